@@ -1,0 +1,36 @@
+# Every target installs by itself what it needs (scripts/deps).
+.PHONY: help run start stop build test bench lint fmt clean
+.DEFAULT_GOAL := help
+
+help:   ## this list
+	@sed -nE 's/^([a-z]+): *##/  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+
+run:    ## a private MariaDB server on Tidepool in the foreground; TIDEPOOL_OPTS="--…" adds server options
+	@scripts/build-plugin
+	@exec scripts/server run
+
+start:  ## the same in the background
+	@scripts/build-plugin
+	@scripts/server start
+
+stop:   ## stops it
+	@scripts/server stop
+
+build:  ## builds target/release/ha_tidepool.so
+	@scripts/build-plugin
+
+test:   ## everything that CI runs
+	@scripts/test
+
+bench:  ## speed against InnoDB in the same server binary
+	@scripts/bench
+
+lint:   ## formatting, lints, documentation, licences, shell scripts
+	@scripts/lint
+
+fmt:    ## formats the Rust sources
+	@cargo fmt --all
+
+clean:  ## removes what was built; the data under var/data stays
+	@cargo clean
+	@rm -rf var/test var/bench

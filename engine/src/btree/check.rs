@@ -1,0 +1,170 @@
+//! Walking a whole tree and verifying it, while others use it.
+//!
+//! Level by level from the root down, each inner node is read under its version, not its latch: a copy is verified, then each
+//! child is latched shared and compared with what the copy says of it, and the node's version is checked once more. Where
+//! it has changed meanwhile, the walk goes on from the last fence it knows to be good. So a check blocks nobody for longer
+//! than it takes to verify one page, and reports nothing that was only in flux.
+//!
+//! Verified: page type, tree id and level of every page; slot order, heads, prefix, fences and heap of every node; that a
+//! child's fences are exactly the parent's separators around it. So no two parents can share a child, for their ranges differ.
+
+use super::Tree;
+use super::descent::{Backoff, Coupled, Shared, Standing, Stop};
+use super::node::{self, Node, Seek};
+use crate::error::Result;
+use tidepool_pool::{Access, OptimisticGuard};
+
+/// What a check found of a sound tree.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CheckReport {
+    /// Levels, leaves included.
+    pub depth: usize,
+    /// Leaves.
+    pub leaf_pages: u64,
+    /// Inner nodes, the root included if it is one.
+    pub inner_pages: u64,
+    /// Entries in leaves.
+    pub entries: u64,
+    /// Bytes that entries and their slots take in the leaves.
+    pub entry_bytes: u64,
+    /// Page numbers of all nodes, unsorted. Exact only if nobody changed the tree during the check.
+    pub pages: Vec<u32>,
+}
+
+/// One step of the walk over the inner nodes of a level.
+enum Step {
+    Next(Vec<u8>),
+    End,
+}
+
+impl Tree {
+    /// Verifies the whole tree and shows every leaf to `visitor`, in key order, with the first slot that it has not seen yet:
+    /// 0, unless leaves were merged meanwhile. The visitor runs under the leaf's latch: it must not touch this tree nor wait.
+    /// The first thing found wrong, or the visitor's error, ends the walk.
+    pub fn check(&self, visitor: LeafVisitor<'_>) -> Result<CheckReport> {
+        let mut walk = Walk { report: CheckReport::default(), visitor };
+        // The root may grow during the check: its level is read first, and the levels above it are then missed.
+        let depth = self.depth()?;
+        walk.report.depth = depth;
+        if depth == 1 {
+            let leaf = self.leaf_shared(Seek::First, Access::Normal)?;
+            if leaf.upper_fence().is_none() {
+                walk.leaf(self, leaf.page_id().no, leaf.node(), &[])?;
+                return Ok(walk.report);
+            }
+            drop(leaf);
+            return self.check(walk.visitor);
+        }
+        for level in (1..depth).rev() {
+            let mut from = Vec::new();
+            let mut backoff = Backoff::default();
+            loop {
+                let outcome = if backoff.is_exhausted() {
+                    self.check_inner::<Coupled<'_>>(level, &mut from, &mut walk)
+                } else {
+                    self.check_inner::<OptimisticGuard<'_>>(level, &mut from, &mut walk)
+                };
+                match outcome {
+                    Ok(Step::Next(upper)) => from = upper,
+                    Ok(Step::End) => break,
+                    Err(Stop::Retry | Stop::TooLow) => backoff.wait(),
+                    Err(Stop::Failed(error)) => return Err(error),
+                }
+            }
+        }
+        Ok(walk.report)
+    }
+
+    /// Levels of the tree, leaves included.
+    pub fn depth(&self) -> Result<usize> {
+        let root = self.env.pool().shared(&self.space, self.root, Access::Normal)?;
+        let level = Node::new(&root).map_err(|why| self.corrupt(self.root, why))?.level();
+        self.check_node(&root, self.root, level)?;
+        Ok(level + 1)
+    }
+
+    /// Verifies the inner node at `level` that holds `from`, and its children from there on; `from` moves along.
+    fn check_inner<'t, S: Standing<'t>>(
+        &'t self,
+        level: usize,
+        from: &mut Vec<u8>,
+        walk: &mut Walk<'_>,
+    ) -> Result<Step, Stop> {
+        let pool = self.env.pool();
+        let no = {
+            let guard = self.descend::<Shared>(Seek::Key(from), level, Access::Normal);
+            match guard? {
+                Some(guard) => guard.page_id().no,
+                // The root shrank below this level: nothing is left of it.
+                None => return Ok(Step::End),
+            }
+        };
+        let page = S::on(pool, &self.space, no, Access::Normal)?;
+        let mut copy = Vec::new();
+        self.read(&page, no, |page| page.copy_to(0, page.size(), &mut copy))?;
+        page.validate()?;
+        if Node::new(&copy).is_err() || self.check_node(&copy, no, level).is_err() {
+            // It was this tree's node a moment ago; that it no longer is, the next descent explains.
+            return Err(Stop::Retry);
+        }
+        let node = Node::trusted(&copy);
+        if !node.covers(from) {
+            return Err(Stop::Retry);
+        }
+        node.verify().map_err(|why| Stop::Failed(self.corrupt(no, why)))?;
+        // Not again when an attempt that came to no child is repeated.
+        if node.lower_fence() == from.as_slice() && walk.report.pages.last() != Some(&no) {
+            walk.report.inner_pages += 1;
+            walk.report.pages.push(no);
+        }
+        let first = self.read(&page, no, |_| node::child_index::<[u8]>(&copy, Seek::Key(from)))?;
+        for index in first..=node.count() {
+            let child_no = (node.child(index))
+                .ok_or_else(|| Stop::Failed(self.corrupt(no, "an inner node lacks a child")))?;
+            let child_page = pool.shared(&self.space, child_no, Access::Scan)?;
+            page.validate()?;
+            self.check_node(&child_page, child_no, level - 1)?;
+            let child = Node::trusted(&child_page);
+            let lower = match index {
+                0 => node.lower_fence().to_vec(),
+                _ => node.key(index - 1),
+            };
+            let upper = match index < node.count() {
+                true => Some(node.key(index)),
+                false => node.upper_fence().map(<[u8]>::to_vec),
+            };
+            if child.lower_fence() != lower || child.upper_fence() != upper.as_deref() {
+                let why = format!("fences differ from the separators in its parent, page {no}");
+                return Err(Stop::Failed(self.corrupt(child_no, why)));
+            }
+            if level == 1 {
+                walk.leaf(self, child_no, child, from)?;
+            }
+            match upper {
+                Some(upper) => *from = upper,
+                None => return Ok(Step::End),
+            }
+        }
+        Ok(Step::Next(std::mem::take(from)))
+    }
+}
+
+/// Sees a leaf, and its first slot that the walk has not shown before.
+pub type LeafVisitor<'v> = &'v mut dyn FnMut(Node<'_>, usize) -> Result<()>;
+
+struct Walk<'v> {
+    report: CheckReport,
+    visitor: LeafVisitor<'v>,
+}
+
+impl Walk<'_> {
+    fn leaf(&mut self, tree: &Tree, no: u32, leaf: Node<'_>, from: &[u8]) -> Result<()> {
+        leaf.verify().map_err(|why| tree.corrupt(no, why))?;
+        let first = leaf.find(from).unwrap_or_else(|slot| slot);
+        self.report.leaf_pages += 1;
+        self.report.entries += (leaf.count() - first) as u64;
+        self.report.entry_bytes += leaf.used_bytes() as u64;
+        self.report.pages.push(no);
+        (self.visitor)(leaf, first)
+    }
+}

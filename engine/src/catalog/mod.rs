@@ -1,0 +1,227 @@
+//! The catalog: which tables there are, under which names, and where their trees live.
+//!
+//! # On disk
+//! One versioned tree in the system space: table name → `TableRecord`. It is written by ordinary
+//! transactions, so a change of definition is atomic and survives a crash as any row does. Its root, and the next
+//! ids to give, are in the table area of the system space's header page:
+//!
+//! ```text
+//!  96  format version u32 = 1
+//! 100  root page of the catalog's tree u32
+//! 104  next space id u32       from 16
+//! 108  next tree id u32        from 16
+//! 112  next table id u64       from 1
+//! ```
+//! Ids are durable before they are used, and never used again, whatever became of what they were for: a file, an undo
+//! record or a doublewrite copy that names a space can't be taken for another's.
+//!
+//! # In memory
+//! All of it, read once at open: looking up a table costs no page access. Memory and tree are changed by one definition
+//! change at a time (`Db` serializes them), memory after the commit.
+
+mod record;
+
+pub use record::{INDEXES_MAX, IndexDef, METADATA_LEN_MAX, NAME_LEN_MAX, TableDef};
+pub(crate) use record::{TableRecord, TreeRecord, check_table_name};
+
+use crate::env::{Env, FIRST_TABLE_SPACE};
+use crate::error::{Error, Result};
+use crate::lock::LockMode;
+use crate::mtr::Mtr;
+use crate::page_op::PageOp;
+use crate::space::TABLE_AREA;
+use crate::trx::{Batch, Direction, ScanPosition, Transaction, TrxOptions, TrxSystem};
+use crate::versioned::VersionedTree;
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use tidepool_pool::{Access, Space};
+
+/// Tree id of the catalog.
+pub(crate) const CATALOG_TREE: u32 = 1;
+/// First tree id of tables; those below are the engine's own.
+const FIRST_TABLE_TREE: u32 = 16;
+
+const FORMAT_VERSION: u32 = 1;
+const VERSION_AT: usize = TABLE_AREA.start;
+const ROOT_AT: usize = TABLE_AREA.start + 4;
+const NEXT_SPACE_AT: usize = TABLE_AREA.start + 8;
+const NEXT_TREE_AT: usize = TABLE_AREA.start + 12;
+const NEXT_TABLE_AT: usize = TABLE_AREA.start + 16;
+
+/// Ids for a new table, or for the new space of a truncated one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NewIds {
+    pub space: u32,
+    pub first_tree: u32,
+    pub table: u64,
+}
+
+/// The open catalog.
+pub(crate) struct Catalog {
+    env: Arc<Env>,
+    system: Arc<Space>,
+    tree: VersionedTree,
+    tables: RwLock<BTreeMap<String, Arc<TableRecord>>>,
+}
+
+impl Catalog {
+    /// Makes the catalog of a new data directory, in its system space.
+    pub fn create(env: &Arc<Env>, system: &Arc<Space>) -> Result<Self> {
+        let mut mtr = Mtr::begin(env)?;
+        let root = VersionedTree::create(&mut mtr, env, system, CATALOG_TREE)?;
+        let header = mtr.exclusive(system, 0)?;
+        let mut write = |at: usize, bytes: &[u8]| {
+            mtr.apply(header, &PageOp::Write { offset: at as u32, bytes })
+        };
+        write(VERSION_AT, &FORMAT_VERSION.to_le_bytes());
+        write(ROOT_AT, &root.to_le_bytes());
+        write(NEXT_SPACE_AT, &FIRST_TABLE_SPACE.to_le_bytes());
+        write(NEXT_TREE_AT, &FIRST_TABLE_TREE.to_le_bytes());
+        write(NEXT_TABLE_AT, &1u64.to_le_bytes());
+        mtr.commit();
+        Ok(Self::with_root(env, system, root))
+    }
+
+    /// Whether the system space holds a catalog.
+    pub fn exists(env: &Env, system: &Space) -> Result<bool> {
+        let header = env.pool().shared(system, 0, Access::Normal)?;
+        Ok(u32_at(&header, VERSION_AT) != 0)
+    }
+
+    /// Opens the catalog of an existing data directory. [`load`](Self::load) comes next.
+    pub fn open(env: &Arc<Env>, system: &Arc<Space>) -> Result<Self> {
+        let header = env.pool().shared(system, 0, Access::Normal)?;
+        let version = u32_at(&header, VERSION_AT);
+        if version != FORMAT_VERSION {
+            return Err(Error::format(
+                crate::SYSTEM_FILE,
+                format!(
+                    "catalog of format version {version}, this program reads version {FORMAT_VERSION}: use a newer program"
+                ),
+            ));
+        }
+        Ok(Self::with_root(env, system, u32_at(&header, ROOT_AT)))
+    }
+
+    fn with_root(env: &Arc<Env>, system: &Arc<Space>, root: u32) -> Self {
+        Self {
+            env: env.clone(),
+            system: system.clone(),
+            tree: VersionedTree::open(env, system, root, CATALOG_TREE, 0),
+            tables: RwLock::default(),
+        }
+    }
+
+    /// Reads all committed entries. What an unfinished transaction of an earlier life wrote is not among them.
+    pub fn load(&self, trx_system: &Arc<TrxSystem>) -> Result<()> {
+        let mut trx = trx_system.begin(TrxOptions { read_only: true, ..TrxOptions::default() });
+        let (mut position, mut batch) = (ScanPosition::start(), Batch::default());
+        let mut tables = BTreeMap::new();
+        while !position.at_end() {
+            batch.clear();
+            trx.scan(&self.tree, &mut position, Direction::Forward, 64, Access::Scan, &mut batch)?;
+            for at in 0..batch.len() {
+                let name = std::str::from_utf8(batch.key(at)).map_err(|_| {
+                    Error::format(crate::SYSTEM_FILE, "a table's name in the catalog is not UTF-8")
+                })?;
+                let record = TableRecord::decode(name, batch.value(at))?;
+                tables.insert(name.to_string(), Arc::new(record));
+            }
+        }
+        *self.tables.write() = tables;
+        Ok(())
+    }
+
+    /// A table by name.
+    pub fn get(&self, name: &str) -> Option<Arc<TableRecord>> {
+        self.tables.read().get(name).cloned()
+    }
+
+    /// All tables, by name.
+    pub fn tables(&self) -> Vec<(String, Arc<TableRecord>)> {
+        self.tables.read().iter().map(|(name, record)| (name.clone(), record.clone())).collect()
+    }
+
+    /// Gives new ids; they are durable on return.
+    pub fn new_ids(&self, trees: u32) -> Result<NewIds> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let header = mtr.exclusive(&self.system, 0)?;
+        let page = mtr.page(header);
+        let ids = NewIds {
+            space: u32_at(page, NEXT_SPACE_AT),
+            first_tree: u32_at(page, NEXT_TREE_AT),
+            table: u64_at(page, NEXT_TABLE_AT),
+        };
+        let (Some(space), Some(tree)) =
+            (ids.space.checked_add(1), ids.first_tree.checked_add(trees))
+        else {
+            return Err(Error::NoSpace("space and tree ids: 2^32 have been used".into()));
+        };
+        let mut write = |at: usize, bytes: &[u8]| {
+            mtr.apply(header, &PageOp::Write { offset: at as u32, bytes })
+        };
+        write(NEXT_SPACE_AT, &space.to_le_bytes());
+        write(NEXT_TREE_AT, &tree.to_le_bytes());
+        write(NEXT_TABLE_AT, &(ids.table + 1).to_le_bytes());
+        let lsn = mtr.commit();
+        self.env.redo().flush_to(lsn)?;
+        Ok(ids)
+    }
+
+    /// Enters a table; durable on return.
+    pub fn insert(&self, trx: &mut Transaction, name: &str, record: TableRecord) -> Result<()> {
+        trx.insert(&self.tree, name.as_bytes(), &record.encode(), LockMode::None)?;
+        self.commit(trx)?;
+        self.tables.write().insert(name.into(), Arc::new(record));
+        Ok(())
+    }
+
+    /// Gives a table another record; durable on return.
+    pub fn replace(&self, trx: &mut Transaction, name: &str, record: TableRecord) -> Result<()> {
+        trx.update(&self.tree, name.as_bytes(), &record.encode())?;
+        self.commit(trx)?;
+        self.tables.write().insert(name.into(), Arc::new(record));
+        Ok(())
+    }
+
+    /// Notes that a table's file was missing when changes of it were to be recovered; durable on return.
+    pub fn mark_lost_changes(&self, trx: &mut Transaction, name: &str) -> Result<()> {
+        let record = self.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        self.replace(trx, name, TableRecord { lost_changes: true, ..TableRecord::clone(&record) })
+    }
+
+    /// Removes a table; durable on return.
+    pub fn remove(&self, trx: &mut Transaction, name: &str) -> Result<()> {
+        trx.delete(&self.tree, name.as_bytes())?;
+        self.commit(trx)?;
+        self.tables.write().remove(name);
+        Ok(())
+    }
+
+    /// Gives a table another name; durable on return.
+    pub fn rename(&self, trx: &mut Transaction, from: &str, to: &str) -> Result<()> {
+        let record = self.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
+        trx.delete(&self.tree, from.as_bytes())?;
+        trx.insert(&self.tree, to.as_bytes(), &record.encode(), LockMode::None)?;
+        self.commit(trx)?;
+        let mut tables = self.tables.write();
+        tables.remove(from);
+        tables.insert(to.into(), record);
+        Ok(())
+    }
+
+    /// Commits durably at any `flush_log_at_trx_commit`: files are created and removed by what the catalog says.
+    fn commit(&self, trx: &mut Transaction) -> Result<()> {
+        let lsn = trx.commit_no_flush()?;
+        self.env.redo().flush_to(lsn)
+    }
+}
+
+fn u32_at(page: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(page: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"))
+}

@@ -1,0 +1,304 @@
+//! A table's entry in the catalog: the bytes stored under its name.
+//!
+//! ```text
+//! version u8 = 1 | flags u8 (bit 0: lost changes) | table id u64 | space id u32 | index count u16
+//! per index: tree id u32 | root page u32 | flags u8 (bit 0: unique) | name length u16 | name
+//! metadata length u32 | metadata
+//! ```
+//! All little-endian, nothing after the metadata. An unknown version or flag is refused: a newer Tidepool wrote it, and
+//! guessing at a definition would corrupt the table. Index 0 is the clustered one.
+
+use crate::error::{Error, Result};
+
+/// Version of the record format that this build writes, and the newest that it reads.
+const RECORD_VERSION: u8 = 1;
+const FLAG_LOST_CHANGES: u8 = 1;
+const INDEX_FLAG_UNIQUE: u8 = 1;
+
+/// Most indexes a table may have, the clustered one included.
+pub const INDEXES_MAX: usize = 128;
+/// Longest table or index name, in bytes.
+pub const NAME_LEN_MAX: usize = 1024;
+/// Longest [`TableDef::metadata`], in bytes.
+pub const METADATA_LEN_MAX: usize = 1 << 20;
+
+/// What a table is created from.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TableDef {
+    /// Its indexes; the first is the clustered one.
+    pub indexes: Vec<IndexDef>,
+    /// Bytes that mean something to the layer above only; kept with the table.
+    pub metadata: Vec<u8>,
+}
+
+/// One index of a [`TableDef`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexDef {
+    /// Name, unique in the table.
+    pub name: String,
+    /// Whether the layer above means its keys to be unique. The tree's keys are always unique: for an index that is
+    /// not, the layer above makes them so (it appends the primary key).
+    pub unique: bool,
+}
+
+impl TableDef {
+    /// A table with these indexes, the first of them clustered, and no metadata.
+    pub fn new(indexes: impl IntoIterator<Item = IndexDef>) -> Self {
+        Self { indexes: indexes.into_iter().collect(), metadata: Vec::new() }
+    }
+
+    /// Checks counts, lengths and names.
+    pub fn validate(&self) -> Result<()> {
+        let refuse = |why: String| Err(Error::InvalidOption(why));
+        if self.indexes.is_empty() || self.indexes.len() > INDEXES_MAX {
+            let count = self.indexes.len();
+            return refuse(format!(
+                "table definition has {count} indexes: must be 1 to {INDEXES_MAX}"
+            ));
+        }
+        for (at, index) in self.indexes.iter().enumerate() {
+            if index.name.is_empty() || index.name.len() > NAME_LEN_MAX {
+                let len = index.name.len();
+                return refuse(format!("index name of {len} bytes: must be 1 to {NAME_LEN_MAX}"));
+            }
+            if self.indexes[..at].iter().any(|earlier| earlier.name == index.name) {
+                return refuse(format!("table definition has two indexes named '{}'", index.name));
+            }
+        }
+        if self.metadata.len() > METADATA_LEN_MAX {
+            let len = self.metadata.len();
+            return refuse(format!(
+                "table metadata of {len} bytes: must be at most {METADATA_LEN_MAX}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl IndexDef {
+    /// An index whose keys are unique.
+    pub fn unique(name: impl Into<String>) -> Self {
+        Self { name: name.into(), unique: true }
+    }
+
+    /// An index whose keys are not unique by themselves.
+    pub fn non_unique(name: impl Into<String>) -> Self {
+        Self { name: name.into(), unique: false }
+    }
+}
+
+/// Checks a table's name.
+pub(crate) fn check_table_name(name: &str, key_len_max: usize) -> Result<()> {
+    let max = NAME_LEN_MAX.min(key_len_max);
+    if name.is_empty() || name.len() > max {
+        return Err(Error::InvalidOption(format!(
+            "table name of {} bytes: must be 1 to {max}",
+            name.len()
+        )));
+    }
+    Ok(())
+}
+
+/// A table as the catalog knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct TableRecord {
+    /// Never reused; the same for life, also across TRUNCATE.
+    pub id: u64,
+    /// Space that holds its trees now. Never reused; TRUNCATE gives a new one.
+    pub space: u32,
+    /// Its file was missing while the redo log held changes of it: a copy that turns up later is not whole.
+    pub lost_changes: bool,
+    /// Where its trees are, in the order of `def.indexes`.
+    pub trees: Vec<TreeRecord>,
+    /// Definition as created.
+    pub def: TableDef,
+}
+
+/// Where one index lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TreeRecord {
+    /// Never reused.
+    pub tree: u32,
+    /// Root page, fixed for the tree's life.
+    pub root: u32,
+}
+
+impl TableRecord {
+    /// Encodes; `decode` gives the same back.
+    pub fn encode(&self) -> Vec<u8> {
+        assert_eq!(self.trees.len(), self.def.indexes.len(), "an index is a tree");
+        let mut out = Vec::with_capacity(64 + self.def.metadata.len());
+        out.push(RECORD_VERSION);
+        out.push(if self.lost_changes { FLAG_LOST_CHANGES } else { 0 });
+        out.extend_from_slice(&self.id.to_le_bytes());
+        out.extend_from_slice(&self.space.to_le_bytes());
+        out.extend_from_slice(&(self.trees.len() as u16).to_le_bytes());
+        for (tree, index) in self.trees.iter().zip(&self.def.indexes) {
+            out.extend_from_slice(&tree.tree.to_le_bytes());
+            out.extend_from_slice(&tree.root.to_le_bytes());
+            out.push(if index.unique { INDEX_FLAG_UNIQUE } else { 0 });
+            out.extend_from_slice(&(index.name.len() as u16).to_le_bytes());
+            out.extend_from_slice(index.name.as_bytes());
+        }
+        out.extend_from_slice(&(self.def.metadata.len() as u32).to_le_bytes());
+        out.extend_from_slice(&self.def.metadata);
+        out
+    }
+
+    /// Decodes the record of table `name` (for the error's text only).
+    pub fn decode(name: &str, bytes: &[u8]) -> Result<Self> {
+        Reader { rest: bytes }.record().map_err(|why| {
+            Error::format(crate::SYSTEM_FILE, format!("catalog entry of table '{name}': {why}"))
+        })
+    }
+}
+
+/// Takes fields off the front of a record.
+struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn record(mut self) -> Result<TableRecord, String> {
+        let version = self.u8()?;
+        if version != RECORD_VERSION {
+            return Err(format!(
+                "record version {version} is newer than this build knows ({RECORD_VERSION}): open it with the Tidepool that wrote it"
+            ));
+        }
+        let flags = self.u8()?;
+        if flags & !FLAG_LOST_CHANGES != 0 {
+            return Err(format!("unknown flags {flags:#04x}"));
+        }
+        let lost_changes = flags & FLAG_LOST_CHANGES != 0;
+        let (id, space, count) = (self.u64()?, self.u32()?, self.u16()?);
+        let mut trees = Vec::with_capacity(usize::from(count));
+        let mut def = TableDef::default();
+        for _ in 0..count {
+            trees.push(TreeRecord { tree: self.u32()?, root: self.u32()? });
+            let flags = self.u8()?;
+            if flags & !INDEX_FLAG_UNIQUE != 0 {
+                return Err(format!("unknown index flags {flags:#04x}"));
+            }
+            let name_len = usize::from(self.u16()?);
+            let name = std::str::from_utf8(self.bytes(name_len)?)
+                .map_err(|_| "an index name is not UTF-8".to_string())?;
+            def.indexes
+                .push(IndexDef { name: name.into(), unique: flags & INDEX_FLAG_UNIQUE != 0 });
+        }
+        let metadata_len = self.u32()? as usize;
+        def.metadata = self.bytes(metadata_len)?.to_vec();
+        if !self.rest.is_empty() {
+            return Err(format!("{} bytes too many", self.rest.len()));
+        }
+        def.validate().map_err(|e| e.to_string())?;
+        Ok(TableRecord { id, space, lost_changes, trees, def })
+    }
+
+    fn bytes(&mut self, len: usize) -> Result<&'a [u8], String> {
+        let (front, rest) = self.rest.split_at_checked(len).ok_or("cut short")?;
+        self.rest = rest;
+        Ok(front)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        Ok(self.bytes(N)?.try_into().expect("N bytes were taken"))
+    }
+
+    fn u8(&mut self) -> Result<u8, String> {
+        Ok(u8::from_le_bytes(self.array()?))
+    }
+    fn u16(&mut self) -> Result<u16, String> {
+        Ok(u16::from_le_bytes(self.array()?))
+    }
+    fn u32(&mut self) -> Result<u32, String> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+    fn u64(&mut self) -> Result<u64, String> {
+        Ok(u64::from_le_bytes(self.array()?))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_record() -> impl Strategy<Value = TableRecord> {
+        let index = (any::<u32>(), any::<u32>(), any::<bool>(), "[a-zé]{0,8}");
+        let indexes = prop::collection::vec(index, 1..6);
+        let metadata = prop::collection::vec(any::<u8>(), 0..200);
+        (any::<u64>(), any::<u32>(), indexes, metadata).prop_map(
+            |(id, space, indexes, metadata)| {
+                let mut record = TableRecord {
+                    id,
+                    space,
+                    lost_changes: id % 3 == 0,
+                    trees: vec![],
+                    def: TableDef { indexes: vec![], metadata },
+                };
+                for (at, (tree, root, unique, name)) in indexes.into_iter().enumerate() {
+                    record.trees.push(TreeRecord { tree, root });
+                    record.def.indexes.push(IndexDef { name: format!("{name}{at}"), unique });
+                }
+                record
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn a_record_survives_the_round_trip(record in any_record()) {
+            prop_assert_eq!(TableRecord::decode("t", &record.encode()).unwrap(), record);
+        }
+
+        #[test]
+        fn a_cut_record_is_refused(record in any_record(), keep in 0.0..1.0f64) {
+            let bytes = record.encode();
+            let keep = (bytes.len() as f64 * keep) as usize;
+            prop_assert!(TableRecord::decode("t", &bytes[..keep]).is_err());
+        }
+
+        #[test]
+        fn any_bytes_decode_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+            let _ = TableRecord::decode("t", &bytes);
+        }
+    }
+
+    #[test]
+    fn a_newer_record_version_is_named() {
+        let error = TableRecord::decode("shop/orders", &[2, 0]).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "system.tpd: catalog entry of table 'shop/orders': record version 2 is newer than this build knows (1): \
+             open it with the Tidepool that wrote it"
+        );
+    }
+
+    #[test]
+    fn a_definition_is_checked() {
+        let refusal = |def: TableDef| def.validate().unwrap_err().to_string();
+        assert_eq!(
+            refusal(TableDef::default()),
+            "invalid option: table definition has 0 indexes: must be 1 to 128"
+        );
+        assert_eq!(
+            refusal(TableDef::new([IndexDef::unique("a"), IndexDef::non_unique("a")])),
+            "invalid option: table definition has two indexes named 'a'"
+        );
+        assert_eq!(
+            refusal(TableDef::new([IndexDef::unique("")])),
+            "invalid option: index name of 0 bytes: must be 1 to 1024"
+        );
+        let mut def = TableDef::new([IndexDef::unique("pk")]);
+        def.metadata = vec![0; METADATA_LEN_MAX + 1];
+        assert_eq!(
+            refusal(def),
+            "invalid option: table metadata of 1048577 bytes: must be at most 1048576"
+        );
+        assert_eq!(
+            check_table_name("", 3500).unwrap_err().to_string(),
+            "invalid option: table name of 0 bytes: must be 1 to 1024"
+        );
+    }
+}

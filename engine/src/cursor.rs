@@ -1,0 +1,308 @@
+//! [`Cursor`]: ordered reading of one index, in both directions.
+//!
+//! # Two ways of reading
+//! A *consistent* read fills a batch: 1, then 8, then 64 … visible entries, at most a leaf's, copied under one latch.
+//! So a point lookup copies one entry, and a long scan latches each leaf a few times. A *locking* read goes entry by entry,
+//! because each must be locked before the next is looked at.
+//!
+//! # What stays between calls
+//! No latch, no pin: only the key of the current entry and the rest of the batch. The batch is what the transaction saw
+//! when it was filled; [`Trx`] counts an epoch on with each of its own writes, statements and ends, and a batch
+//! of another epoch is dropped and read again after the current key. So a cursor never gives an entry that its
+//! transaction has deleted since, and always one that it has inserted ahead.
+//!
+//! # Position
+//! ```text
+//! unpositioned ── first/seek ──▶ on an entry ── next ──▶ past the end ── prev ──▶ the last entry
+//! ```
+//! `next` of an unpositioned cursor is `first`, `prev` is `last`; past the end `next` stays, and so does `prev` before
+//! the beginning.
+
+use crate::btree;
+use crate::db::{Counter, Trx};
+use crate::error::Result;
+use crate::lock::{LockMode, LockWait};
+use crate::table::Table;
+use crate::trx::{Batch, Direction, ScanPosition};
+use std::ops::Bound;
+use std::sync::Arc;
+use tidepool_pool::Access;
+
+/// Batch sizes grow by this factor, up to the last.
+const BATCH_GROWTH: usize = 8;
+const BATCH_ROWS_MAX: usize = 512;
+/// Leaves read ahead by a scan, and by another reading after so many batches.
+const SCAN_LEAVES_AHEAD: usize = 64;
+const LEAVES_AHEAD: usize = 16;
+const BATCHES_BEFORE_READ_AHEAD: usize = 6;
+
+/// Where [`Cursor::seek`] goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// To the key, or the first after it.
+    AtOrAfter,
+    /// To the first after the key.
+    After,
+    /// To the key, or the last before it.
+    AtOrBefore,
+    /// To the last before the key.
+    Before,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Unpositioned,
+    OnEntry,
+    BeforeAll,
+    AfterAll,
+}
+
+/// Reads the entries of an index in the order of their keys.
+pub struct Cursor {
+    table: Arc<Table>,
+    index: usize,
+    lock: LockMode,
+    wait: LockWait,
+    scan: bool,
+    place: Place,
+    direction: Direction,
+    /// Where the reading will end, at most.
+    end: Bound<Vec<u8>>,
+    /// Where the next batch or locking read goes on.
+    position: ScanPosition,
+    batch: Batch,
+    /// Current entry of the batch.
+    at: usize,
+    /// Rows of the next batch.
+    batch_rows: usize,
+    /// Batches until the next leaves are to be read ahead.
+    read_ahead_in: usize,
+    /// Epoch of the transaction that the batch is of.
+    epoch: u64,
+    /// Current entry of a locking read.
+    key: Vec<u8>,
+    value: Vec<u8>,
+    /// Whether the current entry is in `key` and `value`, not in the batch.
+    single: bool,
+}
+
+impl Cursor {
+    /// A cursor over one index of `table`, unpositioned. `lock` and `wait` say how it reads.
+    pub fn new(table: Arc<Table>, index: usize, lock: LockMode, wait: LockWait) -> Self {
+        assert!(index < table.index_count(), "index {index} of {}", table.index_count());
+        Self {
+            table,
+            index,
+            lock,
+            wait,
+            scan: false,
+            place: Place::Unpositioned,
+            direction: Direction::Forward,
+            end: Bound::Unbounded,
+            position: ScanPosition::start(),
+            batch: Batch::default(),
+            at: 0,
+            batch_rows: 1,
+            read_ahead_in: 0,
+            epoch: 0,
+            key: Vec::new(),
+            value: Vec::new(),
+            single: false,
+        }
+    }
+
+    /// The table.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Position of the index in the table's definition.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Changes how the cursor reads; it is unpositioned afterwards.
+    pub fn set_lock(&mut self, lock: LockMode, wait: LockWait) {
+        self.reset();
+        (self.lock, self.wait) = (lock, wait);
+    }
+
+    /// Says that the whole index is going to be read: pages are read ahead, and do not displace those in use.
+    pub fn set_scan(&mut self, scan: bool) {
+        self.scan = scan;
+    }
+
+    /// Says how far the coming reading will go at most: entries beyond need not be read ahead. A hint that no result depends
+    /// on; [`reset`](Self::reset) and the next seek take it back.
+    pub fn set_end(&mut self, end: Bound<&[u8]>) {
+        self.end = end.map(<[u8]>::to_vec);
+    }
+
+    /// Goes to an entry by key; false (and no position) if there is none.
+    pub fn seek(&mut self, trx: &mut Trx, key: &[u8], seek: Seek) -> Result<bool> {
+        let (position, direction) = match seek {
+            Seek::AtOrAfter => (ScanPosition::at(Bound::Included(key)), Direction::Forward),
+            Seek::After => (ScanPosition::at(Bound::Excluded(key)), Direction::Forward),
+            Seek::AtOrBefore => (ScanPosition::at(Bound::Included(key)), Direction::Backward),
+            Seek::Before => (ScanPosition::at(Bound::Excluded(key)), Direction::Backward),
+        };
+        self.start(position, direction);
+        self.advance(trx)
+    }
+
+    /// Goes to the first entry; false if there is none.
+    pub fn first(&mut self, trx: &mut Trx) -> Result<bool> {
+        self.start(ScanPosition::start(), Direction::Forward);
+        self.advance(trx)
+    }
+
+    /// Goes to the last entry; false if there is none.
+    pub fn last(&mut self, trx: &mut Trx) -> Result<bool> {
+        self.start(ScanPosition::end(), Direction::Backward);
+        self.advance(trx)
+    }
+
+    /// Goes to the entry after the current one; false if there is none.
+    pub fn next(&mut self, trx: &mut Trx) -> Result<bool> {
+        match self.place {
+            Place::OnEntry => self.step(trx, Direction::Forward),
+            Place::AfterAll => Ok(false),
+            Place::Unpositioned | Place::BeforeAll => self.first(trx),
+        }
+    }
+
+    /// Goes to the entry before the current one; false if there is none.
+    pub fn prev(&mut self, trx: &mut Trx) -> Result<bool> {
+        match self.place {
+            Place::OnEntry => self.step(trx, Direction::Backward),
+            Place::BeforeAll => Ok(false),
+            Place::Unpositioned | Place::AfterAll => self.last(trx),
+        }
+    }
+
+    /// Whether the cursor is on an entry.
+    pub fn is_positioned(&self) -> bool {
+        self.place == Place::OnEntry
+    }
+
+    /// Key of the current entry. Panics if there is none.
+    pub fn key(&self) -> &[u8] {
+        assert!(self.is_positioned(), "the cursor is on no entry");
+        if self.single { &self.key } else { self.batch.key(self.at) }
+    }
+
+    /// Value of the current entry. Panics if there is none.
+    pub fn value(&self) -> &[u8] {
+        assert!(self.is_positioned(), "the cursor is on no entry");
+        if self.single { &self.value } else { self.batch.value(self.at) }
+    }
+
+    /// Gives up the position.
+    pub fn reset(&mut self) {
+        self.place = Place::Unpositioned;
+        self.batch.clear();
+    }
+
+    /// A new reading begins at `position`.
+    fn start(&mut self, position: ScanPosition, direction: Direction) {
+        self.reset();
+        (self.position, self.direction) = (position, direction);
+        self.batch_rows = if self.scan { BATCH_ROWS_MAX } else { 1 };
+        self.read_ahead_in = if self.scan { 0 } else { BATCHES_BEFORE_READ_AHEAD };
+    }
+
+    /// From the current entry to its neighbour.
+    fn step(&mut self, trx: &mut Trx, direction: Direction) -> Result<bool> {
+        let same_reading =
+            direction == self.direction && (self.single || self.epoch == trx.reads_epoch());
+        if same_reading && !self.single && self.at + 1 < self.batch.len() {
+            self.at += 1;
+            trx.count(Counter::RowsRead, 1);
+            return Ok(true);
+        }
+        if !same_reading {
+            // Go on from the key itself: the rest of the batch, and the position behind it, are of another reading.
+            let key = if self.single { &self.key } else { self.batch.key(self.at) };
+            self.position = ScanPosition::at(Bound::Excluded(key));
+            self.direction = direction;
+        }
+        self.advance(trx)
+    }
+
+    /// Reads on at `position`.
+    fn advance(&mut self, trx: &mut Trx) -> Result<bool> {
+        self.place = Place::Unpositioned;
+        trx.enlist(&self.table)?;
+        let lock = trx.effective_lock(self.lock);
+        let found = match lock {
+            LockMode::None => self.fill(trx)?,
+            _ => self.lock_next(trx, lock)?,
+        };
+        self.place = match (found, self.direction) {
+            (true, _) => Place::OnEntry,
+            (false, Direction::Forward) => Place::AfterAll,
+            (false, Direction::Backward) => Place::BeforeAll,
+        };
+        if found {
+            trx.count(Counter::RowsRead, 1);
+        }
+        Ok(found)
+    }
+
+    /// Fills the batch; false at the end.
+    fn fill(&mut self, trx: &mut Trx) -> Result<bool> {
+        let access = if self.scan { Access::Scan } else { Access::Normal };
+        (self.single, self.at) = (false, 0);
+        self.batch.clear();
+        while self.batch.is_empty() && !self.position.at_end() {
+            let tree = self.table.tree(self.index);
+            let (position, rows) = (&mut self.position, self.batch_rows);
+            let (Bound::Included(stop) | Bound::Excluded(stop)) = &self.end else {
+                trx.inner().scan(tree, position, self.direction, rows, access, &mut self.batch)?;
+                continue;
+            };
+            let (direction, stop) = (self.direction, Some(&stop[..]));
+            trx.inner().scan_until(
+                tree,
+                position,
+                direction,
+                rows,
+                access,
+                stop,
+                &mut self.batch,
+            )?;
+        }
+        self.read_ahead()?;
+        self.batch_rows = (self.batch_rows * BATCH_GROWTH).min(BATCH_ROWS_MAX);
+        self.epoch = trx.reads_epoch();
+        Ok(!self.batch.is_empty())
+    }
+
+    /// Has the leaves read that come next: for a scan from the beginning, else once the reading has gone on for a while. A batch
+    /// is a leaf by then, or most of one.
+    fn read_ahead(&mut self) -> Result<()> {
+        if self.batch.is_empty() || self.position.at_end() {
+            return Ok(());
+        }
+        if self.read_ahead_in > 0 {
+            self.read_ahead_in -= 1;
+            return Ok(());
+        }
+        let leaves = if self.scan { SCAN_LEAVES_AHEAD } else { LEAVES_AHEAD };
+        let seek = btree::Seek::Key(self.batch.key(self.batch.len() - 1));
+        let backward = self.direction == Direction::Backward;
+        let found = self.table.tree(self.index).tree().read_ahead(seek, backward, leaves)?;
+        // Half of them later it is time for the next, unless these were the last.
+        self.read_ahead_in = if found == leaves { leaves / 2 } else { usize::MAX };
+        Ok(())
+    }
+
+    /// Locks and reads the next entry; false at the end.
+    fn lock_next(&mut self, trx: &mut Trx, lock: LockMode) -> Result<bool> {
+        self.single = true;
+        let tree = self.table.tree(self.index);
+        let (position, direction) = (&mut self.position, self.direction);
+        let (key, value) = (&mut self.key, &mut self.value);
+        trx.inner().lock_next(tree, position, direction, lock, self.wait, key, value)
+    }
+}

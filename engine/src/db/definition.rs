@@ -1,0 +1,290 @@
+//! Changes of definition: tables are created, dropped, renamed, truncated; and opened.
+//!
+//! # What makes them crash-safe
+//! The catalog's transaction is the moment of truth. Files come before it and go after it:
+//! ```text
+//! create    ids durable → file, synced → SPACE_CREATE → pages → catalog commit
+//! drop      catalog commit → SPACE_DELETE, durable → file removed
+//! truncate  as create up to the pages → catalog commit (old space out, new one in) → as drop for the old one
+//! rename    catalog commit
+//! ```
+//! A crash in between leaves at most a file that no table has; `open` removes it. A file that is missing
+//! for a table is an error of that table alone; it can still be dropped.
+
+use super::{Db, Inner};
+use crate::btree::max_key_len;
+use crate::catalog::{TableDef, TableRecord, TreeRecord, check_table_name};
+use crate::env::{Env, space_file_name};
+use crate::error::{Error, Result};
+use crate::mtr::Mtr;
+use crate::space::{self, SpaceHeader};
+use crate::table::Table;
+use crate::trx::{Isolation, Transaction, TrxOptions};
+use crate::versioned::VersionedTree;
+use std::sync::Arc;
+use tidepool_pool::Space;
+
+impl Db {
+    /// Creates a table. [`Error::TableExists`] if there is one of this name.
+    pub fn create_table(&self, name: &str, def: &TableDef) -> Result<Arc<Table>> {
+        let inner = &self.inner;
+        check_table_name(name, max_key_len(inner.env.page_size()))?;
+        def.validate()?;
+        let _one = inner.begin_definition()?;
+        if inner.catalog.get(name).is_some() {
+            return Err(Error::TableExists(name.into()));
+        }
+        let (space, mut record) = inner.new_space(def)?;
+        let mut trx = inner.definition_trx();
+        if let Err(error) = inner.catalog.insert(&mut trx, name, record.clone()) {
+            inner.forget_space(record.space);
+            return Err(error);
+        }
+        record.def = def.clone();
+        let header = space::header(&inner.env, &space)?;
+        let table = Arc::new(Table::open(&inner.env, &space, name, &record, &header));
+        inner.tables.lock().insert(name.into(), table.clone());
+        Ok(table)
+    }
+
+    /// Drops a table and removes its file.
+    ///
+    /// [`Error::TableMissing`] if there is none of this name; [`Error::TableBusy`] while a transaction that has used it is unfinished.
+    pub fn drop_table(&self, name: &str) -> Result<()> {
+        let inner = &self.inner;
+        let _one = inner.begin_definition()?;
+        let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        let table = inner.close_for_definition(name)?;
+        let mut trx = inner.definition_trx();
+        if let Err(error) = inner.catalog.remove(&mut trx, name) {
+            table.inspect(|table| table.reopen_entrance());
+            return Err(error);
+        }
+        inner.tables.lock().remove(name);
+        inner.delete_space(record.space, table.as_deref());
+        Ok(())
+    }
+
+    /// Renames a table. Handles of it stay good. [`Error::TableMissing`] if there is none, [`Error::TableExists`] if the new
+    /// name is taken.
+    pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
+        let inner = &self.inner;
+        check_table_name(to, max_key_len(inner.env.page_size()))?;
+        let _one = inner.begin_definition()?;
+        if inner.catalog.get(from).is_none() {
+            return Err(Error::TableMissing(from.into()));
+        }
+        if inner.catalog.get(to).is_some() {
+            return Err(Error::TableExists(to.into()));
+        }
+        inner.catalog.rename(&mut inner.definition_trx(), from, to)?;
+        let mut tables = inner.tables.lock();
+        if let Some(table) = tables.remove(from) {
+            table.set_name(to);
+            tables.insert(to.into(), table);
+        }
+        Ok(())
+    }
+
+    /// Empties a table: it gets a new file, auto-increment starts again at 1. Handles of it are void; the one
+    /// returned is good. Errors as for [`drop_table`](Self::drop_table).
+    pub fn truncate_table(&self, name: &str) -> Result<Arc<Table>> {
+        let inner = &self.inner;
+        let _one = inner.begin_definition()?;
+        let old = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        let old_table = inner.close_for_definition(name)?;
+        let swapped = inner.new_space(&old.def).and_then(|(space, mut new)| {
+            new.id = old.id;
+            let header = space::header(&inner.env, &space)?;
+            let table = Arc::new(Table::open(&inner.env, &space, name, &new, &header));
+            let space = new.space;
+            let replaced = inner.catalog.replace(&mut inner.definition_trx(), name, new);
+            replaced.inspect_err(|_| inner.forget_space(space))?;
+            Ok(table)
+        });
+        let table = match swapped {
+            Ok(table) => table,
+            Err(error) => {
+                old_table.inspect(|table| table.reopen_entrance());
+                return Err(error);
+            }
+        };
+        inner.tables.lock().insert(name.into(), table.clone());
+        inner.delete_space(old.space, old_table.as_deref());
+        Ok(table)
+    }
+
+    /// Opens a table.
+    ///
+    /// [`Error::TableMissing`] if there is none of this name. If its file is missing, damaged or another directory's, the
+    /// error names it; other tables are not concerned.
+    pub fn open_table(&self, name: &str) -> Result<Arc<Table>> {
+        self.inner.check_open()?;
+        let mut tables = self.inner.tables.lock();
+        if let Some(table) = tables.get(name) {
+            return Ok(table.clone());
+        }
+        let record =
+            self.inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        let (space, header) = self.inner.open_space_of(&record)?;
+        let table = Arc::new(Table::open(&self.inner.env, &space, name, &record, &header));
+        if !self.inner.env.was_clean() {
+            table.estimate_rows()?;
+        }
+        tables.insert(name.into(), table.clone());
+        Ok(table)
+    }
+
+    /// Names of all tables, in order.
+    pub fn table_names(&self) -> Result<Vec<String>> {
+        self.inner.check_open()?;
+        Ok(self.inner.catalog.tables().into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Whether there is a table of this name; its file is not looked at.
+    pub fn table_exists(&self, name: &str) -> Result<bool> {
+        self.inner.check_open()?;
+        Ok(self.inner.catalog.get(name).is_some())
+    }
+
+    /// The definition of a table; its file is not looked at.
+    pub fn table_def(&self, name: &str) -> Result<TableDef> {
+        self.inner.check_open()?;
+        let record =
+            self.inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        Ok(record.def.clone())
+    }
+
+    /// Replaces the metadata of a table. Open handles keep those that they were opened with.
+    pub fn set_table_metadata(&self, name: &str, metadata: &[u8]) -> Result<()> {
+        let inner = &self.inner;
+        let _one = inner.begin_definition()?;
+        let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        let mut record = TableRecord::clone(&record);
+        record.def.metadata = metadata.to_vec();
+        record.def.validate()?;
+        inner.catalog.replace(&mut inner.definition_trx(), name, record)
+    }
+}
+
+impl Inner {
+    /// Waits for its turn, and for the rollback of what earlier lives left unfinished: their undo records name spaces and
+    /// catalog entries.
+    fn begin_definition(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
+        self.check_writable()?;
+        let turn = self.definitions.lock();
+        self.finish_recovered_rollback();
+        Ok(turn)
+    }
+
+    pub(super) fn definition_trx(&self) -> Transaction {
+        self.trx_system.begin(TrxOptions { isolation: Isolation::ReadCommitted, read_only: false })
+    }
+
+    /// Opens the file of `record` and checks its header.
+    fn open_space_of(&self, record: &TableRecord) -> Result<(Arc<Space>, SpaceHeader)> {
+        let env = &self.env;
+        let name = space_file_name(record.space);
+        if !env.storage().exists(&name)? {
+            return Err(Error::format(name, "the file is missing: put it back, or drop the table"));
+        }
+        if record.lost_changes {
+            return Err(Error::format(
+                name,
+                "the file was missing when a crash was recovered from, and lacks changes made before: \
+                 restore the table from a backup, or drop it",
+            ));
+        }
+        let space = env.space(record.space)?;
+        let header = space::header(env, &space)?;
+        let file = space.file();
+        header.check(file.name(), env.page_size(), record.space, &env.instance())?;
+        let (has, needs) = (file.len()?, u64::from(header.size_pages) * env.page_size() as u64);
+        if has < needs {
+            return Err(Error::format(
+                file.name(),
+                format!(
+                    "the file is cut short: {has} bytes, its header says {needs}: restore it from a backup, or drop the table"
+                ),
+            ));
+        }
+        Ok((space, header))
+    }
+
+    /// The open table of this name with its entrance closed, or `None` if its file is missing or unusable.
+    fn close_for_definition(&self, name: &str) -> Result<Option<Arc<Table>>> {
+        if self.has_recovered_prepared() {
+            // What they wrote is known only to their undo records.
+            return Err(Error::TableBusy(name.into()));
+        }
+        let Some(table) = self.tables.lock().get(name).cloned() else { return Ok(None) };
+        table.close_entrance()?;
+        Ok(Some(table))
+    }
+
+    /// A new file with an empty tree for each index. Not in the catalog yet.
+    fn new_space(&self, def: &TableDef) -> Result<(Arc<Space>, TableRecord)> {
+        let ids = self.catalog.new_ids(def.indexes.len() as u32)?;
+        let made = self.env.create_space(ids.space).and_then(|space| {
+            let trees = make_trees(&self.env, &space, ids.first_tree, def.indexes.len())?;
+            Ok((space, trees))
+        });
+        match made {
+            Ok((space, trees)) => Ok((
+                space,
+                TableRecord {
+                    id: ids.table,
+                    space: ids.space,
+                    lost_changes: false,
+                    trees,
+                    def: def.clone(),
+                },
+            )),
+            Err(error) => {
+                self.forget_space(ids.space);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the space of a dropped table. The table is gone already: what fails here leaves a file that the next open
+    /// removes.
+    fn delete_space(&self, space: u32, table: Option<&Table>) {
+        let _no_purge = self.trx_system.exclude_purge();
+        let _cleared = table.map(Table::clear);
+        self.forget_space(space);
+    }
+
+    /// Removes the file of a space that no table has.
+    fn forget_space(&self, space: u32) {
+        let removed = || -> Result<()> {
+            match self.env.storage().exists(&space_file_name(space))? {
+                true => self.env.drop_space(&self.env.space(space)?),
+                false => Ok(()),
+            }
+        };
+        if let Err(error) = removed() {
+            tracing::warn!(space, %error, "the file of a dropped table stays until the next start");
+        }
+    }
+}
+
+fn make_trees(
+    env: &Arc<Env>,
+    space: &Arc<Space>,
+    first: u32,
+    count: usize,
+) -> Result<Vec<TreeRecord>> {
+    let mut mtr = Mtr::begin(env)?;
+    space::create(&mut mtr, env, space)?;
+    mtr.commit();
+    (first..)
+        .take(count)
+        .map(|tree| {
+            let mut mtr = Mtr::begin(env)?;
+            let root = VersionedTree::create(&mut mtr, env, space, tree)?;
+            mtr.commit();
+            Ok(TreeRecord { tree, root })
+        })
+        .collect()
+}

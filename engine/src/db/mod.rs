@@ -1,0 +1,257 @@
+//! [`Db`]: an open data directory, and everything that is opened with it.
+//!
+//! # Contents
+//! - `open`: create or recover, checks, clean shutdown.
+//! - `definition`: tables are created, dropped, renamed, truncated, opened.
+//! - `trx`: transactions on tables.
+//! - `steps`: background work, a step at a time.
+//! - here: dynamic options, the log, prepared transactions, status.
+//!
+//! # Locking order
+//! `definitions` (one definition change at a time) → `tables` (open tables) → what the catalog's transaction and the pool
+//! take. A transaction's operation takes neither.
+
+mod definition;
+mod open;
+mod steps;
+mod trx;
+
+pub use trx::{Savepoint, Trx};
+
+use crate::catalog::Catalog;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::options::{self, Options};
+use crate::status::Status;
+use crate::table::{Table, TableUse};
+use crate::trx::{Transaction, TrxSystem};
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+use tidepool_pool::Lsn;
+
+/// An open data directory. Clones are handles on the same one.
+///
+/// [`close`](Self::close) shuts down cleanly and tells if that failed; dropping the last handle does it, too, as well as it
+/// can.
+#[derive(Clone)]
+pub struct Db {
+    inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    env: Arc<Env>,
+    trx_system: Arc<TrxSystem>,
+    catalog: Catalog,
+    options: RwLock<Options>,
+    /// Serializes definition changes.
+    definitions: Mutex<()>,
+    /// Open tables by name.
+    tables: Mutex<HashMap<String, Arc<Table>>>,
+    /// What prepared transactions without a session use.
+    detached: Mutex<HashMap<Vec<u8>, Vec<TableUse>>>,
+    counters: [AtomicU64; Counter::COUNT],
+    closed: AtomicBool,
+}
+
+/// What the layer of tables counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub(crate) enum Counter {
+    RowsInserted,
+    RowsUpdated,
+    RowsDeleted,
+    RowsRead,
+    Commits,
+    Rollbacks,
+}
+
+impl Counter {
+    pub(crate) const COUNT: usize = 6;
+    pub(crate) const ALL: [(Counter, &'static str); Self::COUNT] = [
+        (Counter::RowsInserted, "rows_inserted"),
+        (Counter::RowsUpdated, "rows_updated"),
+        (Counter::RowsDeleted, "rows_deleted"),
+        (Counter::RowsRead, "rows_read"),
+        (Counter::Commits, "trx_commits"),
+        (Counter::Rollbacks, "trx_rollbacks"),
+    ];
+}
+
+impl Inner {
+    pub(crate) fn trx_system(&self) -> &Arc<TrxSystem> {
+        &self.trx_system
+    }
+
+    pub(crate) fn count(&self, counter: Counter, n: u64) {
+        self.counters[counter as usize].fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// An error if nothing may be written: closed, read-only, or crashed.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(closed());
+        }
+        self.env.check_writable()
+    }
+
+    /// Makes all of the log durable.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.env.redo().flush()
+    }
+
+    /// Keeps what a detached prepared transaction uses.
+    pub(crate) fn keep_detached(&self, xid: Vec<u8>, uses: Vec<TableUse>) {
+        self.detached.lock().insert(xid, uses);
+    }
+
+    /// Whether there are prepared transactions of an earlier life.
+    pub(crate) fn has_recovered_prepared(&self) -> bool {
+        let detached = self.detached.lock();
+        self.trx_system.recovered_xids().iter().any(|xid| !detached.contains_key(xid))
+    }
+}
+
+fn closed() -> Error {
+    Error::Crashed("it has been closed".into())
+}
+
+impl Db {
+    /// Identifiers of the prepared transactions that belong to no session: found at open, or detached.
+    pub fn recovered_xids(&self) -> Vec<Vec<u8>> {
+        self.inner.trx_system.recovered_xids()
+    }
+
+    /// Commits a prepared transaction that belongs to no session. [`Error::NotFound`] if there is none of this identifier.
+    pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
+        self.end_prepared(xid, Transaction::commit)
+    }
+
+    /// Rolls back a prepared transaction that belongs to no session. [`Error::NotFound`] if there is none of this identifier.
+    pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
+        self.end_prepared(xid, Transaction::rollback)
+    }
+
+    fn end_prepared(&self, xid: &[u8], end: fn(&mut Transaction) -> Result<()>) -> Result<()> {
+        self.inner.check_writable()?;
+        let mut trx = self.inner.trx_system.take_prepared(xid).ok_or(Error::NotFound)?;
+        end(&mut trx)?;
+        self.inner.detached.lock().remove(xid);
+        // The verdict is final once told, a rollback's too: the transaction must not be found prepared again.
+        self.log_flush()
+    }
+
+    /// Makes the log durable up to `lsn`, whatever `flush_log_at_trx_commit` says. Callers at the same time share one sync.
+    pub fn flush_log(&self, lsn: Lsn) -> Result<()> {
+        self.inner.env.redo().flush_to(lsn)
+    }
+
+    /// Makes all of the log durable that there is.
+    pub fn log_flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+
+    /// End of the log.
+    pub fn current_lsn(&self) -> Lsn {
+        self.inner.env.redo().next_lsn()
+    }
+
+    /// Everything before this survives a power cut.
+    pub fn durable_lsn(&self) -> Lsn {
+        self.inner.env.redo().flushed_lsn()
+    }
+
+    /// The options in force, with what was changed since the open.
+    pub fn options(&self) -> Options {
+        self.inner.options.read().clone()
+    }
+
+    /// Changes what a commit waits for: 0, 1 or 2.
+    pub fn set_flush_log_at_trx_commit(&self, value: u8) -> Result<()> {
+        options::check_flush_log_at_trx_commit(value)?;
+        self.inner.trx_system.set_flush_log_at_trx_commit(value);
+        self.inner.options.write().flush_log_at_trx_commit = value;
+        Ok(())
+    }
+
+    /// Changes how long transactions begun from now on wait for a lock.
+    pub fn set_lock_wait_timeout(&self, value: Duration) {
+        self.inner.trx_system.set_lock_wait_timeout(value);
+        self.inner.options.write().lock_wait_timeout = value;
+    }
+
+    /// Changes the size of the redo log; it gets there as the log goes round.
+    pub fn set_redo_capacity_bytes(&self, value: u64) -> Result<()> {
+        options::check_redo_capacity(value)?;
+        self.inner.env.set_redo_capacity(value)?;
+        self.inner.options.write().redo_capacity_bytes = value;
+        Ok(())
+    }
+
+    /// Changes the share of the pool's list that is old, in percent.
+    pub fn set_old_blocks_pct(&self, value: u8) -> Result<()> {
+        options::check_old_blocks_pct(value)?;
+        self.inner.options.write().old_blocks_pct = value;
+        self.configure_replacement();
+        Ok(())
+    }
+
+    /// Changes how long a page stays old after its first access.
+    pub fn set_old_blocks_time(&self, value: Duration) {
+        self.inner.options.write().old_blocks_time = value;
+        self.configure_replacement();
+    }
+
+    fn configure_replacement(&self) {
+        let config = open::replacement(&self.inner.options.read());
+        self.inner.env.pool().configure_replacement(&config);
+    }
+
+    /// Changes the history length above which writes are slowed down; 0 = never.
+    pub fn set_max_purge_lag(&self, value: u64) {
+        self.inner.trx_system.set_max_purge_lag(value);
+        self.inner.options.write().max_purge_lag = value;
+    }
+
+    /// Changes the longest such delay; zero = no limit.
+    pub fn set_max_purge_lag_delay(&self, value: Duration) {
+        self.inner.trx_system.set_max_purge_lag_delay(value);
+        self.inner.options.write().max_purge_lag_delay = value;
+    }
+
+    /// Changes whether deadlocks are looked for.
+    pub fn set_deadlock_detect(&self, value: bool) {
+        self.inner.trx_system.set_deadlock_detect(value);
+        self.inner.options.write().deadlock_detect = value;
+    }
+
+    /// Changes whether a REPEATABLE READ transaction may overwrite what changed after its snapshot.
+    pub fn set_snapshot_isolation(&self, value: bool) {
+        self.inner.trx_system.set_snapshot_isolation(value);
+        self.inner.options.write().snapshot_isolation = value;
+    }
+
+    /// All counters.
+    pub fn status(&self) -> Status {
+        let inner = &self.inner;
+        let mut status = Status::default();
+        status.add_pool(&inner.env.pool().stats());
+        status.add_redo(&inner.env.redo().stats());
+        status.add_transactions(&inner.trx_system.status());
+        for (counter, name) in Counter::ALL {
+            status.push(name, inner.counters[counter as usize].load(Ordering::Relaxed));
+        }
+        status.push("open_tables", inner.tables.lock().len() as u64);
+        status
+    }
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Db")
+            .field("tables", &self.inner.tables.lock().len())
+            .finish_non_exhaustive()
+    }
+}

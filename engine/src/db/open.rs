@@ -1,0 +1,211 @@
+//! Opening and closing a data directory.
+//!
+//! # Opening
+//! 1. [`Env::open`] locks the directory, makes a new one or recovers: every page is as the last durable mini-transaction
+//!    left it.
+//! 2. The transaction system finds out what was unfinished, prepared, or is to be purged.
+//! 3. A new directory gets an empty catalog. That takes several mini-transactions; a crash between them leaves a catalog without a
+//!    format version, and the next open makes it again. Nobody has been told of a success before.
+//! 4. The catalog is read; what unfinished transactions did to it is not visible.
+//! 5. Files in `tables/` that no table has are removed. Tables whose file was missing while the redo log held
+//!    changes of it are marked, so that an older copy that turns up later is not taken for whole.
+//! 6. Background work begins: rollback of the unfinished, purge.
+//!
+//! # Closing
+//! Counters go to the space headers, threads end, all pages are written, the log is marked clean. Transactions still
+//! open are rolled back at the next open, as after a crash.
+
+use super::{Db, Inner, closed};
+use crate::SYSTEM_FILE;
+use crate::catalog::Catalog;
+use crate::env::{Env, EnvOptions, SYSTEM_SPACE};
+use crate::error::{Error, Result};
+use crate::mtr::Mtr;
+use crate::options::Options;
+use crate::space;
+use crate::trx::TrxSystem;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tidepool_pool::storage::{FileOptions, FileStorage, Storage};
+use tidepool_pool::{MidpointConfig, ReplacementConfig, Space};
+
+impl Db {
+    /// Opens the data directory `dir`. Makes it if it does not exist, recovers it if it was not closed cleanly.
+    pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {
+        options.validate()?;
+        let dir = dir.as_ref();
+        if !options.read_only {
+            std::fs::create_dir_all(dir).map_err(|e| {
+                Error::Storage(format!("making the directory {}: {e}", dir.display()))
+            })?;
+        }
+        let files = FileStorage::new(dir, FileOptions { direct_io: options.direct_io })?;
+        Self::open_on(Arc::new(files), options)
+    }
+
+    /// Opens a data directory on any storage: a simulated one, for instance.
+    pub fn open_on(storage: Arc<dyn Storage>, options: Options) -> Result<Db> {
+        options.validate()?;
+        let env = Env::open(
+            storage,
+            &EnvOptions { replacement: replacement(&options), ..EnvOptions::from(&options) },
+        )?;
+        let system = first_space(&env)?;
+        let trx_system = TrxSystem::open(&env)?;
+        let catalog = match system {
+            Some(system) => Catalog::open(&env, &system)?,
+            None => make_catalog(&env)?,
+        };
+        catalog.load(&trx_system)?;
+        let inner = Inner {
+            env,
+            trx_system,
+            catalog,
+            options: RwLock::new(options),
+            definitions: Mutex::default(),
+            tables: Mutex::default(),
+            detached: Mutex::default(),
+            counters: Default::default(),
+            closed: AtomicBool::new(false),
+        };
+        inner.apply_options();
+        if !inner.env.is_read_only() {
+            inner.mark_tables_that_lost_changes()?;
+            inner.remove_orphans()?;
+        }
+        let background = inner.options.read().background && !inner.env.is_read_only();
+        if background {
+            inner.trx_system.start_background();
+        }
+        Ok(Db { inner: Arc::new(inner) })
+    }
+
+    /// Closes cleanly: the next open needs no recovery. Later calls on any handle fail. Transactions that are still open are rolled
+    /// back at the next open; prepared ones stay prepared.
+    ///
+    /// On an error the directory is as after a crash: nothing that was committed is lost.
+    pub fn close(&self) -> Result<()> {
+        self.inner.close()
+    }
+
+    /// An error if it has been closed.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        self.inner.check_open()
+    }
+}
+
+impl Inner {
+    pub(super) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+    }
+
+    fn close(&self) -> Result<()> {
+        let _no_change = self.definitions.lock();
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.trx_system.stop_background();
+        let settled = || -> Result<()> {
+            if self.env.is_read_only() {
+                return Ok(());
+            }
+            let tables: Vec<_> = self.tables.lock().values().cloned().collect();
+            tables.iter().try_for_each(|table| table.settle())
+        };
+        let settled = settled();
+        settled.and(self.env.close())
+    }
+
+    /// Sets what the transaction system takes from the options.
+    fn apply_options(&self) {
+        let options = self.options.read();
+        let trx_system = &self.trx_system;
+        trx_system.set_flush_log_at_trx_commit(options.flush_log_at_trx_commit);
+        trx_system.set_lock_wait_timeout(options.lock_wait_timeout);
+        trx_system.set_deadlock_detect(options.deadlock_detect);
+        trx_system.set_snapshot_isolation(options.snapshot_isolation);
+        trx_system.set_max_purge_lag(options.max_purge_lag);
+        trx_system.set_max_purge_lag_delay(options.max_purge_lag_delay);
+    }
+
+    /// Step 5, first half.
+    fn mark_tables_that_lost_changes(&self) -> Result<()> {
+        let lost = self.env.missing_spaces();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        for (name, record) in self.catalog.tables() {
+            if lost.contains(&record.space) {
+                tracing::error!(
+                    table = name,
+                    "the table's file is missing, and its changes in the redo log are lost"
+                );
+                self.catalog.mark_lost_changes(&mut self.definition_trx(), &name)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Step 5, second half.
+    fn remove_orphans(&self) -> Result<()> {
+        let known: HashSet<u32> =
+            self.catalog.tables().iter().map(|(_, record)| record.space).collect();
+        for id in self.env.table_space_files()? {
+            if !known.contains(&id) {
+                tracing::info!(
+                    space = id,
+                    "removing the file of a table that was dropped or never finished"
+                );
+                self.env.drop_space(&self.env.space(id)?)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!(%error, "the data directory could not be closed cleanly: the next start recovers it");
+        }
+    }
+}
+
+pub(super) fn replacement(options: &Options) -> ReplacementConfig {
+    ReplacementConfig::Midpoint(MidpointConfig {
+        old_blocks_pct: options.old_blocks_pct,
+        old_blocks_time_ms: options.old_blocks_time.as_millis().try_into().unwrap_or(u32::MAX),
+    })
+}
+
+/// The system space, with its header checked; `None` if it has not got its first pages yet.
+fn first_space(env: &Arc<Env>) -> Result<Option<Arc<Space>>> {
+    let system = env.space(SYSTEM_SPACE)?;
+    if system.file().is_empty()? || !Catalog::exists(env, &system)? {
+        if env.table_space_files()?.is_empty() {
+            return Ok(None);
+        }
+        // Going on would take every table for one that was dropped.
+        return Err(Error::format(
+            SYSTEM_FILE,
+            "there is no catalog in it, though there are table files: restore it from a backup",
+        ));
+    }
+    let header = space::header(env, &system)?;
+    header.check(system.file().name(), env.page_size(), SYSTEM_SPACE, &env.instance())?;
+    Ok(Some(system))
+}
+
+/// Step 3.
+fn make_catalog(env: &Arc<Env>) -> Result<Catalog> {
+    let system = env.space(SYSTEM_SPACE)?;
+    let mut mtr = Mtr::begin(env)?;
+    space::create(&mut mtr, env, &system)?;
+    mtr.commit();
+    let catalog = Catalog::create(env, &system)?;
+    env.redo().flush()?;
+    Ok(catalog)
+}

@@ -1,0 +1,358 @@
+//! [`Trx`]: one session's transaction on tables.
+//!
+//! It adds to the [`Transaction`] on trees what tables need: a table is *in use* from a transaction's first operation on it
+//! to its end, so that no DROP takes it away meanwhile; rows are counted; counters of operations are kept. And it is
+//! reusable: after its end it is a new transaction with the same options, so that a session keeps one.
+
+use super::{Counter, Db, Inner};
+use crate::error::{Error, Result};
+use crate::lock::{Interrupt, LockMode, LockWait};
+use crate::table::{Table, TableUse};
+use crate::trx::{Isolation, Savepoint as InnerSavepoint, Transaction, TrxOptions};
+use std::sync::Arc;
+use std::time::Duration;
+use tidepool_pool::Lsn;
+
+/// Tables whose row counts a savepoint remembers; those a transaction uses beyond are counted less exactly when it is rolled
+/// back to one.
+const SAVEPOINT_TABLES: usize = 4;
+
+/// A transaction tells the counters of all at its end, and each time one of its own has come this far.
+const COUNTS_KEPT: u32 = 1000;
+
+/// A position in a transaction to roll back to: [`Trx::savepoint`].
+#[derive(Debug, Clone, Copy)]
+pub struct Savepoint {
+    inner: InnerSavepoint,
+    rows: [i64; SAVEPOINT_TABLES],
+}
+
+/// A table in use, and how many rows the transaction has added to it so far.
+struct Used {
+    table: TableUse,
+    rows: i64,
+}
+
+/// One session's transaction: it may move between threads, but is used by one at a time.
+///
+/// An operation that fails leaves the transaction as it was before the operation, and it can go on, with
+/// two exceptions: after [`Error::Deadlock`] and [`Error::RecordChanged`] all that is left is
+/// [`rollback`](Self::rollback). A dropped `Trx` rolls back.
+pub struct Trx {
+    /// Before `used`: dropped, it rolls back, which needs the tables.
+    inner: Transaction,
+    /// The same for every transaction of this handle.
+    interrupt: Arc<Interrupt>,
+    used: Vec<Used>,
+    db: Arc<Inner>,
+    /// Changes with everything that may change what a read gives: own writes, statements, ends.
+    reads_epoch: u64,
+    lock_wait_timeout: Option<Duration>,
+    /// Identifier, once prepared.
+    xid: Option<Vec<u8>>,
+    /// Counted since the counters of all were last told.
+    counts: [u32; Counter::COUNT],
+    options: TrxOptions,
+}
+
+impl Trx {
+    pub(super) fn new(db: Arc<Inner>, options: TrxOptions) -> Self {
+        let inner = db.trx_system().begin(options);
+        let interrupt = inner.interrupt_handle();
+        let (used, xid, counts) = (Vec::new(), None, [0; Counter::COUNT]);
+        let (reads_epoch, lock_wait_timeout) = (0, None);
+        Self { db, inner, interrupt, used, reads_epoch, lock_wait_timeout, xid, counts, options }
+    }
+
+    /// The transaction's id; 0 before its first write.
+    pub fn id(&self) -> u64 {
+        self.inner.id().0
+    }
+
+    /// Its isolation level.
+    pub fn isolation(&self) -> Isolation {
+        self.inner.isolation()
+    }
+
+    /// Changes the isolation level, also of transactions that this handle begins later.
+    pub fn set_isolation(&mut self, isolation: Isolation) {
+        self.reads_epoch += 1;
+        self.options.isolation = isolation;
+        self.inner.set_isolation(isolation);
+    }
+
+    /// Whether writes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.options.read_only
+    }
+
+    /// Whether there is anything to commit.
+    pub fn has_writes(&self) -> bool {
+        self.inner.has_writes()
+    }
+
+    /// Whether an earlier error left nothing but a rollback.
+    pub fn must_rollback(&self) -> bool {
+        self.inner.must_rollback()
+    }
+
+    /// A statement begins: at READ COMMITTED its reads see what is committed now.
+    pub fn begin_statement(&mut self) {
+        self.reads_epoch += 1;
+        self.inner.begin_statement();
+    }
+
+    /// The statement is over: at READ COMMITTED its view is given up.
+    pub fn end_statement(&mut self) {
+        self.reads_epoch += 1;
+        self.inner.end_statement();
+    }
+
+    /// Takes the snapshot now, not at the first read. Cheap.
+    pub fn ensure_view(&mut self) {
+        self.inner.ensure_view();
+    }
+
+    /// The present position. Costs nothing, and nothing needs to be given back.
+    pub fn savepoint(&mut self) -> Savepoint {
+        let mut rows = [0; SAVEPOINT_TABLES];
+        for (saved, used) in rows.iter_mut().zip(&self.used) {
+            *saved = used.rows;
+        }
+        Savepoint { inner: self.inner.savepoint(), rows }
+    }
+
+    /// Undoes every write after `savepoint`. Locks stay, savepoints taken later are void.
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
+        self.reads_epoch += 1;
+        self.inner.rollback_to(savepoint.inner)?;
+        for (used, rows) in self.used.iter_mut().zip(savepoint.rows) {
+            used.rows = rows;
+        }
+        Ok(())
+    }
+
+    /// How long this session's operations wait for a lock.
+    pub fn set_lock_wait_timeout(&mut self, timeout: Duration) {
+        self.lock_wait_timeout = Some(timeout);
+        self.inner.set_lock_wait_timeout(timeout);
+    }
+
+    /// Ends this session's lock waits from another thread.
+    pub fn interrupt_handle(&self) -> Arc<Interrupt> {
+        self.interrupt.clone()
+    }
+
+    /// Inserts an entry.
+    ///
+    /// [`Error::DuplicateKey`] if there is one with this key; it is then locked by this transaction, so that what it is
+    /// told about it stays true.
+    pub fn insert(
+        &mut self,
+        table: &Arc<Table>,
+        index: usize,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let slot = self.begin_write(table)?;
+        self.inner.insert(table.tree(index), key, value, LockMode::Shared)?;
+        if index == Table::CLUSTERED {
+            self.count_row(slot, 1, Counter::RowsInserted);
+        }
+        Ok(())
+    }
+
+    /// Gives an entry a new value. [`Error::NotFound`] if there is none with this key.
+    pub fn update(
+        &mut self,
+        table: &Arc<Table>,
+        index: usize,
+        key: &[u8],
+        value: &[u8],
+    ) -> Result<()> {
+        let slot = self.begin_write(table)?;
+        self.inner.update(table.tree(index), key, value)?;
+        if index == Table::CLUSTERED {
+            self.count_row(slot, 0, Counter::RowsUpdated);
+        }
+        Ok(())
+    }
+
+    /// Deletes an entry. [`Error::NotFound`] if there is none with this key.
+    pub fn delete(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) -> Result<()> {
+        let slot = self.begin_write(table)?;
+        self.inner.delete(table.tree(index), key)?;
+        if index == Table::CLUSTERED {
+            self.count_row(slot, -1, Counter::RowsDeleted);
+        }
+        Ok(())
+    }
+
+    /// Reads the entry with this key into `value`; false if there is none.
+    ///
+    /// With [`LockMode::None`] it is the one of the snapshot (at SERIALIZABLE such a read locks as with
+    /// [`LockMode::Shared`]), else the newest committed one, locked. `wait` is for locking reads:
+    /// with [`LockWait::SkipLocked`] an entry that another transaction has locked is not there.
+    pub fn get(
+        &mut self,
+        table: &Arc<Table>,
+        index: usize,
+        key: &[u8],
+        lock: LockMode,
+        wait: LockWait,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.enlist(table)?;
+        let lock = self.effective_lock(lock);
+        let found = self.inner.get(table.tree(index), key, lock, wait, value)?;
+        if found {
+            self.count(Counter::RowsRead, 1);
+        }
+        Ok(found)
+    }
+
+    /// Gives up the lock that a locking read of this transaction took on an entry which it did not want after all. Locks
+    /// of written entries stay, and so do all at REPEATABLE READ and above.
+    pub fn unlock(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) {
+        if self.isolation() == Isolation::ReadCommitted {
+            self.inner.unlock(table.tree(index), key);
+        }
+    }
+
+    /// Commits, durably according to `flush_log_at_trx_commit`. The handle then is a new transaction.
+    ///
+    /// If the log cannot be made durable ([`Error::Crashed`]), the engine has stopped writing, and only a restart
+    /// tells whether the transaction is committed.
+    pub fn commit(&mut self) -> Result<()> {
+        self.count(Counter::Commits, 1);
+        let result = self.inner.commit();
+        self.renew(result.is_ok());
+        result
+    }
+
+    /// Commits for all others to see, without waiting for the log: [`Db::flush_log`] with the LSN given back does.
+    pub fn commit_no_flush(&mut self) -> Result<Lsn> {
+        self.count(Counter::Commits, 1);
+        let result = self.inner.commit_no_flush();
+        self.renew(result.is_ok());
+        result
+    }
+
+    /// Undoes everything. The handle then is a new transaction.
+    pub fn rollback(&mut self) -> Result<()> {
+        self.count(Counter::Rollbacks, 1);
+        let was_prepared = self.xid.is_some();
+        let result = self.inner.rollback();
+        self.renew(false);
+        if was_prepared && result.is_ok() {
+            // It must not be found prepared again.
+            return self.db.flush();
+        }
+        result
+    }
+
+    /// Prepares under `xid` (1 to 140 bytes): durable on return, and nothing but
+    /// [`commit`](Self::commit), [`rollback`](Self::rollback) or [`detach`](Self::detach) can come next.
+    pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
+        self.inner.prepare(xid)?;
+        self.xid = Some(xid.to_vec());
+        Ok(())
+    }
+
+    /// Leaves a prepared transaction to whoever completes it with [`Db::commit_prepared`] or [`Db::rollback_prepared`].
+    /// The handle then is a new transaction.
+    pub fn detach(&mut self) {
+        let Some(xid) = self.xid.take() else { return };
+        // From here on it may be completed by anyone, so what it uses is kept before.
+        self.db.keep_detached(xid, self.used.drain(..).map(|used| used.table).collect());
+        let next = self.db.trx_system().begin(self.options);
+        std::mem::replace(&mut self.inner, next).detach();
+        self.renew(false);
+    }
+
+    /// After the end: the tables are free, and the next transaction begins.
+    fn renew(&mut self, committed: bool) {
+        self.reads_epoch += 1;
+        self.tell_counts();
+        self.xid = None;
+        // One that could not commit is rolled back here, and needs its tables for that.
+        self.inner = self.db.trx_system().begin(self.options);
+        for used in self.used.drain(..) {
+            if committed {
+                used.table.add_rows(used.rows);
+            }
+        }
+        self.inner.set_interrupt(self.interrupt.clone());
+        if let Some(timeout) = self.lock_wait_timeout {
+            self.inner.set_lock_wait_timeout(timeout);
+        }
+    }
+
+    fn begin_write(&mut self, table: &Arc<Table>) -> Result<usize> {
+        if self.options.read_only {
+            return Err(Error::ReadOnly("the transaction".into()));
+        }
+        self.db.check_writable()?;
+        self.reads_epoch += 1;
+        self.enlist(table)
+    }
+
+    /// Notes that the transaction uses `table`; gives its place in `used`.
+    pub(crate) fn enlist(&mut self, table: &Arc<Table>) -> Result<usize> {
+        if let Some(slot) = self.used.iter().position(|used| Arc::ptr_eq(used.table.table(), table))
+        {
+            return Ok(slot);
+        }
+        self.used.push(Used { table: Table::enter(table)?, rows: 0 });
+        Ok(self.used.len() - 1)
+    }
+
+    /// A read without a lock locks after all at SERIALIZABLE.
+    pub(crate) fn effective_lock(&self, lock: LockMode) -> LockMode {
+        match (lock, self.isolation()) {
+            (LockMode::None, Isolation::Serializable) => LockMode::Shared,
+            _ => lock,
+        }
+    }
+
+    /// See the field.
+    pub(crate) fn reads_epoch(&self) -> u64 {
+        self.reads_epoch
+    }
+
+    pub(crate) fn inner(&mut self) -> &mut Transaction {
+        &mut self.inner
+    }
+
+    /// Counts here, for the counters of all are shared by all threads.
+    #[inline]
+    pub(crate) fn count(&mut self, counter: Counter, n: u32) {
+        let count = &mut self.counts[counter as usize];
+        *count += n;
+        if *count >= COUNTS_KEPT {
+            self.tell_counts();
+        }
+    }
+
+    /// Tells the counters of all.
+    fn tell_counts(&mut self) {
+        for (counter, _) in Counter::ALL {
+            let count = std::mem::take(&mut self.counts[counter as usize]);
+            if count > 0 {
+                self.db.count(counter, count.into());
+            }
+        }
+    }
+
+    fn count_row(&mut self, slot: usize, rows: i64, counter: Counter) {
+        self.used[slot].rows += rows;
+        self.count(counter, 1);
+    }
+}
+
+impl Db {
+    /// Begins a transaction. Nothing is allocated for it before its first write.
+    pub fn begin(&self, options: TrxOptions) -> Trx {
+        Trx::new(self.inner.clone(), options)
+    }
+}

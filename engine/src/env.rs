@@ -1,0 +1,606 @@
+//! The environment: what everything above the redo log shares.
+//!
+//! Storage, buffer pool, redo log, the open spaces, and whether writing has stopped. Opening one makes a new data
+//! directory, or recovers what a crash left (`recovery`), so that whoever has an [`Env`] sees every
+//! page as the last durable mini-transaction left it.
+//!
+//! # Files
+//! | space | file |
+//! |---|---|
+//! | 0 | `system.tpd` |
+//! | 1 | `undo.tpd` |
+//! | 16 and up | `tables/<space id, 8 hex digits>.tpd` |
+//!
+//! beside `redo/`, `doublewrite.tpd` and `lock`. A data directory exists once `redo/control` does. Space ids are
+//! never used again.
+//!
+//! # A file's life
+//! Creation: the file, durably; then its redo record, so that nothing in the log speaks of a file before the
+//! record that makes recovery create it. Deletion: its redo record, durably; then the file. Recovery skips the
+//! changes of a space that the log deletes, and ends the deletion.
+//!
+//! # Failure
+//! [`Env::crash`] stops all writing for good: no mini-transaction begins, no log is flushed, no page is written.
+//! What was acknowledged is durable; the rest is decided by the recovery at the next start.
+
+mod background;
+#[cfg(test)]
+mod error_tests;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tidepool_pool::storage::{AlignedBuf, Storage, StorageLock};
+use tidepool_pool::{
+    Lsn, PAGE_HEADER_SIZE, PageSize, Pool, PoolConfig, ReplacementConfig, Space, WriteAhead,
+    WriteAheadError, page,
+};
+
+use crate::error::{Error, Result};
+use crate::mtr::Mtr;
+use crate::options::Options;
+use crate::recovery;
+use crate::redo::control::CONTROL_FILE;
+use crate::redo::record::LogRecord;
+use crate::redo::{self, Failure, RedoLog, Ring, format_uuid};
+
+use background::{Background, Checkpointer};
+
+/// The system tablespace: the catalog.
+pub const SYSTEM_SPACE: u32 = 0;
+/// The undo tablespace.
+pub const UNDO_SPACE: u32 = 1;
+/// Ids of tables' spaces start here.
+pub const FIRST_TABLE_SPACE: u32 = 16;
+
+const LOCK_FILE: &str = "lock";
+/// How long a mini-transaction waits for a redo log that cannot grow because the disk is full.
+const FULL_DISK_PATIENCE: Duration = Duration::from_secs(5);
+const TABLES_DIR: &str = "tables";
+
+/// Name of the file of a space.
+pub fn space_file_name(id: u32) -> String {
+    match id {
+        SYSTEM_SPACE => crate::SYSTEM_FILE.into(),
+        UNDO_SPACE => "undo.tpd".into(),
+        _ => format!("{TABLES_DIR}/{id:08x}.tpd"),
+    }
+}
+
+/// How an environment is opened.
+#[derive(Debug, Clone)]
+pub struct EnvOptions {
+    /// Page size in bytes; 0 = the data directory's, or 16 KiB for a new one.
+    pub page_size: usize,
+    /// Memory for pages, bytes.
+    pub buffer_pool_size_bytes: u64,
+    /// How far the pool may grow, bytes; 0 = not at all.
+    pub buffer_pool_size_max_bytes: u64,
+    /// The pool's replacement policy.
+    pub replacement: ReplacementConfig,
+    /// Whether pages are written twice, against torn writes.
+    pub doublewrite: bool,
+    /// Size of the redo log, bytes.
+    pub redo_capacity_bytes: u64,
+    /// Size of each of the two log buffers, bytes.
+    pub redo_buffer_bytes: usize,
+    /// How often the log is flushed without being asked.
+    pub flush_log_interval: Duration,
+    /// Nothing is ever written.
+    pub read_only: bool,
+    /// Whether threads do the background work, or the caller by the `step_…` methods.
+    pub background: bool,
+    /// Identity of a new data directory; `None` = random.
+    pub uuid: Option<[u8; 16]>,
+}
+
+impl Default for EnvOptions {
+    fn default() -> Self {
+        Self::from(&Options::default())
+    }
+}
+
+impl From<&Options> for EnvOptions {
+    fn from(options: &Options) -> Self {
+        Self {
+            page_size: options.page_size,
+            buffer_pool_size_bytes: options.buffer_pool_size_bytes,
+            buffer_pool_size_max_bytes: options.buffer_pool_size_max_bytes,
+            replacement: ReplacementConfig::default(),
+            doublewrite: options.doublewrite,
+            redo_capacity_bytes: options.redo_capacity_bytes,
+            redo_buffer_bytes: 4 << 20,
+            flush_log_interval: options.flush_log_interval,
+            read_only: options.read_only,
+            background: options.background,
+            uuid: None,
+        }
+    }
+}
+
+impl EnvOptions {
+    /// A small environment without threads, for tests and simulations.
+    pub fn small() -> Self {
+        Self {
+            buffer_pool_size_bytes: 4 << 20,
+            redo_capacity_bytes: redo::CAPACITY_MIN_BYTES,
+            redo_buffer_bytes: 64 << 10,
+            background: false,
+            uuid: Some(*b"tidepool-sim-env"),
+            ..Self::default()
+        }
+    }
+}
+
+/// See the module's description.
+pub struct Env {
+    storage: Arc<dyn Storage>,
+    pool: Arc<Pool>,
+    redo: Arc<RedoLog>,
+    failure: Arc<Failure>,
+    page_size: PageSize,
+    uuid: [u8; 16],
+    read_only: bool,
+    /// The directory was new.
+    created: bool,
+    /// It had been closed cleanly.
+    clean: bool,
+    missing_spaces: HashSet<u32>,
+    recovered: Lsn,
+    closed: AtomicBool,
+    /// Held while a space's file is looked for, so that it is opened once.
+    opening: Mutex<()>,
+    checkpointer: Arc<Mutex<Checkpointer>>,
+    background: Background,
+    /// Until the directory is closed.
+    lock: Mutex<Option<StorageLock>>,
+}
+
+impl Env {
+    /// Opens a data directory: makes a new one if there is none, recovers if it was not closed cleanly.
+    pub fn open(storage: Arc<dyn Storage>, options: &EnvOptions) -> Result<Arc<Self>> {
+        let lock = storage.lock(LOCK_FILE)?;
+        let file_size = redo::default_file_size(options.redo_capacity_bytes);
+        let created = !storage.exists(CONTROL_FILE)?;
+        let mut ring = if created {
+            create_directory(&storage, options, file_size)?
+        } else {
+            Ring::open(storage.clone(), file_size)?
+        };
+        let control = ring.control();
+        let (page_size, uuid) = (control.page_size, control.uuid);
+        if options.page_size != 0 && options.page_size != page_size.bytes() {
+            return Err(Error::format(
+                CONTROL_FILE,
+                format!(
+                    "the data directory has pages of {} bytes, but {} were asked for: set the page size to {0}, \
+                     or use another data directory",
+                    page_size.bytes(),
+                    options.page_size
+                ),
+            ));
+        }
+        let scan = recovery::scan::scan(&mut ring)?;
+        // If the newest control slot was damaged, an older one may wrongly say so.
+        let clean = ring.control().clean && scan.frames == 0;
+        if options.read_only && !clean {
+            return Err(Error::ReadOnly(
+                "the data directory was not closed cleanly, and recovery must write: open it writable once"
+                    .into(),
+            ));
+        }
+        if !clean {
+            recovery::heal_torn_pages(&*storage, page_size)?;
+        }
+        check_owner(&*storage, page_size, &uuid)?;
+
+        let pool = Pool::new(
+            PoolConfig {
+                page_size,
+                size_bytes: options.buffer_pool_size_bytes,
+                max_size_bytes: options.buffer_pool_size_max_bytes,
+                replacement: options.replacement,
+                doublewrite: options.doublewrite,
+                background: options.background,
+                ..PoolConfig::default()
+            },
+            storage.clone(),
+        )?;
+        let failure = Arc::new(Failure::default());
+        let redo = Arc::new(RedoLog::start(
+            ring,
+            scan.end,
+            scan.epochs.clone(),
+            options.redo_capacity_bytes,
+            options.redo_buffer_bytes,
+            options.read_only,
+            failure.clone(),
+        )?);
+        pool.set_write_ahead(redo.clone());
+        let missing_spaces = match scan.frames {
+            0 => HashSet::new(),
+            _ => recovery::apply::apply(&storage, &pool, &redo, &scan)?,
+        };
+        let checkpointer = Arc::new(Mutex::new(Checkpointer::new(pool.clone(), redo.clone())));
+        let background = Background::default();
+        if options.background && !options.read_only {
+            background.start(checkpointer.clone(), redo.clone(), options.flush_log_interval)?;
+        }
+        Ok(Arc::new(Self {
+            storage,
+            pool,
+            redo,
+            failure,
+            page_size,
+            uuid,
+            read_only: options.read_only,
+            created,
+            clean,
+            missing_spaces,
+            recovered: scan.end,
+            closed: AtomicBool::new(false),
+            opening: Mutex::new(()),
+            checkpointer,
+            background,
+            lock: Mutex::new(Some(lock)),
+        }))
+    }
+
+    /// Where the files are.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// The buffer pool.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// A handle of the buffer pool that outlives a borrow of the environment.
+    pub fn pool_handle(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// The redo log.
+    pub fn redo(&self) -> &RedoLog {
+        &self.redo
+    }
+
+    /// A handle of the redo log that outlives a borrow of the environment.
+    pub fn redo_handle(&self) -> &Arc<RedoLog> {
+        &self.redo
+    }
+
+    /// Bytes in a page.
+    pub fn page_size(&self) -> usize {
+        self.page_size.bytes()
+    }
+
+    /// Identifies the data directory; every file of it says so.
+    pub fn instance(&self) -> [u8; 16] {
+        self.uuid
+    }
+
+    /// Whether this opening made the data directory.
+    pub fn is_new(&self) -> bool {
+        self.created
+    }
+
+    /// End of the log that was found at the opening: every change before it is there, and nothing else.
+    pub fn recovered_lsn(&self) -> Lsn {
+        self.recovered
+    }
+
+    /// Whether nothing had to be recovered.
+    pub fn was_clean(&self) -> bool {
+        self.clean
+    }
+
+    /// Tables' spaces whose file was missing, truncated or replaced when changes of it were to be recovered: these
+    /// changes are lost.
+    pub fn missing_spaces(&self) -> &HashSet<u32> {
+        &self.missing_spaces
+    }
+
+    /// Whether nothing may be written.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Stops all writing for good. The first reason stays.
+    pub fn crash(&self, reason: String) -> Error {
+        let error = self.failure.set(reason);
+        self.redo.wake_room();
+        error
+    }
+
+    /// An error if writing has stopped.
+    pub fn check_alive(&self) -> Result<()> {
+        self.failure.check()
+    }
+
+    /// An error if nothing may be written, or writing has stopped.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::ReadOnly("the data directory is open read-only".into()));
+        }
+        self.failure.check()
+    }
+
+    // Spaces.
+
+    /// The space `id`, opened if need be.
+    pub fn space(&self, id: u32) -> Result<Arc<Space>> {
+        if let Some(space) = self.pool.space(id) {
+            return Ok(space);
+        }
+        let _opening = self.opening.lock();
+        if let Some(space) = self.pool.space(id) {
+            return Ok(space);
+        }
+        Ok(self.pool.open_space(id, self.storage.open(&space_file_name(id))?)?)
+    }
+
+    /// Makes the file of space `id`, empty, and the redo record that recovery makes it by.
+    pub fn create_space(&self, id: u32) -> Result<Arc<Space>> {
+        self.check_writable()?;
+        let name = space_file_name(id);
+        let file = self.storage.create(&name)?;
+        let made = || -> Result<Arc<Space>> {
+            file.sync_data()?;
+            self.storage.sync_dir(dir_of(&name))?;
+            let mut mtr = Mtr::begin(self)?;
+            mtr.log(LogRecord::SpaceCreate(id));
+            mtr.commit();
+            Ok(self.pool.open_space(id, file)?)
+        };
+        made().inspect_err(|_| {
+            // Best effort; the record, if it got that far, makes an empty file at worst.
+            let _ = self.storage.remove(&name);
+        })
+    }
+
+    /// Removes the file of a space. Nobody may use the space any more. Once this has begun, the space is gone
+    /// even if it fails: what is left to do is done by the next recovery.
+    pub fn drop_space(&self, space: &Arc<Space>) -> Result<()> {
+        let id = space.id();
+        let mut mtr = Mtr::begin(self)?;
+        mtr.log(LogRecord::SpaceDelete(id));
+        self.redo.flush_to(mtr.commit())?;
+        self.pool.close_space(space, true)?;
+        let name = space_file_name(id);
+        self.storage.remove(&name)?;
+        self.storage.sync_dir(dir_of(&name))?;
+        Ok(())
+    }
+
+    /// Ids of the spaces that have a file in `tables/`, in use or not: what a crash may have left there and no
+    /// catalog knows can be found by this.
+    pub fn table_space_files(&self) -> Result<Vec<u32>> {
+        let id = |name: &String| {
+            let digits = name.strip_suffix(".tpd")?;
+            (digits.len() == 8).then(|| u32::from_str_radix(digits, 16).ok())?
+        };
+        Ok(self.storage.list(TABLES_DIR)?.iter().filter_map(id).collect())
+    }
+
+    // The log.
+
+    /// Waits until the redo log has room for a mini-transaction. The caller holds no latch.
+    #[inline]
+    pub(crate) fn wait_for_redo_room(&self) -> Result<()> {
+        self.check_writable()?;
+        if self.redo.has_room() { Ok(()) } else { self.wait_for_redo_room_slowly() }
+    }
+
+    #[cold]
+    fn wait_for_redo_room_slowly(&self) -> Result<()> {
+        self.redo.count_capacity_wait();
+        let since = Instant::now();
+        let mut idle_steps = 0;
+        while !self.redo.has_room() {
+            self.failure.check()?;
+            let stuck = if self.background.runs() {
+                self.background.hurry();
+                self.redo.wait_for_room(Duration::from_millis(100));
+                // With room on the disk the wait ends by itself, however slow the disk is.
+                since.elapsed() > FULL_DISK_PATIENCE
+            } else {
+                let before = self.redo.checkpoint_lsn();
+                self.step_checkpoint(Duration::from_secs(1))?;
+                idle_steps = if self.redo.checkpoint_lsn() > before { 0 } else { idle_steps + 1 };
+                idle_steps > 3
+            };
+            if stuck && let Some(error) = self.redo.growth_error() {
+                return Err(error);
+            }
+            if stuck && !self.background.runs() {
+                return Err(Error::Storage(
+                    "the redo log is full, and the pages it holds cannot be written because they are in use"
+                        .into(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the log durable up to `lsn`, together with all that wait for the same at this moment.
+    pub fn flush_log(&self, lsn: Lsn) -> Result<()> {
+        self.redo.flush_to(lsn)
+    }
+
+    /// Changes the capacity of the redo log, bytes.
+    pub fn set_redo_capacity(&self, bytes: u64) -> Result<()> {
+        self.redo.set_capacity(bytes)?;
+        self.background.hurry();
+        Ok(())
+    }
+
+    /// One step of the checkpointer, `elapsed` after the last: prepares redo files, writes old pages as the pace
+    /// demands, takes a checkpoint when it is worth one.
+    pub fn step_checkpoint(&self, elapsed: Duration) -> Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        self.checkpointer.lock().step(elapsed)
+    }
+
+    /// Writes all dirty pages and takes a checkpoint at the end of the log.
+    pub fn checkpoint_all(&self) -> Result<Lsn> {
+        self.check_writable()?;
+        self.pool.flush_all()?;
+        self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), false)
+    }
+
+    /// Closes cleanly: stops the threads, writes all pages, and marks the directory so that the next opening
+    /// needs no recovery. Nobody may change anything any more. Without it, the next opening recovers.
+    pub fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.background.stop();
+        let closed = || -> Result<()> {
+            if self.read_only {
+                return Ok(());
+            }
+            self.failure.check()?;
+            self.pool.flush_all()?;
+            self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), true)?;
+            let stats = self.redo.stats();
+            if stats.checkpoint_lsn != stats.next_lsn {
+                return Err(Error::Storage(
+                    "pages were changed while the engine was closing".into(),
+                ));
+            }
+            Ok(())
+        };
+        let result = closed();
+        self.pool.shutdown();
+        self.pool.clear_write_ahead();
+        // Nothing is written after this.
+        self.failure.set_quietly("it was closed");
+        drop(self.lock.lock().take());
+        result
+    }
+}
+
+impl Drop for Env {
+    fn drop(&mut self) {
+        self.background.stop();
+        if !self.closed.load(Ordering::Acquire) {
+            // As after a crash: the next opening recovers.
+            self.failure.set_quietly("it was dropped without being closed");
+            self.pool.shutdown();
+            self.pool.clear_write_ahead();
+        }
+    }
+}
+
+impl std::fmt::Debug for Env {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Env").field("instance", &format_uuid(&self.uuid)).finish_non_exhaustive()
+    }
+}
+
+impl WriteAhead for RedoLog {
+    fn ensure_durable(&self, lsn: Lsn) -> Result<(), WriteAheadError> {
+        // Fails after a failure even for what is durable: a page may hold changes that no frame describes.
+        self.flush_to(lsn).map_err(|error| Arc::new(error) as WriteAheadError)
+    }
+
+    fn durable_lsn(&self) -> Option<Lsn> {
+        Some(self.flushed_lsn())
+    }
+
+    fn storage_failed(&self, error: &tidepool_pool::Error) {
+        // A failed sync is a power cut that has already happened: only a restart can recover from it.
+        self.fail(Error::from(error.clone()));
+    }
+}
+
+/// The directory part of a name.
+pub(crate) fn dir_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
+
+/// Makes a new data directory. It exists when the control file does, which comes last.
+fn create_directory(
+    storage: &Arc<dyn Storage>,
+    options: &EnvOptions,
+    file_size: u64,
+) -> Result<Ring> {
+    if options.read_only {
+        return Err(Error::ReadOnly("there is no data directory, and none can be made".into()));
+    }
+    let bytes = if options.page_size == 0 { PageSize::DEFAULT.bytes() } else { options.page_size };
+    let page_size = PageSize::new(bytes)
+        .ok_or_else(|| Error::InvalidOption(format!("page_size = {bytes}: impossible")))?;
+    for id in [SYSTEM_SPACE, UNDO_SPACE] {
+        let name = space_file_name(id);
+        if !storage.exists(&name)? {
+            storage.create(&name)?.sync_data()?;
+        } else if !storage.open(&name)?.is_empty()? {
+            return Err(Error::format(
+                CONTROL_FILE,
+                format!(
+                    "missing, though the data directory holds '{name}'; put the file back or restore the data \
+                     directory from a backup"
+                ),
+            ));
+        }
+    }
+    storage.create_dir(TABLES_DIR)?;
+    storage.sync_dir("")?;
+    Ring::create(storage.clone(), page_size, options.uuid.unwrap_or_else(random_uuid), file_size)
+}
+
+/// The system tablespace must be of the same data directory as the redo log.
+fn check_owner(storage: &dyn Storage, page_size: PageSize, uuid: &[u8; 16]) -> Result<()> {
+    const UUID_AT: usize = 56;
+    let name = space_file_name(SYSTEM_SPACE);
+    let file = storage.open(&name)?;
+    let mut header = AlignedBuf::zeroed(page_size.bytes());
+    match file.read_at(&mut header, 0) {
+        Ok(()) => {}
+        // Never written: the first recovery will make it.
+        Err(error) if error.is_unexpected_eof() => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    let id = tidepool_pool::PageId::new(SYSTEM_SPACE, 0);
+    // A page that is broken is reported when it is read through the pool.
+    if page::verify(&header, id).is_err() || &header[PAGE_HEADER_SIZE..UUID_AT - 16] != b"TIDEPOOL"
+    {
+        return Ok(());
+    }
+    let owner: [u8; 16] = header[UUID_AT..UUID_AT + 16].try_into().expect("16 bytes");
+    if owner == *uuid || owner == [0; 16] {
+        return Ok(());
+    }
+    Err(Error::format(
+        redo::REDO_DIR,
+        format!(
+            "the redo log belongs to another data directory (instance {}, but {name} is of {}); put back this \
+             data directory's own redo log",
+            format_uuid(uuid),
+            format_uuid(&owner)
+        ),
+    ))
+}
+
+/// A random uuid (version 4).
+fn random_uuid() -> [u8; 16] {
+    use std::hash::{BuildHasher, RandomState};
+    // Each `RandomState` is seeded from the operating system's randomness.
+    let half = || RandomState::new().hash_one(std::time::SystemTime::now()).to_le_bytes();
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&half());
+    uuid[8..].copy_from_slice(&half());
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}

@@ -1,0 +1,189 @@
+//! The environment's threads: the checkpointer, and the log's regular flush.
+//!
+//! They hold the pool and the log, never the environment, so that dropping it ends them.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+use tidepool_pool::Pool;
+
+use crate::error::{Error, Result};
+use crate::redo::RedoLog;
+use crate::redo::checkpoint::Pacer;
+
+/// How often the checkpointer looks.
+const TICK: Duration = Duration::from_millis(100);
+/// How long it waits after a failure.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+/// Pages written between two looks at the clock.
+const BATCH_PAGES: usize = 128;
+/// A checkpoint is taken when it moves by this share of the maximal age, or after [`CHECKPOINT_INTERVAL`].
+const CHECKPOINT_SHARE: u64 = 64;
+const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Writes old pages at the pace that the redo log's age demands, and takes checkpoints.
+pub struct Checkpointer {
+    pool: Arc<Pool>,
+    redo: Arc<RedoLog>,
+    pacer: Pacer,
+    since_checkpoint: Duration,
+}
+
+impl Checkpointer {
+    pub fn new(pool: Arc<Pool>, redo: Arc<RedoLog>) -> Self {
+        Self { pool, redo, pacer: Pacer::default(), since_checkpoint: Duration::ZERO }
+    }
+
+    /// One step, `elapsed` after the last.
+    pub fn step(&mut self, elapsed: Duration) -> Result<()> {
+        self.redo.prepare_files()?;
+        let age_max = self.redo.age_max();
+        // No room left means urgency, whatever the age: the ring may hold less than the capacity.
+        let age_max = if self.redo.has_room() { age_max } else { 1 };
+        let oldest = self.pool.oldest_dirty_lsn();
+        let pace = self.pacer.step(oldest, self.redo.next_lsn(), age_max, elapsed);
+        if let Some(pace) = pace {
+            let started = Instant::now();
+            while self.pool.flush_up_to(pace.target, BATCH_PAGES)? > 0 {
+                if pace.urgent {
+                    self.checkpoint()?;
+                } else if started.elapsed() > TICK {
+                    break;
+                }
+            }
+        }
+        self.since_checkpoint += elapsed;
+        let oldest = self.pool.oldest_dirty_lsn().unwrap_or(self.redo.next_lsn());
+        let gain = oldest.0.saturating_sub(self.redo.checkpoint_lsn().0);
+        if gain > age_max / CHECKPOINT_SHARE
+            || (gain > 0 && self.since_checkpoint >= CHECKPOINT_INTERVAL)
+        {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> Result<()> {
+        self.since_checkpoint = Duration::ZERO;
+        self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), false)?;
+        self.redo.prepare_files()
+    }
+}
+
+#[derive(Default)]
+struct Signal {
+    state: Mutex<SignalState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct SignalState {
+    stop: bool,
+    hurry: bool,
+}
+
+impl Signal {
+    /// Sleeps for `time`, or until told to stop, or, if `hurries`, to hurry. Whether to go on.
+    fn sleep(&self, time: Duration, hurries: bool) -> bool {
+        let until = Instant::now() + time;
+        let mut state = self.state.lock();
+        while !(state.stop || hurries && std::mem::take(&mut state.hurry)) {
+            if self.changed.wait_until(&mut state, until).timed_out() {
+                break;
+            }
+        }
+        !state.stop
+    }
+}
+
+/// The threads, if there are any.
+#[derive(Default)]
+pub struct Background {
+    signal: Arc<Signal>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    runs: std::sync::atomic::AtomicBool,
+}
+
+impl Background {
+    pub fn start(
+        &self,
+        checkpointer: Arc<Mutex<Checkpointer>>,
+        redo: Arc<RedoLog>,
+        flush_interval: Duration,
+    ) -> Result<()> {
+        let signal = self.signal.clone();
+        let checkpoints = move || {
+            let mut last = Instant::now();
+            loop {
+                let elapsed = last.elapsed();
+                last = Instant::now();
+                let well = report("checkpoint", checkpointer.lock().step(elapsed));
+                // A disk that fails is not asked ten times a second.
+                let pause = if well { TICK } else { RETRY_PAUSE };
+                if !signal.sleep(pause, well) {
+                    break;
+                }
+            }
+        };
+        let signal = self.signal.clone();
+        let flushes = move || {
+            while signal.sleep(flush_interval, false) {
+                report("log flush", redo.flush());
+            }
+        };
+        self.spawn("tidepool-ckpt", checkpoints)?;
+        self.spawn("tidepool-flush", flushes)?;
+        self.runs.store(true, std::sync::atomic::Ordering::Release);
+        Ok(())
+    }
+
+    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<()> {
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(run)
+            .map_err(|error| Error::Storage(format!("cannot start thread {name}: {error}")))?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+
+    /// Whether there are threads.
+    pub fn runs(&self) -> bool {
+        self.runs.load(std::sync::atomic::Ordering::Acquire)
+    }
+
+    /// Wakes the checkpointer.
+    pub fn hurry(&self) {
+        self.signal.state.lock().hurry = true;
+        self.signal.changed.notify_all();
+    }
+
+    /// Ends the threads and waits for them.
+    pub fn stop(&self) {
+        self.signal.state.lock().stop = true;
+        self.signal.changed.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a background thread had panicked");
+            }
+        }
+        self.runs.store(false, std::sync::atomic::Ordering::Release);
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A failed step is tried again; if it can't succeed any more, the log has said so already.
+/// Returns whether all is well.
+fn report(what: &str, result: Result<()>) -> bool {
+    match &result {
+        Ok(()) | Err(Error::Crashed(_)) => {}
+        Err(error) => tracing::error!(%error, "{what} failed; trying again"),
+    }
+    result.is_ok()
+}

@@ -1,0 +1,361 @@
+//! Data directories that are not as they should be, each with the exact message.
+
+use std::sync::Arc;
+
+use tidepool_pool::storage::{AlignedBuf, SimStorage, Storage};
+use tidepool_pool::{PAGE_HEADER_SIZE, PageType};
+
+use super::*;
+use crate::mtr::Mtr;
+use crate::page_op::PageOp;
+use crate::redo::BLOCK_SIZE;
+
+const PAGE_SIZE: usize = 4096;
+
+fn options() -> EnvOptions {
+    EnvOptions { page_size: PAGE_SIZE, ..EnvOptions::small() }
+}
+
+fn open(storage: &SimStorage, options: &EnvOptions) -> Result<Arc<Env>> {
+    Env::open(Arc::new(storage.clone()), options)
+}
+
+fn message(storage: &SimStorage, options: &EnvOptions) -> String {
+    open(storage, options).expect_err("this must not open").to_string()
+}
+
+/// A data directory with a table file and changes in the log, closed cleanly or not.
+fn directory(clean: bool) -> SimStorage {
+    let storage = SimStorage::new(1);
+    let env = open(&storage, &options()).unwrap();
+    for id in [SYSTEM_SPACE, FIRST_TABLE_SPACE] {
+        let space = if id == 0 { env.space(0).unwrap() } else { env.create_space(id).unwrap() };
+        space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
+        for no in 0..2 {
+            write(&env, &space, no, b"something");
+        }
+    }
+    env.redo().flush().unwrap();
+    if clean {
+        env.close().unwrap();
+    }
+    drop(env);
+    storage.kill()
+}
+
+fn write(env: &Env, space: &Space, no: u32, bytes: &[u8]) {
+    let mut mtr = Mtr::begin(env).unwrap();
+    let page = mtr.new_page(space, no).unwrap();
+    mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
+    mtr.apply(page, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes });
+    mtr.commit();
+}
+
+/// Writes at any offset through aligned blocks.
+fn patch(storage: &SimStorage, name: &str, offset: u64, bytes: &[u8]) {
+    let file = storage.open(name).unwrap();
+    let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
+    let base = offset / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
+    file.read_at(&mut block, base).unwrap();
+    let at = (offset - base) as usize;
+    block[at..at + bytes.len()].copy_from_slice(bytes);
+    file.write_at(&block, base).unwrap();
+    file.sync_data().unwrap();
+}
+
+/// Makes the block's checksum right again after a [`patch`].
+fn stamp(storage: &SimStorage, name: &str, base: u64, crc_at: usize) {
+    let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
+    storage.open(name).unwrap().read_at(&mut block, base).unwrap();
+    let crc = crc32c::crc32c(&block[..crc_at]);
+    patch(storage, name, base + crc_at as u64, &crc.to_le_bytes());
+}
+
+#[test]
+fn what_was_written_is_there_again() {
+    for clean in [true, false] {
+        let storage = directory(clean);
+        let env = open(&storage, &options()).unwrap();
+        assert!(!env.is_new());
+        let space = env.space(FIRST_TABLE_SPACE).unwrap();
+        let page = env.pool().shared(&space, 1, tidepool_pool::Access::Normal).unwrap();
+        assert_eq!(&page[PAGE_HEADER_SIZE..][..9], b"something", "clean: {clean}");
+    }
+}
+
+#[test]
+fn a_missing_redo_file() {
+    for clean in [true, false] {
+        let storage = directory(clean);
+        storage.remove("redo/redo.00000001").unwrap();
+        assert_eq!(
+            message(&storage, &options()),
+            "redo/redo.00000001: missing, but it holds the redo log from LSN 4096 to 69632; put the file \
+             back or restore the data directory from a backup"
+        );
+    }
+}
+
+#[test]
+fn a_missing_control_file() {
+    let storage = directory(true);
+    storage.remove("redo/control").unwrap();
+    assert_eq!(
+        message(&storage, &options()),
+        "redo/control: missing, though the data directory holds 'system.tpd'; put the file back or restore \
+         the data directory from a backup"
+    );
+}
+
+#[test]
+fn a_redo_file_of_another_data_directory() {
+    let storage = directory(false);
+    let name = "redo/redo.00000001";
+    patch(&storage, name, 16, &[0xab; 16]);
+    stamp(&storage, name, 0, 508);
+    assert_eq!(
+        message(&storage, &options()),
+        "redo/redo.00000001: belongs to another data directory (instance \
+         abababab-abab-abab-abab-abababababab, this one is 74696465-706f-6f6c-2d73-696d2d656e76); put back \
+         the file of this data directory"
+    );
+}
+
+#[test]
+fn the_whole_redo_log_of_another_data_directory() {
+    let storage = SimStorage::new(1);
+    let env = open(&storage, &options()).unwrap();
+    let space = env.space(SYSTEM_SPACE).unwrap();
+    space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
+    // A space header as the layer above writes it.
+    let mut header = [0; 40];
+    header[..8].copy_from_slice(b"TIDEPOOL");
+    header[24..].copy_from_slice(&[0xcd; 16]);
+    write(&env, &space, 0, &header);
+    env.close().unwrap();
+    drop(env);
+    assert_eq!(
+        message(&storage, &options()),
+        "redo: the redo log belongs to another data directory (instance \
+         74696465-706f-6f6c-2d73-696d2d656e76, but system.tpd is of cdcdcdcd-cdcd-cdcd-cdcd-cdcdcdcdcdcd); \
+         put back this data directory's own redo log"
+    );
+}
+
+#[test]
+fn an_older_copy_of_a_redo_file() {
+    let storage = directory(false);
+    let name = "redo/redo.00000001";
+    patch(&storage, name, 32, &8192u64.to_le_bytes());
+    stamp(&storage, name, 0, 508);
+    assert_eq!(
+        message(&storage, &options()),
+        "redo/redo.00000001: holds the log from LSN 8192 as file 1, but redo/control expects LSN 4096 as \
+         file 1: the two are of different times; restore the data directory from a backup"
+    );
+}
+
+#[test]
+fn a_truncated_redo_file() {
+    let storage = directory(false);
+    storage.open("redo/redo.00000001").unwrap().set_len(8192).unwrap();
+    assert_eq!(
+        message(&storage, &options()),
+        "redo/redo.00000001: 8192 bytes long instead of 69632: it was truncated; restore the file from a \
+         backup"
+    );
+}
+
+#[test]
+fn a_newer_format() {
+    let storage = directory(true);
+    for slot in [0, 4096] {
+        patch(&storage, "redo/control", slot + 8, &7u32.to_le_bytes());
+        stamp(&storage, "redo/control", slot, 4092);
+    }
+    assert_eq!(
+        message(&storage, &options()),
+        "redo/control: format version 7, but this program reads only version 1: use the version of \
+         Tidepool that wrote it"
+    );
+}
+
+#[test]
+fn another_page_size() {
+    let storage = directory(true);
+    let other = EnvOptions { page_size: 16384, ..options() };
+    assert_eq!(
+        message(&storage, &other),
+        "redo/control: the data directory has pages of 4096 bytes, but 16384 were asked for: set the page \
+         size to 4096, or use another data directory"
+    );
+    let any = EnvOptions { page_size: 0, ..options() };
+    assert_eq!(open(&storage, &any).unwrap().page_size(), PAGE_SIZE);
+}
+
+#[test]
+fn one_corrupt_control_slot_is_survived_and_two_are_not() {
+    for clean in [true, false] {
+        let storage = directory(clean);
+        storage.corrupt("redo/control", 100, 1);
+        let env = open(&storage, &options()).unwrap();
+        let space = env.space(FIRST_TABLE_SPACE).unwrap();
+        let page = env.pool().shared(&space, 1, tidepool_pool::Access::Normal).unwrap();
+        assert_eq!(&page[PAGE_HEADER_SIZE..][..9], b"something");
+    }
+    let storage = directory(true);
+    storage.corrupt("redo/control", 100, 1);
+    storage.corrupt("redo/control", 4196, 1);
+    assert_eq!(
+        message(&storage, &options()),
+        "redo/control: both slots are corrupt; restore the data directory from a backup"
+    );
+}
+
+/// A log with a change of a page, whose space was created and first written before the checkpoint.
+fn directory_with_old_space(id: u32) -> SimStorage {
+    let storage = SimStorage::new(1);
+    let env = open(&storage, &options()).unwrap();
+    let space = if id < FIRST_TABLE_SPACE { env.space(id) } else { env.create_space(id) }.unwrap();
+    space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
+    let mut mtr = Mtr::begin(&env).unwrap();
+    let page = mtr.new_page(&space, 0).unwrap();
+    let init = PageOp::NodeInit { tree_id: 1, level: 0, first_child: 0, lower: b"", upper: None };
+    mtr.apply(page, &init);
+    mtr.commit();
+    env.checkpoint_all().unwrap();
+    let mut mtr = Mtr::begin(&env).unwrap();
+    let page = mtr.exclusive(&space, 0).unwrap();
+    mtr.apply(page, &PageOp::InsertCell { slot: 0, suffix: b"key", payload: b"value" });
+    mtr.commit();
+    env.redo().flush().unwrap();
+    drop((space, env));
+    storage.kill()
+}
+
+#[test]
+fn a_missing_file_that_the_log_changes() {
+    let storage = directory_with_old_space(UNDO_SPACE);
+    storage.remove("undo.tpd").unwrap();
+    assert_eq!(
+        message(&storage, &options()),
+        "undo.tpd: missing, but the redo log holds changes of it; put the file back or restore the data \
+         directory from a backup"
+    );
+    let storage = directory_with_old_space(FIRST_TABLE_SPACE);
+    storage.remove("tables/00000010.tpd").unwrap();
+    let env = open(&storage, &options()).unwrap();
+    assert!(env.missing_spaces().contains(&FIRST_TABLE_SPACE), "only the table is lost");
+}
+
+#[test]
+fn a_truncated_file_that_the_log_changes() {
+    let storage = directory_with_old_space(UNDO_SPACE);
+    storage.open("undo.tpd").unwrap().set_len(0).unwrap();
+    let error = message(&storage, &options());
+    assert!(
+        error.starts_with("undo.tpd: page 0 is corrupt: the redo log's change up to LSN "),
+        "{error}"
+    );
+    assert!(error.ends_with("restore the file from a backup"), "{error}");
+    let storage = directory_with_old_space(FIRST_TABLE_SPACE);
+    storage.open("tables/00000010.tpd").unwrap().set_len(0).unwrap();
+    let env = open(&storage, &options()).unwrap();
+    assert!(env.missing_spaces().contains(&FIRST_TABLE_SPACE), "only the table is lost");
+    assert!(env.space(FIRST_TABLE_SPACE).is_ok(), "its file can be looked at all the same");
+}
+
+#[test]
+fn a_flipped_bit_in_the_log_before_changes_that_are_on_disk() {
+    let storage = SimStorage::new(1);
+    let env = open(&storage, &options()).unwrap();
+    let space = env.space(UNDO_SPACE).unwrap();
+    space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
+    for no in 0..2 {
+        write(&env, &space, no, b"old");
+    }
+    env.checkpoint_all().unwrap();
+    let change = |no| {
+        let mut mtr = Mtr::begin(&env).unwrap();
+        let page = mtr.exclusive(&space, no).unwrap();
+        mtr.apply(page, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes: b"new" });
+        mtr.commit()
+    };
+    let ends = [change(0), change(1), change(0)];
+    // Page 0 is written; page 1 is in use, and keeps the checkpoint back.
+    let page = env.pool().exclusive(&space, 1, tidepool_pool::Access::Normal).unwrap();
+    assert_eq!(env.pool().flush_up_to(Lsn::MAX, 9).unwrap(), 1);
+    drop(page);
+    drop((space, env));
+    let storage = storage.kill();
+    storage.corrupt("redo/redo.00000001", ends[0].0 + 10, 1);
+    assert_eq!(
+        message(&storage, &options()),
+        format!(
+            "undo.tpd: page 0 is corrupt: it was written at LSN {}, but the redo log ends at LSN {}: the log is \
+             damaged, or older than the page; restore the data directory from a backup",
+            ends[2].0, ends[0].0
+        )
+    );
+}
+
+#[test]
+fn read_only() {
+    let read_only = EnvOptions { read_only: true, ..options() };
+    assert_eq!(
+        message(&SimStorage::new(1), &read_only),
+        "read-only: there is no data directory, and none can be made"
+    );
+    assert_eq!(
+        message(&directory(false), &read_only),
+        "read-only: the data directory was not closed cleanly, and recovery must write: open it writable once"
+    );
+    let storage = directory(true);
+    let before = storage.operation_count();
+    let env = open(&storage, &read_only).unwrap();
+    assert_eq!(
+        Mtr::begin(&env).err().unwrap().to_string(),
+        "read-only: the data directory is open read-only"
+    );
+    env.close().unwrap();
+    // The lock file is all that is touched.
+    assert!(storage.operation_count() <= before + 1, "nothing is written");
+    drop(env);
+    assert!(!open(&storage, &options()).unwrap().is_read_only());
+}
+
+#[test]
+fn a_directory_in_use() {
+    let storage = SimStorage::new(1);
+    let _env = open(&storage, &options()).unwrap();
+    let error = message(&storage, &options());
+    assert!(
+        error.contains("another process uses this data directory: stop that one first"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_disk_too_full_for_a_larger_log_leaves_the_engine_working() {
+    let storage = SimStorage::new(1);
+    let env = open(&storage, &options()).unwrap();
+    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+    space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
+    write(&env, &space, 0, b"before");
+    // The doublewrite file is made by the first page that is written.
+    env.checkpoint_all().unwrap();
+    storage.set_capacity(Some(storage.used_bytes()));
+    // Far more log than the two files hold.
+    for i in 0..1000u32 {
+        write(&env, &space, i % 4, &[i as u8; 1000]);
+        env.redo().flush().unwrap();
+    }
+    let stats = env.redo().stats();
+    assert!(stats.files_bytes < stats.capacity_bytes / 2, "the log did not grow: {stats:?}");
+    storage.set_capacity(None);
+    for i in 0..2000u32 {
+        write(&env, &space, i % 4, &[i as u8; 1000]);
+    }
+    env.step_checkpoint(std::time::Duration::from_secs(1)).unwrap();
+    assert!(env.redo().stats().files_bytes > stats.files_bytes, "it grows once there is space");
+}

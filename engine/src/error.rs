@@ -1,0 +1,143 @@
+//! The engine's one error type.
+//!
+//! Every variant says which file, page or object it is about, and what the reader can do. Errors are `Clone`, so that one
+//! failed group commit can be reported to every transaction that waited for it.
+
+use std::fmt;
+
+use tidepool_pool::Error as PoolError;
+use tidepool_pool::storage::StorageError;
+
+/// What can go wrong in the engine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Reading, writing or syncing a file failed; the text names file, offset and operation.
+    #[error("{0}")]
+    Storage(String),
+    /// The file system is full. The statement failed, nothing was lost; free space and try again.
+    #[error("no space left for {0}: free disk space and run the statement again")]
+    NoSpace(String),
+    /// A page or file holds bytes that cannot be right.
+    #[error("{file}: page {page} is corrupt: {why}")]
+    Corrupt {
+        /// File, relative to the data directory.
+        file: String,
+        /// Page number in the file.
+        page: u32,
+        /// What is wrong.
+        why: String,
+    },
+    /// A file is of another format version, page size or data directory, or is missing.
+    #[error("{file}: {why}")]
+    Format {
+        /// File, relative to the data directory.
+        file: String,
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// An entry with this key exists.
+    #[error("duplicate key in index {index}")]
+    DuplicateKey {
+        /// Position of the index in the table's definition.
+        index: usize,
+        /// Value of the entry that exists.
+        value: Vec<u8>,
+    },
+    /// There is no such entry.
+    #[error("no such entry")]
+    NotFound,
+    /// Another transaction held the lock for longer than the lock wait timeout.
+    #[error("lock wait timeout exceeded")]
+    LockWaitTimeout,
+    /// The lock is held by another transaction and the statement said NOWAIT.
+    #[error("lock is held by another transaction")]
+    LockNoWait,
+    /// This transaction was chosen as the victim of a deadlock; roll it back.
+    #[error("deadlock found: roll the transaction back and try again")]
+    Deadlock,
+    /// Another transaction changed the entry after this one's snapshot was taken; roll it back.
+    #[error("record has changed since the transaction's snapshot: roll back and try again")]
+    RecordChanged,
+    /// The wait was interrupted (KILL).
+    #[error("interrupted")]
+    Interrupted,
+    /// An earlier error aborted the transaction: only a rollback is possible.
+    #[error("the transaction was aborted by an earlier error: roll it back")]
+    MustRollback,
+    /// The engine or the transaction is read-only.
+    #[error("read-only: {0}")]
+    ReadOnly(String),
+    /// The key is longer than the page size allows.
+    #[error("key of {len} bytes is longer than the limit of {max} bytes")]
+    KeyTooLong {
+        /// Bytes given.
+        len: usize,
+        /// Bytes allowed.
+        max: usize,
+    },
+    /// The value is longer than the engine can hold.
+    #[error("value of {len} bytes is longer than the limit of {max} bytes")]
+    ValueTooLong {
+        /// Bytes given.
+        len: u64,
+        /// Bytes allowed.
+        max: u64,
+    },
+    /// The table exists already.
+    #[error("table '{0}' exists already")]
+    TableExists(String),
+    /// There is no such table.
+    #[error("table '{0}' does not exist")]
+    TableMissing(String),
+    /// The table is in use: a transaction that wrote or locked it is unfinished, or another definition change runs.
+    #[error("table '{0}' is in use by an unfinished transaction: end it and try again")]
+    TableBusy(String),
+    /// More transactions write at once than the undo log has streams.
+    #[error("too many concurrent writing transactions (limit {0})")]
+    TooManyTransactions(usize),
+    /// An unrecoverable failure (a failed fsync, say) stopped all writing; restart to recover.
+    #[error("the engine has stopped writing: {0}; restart the server to recover")]
+    Crashed(String),
+    /// An option is out of range or inconsistent.
+    #[error("invalid option: {0}")]
+    InvalidOption(String),
+}
+
+/// Shorthand for results of the engine.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl From<StorageError> for Error {
+    fn from(error: StorageError) -> Self {
+        if error.is_no_space() {
+            Error::NoSpace(error.file.to_string())
+        } else if error.is_read_only() {
+            Error::ReadOnly(error.to_string())
+        } else {
+            Error::Storage(error.to_string())
+        }
+    }
+}
+
+impl From<PoolError> for Error {
+    fn from(error: PoolError) -> Self {
+        match error {
+            PoolError::Storage(error) => error.into(),
+            PoolError::Corrupt { file, page, why } => Error::Corrupt { file, page: page.no, why },
+            PoolError::InvalidConfig(why) => Error::InvalidOption(why),
+            other => Error::Storage(other.to_string()),
+        }
+    }
+}
+
+impl Error {
+    /// A [`Error::Corrupt`] from anything printable.
+    pub fn corrupt(file: impl Into<String>, page: u32, why: impl fmt::Display) -> Self {
+        Error::Corrupt { file: file.into(), page, why: why.to_string() }
+    }
+
+    /// A [`Error::Format`] from anything printable.
+    pub fn format(file: impl Into<String>, why: impl fmt::Display) -> Self {
+        Error::Format { file: file.into(), why: why.to_string() }
+    }
+}

@@ -1,0 +1,91 @@
+//! Tidepool: a transactional storage engine, embedded.
+//!
+//! A [`Db`] is a data directory. It holds [`Table`]s, each with a clustered index and any number of others: ordered
+//! maps from byte keys to byte values. A [`Trx`] reads and writes them with snapshots, row locks, savepoints and
+//! crash-safe commits; a [`Cursor`] reads an index in order.
+//!
+//! ```
+//! use tidepool::{Cursor, Db, IndexDef, LockMode, LockWait, Options, Seek, TableDef, TrxOptions};
+//!
+//! # let dir = tempfile::tempdir().unwrap();
+//! # let dir = dir.path();
+//! let db = Db::open(dir, Options::default())?;
+//! let fruit = db.create_table("fruit", &TableDef::new([IndexDef::unique("name")]))?;
+//!
+//! let mut trx = db.begin(TrxOptions::default());
+//! trx.insert(&fruit, 0, b"apple", b"red")?;
+//! trx.insert(&fruit, 0, b"lemon", b"yellow")?;
+//! trx.insert(&fruit, 0, b"plum", b"blue")?;
+//! trx.commit()?;
+//!
+//! let mut cursor = Cursor::new(fruit.clone(), 0, LockMode::None, LockWait::Wait);
+//! assert!(cursor.seek(&mut trx, b"b", Seek::AtOrAfter)?);
+//! assert_eq!((cursor.key(), cursor.value()), (&b"lemon"[..], &b"yellow"[..]));
+//! assert!(cursor.next(&mut trx)?);
+//! assert_eq!(cursor.key(), b"plum");
+//! assert!(!cursor.next(&mut trx)?);
+//!
+//! trx.delete(&fruit, 0, b"lemon")?;
+//! trx.rollback()?;
+//! let mut color = Vec::new();
+//! assert!(trx.get(&fruit, 0, b"lemon", LockMode::Exclusive, LockWait::NoWait, &mut color)?);
+//! assert_eq!(color, b"yellow");
+//! drop(trx);
+//! db.close()?;
+//! # Ok::<(), tidepool::Error>(())
+//! ```
+//!
+//! # The layers
+//! Arrows of use point down only.
+//! ```text
+//! db        open, recovery, definition changes, background work        cursor    ordered reading
+//! table     an open table: trees, counters, who uses it                catalog   which tables there are
+//! ───────────────────────────────────────────────────────────────────────────────────────────
+//! trx       transactions, read views, commit numbers, purge            versioned trees whose entries have versions
+//! undo      undo records                                               lock      row and range locks, deadlocks
+//! ───────────────────────────────────────────────────────────────────────────────────────────
+//! btree     trees on pages                                             space     allocation of pages
+//! mtr       mini-transactions                                          redo      the log; recovery
+//! ───────────────────────────────────────────────────────────────────────────────────────────
+//! pool      frames, latches, replacement, page I/O, files (the crate tidepool-pool)
+//! ```
+
+pub mod btree;
+pub mod catalog;
+mod cursor;
+pub mod db;
+pub mod env;
+pub mod error;
+pub mod lock;
+pub mod mtr;
+pub mod options;
+pub mod overflow;
+pub mod page_op;
+mod recovery;
+pub mod redo;
+pub mod space;
+mod status;
+pub mod table;
+pub mod trx;
+pub mod undo;
+pub mod versioned;
+
+pub use catalog::{IndexDef, TableDef};
+pub use cursor::{Cursor, Seek};
+pub use db::{Db, Savepoint, Trx};
+pub use error::{Error, Result};
+pub use lock::{Interrupt, LockMode, LockWait};
+pub use options::Options;
+pub use status::Status;
+pub use table::{CheckProgress, CheckReport, Table, TableStatistics};
+pub use tidepool_pool::{Lsn, storage};
+pub use trx::{Isolation, TrxOptions};
+
+/// File of space 0: the catalog.
+pub(crate) const SYSTEM_FILE: &str = "system.tpd";
+
+/// Cases a property test runs: `default`, or `TIDEPOOL_TEST_CASES`.
+#[cfg(test)]
+pub(crate) fn test_cases(default: u32) -> u32 {
+    std::env::var("TIDEPOOL_TEST_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(default)
+}

@@ -1,0 +1,354 @@
+//! Explicit locks on single keys.
+//!
+//! A sharded hash table of queues, one queue a locked (tree, key): granted requests and waiting ones, in order of
+//! arrival. A request is granted when it conflicts with no other owner's request before it; an owner that strengthens
+//! its shared lock goes before all that wait. A release or a withdrawal grants whatever it made grantable.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use super::LockMode;
+use super::owner::{Held, Owner};
+
+const SHARDS: usize = 64;
+
+/// The answer to a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Acquire {
+    /// The lock is held now; true if it was not before.
+    Granted(bool),
+    /// The request is enqueued: let go of all latches, then call [`super::Locks::wait_for_key`].
+    MustWait,
+    /// The request conflicts, and waiting was not allowed. Nothing is enqueued.
+    Conflict,
+    /// The holder of the implicit lock has just ended: look at the entry again.
+    Retry,
+}
+
+struct Request {
+    owner: Arc<Owner>,
+    mode: LockMode,
+    granted: bool,
+    /// Number of the owner's wait, while not granted.
+    wait: u64,
+}
+
+struct Queue {
+    tree: u32,
+    key: Box<[u8]>,
+    /// Granted ones first.
+    requests: Vec<Request>,
+}
+
+impl Queue {
+    fn granted_to(&self, owner: &Owner) -> Option<usize> {
+        self.requests.iter().position(|r| r.granted && r.owner.number() == owner.number())
+    }
+
+    fn waiting_of(&self, owner: &Owner) -> Option<usize> {
+        self.requests.iter().position(|r| !r.granted && r.owner.number() == owner.number())
+    }
+
+    /// Whether the request at `at` conflicts with one before it.
+    fn blocked(&self, at: usize) -> bool {
+        let request = &self.requests[at];
+        self.requests[..at].iter().any(|before| conflict(before, request))
+    }
+
+    /// Grants all that nothing blocks any more.
+    fn grant(&mut self) {
+        let mut at = self.requests.iter().take_while(|r| r.granted).count();
+        while at < self.requests.len() {
+            if self.blocked(at) {
+                at += 1;
+                continue;
+            }
+            // A shared request behind a waiting shared one passes nobody it conflicts with.
+            let mut request = self.requests.remove(at);
+            request.granted = true;
+            let wait = request.wait;
+            let owner = Arc::clone(&request.owner);
+            let granted = self.requests.iter().take_while(|r| r.granted).count();
+            if let Some(held) = self.granted_to(&owner) {
+                // A strengthened lock replaces the weaker one.
+                let held = &mut self.requests[held];
+                held.mode = held.mode.max(request.mode);
+            } else {
+                self.requests.insert(granted, request);
+            }
+            owner.grant(wait);
+            at = self.requests.iter().take_while(|r| r.granted).count();
+        }
+    }
+}
+
+fn conflict(a: &Request, b: &Request) -> bool {
+    a.owner.number() != b.owner.number() && a.mode.conflicts(b.mode)
+}
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Shard {
+    /// Queues in the map. Written under the mutex; read without it by those whose latch keeps new ones away.
+    count: AtomicUsize,
+    map: Mutex<HashMap<u32, Vec<Queue>>>,
+}
+
+impl Shard {
+    /// Runs `f` on the queue of (tree, key), which is made if `f` is to have one, and dropped if it is left empty.
+    fn with<R>(
+        &self,
+        hash: u32,
+        tree: u32,
+        key: &[u8],
+        create: bool,
+        f: impl FnOnce(Option<&mut Queue>) -> R,
+    ) -> R {
+        let mut map = self.map.lock();
+        if !create && !map.contains_key(&hash) {
+            return f(None);
+        }
+        let bucket = map.entry(hash).or_default();
+        let mut at = bucket.iter().position(|q| q.tree == tree && *q.key == *key);
+        if at.is_none() && create {
+            bucket.push(Queue { tree, key: key.into(), requests: Vec::new() });
+            self.count.fetch_add(1, Ordering::SeqCst);
+            at = Some(bucket.len() - 1);
+        }
+        let answer = f(at.map(|at| &mut bucket[at]));
+        if let Some(at) = at
+            && bucket[at].requests.is_empty()
+        {
+            bucket.swap_remove(at);
+            self.count.fetch_sub(1, Ordering::SeqCst);
+        }
+        if bucket.is_empty() {
+            map.remove(&hash);
+        }
+        answer
+    }
+}
+
+/// The table of key locks.
+pub struct KeyLocks {
+    shards: Box<[Shard]>,
+}
+
+impl Default for KeyLocks {
+    fn default() -> Self {
+        KeyLocks { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
+    }
+}
+
+impl KeyLocks {
+    fn shard(&self, tree: u32, key: &[u8]) -> (&Shard, u32) {
+        let hash = crc32c::crc32c_append(tree.wrapping_mul(0x9E37_79B1), key);
+        (&self.shards[hash as usize % SHARDS], hash)
+    }
+
+    /// Asks for a lock, under a latch on the entry's leaf. `implicit` is the owner whose active transaction id the
+    /// entry carries, if that is another one: it is given the explicit lock that corresponds. With `wait` false
+    /// nothing is enqueued on a conflict.
+    pub fn acquire(
+        &self,
+        owner: &Arc<Owner>,
+        tree: u32,
+        key: &[u8],
+        mode: LockMode,
+        implicit: Option<&Arc<Owner>>,
+        wait: bool,
+    ) -> Acquire {
+        debug_assert_ne!(mode, LockMode::None);
+        if let Some(holder) = implicit {
+            debug_assert_ne!(holder.number(), owner.number());
+            if !wait {
+                return Acquire::Conflict;
+            }
+            if !self.make_explicit(holder, tree, key) {
+                return Acquire::Retry;
+            }
+        }
+        let mut held = owner.held.lock();
+        let (shard, hash) = self.shard(tree, key);
+        shard.with(hash, tree, key, true, |queue| {
+            let queue = queue.expect("made on demand");
+            enqueue(queue, owner, &mut held, mode, wait)
+        })
+    }
+
+    /// Tests for locks that forbid `owner` to write the entry, under the leaf's exclusive latch; takes no lock
+    /// when there is nothing to wait behind.
+    pub fn acquire_for_write(
+        &self,
+        owner: &Arc<Owner>,
+        tree: u32,
+        key: &[u8],
+        wait: bool,
+    ) -> Acquire {
+        let (shard, hash) = self.shard(tree, key);
+        if shard.count.load(Ordering::SeqCst) == 0 {
+            return Acquire::Granted(false);
+        }
+        let mut held = owner.held.lock();
+        shard.with(hash, tree, key, false, |queue| match queue {
+            None => Acquire::Granted(false),
+            Some(queue) => enqueue(queue, owner, &mut held, LockMode::Exclusive, wait),
+        })
+    }
+
+    /// Whether `owner` holds at least `mode`.
+    pub fn holds(&self, owner: &Owner, tree: u32, key: &[u8], mode: LockMode) -> bool {
+        let (shard, hash) = self.shard(tree, key);
+        if shard.count.load(Ordering::SeqCst) == 0 {
+            return false;
+        }
+        shard.with(hash, tree, key, false, |queue| {
+            queue.is_some_and(|q| q.granted_to(owner).is_some_and(|at| q.requests[at].mode >= mode))
+        })
+    }
+
+    /// Gives up one key's lock before the transaction's end.
+    pub fn unlock(&self, owner: &Arc<Owner>, tree: u32, key: &[u8]) {
+        owner.forget(tree, key);
+        self.release(owner, tree, key);
+    }
+
+    /// Weakens a lock that this operation took more strongly than it turned out to need; to nothing with [`LockMode::None`].
+    pub fn weaken(&self, owner: &Arc<Owner>, tree: u32, key: &[u8], mode: LockMode) {
+        if mode == LockMode::None {
+            return self.unlock(owner, tree, key);
+        }
+        let (shard, hash) = self.shard(tree, key);
+        shard.with(hash, tree, key, false, |queue| {
+            let Some(queue) = queue else { return };
+            if let Some(at) = queue.granted_to(owner) {
+                queue.requests[at].mode = queue.requests[at].mode.min(mode);
+                queue.grant();
+            }
+        });
+    }
+
+    /// Locked keys.
+    pub fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Whether nothing is locked.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Gives `holder` the explicit lock that its implicit one stands for; false if it has ended.
+    fn make_explicit(&self, holder: &Arc<Owner>, tree: u32, key: &[u8]) -> bool {
+        let mut held = holder.held.lock();
+        let (shard, hash) = self.shard(tree, key);
+        shard.with(hash, tree, key, true, |queue| {
+            let queue = queue.expect("made on demand");
+            if let Some(at) = queue.granted_to(holder) {
+                queue.requests[at].mode = LockMode::Exclusive;
+                return true;
+            }
+            if !Owner::remember(&mut held, tree, key) {
+                return false;
+            }
+            // Before all that wait: the implicit lock is older.
+            let request = Request {
+                owner: Arc::clone(holder),
+                mode: LockMode::Exclusive,
+                granted: true,
+                wait: 0,
+            };
+            queue.requests.insert(0, request);
+            true
+        })
+    }
+
+    /// Takes `owner`'s requests off the queue and grants what that allows.
+    pub(super) fn release(&self, owner: &Owner, tree: u32, key: &[u8]) {
+        let (shard, hash) = self.shard(tree, key);
+        shard.with(hash, tree, key, false, |queue| {
+            if let Some(queue) = queue {
+                queue.requests.retain(|r| r.owner.number() != owner.number());
+                queue.grant();
+            }
+        });
+    }
+
+    /// Takes back a request that still waits.
+    pub(super) fn withdraw(&self, owner: &Owner, tree: u32, key: &[u8]) {
+        let mut held = owner.held.lock();
+        let (shard, hash) = self.shard(tree, key);
+        shard.with(hash, tree, key, false, |queue| {
+            let Some(queue) = queue else { return };
+            if let Some(at) = queue.waiting_of(owner) {
+                queue.requests.remove(at);
+                if queue.granted_to(owner).is_none()
+                    && let Some(at) =
+                        held.keys.iter().rposition(|l| l.tree == tree && *l.key == *key)
+                {
+                    held.keys.swap_remove(at);
+                }
+                queue.grant();
+            }
+        });
+    }
+
+    /// Whom `owner`, which waits for this key, waits for.
+    pub(super) fn blockers(&self, owner: &Owner, tree: u32, key: &[u8]) -> Vec<Arc<Owner>> {
+        let (shard, hash) = self.shard(tree, key);
+        shard.with(hash, tree, key, false, |queue| {
+            let Some(queue) = queue else { return Vec::new() };
+            let Some(at) = queue.waiting_of(owner) else { return Vec::new() };
+            let request = &queue.requests[at];
+            let before = queue.requests[..at].iter();
+            before.filter(|r| conflict(r, request)).map(|r| Arc::clone(&r.owner)).collect()
+        })
+    }
+}
+
+fn enqueue(
+    queue: &mut Queue,
+    owner: &Arc<Owner>,
+    held: &mut Held,
+    mode: LockMode,
+    wait: bool,
+) -> Acquire {
+    let mine = queue.granted_to(owner);
+    if let Some(at) = mine {
+        if queue.requests[at].mode >= mode {
+            return Acquire::Granted(false);
+        }
+        let alone = !queue
+            .requests
+            .iter()
+            .any(|r| r.granted && r.owner.number() != owner.number() && r.mode.conflicts(mode));
+        if alone {
+            queue.requests[at].mode = mode;
+            return Acquire::Granted(false);
+        }
+    }
+    debug_assert!(queue.waiting_of(owner).is_none(), "one request at a time");
+    let granted = queue.requests.iter().take_while(|r| r.granted).count();
+    // Whoever strengthens a lock it holds waits for the other holders only.
+    let at = if mine.is_some() { granted } else { queue.requests.len() };
+    let mut request = Request { owner: Arc::clone(owner), mode, granted: false, wait: 0 };
+    let blocked = queue.requests[..at].iter().any(|before| conflict(before, &request));
+    if blocked && !wait {
+        return Acquire::Conflict;
+    }
+    if mine.is_none() {
+        let alive = Owner::remember(held, queue.tree, &queue.key);
+        assert!(alive, "a transaction that has ended asks for a lock");
+    }
+    if blocked {
+        request.wait = owner.announce_wait();
+        queue.requests.insert(at, request);
+        return Acquire::MustWait;
+    }
+    request.granted = true;
+    queue.requests.insert(granted, request);
+    Acquire::Granted(true)
+}

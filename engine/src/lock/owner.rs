@@ -1,0 +1,249 @@
+//! Who holds locks and waits for them: one [`Owner`] a transaction.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, Result};
+use crate::trx::csn::TrxId;
+
+/// Interrupts a transaction's lock wait from another thread (KILL QUERY). Stays set until cleared, so that an interrupt which comes
+/// just before the wait begins is not lost.
+#[derive(Default)]
+pub struct Interrupt {
+    set: AtomicBool,
+    /// Who waits with this interrupt at the moment.
+    sleeper: Mutex<Option<Arc<Owner>>>,
+}
+
+impl Interrupt {
+    /// Makes the present lock wait, or the next one, fail with [`Error::Interrupted`].
+    pub fn interrupt(&self) {
+        self.set.store(true, Ordering::SeqCst);
+        let sleeper = self.sleeper.lock().clone();
+        if let Some(owner) = sleeper {
+            // The sleeper looks at `set` under its mutex before it sleeps: taking the mutex here means that it either
+            // saw the flag or is asleep by now.
+            drop(owner.wait.lock());
+            owner.wake.notify_all();
+        }
+    }
+
+    /// Forgets an interrupt: the statement it was meant for is over.
+    pub fn clear(&self) {
+        self.set.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether an interrupt is pending. Long operations look at it now and then.
+    pub fn is_set(&self) -> bool {
+        self.set.load(Ordering::Relaxed)
+    }
+}
+
+/// A key lock in an owner's list.
+pub(super) struct HeldKey {
+    pub tree: u32,
+    pub key: Box<[u8]>,
+}
+
+/// What an owner must release at its end.
+#[derive(Default)]
+pub(super) struct Held {
+    pub keys: Vec<HeldKey>,
+    pub ranges: bool,
+    pub end_waiters: Vec<(Arc<Owner>, u64)>,
+    ended: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    No,
+    Yes,
+    Granted,
+    Condemned,
+}
+
+pub(super) struct WaitState {
+    state: Waiting,
+    /// Number of the present or last wait.
+    number: u64,
+}
+
+/// A transaction as the lock system knows it.
+pub struct Owner {
+    number: u64,
+    trx_id: AtomicU64,
+    undo_records: AtomicU64,
+    interrupt: Arc<Interrupt>,
+    pub(super) held: Mutex<Held>,
+    pub(super) wait: Mutex<WaitState>,
+    pub(super) wake: Condvar,
+}
+
+impl Owner {
+    /// A new owner; `number` must be unique among the living.
+    pub fn new(number: u64, interrupt: Arc<Interrupt>) -> Arc<Owner> {
+        Arc::new(Owner {
+            number,
+            trx_id: AtomicU64::new(0),
+            undo_records: AtomicU64::new(0),
+            interrupt,
+            held: Mutex::default(),
+            wait: Mutex::new(WaitState { state: Waiting::No, number: 0 }),
+            wake: Condvar::new(),
+        })
+    }
+
+    /// Unique among the living.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The transaction's id, once it has one.
+    pub fn trx_id(&self) -> TrxId {
+        TrxId(self.trx_id.load(Ordering::Acquire))
+    }
+
+    /// Tells the transaction's id.
+    pub fn set_trx_id(&self, id: TrxId) {
+        self.trx_id.store(id.0, Ordering::Release);
+    }
+
+    /// Undo records written so far: the weight when a deadlock's victim is chosen.
+    pub fn undo_records(&self) -> u64 {
+        self.undo_records.load(Ordering::Relaxed)
+    }
+
+    /// Tells how many undo records there are.
+    pub fn set_undo_records(&self, n: u64) {
+        self.undo_records.store(n, Ordering::Relaxed);
+    }
+
+    /// The transaction's interrupt.
+    pub fn interrupt(&self) -> &Arc<Interrupt> {
+        &self.interrupt
+    }
+
+    /// Whether the owner has released everything for good.
+    pub fn has_ended(&self) -> bool {
+        self.held.lock().ended
+    }
+
+    /// Key locks held or waited for.
+    pub fn key_locks(&self) -> usize {
+        self.held.lock().keys.len()
+    }
+
+    /// Begins a wait and returns its number. From here on a grant with this number counts.
+    pub(super) fn announce_wait(&self) -> u64 {
+        let mut wait = self.wait.lock();
+        debug_assert_ne!(wait.state, Waiting::Yes, "one wait at a time");
+        wait.state = Waiting::Yes;
+        wait.number += 1;
+        wait.number
+    }
+
+    /// Ends an announced wait that need not be.
+    pub(super) fn finish_wait(&self, number: u64) {
+        let mut wait = self.wait.lock();
+        debug_assert_eq!(wait.number, number);
+        wait.state = Waiting::No;
+    }
+
+    /// Ends wait `number` with success; a late grant for an earlier wait does nothing.
+    pub(super) fn grant(&self, number: u64) {
+        let mut wait = self.wait.lock();
+        if wait.number == number && wait.state == Waiting::Yes {
+            wait.state = Waiting::Granted;
+            drop(wait);
+            self.wake.notify_all();
+        }
+    }
+
+    /// Ends the present wait, if there is one, with [`Error::Deadlock`].
+    pub(super) fn condemn(&self) {
+        let mut wait = self.wait.lock();
+        if wait.state == Waiting::Yes {
+            wait.state = Waiting::Condemned;
+            drop(wait);
+            self.wake.notify_all();
+        }
+    }
+
+    pub(super) fn is_waiting(&self) -> bool {
+        self.wait.lock().state == Waiting::Yes
+    }
+
+    /// Sleeps until the announced wait ends.
+    pub(super) fn park(self: &Arc<Self>, timeout: Duration) -> Result<()> {
+        let deadline = Instant::now().checked_add(timeout);
+        *self.interrupt.sleeper.lock() = Some(Arc::clone(self));
+        let mut wait = self.wait.lock();
+        let outcome = loop {
+            match wait.state {
+                Waiting::Granted => break Ok(()),
+                Waiting::Condemned => break Err(Error::Deadlock),
+                Waiting::No => unreachable!("parked without an announced wait"),
+                Waiting::Yes => {}
+            }
+            if self.interrupt.set.load(Ordering::SeqCst) {
+                break Err(Error::Interrupted);
+            }
+            match deadline {
+                None => self.wake.wait(&mut wait),
+                Some(deadline) => {
+                    if self.wake.wait_until(&mut wait, deadline).timed_out()
+                        && wait.state == Waiting::Yes
+                    {
+                        break Err(Error::LockWaitTimeout);
+                    }
+                }
+            }
+        };
+        drop(wait);
+        *self.interrupt.sleeper.lock() = None;
+        outcome
+    }
+
+    /// Leaves the waiting state; true if a grant came in (perhaps together with a timeout).
+    pub(super) fn end_wait(&self) -> bool {
+        let mut wait = self.wait.lock();
+        std::mem::replace(&mut wait.state, Waiting::No) == Waiting::Granted
+    }
+
+    /// Asks to be granted `number` when this owner ends; false if it has ended.
+    pub(super) fn notify_at_end(&self, waiter: &Arc<Owner>, number: u64) -> bool {
+        let mut held = self.held.lock();
+        if held.ended {
+            return false;
+        }
+        held.end_waiters.retain(|(other, _)| other.number != waiter.number);
+        held.end_waiters.push((Arc::clone(waiter), number));
+        true
+    }
+
+    /// Adds a key lock to the list; false if the owner has ended.
+    pub(super) fn remember(held: &mut Held, tree: u32, key: &[u8]) -> bool {
+        if held.ended {
+            return false;
+        }
+        held.keys.push(HeldKey { tree, key: key.into() });
+        true
+    }
+
+    pub(super) fn forget(&self, tree: u32, key: &[u8]) {
+        let mut held = self.held.lock();
+        if let Some(at) = held.keys.iter().rposition(|l| l.tree == tree && *l.key == *key) {
+            held.keys.swap_remove(at);
+        }
+    }
+
+    pub(super) fn end(&self) -> Held {
+        let mut held = self.held.lock();
+        let all = std::mem::take(&mut *held);
+        held.ended = true;
+        all
+    }
+}

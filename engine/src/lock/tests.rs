@@ -1,0 +1,375 @@
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::keys::Acquire;
+use super::*;
+
+const LONG: Duration = Duration::from_secs(60);
+
+fn owner(n: u64) -> Arc<Owner> {
+    Owner::new(n, Arc::new(Interrupt::default()))
+}
+
+fn waiting(owner: &Arc<Owner>) {
+    while !owner.is_waiting() {
+        thread::yield_now();
+    }
+}
+
+/// Acquires as an operation does: again after each wait.
+fn lock(
+    locks: &Locks,
+    owner: &Arc<Owner>,
+    key: &[u8],
+    mode: LockMode,
+    timeout: Duration,
+) -> Result<()> {
+    loop {
+        match locks.keys.acquire(owner, 1, key, mode, None, true) {
+            Acquire::Granted(_) => return Ok(()),
+            Acquire::MustWait => locks.wait_for_key(owner, 1, key, timeout)?,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn shared_locks_go_together_exclusive_ones_do_not() {
+    let locks = Locks::default();
+    let (a, b, c) = (owner(1), owner(2), owner(3));
+    assert!(lock(&locks, &a, b"k", LockMode::Shared, LONG).is_ok());
+    assert!(lock(&locks, &b, b"k", LockMode::Shared, LONG).is_ok());
+    let answer = locks.keys.acquire(&c, 1, b"k", LockMode::Exclusive, None, false);
+    assert_eq!(answer, Acquire::Conflict);
+    // Another tree, another lock.
+    let answer = locks.keys.acquire(&c, 2, b"k", LockMode::Exclusive, None, false);
+    assert_eq!(answer, Acquire::Granted(true));
+    locks.release_all(&a);
+    locks.release_all(&b);
+    assert_eq!(locks.keys.acquire_for_write(&c, 1, b"k", false), Acquire::Granted(false));
+    locks.release_all(&c);
+    assert!(locks.keys.is_empty());
+}
+
+#[test]
+fn a_lone_holder_strengthens_its_lock_at_once() {
+    let locks = Locks::default();
+    let (a, b) = (owner(1), owner(2));
+    lock(&locks, &a, b"k", LockMode::Shared, LONG).unwrap();
+    lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
+    assert!(locks.keys.holds(&a, 1, b"k", LockMode::Exclusive));
+    assert_eq!(locks.keys.acquire(&b, 1, b"k", LockMode::Shared, None, false), Acquire::Conflict);
+    locks.keys.unlock(&a, 1, b"k");
+    assert!(locks.keys.is_empty());
+    assert_eq!(a.key_locks(), 0);
+}
+
+#[test]
+fn a_timeout_withdraws_the_request() {
+    let locks = Locks::default();
+    let (a, b) = (owner(1), owner(2));
+    lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
+    let error = lock(&locks, &b, b"k", LockMode::Shared, Duration::from_millis(5)).unwrap_err();
+    assert_eq!(error, Error::LockWaitTimeout);
+    assert_eq!(b.key_locks(), 0);
+    locks.release_all(&a);
+    assert!(locks.keys.is_empty());
+    // Zero seconds do not wait at all.
+    lock(&locks, &b, b"k", LockMode::Exclusive, LONG).unwrap();
+    let c = owner(3);
+    let error = lock(&locks, &c, b"k", LockMode::Shared, Duration::ZERO).unwrap_err();
+    assert_eq!(error, Error::LockWaitTimeout);
+}
+
+#[test]
+fn an_interrupt_ends_the_wait_even_if_it_came_first() {
+    let locks = Arc::new(Locks::default());
+    let (a, b) = (owner(1), owner(2));
+    lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
+    let sleeper = {
+        let (locks, b) = (Arc::clone(&locks), Arc::clone(&b));
+        thread::spawn(move || lock(&locks, &b, b"k", LockMode::Shared, LONG))
+    };
+    waiting(&b);
+    b.interrupt().interrupt();
+    assert_eq!(sleeper.join().unwrap(), Err(Error::Interrupted));
+    assert_eq!(lock(&locks, &b, b"k", LockMode::Shared, LONG), Err(Error::Interrupted));
+    b.interrupt().clear();
+    locks.release_all(&a);
+    lock(&locks, &b, b"k", LockMode::Shared, LONG).unwrap();
+}
+
+#[test]
+fn an_implicit_lock_becomes_explicit_for_whoever_waits() {
+    let locks = Arc::new(Locks::default());
+    let (a, b) = (owner(1), owner(2));
+    let answer = locks.keys.acquire(&b, 1, b"k", LockMode::Shared, Some(&a), true);
+    assert_eq!(answer, Acquire::MustWait);
+    let holder = {
+        let (locks, a, b) = (Arc::clone(&locks), Arc::clone(&a), Arc::clone(&b));
+        thread::spawn(move || {
+            waiting(&b);
+            locks.release_all(&a);
+        })
+    };
+    locks.wait_for_key(&b, 1, b"k", LONG).unwrap();
+    holder.join().unwrap();
+    assert!(locks.keys.holds(&b, 1, b"k", LockMode::Shared));
+    // The holder ended in between: nothing to wait for.
+    let c = owner(3);
+    let answer = locks.keys.acquire(&c, 1, b"x", LockMode::Shared, Some(&a), true);
+    assert_eq!(answer, Acquire::Retry);
+    locks.release_all(&b);
+    assert!(locks.keys.is_empty());
+}
+
+#[test]
+fn the_queue_is_served_in_order() {
+    let locks = Arc::new(Locks::default());
+    let first = owner(1);
+    lock(&locks, &first, b"k", LockMode::Exclusive, LONG).unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let mut threads = Vec::new();
+    for n in 2..8 {
+        let (locks, order, me) = (Arc::clone(&locks), Arc::clone(&order), owner(n));
+        let answer = locks.keys.acquire(&me, 1, b"k", LockMode::Exclusive, None, true);
+        assert_eq!(answer, Acquire::MustWait);
+        threads.push(thread::spawn(move || {
+            locks.wait_for_key(&me, 1, b"k", LONG).unwrap();
+            order.lock().push(n);
+            locks.release_all(&me);
+        }));
+    }
+    locks.release_all(&first);
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert_eq!(*order.lock(), (2..8).collect::<Vec<_>>());
+    assert!(locks.keys.is_empty());
+}
+
+use parking_lot::Mutex;
+
+/// a holds x and wants y, b holds y and wants x.
+fn crossed(weight_a: u64, weight_b: u64) -> (Result<()>, Result<()>) {
+    let locks = Arc::new(Locks::default());
+    let (a, b) = (owner(1), owner(2));
+    a.set_undo_records(weight_a);
+    b.set_undo_records(weight_b);
+    lock(&locks, &a, b"x", LockMode::Exclusive, LONG).unwrap();
+    lock(&locks, &b, b"y", LockMode::Exclusive, LONG).unwrap();
+    let first = {
+        let (locks, a) = (Arc::clone(&locks), Arc::clone(&a));
+        thread::spawn(move || {
+            let outcome = lock(&locks, &a, b"y", LockMode::Exclusive, LONG);
+            locks.release_all(&a);
+            outcome
+        })
+    };
+    waiting(&a);
+    let second = lock(&locks, &b, b"x", LockMode::Exclusive, LONG);
+    locks.release_all(&b);
+    let first = first.join().unwrap();
+    assert!(locks.keys.is_empty());
+    assert_eq!(locks.counters.deadlocks.load(Ordering::Relaxed), 1);
+    (first, second)
+}
+
+#[test]
+fn a_deadlock_costs_the_one_with_the_fewest_undo_records() {
+    assert_eq!(crossed(1, 9), (Err(Error::Deadlock), Ok(())));
+    assert_eq!(crossed(9, 1), (Ok(()), Err(Error::Deadlock)));
+    // Equal: the one that closed the cycle.
+    assert_eq!(crossed(5, 5), (Ok(()), Err(Error::Deadlock)));
+}
+
+#[test]
+fn two_shared_holders_that_both_strengthen_are_a_deadlock() {
+    let locks = Arc::new(Locks::default());
+    let (a, b) = (owner(1), owner(2));
+    lock(&locks, &a, b"k", LockMode::Shared, LONG).unwrap();
+    lock(&locks, &b, b"k", LockMode::Shared, LONG).unwrap();
+    let first = {
+        let (locks, a) = (Arc::clone(&locks), Arc::clone(&a));
+        thread::spawn(move || lock(&locks, &a, b"k", LockMode::Exclusive, LONG))
+    };
+    waiting(&a);
+    let second = lock(&locks, &b, b"k", LockMode::Exclusive, LONG);
+    assert_eq!(second, Err(Error::Deadlock));
+    assert!(locks.keys.holds(&b, 1, b"k", LockMode::Shared), "what was held stays held");
+    locks.release_all(&b);
+    assert_eq!(first.join().unwrap(), Ok(()));
+    assert!(locks.keys.holds(&a, 1, b"k", LockMode::Exclusive));
+}
+
+#[test]
+fn one_wait_may_close_several_cycles() {
+    for weight in [0, 9] {
+        let locks = Arc::new(Locks::default());
+        let (a, b, c) = (owner(1), owner(2), owner(3));
+        a.set_undo_records(weight);
+        for other in [&b, &c] {
+            other.set_undo_records(5);
+            lock(&locks, other, b"k", LockMode::Shared, LONG).unwrap();
+        }
+        lock(&locks, &a, b"y", LockMode::Exclusive, LONG).unwrap();
+        lock(&locks, &a, b"z", LockMode::Exclusive, LONG).unwrap();
+        let others = [(&b, b"y"), (&c, b"z")].map(|(other, key)| {
+            let (locks, me) = (Arc::clone(&locks), Arc::clone(other));
+            let thread = thread::spawn(move || {
+                let outcome = lock(&locks, &me, key, LockMode::Exclusive, LONG);
+                locks.release_all(&me);
+                outcome
+            });
+            waiting(other);
+            thread
+        });
+        let outcome = lock(&locks, &a, b"k", LockMode::Exclusive, LONG);
+        locks.release_all(&a);
+        let outcomes = others.map(|thread| thread.join().unwrap());
+        if weight == 0 {
+            assert_eq!((outcome, outcomes), (Err(Error::Deadlock), [Ok(()), Ok(())]));
+        } else {
+            let deadlock = || Err(Error::Deadlock);
+            assert_eq!((outcome, outcomes), (Ok(()), [deadlock(), deadlock()]));
+        }
+        assert!(locks.keys.is_empty());
+    }
+}
+
+#[test]
+fn a_cycle_through_a_range_is_seen() {
+    let locks = Arc::new(Locks::default());
+    let (a, b) = (owner(1), owner(2));
+    locks.ranges.acquire(&a, 1, b"a", Some(b"m"), LockMode::Shared).ok().unwrap();
+    lock(&locks, &b, b"z", LockMode::Exclusive, LONG).unwrap();
+    let first = {
+        let (locks, a) = (Arc::clone(&locks), Arc::clone(&a));
+        thread::spawn(move || lock(&locks, &a, b"z", LockMode::Shared, LONG))
+    };
+    waiting(&a);
+    let blockers = locks.ranges.blockers(&b, 1, b"c", LockMode::Exclusive);
+    assert_eq!(blockers.len(), 1);
+    assert_eq!(locks.wait_for_end(&b, blockers, LONG), Err(Error::Deadlock));
+    locks.release_all(&b);
+    assert_eq!(first.join().unwrap(), Ok(()));
+}
+
+#[test]
+fn waiting_for_an_end_that_has_come_returns_at_once() {
+    let locks = Locks::default();
+    let (a, b) = (owner(1), owner(2));
+    locks.release_all(&a);
+    locks.wait_for_end(&b, vec![Arc::clone(&a)], LONG).unwrap();
+    assert!(!b.is_waiting());
+}
+
+#[test]
+fn ranges_of_one_owner_melt() {
+    let ranges = RangeLocks::default();
+    let (a, b) = (owner(1), owner(2));
+    for (low, high) in [(b"b", b"d"), (b"d", b"f"), (b"f", b"h"), (b"c", b"e")] {
+        ranges.acquire(&a, 1, low, Some(high), LockMode::Shared).ok().unwrap();
+    }
+    assert_eq!(ranges.len(), 1);
+    assert!(ranges.holds(&a, 1, b"b", LockMode::Shared));
+    assert!(!ranges.holds(&a, 1, b"b", LockMode::Exclusive));
+    assert!(ranges.blockers(&b, 1, b"a", LockMode::Exclusive).is_empty());
+    assert_eq!(ranges.blockers(&b, 1, b"h", LockMode::Exclusive).len(), 1);
+    assert!(ranges.blockers(&b, 1, b"h", LockMode::Shared).is_empty());
+    assert!(ranges.blockers(&b, 1, b"ha", LockMode::Exclusive).is_empty());
+    assert!(ranges.blockers(&a, 1, b"c", LockMode::Exclusive).is_empty(), "not its own");
+    ranges.acquire(&a, 1, b"g", None, LockMode::Shared).ok().unwrap();
+    assert_eq!(ranges.blockers(&b, 1, b"zzz", LockMode::Exclusive).len(), 1);
+    assert!(ranges.acquire(&b, 1, b"a", Some(b"b"), LockMode::Exclusive).is_err());
+    ranges.acquire(&b, 1, b"a", Some(b"b"), LockMode::Shared).ok().unwrap();
+    ranges.release(&a);
+    assert_eq!(ranges.len(), 1);
+    ranges.release(&b);
+    assert!(ranges.is_empty());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(crate::test_cases(300)))]
+    /// The queue's grants against a model: conflicts never granted together, first come first served.
+    #[test]
+    fn key_locks_follow_a_model(steps in prop::collection::vec((0u64..5, 0u8..4, any::<bool>()), 1..80)) {
+        let locks = KeyLocks::default();
+        let owners: Vec<_> = (0..5).map(owner).collect();
+        for (who, what, exclusive) in steps {
+            let me = &owners[who as usize];
+            let mode = if exclusive { LockMode::Exclusive } else { LockMode::Shared };
+            if me.is_waiting() {
+                // Gives up, as after a timeout.
+                me.end_wait();
+                locks.withdraw(me, 1, b"k");
+            } else if what == 0 {
+                locks.unlock(me, 1, b"k");
+            } else {
+                locks.acquire(me, 1, b"k", mode, None, what != 1);
+            }
+            let held: BTreeMap<u64, LockMode> = owners
+                .iter()
+                .filter_map(|o| {
+                    let mode = [LockMode::Exclusive, LockMode::Shared];
+                    let mode = mode.into_iter().find(|mode| locks.holds(o, 1, b"k", *mode))?;
+                    Some((o.number(), mode))
+                })
+                .collect();
+            for (a, mode_a) in &held {
+                for (b, mode_b) in &held {
+                    prop_assert!(a == b || !mode_a.conflicts(*mode_b));
+                }
+            }
+            for o in &owners {
+                // Whoever waits has a reason.
+                prop_assert_eq!(o.is_waiting(), !locks.blockers(o, 1, b"k").is_empty());
+                prop_assert_eq!(o.key_locks() > 0, o.is_waiting() || held.contains_key(&o.number()));
+            }
+        }
+    }
+}
+
+#[test]
+fn hot_keys_under_threads_lose_no_wake_up() {
+    let locks = Arc::new(Locks::default());
+    let inside: Arc<Vec<AtomicU64>> = Arc::new((0..3).map(|_| AtomicU64::new(0)).collect());
+    let numbers = Arc::new(AtomicU64::new(1));
+    let threads: Vec<_> = (0..6u64)
+        .map(|seed| {
+            let (locks, inside, numbers) =
+                (Arc::clone(&locks), Arc::clone(&inside), Arc::clone(&numbers));
+            thread::spawn(move || {
+                let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+                for _ in 0..300 {
+                    let me = owner(numbers.fetch_add(1, Ordering::Relaxed));
+                    let mut mine = Vec::new();
+                    for _ in 0..2 {
+                        random ^= random << 13;
+                        random ^= random >> 7;
+                        random ^= random << 17;
+                        let at = random % 3;
+                        let key = [at as u8];
+                        if lock(&locks, &me, &key, LockMode::Exclusive, LONG).is_err() {
+                            break;
+                        }
+                        if !mine.contains(&at) {
+                            assert_eq!(inside[at as usize].fetch_add(1, Ordering::SeqCst), 0);
+                            mine.push(at);
+                        }
+                    }
+                    for at in mine {
+                        inside[at as usize].fetch_sub(1, Ordering::SeqCst);
+                    }
+                    locks.release_all(&me);
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|t| t.join().unwrap());
+    assert!(locks.keys.is_empty());
+    assert_eq!(locks.counters.timeouts.load(Ordering::Relaxed), 0);
+}

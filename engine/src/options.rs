@@ -1,0 +1,211 @@
+//! What a data directory is opened with: [`Options`], their limits, and why each limit is there.
+//!
+//! `Options::default()` is meant to be right for most; a field is changed by assignment. [`Options::validate`] runs at
+//! every open, so a wrong value is an [`Error::InvalidOption`] naming the field, its value and what it may be, and never
+//! a surprise later. Some can be changed while the engine runs: those have setters on [`Db`](crate::Db), which
+//! call the same checks.
+
+use crate::error::{Error, Result};
+use std::time::Duration;
+
+/// Smallest and largest page size, in bytes.
+pub const PAGE_SIZE_RANGE_BYTES: std::ops::RangeInclusive<usize> = 4096..=65536;
+/// Least pages a buffer pool must hold: a mini-transaction of a split, with its undo and allocation pages, on every one of
+/// a handful of threads, while the cleaner works.
+pub const BUFFER_POOL_PAGES_MIN: u64 = 64;
+/// Smallest buffer pool, in bytes, whatever the page size.
+pub const BUFFER_POOL_SIZE_MIN_BYTES: u64 = 4 << 20;
+/// Smallest and largest redo capacity, in bytes. The lower end leaves room for the largest mini-transaction many times over.
+pub const REDO_CAPACITY_RANGE_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..=(512 << 30);
+/// Smallest and largest share of the old list of the `midpoint` replacement, in percent (InnoDB's limits).
+pub const OLD_BLOCKS_PCT_RANGE: std::ops::RangeInclusive<u8> = 5..=95;
+
+/// Options of [`Db::open`](crate::Db::open). Start from `Options::default()` and assign fields.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Options {
+    /// Page size of a *new* data directory, in bytes: a power of two, 4 KiB to 64 KiB. An existing directory must have been
+    /// created with the same; 0 takes whatever it has (and 16 KiB for a new one). Default 16 KiB.
+    pub page_size: usize,
+    /// Memory for the buffer pool, in bytes. Default 128 MiB.
+    pub buffer_pool_size_bytes: u64,
+    /// How far the pool may grow while the engine runs, in bytes (address space, not memory). 0 (default) = not at all.
+    pub buffer_pool_size_max_bytes: u64,
+    /// Size of the redo log, in bytes. Default 512 MiB.
+    pub redo_capacity_bytes: u64,
+    /// What a commit waits for, with InnoDB's meaning: 1 (default) = written and synced; 2 = written, synced within
+    /// `flush_log_interval`; 0 = both within `flush_log_interval`.
+    pub flush_log_at_trx_commit: u8,
+    /// How often the log is synced without a commit asking for it. Default 1 s.
+    pub flush_log_interval: Duration,
+    /// How long a statement waits for a lock before `Error::LockWaitTimeout`. Default 50 s.
+    pub lock_wait_timeout: Duration,
+    /// Whether deadlocks are looked for at every lock wait (default), or left to the timeout.
+    pub deadlock_detect: bool,
+    /// Whether writing an entry that changed after the transaction's REPEATABLE READ snapshot is `Error::RecordChanged`
+    /// (default), or the write sees the newest version although reads do not.
+    pub snapshot_isolation: bool,
+    /// Share of the buffer pool's list that is "old", in percent. Default 37.
+    pub old_blocks_pct: u8,
+    /// How long a page stays in the old list after its first access before another access makes it young. Default 1 s.
+    pub old_blocks_time: Duration,
+    /// History length above which writes are slowed down, in committed transactions not yet purged. 0 (default) = never.
+    pub max_purge_lag: u64,
+    /// Longest such delay of one write. Zero (default) = no limit.
+    pub max_purge_lag_delay: Duration,
+    /// Whether pages are written twice, so that a torn page heals at recovery. Default true.
+    pub doublewrite: bool,
+    /// Whether files are opened with `O_DIRECT` (where the file system allows it). Default true.
+    pub direct_io: bool,
+    /// Nothing in the directory is ever written. It must have been closed cleanly. Default false.
+    pub read_only: bool,
+    /// Whether threads do the background work (default), or the caller by the `step_…` methods of
+    /// [`Db`](crate::Db), in an order of its own: for deterministic simulation.
+    pub background: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            page_size: 16384,
+            buffer_pool_size_bytes: 128 << 20,
+            buffer_pool_size_max_bytes: 0,
+            redo_capacity_bytes: 512 << 20,
+            flush_log_at_trx_commit: 1,
+            flush_log_interval: Duration::from_secs(1),
+            lock_wait_timeout: Duration::from_secs(50),
+            deadlock_detect: true,
+            snapshot_isolation: true,
+            old_blocks_pct: 37,
+            old_blocks_time: Duration::from_secs(1),
+            max_purge_lag: 0,
+            max_purge_lag_delay: Duration::ZERO,
+            doublewrite: true,
+            direct_io: true,
+            read_only: false,
+            background: true,
+        }
+    }
+}
+
+impl Options {
+    /// Checks every field; the error names the field, the value and what it may be.
+    pub fn validate(&self) -> Result<()> {
+        if self.page_size != 0
+            && !(self.page_size.is_power_of_two()
+                && PAGE_SIZE_RANGE_BYTES.contains(&self.page_size))
+        {
+            return Err(Error::InvalidOption(format!(
+                "page_size = {}: must be 4096, 8192, 16384, 32768 or 65536",
+                self.page_size
+            )));
+        }
+        let pool_min = self.buffer_pool_size_min_bytes();
+        if self.buffer_pool_size_bytes < pool_min {
+            return Err(Error::InvalidOption(format!(
+                "buffer_pool_size_bytes = {}: must be at least {pool_min}",
+                self.buffer_pool_size_bytes
+            )));
+        }
+        if self.buffer_pool_size_max_bytes != 0
+            && self.buffer_pool_size_max_bytes < self.buffer_pool_size_bytes
+        {
+            return Err(Error::InvalidOption(format!(
+                "buffer_pool_size_max_bytes = {}: must be 0 or at least buffer_pool_size_bytes = {}",
+                self.buffer_pool_size_max_bytes, self.buffer_pool_size_bytes
+            )));
+        }
+        if self.flush_log_interval.is_zero() {
+            return Err(Error::InvalidOption(
+                "flush_log_interval = 0: must be longer than zero".into(),
+            ));
+        }
+        check_redo_capacity(self.redo_capacity_bytes)?;
+        check_flush_log_at_trx_commit(self.flush_log_at_trx_commit)?;
+        check_old_blocks_pct(self.old_blocks_pct)
+    }
+
+    /// Least `buffer_pool_size_bytes` at this page size.
+    pub fn buffer_pool_size_min_bytes(&self) -> u64 {
+        let page_size = if self.page_size == 0 { 16384 } else { self.page_size };
+        BUFFER_POOL_SIZE_MIN_BYTES.max(BUFFER_POOL_PAGES_MIN * page_size as u64)
+    }
+}
+
+/// Checks a `redo_capacity_bytes`.
+pub(crate) fn check_redo_capacity(bytes: u64) -> Result<()> {
+    if REDO_CAPACITY_RANGE_BYTES.contains(&bytes) {
+        return Ok(());
+    }
+    let (min, max) = (REDO_CAPACITY_RANGE_BYTES.start(), REDO_CAPACITY_RANGE_BYTES.end());
+    Err(Error::InvalidOption(format!("redo_capacity_bytes = {bytes}: must be {min} to {max}")))
+}
+
+/// Checks a `flush_log_at_trx_commit`.
+pub(crate) fn check_flush_log_at_trx_commit(value: u8) -> Result<()> {
+    if value <= 2 {
+        return Ok(());
+    }
+    Err(Error::InvalidOption(format!("flush_log_at_trx_commit = {value}: must be 0, 1 or 2")))
+}
+
+/// Checks an `old_blocks_pct`.
+pub(crate) fn check_old_blocks_pct(value: u8) -> Result<()> {
+    if OLD_BLOCKS_PCT_RANGE.contains(&value) {
+        return Ok(());
+    }
+    Err(Error::InvalidOption(format!("old_blocks_pct = {value}: must be 5 to 95")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: impl FnOnce(&mut Options)) -> String {
+        let mut options = Options::default();
+        change(&mut options);
+        options.validate().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_default_is_valid() {
+        assert_eq!(Options::default().validate(), Ok(()));
+        assert_eq!(Options { page_size: 0, ..Options::default() }.validate(), Ok(()));
+    }
+
+    #[test]
+    fn a_refusal_names_field_value_and_range() {
+        assert_eq!(
+            refusal(|o| o.page_size = 12288),
+            "invalid option: page_size = 12288: must be 4096, 8192, 16384, 32768 or 65536"
+        );
+        assert_eq!(
+            refusal(|o| o.page_size = 2048),
+            "invalid option: page_size = 2048: must be 4096, 8192, 16384, 32768 or 65536"
+        );
+        assert_eq!(
+            refusal(|o| o.buffer_pool_size_bytes = 1000),
+            "invalid option: buffer_pool_size_bytes = 1000: must be at least 4194304"
+        );
+        assert_eq!(
+            refusal(|o| o.buffer_pool_size_max_bytes = 1 << 20),
+            "invalid option: buffer_pool_size_max_bytes = 1048576: must be 0 or at least \
+             buffer_pool_size_bytes = 134217728"
+        );
+        assert_eq!(
+            refusal(|o| o.redo_capacity_bytes = 4096),
+            "invalid option: redo_capacity_bytes = 4096: must be 8388608 to 549755813888"
+        );
+        assert_eq!(
+            refusal(|o| o.flush_log_at_trx_commit = 3),
+            "invalid option: flush_log_at_trx_commit = 3: must be 0, 1 or 2"
+        );
+        assert_eq!(
+            refusal(|o| o.flush_log_interval = Duration::ZERO),
+            "invalid option: flush_log_interval = 0: must be longer than zero"
+        );
+        assert_eq!(
+            refusal(|o| o.old_blocks_pct = 96),
+            "invalid option: old_blocks_pct = 96: must be 5 to 95"
+        );
+    }
+}

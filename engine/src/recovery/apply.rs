@@ -1,0 +1,320 @@
+//! The second pass over the log: every change that its page has not seen is applied.
+//!
+//! # Batches
+//! Records come in the log's order, pages lie all over the files. So the log is taken in batches of a bounded size;
+//! a batch is sorted by page, its pages are read ahead in file order, and each is latched once and gets all of
+//! its changes. Only the order of one page's changes matters.
+//!
+//! # Which changes a page has seen
+//! A page's LSN is the end of the last frame that changed it, so the page needs a frame iff its LSN is below the
+//! frame's end. A changed page is dirty from the *batch's* first LSN on: that is early enough for every change in it,
+//! should the checkpoint move while recovery runs.
+//!
+//! # Files
+//! A file that the log creates and that is missing is created; one that is too short for a page is extended (its
+//! growth may have been lost, its content is in the log).
+//!
+//! # Damage
+//! A file that the log neither creates nor deletes may be missing nonetheless, or a page of it broken. If it is the engine's
+//! own, that ends the recovery. If it is a table's, the other tables shall not suffer: its changes are passed over. A
+//! broken page stays broken, so nobody takes it for whole later; a missing file, or one whose pages are not those that the
+//! log has changes of (truncated, or replaced), is reported to the layer above, which remembers that changes of it are
+//! lost.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use tidepool_pool::storage::Storage;
+use tidepool_pool::{Access, Lsn, PageId, Pool, Space};
+
+use super::scan::{Scan, undecodable};
+use crate::env::{FIRST_TABLE_SPACE, space_file_name};
+use crate::error::{Error, Result};
+use crate::page_op::{self, OpError, PageOp};
+use crate::redo::RedoLog;
+use crate::redo::record::Record;
+
+/// Bytes of operations collected before they are applied.
+const BATCH_BYTES: usize = 32 << 20;
+/// Pages read ahead at a time.
+const PREFETCH_PAGES: usize = 64;
+/// A file that is extended grows at least by this many pages.
+const EXTEND_PAGES: u64 = 64;
+
+/// One change, its operation at `at..at + len` of the batch's bytes.
+struct Change {
+    page: PageId,
+    end: Lsn,
+    at: u32,
+    len: u32,
+}
+
+#[derive(Default)]
+struct Batch {
+    start: Option<Lsn>,
+    bytes: Vec<u8>,
+    changes: Vec<Change>,
+}
+
+/// Applies the log from the checkpoint to the scan's end. Returns the tables' spaces whose file is missing, though the log
+/// holds changes of it.
+pub fn apply(
+    storage: &Arc<dyn Storage>,
+    pool: &Pool,
+    redo: &RedoLog,
+    scan: &Scan,
+) -> Result<HashSet<u32>> {
+    let mut files = Files { storage, pool, scan, spaces: HashMap::new(), missing: HashSet::new() };
+    files.finish_creations_and_deletions()?;
+    let mut batch = Batch::default();
+    let mut applied = 0;
+    let mut reader = redo.reader();
+    while reader.lsn() < scan.end {
+        let Some(frame) = redo.read_frame(&mut reader)? else {
+            return Err(Error::format(
+                "redo",
+                format!(
+                    "the log ended at LSN {} on the second reading, but at {} on the first: the disk \
+                     returns changing data; check the device",
+                    reader.lsn().0,
+                    scan.end.0
+                ),
+            ));
+        };
+        for record in frame.records() {
+            let Record::Page { space, page, op } = record.map_err(|e| undecodable(&frame, e))?
+            else {
+                continue;
+            };
+            if scan.deleted.contains(&space) {
+                continue;
+            }
+            batch.start.get_or_insert(frame.start);
+            let at = batch.bytes.len() as u32;
+            batch.bytes.extend_from_slice(op);
+            let page = PageId::new(space, page);
+            batch.changes.push(Change { page, end: frame.end, at, len: op.len() as u32 });
+        }
+        if batch.bytes.len() >= BATCH_BYTES {
+            applied += batch.apply(&mut files)?;
+        }
+    }
+    applied += batch.apply(&mut files)?;
+    tracing::info!(frames = scan.frames, changes = applied, end = scan.end.0, "redo log applied");
+    Ok(files.missing)
+}
+
+impl Batch {
+    /// Applies the changes and empties the batch. Returns how many the pages had not seen.
+    fn apply(&mut self, files: &mut Files<'_>) -> Result<u64> {
+        let Some(start) = self.start.take() else { return Ok(0) };
+        // Stable: the changes of one page stay in the log's order.
+        self.changes.sort_by_key(|change| change.page);
+        let mut applied = 0;
+        let mut prefetched = 0;
+        let mut first = 0;
+        while first < self.changes.len() {
+            let page = self.changes[first].page;
+            let count = self.changes[first..].iter().take_while(|c| c.page == page).count();
+            if first >= prefetched {
+                prefetched = self.prefetch(files, first)?;
+            }
+            applied += self.apply_to_page(files, start, first..first + count)?;
+            first += count;
+        }
+        self.changes.clear();
+        self.bytes.clear();
+        Ok(applied)
+    }
+
+    /// Reads ahead the pages from change `first` on. Returns the first change not covered.
+    fn prefetch(&self, files: &mut Files<'_>, first: usize) -> Result<usize> {
+        let space_id = self.changes[first].page.space;
+        let mut pages = Vec::with_capacity(PREFETCH_PAGES);
+        let mut next = first;
+        for change in &self.changes[first..] {
+            if change.page.space != space_id {
+                break;
+            }
+            if pages.last() != Some(&change.page.no) {
+                if pages.len() == PREFETCH_PAGES {
+                    break;
+                }
+                pages.push(change.page.no);
+            }
+            next += 1;
+        }
+        if let Some(space) = files.space(space_id)? {
+            files.extend(&space, *pages.last().expect("at least the first"))?;
+            files.pool.prefetch(&space, &pages);
+        }
+        Ok(next)
+    }
+
+    fn apply_to_page(
+        &self,
+        files: &mut Files<'_>,
+        start: Lsn,
+        changes: std::ops::Range<usize>,
+    ) -> Result<u64> {
+        let changes = &self.changes[changes];
+        let id = changes[0].page;
+        let Some(space) = files.space(id.space)? else { return Ok(0) };
+        files.extend(&space, id.no)?;
+        let op = |change: &Change| &self.bytes[change.at as usize..][..change.len as usize];
+        // A page that is set as a whole need not be read, nor be readable.
+        let mut page = if sets_whole_page(op(&changes[0])) {
+            files.pool.new_page(&space, id.no)?
+        } else {
+            match files.pool.exclusive(&space, id.no, Access::Normal) {
+                Err(error @ tidepool_pool::Error::Corrupt { .. })
+                    if id.space >= FIRST_TABLE_SPACE =>
+                {
+                    tracing::error!(%error, "a broken page: its changes in the redo log are passed over");
+                    return Ok(0);
+                }
+                page => page?,
+            }
+        };
+        let seen = page.page_lsn();
+        if seen > files.scan.end {
+            return Err(Error::corrupt(
+                space.file().name(),
+                id.no,
+                format!(
+                    "it was written at LSN {}, but the redo log ends at LSN {}: the log is damaged, or older than the \
+                     page; restore the data directory from a backup",
+                    seen.0, files.scan.end.0
+                ),
+            ));
+        }
+        let mut applied = 0;
+        for change in changes.iter().filter(|change| change.end > seen) {
+            if let Err(error) = page_op::apply_encoded(op(change), page.bytes_mut()) {
+                // Half changed in memory: nobody may see it.
+                drop(page);
+                return files.give_up(&space, id.no, change.end, error);
+            }
+            applied += 1;
+        }
+        if applied > 0 {
+            let end = changes[changes.len() - 1].end;
+            files.pool.mark_dirty(&mut page, start, end);
+        }
+        Ok(applied)
+    }
+}
+
+/// Whether the operation leaves nothing of what the page was.
+fn sets_whole_page(op: &[u8]) -> bool {
+    matches!(
+        PageOp::decode(op),
+        Ok(PageOp::Format { .. } | PageOp::Image { .. } | PageOp::NodeInit { .. })
+    )
+}
+
+struct Files<'a> {
+    storage: &'a Arc<dyn Storage>,
+    pool: &'a Pool,
+    scan: &'a Scan,
+    spaces: HashMap<u32, Arc<Space>>,
+    /// Tables' spaces whose file is missing, or is not the one that the log has changes of.
+    missing: HashSet<u32>,
+}
+
+impl Files<'_> {
+    fn finish_creations_and_deletions(&self) -> Result<()> {
+        let mut dirs = Vec::new();
+        for &id in &self.scan.created {
+            let name = space_file_name(id);
+            if !self.scan.deleted.contains(&id) && !self.storage.exists(&name)? {
+                self.storage.create(&name)?.sync_data()?;
+                dirs.push(name);
+            }
+        }
+        for &id in &self.scan.deleted {
+            let name = space_file_name(id);
+            if self.storage.exists(&name)? {
+                self.storage.remove(&name)?;
+                dirs.push(name);
+            }
+        }
+        let mut dirs: Vec<&str> = dirs.iter().map(|name| crate::env::dir_of(name)).collect();
+        dirs.sort_unstable();
+        dirs.dedup();
+        for dir in dirs {
+            self.storage.sync_dir(dir)?;
+        }
+        Ok(())
+    }
+
+    /// The space, or `None` if it is a table's and its file is missing.
+    fn space(&mut self, id: u32) -> Result<Option<Arc<Space>>> {
+        if self.missing.contains(&id) {
+            return Ok(None);
+        }
+        if let Some(space) = self.spaces.get(&id) {
+            return Ok(Some(space.clone()));
+        }
+        let name = space_file_name(id);
+        let file = match self.storage.open(&name) {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() && id >= FIRST_TABLE_SPACE => {
+                tracing::error!(file = name, "missing, but the redo log holds changes of it");
+                self.missing.insert(id);
+                return Ok(None);
+            }
+            Err(error) if error.is_not_found() => {
+                return Err(Error::format(
+                    &*name,
+                    "missing, but the redo log holds changes of it; put the file back or restore the data \
+                     directory from a backup",
+                ));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        // A process that was killed may have written pages that this one can read, and a power cut would
+        // take; below, such pages count as having seen their changes.
+        file.sync_data()?;
+        let space = self.pool.open_space(id, file)?;
+        self.spaces.insert(id, space.clone());
+        Ok(Some(space))
+    }
+
+    /// A change does not fit its page: the file was truncated, or replaced by another. Ends the recovery, or, if
+    /// it is a table's file, only that of the table.
+    fn give_up(&mut self, space: &Arc<Space>, no: u32, lsn: Lsn, error: OpError) -> Result<u64> {
+        let error = Error::corrupt(
+            space.file().name(),
+            no,
+            format!(
+                "the redo log's change up to LSN {} does not fit the page ({error}); restore the file from a backup",
+                lsn.0
+            ),
+        );
+        if space.id() < FIRST_TABLE_SPACE {
+            return Err(error);
+        }
+        tracing::error!(%error, "the table's changes in the redo log are passed over");
+        self.missing.insert(space.id());
+        self.spaces.remove(&space.id());
+        self.pool.close_space(space, true)?;
+        Ok(0)
+    }
+
+    /// Makes the file long enough for page `no`.
+    fn extend(&self, space: &Space, no: u32) -> Result<()> {
+        if no < space.page_count() {
+            return Ok(());
+        }
+        let pages = u64::from(no) + 1;
+        let pages = pages.next_multiple_of(EXTEND_PAGES).min(1 << 32);
+        let page_size = self.pool.page_size().bytes() as u64;
+        let file = space.file();
+        if file.len()? < pages * page_size {
+            file.set_len(pages * page_size)?;
+        }
+        space.set_page_count(pages.min(u64::from(u32::MAX)) as u32);
+        Ok(())
+    }
+}

@@ -1,0 +1,300 @@
+//! Room in the ring: checkpoints, their pacing, files made ahead, and the wait when all that is too late.
+//!
+//! # Pacing
+//! The *age* is the distance from the oldest change that is in no file yet to the end of the log; it must stay
+//! below the capacity. Writing dirty pages early wastes writes (a hot page would have changed again), writing
+//! them late makes commits wait. The [`Pacer`] lets the age grow freely to a low mark, and from there asks
+//! the cleaner to move the oldest change forward in proportion to the log's own growth: at the
+//! middle of the band as fast as the log grows, at its top at full speed.
+//!
+//! # Waiting
+//! `RedoLog::has_room` is asked by every mini-transaction at its beginning, holding no latch. `begin_limit` is
+//! the end of the ring with its spare files, less a reserve for the mini-transactions that have begun already.
+//! Files are made two ahead of the log's end, up to the capacity; when the disk is too full for another, the log
+//! makes do with those it has. Should the mini-transactions overrun even the reserve, the writer adds a file beyond
+//! the capacity rather than fail.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidepool_pool::Lsn;
+
+use super::log::count;
+use super::ring::{default_file_size, make_file};
+use super::{CAPACITY_MIN_BYTES, RedoLog, Ring};
+use crate::error::{Error, Result};
+
+/// A share of the capacity kept free for mini-transactions under way.
+const RESERVE_SHARE: u64 = 32;
+const RESERVE_MAX_BYTES: u64 = 8 << 20;
+/// Room for this many files is kept ready in front of the log.
+const FILES_AHEAD: u64 = 2;
+
+impl RedoLog {
+    /// Capacity in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// Changes the capacity, at once for the pacing, and for the files as the ring turns: new files are made
+    /// in the new size when room is needed; spare ones beyond the capacity are removed as they come free.
+    pub fn set_capacity(&self, bytes: u64) -> Result<()> {
+        if bytes < CAPACITY_MIN_BYTES {
+            return Err(Error::InvalidOption(format!(
+                "redo log capacity {bytes} is below the minimum of {CAPACITY_MIN_BYTES} bytes"
+            )));
+        }
+        let mut ring = self.ring.lock();
+        self.capacity.store(bytes, Ordering::Relaxed);
+        ring.set_file_size(default_file_size(bytes));
+        self.update_begin_limit(&ring);
+        Ok(())
+    }
+
+    fn reserve(&self) -> u64 {
+        (self.capacity() / RESERVE_SHARE).min(RESERVE_MAX_BYTES)
+    }
+
+    /// The age at which mini-transactions begin to wait, about.
+    pub fn age_max(&self) -> u64 {
+        let capacity = self.capacity();
+        let file = default_file_size(capacity);
+        capacity.saturating_sub(2 * file + self.reserve()).max(capacity / 2)
+    }
+
+    /// Recomputes where mini-transactions must wait, after any change of the ring, and wakes those that may
+    /// go on.
+    pub(super) fn update_begin_limit(&self, ring: &Ring) {
+        let limit = ring.end().0 + ring.spare_bytes();
+        let limit = limit.saturating_sub(self.reserve());
+        let before = self.begin_limit.swap(limit, Ordering::Release);
+        if limit > before {
+            self.wake_room();
+        }
+    }
+
+    pub(crate) fn wake_room(&self) {
+        let _guard = self.room.mutex.lock();
+        self.room.changed.notify_all();
+    }
+
+    /// Whether a mini-transaction may begin.
+    pub(crate) fn has_room(&self) -> bool {
+        self.next_lsn().0 < self.begin_limit.load(Ordering::Acquire)
+    }
+
+    /// Counts a wait for room.
+    pub(crate) fn count_capacity_wait(&self) {
+        count(&self.counters.capacity_waits, 1);
+    }
+
+    /// Waits until there is room, or the log has failed, or `timeout` is over.
+    pub(crate) fn wait_for_room(&self, timeout: Duration) {
+        let mut guard = self.room.mutex.lock();
+        if !self.has_room() && !self.failure.is_set() {
+            self.room.changed.wait_for(&mut guard, timeout);
+        }
+    }
+
+    /// Takes a checkpoint at the oldest dirty page, or at the end of the log if there is none. `oldest_dirty`
+    /// runs while nothing can be appended, so that no page becomes dirty between the two looks.
+    /// Returns the checkpoint's LSN.
+    pub(crate) fn checkpoint(
+        &self,
+        oldest_dirty: impl FnOnce() -> Option<Lsn>,
+        clean_shutdown: bool,
+    ) -> Result<Lsn> {
+        self.failure.check()?;
+        let lsn = self.with_end(|end| oldest_dirty().unwrap_or(end));
+        let before = self.checkpoint_lsn();
+        debug_assert!(lsn >= before, "a page is dirty since before the checkpoint");
+        if lsn <= before && !clean_shutdown {
+            return Ok(before);
+        }
+        // Recovery will look for a frame at the checkpoint.
+        self.flush_to(lsn)?;
+        let epoch = self.epoch_at(lsn);
+        let mut ring = self.ring.lock();
+        ring.set_checkpoint(lsn, epoch, clean_shutdown).map_err(|error| self.fail(error))?;
+        self.checkpoint.store(lsn.0, Ordering::Release);
+        self.update_begin_limit(&ring);
+        drop(ring);
+        count(&self.counters.checkpoints, 1);
+        Ok(lsn)
+    }
+
+    /// The epoch in force at `lsn`; forgets the older ones.
+    fn epoch_at(&self, lsn: Lsn) -> u32 {
+        let mut epochs = self.epochs.lock();
+        while epochs.len() > 1 && epochs[1].0 <= lsn {
+            epochs.remove(0);
+        }
+        epochs[0].1
+    }
+
+    /// Has the ring's next files ready before the log gets there, and removes files beyond the capacity. A
+    /// background step: no commit should ever have to do this itself.
+    pub(crate) fn prepare_files(&self) -> Result<()> {
+        self.failure.check()?;
+        while self.prepare_file()? {}
+        Ok(())
+    }
+
+    /// Makes one file, if one is wanted. Returns whether to look again.
+    fn prepare_file(&self) -> Result<bool> {
+        let (file_no, size) = {
+            let mut ring = self.ring.lock();
+            let next = self.next_lsn().0;
+            if ring.end().0.saturating_sub(next) < ring.file_size() && ring.spares() > 0 {
+                ring.extend().map_err(|error| self.fail(error))?;
+            }
+            while ring.remove_spare(self.capacity()).map_err(|error| self.fail(error))? {}
+            self.update_begin_limit(&ring);
+            let size = ring.file_size();
+            let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes();
+            let allowed = ring.total_size() + size <= self.capacity() && ring.has_room();
+            if ahead >= FILES_AHEAD * size || !allowed {
+                return Ok(false);
+            }
+            (ring.take_file_no(), size)
+        };
+        // Filling a file takes a while: not under the ring's mutex.
+        let made = make_file(&*self.storage, file_no, size);
+        let mut ring = self.ring.lock();
+        match made {
+            Ok(file) => {
+                ring.set_growth_error(None);
+                ring.add_spare(file_no, file, size).map_err(|error| self.fail(error))?;
+                self.update_begin_limit(&ring);
+                Ok(true)
+            }
+            // The log goes on in the files it has.
+            Err(error) => {
+                if ring.growth_error().is_none() {
+                    tracing::warn!(%error, "the redo log cannot grow to its capacity");
+                }
+                ring.set_growth_error(Some(error));
+                Ok(false)
+            }
+        }
+    }
+
+    /// Why the log cannot grow to its capacity, if that failed.
+    pub(crate) fn growth_error(&self) -> Option<Error> {
+        self.ring.lock().growth_error().cloned()
+    }
+}
+
+/// What the cleaner should do next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pace {
+    /// Write the pages that were first changed before this.
+    pub target: Lsn,
+    /// Do it without pause: commits wait, or soon will.
+    pub urgent: bool,
+}
+
+/// Decides how far the cleaner must have come, from the age and the growth of the log.
+#[derive(Debug, Default)]
+pub struct Pacer {
+    last_end: Option<Lsn>,
+    /// Growth of the log, bytes a second, smoothed.
+    rate: f64,
+    /// Time and growth since pages were last asked for.
+    pending: (Duration, u64),
+}
+
+/// Below this share of the maximal age nothing is written for the checkpoint's sake.
+const LOW_MARK: f64 = 0.15;
+/// Here the oldest change moves as fast as the log grows.
+const EVEN_MARK: f64 = 0.6;
+/// From here on: full speed.
+const HIGH_MARK: f64 = 0.85;
+/// While there is no hurry, pages are asked for this often: each time costs a few syncs, which commits feel.
+const STEADY_INTERVAL: Duration = Duration::from_millis(500);
+/// Time constant of the rate's smoothing, seconds.
+const SMOOTHING_S: f64 = 2.0;
+
+impl Pacer {
+    /// One step, `elapsed` after the last one. `oldest` is the oldest dirty LSN, `end` the log's end.
+    /// `None` if nothing needs to be written now.
+    pub fn step(
+        &mut self,
+        oldest: Option<Lsn>,
+        end: Lsn,
+        age_max: u64,
+        elapsed: Duration,
+    ) -> Option<Pace> {
+        let seconds = elapsed.as_secs_f64().max(1e-3);
+        let grown = end.0.saturating_sub(self.last_end.unwrap_or(end).0);
+        self.last_end = Some(end);
+        let weight = 1.0 - (-seconds / SMOOTHING_S).exp();
+        self.rate += (grown as f64 / seconds - self.rate) * weight;
+        self.pending.0 += elapsed;
+        self.pending.1 += grown;
+        let oldest = oldest?;
+        let age = end.0.saturating_sub(oldest.0) as f64;
+        let fill = age / age_max as f64;
+        if fill >= HIGH_MARK {
+            self.pending = Default::default();
+            // Down to where steady pacing takes over, so that full speed doesn't flicker.
+            let target = end.0.saturating_sub((EVEN_MARK * age_max as f64) as u64);
+            return Some(Pace { target: Lsn(target), urgent: true });
+        }
+        if self.pending.0 < STEADY_INTERVAL {
+            return None;
+        }
+        let (time, grown) = std::mem::take(&mut self.pending);
+        if fill < LOW_MARK {
+            return None;
+        }
+        let intensity = (fill - LOW_MARK) / (EVEN_MARK - LOW_MARK);
+        // The latest growth counts too, so that a burst is answered at once.
+        let advance = (self.rate * time.as_secs_f64()).max(grown as f64) * intensity;
+        Some(Pace { target: Lsn(oldest.0 + advance as u64), urgent: false })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AGE_MAX: u64 = 100 << 20;
+    const TICK: Duration = Duration::from_millis(100);
+
+    /// Runs a log that grows by `growth(tick)` bytes a tick, with a cleaner that does as told up to
+    /// `speed` bytes a tick; returns the ages.
+    fn run(ticks: u64, speed: u64, growth: impl Fn(u64) -> u64) -> Vec<u64> {
+        let (mut oldest, mut end, mut pacer) = (1u64, 1u64, Pacer::default());
+        (0..ticks)
+            .map(|tick| {
+                end += growth(tick);
+                if let Some(pace) = pacer.step(Some(Lsn(oldest)), Lsn(end), AGE_MAX, TICK) {
+                    oldest = pace.target.0.clamp(oldest, oldest + speed).min(end);
+                }
+                end - oldest
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_steady_load_settles_in_the_band() {
+        let ages = run(3000, 1 << 40, |_| 1 << 20);
+        assert!(ages.iter().all(|&age| age < AGE_MAX * 8 / 10));
+        let last = ages[2999] as f64 / AGE_MAX as f64;
+        assert!((last - EVEN_MARK).abs() < 0.05, "settles at the even mark, not {last}");
+    }
+
+    #[test]
+    fn bursts_stay_below_the_maximum() {
+        let ages = run(5000, 12 << 20, |tick| if tick / 50 % 2 == 0 { 8 << 20 } else { 1 << 10 });
+        assert!(ages.iter().all(|&age| age < AGE_MAX), "{}", ages.iter().max().unwrap());
+    }
+
+    #[test]
+    fn an_idle_log_asks_for_nothing() {
+        let mut pacer = Pacer::default();
+        assert_eq!(pacer.step(None, Lsn(1 << 30), AGE_MAX, TICK), None);
+        assert_eq!(pacer.step(Some(Lsn((1 << 30) - 1000)), Lsn(1 << 30), AGE_MAX, TICK), None);
+    }
+}

@@ -1,0 +1,423 @@
+//! The log buffer, its writer, and group commit.
+//!
+//! # The buffer
+//! Two buffers take turns. Mini-transactions append to one under the `append` mutex; the writer takes it
+//! away whole, leaving the other in its place (with the last, partly filled block copied over), and then
+//! owns what it writes: no byte is shared between an appender and a write under way. A buffer begins at a
+//! block boundary, so its blocks go to the file as they are.
+//!
+//! The last block of a write is mostly partial; it is padded with zeroes and written again, longer, by the next
+//! write. Every sector of it that was synced before keeps its bytes, so a torn rewrite harms nothing.
+//!
+//! # Waiting
+//! An append waits only if both buffers are full, and then just for a write. A commit waits for a sync
+//! (see [`super::group`]).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+use tidepool_pool::Lsn;
+use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
+
+use super::group::{Group, Role};
+use super::reader::{Frame, Reader};
+use super::record::{LogRecord, Writer};
+use super::ring::LiveFile;
+use super::{BLOCK_SIZE, Failure, Ring, block_ceil, block_floor, frame};
+use crate::error::{Error, Result};
+
+/// Figures of the redo log. Counters are totals since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RedoStats {
+    /// End of the log.
+    pub next_lsn: u64,
+    /// Written to the files up to here.
+    pub written_lsn: u64,
+    /// Durable up to here.
+    pub flushed_lsn: u64,
+    /// Recovery would start here.
+    pub checkpoint_lsn: u64,
+    /// Configured capacity, bytes.
+    pub capacity_bytes: u64,
+    /// Bytes of log that the present files hold.
+    pub files_bytes: u64,
+    /// Frames appended.
+    pub frames: u64,
+    /// Writes to redo files.
+    pub writes: u64,
+    /// Bytes written to redo files, padding included.
+    pub written_bytes: u64,
+    /// Syncs of redo files.
+    pub syncs: u64,
+    /// Calls of `flush_to` that had to wait for a sync, their own or another's.
+    pub flush_requests: u64,
+    /// Appends that found the log buffer full.
+    pub buffer_waits: u64,
+    /// Mini-transactions that waited at their beginning for room in the ring.
+    pub capacity_waits: u64,
+    /// Checkpoints taken.
+    pub checkpoints: u64,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub frames: AtomicU64,
+    pub writes: AtomicU64,
+    pub written_bytes: AtomicU64,
+    pub syncs: AtomicU64,
+    pub flush_requests: AtomicU64,
+    pub buffer_waits: AtomicU64,
+    pub capacity_waits: AtomicU64,
+    pub checkpoints: AtomicU64,
+}
+
+pub(super) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}
+
+/// The buffer that mini-transactions append to.
+struct Append {
+    buf: AlignedBuf,
+    /// LSN of the buffer's first byte; a block boundary.
+    base: u64,
+    /// LSN of the next frame.
+    end: u64,
+    epoch: u32,
+}
+
+/// What belongs to whoever writes.
+struct Io {
+    /// The buffer that will take the other's place.
+    spare: AlignedBuf,
+    /// Everything before this is written.
+    written: u64,
+    /// The file being written.
+    current: LiveFile,
+    /// Files written since they were last synced.
+    unsynced: Vec<Arc<dyn StorageFile>>,
+}
+
+/// What capacity waits wait for.
+#[derive(Default)]
+pub(super) struct Room {
+    pub mutex: Mutex<()>,
+    /// Signalled when the ring has more room, or the log has failed.
+    pub changed: Condvar,
+}
+
+/// The redo log of an open data directory.
+pub struct RedoLog {
+    pub(super) storage: Arc<dyn Storage>,
+    pub(super) failure: Arc<Failure>,
+    append: Mutex<Append>,
+    io: Mutex<Io>,
+    pub(super) ring: Mutex<Ring>,
+    group: Group,
+    /// Mirror of `Append::end`, for looking without the mutex.
+    next: AtomicU64,
+    written: AtomicU64,
+    flushed: AtomicU64,
+    pub(super) checkpoint: AtomicU64,
+    pub(super) capacity: AtomicU64,
+    /// A mini-transaction may begin while the log ends before this.
+    pub(super) begin_limit: AtomicU64,
+    pub(super) room: Room,
+    /// Where each epoch that may still be in front of a checkpoint begins.
+    pub(super) epochs: Mutex<Vec<(Lsn, u32)>>,
+    pub(super) counters: Counters,
+}
+
+impl RedoLog {
+    /// Opens the log for appending at `end`, in a new epoch. `epochs`: where those before it begin, as far as
+    /// the log is still needed. `buffer_bytes`: size of each of the two log buffers. `read_only`: nothing will be
+    /// appended, and nothing is written here either.
+    pub(crate) fn start(
+        mut ring: Ring,
+        end: Lsn,
+        mut epochs: Vec<(Lsn, u32)>,
+        capacity_bytes: u64,
+        buffer_bytes: usize,
+        read_only: bool,
+        failure: Arc<Failure>,
+    ) -> Result<Self> {
+        let seen = epochs.last().map_or(0, |(_, epoch)| *epoch);
+        let epoch = if read_only { seen } else { ring.begin_epoch(seen)? };
+        epochs.push((end, epoch));
+        let current = if read_only {
+            let last = ring.find_or_last(end);
+            last.ok_or_else(|| Error::format(super::CONTROL_FILE, "lists no redo file"))?
+        } else {
+            ring.find_or_extend(end)?
+        };
+        let base = block_floor(end.0);
+        let buffer_len = block_ceil(buffer_bytes as u64).max(4 * BLOCK_SIZE as u64) as usize;
+        let mut buf = AlignedBuf::zeroed(buffer_len);
+        if base < end.0 && !read_only {
+            current.file.read_at(&mut buf[..BLOCK_SIZE], current.offset(base))?;
+        }
+        let checkpoint = ring.control().checkpoint;
+        let log = Self {
+            storage: ring.storage().clone(),
+            failure,
+            append: Mutex::new(Append { buf, base, end: end.0, epoch }),
+            io: Mutex::new(Io {
+                spare: AlignedBuf::zeroed(buffer_len),
+                written: end.0,
+                current,
+                unsynced: Vec::new(),
+            }),
+            ring: Mutex::new(ring),
+            group: Group::default(),
+            next: AtomicU64::new(end.0),
+            written: AtomicU64::new(end.0),
+            flushed: AtomicU64::new(end.0),
+            checkpoint: AtomicU64::new(checkpoint.0),
+            capacity: AtomicU64::new(capacity_bytes),
+            begin_limit: AtomicU64::new(0),
+            room: Room::default(),
+            epochs: Mutex::new(epochs),
+            counters: Counters::default(),
+        };
+        log.update_begin_limit(&log.ring.lock());
+        if !read_only {
+            let mut first = Writer::default();
+            first.log(LogRecord::Epoch(epoch));
+            log.append(first.bytes(), |_, _| {});
+        }
+        Ok(log)
+    }
+
+    /// Appends a frame and returns its end LSN. `stamp(start, end)` runs inside the append mutex, hence in LSN
+    /// order: it marks the pages of the mini-transaction dirty.
+    ///
+    /// Can't fail, for the pages are changed already. After a failure of the log it appends nothing: no later
+    /// flush succeeds, and no page will be written.
+    pub(crate) fn append(&self, payload: &[u8], stamp: impl FnOnce(Lsn, Lsn)) -> Lsn {
+        let crc = frame::payload_crc(payload);
+        let len = frame::frame_len(payload.len());
+        let mut append = self.append.lock();
+        while !append.has_room(len) {
+            if self.failure.is_set() {
+                let end = Lsn(append.end);
+                stamp(end, end);
+                return end;
+            }
+            if len + 2 * BLOCK_SIZE > append.buf.len() {
+                append.grow(len);
+                continue;
+            }
+            drop(append);
+            count(&self.counters.buffer_waits, 1);
+            // A failure is remembered, and seen above.
+            let _ = self.write_buffer();
+            append = self.append.lock();
+        }
+        let start = Lsn(append.end);
+        let (header, header_len) = frame::header(payload.len(), crc, start, append.epoch);
+        let at = (append.end - append.base) as usize;
+        append.buf[at..at + header_len].copy_from_slice(&header[..header_len]);
+        append.buf[at + header_len..at + len].copy_from_slice(payload);
+        append.end += len as u64;
+        let end = Lsn(append.end);
+        stamp(start, end);
+        self.next.store(end.0, Ordering::Release);
+        drop(append);
+        count(&self.counters.frames, 1);
+        end
+    }
+
+    /// A reader of the log from the checkpoint on, for recovery.
+    pub(crate) fn reader(&self) -> Reader {
+        Reader::new(&self.ring.lock())
+    }
+
+    /// The reader's next frame.
+    pub(crate) fn read_frame<'r>(&self, reader: &'r mut Reader) -> Result<Option<Frame<'r>>> {
+        reader.next(&mut self.ring.lock())
+    }
+
+    /// Runs `look` with the end of the log while nothing can be appended.
+    pub(super) fn with_end<T>(&self, look: impl FnOnce(Lsn) -> T) -> T {
+        let append = self.append.lock();
+        look(Lsn(append.end))
+    }
+
+    /// End of the log.
+    pub fn next_lsn(&self) -> Lsn {
+        Lsn(self.next.load(Ordering::Acquire))
+    }
+
+    /// Everything before this survives a power cut.
+    pub fn flushed_lsn(&self) -> Lsn {
+        Lsn(self.flushed.load(Ordering::Acquire))
+    }
+
+    /// Everything before this survives the death of the process.
+    pub fn written_lsn(&self) -> Lsn {
+        Lsn(self.written.load(Ordering::Acquire))
+    }
+
+    /// Recovery would start here.
+    pub fn checkpoint_lsn(&self) -> Lsn {
+        Lsn(self.checkpoint.load(Ordering::Acquire))
+    }
+
+    /// Makes the log durable up to `lsn`, together with everyone else who asks at this moment.
+    ///
+    /// After a failure it fails even for what is durable: the caller's pages may not be what it thinks.
+    pub fn flush_to(&self, lsn: Lsn) -> Result<()> {
+        self.failure.check()?;
+        if self.flushed_lsn() >= lsn {
+            return Ok(());
+        }
+        debug_assert!(lsn <= self.next_lsn(), "flush of LSN {} that was never appended", lsn.0);
+        count(&self.counters.flush_requests, 1);
+        let done = || self.flushed_lsn() >= lsn || self.failure.is_set();
+        while !done() {
+            if self.group.enter(lsn, done) == Role::Leader {
+                let result = self.flush_once();
+                self.group.finish(self.flushed_lsn(), result.is_err());
+            }
+        }
+        if self.flushed_lsn() >= lsn { Ok(()) } else { self.failure.check() }
+    }
+
+    /// Writes the log up to `lsn` to its file, without a sync.
+    pub fn write_to(&self, lsn: Lsn) -> Result<()> {
+        self.failure.check()?;
+        if self.written_lsn() >= lsn {
+            return Ok(());
+        }
+        let mut io = self.io.lock();
+        if io.written < lsn.0 {
+            self.write_out(&mut io)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything appended so far durable. The once-a-second step of `flush_log_at_trx_commit` 0 and 2.
+    pub fn flush(&self) -> Result<()> {
+        self.flush_to(self.next_lsn())
+    }
+
+    /// One sync for everything appended so far. Only the group's leader calls this.
+    fn flush_once(&self) -> Result<()> {
+        let (end, files) = {
+            let mut io = self.io.lock();
+            self.write_out(&mut io)?;
+            (io.written, std::mem::take(&mut io.unsynced))
+        };
+        // Without the io mutex, so that others can write meanwhile.
+        for file in files {
+            count(&self.counters.syncs, 1);
+            file.sync_data().map_err(|error| self.failure.set(error.to_string()))?;
+        }
+        self.flushed.store(end, Ordering::Release);
+        Ok(())
+    }
+
+    fn write_buffer(&self) -> Result<()> {
+        let mut io = self.io.lock();
+        self.write_out(&mut io)
+    }
+
+    /// Takes the log buffer away and writes it.
+    fn write_out(&self, io: &mut Io) -> Result<()> {
+        self.failure.check()?;
+        let (base, end) = {
+            let mut append = self.append.lock();
+            if append.end == io.written {
+                return Ok(());
+            }
+            append.swap(&mut io.spare)
+        };
+        self.write_blocks(io, base, end).map_err(|error| self.fail(error)).inspect(|()| {
+            io.written = end;
+            self.written.store(end, Ordering::Release);
+        })
+    }
+
+    /// Writes the blocks of `io.spare`, which begins at `base`, up to `end`.
+    fn write_blocks(&self, io: &mut Io, base: u64, end: u64) -> Result<()> {
+        let stop = block_ceil(end);
+        io.spare[(end - base) as usize..(stop - base) as usize].fill(0);
+        let mut at = base;
+        while at < stop {
+            if at >= io.current.end.0 {
+                let mut ring = self.ring.lock();
+                io.current = ring.find_or_extend(Lsn(at))?;
+                self.update_begin_limit(&ring);
+            }
+            let current = &io.current;
+            if io.unsynced.last().is_none_or(|last| !Arc::ptr_eq(last, &current.file)) {
+                io.unsynced.push(current.file.clone());
+            }
+            let piece_end = stop.min(current.end.0);
+            let piece = &io.spare[(at - base) as usize..(piece_end - base) as usize];
+            current.file.write_at(piece, current.offset(at))?;
+            count(&self.counters.writes, 1);
+            count(&self.counters.written_bytes, piece.len() as u64);
+            at = piece_end;
+        }
+        Ok(())
+    }
+
+    /// Makes `error` the reason why writing has stopped, and wakes who waits for room.
+    pub(crate) fn fail(&self, error: Error) -> Error {
+        let error = match error {
+            Error::Crashed(_) => error,
+            other => self.failure.set(other.to_string()),
+        };
+        self.wake_room();
+        error
+    }
+
+    /// Present figures.
+    pub fn stats(&self) -> RedoStats {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RedoStats {
+            checkpoint_lsn: load(&self.checkpoint),
+            flushed_lsn: load(&self.flushed),
+            written_lsn: load(&self.written),
+            next_lsn: load(&self.next),
+            capacity_bytes: load(&self.capacity),
+            files_bytes: self.ring.lock().total_size(),
+            frames: load(&self.counters.frames),
+            writes: load(&self.counters.writes),
+            written_bytes: load(&self.counters.written_bytes),
+            syncs: load(&self.counters.syncs),
+            flush_requests: load(&self.counters.flush_requests),
+            buffer_waits: load(&self.counters.buffer_waits),
+            capacity_waits: load(&self.counters.capacity_waits),
+            checkpoints: load(&self.counters.checkpoints),
+        }
+    }
+}
+
+impl Append {
+    fn has_room(&self, len: usize) -> bool {
+        (self.end - self.base) as usize + len <= self.buf.len()
+    }
+
+    /// Makes room for a frame that is larger than the buffer. The other buffer follows when its turn comes.
+    fn grow(&mut self, len: usize) {
+        let used = (self.end - self.base) as usize;
+        let mut larger =
+            AlignedBuf::zeroed(block_ceil((used + len + 2 * BLOCK_SIZE) as u64) as usize);
+        larger[..used].copy_from_slice(&self.buf[..used]);
+        self.buf = larger;
+    }
+
+    /// Puts `other` in the buffer's place. `other` becomes what was appended: the bytes from the first to
+    /// the second LSN returned.
+    fn swap(&mut self, other: &mut AlignedBuf) -> (u64, u64) {
+        let base = self.base;
+        let next_base = block_floor(self.end);
+        let tail = (next_base - base) as usize..(self.end - base) as usize;
+        other[..tail.len()].copy_from_slice(&self.buf[tail]);
+        std::mem::swap(&mut self.buf, other);
+        self.base = next_base;
+        (base, self.end)
+    }
+}

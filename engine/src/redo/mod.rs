@@ -1,0 +1,129 @@
+//! The redo log: every change of every page, in order, durable before the page is.
+//!
+//! # Words
+//! - **LSN**: byte position in the endless log. The log's bytes are *frames* without gaps, one frame a
+//!   mini-transaction (`frame`), made of *records* (`record`), and they know nothing of files.
+//! - **Ring**: the files `redo/redo.NNNNNNNN` that hold the recent part of the log, and `redo/control`,
+//!   which lists them and says where recovery starts (`ring`, `control`, `file_header`).
+//! - **Epoch**: a life of the data directory, from one recovery to the next. A frame's checksum covers
+//!   its epoch, so that what a torn end of an earlier life left behind never becomes part of the log again.
+//! - **Checkpoint**: the LSN below which every change is in its page's file.
+//!
+//! # The way of a change
+//! ```text
+//! append      copy into the log buffer, stamp the pages, under one short mutex     memory
+//! write_to    log buffer -> file                                                   survives the process
+//! flush_to    sync the file, for all that waits at once (group commit)             survives a power cut
+//! checkpoint  the pages are in their files: the ring's space may be used again
+//! ```
+//! `next >= written >= flushed >= checkpoint`, always.
+//!
+//! # Locking order
+//! `io` (who writes) -> `ring` (files and control) -> `append` (the log buffer) -> the pool's dirty queue.
+//! `group` (who waits for a sync) is a leaf: nothing is locked under it. No one holding any of these waits for
+//! a page latch or for the cleaner, so the cleaner may always wait for the log. The reverse wait, for room
+//! in the ring, happens only at the beginning of a mini-transaction, before any latch.
+//!
+//! # Failure
+//! A write or sync of the log that fails leaves unknown what is durable; the log then refuses everything
+//! for good ([`Failure`]), and a restart finds out by recovery. A failed sync is never tried again.
+
+pub mod checkpoint;
+pub(crate) mod control;
+pub(crate) mod file_header;
+pub(crate) mod frame;
+mod group;
+mod log;
+pub(crate) mod reader;
+pub(crate) mod record;
+mod ring;
+#[cfg(test)]
+pub(crate) mod tests;
+pub(crate) mod varint;
+
+use std::sync::OnceLock;
+
+use control::CONTROL_FILE;
+
+pub use log::{RedoLog, RedoStats};
+pub(crate) use ring::Ring;
+pub use ring::{REDO_DIR, default_file_size};
+
+use crate::error::{Error, Result};
+
+/// Version of the redo files and of the control file.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Redo files are written in blocks of this size, aligned to it.
+pub const BLOCK_SIZE: usize = 4096;
+
+/// LSN of the first frame of a new data directory. Zero is the LSN of pages never written.
+pub const FIRST_LSN: tidepool_pool::Lsn = tidepool_pool::Lsn(BLOCK_SIZE as u64);
+
+/// Smallest redo capacity accepted.
+pub const CAPACITY_MIN_BYTES: u64 = 1 << 20;
+
+fn unknown_version(file: &str, version: u32) -> Error {
+    Error::format(
+        file,
+        format!(
+            "format version {version}, but this program reads only version {FORMAT_VERSION}: use the \
+             version of Tidepool that wrote it"
+        ),
+    )
+}
+
+/// Formats an instance uuid for messages.
+pub fn format_uuid(uuid: &[u8; 16]) -> String {
+    let mut out = String::with_capacity(36);
+    for (i, byte) in uuid.iter().enumerate() {
+        if matches!(i, 4 | 6 | 8 | 10) {
+            out.push('-');
+        }
+        out.push_str(&format!("{byte:02x}"));
+    }
+    out
+}
+
+/// Whether writing has stopped for good, and why. Shared by the log, the environment and every waiter.
+#[derive(Debug, Default)]
+pub struct Failure(OnceLock<String>);
+
+impl Failure {
+    /// Stops all writing; the first reason stays.
+    pub fn set(&self, reason: impl Into<String>) -> Error {
+        let reason = reason.into();
+        if self.0.set(reason.clone()).is_ok() {
+            tracing::error!(reason, "the engine stops writing");
+        }
+        Error::Crashed(self.0.get().cloned().unwrap_or(reason))
+    }
+
+    /// Stops all writing at the end of an ordinary life, which is nothing to report.
+    pub(crate) fn set_quietly(&self, reason: &str) {
+        let _ = self.0.set(reason.into());
+    }
+
+    /// An error if writing has stopped.
+    pub fn check(&self) -> Result<()> {
+        match self.0.get() {
+            None => Ok(()),
+            Some(reason) => Err(Error::Crashed(reason.clone())),
+        }
+    }
+
+    /// Whether writing has stopped.
+    pub fn is_set(&self) -> bool {
+        self.0.get().is_some()
+    }
+}
+
+/// Rounds down to a block boundary.
+const fn block_floor(position: u64) -> u64 {
+    position & !(BLOCK_SIZE as u64 - 1)
+}
+
+/// Rounds up to a block boundary.
+const fn block_ceil(position: u64) -> u64 {
+    block_floor(position + BLOCK_SIZE as u64 - 1)
+}

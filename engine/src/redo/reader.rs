@@ -1,0 +1,117 @@
+//! Reads the log back, frame by frame, from the ring's files.
+//!
+//! The reader stops at the first position that holds no whole frame of the right LSN and epoch: there the
+//! log ends. It never looks beyond, for what lies there was never acknowledged.
+
+use tidepool_pool::Lsn;
+use tidepool_pool::storage::AlignedBuf;
+
+use super::frame::{self, Parsed};
+use super::record::Records;
+use super::{BLOCK_SIZE, Ring, block_ceil, block_floor};
+use crate::error::Result;
+
+/// Bytes read at a time.
+const READ_CHUNK: usize = 1 << 20;
+
+/// One frame of the log.
+#[derive(Debug)]
+pub struct Frame<'a> {
+    /// Its first byte.
+    pub start: Lsn,
+    /// The byte after its last: the LSN of the pages it changed.
+    pub end: Lsn,
+    payload: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Its records.
+    pub fn records(&self) -> Records<'a> {
+        Records::new(self.payload)
+    }
+}
+
+/// See the module's description.
+pub struct Reader {
+    at: Lsn,
+    epoch: u32,
+    buf: AlignedBuf,
+    /// LSN of the buffer's first byte; a block boundary.
+    base: u64,
+    /// Bytes of the buffer that were read.
+    filled: usize,
+}
+
+impl Reader {
+    /// A reader that starts at the ring's checkpoint.
+    pub fn new(ring: &Ring) -> Self {
+        let control = ring.control();
+        Self {
+            at: control.checkpoint,
+            epoch: control.checkpoint_epoch,
+            buf: AlignedBuf::zeroed(READ_CHUNK),
+            base: block_floor(control.checkpoint.0),
+            filled: 0,
+        }
+    }
+
+    /// End of what was read so far.
+    pub fn lsn(&self) -> Lsn {
+        self.at
+    }
+
+    /// The next frame, or `None` at the end of the log.
+    pub fn next(&mut self, ring: &mut Ring) -> Result<Option<Frame<'_>>> {
+        let mut want = frame::MAX_HEADER_LEN;
+        loop {
+            let whole = self.fill(ring, want)?;
+            let at = (self.at.0 - self.base) as usize;
+            match frame::parse(&self.buf[at..self.filled], self.at, self.epoch) {
+                Parsed::NeedMore(need) if whole => want = need,
+                Parsed::NeedMore(_) | Parsed::End => return Ok(None),
+                Parsed::Frame { payload, frame_len, epoch } => {
+                    let start = self.at;
+                    let end = Lsn(start.0 + frame_len as u64);
+                    let payload = at + frame_len - payload.len()..at + frame_len;
+                    (self.at, self.epoch) = (end, epoch);
+                    return Ok(Some(Frame { start, end, payload: &self.buf[payload] }));
+                }
+            }
+        }
+    }
+
+    /// Has at least `want` bytes from the current position in the buffer. `false` if the ring ends before.
+    fn fill(&mut self, ring: &mut Ring, want: usize) -> Result<bool> {
+        let mut at = (self.at.0 - self.base) as usize;
+        if self.filled >= at + want {
+            return Ok(true);
+        }
+        // Move what is left to the front, keeping the buffer's start at a block boundary.
+        let keep_from = block_floor(at as u64) as usize;
+        self.buf.copy_within(keep_from..self.filled.max(keep_from), 0);
+        self.filled = self.filled.saturating_sub(keep_from);
+        self.base += keep_from as u64;
+        at -= keep_from;
+        let need = block_ceil((at + want) as u64) as usize;
+        if need > self.buf.len() {
+            let mut larger = AlignedBuf::zeroed(need.max(2 * self.buf.len()));
+            larger[..self.filled].copy_from_slice(&self.buf[..self.filled]);
+            self.buf = larger;
+        }
+        while self.filled < at + want {
+            let lsn = Lsn(self.base + self.filled as u64);
+            let Some(file) = ring.find(lsn) else {
+                if ring.end() == lsn && ring.adopt_successor()? {
+                    continue;
+                }
+                return Ok(false);
+            };
+            let piece = ((file.end.0 - lsn.0) as usize).min(self.buf.len() - self.filled);
+            debug_assert_eq!(piece % BLOCK_SIZE, 0, "files and buffer are whole blocks");
+            file.file
+                .read_at(&mut self.buf[self.filled..self.filled + piece], file.offset(lsn.0))?;
+            self.filled += piece;
+        }
+        Ok(true)
+    }
+}

@@ -1,0 +1,584 @@
+//! The ring: the files that hold the recent part of the log, and the control file that lists them.
+//!
+//! A file is *in use* (it holds the log from its start LSN on, or will soon) or *spare*. The files in
+//! use cover the log from the checkpoint to its end without a gap, in LSN order. A file becomes spare when
+//! the checkpoint passes its end, and is then used again for the front of the log, under a new start LSN.
+//! Its old bytes stay: frames are checksummed with their LSN, so they cannot be taken for new ones.
+//!
+//! Files are filled with zeroes once, when they are made. Afterwards they are only overwritten in place, so a
+//! sync of the log costs the file system no journal commit.
+//!
+//! # Order of the steps that a crash may separate
+//! - new file: create, fill, sync, sync directory; then list it in the control file.
+//! - use of a spare file: write its header with the new start LSN, sync; then the control file.
+//! - checkpoint: the control file; only then are the files behind it spare.
+//! - removal: take it off the control file's list; then remove it. Files not listed are removed at open.
+//!
+//! So every listed file exists with the header that the list says, and the log is never in an unlisted file.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
+use tidepool_pool::{Lsn, PageSize};
+
+use super::control::{CONTROL_FILE, Control, FileEntry, MAX_FILES};
+use super::file_header::{FileHeader, HEADER_SIZE};
+use super::{BLOCK_SIZE, FIRST_LSN, block_ceil, format_uuid};
+use crate::error::{Error, Result};
+
+/// Directory of the redo log.
+pub const REDO_DIR: &str = "redo";
+/// The control file of a new directory before it is complete.
+const CONTROL_FILE_NEW: &str = "redo/control.new";
+/// New files are filled in pieces of this size.
+const FILL_CHUNK: usize = 1 << 20;
+/// Files the capacity is divided into: enough that a file's turn is small beside the capacity.
+const FILES_PER_CAPACITY: u64 = 16;
+const FILE_SIZE_MIN: u64 = 64 << 10;
+/// Files of a large log are no larger than this, unless there would be too many.
+const FILE_SIZE_MAX: u64 = 128 << 20;
+const FILES_MAX_FOR_CAPACITY: u64 = 128;
+/// The log can turn in as few as these, on a disk too full for more.
+const FILES_MIN: usize = 2;
+const _: () = assert!(FILES_MAX_FOR_CAPACITY < MAX_FILES as u64);
+
+/// Size of the files made for a log of this capacity.
+pub fn default_file_size(capacity_bytes: u64) -> u64 {
+    let most = FILE_SIZE_MAX.max(capacity_bytes / FILES_MAX_FOR_CAPACITY);
+    block_ceil((capacity_bytes / FILES_PER_CAPACITY).clamp(FILE_SIZE_MIN, most))
+}
+
+/// Name of redo file `file_no`.
+pub fn file_name(file_no: u32) -> String {
+    format!("{REDO_DIR}/redo.{file_no:08}")
+}
+
+/// The number in a redo file's name without directory.
+fn file_no_of(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix("redo.")?;
+    (digits.len() >= 8).then(|| digits.parse().ok())?
+}
+
+/// A file in use, open.
+#[derive(Clone)]
+pub struct LiveFile {
+    /// The open file.
+    pub file: Arc<dyn StorageFile>,
+    /// LSN of its first byte of log.
+    pub start: Lsn,
+    /// LSN after its last byte of log.
+    pub end: Lsn,
+}
+
+impl LiveFile {
+    /// Offset in the file of the log's byte at `lsn`.
+    pub fn offset(&self, lsn: u64) -> u64 {
+        HEADER_SIZE + (lsn - self.start.0)
+    }
+}
+
+/// See the module's description.
+pub struct Ring {
+    storage: Arc<dyn Storage>,
+    control_file: Arc<dyn StorageFile>,
+    control: Control,
+    handles: HashMap<u32, Arc<dyn StorageFile>>,
+    /// Files of a directory that no list names, to be removed when the log is known to be whole.
+    strays: Vec<(u32, Option<FileHeader>)>,
+    /// Size of files made from now on.
+    file_size: u64,
+    /// Why the last attempt to make a file failed.
+    growth_error: Option<Error>,
+}
+
+impl Ring {
+    /// Makes the redo directory of a new data directory. It exists once the control file does.
+    pub fn create(
+        storage: Arc<dyn Storage>,
+        page_size: PageSize,
+        uuid: [u8; 16],
+        file_size: u64,
+    ) -> Result<Self> {
+        storage.create_dir(REDO_DIR)?;
+        storage.sync_dir("")?;
+        for name in storage.list(REDO_DIR)? {
+            storage.remove(&format!("{REDO_DIR}/{name}"))?;
+        }
+        let control_file = storage.create(CONTROL_FILE_NEW)?;
+        control_file.set_len(2 * BLOCK_SIZE as u64)?;
+        let mut ring = Self {
+            storage,
+            control_file,
+            control: Control {
+                page_size,
+                uuid,
+                sequence: 0,
+                checkpoint: FIRST_LSN,
+                checkpoint_epoch: 1,
+                epoch: 1,
+                clean: true,
+                next_file_no: 1,
+                files: Vec::new(),
+            },
+            handles: HashMap::new(),
+            strays: Vec::new(),
+            file_size: block_ceil(file_size),
+            growth_error: None,
+        };
+        for _ in 0..FILES_MIN {
+            let file_no = ring.take_file_no();
+            let file = make_file(&*ring.storage, file_no, ring.file_size)?;
+            ring.push_spare(file_no, file, ring.file_size)?;
+        }
+        ring.use_spare(0, FIRST_LSN)?;
+        ring.write_control()?;
+        ring.storage.rename(CONTROL_FILE_NEW, CONTROL_FILE)?;
+        ring.storage.sync_dir(REDO_DIR)?;
+        // The open file may go by its old name in messages.
+        ring.control_file = ring.storage.open(CONTROL_FILE)?;
+        Ok(ring)
+    }
+
+    /// Opens the redo directory: reads the control file and checks every file that the log needs.
+    pub fn open(storage: Arc<dyn Storage>, file_size: u64) -> Result<Self> {
+        let control_file = storage.open(CONTROL_FILE).map_err(|error| {
+            if error.is_not_found() {
+                Error::format(
+                    CONTROL_FILE,
+                    "missing; put the file back or restore the data directory from a backup",
+                )
+            } else {
+                error.into()
+            }
+        })?;
+        let mut slots = AlignedBuf::zeroed(2 * BLOCK_SIZE);
+        control_file.read_at(&mut slots, 0)?;
+        let (first, second) = slots.split_at(BLOCK_SIZE);
+        let mut control = Control::choose(first, second)?;
+        let mut handles = HashMap::new();
+        let mut files = Vec::with_capacity(control.files.len());
+        for mut entry in std::mem::take(&mut control.files) {
+            let needed =
+                |e: &FileEntry| e.start.is_some_and(|s| s.0 + e.size > control.checkpoint.0);
+            if !needed(&entry) {
+                entry.start = None;
+            }
+            let name = file_name(entry.file_no);
+            match storage.open(&name) {
+                Ok(file) => {
+                    if let Some(start) = entry.start {
+                        check_file(&*file, &control, &entry, start)?;
+                    }
+                    handles.insert(entry.file_no, file);
+                    files.push(entry);
+                }
+                Err(error) if !error.is_not_found() => return Err(error.into()),
+                Err(_) => match entry.start {
+                    None => tracing::warn!(name, "a spare redo file is missing; going on without"),
+                    Some(start) => return Err(missing(&name, start, entry.size)),
+                },
+            }
+        }
+        control.files = files;
+        let mut ring = Self {
+            storage,
+            control_file,
+            control,
+            handles,
+            strays: Vec::new(),
+            file_size: block_ceil(file_size),
+            growth_error: None,
+        };
+        ring.sort_files();
+        ring.check_covered()?;
+        ring.find_strays()?;
+        Ok(ring)
+    }
+
+    /// Where the files are.
+    pub fn storage(&self) -> &Arc<dyn Storage> {
+        &self.storage
+    }
+
+    /// What the control file says.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// The files in use, in LSN order.
+    fn in_use(&self) -> impl DoubleEndedIterator<Item = (&FileEntry, Lsn)> {
+        self.control.files.iter().filter_map(|file| file.start.map(|start| (file, start)))
+    }
+
+    /// LSN after the last byte of the last file in use.
+    pub fn end(&self) -> Lsn {
+        self.in_use().next_back().map_or(FIRST_LSN, |(file, start)| Lsn(start.0 + file.size))
+    }
+
+    /// Bytes of log that all the ring's files together hold.
+    pub fn total_size(&self) -> u64 {
+        self.control.files.iter().map(|file| file.size).sum()
+    }
+
+    /// Bytes of log that the spare files hold.
+    pub fn spare_bytes(&self) -> u64 {
+        self.control.files.iter().filter(|file| file.start.is_none()).map(|file| file.size).sum()
+    }
+
+    /// Why the ring cannot have another file, if the last attempt to make one failed.
+    pub fn growth_error(&self) -> Option<&Error> {
+        self.growth_error.as_ref()
+    }
+
+    /// Remembers how an attempt to make another file ended.
+    pub fn set_growth_error(&mut self, error: Option<Error>) {
+        self.growth_error = error;
+    }
+
+    /// Number of spare files.
+    pub fn spares(&self) -> usize {
+        self.control.files.iter().filter(|file| file.start.is_none()).count()
+    }
+
+    /// Size of the files made from now on.
+    pub fn file_size(&self) -> u64 {
+        self.file_size
+    }
+
+    /// Sets the size of the files made from now on.
+    pub fn set_file_size(&mut self, bytes: u64) {
+        self.file_size = block_ceil(bytes);
+    }
+
+    /// The file in use that holds `lsn`, or ends there.
+    pub fn find_or_last(&self, lsn: Lsn) -> Option<LiveFile> {
+        self.find(lsn).or_else(|| self.find(Lsn(lsn.0 - 1)))
+    }
+
+    /// The file in use that holds `lsn`.
+    pub fn find(&self, lsn: Lsn) -> Option<LiveFile> {
+        let (entry, start) =
+            self.in_use().find(|(file, start)| *start <= lsn && lsn.0 < start.0 + file.size)?;
+        Some(LiveFile {
+            file: self.handles[&entry.file_no].clone(),
+            start,
+            end: Lsn(start.0 + entry.size),
+        })
+    }
+
+    /// The file that holds `lsn`; the next one is put to use if the log has reached the end of the last.
+    pub fn find_or_extend(&mut self, lsn: Lsn) -> Result<LiveFile> {
+        if self.find(lsn).is_none() {
+            assert_eq!(lsn, self.end(), "the log is written without gaps");
+            self.extend()?;
+        }
+        Ok(self.find(lsn).expect("the ring was just extended"))
+    }
+
+    /// Puts one more file to use after the last one: a spare, or a new one if there is none.
+    pub fn extend(&mut self) -> Result<()> {
+        let end = self.end();
+        let spare = match self.control.files.iter().position(|file| file.start.is_none()) {
+            Some(spare) => spare,
+            None => {
+                let file_no = self.take_file_no();
+                let file = make_file(&*self.storage, file_no, self.file_size)?;
+                self.push_spare(file_no, file, self.file_size)?
+            }
+        };
+        self.use_spare(spare, end)?;
+        self.write_control()
+    }
+
+    /// Reserves the number of a file to be made by [`make_file`] without a lock on the ring.
+    pub fn take_file_no(&mut self) -> u32 {
+        let file_no = self.control.next_file_no;
+        self.control.next_file_no += 1;
+        file_no
+    }
+
+    /// Lists a file that [`make_file`] made.
+    pub fn add_spare(&mut self, file_no: u32, file: Arc<dyn StorageFile>, size: u64) -> Result<()> {
+        self.push_spare(file_no, file, size)?;
+        self.write_control()
+    }
+
+    fn push_spare(&mut self, file_no: u32, file: Arc<dyn StorageFile>, size: u64) -> Result<usize> {
+        if self.control.files.len() >= MAX_FILES {
+            return Err(Error::InvalidOption(format!(
+                "the redo log cannot have over {MAX_FILES} files"
+            )));
+        }
+        self.control.files.push(FileEntry { file_no, start: None, size });
+        self.handles.insert(file_no, file);
+        Ok(self.control.files.len() - 1)
+    }
+
+    /// Whether one more file can be listed.
+    pub fn has_room(&self) -> bool {
+        self.control.files.len() < MAX_FILES
+    }
+
+    /// Writes the header that makes spare file number `index` of the list hold the log from `start`.
+    fn use_spare(&mut self, index: usize, start: Lsn) -> Result<()> {
+        let entry = &mut self.control.files[index];
+        let header =
+            FileHeader { file_no: entry.file_no, uuid: self.control.uuid, start, size: entry.size };
+        let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
+        header.encode(&mut block);
+        let file = &self.handles[&entry.file_no];
+        file.write_at(&block, 0)?;
+        file.sync_data()?;
+        entry.start = Some(start);
+        self.sort_files();
+        Ok(())
+    }
+
+    /// Moves the checkpoint, and makes the files behind it spare.
+    pub fn set_checkpoint(
+        &mut self,
+        checkpoint: Lsn,
+        checkpoint_epoch: u32,
+        clean: bool,
+    ) -> Result<()> {
+        assert!(checkpoint >= self.control.checkpoint, "a checkpoint never moves back");
+        self.control.checkpoint = checkpoint;
+        self.control.checkpoint_epoch = checkpoint_epoch;
+        self.control.clean = clean;
+        // The last file stays in use even when it is full, since it says where the log goes on.
+        let end = self.end();
+        for file in &mut self.control.files {
+            if file
+                .start
+                .is_some_and(|s| s.0 + file.size <= checkpoint.0 && s.0 + file.size < end.0)
+            {
+                file.start = None;
+            }
+        }
+        self.sort_files();
+        self.write_control()
+    }
+
+    /// Begins a new epoch, later than `seen`, the last in the log; the control file says so before any frame
+    /// of it can be written. Also ends the state "cleanly shut down", and removes files that are not part of the
+    /// ring.
+    pub fn begin_epoch(&mut self, seen: u32) -> Result<u32> {
+        let max = self.control.epoch.max(seen).checked_add(1);
+        self.control.epoch = max.ok_or_else(|| Error::format(CONTROL_FILE, "out of epochs"))?;
+        self.control.clean = false;
+        self.write_control()?;
+        for (file_no, _) in std::mem::take(&mut self.strays) {
+            self.storage.remove(&file_name(file_no))?;
+        }
+        Ok(self.control.epoch)
+    }
+
+    /// Takes a spare file off the list and removes it, if the rest still holds `keep_bytes` of log.
+    /// Files of another size than new ones have go first. Returns whether one was removed.
+    pub fn remove_spare(&mut self, keep_bytes: u64) -> Result<bool> {
+        if self.control.files.len() <= FILES_MIN {
+            return Ok(false);
+        }
+        let total = self.total_size();
+        let size = self.file_size;
+        let spare = self
+            .control
+            .files
+            .iter()
+            .filter(|file| file.start.is_none() && total - file.size >= keep_bytes)
+            .min_by_key(|file| file.size == size)
+            .map(|file| file.file_no);
+        let Some(file_no) = spare else { return Ok(false) };
+        self.control.files.retain(|file| file.file_no != file_no);
+        self.write_control()?;
+        self.handles.remove(&file_no);
+        self.storage.remove(&file_name(file_no))?;
+        Ok(true)
+    }
+
+    /// Called by recovery when the log fills the last file in use to its end: if the newest control slot was
+    /// lost, the log may go on in a file that the older slot calls spare, or does not list. The file's header
+    /// tells. Returns whether there is such a file, which is then in use.
+    pub fn adopt_successor(&mut self) -> Result<bool> {
+        let end = self.end();
+        let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
+        for entry in self.control.files.iter_mut().filter(|file| file.start.is_none()) {
+            let file = &*self.handles[&entry.file_no];
+            let header = read_header(file, &self.control.uuid, entry.file_no, &mut block)?;
+            if header.is_some_and(|h| h.start == end && h.size == entry.size) {
+                entry.start = Some(end);
+                self.sort_files();
+                return Ok(true);
+            }
+        }
+        let Some(i) = self.strays.iter().position(|(_, h)| h.is_some_and(|h| h.start == end))
+        else {
+            return Ok(false);
+        };
+        let (file_no, header) = self.strays.swap_remove(i);
+        let size = header.expect("matched above").size;
+        self.handles.insert(file_no, self.storage.open(&file_name(file_no))?);
+        self.control.files.push(FileEntry { file_no, start: Some(end), size });
+        self.control.next_file_no = self.control.next_file_no.max(file_no + 1);
+        self.sort_files();
+        Ok(true)
+    }
+
+    /// Makes what is in the files durable that a process before this one may have left unsynced.
+    pub fn sync_all(&self) -> Result<()> {
+        for (entry, _) in self.in_use() {
+            self.handles[&entry.file_no].sync_data()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the state into the older slot and syncs it.
+    fn write_control(&mut self) -> Result<()> {
+        self.control.sequence += 1;
+        let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
+        self.control.encode(&mut block);
+        self.control_file.write_at(&block, Control::slot_offset(self.control.sequence))?;
+        self.control_file.sync_data()?;
+        Ok(())
+    }
+
+    fn sort_files(&mut self) {
+        self.control.files.sort_by_key(|file| (file.start.is_none(), file.start, file.file_no));
+    }
+
+    /// The files in use must cover the log from the checkpoint without a gap.
+    fn check_covered(&self) -> Result<()> {
+        let mut at = self.control.checkpoint;
+        for (i, (file, start)) in self.in_use().enumerate() {
+            if start > at || (i > 0 && start != at) {
+                break;
+            }
+            at = Lsn(start.0 + file.size);
+        }
+        if at == self.end() && self.in_use().next().is_some() {
+            return Ok(());
+        }
+        Err(Error::format(
+            CONTROL_FILE,
+            format!("no redo file holds the log at LSN {}; restore from a backup", at.0),
+        ))
+    }
+
+    fn find_strays(&mut self) -> Result<()> {
+        let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
+        for name in self.storage.list(REDO_DIR)? {
+            let Some(file_no) = file_no_of(&name) else { continue };
+            if self.handles.contains_key(&file_no) {
+                continue;
+            }
+            let name = file_name(file_no);
+            let file = self.storage.open(&name)?;
+            let header = read_header(&*file, &self.control.uuid, file_no, &mut block)?;
+            self.strays.push((file_no, header));
+        }
+        Ok(())
+    }
+}
+
+/// The header of `file`, if it is a whole file of this ring.
+fn read_header(
+    file: &dyn StorageFile,
+    uuid: &[u8; 16],
+    file_no: u32,
+    block: &mut AlignedBuf,
+) -> Result<Option<FileHeader>> {
+    match file.read_at(block, 0) {
+        Ok(()) => {}
+        Err(error) if error.is_unexpected_eof() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
+    let Ok(header) = FileHeader::decode(block, file.name()) else { return Ok(None) };
+    let ours = header.uuid == *uuid
+        && header.file_no == file_no
+        && file.len()? >= HEADER_SIZE.saturating_add(header.size);
+    Ok(ours.then_some(header))
+}
+
+/// Makes redo file `file_no`, filled with zeroes, durable but not yet listed. Leaves nothing behind on failure.
+pub fn make_file(storage: &dyn Storage, file_no: u32, size: u64) -> Result<Arc<dyn StorageFile>> {
+    let name = file_name(file_no);
+    let fill = || -> Result<Arc<dyn StorageFile>> {
+        if storage.exists(&name)? {
+            // Left by a crash before it was listed.
+            storage.remove(&name)?;
+        }
+        let file = storage.create(&name)?;
+        let len = HEADER_SIZE + size;
+        file.set_len(len)?;
+        let zeroes = AlignedBuf::zeroed(FILL_CHUNK.min(len as usize));
+        let mut at = 0;
+        while at < len {
+            let piece = (len - at).min(zeroes.len() as u64);
+            file.write_at(&zeroes[..piece as usize], at)?;
+            at += piece;
+        }
+        file.sync_data()?;
+        storage.sync_dir(REDO_DIR)?;
+        Ok(file)
+    };
+    fill().inspect_err(|_| {
+        // Best effort: a file that stays is removed at the next open.
+        let _ = storage.remove(&name);
+    })
+}
+
+fn missing(name: &str, start: Lsn, size: u64) -> Error {
+    Error::format(
+        name,
+        format!(
+            "missing, but it holds the redo log from LSN {} to {}; put the file back or restore the data \
+             directory from a backup",
+            start.0,
+            start.0 + size
+        ),
+    )
+}
+
+fn check_file(
+    file: &dyn StorageFile,
+    control: &Control,
+    entry: &FileEntry,
+    start: Lsn,
+) -> Result<()> {
+    let name = file.name();
+    let (len, want) = (file.len()?, HEADER_SIZE + entry.size);
+    if len < want {
+        return Err(Error::format(
+            name,
+            format!(
+                "{len} bytes long instead of {want}: it was truncated; restore the file from a backup"
+            ),
+        ));
+    }
+    let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
+    file.read_at(&mut block, 0)?;
+    let header = FileHeader::decode(&block, name)?;
+    if header.uuid != control.uuid {
+        return Err(Error::format(
+            name,
+            format!(
+                "belongs to another data directory (instance {}, this one is {}); put back the file of this \
+                 data directory",
+                format_uuid(&header.uuid),
+                format_uuid(&control.uuid)
+            ),
+        ));
+    }
+    if (header.file_no, header.start, header.size) != (entry.file_no, start, entry.size) {
+        return Err(Error::format(
+            name,
+            format!(
+                "holds the log from LSN {} as file {}, but {CONTROL_FILE} expects LSN {} as file {}: the two \
+                 are of different times; restore the data directory from a backup",
+                header.start.0, header.file_no, start.0, entry.file_no
+            ),
+        ));
+    }
+    Ok(())
+}

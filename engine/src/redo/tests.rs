@@ -1,0 +1,209 @@
+//! The log alone against a model: random frames, flushes, checkpoints, crashes; no pages.
+
+use std::sync::Arc;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tidepool_pool::storage::{SimStorage, Storage};
+use tidepool_pool::{Lsn, PageSize};
+
+use super::*;
+use crate::recovery::scan::{Scan, scan};
+use crate::redo::reader::Reader;
+use crate::redo::record::{Record, Writer};
+
+const UUID: [u8; 16] = [5; 16];
+/// Small, so that the ring turns often.
+const CAPACITY: u64 = CAPACITY_MIN_BYTES;
+
+/// Seeds to run: `TIDEPOOL_SEED=n` one of them, `TIDEPOOL_SEEDS=n` so many.
+pub(crate) fn seeds(default: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
+    match number("TIDEPOOL_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("TIDEPOOL_SEEDS").unwrap_or(default),
+    }
+}
+
+fn file_size() -> u64 {
+    default_file_size(CAPACITY)
+}
+
+/// Payloads by their start.
+type Payloads = Vec<(Lsn, Vec<u8>)>;
+
+fn open(storage: &SimStorage) -> Result<(RedoLog, Scan, Payloads)> {
+    let storage: Arc<dyn Storage> = Arc::new(storage.clone());
+    let mut ring = if storage.exists(control::CONTROL_FILE)? {
+        Ring::open(storage, file_size())?
+    } else {
+        Ring::create(storage, PageSize::DEFAULT, UUID, file_size())?
+    };
+    let scan = scan(&mut ring)?;
+    let mut frames = Vec::new();
+    let mut reader = Reader::new(&ring);
+    while reader.lsn() < scan.end {
+        let frame = reader.next(&mut ring)?.expect("the second pass sees what the first saw");
+        if let Some(Ok(Record::Page { op, .. })) = frame.records().next() {
+            frames.push((frame.start, op.to_vec()));
+        }
+    }
+    let epochs = scan.epochs.clone();
+    let log = RedoLog::start(ring, scan.end, epochs, CAPACITY, 16 << 10, false, Arc::default())?;
+    Ok((log, scan, frames))
+}
+
+fn append(log: &RedoLog, body: &[u8]) -> (Lsn, Lsn) {
+    let mut writer = Writer::default();
+    writer.page(1, 2, |out| out.extend_from_slice(body));
+    let mut start = Lsn::ZERO;
+    let end = log.append(writer.bytes(), |at, _| start = at);
+    (start, end)
+}
+
+/// What a life may have left.
+#[derive(Default)]
+struct Model {
+    /// Frames that may still be read back: start, end, body.
+    frames: Vec<(Lsn, Lsn, Vec<u8>)>,
+    flushed: Lsn,
+    /// No frame before this may be asked of the log.
+    checkpoint_asked: Lsn,
+}
+
+fn life(log: &RedoLog, model: &mut Model, rng: &mut StdRng, steps: u32) -> Result<()> {
+    for _ in 0..steps {
+        match rng.random_range(0..100) {
+            0..60 => {
+                let largest = [20, 300, 3000, 40_000][rng.random_range(0..4)];
+                let mut body = vec![0; rng.random_range(1..largest)];
+                rng.fill(&mut body[..]);
+                if log.has_room() {
+                    let (start, end) = append(log, &body);
+                    // A log that has failed meanwhile takes nothing.
+                    if start < end {
+                        model.frames.push((start, end, body));
+                    }
+                }
+            }
+            60..75 => {
+                if let Some((_, end, _)) =
+                    model.frames.get(rng.random_range(0..=model.frames.len()))
+                {
+                    log.flush_to(*end)?;
+                    model.flushed = model.flushed.max(*end);
+                }
+            }
+            75..80 => log.write_to(log.next_lsn())?,
+            80..82 => {
+                log.set_capacity(CAPACITY_MIN_BYTES << rng.random_range(0..2))?;
+            }
+            82..90 => log.prepare_files()?,
+            _ => {
+                let frame = model.frames.get(rng.random_range(0..=model.frames.len()));
+                let at = frame.map(|(start, ..)| (*start).max(log.checkpoint_lsn()));
+                model.checkpoint_asked = model.checkpoint_asked.max(at.unwrap_or(log.next_lsn()));
+                log.checkpoint(|| at, false)?;
+                let checkpoint = log.checkpoint_lsn();
+                model.flushed = model.flushed.max(checkpoint);
+                // `has_room` must come true again.
+                if at.is_none() {
+                    log.prepare_files()?;
+                    assert!(log.has_room(), "an empty log has no room: {:?}", log.stats());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What was read back must be a prefix of what was appended, and hold all that was flushed.
+fn check(model: &mut Model, scan: &Scan, found: &[(Lsn, Vec<u8>)], seed: u64) {
+    assert!(scan.end >= model.flushed, "seed {seed}: flushed frames are lost");
+    let checkpoint = scan.epochs[0].0;
+    assert!(checkpoint <= model.checkpoint_asked.max(FIRST_LSN), "seed {seed}");
+    model.frames.retain(|(_, end, _)| *end <= scan.end);
+    let expected: Vec<_> = model
+        .frames
+        .iter()
+        .filter(|(start, ..)| *start >= checkpoint)
+        .map(|(start, _, body)| (*start, body.clone()))
+        .collect();
+    let starts = |frames: &[(Lsn, Vec<u8>)]| frames.iter().map(|f| f.0.0).collect::<Vec<_>>();
+    assert!(
+        found == expected,
+        "seed {seed}: read back {:?} instead of {:?}, up to {}, epochs {:?}",
+        starts(found),
+        starts(&expected),
+        scan.end.0,
+        scan.epochs
+    );
+    // What was read is durable now.
+    model.flushed = scan.end;
+}
+
+#[test]
+fn crashes_lose_nothing_flushed_and_keep_a_prefix() {
+    for seed in seeds(150) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let mut storage = SimStorage::new(seed);
+        let mut model = Model::default();
+        for _ in 0..rng.random_range(1..6) {
+            if rng.random_bool(0.8) {
+                let most = [10, 60, 400][rng.random_range(0..3)];
+                let ahead = rng.random_range(1..most);
+                storage.crash_at(storage.operation_count() + ahead);
+            }
+            match open(&storage) {
+                Ok((log, scan, found)) => {
+                    check(&mut model, &scan, &found, seed);
+                    let steps = rng.random_range(1..600);
+                    let result = life(&log, &mut model, &mut rng, steps);
+                    assert!(result.is_ok() || storage.is_down(), "seed {seed}: {result:?}");
+                }
+                Err(error) => assert!(storage.is_down(), "seed {seed}: {error}"),
+            }
+            storage = match rng.random_range(0..4) {
+                0 if !storage.is_down() => storage.kill(),
+                _ => storage.crash(),
+            };
+        }
+        let (_, scan, found) =
+            open(&storage).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        check(&mut model, &scan, &found, seed);
+    }
+}
+
+/// Appends a frame that ends at `end`.
+fn append_up_to(log: &RedoLog, end: u64, fill: u8) {
+    let room = (end - log.next_lsn().0) as usize;
+    let fits = |len: &usize| {
+        let mut writer = Writer::default();
+        writer.page(1, 2, |out| out.resize(out.len() + len, fill));
+        frame::frame_len(writer.bytes().len()) == room
+    };
+    let len = (0..room).rev().find(fits).expect("some length fits");
+    assert_eq!(append(log, &vec![fill; len]).1.0, end);
+}
+
+#[test]
+fn what_an_earlier_life_left_behind_its_end_stays_dead() {
+    let storage = SimStorage::new(1);
+    let (log, ..) = open(&storage).unwrap();
+    append_up_to(&log, 5000, 1);
+    append_up_to(&log, 12288, 2);
+    append_up_to(&log, 13000, 3);
+    log.flush().unwrap();
+    drop(log);
+    let storage = storage.kill();
+    // The second frame was torn: the log ends after the first.
+    storage.corrupt("redo/redo.00000001", 6000, 1);
+    let (log, scan, frames) = open(&storage).unwrap();
+    assert_eq!((scan.end, frames.len()), (Lsn(5000), 1));
+    // The new life's log ends exactly where the third frame begins.
+    append_up_to(&log, 12288, 4);
+    log.flush().unwrap();
+    drop(log);
+    let (_, scan, frames) = open(&storage.kill()).unwrap();
+    assert_eq!((scan.end, frames.len()), (Lsn(12288), 2), "the third frame is of an earlier epoch");
+}

@@ -1,0 +1,427 @@
+//! A tablespace from within: its header page and the allocation of its pages.
+//!
+//! A space is one file of pages. Page 0 is the header; bitmap pages, one bit a page (1 = allocated), lie at
+//! `1 + k × pages_per_bitmap` and cover the pages `k × pages_per_bitmap ..` each. `docs/format-pages.md` has both byte by byte.
+//!
+//! # Allocation
+//! A mini-transaction may fail only before its first change, so allocation has two halves: [`Allocation::reserve`] latches the
+//! header and the bitmaps, chooses the pages and latches them too, and grows the file where needed (a full disk shows here);
+//! [`Allocation::take`] then sets bits, and cannot fail. Likewise [`Allocation::holding`] and [`Allocation::free`]. Pages are
+//! chosen close behind a given one, then from the lowest that may be free.
+//!
+//! A file grows before the header says so; a crash in between leaves it longer than `size_pages`, and the next growth takes the
+//! surplus up.
+//!
+//! # Latching
+//! The header and the bitmap pages come last of all page latches (behind trees and undo), the header before the bitmaps, which
+//! are changed only under the header's latch. Whoever holds an [`Allocation`] may latch no further page in use; the new pages
+//! it latches itself are no one's, so no one who holds one of them can be waiting.
+
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::mtr::{Mtr, PageHandle};
+use crate::page_op::PageOp;
+use std::ops::Range;
+use tidepool_pool::{Access, PAGE_HEADER_SIZE, PageType, Space};
+
+/// First bytes of a space header, behind the page header.
+pub const MAGIC: &[u8; 8] = b"TIDEPOOL";
+/// Version of the page formats that this code reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+const MAGIC_AT: usize = 32;
+const VERSION_AT: usize = 40;
+const PAGE_SIZE_AT: usize = 44;
+const SPACE_ID_AT: usize = 48;
+const FLAGS_AT: usize = 52;
+const UUID_AT: usize = 56;
+const SIZE_PAGES_AT: usize = 72;
+const FREE_HINT_AT: usize = 76;
+/// Offset in page 0 of the table's next auto-increment value, u64; the table layer's.
+pub const AUTO_INCREMENT_AT: usize = 80;
+/// Offset in page 0 of the estimated number of rows, u64; the table layer's.
+pub const ROW_COUNT_AT: usize = 88;
+/// Bytes of page 0 that are the table layer's alone.
+pub const TABLE_AREA: Range<usize> = 96..352;
+
+/// Offset in a bitmap page of the number of bits set, u32.
+const ALLOCATED_AT: usize = 32;
+/// Offset in a bitmap page of the bits.
+const BITS_AT: usize = 64;
+/// Pages of a new space's file.
+const INITIAL_PAGES: u32 = 8;
+/// A file grows by a quarter, at most by this many bytes.
+const GROWTH_BYTES_MAX: usize = 4 << 20;
+
+/// Pages that one bitmap page covers.
+pub const fn pages_per_bitmap(page_size: usize) -> u32 {
+    ((page_size - BITS_AT) * 8) as u32
+}
+
+/// The bitmap page that covers page `no`.
+pub const fn bitmap_of(no: u32, page_size: usize) -> u32 {
+    no / pages_per_bitmap(page_size) * pages_per_bitmap(page_size) + 1
+}
+
+fn u32_at(page: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(page: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"))
+}
+
+/// What page 0 of a space says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SpaceHeader {
+    /// Version of the page formats.
+    pub format_version: u32,
+    /// Page size, bytes.
+    pub page_size: u32,
+    /// Space id.
+    pub space_id: u32,
+    /// Flags, 0.
+    pub flags: u32,
+    /// Data directory the file belongs to.
+    pub instance: [u8; 16],
+    /// Pages in use by the space; the file may be longer.
+    pub size_pages: u32,
+    /// No page below this one is free.
+    pub free_hint: u32,
+    /// The table's next auto-increment value.
+    pub auto_increment: u64,
+    /// Estimated number of rows.
+    pub row_count: u64,
+}
+
+impl SpaceHeader {
+    /// Reads the header from the bytes of page 0; `file` is for the error.
+    pub fn parse(page: &[u8], file: &str) -> Result<SpaceHeader> {
+        if page.len() < TABLE_AREA.end || &page[MAGIC_AT..MAGIC_AT + 8] != MAGIC {
+            return Err(Error::format(
+                file,
+                "not a Tidepool tablespace: its first page lacks the magic number",
+            ));
+        }
+        Ok(SpaceHeader {
+            format_version: u32_at(page, VERSION_AT),
+            page_size: u32_at(page, PAGE_SIZE_AT),
+            space_id: u32_at(page, SPACE_ID_AT),
+            flags: u32_at(page, FLAGS_AT),
+            instance: page[UUID_AT..UUID_AT + 16].try_into().expect("16 bytes"),
+            size_pages: u32_at(page, SIZE_PAGES_AT),
+            free_hint: u32_at(page, FREE_HINT_AT),
+            auto_increment: u64_at(page, AUTO_INCREMENT_AT),
+            row_count: u64_at(page, ROW_COUNT_AT),
+        })
+    }
+
+    /// Checks that the space belongs here: version, page size, space id, data directory.
+    pub fn check(&self, file: &str, page_size: usize, id: u32, instance: &[u8; 16]) -> Result<()> {
+        let why = if self.format_version != FORMAT_VERSION {
+            format!(
+                "written in format version {}, this program reads version {FORMAT_VERSION}: use a newer program",
+                self.format_version
+            )
+        } else if self.page_size as usize != page_size {
+            format!("pages of {} bytes, the data directory has {page_size}", self.page_size)
+        } else if self.space_id != id {
+            format!("tablespace {}, expected {id}: the file was renamed or copied", self.space_id)
+        } else if &self.instance != instance {
+            "belongs to another data directory".to_string()
+        } else {
+            return Ok(());
+        };
+        Err(Error::format(file, why))
+    }
+}
+
+/// Reads a space's header.
+pub fn header(env: &Env, space: &Space) -> Result<SpaceHeader> {
+    let page = env.pool().shared(space, 0, Access::Normal)?;
+    SpaceHeader::parse(&page, space.file().name())
+}
+
+/// Makes a new, empty file a space: header and first bitmap.
+pub fn create<'a>(mtr: &mut Mtr<'a>, env: &Env, space: &'a Space) -> Result<()> {
+    let page_size = env.page_size();
+    space.file().set_len(u64::from(INITIAL_PAGES) * page_size as u64)?;
+    let header = mtr.new_page(space, 0)?;
+    let bitmap = mtr.new_page(space, 1)?;
+    mtr.apply(header, &PageOp::Format { page_type: PageType::SPACE_HEADER, tree_id: 0 });
+    let mut bytes = [0; TABLE_AREA.end - PAGE_HEADER_SIZE];
+    let mut put = |at: usize, field: &[u8]| {
+        bytes[at - PAGE_HEADER_SIZE..at - PAGE_HEADER_SIZE + field.len()].copy_from_slice(field);
+    };
+    put(MAGIC_AT, MAGIC);
+    put(VERSION_AT, &FORMAT_VERSION.to_le_bytes());
+    put(PAGE_SIZE_AT, &(page_size as u32).to_le_bytes());
+    put(SPACE_ID_AT, &space.id().to_le_bytes());
+    put(UUID_AT, &env.instance());
+    put(SIZE_PAGES_AT, &INITIAL_PAGES.to_le_bytes());
+    put(FREE_HINT_AT, &2u32.to_le_bytes());
+    mtr.apply(header, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes: &bytes });
+    mtr.apply(bitmap, &PageOp::Format { page_type: PageType::BITMAP, tree_id: 0 });
+    // Header and bitmap themselves.
+    mtr.apply(bitmap, &PageOp::Write { offset: ALLOCATED_AT as u32, bytes: &2u32.to_le_bytes() });
+    mtr.apply(bitmap, &PageOp::Write { offset: BITS_AT as u32, bytes: &[0b11] });
+    Ok(())
+}
+
+/// The latched header and bitmaps of a space, with pages set aside to be taken, or known to be allocated and so free to free.
+#[derive(Debug)]
+pub struct Allocation {
+    page_size: usize,
+    header: PageHandle,
+    /// Latched bitmaps by the number `k` of the range they cover.
+    bitmaps: Vec<(u32, PageHandle)>,
+    /// Pages set aside, latched, the next to be taken last.
+    pages: Vec<(u32, PageHandle)>,
+    /// What the header is to say once the first page is taken.
+    size_pages: u32,
+    free_hint: u32,
+    /// A bitmap page that came with the file's growth and is not formatted yet.
+    new_bitmap: Option<PageHandle>,
+}
+
+impl Allocation {
+    /// Sets `count` pages aside, close behind page `near` where possible (0 = anywhere), and latches them as new pages. Grows
+    /// the file where it has too few. Nothing is changed yet, so an error leaves no trace, nor does dropping the outcome.
+    pub fn reserve<'a>(
+        mtr: &mut Mtr<'a>,
+        space: &'a Space,
+        near: u32,
+        count: usize,
+    ) -> Result<Allocation> {
+        let mut allocation = Allocation::latch(mtr, space)?;
+        let per_bitmap = pages_per_bitmap(allocation.page_size);
+        let (size_pages, hint) = (allocation.size_pages, allocation.free_hint);
+        let mut found = Vec::with_capacity(count);
+        if near > hint && near < size_pages {
+            let range_end = (near / per_bitmap + 1).saturating_mul(per_bitmap).min(size_pages);
+            allocation.pick(mtr, space, near..range_end, count, &mut found)?;
+        }
+        if found.len() < count {
+            allocation.pick(mtr, space, hint..size_pages, count, &mut found)?;
+            allocation.free_hint = match found.len() == count {
+                true => found[count - 1] + 1,
+                false => size_pages,
+            };
+        }
+        if found.len() < count {
+            allocation.grow(mtr, space, (count - found.len()) as u32)?;
+            let grown = size_pages..allocation.size_pages;
+            allocation.pick(mtr, space, grown, count, &mut found)?;
+            assert_eq!(found.len(), count, "the file has grown by enough");
+            allocation.free_hint = found[count - 1] + 1;
+        }
+        for no in found.into_iter().rev() {
+            let page = mtr.new_page(space, no)?;
+            allocation.pages.push((no, page));
+        }
+        Ok(allocation)
+    }
+
+    /// Latches what freeing these pages needs, and checks that they are allocated.
+    pub fn holding<'a>(mtr: &mut Mtr<'a>, space: &'a Space, pages: &[u32]) -> Result<Allocation> {
+        let mut allocation = Allocation::latch(mtr, space)?;
+        let per_bitmap = pages_per_bitmap(allocation.page_size);
+        for &no in pages {
+            let is_own = no == 0 || no % per_bitmap == 1;
+            if is_own || no >= allocation.size_pages || {
+                let bitmap = allocation.bitmap(mtr, space, no / per_bitmap)?;
+                !bit(mtr.page(bitmap), no % per_bitmap)
+            } {
+                return Err(corrupt(space, no, "to be freed, but not allocated to anyone"));
+            }
+        }
+        Ok(allocation)
+    }
+
+    fn latch<'a>(mtr: &mut Mtr<'a>, space: &'a Space) -> Result<Allocation> {
+        let header = mtr.exclusive(space, 0)?;
+        let page = mtr.page(header);
+        Ok(Allocation {
+            page_size: page.len(),
+            header,
+            bitmaps: Vec::new(),
+            pages: Vec::new(),
+            size_pages: u32_at(page, SIZE_PAGES_AT),
+            free_hint: u32_at(page, FREE_HINT_AT),
+            new_bitmap: None,
+        })
+    }
+
+    /// The bitmap of range `k`, latched now if it was not.
+    fn bitmap<'a>(&mut self, mtr: &mut Mtr<'a>, space: &'a Space, k: u32) -> Result<PageHandle> {
+        if let Some(&(_, page)) = self.bitmaps.iter().find(|(range, _)| *range == k) {
+            return Ok(page);
+        }
+        let page = mtr.exclusive(space, k * pages_per_bitmap(self.page_size) + 1)?;
+        self.bitmaps.push((k, page));
+        Ok(page)
+    }
+
+    /// Adds free pages among `pages` to `found`, until it has `count`.
+    fn pick<'a>(
+        &mut self,
+        mtr: &mut Mtr<'a>,
+        space: &'a Space,
+        pages: Range<u32>,
+        count: usize,
+        found: &mut Vec<u32>,
+    ) -> Result<()> {
+        let per_bitmap = pages_per_bitmap(self.page_size);
+        let mut next = pages.start;
+        while next < pages.end && found.len() < count {
+            let k = next / per_bitmap;
+            let range_end = (k + 1).saturating_mul(per_bitmap).min(pages.end);
+            let bitmap = self.bitmap(mtr, space, k)?;
+            let bits = mtr.page(bitmap);
+            while found.len() < count
+                && let Some(index) =
+                    first_clear(bits, next - k * per_bitmap, range_end - k * per_bitmap)
+            {
+                let no = k * per_bitmap + index;
+                // The second page of a range is its bitmap, whose own bit is yet to be set if it is new.
+                if index != 1 && !found.contains(&no) {
+                    found.push(no);
+                }
+                next = no + 1;
+            }
+            if found.len() < count {
+                next = range_end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the file, and with it the space, grow by at least `missing` pages for use.
+    fn grow<'a>(&mut self, mtr: &mut Mtr<'a>, space: &'a Space, missing: u32) -> Result<()> {
+        let per_bitmap = pages_per_bitmap(self.page_size);
+        let most = (GROWTH_BYTES_MAX / self.page_size) as u32;
+        // One more than missing: the growth may bring a bitmap page of its own.
+        let by = (self.size_pages / 4).clamp(INITIAL_PAGES, most).max(missing + 1);
+        assert!(by < per_bitmap, "one growth brings at most one bitmap");
+        let last_range = (self.size_pages - 1) / per_bitmap;
+        let full = || Error::NoSpace(format!("{}: it has 2^32 pages", space.file().name()));
+        let mut new_size = self.size_pages.checked_add(by).ok_or_else(full)?;
+        let new_range = (new_size - 1) / per_bitmap;
+        if new_range > last_range {
+            // A range that begins has its bitmap, and a page to use.
+            new_size = new_size.max(new_range.checked_mul(per_bitmap).ok_or_else(full)? + 3);
+        }
+        let bytes = u64::from(new_size) * self.page_size as u64;
+        if space.file().len()? < bytes {
+            space.file().set_len(bytes)?;
+        }
+        if new_range > last_range {
+            let bitmap = mtr.new_page(space, new_range * per_bitmap + 1)?;
+            self.bitmaps.push((new_range, bitmap));
+            self.new_bitmap = Some(bitmap);
+        }
+        self.size_pages = new_size;
+        Ok(())
+    }
+
+    /// Takes a page that was set aside: its number and the latched, zeroed page, to be formatted by the caller.
+    pub fn take(&mut self, mtr: &mut Mtr<'_>) -> (u32, PageHandle) {
+        let (no, page) = self.pages.pop().expect("no more pages are taken than were set aside");
+        self.write_header(mtr, SIZE_PAGES_AT, self.size_pages);
+        // Pages set aside and not taken stay free.
+        let hint = self.pages.iter().fold(self.free_hint, |hint, &(no, _)| hint.min(no));
+        self.write_header(mtr, FREE_HINT_AT, hint);
+        if let Some(bitmap) = self.new_bitmap.take() {
+            let one = 1u32.to_le_bytes();
+            mtr.apply(bitmap, &PageOp::Format { page_type: PageType::BITMAP, tree_id: 0 });
+            mtr.apply(bitmap, &PageOp::Write { offset: ALLOCATED_AT as u32, bytes: &one });
+            mtr.apply(bitmap, &PageOp::Write { offset: BITS_AT as u32, bytes: &[0b10] });
+        }
+        self.set_bit(mtr, no, true);
+        (no, page)
+    }
+
+    /// Frees one of the pages given to [`Allocation::holding`]. The caller holds it latched, or nothing leads to it any more.
+    pub fn free(&mut self, mtr: &mut Mtr<'_>, no: u32) {
+        self.set_bit(mtr, no, false);
+        self.free_hint = self.free_hint.min(no);
+        self.write_header(mtr, FREE_HINT_AT, self.free_hint);
+    }
+
+    fn write_header(&self, mtr: &mut Mtr<'_>, at: usize, value: u32) {
+        if u32_at(mtr.page(self.header), at) != value {
+            let bytes = &value.to_le_bytes();
+            mtr.apply(self.header, &PageOp::Write { offset: at as u32, bytes });
+        }
+    }
+
+    fn set_bit(&self, mtr: &mut Mtr<'_>, no: u32, value: bool) {
+        let (k, index) =
+            (no / pages_per_bitmap(self.page_size), no % pages_per_bitmap(self.page_size));
+        let held = self.bitmaps.iter().find(|(range, _)| *range == k);
+        let bitmap = held.expect("the page's bitmap is latched").1;
+        let page = mtr.page(bitmap);
+        assert_ne!(bit(page, index), value, "page {no} taken or freed twice");
+        let at = BITS_AT + index as usize / 8;
+        let byte = page[at] ^ 1 << (index % 8);
+        let allocated = u32_at(page, ALLOCATED_AT);
+        let allocated = if value { allocated + 1 } else { allocated - 1 };
+        mtr.apply(bitmap, &PageOp::Write { offset: at as u32, bytes: &[byte] });
+        let bytes = &allocated.to_le_bytes();
+        mtr.apply(bitmap, &PageOp::Write { offset: ALLOCATED_AT as u32, bytes });
+    }
+}
+
+fn corrupt(space: &Space, no: u32, why: &str) -> Error {
+    Error::corrupt(space.file().name(), no, why)
+}
+
+fn bit(bitmap: &[u8], index: u32) -> bool {
+    bitmap[BITS_AT + index as usize / 8] >> (index % 8) & 1 == 1
+}
+
+/// First index in `start..end` whose bit is clear.
+fn first_clear(bitmap: &[u8], start: u32, end: u32) -> Option<u32> {
+    let mut index = start;
+    while index < end {
+        if index.is_multiple_of(64) && index + 64 <= end {
+            let word = u64_at(bitmap, BITS_AT + index as usize / 8);
+            if word == u64::MAX {
+                index += 64;
+                continue;
+            }
+            return Some(index + word.trailing_ones());
+        }
+        if !bit(bitmap, index) {
+            return Some(index);
+        }
+        index += 1;
+    }
+    None
+}
+
+/// The pages of a space that are allocated, header and bitmaps included, ascending: to compare with what is reachable.
+///
+/// Latches one bitmap at a time: exact only while nobody allocates.
+pub fn allocated_pages(env: &Env, space: &Space) -> Result<Vec<u32>> {
+    let header = header(env, space)?;
+    let per_bitmap = pages_per_bitmap(env.page_size());
+    let mut pages = Vec::new();
+    for k in 0..header.size_pages.div_ceil(per_bitmap) {
+        let no = k * per_bitmap + 1;
+        let bitmap = env.pool().shared(space, no, Access::Normal)?;
+        let covered = (header.size_pages - k * per_bitmap).min(per_bitmap);
+        let before = pages.len();
+        pages.extend((0..covered).filter(|&index| bit(&bitmap, index)).map(|i| k * per_bitmap + i));
+        if pages.len() - before != u32_at(&bitmap, ALLOCATED_AT) as usize {
+            return Err(corrupt(space, no, "the number of bits set is not the one stated"));
+        }
+        if (covered..per_bitmap).any(|index| bit(&bitmap, index)) {
+            return Err(corrupt(space, no, "a page beyond the space's end is marked allocated"));
+        }
+    }
+    Ok(pages)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,151 @@
+use super::*;
+use crate::btree::tests::fixture;
+use rand::{Rng, SeedableRng, rngs::StdRng};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
+
+fn new_space(page_size: usize) -> (Arc<Env>, Arc<Space>) {
+    let (env, space) = fixture::space(&fixture::options(64, page_size));
+    let mut mtr = Mtr::begin(&env).unwrap();
+    create(&mut mtr, &env, &space).unwrap();
+    mtr.commit();
+    (env, space)
+}
+
+fn take(env: &Env, space: &Space, near: u32, count: usize) -> Result<Vec<u32>> {
+    let mut mtr = Mtr::begin(env)?;
+    let mut allocation = Allocation::reserve(&mut mtr, space, near, count)?;
+    let pages = (0..count)
+        .map(|_| {
+            let (no, page) = allocation.take(&mut mtr);
+            mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
+            no
+        })
+        .collect();
+    mtr.commit();
+    Ok(pages)
+}
+
+fn give(env: &Env, space: &Space, pages: &[u32]) {
+    let mut mtr = Mtr::begin(env).unwrap();
+    let mut allocation = Allocation::holding(&mut mtr, space, pages).unwrap();
+    for &no in pages {
+        allocation.free(&mut mtr, no);
+    }
+    mtr.commit();
+}
+
+#[test]
+fn a_header_says_whose_space_it_is() {
+    let (env, space) = new_space(4096);
+    let good = header(&env, &space).unwrap();
+    assert_eq!((good.size_pages, good.free_hint, good.auto_increment), (8, 2, 0));
+    let file = space.file().name();
+    let check = |header: &SpaceHeader, size, id, uuid| {
+        header.check(file, size, id, uuid).err().map(|error| error.to_string())
+    };
+    let uuid = env.instance();
+    assert_eq!(check(&good, 4096, 16, &uuid), None);
+    let newer = SpaceHeader { format_version: 2, ..good.clone() };
+    assert_eq!(
+        check(&newer, 4096, 16, &uuid).unwrap(),
+        "tables/00000010.tpd: written in format version 2, this program reads version 1: use a newer program"
+    );
+    assert_eq!(
+        check(&good, 16384, 16, &uuid).unwrap(),
+        "tables/00000010.tpd: pages of 4096 bytes, the data directory has 16384"
+    );
+    assert_eq!(
+        check(&good, 4096, 17, &uuid).unwrap(),
+        "tables/00000010.tpd: tablespace 16, expected 17: the file was renamed or copied"
+    );
+    assert_eq!(
+        check(&good, 4096, 16, &[0; 16]).unwrap(),
+        "tables/00000010.tpd: belongs to another data directory"
+    );
+    let junk = SpaceHeader::parse(&[1; 4096], file).unwrap_err().to_string();
+    assert_eq!(
+        junk,
+        "tables/00000010.tpd: not a Tidepool tablespace: its first page lacks the magic number"
+    );
+}
+
+#[test]
+fn pages_are_taken_and_freed_like_a_set() {
+    let (env, space) = new_space(4096);
+    let mut rng = StdRng::seed_from_u64(1);
+    let mut taken = BTreeSet::new();
+    for _ in 0..2_000 {
+        if rng.random_bool(0.55) || taken.is_empty() {
+            let near = rng.random_range(0..=taken.last().copied().unwrap_or(0) + 3);
+            for no in take(&env, &space, near, rng.random_range(1..6)).unwrap() {
+                assert!(taken.insert(no), "page {no} taken twice");
+            }
+        } else {
+            let victim =
+                *taken.range(rng.random_range(0..=*taken.last().unwrap())..).next().unwrap();
+            taken.remove(&victim);
+            give(&env, &space, &[victim]);
+        }
+    }
+    let mut expected = vec![0, 1];
+    expected.extend(&taken);
+    assert_eq!(allocated_pages(&env, &space).unwrap(), expected);
+    let size = header(&env, &space).unwrap().size_pages;
+    assert!(u64::from(size) * 4096 <= space.file().len().unwrap());
+    assert!(size < *taken.last().unwrap() * 5 / 4 + 16, "grown without need");
+}
+
+#[test]
+fn pages_come_from_nearby() {
+    let (env, space) = new_space(4096);
+    let pages: Vec<u32> = (0..10).flat_map(|_| take(&env, &space, 0, 10).unwrap()).collect();
+    assert_eq!(pages, (2..102).collect::<Vec<_>>());
+    give(&env, &space, &[10, 50, 51, 80]);
+    assert_eq!(take(&env, &space, 49, 2).unwrap(), [50, 51]);
+    assert_eq!(take(&env, &space, 60, 1).unwrap(), [80]);
+    assert_eq!(take(&env, &space, 0, 2).unwrap(), [10, 102]);
+}
+
+#[test]
+fn a_large_space_has_several_bitmaps() {
+    let (env, space) = new_space(4096);
+    let per_bitmap = pages_per_bitmap(4096);
+    // Up to the edge of the first range, and over it, without touching the pages.
+    let mut all = Vec::new();
+    while all.len() < per_bitmap as usize + 500 {
+        let mut mtr = Mtr::begin(&env).unwrap();
+        let near = all.last().copied().unwrap_or(0);
+        let mut allocation = Allocation::reserve(&mut mtr, &space, near, 1).unwrap();
+        all.push(allocation.take(&mut mtr).0);
+        mtr.commit();
+    }
+    assert!(!all.contains(&(per_bitmap + 1)), "that is the second bitmap");
+    assert!(all.contains(&per_bitmap) && all.contains(&(per_bitmap + 2)));
+    assert_eq!(allocated_pages(&env, &space).unwrap().len(), all.len() + 3);
+    give(&env, &space, &[5, per_bitmap + 7]);
+    assert_eq!(take(&env, &space, per_bitmap, 1).unwrap(), [per_bitmap + 7]);
+    assert_eq!(take(&env, &space, per_bitmap, 2).unwrap().len(), 2);
+    for own in [0, 1, per_bitmap + 1] {
+        let mut mtr = Mtr::begin(&env).unwrap();
+        assert!(Allocation::holding(&mut mtr, &space, &[own]).is_err());
+    }
+}
+
+#[test]
+fn a_full_disk_changes_nothing() {
+    let storage = SimStorage::new(1);
+    let env = Env::open(Arc::new(storage.clone()), &fixture::options(64, 4096)).unwrap();
+    let space = env.create_space(16).unwrap();
+    let mut mtr = Mtr::begin(&env).unwrap();
+    create(&mut mtr, &env, &space).unwrap();
+    mtr.commit();
+    take(&env, &space, 0, 6).unwrap();
+    storage.inject(Fault::new(StorageOp::SetLen, FaultKind::NoSpace).always());
+    let before = header(&env, &space).unwrap();
+    assert!(matches!(take(&env, &space, 0, 1), Err(Error::NoSpace(_))));
+    assert_eq!(header(&env, &space).unwrap(), before);
+    storage.clear_faults();
+    assert_eq!(take(&env, &space, 0, 1).unwrap(), [8]);
+}

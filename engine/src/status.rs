@@ -1,0 +1,167 @@
+//! Counters of the whole engine at one moment, under InnoDB's names.
+//!
+//! [`Db::status`](crate::Db::status) gathers them from the layers; nothing here is on a hot path. A name is InnoDB's
+//! status variable without its prefix (`Innodb_buffer_pool_reads` → `buffer_pool_reads`), so that dashboards made for
+//! InnoDB need nothing but another prefix. Figures without an equal there have names in the same manner.
+
+use crate::redo::RedoStats;
+use crate::trx::TrxStatus;
+use std::fmt;
+use tidepool_pool::PoolStats;
+
+/// All counters at one moment, in a fixed order, and the text of the latest deadlock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Status {
+    counters: Vec<(&'static str, u64)>,
+    /// What the latest deadlock was about, if there has been one.
+    pub deadlock_latest: Option<String>,
+}
+
+impl Status {
+    /// Adds a counter. Each name comes once.
+    pub(crate) fn push(&mut self, name: &'static str, value: u64) {
+        debug_assert!(self.get(name).is_none(), "counter {name} comes twice");
+        self.counters.push((name, value));
+    }
+
+    /// All counters, in a fixed order.
+    pub fn counters(&self) -> &[(&'static str, u64)] {
+        &self.counters
+    }
+
+    /// One counter.
+    pub fn get(&self, name: &str) -> Option<u64> {
+        self.counters.iter().find(|counter| counter.0 == name).map(|counter| counter.1)
+    }
+}
+
+impl Status {
+    /// The buffer pool's figures.
+    pub(crate) fn add_pool(&mut self, pool: &PoolStats) {
+        let page_size = pool.page_size_bytes;
+        self.push("page_size", page_size);
+        self.push("buffer_pool_size_bytes", pool.pages_total * page_size);
+        self.push("buffer_pool_pages_total", pool.pages_total);
+        self.push("buffer_pool_pages_free", pool.pages_free);
+        self.push("buffer_pool_pages_data", pool.pages_data);
+        self.push("buffer_pool_pages_dirty", pool.pages_dirty);
+        self.push("buffer_pool_pages_old", pool.pages_old);
+        self.push("buffer_pool_bytes_data", pool.pages_data * page_size);
+        self.push("buffer_pool_bytes_dirty", pool.pages_dirty * page_size);
+        self.push("buffer_pool_pages_flushed", pool.pages_flushed);
+        self.push("buffer_pool_pages_lru_flushed", pool.pages_flushed_lru);
+        self.push("buffer_pool_pages_evicted", pool.pages_evicted);
+        self.push("buffer_pool_pages_made_young", pool.pages_made_young);
+        self.push("buffer_pool_pages_made_not_young", pool.pages_not_made_young);
+        self.push("buffer_pool_read_requests", pool.read_requests);
+        self.push("buffer_pool_reads", pool.reads);
+        self.push("buffer_pool_read_ahead", pool.read_ahead);
+        self.push("buffer_pool_read_ahead_evicted", pool.read_ahead_evicted);
+        self.push("buffer_pool_write_requests", pool.write_requests);
+        self.push("buffer_pool_wait_free", pool.wait_free);
+        self.push("buffer_pool_read_errors", pool.read_errors);
+        self.push("buffer_pool_write_errors", pool.write_errors);
+        self.push("pages_created", pool.pages_created);
+        self.push("pages_read", pool.reads + pool.read_ahead);
+        self.push("pages_written", pool.pages_flushed);
+        self.push("dblwr_pages_written", pool.doublewrite_pages);
+        self.push("dblwr_writes", pool.doublewrite_writes);
+        self.push("data_read", (pool.reads + pool.read_ahead) * page_size);
+        self.push("data_written", (pool.pages_flushed + pool.doublewrite_pages) * page_size);
+    }
+
+    /// The redo log's figures.
+    pub(crate) fn add_redo(&mut self, redo: &RedoStats) {
+        self.push("lsn_current", redo.next_lsn);
+        self.push("lsn_written", redo.written_lsn);
+        self.push("lsn_flushed", redo.flushed_lsn);
+        self.push("lsn_last_checkpoint", redo.checkpoint_lsn);
+        self.push("checkpoint_age", redo.next_lsn - redo.checkpoint_lsn);
+        self.push("checkpoint_max_age", redo.capacity_bytes);
+        self.push("checkpoints", redo.checkpoints);
+        self.push("redo_log_files_bytes", redo.files_bytes);
+        self.push("log_write_requests", redo.frames);
+        self.push("log_writes", redo.writes);
+        self.push("log_waits", redo.capacity_waits);
+        self.push("log_buffer_waits", redo.buffer_waits);
+        self.push("log_flush_requests", redo.flush_requests);
+        self.push("os_log_written", redo.written_bytes);
+        self.push("os_log_fsyncs", redo.syncs);
+    }
+
+    /// The transaction system's figures.
+    pub(crate) fn add_transactions(&mut self, trx: &TrxStatus) {
+        self.push("history_list_length", trx.history_len);
+        self.push("trx_active_writers", trx.active_writers);
+        self.push("trx_read_views", trx.read_views);
+        self.push("trx_prepared", trx.prepared);
+        self.push("trx_next_id", trx.next_trx_id);
+        self.push("trx_newest_csn", trx.newest_csn);
+        self.push("trx_state_chunks", trx.trx_state_chunks);
+        self.push("trx_rollbacks_pending", trx.rollbacks_pending);
+        self.push("purge_logs", trx.purged_logs);
+        self.push("purge_entries", trx.purged_entries);
+        self.push("undo_streams", trx.undo_streams);
+        self.push("row_lock_current_waits", trx.lock_waits_current);
+        self.push("row_lock_waits", trx.lock_waits);
+        self.push("row_lock_time", trx.lock_wait_micros / 1000);
+        let average = trx.lock_wait_micros / trx.lock_waits.max(1) / 1000;
+        self.push("row_lock_time_avg", average);
+        self.push("row_lock_timeouts", trx.lock_timeouts);
+        self.push("deadlocks", trx.deadlocks);
+        self.push("lock_keys", trx.key_locks);
+        self.push("lock_ranges", trx.range_locks);
+    }
+}
+
+/// Sections of the text, each with the prefixes of the counters that it holds. The last takes the rest.
+const SECTIONS: [(&str, &[&str]); 5] = [
+    ("BUFFER POOL", &["buffer_pool_", "page", "dblwr_", "data_"]),
+    ("LOG", &["lsn_", "log_", "checkpoint", "redo_", "os_log_"]),
+    ("TRANSACTIONS", &["trx_", "history_list_length", "purge_", "undo_"]),
+    ("LOCKS", &["row_lock_", "deadlocks", "lock_"]),
+    ("ROW OPERATIONS", &[""]),
+];
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let section_of = |name: &str| {
+            let holds = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+            SECTIONS.iter().position(|(_, prefixes)| holds(prefixes)).unwrap_or(SECTIONS.len() - 1)
+        };
+        for (at, (title, _)) in SECTIONS.iter().enumerate() {
+            writeln!(f, "{title}\n{}", "-".repeat(title.len()))?;
+            for (name, value) in self.counters.iter().filter(|(name, _)| section_of(name) == at) {
+                writeln!(f, "{name:<40} {value}")?;
+            }
+            writeln!(f)?;
+        }
+        if let Some(text) = &self.deadlock_latest {
+            writeln!(f, "LATEST DEADLOCK\n---------------\n{text}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_has_each_counter_once_in_its_section() {
+        let mut status = Status::default();
+        for (at, name) in
+            ["rows_read", "buffer_pool_reads", "lsn_current", "deadlocks"].iter().enumerate()
+        {
+            status.push(name, at as u64);
+        }
+        status.deadlock_latest = Some("two sessions".into());
+        let text = status.to_string();
+        let order = ["buffer_pool_reads", "lsn_current", "deadlocks", "rows_read", "two sessions"];
+        let at: Vec<_> = order.iter().map(|name| text.find(name).unwrap()).collect();
+        assert!(at.is_sorted(), "{text}");
+        assert_eq!(order.iter().map(|name| text.matches(name).count()).sum::<usize>(), order.len());
+        assert_eq!(status.get("rows_read"), Some(0));
+        assert_eq!(status.get("rows_written"), None);
+    }
+}

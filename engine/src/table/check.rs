@@ -1,0 +1,124 @@
+//! CHECK of a table: every tree is walked and verified page by page, while others use it.
+//!
+//! What this layer can tell: that the pages are whole, the nodes in order, and each entry's payload well-formed. That the
+//! indexes of a row agree is for the layer above, which knows what the bytes mean: it compares them by cursors in
+//! one transaction's snapshot.
+
+use super::Table;
+use crate::db::Db;
+use crate::error::{Error, Result};
+use crate::overflow;
+use crate::space;
+use crate::versioned::entry::Entry;
+use std::collections::HashSet;
+
+/// How far a check has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CheckProgress {
+    /// Index being walked.
+    pub index: usize,
+    /// Its entries seen so far.
+    pub entries: u64,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// For each index, what was counted in it up to the first problem.
+    pub indexes: Vec<IndexCheck>,
+    /// What is wrong, each naming file and page.
+    pub problems: Vec<String>,
+}
+
+/// What a check counted in an index.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct IndexCheck {
+    /// Entries, the delete-marked ones included.
+    pub entries: u64,
+    /// Entries that are deleted, but not purged yet, or by a transaction not yet committed.
+    pub delete_marked: u64,
+    /// Pages of the tree.
+    pub pages: u64,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+impl Table {
+    /// Walks and verifies every tree. `progress` is called for each leaf; if it says false, the
+    /// check ends with [`Error::Interrupted`]. Of each tree the first problem is reported.
+    pub fn check(
+        &self,
+        db: &Db,
+        progress: &mut dyn FnMut(CheckProgress) -> bool,
+    ) -> Result<CheckReport> {
+        db.check_open()?;
+        let _inside = self.visit()?;
+        let mut report = CheckReport::default();
+        for index in 0..self.index_count() {
+            let mut found = IndexCheck::default();
+            match self.check_index(index, &mut found, progress) {
+                Ok(()) => {}
+                Err(error @ (Error::Corrupt { .. } | Error::Format { .. } | Error::Storage(_))) => {
+                    report
+                        .problems
+                        .push(format!("index '{}': {error}", self.def.indexes[index].name));
+                }
+                Err(error) => return Err(error),
+            }
+            report.indexes.push(found);
+        }
+        Ok(report)
+    }
+
+    fn check_index(
+        &self,
+        index: usize,
+        found: &mut IndexCheck,
+        progress: &mut dyn FnMut(CheckProgress) -> bool,
+    ) -> Result<()> {
+        let file = self.space.file().name();
+        let walked = self.tree(index).tree().check(&mut |leaf, first| {
+            for slot in first..leaf.count() {
+                let entry = Entry::decode(leaf.payload(slot)).ok_or_else(|| {
+                    let no = u32::from_le_bytes(leaf.page()[4..8].try_into().expect("four bytes"));
+                    Error::corrupt(file, no, format!("entry {slot} is malformed"))
+                })?;
+                found.entries += 1;
+                found.delete_marked += u64::from(entry.is_deleted());
+            }
+            let go_on = progress(CheckProgress { index, entries: found.entries });
+            if go_on { Ok(()) } else { Err(Error::Interrupted) }
+        })?;
+        found.pages = walked.leaf_pages + walked.inner_pages;
+        Ok(())
+    }
+
+    /// Pages that are allocated, but that nothing leads to. To be asked only while nobody uses the table and purge has nothing
+    /// left to do; what is on its way otherwise looks lost.
+    pub fn unreachable_pages(&self) -> Result<Vec<u32>> {
+        let _inside = self.visit()?;
+        let mut reached = HashSet::from([0]);
+        for versioned in &self.trees {
+            let (tree, mut chains) = (versioned.tree(), Vec::new());
+            let walked = tree.check(&mut |leaf, first| {
+                let entries =
+                    (first..leaf.count()).filter_map(|slot| Entry::decode(leaf.payload(slot)));
+                chains.extend(entries.filter_map(|entry| Some(entry.overflow()?.first_page)));
+                Ok(())
+            })?;
+            reached.extend(walked.pages);
+            for head in chains {
+                reached.extend(overflow::pages(&self.env, &self.space, tree.id(), head)?);
+            }
+        }
+        let page_size = self.env.page_size();
+        let allocated = space::allocated_pages(&self.env, &self.space)?.into_iter();
+        let lost = |no: &u32| !reached.contains(no) && *no != space::bitmap_of(*no, page_size);
+        Ok(allocated.filter(lost).collect())
+    }
+}

@@ -1,0 +1,251 @@
+//! An open table: its space, its trees, its counters, and who uses it.
+//!
+//! # Use
+//! A transaction *enters* a table before its first operation on it and leaves at its end (`TableUse`). DROP and TRUNCATE close the
+//! entrance only while nobody is inside, and refuse otherwise: a transaction's undo records, locks and snapshot
+//! must find the table to the end. Short work outside of transactions (estimates, statistics, CHECK) passes a
+//! gate instead (`Table::visit`), for which DROP waits.
+//!
+//! # Counters
+//! - Auto-increment: `auto_increment`.
+//! - Rows: counted in memory as transactions insert and delete, written to the space header at a clean shutdown; after a crash
+//!   estimated anew from the tree. An estimate for the optimizer, never an answer to a query.
+
+mod auto_increment;
+mod check;
+mod statistics;
+
+pub use check::{CheckProgress, CheckReport, IndexCheck};
+pub use statistics::{IndexStatistics, TableStatistics};
+
+use crate::btree::max_key_len;
+use crate::catalog::{TableDef, TableRecord};
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::mtr::Mtr;
+use crate::page_op::PageOp;
+use crate::space::{self, AUTO_INCREMENT_AT, ROW_COUNT_AT, SpaceHeader};
+use crate::versioned::VersionedTree;
+use auto_increment::AutoIncrement;
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use tidepool_pool::Space;
+
+/// Set in `users` when the table is dropped: nobody enters any more.
+const DROPPED: u64 = 1 << 63;
+
+/// An open table. All of its indexes are ordered maps from byte keys to byte values; what the bytes mean, and that the
+/// indexes of a row are kept in step, is the business of the layer above.
+pub struct Table {
+    env: Arc<Env>,
+    space: Arc<Space>,
+    id: u64,
+    name: RwLock<String>,
+    def: TableDef,
+    trees: Vec<VersionedTree>,
+    auto_increment: AutoIncrement,
+    rows: AtomicI64,
+    /// Transactions inside, and [`DROPPED`].
+    users: AtomicU64,
+    gate: RwLock<()>,
+}
+
+impl Table {
+    /// Position of the clustered index.
+    pub const CLUSTERED: usize = 0;
+
+    /// Opens the trees that `record` names in `space`, whose header has been checked.
+    pub(crate) fn open(
+        env: &Arc<Env>,
+        space: &Arc<Space>,
+        name: &str,
+        record: &TableRecord,
+        header: &SpaceHeader,
+    ) -> Self {
+        let trees = record.trees.iter().enumerate();
+        let trees = trees
+            .map(|(index, tree)| VersionedTree::open(env, space, tree.root, tree.tree, index))
+            .collect();
+        Self {
+            env: env.clone(),
+            space: space.clone(),
+            id: record.id,
+            name: RwLock::new(name.into()),
+            def: record.def.clone(),
+            trees,
+            auto_increment: AutoIncrement::new(header.auto_increment),
+            rows: AtomicI64::new(header.row_count.min(i64::MAX as u64) as i64),
+            users: AtomicU64::new(0),
+            gate: RwLock::new(()),
+        }
+    }
+
+    /// Its name; follows a rename.
+    pub fn name(&self) -> String {
+        self.name.read().clone()
+    }
+
+    pub(crate) fn set_name(&self, name: &str) {
+        *self.name.write() = name.into();
+    }
+
+    /// Its definition, with the metadata as they were when the table was opened.
+    pub fn def(&self) -> &TableDef {
+        &self.def
+    }
+
+    /// Its id: never reused, and kept by TRUNCATE.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Number of its space.
+    pub fn space_id(&self) -> u32 {
+        self.space.id()
+    }
+
+    /// Number of indexes, the clustered one included.
+    pub fn index_count(&self) -> usize {
+        self.trees.len()
+    }
+
+    /// Longest key that an index takes, in bytes.
+    pub fn key_len_max(&self) -> usize {
+        max_key_len(self.env.page_size())
+    }
+
+    pub(crate) fn tree(&self, index: usize) -> &VersionedTree {
+        &self.trees[index]
+    }
+
+    /// The next auto-increment value; 1 on a new table.
+    pub fn auto_increment(&self) -> u64 {
+        self.auto_increment.next()
+    }
+
+    /// Takes `n` auto-increment values, and returns the first. They are used up, whatever becomes of the
+    /// transaction that uses them.
+    pub fn reserve_auto_increment(&self, n: u64) -> Result<u64> {
+        self.auto_increment.reserve(n, |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling))
+    }
+
+    /// Makes the next auto-increment value at least `next`.
+    pub fn raise_auto_increment(&self, next: u64) -> Result<()> {
+        self.auto_increment.raise(next, |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling))
+    }
+
+    /// Makes the next auto-increment value `next`, even if that is lower than before.
+    pub fn reset_auto_increment(&self, next: u64) -> Result<()> {
+        self.auto_increment.reset(next, |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling))
+    }
+
+    /// Estimated number of rows.
+    pub fn rows(&self) -> u64 {
+        self.rows.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    pub(crate) fn add_rows(&self, n: i64) {
+        if n != 0 {
+            self.rows.fetch_add(n, Ordering::Relaxed);
+        }
+    }
+
+    /// Size of the table's file, in bytes.
+    pub fn file_size_bytes(&self) -> Result<u64> {
+        let _inside = self.visit()?;
+        Ok(self.space.file().len()?)
+    }
+
+    /// What a clean shutdown leaves in the space header: the exact counters.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let Ok(_inside) = self.visit() else { return Ok(()) };
+        self.auto_increment.settle(|next| self.persist(AUTO_INCREMENT_AT, next))?;
+        if space::header(&self.env, &self.space)?.row_count != self.rows() {
+            self.persist(ROW_COUNT_AT, self.rows())?;
+        }
+        Ok(())
+    }
+
+    /// Writes one of the counters in the space header.
+    fn persist(&self, at: usize, value: u64) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let header = mtr.exclusive(&self.space, 0)?;
+        mtr.apply(header, &PageOp::Write { offset: at as u32, bytes: &value.to_le_bytes() });
+        mtr.commit();
+        Ok(())
+    }
+
+    /// Enters for as long as the result lives.
+    pub(crate) fn enter(table: &Arc<Table>) -> Result<TableUse> {
+        if table.users.fetch_add(1, Ordering::AcqRel) & DROPPED != 0 {
+            table.users.fetch_sub(1, Ordering::AcqRel);
+            return Err(table.missing());
+        }
+        Ok(TableUse(table.clone()))
+    }
+
+    /// Passes the gate for as long as the result lives. Not for transactions: a DROP waits for it.
+    pub(crate) fn visit(&self) -> Result<RwLockReadGuard<'_, ()>> {
+        let inside = self.gate.read();
+        if self.users.load(Ordering::Acquire) & DROPPED != 0 {
+            return Err(self.missing());
+        }
+        Ok(inside)
+    }
+
+    /// Lets nobody in any more, if no transaction is inside. [`Table::reopen`] takes it back.
+    pub(crate) fn close_entrance(&self) -> Result<()> {
+        self.users
+            .compare_exchange(0, DROPPED, Ordering::AcqRel, Ordering::Acquire)
+            .map(drop)
+            .map_err(|users| match users & DROPPED {
+                0 => Error::TableBusy(self.name()),
+                _ => self.missing(),
+            })
+    }
+
+    /// Takes back [`Table::close_entrance`].
+    pub(crate) fn reopen_entrance(&self) {
+        self.users.fetch_and(!DROPPED, Ordering::AcqRel);
+    }
+
+    /// Waits until nobody is past the gate, and closes it while the result lives.
+    pub(crate) fn clear(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write()
+    }
+
+    fn missing(&self) -> Error {
+        Error::TableMissing(self.name())
+    }
+}
+
+impl std::fmt::Debug for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Table")
+            .field("name", &self.name())
+            .field("space", &self.space_id())
+            .finish()
+    }
+}
+
+/// A transaction's presence in a table.
+pub(crate) struct TableUse(Arc<Table>);
+
+impl TableUse {
+    /// The table.
+    pub fn table(&self) -> &Arc<Table> {
+        &self.0
+    }
+
+    /// Counts rows inserted and deleted.
+    pub fn add_rows(&self, n: i64) {
+        self.0.add_rows(n);
+    }
+}
+
+impl Drop for TableUse {
+    fn drop(&mut self) {
+        self.0.users.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,379 @@
+//! Which transaction committed when: transaction id → commit sequence number.
+//!
+//! # Types
+//! A [`TrxId`] names a transaction that writes; ids are handed out in order and never reused, not even after a restart.
+//! A [`Csn`] is the place of a commit in the order of commits. The table answers one question, at the speed of two
+//! loads: *has this id ended, and if it committed, when?* One 64-bit word an id:
+//!
+//! ```text
+//! 0            active
+//! 1 ..         committed with this CSN
+//! u64::MAX     rolled back
+//! ```
+//!
+//! # Memory
+//! Words live in chunks of [`CHUNK_IDS`] ids. A chunk goes back to the free list as soon as nobody can learn anything
+//! from it: every id in it has ended, and for every live read view either the whole chunk is younger than the view
+//! (`first id >= view.high`) or the whole chunk committed before it (`newest csn <= view.csn`). *A missing chunk
+//! therefore means: ended, and visible to whoever may ask.* So an old view (a dump of hours) and an old writer each pin
+//! the few chunks that straddle their own beginning, and nothing that happens later.
+//!
+//! # Protocol
+//! Chunks are never returned to the allocator before the table is dropped, so that a late reader reads stale words, never
+//! unmapped memory; it notices by looking at the chunk's number before and after (chunk numbers never repeat). The
+//! directory is an open-addressing table of (chunk number, arena index) words. An occupied run keeps every entry in it
+//! reachable: an entry is removed by a tombstone, which becomes vacant only when its successor is vacant.
+//!
+//! A commit holds the commit mutex while it takes its number, writes its commit record and publishes: hence CSN order is
+//! redo order, and `published = n` means that the words of all commits up to `n` are stored. A reader never takes it.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::view::ViewBounds;
+
+/// Identifies a transaction that writes. 0 is no transaction; 48 bits are stored in each entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct TrxId(pub u64);
+
+impl TrxId {
+    /// No transaction.
+    pub const NONE: TrxId = TrxId(0);
+    /// The largest id an entry can hold.
+    pub const MAX: TrxId = TrxId((1 << 48) - 1);
+}
+
+/// A commit's place in the order of commits; the first commit has 2 (1 is "before this engine was opened").
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Csn(pub u64);
+
+impl Csn {
+    /// What committed before the engine was opened, when no better is known.
+    pub const FIRST: Csn = Csn(1);
+}
+
+/// What is known of a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TrxState {
+    /// Running, or prepared.
+    Active,
+    /// Committed at this place in the order.
+    Committed(Csn),
+    /// Rolled back: no entry carries its id any more.
+    RolledBack,
+    /// Ended so long ago that every view that may ask about it sees it.
+    Ended,
+}
+
+/// Ids in a chunk.
+pub const CHUNK_IDS: u64 = 1024;
+const DIRECTORY_SLOTS: usize = 1 << 14;
+const VACANT: u64 = 0;
+const TOMBSTONE: u64 = 1;
+const ACTIVE: u64 = 0;
+const ROLLED_BACK: u64 = u64::MAX;
+/// Bits of a directory word that hold the arena index.
+const INDEX_BITS: u32 = 20;
+const ARENA_STEP: usize = 16;
+
+struct Chunk {
+    /// Chunk number + 1, or 0 while the chunk is free.
+    tag: AtomicU64,
+    words: [AtomicU64; CHUNK_IDS as usize],
+}
+
+impl Chunk {
+    fn new() -> Self {
+        Chunk {
+            tag: AtomicU64::new(0),
+            words: [const { AtomicU64::new(ACTIVE) }; CHUNK_IDS as usize],
+        }
+    }
+}
+
+/// A chunk in use, as the reclaimer sees it.
+struct LiveChunk {
+    number: u64,
+    index: usize,
+    /// Words before this one are known to be ended.
+    ended: usize,
+    /// Newest CSN among the ended words.
+    newest: u64,
+}
+
+struct Allocator {
+    free: Vec<usize>,
+    created: usize,
+    live: Vec<LiveChunk>,
+}
+
+/// The table; see the module's description.
+pub struct CsnTable {
+    /// The next id to hand out; all below have been handed out, and their chunk exists or existed.
+    next_id: AtomicU64,
+    /// Every id below has ended.
+    low: AtomicU64,
+    /// The words of all commits up to this CSN are stored.
+    published: AtomicU64,
+    directory: Box<[AtomicU64]>,
+    arena: Box<[OnceLock<Box<[Chunk]>>]>,
+    alloc: Mutex<Allocator>,
+    commit: Mutex<()>,
+}
+
+/// The right to commit next; dropped without [`CommitTurn::publish`], nothing was committed.
+pub struct CommitTurn<'a> {
+    table: &'a CsnTable,
+    csn: Csn,
+    _guard: MutexGuard<'a, ()>,
+}
+
+impl CommitTurn<'_> {
+    /// The number this commit gets.
+    pub fn csn(&self) -> Csn {
+        self.csn
+    }
+
+    /// Makes the commit of `id` visible to every view from now on.
+    pub fn publish(self, id: TrxId) -> Csn {
+        self.table.end(id, self.csn.0);
+        self.table.published.store(self.csn.0, Ordering::SeqCst);
+        self.csn
+    }
+}
+
+impl CsnTable {
+    /// A table in which every id below `next_id` has ended, except `active`, and the newest commit was `published`.
+    pub fn new(next_id: TrxId, published: Csn, active: &[TrxId]) -> Self {
+        assert!(next_id.0 > 0 && published.0 > 0);
+        let directory = (0..DIRECTORY_SLOTS).map(|_| AtomicU64::new(VACANT)).collect();
+        let arena = (0..(1 << INDEX_BITS) / ARENA_STEP).map(|_| OnceLock::new()).collect();
+        let table = CsnTable {
+            next_id: AtomicU64::new(next_id.0),
+            low: AtomicU64::new(active.iter().map(|id| id.0).min().unwrap_or(next_id.0)),
+            published: AtomicU64::new(published.0),
+            directory,
+            arena,
+            alloc: Mutex::new(Allocator { free: Vec::new(), created: 0, live: Vec::new() }),
+            commit: Mutex::new(()),
+        };
+        let mut numbers: Vec<u64> = active.iter().map(|id| id.0 / CHUNK_IDS).collect();
+        if !next_id.0.is_multiple_of(CHUNK_IDS) {
+            numbers.push(next_id.0 / CHUNK_IDS);
+        }
+        numbers.sort_unstable();
+        numbers.dedup();
+        let mut alloc = table.alloc.lock();
+        for number in numbers {
+            let chunk = table.create_chunk(&mut alloc, number);
+            for at in 0..CHUNK_IDS {
+                let id = number * CHUNK_IDS + at;
+                let is_active = id >= next_id.0 || active.contains(&TrxId(id));
+                let word = if is_active { ACTIVE } else { Csn::FIRST.0 };
+                chunk.words[at as usize].store(word, Ordering::Relaxed);
+            }
+        }
+        drop(alloc);
+        table
+    }
+
+    /// The id the next writer will get.
+    pub fn next_id(&self) -> TrxId {
+        TrxId(self.next_id.load(Ordering::SeqCst))
+    }
+
+    /// Every id below has ended.
+    pub fn low(&self) -> TrxId {
+        TrxId(self.low.load(Ordering::SeqCst))
+    }
+
+    /// The newest commit whose effects a new view sees.
+    pub fn published(&self) -> Csn {
+        Csn(self.published.load(Ordering::SeqCst))
+    }
+
+    /// Hands out an id below `limit`, or none when they are used up. `views` gives the live views' bounds when chunks
+    /// are to be reclaimed (once in [`CHUNK_IDS`] calls); it returns `None` if they cannot be told at the moment.
+    pub fn assign(
+        &self,
+        limit: TrxId,
+        views: impl FnOnce() -> Option<Vec<ViewBounds>>,
+    ) -> Option<TrxId> {
+        let mut alloc = self.alloc.lock();
+        let id = self.next_id.load(Ordering::Relaxed);
+        if id >= limit.0 {
+            return None;
+        }
+        if id.is_multiple_of(CHUNK_IDS) {
+            self.reclaim(&mut alloc, views);
+            self.create_chunk(&mut alloc, id / CHUNK_IDS);
+        }
+        self.next_id.store(id + 1, Ordering::SeqCst);
+        Some(TrxId(id))
+    }
+
+    /// Waits for the right to commit.
+    pub fn commit_turn(&self) -> CommitTurn<'_> {
+        let guard = self.commit.lock();
+        let csn = Csn(self.published.load(Ordering::Relaxed) + 1);
+        CommitTurn { table: self, csn, _guard: guard }
+    }
+
+    /// Records that `id` rolled back; its entries must be restored by now.
+    pub fn rolled_back(&self, id: TrxId) {
+        self.end(id, ROLLED_BACK);
+    }
+
+    /// What became of `id`, which must have been handed out.
+    pub fn state(&self, id: TrxId) -> TrxState {
+        match self.word(id) {
+            None => TrxState::Ended,
+            Some(ACTIVE) => TrxState::Active,
+            Some(ROLLED_BACK) => TrxState::RolledBack,
+            Some(csn) => TrxState::Committed(Csn(csn)),
+        }
+    }
+
+    /// Whether `id` still runs. The answer "no" is final.
+    pub fn is_active(&self, id: TrxId) -> bool {
+        id.0 >= self.low.load(Ordering::Acquire) && self.word(id) == Some(ACTIVE)
+    }
+
+    /// Chunks in use, for tests and statistics.
+    pub fn live_chunks(&self) -> usize {
+        self.alloc.lock().live.len()
+    }
+
+    fn end(&self, id: TrxId, word: u64) {
+        let chunk = self.find(id.0 / CHUNK_IDS).expect("the chunk of an active id is kept");
+        let before = chunk.words[(id.0 % CHUNK_IDS) as usize].swap(word, Ordering::SeqCst);
+        assert_eq!(before, ACTIVE, "transaction {} ended twice", id.0);
+        self.raise_low();
+    }
+
+    /// Moves `low` over ended ids. Whoever ends the id that `low` stands at finds it there: the word is stored before
+    /// `low` is loaded here, `low` is stored before the next word is loaded, and all four are sequentially consistent.
+    fn raise_low(&self) {
+        loop {
+            let low = self.low.load(Ordering::SeqCst);
+            if low >= self.next_id.load(Ordering::SeqCst) {
+                return;
+            }
+            let next = match self.word(TrxId(low)) {
+                Some(ACTIVE) => return,
+                Some(_) => low + 1,
+                // The whole chunk has ended and is gone.
+                None => (low / CHUNK_IDS + 1) * CHUNK_IDS,
+            };
+            let _ = self.low.compare_exchange(low, next, Ordering::SeqCst, Ordering::SeqCst);
+        }
+    }
+
+    /// The word of `id`; none if its chunk is gone.
+    fn word(&self, id: TrxId) -> Option<u64> {
+        let number = id.0 / CHUNK_IDS;
+        let chunk = self.find(number)?;
+        let word = chunk.words[(id.0 % CHUNK_IDS) as usize].load(Ordering::SeqCst);
+        // Pairs with the release fence in `reclaim`: a word that was already wiped comes with a changed tag.
+        fence(Ordering::Acquire);
+        (chunk.tag.load(Ordering::Relaxed) == number + 1).then_some(word)
+    }
+
+    fn chunk(&self, index: usize) -> &Chunk {
+        &self.arena[index / ARENA_STEP].get().expect("an indexed chunk exists")[index % ARENA_STEP]
+    }
+
+    fn find(&self, number: u64) -> Option<&Chunk> {
+        let start = number as usize % DIRECTORY_SLOTS;
+        for step in 0..DIRECTORY_SLOTS {
+            let word = self.directory[(start + step) % DIRECTORY_SLOTS].load(Ordering::Acquire);
+            if word == VACANT {
+                return None;
+            }
+            if word != TOMBSTONE && (word >> INDEX_BITS) - 1 == number {
+                let chunk = self.chunk((word & ((1 << INDEX_BITS) - 1)) as usize);
+                return (chunk.tag.load(Ordering::Acquire) == number + 1).then_some(chunk);
+            }
+        }
+        None
+    }
+
+    fn create_chunk(&self, alloc: &mut Allocator, number: u64) -> &Chunk {
+        let index = alloc.free.pop().unwrap_or_else(|| {
+            let index = alloc.created;
+            assert!(index < 1 << INDEX_BITS, "too many chunks of transaction states");
+            self.arena[index / ARENA_STEP]
+                .get_or_init(|| (0..ARENA_STEP).map(|_| Chunk::new()).collect());
+            alloc.created += 1;
+            index
+        });
+        let chunk = self.chunk(index);
+        debug_assert!(chunk.words.iter().all(|word| word.load(Ordering::Relaxed) == ACTIVE));
+        chunk.tag.store(number + 1, Ordering::Release);
+        let start = number as usize % DIRECTORY_SLOTS;
+        let slot = (0..DIRECTORY_SLOTS)
+            .map(|step| &self.directory[(start + step) % DIRECTORY_SLOTS])
+            .find(|slot| slot.load(Ordering::Relaxed) <= TOMBSTONE)
+            .expect("more chunks of transaction states than the directory has slots");
+        slot.store((number + 1) << INDEX_BITS | index as u64, Ordering::Release);
+        alloc.live.push(LiveChunk { number, index, ended: 0, newest: 0 });
+        chunk
+    }
+
+    fn reclaim(&self, alloc: &mut Allocator, views: impl FnOnce() -> Option<Vec<ViewBounds>>) {
+        // Views that begin later have at least this CSN.
+        let published = self.published.load(Ordering::SeqCst);
+        let Some(views) = views() else { return };
+        let mut at = 0;
+        while at < alloc.live.len() {
+            let live = &mut alloc.live[at];
+            let chunk = self.chunk(live.index);
+            while live.ended < CHUNK_IDS as usize {
+                match chunk.words[live.ended].load(Ordering::SeqCst) {
+                    ACTIVE => break,
+                    ROLLED_BACK => {}
+                    csn => live.newest = live.newest.max(csn),
+                }
+                live.ended += 1;
+            }
+            let first = live.number * CHUNK_IDS;
+            let useless = live.ended == CHUNK_IDS as usize
+                && live.newest <= published
+                && views.iter().all(|view| first >= view.high.0 || live.newest <= view.csn.0);
+            if useless {
+                let live = alloc.live.swap_remove(at);
+                self.free_chunk(&live);
+                alloc.free.push(live.index);
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn free_chunk(&self, live: &LiveChunk) {
+        let start = live.number as usize % DIRECTORY_SLOTS;
+        let mut at = (0..DIRECTORY_SLOTS)
+            .map(|step| (start + step) % DIRECTORY_SLOTS)
+            .find(|&at| self.directory[at].load(Ordering::Relaxed) >> INDEX_BITS == live.number + 1)
+            .expect("a live chunk is in the directory");
+        self.directory[at].store(TOMBSTONE, Ordering::Release);
+        // A tombstone matters only while an entry lies behind it.
+        while self.directory[at].load(Ordering::Relaxed) == TOMBSTONE
+            && self.directory[(at + 1) % DIRECTORY_SLOTS].load(Ordering::Relaxed) == VACANT
+        {
+            self.directory[at].store(VACANT, Ordering::Release);
+            at = (at + DIRECTORY_SLOTS - 1) % DIRECTORY_SLOTS;
+        }
+        let chunk = self.chunk(live.index);
+        chunk.tag.store(0, Ordering::Relaxed);
+        fence(Ordering::Release);
+        for word in &chunk.words {
+            word.store(ACTIVE, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,120 @@
+//! Transactions.
+//!
+//! # Contents
+//! - [`csn`]: transaction id → commit sequence number, lock-free.
+//! - [`view`]: read views and their registry.
+//! - `system`: what all share; `transaction`: one's life; `rollback`; `purge`.
+//!
+//! The operations on entries are in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
+//!
+//! # What the layer above uses
+//! ```text
+//! TrxSystem::create(&Arc<Env>) / TrxSystem::open(&Arc<Env>) -> Result<Arc<TrxSystem>>     (open: after redo recovery)
+//!     .begin(TrxOptions) -> Transaction
+//!     .recovered_xids() -> Vec<Vec<u8>>; .take_prepared(xid) -> Option<Transaction>       (then .commit() or .rollback())
+//!     .purge_step(max_logs) -> Result<usize>; .rollback_step() -> Result<bool>            (explicit background steps)
+//!     .start_background() / .stop_background()
+//!     .exclude_purge() -> PurgeExclusion          hold it while a space is dropped or truncated
+//!     .status() -> TrxStatus                      history length, active transactions, lock waits ...
+//! VersionedTree::create(&mut Mtr, &Arc<Env>, &Arc<Space>, tree_id, index) / ::open(&Arc<Env>, &Arc<Space>, root, tree_id, index)
+//!
+//! Transaction (Send, not Sync):
+//!     .id() -> TrxId (0 before the first write)  .isolation()  .set_isolation(..)  .set_lock_wait_timeout(Duration)  .interrupt_handle()
+//!     .begin_statement() / .end_statement()       READ COMMITTED: the view ends with the statement
+//!     .ensure_view()                              START TRANSACTION WITH CONSISTENT SNAPSHOT
+//!     .savepoint() -> Savepoint; .rollback_to(Savepoint) -> Result<()>       also the statement rollback
+//!     .insert(&VersionedTree, key, value, on_duplicate: LockMode) -> Result<()>   DuplicateKey{index, value}; the duplicate is left locked so
+//!     .update(&VersionedTree, key, value) -> Result<()>     NotFound
+//!     .delete(&VersionedTree, key) -> Result<()>            NotFound
+//!     .get(&VersionedTree, key, LockMode, LockWait, &mut Vec<u8>) -> Result<bool>
+//!     .unlock(&VersionedTree, key)
+//!     .scan(&VersionedTree, &mut ScanPosition, Direction, rows: usize, Access, &mut Batch) -> Result<()>
+//!           consistent read: appends up to `rows` visible entries of one leaf, read under one latch, and moves the position;
+//!           an empty batch with `position.at_end()` means the end, an empty batch without means "ask again"
+//!     .lock_next(&VersionedTree, &mut ScanPosition, Direction, LockMode, LockWait, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<bool>
+//!           locking read: locks the next live entry and gives its newest version; in SERIALIZABLE the gap as well
+//!     .prepare(xid) -> Result<()>  .commit() -> Result<()>  .commit_no_flush() -> Result<Lsn>  .rollback() -> Result<()>  .detach()
+//! ```
+//! In SERIALIZABLE, `get` and `scan` with [`LockMode::None`](crate::lock::LockMode) are turned by the caller into shared locking reads.
+
+pub mod csn;
+mod purge;
+mod rollback;
+mod system;
+mod transaction;
+pub mod view;
+
+pub use crate::versioned::scan::{Batch, Direction, ScanPosition};
+pub use csn::{Csn, TrxId};
+pub use system::{PurgeExclusion, TrxSystem};
+pub use transaction::{Savepoint, Transaction};
+pub use view::ReadView;
+
+/// Isolation levels. READ UNCOMMITTED is served as READ COMMITTED.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Isolation {
+    /// Each statement sees what was committed when it began.
+    ReadCommitted,
+    /// Every consistent read sees what was committed when the first one began.
+    #[default]
+    RepeatableRead,
+    /// As if transactions ran one after another: reads lock what they read, gaps included.
+    Serializable,
+}
+
+/// How a transaction begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TrxOptions {
+    /// Isolation level.
+    pub isolation: Isolation,
+    /// Writes are refused.
+    pub read_only: bool,
+}
+
+/// Figures of the transaction system.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TrxStatus {
+    /// Committed transactions that purge has still to look at.
+    pub history_len: u64,
+    /// Transactions that have written and not ended, prepared ones included.
+    pub active_writers: u64,
+    /// Open read views.
+    pub read_views: u64,
+    /// The next transaction id.
+    pub next_trx_id: u64,
+    /// The newest commit sequence number.
+    pub newest_csn: u64,
+    /// Commits since the start.
+    pub commits: u64,
+    /// Rollbacks since the start.
+    pub rollbacks: u64,
+    /// Logs purged since the start.
+    pub purged_logs: u64,
+    /// Entries removed by purge since the start.
+    pub purged_entries: u64,
+    /// Lock waits begun since the start.
+    pub lock_waits: u64,
+    /// Lock waits that timed out.
+    pub lock_timeouts: u64,
+    /// Deadlocks resolved.
+    pub deadlocks: u64,
+    /// Time spent in lock waits, in microseconds.
+    pub lock_wait_micros: u64,
+    /// Lock waits at the moment.
+    pub lock_waits_current: u64,
+    /// Keys with explicit locks.
+    pub key_locks: u64,
+    /// Locked ranges.
+    pub range_locks: u64,
+    /// Undo streams that exist: the most writers there were at once.
+    pub undo_streams: u64,
+    /// Rollbacks left to the background.
+    pub rollbacks_pending: u64,
+    /// Prepared transactions without a session.
+    pub prepared: u64,
+    /// Chunks of the table of transaction states in memory.
+    pub trx_state_chunks: u64,
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,303 @@
+//! Purge: removes what no read view can see any more.
+//!
+//! A committed log may be purged once every live view sees its commit: then nobody walks through its records to an
+//! older version. Its UPDATE records give back the overflow chains of the versions they replaced; its DELETE records remove
+//! the entries they delete-marked, if these still are the newest versions. Then the log's pages are free.
+//!
+//! # When the entry has been overwritten
+//! by a transaction that is still active, the delete-mark is needed only if that one rolls back; and then nobody would
+//! come back to purge it. So purge marks the overwriter's undo record ([`MARK_PRIOR_PURGED`]): its rollback
+//! removes the entry instead of restoring the delete-mark.
+//!
+//! # Crashes
+//! Purging a log twice does no harm: an entry is removed only if it leads to the very record, and a chain is freed
+//! only while the record names it.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, RwLockReadGuard};
+
+use super::system::TrxSystem;
+use crate::btree::{LeafMut, Tree};
+use crate::error::Result;
+use crate::mtr::Mtr;
+use crate::undo::RollPointer;
+use crate::undo::log::set_marks;
+use crate::undo::record::{Body, MARK_PRIOR_PURGED, MARK_REMOVED, Place, Prior, Record};
+use crate::undo::stream::HeadLog;
+use crate::versioned::entry::{DELETED, Entry};
+
+/// Records looked at before purge lets DROP TABLE in.
+const RECORDS_A_TURN: usize = 64;
+/// Logs in one go of the thread.
+const LOGS_A_GO: usize = 128;
+/// How long the thread sleeps when there is nothing to do.
+const IDLE: Duration = Duration::from_millis(200);
+/// The longest delay of one writer when no limit is set.
+const DELAY_MAX: Duration = Duration::from_secs(1);
+
+/// The background thread.
+#[derive(Default)]
+pub(super) struct PurgeThread {
+    handle: Mutex<Option<JoinHandle<()>>>,
+    stop: Mutex<bool>,
+    wake: Condvar,
+    asleep: AtomicBool,
+}
+
+/// Access to trees, let go now and then.
+struct Turn<'a> {
+    system: &'a TrxSystem,
+    tables: Option<RwLockReadGuard<'a, ()>>,
+    trees: HashMap<u32, Option<Tree>>,
+    records: usize,
+}
+
+impl<'a> Turn<'a> {
+    fn new(system: &'a TrxSystem) -> Self {
+        Turn { system, tables: None, trees: HashMap::new(), records: 0 }
+    }
+
+    fn tree(&mut self, place: &Place<'_>) -> Result<Option<Tree>> {
+        self.records += 1;
+        if self.records.is_multiple_of(RECORDS_A_TURN) {
+            // What was opened may be dropped now.
+            self.trees.clear();
+            self.tables = None;
+        }
+        if self.tables.is_none() {
+            self.tables = Some(self.system.enter_tables());
+        }
+        if let Some(tree) = self.trees.get(&place.tree) {
+            return Ok(tree.clone());
+        }
+        let tree = self.system.tree_at(place)?;
+        self.trees.insert(place.tree, tree.clone());
+        Ok(tree)
+    }
+}
+
+impl TrxSystem {
+    /// Purges up to `max_logs` logs; returns how many. Zero: nothing can be purged at the moment. An error: nothing could be.
+    pub fn purge_step(&self, max_logs: usize) -> Result<usize> {
+        let _one = self.purging.lock();
+        let mut turn = Turn::new(self);
+        let (mut done, mut stuck, mut trouble) = (0, Vec::new(), None);
+        while done < max_logs {
+            let Some(horizon) = self.views.horizon(&self.csn) else { break };
+            let Some(log) = self.undo.oldest_committed(horizon.0, &stuck)? else { break };
+            let purged = self.undo.for_each_record(&log, |page, record| {
+                self.purge_record(&log, page, &record, &mut turn)
+            });
+            match purged.and_then(|()| self.undo.purged(&log)) {
+                Ok(()) => {
+                    self.counters.purged_logs.fetch_add(1, Ordering::Relaxed);
+                    done += 1;
+                }
+                // An unreadable table must not keep purge from all others.
+                Err(error) => {
+                    stuck.push(log.stream);
+                    trouble = Some(error);
+                }
+            }
+        }
+        match trouble {
+            Some(error) if done == 0 => Err(error),
+            _ => Ok(done),
+        }
+    }
+
+    fn purge_record(
+        &self,
+        log: &HeadLog,
+        page: u32,
+        record: &Record<'_>,
+        turn: &mut Turn<'_>,
+    ) -> Result<()> {
+        let at = RollPointer { page, offset: record.start as u16 };
+        match &record.body {
+            Body::Update(place, _) if record.chain != 0 => {
+                if let Some(tree) = turn.tree(place)? {
+                    self.free_recorded_chain(at, log.stream, &tree, record.chain)?;
+                }
+            }
+            Body::Delete(place, _) => {
+                if let Some(tree) = turn.tree(place)? {
+                    let gone = record.marks & MARK_REMOVED != 0
+                        || self.purge_entry(log, at, record, &tree, place.key)?;
+                    if gone && record.chain != 0 {
+                        self.free_recorded_chain(at, log.stream, &tree, record.chain)?;
+                    }
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Removes the entry that the record at `at` delete-marked, if that is its newest version. True if it did.
+    fn purge_entry(
+        &self,
+        log: &HeadLog,
+        at: RollPointer,
+        record: &Record<'_>,
+        tree: &Tree,
+        key: &[u8],
+    ) -> Result<bool> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let leaf = tree.leaf_exclusive(key)?;
+        let Ok(slot) = leaf.find(key) else { return Ok(false) };
+        let entry = Entry::decode(leaf.payload_at(slot))
+            .ok_or_else(|| crate::versioned::corrupt_entry(leaf.page_id(), slot))?;
+        let id = log.record.trx_id;
+        if entry.trx_id != id {
+            if self.csn.is_active(entry.trx_id) {
+                self.mark_overwriter(mtr, &leaf, &entry, log, at)?;
+            }
+            return Ok(false);
+        }
+        if entry.roll != at || !entry.is_deleted() {
+            return Ok(false);
+        }
+        if record.chain != 0 {
+            let page = self.undo.exclusive(&mut mtr, at.page, log.stream)?;
+            set_marks(&mut mtr, page, at, record.marks | MARK_REMOVED);
+        }
+        let leaf = leaf.remove(&mut mtr, slot);
+        let underfull = leaf.is_underfull(&mtr);
+        mtr.commit();
+        self.counters.purged_entries.fetch_add(1, Ordering::Relaxed);
+        if underfull {
+            tree.try_merge(key)?;
+        }
+        Ok(true)
+    }
+
+    /// Finds the record of an active transaction that overwrote the delete-mark made at `at`, and marks it. The leaf's latch
+    /// keeps that transaction from rolling the change back meanwhile.
+    fn mark_overwriter<'a>(
+        &'a self,
+        mut mtr: Mtr<'a>,
+        _latched: &LeafMut<'_>,
+        entry: &Entry<'_>,
+        log: &HeadLog,
+        at: RollPointer,
+    ) -> Result<()> {
+        let mut roll = entry.roll;
+        while !roll.is_none() {
+            let (prior_id, prior_roll, deleted, marks) = self.undo.read(roll, |record| {
+                let (Body::Update(_, prior) | Body::Delete(_, prior)) = record.body else {
+                    return Err(self
+                        .undo
+                        .corrupt(roll.page, "a roll pointer that leads to no version"));
+                };
+                let Prior { flags, trx_id, roll, .. } = prior;
+                Ok((trx_id, roll, flags & DELETED != 0, record.marks))
+            })?;
+            if prior_id == log.record.trx_id && prior_roll == at && deleted {
+                let page = mtr.exclusive(self.undo.space(), roll.page)?;
+                set_marks(&mut mtr, page, roll, marks | MARK_PRIOR_PURGED);
+                mtr.commit();
+                return Ok(());
+            }
+            if prior_id != entry.trx_id {
+                break;
+            }
+            roll = prior_roll;
+        }
+        Ok(())
+    }
+
+    /// Slows a transaction's first write down while the history is longer than `max_purge_lag`: 5 ms at the limit, and
+    /// 10 ms more for each time that the history exceeds it, as InnoDB does.
+    pub(super) fn delay_for_purge(&self) {
+        let lag = self.settings.max_purge_lag.load(Ordering::Relaxed);
+        if lag == 0 {
+            return;
+        }
+        let ratio = self.undo.history_len() as f64 / lag as f64;
+        if ratio > 1.0 {
+            let limit = self.settings.max_purge_lag_delay_us.load(Ordering::Relaxed);
+            let limit = if limit == 0 { DELAY_MAX } else { Duration::from_micros(limit) };
+            let delay = Duration::from_micros(((ratio - 0.5) * 10_000.0).min(1e7) as u64);
+            std::thread::sleep(delay.min(limit));
+        }
+    }
+
+    /// Tells the background thread that there is work.
+    pub(super) fn wake_purge(&self) {
+        // Not for every commit: a sleeping thread looks by itself soon.
+        if self.undo.history_len() > LOGS_A_GO as u64
+            && self.purge_thread.asleep.swap(false, Ordering::Relaxed)
+        {
+            self.purge_thread.wake.notify_one();
+        }
+    }
+
+    /// Starts the thread that finishes left rollbacks and purges.
+    pub fn start_background(self: &Arc<Self>) {
+        *self.purge_thread.stop.lock() = false;
+        let system = Arc::downgrade(self);
+        let thread = std::thread::Builder::new().name("tidepool-purge".into());
+        match thread.spawn(move || run(&system)) {
+            Ok(handle) => *self.purge_thread.handle.lock() = Some(handle),
+            Err(error) => tracing::error!(%error, "the purge thread cannot be started"),
+        }
+    }
+
+    /// Stops it, and waits until it has stopped.
+    pub fn stop_background(&self) {
+        *self.purge_thread.stop.lock() = true;
+        self.purge_thread.wake.notify_all();
+        if let Some(handle) = self.purge_thread.handle.lock().take()
+            && handle.thread().id() != std::thread::current().id()
+        {
+            let _ = handle.join();
+        }
+    }
+
+    /// One go of the background thread; whether there is more to do.
+    fn background_go(&self) -> bool {
+        let mut busy = false;
+        if !self.doomed.lock().is_empty() {
+            match self.rollback_step() {
+                Ok(done) => busy |= done,
+                Err(error) => self.background_error("rollback", &error),
+            }
+        }
+        match self.purge_step(LOGS_A_GO) {
+            Ok(done) => busy |= done > 0,
+            Err(error) => self.background_error("purge", &error),
+        }
+        busy
+    }
+
+    fn background_error(&self, what: &str, error: &crate::error::Error) {
+        // Once a while: the same error comes again at each attempt.
+        if self.counters.purge_errors.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
+            tracing::warn!(%error, "{what} in the background failed and will be tried again");
+        }
+    }
+}
+
+fn run(system: &Weak<TrxSystem>) {
+    loop {
+        let Some(system) = system.upgrade() else { return };
+        if *system.purge_thread.stop.lock() {
+            return;
+        }
+        if system.env.check_writable().is_ok() && system.background_go() {
+            continue;
+        }
+        let mut stop = system.purge_thread.stop.lock();
+        if !*stop {
+            system.purge_thread.asleep.store(true, Ordering::Relaxed);
+            system.purge_thread.wake.wait_until(&mut stop, Instant::now() + IDLE);
+            system.purge_thread.asleep.store(false, Ordering::Relaxed);
+        }
+    }
+}

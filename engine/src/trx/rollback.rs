@@ -1,0 +1,398 @@
+//! Rollback: undo records applied backward.
+//!
+//! Each step is one mini-transaction that restores one entry *and* cuts its record off the log, so a crash at any
+//! point leaves a log from which the rollback goes on. Overflow chains take several: the chain's own steps keep it complete from its
+//! head, and the record that names the head is cut together with the freeing of the head.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::csn::TrxId;
+use super::system::{Orphan, TrxSystem};
+use super::transaction::Transaction;
+use crate::btree::Tree;
+use crate::error::{Error, Result};
+use crate::mtr::Mtr;
+use crate::overflow;
+use crate::space::Allocation;
+use crate::undo::RollPointer;
+use crate::undo::log::{UndoLog, UndoPosition, set_chain, set_marks};
+use crate::undo::record::{Body, MARK_PRIOR_PURGED, MARK_REMOVED, Place, PriorValue, Record};
+use crate::versioned::entry::Entry;
+
+/// A record, copied out of its page.
+enum Step {
+    Insert(OwnedPlace),
+    Restore {
+        place: OwnedPlace,
+        marks: u8,
+        chain: u32,
+        prior: OwnedPrior,
+    },
+    Chain {
+        space: u32,
+        tree: u32,
+        head: u32,
+    },
+    /// Nothing outside of the log.
+    Nothing,
+}
+
+struct OwnedPlace {
+    tree: u32,
+    space: u32,
+    root: u32,
+    key: Vec<u8>,
+}
+
+impl OwnedPlace {
+    fn new(place: &Place<'_>) -> Self {
+        let Place { tree, space, root, key } = *place;
+        OwnedPlace { tree, space, root, key: key.to_vec() }
+    }
+
+    fn as_place(&self) -> Place<'_> {
+        Place { tree: self.tree, space: self.space, root: self.root, key: &self.key }
+    }
+}
+
+struct OwnedPrior {
+    flags: u8,
+    trx_id: TrxId,
+    roll: RollPointer,
+    value: OwnedValue,
+}
+
+enum OwnedValue {
+    Same,
+    Whole(Vec<u8>),
+    Middle(usize, usize, Vec<u8>),
+}
+
+impl OwnedValue {
+    fn restore(&self, value: &mut Vec<u8>) -> Option<()> {
+        match self {
+            OwnedValue::Same => PriorValue::Same.restore(value),
+            OwnedValue::Whole(bytes) => PriorValue::Whole(bytes).restore(value),
+            OwnedValue::Middle(front, back, middle) => {
+                PriorValue::Middle { front: *front, back: *back, middle }.restore(value)
+            }
+        }
+    }
+}
+
+fn step_of(record: &Record<'_>) -> Option<Step> {
+    Some(match &record.body {
+        Body::Log(_) => return None,
+        Body::Insert(place) => Step::Insert(OwnedPlace::new(place)),
+        Body::Update(place, prior) | Body::Delete(place, prior) => Step::Restore {
+            place: OwnedPlace::new(place),
+            marks: record.marks,
+            chain: record.chain,
+            prior: OwnedPrior {
+                flags: prior.flags,
+                trx_id: prior.trx_id,
+                roll: prior.roll,
+                value: match prior.value {
+                    PriorValue::Same => OwnedValue::Same,
+                    PriorValue::Whole(bytes) => OwnedValue::Whole(bytes.to_vec()),
+                    PriorValue::Middle { front, back, middle } => {
+                        OwnedValue::Middle(front, back, middle.to_vec())
+                    }
+                },
+            },
+        },
+        Body::Chain { space, tree } => {
+            Step::Chain { space: *space, tree: *tree, head: record.chain }
+        }
+        Body::Xid(_) => Step::Nothing,
+    })
+}
+
+/// Steps of a background rollback before it lets DROP TABLE in.
+const STEPS_A_TURN: usize = 64;
+
+/// Trees used by one rollback.
+type Trees = HashMap<u32, Option<Tree>>;
+
+impl TrxSystem {
+    /// Rolls back to `to`.
+    pub(super) fn roll_back_to(&self, log: &mut UndoLog, to: UndoPosition) -> Result<()> {
+        let mut trees = Trees::new();
+        while self.roll_back_step(log, to, &mut trees)? {}
+        Ok(())
+    }
+
+    /// Rolls everything back and ends the log; the locks are still to be released.
+    pub(super) fn roll_back(&self, log: &mut UndoLog) -> Result<()> {
+        log.begin_rollback(&self.undo)?;
+        self.roll_back_to(log, UndoPosition::START)?;
+        log.finish_rollback(&self.undo)?;
+        self.csn.rolled_back(log.trx_id());
+        Ok(())
+    }
+
+    /// Undoes the newest record behind `to`; false if there is none.
+    fn roll_back_step(
+        &self,
+        log: &mut UndoLog,
+        to: UndoPosition,
+        trees: &mut Trees,
+    ) -> Result<bool> {
+        log.trim(&self.undo, to)?;
+        if log.is_at(to) {
+            return Ok(false);
+        }
+        let (at, step) = log.newest(&self.undo, |at, record| (at, step_of(&record)))?;
+        let step = step.ok_or_else(|| {
+            self.undo.corrupt(at.page, "an undo log is shorter than its transaction")
+        })?;
+        match &step {
+            Step::Nothing => self.cut(log, at)?,
+            Step::Chain { space, tree, head } => self.undo_chain(log, at, *space, *tree, *head)?,
+            Step::Insert(place) => match self.tree_of(trees, place)? {
+                Some(tree) => self.undo_insert(log, at, &tree, &place.key)?,
+                None => self.cut(log, at)?,
+            },
+            Step::Restore { place, marks, chain, prior } => match self.tree_of(trees, place)? {
+                None => self.cut(log, at)?,
+                Some(tree) if marks & MARK_PRIOR_PURGED == 0 => {
+                    self.undo_change(log, at, &tree, &place.key, prior)?;
+                }
+                Some(tree) => {
+                    if marks & MARK_REMOVED == 0 {
+                        self.remove_for_good(log, at, &tree, &place.key, *marks, *chain)?;
+                    }
+                    if *chain == 0 {
+                        if marks & MARK_REMOVED != 0 {
+                            self.cut(log, at)?;
+                        }
+                    } else {
+                        self.undo_chain(log, at, place.space, place.tree, *chain)?;
+                    }
+                }
+            },
+        }
+        Ok(true)
+    }
+
+    fn tree_of(&self, trees: &mut Trees, place: &OwnedPlace) -> Result<Option<Tree>> {
+        if let Some(tree) = trees.get(&place.tree) {
+            return Ok(tree.clone());
+        }
+        let tree = self.tree_at(&place.as_place())?;
+        trees.insert(place.tree, tree.clone());
+        Ok(tree)
+    }
+
+    fn cut(&self, log: &mut UndoLog, at: RollPointer) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let page = log.latch_tail(&self.undo, &mut mtr)?;
+        log.cut(&mut mtr, page, at);
+        mtr.commit();
+        Ok(())
+    }
+
+    fn undo_chain(
+        &self,
+        log: &mut UndoLog,
+        at: RollPointer,
+        space: u32,
+        tree: u32,
+        head: u32,
+    ) -> Result<()> {
+        let name = crate::env::space_file_name(space);
+        if head == 0
+            || self.env.pool().space(space).is_none() && !self.env.storage().exists(&name)?
+        {
+            return self.cut(log, at);
+        }
+        let space = self.env.space(space)?;
+        overflow::free_tail(&self.env, &space, tree, head)?;
+        let mut mtr = Mtr::begin(&self.env)?;
+        let page = log.latch_tail(&self.undo, &mut mtr)?;
+        let mut allocation = Allocation::holding(&mut mtr, &space, &[head])?;
+        log.cut(&mut mtr, page, at);
+        overflow::free_head(&mut mtr, &mut allocation, head);
+        mtr.commit();
+        Ok(())
+    }
+
+    fn undo_insert(
+        &self,
+        log: &mut UndoLog,
+        at: RollPointer,
+        tree: &Tree,
+        key: &[u8],
+    ) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let leaf = tree.leaf_exclusive(key)?;
+        let slot = self.own_entry(&leaf, key, log.trx_id())?;
+        let page = log.latch_tail(&self.undo, &mut mtr)?;
+        let leaf = leaf.remove(&mut mtr, slot);
+        log.cut(&mut mtr, page, at);
+        let underfull = leaf.is_underfull(&mtr);
+        mtr.commit();
+        if underfull {
+            tree.try_merge(key)?;
+        }
+        Ok(())
+    }
+
+    fn undo_change(
+        &self,
+        log: &mut UndoLog,
+        at: RollPointer,
+        tree: &Tree,
+        key: &[u8],
+        prior: &OwnedPrior,
+    ) -> Result<()> {
+        let (mut value, mut payload) = (Vec::new(), Vec::new());
+        loop {
+            let mut mtr = Mtr::begin(&self.env)?;
+            let leaf = tree.leaf_exclusive(key)?;
+            let slot = self.own_entry(&leaf, key, log.trx_id())?;
+            let entry = Entry::decode(leaf.payload_at(slot)).expect("checked");
+            if entry.roll != at {
+                return Err(self
+                    .undo
+                    .corrupt(at.page, "an entry does not lead to its newest undo record"));
+            }
+            value.clear();
+            value.extend_from_slice(entry.value);
+            prior.value.restore(&mut value).ok_or_else(|| {
+                self.undo.corrupt(at.page, "an undo record does not fit the entry it is about")
+            })?;
+            payload.clear();
+            let (flags, trx_id, roll) = (prior.flags, prior.trx_id, prior.roll);
+            Entry { flags, trx_id, roll, value: &value }.encode(&mut payload);
+            if !leaf.fits_replaced(slot, payload.len()) {
+                drop((leaf, mtr));
+                tree.make_room(key, payload.len())?;
+                continue;
+            }
+            let page = log.latch_tail(&self.undo, &mut mtr)?;
+            leaf.replace(&mut mtr, slot, &payload);
+            log.cut(&mut mtr, page, at);
+            mtr.commit();
+            return Ok(());
+        }
+    }
+
+    /// Undoes a change whose prior version, a delete-marked one, purge has passed: removes the entry. If the prior version had
+    /// a chain, the record stays until that is freed.
+    fn remove_for_good(
+        &self,
+        log: &mut UndoLog,
+        at: RollPointer,
+        tree: &Tree,
+        key: &[u8],
+        marks: u8,
+        chain: u32,
+    ) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let leaf = tree.leaf_exclusive(key)?;
+        let slot = self.own_entry(&leaf, key, log.trx_id())?;
+        let page = log.latch_tail(&self.undo, &mut mtr)?;
+        let leaf = leaf.remove(&mut mtr, slot);
+        if chain == 0 {
+            log.cut(&mut mtr, page, at);
+        } else {
+            set_marks(&mut mtr, page, at, marks | MARK_REMOVED);
+        }
+        let underfull = leaf.is_underfull(&mtr);
+        mtr.commit();
+        if underfull {
+            tree.try_merge(key)?;
+        }
+        Ok(())
+    }
+
+    /// The slot of an entry that `id` must have written.
+    fn own_entry(&self, leaf: &crate::btree::LeafMut<'_>, key: &[u8], id: TrxId) -> Result<usize> {
+        let slot = leaf.find(key).ok().filter(|&slot| {
+            Entry::decode(leaf.payload_at(slot)).is_some_and(|entry| entry.trx_id == id)
+        });
+        slot.ok_or_else(|| {
+            let page = leaf.page_id();
+            Error::corrupt(
+                crate::env::space_file_name(page.space),
+                page.no,
+                format!("an entry that transaction {} wrote is missing", id.0),
+            )
+        })
+    }
+
+    /// Leaves a rollback to the background.
+    pub(super) fn doom(&self, orphan: Orphan) {
+        self.doomed.lock().push(orphan);
+    }
+
+    /// As [`Self::roll_back`], letting DROP TABLE in now and then.
+    fn roll_back_in_turns(&self, log: &mut UndoLog) -> Result<()> {
+        log.begin_rollback(&self.undo)?;
+        loop {
+            let _tables = self.enter_tables();
+            let mut trees = Trees::new();
+            for _ in 0..STEPS_A_TURN {
+                if !self.roll_back_step(log, UndoPosition::START, &mut trees)? {
+                    return self.roll_back(log);
+                }
+            }
+        }
+    }
+
+    /// Finishes one rollback that recovery, or a failure, has left. False if there is none. After an error, it can be tried again.
+    pub fn rollback_step(&self) -> Result<bool> {
+        let Some(mut orphan) = self.doomed.lock().pop() else { return Ok(false) };
+        match self.roll_back_in_turns(&mut orphan.log) {
+            Ok(()) => {
+                self.leave(&orphan.owner);
+                self.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
+                Ok(true)
+            }
+            Err(error) => {
+                self.doomed.lock().insert(0, orphan);
+                Err(error)
+            }
+        }
+    }
+
+    /// Frees the chain that the record at `at` names, of a committed log; the record forgets it.
+    pub(super) fn free_recorded_chain(
+        &self,
+        at: RollPointer,
+        stream: u32,
+        tree: &Tree,
+        head: u32,
+    ) -> Result<()> {
+        overflow::free_tail(&self.env, tree.space(), tree.id(), head)?;
+        let mut mtr = Mtr::begin(&self.env)?;
+        let page = self.undo.exclusive(&mut mtr, at.page, stream)?;
+        let mut allocation = Allocation::holding(&mut mtr, tree.space(), &[head])?;
+        set_chain(&mut mtr, page, at, 0);
+        overflow::free_head(&mut mtr, &mut allocation, head);
+        mtr.commit();
+        Ok(())
+    }
+
+    /// XIDs of prepared transactions without a session.
+    pub fn recovered_xids(&self) -> Vec<Vec<u8>> {
+        self.prepared.lock().keys().cloned().collect()
+    }
+
+    /// Takes over a prepared transaction that has no session.
+    pub fn take_prepared(self: &Arc<Self>, xid: &[u8]) -> Option<Transaction> {
+        let orphan = self.prepared.lock().remove(xid)?;
+        Some(Transaction::adopt(Arc::clone(self), xid.to_vec(), orphan))
+    }
+
+    /// The XID in a prepared log: its newest record.
+    pub(super) fn xid_of(&self, orphan: &Orphan) -> Result<Vec<u8>> {
+        orphan.log.newest_shared(&self.undo, |at, record| match record.body {
+            Body::Xid(xid) => Ok(xid.to_vec()),
+            _ => Err(self.undo.corrupt(at.page, "a prepared transaction without an XID")),
+        })?
+    }
+}

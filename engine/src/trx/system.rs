@@ -1,0 +1,309 @@
+//! What all transactions share.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use tidepool_pool::page::{page_type, tree_id};
+use tidepool_pool::{Access, Lsn, PageType};
+
+use super::csn::{Csn, CsnTable, TrxId};
+use super::purge::PurgeThread;
+use super::transaction::Transaction;
+use super::view::Views;
+use super::{TrxOptions, TrxStatus};
+use crate::btree::Tree;
+use crate::env::{Env, UNDO_SPACE, space_file_name};
+use crate::error::{Error, Result};
+use crate::lock::{Interrupt, Locks, Owner};
+use crate::mtr::Mtr;
+use crate::space;
+use crate::undo::LogState;
+use crate::undo::log::UndoLog;
+use crate::undo::record::Place;
+use crate::undo::stream::{Found, Undo};
+
+/// Ids reserved at a time; a restart skips at most this many.
+const ID_BATCH: u64 = 1 << 14;
+/// Shards of the map of active transactions.
+const ACTIVE_SHARDS: usize = 16;
+
+/// A transaction that no session runs: found by recovery, detached, or left by a rollback that could not finish.
+pub(super) struct Orphan {
+    pub log: UndoLog,
+    pub owner: Arc<Owner>,
+}
+
+/// Switches that may change while transactions run.
+pub(crate) struct Settings {
+    pub flush_log_at_trx_commit: AtomicU8,
+    pub lock_wait_timeout_ms: AtomicU64,
+    pub snapshot_isolation: AtomicBool,
+    pub max_purge_lag: AtomicU64,
+    /// 0 = no limit.
+    pub max_purge_lag_delay_us: AtomicU64,
+}
+
+/// Owners of active transaction ids.
+type Active = HashMap<u64, Arc<Owner>>;
+
+/// The transaction system of an engine.
+pub struct TrxSystem {
+    pub(crate) env: Arc<Env>,
+    pub(crate) undo: Undo,
+    pub(crate) csn: CsnTable,
+    pub(crate) views: Views,
+    pub(crate) locks: Locks,
+    pub(crate) settings: Settings,
+    /// Every id handed out is below; what the directory says.
+    id_limit: Mutex<u64>,
+    next_owner: AtomicU64,
+    active: Box<[Mutex<Active>]>,
+    /// To be rolled back.
+    pub(super) doomed: Mutex<Vec<Orphan>>,
+    /// Prepared, by XID, without a session.
+    pub(super) prepared: Mutex<BTreeMap<Vec<u8>, Orphan>>,
+    /// Shared while a step of purge or of a background rollback touches tables.
+    pub(super) tables: RwLock<()>,
+    /// One purge at a time.
+    pub(super) purging: Mutex<()>,
+    pub(super) purge_thread: PurgeThread,
+    pub(super) counters: Counters,
+}
+
+#[derive(Default)]
+pub(super) struct Counters {
+    pub commits: AtomicU64,
+    pub rollbacks: AtomicU64,
+    pub purged_logs: AtomicU64,
+    pub purged_entries: AtomicU64,
+    pub purge_errors: AtomicU64,
+}
+
+/// Keeps purge and background rollbacks out of the tables: see [`TrxSystem::exclude_purge`].
+pub struct PurgeExclusion<'a>(
+    #[expect(dead_code, reason = "held for its drop")] RwLockWriteGuard<'a, ()>,
+);
+
+impl TrxSystem {
+    /// Opens the transaction system of a recovered environment; makes the undo space if there is none yet.
+    pub fn open(env: &Arc<Env>) -> Result<Arc<TrxSystem>> {
+        let space = env.space(UNDO_SPACE)?;
+        let missing = space.file().is_empty()? || {
+            let page = env.pool().shared(&space, 0, Access::Normal)?;
+            page_type(&page) == PageType::FREE
+        };
+        if missing {
+            // One mini-transaction: a crash leaves all of it or nothing.
+            let mut mtr = Mtr::begin(env)?;
+            space::create(&mut mtr, env, &space)?;
+            Undo::create(&mut mtr, &space)?;
+            mtr.commit();
+        }
+        space::header(env, &space)?.check(
+            space.file().name(),
+            env.page_size(),
+            UNDO_SPACE,
+            &env.instance(),
+        )?;
+        let (undo, found) = Undo::open(env, &space)?;
+        Self::start(env, undo, found)
+    }
+
+    fn start(env: &Arc<Env>, undo: Undo, found: Found) -> Result<Arc<TrxSystem>> {
+        let active: Vec<TrxId> = found.open.iter().map(|log| log.record.trx_id).collect();
+        let newest = Csn(found.newest_csn.max(Csn::FIRST.0));
+        let system = Arc::new(TrxSystem {
+            env: Arc::clone(env),
+            undo,
+            csn: CsnTable::new(TrxId(found.trx_id_limit), newest, &active),
+            views: Views::default(),
+            locks: Locks::default(),
+            settings: Settings {
+                flush_log_at_trx_commit: AtomicU8::new(1),
+                lock_wait_timeout_ms: AtomicU64::new(50_000),
+                snapshot_isolation: AtomicBool::new(true),
+                max_purge_lag: AtomicU64::new(0),
+                max_purge_lag_delay_us: AtomicU64::new(0),
+            },
+            id_limit: Mutex::new(found.trx_id_limit),
+            next_owner: AtomicU64::new(1),
+            active: (0..ACTIVE_SHARDS).map(|_| Mutex::default()).collect(),
+            doomed: Mutex::default(),
+            prepared: Mutex::default(),
+            tables: RwLock::new(()),
+            purging: Mutex::new(()),
+            purge_thread: PurgeThread::default(),
+            counters: Counters::default(),
+        });
+        for log in &found.open {
+            let orphan = Orphan {
+                log: UndoLog::recovered(log),
+                owner: system.new_owner(Arc::new(Interrupt::default())),
+            };
+            system.enter(&orphan.owner, log.record.trx_id);
+            if log.record.state == LogState::Prepared {
+                let xid = system.xid_of(&orphan)?;
+                system.prepared.lock().insert(xid, orphan);
+            } else {
+                system.doomed.lock().push(orphan);
+            }
+        }
+        Ok(system)
+    }
+
+    /// The environment.
+    pub fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+
+    /// Begins a transaction.
+    pub fn begin(self: &Arc<Self>, options: TrxOptions) -> Transaction {
+        Transaction::new(Arc::clone(self), options)
+    }
+
+    /// Keeps purge and background rollbacks out of the tables while it lives: hold it while a table's space is dropped or a tree is freed.
+    /// Undo that refers to what is gone is skipped later.
+    pub fn exclude_purge(&self) -> PurgeExclusion<'_> {
+        PurgeExclusion(self.tables.write())
+    }
+
+    pub(super) fn enter_tables(&self) -> RwLockReadGuard<'_, ()> {
+        self.tables.read()
+    }
+
+    /// What a commit waits for: 0, 1, 2 with InnoDB's meaning.
+    pub fn set_flush_log_at_trx_commit(&self, value: u8) {
+        self.settings.flush_log_at_trx_commit.store(value, Ordering::Relaxed);
+    }
+
+    /// How long transactions begun from now on wait for a lock.
+    pub fn set_lock_wait_timeout(&self, timeout: Duration) {
+        let ms = u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX);
+        self.settings.lock_wait_timeout_ms.store(ms, Ordering::Relaxed);
+    }
+
+    pub(crate) fn lock_wait_timeout(&self) -> Duration {
+        Duration::from_millis(self.settings.lock_wait_timeout_ms.load(Ordering::Relaxed))
+    }
+
+    /// Whether deadlocks are looked for; if not, the timeout ends them.
+    pub fn set_deadlock_detect(&self, detect: bool) {
+        self.locks.set_deadlock_detect(detect);
+    }
+
+    /// Whether overwriting what the snapshot does not see is an error at REPEATABLE READ.
+    pub fn set_snapshot_isolation(&self, on: bool) {
+        self.settings.snapshot_isolation.store(on, Ordering::Relaxed);
+    }
+
+    /// History length above which writers are delayed; 0 = never.
+    pub fn set_max_purge_lag(&self, logs: u64) {
+        self.settings.max_purge_lag.store(logs, Ordering::Relaxed);
+    }
+
+    /// The longest such delay; zero = no limit.
+    pub fn set_max_purge_lag_delay(&self, delay: Duration) {
+        let us = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
+        self.settings.max_purge_lag_delay_us.store(us, Ordering::Relaxed);
+    }
+
+    /// What happens at the moment.
+    pub fn status(&self) -> TrxStatus {
+        let locks = &self.locks.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        TrxStatus {
+            history_len: self.undo.history_len(),
+            active_writers: self.active.iter().map(|shard| shard.lock().len() as u64).sum(),
+            read_views: self.views.count() as u64,
+            next_trx_id: self.csn.next_id().0,
+            newest_csn: self.csn.published().0,
+            commits: get(&self.counters.commits),
+            rollbacks: get(&self.counters.rollbacks),
+            purged_logs: get(&self.counters.purged_logs),
+            purged_entries: get(&self.counters.purged_entries),
+            lock_waits: get(&locks.waits),
+            lock_timeouts: get(&locks.timeouts),
+            deadlocks: get(&locks.deadlocks),
+            lock_wait_micros: get(&locks.wait_micros),
+            lock_waits_current: get(&locks.waiting),
+            key_locks: self.locks.keys.len() as u64,
+            range_locks: self.locks.ranges.len() as u64,
+            undo_streams: self.undo.stream_count().into(),
+            rollbacks_pending: self.doomed.lock().len() as u64,
+            prepared: self.prepared.lock().len() as u64,
+            trx_state_chunks: self.csn.live_chunks() as u64,
+        }
+    }
+
+    pub(super) fn new_owner(&self, interrupt: Arc<Interrupt>) -> Arc<Owner> {
+        Owner::new(self.next_owner.fetch_add(1, Ordering::Relaxed), interrupt)
+    }
+
+    /// Gives `owner` a transaction id.
+    pub(super) fn assign_id(&self, owner: &Arc<Owner>) -> Result<TrxId> {
+        let id = loop {
+            let mut limit = self.id_limit.lock();
+            if let Some(id) = self.csn.assign(TrxId(*limit), || self.views.bounds()) {
+                break id;
+            }
+            // Stored before any of them is used. Nobody waits for this lock with a latch held.
+            let raised = *limit + ID_BATCH;
+            if raised > TrxId::MAX.0 {
+                return Err(Error::Crashed("all transaction ids are used up".into()));
+            }
+            self.undo.raise_trx_id_limit(raised)?;
+            *limit = raised;
+        };
+        self.enter(owner, id);
+        Ok(id)
+    }
+
+    fn enter(&self, owner: &Arc<Owner>, id: TrxId) {
+        owner.set_trx_id(id);
+        self.active[id.0 as usize % ACTIVE_SHARDS].lock().insert(id.0, Arc::clone(owner));
+    }
+
+    /// The owner of an active id; none if it has just ended.
+    pub(crate) fn owner_of(&self, id: TrxId) -> Option<Arc<Owner>> {
+        self.active[id.0 as usize % ACTIVE_SHARDS].lock().get(&id.0).cloned()
+    }
+
+    /// Releases the locks of a transaction whose outcome is published.
+    pub(super) fn leave(&self, owner: &Arc<Owner>) {
+        let id = owner.trx_id();
+        if id != TrxId::NONE {
+            self.active[id.0 as usize % ACTIVE_SHARDS].lock().remove(&id.0);
+        }
+        self.locks.release_all(owner);
+    }
+
+    /// Waits for the log as the settings say.
+    pub(super) fn flush_commit(&self, lsn: Lsn) -> Result<()> {
+        match self.settings.flush_log_at_trx_commit.load(Ordering::Relaxed) {
+            0 => Ok(()),
+            2 => self.env.redo().write_to(lsn),
+            _ => self.env.redo().flush_to(lsn),
+        }
+    }
+
+    /// The tree an undo record speaks of; none if it has been dropped.
+    pub(super) fn tree_at(&self, place: &Place<'_>) -> Result<Option<Tree>> {
+        let missing = self.env.pool().space(place.space).is_none()
+            && !self.env.storage().exists(&space_file_name(place.space))?;
+        if missing {
+            return Ok(None);
+        }
+        let space = self.env.space(place.space)?;
+        {
+            let root = self.env.pool().shared(&space, place.root, Access::Normal)?;
+            let is_node = matches!(page_type(&root), PageType::TREE_LEAF | PageType::TREE_INNER);
+            if !is_node || tree_id(&root) != place.tree {
+                return Ok(None);
+            }
+        }
+        Ok(Some(Tree::open(&self.env, &space, place.root, place.tree)))
+    }
+}

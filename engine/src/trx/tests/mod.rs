@@ -1,0 +1,628 @@
+//! Transactions over real pages: what each operation does, alone and against others.
+
+mod simulation;
+mod stress;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use tidepool_pool::Access;
+use tidepool_pool::storage::SimStorage;
+
+use super::*;
+use crate::env::{Env, EnvOptions, FIRST_TABLE_SPACE};
+use crate::error::{Error, Result};
+use crate::lock::{LockMode, LockWait};
+use crate::mtr::Mtr;
+use crate::space;
+use crate::versioned::VersionedTree;
+use crate::versioned::entry::Entry;
+
+/// An engine with a few trees in one space.
+pub(super) struct Engine {
+    pub env: Arc<Env>,
+    pub system: Arc<TrxSystem>,
+    pub trees: Vec<VersionedTree>,
+}
+
+pub(super) const TREES: u32 = 3;
+const FIRST_TREE: u32 = 100;
+
+impl Engine {
+    /// Makes a new one, with everything on disk.
+    pub fn create(storage: &SimStorage, options: &EnvOptions) -> Engine {
+        let env = Env::open(Arc::new(storage.clone()), options).unwrap();
+        let system = TrxSystem::open(&env).unwrap();
+        let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+        let mut mtr = Mtr::begin(&env).unwrap();
+        space::create(&mut mtr, &env, &space).unwrap();
+        mtr.commit();
+        for tree in 0..TREES {
+            let mut mtr = Mtr::begin(&env).unwrap();
+            let root = VersionedTree::create(&mut mtr, &env, &space, FIRST_TREE + tree).unwrap();
+            mtr.commit();
+            assert_eq!(root, 2 + tree);
+        }
+        env.redo().flush().unwrap();
+        Engine::of(env, system).unwrap()
+    }
+
+    /// Opens what [`Engine::create`] made.
+    pub fn open(storage: &SimStorage, options: &EnvOptions) -> Result<Engine> {
+        let env = Env::open(Arc::new(storage.clone()), options)?;
+        let system = TrxSystem::open(&env)?;
+        Engine::of(env, system)
+    }
+
+    fn of(env: Arc<Env>, system: Arc<TrxSystem>) -> Result<Engine> {
+        let space = env.space(FIRST_TABLE_SPACE)?;
+        let open =
+            |tree| VersionedTree::open(&env, &space, 2 + tree, FIRST_TREE + tree, tree as usize);
+        let trees = (0..TREES).map(open).collect();
+        Ok(Engine { env, system, trees })
+    }
+
+    pub fn begin(&self, isolation: Isolation) -> Transaction {
+        let mut trx = self.system.begin(TrxOptions { isolation, read_only: false });
+        trx.set_lock_wait_timeout(Duration::ZERO);
+        trx
+    }
+
+    /// Finishes all rollbacks and purges everything; nothing may be running.
+    pub fn settle(&self) -> Result<()> {
+        while self.system.rollback_step()? {}
+        while self.system.purge_step(10)? > 0 {}
+        Ok(())
+    }
+
+    /// What a transaction of its own reads of a tree.
+    pub fn contents(&self, tree: usize) -> Result<BTreeMap<Vec<u8>, Vec<u8>>> {
+        let mut trx = self.begin(Isolation::RepeatableRead);
+        let found = scan_all(&mut trx, &self.trees[tree], Direction::Forward)?;
+        trx.commit()?;
+        Ok(found.into_iter().collect())
+    }
+
+    /// Verifies every page of a settled engine: trees are sound, nothing is delete-marked, nothing is allocated that nothing leads to.
+    pub fn check_settled(&self) -> Result<()> {
+        assert_eq!(self.system.status().history_len, 0);
+        assert_eq!(self.system.status().active_writers, 0, "{:?}", self.system.status());
+        assert!(self.system.locks.keys.is_empty() && self.system.locks.ranges.is_empty());
+        let space = self.env.space(FIRST_TABLE_SPACE)?;
+        let mut reached = BTreeSet::from([0, 1]);
+        for tree in &self.trees {
+            let mut chains = Vec::new();
+            let report = tree.tree().check(&mut |leaf, _| {
+                for slot in 0..leaf.count() {
+                    let entry = Entry::decode(leaf.payload(slot)).expect("a versioned entry");
+                    assert!(!entry.is_deleted(), "a delete-mark that purge has left");
+                    chains.extend(entry.overflow().map(|o| o.first_page));
+                }
+                Ok(())
+            })?;
+            let tree = tree.tree();
+            for &page in &report.pages {
+                assert!(
+                    reached.insert(page),
+                    "page {page} of {tree:?} is in two trees: {report:?}"
+                );
+            }
+            for mut page in chains {
+                while page != 0 {
+                    assert!(reached.insert(page), "page {page} is reached twice");
+                    let bytes = self.env.pool().shared(&space, page, Access::Normal)?;
+                    page = u32::from_le_bytes(bytes[32..36].try_into().expect("four bytes"));
+                }
+            }
+        }
+        let allocated = space::allocated_pages(&self.env, &space)?;
+        assert_eq!(allocated, reached.into_iter().collect::<Vec<_>>(), "leaked or missing pages");
+        let mut undo = vec![0, 1];
+        undo.extend(self.system.undo.pages()?);
+        let allocated = space::allocated_pages(&self.env, self.system.undo.space())?;
+        assert_eq!(allocated, undo, "leaked or missing undo pages");
+        Ok(())
+    }
+}
+
+/// Everything a transaction's consistent read sees of a tree, in ascending order.
+pub(super) fn scan_all(
+    trx: &mut Transaction,
+    tree: &VersionedTree,
+    direction: Direction,
+) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut position = match direction {
+        Direction::Forward => ScanPosition::start(),
+        Direction::Backward => ScanPosition::end(),
+    };
+    let (mut batch, mut all) = (Batch::default(), Vec::new());
+    while !position.at_end() {
+        batch.clear();
+        trx.scan(tree, &mut position, direction, 7, Access::Normal, &mut batch)?;
+        all.extend((0..batch.len()).map(|at| (batch.key(at).to_vec(), batch.value(at).to_vec())));
+    }
+    if direction == Direction::Backward {
+        all.reverse();
+    }
+    assert!(all.is_sorted_by(|a, b| a.0 < b.0), "a scan in disorder");
+    Ok(all)
+}
+
+pub(super) fn options() -> EnvOptions {
+    EnvOptions { page_size: 4096, buffer_pool_size_bytes: 64 * 4096, ..EnvOptions::small() }
+}
+
+fn engine() -> Engine {
+    Engine::create(&SimStorage::new(1), &options())
+}
+
+fn get(trx: &mut Transaction, tree: &VersionedTree, key: &[u8]) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    trx.get(tree, key, LockMode::None, LockWait::Wait, &mut value).unwrap().then_some(value)
+}
+
+fn put(engine: &Engine, key: &[u8], value: &[u8]) {
+    let mut trx = engine.begin(Isolation::ReadCommitted);
+    let tree = &engine.trees[0];
+    match trx.insert(tree, key, value, LockMode::Exclusive) {
+        Err(Error::DuplicateKey { .. }) => trx.update(tree, key, value).unwrap(),
+        other => other.unwrap(),
+    }
+    trx.commit().unwrap();
+}
+
+use Isolation::{ReadCommitted, RepeatableRead, Serializable};
+
+#[test]
+fn a_transaction_sees_itself_others_see_it_after_its_commit() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    let mut writer = engine.begin(RepeatableRead);
+    let mut reader = engine.begin(RepeatableRead);
+    writer.insert(tree, b"k", b"one", LockMode::None).unwrap();
+    assert_eq!(get(&mut writer, tree, b"k").unwrap(), b"one");
+    assert_eq!(get(&mut reader, tree, b"k"), None);
+    writer.commit().unwrap();
+    assert_eq!(get(&mut reader, tree, b"k"), None, "a snapshot does not move");
+    reader.commit().unwrap();
+    assert_eq!(get(&mut engine.begin(RepeatableRead), tree, b"k").unwrap(), b"one");
+}
+
+#[test]
+fn read_committed_moves_with_the_statement() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"one");
+    let mut reader = engine.begin(ReadCommitted);
+    reader.begin_statement();
+    assert_eq!(get(&mut reader, tree, b"k").unwrap(), b"one");
+    put(&engine, b"k", b"two");
+    assert_eq!(get(&mut reader, tree, b"k").unwrap(), b"one");
+    reader.end_statement();
+    reader.begin_statement();
+    assert_eq!(get(&mut reader, tree, b"k").unwrap(), b"two");
+}
+
+#[test]
+fn a_rollback_restores_every_version() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"a", b"old a");
+    put(&engine, b"b", b"old b");
+    let mut trx = engine.begin(RepeatableRead);
+    trx.update(tree, b"a", b"new a").unwrap();
+    trx.update(tree, b"a", b"newer a").unwrap();
+    trx.delete(tree, b"b").unwrap();
+    trx.insert(tree, b"b", b"another b", LockMode::None).unwrap();
+    trx.insert(tree, b"c", b"c", LockMode::None).unwrap();
+    assert_eq!(trx.undo_records(), 5);
+    trx.rollback().unwrap();
+    let contents = engine.contents(0).unwrap();
+    let expected =
+        BTreeMap::from([(b"a".to_vec(), b"old a".to_vec()), (b"b".to_vec(), b"old b".to_vec())]);
+    assert_eq!(contents, expected);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
+
+#[test]
+fn a_savepoint_undoes_what_came_after_it() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    let mut trx = engine.begin(RepeatableRead);
+    let start = trx.savepoint();
+    trx.insert(tree, b"a", b"1", LockMode::None).unwrap();
+    let middle = trx.savepoint();
+    // Enough for several undo pages.
+    for n in 0..200u32 {
+        trx.insert(tree, format!("b{n}").as_bytes(), &[7; 100], LockMode::None).unwrap();
+        trx.update(tree, b"a", &n.to_le_bytes()).unwrap();
+    }
+    trx.rollback_to(middle).unwrap();
+    assert_eq!(get(&mut trx, tree, b"a").unwrap(), b"1");
+    assert_eq!(get(&mut trx, tree, b"b7"), None);
+    trx.insert(tree, b"c", b"3", LockMode::None).unwrap();
+    trx.rollback_to(start).unwrap();
+    trx.insert(tree, b"d", b"4", LockMode::None).unwrap();
+    trx.commit().unwrap();
+    let only = BTreeMap::from([(b"d".to_vec(), b"4".to_vec())]);
+    assert_eq!(engine.contents(0).unwrap(), only);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
+
+#[test]
+fn duplicates_are_told_with_their_value_and_locked_as_asked() {
+    let engine = engine();
+    let tree = &engine.trees[1];
+    let mut trx = engine.begin(ReadCommitted);
+    let long = vec![9; 20_000];
+    trx.insert(tree, b"k", &long, LockMode::None).unwrap();
+    trx.commit().unwrap();
+    let mut other = engine.begin(ReadCommitted);
+    let error = other.insert(tree, b"k", b"x", LockMode::Shared).unwrap_err();
+    assert_eq!(error, Error::DuplicateKey { index: 1, value: long });
+    let mut value = Vec::new();
+    let mut third = engine.begin(ReadCommitted);
+    assert!(third.get(tree, b"k", LockMode::Shared, LockWait::NoWait, &mut value).unwrap());
+    let exclusive = third.get(tree, b"k", LockMode::Exclusive, LockWait::NoWait, &mut value);
+    assert_eq!(exclusive, Err(Error::LockNoWait));
+    assert!(!third.get(tree, b"k", LockMode::Exclusive, LockWait::SkipLocked, &mut value).unwrap());
+    // A second insert of the same needs no more than to know that it is there.
+    assert!(matches!(
+        third.insert(tree, b"k", b"y", LockMode::Shared),
+        Err(Error::DuplicateKey { .. })
+    ));
+    other.rollback().unwrap();
+    third.rollback().unwrap();
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
+
+#[test]
+fn a_lost_update_is_refused_at_repeatable_read_only() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"one");
+    put(&engine, b"gone", b"one");
+    let mut value = Vec::new();
+    for snapshot_isolation in [true, false] {
+        engine.system.set_snapshot_isolation(snapshot_isolation);
+        let mut old = engine.begin(RepeatableRead);
+        old.ensure_view();
+        let mut committed = engine.begin(ReadCommitted);
+        committed.ensure_view();
+        let mut blind = engine.begin(RepeatableRead);
+        put(&engine, b"k", b"two");
+        let outcome = old.get(tree, b"k", LockMode::Exclusive, LockWait::NoWait, &mut value);
+        if snapshot_isolation {
+            assert_eq!(outcome, Err(Error::RecordChanged));
+            assert!(old.must_rollback());
+            assert_eq!(old.update(tree, b"k", b"three"), Err(Error::MustRollback));
+            assert_eq!(old.commit(), Err(Error::MustRollback));
+            old.rollback().unwrap();
+        } else {
+            assert_eq!(outcome, Ok(true));
+            assert_eq!(value, b"two");
+            drop(old);
+        }
+        // No view yet, and READ COMMITTED, see the newest.
+        blind.update(tree, b"k", b"four").unwrap();
+        blind.commit().unwrap();
+        committed.update(tree, b"k", b"five").unwrap();
+        committed.commit().unwrap();
+    }
+    engine.system.set_snapshot_isolation(true);
+    let mut old = engine.begin(RepeatableRead);
+    old.ensure_view();
+    let mut deleter = engine.begin(RepeatableRead);
+    deleter.delete(tree, b"gone").unwrap();
+    deleter.commit().unwrap();
+    while engine.system.purge_step(10).unwrap() > 0 {}
+    assert_eq!(get(&mut old, tree, b"gone").unwrap(), b"one");
+    assert_eq!(old.insert(tree, b"gone", b"x", LockMode::None), Err(Error::RecordChanged));
+}
+
+#[test]
+fn writers_wait_for_each_other_and_the_next_gets_the_lock() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"0");
+    let mut first = engine.begin(ReadCommitted);
+    first.update(tree, b"k", b"1").unwrap();
+    let mut refused = engine.begin(ReadCommitted);
+    assert_eq!(refused.update(tree, b"k", b"x"), Err(Error::LockWaitTimeout));
+    assert_eq!(refused.insert(tree, b"k", b"x", LockMode::None), Err(Error::LockWaitTimeout));
+    assert_eq!(refused.delete(tree, b"k"), Err(Error::LockWaitTimeout));
+    refused.insert(tree, b"other", b"still usable", LockMode::None).unwrap();
+    refused.commit().unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let mut second = engine.begin(ReadCommitted);
+            second.set_lock_wait_timeout(Duration::from_secs(60));
+            second.update(tree, b"k", b"2")?;
+            second.commit()
+        });
+        while engine.system.status().lock_waits_current == 0 {
+            thread::yield_now();
+        }
+        first.commit().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!(engine.contents(0).unwrap()[&b"k"[..]], b"2");
+    assert!(engine.system.locks.keys.is_empty());
+}
+
+#[test]
+fn an_insert_that_waited_for_a_rollback_succeeds() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    let mut first = engine.begin(ReadCommitted);
+    first.insert(tree, b"k", b"1", LockMode::None).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let mut second = engine.begin(ReadCommitted);
+            second.set_lock_wait_timeout(Duration::from_secs(60));
+            second.insert(tree, b"k", b"2", LockMode::None)?;
+            second.commit()
+        });
+        while engine.system.status().lock_waits_current == 0 {
+            thread::yield_now();
+        }
+        first.rollback().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!(engine.contents(0).unwrap()[&b"k"[..]], b"2");
+}
+
+#[test]
+fn a_deadlock_aborts_one_and_the_other_goes_on() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    for key in [b"x", b"y", b"z"] {
+        put(&engine, key, b"0");
+    }
+    let mut heavy = engine.begin(ReadCommitted);
+    heavy.set_lock_wait_timeout(Duration::from_secs(60));
+    heavy.update(tree, b"x", b"1").unwrap();
+    heavy.update(tree, b"z", b"1").unwrap();
+    thread::scope(|scope| {
+        let light = scope.spawn(|| {
+            let mut light = engine.begin(ReadCommitted);
+            light.set_lock_wait_timeout(Duration::from_secs(60));
+            light.update(tree, b"y", b"2").unwrap();
+            let outcome = light.update(tree, b"x", b"2");
+            assert_eq!(light.update(tree, b"k", b"2"), Err(Error::MustRollback));
+            light.rollback().unwrap();
+            outcome
+        });
+        while engine.system.status().lock_waits_current == 0 {
+            thread::yield_now();
+        }
+        heavy.update(tree, b"y", b"1").unwrap();
+        heavy.commit().unwrap();
+        assert_eq!(light.join().unwrap(), Err(Error::Deadlock));
+    });
+    assert!(engine.contents(0).unwrap().values().all(|value| value == b"1"));
+    assert_eq!(engine.system.status().deadlocks, 1);
+}
+
+#[test]
+fn a_kill_ends_a_lock_wait() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"0");
+    let mut first = engine.begin(ReadCommitted);
+    first.update(tree, b"k", b"1").unwrap();
+    let mut second = engine.begin(ReadCommitted);
+    second.set_lock_wait_timeout(Duration::from_secs(60));
+    let interrupt = second.interrupt_handle();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| second.update(tree, b"k", b"2"));
+        while engine.system.status().lock_waits_current == 0 {
+            thread::yield_now();
+        }
+        interrupt.interrupt();
+        assert_eq!(waiter.join().unwrap(), Err(Error::Interrupted));
+    });
+}
+
+#[test]
+fn serializable_scans_keep_phantoms_away() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    for key in ["b", "d", "f"] {
+        put(&engine, key.as_bytes(), b"0");
+    }
+    let mut reader = engine.begin(Serializable);
+    let mut position = ScanPosition::at(std::ops::Bound::Included(b"c"));
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let mut next = |reader: &mut Transaction| {
+        let (mode, wait) = (LockMode::Shared, LockWait::Wait);
+        let found = reader.lock_next(
+            tree,
+            &mut position,
+            Direction::Forward,
+            mode,
+            wait,
+            &mut key,
+            &mut value,
+        );
+        found.unwrap().then(|| key.clone())
+    };
+    assert_eq!(next(&mut reader).unwrap(), b"d");
+    let mut writer = engine.begin(ReadCommitted);
+    assert_eq!(writer.insert(tree, b"cc", b"", LockMode::None), Err(Error::LockWaitTimeout));
+    assert_eq!(writer.update(tree, b"d", b""), Err(Error::LockWaitTimeout));
+    writer.insert(tree, b"e", b"", LockMode::None).unwrap();
+    writer.commit().unwrap();
+    assert_eq!(next(&mut reader).unwrap(), b"e");
+    assert_eq!(next(&mut reader).unwrap(), b"f");
+    assert_eq!(next(&mut reader), None);
+    let mut writer = engine.begin(ReadCommitted);
+    assert_eq!(writer.insert(tree, b"z", b"", LockMode::None), Err(Error::LockWaitTimeout));
+    writer.insert(tree, b"a", b"", LockMode::None).unwrap();
+    drop(writer);
+    // An absent key is locked as well.
+    let mut value = Vec::new();
+    assert!(!reader.get(tree, b"aa", LockMode::Shared, LockWait::Wait, &mut value).unwrap());
+    let mut writer = engine.begin(ReadCommitted);
+    assert_eq!(writer.insert(tree, b"aa", b"", LockMode::None), Err(Error::LockWaitTimeout));
+    reader.commit().unwrap();
+    writer.insert(tree, b"aa", b"", LockMode::None).unwrap();
+    writer.commit().unwrap();
+    assert!(engine.system.locks.ranges.is_empty());
+}
+
+#[test]
+fn unlock_gives_up_only_what_the_last_read_locked() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"0");
+    let mut value = Vec::new();
+    let (mode, wait) = (LockMode::Exclusive, LockWait::NoWait);
+    let mut trx = engine.begin(ReadCommitted);
+    let mut other = engine.begin(ReadCommitted);
+    trx.get(tree, b"k", mode, wait, &mut value).unwrap();
+    trx.unlock(tree, b"k");
+    assert!(other.get(tree, b"k", mode, wait, &mut value).unwrap());
+    other.commit().unwrap();
+    let mut other = engine.begin(ReadCommitted);
+    trx.get(tree, b"k", mode, wait, &mut value).unwrap();
+    trx.get(tree, b"k", mode, wait, &mut value).unwrap();
+    trx.unlock(tree, b"k");
+    assert_eq!(other.get(tree, b"k", mode, wait, &mut value), Err(Error::LockNoWait));
+    assert_eq!(trx.update(tree, b"absent", b""), Err(Error::NotFound));
+    trx.commit().unwrap();
+}
+
+#[test]
+fn purge_waits_for_the_oldest_view() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"one");
+    let mut old = engine.begin(RepeatableRead);
+    old.ensure_view();
+    for n in 0..50u32 {
+        put(&engine, b"k", &n.to_le_bytes());
+    }
+    while engine.system.purge_step(10).unwrap() > 0 {}
+    assert_eq!(engine.system.status().history_len, 50);
+    assert_eq!(get(&mut old, tree, b"k").unwrap(), b"one");
+    drop(old);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
+
+#[test]
+fn a_rollback_over_a_purged_delete_mark_leaves_nothing() {
+    for long in [false, true] {
+        let engine = engine();
+        let tree = &engine.trees[0];
+        let value = if long { vec![1; 9000] } else { vec![1; 10] };
+        put(&engine, b"k", &value);
+        let mut trx = engine.begin(ReadCommitted);
+        trx.delete(tree, b"k").unwrap();
+        trx.commit().unwrap();
+        let mut over = engine.begin(ReadCommitted);
+        over.insert(tree, b"k", b"again", LockMode::None).unwrap();
+        over.update(tree, b"k", b"and again").unwrap();
+        while engine.system.purge_step(10).unwrap() > 0 {}
+        over.rollback().unwrap();
+        engine.settle().unwrap();
+        engine.check_settled().unwrap();
+        assert!(engine.contents(0).unwrap().is_empty());
+    }
+}
+
+#[test]
+fn long_values_come_and_go_without_a_leak() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    let long = |n: u8| vec![n; 30_000];
+    let mut trx = engine.begin(RepeatableRead);
+    trx.insert(tree, b"k", &long(1), LockMode::None).unwrap();
+    trx.commit().unwrap();
+    let mut old = engine.begin(RepeatableRead);
+    old.ensure_view();
+    let mut trx = engine.begin(RepeatableRead);
+    trx.update(tree, b"k", &long(2)).unwrap();
+    let savepoint = trx.savepoint();
+    trx.update(tree, b"k", &long(3)).unwrap();
+    trx.insert(tree, b"l", &long(4), LockMode::None).unwrap();
+    trx.rollback_to(savepoint).unwrap();
+    assert_eq!(get(&mut trx, tree, b"k").unwrap(), long(2));
+    trx.commit().unwrap();
+    let mut trx = engine.begin(RepeatableRead);
+    trx.delete(tree, b"k").unwrap();
+    trx.insert(tree, b"k", &long(5), LockMode::None).unwrap();
+    trx.delete(tree, b"k").unwrap();
+    trx.commit().unwrap();
+    assert_eq!(get(&mut old, tree, b"k").unwrap(), long(1));
+    while engine.system.purge_step(10).unwrap() > 0 {}
+    assert_eq!(get(&mut old, tree, b"k").unwrap(), long(1));
+    drop(old);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+    assert!(engine.contents(0).unwrap().is_empty());
+}
+
+#[test]
+fn prepared_transactions_survive_a_crash_and_a_session() {
+    let storage = SimStorage::new(1);
+    let engine = Engine::create(&storage, &options());
+    let tree = &engine.trees[0];
+    put(&engine, b"c", b"committed");
+    for xid in [b"x1", b"x2", b"x3"] {
+        let mut trx = engine.begin(ReadCommitted);
+        trx.insert(tree, xid, b"prepared", LockMode::None).unwrap();
+        trx.prepare(xid).unwrap();
+        assert!(matches!(trx.insert(tree, b"q", b"", LockMode::None), Err(Error::ReadOnly(_))));
+        trx.detach();
+    }
+    let mut lost = engine.begin(ReadCommitted);
+    lost.update(tree, b"c", b"lost").unwrap();
+    let mut third = engine.system.take_prepared(b"x3").unwrap();
+    third.commit().unwrap();
+    engine.env.redo().flush().unwrap();
+    let storage = storage.crash();
+    let engine = Engine::open(&storage, &options()).unwrap();
+    let tree = &engine.trees[0];
+    assert_eq!(engine.system.recovered_xids(), [b"x1", b"x2"]);
+    assert_eq!(engine.system.status().rollbacks_pending, 1);
+    let contents = engine.contents(0).unwrap();
+    assert_eq!(contents.keys().collect::<Vec<_>>(), [&b"c"[..], b"x3"]);
+    assert_eq!(contents[&b"c"[..]], b"committed");
+    // What the lost transaction wrote is locked until its rollback.
+    let mut trx = engine.begin(ReadCommitted);
+    assert_eq!(trx.update(tree, b"c", b"x"), Err(Error::LockWaitTimeout));
+    assert!(engine.system.rollback_step().unwrap());
+    trx.update(tree, b"c", b"new").unwrap();
+    assert_eq!(trx.update(tree, b"x1", b"x"), Err(Error::LockWaitTimeout));
+    trx.commit().unwrap();
+    engine.system.take_prepared(b"x1").unwrap().commit().unwrap();
+    engine.system.take_prepared(b"x2").unwrap().rollback().unwrap();
+    assert!(engine.system.take_prepared(b"x1").is_none());
+    let keys: Vec<_> = engine.contents(0).unwrap().into_keys().collect();
+    assert_eq!(keys, [&b"c"[..], b"x1", b"x3"]);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
+
+#[test]
+fn ids_are_never_used_twice() {
+    let mut storage = SimStorage::new(1);
+    let engine = Engine::create(&storage, &options());
+    put(&engine, b"k", b"1");
+    let mut last = engine.system.status().next_trx_id;
+    drop(engine);
+    for _ in 0..3 {
+        storage = storage.crash();
+        let engine = Engine::open(&storage, &options()).unwrap();
+        assert!(engine.system.status().next_trx_id >= last);
+        put(&engine, b"k", b"2");
+        last = engine.system.status().next_trx_id;
+    }
+}

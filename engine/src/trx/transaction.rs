@@ -1,0 +1,348 @@
+//! One transaction's life: views, savepoints, prepare, commit, rollback.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidepool_pool::Lsn;
+
+use super::csn::TrxId;
+use super::system::{Orphan, TrxSystem};
+use super::view::{ReadView, ViewSlot};
+use super::{Isolation, TrxOptions};
+use crate::error::{Error, Result};
+use crate::lock::{Interrupt, Owner};
+use crate::undo::log::{UndoLog, UndoPosition};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Running,
+    Prepared,
+    Ended,
+}
+
+/// A point to roll back to. Void once an earlier one has been rolled back to.
+#[derive(Debug, Clone, Copy)]
+pub struct Savepoint(UndoPosition);
+
+/// One transaction: used by one thread at a time, though not always the same one. Dropped while it runs, it rolls back.
+pub struct Transaction {
+    pub(crate) system: Arc<TrxSystem>,
+    pub(crate) owner: Arc<Owner>,
+    slot: ViewSlot,
+    view: Option<ReadView>,
+    pub(crate) log: Option<UndoLog>,
+    isolation: Isolation,
+    read_only: bool,
+    must_rollback: bool,
+    state: State,
+    xid: Vec<u8>,
+    pub(crate) lock_wait_timeout: Duration,
+    /// The lock that the newest locking read took, if it was not held before: what `unlock` may give up.
+    pub(crate) fresh_lock: Option<(u32, Vec<u8>)>,
+    /// Memory for payloads, reused.
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Transaction {
+    pub(super) fn new(system: Arc<TrxSystem>, options: TrxOptions) -> Self {
+        let owner = system.new_owner(Arc::new(Interrupt::default()));
+        let slot = system.views.claim();
+        let lock_wait_timeout = system.lock_wait_timeout();
+        Transaction {
+            system,
+            owner,
+            slot,
+            view: None,
+            log: None,
+            isolation: options.isolation,
+            read_only: options.read_only,
+            must_rollback: false,
+            state: State::Running,
+            xid: Vec::new(),
+            lock_wait_timeout,
+            fresh_lock: None,
+            payload: Vec::new(),
+        }
+    }
+
+    /// The id; 0 before the first write.
+    pub fn id(&self) -> TrxId {
+        self.owner.trx_id()
+    }
+
+    /// Isolation level.
+    pub fn isolation(&self) -> Isolation {
+        self.isolation
+    }
+
+    /// Changes the isolation level.
+    pub fn set_isolation(&mut self, isolation: Isolation) {
+        self.isolation = isolation;
+    }
+
+    /// How long to wait for a lock.
+    pub fn set_lock_wait_timeout(&mut self, timeout: Duration) {
+        self.lock_wait_timeout = timeout;
+    }
+
+    /// Interrupts lock waits from another thread. It lives as long as this transaction.
+    pub fn interrupt_handle(&self) -> Arc<Interrupt> {
+        Arc::clone(self.owner.interrupt())
+    }
+
+    /// Makes lock waits listen to a session's interrupt, which outlives its transactions. Before the first operation only.
+    pub fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
+        debug_assert!(self.owner.key_locks() == 0 && self.id() == TrxId::NONE);
+        self.owner = self.system.new_owner(interrupt);
+    }
+
+    /// Whether there is anything to commit.
+    pub fn has_writes(&self) -> bool {
+        self.log.as_ref().is_some_and(UndoLog::is_begun)
+    }
+
+    /// Undo records: a measure of what a rollback costs.
+    pub fn undo_records(&self) -> u64 {
+        self.log.as_ref().map_or(0, UndoLog::records)
+    }
+
+    /// Whether an earlier error left nothing but a rollback.
+    pub fn must_rollback(&self) -> bool {
+        self.must_rollback
+    }
+
+    /// Whether it is prepared.
+    pub fn is_prepared(&self) -> bool {
+        self.state == State::Prepared
+    }
+
+    /// A statement begins. At READ COMMITTED, its consistent reads see what is committed now.
+    pub fn begin_statement(&mut self) {
+        if self.isolation == Isolation::ReadCommitted {
+            self.close_view();
+        }
+    }
+
+    /// The statement is over.
+    pub fn end_statement(&mut self) {
+        if self.isolation == Isolation::ReadCommitted {
+            self.close_view();
+        }
+    }
+
+    /// Takes the snapshot now.
+    pub fn ensure_view(&mut self) {
+        self.read_view();
+    }
+
+    /// The view of consistent reads, opened if there is none.
+    pub(crate) fn read_view(&mut self) -> ReadView {
+        match self.view {
+            Some(view) => view,
+            None => {
+                let view = self.system.views.open(self.slot, &self.system.csn);
+                self.view = Some(view);
+                view
+            }
+        }
+    }
+
+    fn close_view(&mut self) {
+        if self.view.take().is_some() {
+            self.system.views.close(self.slot);
+        }
+    }
+
+    /// Whether locking or overwriting a version by `id` would lose an update: this transaction's snapshot does not see it.
+    pub(crate) fn conflicts_with_view(&self, id: TrxId) -> bool {
+        self.isolation == Isolation::RepeatableRead
+            && id != self.id()
+            && self.view.is_some_and(|view| !view.sees(&self.system.csn, id))
+            && self.system.settings.snapshot_isolation.load(Ordering::Relaxed)
+    }
+
+    /// An error if no operation is possible.
+    pub(crate) fn check_running(&self) -> Result<()> {
+        match self.state {
+            _ if self.must_rollback => Err(Error::MustRollback),
+            State::Running => Ok(()),
+            State::Prepared => Err(Error::ReadOnly("the transaction is prepared".into())),
+            State::Ended => Err(Error::ReadOnly("the transaction has ended".into())),
+        }
+    }
+
+    /// Notes an error that leaves nothing but a rollback, and passes it on.
+    pub(crate) fn note(&mut self, error: Error) -> Error {
+        if matches!(error, Error::Deadlock | Error::RecordChanged) {
+            self.must_rollback = true;
+        }
+        error
+    }
+
+    /// Gets ready to write: an id and an undo log.
+    pub(crate) fn begin_write(&mut self) -> Result<()> {
+        self.check_running()?;
+        if self.log.is_some() {
+            return Ok(());
+        }
+        if self.read_only {
+            return Err(Error::ReadOnly("the transaction was begun read-only".into()));
+        }
+        self.system.env.check_writable()?;
+        self.system.delay_for_purge();
+        // The stream first: an id must not be left without a log, for the log's end is the id's end.
+        let mut log = UndoLog::new(&self.system.undo)?;
+        match self.system.assign_id(&self.owner) {
+            Ok(id) => {
+                log.set_trx_id(id);
+                self.log = Some(log);
+                Ok(())
+            }
+            Err(error) => {
+                log.abandon(&self.system.undo);
+                Err(error)
+            }
+        }
+    }
+
+    /// The present position.
+    pub fn savepoint(&self) -> Savepoint {
+        Savepoint(self.position())
+    }
+
+    pub(crate) fn position(&self) -> UndoPosition {
+        self.log.as_ref().map_or(UndoPosition::START, UndoLog::position)
+    }
+
+    /// Undoes everything after `savepoint`. Locks stay. If that fails, the transaction can only be rolled back.
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
+        if self.state != State::Running {
+            return self.check_running();
+        }
+        self.undo_to(savepoint.0)
+    }
+
+    pub(crate) fn undo_to(&mut self, position: UndoPosition) -> Result<()> {
+        let Some(log) = &mut self.log else { return Ok(()) };
+        let outcome = self.system.roll_back_to(log, position);
+        self.owner.set_undo_records(log.records());
+        if outcome.is_err() {
+            self.must_rollback = true;
+        }
+        outcome
+    }
+
+    /// Prepares under `xid`, durably. Then only commit, rollback or detach can follow.
+    pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
+        if xid.is_empty() || xid.len() > 140 {
+            return Err(Error::InvalidOption(format!("XID of {} bytes (1 to 140)", xid.len())));
+        }
+        self.begin_write()?;
+        let log = self.log.as_mut().expect("writing");
+        let lsn = log.prepare(&self.system.undo, xid)?;
+        self.state = State::Prepared;
+        self.xid = xid.to_vec();
+        self.close_view();
+        self.system.env.redo().flush_to(lsn)
+    }
+
+    /// Commits, and waits for the log as `flush_log_at_trx_commit` says.
+    pub fn commit(&mut self) -> Result<()> {
+        let lsn = self.commit_no_flush()?;
+        if lsn == Lsn::ZERO { Ok(()) } else { self.system.flush_commit(lsn) }
+    }
+
+    /// Commits: visible to all at once, durable once the log is flushed up to the LSN given back (zero: nothing to flush).
+    ///
+    /// An error means that nothing was committed; roll back.
+    pub fn commit_no_flush(&mut self) -> Result<Lsn> {
+        if self.state != State::Prepared {
+            self.check_running()?;
+        }
+        let mut lsn = Lsn::ZERO;
+        if let Some(log) = &mut self.log {
+            if log.is_begun() {
+                lsn = log.commit(&self.system.undo, &self.system.csn)?;
+            } else {
+                log.abandon(&self.system.undo);
+                self.system.csn.rolled_back(self.owner.trx_id());
+            }
+            self.log = None;
+        }
+        self.end();
+        self.system.counters.commits.fetch_add(1, Ordering::Relaxed);
+        self.system.wake_purge();
+        Ok(lsn)
+    }
+
+    /// Undoes everything. If that cannot be finished now (a full disk, an unreadable page), the background goes on; until then
+    /// what was written stays locked. The transaction has ended either way.
+    pub fn rollback(&mut self) -> Result<()> {
+        if self.state == State::Ended {
+            return Ok(());
+        }
+        self.system.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
+        let mut outcome = Ok(());
+        if let Some(mut log) = self.log.take() {
+            let finished = self.system.roll_back(&mut log);
+            if let Err(error) = finished {
+                self.system.doom(Orphan { log, owner: Arc::clone(&self.owner) });
+                self.state = State::Ended;
+                self.close_view();
+                self.system.views.release(self.slot);
+                outcome = Err(error);
+            }
+        }
+        if self.state != State::Ended {
+            self.end();
+        }
+        outcome
+    }
+
+    /// Leaves a prepared transaction to [`TrxSystem::take_prepared`].
+    pub fn detach(mut self) {
+        assert_eq!(self.state, State::Prepared, "only a prepared transaction can be detached");
+        self.detach_prepared();
+    }
+
+    fn detach_prepared(&mut self) {
+        let log = self.log.take().expect("a prepared transaction has a log");
+        let orphan = Orphan { log, owner: Arc::clone(&self.owner) };
+        self.system.prepared.lock().insert(std::mem::take(&mut self.xid), orphan);
+        self.state = State::Ended;
+        self.system.views.release(self.slot);
+    }
+
+    /// A prepared transaction found by recovery, or detached.
+    pub(super) fn adopt(system: Arc<TrxSystem>, xid: Vec<u8>, orphan: Orphan) -> Transaction {
+        let mut trx = Transaction::new(system, TrxOptions::default());
+        trx.owner = orphan.owner;
+        trx.log = Some(orphan.log);
+        trx.state = State::Prepared;
+        trx.xid = xid;
+        trx
+    }
+
+    /// After the outcome is published.
+    fn end(&mut self) {
+        self.state = State::Ended;
+        self.close_view();
+        self.system.views.release(self.slot);
+        self.system.leave(&self.owner);
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        match self.state {
+            State::Ended => {}
+            State::Prepared => self.detach_prepared(),
+            State::Running => {
+                if let Err(error) = self.rollback() {
+                    tracing::warn!(%error, "a rollback goes on in the background");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,302 @@
+//! One transaction's undo log: append, walk backward, cut, end.
+
+use tidepool_pool::Lsn;
+
+use super::page::{DATA_AT, USED_AT, write};
+use super::record::{
+    CHAIN_AT, LOG_RECORD_SIZE, LOG_STATE_AT, LogRecord, LogState, MARKS_AT, Record, RollPointer,
+    Writer,
+};
+use super::stream::{FoundLog, Undo};
+use crate::error::Result;
+use crate::mtr::{Mtr, PageHandle};
+use crate::trx::csn::{CsnTable, TrxId};
+
+/// A transaction's log, in the stream that it has to itself until the log ends.
+///
+/// Its record goes in with the first change, so that a transaction which changes nothing writes nothing.
+#[derive(Debug)]
+pub struct UndoLog {
+    stream: u32,
+    trx_id: TrxId,
+    /// The log record, once `begun`.
+    start: RollPointer,
+    begun: bool,
+    /// End of the stream: where the next record goes.
+    tail: RollPointer,
+    /// Records written and not cut, the log record not counted.
+    records: u64,
+    /// State PREPARED is on disk.
+    prepared: bool,
+    /// There was a record that purge or an older view may want.
+    lasting: bool,
+    /// Memory for records, reused.
+    buffer: Vec<u8>,
+}
+
+/// A point in a log to roll back to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UndoPosition {
+    tail: RollPointer,
+    records: u64,
+}
+
+impl UndoPosition {
+    /// Before the first record.
+    pub const START: UndoPosition = UndoPosition { tail: RollPointer::NONE, records: 0 };
+}
+
+impl UndoLog {
+    /// Takes a stream. The transaction's id must be told before the first record.
+    pub fn new(undo: &Undo) -> Result<UndoLog> {
+        let (stream, tail) = undo.acquire()?;
+        Ok(UndoLog {
+            stream,
+            trx_id: TrxId::NONE,
+            start: tail,
+            begun: false,
+            tail,
+            records: 0,
+            prepared: false,
+            lasting: false,
+            buffer: Vec::new(),
+        })
+    }
+
+    /// The log of a transaction that recovery found unfinished.
+    pub fn recovered(found: &FoundLog) -> UndoLog {
+        UndoLog {
+            stream: found.stream,
+            trx_id: found.record.trx_id,
+            start: found.start,
+            begun: true,
+            tail: found.tail,
+            // Not counted: a recovered log is rolled back whole, or committed.
+            records: u64::MAX / 2,
+            prepared: found.record.state == LogState::Prepared,
+            lasting: true,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// Tells whose log it is.
+    pub fn set_trx_id(&mut self, id: TrxId) {
+        debug_assert!(!self.begun);
+        self.trx_id = id;
+    }
+
+    /// Its transaction.
+    pub fn trx_id(&self) -> TrxId {
+        self.trx_id
+    }
+
+    /// Records written and not cut.
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Whether anything is on disk.
+    pub fn is_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// The present end, to roll back to.
+    pub fn position(&self) -> UndoPosition {
+        match self.records {
+            0 => UndoPosition::START,
+            records => UndoPosition { tail: self.tail, records },
+        }
+    }
+
+    /// Whether a record of `len` bytes fits the last page.
+    pub fn has_room(&self, undo: &Undo, len: usize) -> bool {
+        let log_record = if self.begun { 0 } else { LOG_RECORD_SIZE };
+        usize::from(self.tail.offset) + log_record + len <= undo.page_end()
+    }
+
+    /// Appends an empty page to the stream. The caller holds no latch.
+    pub fn add_page(&mut self, undo: &Undo) -> Result<()> {
+        let no = undo.append_page(self.stream, self.tail.page)?;
+        self.tail = RollPointer { page: no, offset: DATA_AT as u16 };
+        if !self.begun {
+            self.start = self.tail;
+        }
+        Ok(())
+    }
+
+    /// Latches the page that the next record goes to: what can fail comes before the first change.
+    pub fn latch_tail<'a>(&self, undo: &'a Undo, mtr: &mut Mtr<'a>) -> Result<PageHandle> {
+        undo.exclusive(mtr, self.tail.page, self.stream)
+    }
+
+    /// Where the next record will be.
+    pub fn next(&self) -> RollPointer {
+        let log_record = if self.begun { 0 } else { LOG_RECORD_SIZE };
+        RollPointer { page: self.tail.page, offset: self.tail.offset + log_record as u16 }
+    }
+
+    /// Appends one record to the page from [`UndoLog::latch_tail`]. `lasting`: purge or older views may want it.
+    pub fn append(
+        &mut self,
+        mtr: &mut Mtr<'_>,
+        page: PageHandle,
+        lasting: bool,
+        record: impl FnOnce(&mut Writer<'_>),
+    ) {
+        self.buffer.clear();
+        let base = usize::from(self.tail.offset);
+        let mut writer = Writer::new(&mut self.buffer, base);
+        if !self.begun {
+            writer.log(&LogRecord {
+                state: LogState::Active,
+                trx_id: self.trx_id,
+                csn: 0,
+                end: RollPointer::NONE,
+            });
+        }
+        record(&mut writer);
+        let used = writer.position() as u16;
+        mtr.apply(page, &write(base, &self.buffer));
+        mtr.apply(page, &write(USED_AT, &used.to_le_bytes()));
+        self.begun = true;
+        self.tail.offset = used;
+        self.records += 1;
+        self.lasting |= lasting;
+    }
+
+    /// Whether the log holds nothing behind `to`.
+    pub fn is_at(&self, to: UndoPosition) -> bool {
+        if to == UndoPosition::START { self.is_empty() } else { self.tail == to.tail }
+    }
+
+    fn is_empty(&self) -> bool {
+        let first = usize::from(self.start.offset) + LOG_RECORD_SIZE;
+        !self.begun || self.tail.page == self.start.page && usize::from(self.tail.offset) == first
+    }
+
+    /// Reads the newest record, which must exist; frees empty pages on the way. `f` runs with the page latched.
+    pub fn newest<R>(
+        &mut self,
+        undo: &Undo,
+        f: impl FnOnce(RollPointer, Record<'_>) -> R,
+    ) -> Result<R> {
+        debug_assert!(!self.is_empty());
+        while usize::from(self.tail.offset) == DATA_AT {
+            self.tail = undo.drop_last_page(self.stream, self.tail.page)?;
+        }
+        self.newest_shared(undo, f)
+    }
+
+    /// Reads the newest record without changing anything; the last page must hold it.
+    pub fn newest_shared<R>(
+        &self,
+        undo: &Undo,
+        f: impl FnOnce(RollPointer, Record<'_>) -> R,
+    ) -> Result<R> {
+        let page = undo.page(self.tail.page, self.stream)?;
+        let record = Record::decode_before(&page, self.tail.offset.into())
+            .map_err(|why| undo.corrupt(self.tail.page, why))?;
+        Ok(f(RollPointer { page: self.tail.page, offset: record.start as u16 }, record))
+    }
+
+    /// Frees empty pages at the end until `to`, or a record, is the end.
+    pub fn trim(&mut self, undo: &Undo, to: UndoPosition) -> Result<()> {
+        while !self.is_at(to) && usize::from(self.tail.offset) == DATA_AT {
+            self.tail = undo.drop_last_page(self.stream, self.tail.page)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the newest record off, which begins at `at`, on the page from [`UndoLog::latch_tail`].
+    pub fn cut(&mut self, mtr: &mut Mtr<'_>, page: PageHandle, at: RollPointer) {
+        debug_assert_eq!(at.page, self.tail.page);
+        mtr.apply(page, &write(USED_AT, &at.offset.to_le_bytes()));
+        self.tail.offset = at.offset;
+        self.records -= 1;
+    }
+
+    /// Writes state PREPARED and the XID. The tail page must have room for it.
+    pub fn prepare(&mut self, undo: &Undo, xid: &[u8]) -> Result<Lsn> {
+        if !self.has_room(undo, xid.len() + 6) {
+            self.add_page(undo)?;
+        }
+        let mut mtr = Mtr::begin(undo.env())?;
+        let first = if self.begun { self.start.page } else { self.tail.page };
+        let first = undo.exclusive(&mut mtr, first, self.stream)?;
+        let tail = self.latch_tail(undo, &mut mtr)?;
+        self.append(&mut mtr, tail, false, |writer| writer.xid(xid));
+        let state = usize::from(self.start.offset) + LOG_STATE_AT;
+        mtr.apply(first, &write(state, &[LogState::Prepared as u8]));
+        self.prepared = true;
+        Ok(mtr.commit())
+    }
+
+    /// Turns a prepared log into an active one, before anything is cut off it.
+    pub fn begin_rollback(&mut self, undo: &Undo) -> Result<()> {
+        if !self.prepared {
+            return Ok(());
+        }
+        let mut mtr = Mtr::begin(undo.env())?;
+        let first = undo.exclusive(&mut mtr, self.start.page, self.stream)?;
+        let state = usize::from(self.start.offset) + LOG_STATE_AT;
+        mtr.apply(first, &write(state, &[LogState::Active as u8]));
+        mtr.commit();
+        self.prepared = false;
+        Ok(())
+    }
+
+    /// Commits: writes the commit and publishes it in `csn`. Returns the LSN that makes it durable, and gives the stream back.
+    pub fn commit(&mut self, undo: &Undo, csn: &CsnTable) -> Result<Lsn> {
+        assert!(self.begun, "nothing to commit");
+        let mut mtr = Mtr::begin(undo.env())?;
+        let first = undo.exclusive(&mut mtr, self.start.page, self.stream)?;
+        let turn = csn.commit_turn();
+        let keep = self.lasting || self.tail.page != self.start.page;
+        let end = if keep { self.tail } else { self.start };
+        if keep {
+            let mut fields = vec![LogState::Committed as u8];
+            fields.extend_from_slice(&self.trx_id.0.to_le_bytes()[..6]);
+            fields.extend_from_slice(&turn.csn().0.to_le_bytes());
+            end.write(&mut fields);
+            let at = usize::from(self.start.offset) + LOG_STATE_AT;
+            mtr.apply(first, &write(at, &fields));
+        } else {
+            mtr.apply(first, &write(USED_AT, &self.start.offset.to_le_bytes()));
+        }
+        let lsn = mtr.commit();
+        let number = turn.publish(self.trx_id);
+        undo.release(self.stream, end, keep.then_some(number.0));
+        Ok(lsn)
+    }
+
+    /// Ends a log from which everything has been cut: cuts the log record too, and gives the stream back.
+    pub fn finish_rollback(&mut self, undo: &Undo) -> Result<()> {
+        debug_assert!(self.is_empty());
+        if self.begun {
+            let mut mtr = Mtr::begin(undo.env())?;
+            let first = undo.exclusive(&mut mtr, self.start.page, self.stream)?;
+            mtr.apply(first, &write(USED_AT, &self.start.offset.to_le_bytes()));
+            mtr.commit();
+            self.begun = false;
+            self.tail = self.start;
+        }
+        undo.release(self.stream, self.tail, None);
+        Ok(())
+    }
+
+    /// Gives back a stream to which nothing was written.
+    pub fn abandon(&mut self, undo: &Undo) {
+        assert!(!self.begun);
+        undo.release(self.stream, self.tail, None);
+    }
+}
+
+/// Sets the marks of a record on a latched page.
+pub fn set_marks(mtr: &mut Mtr<'_>, page: PageHandle, at: RollPointer, marks: u8) {
+    mtr.apply(page, &write(usize::from(at.offset) + MARKS_AT, &[marks]));
+}
+
+/// Sets the chain field of a record on a latched page.
+pub fn set_chain(mtr: &mut Mtr<'_>, page: PageHandle, at: RollPointer, chain: u32) {
+    mtr.apply(page, &write(usize::from(at.offset) + CHAIN_AT, &chain.to_le_bytes()));
+}

@@ -1,0 +1,480 @@
+//! Streams: lists of undo pages that transactions take turns to append to, and the directory that leads to them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tidepool_pool::page::page_type;
+use tidepool_pool::{Access, PageType, SharedGuard, Space};
+
+use super::page::{
+    DATA_AT, DIRECTORY_PAGE, DirectoryEntry, PageHeader, STREAMS_AT, TRX_ID_LIMIT_AT, max_streams,
+    page_end, u32_at, u64_at, write,
+};
+use super::record::{Body, LogRecord, LogState, Record, RollPointer};
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::mtr::{Mtr, PageHandle};
+use crate::page_op::PageOp;
+use crate::space::Allocation;
+
+/// Where purge stands in a stream.
+#[derive(Debug, Clone, Copy)]
+struct Head {
+    /// What the directory says.
+    stored: DirectoryEntry,
+    /// The oldest log to be purged; at or behind `stored.head`, and on the same page unless it is just moving.
+    at: RollPointer,
+}
+
+/// A stream's state in memory.
+struct Stream {
+    /// Where the next log begins. Meaningful while no log is open.
+    tail: Mutex<RollPointer>,
+    head: Mutex<Head>,
+    /// Committed logs not yet purged.
+    committed: AtomicU64,
+    /// CSN of the oldest of these, if known; else 0.
+    head_csn: AtomicU64,
+}
+
+/// The undo log of an engine.
+pub struct Undo {
+    env: Arc<Env>,
+    space: Arc<Space>,
+    streams: Box<[Stream]>,
+    /// Streams that exist.
+    count: AtomicU32,
+    /// Streams that no transaction uses, the one used last on top.
+    free: Mutex<Vec<u32>>,
+    creating: Mutex<()>,
+    history: AtomicU64,
+}
+
+/// A log found when the undo space was opened.
+#[derive(Debug, Clone)]
+pub struct FoundLog {
+    /// Its stream.
+    pub stream: u32,
+    /// What it says.
+    pub record: LogRecord,
+    /// Where it begins.
+    pub start: RollPointer,
+    /// Where its stream ends.
+    pub tail: RollPointer,
+}
+
+/// What was found when the undo space was opened.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// Logs of transactions that have not ended.
+    pub open: Vec<FoundLog>,
+    /// Newest CSN in any log.
+    pub newest_csn: u64,
+    /// Below this, ids may have been used.
+    pub trx_id_limit: u64,
+}
+
+impl Undo {
+    /// Makes the directory, in the mini-transaction that makes the space.
+    pub fn create<'a>(mtr: &mut Mtr<'a>, space: &'a Space) -> Result<()> {
+        let mut allocation = Allocation::reserve(mtr, space, DIRECTORY_PAGE, 1)?;
+        let (no, page) = allocation.take(mtr);
+        assert_eq!(no, DIRECTORY_PAGE, "the directory is the undo space's first page");
+        mtr.apply(page, &PageOp::Format { page_type: PageType::UNDO_DIRECTORY, tree_id: 0 });
+        mtr.apply(page, &write(TRX_ID_LIMIT_AT, &1u64.to_le_bytes()));
+        Ok(())
+    }
+
+    /// Opens the undo space, after redo recovery, and looks through all logs.
+    pub fn open(env: &Arc<Env>, space: &Arc<Space>) -> Result<(Undo, Found)> {
+        let capacity = max_streams(env.page_size());
+        let nowhere = DirectoryEntry { first: 0, head: RollPointer::NONE };
+        let streams = (0..capacity)
+            .map(|_| Stream {
+                tail: Mutex::new(RollPointer::NONE),
+                head: Mutex::new(Head { stored: nowhere, at: RollPointer::NONE }),
+                committed: AtomicU64::new(0),
+                head_csn: AtomicU64::new(0),
+            })
+            .collect();
+        let undo = Undo {
+            env: Arc::clone(env),
+            space: Arc::clone(space),
+            streams,
+            count: AtomicU32::new(0),
+            free: Mutex::default(),
+            creating: Mutex::default(),
+            history: AtomicU64::new(0),
+        };
+        let mut found = Found::default();
+        let entries: Vec<DirectoryEntry> = {
+            let page = undo.env.pool().shared(&undo.space, DIRECTORY_PAGE, Access::Normal)?;
+            let count = u32_at(&page, STREAMS_AT);
+            if page_type(&page) != PageType::UNDO_DIRECTORY || count as usize > capacity {
+                return Err(undo.corrupt(DIRECTORY_PAGE, "not a directory of undo streams"));
+            }
+            found.trx_id_limit = u64_at(&page, TRX_ID_LIMIT_AT).max(1);
+            (0..count).map(|stream| DirectoryEntry::read(&page, stream)).collect()
+        };
+        undo.count.store(entries.len() as u32, Ordering::Relaxed);
+        for (stream, entry) in entries.into_iter().enumerate().rev() {
+            undo.scan(stream as u32, entry, &mut found)?;
+        }
+        // Purge may have been stopped between moving a head and freeing what is before it.
+        for stream in 0..undo.count.load(Ordering::Relaxed) {
+            undo.free_before_head(stream)?;
+        }
+        Ok((undo, found))
+    }
+
+    /// Walks the logs of one stream.
+    fn scan(&self, stream: u32, entry: DirectoryEntry, found: &mut Found) -> Result<()> {
+        let state = &self.streams[stream as usize];
+        *state.head.lock() = Head { stored: entry, at: entry.head };
+        let mut at = entry.head;
+        loop {
+            let page = self.page(at.page, stream)?;
+            let header = PageHeader::read(&page).expect("checked");
+            if usize::from(at.offset) == header.used {
+                if header.next == 0 {
+                    break;
+                }
+                at = RollPointer { page: header.next, offset: DATA_AT as u16 };
+                continue;
+            }
+            let record = self.log_record(&page, at)?;
+            drop(page);
+            found.newest_csn = found.newest_csn.max(record.csn);
+            if record.state == LogState::Committed {
+                if state.committed.fetch_add(1, Ordering::Relaxed) == 0 {
+                    state.head_csn.store(record.csn, Ordering::Relaxed);
+                }
+                self.history.fetch_add(1, Ordering::Relaxed);
+                at = record.end;
+                continue;
+            }
+            let mut tail = at;
+            loop {
+                let header = PageHeader::read(&self.page(tail.page, stream)?).expect("checked");
+                tail.offset = header.used as u16;
+                if header.next == 0 {
+                    break;
+                }
+                tail.page = header.next;
+            }
+            found.open.push(FoundLog { stream, record, start: at, tail });
+            return Ok(());
+        }
+        *state.tail.lock() = at;
+        self.free.lock().push(stream);
+        Ok(())
+    }
+
+    /// The environment.
+    pub fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+
+    /// The undo space.
+    pub fn space(&self) -> &Space {
+        &self.space
+    }
+
+    /// Where records of a page must end.
+    pub fn page_end(&self) -> usize {
+        page_end(self.env.page_size())
+    }
+
+    /// Committed logs not yet purged.
+    pub fn history_len(&self) -> u64 {
+        self.history.load(Ordering::Relaxed)
+    }
+
+    /// Streams that exist.
+    pub fn stream_count(&self) -> u32 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Stores a new transaction id limit.
+    pub fn raise_trx_id_limit(&self, limit: u64) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let page = mtr.exclusive(&self.space, DIRECTORY_PAGE)?;
+        mtr.apply(page, &write(TRX_ID_LIMIT_AT, &limit.to_le_bytes()));
+        mtr.commit();
+        Ok(())
+    }
+
+    /// Takes a stream for a transaction; says where its log begins.
+    pub fn acquire(&self) -> Result<(u32, RollPointer)> {
+        let free = self.free.lock().pop();
+        let stream = match free {
+            Some(stream) => stream,
+            None => self.create_stream()?,
+        };
+        Ok((stream, *self.streams[stream as usize].tail.lock()))
+    }
+
+    fn create_stream(&self) -> Result<u32> {
+        let _one_at_a_time = self.creating.lock();
+        let stream = self.count.load(Ordering::Relaxed);
+        if stream as usize == self.streams.len() {
+            return Err(Error::TooManyTransactions(self.streams.len()));
+        }
+        let mut mtr = Mtr::begin(&self.env)?;
+        let directory = mtr.exclusive(&self.space, DIRECTORY_PAGE)?;
+        let mut allocation = Allocation::reserve(&mut mtr, &self.space, DIRECTORY_PAGE + 1, 1)?;
+        let (no, page) = allocation.take(&mut mtr);
+        self.format_page(&mut mtr, page, stream, 0);
+        let head = RollPointer { page: no, offset: DATA_AT as u16 };
+        let entry = DirectoryEntry { first: no, head };
+        mtr.apply(directory, &write(DirectoryEntry::offset(stream), &entry.bytes()));
+        mtr.apply(directory, &write(STREAMS_AT, &(stream + 1).to_le_bytes()));
+        mtr.commit();
+        let state = &self.streams[stream as usize];
+        *state.head.lock() = Head { stored: entry, at: head };
+        *state.tail.lock() = head;
+        self.count.store(stream + 1, Ordering::Release);
+        Ok(stream)
+    }
+
+    fn format_page(&self, mtr: &mut Mtr<'_>, page: PageHandle, stream: u32, prev: u32) {
+        let header = PageHeader { stream, prev, next: 0, used: DATA_AT };
+        mtr.apply(page, &PageOp::Format { page_type: PageType::UNDO, tree_id: stream });
+        mtr.apply(page, &write(super::page::STREAM_AT, &header.bytes()));
+    }
+
+    /// Appends an empty page behind `last`, the stream's last one.
+    pub(super) fn append_page(&self, stream: u32, last: u32) -> Result<u32> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let before = self.exclusive(&mut mtr, last, stream)?;
+        let mut allocation = Allocation::reserve(&mut mtr, &self.space, last, 1)?;
+        let (no, page) = allocation.take(&mut mtr);
+        self.format_page(&mut mtr, page, stream, last);
+        mtr.apply(before, &write(super::page::NEXT_AT, &no.to_le_bytes()));
+        mtr.commit();
+        Ok(no)
+    }
+
+    /// Frees the stream's last page, which holds no record. Returns the new end of the stream.
+    pub(super) fn drop_last_page(&self, stream: u32, last: u32) -> Result<RollPointer> {
+        let prev = PageHeader::read(&self.page(last, stream)?).expect("checked").prev;
+        let mut mtr = Mtr::begin(&self.env)?;
+        let before = self.exclusive(&mut mtr, prev, stream)?;
+        let header = PageHeader::read(mtr.page(before)).expect("checked");
+        if header.next != last {
+            return Err(self.corrupt(prev, "undo page that does not lead to its successor"));
+        }
+        let mut allocation = Allocation::holding(&mut mtr, &self.space, &[last])?;
+        mtr.apply(before, &write(super::page::NEXT_AT, &0u32.to_le_bytes()));
+        allocation.free(&mut mtr, last);
+        mtr.commit();
+        Ok(RollPointer { page: prev, offset: header.used as u16 })
+    }
+
+    /// Gives a stream back, its log having ended at `tail` (which is also where the next one begins). `committed`: the CSN of a log that purge must look at.
+    pub(super) fn release(&self, stream: u32, tail: RollPointer, committed: Option<u64>) {
+        let state = &self.streams[stream as usize];
+        *state.tail.lock() = tail;
+        if committed.is_some() {
+            self.history.fetch_add(1, Ordering::Relaxed);
+            state.committed.fetch_add(1, Ordering::Release);
+        }
+        self.free.lock().push(stream);
+    }
+
+    /// Latches an undo page for reading and checks that it is one, of that stream.
+    pub fn page(&self, no: u32, stream: u32) -> Result<SharedGuard<'_>> {
+        let page = self.env.pool().shared(&self.space, no, Access::Normal)?;
+        self.check(&page, no, stream)?;
+        Ok(page)
+    }
+
+    /// Latches an undo page for changing and checks that it is one, of that stream.
+    pub fn exclusive<'a>(&'a self, mtr: &mut Mtr<'a>, no: u32, stream: u32) -> Result<PageHandle> {
+        let page = mtr.exclusive(&self.space, no)?;
+        self.check(mtr.page(page), no, stream)?;
+        Ok(page)
+    }
+
+    fn check(&self, page: &[u8], no: u32, stream: u32) -> Result<()> {
+        let kind = page_type(page);
+        match PageHeader::read(page) {
+            Some(header) if kind == PageType::UNDO && header.stream == stream => Ok(()),
+            _ => Err(self.corrupt(no, format!("not a page of undo stream {stream}"))),
+        }
+    }
+
+    fn log_record(&self, page: &[u8], at: RollPointer) -> Result<LogRecord> {
+        let used = PageHeader::read(page).expect("checked").used;
+        match Record::decode(page, at.offset.into(), used).map(|record| record.body) {
+            Ok(Body::Log(record)) => Ok(record),
+            Ok(_) => Err(self.corrupt(at.page, "an undo log does not begin where it should")),
+            Err(why) => Err(self.corrupt(at.page, why)),
+        }
+    }
+
+    /// Reads the record at `at`, whichever stream it is in.
+    pub fn read<R>(&self, at: RollPointer, f: impl FnOnce(Record<'_>) -> Result<R>) -> Result<R> {
+        let page = self.env.pool().shared(&self.space, at.page, Access::Normal)?;
+        let header = PageHeader::read(&page)
+            .filter(|_| page_type(&page) == PageType::UNDO)
+            .ok_or_else(|| self.corrupt(at.page, "not a page of undo records"))?;
+        let record = Record::decode(&page, at.offset.into(), header.used);
+        f(record.map_err(|why| self.corrupt(at.page, why))?)
+    }
+
+    /// An error about a page of the undo space.
+    pub fn corrupt(&self, page: u32, why: impl std::fmt::Display) -> Error {
+        Error::corrupt(self.space.file().name(), page, why)
+    }
+}
+
+/// A committed log at the head of its stream.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadLog {
+    /// Stream.
+    pub stream: u32,
+    /// Where it begins.
+    pub start: RollPointer,
+    /// Whose it is, its CSN, its end.
+    pub record: LogRecord,
+}
+
+/// Purge's side. One thread at a time.
+impl Undo {
+    /// The oldest committed log with a CSN up to `horizon`, in a stream that is not among `stuck`.
+    pub fn oldest_committed(&self, horizon: u64, stuck: &[u32]) -> Result<Option<HeadLog>> {
+        let mut oldest = None;
+        for stream in 0..self.stream_count() {
+            let state = &self.streams[stream as usize];
+            if state.committed.load(Ordering::Acquire) == 0 || stuck.contains(&stream) {
+                continue;
+            }
+            let mut csn = state.head_csn.load(Ordering::Relaxed);
+            if csn == 0 {
+                csn = self.head_log(stream)?.record.csn;
+                state.head_csn.store(csn, Ordering::Relaxed);
+            }
+            if csn <= horizon && oldest.is_none_or(|(other, _)| csn < other) {
+                oldest = Some((csn, stream));
+            }
+        }
+        oldest.map(|(_, stream)| self.head_log(stream)).transpose()
+    }
+
+    fn head_log(&self, stream: u32) -> Result<HeadLog> {
+        let mut head = self.streams[stream as usize].head.lock();
+        loop {
+            let page = self.page(head.at.page, stream)?;
+            let header = PageHeader::read(&page).expect("checked");
+            if usize::from(head.at.offset) == header.used && header.next != 0 {
+                head.at = RollPointer { page: header.next, offset: DATA_AT as u16 };
+                continue;
+            }
+            let record = self.log_record(&page, head.at)?;
+            if record.state != LogState::Committed {
+                return Err(self.corrupt(head.at.page, "the oldest undo log is not committed"));
+            }
+            return Ok(HeadLog { stream, start: head.at, record });
+        }
+    }
+
+    /// Records that a head log has been purged, and frees the pages it leaves empty.
+    pub fn purged(&self, log: &HeadLog) -> Result<()> {
+        let state = &self.streams[log.stream as usize];
+        {
+            let mut head = state.head.lock();
+            debug_assert_eq!(head.at, log.start);
+            let end = log.record.end;
+            // Within a page the directory may lag behind: purging twice does no harm.
+            if end.page != head.stored.head.page {
+                let entry = DirectoryEntry { head: end, ..head.stored };
+                self.store_entry(log.stream, entry)?;
+                head.stored = entry;
+            }
+            head.at = end;
+        }
+        state.head_csn.store(0, Ordering::Relaxed);
+        state.committed.fetch_sub(1, Ordering::Release);
+        self.history.fetch_sub(1, Ordering::Relaxed);
+        self.free_before_head(log.stream)
+    }
+
+    fn store_entry(&self, stream: u32, entry: DirectoryEntry) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let directory = mtr.exclusive(&self.space, DIRECTORY_PAGE)?;
+        mtr.apply(directory, &write(DirectoryEntry::offset(stream), &entry.bytes()));
+        mtr.commit();
+        Ok(())
+    }
+
+    /// Frees the pages before the one that the stored head is on, one mini-transaction each.
+    fn free_before_head(&self, stream: u32) -> Result<()> {
+        let mut head = self.streams[stream as usize].head.lock();
+        while head.stored.first != head.stored.head.page {
+            let no = head.stored.first;
+            let next = PageHeader::read(&self.page(no, stream)?).expect("checked").next;
+            if next == 0 {
+                return Err(self.corrupt(no, "an undo stream ends before its head"));
+            }
+            let entry = DirectoryEntry { first: next, ..head.stored };
+            let mut mtr = Mtr::begin(&self.env)?;
+            let directory = mtr.exclusive(&self.space, DIRECTORY_PAGE)?;
+            let mut allocation = Allocation::holding(&mut mtr, &self.space, &[no])?;
+            mtr.apply(directory, &write(DirectoryEntry::offset(stream), &entry.bytes()));
+            allocation.free(&mut mtr, no);
+            mtr.commit();
+            head.stored = entry;
+        }
+        Ok(())
+    }
+
+    /// Calls `f` with each record of a log behind its log record, oldest first, no latch held; `f` gets the page and the record.
+    pub fn for_each_record(
+        &self,
+        log: &HeadLog,
+        mut f: impl FnMut(u32, Record<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let (mut no, mut at) = (log.start.page, usize::from(log.start.offset));
+        let mut copy = Vec::new();
+        loop {
+            {
+                let page = self.page(no, log.stream)?;
+                copy.clear();
+                copy.extend_from_slice(&page);
+            }
+            let header = PageHeader::read(&copy).expect("checked");
+            let last = no == log.record.end.page;
+            let end = if last { usize::from(log.record.end.offset) } else { header.used };
+            while at < end {
+                let record = Record::decode(&copy, at, end).map_err(|why| self.corrupt(no, why))?;
+                at += record.len;
+                if !matches!(record.body, Body::Log(_)) {
+                    f(no, record)?;
+                }
+            }
+            if last {
+                return Ok(());
+            }
+            if header.next == 0 {
+                return Err(self.corrupt(no, "an undo log ends too early"));
+            }
+            (no, at) = (header.next, DATA_AT);
+        }
+    }
+
+    /// Pages that belong to streams, ascending: for checks.
+    pub fn pages(&self) -> Result<Vec<u32>> {
+        let mut pages = vec![DIRECTORY_PAGE];
+        for stream in 0..self.stream_count() {
+            let mut no = self.streams[stream as usize].head.lock().stored.first;
+            while no != 0 {
+                pages.push(no);
+                no = PageHeader::read(&self.page(no, stream)?).expect("checked").next;
+            }
+        }
+        pages.sort_unstable();
+        Ok(pages)
+    }
+}

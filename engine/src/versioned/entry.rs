@@ -1,0 +1,150 @@
+//! The payload of an entry in a versioned tree.
+//!
+//! ```text
+//! 0   flags         u8    1 = DELETED (delete-marked: the key is absent, older views may still see it), 2 = OVERFLOW
+//! 1   trx id        u48   the transaction that wrote this version; while it is active, the entry's exclusive lock
+//! 7   roll page     u32   undo record that leads to the version before, in space 1; 0 = there is none
+//! 11  roll offset   u16
+//! 13  value
+//! ```
+//! With OVERFLOW the value is `total length u64 | first overflow page u32 | head`, the head being the value's beginning,
+//! the chain holding the rest.
+
+use crate::trx::csn::TrxId;
+use crate::undo::RollPointer;
+
+/// Bytes before the value.
+pub const ENTRY_HEADER_SIZE: usize = 13;
+/// Bytes of an overflow reference before the head.
+pub const OVERFLOW_REFERENCE_SIZE: usize = 12;
+
+/// The entry is delete-marked.
+pub const DELETED: u8 = 1;
+/// The value continues in an overflow chain.
+pub const OVERFLOW: u8 = 2;
+
+/// A decoded payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// [`DELETED`] and [`OVERFLOW`].
+    pub flags: u8,
+    /// Who wrote this version.
+    pub trx_id: TrxId,
+    /// Where the version before is.
+    pub roll: RollPointer,
+    /// The value, or the overflow reference.
+    pub value: &'a [u8],
+}
+
+impl<'a> Entry<'a> {
+    /// Reads a payload; none if it cannot be one.
+    pub fn decode(payload: &'a [u8]) -> Option<Entry<'a>> {
+        let (head, value) = payload.split_at_checked(ENTRY_HEADER_SIZE)?;
+        let flags = head[0];
+        let trx_id = TrxId(u64_from_6(&head[1..7]));
+        let roll = RollPointer::read(&head[7..13]);
+        let too_short = flags & OVERFLOW != 0 && value.len() < OVERFLOW_REFERENCE_SIZE;
+        if flags & !(DELETED | OVERFLOW) != 0 || too_short {
+            return None;
+        }
+        Some(Entry { flags, trx_id, roll, value })
+    }
+
+    /// Appends the payload to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.push(self.flags);
+        out.extend_from_slice(&self.trx_id.0.to_le_bytes()[..6]);
+        self.roll.write(out);
+        out.extend_from_slice(self.value);
+    }
+
+    /// Whether the entry is delete-marked.
+    pub fn is_deleted(&self) -> bool {
+        self.flags & DELETED != 0
+    }
+
+    /// The overflow reference, if the value has one.
+    pub fn overflow(&self) -> Option<OverflowReference<'a>> {
+        OverflowReference::of(self.flags, self.value)
+    }
+}
+
+/// Where a long value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverflowReference<'a> {
+    /// Length of the whole value.
+    pub total_len: u64,
+    /// First page of the chain, in the tree's space.
+    pub first_page: u32,
+    /// The value's first bytes; the chain holds the rest.
+    pub head: &'a [u8],
+}
+
+impl<'a> OverflowReference<'a> {
+    /// Reads a reference from the value of an entry with these flags.
+    pub fn of(flags: u8, value: &'a [u8]) -> Option<OverflowReference<'a>> {
+        if flags & OVERFLOW == 0 || value.len() < OVERFLOW_REFERENCE_SIZE {
+            return None;
+        }
+        Some(OverflowReference {
+            total_len: u64::from_le_bytes(value[..8].try_into().ok()?),
+            first_page: u32::from_le_bytes(value[8..12].try_into().ok()?),
+            head: &value[OVERFLOW_REFERENCE_SIZE..],
+        })
+    }
+
+    /// Appends the reference to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.total_len.to_le_bytes());
+        out.extend_from_slice(&self.first_page.to_le_bytes());
+        out.extend_from_slice(self.head);
+    }
+}
+
+/// Reads 48 bits, little-endian.
+pub(crate) fn u64_from_6(bytes: &[u8]) -> u64 {
+    let mut wide = [0; 8];
+    wide[..6].copy_from_slice(&bytes[..6]);
+    u64::from_le_bytes(wide)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(crate::test_cases(200)))]
+        #[test]
+        fn an_entry_survives_its_encoding(
+            flags in 0u8..2, id in 0u64..1 << 48, page: u32, offset: u16, value in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let roll = RollPointer { page, offset };
+            let entry = Entry { flags, trx_id: TrxId(id), roll, value: &value };
+            let mut bytes = Vec::new();
+            entry.encode(&mut bytes);
+            prop_assert_eq!(Entry::decode(&bytes), Some(entry));
+        }
+
+        #[test]
+        fn any_bytes_decode_or_are_refused(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            if let Some(entry) = Entry::decode(&bytes) {
+                let mut again = Vec::new();
+                entry.encode(&mut again);
+                prop_assert_eq!(again, bytes);
+            }
+        }
+
+        #[test]
+        fn an_overflow_reference_survives_its_encoding(
+            total_len: u64, first_page: u32, head in prop::collection::vec(any::<u8>(), 0..40),
+        ) {
+            let reference = OverflowReference { total_len, first_page, head: &head };
+            let mut value = Vec::new();
+            reference.encode(&mut value);
+            prop_assert_eq!(OverflowReference::of(OVERFLOW, &value), Some(reference));
+            prop_assert_eq!(OverflowReference::of(0, &value), None);
+        }
+    }
+}

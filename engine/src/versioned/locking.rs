@@ -1,0 +1,222 @@
+//! When an operation must wait for another transaction.
+//!
+//! All tests here run under the latch of the entry's leaf: exclusive for a write, shared for a locking read. See
+//! [`crate::lock`] for why nothing is missed between the test and the wait.
+
+use std::sync::Arc;
+
+use tidepool_pool::Access;
+
+use super::entry::Entry;
+use super::{VersionedTree, corrupt_entry};
+use crate::btree::Seek;
+use crate::error::{Error, Result};
+use crate::lock::keys::Acquire;
+use crate::lock::{LockMode, LockWait, Owner};
+use crate::trx::{Isolation, Transaction};
+
+/// What stands in the way. To be waited for without a latch.
+pub(super) enum Obstacle {
+    /// The request is in the key's queue.
+    Queue,
+    /// These owners' ranges cover the key.
+    Owners(Vec<Arc<Owner>>),
+    /// Whoever it was has just ended.
+    Gone,
+}
+
+/// The outcome of asking for a read lock.
+pub(super) enum ReadLock {
+    /// Held, or not needed because the transaction wrote the entry.
+    Held,
+    /// Locked by another, and the reader skips what is locked.
+    Skip,
+    /// To be waited for.
+    Wait(Obstacle),
+}
+
+impl Transaction {
+    /// Whether an entry carries the implicit lock of another transaction.
+    pub(super) fn is_written_by_other(&self, entry: &Entry<'_>) -> bool {
+        entry.trx_id != self.id() && self.system.csn.is_active(entry.trx_id)
+    }
+
+    /// The owner whose implicit lock an entry carries, if that is another transaction and still active.
+    fn implicit_holder(&self, entry: &Entry<'_>) -> Option<Option<Arc<Owner>>> {
+        self.is_written_by_other(entry).then(|| self.system.owner_of(entry.trx_id))
+    }
+
+    /// Tests whether this transaction may write at `key`, whose entry, if there is one, is given.
+    pub(super) fn obstacle_to_write(
+        &self,
+        tree: &VersionedTree,
+        key: &[u8],
+        entry: Option<&Entry<'_>>,
+    ) -> Option<Obstacle> {
+        if entry.is_some_and(|entry| entry.trx_id == self.id()) {
+            // Its lock is exclusive and held. A range of another that covers the key was locked by one that still waits for
+            // the entry itself.
+            return None;
+        }
+        let locks = &self.system.locks;
+        let owners = locks.ranges.blockers(&self.owner, tree.id(), key, LockMode::Exclusive);
+        if !owners.is_empty() {
+            return Some(Obstacle::Owners(owners));
+        }
+        let answer = match entry.and_then(|entry| self.implicit_holder(entry)) {
+            None => locks.keys.acquire_for_write(&self.owner, tree.id(), key, true),
+            Some(None) => Acquire::Retry,
+            Some(Some(holder)) => locks.keys.acquire(
+                &self.owner,
+                tree.id(),
+                key,
+                LockMode::Exclusive,
+                Some(&holder),
+                true,
+            ),
+        };
+        match answer {
+            Acquire::Granted(_) => None,
+            Acquire::MustWait => Some(Obstacle::Queue),
+            Acquire::Retry => Some(Obstacle::Gone),
+            Acquire::Conflict => unreachable!("waiting was allowed"),
+        }
+    }
+
+    /// Asks for a lock on an entry that exists (perhaps delete-marked).
+    pub(super) fn lock_entry(
+        &mut self,
+        tree: &VersionedTree,
+        key: &[u8],
+        entry: &Entry<'_>,
+        mode: LockMode,
+        wait: LockWait,
+    ) -> Result<ReadLock> {
+        if entry.trx_id == self.id() {
+            // The implicit lock is exclusive.
+            return Ok(ReadLock::Held);
+        }
+        let may_wait = wait == LockWait::Wait;
+        let conflict = || match wait {
+            LockWait::SkipLocked => Ok(ReadLock::Skip),
+            _ => Err(Error::LockNoWait),
+        };
+        let locks = &self.system.locks;
+        let owners = locks.ranges.blockers(&self.owner, tree.id(), key, mode);
+        if !owners.is_empty() {
+            return if may_wait {
+                Ok(ReadLock::Wait(Obstacle::Owners(owners)))
+            } else {
+                conflict()
+            };
+        }
+        let holder = match self.implicit_holder(entry) {
+            Some(None) => return Ok(ReadLock::Wait(Obstacle::Gone)),
+            Some(holder) => holder,
+            None => None,
+        };
+        let answer =
+            locks.keys.acquire(&self.owner, tree.id(), key, mode, holder.as_ref(), may_wait);
+        match answer {
+            Acquire::Granted(fresh) => {
+                if fresh {
+                    self.fresh_lock = Some((tree.id(), key.to_vec()));
+                }
+                Ok(ReadLock::Held)
+            }
+            Acquire::MustWait => {
+                if !locks.keys.holds(&self.owner, tree.id(), key, LockMode::Shared) {
+                    self.fresh_lock = Some((tree.id(), key.to_vec()));
+                }
+                Ok(ReadLock::Wait(Obstacle::Queue))
+            }
+            Acquire::Conflict => conflict(),
+            Acquire::Retry => Ok(ReadLock::Wait(Obstacle::Gone)),
+        }
+    }
+
+    /// Waits for what [`Self::obstacle_to_write`] or [`Self::lock_entry`] found. No latch may be held.
+    pub(super) fn wait(&self, tree: &VersionedTree, key: &[u8], what: Obstacle) -> Result<()> {
+        let locks = &self.system.locks;
+        match what {
+            Obstacle::Gone => {
+                // Between publishing its end and letting go there are a few instructions.
+                std::thread::yield_now();
+                Ok(())
+            }
+            Obstacle::Queue => {
+                locks.wait_for_key(&self.owner, tree.id(), key, self.lock_wait_timeout)
+            }
+            Obstacle::Owners(owners) => {
+                locks.wait_for_end(&self.owner, owners, self.lock_wait_timeout)
+            }
+        }
+    }
+
+    /// Gives up the lock that the newest locking read took on this key, if it was not held before. Written entries stay locked.
+    pub fn unlock(&mut self, tree: &VersionedTree, key: &[u8]) {
+        let fresh = self.fresh_lock.take_if(|(id, locked)| *id == tree.id() && *locked == key);
+        if fresh.is_some() {
+            self.system.locks.keys.unlock(&self.owner, tree.id(), key);
+        }
+    }
+
+    pub(super) fn locks_gaps(&self) -> bool {
+        self.isolation() == Isolation::Serializable
+    }
+
+    pub(super) fn locking_get(
+        &mut self,
+        tree: &VersionedTree,
+        key: &[u8],
+        mode: LockMode,
+        wait: LockWait,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.fresh_lock = None;
+        loop {
+            let leaf = tree.tree.leaf_shared(Seek::Key(key), Access::Normal)?;
+            let obstacle = match leaf.find(key) {
+                Err(_) if !self.locks_gaps() => return Ok(false),
+                Err(_) => {
+                    let ranges = &self.system.locks.ranges;
+                    match ranges.acquire(&self.owner, tree.id(), key, Some(key), mode) {
+                        Ok(()) => return Ok(false),
+                        Err(_) if wait == LockWait::SkipLocked => return Ok(false),
+                        Err(_) if wait == LockWait::NoWait => return Err(Error::LockNoWait),
+                        Err(owners) => Obstacle::Owners(owners),
+                    }
+                }
+                Ok(slot) => {
+                    let entry = Entry::decode(leaf.payload_at(slot))
+                        .ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
+                    match self.lock_entry(tree, key, &entry, mode, wait)? {
+                        ReadLock::Skip => return Ok(false),
+                        ReadLock::Wait(obstacle) => obstacle,
+                        ReadLock::Held => {
+                            if self.conflicts_with_view(entry.trx_id) {
+                                return Err(Error::RecordChanged);
+                            }
+                            if entry.is_deleted() {
+                                drop(leaf);
+                                if !self.locks_gaps() {
+                                    self.unlock(tree, key);
+                                }
+                                return Ok(false);
+                            }
+                            let flags = entry.flags;
+                            value.clear();
+                            value.extend_from_slice(entry.value);
+                            drop(leaf);
+                            // The lock keeps the chain: nobody can replace this version.
+                            tree.complete(flags, value)?;
+                            return Ok(true);
+                        }
+                    }
+                }
+            };
+            drop(leaf);
+            self.wait(tree, key, obstacle)?;
+        }
+    }
+}

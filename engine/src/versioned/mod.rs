@@ -1,0 +1,98 @@
+//! Versioned trees: trees whose entries have versions, and the operations of a transaction on them.
+//!
+//! Every index, clustered or secondary, is one. An entry holds its newest version in place ([`entry`]); older
+//! ones follow from the undo records that its roll pointer leads to. Nothing here knows rows or columns.
+//!
+//! # Contents
+//! | file | what |
+//! |---|---|
+//! | [`entry`] | the payload's bytes |
+//! | `read` | which version is visible, long values, `get` |
+//! | `write` | insert, update, delete |
+//! | `locking` | when a write or a locking read must wait |
+//! | [`scan`] | batches of consistent reads, and locking reads in order |
+//!
+//! # Latches
+//! An operation latches one leaf. While it holds it, it may latch undo pages (one at a time when reading), read overflow
+//! pages, and look into the lock tables; it waits for locks, makes room in the tree or in the undo log, and begins overflow chains only without.
+//! A version's undo record can't vanish while its reader holds the leaf: a rollback needs the leaf exclusively to take the
+//! version back, and purge leaves alone what a live view may walk through.
+
+pub mod entry;
+mod locking;
+mod read;
+pub mod scan;
+mod write;
+
+use std::sync::Arc;
+
+use tidepool_pool::{PageId, Space};
+
+use crate::btree::{Tree, max_payload_len};
+use crate::env::{Env, space_file_name};
+use crate::error::{Error, Result};
+use crate::mtr::Mtr;
+use entry::{ENTRY_HEADER_SIZE, OVERFLOW_REFERENCE_SIZE};
+
+/// Bytes of a long value kept in the entry.
+const OVERFLOW_HEAD_MAX: usize = 256;
+
+/// A versioned tree: one index. Cheap to open and to clone.
+#[derive(Clone)]
+pub struct VersionedTree {
+    tree: Tree,
+    index: usize,
+}
+
+impl VersionedTree {
+    /// Makes an empty tree; returns its root page, to be kept by the caller.
+    pub fn create<'a>(
+        mtr: &mut Mtr<'a>,
+        _env: &Env,
+        space: &'a Space,
+        tree_id: u32,
+    ) -> Result<u32> {
+        Tree::create(mtr, space, tree_id)
+    }
+
+    /// Opens a tree. `index` is what [`Error::DuplicateKey`] will name.
+    pub fn open(
+        env: &Arc<Env>,
+        space: &Arc<Space>,
+        root: u32,
+        tree_id: u32,
+        index: usize,
+    ) -> VersionedTree {
+        VersionedTree { tree: Tree::open(env, space, root, tree_id), index }
+    }
+
+    /// The tree below.
+    pub fn tree(&self) -> &Tree {
+        &self.tree
+    }
+
+    /// Position in the table's definition.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    fn id(&self) -> u32 {
+        self.tree.id()
+    }
+
+    /// The longest value that is kept in the leaf.
+    pub fn inline_max(&self) -> usize {
+        max_payload_len(self.tree.env().page_size()) - ENTRY_HEADER_SIZE
+    }
+
+    /// How much of a long value stays in the leaf.
+    fn overflow_head_len(&self) -> usize {
+        OVERFLOW_HEAD_MAX.min(self.inline_max() - OVERFLOW_REFERENCE_SIZE)
+    }
+}
+
+/// The error for an entry that cannot be one.
+pub(crate) fn corrupt_entry(page: PageId, slot: usize) -> Error {
+    let why = format!("the entry at slot {slot} is no versioned entry");
+    Error::corrupt(space_file_name(page.space), page.no, why)
+}

@@ -1,0 +1,131 @@
+//! Which version a reader sees, and its value.
+
+use tidepool_pool::{Access, PageId};
+
+use super::entry::{DELETED, Entry, OVERFLOW, OverflowReference};
+use super::{VersionedTree, corrupt_entry};
+use crate::btree::Seek;
+use crate::error::{Error, Result};
+use crate::lock::{LockMode, LockWait};
+use crate::overflow;
+use crate::trx::csn::TrxId;
+use crate::trx::view::ReadView;
+use crate::trx::{Transaction, TrxSystem};
+use crate::undo::record::Body;
+
+impl TrxSystem {
+    /// Puts the newest version of `payload` that `view` sees into `value`; its flags, or none if there is none or
+    /// it is a delete-mark. The leaf must be latched.
+    #[expect(clippy::too_many_arguments, reason = "an entry, and who looks at it")]
+    pub(super) fn visible_version(
+        &self,
+        tree: &VersionedTree,
+        view: &ReadView,
+        own: TrxId,
+        key: impl Fn() -> Vec<u8>,
+        page: PageId,
+        slot: usize,
+        payload: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<Option<u8>> {
+        let newest = Entry::decode(payload).ok_or_else(|| corrupt_entry(page, slot))?;
+        let Entry { mut flags, mut trx_id, mut roll, value: newest_value } = newest;
+        value.clear();
+        if trx_id == own || view.sees(&self.csn, trx_id) {
+            if flags & DELETED != 0 {
+                return Ok(None);
+            }
+            value.extend_from_slice(newest_value);
+            return Ok(Some(flags));
+        }
+        let key = key();
+        value.extend_from_slice(newest_value);
+        loop {
+            if roll.is_none() {
+                return Ok(None);
+            }
+            (flags, trx_id, roll) = self.undo.read(roll, |record| {
+                let (Body::Update(place, prior) | Body::Delete(place, prior)) = record.body else {
+                    let why = "a roll pointer leads to a record of no older version";
+                    return Err(self.undo.corrupt(roll.page, why));
+                };
+                if place.tree != tree.id() || place.key != key {
+                    let why = "a roll pointer leads to a record of another entry";
+                    return Err(self.undo.corrupt(roll.page, why));
+                }
+                prior.value.restore(value).ok_or_else(|| {
+                    self.undo
+                        .corrupt(roll.page, "an undo record does not fit the version it undoes")
+                })?;
+                Ok((prior.flags, prior.trx_id, prior.roll))
+            })?;
+            if trx_id == own || view.sees(&self.csn, trx_id) {
+                return Ok((flags & DELETED == 0).then_some(flags));
+            }
+        }
+    }
+}
+
+impl VersionedTree {
+    /// Replaces an overflow reference by the value it stands for.
+    pub(super) fn complete(&self, flags: u8, value: &mut Vec<u8>) -> Result<()> {
+        if flags & OVERFLOW == 0 {
+            return Ok(());
+        }
+        let reference = OverflowReference::of(flags, value);
+        let reference =
+            reference.filter(|r| r.head.len() as u64 <= r.total_len).ok_or_else(|| {
+                let file = self.tree.space().file().name().to_string();
+                Error::corrupt(file, self.tree.root(), "an overflow reference cut short")
+            })?;
+        let (first, rest) =
+            (reference.first_page, reference.total_len - reference.head.len() as u64);
+        let mut whole = reference.head.to_vec();
+        // Not more than a page ahead of what is really there: the length may be damaged.
+        whole.reserve(usize::try_from(rest).unwrap_or(0).min(16 << 20));
+        overflow::read(self.tree.env(), self.tree.space(), self.id(), first, rest, &mut whole)?;
+        *value = whole;
+        Ok(())
+    }
+}
+
+impl Transaction {
+    /// Reads the entry with this key into `value`; false if there is none.
+    ///
+    /// With [`LockMode::None`]: as the transaction's view sees it, without any lock. Else: locks the entry and gives its
+    /// newest version; with [`LockWait::SkipLocked`], an entry that is locked is not there. In SERIALIZABLE, the
+    /// absence of the entry is locked as well.
+    pub fn get(
+        &mut self,
+        tree: &VersionedTree,
+        key: &[u8],
+        mode: LockMode,
+        wait: LockWait,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.check_running()?;
+        if mode != LockMode::None {
+            let found = self.locking_get(tree, key, mode, wait, value);
+            return found.map_err(|error| self.note(error));
+        }
+        let view = self.read_view();
+        let flags = {
+            let leaf = tree.tree.leaf_shared(Seek::Key(key), Access::Normal)?;
+            let Ok(slot) = leaf.find_covered(key) else { return Ok(false) };
+            self.system.visible_version(
+                tree,
+                &view,
+                self.id(),
+                || key.to_vec(),
+                leaf.page_id(),
+                slot,
+                leaf.payload_at(slot),
+                value,
+            )?
+        };
+        let Some(flags) = flags else { return Ok(false) };
+        // The view keeps the chain of what it sees.
+        tree.complete(flags, value)?;
+        Ok(true)
+    }
+}

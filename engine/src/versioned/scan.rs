@@ -1,0 +1,406 @@
+//! Reading in key order: consistent reads in batches, locking reads one by one.
+
+use std::ops::Bound;
+
+use tidepool_pool::Access;
+
+use super::entry::{Entry, OVERFLOW};
+use super::locking::{Obstacle, ReadLock};
+use super::{VersionedTree, corrupt_entry};
+use crate::btree::{LeafRef, Seek};
+use crate::error::{Error, Result};
+use crate::lock::{LockMode, LockWait};
+use crate::trx::Transaction;
+
+/// Which way a scan goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Ascending keys.
+    Forward,
+    /// Descending keys.
+    Backward,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum At {
+    /// Before the first entry.
+    Start,
+    /// Behind the last entry.
+    End,
+    /// At `key`, which is still to be read.
+    Key,
+    /// Past `key`, which has been read.
+    Past,
+    /// Nothing is left.
+    Done,
+}
+
+/// Where a scan is: before the first entry that it has not read. Holds no latch; entries may come and go around it.
+#[derive(Debug, Clone)]
+pub struct ScanPosition {
+    at: At,
+    key: Vec<u8>,
+}
+
+impl ScanPosition {
+    /// Before all entries.
+    pub fn start() -> Self {
+        ScanPosition { at: At::Start, key: Vec::new() }
+    }
+
+    /// Behind all entries.
+    pub fn end() -> Self {
+        ScanPosition { at: At::End, key: Vec::new() }
+    }
+
+    /// At a key, which is read if it is there (`Included`) or not (`Excluded`), in either direction. `Unbounded` is the start.
+    pub fn at(bound: Bound<&[u8]>) -> Self {
+        match bound {
+            Bound::Included(key) => ScanPosition { at: At::Key, key: key.to_vec() },
+            Bound::Excluded(key) => ScanPosition { at: At::Past, key: key.to_vec() },
+            Bound::Unbounded => Self::start(),
+        }
+    }
+
+    /// Whether nothing is left to read.
+    pub fn at_end(&self) -> bool {
+        self.at == At::Done
+    }
+
+    fn set(&mut self, at: At, key: &[u8]) {
+        self.at = at;
+        self.key.clear();
+        self.key.extend_from_slice(key);
+    }
+
+    /// The leaf to read next; none if nothing is left.
+    fn seek(&self, direction: Direction) -> Option<Seek<'_>> {
+        use Direction::{Backward, Forward};
+        Some(match (self.at, direction) {
+            (At::Done, _) | (At::Start, Backward) | (At::End, Forward) => return None,
+            (At::Start, Forward) => Seek::First,
+            (At::End, Backward) => Seek::Last,
+            (At::Past, Backward) => Seek::Before(&self.key),
+            _ => Seek::Key(&self.key),
+        })
+    }
+
+    /// The slots of a leaf that are still to be read: going forward, from the first to the end; going backward, from the second down to the beginning.
+    fn slots(&self, leaf: &LeafRef<'_>, direction: Direction) -> (usize, usize) {
+        let all = leaf.count();
+        match (self.at, direction) {
+            (At::Start | At::End, _) => (0, all),
+            (_, Direction::Forward) => match leaf.find(&self.key) {
+                Ok(slot) => (slot + usize::from(self.at == At::Past), all),
+                Err(slot) => (slot, all),
+            },
+            (_, Direction::Backward) => match leaf.find(&self.key) {
+                Ok(slot) => (0, slot + usize::from(self.at == At::Key)),
+                Err(slot) => (0, slot),
+            },
+        }
+    }
+
+    /// Goes on to the neighbour of a leaf of which nothing is left.
+    fn leave(&mut self, leaf: &LeafRef<'_>, direction: Direction) {
+        match direction {
+            Direction::Forward => match leaf.upper_fence() {
+                Some(fence) => self.set(At::Key, fence),
+                None => self.at = At::Done,
+            },
+            Direction::Backward => match leaf.lower_fence() {
+                b"" => self.at = At::Done,
+                fence => self.set(At::Past, fence),
+            },
+        }
+    }
+}
+
+/// Entries read by one scan step.
+#[derive(Debug, Clone, Default)]
+pub struct Batch {
+    bytes: Vec<u8>,
+    /// End of each key and of each value in `bytes`.
+    ends: Vec<(usize, usize)>,
+    scratch: Vec<u8>,
+}
+
+impl Batch {
+    /// Forgets all entries, keeping the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+    }
+
+    /// Entries.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    fn start(&self, at: usize) -> usize {
+        at.checked_sub(1).map_or(0, |before| self.ends[before].1)
+    }
+
+    /// Key of an entry.
+    pub fn key(&self, at: usize) -> &[u8] {
+        &self.bytes[self.start(at)..self.ends[at].0]
+    }
+
+    /// Value of an entry.
+    pub fn value(&self, at: usize) -> &[u8] {
+        &self.bytes[self.ends[at].0..self.ends[at].1]
+    }
+
+    fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        let middle = self.bytes.len();
+        self.bytes.extend_from_slice(value);
+        self.ends.push((middle, self.bytes.len()));
+    }
+}
+
+impl Transaction {
+    /// A consistent read of the next entries: appends those that the view sees to `batch`, at most `rows` and at most the rest of one
+    /// leaf, and moves `position` past them. An entry with a long value comes alone. An empty batch does not mean
+    /// the end: [`ScanPosition::at_end`] does.
+    pub fn scan(
+        &mut self,
+        tree: &VersionedTree,
+        position: &mut ScanPosition,
+        direction: Direction,
+        rows: usize,
+        access: Access,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        self.scan_until(tree, position, direction, rows, access, None, batch)
+    }
+
+    /// As [`Self::scan`], but an entry at or beyond `stop` is the last of its batch: most likely nobody wants more.
+    #[expect(clippy::too_many_arguments, reason = "a cursor's whole state")]
+    pub fn scan_until(
+        &mut self,
+        tree: &VersionedTree,
+        position: &mut ScanPosition,
+        direction: Direction,
+        rows: usize,
+        access: Access,
+        stop: Option<&[u8]>,
+        batch: &mut Batch,
+    ) -> Result<()> {
+        self.check_running()?;
+        let view = self.read_view();
+        let Some(seek) = position.seek(direction) else {
+            position.at = At::Done;
+            return Ok(());
+        };
+        let (mut key, mut value) = (Vec::new(), std::mem::take(&mut batch.scratch));
+        let mut long = None;
+        let (mut added, mut stopped) = (0, false);
+        {
+            let leaf = tree.tree.leaf_shared(seek, access)?;
+            let (mut low, mut high) = position.slots(&leaf, direction);
+            while low < high && added < rows {
+                let slot = if direction == Direction::Forward { low } else { high - 1 };
+                let flags = self.system.visible_version(
+                    tree,
+                    &view,
+                    self.id(),
+                    || {
+                        let mut key = Vec::new();
+                        leaf.key_at(slot, &mut key);
+                        key
+                    },
+                    leaf.page_id(),
+                    slot,
+                    leaf.payload_at(slot),
+                    &mut value,
+                )?;
+                if let Some(flags) = flags {
+                    if flags & OVERFLOW != 0 && added > 0 {
+                        break;
+                    }
+                    leaf.key_at(slot, &mut key);
+                    added += 1;
+                    if flags & OVERFLOW != 0 {
+                        long = Some(flags);
+                    } else {
+                        batch.push(&key, &value);
+                    }
+                    stopped = stop.is_some_and(|stop| match direction {
+                        Direction::Forward => *key >= *stop,
+                        Direction::Backward => *key <= *stop,
+                    });
+                }
+                match direction {
+                    Direction::Forward => low += 1,
+                    Direction::Backward => high -= 1,
+                }
+                if stopped || long.is_some() {
+                    break;
+                }
+            }
+            if low == high {
+                position.leave(&leaf, direction);
+            } else {
+                // The last one read is the neighbour of the next one.
+                let last = if direction == Direction::Forward { low - 1 } else { high };
+                leaf.key_at(last, &mut position.key);
+                position.at = At::Past;
+            }
+        }
+        if let Some(flags) = long {
+            // The view keeps the chain of what it sees.
+            tree.complete(flags, &mut value)?;
+            batch.push(&key, &value);
+        }
+        batch.scratch = value;
+        Ok(())
+    }
+
+    /// A locking read of the next entry: locks it, gives its newest version in `key` and `value`, and moves `position` past it. False at
+    /// the end. With [`LockWait::SkipLocked`], entries locked by others are passed over. In SERIALIZABLE, all
+    /// that was passed is locked, gaps included.
+    #[expect(clippy::too_many_arguments, reason = "a cursor's whole state")]
+    pub fn lock_next(
+        &mut self,
+        tree: &VersionedTree,
+        position: &mut ScanPosition,
+        direction: Direction,
+        mode: LockMode,
+        wait: LockWait,
+        key: &mut Vec<u8>,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.check_running()?;
+        self.fresh_lock = None;
+        loop {
+            let step = self.lock_step(tree, position, direction, mode, wait, key, value);
+            match step.map_err(|error| self.note(error))? {
+                Step::Found(flags) => {
+                    // The lock keeps the chain.
+                    tree.complete(flags, value)?;
+                    return Ok(true);
+                }
+                Step::End => return Ok(false),
+                Step::NextLeaf => {}
+                Step::Wait(obstacle) => {
+                    self.wait(tree, key, obstacle).map_err(|error| self.note(error))?;
+                }
+            }
+        }
+    }
+
+    /// One leaf of [`Self::lock_next`].
+    #[expect(clippy::too_many_arguments, reason = "a cursor's whole state")]
+    fn lock_step(
+        &mut self,
+        tree: &VersionedTree,
+        position: &mut ScanPosition,
+        direction: Direction,
+        mode: LockMode,
+        wait: LockWait,
+        key: &mut Vec<u8>,
+        value: &mut Vec<u8>,
+    ) -> Result<Step> {
+        let Some(seek) = position.seek(direction) else {
+            position.at = At::Done;
+            return Ok(Step::End);
+        };
+        let leaf = tree.tree.leaf_shared(seek, Access::Normal)?;
+        let (mut low, mut high) = position.slots(&leaf, direction);
+        while low < high {
+            let slot = if direction == Direction::Forward { low } else { high - 1 };
+            leaf.key_at(slot, key);
+            let entry = Entry::decode(leaf.payload_at(slot))
+                .ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
+            if let Some(step) = self.lock_gap(tree, position, direction, Some(key), mode, wait)? {
+                return Ok(step);
+            }
+            // A delete-mark that is certain is nothing; one that may be rolled back must be waited for.
+            let absent = entry.is_deleted()
+                && (entry.trx_id == self.id() || !self.system.csn.is_active(entry.trx_id));
+            if absent && self.conflicts_with_view(entry.trx_id) {
+                return Err(Error::RecordChanged);
+            }
+            let lock = if absent {
+                ReadLock::Skip
+            } else {
+                self.lock_entry(tree, key, &entry, mode, wait)?
+            };
+            match lock {
+                ReadLock::Wait(obstacle) => return Ok(Step::Wait(obstacle)),
+                ReadLock::Skip => {}
+                ReadLock::Held => {
+                    if self.conflicts_with_view(entry.trx_id) {
+                        return Err(Error::RecordChanged);
+                    }
+                    value.clear();
+                    value.extend_from_slice(entry.value);
+                    let flags = entry.flags;
+                    position.set(At::Past, key);
+                    return Ok(Step::Found(flags));
+                }
+            }
+            position.set(At::Past, key);
+            match direction {
+                Direction::Forward => low += 1,
+                Direction::Backward => high -= 1,
+            }
+        }
+        let fence = match direction {
+            Direction::Forward => leaf.upper_fence(),
+            Direction::Backward => Some(leaf.lower_fence()),
+        };
+        if let Some(step) = self.lock_gap(tree, position, direction, fence, mode, wait)? {
+            return Ok(step);
+        }
+        position.leave(&leaf, direction);
+        Ok(Step::NextLeaf)
+    }
+
+    /// In SERIALIZABLE: locks what is between `position` and `to` (none: the end of the tree).
+    fn lock_gap(
+        &self,
+        tree: &VersionedTree,
+        position: &ScanPosition,
+        direction: Direction,
+        to: Option<&[u8]>,
+        mode: LockMode,
+        wait: LockWait,
+    ) -> Result<Option<Step>> {
+        if !self.locks_gaps() {
+            return Ok(None);
+        }
+        let from = match position.at {
+            At::Start => Some(&b""[..]),
+            At::End => None,
+            _ => Some(&position.key[..]),
+        };
+        let (low, high) = match direction {
+            Direction::Forward => (from.unwrap_or(b""), to),
+            Direction::Backward => (to.unwrap_or(b""), from),
+        };
+        let ranges = &self.system.locks.ranges;
+        match ranges.acquire(&self.owner, tree.id(), low, high, mode) {
+            Ok(()) => Ok(None),
+            // Others' ranges cover it: whatever is in there is locked, and skipped entry by entry.
+            Err(_) if wait == LockWait::SkipLocked => Ok(None),
+            Err(_) if wait == LockWait::NoWait => Err(Error::LockNoWait),
+            Err(owners) => Ok(Some(Step::Wait(Obstacle::Owners(owners)))),
+        }
+    }
+}
+
+/// What one leaf gave to a locking read.
+enum Step {
+    Found(u8),
+    End,
+    NextLeaf,
+    /// For the entry in `key`, or for ranges.
+    Wait(Obstacle),
+}

@@ -1,0 +1,300 @@
+//! Insert, update, delete: each one mini-transaction of undo record and leaf change.
+//!
+//! ```text
+//! loop {
+//!     mini-transaction, leaf exclusively
+//!     what must be waited for?           let go, wait, again
+//!     may the operation be done?         if not: let go, fail
+//!     no room in leaf or undo log?       let go, make room, again
+//!     undo record + leaf; commit
+//! }
+//! ```
+//! A value too long for the leaf goes into an overflow chain first, whose head is allocated together with an undo record of its own:
+//! a rollback frees it, whether the entry came to name it or not.
+
+use tidepool_pool::{Access, PageId};
+
+use super::entry::{DELETED, ENTRY_HEADER_SIZE, Entry, OVERFLOW, OverflowReference};
+use super::locking::{Obstacle, ReadLock};
+use super::{VersionedTree, corrupt_entry};
+use crate::btree::{LeafMut, Seek, max_key_len};
+use crate::error::{Error, Result};
+use crate::lock::{LockMode, LockWait};
+use crate::mtr::Mtr;
+use crate::overflow;
+use crate::space::Allocation;
+use crate::trx::Transaction;
+use crate::undo::RollPointer;
+use crate::undo::record::{Place, Writer};
+
+/// Undo bytes of a change beyond key and value, at most.
+const UNDO_OVERHEAD: usize = 64;
+
+/// What a write does to the entry it finds.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Change<'a> {
+    Insert(&'a [u8], LockMode),
+    Update(&'a [u8]),
+    Delete,
+}
+
+/// What one attempt at a write came to.
+enum Attempt {
+    Done,
+    /// Something was in the way, and is no more.
+    Again,
+    /// As before, and the waiting has given the transaction the key's exclusive lock.
+    Locked,
+    /// The leaf needs room for a payload of this length.
+    LeafFull(usize),
+    /// The undo log needs another page.
+    UndoFull,
+    /// The value must go to an overflow chain first.
+    StoreValue,
+    /// The entry exists: a duplicate. It may have to be locked.
+    Duplicate,
+}
+
+/// A value as the entry holds it.
+struct Stored {
+    flags: u8,
+    bytes: Vec<u8>,
+}
+
+impl Transaction {
+    /// Inserts an entry. If there is one with this key, the error is [`Error::DuplicateKey`] with its value, and it is
+    /// left locked with `on_duplicate`.
+    pub fn insert(
+        &mut self,
+        tree: &VersionedTree,
+        key: &[u8],
+        value: &[u8],
+        on_duplicate: LockMode,
+    ) -> Result<()> {
+        self.write(tree, key, Change::Insert(value, on_duplicate))
+    }
+
+    /// Replaces an entry's value; [`Error::NotFound`] if there is none.
+    pub fn update(&mut self, tree: &VersionedTree, key: &[u8], value: &[u8]) -> Result<()> {
+        self.write(tree, key, Change::Update(value))
+    }
+
+    /// Deletes an entry; [`Error::NotFound`] if there is none.
+    pub fn delete(&mut self, tree: &VersionedTree, key: &[u8]) -> Result<()> {
+        self.write(tree, key, Change::Delete)
+    }
+
+    fn write(&mut self, tree: &VersionedTree, key: &[u8], change: Change<'_>) -> Result<()> {
+        let max = max_key_len(self.system.env.page_size());
+        if key.len() > max {
+            return Err(Error::KeyTooLong { len: key.len(), max });
+        }
+        self.begin_write()?;
+        let before = self.position();
+        let outcome = self.write_in_attempts(tree, key, change);
+        outcome.map_err(|error| {
+            // Only a chain can have been written by now.
+            if self.position() != before && self.undo_to(before).is_err() {
+                return error;
+            }
+            self.note(error)
+        })
+    }
+
+    fn write_in_attempts(
+        &mut self,
+        tree: &VersionedTree,
+        key: &[u8],
+        change: Change<'_>,
+    ) -> Result<()> {
+        let mut stored = None;
+        // Whether this operation has locked the key, by waiting for it.
+        let mut locked = false;
+        loop {
+            match self.attempt(tree, key, change, stored.as_ref())? {
+                Attempt::Done => {
+                    self.count_undo();
+                    return Ok(());
+                }
+                Attempt::Again => {}
+                Attempt::Locked => locked = true,
+                Attempt::LeafFull(payload_len) => tree.tree.make_room(key, payload_len)?,
+                Attempt::UndoFull => {
+                    let log = self.log.as_mut().expect("writing");
+                    log.add_page(&self.system.undo)?;
+                }
+                Attempt::StoreValue => {
+                    let (Change::Insert(value, _) | Change::Update(value)) = change else {
+                        unreachable!("a delete stores no value");
+                    };
+                    stored = Some(self.store_long_value(tree, value)?);
+                }
+                Attempt::Duplicate => {
+                    let Change::Insert(_, mode) = change else {
+                        unreachable!("only an insert finds a duplicate");
+                    };
+                    if let Some(value) = self.duplicate(tree, key, mode)? {
+                        if locked && mode != LockMode::Exclusive {
+                            // Others may have waited for the same.
+                            self.system.locks.keys.weaken(&self.owner, tree.id(), key, mode);
+                        }
+                        return Err(Error::DuplicateKey { index: tree.index, value });
+                    }
+                }
+            }
+        }
+    }
+
+    fn count_undo(&self) {
+        let records = self.log.as_ref().map_or(0, |log| log.records());
+        self.owner.set_undo_records(records);
+    }
+
+    fn attempt(
+        &mut self,
+        tree: &VersionedTree,
+        key: &[u8],
+        change: Change<'_>,
+        stored: Option<&Stored>,
+    ) -> Result<Attempt> {
+        let system = &*self.system;
+        let mut mtr = Mtr::begin(&system.env)?;
+        let leaf = tree.tree.leaf_exclusive(key)?;
+        let found = leaf.find_covered(key);
+        let entry = match found {
+            Ok(slot) => Some(decode(&leaf, slot)?),
+            Err(_) => None,
+        };
+        let insert = matches!(change, Change::Insert(..));
+        let live = entry.is_some_and(|entry| !entry.is_deleted());
+        if insert && live && entry.is_some_and(|entry| !self.is_written_by_other(&entry)) {
+            // Certain already; the lock on the duplicate is another matter.
+            return Ok(Attempt::Duplicate);
+        }
+        if let Some(obstacle) = self.obstacle_to_write(tree, key, entry.as_ref()) {
+            let queued = matches!(obstacle, Obstacle::Queue);
+            let held =
+                queued && system.locks.keys.holds(&self.owner, tree.id(), key, LockMode::Shared);
+            drop((leaf, mtr));
+            self.wait(tree, key, obstacle)?;
+            return Ok(if queued && !held { Attempt::Locked } else { Attempt::Again });
+        }
+        if let Some(entry) = &entry {
+            if insert && live {
+                return Ok(Attempt::Duplicate);
+            }
+            if self.conflicts_with_view(entry.trx_id) {
+                return Err(Error::RecordChanged);
+            }
+            if !insert && !live {
+                return Err(Error::NotFound);
+            }
+        } else if !insert {
+            return Err(Error::NotFound);
+        }
+        let (flags, value) = match (change, &entry) {
+            (Change::Delete, Some(entry)) => (entry.flags | DELETED, entry.value),
+            (Change::Insert(value, _) | Change::Update(value), _) => match stored {
+                Some(stored) => (stored.flags, &stored.bytes[..]),
+                None if value.len() > tree.inline_max() => return Ok(Attempt::StoreValue),
+                None => (0, value),
+            },
+            (Change::Delete, None) => unreachable!("not found, above"),
+        };
+        let payload_len = ENTRY_HEADER_SIZE + value.len();
+        let fits = match found {
+            Ok(slot) => leaf.fits_replaced(slot, payload_len),
+            Err(_) => leaf.fits(key.len(), payload_len),
+        };
+        if !fits {
+            return Ok(Attempt::LeafFull(payload_len));
+        }
+        let log = self.log.as_mut().expect("writing");
+        let undo_len = UNDO_OVERHEAD + key.len() + entry.map_or(0, |entry| entry.value.len());
+        if !log.has_room(&system.undo, undo_len) {
+            return Ok(Attempt::UndoFull);
+        }
+        let undo_page = log.latch_tail(&system.undo, &mut mtr)?;
+        // Nothing fails from here on.
+        let place =
+            Place { tree: tree.id(), space: tree.tree.space().id(), root: tree.tree.root(), key };
+        let roll = if entry.is_some() { log.next() } else { RollPointer::NONE };
+        self.payload.clear();
+        Entry { flags, trx_id: log.trx_id(), roll, value }.encode(&mut self.payload);
+        log.append(&mut mtr, undo_page, entry.is_some(), |writer: &mut Writer<'_>| match &entry {
+            None => writer.insert(&place),
+            Some(entry) if change == Change::Delete => writer.delete(&place, entry),
+            Some(entry) => writer.update(&place, entry, value),
+        });
+        match found {
+            Ok(slot) => leaf.replace(&mut mtr, slot, &self.payload),
+            Err(slot) => leaf.insert(&mut mtr, slot, key, &self.payload),
+        };
+        mtr.commit();
+        Ok(Attempt::Done)
+    }
+
+    /// Locks the duplicate as asked, and reads it. None if it is gone by now.
+    fn duplicate(
+        &mut self,
+        tree: &VersionedTree,
+        key: &[u8],
+        mode: LockMode,
+    ) -> Result<Option<Vec<u8>>> {
+        let mut value = Vec::new();
+        loop {
+            let leaf = tree.tree.leaf_shared(Seek::Key(key), Access::Normal)?;
+            let Ok(slot) = leaf.find(key) else { return Ok(None) };
+            let payload = leaf.payload_at(slot);
+            let entry =
+                Entry::decode(payload).ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
+            if mode != LockMode::None {
+                let wait = LockWait::Wait;
+                if let ReadLock::Wait(obstacle) = self.lock_entry(tree, key, &entry, mode, wait)? {
+                    drop(leaf);
+                    self.wait(tree, key, obstacle)?;
+                    continue;
+                }
+            }
+            if entry.is_deleted() {
+                return Ok(None);
+            }
+            value.extend_from_slice(entry.value);
+            // Under the latch: without a lock, the version could be replaced and its chain freed.
+            tree.complete(entry.flags, &mut value)?;
+            return Ok(Some(value));
+        }
+    }
+
+    /// Writes a long value to a chain; gives what the entry will hold.
+    fn store_long_value(&mut self, tree: &VersionedTree, value: &[u8]) -> Result<Stored> {
+        let system = &*self.system;
+        let (head, rest) = value.split_at(tree.overflow_head_len());
+        let space = tree.tree.space();
+        let log = self.log.as_mut().expect("writing");
+        if !log.has_room(&system.undo, UNDO_OVERHEAD) {
+            log.add_page(&system.undo)?;
+        }
+        let (first_page, stored) = {
+            let mut mtr = Mtr::begin(&system.env)?;
+            let undo_page = log.latch_tail(&system.undo, &mut mtr)?;
+            let mut allocation = Allocation::reserve(&mut mtr, space, tree.tree.root(), 1)?;
+            let (first, stored) = overflow::start(&mut mtr, &mut allocation, tree.id(), rest);
+            log.append(&mut mtr, undo_page, false, |writer| {
+                writer.chain(space.id(), tree.id(), first);
+            });
+            mtr.commit();
+            (first, stored)
+        };
+        self.count_undo();
+        overflow::extend(&system.env, space, tree.id(), first_page, &rest[stored..])?;
+        let mut bytes = Vec::new();
+        OverflowReference { total_len: value.len() as u64, first_page, head }.encode(&mut bytes);
+        Ok(Stored { flags: OVERFLOW, bytes })
+    }
+}
+
+fn decode<'l>(leaf: &'l LeafMut<'_>, slot: usize) -> Result<Entry<'l>> {
+    let page: PageId = leaf.page_id();
+    Entry::decode(leaf.payload_at(slot)).ok_or_else(|| corrupt_entry(page, slot))
+}

@@ -1,0 +1,377 @@
+//! Tables: created, dropped, renamed, truncated; what survives a restart and a crash; who may stand in the way.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use tidepool::storage::{SimStorage, Storage};
+use tidepool::{
+    Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef, Trx,
+    TrxOptions,
+};
+
+fn options() -> Options {
+    Options {
+        buffer_pool_size_bytes: 4 << 20,
+        redo_capacity_bytes: 8 << 20,
+        background: false,
+        ..Options::default()
+    }
+}
+
+fn open(sim: &SimStorage) -> Db {
+    Db::open_on(Arc::new(sim.clone()), options()).unwrap()
+}
+
+fn def() -> TableDef {
+    TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("second")])
+}
+
+fn begin(db: &Db) -> Trx {
+    db.begin(TrxOptions::default())
+}
+
+fn get(trx: &mut Trx, table: &Arc<Table>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+    let mut value = vec![];
+    let found = trx.get(table, 0, key, LockMode::None, LockWait::Wait, &mut value)?;
+    Ok(found.then_some(value))
+}
+
+fn fill(db: &Db, table: &Arc<Table>, rows: u32) {
+    let mut trx = begin(db);
+    for row in 0..rows {
+        trx.insert(table, 0, &row.to_be_bytes(), b"some value").unwrap();
+        trx.insert(table, 1, &[&b"second"[..], &row.to_be_bytes()].concat(), b"").unwrap();
+    }
+    trx.commit().unwrap();
+}
+
+fn table_files(sim: &SimStorage) -> Vec<String> {
+    sim.list("tables").unwrap()
+}
+
+#[test]
+fn a_table_is_there_until_it_is_dropped() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let mut named = def();
+    named.metadata = b"columns and such".to_vec();
+    let table = db.create_table("shop/Käufe", &named).unwrap();
+    assert_eq!(
+        db.create_table("shop/Käufe", &def()).unwrap_err(),
+        Error::TableExists("shop/Käufe".into())
+    );
+    fill(&db, &table, 10);
+    assert_eq!(table_files(&sim), ["00000010.tpd"]);
+    drop(table);
+    db.close().unwrap();
+    drop(db);
+
+    let db = open(&sim);
+    assert_eq!(db.table_names().unwrap(), ["shop/Käufe"]);
+    assert!(db.table_exists("shop/Käufe").unwrap());
+    assert_eq!(db.table_def("shop/Käufe").unwrap(), named);
+    let table = db.open_table("shop/Käufe").unwrap();
+    assert_eq!(
+        (table.def(), table.name(), table.index_count()),
+        (&named, "shop/Käufe".to_string(), 2)
+    );
+    assert!(Arc::ptr_eq(&table, &db.open_table("shop/Käufe").unwrap()));
+    db.set_table_metadata("shop/Käufe", b"other").unwrap();
+    assert_eq!(db.table_def("shop/Käufe").unwrap().metadata, b"other");
+
+    db.drop_table("shop/Käufe").unwrap();
+    assert!(!db.table_exists("shop/Käufe").unwrap());
+    assert!(table_files(&sim).is_empty());
+    let missing = Error::TableMissing("shop/Käufe".into());
+    assert_eq!(db.drop_table("shop/Käufe").unwrap_err(), missing);
+    assert_eq!(db.open_table("shop/Käufe").unwrap_err(), missing);
+    assert_eq!(get(&mut begin(&db), &table, b"x").unwrap_err(), missing);
+    assert_eq!(table.statistics().unwrap_err(), missing);
+    let again = db.create_table("shop/Käufe", &def()).unwrap();
+    assert_eq!(table_files(&sim), ["00000011.tpd"]);
+    assert_eq!(get(&mut begin(&db), &again, &0u32.to_be_bytes()).unwrap(), None);
+    assert_ne!(again.id(), table.id());
+}
+
+#[test]
+fn a_table_in_use_is_not_dropped() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 10);
+    let busy = Error::TableBusy("t".into());
+    assert_eq!(
+        busy.to_string(),
+        "table 't' is in use by an unfinished transaction: end it and try again"
+    );
+    let mut trx = begin(&db);
+    assert!(get(&mut trx, &table, &1u32.to_be_bytes()).unwrap().is_some());
+    assert_eq!(db.drop_table("t").unwrap_err(), busy);
+    assert_eq!(db.truncate_table("t").unwrap_err(), busy);
+    // A rename is no concern of a transaction's.
+    db.rename_table("t", "u").unwrap();
+    trx.insert(&table, 0, b"new", b"").unwrap();
+    assert_eq!(db.drop_table("u").unwrap_err(), Error::TableBusy("u".into()));
+    trx.rollback().unwrap();
+    let table = db.truncate_table("u").unwrap();
+    let mut trx = begin(&db);
+    trx.insert(&table, 0, b"new", b"").unwrap();
+    drop(trx);
+    db.drop_table("u").unwrap();
+}
+
+#[test]
+fn a_rename_is_atomic_and_keeps_handles() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("a", &def()).unwrap();
+    db.create_table("b", &def()).unwrap();
+    fill(&db, &table, 10);
+    assert_eq!(db.rename_table("a", "b").unwrap_err(), Error::TableExists("b".into()));
+    assert_eq!(db.rename_table("x", "y").unwrap_err(), Error::TableMissing("x".into()));
+    db.rename_table("a", "c").unwrap();
+    assert_eq!(table.name(), "c");
+    assert!(Arc::ptr_eq(&table, &db.open_table("c").unwrap()));
+    let sim = sim.crash();
+    let db = open(&sim);
+    assert_eq!(db.table_names().unwrap(), ["b", "c"]);
+    assert_eq!(db.open_table("c").unwrap().id(), table.id());
+}
+
+#[test]
+fn a_truncated_table_is_empty_and_new() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let old = db.create_table("t", &def()).unwrap();
+    fill(&db, &old, 500);
+    old.reserve_auto_increment(77).unwrap();
+    let new = db.truncate_table("t").unwrap();
+    assert_eq!((new.id(), new.rows(), new.auto_increment()), (old.id(), 0, 1));
+    assert_ne!(new.space_id(), old.space_id());
+    assert_eq!(table_files(&sim).len(), 1);
+    let mut trx = begin(&db);
+    assert_eq!(get(&mut trx, &new, &1u32.to_be_bytes()).unwrap(), None);
+    assert_eq!(
+        get(&mut trx, &old, &1u32.to_be_bytes()).unwrap_err(),
+        Error::TableMissing("t".into())
+    );
+    trx.commit().unwrap();
+    fill(&db, &new, 5);
+    let db = open(&sim.crash());
+    let table = db.open_table("t").unwrap();
+    assert_eq!(table.space_id(), new.space_id());
+    assert_eq!(table.rows(), 5);
+}
+
+#[test]
+fn a_definition_change_cut_off_by_a_crash_leaves_no_file_behind() {
+    // Every operation on the disk that creating, filling, truncating and dropping take, cut off once.
+    let ddl = |db: &Db| -> Result<()> {
+        let table = db.create_table("t", &def())?;
+        begin(db).insert(&table, 0, b"k", b"v")?;
+        db.truncate_table("t")?;
+        db.rename_table("t", "u")?;
+        db.drop_table("u")
+    };
+    for cut in 1.. {
+        let sim = SimStorage::new(cut);
+        let db = open(&sim);
+        let keep = db.create_table("keep", &def()).unwrap();
+        fill(&db, &keep, 3);
+        sim.crash_at(sim.operation_count() + cut);
+        let done = ddl(&db).is_ok();
+        let sim = sim.crash();
+        let db = open(&sim);
+        let names = db.table_names().unwrap();
+        assert!(names.contains(&"keep".to_string()), "cut {cut}");
+        assert_eq!(table_files(&sim).len(), names.len(), "cut {cut}: {names:?}");
+        for name in &names {
+            let table = db.open_table(name).unwrap();
+            assert!(table.check(&db, &mut |_| true).unwrap().is_clean(), "cut {cut}: {name}");
+        }
+        let t = db.create_table("new", &def()).unwrap();
+        fill(&db, &t, 3);
+        if done {
+            assert_eq!(names, ["keep"]);
+            break;
+        }
+    }
+}
+
+#[test]
+fn auto_increment_survives() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    assert_eq!(table.auto_increment(), 1);
+    assert_eq!(table.reserve_auto_increment(3).unwrap(), 1);
+    table.raise_auto_increment(1000).unwrap();
+    table.raise_auto_increment(10).unwrap();
+    assert_eq!(table.reserve_auto_increment(1).unwrap(), 1000);
+    db.close().unwrap();
+    drop((table, db));
+
+    let db = open(&sim);
+    let table = db.open_table("t").unwrap();
+    assert_eq!(table.auto_increment(), 1001, "exact after a clean shutdown");
+    assert_eq!(table.reserve_auto_increment(1).unwrap(), 1001);
+    fill(&db, &table, 1);
+
+    let db = open(&sim.crash());
+    let table = db.open_table("t").unwrap();
+    let next = table.auto_increment();
+    assert!((1002..1200).contains(&next), "{next} after a crash");
+    table.reset_auto_increment(5).unwrap();
+    assert_eq!(table.reserve_auto_increment(1).unwrap(), 5);
+}
+
+#[test]
+fn rows_are_counted() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 2000);
+    assert_eq!(table.rows(), 2000);
+    let mut trx = begin(&db);
+    trx.delete(&table, 0, &7u32.to_be_bytes()).unwrap();
+    let savepoint = trx.savepoint();
+    trx.delete(&table, 0, &8u32.to_be_bytes()).unwrap();
+    trx.rollback_to(savepoint).unwrap();
+    trx.commit().unwrap();
+    trx.delete(&table, 0, &9u32.to_be_bytes()).unwrap();
+    trx.rollback().unwrap();
+    assert_eq!(table.rows(), 1999);
+    drop(trx);
+    let statistics = table.statistics().unwrap();
+    assert_eq!(statistics.rows, 1999);
+    assert_eq!(statistics.indexes.len(), 2);
+    assert!(statistics.indexes[0].leaf_pages > 2);
+    let (lo, hi) = (500u32.to_be_bytes(), 1000u32.to_be_bytes());
+    let half = table.estimate_range(0, Bound::Included(&lo), Bound::Excluded(&hi)).unwrap();
+    assert!((300..800).contains(&half), "{half}");
+    let all = table.estimate_range(0, Bound::Unbounded, Bound::Unbounded).unwrap();
+    assert!((1500..2600).contains(&all), "{all}");
+    db.close().unwrap();
+    drop((table, db));
+    let db = open(&sim);
+    assert_eq!(db.open_table("t").unwrap().rows(), 1999);
+    fill_more(&db);
+    let db = open(&sim.crash());
+    let rows = db.open_table("t").unwrap().rows();
+    assert!((1500..2600).contains(&rows), "{rows} after a crash");
+}
+
+fn fill_more(db: &Db) {
+    let mut trx = begin(db);
+    trx.insert(&db.open_table("t").unwrap(), 0, b"more", b"").unwrap();
+    trx.commit().unwrap();
+}
+
+#[test]
+fn prepared_transactions_wait_for_their_verdict() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 3);
+    for (xid, key) in [(b"one", b"1"), (b"two", b"2"), (b"six", b"6")] {
+        let mut trx = begin(&db);
+        trx.insert(&table, 0, key, b"prepared").unwrap();
+        trx.prepare(xid).unwrap();
+        trx.detach();
+        // The handle is a new transaction.
+        assert_eq!(get(&mut trx, &table, key).unwrap(), None);
+        trx.commit().unwrap();
+    }
+    assert_eq!(sorted(db.recovered_xids()), [b"one", b"six", b"two"]);
+    assert_eq!(db.drop_table("t").unwrap_err(), Error::TableBusy("t".into()));
+    db.commit_prepared(b"six").unwrap();
+    assert_eq!(db.commit_prepared(b"six").unwrap_err(), Error::NotFound);
+    assert_eq!(get(&mut begin(&db), &table, b"6").unwrap().unwrap(), b"prepared");
+
+    let db = open(&sim.crash());
+    let table = db.open_table("t").unwrap();
+    assert_eq!(sorted(db.recovered_xids()), [b"one", b"two"]);
+    assert_eq!(db.drop_table("t").unwrap_err(), Error::TableBusy("t".into()));
+    let mut trx = begin(&db);
+    trx.set_lock_wait_timeout(std::time::Duration::ZERO);
+    assert_eq!(trx.insert(&table, 0, b"1", b"").unwrap_err(), Error::LockWaitTimeout);
+    db.commit_prepared(b"one").unwrap();
+    db.rollback_prepared(b"two").unwrap();
+    assert!(db.recovered_xids().is_empty());
+    trx.commit().unwrap();
+    assert_eq!(get(&mut trx, &table, b"1").unwrap().unwrap(), b"prepared");
+    assert_eq!(get(&mut trx, &table, b"2").unwrap(), None);
+    trx.commit().unwrap();
+    db.drop_table("t").unwrap();
+}
+
+fn sorted(mut xids: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
+    xids.sort();
+    xids
+}
+
+#[test]
+fn a_cursor_follows_its_transaction_s_writes() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 300);
+    let key = |n: u32| n.to_be_bytes();
+    let mut trx = begin(&db);
+    let mut cursor = Cursor::new(table.clone(), 0, LockMode::None, LockWait::Wait);
+    let mut seen = vec![];
+    let mut more = cursor.first(&mut trx).unwrap();
+    while more {
+        let n = u32::from_be_bytes(cursor.key().try_into().unwrap());
+        seen.push(n);
+        if n % 10 == 0 {
+            trx.delete(&table, 0, &key(n)).unwrap();
+            if n + 5 < 300 {
+                trx.delete(&table, 0, &key(n + 5)).unwrap();
+            }
+        }
+        if n == 250 {
+            trx.insert(&table, 0, &key(1001), b"").unwrap();
+        }
+        assert!(seen.len() < 1000);
+        more = cursor.next(&mut trx).unwrap();
+    }
+    let expected: Vec<u32> = (0..300).filter(|n| n % 10 != 5).chain([1001]).collect();
+    assert_eq!(seen, expected);
+
+    // Back again, and turning around in the middle.
+    assert!(!cursor.is_positioned() && !cursor.next(&mut trx).unwrap());
+    assert!(cursor.prev(&mut trx).unwrap());
+    assert_eq!(cursor.key(), key(1001));
+    assert!(cursor.prev(&mut trx).unwrap() && cursor.prev(&mut trx).unwrap());
+    assert_eq!(cursor.key(), key(298));
+    assert!(cursor.next(&mut trx).unwrap());
+    assert_eq!(cursor.key(), key(299));
+    cursor.set_lock(LockMode::Exclusive, LockWait::NoWait);
+    assert!(cursor.next(&mut trx).unwrap());
+    assert_eq!(cursor.key(), key(1));
+    assert!(cursor.next(&mut trx).unwrap() && cursor.prev(&mut trx).unwrap());
+    assert_eq!(cursor.key(), key(1));
+    assert!(!cursor.prev(&mut trx).unwrap() && !cursor.prev(&mut trx).unwrap());
+    assert!(cursor.next(&mut trx).unwrap());
+    assert_eq!(cursor.key(), key(1));
+}
+
+#[test]
+fn a_closed_database_says_so() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    let mut trx = begin(&db);
+    trx.insert(&table, 0, b"unfinished", b"").unwrap();
+    db.close().unwrap();
+    let closed =
+        "the engine has stopped writing: it has been closed; restart the server to recover";
+    assert_eq!(trx.insert(&table, 0, b"k", b"").unwrap_err().to_string(), closed);
+    assert_eq!(db.create_table("u", &def()).unwrap_err().to_string(), closed);
+    assert_eq!(db.table_names().unwrap_err().to_string(), closed);
+    drop((trx, table, db));
+    let db = open(&sim);
+    let table = db.open_table("t").unwrap();
+    while db.step_rollback_recovered().unwrap() {}
+    assert_eq!(get(&mut begin(&db), &table, b"unfinished").unwrap(), None);
+}

@@ -1,0 +1,282 @@
+//! Every memory cgroup above the process, versions 1 and 2.
+//!
+//! A limit may sit on any ancestor: a container's on its own group, a tenant's on a slice two levels up. So each level between the
+//! process's group and the mount point is read, and the tightest counts. `/proc/self/cgroup` may list several
+//! hierarchies, and the memory controller of version 1 is rarely on its first line.
+//!
+//! Inside a container with a cgroup namespace the path in `/proc/self/cgroup` can be `/`, or point above what is
+//! mounted (`/../..`); then the mount point itself is the process's group as far as it can see.
+
+use std::path::{Path, PathBuf};
+
+use crate::kernel::{Root, field};
+
+/// Limits at or above this are version 1's way to say "none" (`LONG_MAX` rounded down to a page).
+const NO_LIMIT: u64 = 1 << 60;
+
+/// Which interface the memory controller has here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// `memory.limit_in_bytes` and its like.
+    V1,
+    /// `memory.max` and its like.
+    V2,
+}
+
+/// The memory controller's directories from the process's own group up to the mount point.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hierarchy {
+    /// The interface.
+    pub version: Version,
+    /// Own group first, then each ancestor; absolute, below the root.
+    pub directories: Vec<PathBuf>,
+}
+
+/// What one level says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Level {
+    /// The group's directory.
+    pub directory: PathBuf,
+    /// Hard limit in bytes, if there is one. Version 2's `memory.high` counts as one: above it the kernel throttles.
+    pub limit_bytes: Option<u64>,
+    /// Bytes charged to the group and its descendants.
+    pub usage_bytes: u64,
+    /// Bytes of file cache in it, which the kernel takes back before it swaps or kills.
+    pub file_cache_bytes: u64,
+    /// How often the group ran into its limit, ever.
+    pub limit_hits: u64,
+}
+
+impl Level {
+    /// Bytes that can still be charged before the limit, were all file cache given up; `None` without a limit.
+    pub fn room_bytes(&self) -> Option<u64> {
+        let unreclaimable = self.usage_bytes.saturating_sub(self.file_cache_bytes);
+        self.limit_bytes.map(|limit| limit.saturating_sub(unreclaimable))
+    }
+}
+
+/// Finds the memory controller of the process whose `/proc` directory is `proc_dir` (`/proc/self`, `/proc/4711`).
+pub fn find(root: &Root, proc_dir: &Path) -> Option<Hierarchy> {
+    let mounts = root.text(proc_dir.join("mountinfo"))?;
+    let groups = root.text(proc_dir.join("cgroup"))?;
+    let group_of = |wanted: &dyn Fn(&str) -> bool| {
+        groups.lines().find_map(|line| {
+            let mut parts = line.splitn(3, ':');
+            let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
+            wanted(controllers).then(|| path.to_owned())
+        })
+    };
+    // Version 1 first: where both are mounted, the controller is on one of them only, and a version 1 mount that names it has it.
+    for mount in mounts.lines().filter_map(Mount::parse) {
+        if mount.kind == "cgroup" && mount.options.split(',').any(|o| o == "memory") {
+            let path = group_of(&|controllers| controllers.split(',').any(|c| c == "memory"))?;
+            return Some(mount.hierarchy(root, Version::V1, &path));
+        }
+    }
+    for mount in mounts.lines().filter_map(Mount::parse) {
+        if mount.kind == "cgroup2" {
+            let path = group_of(&|controllers| controllers.is_empty())?;
+            let hierarchy = mount.hierarchy(root, Version::V2, &path);
+            // The root group has no memory.current of its own, so its absence there proves nothing.
+            let has_controller =
+                hierarchy.directories.iter().any(|d| root.path(d.join("memory.current")).exists());
+            return has_controller.then_some(hierarchy);
+        }
+    }
+    None
+}
+
+/// Reads one level; `None` when it says nothing usable (the version 2 root, or a group that vanished).
+pub fn read_level(root: &Root, version: Version, directory: &Path) -> Option<Level> {
+    let stat = root.text(directory.join("memory.stat")).unwrap_or_default();
+    let (limit, usage, cache, hits) = match version {
+        Version::V1 => (
+            root.number(directory.join("memory.limit_in_bytes")),
+            root.number(directory.join("memory.usage_in_bytes"))?,
+            file_cache(&stat, "total_inactive_file", "total_active_file"),
+            root.number(directory.join("memory.failcnt")).unwrap_or(0),
+        ),
+        Version::V2 => {
+            let max = root.number(directory.join("memory.max"));
+            let high = root.number(directory.join("memory.high"));
+            let events = root.text(directory.join("memory.events")).unwrap_or_default();
+            let hits = field(&events, "max").unwrap_or(0) + field(&events, "high").unwrap_or(0);
+            let limit = match (max, high) {
+                (Some(max), Some(high)) => Some(max.min(high)),
+                (one, other) => one.or(other),
+            };
+            let usage = root.number(directory.join("memory.current"))?;
+            (limit, usage, file_cache(&stat, "inactive_file", "active_file"), hits)
+        }
+    };
+    // A limit of zero would mean that this very process can't exist: the file lies, so it says nothing.
+    let limit_bytes = limit.filter(|&limit| limit > 0 && limit < NO_LIMIT);
+    Some(Level {
+        directory: directory.to_owned(),
+        limit_bytes,
+        usage_bytes: usage,
+        file_cache_bytes: cache.min(usage),
+        limit_hits: hits,
+    })
+}
+
+/// Inactive file pages go first and cost nothing. Of the active ones half is left alone: they hold, among others, the
+/// text of running programs, and a machine that drops those thrashes.
+fn file_cache(stat: &str, inactive: &str, active: &str) -> u64 {
+    field(stat, inactive).unwrap_or(0) + field(stat, active).unwrap_or(0) / 2
+}
+
+struct Mount<'a> {
+    root: &'a str,
+    point: &'a str,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    /// One line of mountinfo: `36 35 98:0 /root /point rw - type source options`, with optional fields before the dash.
+    fn parse(line: &'a str) -> Option<Mount<'a>> {
+        let (before, after) = line.split_once(" - ")?;
+        let mut before = before.split(' ').skip(3);
+        let (root, point) = (before.next()?, before.next()?);
+        let mut after = after.split(' ');
+        let (kind, _, options) = (after.next()?, after.next()?, after.next()?);
+        Some(Mount { root, point, kind, options })
+    }
+
+    fn hierarchy(&self, root: &Root, version: Version, group: &str) -> Hierarchy {
+        let point = PathBuf::from(self.point);
+        let below = match group.strip_prefix(self.root.trim_end_matches('/')) {
+            Some(below) if !group.contains("/..") => below.trim_start_matches('/'),
+            _ => "",
+        };
+        let mut own = point.join(below);
+        if !root.path(&own).is_dir() {
+            own = point.clone();
+        }
+        let directories =
+            own.ancestors().take_while(|d| d.starts_with(&point)).map(Path::to_owned).collect();
+        Hierarchy { version, directories }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn write(base: &Path, file: &str, text: &str) {
+        let path = base.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn a_version_1_limit_on_a_grandparent_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        write(
+            dir.path(),
+            "proc/self/cgroup",
+            "9:name=systemd:/\n4:cpu:/x\n3:memory:/tenant/app/db\n0::/\n",
+        );
+        write(
+            dir.path(),
+            "proc/self/mountinfo",
+            "38 31 0:41 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+        );
+        let base = "sys/fs/cgroup/memory";
+        for (group, limit) in [
+            ("", NO_LIMIT * 4),
+            ("/tenant", 1 << 30),
+            ("/tenant/app", NO_LIMIT * 4),
+            ("/tenant/app/db", NO_LIMIT * 4),
+        ] {
+            write(
+                dir.path(),
+                &format!("{base}{group}/memory.limit_in_bytes"),
+                &format!("{limit}\n"),
+            );
+            write(dir.path(), &format!("{base}{group}/memory.usage_in_bytes"), "300\n");
+            write(
+                dir.path(),
+                &format!("{base}{group}/memory.stat"),
+                "total_inactive_file 100\ntotal_active_file 40\n",
+            );
+        }
+        let root = Root::new(dir.path());
+        let found = find(&root, Path::new("/proc/self")).unwrap();
+        assert_eq!(found.version, Version::V1);
+        assert_eq!(found.directories.len(), 4);
+        let levels: Vec<_> = found
+            .directories
+            .iter()
+            .map(|d| read_level(&root, found.version, d).unwrap())
+            .collect();
+        assert_eq!(levels.iter().filter(|l| l.limit_bytes.is_some()).count(), 1);
+        assert_eq!(levels[2].room_bytes(), Some((1 << 30) - 300 + 120));
+    }
+
+    #[test]
+    fn version_2_takes_the_tighter_of_max_and_high() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "proc/self/cgroup", "0::/pod/db\n");
+        write(
+            dir.path(),
+            "proc/self/mountinfo",
+            "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw\n",
+        );
+        write(dir.path(), "sys/fs/cgroup/cgroup.procs", "");
+        for (group, max, high) in [("pod", "max", "max"), ("pod/db", "2000", "1500")] {
+            write(dir.path(), &format!("sys/fs/cgroup/{group}/memory.max"), max);
+            write(dir.path(), &format!("sys/fs/cgroup/{group}/memory.high"), high);
+            write(dir.path(), &format!("sys/fs/cgroup/{group}/memory.current"), "700");
+            write(
+                dir.path(),
+                &format!("sys/fs/cgroup/{group}/memory.events"),
+                "low 0\nhigh 3\nmax 4\noom 0\n",
+            );
+        }
+        let root = Root::new(dir.path());
+        let found = find(&root, Path::new("/proc/self")).unwrap();
+        assert_eq!(found.version, Version::V2);
+        let own = read_level(&root, found.version, &found.directories[0]).unwrap();
+        assert_eq!((own.limit_bytes, own.usage_bytes, own.limit_hits), (Some(1500), 700, 7));
+        let parent = read_level(&root, found.version, &found.directories[1]).unwrap();
+        assert_eq!(parent.limit_bytes, None);
+        // The version 2 root has no usage file: it says nothing, and that is no error.
+        assert_eq!(read_level(&root, found.version, &found.directories[2]), None);
+    }
+
+    #[test]
+    fn a_path_above_the_namespace_means_the_mount_point() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "proc/self/cgroup", "0::/../../pod\n");
+        write(
+            dir.path(),
+            "proc/self/mountinfo",
+            "30 23 0:26 /../.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        );
+        write(dir.path(), "sys/fs/cgroup/memory.current", "700");
+        write(dir.path(), "sys/fs/cgroup/memory.max", "1000");
+        let root = Root::new(dir.path());
+        let found = find(&root, Path::new("/proc/self")).unwrap();
+        assert_eq!(found.directories, [PathBuf::from("/sys/fs/cgroup")]);
+        assert_eq!(
+            read_level(&root, found.version, &found.directories[0]).unwrap().room_bytes(),
+            Some(300)
+        );
+    }
+
+    #[test]
+    fn no_controller_is_no_hierarchy() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(find(&Root::new(dir.path()), Path::new("/proc/self")), None);
+        write(dir.path(), "proc/self/cgroup", "0::/\n");
+        write(
+            dir.path(),
+            "proc/self/mountinfo",
+            "garbage\n30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        );
+        assert_eq!(find(&Root::new(dir.path()), Path::new("/proc/self")), None);
+    }
+}

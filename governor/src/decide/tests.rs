@@ -1,0 +1,300 @@
+//! The governor on a simulated machine: a limit, neighbours that breathe, and a pool that fills at a given pace.
+
+use super::*;
+use crate::cgroup::Level;
+use proptest::prelude::*;
+
+const GIB: u64 = 1 << 30;
+const TICK: Duration = Duration::from_millis(50);
+
+/// One cgroup with governed pools and a neighbour in it.
+struct Machine {
+    limit: u64,
+    neighbour: u64,
+    now: Duration,
+    pools: Vec<(Governor, PoolState)>,
+    /// Bytes by which usage ever exceeded the limit: what a kernel would have swapped or killed for.
+    worst_excess: u64,
+    shrinks: usize,
+    grows: usize,
+}
+
+impl Machine {
+    fn new(limit: u64, pools: usize) -> Self {
+        let state = PoolState {
+            resident_bytes: 0,
+            limit_bytes: 0,
+            floor_bytes: 16 * MIB,
+            ceiling_bytes: u64::MAX,
+            wants_more: true,
+        };
+        Machine {
+            limit,
+            neighbour: 0,
+            now: Duration::ZERO,
+            pools: (0..pools).map(|_| (Governor::new(), state)).collect(),
+            worst_excess: 0,
+            shrinks: 0,
+            grows: 0,
+        }
+    }
+
+    fn usage(&self) -> u64 {
+        self.neighbour + self.pools.iter().map(|(_, p)| p.resident_bytes).sum::<u64>()
+    }
+
+    fn signals(&self) -> Signals {
+        let level = Level {
+            directory: "/db".into(),
+            limit_bytes: Some(self.limit),
+            usage_bytes: self.usage(),
+            file_cache_bytes: 0,
+            limit_hits: 0,
+        };
+        Signals {
+            at: self.now,
+            levels: vec![level],
+            machine_available_bytes: Some(64 * GIB),
+            machine_total_bytes: Some(64 * GIB),
+            ..Signals::default()
+        }
+    }
+
+    /// One tick: the neighbour is at `neighbour`, pools fill by up to 50 MiB, every governor looks once and its pool obeys at once.
+    fn tick(&mut self, neighbour: u64) {
+        self.now += TICK;
+        self.neighbour = neighbour;
+        for index in 0..self.pools.len() {
+            let signals = self.signals();
+            let (governor, pool) = &mut self.pools[index];
+            if let Some(decision) = governor.decide(&signals, pool) {
+                match decision.to_bytes.cmp(&pool.limit_bytes) {
+                    std::cmp::Ordering::Less => self.shrinks += 1,
+                    std::cmp::Ordering::Greater => self.grows += 1,
+                    std::cmp::Ordering::Equal => {}
+                }
+                pool.limit_bytes = decision.to_bytes;
+                pool.resident_bytes = pool.resident_bytes.min(pool.limit_bytes);
+            }
+        }
+        self.worst_excess = self.worst_excess.max(self.usage().saturating_sub(self.limit));
+        for (_, pool) in &mut self.pools {
+            pool.resident_bytes = (pool.resident_bytes + 50 * MIB).min(pool.limit_bytes);
+        }
+    }
+
+    fn run(&mut self, time: Duration, neighbour: impl Fn(Duration) -> u64) {
+        let start = self.now;
+        while self.now - start < time {
+            let at = self.now - start;
+            self.tick(neighbour(at));
+        }
+    }
+}
+
+#[test]
+fn alone_the_pool_takes_all_but_the_headroom_and_stays_there() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 100 * MIB);
+    let size = machine.pools[0].1.resident_bytes;
+    assert_eq!(size, GIB - 100 * MIB - GIB / HEADROOM_SHARE);
+    let decisions = machine.shrinks + machine.grows;
+    machine.run(Duration::from_secs(600), |_| 100 * MIB);
+    assert_eq!(machine.shrinks + machine.grows, decisions);
+    assert_eq!(machine.worst_excess, 0);
+}
+
+#[test]
+fn a_ramp_is_followed_without_excess_and_the_size_comes_back_within_ten_seconds() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 50 * MIB);
+    let full = machine.pools[0].1.resident_bytes;
+    machine
+        .run(Duration::from_secs(10), |at| 50 * MIB + at.as_millis() as u64 * (512 * MIB / 10_000));
+    assert_eq!(machine.worst_excess, 0);
+    assert!(machine.pools[0].1.resident_bytes < full - 450 * MIB);
+    machine.run(Duration::from_secs(10), |_| 50 * MIB);
+    assert!(
+        machine.pools[0].1.resident_bytes >= full * 97 / 100,
+        "{} of {full}",
+        machine.pools[0].1.resident_bytes
+    );
+}
+
+#[test]
+fn a_sawtooth_faster_than_the_window_does_not_make_the_pool_oscillate() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 50 * MIB);
+    let before = machine.grows;
+    let tooth = |at: Duration| 50 * MIB + (at.as_millis() as u64 % 2500) * (400 * MIB / 2500);
+    machine.run(Duration::from_secs(120), tooth);
+    assert_eq!(machine.grows, before, "the pool grew into room that never lasted");
+    assert_eq!(machine.worst_excess, 0);
+}
+
+#[test]
+fn a_slow_leak_is_met_in_many_small_steps() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 50 * MIB);
+    machine.run(Duration::from_secs(300), |at| {
+        50 * MIB + at.as_millis() as u64 * (600 * MIB / 300_000)
+    });
+    assert_eq!(machine.worst_excess, 0);
+    assert!(machine.shrinks > 20);
+}
+
+#[test]
+fn a_jumping_neighbour_earns_a_wider_berth() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 50 * MIB);
+    machine.run(Duration::from_secs(1), |_| 130 * MIB);
+    let room = machine.limit - machine.usage();
+    assert!(room >= 80 * MIB, "{room}");
+    // And it is forgotten after a minute.
+    machine.run(BURST_MEMORY + Duration::from_secs(10), |_| 130 * MIB);
+    assert_eq!(machine.limit - machine.usage(), GIB / HEADROOM_SHARE);
+}
+
+#[test]
+fn two_governed_pools_in_one_cgroup_never_exceed_it_and_come_to_rest() {
+    let mut machine = Machine::new(GIB, 2);
+    machine.run(Duration::from_secs(60), |_| 50 * MIB);
+    let (shrinks, grows) = (machine.shrinks, machine.grows);
+    machine.run(Duration::from_secs(120), |_| 50 * MIB);
+    assert!(machine.shrinks + machine.grows - shrinks - grows <= 4, "they keep pushing each other");
+    assert!(machine.usage() <= machine.limit);
+}
+
+#[test]
+fn no_use_for_more_means_no_growth() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(2), |_| 700 * MIB);
+    machine.pools[0].1.wants_more = false;
+    let size = machine.pools[0].1.limit_bytes;
+    machine.run(Duration::from_secs(30), |_| 50 * MIB);
+    assert_eq!(machine.pools[0].1.limit_bytes, size);
+    machine.pools[0].1.wants_more = true;
+    machine.run(Duration::from_secs(5), |_| 50 * MIB);
+    assert!(machine.pools[0].1.limit_bytes > size + 600 * MIB);
+}
+
+#[test]
+fn own_memory_in_swap_shrinks_whatever_the_room_says() {
+    let mut governor = Governor::new();
+    let mut pool = PoolState {
+        resident_bytes: GIB,
+        limit_bytes: GIB,
+        floor_bytes: 16 * MIB,
+        ceiling_bytes: GIB,
+        wants_more: true,
+    };
+    let mut signals = Signals {
+        machine_available_bytes: Some(8 * GIB),
+        machine_total_bytes: Some(16 * GIB),
+        own_swapped_bytes: Some(0),
+        ..Signals::default()
+    };
+    governor.decide(&signals, &pool);
+    signals.at += TICK;
+    signals.own_swapped_bytes = Some(100 * MIB);
+    let decision = governor.decide(&signals, &pool).unwrap();
+    assert_eq!((decision.signal, decision.to_bytes), (Signal::OwnSwap, GIB - 200 * MIB));
+    pool.limit_bytes = decision.to_bytes;
+    pool.resident_bytes = decision.to_bytes;
+    // No growth back during the hold, though there is plenty of room; then it comes back by itself.
+    let mut back_at = None;
+    for _ in 0..400 {
+        signals.at += TICK;
+        if let Some(decision) = governor.decide(&signals, &pool) {
+            assert!(signals.at >= HOLD_AFTER_TROUBLE);
+            pool.limit_bytes = decision.to_bytes;
+            back_at.get_or_insert(signals.at);
+        }
+    }
+    assert!(back_at.unwrap() < Duration::from_secs(10));
+    assert_eq!(pool.limit_bytes, GIB);
+}
+
+#[test]
+fn a_stall_of_the_own_cgroup_shrinks_and_one_of_the_machine_only_if_memory_is_short() {
+    let pool = PoolState {
+        resident_bytes: GIB,
+        limit_bytes: GIB,
+        floor_bytes: 16 * MIB,
+        ceiling_bytes: GIB,
+        wants_more: true,
+    };
+    let run = |own: Option<u64>, machine: Option<u64>, available: u64| {
+        let mut governor = Governor::new();
+        let quiet = Signals {
+            machine_available_bytes: Some(available),
+            machine_total_bytes: Some(16 * GIB),
+            own_stall_us: own.map(|_| 0),
+            machine_stall_us: machine.map(|_| 0),
+            ..Signals::default()
+        };
+        governor.decide(&quiet, &pool);
+        let stalled = Signals { at: TICK, own_stall_us: own, machine_stall_us: machine, ..quiet };
+        governor.decide(&stalled, &pool).map(|d| d.signal)
+    };
+    assert_eq!(run(Some(25_000), None, 8 * GIB), Some(Signal::Stall));
+    assert_eq!(run(None, Some(25_000), 8 * GIB), None);
+    assert_eq!(run(None, Some(25_000), 10 * MIB), Some(Signal::Stall));
+    assert_eq!(run(Some(1_000), None, 8 * GIB), None);
+}
+
+#[test]
+fn a_ceiling_is_obeyed_and_a_blind_governor_keeps_what_it_has() {
+    let mut governor = Governor::new();
+    let mut pool = PoolState {
+        resident_bytes: 0,
+        limit_bytes: 512 * MIB,
+        floor_bytes: 16 * MIB,
+        ceiling_bytes: 512 * MIB,
+        wants_more: true,
+    };
+    let blind = Signals::default();
+    assert_eq!(governor.decide(&blind, &pool).unwrap().to_bytes, 512 * MIB);
+    let blind = Signals { at: TICK, ..blind };
+    assert_eq!(governor.decide(&blind, &pool), None);
+    pool.ceiling_bytes = 256 * MIB;
+    let decision = governor.decide(&blind, &pool).unwrap();
+    assert_eq!((decision.signal, decision.to_bytes), (Signal::Ceiling, 256 * MIB));
+}
+
+proptest! {
+    /// Whatever the neighbour does within the speed that the headroom covers, usage never exceeds the limit.
+    #[test]
+    fn usage_never_exceeds_the_limit(steps in prop::collection::vec(0u64..600, 1..40), limit_mib in 700u64..4000) {
+        let limit = limit_mib * MIB;
+        let mut machine = Machine::new(limit, 1);
+        let mut neighbour = 0;
+        let pace = (limit / HEADROOM_SHARE).max(HEADROOM_MIN_BYTES) / 2;
+        for goal in steps {
+            for _ in 0..30 {
+                let goal = goal * MIB;
+                neighbour = if goal > neighbour { goal.min(neighbour + pace) } else { goal };
+                machine.tick(neighbour);
+                prop_assert_eq!(machine.worst_excess, 0);
+            }
+        }
+    }
+
+    /// Garbage readings neither panic nor leave the allowed range.
+    #[test]
+    fn nonsense_is_survived(readings in prop::collection::vec(any::<(u64, u64, u64, Option<u64>, Option<u64>, Option<u64>, u32)>(), 1..60)) {
+        let mut governor = Governor::new();
+        let mut pool = PoolState { resident_bytes: GIB, limit_bytes: GIB, floor_bytes: 16 * MIB, ceiling_bytes: 4 * GIB, wants_more: true };
+        let mut at = Duration::ZERO;
+        for (limit, usage, cache, available, swapped, stall, step) in readings {
+            at += Duration::from_micros(step.into());
+            let level = Level { directory: "/x".into(), limit_bytes: Some(limit), usage_bytes: usage, file_cache_bytes: cache, limit_hits: 0 };
+            let signals = Signals { at, levels: vec![level], machine_available_bytes: available, own_swapped_bytes: swapped, own_stall_us: stall, ..Signals::default() };
+            if let Some(decision) = governor.decide(&signals, &pool) {
+                prop_assert!((pool.floor_bytes..=pool.ceiling_bytes).contains(&decision.to_bytes));
+                pool.limit_bytes = decision.to_bytes;
+                pool.resident_bytes = pool.resident_bytes.min(pool.limit_bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,247 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  The C ABI over the engine: what the Rust side (mariadb/src) exports and the shim calls.
+
+  Kept true to the Rust side by hand: a change of a signature or of a constant is made in both.
+
+  Rules of the boundary
+  - Every function catches panics of the Rust side and turns them into TP_PANIC.
+  - A function that returns int returns a TP_* code. tp_last_error() gives the text of the last failure on this thread.
+  - tp_bytes that are handed out point into memory of the object asked; they are good until the next call on that
+    object (tp_reader: until the next call on the same tp_reader and index).
+  - Objects are made by tp_*_open or tp_*_new and must be given back by the matching tp_*_close or tp_*_free.
+  - tp_db and tp_table may be used by many threads at once; tp_trx and tp_reader by one at a time.
+*/
+#ifndef TIDEPOOL_BRIDGE_H
+#define TIDEPOOL_BRIDGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tp_db tp_db;
+typedef struct tp_table tp_table;
+typedef struct tp_trx tp_trx;
+typedef struct tp_reader tp_reader;
+typedef struct tp_interrupt tp_interrupt;
+
+typedef struct {
+  const uint8_t *data;
+  size_t len;
+} tp_bytes;
+
+enum tp_result {
+  TP_OK = 0,
+  TP_END = 1, /* no (more) such entry */
+  TP_DUPLICATE = 2,
+  TP_NOT_FOUND = 3,
+  TP_LOCK_TIMEOUT = 4,
+  TP_LOCK_NOWAIT = 5,
+  TP_DEADLOCK = 6,
+  TP_RECORD_CHANGED = 7,
+  TP_INTERRUPTED = 8,
+  TP_MUST_ROLLBACK = 9,
+  TP_READ_ONLY = 10,
+  TP_KEY_TOO_LONG = 11,
+  TP_VALUE_TOO_LONG = 12,
+  TP_TABLE_EXISTS = 13,
+  TP_TABLE_MISSING = 14,
+  TP_TABLE_BUSY = 15,
+  TP_TOO_MANY_TRX = 16,
+  TP_NO_SPACE = 17,
+  TP_STORAGE = 18,
+  TP_CORRUPT = 19,
+  TP_FORMAT = 20,
+  TP_CRASHED = 21,
+  TP_INVALID = 22,
+  TP_PANIC = 23,
+  TP_OTHER = 24
+};
+
+enum tp_isolation { TP_READ_COMMITTED = 1, TP_REPEATABLE_READ = 2, TP_SERIALIZABLE = 3 };
+enum tp_lock { TP_LOCK_NONE = 0, TP_LOCK_SHARED = 1, TP_LOCK_EXCLUSIVE = 2 };
+enum tp_wait { TP_WAIT = 0, TP_NO_WAIT = 1, TP_SKIP_LOCKED = 2 };
+enum tp_seek { TP_AT_OR_AFTER = 0, TP_AFTER = 1, TP_AT_OR_BEFORE = 2, TP_BEFORE = 3 };
+enum tp_log_level { TP_LOG_ERROR = 0, TP_LOG_WARNING = 1, TP_LOG_NOTE = 2 };
+
+/* ---- errors and the log */
+
+/* Text of the last failure on this thread, NUL-terminated, cut to `capacity`. Returns its full length. */
+size_t tp_last_error(char *buffer, size_t capacity);
+/* Where the engine's log lines go. Called once, before tp_open. */
+void tp_set_log(void (*log)(int level, const char *text, size_t len));
+
+/* ---- the data directory */
+
+typedef struct {
+  uint64_t page_size;
+  uint64_t buffer_pool_size_bytes;
+  uint64_t redo_capacity_bytes;
+  uint64_t lock_wait_timeout_s;
+  uint64_t old_blocks_pct;
+  uint64_t old_blocks_time_ms;
+  uint64_t max_purge_lag;
+  uint64_t max_purge_lag_delay_us;
+  uint8_t flush_log_at_trx_commit;
+  uint8_t deadlock_detect;
+  uint8_t snapshot_isolation;
+  uint8_t doublewrite;
+  uint8_t direct_io;
+  uint8_t read_only;
+} tp_options;
+
+int tp_open(const char *dir, size_t dir_len, const tp_options *options, tp_db **db);
+/* Clean shutdown; `db` is gone afterwards, whatever is returned. */
+int tp_close(tp_db *db);
+
+int tp_set_flush_log_at_trx_commit(tp_db *db, uint8_t value);
+int tp_set_redo_capacity(tp_db *db, uint64_t bytes);
+int tp_set_old_blocks_pct(tp_db *db, uint8_t pct);
+int tp_set_old_blocks_time(tp_db *db, uint64_t ms);
+int tp_set_max_purge_lag(tp_db *db, uint64_t lag);
+int tp_set_max_purge_lag_delay(tp_db *db, uint64_t us);
+int tp_set_deadlock_detect(tp_db *db, uint8_t on);
+int tp_set_snapshot_isolation(tp_db *db, uint8_t on);
+
+int tp_page_size(const tp_db *db, uint64_t *bytes);
+int tp_flush_log(tp_db *db, uint64_t lsn);
+int tp_flush_all_log(tp_db *db);
+int tp_status(const tp_db *db, void *context,
+              void (*counter)(void *context, const char *name, size_t name_len, uint64_t value));
+int tp_status_text(const tp_db *db, void *context, void (*text)(void *context, const char *text, size_t len));
+
+/* ---- tables */
+
+typedef struct {
+  const char *name;
+  size_t name_len;
+  uint8_t unique;
+} tp_index_def;
+
+int tp_create_table(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count,
+                    const uint8_t *metadata, size_t metadata_len);
+int tp_drop_table(tp_db *db, const char *name, size_t name_len);
+int tp_rename_table(tp_db *db, const char *from, size_t from_len, const char *to, size_t to_len);
+int tp_truncate_table(tp_db *db, const char *name, size_t name_len);
+int tp_set_table_metadata(tp_db *db, const char *name, size_t name_len, const uint8_t *metadata, size_t metadata_len);
+/* The present metadata: at most `capacity` bytes of it are copied, *metadata_len is all of its length. */
+int tp_table_metadata(const tp_db *db, const char *name, size_t name_len, uint8_t *metadata, size_t capacity,
+                      size_t *metadata_len);
+int tp_table_names(const tp_db *db, void *context, void (*name)(void *context, const char *name, size_t len));
+
+int tp_table_open(tp_db *db, const char *name, size_t name_len, tp_table **table);
+void tp_table_close(tp_table *table);
+size_t tp_table_index_count(const tp_table *table);
+size_t tp_table_key_len_max(const tp_table *table);
+uint64_t tp_table_rows(const tp_table *table);
+
+typedef struct {
+  uint64_t entries;
+  uint64_t leaf_pages;
+  uint64_t data_size_bytes;
+} tp_index_statistics;
+
+typedef struct {
+  uint64_t rows;
+  uint64_t file_size_bytes;
+  uint64_t free_size_bytes;
+} tp_table_statistics;
+
+/* Fills at most `index_capacity` of `indexes`. */
+int tp_table_statistics_read(const tp_table *table, tp_table_statistics *statistics, tp_index_statistics *indexes,
+                             size_t index_capacity);
+/* Shows a random sample of `count` leaves of an index: the keys of each in order, and how many leaves it stands for. */
+int tp_sample_leaves(const tp_table *table, size_t index, size_t count, void *context,
+                     void (*leaf)(void *context, const tp_bytes *keys, size_t key_count, double stands_for));
+/* Entries with lo <= key < hi; a null pointer is an open end. */
+int tp_estimate_range(const tp_table *table, size_t index, const uint8_t *lo, size_t lo_len, const uint8_t *hi,
+                      size_t hi_len, uint64_t *entries);
+/* Walks every tree. `problem` is called for each thing found wrong; `killed` is asked now and then. */
+int tp_check(const tp_db *db, const tp_table *table, void *context,
+             void (*problem)(void *context, const char *text, size_t len), int (*killed)(void *context));
+
+uint64_t tp_auto_increment(const tp_table *table);
+int tp_raise_auto_increment(const tp_table *table, uint64_t next);
+int tp_reset_auto_increment(const tp_table *table, uint64_t next);
+
+/* ---- transactions */
+
+/* A position in a transaction; copied freely, good until the transaction ends or rolls back past it. */
+typedef struct {
+  uint64_t opaque[16];
+} tp_savepoint;
+
+int tp_trx_new(tp_db *db, tp_trx **trx);
+/* Rolls back what is unfinished. */
+void tp_trx_free(tp_trx *trx);
+/* Before the first statement of a transaction. */
+int tp_trx_start(tp_trx *trx, int isolation);
+/* Before each statement: forgets a stale KILL, sets the lock wait timeout. */
+int tp_statement_begin(tp_trx *trx, uint64_t lock_wait_timeout_s, tp_savepoint *savepoint);
+int tp_statement_end(tp_trx *trx);
+int tp_snapshot(tp_trx *trx);
+int tp_savepoint_set(tp_trx *trx, tp_savepoint *savepoint);
+int tp_rollback_to(tp_trx *trx, const tp_savepoint *savepoint);
+int tp_commit(tp_trx *trx);
+int tp_commit_no_flush(tp_trx *trx, uint64_t *lsn);
+int tp_rollback(tp_trx *trx);
+int tp_prepare(tp_trx *trx, const uint8_t *xid, size_t xid_len);
+int tp_detach(tp_trx *trx);
+int tp_has_writes(const tp_trx *trx);
+int tp_must_rollback(const tp_trx *trx);
+uint64_t tp_trx_id(const tp_trx *trx);
+
+/* Ends the waits of a transaction from another thread. */
+int tp_interrupt_new(const tp_trx *trx, tp_interrupt **interrupt);
+void tp_interrupt_raise(const tp_interrupt *interrupt);
+void tp_interrupt_free(tp_interrupt *interrupt);
+
+int tp_recovered_xids(const tp_db *db, void *context, void (*xid)(void *context, const uint8_t *xid, size_t len));
+int tp_commit_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
+int tp_rollback_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
+
+/* ---- writes. On TP_DUPLICATE, tp_duplicate_value gives the value of the entry that exists. */
+
+int tp_insert(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
+              const uint8_t *value, size_t value_len);
+int tp_update(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
+              const uint8_t *value, size_t value_len);
+int tp_delete(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
+void tp_unlock(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
+tp_bytes tp_duplicate_value(const tp_trx *trx);
+
+/* ---- reads: one tp_reader for each open handler; its cursors are kept from one statement to the next */
+
+typedef struct {
+  const uint8_t *key;
+  size_t key_len;
+  const uint8_t *value;
+  size_t value_len;
+} tp_entry;
+
+int tp_reader_open(const tp_table *table, tp_reader **reader);
+void tp_reader_close(tp_reader *reader);
+/* How the coming reads lock. */
+void tp_reader_set_lock(tp_reader *reader, int lock, int wait);
+/* Point read: TP_OK or TP_END. */
+int tp_get(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len, tp_bytes *value);
+int tp_seek(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len, int seek,
+            tp_entry *entry);
+int tp_first(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
+int tp_last(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
+int tp_next(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
+int tp_prev(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
+/* The coming reads of this index are a scan of the whole of it (or not). */
+void tp_reader_set_scan(tp_reader *reader, size_t index, int scan);
+/* The coming range ends before `key` (a null pointer: no end). A hint. */
+void tp_reader_set_end(tp_reader *reader, size_t index, const uint8_t *key, size_t key_len);
+/* Unpositions the cursor of one index. */
+void tp_reader_reset(tp_reader *reader, size_t index);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

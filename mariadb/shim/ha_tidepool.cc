@@ -1,0 +1,207 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/* What the engine can do, opening and closing, locks and statements. */
+#include "ha_tidepool.h"
+#include "engine.h"
+#include "errors.h"
+
+using namespace tidepool;
+
+ha_tidepool::ha_tidepool(handlerton *hton, TABLE_SHARE *share) : handler(hton, share) {}
+ha_tidepool::~ha_tidepool() = default;
+
+handler::Table_flags ha_tidepool::table_flags() const {
+  Table_flags flags = HA_REC_NOT_IN_SEQ | HA_NULL_IN_KEY | HA_CAN_VIRTUAL_COLUMNS | HA_CAN_INDEX_BLOBS |
+                      HA_CAN_SQL_HANDLER | HA_PRIMARY_KEY_REQUIRED_FOR_POSITION | HA_PRIMARY_KEY_IN_READ_INDEX |
+                      HA_CAN_GEOMETRY | HA_PARTIAL_COLUMN_READ | HA_TABLE_SCAN_ON_INDEX | HA_DUPLICATE_POS |
+                      HA_CONCURRENT_OPTIMIZE | HA_CAN_ONLINE_BACKUPS | HA_CRASH_SAFE | HA_ONLINE_ANALYZE |
+                      HA_CAN_SKIP_LOCKED | HA_CAN_TABLES_WITHOUT_ROLLBACK |
+                      /* Without gap locks a statement may see other rows on a replica: rows are logged. */
+                      HA_BINLOG_ROW_CAPABLE |
+                      /* A check before the write would miss rows that others insert at the same time. */
+                      HA_CHECK_UNIQUE_AFTER_WRITE;
+  /* Indexes on virtual columns: their old values are wanted to delete entries. */
+  if (table_share && table_share->virtual_fields) flags |= HA_REQUIRES_KEY_COLUMNS_FOR_DELETE;
+  return flags;
+}
+
+ulong ha_tidepool::index_flags(uint keynr, uint part, bool) const {
+  ulong flags = HA_READ_NEXT | HA_READ_PREV | HA_READ_ORDER | HA_READ_RANGE | HA_KEYREAD_ONLY;
+  flags |= table_share && keynr == table_share->primary_key ? HA_CLUSTERED_INDEX : HA_DO_INDEX_COND_PUSHDOWN;
+  return flags;
+}
+
+my_bool ha_tidepool::register_query_cache_table(THD *, const char *, uint, qc_engine_callback *, ulonglong *data) {
+  /* A cached result may be newer or older than a transaction's snapshot: nothing of ours is cached. */
+  *data = 0;
+  return FALSE;
+}
+
+int ha_tidepool::open(const char *name, int, uint) {
+  lock_shared_ha_data();
+  shared = static_cast<Table_share *>(get_ha_share_ptr());
+  int error = 0;
+  if (!shared) {
+    auto made = std::make_unique<Table_share>(table, name, &error);
+    if (!error) {
+      shared = made.release();
+      set_ha_share_ptr(shared);
+    }
+  }
+  unlock_shared_ha_data();
+  if (error) return error;
+  if ((error = open_reader())) return error;
+  if (table_share->table_type == TABLE_TYPE_SEQUENCE) {
+    own_session = std::make_unique<Session>();
+    if (int result = tp_trx_new(engine.db, &own_session->trx)) return fail(result);
+  }
+
+  size_t key_max = 0, scratch = 0;
+  for (const Index_layout &layout : trees()) {
+    key_max = MY_MAX(key_max, layout.key_max());
+    scratch = MY_MAX(scratch, layout.scratch_size());
+  }
+  key_room.scratch = std::make_unique<uchar[]>(scratch);
+  key_room.scratch_len = scratch;
+  search = std::make_unique<uchar[]>(key_max);
+  old_key = std::make_unique<uchar[]>(key_max);
+  new_key = std::make_unique<uchar[]>(key_max);
+  clustered = std::make_unique<uchar[]>(trees()[0].key_max());
+  needed = std::make_unique<uchar[]>(table_share->fields);
+  plan_known = false;
+  /* A scan of the table is in the order of the primary key: an update of that mustn't meet its own rows again. */
+  key_used_on_scan = table_share->primary_key;
+
+  /* A position is the clustered key; one of varying length is padded, and its length is at the end, so that
+     positions compare as keys do. */
+  const size_t fixed = trees()[0].fixed_length();
+  ref_length = static_cast<uint>(fixed ? fixed : 2 + MY_MIN(trees()[0].key_max(), tp_table_key_len_max(shared->table)));
+  stats.block_size = 16384;
+  uint64_t page_size;
+  if (tp_page_size(engine.db, &page_size) == TP_OK && page_size) stats.block_size = static_cast<uint>(page_size);
+  return info(HA_STATUS_NO_LOCK | HA_STATUS_VARIABLE | HA_STATUS_CONST);
+}
+
+int ha_tidepool::open_reader() {
+  if (reader) tp_reader_close(reader);
+  reader = nullptr;
+  reader_generation = shared->generation;
+  if (int result = tp_reader_open(shared->table, &reader)) return fail(result);
+  tp_reader_set_lock(reader, row_lock, TP_WAIT);
+  return 0;
+}
+
+int ha_tidepool::close() {
+  if (reader) tp_reader_close(reader);
+  reader = nullptr;
+  if (own_session && own_session->trx) tp_trx_free(own_session->trx);
+  own_session.reset();
+  return 0;
+}
+
+/* After each statement. */
+int ha_tidepool::reset() {
+  if (reader && cursors_used)
+    for (uint i = 0; i < trees().size(); i++) tp_reader_reset(reader, i);
+  cursors_used = false;
+  keyread_only = false;
+  plan_known = false;
+  at_point = after_search = false;
+  duplicate_key = MAX_KEY;
+  return 0;
+}
+
+int ha_tidepool::extra(enum ha_extra_function operation) {
+  switch (operation) {
+  case HA_EXTRA_KEYREAD:
+    keyread_only = true;
+    plan_known = false;
+    break;
+  case HA_EXTRA_NO_KEYREAD:
+    keyread_only = false;
+    plan_known = false;
+    break;
+  default:
+    break;
+  }
+  return 0;
+}
+
+void ha_tidepool::column_bitmaps_signal() { plan_known = false; }
+
+THR_LOCK_DATA **ha_tidepool::store_lock(THD *, THR_LOCK_DATA **to, enum thr_lock_type type) {
+  /* lock_count() is 0: the server's table locks are not used, metadata locks and row locks are. */
+  if (type == TL_IGNORE || type == TL_UNLOCK) return to;
+  skip_locked = type == TL_WRITE_SKIP_LOCKED || type == TL_READ_SKIP_LOCKED;
+  row_lock = type >= TL_FIRST_WRITE                                              ? TP_LOCK_EXCLUSIVE
+             : type == TL_READ_WITH_SHARED_LOCKS || type == TL_READ_SKIP_LOCKED ? TP_LOCK_SHARED
+                                                                                 : TP_LOCK_NONE;
+  return to;
+}
+
+void ha_tidepool::set_row_lock(int lock, bool skip) {
+  row_lock = lock;
+  skip_locked = skip;
+  int wait = TP_WAIT;
+  if (lock != TP_LOCK_NONE) wait = skip ? TP_SKIP_LOCKED : lock_wait_timeout(ha_thd()) == 0 ? TP_NO_WAIT : TP_WAIT;
+  tp_reader_set_lock(reader, lock, wait);
+}
+
+int ha_tidepool::external_lock(THD *thd, int type) {
+  if (type == F_UNLCK) {
+    if (own_session) end_own_statement();
+    session = nullptr;
+    return 0;
+  }
+  session = session_of(thd);
+  if (!session) return HA_ERR_OUT_OF_MEM;
+  if (reader_generation != shared->generation)
+    if (int error = open_reader()) return error;
+  set_row_lock(type == F_WRLCK ? TP_LOCK_EXCLUSIVE : row_lock, skip_locked);
+  plan_known = false;
+  return own_session ? begin_own_statement() : begin_statement(thd, session);
+}
+
+int ha_tidepool::begin_own_statement() {
+  session = own_session.get();
+  if (session->in_statement) return 0;
+  int result = tp_trx_start(session->trx, TP_READ_COMMITTED);
+  if (result == TP_OK)
+    result = tp_statement_begin(session->trx, lock_wait_timeout(ha_thd()), &session->statement_start);
+  session->in_transaction = session->in_statement = result == TP_OK;
+  return fail(result);
+}
+
+void ha_tidepool::end_own_statement() {
+  if (!own_session->in_statement) return;
+  own_session->in_transaction = own_session->in_statement = false;
+  fail(tp_commit(own_session->trx));
+}
+
+int ha_tidepool::start_stmt(THD *thd, thr_lock_type type) {
+  session = session_of(thd);
+  if (!session) return HA_ERR_OUT_OF_MEM;
+  if (reader_generation != shared->generation)
+    if (int error = open_reader()) return error;
+  const bool shared_lock = type == TL_READ_WITH_SHARED_LOCKS || type == TL_READ_SKIP_LOCKED;
+  set_row_lock(type >= TL_FIRST_WRITE ? TP_LOCK_EXCLUSIVE : shared_lock ? TP_LOCK_SHARED : TP_LOCK_NONE,
+               type == TL_WRITE_SKIP_LOCKED || type == TL_READ_SKIP_LOCKED);
+  plan_known = false;
+  return own_session ? begin_own_statement() : begin_statement(thd, session);
+}
+
+int ha_tidepool::ready_slowly() {
+  THD *thd = ha_thd();
+  if (!session) session = session_of(thd);
+  if (!session) return HA_ERR_OUT_OF_MEM;
+  if (reader_generation != shared->generation)
+    if (int error = open_reader()) return error;
+  return own_session ? begin_own_statement() : begin_statement(thd, session);
+}
+
+bool ha_tidepool::get_error_message(int error, String *buf) {
+  if (error == HA_ERR_INTERNAL_ERROR || error == HA_ERR_TABLE_CORRUPT || error == HA_ERR_TO_BIG_ROW) {
+    String text = last_error_text();
+    buf->copy(text.ptr(), text.length(), system_charset_info);
+  }
+  return false;
+}

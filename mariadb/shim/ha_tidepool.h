@@ -1,0 +1,164 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  The handler: one open instance of a table in one session.
+
+      ha_tidepool.cc         what the engine can do, opening and closing, locks and statements
+      ha_tidepool_ddl.cc     CREATE, DROP, RENAME, TRUNCATE, ALTER
+      ha_tidepool_read.cc    index and table reads, positions
+      ha_tidepool_write.cc   INSERT, UPDATE, DELETE, auto-increment
+      ha_tidepool_info.cc    statistics, ranges, ANALYZE
+      ha_tidepool_check.cc   CHECK TABLE
+*/
+#ifndef TIDEPOOL_HA_TIDEPOOL_H
+#define TIDEPOOL_HA_TIDEPOOL_H
+
+#include "bridge.h"
+#include "errors.h"
+#include "session.h"
+#include "table_share.h"
+
+class ha_tidepool final : public handler {
+public:
+  ha_tidepool(handlerton *hton, TABLE_SHARE *share);
+  ~ha_tidepool() override;
+
+  Table_flags table_flags() const override;
+  ulong index_flags(uint keynr, uint part, bool all_parts) const override;
+  const char *index_type(uint) override { return "BTREE"; }
+  uint max_supported_keys() const override { return MAX_KEY; }
+  uint max_supported_key_length() const override { return 3072; }
+  uint max_supported_key_part_length() const override { return 3072; }
+  const key_map *keys_to_use_for_scanning() override { return &key_map_full; }
+  uint8 table_cache_type() override { return HA_CACHE_TBL_TRANSACT; }
+  my_bool register_query_cache_table(THD *thd, const char *key, uint key_len, qc_engine_callback *callback,
+                                     ulonglong *data) override;
+
+  int open(const char *name, int mode, uint test_if_locked) override;
+  int close() override;
+  int reset() override;
+  int extra(enum ha_extra_function operation) override;
+  uint lock_count() const override { return 0; }
+  THR_LOCK_DATA **store_lock(THD *thd, THR_LOCK_DATA **to, enum thr_lock_type type) override;
+  int external_lock(THD *thd, int type) override;
+  int start_stmt(THD *thd, thr_lock_type type) override;
+  void column_bitmaps_signal() override;
+
+  int create(const char *name, TABLE *form, HA_CREATE_INFO *info) override;
+  int delete_table(const char *name) override;
+  int rename_table(const char *from, const char *to) override;
+  int truncate() override;
+  int delete_all_rows() override { return HA_ERR_WRONG_COMMAND; }
+  int reset_auto_increment(ulonglong value) override;
+  void update_create_info(HA_CREATE_INFO *info) override;
+  bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
+
+  int index_init(uint keynr, bool sorted) override;
+  int index_end() override;
+  int index_read_map(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag) override;
+  int index_read_last_map(uchar *buf, const uchar *key, key_part_map map) override;
+  int index_next(uchar *buf) override;
+  int index_prev(uchar *buf) override;
+  int index_first(uchar *buf) override;
+  int index_last(uchar *buf) override;
+  int index_next_same(uchar *buf, const uchar *key, uint key_len) override;
+  int rnd_init(bool scan) override;
+  int rnd_end() override;
+  int rnd_next(uchar *buf) override;
+  int rnd_pos(uchar *buf, uchar *pos) override;
+  void position(const uchar *record) override;
+  void unlock_row() override;
+  Item *idx_cond_push(uint keynr, Item *condition) override;
+
+  int write_row(const uchar *buf) override;
+  int update_row(const uchar *old_data, const uchar *new_data) override;
+  int delete_row(const uchar *buf) override;
+  void get_auto_increment(ulonglong offset, ulonglong increment, ulonglong wanted, ulonglong *first,
+                          ulonglong *reserved) override;
+
+  int info(uint flag) override;
+  ha_rows records_in_range(uint keynr, const key_range *min, const key_range *max, page_range *pages) override;
+  ha_rows estimate_rows_upper_bound() override;
+  double scan_time() override;
+  double read_time(uint keynr, uint ranges, ha_rows rows) override;
+  double keyread_time(uint keynr, uint ranges, ha_rows rows) override;
+  int analyze(THD *thd, HA_CHECK_OPT *options) override;
+  int optimize(THD *thd, HA_CHECK_OPT *options) override;
+  int check(THD *thd, HA_CHECK_OPT *options) override;
+  bool get_error_message(int error, String *buf) override;
+
+private:
+  using Index_layout = tidepool::Index_layout;
+  using Row_layout = tidepool::Row_layout;
+
+  /* Before each read and write: the statement has begun, the reader is the present table's. HA_ERR_* code. */
+  int ready();
+  int ready_slowly();
+  int open_reader();
+  int fail(int result) { return tidepool::server_error(result, ha_thd()); }
+
+  const std::vector<Index_layout> &trees() const { return shared->layouts.trees; }
+  const Row_layout &row_layout() const { return *shared->layouts.row; }
+
+  void plan_columns();
+  void set_row_lock(int lock, bool skip_locked);
+  int read_entry(uchar *buf, const tp_entry &entry);
+  int check_pushed_condition(uchar *buf, const tp_entry &entry);
+  int decode_row(uchar *buf, tp_bytes row);
+  /* Whether a read stays among the entries that begin with the key searched for. */
+  enum Bound { ANY_KEY, SAME_KEY };
+  int cursor_result(uchar *buf, int result, const tp_entry &entry, bool forward, int if_none, Bound bound = ANY_KEY);
+  int seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound = ANY_KEY);
+  bool has_prefix(const tp_entry &entry) const;
+  int step(uchar *buf, bool forward, Bound bound);
+
+  int insert_row(const uchar *record);
+  int insert_entries(const uchar *record, size_t *done);
+  int insert_secondary(uint tree, const uchar *record);
+  int report_duplicate(uint tree);
+  void encode_clustered(const uchar *record, bool new_row);
+  void raise_auto_increment_after(const uchar *record);
+
+  void sample_statistics(bool force);
+
+  tidepool::Table_share *shared = nullptr;
+  tp_reader *reader = nullptr;
+  uint reader_generation = 0;
+  tidepool::Session *session = nullptr;
+  /* A SEQUENCE is not part of the user's transaction: each write to it is a transaction of its own. */
+  std::unique_ptr<tidepool::Session> own_session;
+  int begin_own_statement();
+  void end_own_statement();
+
+  /* Locking of this statement's reads. */
+  int row_lock = TP_LOCK_NONE;
+  bool skip_locked = false;
+  bool keyread_only = false;
+
+  /* Columns to be set by reads: one byte each. */
+  std::unique_ptr<uchar[]> needed;
+  uint last_needed = 0;
+  bool key_needed = false;
+  bool plan_known = false;
+
+  /* Where the handler stands: an entry of `tree`. */
+  uint tree = 0;
+  bool scanning_started = false;
+  bool cursors_used = false; /* to be reset at the end of the statement */
+  bool entry_suffices = true; /* for reads of keys alone */
+  bool at_point = false; /* the last read was a point read: the cursor is elsewhere */
+  bool after_search = false; /* the last read met the end of the entries with the search key: that is the position */
+  tp_entry entry{};
+  std::unique_ptr<uchar[]> search; /* the key searched for */
+  size_t search_len = 0;
+  std::unique_ptr<uchar[]> clustered; /* key of the current row */
+  size_t clustered_len = 0;
+
+  /* Room for writes. */
+  tidepool::Key_room key_room;
+  std::unique_ptr<uchar[]> old_key, new_key;
+  tidepool::Buffer row_buffer, value_buffer;
+  uchar row_id[tidepool::ROW_ID_LENGTH]{};
+  uint duplicate_key = MAX_KEY;
+};
+
+#endif

@@ -1,0 +1,149 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  CHECK TABLE.
+
+  First the engine walks every tree: pages, order, fences, chains of long values. Then, in one snapshot, each index is
+  compared with the table both ways: the entry that a row should have must be there with the value it should have, and
+  the row of each entry must be there and have just that entry. The first few differences are reported by name.
+*/
+#include "engine.h"
+#include "errors.h"
+#include "ha_tidepool.h"
+
+using namespace tidepool;
+
+namespace {
+
+constexpr uint REPORTED_MAX = 10;
+
+struct Checking {
+  THD *thd;
+  const TABLE_SHARE *share;
+  uint problems = 0;
+
+  void report(const char *text, size_t len) {
+    if (problems++ < REPORTED_MAX) {
+      String copy;
+      copy.append(text, len);
+      push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_NOT_KEYFILE, "Tidepool: %s", copy.c_ptr_safe());
+      sql_print_error("Tidepool: CHECK TABLE %s.%s: %s", share->db.str, share->table_name.str, copy.c_ptr_safe());
+    }
+  }
+  void report(const std::string &text) { report(text.data(), text.size()); }
+};
+
+void take_problem(void *context, const char *text, size_t len) { static_cast<Checking *>(context)->report(text, len); }
+int is_killed(void *context) { return thd_kill_level(static_cast<Checking *>(context)->thd) != THD_IS_NOT_KILLED; }
+
+std::string hex(const uchar *bytes, size_t len) {
+  static const char digits[] = "0123456789abcdef";
+  std::string text;
+  for (size_t i = 0; i < MY_MIN(len, 32); i++) {
+    text += digits[bytes[i] >> 4];
+    text += digits[bytes[i] & 15];
+  }
+  return text + (len > 32 ? "…" : "");
+}
+
+} // namespace
+
+int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
+  Checking checking{thd, table_share};
+  int result = tp_check(engine.db, shared->table, &checking, take_problem, is_killed);
+  if (result == TP_INTERRUPTED) return HA_ADMIN_FAILED;
+  if (result != TP_OK) {
+    server_error(result, thd);
+    return HA_ADMIN_CORRUPT;
+  }
+  if (checking.problems) return HA_ADMIN_CORRUPT;
+  if (options->flags & T_QUICK) return HA_ADMIN_OK;
+
+  /* A transaction and readers of its own: one snapshot for all trees, and no locks. */
+  tp_trx *trx = nullptr;
+  tp_reader *rows = nullptr, *entries = nullptr;
+  tp_savepoint unused;
+  result = tp_trx_new(engine.db, &trx);
+  if (result == TP_OK) result = tp_trx_start(trx, TP_REPEATABLE_READ);
+  if (result == TP_OK) result = tp_statement_begin(trx, 0, &unused);
+  if (result == TP_OK) result = tp_snapshot(trx);
+  if (result == TP_OK) result = tp_reader_open(shared->table, &rows);
+  if (result == TP_OK) result = tp_reader_open(shared->table, &entries);
+
+  /* All columns, the virtual ones that are in indexes too. */
+  MY_BITMAP *const old_read_set = table->read_set;
+  table->read_set = &table_share->all_set;
+  memset(needed.get(), 1, table_share->fields);
+  last_needed = row_layout().last_needed(needed.get());
+  key_needed = row_layout().key_needed(needed.get());
+  uchar *const record = table->record[0];
+  std::vector<uint64> expected(trees().size(), 0);
+  auto name_of = [&](uint index) {
+    const uint keynr = shared->layouts.key_of(index);
+    return std::string(keynr < MAX_KEY ? table->key_info[keynr].name.str : "(row id)");
+  };
+
+  tp_entry at;
+  if (result == TP_OK) {
+    tp_reader_set_scan(rows, 0, 1);
+    result = tp_first(rows, trx, 0, &at);
+  }
+  while (result == TP_OK && !is_killed(&checking)) {
+    expected[0]++;
+    memcpy(clustered.get(), at.key, at.key_len);
+    clustered_len = at.key_len;
+    if (decode_row(record, {at.value, at.value_len})) {
+      checking.report("a row can't be read: key " + hex(at.key, at.key_len));
+    } else {
+      if (table->vfield) table->update_virtual_fields(this, VCOL_UPDATE_FOR_READ);
+      for (uint i = 1; i < trees().size(); i++) {
+        bool bare;
+        const size_t key_len = trees()[i].encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
+        uchar *value = value_buffer.room(trees()[i].value_max(record));
+        const size_t value_len = trees()[i].encode_value(value, record, clustered.get(), clustered_len, bare);
+        tp_bytes found;
+        const int got = tp_get(entries, trx, i, new_key.get(), key_len, &found);
+        if (got == TP_END)
+          checking.report("index " + name_of(i) + " lacks the entry of the row with key " + hex(at.key, at.key_len));
+        else if (got != TP_OK)
+          server_error(got, thd), checking.problems++;
+        else if (found.len != value_len || memcmp(found.data, value, value_len) != 0)
+          checking.report("index " + name_of(i) + " has another value for the row with key " + hex(at.key, at.key_len));
+      }
+    }
+    result = tp_next(rows, trx, 0, &at);
+  }
+
+  /* Each index against the rows: an entry more than there are rows is one that no row has. */
+  for (uint i = 1; result == TP_END && i < trees().size(); i++) {
+    uint64 count = 0;
+    tp_reader_set_scan(entries, i, 1);
+    for (result = tp_first(entries, trx, i, &at); result == TP_OK && !is_killed(&checking);
+         result = tp_next(entries, trx, i, &at)) {
+      count++;
+      size_t len;
+      const uchar *pk = trees()[i].clustered_key(at.key, at.key_len, at.value, at.value_len, clustered.get(), &len);
+      tp_bytes row;
+      if (!pk) {
+        checking.report("index " + name_of(i) + " has an entry that can't be read: " + hex(at.key, at.key_len));
+      } else if (tp_get(rows, trx, 0, pk, len, &row) != TP_OK) {
+        checking.report("index " + name_of(i) + " has an entry without a row: " + hex(at.key, at.key_len));
+      }
+    }
+    tp_reader_set_scan(entries, i, 0);
+    if (result == TP_END && count != expected[0])
+      checking.report("index " + name_of(i) + " has " + std::to_string(count) + " entries, the table has " +
+                      std::to_string(expected[0]) + " rows");
+  }
+
+  table->read_set = old_read_set;
+  plan_known = false;
+  if (rows) tp_reader_close(rows);
+  if (entries) tp_reader_close(entries);
+  if (trx) tp_trx_free(trx);
+  if (is_killed(&checking)) return HA_ADMIN_FAILED;
+  if (result != TP_END) {
+    server_error(result, thd);
+    return HA_ADMIN_CORRUPT;
+  }
+  return checking.problems ? HA_ADMIN_CORRUPT : HA_ADMIN_OK;
+}

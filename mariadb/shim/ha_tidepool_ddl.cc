@@ -1,0 +1,155 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/* CREATE, DROP, RENAME, TRUNCATE, ALTER. */
+#include "ddl.h"
+#include "engine.h"
+#include "errors.h"
+#include "ha_tidepool.h"
+
+using namespace tidepool;
+
+/* Foreign keys are parsed by the server and kept nowhere; MariaDB's engines without them accept and ignore the clause. */
+static void warn_of_foreign_keys(THD *thd) {
+  if (!thd->lex) return;
+  List_iterator<Key> keys(thd->lex->alter_info.key_list);
+  while (Key *key = keys++) {
+    if (key->type != Key::FOREIGN_KEY) continue;
+    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
+                        "Tidepool does not support foreign keys: the reference to table '%s' is not enforced",
+                        static_cast<Foreign_key *>(key)->ref_table.str);
+  }
+}
+
+int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
+  THD *thd = ha_thd();
+  warn_of_foreign_keys(thd);
+  if (info->data_file_name || info->index_file_name) {
+    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
+                        "Tidepool ignores DATA DIRECTORY and INDEX DIRECTORY: its files are in tidepool_data_home_dir");
+  }
+
+  const Layouts layouts(form);
+  std::vector<tp_index_def> indexes;
+  for (uint tree = 0; tree < layouts.trees.size(); tree++) {
+    const uint keynr = layouts.key_of(tree);
+    const LEX_CSTRING name = keynr < MAX_KEY ? form->key_info[keynr].name : LEX_CSTRING{STRING_WITH_LEN("#row_id")};
+    indexes.push_back({name.str, name.length, layouts.trees[tree].is_unique()});
+  }
+  Metadata metadata;
+  metadata.fingerprint = layouts.fingerprint();
+  uchar bytes[Metadata::SIZE];
+  metadata.put(bytes);
+
+  const std::string name = table_name_of(path);
+  if (int result = tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(), bytes,
+                                   sizeof bytes))
+    return server_error(result, thd);
+  if (info->auto_increment_value > 1) {
+    tp_table *created;
+    int result = tp_table_open(engine.db, name.data(), name.size(), &created);
+    if (result == TP_OK) {
+      result = tp_reset_auto_increment(created, info->auto_increment_value);
+      tp_table_close(created);
+    }
+    if (result != TP_OK) {
+      const int error = server_error(result, thd);
+      tp_drop_table(engine.db, name.data(), name.size());
+      return error;
+    }
+  }
+  return 0;
+}
+
+namespace tidepool {
+
+int drop_table(handlerton *, const char *path) {
+  const std::string name = table_name_of(path);
+  const int result = tp_drop_table(engine.db, name.data(), name.size());
+  THD *thd = current_thd;
+  if (result == TP_TABLE_BUSY && thd) {
+    /* A table that this transaction has used: a temporary one, or the one of a CREATE … SELECT that failed. Its name
+       is free at once; it goes when the transaction ends, or at the next start of the server. */
+    Session *session = session_of(thd);
+    if (session && session->in_transaction) {
+      static std::atomic<uint> dropped{0};
+      const std::string aside = std::string(TEMPORARY_PREFIX) + "dropped-" + std::to_string(my_hrtime().val) + "-" +
+                                std::to_string(dropped++);
+      const int renamed = tp_rename_table(engine.db, name.data(), name.size(), aside.data(), aside.size());
+      if (renamed != TP_OK) return server_error(renamed, thd);
+      session->dropped.push_back(aside);
+      return 0;
+    }
+  }
+  return server_error(result, thd);
+}
+
+namespace {
+struct Names {
+  std::string prefix;
+  std::vector<std::string> names;
+};
+} // namespace
+
+static void take_name(void *context, const char *name, size_t len) {
+  auto *wanted = static_cast<Names *>(context);
+  std::string found(name, len);
+  if (found.compare(0, wanted->prefix.size(), wanted->prefix) == 0) wanted->names.push_back(std::move(found));
+}
+
+static void drop_all(const std::string &prefix) {
+  Names wanted{prefix, {}};
+  tp_table_names(engine.db, &wanted, take_name);
+  for (const std::string &name : wanted.names)
+    if (int result = tp_drop_table(engine.db, name.data(), name.size())) server_error(result, nullptr);
+}
+
+void drop_database(handlerton *, char *path) {
+  /* "./db/": what the server dropped already is gone; here go tables that lost their .frm files. */
+  std::string name(path);
+  while (!name.empty() && name.back() == FN_LIBCHAR) name.pop_back();
+  const size_t slash = name.rfind(FN_LIBCHAR);
+  if (slash != std::string::npos) name.erase(0, slash + 1);
+  if (!name.empty()) drop_all(name + "/");
+}
+
+void drop_temporary_tables() { drop_all(TEMPORARY_PREFIX); }
+
+} // namespace tidepool
+
+int ha_tidepool::delete_table(const char *name) { return tidepool::drop_table(ht, name); }
+
+int ha_tidepool::rename_table(const char *from, const char *to) {
+  const std::string old_name = table_name_of(from), new_name = table_name_of(to);
+  return fail(tp_rename_table(engine.db, old_name.data(), old_name.size(), new_name.data(), new_name.size()));
+}
+
+int ha_tidepool::truncate() {
+  int result = tp_truncate_table(engine.db, shared->name.data(), shared->name.size());
+  if (result == TP_TABLE_BUSY && table_share->tmp_table != NO_TMP_TABLE) {
+    /* Written by this very transaction: row by row. */
+    int error = ha_rnd_init(true);
+    if (error) return error;
+    while (!(error = ha_rnd_next(table->record[0])))
+      if ((error = delete_row(table->record[0]))) break;
+    ha_rnd_end();
+    return error == HA_ERR_END_OF_FILE ? reset_auto_increment(1) : error;
+  }
+  if (result == TP_OK) result = shared->reopen();
+  if (result != TP_OK) return fail(result);
+  return open_reader();
+}
+
+int ha_tidepool::reset_auto_increment(ulonglong value) {
+  return fail(tp_reset_auto_increment(shared->table, value ? value : 1));
+}
+
+void ha_tidepool::update_create_info(HA_CREATE_INFO *info_to_fill) {
+  if (info_to_fill->used_fields & HA_CREATE_USED_AUTO) return;
+  info(HA_STATUS_AUTO);
+  info_to_fill->auto_increment_value = stats.auto_increment_value;
+}
+
+bool ha_tidepool::check_if_incompatible_data(HA_CREATE_INFO *create_info, uint changes) {
+  if (changes != IS_EQUAL_YES) return COMPATIBLE_DATA_NO;
+  if ((create_info->used_fields & HA_CREATE_USED_AUTO) && create_info->auto_increment_value) return COMPATIBLE_DATA_NO;
+  return COMPATIBLE_DATA_YES;
+}

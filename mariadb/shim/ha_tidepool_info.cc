@@ -1,0 +1,190 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  Statistics, ranges, ANALYZE.
+
+  How many rows share the values of the first n columns of an index is estimated from a few of its leaves: between how
+  many neighbours these columns change. A group that is larger than a leaf shows no change in it, and weighs as much.
+*/
+#include "errors.h"
+#include "ha_tidepool.h"
+
+using namespace tidepool;
+
+namespace {
+
+/* Leaves looked at in each index, as innodb_stats_persistent_sample_pages. */
+constexpr size_t SAMPLED_LEAVES = 20;
+/* The part of the table that must change before statistics are sampled again, as InnoDB does. */
+constexpr uint64 CHANGE_DIVISOR = 10;
+
+struct Sample {
+  const Index_layout &layout;
+  std::vector<double> changes; /* neighbours that differ in the first n columns */
+  double neighbours = 0;
+
+  explicit Sample(const Index_layout &index) : layout(index), changes(index.user_parts(), 0.0) {}
+
+  void take(const tp_bytes *keys, size_t count, double weight) {
+    for (size_t i = 1; i < count; i++) {
+      const uchar *before = keys[i - 1].data, *at = keys[i].data;
+      const uchar *const before_end = before + keys[i - 1].len, *const end = at + keys[i].len;
+      neighbours += weight;
+      for (uint part = 0; part < changes.size(); part++) {
+        const uchar *before_next = layout.skip_part_at(part, before, before_end);
+        const uchar *next = layout.skip_part_at(part, at, end);
+        if (!before_next || !next) return;
+        if (next - at != before_next - before || memcmp(at, before, next - at) != 0) {
+          for (; part < changes.size(); part++) changes[part] += weight;
+          break;
+        }
+        before = before_next;
+        at = next;
+      }
+    }
+  }
+
+  double rows_per_key(uint part, double entries) const {
+    if (neighbours == 0) return 1;
+    /* Each change begins a group; the first group begins without one. */
+    const double groups = 1 + changes[part] / neighbours * MY_MAX(entries - 1, 0);
+    return MY_MAX(entries / groups, 1);
+  }
+};
+
+void take_leaf(void *context, const tp_bytes *keys, size_t count, double weight) {
+  static_cast<Sample *>(context)->take(keys, count, weight);
+}
+
+} // namespace
+
+void ha_tidepool::sample_statistics(bool force) {
+  auto wanted = [this] {
+    const uint64 rows = tp_table_rows(shared->table), before = shared->rows_when_sampled;
+    const uint64 change = rows > before ? rows - before : before - rows;
+    return !shared->statistics_known || change > before / CHANGE_DIVISOR + 64;
+  };
+  if (likely(!force && !wanted())) return;
+  /* One session samples; the others go on with what is known. */
+  std::unique_lock<std::mutex> lock(shared->statistics_mutex, std::defer_lock);
+  if (force || !shared->statistics_known)
+    lock.lock();
+  else if (!lock.try_lock())
+    return;
+  if (!force && !wanted()) return;
+
+  const size_t n = trees().size();
+  std::vector<tp_index_statistics> indexes(n);
+  tp_table_statistics whole{};
+  if (tp_table_statistics_read(shared->table, &whole, indexes.data(), n) != TP_OK) return;
+  uint64 secondary = 0;
+  for (size_t i = 1; i < n; i++) secondary += indexes[i].leaf_pages * stats.block_size;
+  shared->clustered_size = indexes[0].leaf_pages * stats.block_size;
+  shared->secondary_size = secondary;
+  shared->free_size = whole.free_size_bytes;
+
+  for (uint index = 0; index < n; index++) {
+    const uint parts = trees()[index].user_parts();
+    Sample sample(trees()[index]);
+    if (parts) tp_sample_leaves(shared->table, index, SAMPLED_LEAVES, &sample, take_leaf);
+    std::vector<double> &cardinality = shared->cardinalities[index].rows_per_key;
+    cardinality.assign(parts, 1.0);
+    for (uint part = 0; part < parts; part++)
+      cardinality[part] = sample.rows_per_key(part, static_cast<double>(indexes[index].entries));
+    if (trees()[index].is_unique() && parts) cardinality[parts - 1] = 1.0;
+  }
+  shared->rows_when_sampled = tp_table_rows(shared->table);
+  shared->statistics_known = true;
+}
+
+int ha_tidepool::info(uint flag) {
+  if (flag & HA_STATUS_ERRKEY) errkey = duplicate_key;
+  if (flag & HA_STATUS_AUTO) stats.auto_increment_value = tp_auto_increment(shared->table);
+  if (!(flag & (HA_STATUS_VARIABLE | HA_STATUS_CONST))) return 0;
+
+  sample_statistics(false);
+  if (flag & HA_STATUS_VARIABLE) {
+    /* 0 makes the optimizer believe that the table is empty. */
+    stats.records = MY_MAX(tp_table_rows(shared->table), 2);
+    stats.deleted = 0;
+    stats.data_file_length = shared->clustered_size;
+    stats.index_file_length = shared->secondary_size;
+    stats.delete_length = shared->free_size;
+    stats.mean_rec_length = static_cast<ulong>(stats.data_file_length / stats.records);
+  }
+  if (flag & HA_STATUS_CONST) {
+    std::lock_guard<std::mutex> guard(shared->statistics_mutex);
+    for (uint i = 0; i < table_share->keys; i++) {
+      KEY &key = table->key_info[i];
+      const std::vector<double> &cardinality = shared->cardinalities[shared->layouts.tree_of(i)].rows_per_key;
+      for (uint p = 0; p < key.ext_key_parts; p++) {
+        const double rows = p < cardinality.size() ? cardinality[p] : 1.0;
+        key.rec_per_key[p] = static_cast<ulong>(MY_MAX(rows + 0.5, 1.0));
+      }
+    }
+  }
+  return 0;
+}
+
+ha_rows ha_tidepool::records_in_range(uint keynr, const key_range *min, const key_range *max, page_range *) {
+  const uint index = shared->layouts.tree_of(keynr);
+  const KEY *key = &table->key_info[keynr];
+  Search made;
+  size_t lo_len = 0, hi_len = 0;
+  bool hi_open = !max;
+  auto past = [](uchar *bytes, size_t *len) {
+    while (*len > 0 && bytes[*len - 1] == 0xFF) (*len)--;
+    if (*len == 0) return false;
+    bytes[*len - 1]++;
+    return true;
+  };
+  if (min) {
+    lo_len = trees()[index].encode_search(old_key.get(), key, min->key, min->keypart_map, table, key_room, &made);
+    if (min->flag == HA_READ_AFTER_KEY && !past(old_key.get(), &lo_len)) return 1;
+  }
+  if (max) {
+    hi_len = trees()[index].encode_search(new_key.get(), key, max->key, max->keypart_map, table, key_room, &made);
+    if (max->flag == HA_READ_AFTER_KEY) hi_open = !past(new_key.get(), &hi_len);
+  }
+  uint64_t entries = 0;
+  if (tp_estimate_range(shared->table, index, min ? old_key.get() : nullptr, lo_len,
+                        hi_open ? nullptr : new_key.get(), hi_len, &entries) != TP_OK)
+    return HA_POS_ERROR;
+  /* An estimate as large as the table would make the optimizer prefer a full scan; 0 means certainly none. */
+  const ha_rows rows = tp_table_rows(shared->table);
+  const ha_rows most = MY_MAX(rows - rows / 100, 1);
+  return entries == 0 ? 1 : MY_MIN(static_cast<ha_rows>(entries), most);
+}
+
+ha_rows ha_tidepool::estimate_rows_upper_bound() {
+  return 2 * tp_table_rows(shared->table) + stats.data_file_length / 32 + 100;
+}
+
+/* Costs as InnoDB's, so that plans are the same: pages of the clustered index for a scan. */
+double ha_tidepool::scan_time() {
+  return ulonglong2double(stats.data_file_length) / stats.block_size + 2;
+}
+
+double ha_tidepool::read_time(uint keynr, uint ranges, ha_rows rows) {
+  if (keynr != table_share->primary_key) return handler::read_time(keynr, ranges, rows);
+  if (rows <= 2) return rows2double(rows);
+  const double whole = scan_time();
+  const ha_rows all = estimate_rows_upper_bound();
+  if (all < rows) return whole;
+  return ranges + rows2double(rows) / rows2double(all) * whole;
+}
+
+double ha_tidepool::keyread_time(uint keynr, uint ranges, ha_rows rows) {
+  if (keynr == table_share->primary_key) return read_time(keynr, ranges, rows);
+  return handler::keyread_time(keynr, ranges, rows);
+}
+
+int ha_tidepool::analyze(THD *, HA_CHECK_OPT *) {
+  sample_statistics(true);
+  info(HA_STATUS_VARIABLE | HA_STATUS_CONST);
+  return HA_ADMIN_OK;
+}
+
+int ha_tidepool::optimize(THD *, HA_CHECK_OPT *) {
+  /* The server rebuilds the table and analyzes it. */
+  return HA_ADMIN_TRY_ALTER;
+}

@@ -1,0 +1,343 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  Index and table reads, positions.
+
+  A key of the server becomes a prefix of tree keys: all entries with these values begin with its bytes. The server's
+  ways to search are then seeks before or after all entries with that prefix (key_codec.h says why no other entry
+  begins with it). A search by all columns of a unique index is a point read, which takes one descent and no cursor.
+*/
+#include "errors.h"
+#include "ha_tidepool.h"
+
+using namespace tidepool;
+
+inline int ha_tidepool::ready() {
+  if (likely(session && session->in_statement && reader_generation == shared->generation)) {
+    if (unlikely(!plan_known)) plan_columns();
+    return 0;
+  }
+  if (int error = ready_slowly()) return error;
+  plan_columns();
+  return 0;
+}
+
+/* Which columns reads set. Statements that write get all of them: what is not changed is written back. */
+void ha_tidepool::plan_columns() {
+  const int command = thd_sql_command(ha_thd());
+  const bool all = row_lock == TP_LOCK_EXCLUSIVE && !keyread_only && command != SQLCOM_SELECT;
+  last_needed = 0;
+  for (uint i = 0; i < table_share->fields; i++)
+    needed[i] = all ? table->field[i]->stored_in_db() || bitmap_is_set(table->read_set, i)
+                    : bitmap_is_set(table->read_set, i);
+  last_needed = row_layout().last_needed(needed.get());
+  key_needed = row_layout().key_needed(needed.get());
+  /* An index merge reads keys alone, and compares them with the range's end, also where they are beginnings. */
+  entry_suffices = tree == 0 || !trees()[tree].has_beginning_of(needed.get());
+  plan_known = true;
+}
+
+/* ---- from entries to records */
+
+int ha_tidepool::decode_row(uchar *buf, tp_bytes row) {
+  if (row.len == 0 || *row.data != ROW_FORMAT) return HA_ERR_CRASHED;
+  if (last_needed && !row_layout().decode(buf, row.data, row.len, needed.get(), last_needed)) return HA_ERR_CRASHED;
+  if (key_needed && !trees()[0].decode_clustered(buf, clustered.get(), clustered_len, needed.get()))
+    return HA_ERR_CRASHED;
+  return 0;
+}
+
+/* Not errors of the server's: the entry is to be passed over, or is past the end of the range. */
+constexpr int PASS_OVER = HA_ERR_LAST + 1, PAST_RANGE = HA_ERR_LAST + 2;
+
+/* A condition on columns of the index is asked before the row is fetched. */
+Item *ha_tidepool::idx_cond_push(uint keynr, Item *condition) {
+  const KEY &key = table->key_info[keynr];
+  for (uint i = 0; i < key.user_defined_key_parts; i++)
+    if (!key.key_part[i].field->stored_in_db()) return condition;
+  /* The end of the range is compared too, with columns that the entry must have whole. */
+  for (const Part &part : trees()[shared->layouts.tree_of(keynr)].all_parts())
+    if (!part.whole && part.image != Part::ROW_ID) return condition;
+  pushed_idx_cond = condition;
+  pushed_idx_cond_keyno = keynr;
+  return nullptr;
+}
+
+int ha_tidepool::check_pushed_condition(uchar *buf, const tp_entry &found) {
+  if (!trees()[tree].decode(buf, found.key, found.key_len, found.value, found.value_len, needed.get()))
+    return HA_ERR_CRASHED;
+  switch (handler_index_cond_check(this)) {
+  case CHECK_POS:
+    return 0;
+  case CHECK_OUT_OF_RANGE:
+    return PAST_RANGE;
+  case CHECK_ABORTED_BY_USER:
+    return HA_ERR_ABORTED_BY_USER;
+  default:
+    if (row_lock != TP_LOCK_NONE) tp_unlock(session->trx, shared->table, tree, found.key, found.key_len);
+    return PASS_OVER;
+  }
+}
+
+/* Sets the record from the entry of the present tree; for one of a secondary index that doesn't cover what is asked,
+   from its row. PASS_OVER also if the row is locked by another transaction, and such are to be skipped. */
+int ha_tidepool::read_entry(uchar *buf, const tp_entry &found) {
+  entry = found;
+  if (tree == 0) {
+    memcpy(clustered.get(), found.key, found.key_len);
+    clustered_len = found.key_len;
+    return decode_row(buf, {found.value, found.value_len});
+  }
+  const Index_layout &layout = trees()[tree];
+  if (pushed_idx_cond && pushed_idx_cond_keyno == active_index && buf == table->record[0])
+    if (int error = check_pushed_condition(buf, found)) return error;
+  size_t len;
+  const uchar *pk = layout.clustered_key(found.key, found.key_len, found.value, found.value_len, clustered.get(), &len);
+  if (!pk || len > trees()[0].key_max()) return HA_ERR_CRASHED;
+  if (pk != clustered.get()) memcpy(clustered.get(), pk, len);
+  clustered_len = len;
+  if (keyread_only) {
+    /* Also if the row is fetched: it has no virtual columns, and the server doesn't compute them here. */
+    if (!layout.decode(buf, found.key, found.key_len, found.value, found.value_len, needed.get()))
+      return HA_ERR_CRASHED;
+    if (entry_suffices) return 0;
+  }
+  tp_bytes row;
+  const int result = tp_get(reader, session->trx, 0, clustered.get(), clustered_len, &row);
+  if (result == TP_OK) return decode_row(buf, row);
+  if (result != TP_END) return fail(result);
+  if (row_lock != TP_LOCK_NONE) return PASS_OVER;
+  sql_print_error("Tidepool: table %s: an entry of index %s has no row; run CHECK TABLE", shared->name.c_str(),
+                  table->key_info[shared->layouts.key_of(tree)].name.str);
+  return HA_ERR_CRASHED;
+}
+
+bool ha_tidepool::has_prefix(const tp_entry &found) const {
+  return found.key_len >= search_len && memcmp(found.key, search.get(), search_len) == 0;
+}
+
+/* What the cursor gave, or the next that is not to be passed over. */
+int ha_tidepool::cursor_result(uchar *buf, int result, const tp_entry &first, bool forward, int if_none, Bound bound) {
+  tp_entry found = first;
+  cursors_used = true;
+  for (;;) {
+    if (result == TP_END) return if_none;
+    if (unlikely(result != TP_OK)) return fail(result);
+    if (bound == SAME_KEY && !has_prefix(found)) return if_none;
+    const int error = read_entry(buf, found);
+    if (likely(error < PASS_OVER)) return error;
+    if (error == PAST_RANGE) return if_none;
+    result = forward ? tp_next(reader, session->trx, tree, &found) : tp_prev(reader, session->trx, tree, &found);
+  }
+}
+
+int ha_tidepool::seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound) {
+  tp_entry found;
+  at_point = after_search = false;
+  const int result = tp_seek(reader, session->trx, tree, key, len, how, &found);
+  return cursor_result(buf, result, found, forward, if_none, bound);
+}
+
+/* The smallest key that is greater than all that begin with these bytes; false if there is none. */
+static bool successor(uchar *key, size_t *len) {
+  while (*len > 0) {
+    if (key[*len - 1] != 0xFF) {
+      key[*len - 1]++;
+      return true;
+    }
+    (*len)--;
+  }
+  return false;
+}
+
+/* ---- index reads */
+
+int ha_tidepool::index_init(uint keynr, bool) {
+  active_index = keynr;
+  tree = shared->layouts.tree_of(keynr);
+  at_point = after_search = false;
+  plan_known = false;
+  entry = tp_entry{};
+  return 0;
+}
+
+int ha_tidepool::index_end() {
+  active_index = MAX_KEY;
+  at_point = after_search = false;
+  return 0;
+}
+
+int ha_tidepool::index_read_map(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag) {
+  if (int error = ready()) return error;
+  const Index_layout &layout = trees()[tree];
+  Search made;
+  search_len = layout.encode_search(search.get(), &table->key_info[active_index], key, map, table, key_room, &made);
+
+  const bool exact = flag == HA_READ_KEY_EXACT || flag == HA_READ_PREFIX;
+  if (exact && layout.is_unique() && made.parts == layout.user_parts() && !made.has_null) {
+    tp_bytes value;
+    const int result = tp_get(reader, session->trx, tree, search.get(), search_len, &value);
+    /* The position is that of the key, whether it is there or not: HANDLER … READ NEXT goes on from it. */
+    at_point = true;
+    after_search = false;
+    if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
+    if (unlikely(result != TP_OK)) return fail(result);
+    const tp_entry found{search.get(), search_len, value.data, value.len};
+    const int error = read_entry(buf, found);
+    return error >= PASS_OVER ? HA_ERR_KEY_NOT_FOUND : error;
+  }
+
+  int error;
+  const int none = HA_ERR_KEY_NOT_FOUND;
+  /* A bound past all entries with the prefix is made in the room of keys to be written. */
+  uchar *const past = new_key.get();
+  size_t past_len = search_len;
+  auto make_past = [&] {
+    memcpy(past, search.get(), search_len);
+    return successor(past, &past_len);
+  };
+  switch (flag) {
+  case HA_READ_KEY_EXACT:
+  case HA_READ_PREFIX:
+    error = seek(buf, search.get(), search_len, TP_AT_OR_AFTER, true, none, SAME_KEY);
+    after_search = error == none;
+    return error;
+  case HA_READ_KEY_OR_NEXT:
+    error = seek(buf, search.get(), search_len, TP_AT_OR_AFTER, true, none);
+    after_search = error == none;
+    return error;
+  case HA_READ_AFTER_KEY:
+    error = make_past() ? seek(buf, past, past_len, TP_AT_OR_AFTER, true, none) : none;
+    at_point = false;
+    after_search = error == none;
+    return error;
+  case HA_READ_BEFORE_KEY:
+    return seek(buf, search.get(), search_len, TP_BEFORE, false, none);
+  case HA_READ_KEY_OR_PREV:
+  case HA_READ_PREFIX_LAST:
+  case HA_READ_PREFIX_LAST_OR_PREV: {
+    const Bound bound = flag == HA_READ_PREFIX_LAST ? SAME_KEY : ANY_KEY;
+    if (make_past()) return seek(buf, past, past_len, TP_BEFORE, false, none, bound);
+    tp_entry found;
+    at_point = after_search = false;
+    const int result = tp_last(reader, session->trx, tree, &found);
+    return cursor_result(buf, result, found, false, none, bound);
+  }
+  default:
+    return HA_ERR_UNSUPPORTED; /* searches in spatial indexes */
+  }
+}
+
+int ha_tidepool::index_read_last_map(uchar *buf, const uchar *key, key_part_map map) {
+  return index_read_map(buf, key, map, HA_READ_PREFIX_LAST);
+}
+
+int ha_tidepool::step(uchar *buf, bool forward, Bound bound) {
+  if (int error = ready()) return error;
+  const int none = HA_ERR_END_OF_FILE;
+  if (bound == SAME_KEY && (at_point || after_search)) {
+    at_point = false;
+    after_search = true;
+    return none;
+  }
+  if (at_point) return seek(buf, search.get(), search_len, forward ? TP_AFTER : TP_BEFORE, forward, none);
+  tp_entry found;
+  if (after_search) {
+    uchar *const past = new_key.get();
+    size_t past_len = search_len;
+    memcpy(past, search.get(), search_len);
+    if (successor(past, &past_len))
+      return seek(buf, past, past_len, forward ? TP_AT_OR_AFTER : TP_BEFORE, forward, none);
+    if (forward) return none;
+    after_search = false;
+    const int result = tp_last(reader, session->trx, tree, &found);
+    return cursor_result(buf, result, found, false, none);
+  }
+  const int result = forward ? tp_next(reader, session->trx, tree, &found) : tp_prev(reader, session->trx, tree, &found);
+  const int error = cursor_result(buf, result, found, forward, none, bound);
+  after_search = error == none && bound == SAME_KEY;
+  return error;
+}
+
+int ha_tidepool::index_next(uchar *buf) { return step(buf, true, ANY_KEY); }
+int ha_tidepool::index_prev(uchar *buf) { return step(buf, false, ANY_KEY); }
+
+int ha_tidepool::index_next_same(uchar *buf, const uchar *key, uint key_len) {
+  /* The search key is still there from index_read_map; a caller with another one is served by comparing columns. */
+  if (search_len) return step(buf, true, SAME_KEY);
+  return handler::index_next_same(buf, key, key_len);
+}
+
+int ha_tidepool::index_first(uchar *buf) {
+  if (int error = ready()) return error;
+  tp_entry found;
+  at_point = after_search = false;
+  search_len = 0;
+  const int result = tp_first(reader, session->trx, tree, &found);
+  return cursor_result(buf, result, found, true, HA_ERR_END_OF_FILE);
+}
+
+int ha_tidepool::index_last(uchar *buf) {
+  if (int error = ready()) return error;
+  tp_entry found;
+  at_point = after_search = false;
+  search_len = 0;
+  const int result = tp_last(reader, session->trx, tree, &found);
+  return cursor_result(buf, result, found, false, HA_ERR_END_OF_FILE);
+}
+
+/* ---- table reads */
+
+int ha_tidepool::rnd_init(bool scan) {
+  tree = 0;
+  at_point = after_search = false;
+  scanning_started = false;
+  plan_known = false;
+  entry = tp_entry{};
+  if (scan) tp_reader_set_scan(reader, 0, 1);
+  return 0;
+}
+
+int ha_tidepool::rnd_end() {
+  if (reader) tp_reader_set_scan(reader, 0, 0);
+  scanning_started = false;
+  return 0;
+}
+
+int ha_tidepool::rnd_next(uchar *buf) {
+  if (int error = ready()) return error;
+  tp_entry found;
+  at_point = after_search = false;
+  const int result = scanning_started ? tp_next(reader, session->trx, 0, &found)
+                                      : tp_first(reader, session->trx, 0, &found);
+  scanning_started = true;
+  return cursor_result(buf, result, found, true, HA_ERR_END_OF_FILE);
+}
+
+/* ---- positions */
+
+void ha_tidepool::position(const uchar *record) {
+  if (!shared->layouts.has_row_id) encode_clustered(record, false);
+  memcpy(ref, clustered.get(), clustered_len);
+  if (trees()[0].fixed_length()) return;
+  memset(ref + clustered_len, 0, ref_length - 2 - clustered_len);
+  int2store(ref + ref_length - 2, static_cast<uint16>(clustered_len));
+}
+
+int ha_tidepool::rnd_pos(uchar *buf, uchar *pos) {
+  if (int error = ready()) return error;
+  const size_t fixed = trees()[0].fixed_length();
+  clustered_len = fixed ? fixed : uint2korr(pos + ref_length - 2);
+  if (clustered_len > trees()[0].key_max()) return HA_ERR_KEY_NOT_FOUND;
+  memcpy(clustered.get(), pos, clustered_len);
+  tp_bytes row;
+  const int result = tp_get(reader, session->trx, 0, clustered.get(), clustered_len, &row);
+  if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
+  if (unlikely(result != TP_OK)) return fail(result);
+  return decode_row(buf, row);
+}
+
+void ha_tidepool::unlock_row() {
+  if (row_lock == TP_LOCK_NONE || !session || session->isolation != TP_READ_COMMITTED) return;
+  if (tree != 0 && entry.key) tp_unlock(session->trx, shared->table, tree, entry.key, entry.key_len);
+  if (clustered_len) tp_unlock(session->trx, shared->table, 0, clustered.get(), clustered_len);
+}

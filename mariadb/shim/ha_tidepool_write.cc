@@ -1,0 +1,230 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  INSERT, UPDATE, DELETE, auto-increment.
+
+  A row is the entry of the clustered index and one entry in each secondary index. A row of which one entry can't be
+  written is undone as a whole, to the position before it: the statement may go on (INSERT IGNORE, ON DUPLICATE KEY
+  UPDATE, REPLACE). That needs a position only where an entry after the first can fail for a reason that leaves the
+  statement alive, so it is taken for tables with more than one index.
+*/
+#include "errors.h"
+#include "ha_tidepool.h"
+
+using namespace tidepool;
+
+/* The clustered key of a record into `clustered`; a new row of a table without a primary key gets its row id there. */
+void ha_tidepool::encode_clustered(const uchar *record, bool new_row) {
+  bool bare;
+  if (shared->layouts.has_row_id) {
+    if (new_row) memcpy(clustered.get(), row_id, ROW_ID_LENGTH);
+    clustered_len = ROW_ID_LENGTH;
+    return;
+  }
+  clustered_len = trees()[0].encode(clustered.get(), record, table, nullptr, key_room, &bare);
+}
+
+/* Remembers which index and which row the conflict is with, for errkey and dup_ref. */
+int ha_tidepool::report_duplicate(uint index) {
+  duplicate_key = shared->layouts.key_of(index);
+  const uchar *pk = clustered.get();
+  size_t len = clustered_len;
+  if (index != 0 && trees()[index].has_bare_entries()) {
+    /* Only a unique entry without NULL can be there already: the clustered key is in its value. */
+    const tp_bytes value = tp_duplicate_value(session->trx);
+    pk = trees()[index].bare_clustered_key(value.data, value.len, &len);
+    if (!pk) return HA_ERR_CRASHED;
+  }
+  memcpy(dup_ref, pk, len);
+  if (!trees()[0].fixed_length()) {
+    memset(dup_ref + len, 0, ref_length - 2 - len);
+    int2store(dup_ref + ref_length - 2, static_cast<uint16>(len));
+  }
+  return HA_ERR_FOUND_DUPP_KEY;
+}
+
+/* The entry of one secondary index for a record whose clustered key is in `clustered`. */
+int ha_tidepool::insert_secondary(uint index, const uchar *record) {
+  const Index_layout &layout = trees()[index];
+  bool bare;
+  const size_t key_len = layout.encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
+  uchar *value = value_buffer.room(layout.value_max(record));
+  const size_t value_len = layout.encode_value(value, record, clustered.get(), clustered_len, bare);
+  const int result = tp_insert(session->trx, shared->table, index, new_key.get(), key_len, value, value_len);
+  if (likely(result == TP_OK)) return 0;
+  return result == TP_DUPLICATE ? report_duplicate(index) : fail(result);
+}
+
+int ha_tidepool::insert_row(const uchar *record) {
+  encode_clustered(record, true);
+  const size_t row_len = row_layout().encode(row_buffer, record);
+  const int result =
+      tp_insert(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len);
+  if (unlikely(result != TP_OK)) return result == TP_DUPLICATE ? report_duplicate(0) : fail(result);
+  for (uint i = 1; i < trees().size(); i++)
+    if (int error = insert_secondary(i, record)) return error;
+  return 0;
+}
+
+int ha_tidepool::write_row(const uchar *record) {
+  if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
+    if (int error = ready_slowly()) return error;
+  if (table->next_number_field && record == table->record[0])
+    if (int error = update_auto_increment()) return error;
+  if (shared->layouts.has_row_id)
+    if (int result = shared->next_row_id(row_id)) return fail(result);
+
+  int error;
+  if (trees().size() == 1) {
+    error = insert_row(record);
+  } else {
+    tp_savepoint before;
+    tp_savepoint_set(session->trx, &before);
+    error = insert_row(record);
+    if (unlikely(error) && !tp_must_rollback(session->trx))
+      if (int result = tp_rollback_to(session->trx, &before)) return fail(result);
+  }
+  if (likely(!error) && table->found_next_number_field) raise_auto_increment_after(record);
+  if (unlikely(own_session != nullptr)) end_own_statement();
+  return error;
+}
+
+/* Deletes and inserts what differs; `clustered` holds the old clustered key when this begins. */
+int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
+  if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
+    if (int error = ready_slowly()) return error;
+  bool bare;
+  const Index_layout &primary = trees()[0];
+  const bool key_differs = !shared->layouts.has_row_id && primary.changed(old_record, new_record);
+  /* All columns were read, so this is known even where the server could not compare. */
+  if (!key_differs && row_layout().same(old_record, new_record)) return HA_ERR_RECORD_IS_THE_SAME;
+
+  tp_savepoint before;
+  tp_savepoint_set(session->trx, &before);
+  auto undone = [&](int error) {
+    if (!tp_must_rollback(session->trx))
+      if (int result = tp_rollback_to(session->trx, &before)) return fail(result);
+    return error;
+  };
+
+  encode_clustered(old_record, false);
+  bool moved = false;
+  std::unique_ptr<uchar[]> old_clustered;
+  const size_t old_clustered_len = clustered_len;
+  if (key_differs) {
+    const size_t len = primary.encode(new_key.get(), new_record, table, nullptr, key_room, &bare);
+    moved = len != clustered_len || memcmp(new_key.get(), clustered.get(), len) != 0;
+    if (moved) {
+      old_clustered = std::make_unique<uchar[]>(clustered_len);
+      memcpy(old_clustered.get(), clustered.get(), clustered_len);
+      memcpy(clustered.get(), new_key.get(), len);
+      clustered_len = len;
+    }
+  }
+
+  const size_t row_len = row_layout().encode(row_buffer, new_record);
+  int result;
+  if (moved) {
+    result = tp_insert(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len);
+    if (result == TP_OK)
+      result = tp_delete(session->trx, shared->table, 0, old_clustered.get(), old_clustered_len);
+  } else {
+    result = tp_update(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len);
+  }
+  if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(0) : fail(result));
+
+  for (uint i = 1; i < trees().size(); i++) {
+    const Index_layout &layout = trees()[i];
+    if (!moved && !layout.changed(old_record, new_record)) continue;
+    bool old_bare;
+    const size_t old_len =
+        layout.encode(old_key.get(), old_record, table, moved ? old_clustered.get() : clustered.get(), key_room,
+                      &old_bare);
+    const size_t new_len = layout.encode(new_key.get(), new_record, table, clustered.get(), key_room, &bare);
+    uchar *value = value_buffer.room(layout.value_max(new_record));
+    const size_t value_len = layout.encode_value(value, new_record, clustered.get(), clustered_len, bare);
+    if (old_len == new_len && memcmp(old_key.get(), new_key.get(), new_len) == 0) {
+      /* Equal to the index but not the same ('a' and 'A'), or the row has moved under a unique key. */
+      result = tp_update(session->trx, shared->table, i, new_key.get(), new_len, value, value_len);
+      if (unlikely(result != TP_OK)) return undone(fail(result));
+      continue;
+    }
+    result = tp_delete(session->trx, shared->table, i, old_key.get(), old_len);
+    if (result == TP_OK)
+      result = tp_insert(session->trx, shared->table, i, new_key.get(), new_len, value, value_len);
+    if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(i) : fail(result));
+  }
+  if (table->found_next_number_field && new_record == table->record[0] &&
+      bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
+    raise_auto_increment_after(new_record);
+  if (unlikely(own_session != nullptr)) end_own_statement();
+  return 0;
+}
+
+int ha_tidepool::delete_row(const uchar *record) {
+  if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
+    if (int error = ready_slowly()) return error;
+  encode_clustered(record, false);
+  int result = tp_delete(session->trx, shared->table, 0, clustered.get(), clustered_len);
+  for (uint i = 1; result == TP_OK && i < trees().size(); i++) {
+    bool bare;
+    const size_t len = trees()[i].encode(old_key.get(), record, table, clustered.get(), key_room, &bare);
+    result = tp_delete(session->trx, shared->table, i, old_key.get(), len);
+    if (unlikely(result == TP_NOT_FOUND)) {
+      sql_print_error("Tidepool: table %s: index %s lacks the entry of a row that is deleted; run CHECK TABLE",
+                      shared->name.c_str(), table->key_info[shared->layouts.key_of(i)].name.str);
+      return HA_ERR_CRASHED;
+    }
+  }
+  return fail(result);
+}
+
+/* ---- auto-increment: the counter is the next value to be given, and stays when a transaction is rolled back */
+
+void ha_tidepool::get_auto_increment(ulonglong offset, ulonglong increment, ulonglong wanted, ulonglong *first,
+                                     ulonglong *reserved) {
+  const ulonglong max = table->next_number_field->get_max_int_value();
+  if (increment == 0) increment = 1;
+  if (offset == 0 || offset > increment) offset = 1; /* as the server's documentation has it */
+  if (wanted == 0) wanted = 1;
+
+  std::lock_guard<std::mutex> guard(shared->auto_increment_mutex);
+  const ulonglong next = tp_auto_increment(shared->table);
+  /* The smallest offset + n × increment that is not below the counter. */
+  ulonglong value = offset;
+  if (next > offset) {
+    const ulonglong steps = (next - offset) / increment + ((next - offset) % increment != 0);
+    value = steps > (ULONGLONG_MAX - offset) / increment ? ULONGLONG_MAX : offset + steps * increment;
+  }
+  if (next > max || value > max) {
+    /* All values are used: the server reports a value that the column can't hold, or, with the largest number of all,
+       that there is none (ER_AUTOINC_READ_FAILED). */
+    *first = MY_MAX(next, value);
+    *reserved = 0;
+    return;
+  }
+  const ulonglong count = MY_MIN(wanted, (max - value) / increment + 1);
+  const ulonglong last = value + (count - 1) * increment;
+  /* The next value of this sequence, or what is past the column's last. */
+  const ulonglong past = max == ULONGLONG_MAX ? max : max + 1;
+  const ulonglong after = past - last < increment ? past : last + increment;
+  if (tp_raise_auto_increment(shared->table, after) != TP_OK) {
+    *first = ULONGLONG_MAX;
+    *reserved = 0;
+    return;
+  }
+  *first = value;
+  *reserved = count;
+}
+
+void ha_tidepool::raise_auto_increment_after(const uchar *record) {
+  Field *field = table->found_next_number_field;
+  const my_ptrdiff_t shift = record - table->record[0];
+  field->move_field_offset(shift);
+  const longlong value = field->val_int();
+  const bool is_unsigned = field->flags & UNSIGNED_FLAG;
+  field->move_field_offset(-shift);
+  if (value <= 0 && !(is_unsigned && value < 0)) return;
+  const auto given = static_cast<ulonglong>(value);
+  if (given >= tp_auto_increment(shared->table))
+    tp_raise_auto_increment(shared->table, given == ULONGLONG_MAX ? given : given + 1);
+}

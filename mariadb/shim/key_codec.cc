@@ -1,0 +1,617 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+#include "key_codec.h"
+#include "row_codec.h"
+
+namespace tidepool {
+
+/* ---- columns */
+
+Column::Column(const Field *field, const TABLE_SHARE *share)
+    : fieldnr(field->field_index), offset(static_cast<uint32>(field->ptr - share->default_values)),
+      size(field->pack_length_in_rec()), cs(&my_charset_bin) {
+  if (field->null_ptr) {
+    null_mask = field->null_bit;
+    null_offset = static_cast<uint32>(field->null_ptr - share->default_values);
+  }
+  switch (field->real_type()) {
+  case MYSQL_TYPE_VARCHAR:
+    storage = VARCHAR;
+    length_bytes = static_cast<const Field_varstring *>(field)->length_bytes;
+    size = field->field_length;
+    cs = field->charset();
+    break;
+  case MYSQL_TYPE_TINY_BLOB:
+  case MYSQL_TYPE_MEDIUM_BLOB:
+  case MYSQL_TYPE_LONG_BLOB:
+  case MYSQL_TYPE_BLOB:
+  case MYSQL_TYPE_GEOMETRY:
+    storage = BLOB;
+    length_bytes = static_cast<uint8>(static_cast<const Field_blob *>(field)->pack_length_no_ptr());
+    cs = field->charset();
+    break;
+  case MYSQL_TYPE_STRING:
+  case MYSQL_TYPE_VAR_STRING:
+    /* BINARY, INET4, INET6 and UUID sort as bytes and are stored whole. */
+    if (field->sort_charset() != &my_charset_bin) {
+      storage = CHAR;
+      cs = field->charset();
+    }
+    break;
+  default:
+    break;
+  }
+  null_image = share->default_values + offset;
+  switch (storage) {
+  case FIXED:
+  case CHAR:
+    null_image_len = size;
+    break;
+  case VARCHAR: {
+    size_t len;
+    text(share->default_values, &len);
+    null_image_len = static_cast<uint32>(length_bytes + len);
+    break;
+  }
+  case BLOB:
+    null_image_len = length_bytes + sizeof(uchar *);
+    break;
+  }
+}
+
+static uint32 read_le(const uchar *from, uint bytes) {
+  uint32 n = 0;
+  for (uint i = 0; i < bytes; i++) n |= static_cast<uint32>(from[i]) << (8 * i);
+  return n;
+}
+
+const uchar *Column::text(const uchar *record, size_t *len) const {
+  const uchar *at = record + offset;
+  switch (storage) {
+  case VARCHAR:
+    *len = length_bytes == 1 ? *at : uint2korr(at);
+    return at + length_bytes;
+  case BLOB: {
+    const uchar *bytes;
+    *len = read_le(at, length_bytes);
+    memcpy(&bytes, at + length_bytes, sizeof bytes);
+    return bytes;
+  }
+  default:
+    *len = size;
+    return at;
+  }
+}
+
+bool Column::same(const uchar *a, const uchar *b) const {
+  const bool a_is_null = is_null(a);
+  if (a_is_null != is_null(b)) return false;
+  if (a_is_null) return true;
+  if (storage == FIXED) return memcmp(a + offset, b + offset, size) == 0;
+  size_t a_len, b_len;
+  const uchar *a_text = text(a, &a_len), *b_text = text(b, &b_len);
+  return a_len == b_len && (a_len == 0 || memcmp(a_text, b_text, a_len) == 0);
+}
+
+void Column::set_text_length(uchar *record, size_t len) const {
+  uchar *at = record + offset;
+  switch (storage) {
+  case CHAR:
+    if (len < size) cs->cset->fill(cs, reinterpret_cast<char *>(at) + len, size - len, ' ');
+    break;
+  case VARCHAR:
+  case BLOB:
+    for (uint i = 0; i < length_bytes; i++) at[i] = static_cast<uchar>(len >> (8 * i));
+    break;
+  case FIXED:
+    break;
+  }
+}
+
+/* ---- parts */
+
+static Part make_part(const TABLE_SHARE *share, const KEY_PART_INFO *info) {
+  const Field *field = share->field[info->field->field_index];
+  Part part;
+  part.column = Column(field, share);
+  part.length = info->length;
+  part.mask = info->key_part_flag & HA_REVERSE_SORT ? 0xFF : 0;
+  part.store_length = info->store_length;
+
+  if (part.column.storage != Column::FIXED) {
+    part.image = Part::STRING;
+    part.codec = String_codec(part.column.cs, part.column.storage == Column::CHAR);
+    part.whole = part.column.storage != Column::BLOB && info->length >= part.column.size;
+    part.encoded_max = static_cast<uint32>(part.codec.encoded_max(info->length));
+    if (!part.codec.is_bytes())
+      part.unpack = Part::TEXT;
+    else if (part.codec.pads() && part.column.storage == Column::VARCHAR)
+      part.unpack = Part::SPACES;
+  } else {
+    part.image_length = part.column.size;
+    switch (field->real_type()) {
+    case MYSQL_TYPE_TINY:
+    case MYSQL_TYPE_SHORT:
+    case MYSQL_TYPE_INT24:
+    case MYSQL_TYPE_LONG:
+    case MYSQL_TYPE_LONGLONG:
+    case MYSQL_TYPE_YEAR:
+      part.image = (field->flags & UNSIGNED_FLAG) || field->real_type() == MYSQL_TYPE_YEAR ? Part::UNSIGNED
+                                                                                           : Part::SIGNED;
+      break;
+    case MYSQL_TYPE_ENUM:
+    case MYSQL_TYPE_SET:
+    case MYSQL_TYPE_NEWDATE:
+      part.image = Part::UNSIGNED;
+      break;
+    case MYSQL_TYPE_FLOAT:
+      part.image = Part::FLOAT; /* -0 and 0 are one key: the bytes are kept beside it */
+      part.unpack = Part::BYTES;
+      break;
+    case MYSQL_TYPE_DOUBLE:
+      part.image = Part::DOUBLE;
+      part.unpack = Part::BYTES;
+      break;
+    case MYSQL_TYPE_NEWDECIMAL:
+    case MYSQL_TYPE_BIT:
+    case MYSQL_TYPE_STRING:
+    case MYSQL_TYPE_TIMESTAMP2:
+    case MYSQL_TYPE_DATETIME2:
+    case MYSQL_TYPE_TIME2:
+      part.image = Part::RAW;
+      if (info->length < part.column.size) {
+        part.whole = false;
+        part.image_length = info->length;
+      }
+      break;
+    default: /* old formats */
+      part.image = Part::SORTED;
+      part.unpack = Part::BYTES;
+      part.image_length = field->sort_length();
+      break;
+    }
+    part.encoded_max = part.image_length;
+  }
+  if (part.column.null_mask) part.encoded_max++;
+  return part;
+}
+
+static void invert(uchar *from, const uchar *end) {
+  for (; from < end; from++) *from ^= 0xFF;
+}
+
+/* Big-endian, sign flipped so that negative numbers come first. */
+static inline uchar *put_integer(uchar *to, const uchar *from, size_t len, uchar flip) {
+  for (size_t i = 0; i < len; i++) to[i] = from[len - 1 - i];
+  to[0] ^= flip;
+  return to + len;
+}
+
+template <typename Bits> static uchar *put_real(uchar *to, Bits bits) {
+  constexpr Bits sign = Bits(1) << (8 * sizeof(Bits) - 1);
+  bits = bits & sign ? ~bits : bits | sign;
+  for (size_t i = 0; i < sizeof bits; i++) to[i] = static_cast<uchar>(bits >> (8 * (sizeof bits - 1 - i)));
+  return to + sizeof bits;
+}
+
+/* The value at `at` (in a record or in a key image); for a STRING `len` bytes of text there. */
+static uchar *put_value(uchar *to, const Part &part, const uchar *at, size_t len, TABLE *table, Key_room &room) {
+  switch (part.image) {
+  case Part::RAW:
+    memcpy(to, at, part.image_length);
+    return to + part.image_length;
+  case Part::UNSIGNED:
+    return put_integer(to, at, part.image_length, 0);
+  case Part::SIGNED:
+    return put_integer(to, at, part.image_length, 0x80);
+  case Part::FLOAT: {
+    float value;
+    memcpy(&value, at, sizeof value);
+    if (value == 0) value = 0;
+    uint32 bits;
+    memcpy(&bits, &value, sizeof bits);
+    return put_real(to, bits);
+  }
+  case Part::DOUBLE: {
+    double value;
+    memcpy(&value, at, sizeof value);
+    if (value == 0) value = 0;
+    uint64 bits;
+    memcpy(&bits, &value, sizeof bits);
+    return put_real(to, bits);
+  }
+  case Part::SORTED: {
+    Field *field = table->field[part.column.fieldnr];
+    uchar *const saved = field->ptr;
+    field->ptr = const_cast<uchar *>(at);
+    field->sort_string(to, part.image_length);
+    field->ptr = saved;
+    return to + part.image_length;
+  }
+  case Part::STRING: {
+    len = MY_MIN(len, part.length);
+    CHARSET_INFO *cs = part.column.cs;
+    if (cs->mbmaxlen > 1 && !part.whole)
+      len = MY_MIN(len, cs->charpos(at, at + len, part.length / cs->mbmaxlen));
+    return part.codec.encode(to, at, len, room.scratch.get(), room.scratch_len);
+  }
+  case Part::ROW_ID:
+    memcpy(to, at, ROW_ID_LENGTH);
+    return to + ROW_ID_LENGTH;
+  }
+  return to;
+}
+
+static const uchar *skip_part(const Part &part, const uchar *from, const uchar *end) {
+  if (part.column.null_mask) {
+    if (from >= end) return nullptr;
+    if ((*from++ ^ part.mask) == 0) return from;
+  }
+  if (part.image == Part::STRING) return part.codec.skip(from, end, part.mask);
+  return static_cast<size_t>(end - from) < part.image_length ? nullptr : from + part.image_length;
+}
+
+/* Sets the column of a reversible part, or of one with SPACES (*len is its text's length then). */
+static const uchar *decode_part(const Part &part, uchar *record, const uchar *from, const uchar *end, size_t *len) {
+  const Column &column = part.column;
+  if (column.null_mask) {
+    if (from >= end) return nullptr;
+    if ((*from++ ^ part.mask) == 0) {
+      column.set_null(record);
+      return from;
+    }
+    column.set_not_null(record);
+  }
+  if (part.image == Part::STRING) {
+    from = part.codec.decode(column.text_room(record), column.size, len, from, end, part.mask);
+    if (from) column.set_text_length(record, *len);
+    return from;
+  }
+  const size_t n = part.image_length;
+  if (static_cast<size_t>(end - from) < n) return nullptr;
+  uchar *to = record + column.offset;
+  if (part.image == Part::RAW) {
+    for (size_t i = 0; i < n; i++) to[i] = from[i] ^ part.mask;
+  } else {
+    const uchar flip = part.mask ^ (part.image == Part::SIGNED ? 0x80 : 0);
+    to[n - 1] = from[0] ^ flip;
+    for (size_t i = 1; i < n; i++) to[n - 1 - i] = from[i] ^ part.mask;
+  }
+  return from + n;
+}
+
+/* ---- indexes */
+
+Index_layout Index_layout::row_id() {
+  Index_layout layout;
+  Part part;
+  part.image = Part::ROW_ID;
+  part.image_length = part.encoded_max = ROW_ID_LENGTH;
+  layout.parts.push_back(part);
+  layout.clustered = layout.unique = true;
+  layout.measure();
+  return layout;
+}
+
+Index_layout::Index_layout(const TABLE_SHARE *share, const KEY *key, const Index_layout *pk)
+    : users(key->user_defined_key_parts),
+      unique((key->flags & HA_NOSAME) && key->algorithm != HA_KEY_ALG_LONG_HASH), clustered(!pk), primary(pk) {
+  for (uint i = 0; i < users; i++) {
+    parts.push_back(make_part(share, key->key_part + i));
+    nullable |= parts.back().column.null_mask != 0;
+  }
+  if (pk) {
+    bool shared = false;
+    for (const Part &part : pk->parts) {
+      uint16 found = MAX_FIELDS;
+      for (uint16 i = 0; i < users && part.image != Part::ROW_ID && part.whole; i++)
+        if (parts[i].whole && parts[i].column.fieldnr == part.column.fieldnr) found = i;
+      if (found < MAX_FIELDS) {
+        shared = true;
+        pieces.push_back({found, static_cast<uchar>(parts[found].mask ^ part.mask)});
+      } else {
+        pieces.push_back({static_cast<uint16>(parts.size()), 0});
+        parts.push_back(part);
+      }
+    }
+    if (!shared) pieces.clear();
+    bare_entries = unique && parts.size() > users;
+  }
+  measure();
+}
+
+void Index_layout::measure() {
+  bool varies = !clustered && unique && nullable;
+  for (size_t i = 0; i < parts.size(); i++) {
+    const Part &part = parts[i];
+    key_max_ += part.encoded_max;
+    if (part.image == Part::STRING) scratch_ = MY_MAX(scratch_, part.codec.scratch_size(part.length));
+    if (!clustered && unique && i >= users) continue;
+    varies |= part.image == Part::STRING || part.column.null_mask;
+    fixed += part.image_length;
+  }
+  if (varies) fixed = 0;
+}
+
+bool Index_layout::has_null(const uchar *record) const {
+  if (!nullable) return false;
+  for (uint i = 0; i < users; i++)
+    if (parts[i].column.is_null(record)) return true;
+  return false;
+}
+
+uchar *Index_layout::encode_parts(uchar *to, uint first, uint last, const uchar *record, TABLE *table,
+                                  const uchar *row_id, Key_room &room) const {
+  for (uint i = first; i < last; i++) {
+    const Part &part = parts[i];
+    uchar *const start = to;
+    if (part.column.null_mask) {
+      const bool is_null = part.column.is_null(record);
+      *to++ = is_null ? 0 : 1;
+      if (is_null) {
+        if (part.mask) invert(start, to);
+        continue;
+      }
+    }
+    size_t len = 0;
+    const uchar *at = part.image == Part::ROW_ID   ? row_id
+                      : part.image == Part::STRING ? part.column.text(record, &len)
+                                                   : record + part.column.offset;
+    to = put_value(to, part, at, len, table, room);
+    if (part.mask) invert(start, to);
+  }
+  return to;
+}
+
+size_t Index_layout::encode(uchar *to, const uchar *record, TABLE *table, const uchar *row_id, Key_room &room,
+                            bool *bare) const {
+  *bare = bare_entries && !has_null(record);
+  const uint last = *bare ? users : static_cast<uint>(parts.size());
+  return encode_parts(to, 0, last, record, table, row_id, room) - to;
+}
+
+size_t Index_layout::encode_user_parts(uchar *to, const uchar *record, TABLE *table, Key_room &room) const {
+  return encode_parts(to, 0, users, record, table, nullptr, room) - to;
+}
+
+size_t Index_layout::encode_search(uchar *to, const KEY *key, const uchar *image, key_part_map map, TABLE *table,
+                                   Key_room &room, Search *search) const {
+  uchar *const start = to;
+  uint i = 0;
+  search->has_null = false;
+  for (; map & 1; map >>= 1, i++) {
+    /* Parts of the primary key that the server appended are used while they are in the tree's order too. */
+    if (i >= parts.size() || parts[i].image == Part::ROW_ID ||
+        key->key_part[i].field->field_index != parts[i].column.fieldnr || (i >= users && unique))
+      break;
+    const Part &part = parts[i];
+    const KEY_PART_INFO &info = key->key_part[i];
+    uchar *const part_start = to;
+    const uchar *at = image;
+    image += info.store_length;
+    if (part.column.null_mask) {
+      const bool is_null = *at++ != 0;
+      *to++ = is_null ? 0 : 1;
+      if (is_null) {
+        search->has_null = true;
+        if (part.mask) invert(part_start, to);
+        continue;
+      }
+    }
+    size_t len = info.length;
+    if (part.column.storage == Column::VARCHAR || part.column.storage == Column::BLOB) {
+      len = uint2korr(at);
+      at += HA_KEY_BLOB_LENGTH;
+    }
+    to = put_value(to, part, at, len, table, room);
+    if (part.mask) invert(part_start, to);
+  }
+  search->parts = i;
+  return to - start;
+}
+
+const uchar *Index_layout::skip_parts(const uchar *key, const uchar *end, uint n) const {
+  for (uint i = 0; i < n && key; i++) key = skip_part(parts[i], key, end);
+  return key;
+}
+
+const uchar *Index_layout::skip_part_at(uint part, const uchar *from, const uchar *end) const {
+  return skip_part(parts[part], from, end);
+}
+
+/* ---- values of secondary entries */
+
+size_t Index_layout::value_max(const uchar *record) const {
+  size_t max = 2 + primary->key_max_;
+  for (const Part &part : parts) {
+    if (!part.whole || part.unpack == Part::NOTHING) continue;
+    max += 5 + part.column.size;
+  }
+  return max;
+}
+
+size_t Index_layout::encode_value(uchar *to, const uchar *record, const uchar *pk, size_t pk_len, bool bare) const {
+  uchar *const start = to;
+  if (bare) {
+    if (!primary->fixed) {
+      int2store(to, static_cast<uint16>(pk_len));
+      to += 2;
+    }
+    memcpy(to, pk, pk_len);
+    to += pk_len;
+  }
+  for (const Part &part : parts) {
+    if (!part.whole || part.unpack == Part::NOTHING || part.column.is_null(record)) continue;
+    if (part.unpack == Part::BYTES) {
+      memcpy(to, record + part.column.offset, part.column.size);
+      to += part.column.size;
+      continue;
+    }
+    size_t len;
+    const uchar *text = part.column.text(record, &len);
+    if (part.unpack == Part::SPACES) {
+      to = put_length(to, len - part.codec.trimmed(text, len));
+      continue;
+    }
+    if (part.column.storage == Column::CHAR)
+      len = part.column.cs->lengthsp(reinterpret_cast<const char *>(text), len);
+    to = put_length(to, len);
+    memcpy(to, text, len);
+    to += len;
+  }
+  return to - start;
+}
+
+bool Index_layout::has_beginning_of(const uchar *needed) const {
+  for (const Part &part : parts)
+    if (!part.whole && part.image != Part::ROW_ID && needed[part.column.fieldnr]) return true;
+  return false;
+}
+
+/* Where the clustered key in the value of a unique entry is. */
+static const uchar *value_pk(const uchar *value, const uchar *end, size_t fixed, size_t *len) {
+  if (fixed) {
+    *len = fixed;
+  } else {
+    if (end - value < 2) return nullptr;
+    *len = uint2korr(value);
+    value += 2;
+  }
+  return static_cast<size_t>(end - value) < *len ? nullptr : value;
+}
+
+const uchar *Index_layout::clustered_key(const uchar *key, size_t key_len, const uchar *value, size_t value_len,
+                                         uchar *room, size_t *len) const {
+  const uchar *const end = key + key_len;
+  if (bare_entries && !nullable) return value_pk(value, value + value_len, primary->fixed, len);
+  if (pieces.empty() && primary->fixed && !unique) {
+    *len = primary->fixed;
+    return key_len < *len ? nullptr : end - *len;
+  }
+  /* Where each part begins. */
+  const uchar *starts[MAX_REF_PARTS * 2 + 1];
+  const uchar *at = key;
+  uint i = 0;
+  for (; i < users && at; i++) {
+    starts[i] = at;
+    at = skip_part(parts[i], at, end);
+  }
+  if (!at) return nullptr;
+  if (bare_entries && at == end) return value_pk(value, value + value_len, primary->fixed, len);
+  if (pieces.empty()) {
+    *len = end - at;
+    return at;
+  }
+  for (; i < parts.size() && at; i++) {
+    starts[i] = at;
+    at = skip_part(parts[i], at, end);
+  }
+  if (!at) return nullptr;
+  starts[i] = at;
+  uchar *to = room;
+  for (const Piece &piece : pieces)
+    for (const uchar *from = starts[piece.part]; from < starts[piece.part + 1]; from++) *to++ = *from ^ piece.mask;
+  *len = to - room;
+  return room;
+}
+
+/* Reads one part of a secondary entry: from the key at *at, and from the unpack information at *unpack. */
+static bool decode_entry_part(const Part &part, uchar *record, bool wanted, const uchar **at, const uchar *end,
+                              const uchar **unpack, const uchar *unpack_end) {
+  const Column &column = part.column;
+  size_t len;
+  if (!part.whole || part.image == Part::ROW_ID) {
+    *at = skip_part(part, *at, end);
+    return *at != nullptr;
+  }
+  const bool is_null = column.null_mask && *at < end && (**at ^ part.mask) == 0;
+  if (wanted && (is_null || part.unpack == Part::NOTHING || part.unpack == Part::SPACES)) {
+    *at = decode_part(part, record, *at, end, &len);
+  } else {
+    *at = skip_part(part, *at, end);
+    if (wanted) column.set_not_null(record);
+  }
+  if (!*at) return false;
+  if (is_null || part.unpack == Part::NOTHING) return true;
+  if (part.unpack == Part::BYTES) {
+    if (static_cast<size_t>(unpack_end - *unpack) < column.size) return false;
+    if (wanted) memcpy(record + column.offset, *unpack, column.size);
+    *unpack += column.size;
+    return true;
+  }
+  size_t kept;
+  *unpack = get_length(*unpack, unpack_end, &kept);
+  if (!*unpack) return false;
+  if (part.unpack == Part::SPACES) {
+    if (!wanted) return true;
+    if (len + kept > column.size) return false;
+    memset(column.text_room(record) + len, ' ', kept);
+    column.set_text_length(record, len + kept);
+    return true;
+  }
+  if (static_cast<size_t>(unpack_end - *unpack) < kept || kept > column.size) return false;
+  if (wanted) {
+    memcpy(column.text_room(record), *unpack, kept);
+    column.set_text_length(record, kept);
+  }
+  *unpack += kept;
+  return true;
+}
+
+bool Index_layout::decode(uchar *record, const uchar *key, size_t key_len, const uchar *value, size_t value_len,
+                          const uchar *needed) const {
+  const uchar *const end = key + key_len;
+  const uchar *const unpack_end = value + value_len;
+  const uchar *unpack = value;
+  const uchar *pk = nullptr;
+  size_t pk_len = 0;
+  if (bare_entries && (!nullable || skip_parts(key, end, users) == end)) {
+    pk = value_pk(value, unpack_end, primary->fixed, &pk_len);
+    if (!pk) return false;
+    unpack = pk + pk_len;
+  }
+  const uint in_tree_key = pk ? users : static_cast<uint>(parts.size());
+  for (uint i = 0; i < in_tree_key; i++)
+    if (!decode_entry_part(parts[i], record, parts[i].image != Part::ROW_ID && needed[parts[i].column.fieldnr], &key,
+                           end, &unpack, unpack_end))
+      return false;
+  if (!pk) return true;
+  const uchar *const pk_end = pk + pk_len;
+  for (uint i = 0; i < primary->parts.size(); i++) {
+    const Part &part = primary->parts[i];
+    const bool appended = pieces.empty() || pieces[i].part >= users;
+    if (!appended) {
+      pk = skip_part(part, pk, pk_end);
+      if (!pk) return false;
+    } else if (!decode_entry_part(part, record, part.image != Part::ROW_ID && needed[part.column.fieldnr], &pk, pk_end,
+                                  &unpack, unpack_end)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+const uchar *Index_layout::bare_clustered_key(const uchar *value, size_t value_len, size_t *len) const {
+  return value_pk(value, value + value_len, primary->fixed, len);
+}
+
+bool Index_layout::decode_clustered(uchar *record, const uchar *key, size_t key_len, const uchar *needed) const {
+  const uchar *const end = key + key_len;
+  for (const Part &part : parts) {
+    if (part.reversible() && needed[part.column.fieldnr]) {
+      size_t len;
+      key = decode_part(part, record, key, end, &len);
+    } else {
+      key = skip_part(part, key, end);
+    }
+    if (!key) return false;
+  }
+  return true;
+}
+
+bool Index_layout::changed(const uchar *old_record, const uchar *new_record) const {
+  for (const Part &part : parts)
+    if (part.image != Part::ROW_ID && !part.column.same(old_record, new_record)) return true;
+  return false;
+}
+
+} // namespace tidepool

@@ -1,0 +1,110 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/* The plugin's declaration, its start and its end. */
+#include "ddl.h"
+#include "engine.h"
+#include "errors.h"
+#include "ha_tidepool.h"
+#include "status.h"
+#include "sysvars.h"
+#include <sys/resource.h>
+
+/* In the server's sql_show.cc, without a declaration in a header. */
+extern void ignore_db_dirs_append(const char *name);
+
+namespace tidepool {
+
+Engine engine;
+
+namespace {
+
+void server_log(int level, const char *text, size_t len) {
+  const int length = static_cast<int>(MY_MIN(len, size_t{4000}));
+  switch (level) {
+  case TP_LOG_ERROR:
+    sql_print_error("Tidepool: %.*s", length, text);
+    break;
+  case TP_LOG_WARNING:
+    sql_print_warning("Tidepool: %.*s", length, text);
+    break;
+  default:
+    sql_print_information("Tidepool: %.*s", length, text);
+  }
+}
+
+handler *create_handler(handlerton *hton, TABLE_SHARE *share, MEM_ROOT *mem_root) {
+  return new (mem_root) ha_tidepool(hton, share);
+}
+
+const char *no_extensions[] = {nullptr};
+
+/* A table is a file that stays open: the server's own limit counts only its own files. */
+void raise_open_files_limit() {
+  constexpr rlim_t WANTED = 65536;
+  rlimit limit;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= WANTED) return;
+  const rlimit allowed{limit.rlim_max, limit.rlim_max}, privileged{WANTED, MY_MAX(WANTED, limit.rlim_max)};
+  if (limit.rlim_max >= WANTED || setrlimit(RLIMIT_NOFILE, &privileged) != 0) setrlimit(RLIMIT_NOFILE, &allowed);
+}
+
+int start(void *p) {
+  auto *hton = static_cast<handlerton *>(p);
+  engine.hton = hton;
+  tp_set_log(server_log);
+  raise_open_files_limit();
+
+  const tp_options options = open_options();
+  const char *dir = data_home_dir();
+  if (tp_open(dir, strlen(dir), &options, &engine.db) != TP_OK) {
+    String text = last_error_text();
+    sql_print_error("Tidepool: can't open %s: %s", dir, text.c_ptr_safe());
+    engine.db = nullptr;
+    return 1;
+  }
+  /* Our directory in the server's data directory is not a database. */
+  if (is_default_home_dir()) ignore_db_dirs_append(DEFAULT_HOME_DIR);
+  uint64_t page_size;
+  if (tp_page_size(engine.db, &page_size) == TP_OK) show_page_size(page_size);
+
+  hton->db_type = DB_TYPE_AUTOASSIGN;
+  hton->create = create_handler;
+  hton->drop_table = drop_table;
+  hton->drop_database = drop_database;
+  hton->show_status = show_status;
+  hton->tablefile_extensions = no_extensions;
+  hton->flags = HTON_SUPPORTS_EXTENDED_KEYS;
+  setup_transactions(hton);
+  if (!options.read_only) drop_temporary_tables();
+  return 0;
+}
+
+int stop(void *) {
+  if (!engine.db) return 0;
+  if (tp_close(engine.db) != TP_OK) {
+    String text = last_error_text();
+    sql_print_error("Tidepool: the shutdown was not clean, the next start will recover: %s", text.c_ptr_safe());
+  }
+  engine.db = nullptr;
+  return 0;
+}
+
+st_mysql_storage_engine storage_engine = {MYSQL_HANDLERTON_INTERFACE_VERSION};
+
+} // namespace
+
+} // namespace tidepool
+
+maria_declare_plugin(tidepool){
+    MYSQL_STORAGE_ENGINE_PLUGIN,
+    &tidepool::storage_engine,
+    "Tidepool",
+    "the Tidepool authors",
+    "Transactions, row locks, crash safety, and a buffer pool that looks after itself",
+    PLUGIN_LICENSE_GPL,
+    tidepool::start,
+    tidepool::stop,
+    0x0001,
+    tidepool::status_variables,
+    tidepool::system_variables,
+    "0.1",
+    MariaDB_PLUGIN_MATURITY_GAMMA,
+} maria_declare_plugin_end;

@@ -1,0 +1,282 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+#include "session.h"
+#include "engine.h"
+#include "errors.h"
+#include "sysvars.h"
+
+namespace tidepool {
+
+static bool ends_transaction(THD *thd, bool all) {
+  return all || !thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN);
+}
+
+Session *session_of(THD *thd) {
+  auto *session = static_cast<Session *>(thd_get_ha_data(thd, engine.hton));
+  if (likely(session != nullptr)) return session;
+  session = new (std::nothrow) Session;
+  if (!session) return nullptr;
+  session->thd = thd;
+  if (tp_trx_new(engine.db, &session->trx) != TP_OK ||
+      tp_interrupt_new(session->trx, &session->interrupt) != TP_OK) {
+    if (session->trx) tp_trx_free(session->trx);
+    delete session;
+    return nullptr;
+  }
+  thd_set_ha_data(thd, engine.hton, session);
+  return session;
+}
+
+static int isolation_of(THD *thd) {
+  switch (thd_tx_isolation(thd)) {
+  case ISO_READ_UNCOMMITTED:
+  case ISO_READ_COMMITTED:
+    return TP_READ_COMMITTED;
+  case ISO_SERIALIZABLE:
+    /* A single SELECT is serializable as a consistent read. */
+    if (!thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN) && thd_sql_command(thd) == SQLCOM_SELECT)
+      return TP_REPEATABLE_READ;
+    return TP_SERIALIZABLE;
+  default:
+    return TP_REPEATABLE_READ;
+  }
+}
+
+ulong lock_wait_timeout(THD *thd) {
+  return MY_MIN(session_lock_wait_timeout(thd), thd->variables.lock_wait_timeout);
+}
+
+int begin_statement(THD *thd, Session *session) {
+  if (session->in_statement) return 0;
+  if (!session->in_transaction) {
+    session->isolation = isolation_of(thd);
+    if (int result = tp_trx_start(session->trx, session->isolation)) return server_error(result, thd);
+    session->in_transaction = true;
+  }
+  if (int result = tp_statement_begin(session->trx, lock_wait_timeout(thd), &session->statement_start))
+    return server_error(result, thd);
+  session->in_statement = true;
+  trans_register_ha(thd, false, engine.hton, 0);
+  if (thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN)) trans_register_ha(thd, true, engine.hton, 0);
+  return 0;
+}
+
+static void end_transaction(Session *session) {
+  session->in_transaction = session->in_statement = session->ordered = session->prepared = false;
+  for (const std::string &name : session->dropped)
+    if (int result = tp_drop_table(engine.db, name.data(), name.size())) server_error(result, session->thd);
+  session->dropped.clear();
+}
+
+static Session *existing_session(THD *thd) {
+  return static_cast<Session *>(thd_get_ha_data(thd, engine.hton));
+}
+
+static void commit_ordered(handlerton *, THD *thd, bool all) {
+  Session *session = existing_session(thd);
+  if (!session || !session->in_transaction || !ends_transaction(thd, all)) return;
+  /* Visible here, in the order of the binary log; durable in commit(). May run in another thread: no errors here. */
+  session->ordered_result = tp_commit_no_flush(session->trx, &session->commit_lsn);
+  session->ordered = true;
+}
+
+static int commit(handlerton *, THD *thd, bool all) {
+  Session *session = existing_session(thd);
+  if (!session) return 0;
+  if (!ends_transaction(thd, all)) {
+    session->in_statement = false;
+    return server_error(tp_statement_end(session->trx), thd);
+  }
+  if (!session->in_transaction) return 0;
+  int result;
+  if (session->ordered) {
+    result = session->ordered_result;
+    thd_wakeup_subsequent_commits(thd, 0);
+    /* prepare() made the transaction durable, and whoever coordinates knows that it commits: with
+       flush_log_at_trx_commit = 1 nothing is left to flush. Otherwise the log is written once a second anyway. */
+  } else {
+    result = tp_commit(session->trx);
+  }
+  if (result != TP_OK) {
+    tp_rollback(session->trx);
+    end_transaction(session);
+    server_error(result, thd);
+    return HA_ERR_COMMIT_ERROR;
+  }
+  end_transaction(session);
+  return 0;
+}
+
+static int rollback(handlerton *, THD *thd, bool all) {
+  Session *session = existing_session(thd);
+  if (!session) return 0;
+  if (ends_transaction(thd, all)) {
+    if (!session->in_transaction) return 0;
+    const int result = tp_rollback(session->trx);
+    end_transaction(session);
+    return server_error(result, thd);
+  }
+  if (!session->in_statement) return 0;
+  session->in_statement = false;
+  int result = TP_OK;
+  /* A transaction that the engine aborted can only be rolled back as a whole, which the server was told to do. */
+  if (!tp_must_rollback(session->trx)) result = tp_rollback_to(session->trx, &session->statement_start);
+  tp_statement_end(session->trx);
+  return server_error(result, thd);
+}
+
+/* ---- two-phase commit */
+
+/* Return codes of the X/Open XA specification. */
+constexpr int XA_OK = 0, XAER_NOTA = -4, XAER_RMFAIL = -7;
+
+constexpr size_t XID_BYTES_MAX = 12 + XIDDATASIZE;
+
+static size_t put_xid(uchar *to, const XID *xid) {
+  int4store(to, static_cast<uint32>(xid->formatID));
+  int4store(to + 4, static_cast<uint32>(xid->gtrid_length));
+  int4store(to + 8, static_cast<uint32>(xid->bqual_length));
+  const size_t len = xid->gtrid_length + xid->bqual_length;
+  memcpy(to + 12, xid->data, len);
+  return 12 + len;
+}
+
+static int prepare(handlerton *, THD *thd, bool all) {
+  Session *session = existing_session(thd);
+  if (!session) return 0;
+  if (!ends_transaction(thd, all)) {
+    session->in_statement = false;
+    return server_error(tp_statement_end(session->trx), thd);
+  }
+  if (!session->in_transaction || !tp_has_writes(session->trx)) return 0;
+  uchar xid[XID_BYTES_MAX];
+  const size_t len = put_xid(xid, thd->get_xid());
+  const int result = tp_prepare(session->trx, xid, len);
+  if (result == TP_OK) session->prepared = true;
+  return server_error(result, thd);
+}
+
+namespace {
+struct Xid_list {
+  XID *list;
+  uint capacity, count;
+};
+} // namespace
+
+static void take_xid(void *context, const uint8_t *bytes, size_t len) {
+  auto *found = static_cast<Xid_list *>(context);
+  if (found->count == found->capacity || len < 12) return;
+  XID *xid = found->list + found->count;
+  const auto format = static_cast<int32>(uint4korr(bytes));
+  const uint32 gtrid = uint4korr(bytes + 4), bqual = uint4korr(bytes + 8);
+  if (gtrid > MAXGTRIDSIZE || bqual > MAXBQUALSIZE || 12 + gtrid + bqual != len) return;
+  xid->set(format, reinterpret_cast<const char *>(bytes + 12), gtrid,
+           reinterpret_cast<const char *>(bytes + 12 + gtrid), bqual);
+  found->count++;
+}
+
+static int recover(handlerton *, XID *list, uint capacity) {
+  Xid_list found{list, capacity, 0};
+  if (list && capacity) tp_recovered_xids(engine.db, &found, take_xid);
+  return static_cast<int>(found.count);
+}
+
+static int by_xid(XID *xid, int (*end)(tp_db *, const uint8_t *, size_t)) {
+  uchar bytes[XID_BYTES_MAX];
+  switch (end(engine.db, bytes, put_xid(bytes, xid))) {
+  case TP_OK:
+    return XA_OK;
+  case TP_NOT_FOUND:
+    return XAER_NOTA;
+  default:
+    server_error(TP_OTHER, nullptr); /* to the error log */
+    return XAER_RMFAIL;
+  }
+}
+
+static int commit_by_xid(handlerton *, XID *xid) { return by_xid(xid, tp_commit_prepared); }
+static int rollback_by_xid(handlerton *, XID *xid) { return by_xid(xid, tp_rollback_prepared); }
+
+static void commit_checkpoint_request(void *cookie) {
+  /* All that went through commit_ordered must be durable before the binary log forgets it. */
+  if (tp_flush_all_log(engine.db) != TP_OK) server_error(TP_OTHER, nullptr);
+  commit_checkpoint_notify_ha(cookie);
+}
+
+static bool flush_logs(handlerton *) { return tp_flush_all_log(engine.db) != TP_OK; }
+
+/* ---- savepoints: the server keeps their data */
+
+static int savepoint_set(handlerton *, THD *thd, void *data) {
+  Session *session = session_of(thd);
+  if (!session) return HA_ERR_OUT_OF_MEM;
+  tp_savepoint savepoint;
+  const int result = tp_savepoint_set(session->trx, &savepoint);
+  memcpy(data, &savepoint, sizeof savepoint);
+  return server_error(result, thd);
+}
+
+static int savepoint_rollback(handlerton *, THD *thd, void *data) {
+  Session *session = session_of(thd);
+  if (!session) return HA_ERR_OUT_OF_MEM;
+  tp_savepoint savepoint;
+  memcpy(&savepoint, data, sizeof savepoint);
+  return server_error(tp_rollback_to(session->trx, &savepoint), thd);
+}
+
+static int savepoint_release(handlerton *, THD *, void *) { return 0; }
+
+/* Row locks stay after a rollback to a savepoint, and so must the metadata locks that protect them. */
+static bool savepoint_rollback_can_release_mdl(handlerton *, THD *) { return false; }
+
+/* ---- the rest of a connection's life */
+
+static int start_consistent_snapshot(handlerton *, THD *thd) {
+  /* Under LOCK_commit_ordered: nothing here may wait. */
+  Session *session = session_of(thd);
+  if (!session) return HA_ERR_OUT_OF_MEM;
+  if (int error = begin_statement(thd, session)) return error;
+  trans_register_ha(thd, true, engine.hton, 0);
+  return server_error(tp_snapshot(session->trx), thd);
+}
+
+static int close_connection(handlerton *hton, THD *thd) {
+  Session *session = existing_session(thd);
+  if (!session) return 0;
+  /* Under LOCK_thd_data, which a KILL holds too: it sees the session whole or not at all. */
+  thd_set_ha_data(thd, hton, nullptr);
+  if (session->prepared)
+    tp_detach(session->trx);
+  else if (session->in_transaction)
+    tp_rollback(session->trx);
+  end_transaction(session);
+  tp_interrupt_free(session->interrupt);
+  tp_trx_free(session->trx);
+  delete session;
+  return 0;
+}
+
+static void kill_query(handlerton *, THD *thd, enum thd_kill_levels) {
+  if (Session *session = existing_session(thd)) tp_interrupt_raise(session->interrupt);
+}
+
+void setup_transactions(handlerton *hton) {
+  hton->savepoint_offset = sizeof(tp_savepoint);
+  hton->savepoint_set = savepoint_set;
+  hton->savepoint_rollback = savepoint_rollback;
+  hton->savepoint_release = savepoint_release;
+  hton->savepoint_rollback_can_release_mdl = savepoint_rollback_can_release_mdl;
+  hton->commit = commit;
+  hton->commit_ordered = commit_ordered;
+  hton->rollback = rollback;
+  hton->prepare = prepare;
+  hton->recover = recover;
+  hton->commit_by_xid = commit_by_xid;
+  hton->rollback_by_xid = rollback_by_xid;
+  hton->commit_checkpoint_request = commit_checkpoint_request;
+  hton->flush_logs = flush_logs;
+  hton->start_consistent_snapshot = start_consistent_snapshot;
+  hton->close_connection = close_connection;
+  hton->kill_query = kill_query;
+}
+
+} // namespace tidepool

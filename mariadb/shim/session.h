@@ -1,0 +1,47 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  What the engine keeps for a connection: one transaction, used again and again.
+
+  A statement begins with the first call of a handler in it (external_lock, start_stmt, or, under LOCK TABLES and for
+  INSERT, where the server calls neither, the first read or write) and ends with the handlerton's commit or rollback,
+  which the server calls because the statement was registered. The position at its beginning is kept: a statement that
+  fails is rolled back to there. Statements of functions and triggers are part of the statement that calls them.
+*/
+#ifndef TIDEPOOL_SESSION_H
+#define TIDEPOOL_SESSION_H
+
+#include "bridge.h"
+#include "server.h"
+#include <string>
+#include <vector>
+
+namespace tidepool {
+
+struct Session {
+  THD *thd = nullptr;
+  tp_trx *trx = nullptr;
+  tp_interrupt *interrupt = nullptr;
+  tp_savepoint statement_start{};
+  uint64_t commit_lsn = 0;
+  int ordered_result = 0;
+  bool in_transaction = false; /* the engine's transaction has begun */
+  bool in_statement = false;   /* registered with the server */
+  bool ordered = false;        /* commit_ordered ran; commit has yet to */
+  bool prepared = false;
+  int isolation = TP_REPEATABLE_READ;
+  std::vector<std::string> dropped; /* tables that go when the transaction ends: it has used them */
+};
+
+/* The connection's session, made on first use; nullptr when there is no memory. */
+Session *session_of(THD *thd);
+/* Begins the statement if it has not begun. Returns an HA_ERR_* code. */
+int begin_statement(THD *thd, Session *session);
+/* The timeout of lock waits in this statement: the smaller of the engine's and the server's (which NOWAIT and WAIT n
+   set), in seconds. */
+ulong lock_wait_timeout(THD *thd);
+
+void setup_transactions(handlerton *hton);
+
+} // namespace tidepool
+
+#endif

@@ -1,0 +1,57 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+#include "status.h"
+#include "bridge.h"
+#include "engine.h"
+#include <string>
+
+namespace tidepool {
+
+namespace {
+
+/* The engine names its counters; the array that the server asks for is built in its memory each time. */
+struct Counters {
+  THD *thd;
+  st_mysql_show_var *list;
+  size_t count, capacity;
+};
+
+void take_counter(void *context, const char *name, size_t len, uint64_t value) {
+  auto *counters = static_cast<Counters *>(context);
+  if (counters->count + 1 >= counters->capacity) return;
+  auto *number = static_cast<ulonglong *>(thd_alloc(counters->thd, sizeof(ulonglong)));
+  char *copy = thd_strmake(counters->thd, name, len);
+  if (!number || !copy) return;
+  *number = value;
+  st_mysql_show_var &var = counters->list[counters->count++];
+  var.name = copy;
+  var.value = number;
+  var.type = SHOW_ULONGLONG;
+}
+
+int show_counters(THD *thd, st_mysql_show_var *var, void *, system_status_var *, enum enum_var_type) {
+  constexpr size_t CAPACITY = 256;
+  auto *list = static_cast<st_mysql_show_var *>(thd_calloc(thd, CAPACITY * sizeof(st_mysql_show_var)));
+  var->type = SHOW_ARRAY;
+  var->value = list;
+  if (!list || !engine.db) return 0;
+  Counters counters{thd, list, 0, CAPACITY};
+  tp_status(engine.db, &counters, take_counter);
+  return 0;
+}
+
+void take_text(void *context, const char *text, size_t len) { static_cast<std::string *>(context)->assign(text, len); }
+
+} // namespace
+
+st_mysql_show_var status_variables[] = {{"Tidepool", reinterpret_cast<char *>(&show_counters), SHOW_FUNC},
+                                        {nullptr, nullptr, SHOW_UNDEF}};
+
+bool show_status(handlerton *hton, THD *thd, stat_print_fn *print, enum ha_stat_type type) {
+  if (type != HA_ENGINE_STATUS || !engine.db) return false;
+  std::string text;
+  tp_status_text(engine.db, &text, take_text);
+  const LEX_CSTRING *name = hton_name(hton);
+  return print(thd, name->str, name->length, "", 0, text.data(), text.size());
+}
+
+} // namespace tidepool

@@ -1,0 +1,178 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+#include "sysvars.h"
+#include "engine.h"
+#include "errors.h"
+#include <unistd.h>
+
+namespace tidepool {
+
+namespace {
+
+ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
+ulong page_size, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit;
+my_bool snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only;
+char *home_dir;
+
+constexpr ulonglong MIB = 1024 * 1024;
+
+/* The number in a file, or `otherwise` ("max", or no such file). */
+ulonglong number_in(const char *path, ulonglong otherwise) {
+  ulonglong number = 0;
+  FILE *file = fopen(path, "r");
+  if (!file) return otherwise;
+  if (fscanf(file, "%llu", &number) != 1) number = otherwise;
+  fclose(file);
+  return number;
+}
+
+/* A quarter of the memory that the machine or our container has, not less than 128 MiB. */
+ulonglong automatic_pool_size() {
+  const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
+  if (pages <= 0 || bytes <= 0) return 128 * MIB;
+  ulonglong memory = static_cast<ulonglong>(pages) * static_cast<ulonglong>(bytes);
+  memory = MY_MIN(memory, number_in("/sys/fs/cgroup/memory.max", memory));
+  memory = MY_MIN(memory, number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", memory));
+  return MY_MAX(128 * MIB, memory / 4 / (2 * MIB) * (2 * MIB));
+}
+
+/* The variable changes if the engine takes the value. */
+template <typename T> void apply(THD *thd, void *variable, const void *value, int result) {
+  if (result != TP_OK)
+    server_error(result, thd);
+  else
+    *static_cast<T *>(variable) = *static_cast<const T *>(value);
+}
+
+void set_flush_log(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const ulong v = *static_cast<const ulong *>(value);
+  apply<ulong>(thd, variable, value, tp_set_flush_log_at_trx_commit(engine.db, static_cast<uint8_t>(v)));
+}
+
+void set_redo_capacity(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  apply<ulonglong>(thd, variable, value, tp_set_redo_capacity(engine.db, *static_cast<const ulonglong *>(value)));
+}
+
+void set_old_pct(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const ulong v = *static_cast<const ulong *>(value);
+  apply<ulong>(thd, variable, value, tp_set_old_blocks_pct(engine.db, static_cast<uint8_t>(v)));
+}
+
+void set_old_time(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  apply<ulong>(thd, variable, value, tp_set_old_blocks_time(engine.db, *static_cast<const ulong *>(value)));
+}
+
+void set_purge_lag(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  apply<ulonglong>(thd, variable, value, tp_set_max_purge_lag(engine.db, *static_cast<const ulonglong *>(value)));
+}
+
+void set_purge_lag_delay(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  apply<ulong>(thd, variable, value, tp_set_max_purge_lag_delay(engine.db, *static_cast<const ulong *>(value)));
+}
+
+void set_snapshot(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const my_bool v = *static_cast<const my_bool *>(value);
+  apply<my_bool>(thd, variable, value, tp_set_snapshot_isolation(engine.db, v));
+}
+
+void set_detect(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const my_bool v = *static_cast<const my_bool *>(value);
+  apply<my_bool>(thd, variable, value, tp_set_deadlock_detect(engine.db, v));
+}
+
+MYSQL_SYSVAR_ULONGLONG(buffer_pool_size, buffer_pool_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
+                       "Size of the buffer pool in bytes; 0 = chosen by the engine", nullptr, nullptr, 0, 0,
+                       ULONGLONG_MAX, 0);
+MYSQL_SYSVAR_ULONG(page_size, page_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
+                   "Page size of a new data directory in bytes (a power of two from 4096 to 65536); 0 = 16384, or what "
+                   "the data directory has",
+                   nullptr, nullptr, 0, 0, 65536, 0);
+MYSQL_SYSVAR_ULONG(old_blocks_pct, old_blocks_pct, PLUGIN_VAR_RQCMDARG,
+                   "Percentage of the buffer pool kept for pages that were used once", nullptr, set_old_pct, 37, 5, 95,
+                   0);
+MYSQL_SYSVAR_ULONG(old_blocks_time, old_blocks_time, PLUGIN_VAR_RQCMDARG,
+                   "Milliseconds after its first use in which more uses of a page don't make it young", nullptr,
+                   set_old_time, 1000, 0, UINT_MAX32, 0);
+MYSQL_SYSVAR_ULONGLONG(redo_log_capacity, redo_log_capacity, PLUGIN_VAR_RQCMDARG, "Size of the redo log in bytes",
+                       nullptr, set_redo_capacity, 512 * MIB, 8 * MIB, 512 * 1024 * MIB, 0);
+MYSQL_SYSVAR_ULONG(flush_log_at_trx_commit, flush_log_at_trx_commit, PLUGIN_VAR_OPCMDARG,
+                   "1 = a commit is on the disk when it returns; 2 = the log is written at commit and synced once a "
+                   "second; 0 = written and synced once a second",
+                   nullptr, set_flush_log, 1, 0, 2, 0);
+MYSQL_THDVAR_ULONG(lock_wait_timeout, PLUGIN_VAR_RQCMDARG,
+                   "Seconds that a statement waits for a row lock before it fails; 0 = not at all", nullptr, nullptr,
+                   50, 0, 100000000, 0);
+MYSQL_SYSVAR_ULONGLONG(max_purge_lag, max_purge_lag, PLUGIN_VAR_RQCMDARG,
+                       "History list length above which writes are slowed down; 0 = never", nullptr, set_purge_lag, 0,
+                       0, UINT_MAX32, 0);
+MYSQL_SYSVAR_ULONG(max_purge_lag_delay, max_purge_lag_delay, PLUGIN_VAR_RQCMDARG,
+                   "Longest such delay of one statement in microseconds; 0 = no limit", nullptr, set_purge_lag_delay,
+                   0, 0, 10000000, 0);
+MYSQL_SYSVAR_BOOL(snapshot_isolation, snapshot_isolation, PLUGIN_VAR_OPCMDARG,
+                  "REPEATABLE READ refuses to write or lock a row that was changed after the snapshot was taken",
+                  nullptr, set_snapshot, TRUE);
+MYSQL_SYSVAR_BOOL(deadlock_detect, deadlock_detect, PLUGIN_VAR_OPCMDARG,
+                  "Deadlocks are looked for; if not, lock waits end by tidepool_lock_wait_timeout", nullptr, set_detect,
+                  TRUE);
+MYSQL_SYSVAR_BOOL(doublewrite, doublewrite, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
+                  "Pages are written twice, so that a torn write can be healed", nullptr, nullptr, TRUE);
+MYSQL_SYSVAR_BOOL(use_direct_io, direct_io, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
+                  "Files are read and written past the page cache of the operating system, where it allows that",
+                  nullptr, nullptr, TRUE);
+MYSQL_SYSVAR_BOOL(read_only, read_only, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
+                  "The data directory is only read; it must have been closed cleanly", nullptr, nullptr, FALSE);
+MYSQL_SYSVAR_STR(data_home_dir, home_dir, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
+                 "Directory of the engine's files; empty = tidepool in the server's data directory", nullptr, nullptr,
+                 nullptr);
+
+} // namespace
+
+st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
+                                        MYSQL_SYSVAR(page_size),
+                                        MYSQL_SYSVAR(old_blocks_pct),
+                                        MYSQL_SYSVAR(old_blocks_time),
+                                        MYSQL_SYSVAR(redo_log_capacity),
+                                        MYSQL_SYSVAR(flush_log_at_trx_commit),
+                                        MYSQL_SYSVAR(lock_wait_timeout),
+                                        MYSQL_SYSVAR(max_purge_lag),
+                                        MYSQL_SYSVAR(max_purge_lag_delay),
+                                        MYSQL_SYSVAR(snapshot_isolation),
+                                        MYSQL_SYSVAR(deadlock_detect),
+                                        MYSQL_SYSVAR(doublewrite),
+                                        MYSQL_SYSVAR(use_direct_io),
+                                        MYSQL_SYSVAR(read_only),
+                                        MYSQL_SYSVAR(data_home_dir),
+                                        nullptr};
+
+bool is_default_home_dir() { return !home_dir || !*home_dir; }
+
+const char *data_home_dir() {
+  static char path[FN_REFLEN];
+  if (!is_default_home_dir()) return home_dir;
+  strxnmov(path, sizeof path - 1, mysql_real_data_home, DEFAULT_HOME_DIR, NullS);
+  return path;
+}
+
+tp_options open_options() {
+  tp_options options{};
+  options.page_size = page_size;
+  options.buffer_pool_size_bytes = buffer_pool_size ? buffer_pool_size : automatic_pool_size();
+  options.redo_capacity_bytes = redo_log_capacity;
+  options.lock_wait_timeout_s = 50;
+  options.old_blocks_pct = old_blocks_pct;
+  options.old_blocks_time_ms = old_blocks_time;
+  options.max_purge_lag = max_purge_lag;
+  options.max_purge_lag_delay_us = max_purge_lag_delay;
+  options.flush_log_at_trx_commit = static_cast<uint8_t>(flush_log_at_trx_commit);
+  options.deadlock_detect = deadlock_detect;
+  options.snapshot_isolation = snapshot_isolation;
+  options.doublewrite = doublewrite;
+  options.direct_io = direct_io;
+  options.read_only = read_only;
+  return options;
+}
+
+void show_page_size(ulonglong size) { page_size = static_cast<ulong>(size); }
+
+ulong session_lock_wait_timeout(THD *thd) { return THDVAR(thd, lock_wait_timeout); }
+
+} // namespace tidepool

@@ -1,0 +1,26 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/* System variables: InnoDB's names and meanings, with the prefix tidepool_. */
+#ifndef TIDEPOOL_SYSVARS_H
+#define TIDEPOOL_SYSVARS_H
+
+#include "bridge.h"
+#include "server.h"
+
+namespace tidepool {
+
+extern st_mysql_sys_var *system_variables[];
+
+/* The directory of the engine's files: tidepool_data_home_dir, or <datadir>/tidepool. */
+constexpr char DEFAULT_HOME_DIR[] = "tidepool";
+const char *data_home_dir();
+bool is_default_home_dir();
+/* The options that the variables give at start; size 0 of the buffer pool is replaced by what the engine chooses. */
+tp_options open_options();
+/* After the opening: shows the page size that the data directory has. */
+void show_page_size(ulonglong page_size);
+
+ulong session_lock_wait_timeout(THD *thd);
+
+} // namespace tidepool
+
+#endif

@@ -1,0 +1,124 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+#include "table_share.h"
+#include "engine.h"
+#include "errors.h"
+
+namespace tidepool {
+
+std::string table_name_of(const char *path) {
+  const char *file = strrchr(path, FN_LIBCHAR);
+  file = file ? file + 1 : path;
+  if (is_prefix(file, "#sql-temptable-")) return std::string(TEMPORARY_PREFIX) + file;
+  /* The directory is the database's. */
+  const char *directory = file > path ? file - 1 : path;
+  while (directory > path && directory[-1] != FN_LIBCHAR) directory--;
+  return directory;
+}
+
+Layouts::Layouts(const TABLE *table) {
+  const TABLE_SHARE *share = table->s;
+  has_row_id = share->primary_key >= MAX_KEY;
+  primary_key = has_row_id ? MAX_KEY : share->primary_key;
+  trees.reserve(share->keys + 1);
+  if (has_row_id)
+    trees.push_back(Index_layout::row_id());
+  else
+    trees.emplace_back(share, &table->key_info[primary_key], nullptr);
+  for (uint i = 0; i < share->keys; i++) {
+    if (i == primary_key) continue;
+    trees.emplace_back(share, &table->key_info[i], &trees[0]);
+    has_secondary_unique |= trees.back().is_unique();
+  }
+  row = std::make_unique<Row_layout>(share, trees[0]);
+}
+
+uint64 Layouts::fingerprint() const {
+  uint64 print = row->fingerprint();
+  for (const Index_layout &tree : trees)
+    for (const Part &part : tree.all_parts())
+      print = print * 0x100000001B3ULL + part.column.fieldnr + (part.image << 16) + (part.unpack << 20) +
+              (part.mask << 24) + static_cast<uint64>(part.whole ? 0 : part.length << 8);
+  return print;
+}
+
+void Metadata::put(uchar *to) const {
+  to[0] = KEY_FORMAT;
+  to[1] = ROW_FORMAT;
+  int4store(to + 2, row_id_epoch);
+  int8store(to + 6, fingerprint);
+}
+
+bool Metadata::get(const uchar *from, size_t len) {
+  if (len < SIZE || from[0] != KEY_FORMAT || from[1] != ROW_FORMAT) return false;
+  row_id_epoch = uint4korr(from + 2);
+  fingerprint = uint8korr(from + 6);
+  return true;
+}
+
+Table_share::Table_share(const TABLE *form, const char *path, int *error)
+    : layouts(form), name(table_name_of(path)), cardinalities(layouts.trees.size()) {
+  *error = server_error(tp_table_open(engine.db, name.data(), name.size(), &table), current_thd);
+  if (*error) {
+    table = nullptr;
+    return;
+  }
+  uchar bytes[Metadata::SIZE];
+  size_t len = 0;
+  *error = server_error(tp_table_metadata(engine.db, name.data(), name.size(), bytes, sizeof bytes, &len), current_thd);
+  if (*error) {
+    tp_table_close(table);
+    table = nullptr;
+    return;
+  }
+  if (!metadata.get(bytes, len)) {
+    sql_print_error("Tidepool: table %s was written by a newer version of Tidepool: upgrade this server to read it",
+                    name.c_str());
+    *error = HA_ERR_TABLE_DEF_CHANGED;
+  } else if (metadata.fingerprint != layouts.fingerprint() ||
+             tp_table_index_count(table) != layouts.trees.size()) {
+    sql_print_error("Tidepool: table %s is not the one that its .frm file describes: restore the two from the same "
+                    "backup",
+                    name.c_str());
+    *error = HA_ERR_TABLE_DEF_CHANGED;
+  } else {
+    return;
+  }
+  tp_table_close(table);
+  table = nullptr;
+}
+
+Table_share::~Table_share() {
+  if (table) tp_table_close(table);
+}
+
+int Table_share::reopen() {
+  tp_table *opened;
+  if (int result = tp_table_open(engine.db, name.data(), name.size(), &opened)) return result;
+  tp_table_close(table);
+  table = opened;
+  statistics_known = false;
+  generation++;
+  return TP_OK;
+}
+
+int Table_share::next_row_id(uchar *row_id) {
+  constexpr uint EPOCH_SHIFT = 40;
+  uint64 id = row_id_counter.fetch_add(1);
+  if (unlikely(id >> EPOCH_SHIFT == 0)) {
+    std::lock_guard<std::mutex> guard(row_id_mutex);
+    if (row_id_counter >> EPOCH_SHIFT == 0) {
+      Metadata next = metadata;
+      next.row_id_epoch++;
+      uchar bytes[Metadata::SIZE];
+      next.put(bytes);
+      if (int result = tp_set_table_metadata(engine.db, name.data(), name.size(), bytes, sizeof bytes)) return result;
+      metadata = next;
+      row_id_counter = static_cast<uint64>(next.row_id_epoch) << EPOCH_SHIFT;
+    }
+    id = row_id_counter.fetch_add(1);
+  }
+  mi_int8store(row_id, id);
+  return TP_OK;
+}
+
+} // namespace tidepool

@@ -1,0 +1,93 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  What all open handlers of a table share: the engine's table, how keys and rows are laid out, statistics, and the
+  counters from which values are given.
+
+  Trees: tree 0 is the clustered index; the server's other keys follow in their order.
+
+  Metadata of a table in the engine's catalog:
+      format of keys (1 byte) | format of rows (1 byte) | epoch of row ids (4 bytes) | fingerprint of the row (8 bytes)
+  Row ids (of tables without a primary key) are epoch << 40 | counter. The epoch is raised when the first row is
+  inserted after a start of the server, so that a row id is never given twice, whatever became of the last ones.
+*/
+#ifndef TIDEPOOL_TABLE_SHARE_H
+#define TIDEPOOL_TABLE_SHARE_H
+
+#include "bridge.h"
+#include "key_codec.h"
+#include "row_codec.h"
+#include "server.h"
+#include <atomic>
+#include <mutex>
+#include <string>
+
+namespace tidepool {
+
+/* "./db/table" → "db/table"; a temporary table's path → "#tmp/<file name>". */
+std::string table_name_of(const char *path);
+constexpr char TEMPORARY_PREFIX[] = "#tmp/";
+
+/* The layouts of a table as the server describes it. */
+struct Layouts {
+  explicit Layouts(const TABLE *table);
+
+  std::vector<Index_layout> trees; /* [0] = clustered */
+  std::unique_ptr<Row_layout> row;
+  bool has_row_id = false;
+  bool has_secondary_unique = false;
+  uint primary_key = MAX_KEY;
+
+  uint tree_of(uint keynr) const { return keynr == primary_key ? 0 : keynr < primary_key ? keynr + 1 : keynr; }
+  uint key_of(uint tree) const { return tree == 0 ? primary_key : tree <= primary_key ? tree - 1 : tree; }
+  uint64 fingerprint() const;
+};
+
+struct Metadata {
+  static constexpr size_t SIZE = 14;
+  uint32 row_id_epoch = 0;
+  uint64 fingerprint = 0;
+  void put(uchar *to) const;
+  /* false: of a format that this version doesn't know. */
+  bool get(const uchar *from, size_t len);
+};
+
+/* Rows with equal values in the first n parts of an index. */
+struct Cardinality {
+  std::vector<double> rows_per_key;
+};
+
+class Table_share : public Handler_share {
+public:
+  /* Opens the engine's table. On failure `table` is null and *error an HA_ERR_* code. */
+  Table_share(const TABLE *form, const char *path, int *error);
+  ~Table_share() override;
+
+  tp_table *table = nullptr;
+  Layouts layouts;
+  std::string name;
+  /* Goes on when the table was truncated: handlers then open their readers anew. */
+  std::atomic<uint> generation{0};
+
+  int reopen();
+  /* Fills row_id with the next one. Returns a TP_* code. */
+  int next_row_id(uchar *row_id);
+
+  std::mutex auto_increment_mutex;
+
+  /* Statistics: sampled when the table is first used, by ANALYZE, and when it has changed much since. Every statement
+     reads the sizes, so these are no part of what the mutex protects. */
+  std::atomic<bool> statistics_known{false};
+  std::atomic<uint64> rows_when_sampled{0};
+  std::atomic<uint64> clustered_size{0}, secondary_size{0}, free_size{0}; /* in bytes */
+  std::mutex statistics_mutex;
+  std::vector<Cardinality> cardinalities; /* by tree */
+
+private:
+  std::atomic<uint64> row_id_counter{0}; /* 0: the epoch has yet to be raised */
+  std::mutex row_id_mutex;
+  Metadata metadata;
+};
+
+} // namespace tidepool
+
+#endif

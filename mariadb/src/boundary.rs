@@ -1,0 +1,146 @@
+// Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
+//! Result codes, the last error of a thread, and the catching of panics.
+//!
+//! No panic may unwind into C++: every exported function runs its body in `guard` (or `guard_or`), which turns a
+//! panic into a code and a line in the log. The shim never passes a null pointer where bridge.h doesn't allow one; the
+//! functions that turn pointers into references here carry that as their safety contract.
+
+use std::cell::RefCell;
+use std::ffi::{c_char, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tidepool::Error;
+
+pub(crate) const TP_OK: c_int = 0;
+pub(crate) const TP_END: c_int = 1;
+pub(crate) const TP_DUPLICATE: c_int = 2;
+pub(crate) const TP_PANIC: c_int = 23;
+
+/// Bytes handed to C++: good until the next call on the object they came from.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Bytes {
+    data: *const u8,
+    len: usize,
+}
+
+impl Bytes {
+    pub(crate) const EMPTY: Bytes = Bytes { data: std::ptr::null(), len: 0 };
+
+    pub(crate) fn of(slice: &[u8]) -> Self {
+        Bytes { data: slice.as_ptr(), len: slice.len() }
+    }
+}
+
+thread_local! {
+    static LAST_ERROR: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+fn set_last_error(text: String) {
+    LAST_ERROR.with(|last| *last.borrow_mut() = text);
+}
+
+/// The code of an error; the text is kept for [`tp_last_error`] where a user may come to see it.
+pub(crate) fn code_of(error: &Error) -> c_int {
+    let code = match error {
+        Error::DuplicateKey { .. } => return TP_DUPLICATE,
+        Error::NotFound => return 3,
+        Error::LockWaitTimeout => return 4,
+        Error::LockNoWait => return 5,
+        Error::Deadlock => return 6,
+        Error::RecordChanged => return 7,
+        Error::Interrupted => return 8,
+        Error::MustRollback => return 9,
+        Error::ReadOnly(_) => 10,
+        Error::KeyTooLong { .. } => 11,
+        Error::ValueTooLong { .. } => 12,
+        Error::TableExists(_) => 13,
+        Error::TableMissing(_) => 14,
+        Error::TableBusy(_) => 15,
+        Error::TooManyTransactions(_) => 16,
+        Error::NoSpace(_) => 17,
+        Error::Storage(_) => 18,
+        Error::Corrupt { .. } => 19,
+        Error::Format { .. } => 20,
+        Error::Crashed(_) => 21,
+        Error::InvalidOption(_) => 22,
+        _ => 24,
+    };
+    set_last_error(error.to_string());
+    code
+}
+
+fn report_panic(payload: &(dyn std::any::Any + Send)) {
+    let what = payload
+        .downcast_ref::<&str>()
+        .map(|text| (*text).to_owned())
+        .or_else(|| payload.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "unknown panic".to_owned());
+    let text = format!("internal error: {what}");
+    crate::log::line(crate::log::Level::Error, &text);
+    set_last_error(text);
+}
+
+/// Runs the body of an exported function that reports success by a code.
+pub(crate) fn guard(body: impl FnOnce() -> Result<c_int, Error>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(code)) => code,
+        Ok(Err(error)) => code_of(&error),
+        Err(payload) => {
+            report_panic(payload.as_ref());
+            TP_PANIC
+        }
+    }
+}
+
+/// Runs the body of an exported function that gives a value; `fallback` if it panics.
+pub(crate) fn guard_or<T>(fallback: T, body: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|payload| {
+        report_panic(payload.as_ref());
+        fallback
+    })
+}
+
+/// The bytes at `data`; none if it is null.
+///
+/// # Safety
+/// `data` is null or points to `len` readable bytes that nobody writes during `'a`.
+pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize) -> &'a [u8] {
+    if data.is_null() {
+        return &[];
+    }
+    // SAFETY: the caller's contract.
+    unsafe { std::slice::from_raw_parts(data, len) }
+}
+
+/// A name given by the server. Names of tables are file names of ASCII characters; anything else is taken as it is,
+/// with what is not UTF-8 replaced.
+///
+/// # Safety
+/// As for [`bytes`].
+pub(crate) unsafe fn text<'a>(data: *const c_char, len: usize) -> std::borrow::Cow<'a, str> {
+    // SAFETY: the caller's contract.
+    String::from_utf8_lossy(unsafe { bytes(data.cast(), len) })
+}
+
+/// Text of the last failure on this thread; see bridge.h.
+///
+/// # Safety
+/// `buffer` points to `capacity` writable bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_last_error(buffer: *mut c_char, capacity: usize) -> usize {
+    guard_or(0, || {
+        LAST_ERROR.with(|last| {
+            let last = last.borrow();
+            if capacity > 0 {
+                let len = last.floor_char_boundary(capacity - 1);
+                // SAFETY: len < capacity bytes are writable at buffer.
+                unsafe {
+                    std::ptr::copy_nonoverlapping(last.as_ptr(), buffer.cast(), len);
+                    *buffer.add(len) = 0;
+                }
+            }
+            last.len()
+        })
+    })
+}

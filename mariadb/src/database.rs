@@ -1,0 +1,399 @@
+// Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
+//! Opening and closing the data directory, options, status, and the statements that make and drop tables.
+//!
+//! A `tp_db` is a boxed [`Db`]; the server has one for its life.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::time::Duration;
+
+use tidepool::{Db, IndexDef, Lsn, Options, TableDef};
+
+use crate::boundary::{TP_OK, bytes, guard, text};
+
+/// What `tp_open` takes; the names and units are those of the server's variables.
+#[repr(C)]
+pub struct OpenOptions {
+    page_size: u64,
+    buffer_pool_size_bytes: u64,
+    redo_capacity_bytes: u64,
+    lock_wait_timeout_s: u64,
+    old_blocks_pct: u64,
+    old_blocks_time_ms: u64,
+    max_purge_lag: u64,
+    max_purge_lag_delay_us: u64,
+    flush_log_at_trx_commit: u8,
+    deadlock_detect: u8,
+    snapshot_isolation: u8,
+    doublewrite: u8,
+    direct_io: u8,
+    read_only: u8,
+}
+
+impl OpenOptions {
+    fn to_engine(&self) -> Options {
+        Options {
+            page_size: usize::try_from(self.page_size).unwrap_or(usize::MAX),
+            buffer_pool_size_bytes: self.buffer_pool_size_bytes,
+            redo_capacity_bytes: self.redo_capacity_bytes,
+            lock_wait_timeout: Duration::from_secs(self.lock_wait_timeout_s),
+            old_blocks_pct: u8::try_from(self.old_blocks_pct).unwrap_or(u8::MAX),
+            old_blocks_time: Duration::from_millis(self.old_blocks_time_ms),
+            max_purge_lag: self.max_purge_lag,
+            max_purge_lag_delay: Duration::from_micros(self.max_purge_lag_delay_us),
+            flush_log_at_trx_commit: self.flush_log_at_trx_commit,
+            deadlock_detect: self.deadlock_detect != 0,
+            snapshot_isolation: self.snapshot_isolation != 0,
+            doublewrite: self.doublewrite != 0,
+            direct_io: self.direct_io != 0,
+            read_only: self.read_only != 0,
+            ..Options::default()
+        }
+    }
+}
+
+/// An index of a table to be created.
+#[repr(C)]
+pub struct IndexDefinition {
+    name: *const c_char,
+    name_len: usize,
+    unique: u8,
+}
+
+/// Opens or creates the data directory.
+///
+/// # Safety
+/// The pointers are valid, as bridge.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_open(
+    dir: *const c_char,
+    dir_len: usize,
+    options: *const OpenOptions,
+    db: *mut *mut Db,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers from the shim.
+        let (dir, options) = unsafe { (text(dir, dir_len), &*options) };
+        let opened = Db::open(std::path::Path::new(dir.as_ref()), options.to_engine())?;
+        // SAFETY: db is a valid place to store to.
+        unsafe { *db = Box::into_raw(Box::new(opened)) };
+        Ok(TP_OK)
+    })
+}
+
+/// Clean shutdown.
+///
+/// # Safety
+/// `db` came from [`tp_open`] and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_close(db: *mut Db) -> c_int {
+    guard(|| {
+        // SAFETY: made by Box::into_raw in tp_open, given back once.
+        let db = unsafe { Box::from_raw(db) };
+        db.close()?;
+        Ok(TP_OK)
+    })
+}
+
+macro_rules! setters {
+    ($($(#[$doc:meta])* $name:ident($db:ident, $value:ident: $type:ty) $body:expr;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// `db` is an open data directory.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($db: *const Db, $value: $type) -> c_int {
+            guard(|| {
+                // SAFETY: an open data directory from the shim.
+                let $db = unsafe { &*$db };
+                $body;
+                Ok(TP_OK)
+            })
+        }
+    )*};
+}
+
+setters! {
+    /// When a commit reaches the disk: 0, 1, 2 as InnoDB's variable of that name.
+    tp_set_flush_log_at_trx_commit(db, value: u8) db.set_flush_log_at_trx_commit(value)?;
+    /// Size of the redo log, in bytes.
+    tp_set_redo_capacity(db, value: u64) db.set_redo_capacity_bytes(value)?;
+    /// Share of the old list, in percent.
+    tp_set_old_blocks_pct(db, value: u8) db.set_old_blocks_pct(value)?;
+    /// How long a page stays old after its first use, in milliseconds.
+    tp_set_old_blocks_time(db, value: u64) db.set_old_blocks_time(Duration::from_millis(value));
+    /// History length at which writes are slowed down; 0 = never.
+    tp_set_max_purge_lag(db, value: u64) db.set_max_purge_lag(value);
+    /// The longest such delay, in microseconds; 0 = no limit.
+    tp_set_max_purge_lag_delay(db, value: u64) db.set_max_purge_lag_delay(Duration::from_micros(value));
+    /// Whether deadlocks are looked for.
+    tp_set_deadlock_detect(db, value: u8) db.set_deadlock_detect(value != 0);
+    /// Whether REPEATABLE READ refuses to write rows newer than its snapshot.
+    tp_set_snapshot_isolation(db, value: u8) db.set_snapshot_isolation(value != 0);
+    /// Makes the log durable up to an LSN.
+    tp_flush_log(db, lsn: u64) db.flush_log(Lsn(lsn))?;
+}
+
+/// The page size of the open data directory.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_page_size(db: *const Db, size: *mut u64) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers from the shim.
+        unsafe { *size = (*db).options().page_size as u64 };
+        Ok(TP_OK)
+    })
+}
+
+/// Makes all of the log durable.
+///
+/// # Safety
+/// `db` is an open data directory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_flush_all_log(db: *const Db) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory from the shim.
+        unsafe { &*db }.log_flush()?;
+        Ok(TP_OK)
+    })
+}
+
+/// Calls `counter` for every counter.
+///
+/// # Safety
+/// Valid pointers; `counter` may be called with `context`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_status(
+    db: *const Db,
+    context: *mut c_void,
+    counter: extern "C" fn(*mut c_void, *const c_char, usize, u64),
+) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory from the shim.
+        let status = unsafe { &*db }.status();
+        for (name, value) in status.counters() {
+            counter(context, name.as_ptr().cast(), name.len(), *value);
+        }
+        Ok(TP_OK)
+    })
+}
+
+/// The text of `SHOW ENGINE TIDEPOOL STATUS`.
+///
+/// # Safety
+/// As for [`tp_status`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_status_text(
+    db: *const Db,
+    context: *mut c_void,
+    give: extern "C" fn(*mut c_void, *const c_char, usize),
+) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory from the shim.
+        let status = unsafe { &*db }.status().to_string();
+        give(context, status.as_ptr().cast(), status.len());
+        Ok(TP_OK)
+    })
+}
+
+/// Creates a table.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_create_table(
+    db: *const Db,
+    name: *const c_char,
+    name_len: usize,
+    indexes: *const IndexDefinition,
+    index_count: usize,
+    metadata: *const u8,
+    metadata_len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name, indexes, metadata) = unsafe {
+            (
+                &*db,
+                text(name, name_len),
+                std::slice::from_raw_parts(indexes, index_count),
+                bytes(metadata, metadata_len),
+            )
+        };
+        let mut def = TableDef::new(indexes.iter().map(|index| {
+            // SAFETY: each name is valid for its length.
+            let name = unsafe { text(index.name, index.name_len) }.into_owned();
+            if index.unique != 0 { IndexDef::unique(name) } else { IndexDef::non_unique(name) }
+        }));
+        def.metadata = metadata.to_vec();
+        db.create_table(&name, &def)?;
+        Ok(TP_OK)
+    })
+}
+
+/// Drops a table.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_drop_table(db: *const Db, name: *const c_char, len: usize) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name) = unsafe { (&*db, text(name, len)) };
+        db.drop_table(&name)?;
+        Ok(TP_OK)
+    })
+}
+
+/// Renames a table.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_rename_table(
+    db: *const Db,
+    from: *const c_char,
+    from_len: usize,
+    to: *const c_char,
+    to_len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, from, to) = unsafe { (&*db, text(from, from_len), text(to, to_len)) };
+        db.rename_table(&from, &to)?;
+        Ok(TP_OK)
+    })
+}
+
+/// Empties a table by giving it a new space.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_truncate_table(
+    db: *const Db,
+    name: *const c_char,
+    len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name) = unsafe { (&*db, text(name, len)) };
+        db.truncate_table(&name)?;
+        Ok(TP_OK)
+    })
+}
+
+/// Replaces a table's metadata.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_set_table_metadata(
+    db: *const Db,
+    name: *const c_char,
+    len: usize,
+    metadata: *const u8,
+    metadata_len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name, metadata) =
+            unsafe { (&*db, text(name, len), bytes(metadata, metadata_len)) };
+        db.set_table_metadata(&name, metadata)?;
+        Ok(TP_OK)
+    })
+}
+
+/// Copies a table's present metadata; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths; `metadata` has room for `capacity` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_metadata(
+    db: *const Db,
+    name: *const c_char,
+    len: usize,
+    metadata: *mut u8,
+    capacity: usize,
+    metadata_len: *mut usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name) = unsafe { (&*db, text(name, len)) };
+        let def = db.table_def(&name)?;
+        let copied = def.metadata.len().min(capacity);
+        // SAFETY: copied <= capacity bytes are writable at metadata.
+        unsafe {
+            std::ptr::copy_nonoverlapping(def.metadata.as_ptr(), metadata, copied);
+            *metadata_len = def.metadata.len();
+        }
+        Ok(TP_OK)
+    })
+}
+
+/// Calls `give` for every table's name.
+///
+/// # Safety
+/// Valid pointers; `give` may be called with `context`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_names(
+    db: *const Db,
+    context: *mut c_void,
+    give: extern "C" fn(*mut c_void, *const c_char, usize),
+) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory from the shim.
+        for name in unsafe { &*db }.table_names()? {
+            give(context, name.as_ptr().cast(), name.len());
+        }
+        Ok(TP_OK)
+    })
+}
+
+/// Calls `give` for the XID of every prepared transaction that no session owns.
+///
+/// # Safety
+/// Valid pointers; `give` may be called with `context`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_recovered_xids(
+    db: *const Db,
+    context: *mut c_void,
+    give: extern "C" fn(*mut c_void, *const u8, usize),
+) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory from the shim.
+        for xid in unsafe { &*db }.recovered_xids() {
+            give(context, xid.as_ptr(), xid.len());
+        }
+        Ok(TP_OK)
+    })
+}
+
+/// Commits a prepared transaction that no session owns.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_commit_prepared(db: *const Db, xid: *const u8, len: usize) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, xid) = unsafe { (&*db, bytes(xid, len)) };
+        db.commit_prepared(xid)?;
+        Ok(TP_OK)
+    })
+}
+
+/// Rolls back a prepared transaction that no session owns.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_rollback_prepared(db: *const Db, xid: *const u8, len: usize) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, xid) = unsafe { (&*db, bytes(xid, len)) };
+        db.rollback_prepared(xid)?;
+        Ok(TP_OK)
+    })
+}

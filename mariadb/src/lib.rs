@@ -1,0 +1,24 @@
+// Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
+//! The Rust side of the MariaDB plugin: a C ABI over the engine.
+//!
+//! The C++ shim (`mariadb/shim`) speaks the server's language: handlers, fields, sessions. This crate is the thin layer
+//! between it and the crate `tidepool`; it knows keys and bytes only, as the engine does. `mariadb/shim/bridge.h`
+//! declares what is exported here, and says who owns what.
+//!
+//! * [`boundary`]: result codes, the last error of a thread, and the catching of panics;
+//! * [`log`]: the engine's log lines go to the server's error log;
+//! * [`database`]: opening, closing, options, status, and the statements that make and drop tables;
+//! * [`table`]: open tables: statistics, auto-increment, `CHECK TABLE`;
+//! * [`session`]: transactions and writes;
+//! * [`reader`]: point reads and cursors.
+#![expect(
+    unsafe_code,
+    reason = "a C ABI takes and gives raw pointers; each use says why it is sound"
+)]
+
+pub mod boundary;
+pub mod database;
+pub mod log;
+pub mod reader;
+pub mod session;
+pub mod table;

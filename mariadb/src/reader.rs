@@ -1,0 +1,275 @@
+// Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
+//! Point reads and cursors.
+//!
+//! A `tp_reader` belongs to one open handler. It keeps a cursor for each index that was used, and the buffer of point
+//! reads, from one statement to the next, so that a statement allocates nothing once the handler is warm.
+
+use std::ffi::c_int;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use tidepool::{Cursor, Error, LockMode, LockWait, Seek, Table, Trx};
+
+use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or};
+use crate::session::Session;
+
+/// What an open handler reads with.
+pub struct Reader {
+    table: Arc<Table>,
+    lock: LockMode,
+    wait: LockWait,
+    cursors: Vec<Option<KeptCursor>>,
+    row: Vec<u8>,
+}
+
+struct KeptCursor {
+    cursor: Cursor,
+    lock: LockMode,
+    wait: LockWait,
+}
+
+/// An entry handed to C++.
+#[repr(C)]
+pub struct Entry {
+    key: *const u8,
+    key_len: usize,
+    value: *const u8,
+    value_len: usize,
+}
+
+impl Reader {
+    /// The cursor of an index, made on its first use, locking as the reader does now.
+    fn cursor(&mut self, index: usize) -> &mut Cursor {
+        let (table, lock, wait) = (&self.table, self.lock, self.wait);
+        let kept = self.cursors[index].get_or_insert_with(|| KeptCursor {
+            cursor: Cursor::new(Arc::clone(table), index, lock, wait),
+            lock,
+            wait,
+        });
+        if kept.lock != lock || kept.wait != wait {
+            kept.cursor.set_lock(lock, wait);
+            kept.lock = lock;
+            kept.wait = wait;
+        }
+        &mut kept.cursor
+    }
+}
+
+/// Makes a reader.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_reader_open(
+    table: *const Arc<Table>,
+    place: *mut *mut Reader,
+) -> c_int {
+    guard(|| {
+        // SAFETY: an open table from the shim.
+        let table = Arc::clone(unsafe { &*table });
+        let cursors = (0..table.index_count()).map(|_| None).collect();
+        let reader =
+            Reader { table, lock: LockMode::None, wait: LockWait::Wait, cursors, row: Vec::new() };
+        // SAFETY: a valid place to store to.
+        unsafe { *place = Box::into_raw(Box::new(reader)) };
+        Ok(TP_OK)
+    })
+}
+
+/// Gives a reader back.
+///
+/// # Safety
+/// `reader` came from [`tp_reader_open`] and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_reader_close(reader: *mut Reader) {
+    // SAFETY: made by Box::into_raw in tp_reader_open, given back once.
+    guard_or((), || drop(unsafe { Box::from_raw(reader) }));
+}
+
+/// How the coming reads lock.
+///
+/// # Safety
+/// A valid reader.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_reader_set_lock(reader: *mut Reader, lock: c_int, wait: c_int) {
+    guard_or((), || {
+        // SAFETY: a valid reader from the shim.
+        let reader = unsafe { &mut *reader };
+        reader.lock = match lock {
+            0 => LockMode::None,
+            1 => LockMode::Shared,
+            _ => LockMode::Exclusive,
+        };
+        reader.wait = match wait {
+            1 => LockWait::NoWait,
+            2 => LockWait::SkipLocked,
+            _ => LockWait::Wait,
+        };
+    });
+}
+
+/// Point read.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_get(
+    reader: *mut Reader,
+    session: *mut Session,
+    index: usize,
+    key: *const u8,
+    key_len: usize,
+    value: *mut Bytes,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (reader, session, key) = unsafe { (&mut *reader, &mut *session, bytes(key, key_len)) };
+        let found = session.trx.get(
+            &reader.table,
+            index,
+            key,
+            reader.lock,
+            reader.wait,
+            &mut reader.row,
+        )?;
+        if !found {
+            return Ok(TP_END);
+        }
+        // SAFETY: a valid place to store to.
+        unsafe { *value = Bytes::of(&reader.row) };
+        Ok(TP_OK)
+    })
+}
+
+/// Moves the cursor of `index` by `step` and stores the entry that it is at.
+///
+/// # Safety
+/// Valid pointers.
+unsafe fn move_cursor(
+    reader: *mut Reader,
+    session: *mut Session,
+    index: usize,
+    entry: *mut Entry,
+    step: impl FnOnce(&mut Cursor, &mut Trx) -> Result<bool, Error>,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers from the shim.
+        let (reader, session) = unsafe { (&mut *reader, &mut *session) };
+        let cursor = reader.cursor(index);
+        if !step(cursor, &mut session.trx)? {
+            return Ok(TP_END);
+        }
+        let (key, value) = (cursor.key(), cursor.value());
+        // SAFETY: a valid place to store to.
+        unsafe {
+            *entry = Entry {
+                key: key.as_ptr(),
+                key_len: key.len(),
+                value: value.as_ptr(),
+                value_len: value.len(),
+            };
+        }
+        Ok(TP_OK)
+    })
+}
+
+/// Seeks a key.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_seek(
+    reader: *mut Reader,
+    session: *mut Session,
+    index: usize,
+    key: *const u8,
+    key_len: usize,
+    seek: c_int,
+    entry: *mut Entry,
+) -> c_int {
+    // SAFETY: valid pointers and lengths from the shim.
+    unsafe {
+        let key = bytes(key, key_len);
+        let seek = match seek {
+            0 => Seek::AtOrAfter,
+            1 => Seek::After,
+            2 => Seek::AtOrBefore,
+            _ => Seek::Before,
+        };
+        move_cursor(reader, session, index, entry, |cursor, trx| cursor.seek(trx, key, seek))
+    }
+}
+
+macro_rules! moves {
+    ($($(#[$doc:meta])* $name:ident $method:ident;)*) => {$(
+        $(#[$doc])*
+        ///
+        /// # Safety
+        /// Valid pointers.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            reader: *mut Reader,
+            session: *mut Session,
+            index: usize,
+            entry: *mut Entry,
+        ) -> c_int {
+            // SAFETY: valid pointers from the shim.
+            unsafe { move_cursor(reader, session, index, entry, |cursor, trx| cursor.$method(trx)) }
+        }
+    )*};
+}
+
+moves! {
+    /// The first entry.
+    tp_first first;
+    /// The last entry.
+    tp_last last;
+    /// The next entry.
+    tp_next next;
+    /// The previous entry.
+    tp_prev prev;
+}
+
+/// The coming reads of this index are a scan of the whole of it, or not.
+///
+/// # Safety
+/// A valid reader.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_reader_set_scan(reader: *mut Reader, index: usize, scan: c_int) {
+    // SAFETY: a valid reader from the shim.
+    guard_or((), || unsafe { &mut *reader }.cursor(index).set_scan(scan != 0));
+}
+
+/// Where the coming range ends.
+///
+/// # Safety
+/// Valid pointers and lengths; a null `key` is no end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_reader_set_end(
+    reader: *mut Reader,
+    index: usize,
+    key: *const u8,
+    key_len: usize,
+) {
+    guard_or((), || {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (reader, end) = unsafe { (&mut *reader, bytes(key, key_len)) };
+        let end = if key.is_null() { Bound::Unbounded } else { Bound::Excluded(end) };
+        reader.cursor(index).set_end(end);
+    });
+}
+
+/// Unpositions the cursor of one index.
+///
+/// # Safety
+/// A valid reader.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_reader_reset(reader: *mut Reader, index: usize) {
+    guard_or((), || {
+        // SAFETY: a valid reader from the shim.
+        let reader = unsafe { &mut *reader };
+        if let Some(Some(kept)) = reader.cursors.get_mut(index) {
+            kept.cursor.reset();
+        }
+    });
+}

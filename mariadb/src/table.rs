@@ -1,0 +1,238 @@
+// Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
+//! Open tables: statistics, auto-increment, `CHECK TABLE`.
+//!
+//! A `tp_table` is a boxed `Arc<Table>`: it stays safe to use after the table is dropped.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use tidepool::{Db, Table};
+
+use crate::boundary::{Bytes, TP_OK, bytes, guard, guard_or, text};
+
+/// Numbers of one index.
+#[repr(C)]
+pub struct IndexNumbers {
+    entries: u64,
+    leaf_pages: u64,
+    data_size_bytes: u64,
+}
+
+/// Numbers of a table.
+#[repr(C)]
+pub struct TableNumbers {
+    rows: u64,
+    file_size_bytes: u64,
+    free_size_bytes: u64,
+}
+
+/// Opens a table.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_open(
+    db: *const Db,
+    name: *const c_char,
+    len: usize,
+    table: *mut *mut Arc<Table>,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name) = unsafe { (&*db, text(name, len)) };
+        let opened = db.open_table(&name)?;
+        // SAFETY: table is a valid place to store to.
+        unsafe { *table = Box::into_raw(Box::new(opened)) };
+        Ok(TP_OK)
+    })
+}
+
+/// Gives an open table back.
+///
+/// # Safety
+/// `table` came from [`tp_table_open`] and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_close(table: *mut Arc<Table>) {
+    guard_or((), || {
+        // SAFETY: made by Box::into_raw in tp_table_open, given back once.
+        drop(unsafe { Box::from_raw(table) });
+    });
+}
+
+/// Number of indexes, the clustered one included.
+///
+/// # Safety
+/// `table` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_index_count(table: *const Arc<Table>) -> usize {
+    // SAFETY: an open table from the shim.
+    guard_or(0, || unsafe { &*table }.index_count())
+}
+
+/// Longest key that can be inserted, in bytes.
+///
+/// # Safety
+/// `table` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_key_len_max(table: *const Arc<Table>) -> usize {
+    // SAFETY: an open table from the shim.
+    guard_or(0, || unsafe { &*table }.key_len_max())
+}
+
+/// Estimated number of rows.
+///
+/// # Safety
+/// `table` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_rows(table: *const Arc<Table>) -> u64 {
+    // SAFETY: an open table from the shim.
+    guard_or(0, || unsafe { &*table }.rows())
+}
+
+/// Samples the trees.
+///
+/// # Safety
+/// Valid pointers; `indexes` has room for `index_capacity`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_statistics_read(
+    table: *const Arc<Table>,
+    numbers: *mut TableNumbers,
+    indexes: *mut IndexNumbers,
+    index_capacity: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: an open table from the shim.
+        let statistics = unsafe { &*table }.statistics()?;
+        // SAFETY: valid places to store to.
+        unsafe {
+            *numbers = TableNumbers {
+                rows: statistics.rows,
+                file_size_bytes: statistics.file_size_bytes,
+                free_size_bytes: statistics.free_size_bytes,
+            };
+        }
+        for (i, index) in statistics.indexes.iter().take(index_capacity).enumerate() {
+            // SAFETY: i < index_capacity.
+            unsafe {
+                *indexes.add(i) = IndexNumbers {
+                    entries: index.entries,
+                    leaf_pages: index.leaf_pages,
+                    data_size_bytes: index.data_size_bytes,
+                };
+            }
+        }
+        Ok(TP_OK)
+    })
+}
+
+/// Shows a sample of leaves; see bridge.h.
+///
+/// # Safety
+/// Valid pointers; `give` may be called with `context`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_sample_leaves(
+    table: *const Arc<Table>,
+    index: usize,
+    count: usize,
+    context: *mut c_void,
+    give: extern "C" fn(*mut c_void, *const Bytes, usize, f64),
+) -> c_int {
+    guard(|| {
+        // SAFETY: an open table from the shim.
+        let table = unsafe { &*table };
+        let mut keys: Vec<Bytes> = Vec::new();
+        table.sample_leaves(index, count, &mut |leaf, stands_for| {
+            keys.clear();
+            keys.extend(leaf.iter().map(|key| Bytes::of(key)));
+            give(context, keys.as_ptr(), keys.len(), stands_for);
+        })?;
+        Ok(TP_OK)
+    })
+}
+
+/// Estimates the entries of a range; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths; a null `lo` or `hi` is an open end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_estimate_range(
+    table: *const Arc<Table>,
+    index: usize,
+    lo: *const u8,
+    lo_len: usize,
+    hi: *const u8,
+    hi_len: usize,
+    entries: *mut u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (table, lo_bytes, hi_bytes) =
+            unsafe { (&*table, bytes(lo, lo_len), bytes(hi, hi_len)) };
+        let lo = if lo.is_null() { Bound::Unbounded } else { Bound::Included(lo_bytes) };
+        let hi = if hi.is_null() { Bound::Unbounded } else { Bound::Excluded(hi_bytes) };
+        let estimate = table.estimate_range(index, lo, hi)?;
+        // SAFETY: a valid place to store to.
+        unsafe { *entries = estimate };
+        Ok(TP_OK)
+    })
+}
+
+/// Walks every tree of a table.
+///
+/// # Safety
+/// Valid pointers; the callbacks may be called with `context`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_check(
+    db: *const Db,
+    table: *const Arc<Table>,
+    context: *mut c_void,
+    problem: extern "C" fn(*mut c_void, *const c_char, usize),
+    killed: extern "C" fn(*mut c_void) -> c_int,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers from the shim.
+        let (db, table) = unsafe { (&*db, &*table) };
+        let report = table.check(db, &mut |_| killed(context) == 0)?;
+        for text in &report.problems {
+            problem(context, text.as_ptr().cast(), text.len());
+        }
+        Ok(TP_OK)
+    })
+}
+
+/// The next value of the auto-increment counter.
+///
+/// # Safety
+/// `table` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_auto_increment(table: *const Arc<Table>) -> u64 {
+    // SAFETY: an open table from the shim.
+    guard_or(u64::MAX, || unsafe { &*table }.auto_increment())
+}
+
+/// The counter becomes at least `next`.
+///
+/// # Safety
+/// `table` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_raise_auto_increment(table: *const Arc<Table>, next: u64) -> c_int {
+    guard(|| {
+        // SAFETY: an open table from the shim.
+        unsafe { &*table }.raise_auto_increment(next)?;
+        Ok(TP_OK)
+    })
+}
+
+/// The counter becomes `next`.
+///
+/// # Safety
+/// `table` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_reset_auto_increment(table: *const Arc<Table>, next: u64) -> c_int {
+    guard(|| {
+        // SAFETY: an open table from the shim.
+        unsafe { &*table }.reset_auto_increment(next)?;
+        Ok(TP_OK)
+    })
+}

@@ -1,0 +1,148 @@
+//! The pool's threads: cleaner, evictor, read-ahead. Each runs, when woken, the very step that a
+//! pool without threads runs on call.
+//!
+//! The threads hold the pool weakly between steps, so that dropping the last handle ends them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+
+/// Wakes one thread. Waking it twice before it looks is waking it once.
+#[derive(Default)]
+struct Bell {
+    rung: AtomicBool,
+    mutex: Mutex<()>,
+    condvar: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        // Always a swap: whoever clears the flag then sees what was done before this ring.
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            let _guard = self.mutex.lock();
+            self.condvar.notify_one();
+        }
+    }
+
+    /// Waits for a ring, at most for `timeout`.
+    fn wait(&self, timeout: Duration) {
+        let mut guard = self.mutex.lock();
+        if !self.rung.load(Ordering::Acquire) {
+            self.condvar.wait_for(&mut guard, timeout);
+        }
+        self.rung.swap(false, Ordering::AcqRel);
+    }
+}
+
+#[derive(Default)]
+struct Bells {
+    cleaner: Bell,
+    evictor: Bell,
+    read_ahead: Bell,
+    stop: AtomicBool,
+}
+
+/// Handles of the threads.
+pub(crate) struct Background {
+    enabled: bool,
+    bells: Arc<Bells>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// How long a thread sleeps if nobody wakes it.
+const IDLE: Duration = Duration::from_secs(1);
+/// How long the cleaner rests after writes of which none succeeded, so as not to spin on a broken disk.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+impl Background {
+    pub(crate) fn new(enabled: bool) -> Background {
+        Background { enabled, bells: Arc::default(), threads: Mutex::default() }
+    }
+
+    /// Whether there are threads that do the work.
+    pub(crate) fn runs(&self) -> bool {
+        self.enabled
+    }
+
+    pub(crate) fn wake_cleaner(&self) {
+        self.bells.cleaner.ring();
+    }
+
+    pub(crate) fn wake_evictor(&self) {
+        self.bells.evictor.ring();
+    }
+
+    pub(crate) fn wake_read_ahead(&self) {
+        self.bells.read_ahead.ring();
+    }
+
+    pub(crate) fn start(pool: &Arc<Pool>) -> Result<()> {
+        let spawn = |name: &str, bell: fn(&Bells) -> &Bell, step: fn(&Pool)| {
+            let (weak, bells) = (Arc::downgrade(pool), pool.background.bells.clone());
+            std::thread::Builder::new()
+                .name(name.to_owned())
+                .spawn(move || run(&weak, &bells, bell(&bells), step))
+                .map_err(|error| Error::system(format!("starting the thread '{name}'"), error))
+        };
+        let mut threads = pool.background.threads.lock();
+        threads.push(spawn("tp-cleaner", |bells| &bells.cleaner, clean)?);
+        threads.push(spawn("tp-evictor", |bells| &bells.evictor, evict)?);
+        threads.push(spawn("tp-read-ahead", |bells| &bells.read_ahead, read_ahead)?);
+        Ok(())
+    }
+
+    /// Ends the threads, and waits for them (but for the one that may be calling).
+    pub(crate) fn stop(&self) {
+        self.bells.stop.store(true, Ordering::Release);
+        for bell in [&self.bells.cleaner, &self.bells.evictor, &self.bells.read_ahead] {
+            bell.ring();
+        }
+        for thread in self.threads.lock().drain(..) {
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!("a thread of the buffer pool ended by a panic");
+            }
+        }
+    }
+}
+
+fn run(pool: &Weak<Pool>, bells: &Bells, bell: &Bell, step: fn(&Pool)) {
+    loop {
+        bell.wait(IDLE);
+        if bells.stop.load(Ordering::Acquire) {
+            return;
+        }
+        let Some(pool) = pool.upgrade() else { return };
+        step(&pool);
+    }
+}
+
+fn clean(pool: &Pool) {
+    let flushed = || pool.counters.pages_flushed.load(Ordering::Relaxed);
+    while !pool.background.bells.stop.load(Ordering::Acquire) {
+        let before = flushed();
+        match pool.run_cleaner_step() {
+            Ok(0) => return,
+            Ok(_) => {}
+            // Already reported where it happened; the pages stay dirty. Others may have gone home.
+            Err(_) if flushed() > before => {}
+            Err(_) => {
+                std::thread::sleep(AFTER_FAILURE);
+                return;
+            }
+        }
+    }
+}
+
+fn evict(pool: &Pool) {
+    pool.run_evictor_step();
+}
+
+fn read_ahead(pool: &Pool) {
+    pool.run_read_ahead_step();
+}

@@ -1,0 +1,91 @@
+//! What can go wrong in the pool. Every message names the file or page, and what to do.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::page::{Lsn, PageId};
+use crate::storage::StorageError;
+
+/// Result of pool operations.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What the redo log reports when it cannot make a position durable.
+pub type WriteAheadError = Arc<dyn std::error::Error + Send + Sync>;
+
+/// An error of the buffer pool. The pool stays usable after any of them.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// Reading or writing a file failed. A page that could not be written stays dirty.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+
+    /// A page came from disk with other bytes than were once written.
+    #[error(
+        "file '{file}' is corrupt: {page} cannot be used, {why}; \
+         restore the file from a backup, or drop the table and load it again"
+    )]
+    Corrupt {
+        /// The file.
+        file: String,
+        /// The page that was asked for.
+        page: PageId,
+        /// What is wrong with it.
+        why: String,
+    },
+
+    /// No frame could be freed: every page is in use, or dirty and not to be written.
+    #[error(
+        "the buffer pool of {frames} pages has no page left to give up ({why}); \
+         make the pool larger, or see the error log for failed writes"
+    )]
+    NoFreeFrame {
+        /// Frames in the pool.
+        frames: u32,
+        /// Why none became free.
+        why: String,
+    },
+
+    /// The redo log could not be written up to the page's LSN, so the page may not be written.
+    #[error("pages up to LSN {lsn} stay unwritten, because the redo log is not durable: {source}")]
+    WriteAhead {
+        /// What had to be durable.
+        lsn: Lsn,
+        /// The log's error.
+        source: WriteAheadError,
+    },
+
+    /// The tablespace is already open, or was closed.
+    #[error("space {space} {state}")]
+    Space {
+        /// The tablespace.
+        space: u32,
+        /// What state it is in.
+        state: &'static str,
+    },
+
+    /// Pages stayed latched by others for too long to be written out.
+    #[error("{pages} dirty pages stayed in use and could not be written; retry when they are idle")]
+    PagesInUse {
+        /// How many at least.
+        pages: u64,
+    },
+
+    /// The configuration cannot be.
+    #[error("invalid buffer pool configuration: {0}")]
+    InvalidConfig(String),
+
+    /// The kernel refuses memory or threads.
+    #[error("{what} failed: {source}")]
+    System {
+        /// What was asked for.
+        what: String,
+        /// The kernel's answer.
+        source: Arc<io::Error>,
+    },
+}
+
+impl Error {
+    pub(crate) fn system(what: impl Into<String>, source: io::Error) -> Error {
+        Error::System { what: what.into(), source: Arc::new(source) }
+    }
+}

@@ -1,0 +1,396 @@
+//! Writing dirty pages: batches through the redo log's word, the doublewrite file, and home.
+//!
+//! For each page of a batch: latch shared (try only), note it in flight, copy it, unlatch. Then,
+//! with no latch held: make the redo durable up to the newest page LSN of the batch; stamp the
+//! copies' checksums; write them all to the doublewrite file and sync it; write each to its place
+//! and sync those files; only then is a page clean (unless it was changed meanwhile, which queued
+//! it anew).
+//!
+//! One batch at a time: the flusher's mutex covers all of that.
+//!
+//! # When it fails
+//! - The redo log, or the doublewrite file: nothing was written home; all stay dirty.
+//! - A page's home write: it stays dirty and is tried again; its image stays in the doublewrite
+//!   file until that succeeds. The others of the batch are not held up.
+//! - A home file's sync: final. What that file holds is no longer known, a second sync would lie,
+//!   and the doublewrite file must stay as it is for recovery. So nothing is written any more; the
+//!   pool goes on serving what it has and can read, and the log is told
+//!   ([`WriteAhead::storage_failed`](crate::WriteAhead::storage_failed)).
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::doublewrite::Doublewrite;
+use crate::error::{Error, Result};
+use crate::page::{self, Lsn, PageId, PageSize};
+use crate::pool::Pool;
+use crate::space::Space;
+use crate::storage::{AlignedBuf, IoOp};
+use crate::sync::Wants;
+
+/// Pages beyond this share of the pool, in percent, are not left dirty even if nothing asks.
+const DIRTY_PCT_MAX: u64 = 75;
+
+/// Files synced at the same time.
+const SYNCS_AT_ONCE: usize = 8;
+
+/// How long [`Pool::flush_all`] waits for pages that stay latched.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a write-out needs, one at a time.
+pub(crate) struct Flusher {
+    page_size: PageSize,
+    batch_pages: usize,
+    /// The copies, behind room for the doublewrite header; made when first needed.
+    buffer: Option<AlignedBuf>,
+    pub(crate) doublewrite: Option<Doublewrite>,
+    /// The failed sync after which nothing is written.
+    failed: Option<Error>,
+}
+
+impl Flusher {
+    pub(crate) fn new(page_size: PageSize, batch_pages: usize, doublewrite: bool) -> Flusher {
+        Flusher {
+            page_size,
+            batch_pages,
+            buffer: None,
+            doublewrite: doublewrite.then(|| Doublewrite::new(page_size, batch_pages)),
+            failed: None,
+        }
+    }
+}
+
+/// The part of the buffer that holds the image in `slot`; slot 0 is the doublewrite header.
+fn slot_range(page_size: PageSize, slot: usize) -> Range<usize> {
+    slot * page_size.bytes()..(slot + 1) * page_size.bytes()
+}
+
+/// A page of the batch.
+struct Copied {
+    frame: u32,
+    id: PageId,
+    /// Which part of the buffer holds it.
+    slot: usize,
+    lsn: Lsn,
+    space: Arc<Space>,
+}
+
+/// Why frames are written.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cause {
+    Checkpoint,
+    /// Frames run short.
+    Eviction,
+}
+
+impl Pool {
+    /// Writes up to `max_pages` dirty pages whose changes begin before `lsn`, oldest first; returns
+    /// how many are clean now that were not. Pages latched exclusively by others are passed over.
+    /// On an error some pages may have been written all the same; those that could not be stay
+    /// dirty, to be tried again.
+    pub fn flush_up_to(&self, lsn: Lsn, max_pages: usize) -> Result<usize> {
+        let mut flushed = 0;
+        let mut frames = Vec::new();
+        while flushed < max_pages {
+            let mut flusher = self.flusher.lock();
+            frames.clear();
+            let batch = flusher.batch_pages.min(max_pages - flushed);
+            self.dirty.collect(self.frames(), lsn, batch, &mut frames);
+            if frames.is_empty() {
+                break;
+            }
+            let written = self.flush_batch(&mut flusher, &frames, Cause::Checkpoint)?;
+            flushed += written;
+            // None: all that is left is latched. Let the caller decide whether to wait.
+            if written == 0 {
+                break;
+            }
+        }
+        Ok(flushed)
+    }
+
+    /// Writes all dirty pages. Waits for latched ones, but not for ever: [`Error::PagesInUse`].
+    pub fn flush_all(&self) -> Result<()> {
+        self.flush_patiently(|| self.flush_up_to(Lsn::MAX, usize::MAX), || self.dirty.count())
+    }
+
+    /// Writes all dirty pages of a space.
+    pub fn flush_space(&self, space: &Space) -> Result<()> {
+        let dirty = || {
+            let mut frames = Vec::new();
+            space.for_each_resident(|_, word| {
+                frames.extend(
+                    word.load().frame().filter(|&frame| self.frames().descriptor(frame).is_dirty()),
+                );
+            });
+            frames
+        };
+        let flush = || {
+            let mut written = 0;
+            for frames in dirty().chunks(self.flush_batch_pages()) {
+                written += self.flush_batch(&mut self.flusher.lock(), frames, Cause::Checkpoint)?;
+            }
+            Ok(written)
+        };
+        self.flush_patiently(flush, || dirty().len() as u64)
+    }
+
+    fn flush_patiently(
+        &self,
+        flush: impl Fn() -> Result<usize>,
+        left: impl Fn() -> u64,
+    ) -> Result<()> {
+        let mut idle_since = Instant::now();
+        let mut tries = 0;
+        loop {
+            let written = flush()?;
+            let pages = left();
+            if pages == 0 {
+                return Ok(());
+            }
+            if written > 0 {
+                (idle_since, tries) = (Instant::now(), 0);
+                continue;
+            }
+            // Without threads nobody will ever give the latch back.
+            tries += 1;
+            let given_up = match self.background.runs() {
+                true => idle_since.elapsed() > PATIENCE,
+                false => tries > 2,
+            };
+            if given_up {
+                return Err(Error::PagesInUse { pages });
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// One round of the cleaner: writes up to a batch of cold dirty pages if free frames run short
+    /// (and evicts them), and up to a batch of the oldest if the redo log asked for it or too much
+    /// is dirty. Returns how many were written.
+    pub fn run_cleaner_step(&self) -> Result<usize> {
+        let mut written = 0;
+        if self.frames().available() < self.reserve() {
+            written += self.flush_cold()?;
+        }
+        let target = self.checkpoint_target();
+        if self.oldest_dirty_lsn().is_some_and(|oldest| oldest < target) {
+            written += self.flush_up_to(target, self.flush_batch_pages())?;
+        }
+        if self.dirty.count() * 100 > self.frames().limit() as u64 * DIRTY_PCT_MAX {
+            written += self.flush_up_to(Lsn::MAX, self.flush_batch_pages())?;
+        }
+        Ok(written)
+    }
+
+    /// Writes dirty pages among the coldest, and evicts what is clean.
+    fn flush_cold(&self) -> Result<usize> {
+        let batch = self.flush_batch_pages();
+        let mut depth = 4 * batch;
+        loop {
+            let mut frames = Vec::new();
+            self.replacement().coldest(depth, &mut frames);
+            let seen = frames.len();
+            frames.retain(|&frame| self.frames().descriptor(frame).is_dirty());
+            frames.truncate(batch);
+            let written = match frames.is_empty() {
+                true => Ok(0),
+                false => self.flush_batch(&mut self.flusher.lock(), &frames, Cause::Eviction),
+            };
+            let evicted = self.run_evictor_step();
+            // Nothing to be had that near the tail: look further.
+            if evicted == 0 && matches!(written, Ok(0)) && seen == depth {
+                depth *= 4;
+                continue;
+            }
+            return written;
+        }
+    }
+
+    /// Writes what of `frames` is dirty and can be latched. See the head of this module.
+    fn flush_batch(&self, flusher: &mut Flusher, frames: &[u32], cause: Cause) -> Result<usize> {
+        if let Some(error) = &flusher.failed {
+            return Err(error.clone());
+        }
+        let mut buffer = match flusher.buffer.take() {
+            Some(buffer) => buffer,
+            None => {
+                let pages = Doublewrite::half_pages(flusher.batch_pages);
+                AlignedBuf::zeroed(pages * flusher.page_size.bytes())
+            }
+        };
+        // With so many failed pages that there is hardly room to carry more, only those are tried.
+        let full = flusher.doublewrite.as_ref().filter(|doublewrite| doublewrite.is_full());
+        let may_write = |frame: u32| {
+            let page = self.frames().descriptor(frame).page();
+            full.is_none_or(|full| page.is_some_and(|id| full.carries(id)))
+        };
+        let mut batch: Vec<Copied> = Vec::with_capacity(frames.len().min(flusher.batch_pages));
+        for &frame in frames.iter().filter(|&&frame| may_write(frame)).take(flusher.batch_pages) {
+            let slot = batch.len() + 1;
+            batch.extend(self.copy_dirty(
+                frame,
+                slot,
+                &mut buffer[slot_range(flusher.page_size, slot)],
+            ));
+        }
+        let passed_over = full.is_some() && batch.is_empty();
+        let result = match self.write_batch(flusher, &mut buffer, batch, cause) {
+            Ok(0) if passed_over => self.last_write_error.lock().clone().map_or(Ok(0), Err),
+            result => result,
+        };
+        flusher.buffer = Some(buffer);
+        if let Err(error) = &result {
+            tracing::error!(%error, "writing dirty pages failed; they stay in the pool");
+            *self.last_write_error.lock() = Some(error.clone());
+        }
+        result
+    }
+
+    /// Copies the page in `frame` and notes it in flight, if it is dirty and can be latched.
+    fn copy_dirty(&self, frame: u32, slot: usize, bytes: &mut [u8]) -> Option<Copied> {
+        let id = self.frames().descriptor(frame).page()?;
+        let space = self.space(id.space)?;
+        if space.is_discarded() {
+            return None;
+        }
+        let word = space.existing_word(id.no)?;
+        let latched = word.try_lock(Wants::Shared).ok()?;
+        let ours = latched.latched_frame() == frame && self.dirty.begin(self.frames(), frame);
+        if ours {
+            #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
+            // SAFETY: the page in the frame is latched shared until below.
+            bytes.copy_from_slice(unsafe { self.frames().bytes(frame) });
+        }
+        word.unlock_shared();
+        ours.then(|| Copied { frame, id, slot, lsn: page::page_lsn(bytes), space })
+    }
+
+    /// Writes the copies. Completes every page of the batch, one way or the other.
+    fn write_batch(
+        &self,
+        flusher: &mut Flusher,
+        buffer: &mut AlignedBuf,
+        mut batch: Vec<Copied>,
+        cause: Cause,
+    ) -> Result<usize> {
+        if batch.is_empty() {
+            return Ok(0);
+        }
+        if let Err(error) = self.prepare_batch(flusher, buffer, &batch) {
+            for page in &batch {
+                self.dirty.complete(self.frames(), page.frame, false);
+            }
+            self.counters.write_errors.fetch_add(batch.len() as u64, Ordering::Relaxed);
+            return Err(error);
+        }
+
+        // Home, in file order.
+        batch.sort_by_key(|page| page.id);
+        let mut ops: Vec<IoOp<'_>> = batch
+            .iter()
+            .map(|page| {
+                let copy = &buffer[slot_range(flusher.page_size, page.slot)];
+                IoOp::write(&**page.space.file(), copy, flusher.page_size.offset_of(page.id.no))
+            })
+            .collect();
+        self.storage.run_batch(&mut ops);
+        let mut results: Vec<Result<()>> =
+            ops.into_iter().map(|op| op.result.map_err(Error::from)).collect();
+        if let Some(doublewrite) = &mut flusher.doublewrite {
+            for (page, _) in batch.iter().zip(&results).filter(|(_, result)| result.is_err()) {
+                doublewrite.carry(page.id, &buffer[slot_range(flusher.page_size, page.slot)]);
+            }
+        }
+        let syncs = self.sync_homes(&batch);
+        for (page, result) in batch.iter().zip(&mut results) {
+            if let (Ok(()), Some(Err(error))) = (&result, syncs.get(&page.id.space)) {
+                *result = Err(error.clone());
+            }
+        }
+        let mut written = 0;
+        let mut failure = None;
+        for (page, result) in batch.iter().zip(results) {
+            self.dirty.complete(self.frames(), page.frame, result.is_ok());
+            match result {
+                Ok(()) => written += 1,
+                Err(error) => {
+                    self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        self.counters.pages_flushed.fetch_add(written as u64, Ordering::Relaxed);
+        if cause == Cause::Eviction {
+            self.counters.pages_flushed_lru.fetch_add(written as u64, Ordering::Relaxed);
+        }
+        if let Some(error) = syncs.into_values().find_map(Result::err) {
+            tracing::error!(%error, "a data file could not be synced; no page is written any more");
+            if let Some(log) = self.write_ahead.read().clone() {
+                log.storage_failed(&error);
+            }
+            flusher.failed = Some(error);
+        }
+        failure.map_or(Ok(written), Err)
+    }
+
+    /// What must be durable before the first page goes home.
+    fn prepare_batch(
+        &self,
+        flusher: &mut Flusher,
+        buffer: &mut AlignedBuf,
+        batch: &[Copied],
+    ) -> Result<()> {
+        let newest = batch.iter().map(|page| page.lsn).max().unwrap_or(Lsn::ZERO);
+        self.ensure_durable(newest)?;
+        for page in batch {
+            let copy = &mut buffer[slot_range(flusher.page_size, page.slot)];
+            assert_eq!(page::page_id(copy), page.id, "a page's header must name the page");
+            page::stamp_checksum(copy);
+        }
+        let Some(doublewrite) = &mut flusher.doublewrite else { return Ok(()) };
+        let ids: Vec<PageId> = batch.iter().map(|page| page.id).collect();
+        doublewrite.write(&*self.storage, buffer, &ids)?;
+        self.counters.doublewrite_writes.fetch_add(1, Ordering::Relaxed);
+        self.counters.doublewrite_pages.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Syncs each file of the batch once, side by side if there are threads.
+    fn sync_homes(&self, batch: &[Copied]) -> BTreeMap<u32, Result<()>> {
+        let homes: BTreeMap<u32, &Space> =
+            batch.iter().map(|page| (page.id.space, &*page.space)).collect();
+        let sync = |space: &Space| space.file().sync_data().map_err(Error::from);
+        let homes: Vec<(u32, &Space)> = homes.into_iter().collect();
+        let mut results = BTreeMap::new();
+        for group in homes.chunks(if self.background.runs() { SYNCS_AT_ONCE } else { 1 }) {
+            std::thread::scope(|scope| {
+                // The last in this thread: mostly it is the only one.
+                let Some(((id, space), others)) = group.split_last() else { return };
+                let others: Vec<_> = others
+                    .iter()
+                    .map(|&(id, space)| (id, scope.spawn(move || sync(space))))
+                    .collect();
+                results.insert(*id, sync(space));
+                for (id, thread) in others {
+                    results.insert(id, thread.join().expect("a sync does not panic"));
+                }
+            });
+        }
+        results
+    }
+
+    /// The write-ahead rule: no page before its redo.
+    fn ensure_durable(&self, lsn: Lsn) -> Result<()> {
+        let log = self.write_ahead.read().clone();
+        let Some(log) = log else { return Ok(()) };
+        log.ensure_durable(lsn).map_err(|source| Error::WriteAhead { lsn, source })?;
+        if let Some(durable) = log.durable_lsn() {
+            assert!(durable >= lsn, "redo is durable up to {durable}, but a page has LSN {lsn}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,41 @@
+//! Frames, translation, latches, replacement and page I/O of the Tidepool storage engine.
+//!
+//! # Reading path
+//! [`page`] says what a page is, `latch` what the one atomic word of each page is, `frames` where
+//! pages lie in memory; `directory` and `space` lead from a page number to its word; `pool` brings
+//! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
+//! chooses who leaves, `dirty` knows what must be written and in what order, `flush` and
+//! [`doublewrite`] write it, `read_ahead` reads what will be wanted, `background` has the threads.
+//! Below all of it is [`storage`]: files, real and simulated.
+
+mod background;
+mod directory;
+mod dirty;
+pub mod doublewrite;
+mod error;
+mod flush;
+mod frames;
+mod guard;
+mod latch;
+#[cfg(test)]
+mod latch_tests;
+mod mapping;
+pub mod page;
+mod pool;
+mod read_ahead;
+pub mod replacement;
+mod space;
+mod stats;
+pub mod storage;
+mod sync;
+mod view;
+
+pub use doublewrite::Doublewrite;
+pub use error::{Error, Result, WriteAheadError};
+pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
+pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
+pub use pool::{MIN_FRAMES, Pool, PoolConfig, WriteAhead};
+pub use replacement::{Access, MidpointConfig, ReplacementConfig};
+pub use space::Space;
+pub use stats::PoolStats;
+pub use view::{PageView, Retry};

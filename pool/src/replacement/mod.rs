@@ -1,0 +1,112 @@
+//! Replacement: which page gives up its frame.
+//!
+//! A policy knows frames, not pages. It hears of every access (`Replacement::hit`, which must
+//! cost next to nothing and take no mutex), of pages that come and go, and names the coldest when
+//! frames are needed. It decides nothing by itself: the caller may find a named page latched or
+//! dirty and take the next.
+//!
+//! Locking: a policy's own mutex is taken under page latches, and under it nothing is taken.
+
+mod midpoint;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+pub use midpoint::MidpointConfig;
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::error::Result;
+
+/// Why a page is accessed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// By a query that has a reason to want this page.
+    Normal,
+    /// By a scan of a whole table or index, which will not soon come back.
+    Scan,
+    /// By read-ahead: nobody has wanted it yet. Counts as no access.
+    Prefetch,
+}
+
+/// The policy to use, and its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplacementConfig {
+    /// Young and old lists, as InnoDB has them.
+    Midpoint(MidpointConfig),
+}
+
+impl Default for ReplacementConfig {
+    fn default() -> ReplacementConfig {
+        ReplacementConfig::Midpoint(MidpointConfig::default())
+    }
+}
+
+/// What a policy counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReplacementStats {
+    pub(crate) pages_old: u64,
+    pub(crate) made_young: u64,
+    pub(crate) not_made_young: u64,
+}
+
+/// A replacement policy.
+pub(crate) trait Replacement: Send + Sync {
+    /// The page in `frame` was accessed; its caller has it latched, or will find out that it had
+    /// better not believed what it read.
+    fn hit(&self, frame: u32, access: Access);
+
+    /// A page came into `frame`. The caller has it latched exclusively.
+    fn insert(&self, frame: u32, access: Access);
+
+    /// The page leaves `frame`. The caller has it latched exclusively.
+    fn remove(&self, frame: u32);
+
+    /// Appends to `out` up to `max` frames, coldest first. They stay where they are until removed.
+    fn coldest(&self, max: usize, out: &mut Vec<u32>);
+
+    /// Whether the page in `frame` was ever accessed since it came.
+    fn was_accessed(&self, frame: u32) -> bool;
+
+    /// Changes the settings; false if `config` is of another policy.
+    fn configure(&self, config: &ReplacementConfig) -> bool;
+
+    fn stats(&self) -> ReplacementStats;
+}
+
+/// Makes the policy for up to `frames` frames.
+pub(crate) fn make(
+    config: &ReplacementConfig,
+    frames: u32,
+    clock: Arc<Clock>,
+) -> Result<Box<dyn Replacement>> {
+    match config {
+        ReplacementConfig::Midpoint(config) => {
+            Ok(Box::new(midpoint::Midpoint::new(*config, frames, clock)?))
+        }
+    }
+}
+
+/// Milliseconds: of the machine, coarse but cheap, or set by hand for deterministic runs.
+pub(crate) enum Clock {
+    Machine,
+    Manual(AtomicU32),
+}
+
+impl Clock {
+    /// Now; wraps.
+    pub(crate) fn now_ms(&self) -> u32 {
+        match self {
+            Clock::Machine => {
+                let now = clock_gettime(ClockId::MonotonicCoarse);
+                (now.tv_sec as u32).wrapping_mul(1000).wrapping_add(now.tv_nsec as u32 / 1_000_000)
+            }
+            Clock::Manual(now) => now.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(crate) fn advance(&self, ms: u32) {
+        if let Clock::Manual(now) = self {
+            now.fetch_add(ms, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! A tablespace as the pool sees it: a file, and the translation words of its pages.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use crate::directory::Directory;
+use crate::error::{Error, Result};
+use crate::latch::PageWord;
+use crate::page::PageSize;
+use crate::storage::StorageFile;
+
+/// An open tablespace. Made by `Pool::open_space`.
+pub struct Space {
+    id: u32,
+    file: Arc<dyn StorageFile>,
+    directory: Directory,
+    /// Set once, when the space is being closed: no page is loaded from then on.
+    closed: AtomicBool,
+    /// Set with `closed`, if its dirty pages are to be forgotten: none is written from then on.
+    discarded: AtomicBool,
+    /// No page above this one has ever been resident.
+    highest_resident: AtomicU32,
+    page_count: AtomicU32,
+}
+
+impl Space {
+    pub(crate) fn new(id: u32, file: Arc<dyn StorageFile>, page_size: PageSize) -> Result<Space> {
+        let pages = file.len()? / page_size.bytes() as u64;
+        let directory = Directory::new()
+            .map_err(|error| Error::system("reserving the translation directory", error))?;
+        Ok(Space {
+            id,
+            file,
+            directory,
+            closed: AtomicBool::new(false),
+            discarded: AtomicBool::new(false),
+            highest_resident: AtomicU32::new(0),
+            page_count: AtomicU32::new(pages.min(u32::MAX as u64) as u32),
+        })
+    }
+
+    /// The tablespace's number.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// Its file.
+    pub fn file(&self) -> &Arc<dyn StorageFile> {
+        &self.file
+    }
+
+    /// How many pages the file is thought to hold: its length when it was opened, or what
+    /// [`Space::set_page_count`] said since. Read-ahead stops there; nothing else depends on it.
+    pub fn page_count(&self) -> u32 {
+        self.page_count.load(Ordering::Relaxed)
+    }
+
+    /// Tells the pool that the file was extended or truncated.
+    pub fn set_page_count(&self, pages: u32) {
+        self.page_count.store(pages, Ordering::Relaxed);
+    }
+
+    /// The word of page `no`.
+    #[inline]
+    pub(crate) fn word(&self, no: u32) -> Result<&PageWord> {
+        match self.directory.get(no) {
+            Some(word) => Ok(word),
+            None => self
+                .directory
+                .get_or_make(no)
+                .map_err(|error| Error::system("growing the translation directory", error)),
+        }
+    }
+
+    /// The word of page `no`, unless no page near it was ever resident.
+    pub(crate) fn existing_word(&self, no: u32) -> Option<&PageWord> {
+        self.directory.get(no)
+    }
+
+    pub(crate) fn note_resident(&self, no: u32) {
+        if self.highest_resident.load(Ordering::Relaxed) < no {
+            self.highest_resident.fetch_max(no, Ordering::SeqCst);
+        }
+    }
+
+    /// Calls `visit` with each word that has a frame.
+    pub(crate) fn for_each_resident(&self, mut visit: impl FnMut(u32, &PageWord)) {
+        let highest = self.highest_resident.load(Ordering::SeqCst);
+        self.directory.for_each_up_to(highest, |no, word| {
+            if word.load().frame().is_some() {
+                visit(no, word);
+            }
+        });
+    }
+
+    /// False if it was closed already.
+    pub(crate) fn close(&self) -> bool {
+        !self.closed.swap(true, Ordering::SeqCst)
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn discard(&self) {
+        self.discarded.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_discarded(&self) -> bool {
+        self.discarded.load(Ordering::SeqCst)
+    }
+}
+
+impl std::fmt::Debug for Space {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Space").field("id", &self.id).field("file", &self.file.name()).finish()
+    }
+}

@@ -1,0 +1,195 @@
+//! Counters of the pool, named after InnoDB's.
+//!
+//! The counters on the path of every access are spread over cells of which each thread owns one, so
+//! that counting takes no locked instruction; the others count events that cost far more than one.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+/// A snapshot of the pool's counters. Counts are since the pool was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PoolStats {
+    /// Bytes in a page.
+    pub page_size_bytes: u64,
+    /// Frames the pool may use.
+    pub pages_total: u64,
+    /// Frames without a page, those never used included.
+    pub pages_free: u64,
+    /// Resident pages.
+    pub pages_data: u64,
+    /// Resident pages that differ from their file.
+    pub pages_dirty: u64,
+    /// Resident pages on the old list.
+    pub pages_old: u64,
+    /// Accesses to pages.
+    pub read_requests: u64,
+    /// Accesses that had to read the page from its file.
+    pub reads: u64,
+    /// Pages read by read-ahead.
+    pub read_ahead: u64,
+    /// Of these, pages evicted without ever having been accessed.
+    pub read_ahead_evicted: u64,
+    /// Pages made anew.
+    pub pages_created: u64,
+    /// Mini-transactions' changes to pages.
+    pub write_requests: u64,
+    /// Pages written to their files.
+    pub pages_flushed: u64,
+    /// Of these, pages written because frames ran short.
+    pub pages_flushed_lru: u64,
+    /// Pages written to the doublewrite file.
+    pub doublewrite_pages: u64,
+    /// Batches written to the doublewrite file.
+    pub doublewrite_writes: u64,
+    /// Pages evicted.
+    pub pages_evicted: u64,
+    /// Times a thread had to wait for a frame.
+    pub wait_free: u64,
+    /// Pages moved from the old to the young list.
+    pub pages_made_young: u64,
+    /// Accesses to old pages that came too soon to move them.
+    pub pages_not_made_young: u64,
+    /// Reads that failed or gave a corrupt page.
+    pub read_errors: u64,
+    /// Page writes that failed.
+    pub write_errors: u64,
+}
+
+/// Cells of a sharded counter.
+const CELLS: usize = 128;
+
+/// The cell that threads share who came when all others had an owner.
+const SHARED_CELL: usize = CELLS - 1;
+
+/// Numbers of cells without an owner.
+static UNOWNED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+/// Cells from this number on never had one.
+static NEVER_OWNED: AtomicUsize = AtomicUsize::new(0);
+
+/// A thread's cell, in every sharded counter alike; another thread's once this one has ended.
+struct OwnCell(usize);
+
+impl OwnCell {
+    fn claim() -> OwnCell {
+        if let Some(cell) = UNOWNED.lock().pop() {
+            return OwnCell(cell);
+        }
+        let cell = NEVER_OWNED
+            .fetch_update(Relaxed, Relaxed, |next| (next < SHARED_CELL).then_some(next + 1));
+        OwnCell(cell.unwrap_or(SHARED_CELL))
+    }
+}
+
+impl Drop for OwnCell {
+    fn drop(&mut self) {
+        if self.0 != SHARED_CELL {
+            UNOWNED.lock().push(self.0);
+        }
+    }
+}
+
+thread_local! {
+    static OWN_CELL: OwnCell = OwnCell::claim();
+}
+
+#[repr(align(128))]
+#[derive(Default)]
+struct Cell(AtomicU64);
+
+/// A counter that many threads increment often and few read.
+pub(crate) struct ShardedCounter {
+    cells: Box<[Cell]>,
+}
+
+impl ShardedCounter {
+    pub(crate) fn new() -> ShardedCounter {
+        ShardedCounter { cells: (0..CELLS).map(|_| Cell::default()).collect() }
+    }
+
+    #[inline]
+    pub(crate) fn increment(&self) {
+        // A thread that is ending has given its cell away.
+        let own = OWN_CELL.try_with(|own| own.0).unwrap_or(SHARED_CELL);
+        let cell = &self.cells[own].0;
+        if own == SHARED_CELL {
+            cell.fetch_add(1, Relaxed);
+        } else {
+            // Nobody else writes this cell: no need for the bus to be locked.
+            cell.store(cell.load(Relaxed) + 1, Relaxed);
+        }
+    }
+
+    pub(crate) fn sum(&self) -> u64 {
+        self.cells.iter().map(|cell| cell.0.load(Relaxed)).sum()
+    }
+}
+
+/// The live counters.
+pub(crate) struct Counters {
+    pub(crate) read_requests: ShardedCounter,
+    pub(crate) write_requests: ShardedCounter,
+    pub(crate) reads: AtomicU64,
+    pub(crate) read_ahead: AtomicU64,
+    pub(crate) read_ahead_evicted: AtomicU64,
+    pub(crate) pages_created: AtomicU64,
+    pub(crate) pages_data: AtomicU64,
+    pub(crate) pages_flushed: AtomicU64,
+    pub(crate) pages_flushed_lru: AtomicU64,
+    pub(crate) doublewrite_pages: AtomicU64,
+    pub(crate) doublewrite_writes: AtomicU64,
+    pub(crate) pages_evicted: AtomicU64,
+    pub(crate) wait_free: AtomicU64,
+    pub(crate) read_errors: AtomicU64,
+    pub(crate) write_errors: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn new() -> Counters {
+        Counters {
+            read_requests: ShardedCounter::new(),
+            write_requests: ShardedCounter::new(),
+            reads: AtomicU64::new(0),
+            read_ahead: AtomicU64::new(0),
+            read_ahead_evicted: AtomicU64::new(0),
+            pages_created: AtomicU64::new(0),
+            pages_data: AtomicU64::new(0),
+            pages_flushed: AtomicU64::new(0),
+            pages_flushed_lru: AtomicU64::new(0),
+            doublewrite_pages: AtomicU64::new(0),
+            doublewrite_writes: AtomicU64::new(0),
+            pages_evicted: AtomicU64::new(0),
+            wait_free: AtomicU64::new(0),
+            read_errors: AtomicU64::new(0),
+            write_errors: AtomicU64::new(0),
+        }
+    }
+}
+
+/// Adds one to an event counter.
+pub(crate) fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_count_is_lost_among_more_threads_than_cells() {
+        let counter = ShardedCounter::new();
+        for _ in 0..2 {
+            let barrier = std::sync::Barrier::new(150);
+            std::thread::scope(|scope| {
+                for _ in 0..150 {
+                    scope.spawn(|| {
+                        counter.increment();
+                        barrier.wait();
+                        (0..100).for_each(|_| counter.increment());
+                    });
+                }
+            });
+        }
+        assert_eq!(counter.sum(), 2 * 150 * 101);
+    }
+}

@@ -1,0 +1,138 @@
+//! Faults to order: which operation, on which files, from when on, how often, with what error.
+
+use std::io;
+
+use rustix::io::Errno;
+
+use super::super::StorageOp;
+use super::random::Random;
+
+/// The error that an injected fault gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// `EIO`: the device failed. A write that fails so leaves each of its sectors old or new.
+    Io,
+    /// `ENOSPC`: the disk is full; nothing has changed.
+    NoSpace,
+    /// `EROFS`: the file system has been remounted read-only; nothing has changed.
+    ReadOnly,
+}
+
+impl FaultKind {
+    pub(super) fn error(self) -> io::Error {
+        match self {
+            FaultKind::Io => Errno::IO,
+            FaultKind::NoSpace => Errno::NOSPC,
+            FaultKind::ReadOnly => Errno::ROFS,
+        }
+        .into()
+    }
+}
+
+/// An error to inject. Without further orders it strikes the operation once, on any file, next time.
+///
+/// ```
+/// use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
+/// let sim = SimStorage::new(1);
+/// sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).on("redo/").skip(2).times(3));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Fault {
+    op: StorageOp,
+    kind: FaultKind,
+    file_prefix: String,
+    skip: u64,
+    times: u64,
+}
+
+impl Fault {
+    /// A fault of this operation.
+    pub fn new(op: StorageOp, kind: FaultKind) -> Self {
+        Self { op, kind, file_prefix: String::new(), skip: 0, times: 1 }
+    }
+
+    /// Only on files whose name starts so.
+    pub fn on(mut self, file_prefix: impl Into<String>) -> Self {
+        self.file_prefix = file_prefix.into();
+        self
+    }
+
+    /// Lets this many matching operations pass first.
+    pub fn skip(mut self, operations: u64) -> Self {
+        self.skip = operations;
+        self
+    }
+
+    /// Strikes this many times.
+    pub fn times(mut self, times: u64) -> Self {
+        self.times = times;
+        self
+    }
+
+    /// Strikes until the faults are cleared.
+    pub fn always(self) -> Self {
+        self.times(u64::MAX)
+    }
+}
+
+/// A fault that strikes by chance.
+#[derive(Clone, Copy, Debug)]
+struct Chance {
+    op: StorageOp,
+    kind: FaultKind,
+    per_million: u32,
+}
+
+/// All faults armed at present.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Faults {
+    ordered: Vec<Fault>,
+    chances: Vec<Chance>,
+}
+
+impl Faults {
+    pub(super) fn inject(&mut self, fault: Fault) {
+        self.ordered.push(fault);
+    }
+
+    pub(super) fn set_chance(&mut self, op: StorageOp, kind: FaultKind, per_million: u32) {
+        self.chances.retain(|chance| (chance.op, chance.kind) != (op, kind));
+        if per_million > 0 {
+            self.chances.push(Chance { op, kind, per_million });
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// The fault that strikes this operation, if any. Each match counts for each fault it passes.
+    pub(super) fn strike(
+        &mut self,
+        op: StorageOp,
+        file: &str,
+        random: &mut Random,
+    ) -> Option<FaultKind> {
+        let mut struck = None;
+        for fault in &mut self.ordered {
+            if fault.op != op || !file.starts_with(&fault.file_prefix) || struck.is_some() {
+                continue;
+            }
+            if fault.skip > 0 {
+                fault.skip -= 1;
+            } else {
+                fault.times = fault.times.saturating_sub(u64::from(fault.times != u64::MAX));
+                struck = Some(fault.kind);
+            }
+        }
+        self.ordered.retain(|fault| fault.times > 0);
+        if struck.is_none() {
+            for chance in &self.chances {
+                if chance.op == op && random.chance(chance.per_million.into(), 1_000_000) {
+                    struck = Some(chance.kind);
+                }
+            }
+        }
+        struck
+    }
+}

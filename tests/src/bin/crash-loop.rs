@@ -1,0 +1,47 @@
+//! `crash-loop --rounds N --seed S`: kills a server under load again and again. See `tidepool_tests::crash`.
+
+use std::process::ExitCode;
+
+use lexopt::prelude::*;
+use tidepool_tests::crash::{LoopOptions, run};
+use tidepool_tests::server::Engine;
+
+const USAGE: &str = "crash-loop [--rounds N] [--seed S] [--engine Tidepool|InnoDB] [--load-ms N] [-- server options]";
+
+fn options() -> Result<LoopOptions, lexopt::Error> {
+    let mut options = LoopOptions {
+        rounds: 200,
+        seed: 1,
+        engine: Engine::from_environment(),
+        load_ms_max: 2500,
+        args: Vec::new(),
+        verbose: true,
+    };
+    let mut parser = lexopt::Parser::from_env();
+    while let Some(arg) = parser.next()? {
+        match arg {
+            Long("rounds") => options.rounds = parser.value()?.parse()?,
+            Long("seed") => options.seed = parser.value()?.parse()?,
+            Long("load-ms") => options.load_ms_max = parser.value()?.parse()?,
+            Long("engine") => {
+                options.engine = Engine::by_name(&parser.value()?.string()?)?;
+            }
+            Value(value) => options.args.push(value.string()?),
+            _ => return Err(arg.unexpected()),
+        }
+    }
+    Ok(options)
+}
+
+fn main() -> ExitCode {
+    let options = match options() {
+        Ok(options) => options,
+        Err(error) => {
+            eprintln!("{error}\nusage: {USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    let summary = run(&options);
+    println!("{}, seed {}: {summary:#?}", options.engine.name(), options.seed);
+    if summary.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

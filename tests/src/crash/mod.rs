@@ -1,0 +1,185 @@
+//! The crash loop: a mixed load, SIGKILL at a random moment, a restart, and a comparison with what must be there.
+//!
+//! ```text
+//!   worker 0 … 7 ── SQL ──▶ server ◀── SIGKILL ── the loop
+//!        │                                          │
+//!        └─▶ journal of what was acknowledged ──────┴─▶ verification
+//! ```
+//!
+//! Every worker owns rows (and a table) that no other worker writes, and so knows exactly what they must be. It
+//! writes each transaction's changes to its journal before it sends COMMIT, and the answer after it. After a
+//! crash there is at most one transaction per worker without an answer: that one may be wholly there or wholly
+//! absent, never in part; everything else is certain. Accounts that all workers fight over are checked by the
+//! transfers that were booked with them.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`expected`] | the state that a worker expects, and the journal that survives the crash |
+//! | [`content`] | what a row's columns must hold, given its key and version |
+//! | [`schema`] | the tables |
+//! | [`worker`] | the load |
+//! | [`verify`] | the comparison |
+
+pub mod content;
+pub mod expected;
+pub mod schema;
+pub mod verify;
+pub mod worker;
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::server::{Engine, Options, Server};
+use expected::Journal;
+use worker::{Tally, Worker};
+
+/// The threads of the load.
+pub const WORKERS: u32 = 8;
+
+/// How a loop is run.
+#[derive(Clone, Debug)]
+pub struct LoopOptions {
+    /// Crashes.
+    pub rounds: u32,
+    /// Seeds the load, the moments of the crashes, and the server's options.
+    pub seed: u64,
+    /// The engine.
+    pub engine: Engine,
+    /// The longest load before a crash.
+    pub load_ms_max: u64,
+    /// More options for the server.
+    pub args: Vec<String>,
+    /// Print a line for each round.
+    pub verbose: bool,
+}
+
+/// What a loop did.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Rounds that ended with SIGKILL.
+    pub crashes: u32,
+    /// Of these, the times that recovery itself was killed.
+    pub recoveries_killed: u32,
+    /// What the workers did.
+    pub tally: Tally,
+    /// Transactions without an answer at a crash, and how many of these were found committed.
+    pub in_doubt: u32,
+    /// See `in_doubt`.
+    pub in_doubt_found: u32,
+    /// What was wrong; the loop ends with the first round that finds anything.
+    pub violations: Vec<String>,
+}
+
+/// Runs the loop.
+///
+/// # Panics
+/// If the server does not start: after a crash that is the worst violation of all.
+pub fn run(options: &LoopOptions) -> Summary {
+    let mut rng = StdRng::seed_from_u64(options.seed);
+    let server_options = Options::new("crash_loop").engine(options.engine);
+    let mut server = Server::create(server_options);
+    server.restart_with(&as_strs(&server_args(options, &mut rng)));
+    schema::create(&mut server.connect()).expect("the tables can be created");
+    let mut summary = Summary::default();
+    for round in 1..=options.rounds {
+        let round_start = Instant::now();
+        let journals = load_and_crash(&mut server, options, round, &mut rng, &mut summary);
+        let args = server_args(options, &mut rng);
+        let recovery_start = Instant::now();
+        server.restart_with(&as_strs(&args));
+        let recovery = recovery_start.elapsed();
+        let outcome = verify::verify(&server, journals);
+        summary.in_doubt += outcome.in_doubt;
+        summary.in_doubt_found += outcome.in_doubt_found;
+        summary.violations.extend(outcome.violations);
+        if options.verbose {
+            println!(
+                "round {round}: {:.1} s, start {:.2} s, {} commits so far, {} rows, {}/{} in doubt found",
+                round_start.elapsed().as_secs_f64(),
+                recovery.as_secs_f64(),
+                summary.tally.committed,
+                outcome.rows,
+                summary.in_doubt_found,
+                summary.in_doubt,
+            );
+        }
+        if !summary.violations.is_empty() {
+            let mut found = format!("round {round}, server options {args:?}:");
+            for violation in &summary.violations {
+                let _ = write!(found, "\n  {violation}");
+            }
+            summary.violations = vec![found];
+            // What there is on disk is the evidence.
+            server.keep();
+            break;
+        }
+    }
+    summary
+}
+
+/// One load, ended by a crash (or, now and then, by an orderly stop), and recoveries that crash as well.
+fn load_and_crash(
+    server: &mut Server,
+    options: &LoopOptions,
+    round: u32,
+    rng: &mut StdRng,
+    summary: &mut Summary,
+) -> Vec<Journal> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let threads: Vec<_> = (0..WORKERS)
+        .map(|number| {
+            let journal = Journal::open(&server.dir().join(format!("worker-{number}.journal")));
+            let (socket, stop, seed) =
+                (server.socket().to_path_buf(), Arc::clone(&stop), rng.random());
+            thread::spawn(move || Worker::new(number, seed, journal).run(&socket, &stop))
+        })
+        .collect();
+    let load_ms = if rng.random_bool(0.2) { 300 } else { options.load_ms_max };
+    sleep(Duration::from_millis(rng.random_range(50..=load_ms)));
+    let orderly = round.is_multiple_of(16);
+    if !orderly {
+        server.kill9();
+        summary.crashes += 1;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let mut journals = Vec::new();
+    for thread in threads {
+        let (tally, journal, errors) = thread.join().expect("a worker doesn't panic");
+        summary.tally.add(&tally);
+        summary.violations.extend(errors);
+        journals.push(journal);
+    }
+    if orderly {
+        server.stop();
+    }
+    while !orderly && rng.random_bool(0.25) {
+        server.spawn();
+        sleep(Duration::from_millis(rng.random_range(0..500)));
+        server.kill9();
+        summary.recoveries_killed += 1;
+    }
+    journals
+}
+
+/// The options vary from start to start: small pools and logs reach code that large ones never do.
+fn server_args(options: &LoopOptions, rng: &mut StdRng) -> Vec<String> {
+    let pool_mib = [8u64, 16, 64, 128][rng.random_range(0..4)];
+    let log_mib = [8u64, 16, 64][rng.random_range(0..3)];
+    let mut args = vec![options.engine.pool_size_option(pool_mib << 20)];
+    args.push(match options.engine {
+        Engine::InnoDb => format!("--innodb-log-file-size={log_mib}M"),
+        Engine::Tidepool => format!("--tidepool-redo-log-capacity={log_mib}M"),
+    });
+    args.extend(options.args.iter().cloned());
+    args
+}
+
+fn as_strs(args: &[String]) -> Vec<&str> {
+    args.iter().map(String::as_str).collect()
+}

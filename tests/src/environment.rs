@@ -1,0 +1,87 @@
+//! Where things are: the unpacked MariaDB server (from `var/mariadb.env`, which `scripts/deps` writes) and the plugin.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The paths that tests need.
+#[derive(Debug)]
+pub struct Environment {
+    root: PathBuf,
+    values: HashMap<String, String>,
+}
+
+impl Environment {
+    /// The environment of this checkout, read once.
+    ///
+    /// # Panics
+    /// If `scripts/deps` has not run.
+    pub fn get() -> &'static Environment {
+        static ENVIRONMENT: OnceLock<Environment> = OnceLock::new();
+        ENVIRONMENT.get_or_init(|| {
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("has a parent");
+            let file = root.join("var/mariadb.env");
+            let text = std::fs::read_to_string(&file)
+                .unwrap_or_else(|e| panic!("{}: {e}; run scripts/deps --test", file.display()));
+            Environment { root: root.to_path_buf(), values: parse(&text) }
+        })
+    }
+
+    /// A value of `var/mariadb.env`, as a path.
+    ///
+    /// # Panics
+    /// If there is no such key.
+    pub fn path(&self, key: &str) -> PathBuf {
+        PathBuf::from(self.value(key))
+    }
+
+    /// A value of `var/mariadb.env`.
+    ///
+    /// # Panics
+    /// If there is no such key.
+    pub fn value(&self, key: &str) -> &str {
+        self.values.get(key).unwrap_or_else(|| panic!("var/mariadb.env has no {key}"))
+    }
+
+    /// The top of the checkout.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The directory for what tests leave behind; made on demand.
+    pub fn test_dir(&self) -> PathBuf {
+        let dir = self.root.join("var/test");
+        std::fs::create_dir_all(&dir).expect("var/test can be made");
+        dir
+    }
+
+    /// The directory with `ha_tidepool.so`: `TIDEPOOL_PLUGIN_DIR`, or `target/release`.
+    pub fn plugin_dir(&self) -> PathBuf {
+        match std::env::var_os("TIDEPOOL_PLUGIN_DIR") {
+            Some(dir) => PathBuf::from(dir),
+            None => self.root.join("target/release"),
+        }
+    }
+}
+
+/// Lines `KEY="value"`; anything else is a comment.
+fn parse(text: &str) -> HashMap<String, String> {
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .filter_map(|line| line.split_once('='))
+        .map(|(key, value)| (key.to_string(), value.trim_matches('"').to_string()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn values_are_unquoted_and_comments_skipped() {
+        let values = parse("# a=b\nVERSION=\"10.11.18\"\nINCLUDES=\"-Ia -Db=c\"\n");
+        assert_eq!(values.len(), 2);
+        assert_eq!(values["VERSION"], "10.11.18");
+        assert_eq!(values["INCLUDES"], "-Ia -Db=c");
+    }
+}

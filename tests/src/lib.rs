@@ -1,0 +1,20 @@
+//! Tests and loads that reach Tidepool as any client does: through the socket of a MariaDB server.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`environment`] | where `scripts/deps` put the server, and where the plugin is |
+//! | [`server`] | a private server that a test starts, kills, restarts and stops |
+//! | [`crash`] | the crash loop: SIGKILL under load, and what must be there afterwards |
+//! | [`sysbench`] | runs sysbench and reads its report |
+//! | [`tpcc`] | the TPC-C load and its consistency conditions |
+//! | [`differential`] | the same random SQL on two engines, every answer compared |
+//!
+//! Nothing here knows the plugin's insides, so everything runs on InnoDB as well, by
+//! `TIDEPOOL_TEST_ENGINE=InnoDB`: a test that fails there too is a wrong test.
+
+pub mod crash;
+pub mod differential;
+pub mod environment;
+pub mod server;
+pub mod sysbench;
+pub mod tpcc;

@@ -1,0 +1,23 @@
+-- Conditions on index columns are asked before the row is fetched, in both directions, in locking reads too.
+create table i(a int primary key, b int, c varchar(20), d int, key(b,c,d), key(c));
+insert into i select seq, seq mod 10, concat('c',seq mod 17), seq mod 23 from seq_1_to_2000;
+select a,b,c,d from i where b=3 and c like '%5' and d>10 order by a limit 20;
+/*any_order*/ select count(*) from i where b=3 and c like '%5';
+/*any_order*/ select sum(a) from i where b between 2 and 4 and d=7 and a<1000;
+select a from i where b>8 and d=3 order by b desc,c desc, d desc,a desc limit 5;
+/*any_order*/ select sum(a) from i where b=5 and c>'c12' and d mod 2=0;
+select a from i where b=1 and c='c1' and d in (1,2,3) order by a;
+begin;
+/*any_order*/ select a from i where b=2 and c like '%7' and d=3 for update;
+rollback;
+update i set d=d+100 where b=4 and c like '%3';
+/*any_order*/ select sum(d) from i;
+delete from i where b=6 and d<5 and c like 'c1%';
+/*any_order*/ select count(*), sum(a) from i;
+select i1.a,i2.a from i i1 join i i2 on i2.b=i1.d and i2.c like '%9' where i1.a<20 order by 1,2 limit 20;
+check table i;
+create table rg(a int primary key, b int, c int, v int, key(b), key(c));
+insert into rg select seq, seq mod 100, seq mod 50, seq from seq_1_to_5000;
+/*any_order*/ select sum(v) from rg where b=5 and c=5;
+/*any_order*/ select sum(v) from rg where b=5 or c=7;
+/*any_order*/ select sum(v) from rg where b between 5 and 6 and c between 4 and 9;

@@ -1,0 +1,10 @@
+-- A unique key with a NULL has no primary key in its value; here nothing is appended to the key either.
+CREATE TABLE t (id INT UNSIGNED NOT NULL, c0 BIGINT UNSIGNED, c1 UUID, PRIMARY KEY (id), UNIQUE KEY k (c1, c0, id), UNIQUE KEY d (c0 DESC, id DESC));
+INSERT INTO t VALUES (12, 1, '879432bd-7b4b-6a5c-9c85-f35df9934f92'), (34, 100, NULL), (35, NULL, NULL), (36, NULL, '879432bd-7b4b-6a5c-9c85-f35df9934f92');
+SELECT * FROM t FORCE INDEX (k) ORDER BY c1, c0, id;
+SELECT * FROM t FORCE INDEX (d) ORDER BY c0 DESC, id DESC;
+SELECT c1, c0, id FROM t FORCE INDEX (k) ORDER BY c1 DESC, c0 DESC, id DESC;
+UPDATE t SET c1 = NULL WHERE id = 12;
+DELETE FROM t WHERE c0 IS NULL ORDER BY id LIMIT 1;
+SELECT * FROM t FORCE INDEX (k) ORDER BY c1, c0, id;
+CHECK TABLE t EXTENDED;
