@@ -1,0 +1,171 @@
+//! Frames had: from the free list, by evicting, by waiting for the cleaner.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::stats::count;
+use crate::sync::Wants;
+
+/// How many of the coldest pages a thread looks at before, and while, it waits for a frame.
+const STARVED_DEPTH: usize = 2048;
+
+/// How long a thread waits for a frame while nothing at all is written or evicted.
+const STARVED: Duration = Duration::from_secs(10);
+
+/// Outcome of [`Pool::try_evict`].
+pub(crate) enum Eviction {
+    /// The frame has no page any more, and is in transit.
+    Done,
+    /// The page must be written first.
+    Dirty,
+    /// The page is in use, or gone.
+    Busy,
+}
+
+impl Pool {
+    /// Tries to take the page out of `frame`. Never waits.
+    pub(crate) fn try_evict(&self, frame: u32) -> Eviction {
+        let descriptor = self.frames.descriptor(frame);
+        let Some(id) = descriptor.page() else { return Eviction::Busy };
+        if descriptor.is_dirty() {
+            return Eviction::Dirty;
+        }
+        let spaces = self.spaces.read();
+        let word = spaces.get(&id.space).and_then(|space| space.existing_word(id.no));
+        let Some(word) = word else { return Eviction::Busy };
+        let Ok(latched) = word.try_lock(Wants::Exclusive) else { return Eviction::Busy };
+        if latched.latched_frame() != frame {
+            word.unlock_exclusive(false);
+            return Eviction::Busy;
+        }
+        if descriptor.is_dirty() {
+            word.unlock_exclusive(false);
+            return Eviction::Dirty;
+        }
+        if !self.replacement.was_accessed(frame) {
+            count(&self.counters.read_ahead_evicted);
+        }
+        self.replacement.remove(frame);
+        self.vacate(word, frame);
+        count(&self.counters.pages_evicted);
+        Eviction::Done
+    }
+
+    /// A frame without a page, in transit. May wait; see the head of this module.
+    pub(super) fn take_frame(&self) -> Result<u32> {
+        // The very coldest may all be dirty or on their way to disk while clean ones are near.
+        let found = self.take_frame_at_once(64).or_else(|| self.take_frame_at_once(STARVED_DEPTH));
+        if let Some(frame) = found {
+            return Ok(frame);
+        }
+        count(&self.counters.wait_free);
+        match self.background.runs() {
+            true => self.wait_for_frame(),
+            false => self.make_frame(),
+        }
+    }
+
+    /// A free frame, or that of one of the `depth` coldest pages, if one can be had without I/O.
+    pub(crate) fn take_frame_at_once(&self, depth: usize) -> Option<u32> {
+        let frame = self.frames.take();
+        if self.frames.available() < self.reserve() {
+            self.background.wake_evictor();
+        }
+        if frame.is_some() {
+            return frame;
+        }
+        let mut coldest = Vec::new();
+        self.replacement.coldest(depth, &mut coldest);
+        coldest.into_iter().find(|&frame| matches!(self.try_evict(frame), Eviction::Done))
+    }
+
+    /// Waits until the cleaner or evictor have freed a frame.
+    fn wait_for_frame(&self) -> Result<u32> {
+        let progress = || {
+            self.counters.pages_flushed.load(Ordering::Relaxed)
+                + self.counters.pages_evicted.load(Ordering::Relaxed)
+        };
+        let mut last_progress = (progress(), Instant::now());
+        let errors_before = self.counters.write_errors.load(Ordering::Relaxed);
+        loop {
+            self.background.wake_evictor();
+            self.background.wake_cleaner();
+            self.frames.wait(Duration::from_millis(5));
+            if let Some(frame) = self.take_frame_at_once(STARVED_DEPTH) {
+                return Ok(frame);
+            }
+            let now = progress();
+            if now != last_progress.0 {
+                last_progress = (now, Instant::now());
+            }
+            let starved = last_progress.1.elapsed();
+            let errors = self.counters.write_errors.load(Ordering::Relaxed) - errors_before;
+            if starved > STARVED || errors > 0 && starved > STARVED / 10 {
+                return Err(self.no_free_frame());
+            }
+        }
+    }
+
+    /// Without background threads: writes dirty pages here and now.
+    fn make_frame(&self) -> Result<u32> {
+        for _ in 0..4 {
+            let written = self.run_cleaner_step();
+            if let Some(frame) = self.take_frame_at_once(self.frames.limit() as usize) {
+                return Ok(frame);
+            }
+            written?;
+        }
+        Err(self.no_free_frame())
+    }
+
+    fn no_free_frame(&self) -> Error {
+        let why = match &*self.last_write_error.lock() {
+            Some(error) => format!("the last page write failed: {error}"),
+            None => "all are in use".to_owned(),
+        };
+        Error::NoFreeFrame { frames: self.frames.limit(), why }
+    }
+
+    /// How many frames the evictor keeps free.
+    pub(crate) fn reserve(&self) -> u32 {
+        (self.frames.limit() / 32).clamp(2, 1024)
+    }
+
+    /// Evicts clean cold pages until the reserve of free frames is there, or none is left to be
+    /// had. Returns how many.
+    pub fn run_evictor_step(&self) -> usize {
+        let mut evicted = 0;
+        let mut coldest = Vec::new();
+        loop {
+            let missing = self.reserve().saturating_sub(self.frames.available()) as usize;
+            if missing == 0 {
+                return evicted;
+            }
+            coldest.clear();
+            self.replacement.coldest(missing + 64, &mut coldest);
+            let before = evicted;
+            let mut dirty = false;
+            for &frame in &coldest {
+                match self.try_evict(frame) {
+                    Eviction::Done => {
+                        self.frames.give(frame);
+                        evicted += 1;
+                    }
+                    Eviction::Dirty => dirty = true,
+                    Eviction::Busy => {}
+                }
+                if evicted - before == missing {
+                    break;
+                }
+            }
+            if dirty {
+                self.background.wake_cleaner();
+            }
+            if evicted == before {
+                return evicted;
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Pages loaded: put into a frame, read from their file, verified; and taken out again.
+//!
+//! A page being loaded is exclusively latched from [`Pool::install`] on, so nobody sees it half
+//! read; who fails to fill it takes it out again with [`Pool::abandon`].
+
+use std::sync::atomic::{Ordering, fence};
+
+use crate::error::{Error, Result};
+use crate::latch::PageWord;
+use crate::page::{self, PageId};
+use crate::pool::Pool;
+use crate::replacement::Access;
+use crate::space::Space;
+use crate::stats::count;
+
+/// Outcome of [`Pool::load`].
+pub(super) enum Load {
+    /// This thread loaded the page into the frame, and has it latched exclusively.
+    Done(u32),
+    /// Another thread was first.
+    Raced,
+}
+
+impl Pool {
+    /// Makes the absent page resident in `frame`, exclusively latched, not yet known to the
+    /// replacement policy. False (and the frame is given back): it is not absent any more.
+    pub(crate) fn install(
+        &self,
+        space: &Space,
+        word: &PageWord,
+        no: u32,
+        frame: u32,
+    ) -> Result<bool> {
+        space.note_resident(no);
+        let descriptor = self.frames.descriptor(frame);
+        if !word.install(frame, descriptor.version()) {
+            self.frames.give(frame);
+            return Ok(false);
+        }
+        descriptor.set_page(Some(PageId::new(space.id(), no)));
+        // Pairs with the fence in `close_space`.
+        fence(Ordering::SeqCst);
+        if space.is_closed() {
+            self.abandon(word, frame);
+            return Err(Error::Space { space: space.id(), state: "is closed" });
+        }
+        Ok(true)
+    }
+
+    /// Undoes [`Pool::install`].
+    pub(crate) fn abandon(&self, word: &PageWord, frame: u32) {
+        let descriptor = self.frames.descriptor(frame);
+        descriptor.set_page(None);
+        descriptor.set_version(word.evict());
+        self.frames.give(frame);
+    }
+
+    /// Takes the page out of `frame`; the caller has it exclusively latched, clean, and off the
+    /// policy's lists, and has the frame in transit afterwards.
+    pub(super) fn vacate(&self, word: &PageWord, frame: u32) {
+        let descriptor = self.frames.descriptor(frame);
+        descriptor.set_page(None);
+        descriptor.set_version(word.evict());
+        self.counters.pages_data.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Reads an absent page from its file.
+    #[cold]
+    pub(super) fn load(
+        &self,
+        space: &Space,
+        word: &PageWord,
+        no: u32,
+        hint: Access,
+    ) -> Result<Load> {
+        if space.is_closed() {
+            return Err(Error::Space { space: space.id(), state: "is closed" });
+        }
+        let frame = self.take_frame()?;
+        if !self.install(space, word, no, frame)? {
+            return Ok(Load::Raced);
+        }
+        #[expect(unsafe_code, reason = "the page's latch makes its bytes ours")]
+        // SAFETY: the page is exclusively latched by `install`.
+        let bytes = unsafe { self.frames.bytes_mut(frame) };
+        let read = space
+            .file()
+            .read_at(bytes, self.page_size().offset_of(no))
+            .map_err(Error::from)
+            .and_then(|()| self.verify(space, no, bytes));
+        if let Err(error) = read {
+            count(&self.counters.read_errors);
+            self.abandon(word, frame);
+            return Err(error);
+        }
+        count(&self.counters.reads);
+        count(&self.counters.pages_data);
+        self.replacement.insert(frame, hint);
+        Ok(Load::Done(frame))
+    }
+
+    /// Checks a page as it came from its file.
+    pub(crate) fn verify(&self, space: &Space, no: u32, bytes: &[u8]) -> Result<()> {
+        let id = PageId::new(space.id(), no);
+        page::verify(bytes, id).map_err(|defect| Error::Corrupt {
+            file: space.file().name().to_owned(),
+            page: id,
+            why: defect.to_string(),
+        })
+    }
+}

@@ -1,0 +1,294 @@
+//! The buffer pool: pages found, loaded, made, and latched.
+//!
+//! # How a page is had
+//! The space's directory gives the page's word; latching the word gives the frame. If the word is
+//! absent, the thread takes a free frame, installs it in the word exclusively latched, and reads
+//! the page into it; others who want the page meanwhile park on the word.
+//!
+//! # How a frame is had
+//! From the free list, which the evictor keeps stocked; else by evicting a clean page on the spot;
+//! else, with everything dirty or in use, by waiting for the cleaner (`wait_free`). A thread that
+//! waits may hold page latches. That is safe because cleaner, evictor and read-ahead only ever
+//! *try* latches, and pass over what they cannot have.
+//!
+//! # Locking order
+//! page latches (in the order that the layer above defines) → `spaces` → replacement policy's mutex
+//! → free list's mutex; page latch → dirty queue's mutex. The flusher's mutex comes before all of
+//! them, and its holder only tries page latches.
+//!
+//! # Where
+//! `access` is what others call to have a page, `load` how it comes from its file, `evict` how
+//! frames become free, `spaces` how tablespaces come and go.
+
+mod access;
+mod evict;
+mod load;
+mod spaces;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use parking_lot::{Mutex, RwLock};
+
+use crate::background::Background;
+use crate::dirty::DirtyQueue;
+use crate::error::{Error, Result, WriteAheadError};
+use crate::flush::Flusher;
+use crate::frames::Frames;
+use crate::page::{Lsn, PageSize};
+use crate::read_ahead::ReadAhead;
+use crate::replacement::{self, Clock, Replacement, ReplacementConfig};
+use crate::space::Space;
+use crate::stats::{Counters, PoolStats};
+use crate::storage::Storage;
+
+/// How a pool is to be.
+#[derive(Clone, Debug)]
+pub struct PoolConfig {
+    /// Bytes in a page; fixed when the data directory is created.
+    pub page_size: PageSize,
+    /// Bytes of frames.
+    pub size_bytes: u64,
+    /// Bytes of address space to reserve, so that the pool can grow; at least `size_bytes` is.
+    pub max_size_bytes: u64,
+    /// The replacement policy.
+    pub replacement: ReplacementConfig,
+    /// Write pages to the doublewrite file first. Without it, a power cut may leave a page torn
+    /// for good, unless the device writes pages atomically.
+    pub doublewrite: bool,
+    /// Pages written in one batch; fewer in a pool that has not eight times as many.
+    pub flush_batch_pages: usize,
+    /// Ask the kernel for huge pages.
+    pub huge_pages: bool,
+    /// Run cleaner, evictor and read-ahead in threads. Without, they run when called, or in the
+    /// calling thread when needed, and time stands still but for [`Pool::advance_clock`]: then a
+    /// single-threaded run is the same each time.
+    pub background: bool,
+}
+
+impl Default for PoolConfig {
+    fn default() -> PoolConfig {
+        PoolConfig {
+            page_size: PageSize::DEFAULT,
+            size_bytes: 128 << 20,
+            max_size_bytes: 0,
+            replacement: ReplacementConfig::default(),
+            doublewrite: true,
+            flush_batch_pages: 128,
+            huge_pages: true,
+            background: true,
+        }
+    }
+}
+
+/// The redo log, as the pool sees it.
+pub trait WriteAhead: Send + Sync {
+    /// Returns when all redo before `lsn` is durable. Called before a page with that LSN is
+    /// written; the caller holds no page latch.
+    fn ensure_durable(&self, lsn: Lsn) -> Result<(), WriteAheadError>;
+
+    /// Up to where redo is durable, if that is cheap to say: then every write-out asserts it.
+    fn durable_lsn(&self) -> Option<Lsn> {
+        None
+    }
+
+    /// A data file could not be synced: no page will be written any more, so the checkpoint stays
+    /// where it is for good. Time to stop, and to recover from what is really there.
+    fn storage_failed(&self, _error: &Error) {}
+}
+
+/// The smallest pool, in frames: enough for a few threads with a few latched pages each.
+pub const MIN_FRAMES: u64 = 16;
+
+/// The buffer pool.
+pub struct Pool {
+    frames: Frames,
+    spaces: RwLock<BTreeMap<u32, Arc<Space>>>,
+    replacement: Box<dyn Replacement>,
+    clock: Arc<Clock>,
+    pub(crate) dirty: DirtyQueue,
+    pub(crate) flusher: Mutex<Flusher>,
+    pub(crate) storage: Arc<dyn Storage>,
+    pub(crate) write_ahead: RwLock<Option<Arc<dyn WriteAhead>>>,
+    pub(crate) counters: Counters,
+    pub(crate) read_ahead: ReadAhead,
+    pub(crate) background: Background,
+    /// The redo log wants every page clean whose recovery LSN is below this.
+    checkpoint_target: AtomicU64,
+    /// The last failed page write, for those who starve because of it.
+    pub(crate) last_write_error: Mutex<Option<Error>>,
+    flush_batch_pages: AtomicU32,
+}
+
+impl Pool {
+    /// Makes a pool over `storage`, which holds the doublewrite file; page files come with
+    /// [`Pool::open_space`].
+    pub fn new(config: PoolConfig, storage: Arc<dyn Storage>) -> Result<Arc<Pool>> {
+        let pages = config.size_bytes / config.page_size.bytes() as u64;
+        if pages < MIN_FRAMES {
+            return Err(Error::InvalidConfig(format!(
+                "{} bytes hold {pages} pages of {} bytes, but at least {MIN_FRAMES} are needed",
+                config.size_bytes,
+                config.page_size.bytes(),
+            )));
+        }
+        if config.flush_batch_pages == 0 || config.flush_batch_pages > 4096 {
+            return Err(Error::InvalidConfig(format!(
+                "a flush batch has 1 to 4096 pages, not {}",
+                config.flush_batch_pages
+            )));
+        }
+        let frames = Frames::new(
+            config.page_size,
+            config.size_bytes,
+            config.max_size_bytes,
+            config.huge_pages,
+        )?;
+        let flush_batch_pages = config.flush_batch_pages.min((pages / 8).max(4) as usize);
+        let clock = Arc::new(match config.background {
+            true => Clock::Machine,
+            false => Clock::Manual(AtomicU32::new(1)),
+        });
+        let pool = Arc::new(Pool {
+            replacement: replacement::make(&config.replacement, frames.reserved(), clock.clone())?,
+            frames,
+            spaces: RwLock::new(BTreeMap::new()),
+            clock,
+            dirty: DirtyQueue::default(),
+            flusher: Mutex::new(Flusher::new(
+                config.page_size,
+                flush_batch_pages,
+                config.doublewrite,
+            )),
+            storage,
+            write_ahead: RwLock::new(None),
+            counters: Counters::new(),
+            read_ahead: ReadAhead::default(),
+            background: Background::new(config.background),
+            checkpoint_target: AtomicU64::new(0),
+            last_write_error: Mutex::new(None),
+            flush_batch_pages: AtomicU32::new(flush_batch_pages as u32),
+        });
+        if config.background {
+            Background::start(&pool)?;
+        }
+        Ok(pool)
+    }
+
+    /// Stops the background threads and waits for their end. Nothing is flushed. Dropping the last
+    /// handle does the same, but may leave a thread's end to come a moment later.
+    pub fn shutdown(&self) {
+        self.background.stop();
+    }
+
+    /// Names the redo log that page writes must wait for. Without one, they wait for nothing.
+    pub fn set_write_ahead(&self, log: Arc<dyn WriteAhead>) {
+        *self.write_ahead.write() = Some(log);
+    }
+
+    /// Lets go of the redo log (which usually refers to the pool, in a circle).
+    pub fn clear_write_ahead(&self) {
+        *self.write_ahead.write() = None;
+    }
+
+    /// The size of every page.
+    pub fn page_size(&self) -> PageSize {
+        self.frames.page_size()
+    }
+
+    /// Changes the settings of the replacement policy; false if the pool has another policy.
+    pub fn configure_replacement(&self, config: &ReplacementConfig) -> bool {
+        self.replacement.configure(config)
+    }
+
+    /// Moves the clock of a pool without background threads.
+    pub fn advance_clock(&self, ms: u32) {
+        self.clock.advance(ms);
+    }
+
+    #[inline]
+    pub(crate) fn frames(&self) -> &Frames {
+        &self.frames
+    }
+
+    pub(crate) fn replacement(&self) -> &dyn Replacement {
+        &*self.replacement
+    }
+
+    pub(crate) fn flush_batch_pages(&self) -> usize {
+        self.flush_batch_pages.load(Ordering::Relaxed) as usize
+    }
+
+    /// Raises the size to `size_bytes`, or as far as address space was reserved
+    /// ([`PoolConfig::max_size_bytes`]); never lowers it. No thread notices: the frames come into use
+    /// with the next misses. Returns the size now.
+    pub fn grow(&self, size_bytes: u64) -> u64 {
+        let frames = size_bytes / self.page_size().bytes() as u64;
+        self.frames.raise_limit(frames.min(self.frames.reserved() as u64) as u32) as u64
+            * self.page_size().bytes() as u64
+    }
+
+    // Checkpoints.
+
+    /// Where the redo begins that the dirty pages need; `None` if none is dirty.
+    pub fn oldest_dirty_lsn(&self) -> Option<Lsn> {
+        self.dirty.oldest(&self.frames)
+    }
+
+    /// Asks the cleaner to write all pages whose changes begin before `target`.
+    pub fn set_checkpoint_pressure(&self, target: Lsn) {
+        if self.checkpoint_target.fetch_max(target.0, Ordering::Relaxed) < target.0 {
+            self.background.wake_cleaner();
+        }
+    }
+
+    pub(crate) fn checkpoint_target(&self) -> Lsn {
+        Lsn(self.checkpoint_target.load(Ordering::Relaxed))
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> PoolStats {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        let replacement = self.replacement.stats();
+        let pages_data = get(&counters.pages_data);
+        let pages_total = self.frames.limit() as u64;
+        PoolStats {
+            page_size_bytes: self.page_size().bytes() as u64,
+            pages_total,
+            pages_free: pages_total.saturating_sub(pages_data),
+            pages_data,
+            pages_dirty: self.dirty.count(),
+            pages_old: replacement.pages_old,
+            read_requests: counters.read_requests.sum(),
+            reads: get(&counters.reads),
+            read_ahead: get(&counters.read_ahead),
+            read_ahead_evicted: get(&counters.read_ahead_evicted),
+            pages_created: get(&counters.pages_created),
+            write_requests: counters.write_requests.sum(),
+            pages_flushed: get(&counters.pages_flushed),
+            pages_flushed_lru: get(&counters.pages_flushed_lru),
+            doublewrite_pages: get(&counters.doublewrite_pages),
+            doublewrite_writes: get(&counters.doublewrite_writes),
+            pages_evicted: get(&counters.pages_evicted),
+            wait_free: get(&counters.wait_free),
+            pages_made_young: replacement.made_young,
+            pages_not_made_young: replacement.not_made_young,
+            read_errors: get(&counters.read_errors),
+            write_errors: get(&counters.write_errors),
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.background.stop();
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool").field("frames", &self.frames.limit()).finish_non_exhaustive()
+    }
+}

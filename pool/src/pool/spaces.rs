@@ -1,0 +1,70 @@
+//! Tablespaces opened and closed.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::space::Space;
+use crate::storage::StorageFile;
+
+impl Pool {
+    /// Makes the pages of `file` available as the tablespace `id`.
+    pub fn open_space(&self, id: u32, file: Arc<dyn StorageFile>) -> Result<Arc<Space>> {
+        let space = Arc::new(Space::new(id, file, self.page_size())?);
+        let mut spaces = self.spaces.write();
+        if spaces.contains_key(&id) {
+            return Err(Error::Space { space: id, state: "is already open" });
+        }
+        spaces.insert(id, space.clone());
+        Ok(space)
+    }
+
+    /// The open tablespace `id`.
+    pub fn space(&self, id: u32) -> Option<Arc<Space>> {
+        self.spaces.read().get(&id).cloned()
+    }
+
+    /// Takes the space out of the pool, its dirty pages written first, or forgotten if `discard`
+    /// (the file is about to be removed). Nobody may use the space any more. On an error it stays
+    /// open.
+    pub fn close_space(&self, space: &Arc<Space>, discard: bool) -> Result<()> {
+        if space.is_closed() {
+            return Err(Error::Space { space: space.id(), state: "is already closed" });
+        }
+        if !discard {
+            self.flush_space(space)?;
+        } else {
+            space.discard();
+        }
+        if !space.close() {
+            return Err(Error::Space { space: space.id(), state: "is already closed" });
+        }
+        // Who held the flusher before may have pages in flight; who gets it later sees the mark.
+        let mut flusher = self.flusher.lock();
+        if let Some(doublewrite) = &mut flusher.doublewrite {
+            doublewrite.forget_space(space.id());
+        }
+        drop(flusher);
+        // Pairs with the fence in `load`: either we see the loader's word, or it sees the mark.
+        fence(Ordering::SeqCst);
+        let mut kept_dirty = 0;
+        space.for_each_resident(|_, word| {
+            let Some(latched) = word.lock_exclusive() else { return };
+            let frame = latched.latched_frame();
+            if discard {
+                self.dirty.forget(&self.frames, frame);
+            } else if self.frames.descriptor(frame).is_dirty() {
+                kept_dirty += 1;
+                word.unlock_exclusive(false);
+                return;
+            }
+            self.replacement.remove(frame);
+            self.vacate(word, frame);
+            self.frames.give(frame);
+        });
+        assert_eq!(kept_dirty, 0, "space {} was changed while it was being closed", space.id());
+        self.spaces.write().remove(&space.id());
+        Ok(())
+    }
+}
