@@ -104,7 +104,7 @@ impl Pool {
                 self.abandon(page.word(), page.frame);
                 continue;
             }
-            self.replacement().insert(page.frame, Access::Prefetch);
+            self.replacement().insert(page.frame, page.id, Access::Prefetch);
             count(&self.counters.pages_data);
             page.word().unlock_exclusive(true);
             read += 1;

@@ -148,7 +148,7 @@ impl Pool {
             }
             let frame = self.take_frame()?;
             if self.install(space, word, no, frame)? {
-                self.replacement.insert(frame, Access::Normal);
+                self.replacement.insert(frame, PageId::new(space.id(), no), Access::Normal);
                 count(&self.counters.pages_data);
                 break ExclusiveGuard::new(place(self, space, word, no, frame), true, true);
             }

@@ -95,7 +95,7 @@ impl Pool {
         }
         count(&self.counters.reads);
         count(&self.counters.pages_data);
-        self.replacement.insert(frame, hint);
+        self.replacement.insert(frame, PageId::new(space.id(), no), hint);
         Ok(Load::Done(frame))
     }
 

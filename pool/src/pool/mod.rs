@@ -150,8 +150,10 @@ impl Pool {
             true => Clock::Machine,
             false => Clock::Manual(AtomicU32::new(1)),
         });
+        let replacement = replacement::make(&config.replacement, frames.reserved(), clock.clone())?;
+        replacement.set_capacity(frames.limit());
         let pool = Arc::new(Pool {
-            replacement: replacement::make(&config.replacement, frames.reserved(), clock.clone())?,
+            replacement,
             frames,
             spaces: RwLock::new(BTreeMap::new()),
             clock,
@@ -225,8 +227,9 @@ impl Pool {
     /// with the next misses. Returns the size now.
     pub fn grow(&self, size_bytes: u64) -> u64 {
         let frames = size_bytes / self.page_size().bytes() as u64;
-        self.frames.raise_limit(frames.min(self.frames.reserved() as u64) as u32) as u64
-            * self.page_size().bytes() as u64
+        let limit = self.frames.raise_limit(frames.min(self.frames.reserved() as u64) as u32);
+        self.replacement.set_capacity(limit);
+        limit as u64 * self.page_size().bytes() as u64
     }
 
     // Checkpoints.

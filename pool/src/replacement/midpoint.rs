@@ -29,6 +29,7 @@ use parking_lot::Mutex;
 use super::{Access, Clock, Replacement, ReplacementConfig, ReplacementStats};
 use crate::error::{Error, Result};
 use crate::mapping::ZeroedArray;
+use crate::page::PageId;
 
 /// Settings of the midpoint policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +128,21 @@ impl Lists {
             after => self.before[after as usize - 1] = before,
         }
         list.len -= 1;
+    }
+
+    /// Puts `to`, which is on no list, in the place of `from`.
+    fn replace(&mut self, which: usize, from: u32, to: u32) {
+        let (before, after) = (self.before[from as usize], self.after[from as usize]);
+        self.before[to as usize] = before;
+        self.after[to as usize] = after;
+        match before {
+            0 => self.lists[which].head = to + 1,
+            before => self.after[before as usize - 1] = to + 1,
+        }
+        match after {
+            0 => self.lists[which].tail = to + 1,
+            after => self.before[after as usize - 1] = to + 1,
+        }
     }
 
     fn tail(&self, which: usize) -> Option<u32> {
@@ -245,7 +261,7 @@ impl Replacement for Midpoint {
         }
     }
 
-    fn insert(&self, frame: u32, access: Access) {
+    fn insert(&self, frame: u32, _page: PageId, access: Access) {
         let word = if access == Access::Prefetch { 0 } else { self.now() };
         let mut lists = self.lists.lock();
         self.access[frame as usize].store(word, Relaxed);
@@ -299,6 +315,18 @@ impl Replacement for Midpoint {
         true
     }
 
+    fn relocate(&self, from: u32, to: u32) {
+        let mut lists = self.lists.lock();
+        // The frame's hits are lost from here on, until the caller sends them to the other.
+        let word = self.access[from as usize].load(Relaxed);
+        lists.replace(usize::from(word & YOUNG == 0), from, to);
+        self.access[to as usize].store(word, Relaxed);
+    }
+
+    fn set_capacity(&self, _frames: u32) {
+        // The lists' shares are of the pages that there are.
+    }
+
     fn stats(&self) -> ReplacementStats {
         ReplacementStats {
             pages_old: self.lists.lock().lists[OLD_LIST].len as u64,
@@ -318,6 +346,10 @@ mod tests {
         (Midpoint::new(config, 1000, clock.clone()).unwrap(), clock)
     }
 
+    fn page(no: u32) -> PageId {
+        PageId::new(1, no)
+    }
+
     fn coldest(policy: &Midpoint, max: usize) -> Vec<u32> {
         let mut out = Vec::new();
         policy.coldest(max, &mut out);
@@ -332,7 +364,7 @@ mod tests {
             let frame = coldest(policy, 1)[0];
             evicted.push(frame);
             policy.remove(frame);
-            policy.insert(frame, Access::Scan);
+            policy.insert(frame, page(frame), Access::Scan);
             for _ in 1..touches {
                 policy.hit(frame, Access::Scan);
             }
@@ -345,7 +377,7 @@ mod tests {
     fn new_pages_are_old_and_the_lists_keep_their_shares() {
         let (policy, _) = policy(37, 1000);
         for frame in 0..100 {
-            policy.insert(frame, Access::Normal);
+            policy.insert(frame, page(frame), Access::Normal);
             let share = (37 * (frame + 1)).div_ceil(100);
             assert!((policy.stats().pages_old as u32).abs_diff(share) <= (frame + 1) / 16);
         }
@@ -362,7 +394,7 @@ mod tests {
         for time_ms in [1000, 0] {
             let (policy, clock) = policy(37, time_ms);
             for frame in 0..100 {
-                policy.insert(frame, Access::Normal);
+                policy.insert(frame, page(frame), Access::Normal);
             }
             clock.advance(2000);
             for frame in 0..50 {
@@ -384,7 +416,7 @@ mod tests {
     fn a_second_access_counts_only_after_old_blocks_time() {
         let (policy, clock) = policy(50, 1000);
         for frame in 0..10 {
-            policy.insert(frame, Access::Prefetch);
+            policy.insert(frame, page(frame), Access::Prefetch);
         }
         let victim = coldest(&policy, 1)[0];
         assert!(!policy.was_accessed(victim));
@@ -398,5 +430,22 @@ mod tests {
         assert_ne!(coldest(&policy, 1), [victim]);
         assert!(policy.is_young(victim));
         assert_eq!(policy.stats().made_young, 1);
+    }
+
+    #[test]
+    fn a_moved_page_keeps_its_place() {
+        let (policy, clock) = policy(50, 0);
+        for frame in 0..10 {
+            policy.insert(frame, page(frame), Access::Normal);
+        }
+        clock.advance(5);
+        policy.hit(0, Access::Normal);
+        let before = coldest(&policy, 10);
+        for (at, &frame) in before.iter().enumerate() {
+            policy.relocate(frame, 100 + frame);
+            let mut expected = before.clone();
+            expected[..=at].iter_mut().for_each(|frame| *frame += 100);
+            assert_eq!(coldest(&policy, 10), expected);
+        }
     }
 }

@@ -8,14 +8,17 @@
 //! Locking: a policy's own mutex is taken under page latches, and under it nothing is taken.
 
 mod midpoint;
+mod simulate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 pub use midpoint::MidpointConfig;
 use rustix::time::{ClockId, clock_gettime};
+pub use simulate::{Request, Simulation};
 
 use crate::error::Result;
+use crate::page::PageId;
 
 /// Why a page is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +58,8 @@ pub(crate) trait Replacement: Send + Sync {
     /// better not believed what it read.
     fn hit(&self, frame: u32, access: Access);
 
-    /// A page came into `frame`. The caller has it latched exclusively.
-    fn insert(&self, frame: u32, access: Access);
+    /// `page` came into `frame`. The caller has it latched exclusively.
+    fn insert(&self, frame: u32, page: PageId, access: Access);
 
     /// The page leaves `frame`. The caller has it latched exclusively.
     fn remove(&self, frame: u32);
@@ -69,6 +72,18 @@ pub(crate) trait Replacement: Send + Sync {
 
     /// Changes the settings; false if `config` is of another policy.
     fn configure(&self, config: &ReplacementConfig) -> bool;
+
+    /// The page in `from` moved to `to`, which held none. The caller has it latched exclusively.
+    #[allow(dead_code, reason = "for shrinking, which moves hot pages")]
+    fn relocate(&self, from: u32, to: u32);
+
+    /// How many frames may hold pages from now on: the shares of the lists are shares of this.
+    fn set_capacity(&self, frames: u32);
+
+    /// Requests for a sample of the pages, in order, each page in it or not by its hash: from them a policy
+    /// may learn which of its settings would do best. Called by one background thread.
+    #[allow(dead_code, reason = "until the pool taps its requests")]
+    fn observe(&self, _sampled: &[Request]) {}
 
     fn stats(&self) -> ReplacementStats;
 }
@@ -101,6 +116,13 @@ impl Clock {
                 (now.tv_sec as u32).wrapping_mul(1000).wrapping_add(now.tv_nsec as u32 / 1_000_000)
             }
             Clock::Manual(now) => now.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Sets a manual clock.
+    pub(crate) fn set(&self, ms: u32) {
+        if let Clock::Manual(now) = self {
+            now.store(ms, Ordering::Relaxed);
         }
     }
 
