@@ -80,10 +80,11 @@ pub(crate) trait Replacement: Send + Sync {
     /// How many frames may hold pages from now on: the shares of the lists are shares of this.
     fn set_capacity(&self, frames: u32);
 
-    /// Requests for a sample of the pages, in order, each page in it or not by its hash: from them a policy
-    /// may learn which of its settings would do best. Called by one background thread.
+    /// Requests for a sample of the pages, in order: of one page in `pages_per_sample`, chosen by
+    /// a hash of [`Request::page`]. From them a policy may learn which of its settings would do
+    /// best. Called by one background thread, every tenth of a second or so.
     #[allow(dead_code, reason = "until the pool taps its requests")]
-    fn observe(&self, _sampled: &[Request]) {}
+    fn observe(&self, _sampled: &[Request], _pages_per_sample: u32) {}
 
     fn stats(&self) -> ReplacementStats;
 }
