@@ -78,7 +78,8 @@ pub use lock::{Interrupt, LockMode, LockWait};
 pub use options::Options;
 pub use status::Status;
 pub use table::{CheckProgress, CheckReport, Table, TableStatistics};
-pub use tidepool_pool::{Lsn, storage};
+pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
+pub use tidepool_pool::{Lsn, Sample, storage};
 pub use trx::{Isolation, TrxOptions};
 
 /// File of space 0: the catalog.

@@ -8,6 +8,7 @@ use crate::redo::RedoStats;
 use crate::trx::TrxStatus;
 use std::fmt;
 use tidepool_pool::PoolStats;
+use tidepool_pool::trace::TraceStatus;
 
 /// All counters at one moment, in a fixed order, and the text of the latest deadlock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,6 +37,13 @@ impl Status {
 }
 
 impl Status {
+    /// How the recording of a page trace goes; zeroes if there is none.
+    pub(crate) fn add_page_trace(&mut self, trace: Option<&TraceStatus>) {
+        self.push("page_trace_requests", trace.map_or(0, |trace| trace.requests));
+        self.push("page_trace_dropped", trace.map_or(0, |trace| trace.dropped));
+        self.push("page_trace_bytes", trace.map_or(0, |trace| trace.bytes));
+    }
+
     /// The buffer pool's figures.
     pub(crate) fn add_pool(&mut self, pool: &PoolStats) {
         let page_size = pool.page_size_bytes;

@@ -65,6 +65,11 @@ int start(void *p) {
   uint64_t page_size;
   if (tp_page_size(engine.db, &page_size) == TP_OK) show_page_size(page_size);
 
+  if (start_page_trace_if_asked() != TP_OK) {
+    String text = last_error_text();
+    sql_print_warning("Tidepool: no page trace is recorded: %s", text.c_ptr_safe());
+  }
+
   hton->db_type = DB_TYPE_AUTOASSIGN;
   hton->create = create_handler;
   hton->drop_table = drop_table;

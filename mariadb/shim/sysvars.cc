@@ -11,7 +11,9 @@ namespace {
 ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
 ulong page_size, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit;
 my_bool snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only;
-char *home_dir;
+char *home_dir, *page_trace_file;
+double page_trace_sample;
+ulonglong page_trace_max_size;
 
 constexpr ulonglong MIB = 1024 * 1024;
 
@@ -79,6 +81,26 @@ void set_detect(THD *thd, st_mysql_sys_var *, void *variable, const void *value)
   apply<my_bool>(thd, variable, value, tp_set_deadlock_detect(engine.db, v));
 }
 
+int start_page_trace(const char *path) {
+  return tp_start_page_trace(engine.db, path, strlen(path), page_trace_sample, page_trace_max_size);
+}
+
+/* A new name ends one trace and begins the next; empty ends it. The server's copy of the name is the statement's. */
+void set_page_trace(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  static char recording[FN_REFLEN];
+  const char *path = *static_cast<const char *const *>(value);
+  int result = tp_stop_page_trace(engine.db);
+  *static_cast<const char **>(variable) = nullptr;
+  if (result == TP_OK && path && *path) {
+    result = start_page_trace(path);
+    if (result == TP_OK) {
+      strmake(recording, path, sizeof recording - 1);
+      *static_cast<const char **>(variable) = recording;
+    }
+  }
+  if (result != TP_OK) server_error(result, thd);
+}
+
 MYSQL_SYSVAR_ULONGLONG(buffer_pool_size, buffer_pool_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
                        "Size of the buffer pool in bytes; 0 = chosen by the engine", nullptr, nullptr, 0, 0,
                        ULONGLONG_MAX, 0);
@@ -124,6 +146,15 @@ MYSQL_SYSVAR_STR(data_home_dir, home_dir, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READO
                  "Directory of the engine's files; empty = tidepool in the server's data directory", nullptr, nullptr,
                  nullptr);
 
+MYSQL_SYSVAR_STR(page_trace_file, page_trace_file, PLUGIN_VAR_RQCMDARG,
+                 "File that a trace of page accesses is recorded to, for replay over replacement policies and pool "
+                 "sizes; it must not exist; empty = none",
+                 nullptr, set_page_trace, nullptr);
+MYSQL_SYSVAR_DOUBLE(page_trace_sample, page_trace_sample, PLUGIN_VAR_RQCMDARG,
+                    "Share of the pages that the next trace is of", nullptr, nullptr, 1, 0, 1, 0);
+MYSQL_SYSVAR_ULONGLONG(page_trace_max_size, page_trace_max_size, PLUGIN_VAR_RQCMDARG,
+                       "Bytes at which the next trace ends", nullptr, nullptr, 1024 * MIB, MIB, ULONGLONG_MAX, 0);
+
 } // namespace
 
 st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
@@ -141,6 +172,9 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(use_direct_io),
                                         MYSQL_SYSVAR(read_only),
                                         MYSQL_SYSVAR(data_home_dir),
+                                        MYSQL_SYSVAR(page_trace_file),
+                                        MYSQL_SYSVAR(page_trace_sample),
+                                        MYSQL_SYSVAR(page_trace_max_size),
                                         nullptr};
 
 bool is_default_home_dir() { return !home_dir || !*home_dir; }
@@ -172,6 +206,10 @@ tp_options open_options() {
 }
 
 void show_page_size(ulonglong size) { page_size = static_cast<ulong>(size); }
+
+int start_page_trace_if_asked() {
+  return page_trace_file && *page_trace_file ? start_page_trace(page_trace_file) : TP_OK;
+}
 
 ulong session_lock_wait_timeout(THD *thd) { return THDVAR(thd, lock_wait_timeout); }
 

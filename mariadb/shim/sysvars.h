@@ -19,6 +19,9 @@ tp_options open_options();
 /* After the opening: shows the page size that the data directory has. */
 void show_page_size(ulonglong page_size);
 
+/* After the opening: what tidepool_page_trace_file says on the command line. A result code. */
+int start_page_trace_if_asked();
+
 ulong session_lock_wait_timeout(THD *thd);
 
 } // namespace tidepool

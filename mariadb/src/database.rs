@@ -4,9 +4,10 @@
 //! A `tp_db` is a boxed [`Db`]; the server has one for its life.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
 use std::time::Duration;
 
-use tidepool::{Db, IndexDef, Lsn, Options, TableDef};
+use tidepool::{Db, IndexDef, Lsn, Options, Sample, TableDef, TraceOptions};
 
 use crate::boundary::{TP_OK, bytes, guard, text};
 
@@ -73,7 +74,7 @@ pub unsafe extern "C" fn tp_open(
     guard(|| {
         // SAFETY: valid pointers from the shim.
         let (dir, options) = unsafe { (text(dir, dir_len), &*options) };
-        let opened = Db::open(std::path::Path::new(dir.as_ref()), options.to_engine())?;
+        let opened = Db::open(Path::new(dir.as_ref()), options.to_engine())?;
         // SAFETY: db is a valid place to store to.
         unsafe { *db = Box::into_raw(Box::new(opened)) };
         Ok(TP_OK)
@@ -131,6 +132,40 @@ setters! {
     tp_set_snapshot_isolation(db, value: u8) db.set_snapshot_isolation(value != 0);
     /// Makes the log durable up to an LSN.
     tp_flush_log(db, lsn: u64) db.flush_log(Lsn(lsn))?;
+}
+
+/// Begins to record a page trace of a share of all pages (0 to 1) into a new file.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_start_page_trace(
+    db: *const Db,
+    path: *const c_char,
+    path_len: usize,
+    sample: f64,
+    max_bytes: u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers from the shim.
+        let (db, path) = unsafe { (&*db, text(path, path_len)) };
+        let options = TraceOptions { sample: Sample::of_rate(sample), max_bytes };
+        db.start_page_trace(Path::new(path.as_ref()), options)?;
+        Ok(TP_OK)
+    })
+}
+
+/// Ends the recording, if there is one.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_stop_page_trace(db: *const Db) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory from the shim.
+        unsafe { &*db }.stop_page_trace();
+        Ok(TP_OK)
+    })
 }
 
 /// The page size of the open data directory.

@@ -1,4 +1,4 @@
-//! The pool's threads: cleaner, evictor, read-ahead. Each runs, when woken, the very step that a
+//! The pool's threads: cleaner, evictor, read-ahead, advisor. Each runs, when woken, the very step that a
 //! pool without threads runs on call.
 //!
 //! The threads hold the pool weakly between steps, so that dropping the last handle ends them.
@@ -45,6 +45,7 @@ struct Bells {
     cleaner: Bell,
     evictor: Bell,
     read_ahead: Bell,
+    advisor: Bell,
     stop: AtomicBool,
 }
 
@@ -57,6 +58,8 @@ pub(crate) struct Background {
 
 /// How long a thread sleeps if nobody wakes it.
 const IDLE: Duration = Duration::from_secs(1);
+/// The same, of the advisor, whose rings fill without anybody waking it.
+const ADVISOR_IDLE: Duration = Duration::from_millis(100);
 /// How long the cleaner rests after writes of which none succeeded, so as not to spin on a broken disk.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
@@ -82,25 +85,31 @@ impl Background {
         self.bells.read_ahead.ring();
     }
 
+    pub(crate) fn wake_advisor(&self) {
+        self.bells.advisor.ring();
+    }
+
     pub(crate) fn start(pool: &Arc<Pool>) -> Result<()> {
-        let spawn = |name: &str, bell: fn(&Bells) -> &Bell, step: fn(&Pool)| {
+        let spawn = |name: &str, bell: fn(&Bells) -> &Bell, idle: Duration, step: fn(&Pool)| {
             let (weak, bells) = (Arc::downgrade(pool), pool.background.bells.clone());
             std::thread::Builder::new()
                 .name(name.to_owned())
-                .spawn(move || run(&weak, &bells, bell(&bells), step))
+                .spawn(move || run(&weak, &bells, bell(&bells), idle, step))
                 .map_err(|error| Error::system(format!("starting the thread '{name}'"), error))
         };
         let mut threads = pool.background.threads.lock();
-        threads.push(spawn("tp-cleaner", |bells| &bells.cleaner, clean)?);
-        threads.push(spawn("tp-evictor", |bells| &bells.evictor, evict)?);
-        threads.push(spawn("tp-read-ahead", |bells| &bells.read_ahead, read_ahead)?);
+        threads.push(spawn("tp-cleaner", |bells| &bells.cleaner, IDLE, clean)?);
+        threads.push(spawn("tp-evictor", |bells| &bells.evictor, IDLE, evict)?);
+        threads.push(spawn("tp-read-ahead", |bells| &bells.read_ahead, IDLE, read_ahead)?);
+        threads.push(spawn("tidepool-advise", |bells| &bells.advisor, ADVISOR_IDLE, advise)?);
         Ok(())
     }
 
     /// Ends the threads, and waits for them (but for the one that may be calling).
     pub(crate) fn stop(&self) {
         self.bells.stop.store(true, Ordering::Release);
-        for bell in [&self.bells.cleaner, &self.bells.evictor, &self.bells.read_ahead] {
+        let Bells { cleaner, evictor, read_ahead, advisor, .. } = &*self.bells;
+        for bell in [cleaner, evictor, read_ahead, advisor] {
             bell.ring();
         }
         for thread in self.threads.lock().drain(..) {
@@ -111,9 +120,9 @@ impl Background {
     }
 }
 
-fn run(pool: &Weak<Pool>, bells: &Bells, bell: &Bell, step: fn(&Pool)) {
+fn run(pool: &Weak<Pool>, bells: &Bells, bell: &Bell, idle: Duration, step: fn(&Pool)) {
     loop {
-        bell.wait(IDLE);
+        bell.wait(idle);
         if bells.stop.load(Ordering::Acquire) {
             return;
         }
@@ -145,4 +154,8 @@ fn evict(pool: &Pool) {
 
 fn read_ahead(pool: &Pool) {
     pool.run_read_ahead_step();
+}
+
+fn advise(pool: &Pool) {
+    pool.run_advisor_step();
 }

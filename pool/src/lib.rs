@@ -6,8 +6,10 @@
 //! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
 //! chooses who leaves, `dirty` knows what must be written and in what order, `flush` and
 //! [`doublewrite`] write it, `read_ahead` reads what will be wanted, `background` has the threads.
+//! `tap` hears of accesses, [`trace`] records them.
 //! Below all of it is [`storage`]: files, real and simulated.
 
+mod advisor;
 mod background;
 mod directory;
 mod dirty;
@@ -29,6 +31,8 @@ pub mod statement;
 mod stats;
 pub mod storage;
 mod sync;
+mod tap;
+pub mod trace;
 mod view;
 
 pub use doublewrite::Doublewrite;
@@ -39,4 +43,5 @@ pub use pool::{MIN_FRAMES, Pool, PoolConfig, WriteAhead};
 pub use replacement::{Access, MidpointConfig, ReplacementConfig, Request, Simulation};
 pub use space::Space;
 pub use stats::PoolStats;
+pub use tap::Sample;
 pub use view::{PageView, Retry};

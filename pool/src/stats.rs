@@ -57,10 +57,10 @@ pub struct PoolStats {
 }
 
 /// Cells of a sharded counter.
-const CELLS: usize = 128;
+pub(crate) const CELLS: usize = 128;
 
 /// The cell that threads share who came when all others had an owner.
-const SHARED_CELL: usize = CELLS - 1;
+pub(crate) const SHARED_CELL: usize = CELLS - 1;
 
 /// Numbers of cells without an owner.
 static UNOWNED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
@@ -93,6 +93,13 @@ thread_local! {
     static OWN_CELL: OwnCell = OwnCell::claim();
 }
 
+/// The number of the calling thread's cell.
+#[inline]
+pub(crate) fn own_cell() -> usize {
+    // A thread that is ending has given its cell away.
+    OWN_CELL.try_with(|own| own.0).unwrap_or(SHARED_CELL)
+}
+
 #[repr(align(128))]
 #[derive(Default)]
 struct Cell(AtomicU64);
@@ -109,8 +116,7 @@ impl ShardedCounter {
 
     #[inline]
     pub(crate) fn increment(&self) {
-        // A thread that is ending has given its cell away.
-        let own = OWN_CELL.try_with(|own| own.0).unwrap_or(SHARED_CELL);
+        let own = own_cell();
         let cell = &self.cells[own].0;
         if own == SHARED_CELL {
             cell.fetch_add(1, Relaxed);

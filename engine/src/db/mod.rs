@@ -27,10 +27,12 @@ use crate::table::{Table, TableUse};
 use crate::trx::{Transaction, TrxSystem};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tidepool_pool::Lsn;
+use tidepool_pool::trace::{TraceOptions, TraceStatus};
 
 /// An open data directory. Clones are handles on the same one.
 ///
@@ -233,11 +235,23 @@ impl Db {
         self.inner.options.write().snapshot_isolation = value;
     }
 
+    /// Begins to record which pages are accessed, by what and when, into a new file at `path`. See [`TraceOptions`]; to be stopped by
+    /// [`stop_page_trace`](Self::stop_page_trace).
+    pub fn start_page_trace(&self, path: &Path, options: TraceOptions) -> Result<()> {
+        Ok(self.inner.env.pool().start_trace(path, options)?)
+    }
+
+    /// Ends the recording and says how it went; `None` if there was none.
+    pub fn stop_page_trace(&self) -> Option<TraceStatus> {
+        self.inner.env.pool().stop_trace()
+    }
+
     /// All counters.
     pub fn status(&self) -> Status {
         let inner = &self.inner;
         let mut status = Status::default();
         status.add_pool(&inner.env.pool().stats());
+        status.add_page_trace(inner.env.pool().trace_status().as_ref());
         status.add_redo(&inner.env.redo().stats());
         status.add_transactions(&inner.trx_system.status());
         for (counter, name) in Counter::ALL {

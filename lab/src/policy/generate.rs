@@ -37,11 +37,11 @@ impl Builder {
     }
 
     fn ask(&mut self, page: u64, statement: u64, scan: bool) {
-        self.requests.push(Request { page, at_us: self.at_us, statement, scan });
+        self.requests.push(Request { page, at_us: self.at_us, statement, scan, created: false });
     }
 
     fn done(self) -> Trace {
-        Trace { name: self.name, requests: self.requests }
+        Trace::new(&self.name, self.requests)
     }
 }
 
@@ -169,6 +169,7 @@ pub fn two_scans(pages: u64, statements: usize, seed: u64) -> Trace {
             at_us: b.at_us,
             statement: u64::MAX - which as u64,
             scan: false,
+            created: false,
         });
         *position = (*position + 1) % (pages * 3);
     }

@@ -15,6 +15,23 @@ use crate::sync::Wants;
 const PREFETCH_MAX: usize = 1024;
 
 impl Pool {
+    /// Counts an access to a page that is there or will be loaded, and lets the tap hear of it.
+    #[inline]
+    fn note_access(&self, space: &Space, no: u32, hint: Access) {
+        self.counters.read_requests.increment();
+        if self.taps.access(PageId::new(space.id(), no), hint, &self.clock) {
+            self.background.wake_advisor();
+        }
+    }
+
+    /// The same, of a page made anew.
+    fn note_created(&self, space: &Space, no: u32) {
+        self.counters.read_requests.increment();
+        if self.taps.created(PageId::new(space.id(), no), &self.clock) {
+            self.background.wake_advisor();
+        }
+    }
+
     /// The page `no` of `space`, to read beside others.
     #[inline]
     pub fn shared<'a>(
@@ -23,7 +40,7 @@ impl Pool {
         no: u32,
         hint: Access,
     ) -> Result<SharedGuard<'a>> {
-        self.counters.read_requests.increment();
+        self.note_access(space, no, hint);
         let word = space.word(no)?;
         let frame = match word.lock_shared() {
             Some(latched) => {
@@ -57,7 +74,7 @@ impl Pool {
         no: u32,
         hint: Access,
     ) -> Result<ExclusiveGuard<'a>> {
-        self.counters.read_requests.increment();
+        self.note_access(space, no, hint);
         let word = space.word(no)?;
         loop {
             if let Some(latched) = word.lock_exclusive() {
@@ -82,7 +99,7 @@ impl Pool {
     ) -> Option<SharedGuard<'a>> {
         let word = space.existing_word(no)?;
         let frame = word.try_lock(Wants::Shared).ok()?.latched_frame();
-        self.counters.read_requests.increment();
+        self.note_access(space, no, hint);
         self.replacement.hit(frame, hint);
         Some(SharedGuard::new(place(self, space, word, no, frame)))
     }
@@ -96,7 +113,7 @@ impl Pool {
     ) -> Option<ExclusiveGuard<'a>> {
         let word = space.existing_word(no)?;
         let frame = word.try_lock(Wants::Exclusive).ok()?.latched_frame();
-        self.counters.read_requests.increment();
+        self.note_access(space, no, hint);
         self.replacement.hit(frame, hint);
         Some(ExclusiveGuard::new(place(self, space, word, no, frame), false, false))
     }
@@ -110,7 +127,7 @@ impl Pool {
         no: u32,
         hint: Access,
     ) -> Result<OptimisticGuard<'a>> {
-        self.counters.read_requests.increment();
+        self.note_access(space, no, hint);
         let word = space.word(no)?;
         loop {
             let seen = word.load();
@@ -138,7 +155,7 @@ impl Pool {
     /// Nothing is read. If the guard is dropped without [`Pool::mark_dirty`], a page that was not
     /// resident before is not resident after.
     pub fn new_page<'a>(&'a self, space: &'a Space, no: u32) -> Result<ExclusiveGuard<'a>> {
-        self.counters.read_requests.increment();
+        self.note_created(space, no);
         let word = space.word(no)?;
         let mut guard = loop {
             if let Some(latched) = word.lock_exclusive() {

@@ -14,7 +14,8 @@
 //! # Locking order
 //! page latches (in the order that the layer above defines) → `spaces` → replacement policy's mutex
 //! → free list's mutex; page latch → dirty queue's mutex. The flusher's mutex comes before all of
-//! them, and its holder only tries page latches.
+//! them, and its holder only tries page latches. The recorder's and the advisor's mutexes are held by
+//! background work alone, never with a latch or beside any of these but the policy's.
 //!
 //! # Where
 //! `access` is what others call to have a page, `load` how it comes from its file, `evict` how
@@ -42,6 +43,8 @@ use crate::replacement::{self, Clock, Replacement, ReplacementConfig};
 use crate::space::Space;
 use crate::stats::{Counters, PoolStats};
 use crate::storage::Storage;
+use crate::tap::Taps;
+use crate::trace::Recorder;
 
 /// How a pool is to be.
 #[derive(Clone, Debug)]
@@ -106,7 +109,9 @@ pub struct Pool {
     frames: Frames,
     spaces: RwLock<BTreeMap<u32, Arc<Space>>>,
     replacement: Box<dyn Replacement>,
-    clock: Arc<Clock>,
+    pub(crate) clock: Arc<Clock>,
+    pub(crate) taps: Taps,
+    pub(crate) recorder: Recorder,
     pub(crate) dirty: DirtyQueue,
     pub(crate) flusher: Mutex<Flusher>,
     pub(crate) storage: Arc<dyn Storage>,
@@ -157,6 +162,8 @@ impl Pool {
             frames,
             spaces: RwLock::new(BTreeMap::new()),
             clock,
+            taps: Taps::new(),
+            recorder: Recorder::default(),
             dirty: DirtyQueue::default(),
             flusher: Mutex::new(Flusher::new(
                 config.page_size,

@@ -9,8 +9,9 @@ fn trace(pages: &[u64]) -> Trace {
         at_us: at as u64,
         statement: at as u64,
         scan: false,
+        created: false,
     };
-    Trace { name: "t".into(), requests: pages.iter().enumerate().map(request).collect() }
+    Trace::new("t", pages.iter().enumerate().map(request).collect())
 }
 
 /// The fewest misses possible, by trying everything: only for tiny traces.
@@ -46,9 +47,9 @@ proptest! {
     #[test]
     fn policies_are_sane(raw in prop::collection::vec((0u64..40, 0u64..30, any::<bool>()), 0..400), capacity in 4usize..30) {
         let requests: Vec<_> = raw.iter().enumerate().map(|(at, &(page, statement, scan))| {
-            Request { page, at_us: at as u64 * 10_000, statement, scan }
+            Request { page, at_us: at as u64 * 10_000, statement, scan, created: false }
         }).collect();
-        let trace = Trace { name: "t".into(), requests };
+        let trace = Trace::new("t", requests);
         let optimum = replay(make("optimum", capacity, &trace).unwrap().as_mut(), &trace, 0).misses;
         for name in NAMES {
             let mut policy = make(name, capacity, &trace).unwrap();

@@ -1,0 +1,177 @@
+//! The recorder: a page trace of a running pool.
+//!
+//! Accesses go to a tap of the recorder's own, whose rings are large enough for all of them; the
+//! pool's background thread writes what it finds there ([`Pool::run_advisor_step`]). An access
+//! that finds its ring full is left out, and counted. The file never grows beyond its bound, and an
+//! error ends the recording, never anything else.
+//!
+//! Locking: `recording` before the tap's consumer. No access takes either.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+
+use super::format::{TraceRequest, TraceWriter};
+use crate::error::{Error, Result};
+use crate::pool::Pool;
+use crate::tap::{Event, Sample, Touch, now_us};
+
+/// What to record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceOptions {
+    /// Of which pages.
+    pub sample: Sample,
+    /// Recording ends when the file has this many bytes.
+    pub max_bytes: u64,
+}
+
+impl Default for TraceOptions {
+    /// All pages, up to 1 GiB.
+    fn default() -> TraceOptions {
+        TraceOptions { sample: Sample::ALL, max_bytes: 1 << 30 }
+    }
+}
+
+/// How a recording goes, or how it went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceStatus {
+    /// The file.
+    pub path: PathBuf,
+    /// Requests in it.
+    pub requests: u64,
+    /// Bytes of it.
+    pub bytes: u64,
+    /// Requests left out because they came faster than they could be written.
+    pub dropped: u64,
+    /// Why it ended by itself: the file is full, or could not be written.
+    pub ended: Option<String>,
+}
+
+#[derive(Default)]
+pub(crate) struct Recorder {
+    recording: Mutex<Option<Recording>>,
+}
+
+struct Recording {
+    writer: TraceWriter<BufWriter<File>>,
+    options: TraceOptions,
+    began_us: u64,
+    status: TraceStatus,
+}
+
+/// Bytes that one record may take at most.
+const RECORD_BYTES_MAX: u64 = 40;
+
+impl Recording {
+    fn write(&mut self, events: &[Event]) -> io::Result<()> {
+        for event in events {
+            if self.writer.bytes() + RECORD_BYTES_MAX > self.options.max_bytes {
+                let full = format!("the file has {} bytes, as many as it may", self.writer.bytes());
+                self.status.ended = Some(full);
+                break;
+            }
+            let request = TraceRequest {
+                page: event.page,
+                at_us: event.at_us.saturating_sub(self.began_us),
+                statement: event.statement.into(),
+                scan: event.touch == Touch::Scan,
+                created: event.touch == Touch::Created,
+            };
+            self.writer.push(&request, event.count.into())?;
+            self.status.requests += u64::from(event.count);
+        }
+        self.writer.flush()
+    }
+
+    fn status(&self) -> TraceStatus {
+        TraceStatus { bytes: self.writer.bytes(), ..self.status.clone() }
+    }
+}
+
+impl Pool {
+    /// Begins to record a page trace into a new file at `path`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] if a trace is being recorded already; [`Error::System`] if the file exists or
+    /// can't be made.
+    pub fn start_trace(&self, path: &Path, options: TraceOptions) -> Result<()> {
+        let mut recording = self.recorder.recording.lock();
+        if let Some(running) = &*recording {
+            let path = running.status.path.display();
+            return Err(Error::InvalidConfig(format!(
+                "a page trace is being recorded already, to '{path}': stop it first"
+            )));
+        }
+        let failed =
+            |error| Error::system(format!("making the page trace '{}'", path.display()), error);
+        // Never over a file that exists: the name comes from a client.
+        let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
+        let writer = TraceWriter::new(BufWriter::with_capacity(1 << 18, file), options.sample);
+        let writer = writer.map_err(failed)?;
+        let tap = self.taps.recorder();
+        // What an earlier recording left.
+        tap.drain(&mut Vec::new());
+        *recording = Some(Recording {
+            writer,
+            options,
+            began_us: now_us(&self.clock),
+            status: TraceStatus {
+                path: path.to_owned(),
+                requests: 0,
+                bytes: 0,
+                dropped: 0,
+                ended: None,
+            },
+        });
+        tap.set_sample(options.sample);
+        self.taps.set_bound();
+        tracing::info!(path = %path.display(), rate = options.sample.rate(), "recording a page trace");
+        Ok(())
+    }
+
+    /// Ends the recording and says how it went; `None` if there was none.
+    pub fn stop_trace(&self) -> Option<TraceStatus> {
+        self.run_recorder_step();
+        self.hush_recorder();
+        let status = self.recorder.recording.lock().take()?.status();
+        tracing::info!(
+            path = %status.path.display(),
+            requests = status.requests,
+            bytes = status.bytes,
+            dropped = status.dropped,
+            "recorded a page trace"
+        );
+        Some(status)
+    }
+
+    /// How the recording goes; `None` if there is none.
+    pub fn trace_status(&self) -> Option<TraceStatus> {
+        self.recorder.recording.lock().as_ref().map(Recording::status)
+    }
+
+    /// Writes what was accessed since the last time.
+    pub(crate) fn run_recorder_step(&self) {
+        let mut recording = self.recorder.recording.lock();
+        let Some(recording) = recording.as_mut() else { return };
+        let mut events = Vec::new();
+        let drained = self.taps.recorder().drain(&mut events);
+        if recording.status.ended.is_some() {
+            return;
+        }
+        recording.status.dropped += drained.dropped;
+        if let Err(error) = recording.write(&events) {
+            recording.status.ended = Some(format!("the file can't be written: {error}"));
+        }
+        if let Some(why) = &recording.status.ended {
+            tracing::warn!(path = %recording.status.path.display(), why, "the page trace ended");
+            self.hush_recorder();
+        }
+    }
+
+    fn hush_recorder(&self) {
+        self.taps.recorder().set_sample(Sample::NONE);
+        self.taps.set_bound();
+    }
+}
