@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (threads, seconds) = (number(1, 8)?, number(2, 5)?);
     let (bytes, mode) = (number(3, 300)?, number(4, 1)?);
     std::fs::create_dir_all(dir)?;
-    let storage = Arc::new(FileStorage::new(dir, FileOptions { direct_io: true })?);
+    let storage = Arc::new(FileStorage::new(dir, FileOptions::default())?);
     let options = EnvOptions { redo_capacity_bytes: 256 << 20, ..EnvOptions::default() };
     let env = Env::open(storage, &options)?;
     let space = match env.space(FIRST_TABLE_SPACE) {

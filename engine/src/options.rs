@@ -56,6 +56,9 @@ pub struct Options {
     pub doublewrite: bool,
     /// Whether files are opened with `O_DIRECT` (where the file system allows it). Default true.
     pub direct_io: bool,
+    /// How many files may have a descriptor at once. There may be any number of tables: files that rest are closed and opened
+    /// again. 0 (default) = half of the descriptors that the process may have.
+    pub open_files: usize,
     /// Nothing in the directory is ever written. It must have been closed cleanly. Default false.
     pub read_only: bool,
     /// Whether threads do the background work (default), or the caller by the `step_…` methods of
@@ -81,6 +84,7 @@ impl Default for Options {
             max_purge_lag_delay: Duration::ZERO,
             doublewrite: true,
             direct_io: true,
+            open_files: 0,
             read_only: false,
             background: true,
         }

@@ -85,6 +85,7 @@ typedef struct {
   uint64_t old_blocks_time_ms;
   uint64_t max_purge_lag;
   uint64_t max_purge_lag_delay_us;
+  uint64_t open_files;
   uint8_t flush_log_at_trx_commit;
   uint8_t deadlock_detect;
   uint8_t snapshot_isolation;

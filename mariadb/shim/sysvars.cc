@@ -9,7 +9,7 @@ namespace tidepool {
 namespace {
 
 ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
-ulong page_size, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit;
+ulong page_size, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit, open_files;
 my_bool snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only;
 char *home_dir, *page_trace_file;
 double page_trace_sample;
@@ -140,6 +140,10 @@ MYSQL_SYSVAR_BOOL(doublewrite, doublewrite, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_REA
 MYSQL_SYSVAR_BOOL(use_direct_io, direct_io, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
                   "Files are read and written past the page cache of the operating system, where it allows that",
                   nullptr, nullptr, TRUE);
+MYSQL_SYSVAR_ULONG(open_files, open_files, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
+                   "Table files that are open at the same time (there may be more tables: files are closed and opened "
+                   "again as needed); 0 = half of the file descriptors that the server may have",
+                   nullptr, nullptr, 0, 0, 1000000, 0);
 MYSQL_SYSVAR_BOOL(read_only, read_only, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
                   "The data directory is only read; it must have been closed cleanly", nullptr, nullptr, FALSE);
 MYSQL_SYSVAR_STR(data_home_dir, home_dir, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
@@ -170,6 +174,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(deadlock_detect),
                                         MYSQL_SYSVAR(doublewrite),
                                         MYSQL_SYSVAR(use_direct_io),
+                                        MYSQL_SYSVAR(open_files),
                                         MYSQL_SYSVAR(read_only),
                                         MYSQL_SYSVAR(data_home_dir),
                                         MYSQL_SYSVAR(page_trace_file),
@@ -201,6 +206,7 @@ tp_options open_options() {
   options.snapshot_isolation = snapshot_isolation;
   options.doublewrite = doublewrite;
   options.direct_io = direct_io;
+  options.open_files = open_files;
   options.read_only = read_only;
   return options;
 }

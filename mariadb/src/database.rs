@@ -22,6 +22,7 @@ pub struct OpenOptions {
     old_blocks_time_ms: u64,
     max_purge_lag: u64,
     max_purge_lag_delay_us: u64,
+    open_files: u64,
     flush_log_at_trx_commit: u8,
     deadlock_detect: u8,
     snapshot_isolation: u8,
@@ -46,6 +47,7 @@ impl OpenOptions {
             snapshot_isolation: self.snapshot_isolation != 0,
             doublewrite: self.doublewrite != 0,
             direct_io: self.direct_io != 0,
+            open_files: usize::try_from(self.open_files).unwrap_or(usize::MAX),
             read_only: self.read_only != 0,
             ..Options::default()
         }

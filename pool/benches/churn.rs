@@ -17,7 +17,7 @@ fn main() {
     let dir = std::env::args().skip(1).find(|arg| !arg.starts_with("--"));
     let dir = tempfile::tempdir_in(dir.unwrap_or_else(|| ".".to_owned())).unwrap();
     let storage: Arc<dyn Storage> =
-        Arc::new(FileStorage::new(dir.path(), FileOptions { direct_io: true }).unwrap());
+        Arc::new(FileStorage::new(dir.path(), FileOptions::default()).unwrap());
     let file = storage.create("16.tpd").unwrap();
     file.set_len(PAGES * 16384).unwrap();
     let config = PoolConfig { size_bytes: POOL_BYTES, ..PoolConfig::default() };

@@ -13,7 +13,7 @@ const TIME: Duration = Duration::from_millis(1500);
 fn main() {
     let dir = std::env::args().skip(1).find(|arg| !arg.starts_with("--"));
     let dir = tempfile::tempdir_in(dir.unwrap_or_else(|| ".".to_owned())).unwrap();
-    let open = || FileStorage::new(dir.path(), FileOptions { direct_io: true }).unwrap();
+    let open = || FileStorage::new(dir.path(), FileOptions::default()).unwrap();
     let (uring, threads) = (open(), open().without_io_uring());
     println!("io_uring: {}", if uring.uses_io_uring() { "allowed" } else { "not allowed" });
     let file = uring.create("pages").unwrap();

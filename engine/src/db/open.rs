@@ -42,7 +42,10 @@ impl Db {
                 Error::Storage(format!("making the directory {}: {e}", dir.display()))
             })?;
         }
-        let files = FileStorage::new(dir, FileOptions { direct_io: options.direct_io })?;
+        let files = FileStorage::new(
+            dir,
+            FileOptions { direct_io: options.direct_io, open_files: options.open_files },
+        )?;
         Self::open_on(Arc::new(files), options)
     }
 

@@ -5,23 +5,26 @@
 //! fall back to buffered I/O, file by file, and say so once in the log.
 //!
 //! Batches go through io_uring, or where that is not allowed through a few threads.
+//!
+//! Any number of files may be open, whatever the limit of descriptors: see `handles.rs`.
 
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, FallocateFlags, FlockOperation, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
+use super::handles::Handles;
+use super::open_file::OpenFile;
 use super::uring::Rings;
 use super::{
-    AlignedBuf, BUFFER_ALIGNMENT, IoOp, Result, Storage, StorageError, StorageFile, StorageLock,
-    StorageOp, name_is_valid,
+    BUFFER_ALIGNMENT, IoOp, Result, Storage, StorageError, StorageFile, StorageLock, StorageOp,
+    name_is_valid,
 };
 
 /// How a [`FileStorage`] treats its files.
@@ -29,11 +32,14 @@ use super::{
 pub struct FileOptions {
     /// Bypass the kernel's page cache where the file system allows it.
     pub direct_io: bool,
+    /// How many files may be open at once, as far as they are not all in use; any number may be opened, as
+    /// those that rest are closed and opened again. 0 = half of the descriptors that the process may have.
+    pub open_files: usize,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { direct_io: true }
+        Self { direct_io: true, open_files: 0 }
     }
 }
 
@@ -43,6 +49,7 @@ pub struct FileStorage {
     options: FileOptions,
     /// `None` where io_uring is not allowed or not wanted.
     rings: Option<Rings>,
+    handles: Arc<Handles>,
     /// Set once the fallback to buffered I/O has been reported.
     fallback_reported: Arc<AtomicBool>,
 }
@@ -66,7 +73,8 @@ impl FileStorage {
         if rings.is_none() {
             tracing::info!("io_uring is not available: batches of I/O use threads");
         }
-        Ok(Self { root, options, rings, fallback_reported: Arc::default() })
+        let handles = Arc::new(Handles::new(options.open_files));
+        Ok(Self { root, options, rings, handles, fallback_reported: Arc::default() })
     }
 
     /// Uses threads for batches even where io_uring is allowed.
@@ -78,6 +86,16 @@ impl FileStorage {
     /// Whether batches go through io_uring.
     pub fn uses_io_uring(&self) -> bool {
         self.rings.is_some()
+    }
+
+    /// How many files have a descriptor at the moment.
+    pub fn open_files(&self) -> usize {
+        self.handles.count()
+    }
+
+    /// How many files may have a descriptor while not all of them are in use.
+    pub fn open_files_limit(&self) -> usize {
+        self.handles.limit()
     }
 
     /// The directory, absolute.
@@ -99,11 +117,26 @@ impl FileStorage {
 
     fn open_with(&self, op: StorageOp, name: &str, flags: OFlags) -> Result<Arc<dyn StorageFile>> {
         let path = self.path(op, name)?;
+        let mut alignment = 1;
+        let opened = self.handles.add(path.clone(), || {
+            let (file, direct) = self.open_descriptor(&path, flags)?;
+            alignment = direct.unwrap_or(1);
+            Ok((file, direct.is_some()))
+        });
+        let state = opened.map_err(|error| StorageError::new(op, name, error))?;
+        if self.options.direct_io && !state.is_direct() {
+            report_fallback(&self.fallback_reported, name);
+        }
+        let fallback_reported = self.fallback_reported.clone();
+        Ok(Arc::new(OpenFile::new(state, &self.handles, name, alignment, fallback_reported)))
+    }
+
+    /// Opens a file, and tells the alignment that direct I/O needs if it is for direct I/O.
+    fn open_descriptor(&self, path: &Path, flags: OFlags) -> io::Result<(File, Option<usize>)> {
         let open = |extra: OFlags| {
             let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP;
-            rustix::fs::open(&path, OFlags::RDWR | OFlags::CLOEXEC | flags | extra, mode)
+            rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | flags | extra, mode)
         };
-        let failed = |errno: Errno| StorageError::new(op, name, errno);
         let mut direct = self.options.direct_io;
         let fd = match open(if direct { OFlags::DIRECT } else { OFlags::empty() }) {
             // Linux refuses O_DIRECT only after it has created the file, so the second try must not
@@ -111,35 +144,21 @@ impl FileStorage {
             Err(Errno::INVAL) if direct => {
                 direct = false;
                 let flags = OFlags::RDWR | OFlags::CLOEXEC;
-                match rustix::fs::open(&path, flags, Mode::empty()) {
+                match rustix::fs::open(path, flags, Mode::empty()) {
                     Err(Errno::NOENT) => open(OFlags::empty()),
                     other => other,
-                }
-                .map_err(failed)?
+                }?
             }
-            other => other.map_err(failed)?,
+            other => other?,
         };
-        let mut alignment = 1;
-        if direct {
-            match direct_io_alignment(fd.as_fd()) {
-                Some(asked) => alignment = asked,
-                None => {
-                    clear_direct(fd.as_fd()).map_err(|errno| StorageError::new(op, name, errno))?;
-                    direct = false;
-                }
-            }
+        if !direct {
+            return Ok((File::from(fd), None));
         }
-        if self.options.direct_io && !direct {
-            report_fallback(&self.fallback_reported, name);
+        let alignment = direct_io_alignment(fd.as_fd());
+        if alignment.is_none() {
+            clear_direct(fd.as_fd())?;
         }
-        Ok(Arc::new(OpenFile {
-            file: File::from(fd),
-            name: name.into(),
-            alignment,
-            direct: AtomicBool::new(direct),
-            poisoned: AtomicBool::new(false),
-            fallback_reported: self.fallback_reported.clone(),
-        }))
+        Ok((File::from(fd), alignment))
     }
 }
 
@@ -153,13 +172,17 @@ impl Storage for FileStorage {
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        std::fs::remove_file(self.path(StorageOp::Remove, name)?)
+        let path = self.path(StorageOp::Remove, name)?;
+        self.handles
+            .remove(&path, || std::fs::remove_file(&path))
             .map_err(|error| StorageError::new(StorageOp::Remove, name, error))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         let (old, new) = (self.path(StorageOp::Rename, from)?, self.path(StorageOp::Rename, to)?);
-        std::fs::rename(old, new).map_err(|error| StorageError::new(StorageOp::Rename, from, error))
+        self.handles
+            .rename(&old, &new, || std::fs::rename(&old, &new))
+            .map_err(|error| StorageError::new(StorageOp::Rename, from, error))
     }
 
     fn exists(&self, name: &str) -> Result<bool> {
@@ -250,175 +273,6 @@ fn run_in_threads(ops: &mut [IoOp<'_>]) {
     });
 }
 
-/// One open file of a [`FileStorage`].
-struct OpenFile {
-    file: File,
-    name: Box<str>,
-    /// Stays as it was at open even when direct I/O is given up later.
-    alignment: usize,
-    direct: AtomicBool,
-    /// Set by the first failed sync, never cleared.
-    poisoned: AtomicBool,
-    fallback_reported: Arc<AtomicBool>,
-}
-
-impl OpenFile {
-    fn check_alignment(&self, op: StorageOp, bytes: &[u8], offset: u64) -> Result<()> {
-        if is_aligned(bytes, offset, self.alignment) {
-            return Ok(());
-        }
-        Err(StorageError::at(op, &self.name, offset, misaligned(bytes, self.alignment)))
-    }
-
-    /// Whether an aligned operation failed because the file system took `O_DIRECT` at open but not
-    /// now; then the file is buffered from here on and the caller tries again.
-    fn gave_up_direct(&self, error: &io::Error) -> bool {
-        let refused = error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
-            && self.direct.load(Ordering::Acquire)
-            && clear_direct(self.file.as_fd()).is_ok();
-        if refused {
-            self.direct.store(false, Ordering::Release);
-            report_fallback(&self.fallback_reported, &self.name);
-        }
-        refused
-    }
-
-    fn grow(&self, from: u64, to: u64) -> io::Result<()> {
-        let allocated = retry_interrupted(|| {
-            rustix::fs::fallocate(&self.file, FallocateFlags::empty(), from, to - from)
-        });
-        match allocated {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.grow_by_writing(from, to),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-
-    /// For file systems without `fallocate`: zeroes really written allocate the space.
-    fn grow_by_writing(&self, from: u64, to: u64) -> io::Result<()> {
-        const CHUNK: u64 = 1 << 20;
-        let zeroes = AlignedBuf::zeroed(CHUNK as usize);
-        let mut offset = from;
-        // Direct writes need whole blocks: a ragged start or end is only given its length.
-        let align = self.alignment as u64;
-        let (first, last) = (from.next_multiple_of(align), to / align * align);
-        if first < last {
-            offset = first;
-            while offset < last {
-                let len = CHUNK.min(last - offset);
-                self.file.write_all_at(&zeroes[..len as usize], offset)?;
-                offset += len;
-            }
-        }
-        if offset < to { self.file.set_len(to) } else { Ok(()) }
-    }
-}
-
-impl StorageFile for OpenFile {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
-        self.check_alignment(StorageOp::Read, buf, offset)?;
-        let mut done = 0;
-        while done < buf.len() {
-            match self.file.read_at(&mut buf[done..], offset + done as u64) {
-                Ok(0) => {
-                    let eof = io::ErrorKind::UnexpectedEof;
-                    return Err(StorageError::at(StorageOp::Read, &self.name, offset, eof));
-                }
-                // A short read stops at the end of the file or at a signal. After a signal direct I/O
-                // must go on from a whole block.
-                Ok(n) if done + n == buf.len() || !self.direct.load(Ordering::Acquire) => done += n,
-                Ok(_) if offset + buf.len() as u64 > self.len()? => {
-                    let eof = io::ErrorKind::UnexpectedEof;
-                    return Err(StorageError::at(StorageOp::Read, &self.name, offset, eof));
-                }
-                Ok(n) => done = (done + n) / self.alignment * self.alignment,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if self.gave_up_direct(&error) => {}
-                Err(error) => {
-                    return Err(StorageError::at(StorageOp::Read, &self.name, offset, error));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        self.check_alignment(StorageOp::Write, bytes, offset)?;
-        let mut done = 0;
-        while done < bytes.len() {
-            let error = match self.file.write_at(&bytes[done..], offset + done as u64) {
-                Ok(0) => io::ErrorKind::WriteZero.into(),
-                // A direct write that stops inside a block starts that block again.
-                Ok(n) if self.direct.load(Ordering::Acquire) && done + n < bytes.len() => {
-                    let whole = (done + n) / self.alignment * self.alignment;
-                    if whole > done {
-                        done = whole;
-                        continue;
-                    }
-                    io::ErrorKind::WriteZero.into()
-                }
-                Ok(n) => {
-                    done += n;
-                    continue;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if self.gave_up_direct(&error) => continue,
-                Err(error) => error,
-            };
-            return Err(StorageError::at(StorageOp::Write, &self.name, offset, error));
-        }
-        Ok(())
-    }
-
-    fn sync_data(&self) -> Result<()> {
-        if self.poisoned.load(Ordering::Acquire) {
-            return Err(StorageError::new(StorageOp::Sync, &self.name, poisoned()));
-        }
-        retry_interrupted(|| rustix::fs::fdatasync(&self.file)).map_err(|errno| {
-            self.poisoned.store(true, Ordering::Release);
-            StorageError::new(StorageOp::Sync, &self.name, errno)
-        })?;
-        // A sync that ran beside this one may have failed and taken this one's error with it.
-        if self.poisoned.load(Ordering::Acquire) {
-            return Err(StorageError::new(StorageOp::Sync, &self.name, poisoned()));
-        }
-        Ok(())
-    }
-
-    fn len(&self) -> Result<u64> {
-        match self.file.metadata() {
-            Ok(meta) => Ok(meta.len()),
-            Err(error) => Err(StorageError::new(StorageOp::Len, &self.name, error)),
-        }
-    }
-
-    fn set_len(&self, len: u64) -> Result<()> {
-        let failed = |error| StorageError::at(StorageOp::SetLen, &self.name, len, error);
-        let old = self.len()?;
-        if len <= old {
-            return self.file.set_len(len).map_err(failed);
-        }
-        self.grow(old, len).map_err(|error| {
-            // A half-grown file would pass for a grown one at the next start. If even this fails,
-            // the error at hand is still the one to tell.
-            let _ = self.file.set_len(old);
-            failed(error)
-        })
-    }
-
-    fn io_alignment(&self) -> usize {
-        self.alignment
-    }
-
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.file.as_fd())
-    }
-}
-
 /// The error of every sync after a failed one.
 pub(super) fn poisoned() -> io::Error {
     io::Error::other(
@@ -441,11 +295,11 @@ pub(super) fn misaligned(bytes: &[u8], align: usize) -> io::Error {
     ))
 }
 
-fn invalid_input(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
+pub(super) fn invalid_input(why: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
-fn retry_interrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+pub(super) fn retry_interrupted<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
     loop {
         match call() {
             Err(Errno::INTR) => {}
@@ -469,12 +323,12 @@ fn direct_io_alignment(fd: BorrowedFd<'_>) -> Option<usize> {
     }
 }
 
-fn clear_direct(fd: BorrowedFd<'_>) -> Result<(), Errno> {
+pub(super) fn clear_direct(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let flags = rustix::fs::fcntl_getfl(fd)?;
     rustix::fs::fcntl_setfl(fd, flags - OFlags::DIRECT)
 }
 
-fn report_fallback(reported: &AtomicBool, name: &str) {
+pub(super) fn report_fallback(reported: &AtomicBool, name: &str) {
     if !reported.swap(true, Ordering::Relaxed) {
         tracing::warn!(file = name, "the file system refuses direct I/O: using buffered I/O");
     }

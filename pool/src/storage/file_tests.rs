@@ -1,10 +1,12 @@
 //! Real files: contents, directories, locks, exact error messages.
 
 use super::*;
+use crate::storage::AlignedBuf;
 
 fn storage(direct_io: bool) -> (tempfile::TempDir, FileStorage) {
     let dir = tempfile::tempdir().unwrap();
-    let storage = FileStorage::new(dir.path(), FileOptions { direct_io }).unwrap();
+    let storage =
+        FileStorage::new(dir.path(), FileOptions { direct_io, ..FileOptions::default() }).unwrap();
     (dir, storage)
 }
 

@@ -24,17 +24,19 @@
 mod aligned;
 mod error;
 mod file;
+mod handles;
+mod open_file;
 mod sim;
 mod uring;
 
 use std::any::Any;
 use std::fmt;
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 pub use aligned::{AlignedBuf, BUFFER_ALIGNMENT};
 pub use error::{Result, StorageError, StorageOp};
 pub use file::{FileOptions, FileStorage};
+pub use handles::{FileLease, FileUse};
 pub use sim::{Fault, FaultKind, SimStorage};
 
 /// A directory tree of files. Names are paths relative to the storage's root, with `/` between the
@@ -113,8 +115,10 @@ pub trait StorageFile: Send + Sync {
     /// 1 where nothing is asked. At most [`BUFFER_ALIGNMENT`].
     fn io_alignment(&self) -> usize;
 
-    /// The file descriptor, where there is one, for asynchronous I/O.
-    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+    /// The file descriptor, where there is one and it can be had, for asynchronous I/O. The lease must outlive
+    /// the operation; after a write it tells the file that it needs a sync.
+    fn lease(&self, purpose: FileUse) -> Option<FileLease> {
+        let _ = purpose;
         None
     }
 }

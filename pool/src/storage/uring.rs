@@ -15,14 +15,14 @@
 #![expect(unsafe_code, reason = "the kernel is given raw pointers to the buffers of a batch")]
 
 use std::io::{self, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::{IoBuf, IoOp};
+use super::{FileLease, FileUse, IoBuf, IoOp};
 
 /// Operations in flight in one batch.
 const RING_ENTRIES: u32 = 128;
@@ -80,8 +80,8 @@ fn new_ring() -> io::Result<IoUring> {
 struct Batch<'b, 'a> {
     ring: IoUring,
     ops: &'b mut [IoOp<'a>],
-    /// The descriptor of each operation's file; `None` = not for the ring.
-    descriptors: Vec<Option<types::Fd>>,
+    /// Keeps each operation's file open; `None` = not for the ring.
+    leases: Vec<Option<FileLease>>,
     /// The first operation not yet in the submission queue.
     next: usize,
     /// Operations that the kernel has taken from the queue.
@@ -94,13 +94,17 @@ struct Batch<'b, 'a> {
 impl<'b, 'a> Batch<'b, 'a> {
     /// Does all that may allocate, or call code of others, before anything is in flight.
     fn new(ring: IoUring, ops: &'b mut [IoOp<'a>]) -> Self {
-        let descriptor = |op: &IoOp<'_>| {
+        let lease = |op: &IoOp<'_>| {
+            let purpose = match op.buf {
+                IoBuf::Read(_) => FileUse::Read,
+                IoBuf::Write(_) => FileUse::Write,
+            };
             let fits = op.buf.len() <= OPERATION_BYTES_MAX;
-            op.file.as_fd().filter(|_| fits).map(|fd| types::Fd(fd.as_raw_fd()))
+            if fits { op.file.lease(purpose) } else { None }
         };
-        let descriptors = ops.iter().map(descriptor).collect();
+        let leases = ops.iter().map(lease).collect();
         let retry = Vec::with_capacity(ops.len());
-        Self { ring, ops, descriptors, next: 0, submitted: 0, completed: 0, retry }
+        Self { ring, ops, leases, next: 0, submitted: 0, completed: 0, retry }
     }
 
     /// Whether the ring may be used again.
@@ -110,6 +114,8 @@ impl<'b, 'a> Batch<'b, 'a> {
             self.fill_queue();
             usable = self.wait();
         }
+        // Nothing is in flight. What follows asks for its files anew, and may need the descriptors.
+        self.leases.clear();
         // A transfer that failed or fell short is done once more, alone, by the path that knows how
         // to resume, to give up direct I/O, and to tell the error.
         let rest = std::mem::take(&mut self.retry);
@@ -132,7 +138,9 @@ impl<'b, 'a> Batch<'b, 'a> {
             && self.next - self.completed < RING_ENTRIES as usize
         {
             let op = &mut self.ops[self.next];
-            let entry = match (self.descriptors[self.next], &mut op.buf) {
+            let fd =
+                self.leases[self.next].as_ref().map(|lease| types::Fd(lease.as_fd().as_raw_fd()));
+            let entry = match (fd, &mut op.buf) {
                 (Some(fd), IoBuf::Read(buf)) => {
                     opcode::Read::new(fd, buf.as_mut_ptr(), buf.len() as u32)
                         .offset(op.offset)
@@ -147,7 +155,7 @@ impl<'b, 'a> Batch<'b, 'a> {
                 (None, _) => opcode::Nop::new().build(),
             };
             let entry = entry.user_data(self.next as u64);
-            // SAFETY: the descriptor and the buffer are borrowed by `self.ops` for longer than the
+            // SAFETY: the buffer is borrowed by `self.ops`, and the descriptor kept open by `self.leases`, for longer than the
             // operation can be in flight, as the module's documentation explains; the buffers of
             // different operations are distinct because each is borrowed by its own operation.
             if unsafe { queue.push(&entry) }.is_err() {

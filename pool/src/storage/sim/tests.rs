@@ -147,7 +147,7 @@ proptest! {
     #[test]
     fn live_view_is_that_of_real_files(steps in prop::collection::vec(step(), 1..60), kill in 0..60usize) {
         let dir = tempfile::tempdir().unwrap();
-        let real = FileStorage::new(dir.path(), FileOptions { direct_io: false }).unwrap();
+        let real = FileStorage::new(dir.path(), FileOptions { direct_io: false, ..FileOptions::default() }).unwrap();
         let mut sim = SimStorage::new(1);
         let (mut real_handles, mut sim_handles) = (Vec::new(), Vec::new());
         for (number, step) in steps.iter().enumerate() {

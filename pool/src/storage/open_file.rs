@@ -1,0 +1,224 @@
+//! One open file of the real storage: direct or buffered transfers, growth with allocation, syncs.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::file::{
+    clear_direct, is_aligned, misaligned, poisoned, report_fallback, retry_interrupted,
+};
+use super::handles::{FileLease, FileState, FileUse, Handles};
+use super::{AlignedBuf, Result, StorageError, StorageFile, StorageOp};
+
+/// One open file of a [`FileStorage`](super::FileStorage).
+pub(super) struct OpenFile {
+    state: Arc<FileState>,
+    handles: Arc<Handles>,
+    name: Box<str>,
+    /// Stays as it was at open even when direct I/O is given up later.
+    alignment: usize,
+    fallback_reported: Arc<AtomicBool>,
+}
+
+impl OpenFile {
+    pub(super) fn new(
+        state: Arc<FileState>,
+        handles: &Arc<Handles>,
+        name: &str,
+        alignment: usize,
+        fallback_reported: Arc<AtomicBool>,
+    ) -> OpenFile {
+        OpenFile {
+            state,
+            handles: handles.clone(),
+            name: name.into(),
+            alignment,
+            fallback_reported,
+        }
+    }
+
+    /// The descriptor, opened again if it was closed meanwhile; `op` at `offset` fails if that fails.
+    fn descriptor(
+        &self,
+        op: StorageOp,
+        offset: Option<u64>,
+        purpose: FileUse,
+    ) -> Result<FileLease> {
+        self.handles.lease(&self.state, purpose).map_err(|error| {
+            let error = StorageError::new(op, &self.name, error);
+            StorageError { offset, ..error }
+        })
+    }
+
+    fn check_alignment(&self, op: StorageOp, bytes: &[u8], offset: u64) -> Result<()> {
+        if is_aligned(bytes, offset, self.alignment) {
+            return Ok(());
+        }
+        Err(StorageError::at(op, &self.name, offset, misaligned(bytes, self.alignment)))
+    }
+
+    /// Whether an aligned operation failed because the file system took `O_DIRECT` at open but not
+    /// now; then the file is buffered from here on and the caller tries again.
+    fn gave_up_direct(&self, lease: &FileLease, error: &io::Error) -> bool {
+        let refused = error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
+            && self.state.is_direct()
+            && clear_direct(lease.as_fd()).is_ok();
+        if refused {
+            self.state.give_up_direct();
+            report_fallback(&self.fallback_reported, &self.name);
+        }
+        refused
+    }
+
+    fn grow(&self, file: &File, from: u64, to: u64) -> io::Result<()> {
+        let allocated = retry_interrupted(|| {
+            rustix::fs::fallocate(file, FallocateFlags::empty(), from, to - from)
+        });
+        match allocated {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.grow_by_writing(file, from, to),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// For file systems without `fallocate`: zeroes really written allocate the space.
+    fn grow_by_writing(&self, file: &File, from: u64, to: u64) -> io::Result<()> {
+        const CHUNK: u64 = 1 << 20;
+        let zeroes = AlignedBuf::zeroed(CHUNK as usize);
+        let mut offset = from;
+        // Direct writes need whole blocks: a ragged start or end is only given its length.
+        let align = self.alignment as u64;
+        let (first, last) = (from.next_multiple_of(align), to / align * align);
+        if first < last {
+            offset = first;
+            while offset < last {
+                let len = CHUNK.min(last - offset);
+                file.write_all_at(&zeroes[..len as usize], offset)?;
+                offset += len;
+            }
+        }
+        if offset < to { file.set_len(to) } else { Ok(()) }
+    }
+}
+
+impl StorageFile for OpenFile {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.check_alignment(StorageOp::Read, buf, offset)?;
+        let lease = self.descriptor(StorageOp::Read, Some(offset), FileUse::Read)?;
+        let mut done = 0;
+        while done < buf.len() {
+            match lease.file().read_at(&mut buf[done..], offset + done as u64) {
+                Ok(0) => {
+                    let eof = io::ErrorKind::UnexpectedEof;
+                    return Err(StorageError::at(StorageOp::Read, &self.name, offset, eof));
+                }
+                // A short read stops at the end of the file or at a signal. After a signal direct I/O
+                // must go on from a whole block.
+                Ok(n) if done + n == buf.len() || !self.state.is_direct() => done += n,
+                Ok(_) if offset + buf.len() as u64 > self.len()? => {
+                    let eof = io::ErrorKind::UnexpectedEof;
+                    return Err(StorageError::at(StorageOp::Read, &self.name, offset, eof));
+                }
+                Ok(n) => done = (done + n) / self.alignment * self.alignment,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if self.gave_up_direct(&lease, &error) => {}
+                Err(error) => {
+                    return Err(StorageError::at(StorageOp::Read, &self.name, offset, error));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.check_alignment(StorageOp::Write, bytes, offset)?;
+        let lease = self.descriptor(StorageOp::Write, Some(offset), FileUse::Write)?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let error = match lease.file().write_at(&bytes[done..], offset + done as u64) {
+                Ok(0) => io::ErrorKind::WriteZero.into(),
+                // A direct write that stops inside a block starts that block again.
+                Ok(n) if self.state.is_direct() && done + n < bytes.len() => {
+                    let whole = (done + n) / self.alignment * self.alignment;
+                    if whole > done {
+                        done = whole;
+                        continue;
+                    }
+                    io::ErrorKind::WriteZero.into()
+                }
+                Ok(n) => {
+                    done += n;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) if self.gave_up_direct(&lease, &error) => continue,
+                Err(error) => error,
+            };
+            return Err(StorageError::at(StorageOp::Write, &self.name, offset, error));
+        }
+        Ok(())
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        if self.state.is_poisoned() {
+            return Err(StorageError::new(StorageOp::Sync, &self.name, poisoned()));
+        }
+        let lease = self.descriptor(StorageOp::Sync, None, FileUse::Read)?;
+        self.state
+            .sync(&lease)
+            .map_err(|errno| StorageError::new(StorageOp::Sync, &self.name, errno))?;
+        // A sync that ran beside this one may have failed and taken this one's error with it.
+        if self.state.is_poisoned() {
+            return Err(StorageError::new(StorageOp::Sync, &self.name, poisoned()));
+        }
+        Ok(())
+    }
+
+    fn len(&self) -> Result<u64> {
+        let lease = self.descriptor(StorageOp::Len, None, FileUse::Read)?;
+        match lease.file().metadata() {
+            Ok(meta) => Ok(meta.len()),
+            Err(error) => Err(StorageError::new(StorageOp::Len, &self.name, error)),
+        }
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        let failed = |error| StorageError::at(StorageOp::SetLen, &self.name, len, error);
+        let lease = self.descriptor(StorageOp::SetLen, Some(len), FileUse::Write)?;
+        let file = lease.file();
+        let old = file.metadata().map_err(failed)?.len();
+        if len <= old {
+            return file.set_len(len).map_err(failed);
+        }
+        self.grow(file, old, len).map_err(|error| {
+            // A half-grown file would pass for a grown one at the next start. If even this fails,
+            // the error at hand is still the one to tell.
+            let _ = file.set_len(old);
+            failed(error)
+        })
+    }
+
+    fn io_alignment(&self) -> usize {
+        self.alignment
+    }
+
+    fn lease(&self, purpose: FileUse) -> Option<FileLease> {
+        self.handles.lease(&self.state, purpose).ok()
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.handles.forget(&self.state);
+    }
+}
