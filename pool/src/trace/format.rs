@@ -96,7 +96,7 @@ impl<W: Write> TraceWriter<W> {
         self.varint(self.last.at_us - last.at_us)?;
         self.varint(zigzag(request.statement.wrapping_sub(last.statement)))?;
         let repetitions = count.saturating_sub(1).min(u64::MAX >> REPETITIONS_SHIFT);
-        let flags = u64::from(request.scan) * SCAN | u64::from(request.created) * CREATED;
+        let flags = (u64::from(request.scan) * SCAN) | (u64::from(request.created) * CREATED);
         self.varint(repetitions << REPETITIONS_SHIFT | flags)
     }
 
