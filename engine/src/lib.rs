@@ -39,6 +39,7 @@
 //! Arrows of use point down only.
 //! ```text
 //! db        open, recovery, definition changes, background work        cursor    ordered reading
+//! explain   reports of what the engine holds and does
 //! table     an open table: trees, counters, who uses it                catalog   which tables there are
 //! ───────────────────────────────────────────────────────────────────────────────────────────
 //! trx       transactions, read views, commit numbers, purge            versioned trees whose entries have versions
@@ -56,6 +57,7 @@ mod cursor;
 pub mod db;
 pub mod env;
 pub mod error;
+pub mod explain;
 pub mod lock;
 pub mod mtr;
 pub mod options;

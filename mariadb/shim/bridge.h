@@ -118,6 +118,31 @@ int tp_status(const tp_db *db, void *context,
               void (*counter)(void *context, const char *name, size_t name_len, uint64_t value));
 int tp_status_text(const tp_db *db, void *context, void (*text)(void *context, const char *text, size_t len));
 
+/* ---- rows of the information_schema tables */
+
+enum tp_explain_table { TP_BUFFER_POOL = 1, TP_BUFFER_POOL_BY_INDEX = 2 };
+
+enum tp_value_kind {
+  TP_VALUE_NULL = 0,
+  TP_VALUE_UNSIGNED = 1, /* number */
+  TP_VALUE_REAL = 2,     /* real */
+  TP_VALUE_TEXT = 3,     /* data, len: UTF-8 */
+  TP_VALUE_NAME = 4,     /* data, len: part of a table's name as in file names */
+  TP_VALUE_TIME = 5      /* number: microseconds since 1970 */
+};
+
+typedef struct {
+  int kind;
+  uint64_t number;
+  double real;
+  const uint8_t *data;
+  size_t len;
+} tp_value;
+
+/* Calls `row` with each row of a table, until it answers something else than 0. The values are good during the call. */
+int tp_explain(const tp_db *db, int table, void *context,
+               int (*row)(void *context, const tp_value *values, size_t count));
+
 /* ---- tables */
 
 typedef struct {

@@ -4,6 +4,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "ha_tidepool.h"
+#include "i_s.h"
 #include "status.h"
 #include "sysvars.h"
 #include <sys/resource.h>
@@ -83,6 +84,7 @@ int start(void *p) {
 }
 
 int stop(void *) {
+  std::unique_lock<std::shared_mutex> nobody_reads(engine.explaining);
   if (!engine.db) return 0;
   if (tp_close(engine.db) != TP_OK) {
     String text = last_error_text();
@@ -112,4 +114,7 @@ maria_declare_plugin(tidepool){
     tidepool::system_variables,
     "0.1",
     MariaDB_PLUGIN_MATURITY_GAMMA,
-} maria_declare_plugin_end;
+},
+    tidepool::i_s::plugin(tidepool::i_s::BUFFER_POOL, "The buffer pool: its size, where it is going, and why"),
+    tidepool::i_s::plugin(tidepool::i_s::BUFFER_POOL_BY_INDEX, "Which index has how many of its pages in the buffer pool")
+maria_declare_plugin_end;

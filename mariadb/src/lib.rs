@@ -8,6 +8,7 @@
 //! * [`boundary`]: result codes, the last error of a thread, and the catching of panics;
 //! * [`log`]: the engine's log lines go to the server's error log;
 //! * [`database`]: opening, closing, options, status, and the statements that make and drop tables;
+//! * [`explain`]: rows of the `information_schema` tables;
 //! * [`table`]: open tables: statistics, auto-increment, `CHECK TABLE`;
 //! * [`session`]: transactions and writes;
 //! * [`reader`]: point reads and cursors.
@@ -18,6 +19,7 @@
 
 pub mod boundary;
 pub mod database;
+pub mod explain;
 pub mod log;
 pub mod reader;
 pub mod session;

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::latch::MAX_FRAMES;
 use crate::mapping::{Mapping, Zeroable, ZeroedArray};
 use crate::page::{PageId, PageSize};
+use crate::view::RacyBytes;
 
 /// Bytes that are taken into use, and given back, together.
 pub(crate) const EXTENT_BYTES: usize = 2 << 20;
@@ -149,6 +150,11 @@ impl Frames {
         self.limit.load(Ordering::Relaxed)
     }
 
+    /// Frames from this one on have never been taken into use.
+    pub(crate) fn started(&self) -> u32 {
+        self.free.lock().started
+    }
+
     /// Frames that can be had without evicting a page.
     pub(crate) fn available(&self) -> u32 {
         self.available.load(Ordering::Relaxed)
@@ -181,6 +187,12 @@ impl Frames {
     pub(crate) unsafe fn bytes<'a>(&self, frame: u32) -> &'a [u8] {
         // SAFETY: mapped for ever, initialised (zero or more), not written meanwhile by promise.
         unsafe { std::slice::from_raw_parts(self.address(frame), self.page_size.bytes()) }
+    }
+
+    /// The bytes of a frame, to read while others may write them.
+    pub(crate) fn racy(&self, frame: u32) -> RacyBytes<'_> {
+        // SAFETY: mapped while `self` lives; frames are aligned to their size, a power of two.
+        unsafe { RacyBytes::new(self.address(frame), self.page_size.bytes()) }
     }
 
     /// The bytes of a frame, to write.

@@ -6,7 +6,7 @@
 //! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
 //! chooses who leaves, `dirty` knows what must be written and in what order, `flush` and
 //! [`doublewrite`] write it, `read_ahead` reads what will be wanted, `background` has the threads.
-//! `tap` hears of accesses, [`trace`] records them.
+//! `tap` hears of accesses, [`trace`] records them; `residents` tells who is here.
 //! Below all of it is [`storage`]: files, real and simulated.
 
 mod advisor;
@@ -26,6 +26,7 @@ pub mod page;
 mod pool;
 mod read_ahead;
 pub mod replacement;
+mod residents;
 mod space;
 pub mod statement;
 mod stats;
@@ -41,6 +42,7 @@ pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
 pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
 pub use pool::{MIN_FRAMES, Pool, PoolConfig, WriteAhead};
 pub use replacement::{Access, MidpointConfig, ReplacementConfig, Request, Simulation};
+pub use residents::Resident;
 pub use space::Space;
 pub use stats::PoolStats;
 pub use tap::Sample;

@@ -7,8 +7,8 @@ use tidepool_pool::storage::{
     FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageFile, StorageOp,
 };
 use tidepool_pool::{
-    Access, Error, ExclusiveGuard, Lsn, PageId, PageSize, PageView, Pool, PoolConfig, Space,
-    WriteAhead, WriteAheadError,
+    Access, Error, ExclusiveGuard, Lsn, PageId, PageSize, PageType, PageView, Pool, PoolConfig,
+    Resident, Space, WriteAhead, WriteAheadError, page,
 };
 
 const SIZE: usize = 4096;
@@ -209,6 +209,41 @@ fn prefetch_brings_pages_in_once() {
     }
     let stats = it.pool.stats();
     assert_eq!((stats.read_ahead, stats.reads, stats.read_ahead_evicted), (40, 0, 0));
+}
+
+#[test]
+fn every_resident_page_is_told_with_its_tree_and_state() {
+    let it = fixture(32, 100, false);
+    for no in 0..20 {
+        it.write_new(no, 1);
+        let mut guard = it.pool.exclusive(&it.space, no, Access::Normal).unwrap();
+        let page_type = if no % 2 == 0 { PageType::TREE_LEAF } else { PageType::BITMAP };
+        page::set_page_type(guard.bytes_mut(), page_type);
+        page::set_tree_id(guard.bytes_mut(), 7 + no % 3);
+        it.fill(&mut guard, 2);
+    }
+    let all = || {
+        let mut all = Vec::new();
+        // Which ones are hot is the policy's business.
+        it.pool.for_each_resident(|page| all.push(Resident { is_hot: false, ..page }));
+        all.sort_by_key(|page| page.id);
+        all
+    };
+    // A page that somebody has latched is told like any other.
+    let held = it.pool.exclusive(&it.space, 5, Access::Normal).unwrap();
+    let expect = |no: u32, is_dirty| Resident {
+        id: PageId::new(16, no),
+        page_type: if no.is_multiple_of(2) { PageType::TREE_LEAF } else { PageType::BITMAP },
+        tree_id: 7 + no % 3,
+        is_dirty,
+        is_hot: false,
+    };
+    assert_eq!(all(), (0..20).map(|no| expect(no, true)).collect::<Vec<_>>());
+    drop(held);
+    it.pool.flush_all().unwrap();
+    assert_eq!(all(), (0..20).map(|no| expect(no, false)).collect::<Vec<_>>());
+    it.pool.close_space(&it.space, false).unwrap();
+    assert_eq!(all(), []);
 }
 
 #[test]

@@ -31,8 +31,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
-use tidepool_pool::Lsn;
 use tidepool_pool::trace::{TraceOptions, TraceStatus};
+use tidepool_pool::{Lsn, Pool};
 
 /// An open data directory. Clones are handles on the same one.
 ///
@@ -113,6 +113,18 @@ impl Inner {
     pub(crate) fn has_recovered_prepared(&self) -> bool {
         let detached = self.detached.lock();
         self.trx_system.recovered_xids().iter().any(|xid| !detached.contains_key(xid))
+    }
+}
+
+impl Db {
+    /// The pool, for reports.
+    pub(crate) fn pool(&self) -> &Pool {
+        self.inner.env.pool()
+    }
+
+    /// The catalog, for reports.
+    pub(crate) fn catalog(&self) -> &Catalog {
+        &self.inner.catalog
     }
 }
 

@@ -308,6 +308,10 @@ impl Replacement for Midpoint {
         self.access[frame as usize].load(Relaxed) & FIRST_ACCESS != 0
     }
 
+    fn is_hot(&self, frame: u32) -> bool {
+        self.is_young(frame)
+    }
+
     fn configure(&self, config: &ReplacementConfig) -> bool {
         let ReplacementConfig::Midpoint(config) = config;
         self.set(*config);

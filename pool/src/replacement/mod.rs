@@ -70,6 +70,10 @@ pub(crate) trait Replacement: Send + Sync {
     /// Whether the page in `frame` was ever accessed since it came.
     fn was_accessed(&self, frame: u32) -> bool;
 
+    /// Whether the page in `frame` is among those that the policy means to keep, not merely one
+    /// that happens to be here still. A guess if the page is coming, going or moving.
+    fn is_hot(&self, frame: u32) -> bool;
+
     /// Changes the settings; false if `config` is of another policy.
     fn configure(&self, config: &ReplacementConfig) -> bool;
 

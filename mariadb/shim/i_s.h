@@ -1,0 +1,63 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  The information_schema tables TIDEPOOL_*.
+
+  Each is a plugin of its own in the same library (the server calls that a plugin "of type INFORMATION SCHEMA"), so
+  --plugin-load-add=ha_tidepool.so and INSTALL SONAME 'ha_tidepool' bring them together with the engine. A table is a
+  name, a list of columns (i_s_buffer_pool.cc, …) and the number by which tp_explain() knows it; the rows come from there.
+
+  Reading one takes the privilege PROCESS, as InnoDB's do.
+*/
+#ifndef TIDEPOOL_I_S_H
+#define TIDEPOOL_I_S_H
+
+#include "bridge.h"
+#include "server.h"
+
+namespace tidepool::i_s {
+
+/* Types of columns; the server has others of the same names outside this namespace. */
+using Show::CEnd;
+using Show::Column;
+using Show::Datetime;
+using Show::Decimal;
+using Show::ULonglong;
+using Show::Varchar;
+
+struct Schema_table {
+  const char *name;
+  const ST_FIELD_INFO *columns;
+  tp_explain_table rows;
+};
+
+extern const ST_FIELD_INFO buffer_pool_columns[], buffer_pool_by_index_columns[];
+
+constexpr Schema_table BUFFER_POOL{"TIDEPOOL_BUFFER_POOL", buffer_pool_columns, TP_BUFFER_POOL},
+    BUFFER_POOL_BY_INDEX{"TIDEPOOL_BUFFER_POOL_BY_INDEX", buffer_pool_by_index_columns, TP_BUFFER_POOL_BY_INDEX};
+
+extern st_mysql_information_schema interface;
+int init(void *schema_table);
+int deinit(void *);
+
+constexpr st_maria_plugin plugin(const Schema_table &table, const char *description) {
+  return {MYSQL_INFORMATION_SCHEMA_PLUGIN,
+          &interface,
+          table.name,
+          "the Tidepool authors",
+          description,
+          PLUGIN_LICENSE_GPL,
+          init,
+          deinit,
+          0x0001,
+          nullptr,
+          nullptr,
+          "0.1",
+          MariaDB_PLUGIN_MATURITY_GAMMA};
+}
+
+/* Decimal columns: megabytes with three digits after the point, shares (0 to 1) with five. */
+constexpr uint MB_DIGITS = 1803, SHARE_DIGITS = 605;
+
+} // namespace tidepool::i_s
+
+#endif
