@@ -1,0 +1,169 @@
+//! The engines that experiments run on: which options they take, and under which names they publish what.
+
+use crate::environment::Environment;
+use crate::error::{Error, Result};
+
+/// A storage engine of a MariaDB server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
+pub enum Engine {
+    /// The plugin of this project.
+    Tidepool,
+    /// The server's own engine.
+    #[value(name = "innodb")]
+    InnoDb,
+}
+
+/// The status of an engine's buffer pool, as the server publishes it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PoolStatus {
+    /// Bytes that the pool may use now.
+    pub size_bytes: u64,
+    /// Bytes that it is on the way to.
+    pub target_bytes: u64,
+    /// Page reads from the disk, both on demand and ahead, since the start.
+    pub pages_read: u64,
+    /// Requests for a page since the start.
+    pub read_requests: u64,
+    /// Requests that had to wait for the disk, since the start.
+    pub reads: u64,
+    /// The longest wait that a resize caused, where the engine publishes it.
+    pub resize_longest_wait_us: Option<u64>,
+}
+
+impl Engine {
+    /// The name in `ENGINE=…`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Tidepool => "Tidepool",
+            Engine::InnoDb => "InnoDB",
+        }
+    }
+
+    /// The name in results and on the command line.
+    pub fn key(self) -> &'static str {
+        match self {
+            Engine::Tidepool => "tidepool",
+            Engine::InnoDb => "innodb",
+        }
+    }
+
+    /// The server options that make this engine the default.
+    ///
+    /// # Errors
+    /// If the plugin has not been built.
+    pub fn options(self, environment: &Environment) -> Result<Vec<String>> {
+        Ok(match self {
+            Engine::Tidepool => {
+                let plugin = environment.plugin_dir.join("ha_tidepool.so");
+                if !plugin.exists() {
+                    let text = format!("{} is missing: run scripts/build-plugin", plugin.display());
+                    return Err(Error::Missing(text));
+                }
+                vec![
+                    format!("--plugin-dir={}", environment.plugin_dir.display()),
+                    "--plugin-load-add=ha_tidepool.so".into(),
+                    "--default-storage-engine=Tidepool".into(),
+                    // InnoDB is there too, as in any stock server, but has nothing to do.
+                    "--innodb-buffer-pool-size=8M".into(),
+                    "--innodb-log-file-size=10M".into(),
+                ]
+            }
+            Engine::InnoDb => vec!["--default-storage-engine=InnoDB".into()],
+        })
+    }
+
+    /// The option that sets the size of the buffer pool at the start.
+    pub fn pool_size_option(self, size_bytes: u64) -> String {
+        format!("--{}-buffer-pool-size={size_bytes}", self.key())
+    }
+
+    /// The option that sets the capacity of the redo log.
+    pub fn redo_option(self, size_bytes: u64) -> String {
+        match self {
+            Engine::Tidepool => format!("--tidepool-redo-log-capacity={size_bytes}"),
+            Engine::InnoDb => format!("--innodb-log-file-size={size_bytes}"),
+        }
+    }
+
+    /// The statement that changes the size of the buffer pool on line.
+    pub fn set_pool_size(self, size_bytes: u64) -> String {
+        format!("SET GLOBAL {}_buffer_pool_size={size_bytes}", self.key())
+    }
+
+    /// The statement that lists what [`pool_status`](Self::pool_status) reads.
+    pub fn status_query(self) -> String {
+        format!("SHOW GLOBAL STATUS LIKE '{}\\_buffer\\_pool\\_%'", self.key())
+    }
+
+    /// The rows of [`status_query`](Self::status_query), understood. A counter that is not there is 0.
+    pub fn pool_status(self, rows: &[(String, String)]) -> PoolStatus {
+        let prefix = self.key().len() + "_buffer_pool_".len();
+        let text = |name: &str| {
+            let row = rows.iter().find(|(key, _)| {
+                key.get(prefix..).is_some_and(|rest| rest.eq_ignore_ascii_case(name))
+            });
+            row.map(|(_, value)| value.as_str())
+        };
+        let number = |name: &str| text(name).and_then(|value| value.parse::<u64>().ok());
+        let or_zero = |name: &str| number(name).unwrap_or(0);
+        const PAGE: u64 = 16 * 1024;
+        match self {
+            Engine::Tidepool => {
+                let by_pages = number("pages_total").map(|pages| pages * PAGE);
+                let size = number("size").or(by_pages).unwrap_or(0);
+                PoolStatus {
+                    size_bytes: size,
+                    target_bytes: number("target").unwrap_or(size),
+                    pages_read: or_zero("reads") + or_zero("read_ahead"),
+                    read_requests: or_zero("read_requests"),
+                    reads: or_zero("reads"),
+                    resize_longest_wait_us: number("resize_longest_wait_us"),
+                }
+            }
+            Engine::InnoDb => {
+                let size = or_zero("pages_total") * PAGE;
+                PoolStatus {
+                    size_bytes: size,
+                    target_bytes: size,
+                    pages_read: or_zero("reads") + or_zero("read_ahead"),
+                    read_requests: or_zero("read_requests"),
+                    reads: or_zero("reads"),
+                    resize_longest_wait_us: None,
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Engine;
+
+    #[test]
+    fn the_status_of_innodb_is_understood() {
+        let rows = [
+            ("Innodb_buffer_pool_pages_total", "8192"),
+            ("Innodb_buffer_pool_reads", "100"),
+            ("Innodb_buffer_pool_read_ahead", "20"),
+            ("Innodb_buffer_pool_read_requests", "5000"),
+            ("Innodb_buffer_pool_dump_status", ""),
+        ]
+        .map(|(key, value)| (key.to_string(), value.to_string()));
+        let status = Engine::InnoDb.pool_status(&rows);
+        assert_eq!(status.size_bytes, 128 << 20);
+        assert_eq!((status.pages_read, status.reads, status.read_requests), (120, 100, 5000));
+    }
+
+    #[test]
+    fn a_governed_pool_names_its_size_and_target() {
+        let rows = [
+            ("Tidepool_buffer_pool_size", "1048576"),
+            ("Tidepool_buffer_pool_target", "2097152"),
+            ("Tidepool_buffer_pool_resize_longest_wait_us", "17"),
+        ]
+        .map(|(key, value)| (key.to_string(), value.to_string()));
+        let status = Engine::Tidepool.pool_status(&rows);
+        assert_eq!((status.size_bytes, status.target_bytes), (1 << 20, 2 << 20));
+        assert_eq!(status.resize_longest_wait_us, Some(17));
+    }
+}

@@ -1,0 +1,57 @@
+//! What can go wrong in an experiment, said so that the reader knows what to do.
+
+use std::path::Path;
+
+/// Why something could not be done. The text names the file or command, and what to do where that is known.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A file or a system call.
+    #[error("{what}: {source}")]
+    Io {
+        /// The path, and what was done with it.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A statement or a connection.
+    #[error("{what}: {source}")]
+    Sql {
+        /// The statement.
+        what: String,
+        /// The client's or server's answer.
+        source: mysql::Error,
+    },
+    /// A program that was started: what it printed.
+    #[error("{program}: {message}")]
+    Program {
+        /// Its name.
+        program: String,
+        /// The end of its output.
+        message: String,
+    },
+    /// The machine or the user can't do what the experiment needs.
+    #[error("{0}")]
+    Missing(String),
+}
+
+/// The result of most functions here.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// For `map_err`: names the path.
+    pub fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> Error {
+        let what = what.into();
+        move |source| Error::Io { what, source }
+    }
+
+    /// For `map_err`: names the path and says what was done with it.
+    pub fn at(path: &Path) -> impl FnOnce(std::io::Error) -> Error {
+        Error::io(path.display().to_string())
+    }
+
+    /// For `map_err`: names the statement.
+    pub fn sql(what: impl Into<String>) -> impl FnOnce(mysql::Error) -> Error {
+        let what = what.into();
+        move |source| Error::Sql { what, source }
+    }
+}

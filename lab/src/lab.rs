@@ -1,0 +1,376 @@
+//! What all experiments share: settings, the machine, the data, and one run of a server under load.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::engine::Engine;
+use crate::environment::Environment;
+use crate::error::{Error, Result};
+use crate::load::sysbench::{self, Job, Silence, Sysbench};
+use crate::load::tables::{self, DataSet};
+use crate::machine::cgroup::{Cgroup, Hierarchy};
+use crate::machine::janitor::Janitor;
+use crate::machine::neighbour::{Neighbour, Pattern};
+use crate::machine::registry::{self, Registry};
+use crate::machine::swap::SwapFile;
+use crate::progress::Progress;
+use crate::record::{Event, Outcome, Output, Point, Record, fnv64};
+use crate::sample::Sampler;
+use crate::server::{Server, ServerOptions};
+
+/// What the user chose.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The engines, which take turns.
+    pub engines: Vec<Engine>,
+    /// At most three minutes an experiment.
+    pub quick: bool,
+    /// The memory of the machine that an experiment pretends to have; its pools and tables are in proportion.
+    pub memory_bytes: u64,
+    /// Where results go.
+    pub out: PathBuf,
+}
+
+/// The laboratory: removes, when dropped, whatever its experiments have made.
+#[derive(Debug)]
+pub struct Lab {
+    /// Where the programs are.
+    pub environment: Environment,
+    /// What the user chose.
+    pub settings: Settings,
+    output: Output,
+    // Dropped in this order: the janitor has nothing left to do when it ends.
+    registry: Registry,
+    _janitor: Janitor,
+}
+
+impl Lab {
+    /// Tidies up after earlier runs that were killed, and gets ready.
+    ///
+    /// # Errors
+    /// If something of an earlier run can't be removed, or a directory can't be made.
+    pub fn open(settings: Settings) -> Result<Lab> {
+        let environment = Environment::find()?;
+        let lists = if rustix::process::geteuid().is_root() {
+            PathBuf::from("/run/tidepool-lab")
+        } else {
+            environment.work_dir.join("lists")
+        };
+        for leftover in registry::clean_dead(&lists)? {
+            tracing::info!("removed what a killed run had left: {leftover:?}");
+        }
+        let registry = Registry::create(&lists)?;
+        let janitor = Janitor::start(registry.path())?;
+        let output = Output::new(&settings.out)?;
+        Ok(Lab { environment, settings, output, registry, _janitor: janitor })
+    }
+
+    /// Begins an experiment's results.
+    ///
+    /// # Errors
+    /// If the file can't be made.
+    pub fn begin(&self, experiment: &str) -> Result<()> {
+        self.output.begin(experiment)
+    }
+
+    /// Keeps a result.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn keep(&self, record: &Record) -> Result<()> {
+        self.output.write(record)
+    }
+
+    /// The directory with an experiment's data for an engine; made the first time, which takes a while.
+    ///
+    /// # Errors
+    /// As [`tables::prepare`].
+    pub fn data(&self, engine: Engine, data: &DataSet, progress: &mut Progress) -> Result<PathBuf> {
+        let mut say = |text: &str, share: f64| progress.say_share(text, share);
+        let dir = tables::prepare(&self.environment, engine, data, &mut say)?;
+        progress.forget_time();
+        Ok(dir)
+    }
+
+    /// Says why experiments with memory cgroups can't be done here, if they can't.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn need_memory_cgroups(&self) -> Result<()> {
+        need_root("a memory cgroup and a swap file")?;
+        Hierarchy::find("memory", "memory").map(drop).ok_or_else(|| {
+            Error::Missing("no cgroup hierarchy with the memory controller is mounted".into())
+        })
+    }
+
+    /// Says why reads can't be throttled here, if they can't.
+    ///
+    /// # Errors
+    /// What is missing.
+    pub fn need_read_throttle(&self) -> Result<()> {
+        need_root("limiting the reads of a disk")?;
+        Hierarchy::find("blkio", "io").map(drop).ok_or_else(|| {
+            Error::Missing("no cgroup hierarchy with the blkio or io controller is mounted".into())
+        })
+    }
+
+    /// Swap space until it is dropped.
+    ///
+    /// # Errors
+    /// If there is no room.
+    pub fn swap_file(&self, size_bytes: u64) -> Result<SwapFile> {
+        SwapFile::create(&self.registry, &self.environment.work_dir, size_bytes)
+    }
+
+    /// A memory cgroup until it is dropped.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn memory_cgroup(&self, limit_bytes: u64) -> Result<Cgroup> {
+        Cgroup::memory(&self.registry, limit_bytes)
+    }
+
+    /// A limit of reads until it is dropped.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn read_throttle(&self, reads_per_second: u32) -> Result<Cgroup> {
+        Cgroup::read_throttle(&self.registry, &self.environment.work_dir, reads_per_second)
+    }
+
+    /// Runs a server under load as planned. A server that dies is a result, not an error.
+    ///
+    /// `each` is called before the first measured second (with 0) and after every one.
+    ///
+    /// # Errors
+    /// If the run could not begin, or `each` fails.
+    pub fn run(
+        &self,
+        plan: &Plan,
+        progress: &mut Progress,
+        mut each: impl FnMut(&mut Stage, u32) -> Result<()>,
+    ) -> Result<Record> {
+        progress.say(&format!("{} {}: {}", plan.experiment, plan.label(), plan.scenario));
+        let _lock = tables::lock(&plan.data_dir)?;
+        let memory = plan.memory_limit.map(|limit| self.memory_cgroup(limit)).transpose()?;
+        let reads = plan.reads_per_second.map(|limit| self.read_throttle(limit)).transpose()?;
+        let groups = [&memory, &reads];
+        let options = ServerOptions {
+            engine: plan.engine,
+            data_dir: plan.data_dir.clone(),
+            args: plan.args.clone(),
+            cgroup_procs: groups.into_iter().flatten().map(Cgroup::procs).collect(),
+        };
+        let mut record = plan.record(self.settings.quick);
+        let mut server = match Server::start(&self.environment, options) {
+            Ok(server) => server,
+            Err(error) if memory.as_ref().is_some_and(|group| group.memory_use().oom_kills > 0) => {
+                tracing::info!("killed while starting: {error}");
+                record.outcome = Outcome::OomKilled;
+                return Ok(record);
+            }
+            Err(error) => return Err(error),
+        };
+        record.server_version = server.value("SELECT VERSION()")?.unwrap_or_default();
+        let mut load = Sysbench::start(server.socket(), &plan.job)?;
+        let mut sampler = Sampler::new(&server, memory.as_ref());
+        let mut stage = Stage {
+            server: &mut server,
+            memory: memory.as_ref(),
+            neighbour: None,
+            neighbour_killed: false,
+            events: Vec::new(),
+            point: Point::default(),
+        };
+        let warm_up = i64::from(plan.warm_up_s);
+        for at_s in 1 - warm_up..=i64::from(plan.measure_s) {
+            if at_s == 1 {
+                each(&mut stage, 0)?;
+            }
+            let second = match load.next_second() {
+                Ok(second) => second,
+                Err(silence) => {
+                    record.outcome = stage.why_silent(silence);
+                    break;
+                }
+            };
+            stage.point = sampler.point(at_s as f64, &second, stage.neighbour_bytes());
+            record.series.push(stage.point);
+            if let Ok(measured) = u32::try_from(at_s)
+                && measured > 0
+            {
+                each(&mut stage, measured)?;
+            }
+            progress.second();
+        }
+        drop(load);
+        drop(stage.neighbour.take());
+        record.events = std::mem::take(&mut stage.events);
+        let neighbour_killed = f64::from(u8::from(stage.neighbour_killed));
+        record.summary.insert("neighbour_killed".into(), neighbour_killed);
+        let status = sampler.pool_status();
+        drop(sampler);
+        if let Some(wait) = status.resize_longest_wait_us {
+            record.summary.insert("resize_longest_wait_us".into(), wait as f64);
+        }
+        if let Some(group) = &memory {
+            record.summary.insert("oom_kills".into(), group.memory_use().oom_kills as f64);
+        }
+        if record.outcome == Outcome::Finished && plan.keeps_clean {
+            server.stop()?;
+        }
+        Ok(record)
+    }
+}
+
+fn need_root(what: &str) -> Result<()> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(());
+    }
+    Err(Error::Missing(format!("{what} needs root")))
+}
+
+/// One run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The command.
+    pub experiment: &'static str,
+    /// Which of its cases.
+    pub scenario: String,
+    /// The engine.
+    pub engine: Engine,
+    /// What differs from its defaults, for people.
+    pub variant: String,
+    /// The data directory.
+    pub data_dir: PathBuf,
+    /// Options of the server.
+    pub args: Vec<String>,
+    /// The limit of the memory cgroup that the server is in.
+    pub memory_limit: Option<u64>,
+    /// The limit of the server's reads.
+    pub reads_per_second: Option<u32>,
+    /// The load.
+    pub job: Job,
+    /// Seconds before the measuring.
+    pub warm_up_s: u32,
+    /// Seconds of measuring.
+    pub measure_s: u32,
+    /// Stop in order afterwards, so that the next run on this directory needs no recovery: for loads that write.
+    pub keeps_clean: bool,
+}
+
+impl Plan {
+    /// A run that only needs an engine, its data and a load; other fields are set afterwards.
+    pub fn new(experiment: &'static str, engine: Engine, data_dir: &Path, job: Job) -> Plan {
+        Plan {
+            experiment,
+            scenario: String::new(),
+            engine,
+            variant: String::new(),
+            data_dir: data_dir.to_path_buf(),
+            args: Vec::new(),
+            memory_limit: None,
+            reads_per_second: None,
+            job,
+            warm_up_s: 5,
+            measure_s: 10,
+            keeps_clean: false,
+        }
+    }
+
+    /// Its seconds, with those that starting and stopping take, roughly.
+    pub fn duration_s(&self) -> u32 {
+        self.warm_up_s + self.measure_s + 3
+    }
+
+    fn label(&self) -> String {
+        format!("{} {}", self.engine.name(), self.variant).trim_end().to_string()
+    }
+
+    /// A record of this plan with nothing measured yet.
+    pub fn record(&self, quick: bool) -> Record {
+        let mut config = BTreeMap::from([
+            ("server".to_string(), self.args.join(" ")),
+            ("script".to_string(), self.job.script.clone()),
+            ("rows".to_string(), self.job.rows.to_string()),
+            ("threads".to_string(), self.job.threads.to_string()),
+            ("distribution".to_string(), self.job.distribution.key().to_string()),
+            ("warm_up_s".to_string(), self.warm_up_s.to_string()),
+            ("measure_s".to_string(), self.measure_s.to_string()),
+            ("sysbench".to_string(), sysbench::version().unwrap_or_default()),
+        ]);
+        if let Some(limit) = self.memory_limit {
+            config.insert("memory_limit_bytes".into(), limit.to_string());
+        }
+        if let Some(limit) = self.reads_per_second {
+            config.insert("reads_per_second".into(), limit.to_string());
+        }
+        let text: String = config.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
+        Record {
+            experiment: self.experiment.into(),
+            scenario: self.scenario.clone(),
+            engine: self.engine.key().into(),
+            variant: self.variant.clone(),
+            server_version: String::new(),
+            config_hash: format!("{:016x}", fnv64(text.as_bytes())),
+            config,
+            quick,
+            started_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+            outcome: Outcome::Finished,
+            events: Vec::new(),
+            series: Vec::new(),
+            summary: BTreeMap::new(),
+        }
+    }
+}
+
+/// What an experiment can do in the middle of a run.
+#[derive(Debug)]
+pub struct Stage<'a> {
+    /// The server under load.
+    pub server: &'a mut Server,
+    /// Its memory cgroup.
+    pub memory: Option<&'a Cgroup>,
+    /// The second that has just passed.
+    pub point: Point,
+    neighbour: Option<Neighbour>,
+    neighbour_killed: bool,
+    events: Vec<Event>,
+}
+
+impl Stage<'_> {
+    /// Notes that something is done now.
+    pub fn note(&mut self, what: impl Into<String>) {
+        self.events.push(Event { at_s: self.point.at_s.max(0.0), what: what.into() });
+    }
+
+    /// Starts a neighbour in the server's memory cgroup.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub fn start_neighbour(&mut self, pattern: Pattern, peak_bytes: u64) -> Result<()> {
+        let groups: Vec<PathBuf> = self.memory.map(Cgroup::procs).into_iter().collect();
+        self.neighbour = Some(Neighbour::start(pattern, peak_bytes, &groups)?);
+        self.note(format!("neighbour: {}", pattern.key()));
+        Ok(())
+    }
+
+    fn neighbour_bytes(&mut self) -> u64 {
+        let Some(neighbour) = &mut self.neighbour else { return 0 };
+        self.neighbour_killed |= neighbour.was_killed();
+        neighbour.resident_bytes()
+    }
+
+    fn why_silent(&mut self, silence: Silence) -> Outcome {
+        let oom_killed = self.memory.is_some_and(|group| group.memory_use().oom_kills > 0);
+        // A killed process is gone a moment later.
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        match (self.server.is_running(), silence) {
+            (false, _) if oom_killed => Outcome::OomKilled,
+            (false, _) => Outcome::Failed("the server has died".into()),
+            (true, Silence::Ended) => Outcome::Failed("sysbench gave up".into()),
+            (true, Silence::Stuck) => Outcome::Failed("sysbench was silent for 10 s".into()),
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! Fills tables that are identical to sysbench's, several times as fast as sysbench does, and keeps the data
+//! directories for the next run.
+//!
+//! ```text
+//! <work>/data/<engine>-<version>-<name>-<hash of what is in it>/     a data directory, stopped in order
+//! ```
+//!
+//! Experiments that only read leave a directory as it is; those that write replace rows by rows of the same size, so the
+//! next run finds the same number of rows and as good as the same pages. A server that was killed on such a directory
+//! recovers at the next start.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use mysql::LocalInfileHandler;
+use mysql::prelude::Queryable;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use crate::engine::Engine;
+use crate::environment::Environment;
+use crate::error::{Error, Result};
+use crate::record::fnv64;
+use crate::server::{Server, ServerOptions, install};
+
+/// Rows that go to the server in one statement.
+const BATCH_ROWS: u64 = 100_000;
+/// Bytes of a sysbench row with its share of both indexes, roughly: for sizing only.
+pub const ROW_BYTES: u64 = 235;
+
+/// A table to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Table {
+    /// Its database; the table itself is `sbtest1`.
+    pub database: String,
+    /// How many rows it gets, with ids from 1.
+    pub rows: u64,
+}
+
+/// A data directory to be made.
+#[derive(Clone, Debug)]
+pub struct DataSet {
+    /// Goes into the directory's name.
+    pub name: String,
+    /// All of its tables.
+    pub tables: Vec<Table>,
+}
+
+impl DataSet {
+    /// One table in the database `sbtest`.
+    pub fn one(name: &str, rows: u64) -> DataSet {
+        DataSet { name: name.into(), tables: vec![Table { database: "sbtest".into(), rows }] }
+    }
+
+    /// Where its directory is.
+    fn dir(&self, environment: &Environment, engine: Engine) -> Result<PathBuf> {
+        let content: String =
+            self.tables.iter().map(|table| format!("{}:{} ", table.database, table.rows)).collect();
+        let version = environment.value("VERSION")?;
+        let hash = fnv64(content.as_bytes()) & 0xffff_ffff;
+        let name = format!("{}-{version}-{}-{hash:08x}", engine.key(), self.name);
+        Ok(environment.work_dir.join("data").join(name))
+    }
+
+    /// Its size on the disk, roughly.
+    fn size_bytes(&self) -> u64 {
+        self.tables.iter().map(|table| table.rows * ROW_BYTES).sum()
+    }
+}
+
+/// The directory with this data, made if it is not there yet. `progress` is told the share that is done.
+///
+/// # Errors
+/// If there is no room for it, or the server fails.
+pub fn prepare(
+    environment: &Environment,
+    engine: Engine,
+    data: &DataSet,
+    progress: &mut dyn FnMut(&str, f64),
+) -> Result<PathBuf> {
+    let dir = data.dir(environment, engine)?;
+    if dir.exists() {
+        return Ok(dir);
+    }
+    let parent = environment.work_dir.join("data");
+    fs::create_dir_all(&parent).map_err(Error::at(&parent))?;
+    check_room(&parent, data.size_bytes())?;
+    let unfinished = dir.with_extension("new");
+    let _ = fs::remove_dir_all(&unfinished);
+    install(environment, &unfinished)?;
+    let mut args = vec![
+        engine.pool_size_option(data.size_bytes().clamp(256 << 20, 2 << 30)),
+        engine.redo_option(1 << 30),
+        format!("--{}-flush-log-at-trx-commit=0", engine.key()),
+    ];
+    if engine == Engine::InnoDb {
+        args.push("--innodb-doublewrite=OFF".into());
+    }
+    let options =
+        ServerOptions { engine, data_dir: unfinished.clone(), args, cgroup_procs: Vec::new() };
+    let server = Server::start(environment, options)?;
+    let start = Instant::now();
+    let all: u64 = data.tables.iter().map(|table| table.rows).sum();
+    let mut before = 0;
+    for table in &data.tables {
+        fill(&server, table, &mut |rows| {
+            let text = format!("loading {} rows into {}", table.rows, engine.name());
+            progress(&text, (before + rows) as f64 / all as f64);
+        })?;
+        before += table.rows;
+    }
+    server.stop()?;
+    tracing::info!("{}: {all} rows in {:.0} s", dir.display(), start.elapsed().as_secs_f64());
+    fs::rename(&unfinished, &dir).map_err(Error::at(&dir))?;
+    Ok(dir)
+}
+
+/// A file of this name next to a data directory, locked: two runs can't use the same directory.
+///
+/// # Errors
+/// If another process has it.
+pub fn lock(dir: &Path) -> Result<File> {
+    let path = dir.with_extension("lock");
+    let file = File::create(&path).map_err(Error::at(&path))?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
+        Error::Missing(format!("{} is in use by another run of the lab", dir.display()))
+    })?;
+    Ok(file)
+}
+
+fn check_room(dir: &Path, size_bytes: u64) -> Result<()> {
+    let stat = rustix::fs::statvfs(dir).map_err(|errno| Error::at(dir)(errno.into()))?;
+    let free = stat.f_bavail * stat.f_frsize;
+    // Loading needs the log, and sorting for the secondary index, besides.
+    let needed = size_bytes + size_bytes / 4 + (2 << 30);
+    if free < needed {
+        let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+        return Err(Error::Missing(format!(
+            "{} has {:.1} GiB free, and this experiment's data needs {:.1}: free some, choose a smaller --memory, \
+             or set TIDEPOOL_LAB_DIR",
+            dir.display(),
+            gib(free),
+            gib(needed)
+        )));
+    }
+    Ok(())
+}
+
+fn fill(server: &Server, table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
+    let engine = server.options().engine;
+    server.execute(&format!("CREATE DATABASE IF NOT EXISTS {}", table.database))?;
+    let mut conn = server.connect(&table.database)?;
+    let mut run = |statement: &str| conn.query_drop(statement).map_err(Error::sql(statement));
+    run(&format!(
+        "CREATE TABLE sbtest1 (id INTEGER NOT NULL AUTO_INCREMENT, k INTEGER DEFAULT '0' NOT NULL, \
+         c CHAR(120) DEFAULT '' NOT NULL, pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY KEY (id)) ENGINE={}",
+        engine.name()
+    ))?;
+    run("SET SESSION foreign_key_checks=0, unique_checks=0")?;
+    // InnoDB fills an empty table in bulk, but in one statement only.
+    let batch = if engine == Engine::InnoDb { table.rows } else { BATCH_ROWS };
+    let mut first = 1;
+    while first <= table.rows {
+        let last = table.rows.min(first + batch - 1);
+        let rows = table.rows;
+        conn.set_local_infile_handler(Some(LocalInfileHandler::new(move |_, stream| {
+            write_rows(stream, first..=last, rows)
+        })));
+        let load = "LOAD DATA LOCAL INFILE 'rows' INTO TABLE sbtest1 (id, k, c, pad)";
+        conn.query_drop(load).map_err(Error::sql(load))?;
+        progress(last * 9 / 10);
+        first = last + 1;
+    }
+    let mut run = |statement: &str| conn.query_drop(statement).map_err(Error::sql(statement));
+    run("CREATE INDEX k_1 ON sbtest1(k)")?;
+    run("ANALYZE TABLE sbtest1")?;
+    progress(table.rows);
+    Ok(())
+}
+
+/// Rows as sysbench makes them: k evenly in 1..=rows, c of ten and pad of five groups of eleven digits.
+fn write_rows(
+    stream: &mut dyn Write,
+    ids: std::ops::RangeInclusive<u64>,
+    rows: u64,
+) -> std::io::Result<()> {
+    let mut random = SmallRng::seed_from_u64(*ids.start());
+    let mut line = Vec::with_capacity(256);
+    for id in ids {
+        line.clear();
+        write!(line, "{id}\t{}\t", random.random_range(1..=rows))?;
+        digits(&mut line, &mut random, 10);
+        line.push(b'\t');
+        digits(&mut line, &mut random, 5);
+        line.push(b'\n');
+        stream.write_all(&line)?;
+    }
+    Ok(())
+}
+
+fn digits(line: &mut Vec<u8>, random: &mut SmallRng, groups: u32) {
+    for group in 0..groups {
+        if group > 0 {
+            line.push(b'-');
+        }
+        let mut number: u64 = random.random_range(0..100_000_000_000);
+        let at = line.len();
+        line.resize(at + 11, b'0');
+        for place in (at..at + 11).rev() {
+            line[place] = b'0' + (number % 10) as u8;
+            number /= 10;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_look_like_those_of_sysbench() {
+        let mut text = Vec::new();
+        write_rows(&mut text, 5..=7, 1000).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split('\t').collect()).collect();
+        assert_eq!(rows.len(), 3);
+        for (row, id) in rows.iter().zip(5u64..) {
+            let [row_id, k, c, pad] = row[..] else { panic!("{row:?}") };
+            assert_eq!(row_id.parse::<u64>().unwrap(), id);
+            assert!((1..=1000).contains(&k.parse::<u64>().unwrap()));
+            assert_eq!((c.len(), pad.len()), (119, 59));
+            let group = |text: &str| text.len() == 11 && text.bytes().all(|b| b.is_ascii_digit());
+            assert!(c.split('-').all(group) && pad.split('-').all(group));
+        }
+        assert_ne!(rows[0][2], rows[1][2]);
+    }
+}

@@ -1,0 +1,71 @@
+//! Counters of the kernel: of a process, and of the machine's swapping.
+
+use std::fs;
+
+use super::cgroup::field;
+
+/// The unit of `pswpin` and of resident sizes.
+const PAGE_BYTES: u64 = 4096;
+
+/// Bytes that a process moved to and from disks since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskBytes {
+    /// Read, pages read back from swap space included.
+    pub read: u64,
+    /// Written.
+    pub written: u64,
+}
+
+/// Bytes that the machine swapped since its start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SwapBytes {
+    /// Read back.
+    pub swapped_in: u64,
+    /// Written out.
+    pub swapped_out: u64,
+}
+
+/// What a process moved (`/proc/<pid>/io`); nothing if it has ended.
+pub fn disk_bytes(pid: u32) -> Option<DiskBytes> {
+    let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    Some(DiskBytes { read: field(&text, "read_bytes:"), written: field(&text, "write_bytes:") })
+}
+
+/// What the machine swapped (`/proc/vmstat`). The experiments' swap file is the only one on most machines that run
+/// them; where it is not, the figures hold others' swapping too.
+pub fn swap_bytes() -> SwapBytes {
+    let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
+    SwapBytes {
+        swapped_in: field(&text, "pswpin") * PAGE_BYTES,
+        swapped_out: field(&text, "pswpout") * PAGE_BYTES,
+    }
+}
+
+/// Bytes of a process in memory (`/proc/<pid>/statm`); nothing if it has ended.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).ok()?;
+    let pages: u64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(pages * PAGE_BYTES)
+}
+
+/// Memory that the machine has, in bytes.
+pub fn machine_memory_bytes() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib = total.and_then(|rest| rest.trim().trim_end_matches(" kB").parse::<u64>().ok());
+    kib.unwrap_or(0) * 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_counters_can_be_read() {
+        let own = std::process::id();
+        assert!(disk_bytes(own).is_some());
+        assert!(resident_bytes(own).is_some_and(|bytes| bytes > 0));
+        assert!(machine_memory_bytes() > 0);
+        assert_eq!(resident_bytes(u32::MAX), None);
+    }
+}

@@ -1,0 +1,276 @@
+//! The result of one run: what was run, on what, second by second, and in sum. One JSON object a line in
+//! `<out>/<experiment>.jsonl`.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+
+/// One second of a run. Sizes in bytes, rates in MB (10⁶ bytes) a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// Seconds since the measuring began; negative while warming up.
+    pub at_s: f64,
+    /// Transactions a second.
+    pub tps: f64,
+    /// Queries a second.
+    pub qps: f64,
+    /// The 95th percentile of the latency.
+    pub p95_ms: f64,
+    /// The pool's size as the server publishes it.
+    pub pool_bytes: u64,
+    /// The size that the pool is on the way to.
+    pub target_bytes: u64,
+    /// The server's memory, as the kernel counts it.
+    pub resident_bytes: u64,
+    /// All that the memory cgroup is charged.
+    pub cgroup_bytes: u64,
+    /// The neighbour's memory.
+    pub neighbour_bytes: u64,
+    /// Reads of the server from its disk, without those from swap space.
+    pub disk_read_mb_s: f64,
+    /// Writes of the server to its disk.
+    pub disk_write_mb_s: f64,
+    /// Reads from swap space.
+    pub swap_in_mb_s: f64,
+    /// Writes to swap space.
+    pub swap_out_mb_s: f64,
+}
+
+/// Something that was done in the middle of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// On the clock of [`Point::at_s`].
+    pub at_s: f64,
+    /// For a label in the chart.
+    pub what: String,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// As planned.
+    Finished,
+    /// The kernel killed the server because memory ran out.
+    OomKilled,
+    /// The server died in another way, or the load could not run.
+    Failed(String),
+}
+
+/// A run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// The command, as `swap`.
+    pub experiment: String,
+    /// Which of its cases.
+    pub scenario: String,
+    /// The engine's key.
+    pub engine: String,
+    /// What differs from the engine's defaults, for people; empty if nothing.
+    pub variant: String,
+    /// The server's own version string.
+    pub server_version: String,
+    /// The options of the server, the load and the machine.
+    pub config: BTreeMap<String, String>,
+    /// A hash of `config`, to tell runs that can be compared.
+    pub config_hash: String,
+    /// True for a short run.
+    pub quick: bool,
+    /// Seconds since 1970 when the run began.
+    pub started_at: u64,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What was done in the middle.
+    pub events: Vec<Event>,
+    /// Every second.
+    pub series: Vec<Point>,
+    /// The figures that the bounds are about.
+    pub summary: BTreeMap<String, f64>,
+}
+
+impl Record {
+    /// A figure of the summary.
+    pub fn figure(&self, name: &str) -> Option<f64> {
+        self.summary.get(name).copied()
+    }
+
+    /// The engine and what differs from its defaults.
+    pub fn label(&self) -> String {
+        if self.variant.is_empty() {
+            self.engine.clone()
+        } else {
+            format!("{} {}", self.engine, self.variant)
+        }
+    }
+}
+
+/// Writes records as they come.
+#[derive(Debug)]
+pub struct Output {
+    dir: PathBuf,
+}
+
+impl Output {
+    /// Results go to this directory.
+    ///
+    /// # Errors
+    /// If it can't be made.
+    pub fn new(dir: &Path) -> Result<Output> {
+        fs::create_dir_all(dir).map_err(Error::at(dir))?;
+        Ok(Output { dir: dir.to_path_buf() })
+    }
+
+    /// Begins the results of an experiment; earlier ones in this directory go.
+    ///
+    /// # Errors
+    /// If the file can't be made.
+    pub fn begin(&self, experiment: &str) -> Result<()> {
+        let path = self.path(experiment);
+        File::create(&path).map(drop).map_err(Error::at(&path))
+    }
+
+    /// Appends a record.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn write(&self, record: &Record) -> Result<()> {
+        let path = self.path(&record.experiment);
+        let mut line = serde_json::to_string(record).map_err(|e| Error::at(&path)(e.into()))?;
+        line.push('\n');
+        let file = File::options().create(true).append(true).open(&path);
+        file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(Error::at(&path))
+    }
+
+    fn path(&self, experiment: &str) -> PathBuf {
+        self.dir.join(format!("{experiment}.jsonl"))
+    }
+}
+
+/// Reads all results in a directory, in the order of the files' names.
+///
+/// # Errors
+/// If a file can't be read, or a line is not a record: its number.
+pub fn read_all(dir: &Path) -> Result<Vec<Record>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(dir).map_err(Error::at(dir))? {
+        let path = entry.map_err(Error::at(dir))?.path();
+        if path.extension().is_some_and(|extension| extension == "jsonl") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let mut records = Vec::new();
+    for path in files {
+        let file = File::open(&path).map_err(Error::at(&path))?;
+        for (number, line) in BufReader::new(file).lines().enumerate() {
+            let line = line.map_err(Error::at(&path))?;
+            let what = || format!("{}, line {}", path.display(), number + 1);
+            records.push(serde_json::from_str(&line).map_err(|e| Error::io(what())(e.into()))?);
+        }
+    }
+    Ok(records)
+}
+
+/// FNV-1a, 64 bits.
+pub fn fnv64(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
+    })
+}
+
+/// Figures over the seconds of a series.
+pub mod statistics {
+    use super::Point;
+
+    /// The middle value; 0 of nothing.
+    pub fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+        quantile(values, 0.5)
+    }
+
+    /// The value that this share of the values does not exceed; 0 of nothing.
+    pub fn quantile(values: impl IntoIterator<Item = f64>, share: f64) -> f64 {
+        let mut values: Vec<f64> = values.into_iter().collect();
+        values.sort_by(f64::total_cmp);
+        let last = values.len().saturating_sub(1);
+        values.get((last as f64 * share).round() as usize).copied().unwrap_or(0.0)
+    }
+
+    /// The mean; 0 of nothing.
+    pub fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
+        let (sum, count) =
+            values.into_iter().fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
+        if count == 0 { 0.0 } else { sum / f64::from(count) }
+    }
+
+    /// The points with `from_s < at_s ≤ to_s`.
+    pub fn between(series: &[Point], from_s: f64, to_s: f64) -> &[Point] {
+        let first = series.partition_point(|point| point.at_s <= from_s);
+        let last = series.partition_point(|point| point.at_s <= to_s);
+        &series[first..last.max(first)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record() -> Record {
+        let point = Point { at_s: 1.0, qps: 12.5, pool_bytes: 1 << 40, ..Point::default() };
+        Record {
+            experiment: "swap".into(),
+            scenario: "uniform".into(),
+            engine: "innodb".into(),
+            variant: String::new(),
+            server_version: "10".into(),
+            config: BTreeMap::from([("threads".to_string(), "16".to_string())]),
+            config_hash: "0".into(),
+            quick: true,
+            started_at: 1,
+            outcome: Outcome::Failed("\"quoted\"\nand broken".into()),
+            events: vec![Event { at_s: 0.5, what: "step".into() }],
+            series: vec![point],
+            summary: BTreeMap::from([("qps".to_string(), 12.5)]),
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_back_from_its_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = Output::new(dir.path()).unwrap();
+        output.begin("swap").unwrap();
+        output.write(&record()).unwrap();
+        output.write(&record()).unwrap();
+        let records = read_all(dir.path()).unwrap();
+        assert_eq!(records.len(), 2);
+        assert_eq!(records[0].series, record().series);
+        assert_eq!(records[1].outcome, record().outcome);
+        output.begin("swap").unwrap();
+        assert!(read_all(dir.path()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_broken_line_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("swap.jsonl"), "{\"experiment\":1}\n").unwrap();
+        let error = read_all(dir.path()).unwrap_err().to_string();
+        assert!(error.contains("swap.jsonl, line 1"), "{error}");
+    }
+
+    #[test]
+    fn statistics_are_those_of_the_seconds_asked_for() {
+        use statistics::*;
+        let at = |at_s: i32| Point { at_s: f64::from(at_s), qps: f64::from(at_s), ..Point::default() };
+        let series: Vec<Point> = (-3..=10).map(at).collect();
+        let seconds = |from, to| between(&series, from, to).iter().map(|point| point.qps);
+        assert_eq!(seconds(0.0, 3.0).collect::<Vec<_>>(), [1.0, 2.0, 3.0]);
+        assert_eq!(median(seconds(0.0, 9.0)), 5.0);
+        assert_eq!(mean(seconds(0.0, 4.0)), 2.5);
+        assert_eq!(quantile(seconds(0.0, 10.0), 1.0), 10.0);
+        assert_eq!(median([]), 0.0);
+    }
+}

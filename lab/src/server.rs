@@ -1,0 +1,289 @@
+//! A private server for one run: a data directory that it is given, its own socket, its cgroups.
+//!
+//! The process dies with the thread that started it ([`spawn_tied`]), and its directory goes when the [`Server`] is
+//! dropped. An experiment kills servers on purpose (or has the kernel do so), so nothing here panics over a dead one.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use mysql::prelude::Queryable;
+use mysql::{Conn, OptsBuilder};
+
+use crate::engine::{Engine, PoolStatus};
+use crate::environment::Environment;
+use crate::error::{Error, Result};
+use crate::process::spawn_tied;
+
+/// Recovery may take a while on a slow disk; a server that needs longer than this has hung.
+const START_LIMIT: Duration = Duration::from_secs(300);
+/// The same for an orderly stop.
+const STOP_LIMIT: Duration = Duration::from_secs(300);
+/// The length of a Unix socket's path that is certainly allowed.
+const SOCKET_PATH_MAX: usize = 100;
+
+/// What a server is started with.
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// The default storage engine.
+    pub engine: Engine,
+    /// The data directory, which outlives the server.
+    pub data_dir: PathBuf,
+    /// More options for `mariadbd`.
+    pub args: Vec<String>,
+    /// `cgroup.procs` files of the groups that the server runs in.
+    pub cgroup_procs: Vec<PathBuf>,
+}
+
+/// A running (or ended) server.
+#[derive(Debug)]
+pub struct Server {
+    options: ServerOptions,
+    dir: PathBuf,
+    socket: PathBuf,
+    child: Option<Child>,
+    last_exit: Option<ExitStatus>,
+}
+
+impl Server {
+    /// Starts a server; returns when it accepts connections.
+    ///
+    /// # Errors
+    /// If the process ends before that, or does neither in time: the end of its error log.
+    pub fn start(environment: &Environment, options: ServerOptions) -> Result<Server> {
+        let mut server = Server::spawn(environment, options)?;
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    /// Starts the process without waiting until it is ready.
+    ///
+    /// # Errors
+    /// If the program can't be run.
+    pub fn spawn(environment: &Environment, options: ServerOptions) -> Result<Server> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir_name = format!("server-{}-{unique}", std::process::id());
+        let dir = environment.work_dir.join("run").join(&dir_name);
+        fs::create_dir_all(&dir).map_err(Error::at(&dir))?;
+        let mut socket = dir.join("s.sock");
+        if socket.as_os_str().len() > SOCKET_PATH_MAX {
+            socket = std::env::temp_dir().join(format!("tidepool-lab-{dir_name}.sock"));
+        }
+        let log = dir.join("error.log");
+        let log_file = File::create(&log).map_err(Error::at(&log))?;
+        let also_log = log_file.try_clone().map_err(Error::at(&log))?;
+        let mut command = Command::new(environment.value("MARIADBD")?);
+        command
+            .arg("--no-defaults")
+            .arg(format!("--basedir={}", environment.value("BASEDIR")?))
+            .arg(format!("--lc-messages-dir={}", environment.value("SHARE")?))
+            .arg(format!("--character-sets-dir={}", environment.value("CHARSETS")?))
+            .arg(format!("--datadir={}", options.data_dir.display()))
+            .arg(format!("--tmpdir={}", dir.display()))
+            .arg(format!("--socket={}", socket.display()))
+            .arg(format!("--pid-file={}", dir.join("pid").display()))
+            .arg(format!("--log-error={}", log.display()))
+            .args(["--skip-networking", "--performance-schema=OFF", "--local-infile=ON"])
+            .args(options.engine.options(environment)?)
+            .args(&options.args)
+            .stdin(Stdio::null())
+            .stdout(log_file)
+            .stderr(also_log);
+        if rustix::process::geteuid().is_root() {
+            command.arg("--user=root");
+        }
+        let child = spawn_tied(&mut command, &options.cgroup_procs)?;
+        Ok(Server { options, dir, socket, child: Some(child), last_exit: None })
+    }
+
+    /// Returns when the server accepts connections.
+    ///
+    /// # Errors
+    /// If the process ends before that, or does neither in time: the end of its error log.
+    pub fn wait_until_ready(&mut self) -> Result<()> {
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            if self.connect("").is_ok() {
+                return Ok(());
+            }
+            if !self.is_running() {
+                let status = self.last_exit.map_or("killed".into(), |status| status.to_string());
+                return Err(self.failure(&format!("did not start ({status})")));
+            }
+            if Instant::now() > deadline {
+                return Err(self.failure(&format!("did not start in {START_LIMIT:?}")));
+            }
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// A connection as root.
+    ///
+    /// # Errors
+    /// What the client says.
+    pub fn connect(&self, database: &str) -> Result<Conn> {
+        connect(&self.socket, database)
+    }
+
+    /// Runs one statement on a connection of its own.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn execute(&self, statement: &str) -> Result<()> {
+        self.connect("")?.query_drop(statement).map_err(Error::sql(statement))
+    }
+
+    /// The first column of the first row, as text; nothing if there is no row.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn value(&self, query: &str) -> Result<Option<String>> {
+        let row: Option<mysql::Row> =
+            self.connect("")?.query_first(query).map_err(Error::sql(query))?;
+        Ok(row.and_then(|row| row.get::<Option<String>, _>(0).flatten()))
+    }
+
+    /// The state of the engine's buffer pool.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn pool_status(&self) -> Result<PoolStatus> {
+        pool_status(&mut self.connect("")?, self.options.engine)
+    }
+
+    /// True while the process lives. How it ended is kept.
+    pub fn is_running(&mut self) -> bool {
+        let Some(child) = &mut self.child else { return false };
+        match child.try_wait() {
+            Ok(None) => true,
+            Ok(Some(status)) => {
+                self.last_exit = Some(status);
+                self.child = None;
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// Kills the server with SIGKILL: as much of a crash as a process can have.
+    pub fn kill9(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            self.last_exit = child.wait().ok();
+        }
+    }
+
+    /// Stops the server in order, as `systemctl stop` would.
+    ///
+    /// # Errors
+    /// If it ends with an error, has ended before, or does not end in time (it is killed then).
+    pub fn stop(mut self) -> Result<()> {
+        if !self.is_running() {
+            return Err(self.failure("was dead before it was stopped"));
+        }
+        if let Some(child) = &self.child {
+            let pid = rustix::process::Pid::from_child(child);
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let deadline = Instant::now() + STOP_LIMIT;
+        while self.is_running() {
+            if Instant::now() > deadline {
+                self.kill9();
+                return Err(self.failure(&format!("did not stop in {STOP_LIMIT:?}")));
+            }
+            sleep(Duration::from_millis(10));
+        }
+        match self.last_exit {
+            Some(status) if !status.success() => {
+                Err(self.failure(&format!("ended with {status}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn failure(&self, what: &str) -> Error {
+        let log = fs::read(self.dir.join("error.log")).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let message = format!("{what}; the end of its log:\n{}", tail(&log, 30));
+        Error::Program { program: format!("the {} server", self.options.engine.name()), message }
+    }
+
+    /// The Unix socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// What it was started with.
+    pub fn options(&self) -> &ServerOptions {
+        &self.options
+    }
+
+    /// The process id, while it is not known to have ended.
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill9();
+        let _ = fs::remove_file(&self.socket);
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// A connection as root over a socket, for a thread that does not hold the [`Server`].
+///
+/// # Errors
+/// What the client says.
+pub fn connect(socket: &Path, database: &str) -> Result<Conn> {
+    let database = Some(database).filter(|name| !name.is_empty());
+    let options = OptsBuilder::new()
+        .socket(Some(socket.to_string_lossy().into_owned()))
+        .user(Some("root"))
+        .db_name(database)
+        .tcp_connect_timeout(Some(Duration::from_secs(10)));
+    Conn::new(options).map_err(Error::sql(socket.display().to_string()))
+}
+
+/// The state of the engine's buffer pool, over a connection.
+///
+/// # Errors
+/// What the server says.
+pub fn pool_status(conn: &mut Conn, engine: Engine) -> Result<PoolStatus> {
+    let query = engine.status_query();
+    let rows: Vec<(String, String)> = conn.query(&query).map_err(Error::sql(query))?;
+    Ok(engine.pool_status(&rows))
+}
+
+/// Makes an empty data directory.
+///
+/// # Errors
+/// If `mariadb-install-db` fails: what it prints.
+pub fn install(environment: &Environment, data_dir: &Path) -> Result<()> {
+    let program = environment.value("INSTALL_DB")?;
+    let output = Command::new(program)
+        .arg("--no-defaults")
+        .arg(format!("--basedir={}", environment.value("BASEDIR")?))
+        .arg(format!("--datadir={}", data_dir.display()))
+        .args(["--auth-root-authentication-method=normal", "--skip-name-resolve"])
+        .args(["--innodb-log-file-size=10M", "--user=root"])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(Error::io(program))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let message = tail(&String::from_utf8_lossy(&output.stdout), 20);
+    Err(Error::Program { program: "mariadb-install-db".into(), message })
+}
+
+/// The last lines of a text.
+pub fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}
