@@ -20,6 +20,8 @@ pub struct PoolStatus {
     pub size_bytes: u64,
     /// Bytes that it is on the way to.
     pub target_bytes: u64,
+    /// Bytes of pages that it holds now.
+    pub data_bytes: u64,
     /// Page reads from the disk, both on demand and ahead, since the start.
     pub pages_read: u64,
     /// Requests for a page since the start.
@@ -110,10 +112,11 @@ impl Engine {
         match self {
             Engine::Tidepool => {
                 let by_pages = number("pages_total").map(|pages| pages * PAGE);
-                let size = number("size").or(by_pages).unwrap_or(0);
+                let size = number("size_bytes").or(by_pages).unwrap_or(0);
                 PoolStatus {
                     size_bytes: size,
-                    target_bytes: number("target").unwrap_or(size),
+                    target_bytes: number("target_bytes").unwrap_or(size),
+                    data_bytes: or_zero("pages_data") * PAGE,
                     pages_read: or_zero("reads") + or_zero("read_ahead"),
                     read_requests: or_zero("read_requests"),
                     reads: or_zero("reads"),
@@ -125,6 +128,7 @@ impl Engine {
                 PoolStatus {
                     size_bytes: size,
                     target_bytes: size,
+                    data_bytes: or_zero("pages_data") * PAGE,
                     pages_read: or_zero("reads") + or_zero("read_ahead"),
                     read_requests: or_zero("read_requests"),
                     reads: or_zero("reads"),
@@ -157,8 +161,8 @@ mod tests {
     #[test]
     fn a_governed_pool_names_its_size_and_target() {
         let rows = [
-            ("Tidepool_buffer_pool_size", "1048576"),
-            ("Tidepool_buffer_pool_target", "2097152"),
+            ("Tidepool_buffer_pool_size_bytes", "1048576"),
+            ("Tidepool_buffer_pool_target_bytes", "2097152"),
             ("Tidepool_buffer_pool_resize_longest_wait_us", "17"),
         ]
         .map(|(key, value)| (key.to_string(), value.to_string()));

@@ -48,6 +48,11 @@ impl Environment {
         })
     }
 
+    /// The directory for what the servers of this process need while they run.
+    pub fn run_dir(&self) -> PathBuf {
+        self.work_dir.join(format!("tidepool-lab-{}", std::process::id()))
+    }
+
     /// A value of `var/mariadb.env`.
     ///
     /// # Errors

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use mysql::prelude::Queryable;
 
 use crate::engine::Engine;
 use crate::environment::Environment;
@@ -12,7 +15,7 @@ use crate::load::tables::{self, DataSet};
 use crate::machine::cgroup::{Cgroup, Hierarchy};
 use crate::machine::janitor::Janitor;
 use crate::machine::neighbour::{Neighbour, Pattern};
-use crate::machine::registry::{self, Registry};
+use crate::machine::registry::{self, Leftover, Registry};
 use crate::machine::swap::SwapFile;
 use crate::progress::Progress;
 use crate::record::{Event, Outcome, Output, Point, Record, fnv64};
@@ -61,6 +64,7 @@ impl Lab {
             tracing::info!("removed what a killed run had left: {leftover:?}");
         }
         let registry = Registry::create(&lists)?;
+        registry.note(&Leftover::Directory(environment.run_dir()))?;
         let janitor = Janitor::start(registry.path())?;
         let output = Output::new(&settings.out)?;
         Ok(Lab { environment, settings, output, registry, _janitor: janitor })
@@ -141,7 +145,7 @@ impl Lab {
 
     /// Runs a server under load as planned. A server that dies is a result, not an error.
     ///
-    /// `each` is called before the first measured second (with 0) and after every one.
+    /// `each` is called at every [`Moment`] of the run.
     ///
     /// # Errors
     /// If the run could not begin, or `each` fails.
@@ -149,13 +153,27 @@ impl Lab {
         &self,
         plan: &Plan,
         progress: &mut Progress,
-        mut each: impl FnMut(&mut Stage, u32) -> Result<()>,
+        each: impl FnMut(&mut Stage, Moment) -> Result<()>,
+    ) -> Result<Record> {
+        let memory = plan.memory_limit.map(|limit| self.memory_cgroup(limit)).transpose()?;
+        self.run_in(memory.as_ref(), plan, progress, each)
+    }
+
+    /// The same in a memory cgroup that others may be in as well.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn run_in(
+        &self,
+        memory: Option<&Cgroup>,
+        plan: &Plan,
+        progress: &mut Progress,
+        mut each: impl FnMut(&mut Stage, Moment) -> Result<()>,
     ) -> Result<Record> {
         progress.say(&format!("{} {}: {}", plan.experiment, plan.label(), plan.scenario));
         let _lock = tables::lock(&plan.data_dir)?;
-        let memory = plan.memory_limit.map(|limit| self.memory_cgroup(limit)).transpose()?;
         let reads = plan.reads_per_second.map(|limit| self.read_throttle(limit)).transpose()?;
-        let groups = [&memory, &reads];
+        let groups = [memory, reads.as_ref()];
         let options = ServerOptions {
             engine: plan.engine,
             data_dir: plan.data_dir.clone(),
@@ -163,30 +181,42 @@ impl Lab {
             cgroup_procs: groups.into_iter().flatten().map(Cgroup::procs).collect(),
         };
         let mut record = plan.record(self.settings.quick);
+        let starting = Instant::now();
         let mut server = match Server::start(&self.environment, options) {
             Ok(server) => server,
-            Err(error) if memory.as_ref().is_some_and(|group| group.memory_use().oom_kills > 0) => {
+            Err(error) if memory.is_some_and(|group| group.memory_use().oom_kills > 0) => {
                 tracing::info!("killed while starting: {error}");
                 record.outcome = Outcome::OomKilled;
                 return Ok(record);
             }
             Err(error) => return Err(error),
         };
+        let ready_s = starting.elapsed().as_secs_f64();
+        record.summary.insert("start_s".into(), ready_s);
         record.server_version = server.value("SELECT VERSION()")?.unwrap_or_default();
+        if let Some(statement) = &plan.first_statement {
+            server.execute(statement)?;
+        }
         let mut load = Sysbench::start(server.socket(), &plan.job)?;
-        let mut sampler = Sampler::new(&server, memory.as_ref());
+        let mut sampler = Sampler::new(&server, memory);
         let mut stage = Stage {
             server: &mut server,
-            memory: memory.as_ref(),
+            memory,
             neighbour: None,
             neighbour_killed: false,
             events: Vec::new(),
             point: Point::default(),
+            next_job: None,
+            resizes: Vec::new(),
         };
         let warm_up = i64::from(plan.warm_up_s);
         for at_s in 1 - warm_up..=i64::from(plan.measure_s) {
             if at_s == 1 {
-                each(&mut stage, 0)?;
+                each(&mut stage, Moment::After(0))?;
+            }
+            if let Some(job) = stage.next_job.take() {
+                drop(load);
+                load = Sysbench::start(stage.server.socket(), &job)?;
             }
             let second = match load.next_second() {
                 Ok(second) => second,
@@ -200,12 +230,20 @@ impl Lab {
             if let Ok(measured) = u32::try_from(at_s)
                 && measured > 0
             {
-                each(&mut stage, measured)?;
+                each(&mut stage, Moment::After(measured))?;
             }
             progress.second();
         }
         drop(load);
         drop(stage.neighbour.take());
+        if record.outcome == Outcome::Finished {
+            each(&mut stage, Moment::End)?;
+        }
+        let returned = std::mem::take(&mut stage.resizes).into_iter();
+        let slowest = returned.filter_map(|thread| thread.join().ok().flatten()).max();
+        if let Some(slowest) = slowest {
+            record.summary.insert("set_returned_ms".into(), slowest.as_secs_f64() * 1e3);
+        }
         record.events = std::mem::take(&mut stage.events);
         let neighbour_killed = f64::from(u8::from(stage.neighbour_killed));
         record.summary.insert("neighbour_killed".into(), neighbour_killed);
@@ -214,10 +252,10 @@ impl Lab {
         if let Some(wait) = status.resize_longest_wait_us {
             record.summary.insert("resize_longest_wait_us".into(), wait as f64);
         }
-        if let Some(group) = &memory {
+        if let Some(group) = memory {
             record.summary.insert("oom_kills".into(), group.memory_use().oom_kills as f64);
         }
-        if record.outcome == Outcome::Finished && plan.keeps_clean {
+        if record.outcome == Outcome::Finished && plan.keeps_clean && server.is_running() {
             server.stop()?;
         }
         Ok(record)
@@ -256,6 +294,8 @@ pub struct Plan {
     pub warm_up_s: u32,
     /// Seconds of measuring.
     pub measure_s: u32,
+    /// Run before the load starts, for instance to fill the pool.
+    pub first_statement: Option<String>,
     /// Stop in order afterwards, so that the next run on this directory needs no recovery: for loads that write.
     pub keeps_clean: bool,
 }
@@ -275,6 +315,7 @@ impl Plan {
             job,
             warm_up_s: 5,
             measure_s: 10,
+            first_statement: None,
             keeps_clean: false,
         }
     }
@@ -325,6 +366,15 @@ impl Plan {
     }
 }
 
+/// When an experiment may act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Moment {
+    /// So many measured seconds have passed; first 0.
+    After(u32),
+    /// The load has ended as planned, and the server is still there.
+    End,
+}
+
 /// What an experiment can do in the middle of a run.
 #[derive(Debug)]
 pub struct Stage<'a> {
@@ -337,9 +387,44 @@ pub struct Stage<'a> {
     neighbour: Option<Neighbour>,
     neighbour_killed: bool,
     events: Vec<Event>,
+    next_job: Option<Job>,
+    /// Statements on their way, which return how long they took.
+    resizes: Vec<JoinHandle<Option<Duration>>>,
 }
 
 impl Stage<'_> {
+    /// Replaces the load from the next second on.
+    pub fn change_load(&mut self, job: Job) {
+        self.note(format!("load moves to {}", job.database));
+        self.next_job = Some(job);
+    }
+
+    /// Changes the pool's size on line; does not wait for the statement to return.
+    ///
+    /// # Errors
+    /// If the server takes no connection.
+    pub fn set_pool_size(&mut self, size_bytes: u64) -> Result<()> {
+        let statement = self.server.options().engine.set_pool_size(size_bytes);
+        let mut conn = self.server.connect("")?;
+        self.note(format!("pool → {} MiB", size_bytes >> 20));
+        self.resizes.push(std::thread::spawn(move || {
+            let start = Instant::now();
+            match conn.query_drop(&statement) {
+                Ok(()) => Some(start.elapsed()),
+                Err(error) => {
+                    tracing::warn!("{statement}: {error}");
+                    None
+                }
+            }
+        }));
+        Ok(())
+    }
+
+    /// Ends the neighbour, if there is one.
+    pub fn stop_neighbour(&mut self) {
+        self.neighbour = None;
+    }
+
     /// Notes that something is done now.
     pub fn note(&mut self, what: impl Into<String>) {
         self.events.push(Event { at_s: self.point.at_s.max(0.0), what: what.into() });
@@ -365,7 +450,7 @@ impl Stage<'_> {
     fn why_silent(&mut self, silence: Silence) -> Outcome {
         let oom_killed = self.memory.is_some_and(|group| group.memory_use().oom_kills > 0);
         // A killed process is gone a moment later.
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(200));
         match (self.server.is_running(), silence) {
             (false, _) if oom_killed => Outcome::OomKilled,
             (false, _) => Outcome::Failed("the server has died".into()),

@@ -17,10 +17,17 @@ impl Progress {
     /// An experiment whose runs are planned to take this long.
     pub fn new(total_s: u32) -> Progress {
         let bar = ProgressBar::new(u64::from(total_s.max(1)));
-        let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {prefix} left  {wide_msg}");
+        let style =
+            ProgressStyle::with_template("{bar:24} {percent:>3} %  {prefix} left  {wide_msg}");
         bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
         bar.enable_steady_tick(Duration::from_millis(250));
         Progress { bar, total_s: f64::from(total_s.max(1)), done_s: 0.0, started: Instant::now() }
+    }
+
+    /// For a run beside another one, which has the bar.
+    pub fn hidden() -> Progress {
+        let bar = ProgressBar::hidden();
+        Progress { bar, total_s: 1.0, done_s: 0.0, started: Instant::now() }
     }
 
     /// What is being done.

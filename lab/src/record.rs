@@ -25,6 +25,8 @@ pub struct Point {
     pub pool_bytes: u64,
     /// The size that the pool is on the way to.
     pub target_bytes: u64,
+    /// Pages in the pool.
+    pub data_bytes: u64,
     /// The server's memory, as the kernel counts it.
     pub resident_bytes: u64,
     /// All that the memory cgroup is charged.
@@ -264,7 +266,8 @@ mod tests {
     #[test]
     fn statistics_are_those_of_the_seconds_asked_for() {
         use statistics::*;
-        let at = |at_s: i32| Point { at_s: f64::from(at_s), qps: f64::from(at_s), ..Point::default() };
+        let at =
+            |at_s: i32| Point { at_s: f64::from(at_s), qps: f64::from(at_s), ..Point::default() };
         let series: Vec<Point> = (-3..=10).map(at).collect();
         let seconds = |from, to| between(&series, from, to).iter().map(|point| point.qps);
         assert_eq!(seconds(0.0, 3.0).collect::<Vec<_>>(), [1.0, 2.0, 3.0]);

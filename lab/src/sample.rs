@@ -91,8 +91,7 @@ impl<'a> Sampler<'a> {
     /// The point of the second that sysbench has just reported.
     pub fn point(&mut self, at_s: f64, second: &Second, neighbour_bytes: u64) -> Point {
         let (then, disk, swap) = self.before;
-        let now =
-            (Instant::now(), disk_bytes(self.pid).unwrap_or(disk), swap_bytes());
+        let now = (Instant::now(), disk_bytes(self.pid).unwrap_or(disk), swap_bytes());
         self.before = now;
         let seconds = (now.0 - then).as_secs_f64().max(0.05);
         let mb_s = |before: u64, after: u64| after.saturating_sub(before) as f64 / 1e6 / seconds;
@@ -105,6 +104,7 @@ impl<'a> Sampler<'a> {
             p95_ms: second.p95_ms,
             pool_bytes: status.size_bytes,
             target_bytes: status.target_bytes,
+            data_bytes: status.data_bytes,
             resident_bytes: resident_bytes(self.pid).unwrap_or(0),
             cgroup_bytes: self.cgroup.map_or(0, |group| group.memory_use().usage_bytes),
             neighbour_bytes,

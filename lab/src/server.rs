@@ -66,12 +66,12 @@ impl Server {
     pub fn spawn(environment: &Environment, options: ServerOptions) -> Result<Server> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let unique = NEXT.fetch_add(1, Ordering::Relaxed);
-        let dir_name = format!("server-{}-{unique}", std::process::id());
-        let dir = environment.work_dir.join("run").join(&dir_name);
+        let dir = environment.run_dir().join(unique.to_string());
         fs::create_dir_all(&dir).map_err(Error::at(&dir))?;
         let mut socket = dir.join("s.sock");
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
-            socket = std::env::temp_dir().join(format!("tidepool-lab-{dir_name}.sock"));
+            let name = format!("tidepool-lab-{}-{unique}.sock", std::process::id());
+            socket = std::env::temp_dir().join(name);
         }
         let log = dir.join("error.log");
         let log_file = File::create(&log).map_err(Error::at(&log))?;
@@ -198,9 +198,7 @@ impl Server {
             sleep(Duration::from_millis(10));
         }
         match self.last_exit {
-            Some(status) if !status.success() => {
-                Err(self.failure(&format!("ended with {status}")))
-            }
+            Some(status) if !status.success() => Err(self.failure(&format!("ended with {status}"))),
             _ => Ok(()),
         }
     }

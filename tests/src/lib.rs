@@ -6,7 +6,7 @@
 //! | [`server`] | a private server that a test starts, kills, restarts and stops |
 //! | [`crash`] | the crash loop: SIGKILL under load, and what must be there afterwards |
 //! | [`sysbench`] | runs sysbench and reads its report |
-//! | [`tpcc`] | the TPC-C load and its consistency conditions |
+//! | [`tpcc`] | the TPC-C load and its consistency conditions (of the lab) |
 //! | [`differential`] | the same random SQL on two engines, every answer compared |
 //!
 //! Nothing here knows the plugin's insides, so everything runs on InnoDB as well, by
@@ -17,4 +17,5 @@ pub mod differential;
 pub mod environment;
 pub mod server;
 pub mod sysbench;
-pub mod tpcc;
+
+pub use tidepool_lab::load::tpcc;

@@ -74,9 +74,8 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
         .iter()
         .filter(|(name, _)| experiments.iter().any(|wanted| wanted == name || wanted == "all"))
         .collect();
-    let known = |wanted: &String| {
-        wanted == "all" || experiment::ALL.iter().any(|(name, _)| name == wanted)
-    };
+    let known =
+        |wanted: &String| wanted == "all" || experiment::ALL.iter().any(|(name, _)| name == wanted);
     if let Some(unknown) = experiments.iter().find(|wanted| !known(wanted)) {
         let names: Vec<&str> = experiment::ALL.iter().map(|(name, _)| *name).collect();
         return Err(Error::Missing(format!(

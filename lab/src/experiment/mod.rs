@@ -6,28 +6,32 @@ use crate::error::Result;
 use crate::lab::Lab;
 use crate::record::{Outcome, Record, statistics};
 
+pub mod advice;
+pub mod idle;
 pub mod pressure;
+pub mod resize;
+pub mod sideload;
 pub mod swap;
+pub mod warm;
+
+/// Runs an experiment and keeps its records.
+pub type Experiment = fn(&Lab) -> Result<()>;
 
 /// The experiments by name.
-pub const ALL: &[(&str, fn(&Lab) -> Result<()>)] =
-    &[("swap", swap::run), ("pressure", pressure::run)];
-
-/// A size in MiB or GiB, for names of cases.
-fn size(bytes: u64) -> String {
-    const GIB: u64 = 1 << 30;
-    if bytes >= GIB && bytes.is_multiple_of(GIB / 4) {
-        format!("{} GiB", bytes as f64 / GIB as f64)
-    } else {
-        format!("{} MiB", bytes >> 20)
-    }
-}
+pub const ALL: &[(&str, Experiment)] = &[
+    ("swap", swap::run),
+    ("pressure", pressure::run),
+    ("resize", resize::run),
+    ("sideload", sideload::run),
+    ("warm", warm::run),
+    ("advice", advice::run),
+    ("idle", idle::run),
+];
 
 /// The figures of the measured seconds that every experiment gives.
 fn summarise(record: &mut Record) {
     let measured = statistics::between(&record.series, 0.0, f64::MAX);
-    let median =
-        |of: fn(&crate::record::Point) -> f64| statistics::median(measured.iter().map(of));
+    let median = |of: fn(&crate::record::Point) -> f64| statistics::median(measured.iter().map(of));
     let mean = |of: fn(&crate::record::Point) -> f64| statistics::mean(measured.iter().map(of));
     let figures = [
         ("qps", median(|point| point.qps)),

@@ -73,8 +73,7 @@ fn plans(lab: &Lab, progress: &mut Progress) -> Result<Vec<Plan>> {
                 ];
                 plan.memory_limit = Some(memory);
                 plan.keeps_clean = writes;
-                (plan.warm_up_s, plan.measure_s) =
-                    if settings.quick { (8, 10) } else { (12, 15) };
+                (plan.warm_up_s, plan.measure_s) = if settings.quick { (8, 10) } else { (12, 15) };
                 plans.push(plan);
             }
         }
@@ -91,7 +90,8 @@ pub fn run(lab: &Lab) -> Result<()> {
     let plans = plans(lab, &mut Progress::new(1))?;
     let _swap = lab.swap_file(2 * lab.settings.memory_bytes)?;
     lab.begin("swap")?;
-    let mut progress = Progress::new(plans.iter().map(|plan| plan.warm_up_s + plan.measure_s).sum());
+    let mut progress =
+        Progress::new(plans.iter().map(|plan| plan.warm_up_s + plan.measure_s).sum());
     for plan in &plans {
         let mut record = lab.run(plan, &mut progress, |_, _| Ok(()))?;
         summarise(&mut record);

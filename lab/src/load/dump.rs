@@ -1,74 +1,158 @@
-//! A logical dump of a database, over and over, as a backup beside the OLTP load.
+//! Large reads beside an OLTP load, over and over: a logical dump, as backups do, and a report in the order of a
+//! secondary index.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use mysql::prelude::Queryable;
 
 use crate::environment::Environment;
 use crate::error::Result;
 use crate::process::spawn_tied;
+use crate::server::connect;
 
-/// `mariadb-dump` of one database in a loop; stopped when dropped.
+/// What a dump's reader takes at once.
+const CHUNK_BYTES: usize = 64 * 1024;
+
+/// `mariadb-dump` of one database in a loop, its output counted and thrown away; stopped when dropped.
 #[derive(Debug)]
 pub struct DumpLoop {
     stop: Arc<AtomicBool>,
-    finished: Arc<AtomicU32>,
+    bytes: Arc<AtomicU64>,
+    started: Instant,
     thread: Option<JoinHandle<()>>,
 }
 
 impl DumpLoop {
-    /// Starts dumping to nowhere.
+    /// Starts dumping. With `bytes_per_second`, the output is read no faster than that, which slows the dump down.
     ///
     /// # Errors
     /// If the program is not known.
-    pub fn start(environment: &Environment, socket: &Path, database: &str) -> Result<DumpLoop> {
+    pub fn start(
+        environment: &Environment,
+        socket: &Path,
+        database: &str,
+        bytes_per_second: Option<f64>,
+    ) -> Result<DumpLoop> {
         let program = PathBuf::from(environment.value("DUMP")?);
         let stop = Arc::new(AtomicBool::new(false));
-        let finished = Arc::new(AtomicU32::new(0));
-        let (stop_2, finished_2) = (stop.clone(), finished.clone());
+        let bytes = Arc::new(AtomicU64::new(0));
+        let (stop_2, bytes_2) = (stop.clone(), bytes.clone());
         let (socket, database) = (format!("--socket={}", socket.display()), database.to_string());
         let thread = thread::spawn(move || {
-            while !stop_2.load(Ordering::Relaxed) {
+            let drain =
+                Drain { stop: stop_2, bytes: bytes_2, started: Instant::now(), bytes_per_second };
+            while !drain.stop.load(Ordering::Relaxed) {
                 let mut command = Command::new(&program);
                 command
                     .args(["--no-defaults", "--user=root", "--single-transaction", "--quick"])
                     .args([&socket, &database])
                     .stdin(Stdio::null())
-                    .stdout(Stdio::null())
+                    .stdout(Stdio::piped())
                     .stderr(Stdio::null());
                 let Ok(mut child) = spawn_tied(&mut command, &[]) else { return };
-                loop {
-                    match child.try_wait() {
-                        Ok(None) if stop_2.load(Ordering::Relaxed) => {
-                            let _ = child.kill();
-                            let _ = child.wait();
-                            return;
-                        }
-                        Ok(None) => thread::sleep(Duration::from_millis(20)),
-                        Ok(Some(status)) if status.success() => {
-                            finished_2.fetch_add(1, Ordering::Relaxed);
-                            break;
-                        }
-                        _ => return,
-                    }
+                if let Some(output) = child.stdout.take() {
+                    drain.read(output, &mut child);
+                }
+                // A server that is gone fails every dump at once.
+                if !child.wait().is_ok_and(|status| status.success()) {
+                    thread::sleep(Duration::from_millis(100));
                 }
             }
         });
-        Ok(DumpLoop { stop, finished, thread: Some(thread) })
+        Ok(DumpLoop { stop, bytes, started: Instant::now(), thread: Some(thread) })
     }
 
-    /// Dumps that ran to their end.
-    pub fn finished(&self) -> u32 {
-        self.finished.load(Ordering::Relaxed)
+    /// Bytes of output since the start, a second.
+    pub fn bytes_per_second(&self) -> f64 {
+        self.bytes.load(Ordering::Relaxed) as f64 / self.started.elapsed().as_secs_f64()
     }
 }
 
 impl Drop for DumpLoop {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Reads a dump's output at its pace.
+struct Drain {
+    stop: Arc<AtomicBool>,
+    bytes: Arc<AtomicU64>,
+    started: Instant,
+    bytes_per_second: Option<f64>,
+}
+
+impl Drain {
+    /// Returns at the end of the output, or soon after a stop, when the dump is killed.
+    fn read(&self, mut output: ChildStdout, child: &mut Child) {
+        let mut chunk = vec![0; CHUNK_BYTES];
+        loop {
+            if self.stop.load(Ordering::Relaxed) {
+                let _ = child.kill();
+                return;
+            }
+            match output.read(&mut chunk) {
+                Ok(0) | Err(_) => return,
+                Ok(count) => {
+                    let total =
+                        self.bytes.fetch_add(count as u64, Ordering::Relaxed) + count as u64;
+                    if let Some(rate) = self.bytes_per_second {
+                        let due = Duration::from_secs_f64(total as f64 / rate.max(1.0));
+                        let early = due.saturating_sub(self.started.elapsed());
+                        thread::sleep(early.min(Duration::from_millis(200)));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `SELECT SUM(LENGTH(c))` over a whole table in the order of its secondary index, in a loop; ends when dropped.
+#[derive(Debug)]
+pub struct ReportLoop {
+    socket: PathBuf,
+    connection_id: u32,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ReportLoop {
+    /// Starts reporting on the table `sbtest1` of a database.
+    ///
+    /// # Errors
+    /// If the server takes no connection.
+    pub fn start(socket: &Path, database: &str) -> Result<ReportLoop> {
+        let mut conn = connect(socket, database)?;
+        let connection_id = conn.connection_id();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stop_2 = stop.clone();
+        let thread = thread::spawn(move || {
+            while !stop_2.load(Ordering::Relaxed) {
+                let report = "SELECT SUM(LENGTH(c)) FROM sbtest1 FORCE INDEX (k_1) WHERE k > 0";
+                if conn.query_drop(report).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(ReportLoop { socket: socket.to_path_buf(), connection_id, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for ReportLoop {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Ok(mut conn) = connect(&self.socket, "") {
+            let _ = conn.query_drop(format!("KILL {}", self.connection_id));
+        }
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -3,3 +3,4 @@
 pub mod dump;
 pub mod sysbench;
 pub mod tables;
+pub mod tpcc;

@@ -22,13 +22,20 @@ use rand::{Rng, SeedableRng};
 use crate::engine::Engine;
 use crate::environment::Environment;
 use crate::error::{Error, Result};
+use crate::load::tpcc;
 use crate::record::fnv64;
 use crate::server::{Server, ServerOptions, install};
 
-/// Rows that go to the server in one statement.
-const BATCH_ROWS: u64 = 100_000;
+/// Bytes of rows that go to the server in one statement and transaction.
+const BATCH_BYTES: u64 = 24 << 20;
 /// Bytes of a sysbench row with its share of both indexes, roughly: for sizing only.
 pub const ROW_BYTES: u64 = 235;
+/// Bytes of a TPC-C warehouse with its share of the rest, roughly.
+const WAREHOUSE_BYTES: u64 = 120 << 20;
+/// Bytes of a wide row: half a page.
+const WIDE_ROW_BYTES: u64 = 8192;
+/// Bytes of the text in a wide row.
+const WIDE_TEXT_BYTES: usize = 7500;
 
 /// A table to be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +44,19 @@ pub struct Table {
     pub database: String,
     /// How many rows it gets, with ids from 1.
     pub rows: u64,
+    /// Two rows to a page of 16 KiB and no second index, in place of sysbench's rows: for filling a pool fast.
+    pub wide: bool,
+}
+
+impl Table {
+    /// A table like sysbench's.
+    pub fn new(database: &str, rows: u64) -> Table {
+        Table { database: database.into(), rows, wide: false }
+    }
+
+    fn size_bytes(&self) -> u64 {
+        self.rows * if self.wide { WIDE_ROW_BYTES } else { ROW_BYTES }
+    }
 }
 
 /// A data directory to be made.
@@ -44,20 +64,39 @@ pub struct Table {
 pub struct DataSet {
     /// Goes into the directory's name.
     pub name: String,
-    /// All of its tables.
+    /// Its tables of sysbench's kind.
     pub tables: Vec<Table>,
+    /// Warehouses of TPC-C, in the database that the load uses; 0 for none.
+    pub warehouses: u32,
 }
 
 impl DataSet {
     /// One table in the database `sbtest`.
     pub fn one(name: &str, rows: u64) -> DataSet {
-        DataSet { name: name.into(), tables: vec![Table { database: "sbtest".into(), rows }] }
+        DataSet { name: name.into(), tables: vec![Table::new("sbtest", rows)], warehouses: 0 }
+    }
+
+    /// One table of wide rows.
+    pub fn wide(name: &str, size_bytes: u64) -> DataSet {
+        let table = Table { wide: true, ..Table::new("wide", size_bytes / WIDE_ROW_BYTES) };
+        DataSet { name: name.into(), tables: vec![table], warehouses: 0 }
+    }
+
+    /// The tables of TPC-C.
+    pub fn tpcc(warehouses: u32) -> DataSet {
+        DataSet { name: "tpcc".into(), tables: Vec::new(), warehouses }
     }
 
     /// Where its directory is.
     fn dir(&self, environment: &Environment, engine: Engine) -> Result<PathBuf> {
-        let content: String =
-            self.tables.iter().map(|table| format!("{}:{} ", table.database, table.rows)).collect();
+        let mut content: String = self
+            .tables
+            .iter()
+            .map(|table| format!("{}:{}:{} ", table.database, table.rows, table.wide))
+            .collect();
+        if self.warehouses > 0 {
+            content += &format!("warehouses:{}", self.warehouses);
+        }
         let version = environment.value("VERSION")?;
         let hash = fnv64(content.as_bytes()) & 0xffff_ffff;
         let name = format!("{}-{version}-{}-{hash:08x}", engine.key(), self.name);
@@ -66,7 +105,8 @@ impl DataSet {
 
     /// Its size on the disk, roughly.
     fn size_bytes(&self) -> u64 {
-        self.tables.iter().map(|table| table.rows * ROW_BYTES).sum()
+        let tables: u64 = self.tables.iter().map(Table::size_bytes).sum();
+        tables + u64::from(self.warehouses) * WAREHOUSE_BYTES
     }
 }
 
@@ -87,12 +127,12 @@ pub fn prepare(
     let parent = environment.work_dir.join("data");
     fs::create_dir_all(&parent).map_err(Error::at(&parent))?;
     check_room(&parent, data.size_bytes())?;
-    let unfinished = dir.with_extension("new");
+    let unfinished = beside(&dir, "new");
     let _ = fs::remove_dir_all(&unfinished);
     install(environment, &unfinished)?;
     let mut args = vec![
         engine.pool_size_option(data.size_bytes().clamp(256 << 20, 2 << 30)),
-        engine.redo_option(1 << 30),
+        engine.redo_option(512 << 20),
         format!("--{}-flush-log-at-trx-commit=0", engine.key()),
     ];
     if engine == Engine::InnoDb {
@@ -111,6 +151,13 @@ pub fn prepare(
         })?;
         before += table.rows;
     }
+    if data.warehouses > 0 {
+        progress("filling the tables of TPC-C", 0.0);
+        server.execute(&format!("CREATE DATABASE {}", tpcc::consistency::DATABASE))?;
+        let mut conn = server.connect(tpcc::consistency::DATABASE)?;
+        tpcc::population::populate(&mut conn, &tpcc::Scale::full(data.warehouses), 1)
+            .map_err(Error::sql("the tables of TPC-C"))?;
+    }
     server.stop()?;
     tracing::info!("{}: {all} rows in {:.0} s", dir.display(), start.elapsed().as_secs_f64());
     fs::rename(&unfinished, &dir).map_err(Error::at(&dir))?;
@@ -122,12 +169,19 @@ pub fn prepare(
 /// # Errors
 /// If another process has it.
 pub fn lock(dir: &Path) -> Result<File> {
-    let path = dir.with_extension("lock");
+    let path = beside(dir, "lock");
     let file = File::create(&path).map_err(Error::at(&path))?;
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        Error::Missing(format!("{} is in use by another run of the lab", dir.display()))
-    })?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).map_err(
+        |_| Error::Missing(format!("{} is in use by another run of the lab", dir.display())),
+    )?;
     Ok(file)
+}
+
+/// The path with ".suffix" after its name: `with_extension` would cut a version number.
+fn beside(dir: &Path, suffix: &str) -> PathBuf {
+    let mut name = dir.as_os_str().to_os_string();
+    name.push(format!(".{suffix}"));
+    name.into()
 }
 
 fn check_room(dir: &Path, size_bytes: u64) -> Result<()> {
@@ -153,30 +207,58 @@ fn fill(server: &Server, table: &Table, progress: &mut dyn FnMut(u64)) -> Result
     server.execute(&format!("CREATE DATABASE IF NOT EXISTS {}", table.database))?;
     let mut conn = server.connect(&table.database)?;
     let mut run = |statement: &str| conn.query_drop(statement).map_err(Error::sql(statement));
+    let columns = if table.wide {
+        format!("c VARCHAR({WIDE_TEXT_BYTES}) CHARACTER SET latin1 NOT NULL")
+    } else {
+        "k INTEGER DEFAULT '0' NOT NULL, c CHAR(120) DEFAULT '' NOT NULL, pad CHAR(60) DEFAULT '' NOT NULL"
+            .into()
+    };
     run(&format!(
-        "CREATE TABLE sbtest1 (id INTEGER NOT NULL AUTO_INCREMENT, k INTEGER DEFAULT '0' NOT NULL, \
-         c CHAR(120) DEFAULT '' NOT NULL, pad CHAR(60) DEFAULT '' NOT NULL, PRIMARY KEY (id)) ENGINE={}",
+        "CREATE TABLE sbtest1 (id INTEGER NOT NULL AUTO_INCREMENT, {columns}, PRIMARY KEY (id)) ENGINE={}",
         engine.name()
     ))?;
     run("SET SESSION foreign_key_checks=0, unique_checks=0")?;
     // InnoDB fills an empty table in bulk, but in one statement only.
-    let batch = if engine == Engine::InnoDb { table.rows } else { BATCH_ROWS };
+    let batch = match engine {
+        Engine::InnoDb => table.rows,
+        Engine::Tidepool => (BATCH_BYTES / (table.size_bytes() / table.rows.max(1)).max(1)).max(1),
+    };
     let mut first = 1;
     while first <= table.rows {
         let last = table.rows.min(first + batch - 1);
-        let rows = table.rows;
+        let (rows, wide) = (table.rows, table.wide);
         conn.set_local_infile_handler(Some(LocalInfileHandler::new(move |_, stream| {
-            write_rows(stream, first..=last, rows)
+            if wide {
+                write_wide_rows(stream, first..=last)
+            } else {
+                write_rows(stream, first..=last, rows)
+            }
         })));
-        let load = "LOAD DATA LOCAL INFILE 'rows' INTO TABLE sbtest1 (id, k, c, pad)";
+        let load = "LOAD DATA LOCAL INFILE 'rows' INTO TABLE sbtest1";
         conn.query_drop(load).map_err(Error::sql(load))?;
         progress(last * 9 / 10);
         first = last + 1;
     }
     let mut run = |statement: &str| conn.query_drop(statement).map_err(Error::sql(statement));
-    run("CREATE INDEX k_1 ON sbtest1(k)")?;
+    if !table.wide {
+        run("CREATE INDEX k_1 ON sbtest1(k)")?;
+    }
     run("ANALYZE TABLE sbtest1")?;
     progress(table.rows);
+    Ok(())
+}
+
+/// Rows with a number and a long text.
+fn write_wide_rows(
+    stream: &mut dyn Write,
+    ids: std::ops::RangeInclusive<u64>,
+) -> std::io::Result<()> {
+    let text = vec![b'x'; WIDE_TEXT_BYTES];
+    for id in ids {
+        write!(stream, "{id}\t")?;
+        stream.write_all(&text)?;
+        stream.write_all(b"\n")?;
+    }
     Ok(())
 }
 

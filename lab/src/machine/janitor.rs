@@ -54,7 +54,9 @@ pub fn main(arguments: &[String]) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("could not remove all that was left behind; the next run will try again: {error}");
+            eprintln!(
+                "could not remove all that was left behind; the next run will try again: {error}"
+            );
             ExitCode::FAILURE
         }
     }

@@ -90,11 +90,7 @@ impl Neighbour {
     ///
     /// # Errors
     /// If this program can't be run again.
-    pub fn start(
-        pattern: Pattern,
-        peak_bytes: u64,
-        cgroup_procs: &[PathBuf],
-    ) -> Result<Neighbour> {
+    pub fn start(pattern: Pattern, peak_bytes: u64, cgroup_procs: &[PathBuf]) -> Result<Neighbour> {
         let mut command = Command::new(hidden::own_program()?);
         command
             .args([hidden::NEIGHBOUR, &pattern.to_argument(), &peak_bytes.to_string()])

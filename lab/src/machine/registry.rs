@@ -102,8 +102,7 @@ fn remove_swap_file(path: &Path) -> Result<()> {
         return Ok(());
     }
     if is_swap(path) {
-        let output =
-            Command::new("swapoff").arg(path).output().map_err(Error::io("swapoff"))?;
+        let output = Command::new("swapoff").arg(path).output().map_err(Error::io("swapoff"))?;
         if !output.status.success() {
             let message = String::from_utf8_lossy(&output.stderr).trim().to_string();
             return Err(Error::Program { program: "swapoff".into(), message });

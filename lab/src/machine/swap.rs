@@ -27,12 +27,7 @@ impl SwapFile {
             let file = File::create(path).map_err(Error::at(path))?;
             rustix::fs::fchmod(&file, rustix::fs::Mode::from_raw_mode(0o600))
                 .and_then(|()| {
-                    rustix::fs::fallocate(
-                        &file,
-                        rustix::fs::FallocateFlags::empty(),
-                        0,
-                        size_bytes,
-                    )
+                    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, size_bytes)
                 })
                 .map_err(|errno| Error::at(path)(errno.into()))?;
         }

@@ -14,7 +14,7 @@ use rand::rngs::StdRng;
 
 use super::transactions::{Ending, Kind, body};
 use super::{Scale, consistency};
-use crate::server::connect_to_socket;
+use crate::server::connect;
 
 /// A deadlock, a lock wait timeout, a row changed since the snapshot: to be tried again, by SQL's rules.
 const RETRY_CODES: [u16; 3] = [1213, 1205, 1020];
@@ -140,7 +140,7 @@ impl Terminal {
     }
 
     fn run(mut self, stop: &AtomicBool) -> Report {
-        match connect_to_socket(&self.socket, consistency::DATABASE) {
+        match connect(&self.socket, consistency::DATABASE) {
             Ok(mut conn) => while !stop.load(Ordering::Relaxed) && self.transaction(&mut conn) {},
             Err(error) => self.report.errors.push(format!("connect: {error}")),
         }

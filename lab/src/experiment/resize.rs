@@ -1,0 +1,252 @@
+//! The online resize (the third article): six changes of the pool's size under `oltp_read_write`, and how fast a large
+//! pool of clean pages gives its memory back.
+//!
+//! The article's sizes are kept in proportion: its 4 GB are our `--memory`, its data of 9.2 GB is 2.3 times that, and its
+//! small data a quarter.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::lab::{Lab, Moment, Plan};
+use crate::load::sysbench::{Distribution, Job};
+use crate::load::tables::{DataSet, Table};
+use crate::progress::Progress;
+use crate::record::{Record, statistics};
+use crate::server::{Server, ServerOptions};
+
+use super::{summarise, swap};
+
+/// Rows of the article's data, and of its small data, for each byte of memory.
+const DATA_ROWS_PER_GIB: u64 = 10_000_000;
+const SMALL_ROWS_PER_GIB: u64 = 1_000_000;
+/// A shrink of clean pages that has not ended by then never will.
+const SHRINK_LIMIT: Duration = Duration::from_secs(120);
+
+/// One of the article's cases: sizes in quarters of the memory.
+struct Case {
+    name: &'static str,
+    from: u64,
+    to: u64,
+    /// Back to the first size some seconds later.
+    restore: bool,
+    small_data: bool,
+}
+
+const CASES: [Case; 6] = [
+    Case { name: "no change", from: 4, to: 4, restore: false, small_data: false },
+    Case { name: "4 → 2", from: 4, to: 2, restore: false, small_data: false },
+    Case { name: "4 → 8", from: 4, to: 8, restore: false, small_data: false },
+    Case { name: "2 → 8", from: 2, to: 8, restore: false, small_data: false },
+    Case { name: "4 → 2, small data", from: 4, to: 2, restore: false, small_data: true },
+    Case { name: "4 → 2 → 4", from: 4, to: 2, restore: true, small_data: false },
+];
+
+/// The seconds of a run.
+struct Timing {
+    warm_up_s: u32,
+    change_s: u32,
+    restore_s: u32,
+    end_s: u32,
+}
+
+fn timing(quick: bool) -> Timing {
+    if quick {
+        Timing { warm_up_s: 6, change_s: 8, restore_s: 13, end_s: 20 }
+    } else {
+        Timing { warm_up_s: 12, change_s: 15, restore_s: 27, end_s: 42 }
+    }
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// If a run can't begin.
+pub fn run(lab: &Lab) -> Result<()> {
+    let settings = &lab.settings;
+    let memory = settings.memory_bytes;
+    let data = swap::table(memory);
+    let rows_for = |per_gib: u64| ((u128::from(memory) * u128::from(per_gib)) >> 30) as u64;
+    let timing = timing(settings.quick);
+    let mut plans = Vec::new();
+    for case in &CASES {
+        if settings.quick && !matches!(case.name, "no change" | "4 → 2" | "4 → 8") {
+            continue;
+        }
+        for &engine in &settings.engines {
+            let dir = lab.data(engine, &data, &mut Progress::new(1))?;
+            let per_gib = if case.small_data { SMALL_ROWS_PER_GIB } else { DATA_ROWS_PER_GIB };
+            let rows = rows_for(per_gib);
+            let job = Job {
+                script: "oltp_read_write".into(),
+                database: "sbtest".into(),
+                rows,
+                threads: 8,
+                distribution: Distribution::Uniform,
+            };
+            let mut plan = Plan::new("resize", engine, &dir, job);
+            plan.scenario = case.name.into();
+            plan.args = vec![
+                engine.pool_size_option(memory / 4 * case.from),
+                engine.redo_option(memory / 2),
+            ];
+            if engine == Engine::InnoDb {
+                // Versions that reserve addresses at the start need to know; others don't have it.
+                let most = memory / 4 * case.from.max(case.to);
+                plan.args.push(format!("--loose-innodb-buffer-pool-size-max={most}"));
+            }
+            plan.first_statement = Some(read_all("sbtest.sbtest1", rows));
+            (plan.warm_up_s, plan.measure_s) = (timing.warm_up_s, timing.end_s);
+            plan.keeps_clean = true;
+            plans.push((plan, case));
+        }
+    }
+    let planned = plans.iter().map(|(plan, _)| plan.warm_up_s + plan.measure_s).sum();
+    let mut progress = Progress::new(planned);
+    lab.begin("resize")?;
+    for (plan, case) in &plans {
+        let mut record = lab.run(plan, &mut progress, |stage, moment| match moment {
+            Moment::After(second) if second == timing.change_s && case.from != case.to => {
+                stage.set_pool_size(memory / 4 * case.to)
+            }
+            Moment::After(second) if second == timing.restore_s && case.restore => {
+                stage.set_pool_size(memory / 4 * case.from)
+            }
+            _ => Ok(()),
+        })?;
+        summarise(&mut record);
+        judge(&mut record, &timing);
+        lab.keep(&record)?;
+    }
+    let shrink_bytes = if settings.quick { memory } else { 8 * memory };
+    // Of other engines the six cases say enough; this one needs a lot of disk.
+    if settings.engines.contains(&Engine::Tidepool) {
+        let record = shrink(lab, Engine::Tidepool, shrink_bytes, &mut progress)?;
+        lab.keep(&record)?;
+    }
+    Ok(())
+}
+
+/// A statement that reads the first rows of a table.
+pub(super) fn read_all(table: &str, rows: u64) -> String {
+    format!("SELECT SUM(LENGTH(pad)) FROM {table} FORCE INDEX (PRIMARY) WHERE id <= {rows}")
+}
+
+/// The worst second after the change, relative to the lower of the steady states before and after.
+fn judge(record: &mut Record, timing: &Timing) {
+    let tps = |from_s: u32, to_s: u32| {
+        statistics::between(&record.series, f64::from(from_s), f64::from(to_s))
+            .iter()
+            .map(|point| point.tps)
+    };
+    let before = statistics::median(tps(0, timing.change_s));
+    let after =
+        statistics::median(tps(timing.end_s - (timing.end_s - timing.change_s) / 3, timing.end_s));
+    let lower = before.min(after);
+    let worst = tps(timing.change_s, timing.end_s).fold(f64::INFINITY, f64::min);
+    let slow = tps(timing.change_s, timing.end_s).filter(|tps| *tps < 0.9 * lower).count();
+    let figures = [
+        ("steady_before_tps", before),
+        ("steady_after_tps", after),
+        ("worst_second_ratio", if lower > 0.0 { worst / lower } else { 0.0 }),
+        ("seconds_below_90_percent", slow as f64),
+    ];
+    record.summary.extend(figures.map(|(name, value)| (name.to_string(), value)));
+}
+
+/// Fills a pool of this size with clean pages, shrinks it to an eighth, and waits until the memory is given back.
+fn shrink(lab: &Lab, engine: Engine, size_bytes: u64, progress: &mut Progress) -> Result<Record> {
+    // A little more than fits, so that the pool is full.
+    let data = DataSet::wide("clean", size_bytes + size_bytes / 16);
+    let Table { database, .. } = &data.tables[0];
+    let dir = lab.data(engine, &data, progress)?;
+    progress.say(&format!("resize {}: shrinking {} MiB", engine.name(), size_bytes >> 20));
+    let job = Job {
+        script: "none".into(),
+        database: database.clone(),
+        rows: data.tables[0].rows,
+        threads: 1,
+        distribution: Distribution::Uniform,
+    };
+    let mut plan = Plan::new("resize", engine, &dir, job);
+    plan.scenario = "shrink of clean pages".into();
+    plan.args = vec![engine.pool_size_option(size_bytes)];
+    let mut record = plan.record(lab.settings.quick);
+    let options =
+        ServerOptions { engine, data_dir: dir, args: plan.args.clone(), cgroup_procs: Vec::new() };
+    let server = Server::start(&lab.environment, options)?;
+    record.server_version = server.value("SELECT VERSION()")?.unwrap_or_default();
+    server.execute(&format!("SELECT SUM(LENGTH(c)) FROM {database}.sbtest1"))?;
+    let full = server.pool_status()?;
+    let target = size_bytes / 8;
+    let resident = || {
+        let pid = server.pid().unwrap_or(0);
+        crate::machine::counters::resident_bytes(pid).unwrap_or(0)
+    };
+    let resident_full = resident();
+    let start = Instant::now();
+    let statement = engine.set_pool_size(target);
+    let returned = std::thread::scope(|scope| -> Result<f64> {
+        let set = scope.spawn(|| server.execute(&statement).map(|()| start.elapsed()));
+        // The size that the server reports may be only a promise: the memory must really be back.
+        let enough = resident_full.saturating_sub((size_bytes - target) * 9 / 10);
+        while start.elapsed() < SHRINK_LIMIT
+            && (server.pool_status()?.size_bytes > target || resident() > enough)
+        {
+            sleep(Duration::from_millis(10));
+        }
+        let returned = set.join().map_err(|_| Error::Missing("SET GLOBAL panicked".into()))??;
+        Ok(returned.as_secs_f64())
+    });
+    let took = start.elapsed().as_secs_f64();
+    let figures = [
+        (
+            "shrunk_mib",
+            ((full.data_bytes.min(size_bytes) - target.min(full.data_bytes)) >> 20) as f64,
+        ),
+        ("shrink_s", took),
+        ("set_returned_ms", returned? * 1e3),
+    ];
+    record.summary.extend(figures.map(|(name, value)| (name.to_string(), value)));
+    if let Some(wait) = server.pool_status()?.resize_longest_wait_us {
+        record.summary.insert("resize_longest_wait_us".into(), wait as f64);
+    }
+    tracing::info!("resize {}: {} MiB in {took:.2} s", engine.name(), size_bytes >> 20);
+    server.stop()?;
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::record::Point;
+
+    #[test]
+    fn a_dip_is_relative_to_the_lower_steady_state() {
+        let job = Job {
+            script: String::new(),
+            database: String::new(),
+            rows: 1,
+            threads: 1,
+            distribution: Distribution::Uniform,
+        };
+        let mut record = Plan::new("resize", Engine::InnoDb, Path::new("/"), job).record(true);
+        let timing = timing(true);
+        for second in 1..=timing.end_s {
+            let tps = match second {
+                9 => 100.0,
+                10 => 350.0,
+                _ if second <= timing.change_s => 800.0,
+                _ => 400.0,
+            };
+            record.series.push(Point { at_s: f64::from(second), tps, ..Point::default() });
+        }
+        judge(&mut record, &timing);
+        assert_eq!(record.figure("worst_second_ratio"), Some(0.25));
+        assert_eq!(record.figure("seconds_below_90_percent"), Some(2.0));
+        assert_eq!(record.figure("steady_after_tps"), Some(400.0));
+    }
+}

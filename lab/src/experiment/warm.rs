@@ -1,0 +1,108 @@
+//! The warm restart: how long after `kill -9` a server is as fast as before.
+//!
+//! A table that fits the pool, reads limited to 2,000 a second (a fast local disk would warm any cache in a moment). The
+//! server runs until its throughput is steady and its list of hot pages has been saved, and is killed. It starts again
+//! with its list, and once more without. InnoDB saves its list when it stops in order, so it is given one such stop
+//! before the kill.
+
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::lab::{Lab, Moment, Plan};
+use crate::load::sysbench::{Distribution, Job};
+use crate::progress::Progress;
+use crate::record::{Record, statistics};
+
+use super::{resize::read_all, summarise, swap};
+
+const READS_PER_SECOND: u32 = 2000;
+/// Of the pool; the rest is room for whatever else an engine keeps there.
+const TABLE_PERCENT: u64 = 80;
+/// Bytes of a row in the clustered index.
+const CLUSTERED_ROW_BYTES: u64 = 215;
+
+/// Runs the experiment.
+///
+/// # Errors
+/// If the machine can't do it, or a run can't begin.
+pub fn run(lab: &Lab) -> Result<()> {
+    lab.need_read_throttle()?;
+    let settings = &lab.settings;
+    let pool_bytes = if settings.quick { settings.memory_bytes / 4 } else { settings.memory_bytes };
+    let data = swap::table(settings.memory_bytes);
+    let rows = (pool_bytes / 100 * TABLE_PERCENT / CLUSTERED_ROW_BYTES).min(data.tables[0].rows);
+    let (before_s, after_s) = if settings.quick { (14, 22) } else { (40, 70) };
+    let mut progress = Progress::new((2 * before_s + 2 * after_s) * settings.engines.len() as u32);
+    let mut prepared = Vec::new();
+    for &engine in &settings.engines {
+        prepared.push((engine, lab.data(engine, &data, &mut progress)?));
+    }
+    lab.begin("warm")?;
+    for (engine, dir) in &prepared {
+        let job = Job {
+            script: "oltp_point_select".into(),
+            database: "sbtest".into(),
+            rows,
+            threads: 8,
+            distribution: Distribution::Uniform,
+        };
+        let mut plan = Plan::new("warm", *engine, dir, job);
+        plan.args = vec![engine.pool_size_option(pool_bytes)];
+        plan.warm_up_s = 0;
+        let mut steady =
+            Plan { measure_s: before_s, scenario: "before the kill".into(), ..plan.clone() };
+        // A full pool soon; what is measured comes after.
+        steady.first_statement = Some(read_all("sbtest.sbtest1", rows));
+        if *engine == Engine::InnoDb {
+            let list = Plan { keeps_clean: true, measure_s: before_s, ..steady.clone() };
+            lab.run(&list, &mut progress, |_, _| Ok(()))?;
+        }
+        let mut record = lab.run(&steady, &mut progress, |stage, moment| {
+            if moment == Moment::End {
+                stage.server.kill9();
+            }
+            Ok(())
+        })?;
+        summarise(&mut record);
+        let last = statistics::between(&record.series, f64::from(before_s / 2), f64::MAX);
+        let steady_qps = statistics::median(last.iter().map(|point| point.qps));
+        record.summary.insert("steady_qps".into(), steady_qps);
+        lab.keep(&record)?;
+        let cold = match engine {
+            Engine::Tidepool => "--loose-tidepool-buffer-pool-load-at-startup=OFF",
+            Engine::InnoDb => "--innodb-buffer-pool-load-at-startup=OFF",
+        };
+        for (scenario, option) in [("warm restart", None), ("cold restart", Some(cold))] {
+            let mut restart = Plan {
+                scenario: scenario.into(),
+                measure_s: after_s,
+                reads_per_second: Some(READS_PER_SECOND),
+                ..plan.clone()
+            };
+            restart.args.extend(option.map(ToString::to_string));
+            let mut record = lab.run(&restart, &mut progress, |stage, moment| {
+                // The next start shall find the list of the steady state, not of this one.
+                if moment == Moment::End {
+                    stage.server.kill9();
+                }
+                Ok(())
+            })?;
+            summarise(&mut record);
+            judge(&mut record, steady_qps);
+            lab.keep(&record)?;
+        }
+    }
+    Ok(())
+}
+
+/// Seconds from the start of the process until the first second from which on 90 % of the old throughput is held.
+fn judge(record: &mut Record, steady_qps: f64) {
+    let enough = |at: usize| {
+        let next = &record.series[at..record.series.len().min(at + 3)];
+        statistics::mean(next.iter().map(|point| point.qps)) >= 0.9 * steady_qps
+    };
+    let starting_s = record.figure("start_s").unwrap_or(0.0);
+    let warm = (0..record.series.len()).find(|&at| enough(at));
+    let seconds = warm.map_or(f64::from(u16::MAX), |at| starting_s + record.series[at].at_s);
+    record.summary.insert("seconds_to_90_percent".into(), seconds);
+    record.summary.insert("steady_qps".into(), steady_qps);
+}
