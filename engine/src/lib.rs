@@ -81,7 +81,7 @@ pub use options::Options;
 pub use status::Status;
 pub use table::{CheckProgress, CheckReport, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
-pub use tidepool_pool::{Lsn, Sample, storage};
+pub use tidepool_pool::{Advice, AdviceRow, Lsn, Sample, storage};
 pub use trx::{Isolation, TrxOptions};
 
 /// File of space 0: the catalog.

@@ -6,16 +6,16 @@
 //! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
 //! chooses who leaves, `dirty` knows what must be written and in what order, `flush` and
 //! [`doublewrite`] write it, `read_ahead` reads what will be wanted, `background` has the threads.
-//! `tap` hears of accesses, [`trace`] records them; `residents` tells who is here.
+//! `tap` hears of accesses, [`trace`] records them, and [`advisor`] says from them what another size
+//! would bring; `residents` tells who is here.
 //! Below all of it is [`storage`]: files, real and simulated.
 
-mod advisor;
+pub mod advisor;
 mod background;
 mod directory;
 mod dirty;
 pub mod doublewrite;
 mod error;
-mod extents;
 mod flush;
 mod frames;
 mod guard;
@@ -28,7 +28,6 @@ mod pool;
 mod read_ahead;
 pub mod replacement;
 mod residents;
-mod resize;
 mod space;
 pub mod statement;
 mod stats;
@@ -38,6 +37,7 @@ mod tap;
 pub mod trace;
 mod view;
 
+pub use advisor::{Advice, AdviceRow};
 pub use doublewrite::Doublewrite;
 pub use error::{Error, Result, WriteAheadError};
 pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
@@ -45,7 +45,6 @@ pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
 pub use pool::{MIN_FRAMES, Pool, PoolConfig, WriteAhead};
 pub use replacement::{Access, MidpointConfig, ReplacementConfig, Request, Simulation};
 pub use residents::Resident;
-pub use resize::{ResizeState, ResizeStatus};
 pub use space::Space;
 pub use stats::PoolStats;
 pub use tap::Sample;

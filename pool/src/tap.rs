@@ -288,12 +288,16 @@ pub(crate) struct Taps {
 }
 
 impl Taps {
-    pub(crate) fn new() -> Taps {
-        Taps {
+    /// Taps of which the advisor's is to have this sample.
+    pub(crate) fn new(advisor: Sample) -> Taps {
+        let taps = Taps {
             bound: AtomicU64::new(0),
             advisor: Tap::new(ADVISOR_RING_EVENTS, false),
             recorder: OnceLock::new(),
-        }
+        };
+        taps.advisor.set_sample(advisor);
+        taps.set_bound();
+        taps
     }
 
     /// Tells of an access. True if the events had better be drained soon.
@@ -460,7 +464,7 @@ mod tests {
 
     #[test]
     fn taps_ask_for_the_larger_sample_and_give_each_its_own() {
-        let taps = Taps::new();
+        let taps = Taps::new(Sample::NONE);
         let clock = Clock::Manual(AtomicU32::new(3));
         let pages: Vec<PageId> = (0..1000).map(|no| PageId::new(9, no)).collect();
         let tell = || {

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tidepool_pool::trace::{TraceOptions, TraceStatus};
-use tidepool_pool::{Lsn, Pool};
+use tidepool_pool::{Advice, Lsn, Pool};
 
 /// An open data directory. Clones are handles on the same one.
 ///
@@ -256,6 +256,11 @@ impl Db {
     /// Ends the recording and says how it went; `None` if there was none.
     pub fn stop_page_trace(&self) -> Option<TraceStatus> {
         self.inner.env.pool().stop_trace()
+    }
+
+    /// What other sizes of the buffer pool would bring.
+    pub fn advice(&self) -> Advice {
+        self.inner.env.pool().advice()
     }
 
     /// All counters.

@@ -24,6 +24,11 @@ pub(crate) enum Eviction {
     Busy,
 }
 
+/// How many of `frames` frames the evictor keeps free.
+pub(crate) fn reserve_of(frames: u32) -> u32 {
+    (frames / 32).clamp(2, 1024)
+}
+
 impl Pool {
     /// Tries to take the page out of `frame`. Never waits.
     pub(crate) fn try_evict(&self, frame: u32) -> Eviction {
@@ -61,15 +66,10 @@ impl Pool {
             return Ok(frame);
         }
         count(&self.counters.wait_free);
-        let (began, debt) = (Instant::now(), self.frames.debt());
-        let frame = match self.background.runs() {
+        match self.background.runs() {
             true => self.wait_for_frame(),
             false => self.make_frame(),
-        };
-        if debt > 0 || self.frames.debt() > 0 {
-            self.resize.note_wait(began);
         }
-        frame
     }
 
     /// A free frame, or that of one of the `depth` coldest pages, if one can be had without I/O.
@@ -83,9 +83,7 @@ impl Pool {
         }
         let mut coldest = Vec::new();
         self.replacement.coldest(depth, &mut coldest);
-        coldest.into_iter().find(|&frame| {
-            matches!(self.try_evict(frame), Eviction::Done) && self.frames.may_reuse(frame)
-        })
+        coldest.into_iter().find(|&frame| matches!(self.try_evict(frame), Eviction::Done))
     }
 
     /// Waits until the cleaner or evictor have freed a frame.
@@ -137,7 +135,7 @@ impl Pool {
 
     /// How many frames the evictor keeps free.
     pub(crate) fn reserve(&self) -> u32 {
-        (self.frames.limit() / 32).clamp(2, 1024)
+        reserve_of(self.frames.limit())
     }
 
     /// Evicts clean cold pages until the reserve of free frames is there, or none is left to be

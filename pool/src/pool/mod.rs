@@ -14,9 +14,8 @@
 //! # Locking order
 //! page latches (in the order that the layer above defines) → `spaces` → replacement policy's mutex
 //! → free list's mutex; page latch → dirty queue's mutex. The flusher's mutex comes before all of
-//! them, and the resize's worker before that; the holders of these only try page latches. The
-//! recorder's and the advisor's mutexes are held by background work alone, never with a latch or
-//! beside any of these but the policy's.
+//! them, and its holder only tries page latches. The recorder's and the advisor's mutexes are held by
+//! background work alone, never with a latch or beside any of these but the policy's.
 //!
 //! # Where
 //! `access` is what others call to have a page, `load` how it comes from its file, `evict` how
@@ -27,12 +26,15 @@ mod evict;
 mod load;
 mod spaces;
 
+pub(crate) use evict::reserve_of;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::advisor::Advisor;
 use crate::background::Background;
 use crate::dirty::DirtyQueue;
 use crate::error::{Error, Result, WriteAheadError};
@@ -41,14 +43,11 @@ use crate::frames::Frames;
 use crate::page::{Lsn, PageSize};
 use crate::read_ahead::ReadAhead;
 use crate::replacement::{self, Clock, Replacement, ReplacementConfig};
-use crate::resize::Resize;
 use crate::space::Space;
 use crate::stats::{Counters, PoolStats};
 use crate::storage::Storage;
-use crate::tap::Taps;
+use crate::tap::{self, Taps};
 use crate::trace::Recorder;
-
-pub(crate) use evict::Eviction;
 
 /// How a pool is to be.
 #[derive(Clone, Debug)]
@@ -64,7 +63,7 @@ pub struct PoolConfig {
     /// Write pages to the doublewrite file first. Without it, a power cut may leave a page torn
     /// for good, unless the device writes pages atomically.
     pub doublewrite: bool,
-    /// Pages written in one batch; fewer while the pool has not eight times as many.
+    /// Pages written in one batch; fewer in a pool that has not eight times as many.
     pub flush_batch_pages: usize,
     /// Ask the kernel for huge pages.
     pub huge_pages: bool,
@@ -111,11 +110,12 @@ pub const MIN_FRAMES: u64 = 16;
 /// The buffer pool.
 pub struct Pool {
     frames: Frames,
-    pub(crate) spaces: RwLock<BTreeMap<u32, Arc<Space>>>,
+    spaces: RwLock<BTreeMap<u32, Arc<Space>>>,
     replacement: Box<dyn Replacement>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) taps: Taps,
     pub(crate) recorder: Recorder,
+    pub(crate) advisor: Advisor,
     pub(crate) dirty: DirtyQueue,
     pub(crate) flusher: Mutex<Flusher>,
     pub(crate) storage: Arc<dyn Storage>,
@@ -127,8 +127,7 @@ pub struct Pool {
     checkpoint_target: AtomicU64,
     /// The last failed page write, for those who starve because of it.
     pub(crate) last_write_error: Mutex<Option<Error>>,
-    flush_batch_pages_max: usize,
-    pub(crate) resize: Resize,
+    flush_batch_pages: AtomicU32,
 }
 
 impl Pool {
@@ -155,23 +154,27 @@ impl Pool {
             config.max_size_bytes,
             config.huge_pages,
         )?;
+        let flush_batch_pages = config.flush_batch_pages.min((pages / 8).max(4) as usize);
         let clock = Arc::new(match config.background {
             true => Clock::Machine,
             false => Clock::Manual(AtomicU32::new(1)),
         });
         let replacement = replacement::make(&config.replacement, frames.reserved(), clock.clone())?;
         replacement.set_capacity(frames.limit());
+        let advisor = Advisor::new(&config.replacement, frames.limit(), tap::now_us(&clock))?;
+        let taps = Taps::new(advisor.sample());
         let pool = Arc::new(Pool {
             replacement,
             frames,
             spaces: RwLock::new(BTreeMap::new()),
             clock,
-            taps: Taps::new(),
+            taps,
             recorder: Recorder::default(),
+            advisor,
             dirty: DirtyQueue::default(),
             flusher: Mutex::new(Flusher::new(
                 config.page_size,
-                config.flush_batch_pages,
+                flush_batch_pages,
                 config.doublewrite,
             )),
             storage,
@@ -181,8 +184,7 @@ impl Pool {
             background: Background::new(config.background),
             checkpoint_target: AtomicU64::new(0),
             last_write_error: Mutex::new(None),
-            flush_batch_pages_max: config.flush_batch_pages,
-            resize: Resize::default(),
+            flush_batch_pages: AtomicU32::new(flush_batch_pages as u32),
         });
         if config.background {
             Background::start(&pool)?;
@@ -213,7 +215,11 @@ impl Pool {
 
     /// Changes the settings of the replacement policy; false if the pool has another policy.
     pub fn configure_replacement(&self, config: &ReplacementConfig) -> bool {
-        self.replacement.configure(config)
+        let done = self.replacement.configure(config);
+        if done {
+            self.advisor.configure(config);
+        }
+        done
     }
 
     /// Moves the clock of a pool without background threads.
@@ -230,9 +236,18 @@ impl Pool {
         &*self.replacement
     }
 
-    /// Pages written in one batch, at the present size of the pool.
     pub(crate) fn flush_batch_pages(&self) -> usize {
-        self.flush_batch_pages_max.min((self.frames.limit() as usize / 8).max(4))
+        self.flush_batch_pages.load(Ordering::Relaxed) as usize
+    }
+
+    /// Raises the size to `size_bytes`, or as far as address space was reserved
+    /// ([`PoolConfig::max_size_bytes`]); never lowers it. No thread notices: the frames come into use
+    /// with the next misses. Returns the size now.
+    pub fn grow(&self, size_bytes: u64) -> u64 {
+        let frames = size_bytes / self.page_size().bytes() as u64;
+        let limit = self.frames.raise_limit(frames.min(self.frames.reserved() as u64) as u32);
+        self.replacement.set_capacity(limit);
+        limit as u64 * self.page_size().bytes() as u64
     }
 
     // Checkpoints.

@@ -78,6 +78,7 @@ pub(crate) trait Replacement: Send + Sync {
     fn configure(&self, config: &ReplacementConfig) -> bool;
 
     /// The page in `from` moved to `to`, which held none. The caller has it latched exclusively.
+    #[allow(dead_code, reason = "for shrinking, which moves hot pages")]
     fn relocate(&self, from: u32, to: u32);
 
     /// How many frames may hold pages from now on: the shares of the lists are shares of this.
@@ -86,7 +87,6 @@ pub(crate) trait Replacement: Send + Sync {
     /// Requests for a sample of the pages, in order: of one page in `pages_per_sample`, chosen by
     /// a hash of [`Request::page`]. From them a policy may learn which of its settings would do
     /// best. Called by one background thread, every tenth of a second or so.
-    #[allow(dead_code, reason = "until the pool taps its requests")]
     fn observe(&self, _sampled: &[Request], _pages_per_sample: u32) {}
 
     fn stats(&self) -> ReplacementStats;

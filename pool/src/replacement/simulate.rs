@@ -120,6 +120,13 @@ impl Simulation {
         self.frames
     }
 
+    /// The resident pages, coldest first.
+    pub fn coldest_first(&self) -> Vec<u64> {
+        let mut order = Vec::new();
+        self.policy.coldest(self.resident.len(), &mut order);
+        order.into_iter().map(|frame| self.pages[frame as usize]).collect()
+    }
+
     /// Changes the number of frames, at least four. Fewer: the coldest pages go.
     pub fn resize(&mut self, frames: u32) -> Result<()> {
         self.frames = frames.max(FRAMES_MIN);
@@ -137,10 +144,8 @@ impl Simulation {
     /// Makes the policy anew with more room, and gives it the pages in order of their heat.
     fn move_to_larger(&mut self) -> Result<()> {
         let mut larger = Simulation::new(&self.config, self.frames)?;
-        let mut order = Vec::new();
-        self.policy.coldest(self.resident.len(), &mut order);
-        for frame in order {
-            let (page, statement) = (self.pages[frame as usize], statement::current());
+        for page in self.coldest_first() {
+            let statement = statement::current();
             let at_ms = self.clock.now_ms();
             larger.request(&Request { page, statement, access: Access::Normal, at_ms });
         }

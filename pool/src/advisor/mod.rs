@@ -1,0 +1,201 @@
+//! The advisor: what another size of the pool would bring, from what the tap hears.
+//!
+//! A background thread drains the tap some ten times a second, lets the replacement policy learn from
+//! the sample, and brings the miss-ratio curve (`curve`) up to date. Oracle's name for what comes
+//! out is `V$DB_CACHE_ADVICE`.
+//!
+//! Locking: the state's mutex is taken by the background thread and by who asks for advice, never
+//! with a latch in hand; under it, the tap's consumer and the policy's mutex.
+
+mod curve;
+mod replay;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use self::curve::{Curve, Saved, request_of};
+pub use self::replay::{Comparison, compare};
+use crate::error::Result;
+use crate::pool::Pool;
+use crate::replacement::{ReplacementConfig, Request};
+use crate::tap::{Event, Sample, now_us};
+
+/// The sizes that advice is given for, relative to the present one.
+pub const SIZE_FACTORS: [f64; 9] = [0.25, 0.375, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0];
+
+/// What the pool would do at other sizes, from the last minutes' requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Advice {
+    /// By size, ascending: [`SIZE_FACTORS`].
+    pub rows: Vec<AdviceRow>,
+    /// Pages that the simulations hold together.
+    pub sampled_pages: u64,
+    /// Share of all pages whose accesses the simulations hear of, the smallest sizes at least.
+    pub sample_rate: f64,
+    /// How much time the figures stand for: what is older counts less and less.
+    pub window: Duration,
+    /// Accesses to pages, a second.
+    pub requests_per_second: f64,
+    wants_more: bool,
+}
+
+/// One size.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdviceRow {
+    /// Bytes of frames.
+    pub size_bytes: u64,
+    /// Relative to the present size.
+    pub size_factor: f64,
+    /// Share of the accesses that need no read from disk, neither by the query nor ahead of it: what
+    /// `1 - (reads + read_ahead) / read_requests` would be. 1 if nothing was accessed.
+    pub hit_ratio: f64,
+    /// Pages read from disk a second.
+    pub reads_per_second: f64,
+}
+
+impl Advice {
+    /// Whether a larger pool would save reads worth having. With hysteresis: it says no again only
+    /// when half of what made it say yes would be saved.
+    pub fn wants_more(&self) -> bool {
+        self.wants_more
+    }
+}
+
+/// Reads that are worth memory: so many a second saved are, whatever share of all they are, …
+const SAVED_PER_SECOND: f64 = 10.0;
+/// … or a tenth of that, if it is this share of all reads.
+const SAVED_SHARE: f64 = 0.01;
+/// Until the curve knows of so much time, a full pool that misses wants more.
+const NO_EVIDENCE: Duration = Duration::from_secs(10);
+
+/// What is saved, against what is needed to go on wanting (half), or to begin.
+fn is_worth_it(saved: Saved, wanted_before: bool) -> bool {
+    if saved.seconds <= 0.0 {
+        return false;
+    }
+    let scale = if wanted_before { 0.5 } else { 1.0 };
+    let per_second = saved.saved / saved.seconds;
+    per_second >= SAVED_PER_SECOND * scale
+        || per_second >= SAVED_PER_SECOND / 10.0 * scale
+            && saved.saved >= SAVED_SHARE * scale * saved.misses
+}
+
+/// Behind [`Pool::advice`].
+pub(crate) struct Advisor {
+    state: Mutex<State>,
+}
+
+struct State {
+    curve: Curve,
+    /// The pool's counter of requests, and the time, when the tap was last drained.
+    requests: u64,
+    at_us: u64,
+    wants_more: bool,
+    events: Vec<Event>,
+    sampled: Vec<Request>,
+}
+
+impl Advisor {
+    pub(crate) fn new(config: &ReplacementConfig, frames: u32, now_us: u64) -> Result<Advisor> {
+        let state = State {
+            curve: Curve::new(config, frames)?,
+            requests: 0,
+            at_us: now_us,
+            wants_more: false,
+            events: Vec::new(),
+            sampled: Vec::new(),
+        };
+        Ok(Advisor { state: Mutex::new(state) })
+    }
+
+    pub(crate) fn sample(&self) -> Sample {
+        self.state.lock().curve.sample()
+    }
+
+    pub(crate) fn configure(&self, config: &ReplacementConfig) {
+        if let Err(error) = self.state.lock().curve.configure(config) {
+            tracing::error!(%error, "the advisor goes on with the old replacement policy");
+        }
+    }
+}
+
+impl Pool {
+    /// Takes in what the tap heard since the last time: for a pool without background threads.
+    pub fn run_advisor_step(&self) {
+        self.run_recorder_step();
+        if let Err(error) = self.advise() {
+            tracing::error!(%error, "the advisor is stuck");
+        }
+    }
+
+    fn advise(&self) -> Result<()> {
+        let mut state = self.advisor.state.lock();
+        let state = &mut *state;
+        state.events.clear();
+        let drained = self.taps.advisor.drain(&mut state.events);
+        let (requests, now) = (self.counters.read_requests.sum(), now_us(&self.clock));
+        let (asked, elapsed_us) = (requests - state.requests, now.saturating_sub(state.at_us));
+        if asked == 0 && state.events.is_empty() && elapsed_us < 1_000_000 {
+            return Ok(());
+        }
+        (state.requests, state.at_us) = (requests, now);
+
+        let pages_per_sample = (1.0 / state.curve.sample().rate()).round().max(1.0) as u32;
+        state.sampled.clear();
+        state.sampled.extend(state.events.iter().map(request_of));
+        self.replacement().observe(&state.sampled, pages_per_sample);
+
+        state.curve.set_present(self.frames().limit())?;
+        state.curve.observe(&state.events);
+        let dropped =
+            drained.dropped as f64 / (drained.dropped + drained.events as u64).max(1) as f64;
+        state.curve.account(asked, dropped, elapsed_us as f64 / 1e6)?;
+        if state.curve.sample() != self.taps.advisor.sample() {
+            self.taps.advisor.set_sample(state.curve.sample());
+            self.taps.set_bound();
+        }
+        self.note_wish(state);
+        Ok(())
+    }
+
+    fn note_wish(&self, state: &mut State) {
+        let saved = state.curve.saved();
+        let is_full = self.frames().available() <= 2 * self.reserve();
+        let (_, observed) = state.curve.window();
+        let is_unknown = observed < NO_EVIDENCE && state.curve.largest_is_filling();
+        state.wants_more =
+            is_full && (is_worth_it(saved, state.wants_more) || is_unknown && saved.misses > 0.0);
+    }
+
+    /// What other sizes of the pool would bring.
+    pub fn advice(&self) -> Advice {
+        let state = self.advisor.state.lock();
+        let (curve, frames) = (&state.curve, self.frames().limit() as f64);
+        let requests_per_second = curve.requests_per_second();
+        let row = |&size_factor: &f64| {
+            let miss_ratio = curve.miss_ratio(frames * size_factor).unwrap_or(0.0);
+            AdviceRow {
+                size_bytes: (frames * size_factor) as u64 * self.page_size().bytes() as u64,
+                size_factor,
+                hit_ratio: 1.0 - miss_ratio,
+                reads_per_second: miss_ratio * requests_per_second,
+            }
+        };
+        Advice {
+            rows: SIZE_FACTORS.iter().map(row).collect(),
+            sampled_pages: curve.sampled_pages(),
+            sample_rate: curve.sample().rate(),
+            window: curve.window().0,
+            requests_per_second,
+            wants_more: state.wants_more,
+        }
+    }
+
+    /// Memory that hearing of accesses takes, beyond the pool's frames.
+    pub fn tap_memory_bytes(&self) -> u64 {
+        self.taps.memory_bytes()
+    }
+}
