@@ -1,5 +1,5 @@
-//! The pool's threads: cleaner, evictor, read-ahead, advisor. Each runs, when woken, the very step that a
-//! pool without threads runs on call.
+//! The pool's threads: cleaner, evictor, read-ahead, advisor, resize. Each runs, when woken, the very
+//! step that a pool without threads runs on call.
 //!
 //! The threads hold the pool weakly between steps, so that dropping the last handle ends them.
 
@@ -46,6 +46,7 @@ struct Bells {
     evictor: Bell,
     read_ahead: Bell,
     advisor: Bell,
+    resize: Bell,
     stop: AtomicBool,
 }
 
@@ -60,6 +61,8 @@ pub(crate) struct Background {
 const IDLE: Duration = Duration::from_secs(1);
 /// The same, of the advisor, whose rings fill without anybody waking it.
 const ADVISOR_IDLE: Duration = Duration::from_millis(100);
+/// How long a resize pauses that can't go on: longer each time, from the first to the second.
+const BLOCKED: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 /// How long the cleaner rests after writes of which none succeeded, so as not to spin on a broken disk.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
@@ -89,6 +92,10 @@ impl Background {
         self.bells.advisor.ring();
     }
 
+    pub(crate) fn wake_resize(&self) {
+        self.bells.resize.ring();
+    }
+
     pub(crate) fn start(pool: &Arc<Pool>) -> Result<()> {
         let spawn = |name: &str, bell: fn(&Bells) -> &Bell, idle: Duration, step: fn(&Pool)| {
             let (weak, bells) = (Arc::downgrade(pool), pool.background.bells.clone());
@@ -102,14 +109,15 @@ impl Background {
         threads.push(spawn("tp-evictor", |bells| &bells.evictor, IDLE, evict)?);
         threads.push(spawn("tp-read-ahead", |bells| &bells.read_ahead, IDLE, read_ahead)?);
         threads.push(spawn("tidepool-advise", |bells| &bells.advisor, ADVISOR_IDLE, advise)?);
+        threads.push(spawn("tidepool-resize", |bells| &bells.resize, IDLE, resize)?);
         Ok(())
     }
 
     /// Ends the threads, and waits for them (but for the one that may be calling).
     pub(crate) fn stop(&self) {
         self.bells.stop.store(true, Ordering::Release);
-        let Bells { cleaner, evictor, read_ahead, advisor, .. } = &*self.bells;
-        for bell in [cleaner, evictor, read_ahead, advisor] {
+        let Bells { cleaner, evictor, read_ahead, advisor, resize, .. } = &*self.bells;
+        for bell in [cleaner, evictor, read_ahead, advisor, resize] {
             bell.ring();
         }
         for thread in self.threads.lock().drain(..) {
@@ -158,4 +166,19 @@ fn read_ahead(pool: &Pool) {
 
 fn advise(pool: &Pool) {
     pool.run_advisor_step();
+}
+
+fn resize(pool: &Pool) {
+    let bells = &pool.background.bells;
+    let mut pause = BLOCKED[0];
+    while !bells.stop.load(Ordering::Acquire) {
+        if pool.run_resize_step() {
+            pause = BLOCKED[0];
+        } else if pool.frames().debt() == 0 {
+            return;
+        } else {
+            bells.resize.wait(pause);
+            pause = (2 * pause).min(BLOCKED[1]);
+        }
+    }
 }

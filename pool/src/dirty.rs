@@ -13,8 +13,11 @@
 //! ```
 //! A page changed while in flight is queued anew under the later LSN: the copy being written covers
 //! all that came before. Entries of the queue go stale when their page was written or discarded
-//! outside the queue's order; they are dropped when they reach the head. An entry is stale if the
-//! frame's `rec_lsn` is another: a frame never has the same `rec_lsn` twice.
+//! outside the queue's order, or moved to another frame (whose entry is put aside); they are dropped
+//! when they reach the head. An entry is stale if the frame's `rec_lsn` is another. It may come alive
+//! again, when a failed write-out restores the frame's `rec_lsn`, or a page of the same
+//! mini-transaction moves into the frame: then the frame is in the queue and aside, both say the
+//! truth, and the first of them to be written out leaves the other stale.
 //!
 //! Locking: the mutex is taken under page latches and under the redo log's mutex; under it nothing
 //! is taken.
@@ -157,6 +160,32 @@ impl DirtyQueue {
         descriptor.flushing.store(0, Ordering::Release);
     }
 
+    /// The page in `from` moves to `to`, which is when `set_word` is called. The caller has it
+    /// latched exclusively; it is not in flight.
+    pub(crate) fn relocate<T>(
+        &self,
+        frames: &Frames,
+        from: u32,
+        to: u32,
+        set_word: impl FnOnce() -> T,
+    ) -> T {
+        let mut queues = self.queues.lock();
+        let (from_frame, to_frame) = (frames.descriptor(from), frames.descriptor(to));
+        assert_eq!(from_frame.flushing.load(Ordering::Relaxed), 0, "page still being written");
+        debug_assert!(!to_frame.is_dirty(), "a free frame is clean");
+        let lsn = from_frame.rec_lsn.load(Ordering::Relaxed);
+        // Who looks without latch and mutex, for the frame at the word and then whether that is
+        // dirty, finds it dirty, or the word changed: see `Pool::flush_space`.
+        to_frame.rec_lsn.store(lsn, Ordering::Release);
+        let result = set_word();
+        from_frame.rec_lsn.store(0, Ordering::Release);
+        if lsn != 0 {
+            queues.aside.remove(&(lsn, from));
+            queues.aside.insert((lsn, to));
+        }
+        result
+    }
+
     /// Forgets that a page is dirty, because its space is dropped. The caller has the page latched
     /// exclusively; it is not in flight.
     pub(crate) fn forget(&self, frames: &Frames, frame: u32) {
@@ -216,6 +245,36 @@ mod tests {
         assert!(!queue.begin(&frames, 3), "clean");
         assert_eq!(collect(&queue, &frames, u64::MAX, 1), [1]);
         assert_eq!(collect(&queue, &frames, u64::MAX, 2), [1, 7]);
+    }
+
+    #[test]
+    fn a_moved_page_is_dirty_from_where_it_was() {
+        let (frames, queue) = (frames(), DirtyQueue::default());
+        for (frame, lsn) in [(1, 5), (2, 5), (3, 9)] {
+            queue.mark(&frames, frame, Lsn(lsn));
+        }
+        queue.relocate(&frames, 1, 7, || ());
+        queue.relocate(&frames, 4, 8, || ());
+        assert!(!frames.descriptor(1).is_dirty() && frames.descriptor(7).is_dirty());
+        assert_eq!((queue.count(), queue.oldest(&frames)), (3, Some(Lsn(5))));
+        // A page of the same mini-transaction comes where the other was.
+        queue.relocate(&frames, 2, 1, || ());
+        let mut oldest = collect(&queue, &frames, 6, 9);
+        oldest.sort();
+        oldest.dedup();
+        assert_eq!(oldest, [1, 7]);
+        for frame in [1, 7] {
+            assert_eq!(queue.oldest(&frames), Some(Lsn(5)));
+            assert!(queue.begin(&frames, frame));
+            assert!(!queue.begin(&frames, frame));
+            queue.complete(&frames, frame, true);
+        }
+        assert_eq!((queue.count(), queue.oldest(&frames)), (1, Some(Lsn(9))));
+        queue.relocate(&frames, 3, 1, || ());
+        assert_eq!(collect(&queue, &frames, 99, 9), [1]);
+        assert!(queue.begin(&frames, 1));
+        queue.complete(&frames, 1, true);
+        assert_eq!((queue.count(), queue.oldest(&frames)), (0, None));
     }
 
     #[test]

@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use crate::doublewrite::Doublewrite;
 use crate::error::{Error, Result};
+use crate::latch::PageWord;
 use crate::page::{self, Lsn, PageId, PageSize};
 use crate::pool::Pool;
 use crate::space::Space;
@@ -97,7 +98,7 @@ impl Pool {
         while flushed < max_pages {
             let mut flusher = self.flusher.lock();
             frames.clear();
-            let batch = flusher.batch_pages.min(max_pages - flushed);
+            let batch = self.flush_batch_pages().min(max_pages - flushed);
             self.dirty.collect(self.frames(), lsn, batch, &mut frames);
             if frames.is_empty() {
                 break;
@@ -122,9 +123,7 @@ impl Pool {
         let dirty = || {
             let mut frames = Vec::new();
             space.for_each_resident(|_, word| {
-                frames.extend(
-                    word.load().frame().filter(|&frame| self.frames().descriptor(frame).is_dirty()),
-                );
+                frames.extend(self.dirty_frame_of(word));
             });
             frames
         };
@@ -136,6 +135,20 @@ impl Pool {
             Ok(written)
         };
         self.flush_patiently(flush, || dirty().len() as u64)
+    }
+
+    /// The frame of a page, if it is dirty.
+    fn dirty_frame_of(&self, word: &PageWord) -> Option<u32> {
+        loop {
+            let frame = word.load().frame()?;
+            if self.frames().descriptor(frame).is_dirty() {
+                return Some(frame);
+            }
+            // Unless it moved to another frame meanwhile.
+            if word.load().frame() == Some(frame) {
+                return None;
+            }
+        }
     }
 
     fn flush_patiently(
@@ -175,6 +188,13 @@ impl Pool {
         let mut written = 0;
         if self.frames().available() < self.reserve() {
             written += self.flush_cold()?;
+        } else if self.frames().debt() > 0 {
+            // A shrink is about to evict these.
+            let mut frames = Vec::new();
+            self.replacement().coldest(4 * self.flush_batch_pages(), &mut frames);
+            frames.retain(|&frame| self.frames().descriptor(frame).is_dirty());
+            frames.truncate(self.flush_batch_pages());
+            written += self.flush_for_frames(&frames)?;
         }
         let target = self.checkpoint_target();
         if self.oldest_dirty_lsn().is_some_and(|oldest| oldest < target) {
@@ -196,10 +216,7 @@ impl Pool {
             let seen = frames.len();
             frames.retain(|&frame| self.frames().descriptor(frame).is_dirty());
             frames.truncate(batch);
-            let written = match frames.is_empty() {
-                true => Ok(0),
-                false => self.flush_batch(&mut self.flusher.lock(), &frames, Cause::Eviction),
-            };
+            let written = self.flush_for_frames(&frames);
             let evicted = self.run_evictor_step();
             // Nothing to be had that near the tail: look further.
             if evicted == 0 && matches!(written, Ok(0)) && seen == depth {
@@ -207,6 +224,15 @@ impl Pool {
                 continue;
             }
             return written;
+        }
+    }
+
+    /// Writes what of `frames` is dirty and can be latched, so that it can be evicted. At most a
+    /// batch.
+    pub(crate) fn flush_for_frames(&self, frames: &[u32]) -> Result<usize> {
+        match frames.is_empty() {
+            true => Ok(0),
+            false => self.flush_batch(&mut self.flusher.lock(), frames, Cause::Eviction),
         }
     }
 

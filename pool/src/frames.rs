@@ -1,8 +1,10 @@
 //! Frames: the memory that holds pages, one descriptor a frame, and the list of free frames.
 //!
 //! One reservation of address space, cut in extents of 2 MiB. Extents are taken into use one by one
-//! as misses need them, up to the limit; the kernel backs them when they are first touched. The
-//! reservation stays mapped for ever, so a stale optimistic read never faults.
+//! as misses need them, up to the limit; the kernel backs them when they are first touched. When the
+//! limit falls, extents are drained and given back to it whole: see [`crate::resize`]. The
+//! reservation stays mapped for ever, so a stale optimistic read never faults: it may read zeroes.
+//! And a frame's descriptor outlives its memory, so that versions go on where they were.
 //!
 //! A frame is *free* (on the list; no page; nobody touches it), *in use* (some page word names it;
 //! its bytes belong to who holds that word's latch), or *in transit*: owned by the one thread that
@@ -15,12 +17,13 @@
     reason = "hands out the bytes of frames, whose exclusion the latches ensure"
 )]
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::error::{Error, Result};
+use crate::extents::{Extents, Survey};
 use crate::latch::MAX_FRAMES;
 use crate::mapping::{Mapping, Zeroable, ZeroedArray};
 use crate::page::{PageId, PageSize};
@@ -74,10 +77,7 @@ impl Descriptor {
 }
 
 struct FreeList {
-    /// Free frames; taken from the end.
-    frames: Vec<u32>,
-    /// Frames below this have been taken into use at some time.
-    started: u32,
+    extents: Extents,
     /// Threads waiting for a free frame.
     waiting: u32,
 }
@@ -90,11 +90,15 @@ pub(crate) struct Frames {
     page_size: PageSize,
     descriptors: ZeroedArray<Descriptor>,
     reserved: u32,
-    limit: AtomicU32,
     free: Mutex<FreeList>,
     freed: Condvar,
-    /// Free frames plus those not yet started: what can be had without evicting.
+    // What the extents say, as of the last change.
+    limit: AtomicU32,
+    started: AtomicU32,
+    held: AtomicU32,
     available: AtomicU32,
+    /// Extents that are draining or leaving.
+    draining: AtomicU32,
 }
 
 impl Frames {
@@ -111,12 +115,18 @@ impl Frames {
         if limit > MAX_FRAMES as u64 {
             return Err(Error::InvalidConfig(format!("{bytes} bytes are more than can be mapped")));
         }
-        let mut wanted = frames_in(max_bytes.max(bytes)).min(MAX_FRAMES as u64);
+        // Whole extents.
+        let per_extent = (EXTENT_BYTES / page_size.bytes()) as u32;
+        let whole = |frames: u64| frames.next_multiple_of(per_extent as u64);
+        let most = (MAX_FRAMES / per_extent * per_extent) as u64;
+        let least = whole(limit).min(most);
+        let limit = limit.min(most);
+        let mut wanted = whole(frames_in(max_bytes.max(bytes))).min(most);
         let (memory, reserved) = loop {
             let len = wanted as usize * page_size.bytes() + EXTENT_BYTES;
             match Mapping::reserve(len) {
                 Ok(memory) => break (memory, wanted as u32),
-                Err(_) if wanted > limit => wanted = (wanted / 2).max(limit),
+                Err(_) if wanted > least => wanted = whole(wanted / 2).max(least),
                 Err(error) => return Err(Error::system(format!("reserving {len} bytes"), error)),
             }
         };
@@ -127,16 +137,21 @@ impl Frames {
         let base = memory.base().as_ptr() as usize;
         let descriptors = ZeroedArray::new(reserved as usize)
             .map_err(|error| Error::system("reserving frame descriptors", error))?;
+        let extents = Extents::new(per_extent, reserved / per_extent, limit as u32)
+            .map_err(|error| Error::system("reserving the list of free frames", error))?;
         Ok(Frames {
             skip: base.next_multiple_of(EXTENT_BYTES) - base,
             memory,
             page_size,
             descriptors,
             reserved,
-            limit: AtomicU32::new(limit as u32),
-            free: Mutex::new(FreeList { frames: Vec::new(), started: 0, waiting: 0 }),
+            free: Mutex::new(FreeList { extents, waiting: 0 }),
             freed: Condvar::new(),
+            limit: AtomicU32::new(limit as u32),
+            started: AtomicU32::new(0),
+            held: AtomicU32::new(0),
             available: AtomicU32::new(limit as u32),
+            draining: AtomicU32::new(0),
         })
     }
 
@@ -151,8 +166,8 @@ impl Frames {
     }
 
     /// Frames from this one on have never been taken into use.
-    pub(crate) fn started(&self) -> u32 {
-        self.free.lock().started
+    pub(crate) fn highest(&self) -> u32 {
+        self.free.lock().extents.highest() * self.per_extent()
     }
 
     /// Frames that can be had without evicting a page.
@@ -206,32 +221,51 @@ impl Frames {
         unsafe { std::slice::from_raw_parts_mut(self.address(frame), self.page_size.bytes()) }
     }
 
-    /// Raises the limit to `frames`, unless it is higher already; returns what it is.
-    pub(crate) fn raise_limit(&self, frames: u32) -> u32 {
+    /// Frames in an extent.
+    pub(crate) fn per_extent(&self) -> u32 {
+        (EXTENT_BYTES / self.page_size.bytes()) as u32
+    }
+
+    /// Frames of extents that hold memory.
+    pub(crate) fn started(&self) -> u32 {
+        self.started.load(Ordering::Relaxed)
+    }
+
+    /// Extents that hold memory.
+    pub(crate) fn extents_held(&self) -> u32 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    /// Frames that must be given back for the pool to be within its limit.
+    pub(crate) fn debt(&self) -> u32 {
+        self.started().saturating_sub(self.limit())
+    }
+
+    /// After a change to the extents, under the mutex.
+    fn publish(&self, extents: &Extents) {
+        self.limit.store(extents.limit(), Ordering::Relaxed);
+        self.started.store(extents.started(), Ordering::Relaxed);
+        self.held.store(extents.held(), Ordering::Relaxed);
+        self.available.store(extents.available(), Ordering::Relaxed);
+    }
+
+    /// Changes how many frames may be in use. Raised, they come with the next misses; lowered,
+    /// those in use are [`Frames::debt`] until their extents are drained and given back.
+    pub(crate) fn set_limit(&self, frames: u32) {
         assert!(frames <= self.reserved);
-        let _free = self.free.lock();
-        let before = self.limit();
-        if frames > before {
-            self.limit.store(frames, Ordering::Relaxed);
-            self.available.fetch_add(frames - before, Ordering::Relaxed);
+        let mut free = self.free.lock();
+        free.extents.set_limit(frames);
+        self.publish(&free.extents);
+        if free.waiting > 0 {
             self.freed.notify_all();
         }
-        before.max(frames)
     }
 
     /// Takes a free frame, starting a new extent if the list is empty and the limit allows.
     pub(crate) fn take(&self) -> Option<u32> {
         let mut free = self.free.lock();
-        if free.frames.is_empty() {
-            let extent = (EXTENT_BYTES / self.page_size.bytes()) as u32;
-            let end = (free.started + extent).min(self.limit()).max(free.started);
-            // Reversed, so that the lowest is taken first and the extent fills from its start.
-            let started = free.started;
-            free.frames.extend((started..end).rev());
-            free.started = end;
-        }
-        let frame = free.frames.pop()?;
-        self.available.fetch_sub(1, Ordering::Relaxed);
+        let frame = free.extents.take()?;
+        self.publish(&free.extents);
         Some(frame)
     }
 
@@ -241,20 +275,104 @@ impl Frames {
             self.descriptor(frame).page().is_none() && !self.descriptor(frame).is_dirty()
         );
         let mut free = self.free.lock();
-        free.frames.push(frame);
-        self.available.fetch_add(1, Ordering::Relaxed);
-        if free.waiting > 0 {
-            self.freed.notify_one();
+        if free.extents.give(frame) {
+            self.publish(&free.extents);
+            if free.waiting > 0 {
+                self.freed.notify_one();
+            }
         }
+    }
+
+    /// Whether a frame in transit may be used for another page. If not, it was given back: its
+    /// extent is being drained.
+    pub(crate) fn may_reuse(&self, frame: u32) -> bool {
+        if self.draining.load(Ordering::Relaxed) == 0 || self.free.lock().extents.is_open(frame) {
+            return true;
+        }
+        self.give(frame);
+        false
     }
 
     /// Waits until a frame may be free, at most for `timeout`.
     pub(crate) fn wait(&self, timeout: Duration) {
         let mut free = self.free.lock();
-        if free.frames.is_empty() {
+        if free.extents.available() == 0 {
             free.waiting += 1;
             self.freed.wait_for(&mut free, timeout);
             free.waiting -= 1;
+        }
+    }
+
+    /// What the extents hold that are not vacant. Looks at some hundreds at a time, so that nobody
+    /// waits long for a frame: the whole is no snapshot.
+    pub(crate) fn survey(&self) -> Vec<Survey> {
+        const AT_ONCE: u32 = 512;
+        let mut out = Vec::new();
+        let mut next = 0;
+        loop {
+            let free = self.free.lock();
+            if next >= free.extents.highest() {
+                return out;
+            }
+            free.extents.survey(next..next + AT_ONCE, &mut out);
+            next += AT_ONCE;
+        }
+    }
+
+    /// Takes no more frames from the extent. Only the resize calls this, and what follows.
+    pub(crate) fn drain(&self, extent: u32) {
+        let mut free = self.free.lock();
+        free.extents.drain(extent);
+        self.draining.fetch_add(1, Ordering::Relaxed);
+        self.publish(&free.extents);
+    }
+
+    /// The draining extent is in use again.
+    pub(crate) fn reopen(&self, extent: u32) {
+        let mut free = self.free.lock();
+        free.extents.reopen(extent);
+        self.draining.fetch_sub(1, Ordering::Relaxed);
+        self.publish(&free.extents);
+        if free.waiting > 0 {
+            self.freed.notify_all();
+        }
+    }
+
+    /// Gives the memory of a draining extent back to the kernel, if no frame of it is in use or in
+    /// transit: then true. If the kernel refuses, the extent is in use again.
+    pub(crate) fn give_back(&self, extent: u32) -> std::io::Result<bool> {
+        if !self.free.lock().extents.leave(extent) {
+            return Ok(false);
+        }
+        let first = (extent * self.per_extent()) as usize;
+        let offset = self.skip + first * self.page_size.bytes();
+        // SAFETY: all frames of the extent are free, and none is taken while it is leaving; so
+        // nobody has a page word that names one of them latched, and without that nobody but
+        // optimistic readers looks at a frame. Those read atomics, may find zeroes as they may find
+        // anything, and don't believe it: their page left the frame, so its word has changed.
+        let discarded = unsafe { self.memory.discard(offset, EXTENT_BYTES) };
+        if let Err(error) = discarded {
+            self.reopen(extent);
+            return Err(error);
+        }
+        let mut free = self.free.lock();
+        free.extents.given_back(extent);
+        self.draining.fetch_sub(1, Ordering::Relaxed);
+        self.publish(&free.extents);
+        Ok(true)
+    }
+
+    /// Touches every page of a frame in transit, so that who fills it under a latch meets no fault.
+    pub(crate) fn touch(&self, frame: u32) {
+        // As at every first store into a frame: who still reads it for the page that it had must,
+        // if it sees this, see that page's word changed.
+        fence(Ordering::Release);
+        // SAFETY: the caller has the frame in transit.
+        let bytes = unsafe { self.bytes_mut(frame) };
+        for at in (0..bytes.len()).step_by(4096) {
+            // Volatile, as the compiler would not see a reason to write it.
+            // SAFETY: a byte of the frame.
+            unsafe { std::ptr::write_volatile(&raw mut bytes[at], 0) };
         }
     }
 }
@@ -284,9 +402,33 @@ mod tests {
     fn the_limit_is_raised_in_place() {
         let frames = Frames::new(PageSize::DEFAULT, 100 * 16384, 1 << 30, true).unwrap();
         let taken = std::iter::from_fn(|| frames.take()).count();
-        assert_eq!((taken, frames.raise_limit(300), frames.raise_limit(200)), (100, 300, 300));
-        assert_eq!(frames.available(), 200);
+        frames.set_limit(300);
+        assert_eq!((taken, frames.limit(), frames.available()), (100, 300, 200));
         let more: Vec<u32> = std::iter::from_fn(|| frames.take()).collect();
         assert_eq!(more, (100..300).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_drained_extent_loses_its_bytes_and_comes_back_empty() {
+        let frames = Frames::new(PageSize::DEFAULT, 256 * 16384, 0, false).unwrap();
+        let taken: Vec<u32> = std::iter::from_fn(|| frames.take()).collect();
+        // SAFETY: the frame is in transit.
+        unsafe { frames.bytes_mut(130).fill(7) };
+        frames.set_limit(128);
+        assert_eq!(frames.debt(), 128);
+        frames.drain(1);
+        for &frame in &taken[129..] {
+            assert!(!frames.may_reuse(frame));
+        }
+        assert!(!frames.give_back(1).unwrap(), "frame 128 is in transit");
+        frames.give(128);
+        assert!(frames.give_back(1).unwrap());
+        assert_eq!((frames.debt(), frames.started(), frames.take()), (0, 128, None));
+        frames.set_limit(256);
+        assert!(frames.may_reuse(0));
+        let again: Vec<u32> = std::iter::from_fn(|| frames.take()).collect();
+        assert_eq!(again, (128..256).collect::<Vec<_>>());
+        // SAFETY: the frame is in transit.
+        assert!(unsafe { frames.bytes(130) }.iter().all(|&byte| byte == 0));
     }
 }

@@ -15,13 +15,14 @@
 //! | absent | 0 | [`PageWord::install`]: exclusive, to be filled from disk |
 //! | free | frame, latch 0 | [`PageWord::lock_shared`], [`PageWord::lock_exclusive`] |
 //! | shared | frame, latch 1–254 | [`PageWord::unlock_shared`] |
-//! | exclusive | frame, latch 255 | [`PageWord::unlock_exclusive`], [`PageWord::downgrade`], [`PageWord::evict`] |
+//! | exclusive | frame, latch 255 | [`PageWord::unlock_exclusive`], [`PageWord::downgrade`], [`PageWord::evict`]; stays in it by [`PageWord::relocate`] |
 //!
 //! Invariants:
 //! - Frame and version change only under the exclusive latch (or from absent).
 //! - A version belongs to the frame, not to the page: [`PageWord::evict`] hands it out for
 //!   safekeeping and [`PageWord::install`] takes it back, so that a pair (frame, version) never
 //!   comes twice (until 2^27 changes of one frame pass under one reader's nose).
+//!   [`PageWord::relocate`], by which a page moves to another frame, does both at once.
 //! - An optimistic reader takes no latch. It remembers the word, reads, and asks
 //!   [`PageWord::is_unchanged`]. The fences make this a seqlock: the writer's fence stands between
 //!   taking the exclusive latch and its first byte, the reader's between its last byte and the
@@ -298,5 +299,22 @@ impl PageWord {
             unpark_all(self.address());
         }
         (((before & VERSION_MASK) + 1) & VERSION_MASK) as u32
+    }
+
+    /// Moves an exclusively latched page to the frame `to`, where its bytes are already; it stays
+    /// latched, and who waits for it goes on waiting. `version` is what [`PageWord::evict`] or this
+    /// returned for `to`, 0 the first time. Returns the version that the frame it was in must start
+    /// from next time. To be followed by [`PageWord::unlock_exclusive`] with `changed`.
+    pub(crate) fn relocate(&self, to: u32, version: u32) -> u32 {
+        debug_assert!(to < MAX_FRAMES);
+        let word = self.0.load(Ordering::Relaxed);
+        debug_assert!(Word(word).is_exclusive(), "a page is moved by who has it exclusively");
+        // Nobody else changes frame and version now, so one addition exchanges both, and leaves
+        // alone the bit that others may be setting. Version and frame are the ends of the word: the
+        // sum carries nothing from one to the other.
+        let before = word & !(LATCH_MASK | WAITERS);
+        let after = (to as u64 + 1) << FRAME_SHIFT | version as u64 & VERSION_MASK;
+        self.0.fetch_add(after.wrapping_sub(before), Ordering::Release);
+        (((word & VERSION_MASK) + 1) & VERSION_MASK) as u32
     }
 }

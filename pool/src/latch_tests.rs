@@ -49,6 +49,23 @@ fn the_version_wraps_without_touching_its_neighbours() {
 }
 
 #[test]
+fn a_move_exchanges_frame_and_version_and_nothing_else() {
+    let max = VERSION_MASK as u32;
+    for (from, to) in [(0, MAX_FRAMES - 1), (MAX_FRAMES - 1, 0), (5, 5)] {
+        for (old, new) in [(0, max), (max, 0), (17, 17)] {
+            let word = PageWord::absent();
+            assert!(word.install(from, old));
+            assert_eq!(word.relocate(to, new) as u64, (old as u64 + 1) & VERSION_MASK);
+            assert!(word.load().is_exclusive());
+            assert_eq!(word.load().frame(), Some(to));
+            word.unlock_exclusive(true);
+            let version = (new as u64 + 1) & VERSION_MASK;
+            assert_eq!(word.load(), Word((to as u64 + 1) << FRAME_SHIFT | version));
+        }
+    }
+}
+
+#[test]
 fn shared_latches_run_out_at_254() {
     let word = PageWord::absent();
     assert!(word.install(0, 0));

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
+use crate::extents::Extent;
 use crate::latch::PageWord;
 
 /// A private, anonymous, zero-filled mapping that counts against no commit limit until touched.
@@ -76,8 +77,7 @@ impl Mapping {
     /// Gives the memory of a range back to the kernel; it reads as zeroes afterwards.
     ///
     /// # Safety
-    /// Nobody holds a reference into the range.
-    #[expect(dead_code, reason = "shrinking the pool on line is the next milestone")]
+    /// Nobody holds a reference into the range, but to atomics that others may change.
     pub(crate) unsafe fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
         self.advise(offset, len, Advice::LinuxDontNeed)
     }
@@ -107,6 +107,8 @@ unsafe impl<T> Zeroable for AtomicPtr<T> {}
 unsafe impl Zeroable for PageWord {}
 // SAFETY: an integer.
 unsafe impl Zeroable for u32 {}
+// SAFETY: integers, and an enum of which zero is a variant.
+unsafe impl Zeroable for Extent {}
 
 /// An array of fixed length whose untouched parts cost nothing.
 pub(crate) struct ZeroedArray<T: Zeroable> {

@@ -28,7 +28,7 @@ impl Pool {
     /// misses a page.
     pub fn for_each_resident(&self, mut visit: impl FnMut(Resident)) {
         let frames = self.frames();
-        for frame in 0..frames.started() {
+        for frame in 0..frames.highest() {
             let descriptor = frames.descriptor(frame);
             let Some(id) = descriptor.page() else { continue };
             let (page_type, tree_id) =

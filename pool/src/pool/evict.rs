@@ -66,10 +66,15 @@ impl Pool {
             return Ok(frame);
         }
         count(&self.counters.wait_free);
-        match self.background.runs() {
+        let (began, debt) = (Instant::now(), self.frames.debt());
+        let frame = match self.background.runs() {
             true => self.wait_for_frame(),
             false => self.make_frame(),
+        };
+        if debt > 0 || self.frames.debt() > 0 {
+            self.resize.note_wait(began);
         }
+        frame
     }
 
     /// A free frame, or that of one of the `depth` coldest pages, if one can be had without I/O.
@@ -83,7 +88,9 @@ impl Pool {
         }
         let mut coldest = Vec::new();
         self.replacement.coldest(depth, &mut coldest);
-        coldest.into_iter().find(|&frame| matches!(self.try_evict(frame), Eviction::Done))
+        coldest.into_iter().find(|&frame| {
+            matches!(self.try_evict(frame), Eviction::Done) && self.frames.may_reuse(frame)
+        })
     }
 
     /// Waits until the cleaner or evictor have freed a frame.

@@ -14,8 +14,9 @@
 //! # Locking order
 //! page latches (in the order that the layer above defines) → `spaces` → replacement policy's mutex
 //! → free list's mutex; page latch → dirty queue's mutex. The flusher's mutex comes before all of
-//! them, and its holder only tries page latches. The recorder's and the advisor's mutexes are held by
-//! background work alone, never with a latch or beside any of these but the policy's.
+//! them, and the resize's worker before that; the holders of these only try page latches. The
+//! recorder's and the advisor's mutexes are held by background work alone, never with a latch or
+//! beside any of these but the policy's.
 //!
 //! # Where
 //! `access` is what others call to have a page, `load` how it comes from its file, `evict` how
@@ -43,11 +44,14 @@ use crate::frames::Frames;
 use crate::page::{Lsn, PageSize};
 use crate::read_ahead::ReadAhead;
 use crate::replacement::{self, Clock, Replacement, ReplacementConfig};
+use crate::resize::Resize;
 use crate::space::Space;
 use crate::stats::{Counters, PoolStats};
 use crate::storage::Storage;
 use crate::tap::{self, Taps};
 use crate::trace::Recorder;
+
+pub(crate) use evict::Eviction;
 
 /// How a pool is to be.
 #[derive(Clone, Debug)]
@@ -63,7 +67,7 @@ pub struct PoolConfig {
     /// Write pages to the doublewrite file first. Without it, a power cut may leave a page torn
     /// for good, unless the device writes pages atomically.
     pub doublewrite: bool,
-    /// Pages written in one batch; fewer in a pool that has not eight times as many.
+    /// Pages written in one batch; fewer while the pool has not eight times as many.
     pub flush_batch_pages: usize,
     /// Ask the kernel for huge pages.
     pub huge_pages: bool,
@@ -110,7 +114,7 @@ pub const MIN_FRAMES: u64 = 16;
 /// The buffer pool.
 pub struct Pool {
     frames: Frames,
-    spaces: RwLock<BTreeMap<u32, Arc<Space>>>,
+    pub(crate) spaces: RwLock<BTreeMap<u32, Arc<Space>>>,
     replacement: Box<dyn Replacement>,
     pub(crate) clock: Arc<Clock>,
     pub(crate) taps: Taps,
@@ -127,7 +131,8 @@ pub struct Pool {
     checkpoint_target: AtomicU64,
     /// The last failed page write, for those who starve because of it.
     pub(crate) last_write_error: Mutex<Option<Error>>,
-    flush_batch_pages: AtomicU32,
+    flush_batch_pages_max: usize,
+    pub(crate) resize: Resize,
 }
 
 impl Pool {
@@ -154,7 +159,6 @@ impl Pool {
             config.max_size_bytes,
             config.huge_pages,
         )?;
-        let flush_batch_pages = config.flush_batch_pages.min((pages / 8).max(4) as usize);
         let clock = Arc::new(match config.background {
             true => Clock::Machine,
             false => Clock::Manual(AtomicU32::new(1)),
@@ -174,7 +178,7 @@ impl Pool {
             dirty: DirtyQueue::default(),
             flusher: Mutex::new(Flusher::new(
                 config.page_size,
-                flush_batch_pages,
+                config.flush_batch_pages,
                 config.doublewrite,
             )),
             storage,
@@ -184,7 +188,8 @@ impl Pool {
             background: Background::new(config.background),
             checkpoint_target: AtomicU64::new(0),
             last_write_error: Mutex::new(None),
-            flush_batch_pages: AtomicU32::new(flush_batch_pages as u32),
+            flush_batch_pages_max: config.flush_batch_pages,
+            resize: Resize::default(),
         });
         if config.background {
             Background::start(&pool)?;
@@ -236,18 +241,9 @@ impl Pool {
         &*self.replacement
     }
 
+    /// Pages written in one batch, at the present size of the pool.
     pub(crate) fn flush_batch_pages(&self) -> usize {
-        self.flush_batch_pages.load(Ordering::Relaxed) as usize
-    }
-
-    /// Raises the size to `size_bytes`, or as far as address space was reserved
-    /// ([`PoolConfig::max_size_bytes`]); never lowers it. No thread notices: the frames come into use
-    /// with the next misses. Returns the size now.
-    pub fn grow(&self, size_bytes: u64) -> u64 {
-        let frames = size_bytes / self.page_size().bytes() as u64;
-        let limit = self.frames.raise_limit(frames.min(self.frames.reserved() as u64) as u32);
-        self.replacement.set_capacity(limit);
-        limit as u64 * self.page_size().bytes() as u64
+        self.flush_batch_pages_max.min((self.frames.limit() as usize / 8).max(4))
     }
 
     // Checkpoints.

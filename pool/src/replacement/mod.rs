@@ -78,7 +78,6 @@ pub(crate) trait Replacement: Send + Sync {
     fn configure(&self, config: &ReplacementConfig) -> bool;
 
     /// The page in `from` moved to `to`, which held none. The caller has it latched exclusively.
-    #[allow(dead_code, reason = "for shrinking, which moves hot pages")]
     fn relocate(&self, from: u32, to: u32);
 
     /// How many frames may hold pages from now on: the shares of the lists are shares of this.

@@ -308,3 +308,135 @@ fn one_of_two_loaders_wins() {
         assert_eq!(page.read(), 1, "loaded once");
     });
 }
+
+/// Two frames, and a page that moves from the first to the second, where page B was before.
+struct TwoFrames {
+    a: PageWord,
+    b: PageWord,
+    frames: [[AtomicU64; 2]; 2],
+}
+
+impl TwoFrames {
+    /// Page A is in frame 0 and holds 1, page B in frame 1 and holds 9.
+    fn new() -> Arc<TwoFrames> {
+        let (a, b) = (PageWord::absent(), PageWord::absent());
+        assert!(a.install(0, 0) && b.install(1, 0));
+        let frames = [1, 9].map(|value| [AtomicU64::new(value), AtomicU64::new(value)]);
+        a.unlock_exclusive(true);
+        b.unlock_exclusive(true);
+        Arc::new(TwoFrames { a, b, frames })
+    }
+
+    fn write(&self, frame: u32, value: u64) {
+        for word in &self.frames[frame as usize] {
+            word.store(value, Relaxed);
+        }
+    }
+
+    fn read(&self, frame: u32) -> (u64, u64) {
+        let [one, two] = &self.frames[frame as usize];
+        (one.load(Relaxed), two.load(Relaxed))
+    }
+
+    fn read_optimistically(&self, word: &PageWord) -> Option<(u64, u64)> {
+        let seen = word.load();
+        if seen.is_exclusive() {
+            return None;
+        }
+        let both = self.read(seen.frame()?);
+        word.is_unchanged(seen).then_some(both)
+    }
+
+    /// As the pool does it: copied under the shared latch, moved under the exclusive one.
+    fn move_a(&self, version_of_1: u32) -> Option<u32> {
+        let seen = self.a.try_lock(Wants::Shared).ok()?;
+        let (one, two) = self.read(0);
+        self.frames[1][0].store(one, Relaxed);
+        self.frames[1][1].store(two, Relaxed);
+        self.a.unlock_shared();
+        self.a.try_upgrade(seen, Wants::Exclusive)?;
+        let version_of_0 = self.a.relocate(1, version_of_1);
+        self.a.unlock_exclusive(true);
+        Some(version_of_0)
+    }
+}
+
+/// Page B leaves its frame for A, which moves in; then C comes where A was. Who reads A or B on the
+/// way believes nothing else.
+#[test]
+fn an_optimistic_reader_of_a_page_that_moves_believes_only_its_own() {
+    model(3, || {
+        let pool = TwoFrames::new();
+        let other = pool.clone();
+        let mover = thread::spawn(move || {
+            other.b.try_lock(Wants::Exclusive).unwrap();
+            let version_of_1 = other.b.evict();
+            let version_of_0 = other.move_a(version_of_1).unwrap();
+            // Page B again, where A was.
+            assert!(other.b.install(0, version_of_0));
+            other.write(0, 8);
+            other.b.unlock_exclusive(true);
+        });
+        if let Some(both) = pool.read_optimistically(&pool.a) {
+            assert_eq!(both, (1, 1), "page A held nothing else, ever");
+        }
+        if let Some(both) = pool.read_optimistically(&pool.b) {
+            assert!(both == (9, 9) || both == (8, 8), "{both:?}");
+        }
+        mover.join().unwrap();
+        assert_eq!(pool.read_optimistically(&pool.a), Some((1, 1)));
+        assert_eq!(pool.a.load().frame(), Some(1));
+    });
+}
+
+/// A writer comes before the copy, between copy and move, or after: its change is never lost, and
+/// it is never left asleep.
+#[test]
+fn a_change_is_not_lost_in_a_move() {
+    model(3, || {
+        let pool = TwoFrames::new();
+        pool.b.try_lock(Wants::Exclusive).unwrap();
+        let version_of_1 = pool.b.evict();
+        let other = pool.clone();
+        let writer = thread::spawn(move || {
+            let frame = other.a.lock_exclusive().unwrap().latched_frame();
+            assert_eq!(other.read(frame), (1, 1));
+            other.write(frame, 2);
+            other.a.unlock_exclusive(true);
+        });
+        let moved = pool.move_a(version_of_1).is_some();
+        let frame = pool.a.lock_shared().unwrap().latched_frame();
+        assert_eq!(frame == 1, moved);
+        assert!(matches!(pool.read(frame), (1, 1) | (2, 2)));
+        pool.a.unlock_shared();
+        writer.join().unwrap();
+        let frame = pool.a.lock_shared().unwrap().latched_frame();
+        assert_eq!(pool.read(frame), (2, 2));
+    });
+}
+
+/// The page goes to the second frame and comes back: the word of before does not.
+#[test]
+fn a_word_does_not_come_back_by_moving_there_and_back() {
+    model(3, || {
+        let pool = TwoFrames::new();
+        let seen = pool.a.load();
+        let other = pool.clone();
+        let mover = thread::spawn(move || {
+            other.b.try_lock(Wants::Exclusive).unwrap();
+            let version_of_1 = other.b.evict();
+            let version_of_0 = other.move_a(version_of_1).unwrap();
+            other.a.try_lock(Wants::Exclusive).unwrap();
+            other.write(0, 5);
+            let version = other.a.relocate(0, version_of_0);
+            assert_eq!(version, version_of_1 + 2);
+            other.a.unlock_exclusive(true);
+        });
+        let (one, _) = pool.read(0);
+        if pool.a.is_unchanged(seen) {
+            assert_eq!(one, 1);
+        }
+        mover.join().unwrap();
+        assert!(!pool.a.is_unchanged(seen));
+    });
+}

@@ -1,0 +1,555 @@
+//! Resizing on line: the limit moves at once, memory follows it in slices, and no query waits.
+//!
+//! # Growing
+//! The limit is raised; frames come with the next misses, from extents given back earlier first.
+//!
+//! # Shrinking
+//! The limit is lowered; what the started extents hold beyond it is the *debt*. The background thread
+//! (or whoever calls [`Pool::run_resize_step`]) pays it off, a slice of some hundred microseconds at
+//! a time, in waves. In each wave it
+//! 1. *evicts* the coldest pages of the whole pool, as the replacement policy names them, wherever
+//!    they are; as many as the wave's extents have frames, or as there are too many. Dirty ones the
+//!    cleaner writes meanwhile; only when nothing clean is left among the coldest does the resize
+//!    write itself.
+//! 2. *marks* as draining the extents to be given back, all of them: those with the most free frames
+//!    (which are those that held cold pages). A frame of a draining extent, once free, stays free.
+//! 3. *moves* the pages that are left in the first of them to free frames of open extents, and gives
+//!    each extent back to the kernel as it empties.
+//!
+//! Waves start small, so that the first extent goes back within a millisecond or so, and grow. So what
+//! leaves the pool is what is coldest in it, not what happens to lie in the extents that go.
+//! Every wave chooses the marked anew: a page that stays latched makes its extent the last choice.
+//!
+//! # Moving a page
+//! Like cleaner and evictor, the mover only tries latches. It takes a free frame, copies the page
+//! under a shared latch, lets go, and takes the exclusive latch if the page is unchanged
+//! ([`PageWord::try_upgrade`](crate::latch::PageWord::try_upgrade)); under that, it only changes the
+//! numbers: the word's, the policy's, the dirty queue's. A dirty page moves as it is, with the
+//! recovery LSN it has; one being written out is passed over until that is done.
+//!
+//! # What anybody waits for
+//! A writer waits for the copy of its page, a reader for the change of numbers. Besides, a mutex of
+//! the policy or the free list is held for a slice's share of work. All of these, and any wait for a
+//! free frame while there is debt, go into [`ResizeStatus::longest_wait_us`].
+//!
+//! # Locking
+//! The worker's mutex comes before the flusher's, hence before everything; the status' mutex comes
+//! before the free list's, and nothing else is taken under it.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::Mutex;
+
+use crate::extents::ExtentState;
+use crate::frames::EXTENT_BYTES;
+use crate::pool::{Eviction, MIN_FRAMES, Pool};
+use crate::sync::Wants;
+
+/// What a resize is doing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ResizeState {
+    /// The pool has the size that was asked for (or will have, with the misses to come).
+    #[default]
+    Idle,
+    /// The limit was raised a moment ago.
+    Growing,
+    /// Memory is being given back.
+    Shrinking,
+    /// Memory is to be given back, but for a while none could be. It is tried again and again.
+    Stuck {
+        /// What stands in the way.
+        why: String,
+    },
+}
+
+/// How the last resize goes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResizeStatus {
+    /// The size asked for, in whole extents.
+    pub target_bytes: u64,
+    /// What the pool may hold at present: the target, or what a shrink has still to give back
+    /// besides.
+    pub limit_bytes: u64,
+    /// Memory held: that of all extents in use.
+    pub resident_bytes: u64,
+    /// What it is doing.
+    pub state: ResizeState,
+    /// The longest that any thread may have waited because of a resize, in microseconds, since the
+    /// pool was made.
+    pub longest_wait_us: u64,
+    /// Resizes since the pool was made.
+    pub resizes: u64,
+    /// Pages moved to other frames since the pool was made.
+    pub pages_moved: u64,
+    /// When the last one began.
+    pub started_at: Option<SystemTime>,
+    /// How long the last one took, or has taken so far.
+    pub duration: Duration,
+}
+
+/// Pages evicted at a time.
+const SLICE_PAGES: usize = 64;
+
+/// How many of the coldest pages are looked at for clean ones before dirty ones are written.
+const DEPTH_MAX: usize = 2048;
+
+/// Extents of a wave, if not for the many that a huge resize has.
+const WAVE_MAX: usize = 64;
+
+/// How long nothing may have come of a shrink before it is called stuck.
+const STUCK: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+struct Published {
+    state: ResizeState,
+    resizes: u64,
+    started: Option<(SystemTime, Instant)>,
+    duration: Duration,
+}
+
+/// The resize under way, if any.
+#[derive(Default)]
+pub(crate) struct Resize {
+    worker: Mutex<Worker>,
+    published: Mutex<Published>,
+    longest_wait_us: AtomicU64,
+    pages_moved: AtomicU64,
+}
+
+impl Resize {
+    /// Somebody may have waited for this thread since `began`.
+    pub(crate) fn note_wait(&self, began: Instant) {
+        let us = began.elapsed().as_micros() as u64;
+        if us > self.longest_wait_us.load(Ordering::Relaxed) {
+            self.longest_wait_us.fetch_max(us, Ordering::Relaxed);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Worker {
+    /// The limit that all this is about.
+    limit: Option<u32>,
+    /// The draining extents.
+    marked: BTreeSet<u32>,
+    /// Those of them that are being emptied.
+    wave: Vec<u32>,
+    /// Where in the wave the next slice goes on.
+    at: usize,
+    /// Extents of the next wave.
+    wave_len: usize,
+    /// Pages evicted since the last wave, and whether no more could be.
+    ahead: usize,
+    starved: bool,
+    /// Extents with pages that could not be moved, and whether the wave is of nothing else.
+    blocked: BTreeSet<u32>,
+    last_resort: bool,
+    /// Whether anything came of this pass over the wave, and what did not.
+    progress: bool,
+    passed_over: PassedOver,
+    /// How many of the coldest pages to look at.
+    depth: usize,
+    blocked_since: Option<Instant>,
+}
+
+/// Pages that a pass could not move.
+#[derive(Clone, Copy, Default)]
+struct PassedOver {
+    in_use: u32,
+    in_flight: u32,
+}
+
+impl PassedOver {
+    fn why(self) -> String {
+        match (self.in_use, self.in_flight) {
+            (in_use, 0) => format!("{in_use} pages are being used"),
+            (0, in_flight) => format!("{in_flight} pages are being written"),
+            (in_use, in_flight) => {
+                format!("{in_use} pages are being used, and {in_flight} written")
+            }
+        }
+    }
+}
+
+/// What came of a slice.
+enum Slice {
+    /// The pool is within its limit.
+    Done,
+    /// There is more to do.
+    More,
+    /// There is, but not now.
+    Blocked(String),
+}
+
+/// What came of trying to move a page.
+enum Move {
+    Done,
+    InUse,
+    InFlight,
+}
+
+impl Pool {
+    /// Sets the size, rounded down to whole extents of 2 MiB, but at least one, and at most the
+    /// address space reserved ([`PoolConfig::max_size_bytes`](crate::PoolConfig::max_size_bytes)).
+    /// Returns at once. Growing, frames may be used from now on; shrinking, memory is given back in
+    /// the background, or by [`Pool::run_resize_step`]. A later call overrides the one under way.
+    pub fn set_size(&self, size_bytes: u64) {
+        let frames = self.frames();
+        let extent = frames.per_extent();
+        let least = (MIN_FRAMES as u32).next_multiple_of(extent);
+        let asked = size_bytes / EXTENT_BYTES as u64 * extent as u64;
+        let asked = asked.clamp(least as u64, frames.reserved() as u64) as u32;
+        let mut published = self.resize.published.lock();
+        if asked == frames.limit() {
+            return;
+        }
+        published.state = match asked < frames.limit() {
+            true => ResizeState::Shrinking,
+            false => ResizeState::Growing,
+        };
+        published.resizes += 1;
+        published.started = Some((SystemTime::now(), Instant::now()));
+        frames.set_limit(asked);
+        drop(published);
+        self.background.wake_resize();
+        // There may be too many dirty pages now.
+        self.background.wake_cleaner();
+    }
+
+    /// How the last [`Pool::set_size`] goes.
+    pub fn resize_status(&self) -> ResizeStatus {
+        let published = self.resize.published.lock();
+        let bytes = |frames: u32| frames as u64 * self.page_size().bytes() as u64;
+        let (limit, started) = (self.frames().limit(), self.frames().started());
+        ResizeStatus {
+            target_bytes: bytes(limit),
+            limit_bytes: bytes(limit.max(started)),
+            resident_bytes: self.resident_bytes(),
+            state: published.state.clone(),
+            longest_wait_us: self.resize.longest_wait_us.load(Ordering::Relaxed),
+            resizes: published.resizes,
+            pages_moved: self.resize.pages_moved.load(Ordering::Relaxed),
+            started_at: published.started.map(|(at, _)| at),
+            duration: match (&published.state, published.started) {
+                (ResizeState::Idle, _) | (_, None) => published.duration,
+                (_, Some((_, started))) => started.elapsed(),
+            },
+        }
+    }
+
+    /// Memory that the frames hold: whole extents, from the first use of a frame until they are
+    /// given back.
+    pub fn resident_bytes(&self) -> u64 {
+        self.frames().extents_held() as u64 * EXTENT_BYTES as u64
+    }
+
+    /// A slice of the resize under way, of some hundred microseconds if it needs no I/O. True if
+    /// there is more to do at once; false if all is done, or nothing can be done now
+    /// ([`ResizeState::Stuck`]).
+    pub fn run_resize_step(&self) -> bool {
+        let mut worker = self.resize.worker.lock();
+        let slice = self.resize_slice(&mut worker);
+        let mut published = self.resize.published.lock();
+        if worker.limit != Some(self.frames().limit()) {
+            // Overridden meanwhile.
+            return true;
+        }
+        match slice {
+            Slice::Done => {
+                if published.state != ResizeState::Idle {
+                    published.state = ResizeState::Idle;
+                    published.duration =
+                        published.started.map_or(Duration::ZERO, |(_, started)| started.elapsed());
+                }
+                false
+            }
+            Slice::More => {
+                worker.blocked_since = None;
+                published.state = ResizeState::Shrinking;
+                true
+            }
+            Slice::Blocked(why) => {
+                let since = *worker.blocked_since.get_or_insert_with(Instant::now);
+                if !self.background.runs() || since.elapsed() >= STUCK {
+                    published.state = ResizeState::Stuck { why };
+                }
+                false
+            }
+        }
+    }
+
+    fn resize_slice(&self, worker: &mut Worker) -> Slice {
+        let frames = self.frames();
+        let limit = frames.limit();
+        if worker.limit != Some(limit) {
+            self.replacement().set_capacity(limit);
+            *worker = Worker {
+                limit: Some(limit),
+                marked: std::mem::take(&mut worker.marked),
+                wave_len: 1,
+                depth: SLICE_PAGES,
+                ..Worker::default()
+            };
+        }
+        if frames.debt() == 0 {
+            for extent in std::mem::take(&mut worker.marked) {
+                self.timed(|| frames.reopen(extent));
+            }
+            worker.wave.clear();
+            return Slice::Done;
+        }
+        if !worker.wave.is_empty() {
+            return self.drain_next(worker);
+        }
+        let wave_frames = worker.wave_len * frames.per_extent() as usize;
+        let ahead = worker.ahead + frames.available() as usize;
+        if ahead < wave_frames && self.excess() > 0 && !worker.starved {
+            // If none can be evicted, there may be free frames all the same.
+            worker.starved = matches!(self.evict_slice(worker), Slice::Blocked(_));
+            return Slice::More;
+        }
+        self.mark(worker);
+        Slice::More
+    }
+
+    /// Does something that others may wait for.
+    fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
+        let began = Instant::now();
+        let result = work();
+        self.resize.note_wait(began);
+        result
+    }
+
+    /// Pages too many for the limit, a few free frames included.
+    fn excess(&self) -> u64 {
+        let pages = self.counters.pages_data.load(Ordering::Relaxed);
+        let free = (self.reserve() / 2) as u64;
+        (pages + free).saturating_sub(self.frames().limit() as u64)
+    }
+
+    /// Evicts some of the coldest pages.
+    fn evict_slice(&self, worker: &mut Worker) -> Slice {
+        let mut coldest = Vec::new();
+        loop {
+            coldest.clear();
+            self.timed(|| self.replacement().coldest(worker.depth, &mut coldest));
+            let most = SLICE_PAGES.min(self.excess().max(1) as usize);
+            let (evicted, mut dirty) = self.evict_some(&coldest, most);
+            if !dirty.is_empty() {
+                self.background.wake_cleaner();
+            }
+            if evicted > 0 {
+                worker.ahead += evicted;
+                worker.depth = (worker.depth / 2).max(SLICE_PAGES);
+                return Slice::More;
+            }
+            if worker.depth < DEPTH_MAX && coldest.len() == worker.depth {
+                worker.depth *= 2;
+                continue;
+            }
+            if dirty.is_empty() {
+                let in_use = coldest.len() as u32;
+                return Slice::Blocked(PassedOver { in_use, in_flight: 0 }.why());
+            }
+            dirty.truncate(self.flush_batch_pages());
+            let written = self.flush_for_frames(&dirty);
+            let (evicted, still_dirty) = self.evict_some(&dirty, most);
+            worker.ahead += evicted;
+            return match written {
+                _ if evicted > 0 => Slice::More,
+                Err(error) => Slice::Blocked(format!("write error: {error}")),
+                Ok(_) => {
+                    let in_flight = still_dirty.len() as u32;
+                    let in_use = dirty.len() as u32 - in_flight;
+                    Slice::Blocked(PassedOver { in_use, in_flight }.why())
+                }
+            };
+        }
+    }
+
+    /// Evicts up to `most` of the clean pages in `frames`; how many, and which are dirty.
+    fn evict_some(&self, frames: &[u32], most: usize) -> (usize, Vec<u32>) {
+        let (mut evicted, mut dirty) = (0, Vec::new());
+        for &frame in frames {
+            match self.timed(|| self.try_evict(frame)) {
+                Eviction::Done => {
+                    self.frames().give(frame);
+                    evicted += 1;
+                    if evicted == most {
+                        break;
+                    }
+                }
+                Eviction::Dirty => dirty.push(frame),
+                Eviction::Busy => {}
+            }
+        }
+        (evicted, dirty)
+    }
+
+    /// Chooses the extents to give back, and the wave.
+    fn mark(&self, worker: &mut Worker) {
+        let frames = self.frames();
+        let mut extents = self.timed(|| frames.survey());
+        // Those that were stuck last; the emptiest first; rather those that are marked already,
+        // into which nothing was moved; rather those at the end.
+        extents.sort_by_cached_key(|it| {
+            let pages = (it.started - it.free) as u32 * 1024 / it.started as u32;
+            let fresh = it.state != ExtentState::Draining;
+            (worker.blocked.contains(&it.extent), pages, fresh, std::cmp::Reverse(it.extent))
+        });
+        let debt = frames.debt();
+        let mut paid = 0;
+        let chosen: Vec<u32> = extents
+            .iter()
+            .take_while(|it| {
+                let wanted = paid < debt;
+                paid += it.started as u32;
+                wanted
+            })
+            .map(|it| it.extent)
+            .collect();
+        let chosen_set: BTreeSet<u32> = chosen.iter().copied().collect();
+        for &extent in worker.marked.difference(&chosen_set) {
+            self.timed(|| frames.reopen(extent));
+        }
+        for &extent in chosen_set.difference(&worker.marked) {
+            self.timed(|| frames.drain(extent));
+        }
+        worker.wave = chosen.iter().take(worker.wave_len).copied().collect();
+        // These come last, so if one is chosen for the wave, there are no others.
+        worker.last_resort = worker.wave.first().is_some_and(|it| worker.blocked.contains(it));
+        if worker.last_resort {
+            worker.blocked.clear();
+        }
+        worker.wave_len = (worker.wave_len * 2).min((chosen.len() / 64).max(WAVE_MAX));
+        worker.marked = chosen_set;
+        (worker.at, worker.ahead) = (0, 0);
+        (worker.progress, worker.starved) = (false, false);
+        worker.passed_over = PassedOver::default();
+    }
+
+    /// Empties the next extent of the wave as far as it can be, and gives it back if it is empty.
+    fn drain_next(&self, worker: &mut Worker) -> Slice {
+        let frames = self.frames();
+        if worker.at >= worker.wave.len() {
+            if !worker.progress {
+                let wave = std::mem::take(&mut worker.wave);
+                if worker.last_resort {
+                    return Slice::Blocked(worker.passed_over.why());
+                }
+                worker.blocked.extend(wave);
+                return Slice::More;
+            }
+            (worker.at, worker.progress) = (0, false);
+            worker.passed_over = PassedOver::default();
+        }
+        let extent = worker.wave[worker.at];
+        let first = extent * frames.per_extent();
+        let mut free = None;
+        for frame in first..first + frames.per_extent() {
+            if frames.descriptor(frame).page().is_none() {
+                continue;
+            }
+            let Some(to) = free.take().or_else(|| self.take_to_move()) else {
+                // This extent is gone on with once there are frames.
+                return self.evict_slice(worker);
+            };
+            match self.try_move(frame, to) {
+                Move::Done => worker.progress = true,
+                Move::InUse => {
+                    worker.passed_over.in_use += 1;
+                    free = Some(to);
+                }
+                Move::InFlight => {
+                    worker.passed_over.in_flight += 1;
+                    free = Some(to);
+                }
+            }
+        }
+        if let Some(to) = free {
+            frames.give(to);
+        }
+        match frames.give_back(extent) {
+            Ok(true) => {
+                worker.marked.remove(&extent);
+                worker.wave.remove(worker.at);
+                worker.progress = true;
+                Slice::More
+            }
+            Ok(false) => {
+                let PassedOver { in_use, in_flight } = &mut worker.passed_over;
+                // If no page of it was passed over, a frame is in transit.
+                *in_use += u32::from(*in_use + *in_flight == 0);
+                worker.at += 1;
+                Slice::More
+            }
+            Err(error) => {
+                worker.marked.remove(&extent);
+                worker.wave.clear();
+                Slice::Blocked(format!(
+                    "the kernel does not take memory back ({error}); is the process' memory locked?"
+                ))
+            }
+        }
+    }
+
+    /// A free frame to move a page to, unless pages should be evicted first.
+    fn take_to_move(&self) -> Option<u32> {
+        let frames = self.frames();
+        // The last free frames are for those who must not wait, as long as others can be had.
+        if frames.available() <= self.reserve() / 2 && self.excess() > 0 {
+            return None;
+        }
+        let to = frames.take()?;
+        frames.touch(to);
+        Some(to)
+    }
+
+    /// Tries to move the page in `frame` to the frame `to`, which is in transit. Never waits. See
+    /// the head of this module.
+    fn try_move(&self, frame: u32, to: u32) -> Move {
+        let frames = self.frames();
+        let (from_frame, to_frame) = (frames.descriptor(frame), frames.descriptor(to));
+        let Some(id) = from_frame.page() else { return Move::InUse };
+        let in_flight = || from_frame.flushing.load(Ordering::Acquire) != 0;
+        let spaces = self.spaces.read();
+        let word = spaces.get(&id.space).and_then(|space| space.existing_word(id.no));
+        let Some(word) = word else { return Move::InUse };
+        let began = Instant::now();
+        let Ok(latched) = word.try_lock(Wants::Shared) else { return Move::InUse };
+        if latched.latched_frame() != frame || in_flight() {
+            word.unlock_shared();
+            return if in_flight() { Move::InFlight } else { Move::InUse };
+        }
+        #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
+        // SAFETY: the page in `frame` is latched shared; `to` is in transit, and is another.
+        unsafe {
+            frames.bytes_mut(to).copy_from_slice(frames.bytes(frame));
+        }
+        word.unlock_shared();
+        // If frame and version are the same, so are the bytes.
+        if word.try_upgrade(latched, Wants::Exclusive).is_none() {
+            self.resize.note_wait(began);
+            return Move::InUse;
+        }
+        if in_flight() {
+            word.unlock_exclusive(false);
+            self.resize.note_wait(began);
+            return Move::InFlight;
+        }
+        to_frame.set_page(Some(id));
+        self.replacement().relocate(frame, to);
+        let version =
+            self.dirty.relocate(frames, frame, to, || word.relocate(to, to_frame.version()));
+        from_frame.set_page(None);
+        from_frame.set_version(version);
+        word.unlock_exclusive(true);
+        self.resize.note_wait(began);
+        drop(spaces);
+        frames.give(frame);
+        self.resize.pages_moved.fetch_add(1, Ordering::Relaxed);
+        Move::Done
+    }
+}
