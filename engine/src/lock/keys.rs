@@ -11,9 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::Mutex;
 
 use super::LockMode;
-use super::owner::{Held, Owner};
+use super::owner::{Held, HeldKey, Owner};
 
 const SHARDS: usize = 64;
+
+/// Where [`KeyLocks::make_implicit`] looks for a lock: a row is written soon after it was locked.
+const NEWEST_LOCKS: usize = 32;
 
 /// The answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -242,7 +245,7 @@ impl KeyLocks {
     }
 
     /// Gives `holder` the explicit lock that its implicit one stands for; false if it has ended.
-    fn make_explicit(&self, holder: &Arc<Owner>, tree: u32, key: &[u8]) -> bool {
+    pub(crate) fn make_explicit(&self, holder: &Arc<Owner>, tree: u32, key: &[u8]) -> bool {
         let mut held = holder.held.lock();
         let (shard, hash) = self.shard(tree, key);
         shard.with(hash, tree, key, true, |queue| {
@@ -264,6 +267,32 @@ impl KeyLocks {
             queue.requests.insert(0, request);
             true
         })
+    }
+
+    /// To be called when `owner` has just written the entry: what it held explicitly, the entry's implicit lock says as well. The
+    /// explicit one goes, so that an UPDATE of a million rows does not keep a million locks; unless somebody else is in
+    /// the queue, or the lock is not one of the newest (looking for it would cost more than it takes up).
+    pub fn make_implicit(&self, owner: &Owner, tree: u32, key: &[u8]) {
+        let (shard, hash) = self.shard(tree, key);
+        if shard.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut held = owner.held.lock();
+        let newest = held.keys.len().saturating_sub(NEWEST_LOCKS);
+        let same = |held: &HeldKey| held.tree == tree && *held.key == *key;
+        let Some(at) = held.keys[newest..].iter().rposition(same) else { return };
+        let gone = shard.with(hash, tree, key, false, |queue| match queue {
+            Some(Queue { requests, .. })
+                if matches!(&requests[..], [mine] if mine.granted && mine.owner.number() == owner.number()) =>
+            {
+                requests.clear();
+                true
+            }
+            _ => false,
+        });
+        if gone {
+            held.keys.swap_remove(newest + at);
+        }
     }
 
     /// Takes `owner`'s requests off the queue and grants what that allows.

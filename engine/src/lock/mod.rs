@@ -3,7 +3,10 @@
 //! # What is locked how
 //! - **A write takes no lock-table entry.** The entry it wrote carries its transaction id, and while that id is active the
 //!   entry is exclusively locked (*implicit* lock). Somebody who must wait for it turns it into an explicit one first,
-//!   on the holder's behalf, so that waiters queue in order and each release wakes one.
+//!   on the holder's behalf, so that waiters queue in order and each release wakes one. The other way round, a write of an entry
+//!   that the transaction had locked by reading it takes the explicit lock out again, if nobody waits in its queue. When
+//!   a savepoint's rollback takes the write back, the entry no longer says that it is locked: the explicit lock comes back, under the
+//!   leaf's latch.
 //! - **Key locks** ([`keys::KeyLocks`]): shared or exclusive on (tree, key), first come, first served. Taken by locking
 //!   reads and by whoever had to wait. A writer looks for them while it holds the leaf's exclusive latch; when the
 //!   shard of the table is empty, which is the rule, that is one load.

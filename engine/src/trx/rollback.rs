@@ -13,6 +13,7 @@ use super::system::{Orphan, TrxSystem};
 use super::transaction::Transaction;
 use crate::btree::Tree;
 use crate::error::{Error, Result};
+use crate::lock::Owner;
 use crate::mtr::Mtr;
 use crate::overflow;
 use crate::space::Allocation;
@@ -117,17 +118,22 @@ const STEPS_A_TURN: usize = 64;
 type Trees = HashMap<u32, Option<Tree>>;
 
 impl TrxSystem {
-    /// Rolls back to `to`.
-    pub(super) fn roll_back_to(&self, log: &mut UndoLog, to: UndoPosition) -> Result<()> {
+    /// Rolls back to `to`. `owner`, if given, lives on: the entries that lose its implicit lock get an explicit one.
+    pub(super) fn roll_back_to(
+        &self,
+        log: &mut UndoLog,
+        to: UndoPosition,
+        owner: Option<&Arc<Owner>>,
+    ) -> Result<()> {
         let mut trees = Trees::new();
-        while self.roll_back_step(log, to, &mut trees)? {}
+        while self.roll_back_step(log, to, &mut trees, owner)? {}
         Ok(())
     }
 
     /// Rolls everything back and ends the log; the locks are still to be released.
     pub(super) fn roll_back(&self, log: &mut UndoLog) -> Result<()> {
         log.begin_rollback(&self.undo)?;
-        self.roll_back_to(log, UndoPosition::START)?;
+        self.roll_back_to(log, UndoPosition::START, None)?;
         log.finish_rollback(&self.undo)?;
         self.csn.rolled_back(log.trx_id());
         Ok(())
@@ -139,6 +145,7 @@ impl TrxSystem {
         log: &mut UndoLog,
         to: UndoPosition,
         trees: &mut Trees,
+        owner: Option<&Arc<Owner>>,
     ) -> Result<bool> {
         log.trim(&self.undo, to)?;
         if log.is_at(to) {
@@ -158,7 +165,7 @@ impl TrxSystem {
             Step::Restore { place, marks, chain, prior } => match self.tree_of(trees, place)? {
                 None => self.cut(log, at)?,
                 Some(tree) if marks & MARK_PRIOR_PURGED == 0 => {
-                    self.undo_change(log, at, &tree, &place.key, prior)?;
+                    self.undo_change(log, at, &tree, &place.key, prior, owner)?;
                 }
                 Some(tree) => {
                     if marks & MARK_REMOVED == 0 {
@@ -247,6 +254,7 @@ impl TrxSystem {
         tree: &Tree,
         key: &[u8],
         prior: &OwnedPrior,
+        owner: Option<&Arc<Owner>>,
     ) -> Result<()> {
         let (mut value, mut payload) = (Vec::new(), Vec::new());
         loop {
@@ -273,6 +281,13 @@ impl TrxSystem {
                 continue;
             }
             let page = log.latch_tail(&self.undo, &mut mtr)?;
+            if let Some(owner) = owner
+                && trx_id != log.trx_id()
+            {
+                // Under the latch, so that nobody finds the entry without a lock.
+                let alive = self.locks.keys.make_explicit(owner, tree.id(), key);
+                debug_assert!(alive, "a transaction that has ended rolls back to a savepoint");
+            }
             leaf.replace(&mut mtr, slot, &payload);
             log.cut(&mut mtr, page, at);
             mtr.commit();
@@ -336,7 +351,7 @@ impl TrxSystem {
             let _tables = self.enter_tables();
             let mut trees = Trees::new();
             for _ in 0..STEPS_A_TURN {
-                if !self.roll_back_step(log, UndoPosition::START, &mut trees)? {
+                if !self.roll_back_step(log, UndoPosition::START, &mut trees, None)? {
                     return self.roll_back(log);
                 }
             }

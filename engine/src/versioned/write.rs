@@ -201,6 +201,7 @@ impl Transaction {
             },
             (Change::Delete, None) => unreachable!("not found, above"),
         };
+        let entry_was_there = entry.is_some();
         let payload_len = ENTRY_HEADER_SIZE + value.len();
         let fits = match found {
             Ok(slot) => leaf.fits_replaced(slot, payload_len),
@@ -231,6 +232,9 @@ impl Transaction {
             Err(slot) => leaf.insert(&mut mtr, slot, key, &self.payload),
         };
         mtr.commit();
+        if entry_was_there {
+            system.locks.keys.make_implicit(&self.owner, tree.id(), key);
+        }
         Ok(Attempt::Done)
     }
 

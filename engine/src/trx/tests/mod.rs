@@ -19,6 +19,7 @@ use crate::mtr::Mtr;
 use crate::space;
 use crate::versioned::VersionedTree;
 use crate::versioned::entry::Entry;
+use crate::versioned::scan::{Direction, ScanPosition};
 
 /// An engine with a few trees in one space.
 pub(super) struct Engine {
@@ -496,6 +497,73 @@ fn unlock_gives_up_only_what_the_last_read_locked() {
     assert_eq!(other.get(tree, b"k", mode, wait, &mut value), Err(Error::LockNoWait));
     assert_eq!(trx.update(tree, b"absent", b""), Err(Error::NotFound));
     trx.commit().unwrap();
+}
+
+#[test]
+fn a_bulk_update_keeps_no_lock_for_each_row() {
+    const ROWS: u32 = 500;
+    let engine = engine();
+    let tree = &engine.trees[0];
+    for row in 0..ROWS {
+        put(&engine, &row.to_be_bytes(), b"old");
+    }
+    let locked = || engine.system.locks.keys.len();
+    let mut trx = engine.begin(Isolation::RepeatableRead);
+    let mut position = ScanPosition::start();
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let (mode, wait) = (LockMode::Exclusive, LockWait::Wait);
+    let mut most = 0;
+    while trx
+        .lock_next(tree, &mut position, Direction::Forward, mode, wait, &mut key, &mut value)
+        .unwrap()
+    {
+        most = most.max(locked());
+        trx.update(tree, &key, b"new").unwrap();
+    }
+    assert!(most <= 1 && locked() == 0, "{most} locks, then {}", locked());
+    // The rows are locked all the same.
+    let mut other = engine.begin(Isolation::ReadCommitted);
+    for row in [0, 77, ROWS - 1] {
+        let refused = other.update(tree, &row.to_be_bytes(), b"theirs");
+        assert!(matches!(refused, Err(Error::LockWaitTimeout)), "{refused:?}");
+        let refused =
+            other.get(tree, &row.to_be_bytes(), LockMode::Shared, LockWait::NoWait, &mut value);
+        assert!(matches!(refused, Err(Error::LockNoWait)), "{refused:?}");
+    }
+    trx.commit().unwrap();
+    other.update(tree, &0u32.to_be_bytes(), b"theirs").unwrap();
+    other.rollback().unwrap();
+    assert_eq!(locked(), 0);
+}
+
+#[test]
+fn a_lock_survives_the_rollback_of_the_write_that_replaced_it() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    for key in [b"a", b"b", b"c"] {
+        put(&engine, key, b"old");
+    }
+    let mut trx = engine.begin(Isolation::RepeatableRead);
+    let mut value = Vec::new();
+    trx.get(tree, b"a", LockMode::Shared, LockWait::Wait, &mut value).unwrap();
+    trx.get(tree, b"b", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap();
+    let savepoint = trx.savepoint();
+    trx.update(tree, b"a", b"new").unwrap();
+    trx.update(tree, b"a", b"newer").unwrap();
+    trx.delete(tree, b"b").unwrap();
+    assert_eq!(engine.system.locks.keys.len(), 0);
+    trx.rollback_to(savepoint).unwrap();
+    let mut other = engine.begin(Isolation::ReadCommitted);
+    for key in [b"a", b"b"] {
+        let refused = other.update(tree, key, b"theirs");
+        assert!(matches!(refused, Err(Error::LockWaitTimeout)), "{refused:?}");
+    }
+    other.update(tree, b"c", b"theirs").unwrap();
+    trx.rollback().unwrap();
+    other.update(tree, b"a", b"theirs").unwrap();
+    other.update(tree, b"b", b"theirs").unwrap();
+    other.commit().unwrap();
+    assert_eq!(engine.system.locks.keys.len(), 0);
 }
 
 #[test]
