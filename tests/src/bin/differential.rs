@@ -66,9 +66,10 @@ fn main() -> ExitCode {
         None => {
             let summary = run(&settings);
             println!(
-                "{} cases, {} at a documented limit, {} statements, {} refused by both, {} differences",
+                "{} cases, {} at a documented limit, {} at a known bug of InnoDB, {} statements, {} refused by both, {} differences",
                 summary.cases,
                 summary.at_limit,
+                summary.innodb_bugs,
                 summary.statements,
                 summary.refused,
                 summary.failures.len()

@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 use crate::environment::Environment;
 use crate::server::{Engine, Options, Server};
 use case::{Case, Limits};
-use session::{Answer, Side};
+use session::{Answer, Outcome, Side};
 use statement::{Body, Statement};
 
 /// How the tester runs.
@@ -102,6 +102,8 @@ pub struct Summary {
     pub refused: u64,
     /// Cases that ended at a documented limit of the subject.
     pub at_limit: u64,
+    /// Cases that ended at a known bug of InnoDB, see [`Pair::innodb_lost_a_temporary_row`].
+    pub innodb_bugs: u64,
     /// What was found: the difference and the script.
     pub failures: Vec<String>,
 }
@@ -131,6 +133,10 @@ pub fn run(settings: &Settings) -> Summary {
                 break;
             }
             summary.refused += u64::from(!ok);
+            if difference.is_some() && pair.innodb_lost_a_temporary_row(&statements) {
+                summary.innodb_bugs += 1;
+                break;
+            }
             if difference.is_some() {
                 found = difference;
                 break;
@@ -229,6 +235,8 @@ struct Pair {
     deaths: Vec<String>,
     /// The last statement met a documented limit of the subject.
     at_limit: bool,
+    /// What the subject answered last.
+    last_answer: Option<Outcome>,
 }
 
 impl Pair {
@@ -254,7 +262,7 @@ impl Pair {
         };
         let reference = side("InnoDB", "differential_reference");
         let subject = side(subject, "differential_subject");
-        Pair { server, reference, subject, deaths: Vec::new(), at_limit: false }
+        Pair { server, reference, subject, deaths: Vec::new(), at_limit: false, last_answer: None }
     }
 
     /// Empty databases; a dead server is started again.
@@ -297,6 +305,37 @@ impl Pair {
         })
     }
 
+    /// Whether the difference that these statements end with, the last ones run, is InnoDB's fault. It loses a row of a temporary table
+    /// when an INSERT of the same key as one deleted before in the transaction is rolled back:
+    ///
+    /// ```text
+    /// CREATE TEMPORARY TABLE t (a INT PRIMARY KEY) ENGINE=InnoDB; INSERT INTO t VALUES (1);
+    /// BEGIN; DELETE FROM t; INSERT INTO t VALUES (1); ROLLBACK; SELECT * FROM t;     -- nothing; with a permanent table: 1
+    /// ```
+    ///
+    /// (`row_undo_mod_clust` takes the delete-marked record out at once if the table is temporary, since nobody else could read
+    /// it; but then the undoing of the DELETE finds no record to bring back.) REPLACE and ON DUPLICATE KEY UPDATE do the
+    /// same within a statement. It is that fault if permanent tables show no difference, and the subject answers the last statement
+    /// as it did.
+    fn innodb_lost_a_temporary_row(&mut self, statements: &[Statement]) -> bool {
+        let temporary = |line: &str| line.contains("CREATE TEMPORARY TABLE");
+        let lines: Vec<_> = statements.iter().map(Statement::script_line).collect();
+        if self.reference.engine != "InnoDB" || !lines.iter().any(|line| temporary(line)) {
+            return false;
+        }
+        let Some(answer) = self.last_answer.clone() else { return false };
+        let permanent: Result<Vec<_>, _> =
+            lines.iter().map(|line| parse(&line.replace(" TEMPORARY TABLE", " TABLE"))).collect();
+        let Ok(permanent) = permanent else { return false };
+        if self.run(&permanent.concat()).is_some() {
+            return false;
+        }
+        let Some(again) = &self.last_answer else { return false };
+        let strictness = statements.last().expect("something ran").strictness;
+        let subject = &self.subject;
+        compare::difference((subject, &answer), (subject, again), strictness).is_none()
+    }
+
     /// Runs a statement on both sides: the difference, and whether the reference succeeded.
     fn step(&mut self, statement: &Statement, trace: bool) -> (Option<String>, bool) {
         if let Body::Restart { kill } = statement.body {
@@ -318,6 +357,7 @@ impl Pair {
             statement.strictness,
         );
         self.at_limit = compare::is_documented_limit(&subject);
+        self.last_answer = Some(subject.clone());
         if let Answer::Lost(why) = &reference.answer {
             self.revive(&why.clone());
         } else if let Answer::Lost(why) = &subject.answer {
