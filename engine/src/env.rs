@@ -26,6 +26,7 @@
 mod background;
 #[cfg(test)]
 mod error_tests;
+mod orphans;
 #[cfg(test)]
 mod tests;
 
@@ -62,6 +63,8 @@ const LOCK_FILE: &str = "lock";
 /// How long a mini-transaction waits for a redo log that cannot grow because the disk is full.
 const FULL_DISK_PATIENCE: Duration = Duration::from_secs(5);
 const TABLES_DIR: &str = "tables";
+/// Where files go that no table has and nobody is known to have dropped.
+const ORPHANS_DIR: &str = "tables/orphans";
 
 /// Name of the file of a space.
 pub fn space_file_name(id: u32) -> String {
@@ -151,6 +154,8 @@ pub struct Env {
     /// It had been closed cleanly.
     clean: bool,
     missing_spaces: HashSet<u32>,
+    /// Spaces that the log which was replayed creates, or whose table it takes off the catalog.
+    unfinished_spaces: HashSet<u32>,
     recovered: Lsn,
     closed: AtomicBool,
     /// Held while a space's file is looked for, so that it is opened once.
@@ -242,6 +247,7 @@ impl Env {
             created,
             clean,
             missing_spaces,
+            unfinished_spaces: scan.created.union(&scan.unlisted).copied().collect(),
             recovered: scan.end,
             closed: AtomicBool::new(false),
             opening: Mutex::new(()),

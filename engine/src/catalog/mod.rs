@@ -169,6 +169,22 @@ impl Catalog {
         Ok(ids)
     }
 
+    /// No table gets the space id `used`, nor one below: the log says that the space is gone, and a later recovery would take that for
+    /// the table's. Matters only to a catalog that is older than its table files; durable on return.
+    pub fn skip_space_id(&self, used: u32) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let header = mtr.exclusive(&self.system, 0)?;
+        let Some(next) = used.checked_add(1) else {
+            return Err(Error::NoSpace("space ids: 2^32 have been used".into()));
+        };
+        if u32_at(mtr.page(header), NEXT_SPACE_AT) < next {
+            let bytes = &next.to_le_bytes();
+            mtr.apply(header, &PageOp::Write { offset: NEXT_SPACE_AT as u32, bytes });
+        }
+        let lsn = mtr.commit();
+        self.env.redo().flush_to(lsn)
+    }
+
     /// Enters a table; durable on return.
     pub fn insert(&self, trx: &mut Transaction, name: &str, record: TableRecord) -> Result<()> {
         trx.insert(&self.tree, name.as_bytes(), &record.encode(), LockMode::None)?;

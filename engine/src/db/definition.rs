@@ -55,8 +55,9 @@ impl Db {
         let _one = inner.begin_definition()?;
         let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let table = inner.close_for_definition(name)?;
+        let announced = inner.env.announce_drop(record.space);
         let mut trx = inner.definition_trx();
-        if let Err(error) = inner.catalog.remove(&mut trx, name) {
+        if let Err(error) = announced.and_then(|()| inner.catalog.remove(&mut trx, name)) {
             table.inspect(|table| table.reopen_entrance());
             return Err(error);
         }
@@ -98,7 +99,10 @@ impl Db {
             let header = space::header(&inner.env, &space)?;
             let table = Arc::new(Table::open(&inner.env, &space, name, &new, &header));
             let space = new.space;
-            let replaced = inner.catalog.replace(&mut inner.definition_trx(), name, new);
+            let replaced = inner
+                .env
+                .announce_drop(old.space)
+                .and_then(|()| inner.catalog.replace(&mut inner.definition_trx(), name, new));
             replaced.inspect_err(|_| inner.forget_space(space))?;
             Ok(table)
         });

@@ -7,7 +7,8 @@
 //! 3. A new directory gets an empty catalog. That takes several mini-transactions; a crash between them leaves a catalog without a
 //!    format version, and the next open makes it again. Nobody has been told of a success before.
 //! 4. The catalog is read; what unfinished transactions did to it is not visible.
-//! 5. Files in `tables/` that no table has are removed. Tables whose file was missing while the redo log held
+//! 5. Files in `tables/` that no table has are removed, if the log says that they are the rest of an unfinished CREATE or
+//!    DROP; any other is set aside, for it may be that not the file is wrong but the catalog. Tables whose file was missing while the redo log held
 //!    changes of it are marked, so that an older copy that turns up later is not taken for whole.
 //! 6. Background work begins: rollback of the unfinished, purge.
 //!
@@ -77,7 +78,7 @@ impl Db {
         inner.apply_options();
         if !inner.env.is_read_only() {
             inner.mark_tables_that_lost_changes()?;
-            inner.remove_orphans()?;
+            inner.clear_orphans()?;
         }
         let background = inner.options.read().background && !inner.env.is_read_only();
         if background {
@@ -153,16 +154,29 @@ impl Inner {
     }
 
     /// Step 5, second half.
-    fn remove_orphans(&self) -> Result<()> {
+    fn clear_orphans(&self) -> Result<()> {
         let known: HashSet<u32> =
             self.catalog.tables().iter().map(|(_, record)| record.space).collect();
         for id in self.env.table_space_files()? {
-            if !known.contains(&id) {
+            if known.contains(&id) {
+                continue;
+            }
+            self.catalog.skip_space_id(id)?;
+            let space = self.env.space(id)?;
+            if self.env.is_leftover(&space)? {
                 tracing::info!(
                     space = id,
                     "removing the file of a table that was dropped or never finished"
                 );
-                self.env.drop_space(&self.env.space(id)?)?;
+                self.env.drop_space(&space)?;
+            } else {
+                let aside = self.env.set_space_aside(&space)?;
+                tracing::warn!(
+                    file = space.file().name(),
+                    aside,
+                    "no table has this file, and the log does not tell why: it was set aside. If system.tpd is an old copy, \
+                     stop the server and put both back; else remove the file"
+                );
             }
         }
         Ok(())

@@ -25,6 +25,8 @@ pub struct Scan {
     pub created: HashSet<u32>,
     /// Spaces whose file the log deletes.
     pub deleted: HashSet<u32>,
+    /// Spaces whose table the catalog was about to lose.
+    pub unlisted: HashSet<u32>,
 }
 
 /// Reads the log from the checkpoint to its end.
@@ -45,6 +47,7 @@ pub fn scan(ring: &mut Ring) -> Result<Scan> {
                 Record::Log(LogRecord::Epoch(epoch)) => scan.epochs.push((frame.start, epoch)),
                 Record::Log(LogRecord::SpaceCreate(space)) => _ = scan.created.insert(space),
                 Record::Log(LogRecord::SpaceDelete(space)) => _ = scan.deleted.insert(space),
+                Record::Log(LogRecord::SpaceUnlist(space)) => _ = scan.unlisted.insert(space),
             }
         }
     }

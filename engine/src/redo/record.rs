@@ -28,6 +28,7 @@ const LONG_BODY: u32 = 63;
 const LOG_EPOCH: u8 = 1;
 const LOG_SPACE_CREATE: u8 = 2;
 const LOG_SPACE_DELETE: u8 = 3;
+const LOG_SPACE_UNLIST: u8 = 4;
 
 /// A record that is not about one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub enum LogRecord {
     SpaceCreate(u32),
     /// The file of this space is about to be removed; no later record is about the space.
     SpaceDelete(u32),
+    /// The catalog is about to lose the table of this space: if it has, the file is of no use to anybody.
+    SpaceUnlist(u32),
 }
 
 /// A decoded record.
@@ -135,6 +138,7 @@ impl Writer {
             LogRecord::Epoch(epoch) => (LOG_EPOCH, epoch),
             LogRecord::SpaceCreate(space) => (LOG_SPACE_CREATE, space),
             LogRecord::SpaceDelete(space) => (LOG_SPACE_DELETE, space),
+            LogRecord::SpaceUnlist(space) => (LOG_SPACE_UNLIST, space),
         };
         self.bytes.push(kind);
         varint::put_u32(&mut self.bytes, value);
@@ -203,6 +207,7 @@ impl<'a> Records<'a> {
             LOG_EPOCH => LogRecord::Epoch,
             LOG_SPACE_CREATE => LogRecord::SpaceCreate,
             LOG_SPACE_DELETE => LogRecord::SpaceDelete,
+            LOG_SPACE_UNLIST => LogRecord::SpaceUnlist,
             _ => return Err(RecordError::Unknown(kind)),
         };
         let number = varint::take_u32(&mut value).ok_or(RecordError::Short)?;

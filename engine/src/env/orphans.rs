@@ -1,0 +1,65 @@
+//! Files in `tables/` that no table has: which are known to be leftovers, and what becomes of the others.
+//!
+//! A crash in the middle of CREATE or DROP leaves a file that the catalog doesn't list. So does a catalog that is older than its
+//! tables, and then the file is somebody's data. What tells them apart is the log: it says which files it creates,
+//! and which tables are about to go, before that happens. Only what it names is removed.
+
+use std::sync::Arc;
+
+use tidepool_pool::Space;
+use tidepool_pool::storage::AlignedBuf;
+
+use super::{Env, ORPHANS_DIR, TABLES_DIR, space_file_name};
+use crate::error::Result;
+use crate::mtr::Mtr;
+use crate::redo::record::LogRecord;
+
+impl Env {
+    /// To be called before a transaction takes the space's table off the catalog: should a crash come between that and
+    /// [`Env::drop_space`], the next opening knows that the file is not wanted.
+    pub fn announce_drop(&self, id: u32) -> Result<()> {
+        let mut mtr = Mtr::begin(self)?;
+        mtr.log(LogRecord::SpaceUnlist(id));
+        mtr.commit();
+        Ok(())
+    }
+
+    /// Whether a space that no catalog lists is known to be the rest of an unfinished creation or removal: the log that was replayed
+    /// says so, or nothing was ever written to it.
+    pub fn is_leftover(&self, space: &Space) -> Result<bool> {
+        if self.unfinished_spaces.contains(&space.id())
+            || space.file().len()? < self.page_size() as u64
+        {
+            return Ok(true);
+        }
+        let mut page = AlignedBuf::zeroed(self.page_size());
+        space.file().read_at(&mut page, 0)?;
+        Ok(page.iter().all(|&byte| byte == 0))
+    }
+
+    /// Takes a space out of use and keeps its file, under the name that is returned. Nobody may use the space any more.
+    pub fn set_space_aside(&self, space: &Arc<Space>) -> Result<String> {
+        let id = space.id();
+        // What was recovered belongs to it.
+        self.pool.close_space(space, false)?;
+        self.storage.create_dir(ORPHANS_DIR)?;
+        self.storage.sync_dir(TABLES_DIR)?;
+        let name = space_file_name(id);
+        let mut number = self.redo.next_lsn().0;
+        let aside = loop {
+            let aside = format!("{ORPHANS_DIR}/{id:08x}-{number}.tpd");
+            if !self.storage.exists(&aside)? {
+                break aside;
+            }
+            number += 1;
+        };
+        self.storage.rename(&name, &aside)?;
+        self.storage.sync_dir(ORPHANS_DIR)?;
+        self.storage.sync_dir(TABLES_DIR)?;
+        // Only now, for a recovery would remove the file; without this it would miss it, and no table does.
+        let mut mtr = Mtr::begin(self)?;
+        mtr.log(LogRecord::SpaceDelete(id));
+        self.redo.flush_to(mtr.commit())?;
+        Ok(aside)
+    }
+}
