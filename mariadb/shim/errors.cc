@@ -48,7 +48,8 @@ int server_error(int result, THD *thd) {
   case TP_READ_ONLY:
     explain(thd, false);
     return HA_ERR_TABLE_READONLY;
-  case TP_KEY_TOO_LONG: /* get_error_message() says how long, and what the limit is */
+  case TP_KEY_TOO_LONG: /* print_error() says how long, and what the limit is */
+    return HA_ERR_INDEX_COL_TOO_LONG;
   case TP_VALUE_TOO_LONG:
     return HA_ERR_TO_BIG_ROW;
   case TP_TABLE_EXISTS:

@@ -198,6 +198,12 @@ int ha_tidepool::ready_slowly() {
   return own_session ? begin_own_statement() : begin_statement(thd, session);
 }
 
+void ha_tidepool::print_error(int error, myf flags) {
+  if (error != HA_ERR_INDEX_COL_TOO_LONG) return handler::print_error(error, flags);
+  /* The server's own text speaks of a column's definition; here it is the value, as it is stored in the key. */
+  my_printf_error(ER_TOO_LONG_KEY, "Specified key was too long: Tidepool: %s", flags, last_error_text().c_ptr_safe());
+}
+
 bool ha_tidepool::get_error_message(int error, String *buf) {
   if (error == HA_ERR_INTERNAL_ERROR || error == HA_ERR_TABLE_CORRUPT || error == HA_ERR_TO_BIG_ROW) {
     String text = last_error_text();

@@ -84,6 +84,7 @@ public:
   int analyze(THD *thd, HA_CHECK_OPT *options) override;
   int optimize(THD *thd, HA_CHECK_OPT *options) override;
   int check(THD *thd, HA_CHECK_OPT *options) override;
+  void print_error(int error, myf flags) override;
   bool get_error_message(int error, String *buf) override;
 
 private:

@@ -301,6 +301,16 @@ impl Server {
         self.restart();
     }
 
+    /// What it was started with, or will be.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Changes the options of the next start.
+    pub fn set_args(&mut self, args: Vec<String>) {
+        self.options.args = args;
+    }
+
     /// Keeps the directory when the server is dropped: it is evidence.
     pub fn keep(&mut self) {
         self.keep = true;

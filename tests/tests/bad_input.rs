@@ -1,0 +1,383 @@
+//! What can be wrong with a data directory or a disk, as a client and the error log of a server tell it, and what stays usable.
+//! (`engine/tests/bad_input.rs` has more cases, without a server.)
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use mysql::Conn;
+use mysql::prelude::Queryable;
+use tidepool_tests::server::{Engine, Options, Server};
+
+fn options(name: &str) -> Options {
+    Options::new(name).engine(Engine::Tidepool).arg("--tidepool-redo-log-capacity=8M")
+}
+
+fn engine_dir(server: &Server) -> PathBuf {
+    server.data_dir().join("tidepool")
+}
+
+/// The file of the table that was made first.
+fn first_file(server: &Server) -> PathBuf {
+    engine_dir(server).join("tables/00000010.tpd")
+}
+
+fn fill(conn: &mut Conn, table: &str) {
+    conn.query_drop(format!("CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(200))"))
+        .expect("a table can be made");
+    conn.query_drop(format!("INSERT INTO {table} SELECT seq, REPEAT('x', 200) FROM seq_1_to_2000"))
+        .expect("rows can be inserted");
+}
+
+fn count(server: &Server, table: &str) -> Result<u64, String> {
+    let mut conn = server.connect_to("test");
+    let count = conn.query_first::<u64, _>(format!("SELECT COUNT(*) FROM {table} USE INDEX ()"));
+    count.map(|count| count.expect("a row")).map_err(|error| error.to_string())
+}
+
+/// A server that was stopped, with the tables `a` and `b`.
+fn stopped(name: &str) -> Server {
+    let mut server = Server::start(options(name));
+    let mut conn = server.connect_to("test");
+    fill(&mut conn, "a");
+    fill(&mut conn, "b");
+    drop(conn);
+    server.stop();
+    server
+}
+
+/// The server does not start, and says this.
+fn refuses_to_start(server: &mut Server, why: &str) {
+    let error = server.launch().expect_err("it must not start");
+    assert!(error.contains("the server did not start"), "{error}");
+    assert!(error.contains(why), "no '{why}' in: {error}");
+    assert!(!error.contains("panicked") && !error.contains("got signal"), "{error}");
+}
+
+fn flip(file: &Path, offset: u64) {
+    let file = fs::File::options().read(true).write(true).open(file).expect("it is there");
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).expect("it is that long");
+    file.write_all_at(&[byte[0] ^ 0x10], offset).expect("it can be written");
+}
+
+#[test]
+fn another_page_size_is_refused() {
+    let mut server = stopped("page_size");
+    let plain: Vec<String> = server.options().args.clone();
+    server.set_args([&plain[..], &["--tidepool-page-size=4096".into()]].concat());
+    refuses_to_start(
+        &mut server,
+        "redo/control: the data directory has pages of 16384 bytes, but 4096 were asked for: set the page size to 16384, \
+         or use another data directory",
+    );
+    server.set_args(plain);
+    server.launch().expect("with the right size it starts");
+    assert_eq!(count(&server, "a"), Ok(2000));
+}
+
+#[test]
+fn a_missing_redo_file_is_named() {
+    let mut server = stopped("missing_redo");
+    let control = engine_dir(&server).join("redo/control");
+    let aside = control.with_extension("aside");
+    fs::rename(&control, &aside).expect("it is there");
+    refuses_to_start(
+        &mut server,
+        "redo/control: missing, though the data directory holds 'system.tpd'; put the file back or restore the data \
+         directory from a backup",
+    );
+    fs::rename(&aside, &control).expect("it is there");
+    // The log's files in use: none may be missing.
+    let mut named = 0;
+    for entry in fs::read_dir(engine_dir(&server).join("redo")).expect("it is there") {
+        let file = entry.expect("can be read").path();
+        let name = file.file_name().expect("has one").to_string_lossy().into_owned();
+        if !name.starts_with("redo.") || named > 0 {
+            continue;
+        }
+        let aside = server.dir().join(&name);
+        fs::rename(&file, &aside).expect("it is there");
+        if let Err(error) = server.launch() {
+            assert!(
+                error.contains(&format!(
+                    "redo/{name}: missing, but it holds the redo log from LSN "
+                )),
+                "{error}"
+            );
+            assert!(
+                error.contains("; put the file back or restore the data directory from a backup"),
+                "{error}"
+            );
+            named += 1;
+        } else {
+            server.stop();
+        }
+        fs::rename(&aside, &file).expect("it is there");
+    }
+    assert_eq!(named, 1, "no redo file is in use");
+    server.launch().expect("with all files it starts");
+    assert_eq!(count(&server, "a"), Ok(2000));
+}
+
+#[test]
+fn the_redo_log_of_another_directory_is_refused() {
+    let mut server = stopped("foreign_redo");
+    let other = stopped("foreign_redo_other");
+    let (own, foreign) = (engine_dir(&server).join("redo"), engine_dir(&other).join("redo"));
+    let aside = server.dir().join("own_redo");
+    fs::rename(&own, &aside).expect("it is there");
+    let copied = Command::new("cp").arg("-a").arg(&foreign).arg(&own).status().expect("cp runs");
+    assert!(copied.success());
+    refuses_to_start(
+        &mut server,
+        "redo: the redo log belongs to another data directory (instance ",
+    );
+    refuses_to_start(&mut server, "; put back this data directory's own redo log");
+    fs::remove_dir_all(&own).expect("it is there");
+    fs::rename(&aside, &own).expect("it is there");
+    server.launch().expect("with its own log it starts");
+    assert_eq!(count(&server, "b"), Ok(2000));
+}
+
+#[test]
+fn a_truncated_table_file_concerns_that_table_only() {
+    let mut server = stopped("truncated");
+    let file = fs::File::options().write(true).open(first_file(&server)).expect("it is there");
+    let whole = file.metadata().expect("can be had").len();
+    file.set_len(5 * 16384).expect("it can be cut");
+    server.launch().expect("the server starts");
+    let error = count(&server, "a").expect_err("the table is cut short");
+    let text = format!(
+        "tables/00000010.tpd: the file is cut short: 81920 bytes, its header says {whole}: restore it from a backup, or drop the table"
+    );
+    assert!(
+        error.contains(&text) || server.error_log().contains(&text),
+        "{error}\n{}",
+        server.error_log()
+    );
+    assert_eq!(count(&server, "b"), Ok(2000));
+    server.connect_to("test").query_drop("DROP TABLE a").expect("it can be dropped");
+    server.restart();
+    assert_eq!(count(&server, "b"), Ok(2000));
+}
+
+#[test]
+fn flipped_bits_are_found_and_concern_that_table_only() {
+    let mut server = stopped("flipped");
+    for page in 2..20 {
+        flip(&first_file(&server), page * 16384 + 9000);
+    }
+    server.launch().expect("the server starts");
+    let error = count(&server, "a").expect_err("pages are damaged");
+    let log = server.error_log();
+    assert!(
+        log.contains("tables/00000010.tpd: page ") && log.contains(" is corrupt: its checksum is"),
+        "{error}\n{log}"
+    );
+    let checked: Vec<(String, String, String, String)> =
+        server.connect_to("test").query("CHECK TABLE a").expect("CHECK TABLE answers");
+    assert!(checked.iter().any(|(.., text)| text != "OK"), "{checked:?}");
+    assert_eq!(count(&server, "b"), Ok(2000));
+    assert!(server.exited().is_none(), "the server lives");
+    server.stop();
+}
+
+#[test]
+fn a_key_that_is_too_long_says_so() {
+    let server = Server::start(options("long_key"));
+    let mut conn = server.connect_to("test");
+    conn.query_drop(
+        "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(700) CHARACTER SET utf8mb4, KEY (v))",
+    )
+    .expect("a table can be made");
+    // Every single space takes three bytes in the order-preserving form.
+    let error = conn
+        .query_drop("INSERT INTO t VALUES (1, REPEAT('a ', 350))")
+        .and_then(|()| {
+            conn.query_drop("INSERT INTO t VALUES (2, REPEAT(_utf8mb4 x'F09F9880', 700))")
+        })
+        .and_then(|()| {
+            conn.query_drop("CREATE TABLE u (a VARCHAR(3000) CHARACTER SET latin1 PRIMARY KEY)")
+        })
+        .and_then(|()| conn.query_drop("INSERT INTO u VALUES (REPEAT('a ', 1500))"))
+        .expect_err("the key's limit is met");
+    let text = error.to_string();
+    assert!(text.contains("(1071)") || text.contains("1071"), "{text}");
+    assert!(text.contains("key was too long"), "{text}");
+    conn.query_drop("INSERT INTO t VALUES (3, 'short')").expect("the table is fine");
+}
+
+/// A small file system of its own, mounted while this lives.
+struct Mount {
+    dir: PathBuf,
+}
+
+impl Mount {
+    /// On a block device of `mib` MiB; `None` where this user may not mount.
+    fn new(name: &str, mib: u64) -> Option<Mount> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let unique = NEXT.fetch_add(1, Ordering::Relaxed);
+        let dir =
+            std::env::temp_dir().join(format!("tidepool-{name}-{}-{unique}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a directory can be made");
+        let image = dir.with_extension("img");
+        fs::File::create(&image)
+            .and_then(|file| file.set_len(mib << 20))
+            .expect("a file can be made");
+        let mount = Mount { dir };
+        let (image, dir) = (image.display().to_string(), mount.dir.display().to_string());
+        let mounted = rustix::process::geteuid().is_root()
+            && run("mkfs.ext4", &["-q", "-m", "0", &image])
+            && run("mount", &["-o", "loop", &image, &dir]);
+        if !mounted {
+            eprintln!("skipped: this user may not mount a small file system here");
+        }
+        mounted.then_some(mount)
+    }
+
+    fn option(&self) -> String {
+        format!("--tidepool-data-home-dir={}", self.dir.join("data").display())
+    }
+
+    fn remount(&self, how: &str) {
+        let how = format!("remount,{how}");
+        assert!(run("mount", &["-o", &how, &self.dir.display().to_string()]));
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        run("umount", &["-l", &self.dir.display().to_string()]);
+        let _ = fs::remove_file(self.dir.with_extension("img"));
+        let _ = fs::remove_dir(&self.dir);
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> bool {
+    Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
+}
+
+#[test]
+fn a_full_disk_refuses_statements_and_nothing_else() {
+    let Some(mount) = Mount::new("full", 60) else { return };
+    let mut server = Server::start(options("full_disk").arg(mount.option()));
+    let mut conn = server.connect_to("test");
+    conn.query_drop("CREATE TABLE done (thread INT, id INT, PRIMARY KEY (thread, id))")
+        .expect("a table can be made");
+    conn.query_drop("INSERT INTO done SELECT 100, seq FROM seq_1_to_5000").expect("rows");
+    // Several threads fill it, each with its own table, so that the end of the disk is met everywhere.
+    let acknowledged: Vec<u32> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..6)
+            .map(|thread| {
+                let mut conn = server.connect_to("test");
+                scope.spawn(move || {
+                    conn.query_drop(format!(
+                        "CREATE TABLE big{thread} (id INT PRIMARY KEY, v LONGBLOB)"
+                    ))
+                    .expect("a table can be made");
+                    let mut rows = 0;
+                    loop {
+                        let outcome = conn
+                            .query_drop("BEGIN")
+                            .and_then(|()| {
+                                conn.query_drop(format!(
+                                    "INSERT INTO big{thread} VALUES ({rows}, REPEAT('x', 30000))"
+                                ))
+                            })
+                            .and_then(|()| {
+                                conn.query_drop(format!(
+                                    "INSERT INTO done VALUES ({thread}, {rows})"
+                                ))
+                            })
+                            .and_then(|()| conn.query_drop("COMMIT"));
+                        match outcome {
+                            Ok(()) => rows += 1,
+                            Err(error) => {
+                                let text = error.to_string();
+                                let said = "Tidepool: no space left for ";
+                                assert!(text.contains(said), "{text}");
+                                assert!(
+                                    text.contains(": free disk space and run the statement again"),
+                                    "{text}"
+                                );
+                                let _ = conn.query_drop("ROLLBACK");
+                                return rows;
+                            }
+                        }
+                        assert!(rows < 100_000, "the disk is never full");
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("ends")).collect()
+    });
+    assert!(server.error_log().contains("no space left for tables/"), "{}", server.error_log());
+    let whole = |server: &Server| {
+        let mut conn = server.connect_to("test");
+        for (thread, &rows) in (0..).zip(&acknowledged) {
+            let sql = format!("SELECT COUNT(*), SUM(LENGTH(v)) FROM big{thread}");
+            let found: (u32, Option<u64>) =
+                conn.query_first(sql).expect("can be read").expect("a row");
+            let bytes = (rows > 0).then_some(u64::from(rows) * 30_000);
+            assert_eq!(found, (rows, bytes), "thread {thread}");
+            let sql = format!("SELECT COUNT(*) FROM done WHERE thread = {thread}");
+            assert_eq!(conn.query_first::<u32, _>(sql).expect("can be read"), Some(rows));
+        }
+    };
+    whole(&server);
+    // What needs no room is done, and when there is room again all is, without a restart.
+    conn.query_drop("UPDATE done SET id = id + 100000 WHERE thread = 100 AND id < 100")
+        .expect("an update in place works on a full disk");
+    conn.query_drop("CREATE TABLE spare (id INT PRIMARY KEY)").ok();
+    let dropped = acknowledged.len() - 1;
+    conn.query_drop(format!("DROP TABLE big{dropped}")).expect("a drop works on a full disk");
+    conn.query_drop("INSERT INTO big0 VALUES (-1, REPEAT('y', 100000))")
+        .expect("there is room again");
+    conn.query_drop("DELETE FROM big0 WHERE id = -1").expect("a delete works");
+    conn.query_drop(format!("CREATE TABLE big{dropped} (id INT PRIMARY KEY, v LONGBLOB)"))
+        .expect("a table can be made");
+    conn.query_drop(format!("DELETE FROM done WHERE thread = {dropped}")).expect("a delete works");
+    drop(conn);
+    let mut acknowledged = acknowledged.clone();
+    acknowledged[dropped] = 0;
+    let whole = |server: &Server| {
+        for (thread, &rows) in (0..).zip(&acknowledged) {
+            assert_eq!(
+                count(server, &format!("big{thread}")),
+                Ok(u64::from(rows)),
+                "thread {thread}"
+            );
+        }
+    };
+    whole(&server);
+    server.kill9();
+    server.restart();
+    whole(&server);
+    let mut conn = server.connect_to("test");
+    let checked: Vec<(String, String, String, String)> =
+        conn.query("CHECK TABLE done, big0, big1").expect("CHECK TABLE answers");
+    assert!(checked.iter().all(|(.., text)| text == "OK"), "{checked:?}");
+    drop(conn);
+    server.stop();
+}
+
+#[test]
+fn a_read_only_file_system_is_told_at_the_start() {
+    let Some(mount) = Mount::new("read_only", 60) else { return };
+    let mut server = Server::start(options("read_only").arg(mount.option()));
+    fill(&mut server.connect_to("test"), "a");
+    server.stop();
+    mount.remount("ro");
+    refuses_to_start(
+        &mut server,
+        "Read-only file system (os error 30) (the file system is mounted read-only: remount it for writing, after looking in \
+         the kernel log for the reason)",
+    );
+    mount.remount("rw");
+    server.launch().expect("writable again, it starts");
+    assert_eq!(count(&server, "a"), Ok(2000));
+    server.stop();
+}
