@@ -97,6 +97,18 @@ impl Lab {
         Ok(dir)
     }
 
+    /// Makes data, unless it is there.
+    ///
+    /// # Errors
+    /// As [`tables::prepare`].
+    pub fn prepare(&self, data: &[(Engine, DataSet)]) -> Result<()> {
+        let mut progress = Progress::new(1);
+        for (engine, data) in data {
+            self.data(*engine, data, &mut progress)?;
+        }
+        Ok(())
+    }
+
     /// Says why experiments with memory cgroups can't be done here, if they can't.
     ///
     /// # Errors

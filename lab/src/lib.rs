@@ -5,7 +5,8 @@
 //!   It reaches a server only as any client does, so everything runs on InnoDB as well.
 //!
 //! From the bottom up: [`machine`] is what is done to the machine, [`server`] starts a server, [`load`] keeps it busy,
-//! [`sample`] reads counters once a second, [`lab`] brings these together as one run, whose result is a [`record`].
+//! [`sample`] reads counters once a second, [`lab`] brings these together as one run, whose result is a [`record`];
+//! [`report`] judges and draws records.
 //! A program that uses this crate calls [`hidden::main`] first.
 
 pub mod engine;
@@ -20,5 +21,6 @@ pub mod policy;
 pub mod process;
 pub mod progress;
 pub mod record;
+pub mod report;
 pub mod sample;
 pub mod server;

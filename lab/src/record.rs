@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// One second of a run. Sizes in bytes, rates in MB (10⁶ bytes) a second.
+/// One second of a run. What an older version did not write is 0. Sizes in bytes, rates in MB (10⁶ bytes) a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Point {
     /// Seconds since the measuring began; negative while warming up.
     pub at_s: f64,

@@ -3,11 +3,14 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use tidepool_lab::engine::Engine;
 use tidepool_lab::error::Error;
 use tidepool_lab::lab::{Lab, Settings};
-use tidepool_lab::{experiment, hidden};
+use tidepool_lab::{experiment, hidden, report};
+
+/// Where results go.
+const DEFAULT_OUT: &str = "var/lab/results";
 
 /// Experiments on buffer pools, on live servers under load and pressure.
 #[derive(Parser)]
@@ -19,24 +22,36 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run experiments: swap, pressure, … or "all".
-    Run {
-        /// Their names.
-        #[arg(required = true)]
-        experiments: Vec<String>,
-        /// The engines to compare; they take turns.
-        #[arg(long, value_delimiter = ',', default_value = "tidepool,innodb")]
-        engine: Vec<Engine>,
-        /// At most three minutes an experiment (after its data has been made).
-        #[arg(long)]
-        quick: bool,
-        /// The memory of the machine that the experiments pretend to have, as 1G or 512M.
-        #[arg(long, value_parser = size, default_value = "1G")]
-        memory: u64,
-        /// The directory for results.
-        #[arg(long, default_value = "var/lab/results")]
+    /// Run experiments.
+    Run(Choice),
+    /// Make the data that experiments will need, and do nothing else: it takes a while the first time.
+    Prepare(Choice),
+    /// Draw and judge the results of a directory: report.html, summary.md, charts/*.svg.
+    Report {
+        /// The directory with results.
+        #[arg(long, default_value = DEFAULT_OUT)]
         out: PathBuf,
     },
+}
+
+/// What an experiment is asked for.
+#[derive(Args)]
+struct Choice {
+    /// Experiments: swap, pressure, resize, sideload, warm, advice, idle, or "all".
+    #[arg(required = true)]
+    experiments: Vec<String>,
+    /// The engines to compare; they take turns.
+    #[arg(long, value_delimiter = ',', default_value = "tidepool,innodb")]
+    engine: Vec<Engine>,
+    /// At most three minutes an experiment (after its data has been made).
+    #[arg(long)]
+    quick: bool,
+    /// The memory of the machine that the experiments pretend to have, as 1G or 512M.
+    #[arg(long, value_parser = size, default_value = "1G")]
+    memory: u64,
+    /// The directory for results.
+    #[arg(long, default_value = DEFAULT_OUT)]
+    out: PathBuf,
 }
 
 fn size(text: &str) -> Result<u64, String> {
@@ -69,28 +84,49 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: Arguments) -> Result<ExitCode, Error> {
-    let Command::Run { experiments, engine, quick, memory, out } = arguments.command;
-    let chosen: Vec<_> = experiment::ALL
-        .iter()
-        .filter(|(name, _)| experiments.iter().any(|wanted| wanted == name || wanted == "all"))
-        .collect();
-    let known =
-        |wanted: &String| wanted == "all" || experiment::ALL.iter().any(|(name, _)| name == wanted);
-    if let Some(unknown) = experiments.iter().find(|wanted| !known(wanted)) {
-        let names: Vec<&str> = experiment::ALL.iter().map(|(name, _)| *name).collect();
-        return Err(Error::Missing(format!(
-            "there is no experiment {unknown}; there are {} and all",
-            names.join(", ")
-        )));
+    let (choice, only_prepare) = match arguments.command {
+        Command::Run(choice) => (choice, false),
+        Command::Prepare(choice) => (choice, true),
+        Command::Report { out } => {
+            let written = report::write(&out)?;
+            let (met, judged) = written.met;
+            println!("{}: {met} of {judged} requirements met", written.page.display());
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+    let mut chosen = Vec::new();
+    for wanted in &choice.experiments {
+        let found: Vec<_> =
+            experiment::ALL.iter().filter(|one| wanted == one.name || wanted == "all").collect();
+        if found.is_empty() {
+            let names: Vec<&str> = experiment::ALL.iter().map(|one| one.name).collect();
+            return Err(Error::Missing(format!(
+                "there is no experiment {wanted}; there are {} and all",
+                names.join(", ")
+            )));
+        }
+        chosen.extend(found);
     }
-    let lab = Lab::open(Settings { engines: engine, quick, memory_bytes: memory, out })?;
+    let settings = Settings {
+        engines: choice.engine,
+        quick: choice.quick,
+        memory_bytes: choice.memory,
+        out: choice.out,
+    };
+    let lab = Lab::open(settings)?;
+    if only_prepare {
+        for experiment in chosen {
+            lab.prepare(&(experiment.data)(&lab.settings))?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut code = ExitCode::SUCCESS;
-    for (name, experiment) in chosen {
-        match experiment(&lab) {
+    for experiment in chosen {
+        match (experiment.run)(&lab) {
             Ok(()) => {}
-            Err(Error::Missing(what)) => eprintln!("lab: {name} skipped: {what}"),
+            Err(Error::Missing(what)) => eprintln!("lab: {} skipped: {what}", experiment.name),
             Err(error) => {
-                eprintln!("lab: {name}: {error}");
+                eprintln!("lab: {}: {error}", experiment.name);
                 code = ExitCode::FAILURE;
             }
         }

@@ -11,14 +11,14 @@ use mysql::prelude::Queryable;
 
 use crate::engine::{Engine, PoolStatus};
 use crate::error::{Error, Result};
-use crate::lab::{Lab, Plan};
+use crate::lab::{Lab, Plan, Settings};
 use crate::load::sysbench::{Distribution, Job, Sysbench};
 use crate::load::tables::DataSet;
 use crate::load::tpcc;
 use crate::progress::Progress;
 use crate::server::{Server, ServerOptions};
 
-use super::swap;
+use super::{for_tidepool, swap};
 
 /// The sizes, in quarters of the present one. The present one is first: its run predicts the others.
 const QUARTERS: [u64; 5] = [4, 1, 2, 8, 16];
@@ -34,6 +34,20 @@ enum Work {
 
 /// A prediction: bytes of the pool, hit ratio from 0 to 1.
 type Advice = Vec<(f64, f64)>;
+
+/// Their tables are about four times the present size of the pool.
+fn warehouses(memory_bytes: u64) -> u32 {
+    ((memory_bytes >> 20) / 250).max(1) as u32
+}
+
+/// What the experiment needs.
+pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
+    let mut data = vec![swap::table(settings.memory_bytes)];
+    if !settings.quick {
+        data.push(DataSet::tpcc(warehouses(settings.memory_bytes)));
+    }
+    for_tidepool(settings, data)
+}
 
 /// Runs the experiment. It is about Tidepool only: no other engine gives such advice.
 ///
@@ -56,8 +70,7 @@ pub fn run(lab: &Lab) -> Result<()> {
         threads: 8,
         distribution,
     };
-    // About four times the present size.
-    let warehouses = ((memory >> 20) / 250).max(1) as u32;
+    let warehouses = warehouses(memory);
     let mut cases = vec![
         ("uniform", large.clone(), Work::Sysbench(job(Distribution::Uniform))),
         ("pareto", large.clone(), Work::Sysbench(job(Distribution::Pareto))),

@@ -5,15 +5,20 @@
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lab::{Lab, Plan};
+use crate::lab::{Lab, Plan, Settings};
 use crate::load::sysbench::{Distribution, Job};
 use crate::load::tables::DataSet;
 use crate::progress::Progress;
 
-use super::{resize::read_all, summarise};
+use super::{for_tidepool, resize::read_all, summarise};
 
 /// Rows of a table that fits any pool.
 const ROWS: u64 = 500_000;
+
+/// What the experiment needs.
+pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
+    for_tidepool(settings, vec![DataSet::one("idle", ROWS)])
+}
 
 /// Runs the experiment. It is about Tidepool only.
 ///

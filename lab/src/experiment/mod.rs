@@ -2,8 +2,10 @@
 
 use std::fmt::Display;
 
+use crate::engine::Engine;
 use crate::error::Result;
-use crate::lab::Lab;
+use crate::lab::{Lab, Settings};
+use crate::load::tables::DataSet;
 use crate::record::{Outcome, Record, statistics};
 
 pub mod advice;
@@ -14,19 +16,42 @@ pub mod sideload;
 pub mod swap;
 pub mod warm;
 
-/// Runs an experiment and keeps its records.
-pub type Experiment = fn(&Lab) -> Result<()>;
+/// An experiment.
+#[derive(Debug)]
+pub struct Experiment {
+    /// Its name on the command line and in results.
+    pub name: &'static str,
+    /// Runs it and keeps its records.
+    pub run: fn(&Lab) -> Result<()>,
+    /// The data that it needs, for each of its engines.
+    pub data: fn(&Settings) -> Vec<(Engine, DataSet)>,
+}
 
-/// The experiments by name.
-pub const ALL: &[(&str, Experiment)] = &[
-    ("swap", swap::run),
-    ("pressure", pressure::run),
-    ("resize", resize::run),
-    ("sideload", sideload::run),
-    ("warm", warm::run),
-    ("advice", advice::run),
-    ("idle", idle::run),
+/// All of them.
+pub const ALL: [Experiment; 7] = [
+    Experiment { name: "swap", run: swap::run, data: swap::data },
+    Experiment { name: "pressure", run: pressure::run, data: pressure::data },
+    Experiment { name: "resize", run: resize::run, data: resize::data },
+    Experiment { name: "sideload", run: sideload::run, data: sideload::data },
+    Experiment { name: "warm", run: warm::run, data: swap::data },
+    Experiment { name: "advice", run: advice::run, data: advice::data },
+    Experiment { name: "idle", run: idle::run, data: idle::data },
 ];
+
+/// The same data for every engine.
+fn for_all(settings: &Settings, data: &[DataSet]) -> Vec<(Engine, DataSet)> {
+    let pairs = settings
+        .engines
+        .iter()
+        .flat_map(|&engine| data.iter().map(move |data| (engine, data.clone())));
+    pairs.collect()
+}
+
+/// Data for Tidepool alone, if it is among the engines.
+fn for_tidepool(settings: &Settings, data: Vec<DataSet>) -> Vec<(Engine, DataSet)> {
+    let chosen = settings.engines.contains(&Engine::Tidepool);
+    data.into_iter().filter(|_| chosen).map(|data| (Engine::Tidepool, data)).collect()
+}
 
 /// The figures of the measured seconds that every experiment gives.
 fn summarise(record: &mut Record) {

@@ -9,14 +9,14 @@ use std::path::Path;
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::lab::{Lab, Moment, Plan};
+use crate::lab::{Lab, Moment, Plan, Settings};
 use crate::load::sysbench::{Distribution, Job};
 use crate::load::tables::DataSet;
 use crate::machine::neighbour::Pattern;
 use crate::progress::Progress;
 use crate::record::{Outcome, Record, statistics};
 
-use super::{summarise, swap};
+use super::{for_all, summarise, swap};
 
 /// Percent of the memory that the baselines' pools have.
 const BASELINE_PERCENTS: [u64; 4] = [20, 35, 55, 75];
@@ -89,6 +89,20 @@ fn patterns(quick: bool) -> &'static [Pattern] {
     }
 }
 
+/// The table of a second server: as large as the share of the memory that it may get.
+fn second_table(memory_bytes: u64) -> DataSet {
+    DataSet::one("second", swap::table(memory_bytes).tables[0].rows / 4)
+}
+
+/// What the experiment needs.
+pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
+    let mut data = vec![swap::table(settings.memory_bytes)];
+    if !settings.quick {
+        data.push(second_table(settings.memory_bytes));
+    }
+    for_all(settings, &data)
+}
+
 /// Runs the experiment.
 ///
 /// # Errors
@@ -99,8 +113,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     let memory = settings.memory_bytes;
     let data = swap::table(memory);
     let rows = data.tables[0].rows;
-    // As large as the share of the memory that a second server may get.
-    let second = DataSet::one("second", rows / 4);
+    let second = second_table(memory);
     let mut dirs = Vec::new();
     for &engine in &settings.engines {
         let dir = lab.data(engine, &data, &mut Progress::new(1))?;

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
-use crate::lab::{Lab, Moment, Plan};
+use crate::lab::{Lab, Moment, Plan, Settings};
 use crate::load::sysbench::{Distribution, Job};
 use crate::load::tables::{DataSet, Table};
 use crate::progress::Progress;
 use crate::record::{Record, statistics};
 use crate::server::{Server, ServerOptions};
 
-use super::{summarise, swap};
+use super::{for_tidepool, summarise, swap};
 
 /// Rows of the article's data, and of its small data, for each byte of memory.
 const DATA_ROWS_PER_GIB: u64 = 10_000_000;
@@ -57,6 +57,19 @@ fn timing(quick: bool) -> Timing {
     } else {
         Timing { warm_up_s: 12, change_s: 15, restore_s: 27, end_s: 42 }
     }
+}
+
+/// The size of the pool that is emptied at once, and a table that fills it.
+fn clean_pool(settings: &Settings) -> (u64, DataSet) {
+    let bytes = if settings.quick { settings.memory_bytes } else { 8 * settings.memory_bytes };
+    (bytes, DataSet::wide("clean", bytes + bytes / 16))
+}
+
+/// What the experiment needs.
+pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
+    let mut data = swap::data(settings);
+    data.extend(for_tidepool(settings, vec![clean_pool(settings).1]));
+    data
 }
 
 /// Runs the experiment.
@@ -119,10 +132,9 @@ pub fn run(lab: &Lab) -> Result<()> {
         judge(&mut record, &timing);
         lab.keep(&record)?;
     }
-    let shrink_bytes = if settings.quick { memory } else { 8 * memory };
     // Of other engines the six cases say enough; this one needs a lot of disk.
     if settings.engines.contains(&Engine::Tidepool) {
-        let record = shrink(lab, Engine::Tidepool, shrink_bytes, &mut progress)?;
+        let record = shrink(lab, Engine::Tidepool, &mut progress)?;
         lab.keep(&record)?;
     }
     Ok(())
@@ -156,9 +168,8 @@ fn judge(record: &mut Record, timing: &Timing) {
 }
 
 /// Fills a pool of this size with clean pages, shrinks it to an eighth, and waits until the memory is given back.
-fn shrink(lab: &Lab, engine: Engine, size_bytes: u64, progress: &mut Progress) -> Result<Record> {
-    // A little more than fits, so that the pool is full.
-    let data = DataSet::wide("clean", size_bytes + size_bytes / 16);
+fn shrink(lab: &Lab, engine: Engine, progress: &mut Progress) -> Result<Record> {
+    let (size_bytes, data) = clean_pool(&lab.settings);
     let Table { database, .. } = &data.tables[0];
     let dir = lab.data(engine, &data, progress)?;
     progress.say(&format!("resize {}: shrinking {} MiB", engine.name(), size_bytes >> 20));
@@ -187,26 +198,35 @@ fn shrink(lab: &Lab, engine: Engine, size_bytes: u64, progress: &mut Progress) -
     let resident_full = resident();
     let start = Instant::now();
     let statement = engine.set_pool_size(target);
-    let returned = std::thread::scope(|scope| -> Result<f64> {
+    let times = std::thread::scope(|scope| -> Result<(f64, f64)> {
         let set = scope.spawn(|| server.execute(&statement).map(|()| start.elapsed()));
         // The size that the server reports may be only a promise: the memory must really be back.
         let enough = resident_full.saturating_sub((size_bytes - target) * 9 / 10);
-        while start.elapsed() < SHRINK_LIMIT
-            && (server.pool_status()?.size_bytes > target || resident() > enough)
-        {
+        let is_done = || -> Result<bool> {
+            Ok(server.pool_status()?.size_bytes <= target && resident() <= enough)
+        };
+        // The statement may return long before or long after.
+        while !set.is_finished() && !is_done()? {
             sleep(Duration::from_millis(10));
         }
+        let done_s = start.elapsed().as_secs_f64();
         let returned = set.join().map_err(|_| Error::Missing("SET GLOBAL panicked".into()))??;
-        Ok(returned.as_secs_f64())
+        if is_done()? {
+            return Ok((done_s, returned.as_secs_f64()));
+        }
+        while !is_done()? && start.elapsed() < SHRINK_LIMIT {
+            sleep(Duration::from_millis(10));
+        }
+        Ok((start.elapsed().as_secs_f64(), returned.as_secs_f64()))
     });
-    let took = start.elapsed().as_secs_f64();
+    let (took, returned) = times?;
     let figures = [
         (
             "shrunk_mib",
             ((full.data_bytes.min(size_bytes) - target.min(full.data_bytes)) >> 20) as f64,
         ),
         ("shrink_s", took),
-        ("set_returned_ms", returned? * 1e3),
+        ("set_returned_ms", returned * 1e3),
     ];
     record.summary.extend(figures.map(|(name, value)| (name.to_string(), value)));
     if let Some(wait) = server.pool_status()?.resize_longest_wait_us {

@@ -11,14 +11,14 @@
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::lab::{Lab, Moment, Plan, Stage};
+use crate::lab::{Lab, Moment, Plan, Settings, Stage};
 use crate::load::dump::{DumpLoop, ReportLoop};
 use crate::load::sysbench::{Distribution, Job};
 use crate::load::tables::{DataSet, Table};
 use crate::progress::Progress;
 use crate::record::{Record, statistics};
 
-use super::{resize::read_all, summarise};
+use super::{for_all, resize::read_all, summarise};
 
 /// Bytes of a row in the clustered index: what an OLTP on sysbench's table needs in the pool.
 const CLUSTERED_ROW_BYTES: u64 = 215;
@@ -95,7 +95,7 @@ fn rows_of(bytes: u64) -> u64 {
     bytes / CLUSTERED_ROW_BYTES
 }
 
-fn data(pool_bytes: u64) -> DataSet {
+fn tables(pool_bytes: u64) -> DataSet {
     let table = |name: &str, bytes: u64| Table::new(name, rows_of(bytes));
     DataSet {
         name: "sideload".into(),
@@ -110,6 +110,11 @@ fn data(pool_bytes: u64) -> DataSet {
     }
 }
 
+/// What the experiment needs.
+pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
+    for_all(settings, &[tables(settings.memory_bytes / 4)])
+}
+
 /// Runs the experiment.
 ///
 /// # Errors
@@ -118,7 +123,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     lab.need_read_throttle()?;
     let settings = &lab.settings;
     let pool_bytes = settings.memory_bytes / 4;
-    let data = data(pool_bytes);
+    let data = tables(pool_bytes);
     let timing = if settings.quick {
         Timing { warm_up_s: 4, settle_s: 8, end_s: 18 }
     } else {

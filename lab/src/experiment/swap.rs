@@ -6,12 +6,12 @@
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::lab::{Lab, Plan};
+use crate::lab::{Lab, Plan, Settings};
 use crate::load::sysbench::{Distribution, Job};
 use crate::load::tables::DataSet;
 use crate::progress::Progress;
 
-use super::summarise;
+use super::{for_all, summarise};
 
 /// Rows of the table for each GiB of memory.
 const ROWS_PER_GIB: u64 = 16_000_000;
@@ -21,6 +21,11 @@ const GIB: u64 = 1 << 30;
 pub(super) fn table(memory_bytes: u64) -> DataSet {
     let rows = u128::from(memory_bytes) * u128::from(ROWS_PER_GIB) / u128::from(GIB);
     DataSet::one("large", rows as u64)
+}
+
+/// What the experiment needs.
+pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
+    for_all(settings, &[table(settings.memory_bytes)])
 }
 
 /// Percent of the memory; 0 is "governed". Other engines have nothing of that kind, and at three times the memory they

@@ -1,0 +1,430 @@
+//! What a pool that looks after itself must show, as figures, and whether it did.
+//!
+//! The same figure is worked out for every engine that was measured; the verdict is about Tidepool, the others stand
+//! beside it.
+
+use crate::record::{Outcome, Record, statistics};
+
+/// Whose figures are judged.
+const OURS: &str = "tidepool";
+
+/// A requirement.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// The experiment.
+    pub experiment: String,
+    /// What is required.
+    pub what: String,
+    /// The limit, for people.
+    pub bound: String,
+    /// Tidepool's figure, and whether it meets the bound; nothing if it was not measured.
+    pub ours: Option<Figure>,
+    /// The others'.
+    pub peers: Vec<(String, Figure)>,
+}
+
+/// A measured figure.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// With its unit.
+    pub text: String,
+    /// True if it meets the bound.
+    pub pass: bool,
+}
+
+/// A limit.
+#[derive(Clone, Copy)]
+enum Bound {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+impl Bound {
+    fn admits(self, value: f64) -> bool {
+        match self {
+            Bound::AtLeast(limit) => value >= limit,
+            Bound::AtMost(limit) => value <= limit,
+        }
+    }
+
+    fn text(self, show: fn(f64) -> String) -> String {
+        match self {
+            Bound::AtLeast(limit) => format!("≥ {}", show(limit)),
+            Bound::AtMost(limit) => format!("≤ {}", show(limit)),
+        }
+    }
+}
+
+/// All requirements that the records say something about.
+pub fn rows(records: &[Record]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let of = |experiment: &str| -> Vec<&Record> {
+        records.iter().filter(|record| record.experiment == experiment).collect()
+    };
+    swap(&of("swap"), &mut rows);
+    pressure(&of("pressure"), &mut rows);
+    resize(&of("resize"), &mut rows);
+    side_load(&of("sideload"), &mut rows);
+    warm(&of("warm"), &mut rows);
+    advice(&of("advice"), &mut rows);
+    idle(&of("idle"), &mut rows);
+    rows
+}
+
+fn ratio(value: f64) -> String {
+    format!("{value:.3}")
+}
+
+fn percent(value: f64) -> String {
+    format!("{:.2} %", value * 100.0)
+}
+
+fn mb_s(value: f64) -> String {
+    format!("{value:.2} MB/s")
+}
+
+fn seconds(value: f64) -> String {
+    if value >= f64::from(u16::MAX) { "never".into() } else { format!("{value:.1} s") }
+}
+
+fn milliseconds(value: f64) -> String {
+    format!("{value:.2} ms")
+}
+
+fn count(value: f64) -> String {
+    format!("{value:.0}")
+}
+
+/// Adds a row whose figure `of` works out for each label; an engine without a figure is left out.
+fn add(
+    rows: &mut Vec<Row>,
+    records: &[&Record],
+    what: impl Into<String>,
+    bound: Bound,
+    show: fn(f64) -> String,
+    of: impl Fn(&[&Record]) -> Option<f64>,
+) {
+    let mut row = Row {
+        experiment: records.first().map_or(String::new(), |record| record.experiment.clone()),
+        what: what.into(),
+        bound: bound.text(show),
+        ours: None,
+        peers: Vec::new(),
+    };
+    let mut labels: Vec<String> = Vec::new();
+    for record in records {
+        if !labels.contains(&record.label()) {
+            labels.push(record.label());
+        }
+    }
+    for label in labels {
+        let own: Vec<&Record> =
+            records.iter().copied().filter(|record| record.label() == label).collect();
+        let Some(value) = of(&own) else { continue };
+        let figure = Figure { text: show(value), pass: bound.admits(value) };
+        if label == OURS { row.ours = Some(figure) } else { row.peers.push((label, figure)) }
+    }
+    if row.ours.is_some() || !row.peers.is_empty() {
+        rows.push(row);
+    }
+}
+
+/// The distinct values, in the order of their first appearance.
+fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut seen = Vec::new();
+    for value in values {
+        if !seen.contains(&value) {
+            seen.push(value);
+        }
+    }
+    seen
+}
+
+fn killed(records: &[&Record]) -> f64 {
+    let killed = |record: &&&Record| {
+        record.outcome != Outcome::Finished || record.figure("oom_kills").unwrap_or(0.0) > 0.0
+    };
+    records.iter().filter(killed).count() as f64
+}
+
+fn highest(records: &[&Record], name: &str) -> Option<f64> {
+    records.iter().filter_map(|record| record.figure(name)).reduce(f64::max)
+}
+
+fn figure_of(records: &[&Record], scenario: &str, name: &str) -> Option<f64> {
+    let record = records.iter().find(|record| record.scenario == scenario)?;
+    record.figure(name)
+}
+
+fn swap(records: &[&Record], rows: &mut Vec<Row>) {
+    let case = |record: &Record| {
+        record.scenario.rsplit_once(", ").map_or(String::new(), |(case, _)| case.to_string())
+    };
+    let cases: Vec<String> = records.iter().map(|record| case(record)).collect();
+    for wanted in distinct(cases.iter().map(String::as_str)) {
+        let of_case: Vec<&Record> =
+            records.iter().copied().filter(|record| case(record) == wanted).collect();
+        // A run that was killed has no throughput to speak of.
+        let qps = |own: &[&Record], size: &str| {
+            let record =
+                own.iter().find(|record| record.scenario.ends_with(&format!(", {size}")))?;
+            if record.outcome == Outcome::Finished { record.figure("qps") } else { Some(0.0) }
+        };
+        let large = |own: &[&Record]| -> Vec<f64> {
+            let sizes = ["governed", "100 %", "150 %", "300 %"];
+            sizes.iter().filter_map(|size| qps(own, size)).collect()
+        };
+        let spread = |own: &[&Record]| {
+            let large = large(own);
+            let (least, most) =
+                (large.iter().copied().reduce(f64::min)?, large.iter().copied().reduce(f64::max)?);
+            Some(if most > 0.0 { 1.0 - least / most } else { 1.0 })
+        };
+        let against_75 = |own: &[&Record]| {
+            let least = large(own).into_iter().reduce(f64::min)?;
+            Some(least / qps(own, "75 %").filter(|qps| *qps > 0.0)?)
+        };
+        let what = format!("{wanted}: governed, 100, 150 and 300 % differ by");
+        add(rows, &of_case, what, Bound::AtMost(0.03), percent, spread);
+        let what = format!("{wanted}: the slowest of these, relative to 75 %");
+        add(rows, &of_case, what, Bound::AtLeast(1.0), ratio, against_75);
+    }
+    add(
+        rows,
+        records,
+        "swap-in in the steady state, the highest",
+        Bound::AtMost(0.1),
+        mb_s,
+        |own| highest(own, "swap_in_mb_s"),
+    );
+    add(rows, records, "runs in which the server was killed", Bound::AtMost(0.0), count, |own| {
+        Some(killed(own))
+    });
+}
+
+fn pressure(records: &[&Record], rows: &mut Vec<Row>) {
+    let under_pressure: Vec<&Record> =
+        records.iter().copied().filter(|record| !record.scenario.starts_with("baseline")).collect();
+    for scenario in distinct(under_pressure.iter().map(|record| record.scenario.as_str())) {
+        let of_case: Vec<&Record> =
+            under_pressure.iter().copied().filter(|record| record.scenario == scenario).collect();
+        let mut one = |what: &str, bound, show, name: &'static str| {
+            add(rows, &of_case, format!("{scenario}: {what}"), bound, show, |own| {
+                figure_of(own, scenario, name)
+            });
+        };
+        one("swapped out, of the memory moved", Bound::AtMost(0.01), percent, "swap_out_share");
+        one("back to the full size after", Bound::AtMost(10.0), seconds, "back_after_s");
+        let worst = "worst second, relative to a fixed pool of that size";
+        one(worst, Bound::AtLeast(0.8), ratio, "worst_second_ratio");
+    }
+    add(rows, &under_pressure, "runs with a kill", Bound::AtMost(0.0), count, |own| {
+        Some(killed(own))
+    });
+}
+
+fn resize(records: &[&Record], rows: &mut Vec<Row>) {
+    let name = "worst_second_ratio";
+    for scenario in distinct(records.iter().map(|record| record.scenario.as_str())) {
+        if scenario == "no change" || scenario == "shrink of clean pages" {
+            continue;
+        }
+        let what = format!("{scenario}: worst second, less that of the run without a change");
+        add(rows, records, what, Bound::AtLeast(-0.05), ratio, |own| {
+            Some(figure_of(own, scenario, name)? - figure_of(own, "no change", name)?)
+        });
+    }
+    add(
+        rows,
+        records,
+        "longest wait that a resize caused",
+        Bound::AtMost(5.0),
+        milliseconds,
+        |own| highest(own, "resize_longest_wait_us").map(|us| us / 1e3),
+    );
+    let shrunk = highest(records, "shrunk_mib").unwrap_or(0.0) / 1024.0;
+    let what = format!("giving {shrunk:.1} GiB of clean pages back");
+    add(rows, records, what, Bound::AtMost(2.0), seconds, |own| highest(own, "shrink_s"));
+}
+
+fn side_load(records: &[&Record], rows: &mut Vec<Row>) {
+    let pool_bytes =
+        |record: &Record| record.figure("pool_mib").map(|mib| mib * f64::from(1 << 20));
+    for scenario in distinct(records.iter().map(|record| record.scenario.as_str())) {
+        if scenario.ends_with("of a cached table") {
+            continue;
+        }
+        let what = format!("{scenario}: pages of the resident table that are missing");
+        add(rows, records, what, Bound::AtMost(0.001), percent, |own| {
+            figure_of(own, scenario, "missing_share")
+        });
+        let beside_cached = format!("{scenario} of a cached table");
+        // With old_blocks_time=0 there is no such run: InnoDB's other one is as good.
+        let cached = |own: &[&Record]| {
+            let engine = &own.first()?.engine;
+            let same =
+                |record: &&&Record| record.engine == *engine && record.scenario == beside_cached;
+            records.iter().find(same)?.figure("steady_tps")
+        };
+        let what = format!("{scenario}: transactions, relative to a dump of a cached table");
+        add(rows, records, what, Bound::AtLeast(0.97), ratio, |own| {
+            Some(figure_of(own, scenario, "steady_tps")? / cached(own)?)
+        });
+        let reads_take_s = records
+            .iter()
+            .find(|record| record.scenario == scenario)
+            .and_then(|record| pool_bytes(record))
+            .map_or(0.0, |bytes| bytes * 0.45 / 16384.0 / 2000.0);
+        // The dump takes its half of the reads, and a second is the unit of measuring.
+        let limit = Bound::AtMost(2.0 * reads_take_s + 1.0);
+        let what = format!("{scenario}: the new set is in after");
+        add(rows, records, what, limit, seconds, |own| {
+            figure_of(own, scenario, "new_set_in_after_s")
+        });
+    }
+}
+
+fn warm(records: &[&Record], rows: &mut Vec<Row>) {
+    let name = "seconds_to_90_percent";
+    add(rows, records, "seconds to 90 % after kill -9", Bound::AtMost(f64::MAX), seconds, |own| {
+        figure_of(own, "warm restart", name)
+    });
+    add(rows, records, "warm, relative to cold", Bound::AtMost(0.25), ratio, |own| {
+        Some(figure_of(own, "warm restart", name)? / figure_of(own, "cold restart", name)?)
+    });
+    for row in rows.iter_mut().filter(|row| row.what.starts_with("seconds to 90 %")) {
+        row.bound = "–".into();
+    }
+}
+
+fn advice(records: &[&Record], rows: &mut Vec<Row>) {
+    let load = |record: &Record| {
+        record.scenario.split_once(", ").map_or(String::new(), |(load, _)| load.to_string())
+    };
+    let loads: Vec<String> = records.iter().map(|record| load(record)).collect();
+    for wanted in distinct(loads.iter().map(String::as_str)) {
+        let what = format!("{wanted}: mean error of the predicted hit ratio");
+        add(rows, records, what, Bound::AtMost(0.02), ratio, |own| {
+            let errors: Vec<f64> = own
+                .iter()
+                .filter(|record| load(record) == wanted)
+                .filter_map(|record| record.figure("error"))
+                .collect();
+            (!errors.is_empty()).then(|| statistics::mean(errors))
+        });
+    }
+}
+
+fn idle(records: &[&Record], rows: &mut Vec<Row>) {
+    let qps = |variant: &str| {
+        let seconds = records
+            .iter()
+            .filter(|record| record.variant == variant)
+            .flat_map(|record| statistics::between(&record.series, 0.0, f64::MAX))
+            .map(|point| point.qps);
+        let qps = statistics::median(seconds);
+        (qps > 0.0).then_some(qps)
+    };
+    if let (Some(on), Some(off)) = (qps("on"), qps("off")) {
+        let bound = Bound::AtLeast(0.99);
+        rows.push(Row {
+            experiment: "idle".into(),
+            what: "throughput with governor and advisor, relative to without".into(),
+            bound: bound.text(ratio),
+            ours: Some(Figure { text: ratio(on / off), pass: bound.admits(on / off) }),
+            peers: Vec::new(),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    fn record(experiment: &str, scenario: &str, engine: &str, figures: &[(&str, f64)]) -> Record {
+        Record {
+            experiment: experiment.into(),
+            scenario: scenario.into(),
+            engine: engine.into(),
+            variant: String::new(),
+            server_version: String::new(),
+            config: BTreeMap::new(),
+            config_hash: String::new(),
+            quick: false,
+            started_at: 0,
+            outcome: Outcome::Finished,
+            events: Vec::new(),
+            series: Vec::new(),
+            summary: figures.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
+        }
+    }
+
+    fn row<'a>(rows: &'a [Row], what: &str) -> &'a Row {
+        rows.iter()
+            .find(|row| row.what.contains(what))
+            .unwrap_or_else(|| panic!("{what}: {rows:?}"))
+    }
+
+    #[test]
+    fn a_pool_that_swaps_fails_and_its_peer_stands_beside_it() {
+        let of = |engine: &str, governed: f64, large: f64| {
+            [("governed", governed), ("75 %", 1000.0), ("150 %", large)].map(|(size, qps)| {
+                record("swap", &format!("select, uniform, {size}"), engine, &[("qps", qps)])
+            })
+        };
+        let mut records: Vec<Record> = of("tidepool", 1010.0, 1000.0).into();
+        records.extend(of("innodb", 0.0, 300.0));
+        records[5].outcome = Outcome::OomKilled;
+        let rows = rows(&records);
+        let spread = row(&rows, "differ by");
+        assert_eq!(spread.ours.as_ref().map(|figure| figure.pass), Some(true));
+        assert_eq!(row(&rows, "relative to 75").ours.as_ref().unwrap().text, "1.000");
+        let kills = row(&rows, "killed");
+        assert!(kills.ours.as_ref().unwrap().pass);
+        assert_eq!(kills.peers, [("innodb".into(), Figure { text: "1".into(), pass: false })]);
+    }
+
+    #[test]
+    fn a_resize_is_judged_by_the_run_without_one() {
+        let records = [
+            record("resize", "no change", "tidepool", &[("worst_second_ratio", 0.9)]),
+            record("resize", "4 → 2", "tidepool", &[("worst_second_ratio", 0.8)]),
+        ];
+        let rows = rows(&records);
+        let figure = row(&rows, "4 → 2").ours.as_ref().unwrap();
+        assert!(!figure.pass, "{figure:?}");
+        assert_eq!(figure.text, "-0.100");
+    }
+
+    #[test]
+    fn a_dump_is_compared_with_a_dump_of_what_is_cached() {
+        let records = [
+            record(
+                "sideload",
+                "resident 85 %, dump",
+                "tidepool",
+                &[("steady_tps", 98.0), ("missing_share", 0.0)],
+            ),
+            record(
+                "sideload",
+                "resident 85 %, dump of a cached table",
+                "tidepool",
+                &[("steady_tps", 100.0)],
+            ),
+        ];
+        let rows = rows(&records);
+        assert_eq!(row(&rows, "transactions").ours.as_ref().unwrap().text, "0.980");
+        assert!(row(&rows, "missing").ours.as_ref().unwrap().pass);
+        assert_eq!(rows.len(), 2);
+    }
+
+    #[test]
+    fn a_pool_that_never_comes_back_says_so() {
+        let figures = [("back_after_s", f64::from(u16::MAX))];
+        let rows = rows(&[record("pressure", "step", "tidepool", &figures)]);
+        let figure = row(&rows, "back to").ours.as_ref().unwrap();
+        assert_eq!((figure.text.as_str(), figure.pass), ("never", false));
+    }
+}

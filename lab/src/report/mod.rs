@@ -1,0 +1,288 @@
+//! The report on a directory of results: one HTML page that needs nothing else, a chart a run as a file of its own, and
+//! a summary in Markdown.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+use crate::record::{Record, read_all};
+
+pub mod bounds;
+pub mod chart;
+pub mod overview;
+pub mod svg;
+
+use bounds::Row;
+use svg::escape;
+
+/// What was written.
+#[derive(Clone, Debug)]
+pub struct Written {
+    /// The page.
+    pub page: PathBuf,
+    /// Requirements that are met, and all that were measured.
+    pub met: (usize, usize),
+    /// Charts.
+    pub charts: usize,
+}
+
+/// Writes `report.html`, `summary.md` and `charts/*.svg` beside the results.
+///
+/// # Errors
+/// If the results can't be read, there are none, or a file can't be written.
+pub fn write(dir: &Path) -> Result<Written> {
+    let records = read_all(dir)?;
+    if records.is_empty() {
+        let text =
+            format!("{} holds no results: run an experiment with --out first", dir.display());
+        return Err(Error::Missing(text));
+    }
+    let rows = bounds::rows(&records);
+    let charts_dir = dir.join("charts");
+    fs::create_dir_all(&charts_dir).map_err(Error::at(&charts_dir))?;
+    let mut charts = 0;
+    let mut save = |name: &str, text: &str| {
+        let path = charts_dir.join(format!("{name}.svg"));
+        charts += 1;
+        fs::write(&path, text).map_err(Error::at(&path))
+    };
+    for overview in overview::all(&records) {
+        save(&overview.name, &overview.svg.standalone(&overview.title))?;
+    }
+    for record in records.iter().filter(|record| !record.series.is_empty()) {
+        let name = file_name(record);
+        save(&name, &chart::run(record).standalone(&chart::title(record)))?;
+    }
+    let put = |name: &str, text: &str| {
+        let path = dir.join(name);
+        fs::write(&path, text).map_err(Error::at(&path)).map(|()| path)
+    };
+    put("summary.md", &markdown(&records, &rows))?;
+    let page = put("report.html", &html(&records, &rows))?;
+    let judged = rows.iter().filter_map(|row| row.ours.as_ref());
+    let met = judged.clone().filter(|figure| figure.pass).count();
+    Ok(Written { page, met: (met, judged.count()), charts })
+}
+
+/// A name for the chart's file: letters, digits and hyphens.
+fn file_name(record: &Record) -> String {
+    let text = format!("{} {} {}", record.experiment, record.label(), record.scenario);
+    let mut name = String::new();
+    for character in text.replace('→', "to").chars() {
+        if character.is_alphanumeric() {
+            name.extend(character.to_lowercase());
+        } else if character == '%' {
+            name.push_str("pct");
+        } else if !name.ends_with('-') {
+            name.push('-');
+        }
+    }
+    name.trim_end_matches('-').to_string()
+}
+
+fn verdict(row: &Row) -> &'static str {
+    match &row.ours {
+        Some(figure) if figure.pass => "met",
+        Some(_) => "**not met**",
+        None => "not measured",
+    }
+}
+
+fn peers(row: &Row) -> String {
+    let peers: Vec<String> =
+        row.peers.iter().map(|(label, figure)| format!("{label} {}", figure.text)).collect();
+    if peers.is_empty() { "–".into() } else { peers.join("; ") }
+}
+
+fn ours(row: &Row) -> &str {
+    row.ours.as_ref().map_or("–", |figure| &figure.text)
+}
+
+/// The figures that the table of runs shows: the summary's name, a heading, digits.
+const COLUMNS: [(&str, &str, usize); 6] = [
+    ("qps", "queries/s", 0),
+    ("tps", "tx/s", 0),
+    ("p95_ms", "p95 ms", 2),
+    ("pool_mib", "pool MiB", 0),
+    ("swap_in_mb_s", "swap-in MB/s", 2),
+    ("oom_kills", "OOM kills", 0),
+];
+
+fn cells(record: &Record) -> Vec<String> {
+    COLUMNS
+        .iter()
+        .map(|(name, _, digits)| {
+            record.figure(name).map_or("–".into(), |value| format!("{value:.digits$}"))
+        })
+        .collect()
+}
+
+fn markdown(records: &[Record], rows: &[Row]) -> String {
+    let mut text = String::from("# Results of the lab\n\n");
+    if records.iter().any(|record| record.quick) {
+        text.push_str(
+            "Some of these runs are quick ones: they show that things work, not how fast.\n\n",
+        );
+    }
+    let cell = |text: &str| text.replace('|', "\\|");
+    text.push_str(
+        "| experiment | what | bound | tidepool | verdict | peers |\n|---|---|---|---|---|---|\n",
+    );
+    for row in rows {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} |",
+            row.experiment,
+            cell(&row.what),
+            row.bound,
+            ours(row),
+            verdict(row),
+            cell(&peers(row))
+        );
+    }
+    text.push_str("\n## Runs\n\n| experiment | case | engine |");
+    for (_, heading, _) in COLUMNS {
+        let _ = write!(text, " {heading} |");
+    }
+    text.push_str(" outcome |\n|---|---|---|");
+    text.push_str(&"---:|".repeat(COLUMNS.len()));
+    text.push_str("---|\n");
+    for record in records {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} |",
+            record.experiment,
+            cell(&record.scenario),
+            cell(&record.label()),
+            cells(record).join(" | "),
+            cell(&outcome(record))
+        );
+    }
+    text
+}
+
+fn outcome(record: &Record) -> String {
+    use crate::record::Outcome;
+    match &record.outcome {
+        Outcome::Finished => "finished".into(),
+        Outcome::OomKilled => "killed: out of memory".into(),
+        Outcome::Failed(why) => format!("failed: {}", why.lines().next().unwrap_or_default()),
+    }
+}
+
+const PAGE_STYLE: &str = "\
+:root{color-scheme:light dark}
+body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;background:#fff;color:#1f2933}
+table{border-collapse:collapse;margin:1rem 0;font-size:14px}
+th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid #e4e7eb;vertical-align:top}
+.num{text-align:right;font-variant-numeric:tabular-nums}
+.met{color:#00704a}.missed{color:#b3261e;font-weight:600}
+.wide{overflow-x:auto}
+figure{margin:1.5rem 0;overflow-x:auto}
+details summary{cursor:pointer;font-weight:600;margin:.5rem 0}
+.soft{color:#616e7c}
+@media (prefers-color-scheme:dark){body{background:#14181d;color:#e4e7eb}th,td{border-color:#2d343c}.met{color:#35c99b}.missed{color:#ff8a80}.soft{color:#9aa5b1}}
+";
+
+fn html(records: &[Record], rows: &[Row]) -> String {
+    let mut page = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
+         <title>Results of the lab</title>\n<style>{PAGE_STYLE}{}</style></head>\n<body>\n<h1>Results of the lab</h1>\n",
+        svg::STYLE
+    );
+    if records.iter().any(|record| record.quick) {
+        page.push_str("<p class=\"soft\">Some of these runs are quick ones: they show that things work, not how fast.</p>\n");
+    }
+    page.push_str(
+        "<h2>What was required</h2>\n<div class=\"wide\"><table><tr><th>experiment<th>what<th>bound<th>tidepool<th><th>peers</tr>\n",
+    );
+    for row in rows {
+        let (class, word) = match &row.ours {
+            Some(figure) if figure.pass => ("met", "met"),
+            Some(_) => ("missed", "not met"),
+            None => ("soft", "not measured"),
+        };
+        let _ = writeln!(
+            page,
+            "<tr><td>{}<td>{}<td>{}<td>{}<td class=\"{class}\">{word}<td>{}</tr>",
+            escape(&row.experiment),
+            escape(&row.what),
+            escape(&row.bound),
+            escape(ours(row)),
+            escape(&peers(row))
+        );
+    }
+    page.push_str("</table></div>\n");
+    let mut experiments: Vec<&str> = Vec::new();
+    for record in records {
+        if !experiments.contains(&record.experiment.as_str()) {
+            experiments.push(&record.experiment);
+        }
+    }
+    let overviews = overview::all(records);
+    for experiment in experiments {
+        let _ = writeln!(page, "<h2>{}</h2>", escape(experiment));
+        for overview in overviews.iter().filter(|overview| overview.experiment == experiment) {
+            let _ = writeln!(page, "<figure>{}</figure>", overview.svg.inline(&overview.title));
+        }
+        let own = || records.iter().filter(|record| record.experiment == experiment);
+        page.push_str("<div class=\"wide\"><table><tr><th>case<th>engine");
+        for (_, heading, _) in COLUMNS {
+            let _ = write!(page, "<th class=\"num\">{heading}");
+        }
+        page.push_str("<th>outcome</tr>\n");
+        for record in own() {
+            let _ =
+                write!(page, "<tr><td>{}<td>{}", escape(&record.scenario), escape(&record.label()));
+            for cell in cells(record) {
+                let _ = write!(page, "<td class=\"num\">{}", escape(&cell));
+            }
+            let _ = writeln!(page, "<td>{}</tr>", escape(&outcome(record)));
+        }
+        page.push_str("</table></div>\n");
+        for record in own().filter(|record| !record.series.is_empty()) {
+            let title = chart::title(record);
+            let _ = writeln!(
+                page,
+                "<details><summary>{}</summary><figure>{}</figure></details>",
+                escape(&title),
+                chart::run(record).inline(&title)
+            );
+        }
+    }
+    page.push_str("</body></html>\n");
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Output;
+
+    #[test]
+    fn a_page_holds_hostile_names_as_text_and_refers_to_nothing_outside() {
+        let dir = tempfile::tempdir().unwrap();
+        let line = r#"{"experiment":"swap","scenario":"<script>alert(1)</script>, 75 %","engine":"tidepool","variant":"",
+            "server_version":"\"><img src=x>","config":{},"config_hash":"0","quick":true,"started_at":0,
+            "outcome":{"failed":"</svg>\nmore"},"events":[{"at_s":1.0,"what":"a & b"}],"series":[],"summary":{"qps":1.0}}"#;
+        let mut record: Record = serde_json::from_str(line).unwrap();
+        record.series.push(crate::record::Point { at_s: 1.0, qps: 5.0, ..Default::default() });
+        let output = Output::new(dir.path()).unwrap();
+        output.write(&record).unwrap();
+        let written = write(dir.path()).unwrap();
+        let page = fs::read_to_string(&written.page).unwrap();
+        assert!(!page.contains("<script") && !page.contains("<img"));
+        assert!(!page.contains("http://") && !page.contains("https://"));
+        assert!(page.contains("&lt;script&gt;"));
+        let charts = fs::read_dir(dir.path().join("charts")).unwrap().count();
+        assert_eq!(charts, written.charts);
+    }
+
+    #[test]
+    fn a_directory_without_results_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(write(dir.path()).unwrap_err().to_string().contains("holds no results"));
+    }
+}

@@ -1,0 +1,228 @@
+//! One picture an experiment: its main figure for every case and engine, side by side.
+
+use super::chart::{nice_step, number};
+use super::svg::{Anchor, Svg};
+use crate::record::{Outcome, Record};
+
+const WIDTH: f64 = 860.0;
+const LEFT: f64 = 290.0;
+const RIGHT: f64 = 96.0;
+const TOP: f64 = 62.0;
+const BAR: f64 = 15.0;
+const GROUP_GAP: f64 = 11.0;
+
+/// A picture of an experiment.
+#[derive(Debug)]
+pub struct Overview {
+    /// The experiment.
+    pub experiment: String,
+    /// For a file's name.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// The picture.
+    pub svg: Svg,
+}
+
+/// An experiment's main figure.
+struct Measure {
+    experiment: &'static str,
+    figure: &'static str,
+    title: &'static str,
+    /// A line to compare the bars with.
+    reference: Option<f64>,
+}
+
+const MEASURES: [Measure; 6] = [
+    Measure {
+        experiment: "swap",
+        figure: "qps",
+        title: "Oversized pool: queries per second, more is better",
+        reference: None,
+    },
+    Measure {
+        experiment: "pressure",
+        figure: "worst_second_ratio",
+        title: "Memory pressure: worst second relative to a fixed pool of the same size, more is better",
+        reference: Some(0.8),
+    },
+    Measure {
+        experiment: "resize",
+        figure: "worst_second_ratio",
+        title: "Online resize: worst second relative to the lower steady state, more is better",
+        reference: None,
+    },
+    Measure {
+        experiment: "sideload",
+        figure: "steady_tps",
+        title: "Side load: transactions per second of the OLTP, more is better",
+        reference: None,
+    },
+    Measure {
+        experiment: "sideload",
+        figure: "missing_share",
+        title: "Side load: share of the resident table that the pool has lost, less is better",
+        reference: None,
+    },
+    Measure {
+        experiment: "warm",
+        figure: "seconds_to_90_percent",
+        title: "Restart after kill -9: seconds until 90 % of the old throughput, less is better",
+        reference: None,
+    },
+];
+
+/// All pictures that the records give.
+pub fn all(records: &[Record]) -> Vec<Overview> {
+    let mut overviews: Vec<Overview> =
+        MEASURES.iter().filter_map(|measure| bars(records, measure)).collect();
+    overviews.extend(advice(records));
+    overviews
+}
+
+struct Bar<'a> {
+    label: String,
+    value: f64,
+    record: &'a Record,
+}
+
+fn bars(records: &[Record], measure: &Measure) -> Option<Overview> {
+    let mut groups: Vec<(&str, Vec<Bar>)> = Vec::new();
+    let mut labels: Vec<String> = Vec::new();
+    for record in records.iter().filter(|record| record.experiment == measure.experiment) {
+        let dead = record.outcome != Outcome::Finished;
+        let value = match record.figure(measure.figure) {
+            Some(value) => value,
+            None if dead => 0.0,
+            None => continue,
+        };
+        let bar = Bar { label: record.label(), value, record };
+        if !labels.contains(&bar.label) {
+            labels.push(bar.label.clone());
+        }
+        match groups.iter_mut().find(|(scenario, _)| *scenario == record.scenario) {
+            Some((_, bars)) => bars.push(bar),
+            None => groups.push((&record.scenario, vec![bar])),
+        }
+    }
+    if groups.is_empty() {
+        return None;
+    }
+    let count: usize = groups.iter().map(|(_, bars)| bars.len()).sum();
+    let bottom = TOP + count as f64 * BAR + groups.len() as f64 * GROUP_GAP;
+    let mut svg = Svg::new(WIDTH, bottom + 30.0);
+    svg.text("title", (12.0, 20.0), Anchor::Start, measure.title);
+    let mut legend = 12.0;
+    for (number, label) in labels.iter().enumerate() {
+        svg.rect(&format!("f{}", colour(number)), legend, 33.0, 11.0, 11.0);
+        svg.text("", (legend + 16.0, 43.0), Anchor::Start, label);
+        legend += 44.0 + 7.0 * label.chars().count() as f64;
+    }
+    let never = f64::from(u16::MAX);
+    let shown = groups.iter().flat_map(|(_, bars)| bars).map(|bar| bar.value);
+    let most = shown.filter(|value| *value < never).fold(0.0, f64::max);
+    let most = most.max(measure.reference.unwrap_or(0.0)).max(1e-6) * 1.02;
+    let right = WIDTH - RIGHT;
+    let x = |value: f64| LEFT + value.clamp(0.0, most) / most * (right - LEFT);
+    let step = nice_step(most / 6.0);
+    let mut tick = 0.0;
+    while tick <= most {
+        svg.line("grid", (x(tick), TOP - 6.0), (x(tick), bottom));
+        svg.text("soft", (x(tick), bottom + 16.0), Anchor::Middle, &number(tick));
+        tick += step;
+    }
+    let mut y = TOP;
+    for (scenario, bars) in &groups {
+        let middle = y + bars.len() as f64 * BAR / 2.0 + 4.0;
+        svg.text("", (LEFT - 10.0, middle), Anchor::End, &scenario.replace("oltp_", ""));
+        for bar in bars {
+            let which = labels.iter().position(|label| *label == bar.label).unwrap_or(0);
+            let end = if bar.value >= never { most } else { bar.value };
+            svg.rect(&format!("f{}", colour(which)), LEFT, y + 1.5, x(end) - LEFT, BAR - 3.0);
+            let text = match &bar.record.outcome {
+                Outcome::OomKilled => "killed: out of memory".to_string(),
+                Outcome::Failed(_) => "failed".to_string(),
+                Outcome::Finished if bar.value >= never => "never".to_string(),
+                Outcome::Finished => number(bar.value),
+            };
+            svg.text("soft", (x(end) + 5.0, y + BAR - 4.0), Anchor::Start, &text);
+            y += BAR;
+        }
+        y += GROUP_GAP;
+    }
+    svg.line("axis", (LEFT, TOP - 6.0), (LEFT, bottom));
+    if let Some(reference) = measure.reference {
+        svg.line("event", (x(reference), TOP - 6.0), (x(reference), bottom));
+    }
+    Some(Overview {
+        experiment: measure.experiment.into(),
+        name: format!("overview-{}-{}", measure.experiment, measure.figure.replace('_', "-")),
+        title: measure.title.into(),
+        svg,
+    })
+}
+
+fn colour(number: usize) -> char {
+    ['a', 'b', 'd', 'c', 'e'][number % 5]
+}
+
+/// Predicted against measured hit ratio by the pool's size, one panel a load.
+fn advice(records: &[Record]) -> Option<Overview> {
+    let mut loads: Vec<(&str, Vec<&Record>)> = Vec::new();
+    for record in records.iter().filter(|record| record.experiment == "advice") {
+        let Some((load, _)) = record.scenario.split_once(", ") else { continue };
+        match loads.iter_mut().find(|(name, _)| *name == load) {
+            Some((_, records)) => records.push(record),
+            None => loads.push((load, vec![record])),
+        }
+    }
+    if loads.is_empty() {
+        return None;
+    }
+    let title = "Advice: hit ratio by the pool's size, predicted (line) and measured (dots)";
+    let (panel, gap, top, height) = (230.0, 44.0, 62.0, 190.0);
+    let mut svg = Svg::new(WIDTH, top + height + 44.0);
+    svg.text("title", (12.0, 20.0), Anchor::Start, title);
+    for (at, (load, records)) in loads.iter_mut().enumerate() {
+        let left = 48.0 + at as f64 * (panel + gap);
+        let factor = |record: &Record| record.figure("size_factor").unwrap_or(1.0);
+        records.sort_by(|a, b| factor(a).total_cmp(&factor(b)));
+        let x = |factor: f64| left + (factor.log2() + 2.0) / 4.0 * panel;
+        let y = |ratio: f64| top + (1.0 - ratio.clamp(0.0, 1.0)) * height;
+        svg.text("", (left, top - 10.0), Anchor::Start, load);
+        for tenth in (0..=10).step_by(2) {
+            let ratio = f64::from(tenth) / 10.0;
+            svg.line("grid", (left, y(ratio)), (left + panel, y(ratio)));
+            svg.text("soft", (left - 6.0, y(ratio) + 4.0), Anchor::End, &number(ratio));
+        }
+        for size in [0.25, 0.5, 1.0, 2.0, 4.0] {
+            svg.line("grid", (x(size), top), (x(size), top + height));
+            let name = match size {
+                0.25 => "¼".to_string(),
+                0.5 => "½".to_string(),
+                _ => format!("{size}"),
+            };
+            svg.text("soft", (x(size), top + height + 16.0), Anchor::Middle, &name);
+        }
+        let points = |name: &'static str| -> Vec<(f64, f64)> {
+            let value = |record: &&Record| Some((x(factor(record)), y(record.figure(name)?)));
+            records.iter().filter_map(value).collect()
+        };
+        svg.polyline("line a", &points("hit_ratio_predicted"));
+        for (point, record) in points("hit_ratio_measured").into_iter().zip(records.iter()) {
+            svg.dot("fb", point, 4.0, &record.scenario);
+        }
+        svg.text(
+            "soft",
+            (left + panel / 2.0, top + height + 34.0),
+            Anchor::Middle,
+            "× the present size",
+        );
+    }
+    Some(Overview {
+        experiment: "advice".into(),
+        name: "overview-advice".into(),
+        title: title.into(),
+        svg,
+    })
+}

@@ -1,0 +1,170 @@
+//! Text of Scalable Vector Graphics: a few shapes, escaped, with classes for the style sheet to colour.
+
+use std::fmt::Write;
+
+/// The styles of charts, for a page (where `prefers-color-scheme` decides) and for a file of its own.
+///
+/// Colours are one hue a quantity, distinct in both schemes and to colour-blind readers (after Okabe and Ito).
+pub const STYLE: &str = "\
+.chart{--bg:#fff;--ink:#1f2933;--soft:#616e7c;--grid:#e4e7eb;--a:#0072b2;--b:#d55e00;--c:#009e73;--d:#cc79a7;--e:#8a6d00;--band:#f0f4f8}
+@media (prefers-color-scheme:dark){.chart{--bg:#14181d;--ink:#e4e7eb;--soft:#9aa5b1;--grid:#2d343c;--a:#56b4e9;--b:#ff9d5c;--c:#35c99b;--d:#e6a0c4;--e:#e8cf5a;--band:#1d232a}}
+.chart{background:var(--bg);font-family:system-ui,sans-serif}
+.chart text{fill:var(--ink);font-size:12px}
+.chart .soft{fill:var(--soft);font-size:11px}
+.chart .title{font-size:14px;font-weight:600}
+.chart .grid{stroke:var(--grid);stroke-width:1}
+.chart .axis{stroke:var(--soft);stroke-width:1}
+.chart .event{stroke:var(--soft);stroke-width:1;stroke-dasharray:3 3}
+.chart .back{fill:var(--bg)}
+.chart .band{fill:var(--band)}
+.chart .line{fill:none;stroke-width:1.6;stroke-linejoin:round}
+.chart .thin{stroke-width:1.2;stroke-dasharray:4 3}
+.chart .area{opacity:.18;stroke:none}
+.chart .a{stroke:var(--a)}.chart .b{stroke:var(--b)}.chart .c{stroke:var(--c)}.chart .d{stroke:var(--d)}.chart .e{stroke:var(--e)}
+.chart .fa{fill:var(--a)}.chart .fb{fill:var(--b)}.chart .fc{fill:var(--c)}.chart .fd{fill:var(--d)}.chart .fe{fill:var(--e)}
+";
+
+/// A picture in the making.
+#[derive(Debug)]
+pub struct Svg {
+    width: f64,
+    height: f64,
+    body: String,
+}
+
+/// Where a text sits relative to its point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Anchor {
+    /// Begins there.
+    Start,
+    /// Is centred there.
+    Middle,
+    /// Ends there.
+    End,
+}
+
+impl Svg {
+    /// An empty picture of this many pixels.
+    pub fn new(width: f64, height: f64) -> Svg {
+        Svg { width, height, body: String::new() }
+    }
+
+    /// A rectangle.
+    pub fn rect(&mut self, class: &str, x: f64, y: f64, width: f64, height: f64) {
+        let _ = writeln!(
+            self.body,
+            r#"<rect class="{class}" x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}"/>"#
+        );
+    }
+
+    /// A straight line.
+    pub fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
+        let _ = writeln!(
+            self.body,
+            r#"<line class="{class}" x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}"/>"#,
+            from.0, from.1, to.0, to.1
+        );
+    }
+
+    /// A line through points.
+    pub fn polyline(&mut self, class: &str, points: &[(f64, f64)]) {
+        let path: String = points.iter().map(|(x, y)| format!("{x:.1},{y:.1} ")).collect();
+        let _ = writeln!(self.body, r#"<polyline class="{class}" points="{}"/>"#, path.trim_end());
+    }
+
+    /// The area between points and a base line.
+    pub fn area(&mut self, class: &str, points: &[(f64, f64)], base: f64) {
+        let (Some(first), Some(last)) = (points.first(), points.last()) else { return };
+        let path: String = points.iter().map(|(x, y)| format!("{x:.1},{y:.1} ")).collect();
+        let _ = writeln!(
+            self.body,
+            r#"<polygon class="{class}" points="{:.1},{base:.1} {path}{:.1},{base:.1}"/>"#,
+            first.0, last.0
+        );
+    }
+
+    /// A small dot, with a text that appears when it is pointed at.
+    pub fn dot(&mut self, class: &str, at: (f64, f64), radius: f64, tip: &str) {
+        let _ = writeln!(
+            self.body,
+            r#"<circle class="{class}" cx="{:.1}" cy="{:.1}" r="{radius:.1}"><title>{}</title></circle>"#,
+            at.0,
+            at.1,
+            escape(tip)
+        );
+    }
+
+    /// A text.
+    pub fn text(&mut self, class: &str, at: (f64, f64), anchor: Anchor, text: &str) {
+        let anchor = match anchor {
+            Anchor::Start => "start",
+            Anchor::Middle => "middle",
+            Anchor::End => "end",
+        };
+        let _ = writeln!(
+            self.body,
+            r#"<text class="{class}" x="{:.1}" y="{:.1}" text-anchor="{anchor}">{}</text>"#,
+            at.0,
+            at.1,
+            escape(text)
+        );
+    }
+
+    /// The picture as part of an HTML page that has [`STYLE`]; `description` is for who can't see it.
+    pub fn inline(&self, description: &str) -> String {
+        format!(
+            "<svg class=\"chart\" role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" width=\"{}\" height=\"{}\">\n{}</svg>\n",
+            escape(description),
+            self.width,
+            self.height,
+            self.width,
+            self.height,
+            self.body
+        )
+    }
+
+    /// The picture as a file of its own.
+    pub fn standalone(&self, description: &str) -> String {
+        format!(
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" \
+             width=\"{}\" height=\"{}\">\n<style>{STYLE}</style>\n<rect class=\"back\" width=\"100%\" height=\"100%\"/>\n{}</svg>\n",
+            escape(description),
+            self.width,
+            self.height,
+            self.width,
+            self.height,
+            self.body
+        )
+    }
+}
+
+/// Text for HTML and SVG, in attributes too.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            // Not allowed in XML in any form.
+            character if character.is_control() && character != '\n' => {}
+            character => escaped.push(character),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_in_text_stays_text() {
+        assert_eq!(escape("<a href='x'>\"&\u{1b}"), "&lt;a href=&#39;x&#39;&gt;&quot;&amp;");
+        let mut svg = Svg::new(10.0, 10.0);
+        svg.text("title", (0.0, 0.0), Anchor::Start, "</text><script>");
+        assert!(!svg.standalone("\"><script>").contains("<script>"));
+    }
+}
