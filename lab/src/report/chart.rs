@@ -144,6 +144,8 @@ fn draw(svg: &mut Svg, panel: &Panel, record: &Record, top: f64, x: &dyn Fn(f64)
     let bottom = top + panel.height;
     let y = |value: f64| bottom - value / highest * panel.height;
     let step = nice_step(highest / (panel.height / 26.0));
+    // At least one tick above zero.
+    let step = if step > highest * 0.9 { step / 2.0 } else { step };
     let mut tick = 0.0;
     while tick <= highest {
         svg.line("grid", (LEFT, y(tick)), (right, y(tick)));

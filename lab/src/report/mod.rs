@@ -190,7 +190,7 @@ fn html(records: &[Record], rows: &[Row]) -> String {
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
          <title>Results of the lab</title>\n<style>{PAGE_STYLE}{}</style></head>\n<body>\n<h1>Results of the lab</h1>\n",
-        svg::STYLE
+        svg::style()
     );
     if records.iter().any(|record| record.quick) {
         page.push_str("<p class=\"soft\">Some of these runs are quick ones: they show that things work, not how fast.</p>\n");

@@ -2,27 +2,62 @@
 
 use std::fmt::Write;
 
-/// The styles of charts, for a page (where `prefers-color-scheme` decides) and for a file of its own.
-///
-/// Colours are one hue a quantity, distinct in both schemes and to colour-blind readers (after Okabe and Ito).
-pub const STYLE: &str = "\
-.chart{--bg:#fff;--ink:#1f2933;--soft:#616e7c;--grid:#e4e7eb;--a:#0072b2;--b:#d55e00;--c:#009e73;--d:#cc79a7;--e:#8a6d00;--band:#f0f4f8}
-@media (prefers-color-scheme:dark){.chart{--bg:#14181d;--ink:#e4e7eb;--soft:#9aa5b1;--grid:#2d343c;--a:#56b4e9;--b:#ff9d5c;--c:#35c99b;--d:#e6a0c4;--e:#e8cf5a;--band:#1d232a}}
-.chart{background:var(--bg);font-family:system-ui,sans-serif}
-.chart text{fill:var(--ink);font-size:12px}
-.chart .soft{fill:var(--soft);font-size:11px}
-.chart .title{font-size:14px;font-weight:600}
-.chart .grid{stroke:var(--grid);stroke-width:1}
-.chart .axis{stroke:var(--soft);stroke-width:1}
-.chart .event{stroke:var(--soft);stroke-width:1;stroke-dasharray:3 3}
-.chart .back{fill:var(--bg)}
-.chart .band{fill:var(--band)}
-.chart .line{fill:none;stroke-width:1.6;stroke-linejoin:round}
-.chart .thin{stroke-width:1.2;stroke-dasharray:4 3}
-.chart .area{opacity:.18;stroke:none}
-.chart .a{stroke:var(--a)}.chart .b{stroke:var(--b)}.chart .c{stroke:var(--c)}.chart .d{stroke:var(--d)}.chart .e{stroke:var(--e)}
-.chart .fa{fill:var(--a)}.chart .fb{fill:var(--b)}.chart .fc{fill:var(--c)}.chart .fd{fill:var(--d)}.chart .fe{fill:var(--e)}
-";
+/// Colours of a scheme: one hue a quantity, distinct to colour-blind readers, too (after Okabe and Ito).
+struct Scheme {
+    background: &'static str,
+    ink: &'static str,
+    soft: &'static str,
+    grid: &'static str,
+    band: &'static str,
+    /// The colours "a" to "e".
+    hues: [&'static str; 5],
+}
+
+const LIGHT: Scheme = Scheme {
+    background: "#ffffff",
+    ink: "#1f2933",
+    soft: "#616e7c",
+    grid: "#e4e7eb",
+    band: "#f0f4f8",
+    hues: ["#0072b2", "#d55e00", "#009e73", "#b5578f", "#8a6d00"],
+};
+
+const DARK: Scheme = Scheme {
+    background: "#14181d",
+    ink: "#e4e7eb",
+    soft: "#9aa5b1",
+    grid: "#2d343c",
+    band: "#1d232a",
+    hues: ["#56b4e9", "#ff9d5c", "#35c99b", "#e6a0c4", "#e8cf5a"],
+};
+
+impl Scheme {
+    /// Spelt out rather than by CSS variables, which renderers other than browsers don't know.
+    fn rules(&self) -> String {
+        let mut rules = format!(
+            ".chart{{background:{0}}}.chart .back{{fill:{0}}}.chart text{{fill:{1}}}.chart text.soft{{fill:{2}}}\
+             .chart .grid{{stroke:{3}}}.chart .axis,.chart .event{{stroke:{2}}}.chart .band{{fill:{4}}}",
+            self.background, self.ink, self.soft, self.grid, self.band
+        );
+        for (name, hue) in ('a'..).zip(self.hues) {
+            let _ = write!(rules, ".chart .{name}{{stroke:{hue}}}.chart .f{name}{{fill:{hue}}}");
+        }
+        rules
+    }
+}
+
+/// The styles of charts, for a page and for a file of its own; the reader's `prefers-color-scheme` chooses.
+pub fn style() -> String {
+    format!(
+        ".chart{{font-family:system-ui,'DejaVu Sans',sans-serif}}.chart text{{font-size:12px}}.chart text.soft{{font-size:11px}}\
+         .chart text.title{{font-size:14px;font-weight:600}}.chart .grid,.chart .axis,.chart .event{{stroke-width:1}}\
+         .chart .event{{stroke-dasharray:3 3}}.chart .line{{fill:none;stroke-width:1.6;stroke-linejoin:round}}\
+         .chart .thin{{stroke-width:1.2;stroke-dasharray:4 3}}.chart .area{{opacity:.18;stroke:none}}\n{}\n\
+         @media (prefers-color-scheme:dark){{{}}}\n",
+        LIGHT.rules(),
+        DARK.rules()
+    )
+}
 
 /// A picture in the making.
 #[derive(Debug)]
@@ -110,7 +145,7 @@ impl Svg {
         );
     }
 
-    /// The picture as part of an HTML page that has [`STYLE`]; `description` is for who can't see it.
+    /// The picture as part of an HTML page that has [`style`]; `description` is for who can't see it.
     pub fn inline(&self, description: &str) -> String {
         format!(
             "<svg class=\"chart\" role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" width=\"{}\" height=\"{}\">\n{}</svg>\n",
@@ -127,12 +162,13 @@ impl Svg {
     pub fn standalone(&self, description: &str) -> String {
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" \
-             width=\"{}\" height=\"{}\">\n<style>{STYLE}</style>\n<rect class=\"back\" width=\"100%\" height=\"100%\"/>\n{}</svg>\n",
+             width=\"{}\" height=\"{}\">\n<style>{}</style>\n<rect class=\"back\" width=\"100%\" height=\"100%\"/>\n{}</svg>\n",
             escape(description),
             self.width,
             self.height,
             self.width,
             self.height,
+            style(),
             self.body
         )
     }
