@@ -106,6 +106,7 @@ int tp_set_max_purge_lag(tp_db *db, uint64_t lag);
 int tp_set_max_purge_lag_delay(tp_db *db, uint64_t us);
 int tp_set_deadlock_detect(tp_db *db, uint8_t on);
 int tp_set_snapshot_isolation(tp_db *db, uint8_t on);
+int tp_set_cache_advice(tp_db *db, uint8_t on);
 
 /* Records which pages are accessed into a new file; `sample` is the share of the pages, 0 to 1. */
 int tp_start_page_trace(const tp_db *db, const char *path, size_t path_len, double sample, uint64_t max_bytes);

@@ -66,9 +66,9 @@ int start(void *p) {
   uint64_t page_size;
   if (tp_page_size(engine.db, &page_size) == TP_OK) show_page_size(page_size);
 
-  if (start_page_trace_if_asked() != TP_OK) {
+  if (apply_at_start() != TP_OK) {
     String text = last_error_text();
-    sql_print_warning("Tidepool: no page trace is recorded: %s", text.c_ptr_safe());
+    sql_print_warning("Tidepool: an option is not in force: %s", text.c_ptr_safe());
   }
 
   hton->db_type = DB_TYPE_AUTOASSIGN;

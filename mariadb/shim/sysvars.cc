@@ -10,7 +10,7 @@ namespace {
 
 ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
 ulong page_size, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit, open_files;
-my_bool snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only;
+my_bool cache_advice, snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only;
 char *home_dir, *page_trace_file;
 double page_trace_sample;
 ulonglong page_trace_max_size;
@@ -79,6 +79,11 @@ void set_snapshot(THD *thd, st_mysql_sys_var *, void *variable, const void *valu
 void set_detect(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
   const my_bool v = *static_cast<const my_bool *>(value);
   apply<my_bool>(thd, variable, value, tp_set_deadlock_detect(engine.db, v));
+}
+
+void set_cache_advice(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const my_bool v = *static_cast<const my_bool *>(value);
+  apply<my_bool>(thd, variable, value, tp_set_cache_advice(engine.db, v));
 }
 
 int start_page_trace(const char *path) {
@@ -150,6 +155,10 @@ MYSQL_SYSVAR_STR(data_home_dir, home_dir, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READO
                  "Directory of the engine's files; empty = tidepool in the server's data directory", nullptr, nullptr,
                  nullptr);
 
+MYSQL_SYSVAR_BOOL(cache_advice, cache_advice, PLUGIN_VAR_OPCMDARG,
+                  "A sample of the page accesses is watched, to predict what other sizes of the buffer pool would bring "
+                  "(information_schema.TIDEPOOL_CACHE_ADVICE), and to tune page replacement",
+                  nullptr, set_cache_advice, TRUE);
 MYSQL_SYSVAR_STR(page_trace_file, page_trace_file, PLUGIN_VAR_RQCMDARG,
                  "File that a trace of page accesses is recorded to, for replay over replacement policies and pool "
                  "sizes; it must not exist; empty = none",
@@ -177,6 +186,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(open_files),
                                         MYSQL_SYSVAR(read_only),
                                         MYSQL_SYSVAR(data_home_dir),
+                                        MYSQL_SYSVAR(cache_advice),
                                         MYSQL_SYSVAR(page_trace_file),
                                         MYSQL_SYSVAR(page_trace_sample),
                                         MYSQL_SYSVAR(page_trace_max_size),
@@ -213,7 +223,8 @@ tp_options open_options() {
 
 void show_page_size(ulonglong size) { page_size = static_cast<ulong>(size); }
 
-int start_page_trace_if_asked() {
+int apply_at_start() {
+  if (const int result = cache_advice ? TP_OK : tp_set_cache_advice(engine.db, 0); result != TP_OK) return result;
   return page_trace_file && *page_trace_file ? start_page_trace(page_trace_file) : TP_OK;
 }
 

@@ -19,8 +19,8 @@ tp_options open_options();
 /* After the opening: shows the page size that the data directory has. */
 void show_page_size(ulonglong page_size);
 
-/* After the opening: what tidepool_page_trace_file says on the command line. A result code. */
-int start_page_trace_if_asked();
+/* After the opening: what variables say on the command line that are no options of it. A result code. */
+int apply_at_start();
 
 ulong session_lock_wait_timeout(THD *thd);
 

@@ -132,6 +132,8 @@ setters! {
     tp_set_deadlock_detect(db, value: u8) db.set_deadlock_detect(value != 0);
     /// Whether REPEATABLE READ refuses to write rows newer than its snapshot.
     tp_set_snapshot_isolation(db, value: u8) db.set_snapshot_isolation(value != 0);
+    /// Whether the advisor is on.
+    tp_set_cache_advice(db, value: u8) db.set_cache_advice(value != 0)?;
     /// Makes the log durable up to an LSN.
     tp_flush_log(db, lsn: u64) db.flush_log(Lsn(lsn))?;
 }

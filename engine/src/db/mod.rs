@@ -258,6 +258,11 @@ impl Db {
         self.inner.env.pool().stop_trace()
     }
 
+    /// Turns the buffer pool's advisor on (as it is at first) or off.
+    pub fn set_cache_advice(&self, enabled: bool) -> Result<()> {
+        Ok(self.inner.env.pool().set_advice(enabled)?)
+    }
+
     /// What other sizes of the buffer pool would bring.
     pub fn advice(&self) -> Advice {
         self.inner.env.pool().advice()

@@ -38,8 +38,9 @@ pub(super) const REQUESTS_PER_SECOND_MAX: f64 = 80_000.0;
 const RATE_MAX_LEAST: f64 = 1.0 / (1 << 20) as f64;
 /// The rate is raised again only after so long with a quarter of that.
 const CALM: Duration = Duration::from_secs(30);
-/// What was counted so long ago counts half.
-const HALF_LIFE_SECONDS: f64 = 60.0;
+/// What was counted so long ago counts half. Less at first, a quarter of the time that there was: pages
+/// that are read for the first time after a start say nothing of the time after.
+const HALF_LIFE_SECONDS: std::ops::RangeInclusive<f64> = 2.0..=60.0;
 /// The same, of what the wish for memory goes by.
 const WISH_HALF_LIFE_SECONDS: f64 = 15.0;
 /// The smallest pool that is simulated, in frames.
@@ -189,6 +190,11 @@ impl Curve {
         Ok(curve)
     }
 
+    /// The policy that it simulates.
+    pub(super) fn config(&self) -> ReplacementConfig {
+        self.config
+    }
+
     /// Which pages it wants to hear of.
     pub(super) fn sample(&self) -> Sample {
         self.points.iter().map(|point| point.sample).max().unwrap_or(Sample::NONE)
@@ -295,7 +301,9 @@ impl Curve {
         seconds: f64,
     ) -> Result<()> {
         let heard = requests as f64 * (1.0 - dropped_share.clamp(0.0, 1.0));
-        let keep = (-seconds / HALF_LIFE_SECONDS).exp2();
+        let (shortest, longest) = (*HALF_LIFE_SECONDS.start(), *HALF_LIFE_SECONDS.end());
+        let half_life = (self.observed_seconds / 4.0).clamp(shortest, longest);
+        let keep = (-seconds / half_life).exp2();
         for point in &mut self.points {
             point.misses *= keep;
             point.requests *= keep;

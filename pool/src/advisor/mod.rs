@@ -94,6 +94,7 @@ struct State {
     requests: u64,
     at_us: u64,
     wants_more: bool,
+    enabled: bool,
     events: Vec<Event>,
     sampled: Vec<Request>,
 }
@@ -105,6 +106,7 @@ impl Advisor {
             requests: 0,
             at_us: now_us,
             wants_more: false,
+            enabled: true,
             events: Vec::new(),
             sampled: Vec::new(),
         };
@@ -134,6 +136,9 @@ impl Pool {
     fn advise(&self) -> Result<()> {
         let mut state = self.advisor.state.lock();
         let state = &mut *state;
+        if !state.enabled {
+            return Ok(());
+        }
         state.events.clear();
         let drained = self.taps.advisor.drain(&mut state.events);
         let (requests, now) = (self.counters.read_requests.sum(), now_us(&self.clock));
@@ -163,11 +168,32 @@ impl Pool {
 
     fn note_wish(&self, state: &mut State) {
         let saved = state.curve.saved();
-        let is_full = self.frames().available() <= 2 * self.reserve();
         let (_, observed) = state.curve.window();
         let is_unknown = observed < NO_EVIDENCE && state.curve.largest_is_filling();
-        state.wants_more =
-            is_full && (is_worth_it(saved, state.wants_more) || is_unknown && saved.misses > 0.0);
+        state.wants_more = self.is_full()
+            && (is_worth_it(saved, state.wants_more) || is_unknown && saved.misses > 0.0);
+    }
+
+    /// Turns the advisor on (as it is at first) or off. Off, it forgets what it knew; accesses cost nothing,
+    /// the replacement policy learns no more, and a full pool always wants more.
+    pub fn set_advice(&self, enabled: bool) -> Result<()> {
+        let mut state = self.advisor.state.lock();
+        if state.enabled == enabled {
+            return Ok(());
+        }
+        state.curve = Curve::new(&state.curve.config(), self.frames().limit())?;
+        state.enabled = enabled;
+        state.wants_more = false;
+        self.taps.advisor.drain(&mut Vec::new());
+        (state.requests, state.at_us) = (self.counters.read_requests.sum(), now_us(&self.clock));
+        let sample = if enabled { state.curve.sample() } else { Sample::NONE };
+        self.taps.advisor.set_sample(sample);
+        self.taps.set_bound();
+        Ok(())
+    }
+
+    fn is_full(&self) -> bool {
+        self.frames().available() <= 2 * self.reserve()
     }
 
     /// What other sizes of the pool would bring.
@@ -190,7 +216,7 @@ impl Pool {
             sample_rate: curve.sample().rate(),
             window: curve.window().0,
             requests_per_second,
-            wants_more: state.wants_more,
+            wants_more: if state.enabled { state.wants_more } else { self.is_full() },
         }
     }
 

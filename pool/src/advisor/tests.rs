@@ -249,3 +249,19 @@ fn without_accesses_there_is_advice_without_reads() {
     assert!(advice.rows.iter().all(|row| row.reads_per_second == 0.0 && row.hit_ratio == 1.0));
     assert!(!advice.wants_more());
 }
+
+#[test]
+fn turned_off_it_hears_nothing_and_a_full_pool_wants_more() {
+    let (pool, space) = pool(3000);
+    let mut random = Random(2);
+    pool.set_advice(false).unwrap();
+    read(&pool, &space, 5, || random.below(3000) as u32);
+    let advice = pool.advice();
+    assert!(advice.wants_more());
+    assert_eq!((advice.sampled_pages, advice.requests_per_second), (0, 0.0));
+    pool.set_advice(true).unwrap();
+    read(&pool, &space, 5, || random.below(3000) as u32);
+    let advice = pool.advice();
+    assert!((advice.requests_per_second - 500.0).abs() < 5.0, "{advice:#?}");
+    assert!(advice.sampled_pages > 0 && advice.rows[0].hit_ratio < 1.0, "{advice:#?}");
+}
