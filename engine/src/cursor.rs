@@ -249,9 +249,13 @@ impl Cursor {
         Ok(found)
     }
 
+    fn access(&self) -> Access {
+        if self.scan { Access::Scan } else { Access::Normal }
+    }
+
     /// Fills the batch; false at the end.
     fn fill(&mut self, trx: &mut Trx) -> Result<bool> {
-        let access = if self.scan { Access::Scan } else { Access::Normal };
+        let access = self.access();
         (self.single, self.at) = (false, 0);
         self.batch.clear();
         while self.batch.is_empty() && !self.position.at_end() {
@@ -291,7 +295,8 @@ impl Cursor {
         let leaves = if self.scan { SCAN_LEAVES_AHEAD } else { LEAVES_AHEAD };
         let seek = btree::Seek::Key(self.batch.key(self.batch.len() - 1));
         let backward = self.direction == Direction::Backward;
-        let found = self.table.tree(self.index).tree().read_ahead(seek, backward, leaves)?;
+        let found =
+            self.table.tree(self.index).tree().read_ahead(seek, backward, leaves, self.access())?;
         // Half of them later it is time for the next, unless these were the last.
         self.read_ahead_in = if found == leaves { leaves / 2 } else { usize::MAX };
         Ok(())

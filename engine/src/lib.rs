@@ -77,7 +77,7 @@ pub use cursor::{Cursor, Seek};
 pub use db::{Db, Savepoint, Trx};
 pub use error::{Error, Result};
 pub use lock::{Interrupt, LockMode, LockWait};
-pub use options::Options;
+pub use options::{Options, Replacement};
 pub use status::Status;
 pub use table::{CheckProgress, CheckReport, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};

@@ -20,6 +20,16 @@ pub const REDO_CAPACITY_RANGE_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..
 /// Smallest and largest share of the old list of the `midpoint` replacement, in percent (InnoDB's limits).
 pub const OLD_BLOCKS_PCT_RANGE: std::ops::RangeInclusive<u8> = 5..=95;
 
+/// Which pages leave the buffer pool when frames are needed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Replacement {
+    /// Recency, frequency and what is known of scans, weighed by what the load shows. Nothing to set.
+    #[default]
+    Tide,
+    /// Young and old lists as InnoDB has them, set by `old_blocks_pct` and `old_blocks_time`.
+    Midpoint,
+}
+
 /// Options of [`Db::open`](crate::Db::open). Start from `Options::default()` and assign fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -44,9 +54,11 @@ pub struct Options {
     /// Whether writing an entry that changed after the transaction's REPEATABLE READ snapshot is `Error::RecordChanged`
     /// (default), or the write sees the newest version although reads do not.
     pub snapshot_isolation: bool,
-    /// Share of the buffer pool's list that is "old", in percent. Default 37.
+    /// The buffer pool's replacement policy. Default [`Replacement::Tide`].
+    pub replacement: Replacement,
+    /// Of `Replacement::Midpoint`: share of the buffer pool's list that is "old", in percent. Default 37.
     pub old_blocks_pct: u8,
-    /// How long a page stays in the old list after its first access before another access makes it young. Default 1 s.
+    /// Of `Replacement::Midpoint`: how long a page stays in the old list after its first access before another access makes it young. Default 1 s.
     pub old_blocks_time: Duration,
     /// History length above which writes are slowed down, in committed transactions not yet purged. 0 (default) = never.
     pub max_purge_lag: u64,
@@ -78,6 +90,7 @@ impl Default for Options {
             lock_wait_timeout: Duration::from_secs(50),
             deadlock_detect: true,
             snapshot_isolation: true,
+            replacement: Replacement::default(),
             old_blocks_pct: 37,
             old_blocks_time: Duration::from_secs(1),
             max_purge_lag: 0,

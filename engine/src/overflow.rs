@@ -114,7 +114,7 @@ pub fn read(
             let pages = missing.div_ceil(capacity(page.len())) as u32;
             let numbers: Vec<u32> =
                 (next..=next.saturating_add(pages.min(READ_AHEAD) - 1)).collect();
-            env.pool().prefetch(space, &numbers);
+            env.pool().prefetch(space, &numbers, Access::Normal);
             read_ahead_to = next.saturating_add(READ_AHEAD);
         }
         out.extend_from_slice(data);

@@ -45,7 +45,9 @@ pub use error::{Error, Result, WriteAheadError};
 pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
 pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
 pub use pool::{MIN_FRAMES, Pool, PoolConfig, WriteAhead};
-pub use replacement::{Access, MidpointConfig, ReplacementConfig, Request, Simulation};
+pub use replacement::{
+    Access, MidpointConfig, ReplacementConfig, Request, Simulation, TideConfig, TideSetting,
+};
 pub use residents::Resident;
 pub use resize::{ResizeState, ResizeStatus};
 pub use space::Space;

@@ -25,19 +25,22 @@ const QUEUE_MAX: usize = 4096;
 /// Pages read at once.
 const BATCH_PAGES: usize = 64;
 
+/// A page to be read, and [`Access::Prefetch`] or [`Access::PrefetchForScan`].
+pub(crate) type Wanted = (PageId, Access);
+
 #[derive(Default)]
 pub(crate) struct ReadAhead {
-    queue: Mutex<VecDeque<PageId>>,
+    queue: Mutex<VecDeque<Wanted>>,
 }
 
 impl ReadAhead {
-    pub(crate) fn request(&self, pages: &[PageId]) {
+    pub(crate) fn request(&self, pages: &[Wanted]) {
         let mut queue = self.queue.lock();
         let room = QUEUE_MAX.saturating_sub(queue.len());
         queue.extend(pages.iter().take(room));
     }
 
-    fn take(&self) -> Vec<PageId> {
+    fn take(&self) -> Vec<Wanted> {
         let mut queue = self.queue.lock();
         let count = queue.len().min(BATCH_PAGES);
         queue.drain(..count).collect()
@@ -47,6 +50,7 @@ impl ReadAhead {
 /// A page being read: its frame, and where its word is.
 struct Reading {
     id: PageId,
+    access: Access,
     frame: u32,
     space: Arc<Space>,
 }
@@ -70,9 +74,9 @@ impl Pool {
         }
     }
 
-    fn read_batch(&self, wanted: &[PageId]) -> usize {
+    fn read_batch(&self, wanted: &[Wanted]) -> usize {
         let mut batch: Vec<Reading> = Vec::with_capacity(wanted.len());
-        for &id in wanted {
+        for &(id, access) in wanted {
             let Some(space) = self.space(id.space) else { continue };
             let Ok(word) = space.word(id.no) else { continue };
             if word.load().frame().is_some() || space.is_closed() {
@@ -80,7 +84,7 @@ impl Pool {
             }
             let Some(frame) = self.take_frame_at_once(64) else { break };
             if let Ok(true) = self.install(&space, word, id.no, frame) {
-                batch.push(Reading { id, frame, space });
+                batch.push(Reading { id, access, frame, space });
             }
         }
         let mut ops: Vec<IoOp<'_>> = batch
@@ -104,7 +108,7 @@ impl Pool {
                 self.abandon(page.word(), page.frame);
                 continue;
             }
-            self.replacement().insert(page.frame, page.id, Access::Prefetch);
+            self.replacement().insert(page.frame, page.id, page.access);
             count(&self.counters.pages_data);
             page.word().unlock_exclusive(true);
             read += 1;

@@ -319,7 +319,7 @@ impl Taps {
             _ if created => Touch::Created,
             Access::Normal => Touch::Normal,
             Access::Scan => Touch::Scan,
-            Access::Prefetch => return false,
+            Access::Prefetch | Access::PrefetchForScan => return false,
         };
         let page = page.to_u64();
         let event =

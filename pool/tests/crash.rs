@@ -97,7 +97,11 @@ impl Life {
                     self.pool.run_cleaner_step().map(drop)
                 }
                 18 => {
-                    self.pool.prefetch(&self.spaces[0], &[id.no, id.no + 1, id.no + 2]);
+                    self.pool.prefetch(
+                        &self.spaces[0],
+                        &[id.no, id.no + 1, id.no + 2],
+                        Access::Scan,
+                    );
                     Ok(())
                 }
                 _ => {
@@ -267,7 +271,7 @@ fn an_unreadable_page_is_an_error_until_it_is_readable() {
     assert_eq!(life.pool.shared(&life.spaces[0], 8, Access::Normal).unwrap()[0], 0);
     // Read-ahead keeps the error to itself.
     sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("16"));
-    life.pool.prefetch(&life.spaces[0], &[9]);
+    life.pool.prefetch(&life.spaces[0], &[9], Access::Normal);
     assert_eq!(life.pool.shared(&life.spaces[0], 9, Access::Normal).unwrap()[0], 0);
     assert_eq!(life.pool.stats().read_errors, 2);
 }

@@ -201,9 +201,9 @@ fn prefetch_brings_pages_in_once() {
     }
     it.pool.close_space(&it.space, false).unwrap();
     let space = it.pool.open_space(16, it.storage.open("16.tpd").unwrap()).unwrap();
-    it.pool.prefetch(&space, &(0..100).collect::<Vec<_>>());
+    it.pool.prefetch(&space, &(0..100).collect::<Vec<_>>(), Access::Normal);
     assert_eq!(it.pool.stats().read_ahead, 40);
-    it.pool.prefetch(&space, &[1, 2, 3]);
+    it.pool.prefetch(&space, &[1, 2, 3], Access::Scan);
     for no in 0..40 {
         assert_eq!(value_of(&it.pool.shared(&space, no, Access::Scan).unwrap()), no as u64);
     }
@@ -332,7 +332,7 @@ fn threads_over_a_small_pool() {
                         }
                         3 => {
                             let pages: Vec<u32> = (no..no + 8).collect();
-                            it.pool.prefetch(&it.space, &pages);
+                            it.pool.prefetch(&it.space, &pages, Access::Normal);
                         }
                         4..6 => {
                             let page = it.pool.optimistic(&it.space, no, Access::Normal).unwrap();

@@ -258,8 +258,14 @@ impl Tree {
     }
 
     /// Asks the pool to read, in the background, up to `pages` leaves that come after the one `seek` leads to (before it, if
-    /// `backward`); returns how many there are, less than `pages` only at the tree's end. A scan calls it every few leaves.
-    pub fn read_ahead(&self, seek: Seek<'_>, backward: bool, pages: usize) -> Result<usize> {
+    /// `backward`); returns how many there are, less than `pages` only at the tree's end. `access` is how they will be read. A scan calls it every few leaves.
+    pub fn read_ahead(
+        &self,
+        seek: Seek<'_>,
+        backward: bool,
+        pages: usize,
+        access: Access,
+    ) -> Result<usize> {
         let mut numbers = Vec::with_capacity(pages);
         let mut fence: Option<Vec<u8>> = None;
         loop {
@@ -291,7 +297,7 @@ impl Tree {
             }
         }
         if !numbers.is_empty() {
-            self.env.pool().prefetch(&self.space, &numbers);
+            self.env.pool().prefetch(&self.space, &numbers, access);
         }
         Ok(numbers.len())
     }

@@ -22,7 +22,7 @@ use crate::catalog::Catalog;
 use crate::env::{Env, EnvOptions, SYSTEM_SPACE};
 use crate::error::{Error, Result};
 use crate::mtr::Mtr;
-use crate::options::Options;
+use crate::options::{Options, Replacement};
 use crate::space;
 use crate::trx::TrxSystem;
 use parking_lot::{Mutex, RwLock};
@@ -192,10 +192,13 @@ impl Drop for Inner {
 }
 
 pub(super) fn replacement(options: &Options) -> ReplacementConfig {
-    ReplacementConfig::Midpoint(MidpointConfig {
-        old_blocks_pct: options.old_blocks_pct,
-        old_blocks_time_ms: options.old_blocks_time.as_millis().try_into().unwrap_or(u32::MAX),
-    })
+    match options.replacement {
+        Replacement::Tide => ReplacementConfig::default(),
+        Replacement::Midpoint => ReplacementConfig::Midpoint(MidpointConfig {
+            old_blocks_pct: options.old_blocks_pct,
+            old_blocks_time_ms: options.old_blocks_time.as_millis().try_into().unwrap_or(u32::MAX),
+        }),
+    }
 }
 
 /// The system space, with its header checked; `None` if it has not got its first pages yet.

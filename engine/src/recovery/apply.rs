@@ -146,7 +146,7 @@ impl Batch {
         }
         if let Some(space) = files.space(space_id)? {
             files.extend(&space, *pages.last().expect("at least the first"))?;
-            files.pool.prefetch(&space, &pages);
+            files.pool.prefetch(&space, &pages, Access::Normal);
         }
         Ok(next)
     }

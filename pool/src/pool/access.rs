@@ -198,16 +198,20 @@ impl Pool {
     }
 
     /// Asks for pages that will be wanted soon, in the background. Those already there, beyond the
-    /// end of the file, or too many are passed over.
-    pub fn prefetch(&self, space: &Space, pages: &[u32]) {
+    /// end of the file, or too many are passed over. `access` is how they will be wanted.
+    pub fn prefetch(&self, space: &Space, pages: &[u32], access: Access) {
         let end = space.page_count();
         let absent =
             |no: u32| space.existing_word(no).is_none_or(|word| word.load().frame().is_none());
-        let wanted: Vec<PageId> = pages
+        let access = match access {
+            Access::Scan | Access::PrefetchForScan => Access::PrefetchForScan,
+            Access::Normal | Access::Prefetch => Access::Prefetch,
+        };
+        let wanted: Vec<_> = pages
             .iter()
             .take(PREFETCH_MAX)
             .filter(|&&no| no < end && absent(no))
-            .map(|&no| PageId::new(space.id(), no))
+            .map(|&no| (PageId::new(space.id(), no), access))
             .collect();
         if wanted.is_empty() {
             return;

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use parking_lot::Mutex;
 
+use super::lists::Lists;
 use super::{Access, Clock, Replacement, ReplacementConfig, ReplacementStats};
 use crate::error::{Error, Result};
 use crate::mapping::ZeroedArray;
@@ -60,7 +61,7 @@ const SLACK: usize = 64;
 
 pub(crate) struct Midpoint {
     access: ZeroedArray<AtomicU32>,
-    lists: Mutex<Lists>,
+    lists: Mutex<Lists<2>>,
     old_blocks_pct: AtomicU32,
     old_blocks_time_ms: AtomicU32,
     made_young: AtomicU64,
@@ -68,106 +69,16 @@ pub(crate) struct Midpoint {
     clock: Arc<Clock>,
 }
 
-/// Which list; an index into [`Lists::lists`].
+/// Which list; of the two.
 const YOUNG_LIST: usize = 0;
 const OLD_LIST: usize = 1;
-
-/// A doubly linked list threaded through arrays; numbers are frame + 1, 0 is none.
-#[derive(Default)]
-struct List {
-    head: u32,
-    tail: u32,
-    len: usize,
-}
-
-struct Lists {
-    /// Neighbour towards the head.
-    before: ZeroedArray<u32>,
-    /// Neighbour towards the tail.
-    after: ZeroedArray<u32>,
-    lists: [List; 2],
-}
-
-impl Lists {
-    fn push_head(&mut self, which: usize, frame: u32) {
-        let list = &mut self.lists[which];
-        let old = std::mem::replace(&mut list.head, frame + 1);
-        self.before[frame as usize] = 0;
-        self.after[frame as usize] = old;
-        match old {
-            0 => list.tail = frame + 1,
-            old => self.before[old as usize - 1] = frame + 1,
-        }
-        list.len += 1;
-    }
-
-    fn push_tail(&mut self, which: usize, frame: u32) {
-        let list = &mut self.lists[which];
-        let old = std::mem::replace(&mut list.tail, frame + 1);
-        self.after[frame as usize] = 0;
-        self.before[frame as usize] = old;
-        match old {
-            0 => list.head = frame + 1,
-            old => self.after[old as usize - 1] = frame + 1,
-        }
-        list.len += 1;
-    }
-
-    fn unlink(&mut self, which: usize, frame: u32) {
-        let list = &mut self.lists[which];
-        let (before, after) = (self.before[frame as usize], self.after[frame as usize]);
-        match before {
-            0 => {
-                assert_eq!(list.head, frame + 1, "frame {frame} is on no list, or the other");
-                list.head = after;
-            }
-            before => self.after[before as usize - 1] = after,
-        }
-        match after {
-            0 => list.tail = before,
-            after => self.before[after as usize - 1] = before,
-        }
-        list.len -= 1;
-    }
-
-    /// Puts `to`, which is on no list, in the place of `from`.
-    fn replace(&mut self, which: usize, from: u32, to: u32) {
-        let (before, after) = (self.before[from as usize], self.after[from as usize]);
-        self.before[to as usize] = before;
-        self.after[to as usize] = after;
-        match before {
-            0 => self.lists[which].head = to + 1,
-            before => self.after[before as usize - 1] = to + 1,
-        }
-        match after {
-            0 => self.lists[which].tail = to + 1,
-            after => self.before[after as usize - 1] = to + 1,
-        }
-    }
-
-    fn tail(&self, which: usize) -> Option<u32> {
-        self.lists[which].tail.checked_sub(1)
-    }
-
-    fn head(&self, which: usize) -> Option<u32> {
-        self.lists[which].head.checked_sub(1)
-    }
-
-    fn before(&self, frame: u32) -> Option<u32> {
-        self.before[frame as usize].checked_sub(1)
-    }
-}
 
 impl Midpoint {
     pub(crate) fn new(config: MidpointConfig, frames: u32, clock: Arc<Clock>) -> Result<Midpoint> {
         let array = |error| Error::system("reserving replacement state", error);
         let policy = Midpoint {
             access: ZeroedArray::new(frames as usize).map_err(array)?,
-            lists: Mutex::new(Lists {
-                before: ZeroedArray::new(frames as usize).map_err(array)?,
-                after: ZeroedArray::new(frames as usize).map_err(array)?,
-                lists: Default::default(),
-            }),
+            lists: Mutex::new(Lists::new(frames)?),
             old_blocks_pct: AtomicU32::new(0),
             old_blocks_time_ms: AtomicU32::new(0),
             made_young: AtomicU64::new(0),
@@ -197,7 +108,7 @@ impl Midpoint {
     }
 
     /// Moves a marked page to the young head; the mark is used up.
-    fn rejuvenate(&self, lists: &mut Lists, frame: u32) {
+    fn rejuvenate(&self, lists: &mut Lists<2>, frame: u32) {
         let list = self.list_of(frame);
         lists.unlink(list, frame);
         lists.push_head(YOUNG_LIST, frame);
@@ -209,21 +120,21 @@ impl Midpoint {
     }
 
     /// Moves the border between the lists if the old one is too far from its share.
-    fn balance(&self, lists: &mut Lists) {
-        let pages = lists.lists[YOUNG_LIST].len + lists.lists[OLD_LIST].len;
+    fn balance(&self, lists: &mut Lists<2>) {
+        let pages = lists.len(YOUNG_LIST) + lists.len(OLD_LIST);
         let share = (pages * self.old_blocks_pct.load(Relaxed) as usize).div_ceil(100);
         let tolerance = TOLERANCE.min(pages / 16);
-        if lists.lists[OLD_LIST].len.abs_diff(share) <= tolerance {
+        if lists.len(OLD_LIST).abs_diff(share) <= tolerance {
             return;
         }
-        while lists.lists[OLD_LIST].len > share {
+        while lists.len(OLD_LIST) > share {
             let Some(frame) = lists.head(OLD_LIST) else { break };
             lists.unlink(OLD_LIST, frame);
             lists.push_tail(YOUNG_LIST, frame);
             self.access[frame as usize].fetch_or(YOUNG, Relaxed);
         }
         let mut second_chances = 0;
-        while lists.lists[OLD_LIST].len < share {
+        while lists.len(OLD_LIST) < share {
             let Some(frame) = lists.tail(YOUNG_LIST) else { break };
             let marked = self.access[frame as usize].load(Relaxed) & MARKED != 0;
             if marked && second_chances < SLACK {
@@ -244,7 +155,7 @@ impl Replacement for Midpoint {
     fn hit(&self, frame: u32, access: Access) {
         let cell = &self.access[frame as usize];
         let word = cell.load(Relaxed);
-        if word & MARKED != 0 || access == Access::Prefetch {
+        if word & MARKED != 0 || access.is_prefetch() {
             return;
         }
         let now = self.now();
@@ -262,7 +173,7 @@ impl Replacement for Midpoint {
     }
 
     fn insert(&self, frame: u32, _page: PageId, access: Access) {
-        let word = if access == Access::Prefetch { 0 } else { self.now() };
+        let word = if access.is_prefetch() { 0 } else { self.now() };
         let mut lists = self.lists.lock();
         self.access[frame as usize].store(word, Relaxed);
         lists.push_head(OLD_LIST, frame);
@@ -313,7 +224,7 @@ impl Replacement for Midpoint {
     }
 
     fn configure(&self, config: &ReplacementConfig) -> bool {
-        let ReplacementConfig::Midpoint(config) = config;
+        let ReplacementConfig::Midpoint(config) = config else { return false };
         self.set(*config);
         self.balance(&mut self.lists.lock());
         true
@@ -333,7 +244,7 @@ impl Replacement for Midpoint {
 
     fn stats(&self) -> ReplacementStats {
         ReplacementStats {
-            pages_old: self.lists.lock().lists[OLD_LIST].len as u64,
+            pages_old: self.lists.lock().len(OLD_LIST) as u64,
             made_young: self.made_young.load(Relaxed),
             not_made_young: self.not_made_young.load(Relaxed),
         }

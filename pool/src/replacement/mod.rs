@@ -7,8 +7,10 @@
 //!
 //! Locking: a policy's own mutex is taken under page latches, and under it nothing is taken.
 
+mod lists;
 mod midpoint;
 mod simulate;
+mod tide;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +18,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub use midpoint::MidpointConfig;
 use rustix::time::{ClockId, clock_gettime};
 pub use simulate::{Request, Simulation};
+pub use tide::{Setting as TideSetting, TideConfig};
 
 use crate::error::Result;
 use crate::page::PageId;
@@ -29,18 +32,29 @@ pub enum Access {
     Scan,
     /// By read-ahead: nobody has wanted it yet. Counts as no access.
     Prefetch,
+    /// The same, on behalf of a scan.
+    PrefetchForScan,
+}
+
+impl Access {
+    /// By read-ahead, for whomever.
+    pub fn is_prefetch(self) -> bool {
+        matches!(self, Access::Prefetch | Access::PrefetchForScan)
+    }
 }
 
 /// The policy to use, and its settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplacementConfig {
+    /// Tidepool's own, with nothing to set.
+    Tide(TideConfig),
     /// Young and old lists, as InnoDB has them.
     Midpoint(MidpointConfig),
 }
 
 impl Default for ReplacementConfig {
     fn default() -> ReplacementConfig {
-        ReplacementConfig::Midpoint(MidpointConfig::default())
+        ReplacementConfig::Tide(TideConfig::default())
     }
 }
 
@@ -83,12 +97,25 @@ pub(crate) trait Replacement: Send + Sync {
     /// How many frames may hold pages from now on: the shares of the lists are shares of this.
     fn set_capacity(&self, frames: u32);
 
+    /// Whether [`Replacement::observe`] does anything.
+    fn learns(&self) -> bool {
+        false
+    }
+
     /// Requests for a sample of the pages, in order: of one page in `pages_per_sample`, chosen by
     /// a hash of [`Request::page`]. From them a policy may learn which of its settings would do
     /// best. Called by one background thread, every tenth of a second or so.
     fn observe(&self, _sampled: &[Request], _pages_per_sample: u32) {}
 
     fn stats(&self) -> ReplacementStats;
+}
+
+/// Spreads page addresses over all bits.
+fn hash(page: u64) -> u64 {
+    let mut x = page ^ 0x5851_F42D_4C95_7F2D;
+    x = (x ^ x >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    x = (x ^ x >> 32).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    x ^ x >> 32
 }
 
 /// Makes the policy for up to `frames` frames.
@@ -98,6 +125,7 @@ pub(crate) fn make(
     clock: Arc<Clock>,
 ) -> Result<Box<dyn Replacement>> {
     match config {
+        ReplacementConfig::Tide(config) => Ok(Box::new(tide::Tide::new(*config, frames)?)),
         ReplacementConfig::Midpoint(config) => {
             Ok(Box::new(midpoint::Midpoint::new(*config, frames, clock)?))
         }

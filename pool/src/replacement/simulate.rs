@@ -10,7 +10,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use super::{Access, Clock, Replacement, ReplacementConfig, make};
+use super::{Access, Clock, Replacement, ReplacementConfig, hash, make};
 use crate::error::Result;
 use crate::page::PageId;
 use crate::statement;
@@ -28,7 +28,6 @@ pub struct Request {
     pub at_ms: u32,
 }
 
-/// Page numbers are close together and in order: one multiplication spreads them well enough.
 #[derive(Default)]
 struct PageHasher(u64);
 
@@ -42,8 +41,7 @@ impl Hasher for PageHasher {
     }
 
     fn write_u64(&mut self, page: u64) {
-        let product = u128::from(page ^ 0x5851_F42D_4C95_7F2D) * 0x9E37_79B9_7F4A_7C15_u128;
-        self.0 = (product >> 64) as u64 ^ product as u64;
+        self.0 = hash(page);
     }
 }
 
@@ -60,7 +58,15 @@ pub struct Simulation {
     pages: Vec<u64>,
     free: Vec<u32>,
     coldest: Vec<u32>,
+    /// What the policy is to observe, one page in `pages_per_sample`.
+    sampled: Vec<Request>,
+    pages_per_sample: u32,
 }
+
+/// Frames of a policy's shadows.
+const SAMPLE_FRAMES: u32 = 512;
+/// Requests that a policy observes at once.
+const SAMPLED_AT_ONCE: usize = 16;
 
 /// The smallest simulation, in frames.
 const FRAMES_MIN: u32 = 4;
@@ -84,12 +90,15 @@ impl Simulation {
             pages: Vec::new(),
             free: Vec::new(),
             coldest: Vec::new(),
+            sampled: Vec::new(),
+            pages_per_sample: (frames / SAMPLE_FRAMES).max(1),
         })
     }
 
     /// Takes a request. True if the page was resident; afterwards it is.
     pub fn request(&mut self, request: &Request) -> bool {
         self.clock.set(request.at_ms);
+        self.sample(request);
         statement::replay(request.statement, || match self.resident.get(&request.page) {
             Some(&frame) => {
                 self.policy.hit(frame, request.access);
@@ -103,6 +112,19 @@ impl Simulation {
                 false
             }
         })
+    }
+
+    /// Shows the policy what the pool would: requests for a sample of the pages.
+    fn sample(&mut self, request: &Request) {
+        let sampled = hash(request.page).is_multiple_of(u64::from(self.pages_per_sample));
+        if !sampled || !self.policy.learns() {
+            return;
+        }
+        self.sampled.push(*request);
+        if self.sampled.len() >= SAMPLED_AT_ONCE {
+            self.policy.observe(&self.sampled, self.pages_per_sample);
+            self.sampled.clear();
+        }
     }
 
     /// Whether the page is resident.

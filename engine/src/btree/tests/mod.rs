@@ -272,7 +272,8 @@ fn scans_read_ahead_by_the_parents_child_list() {
     let tree = fixture::tree(2048, 4096);
     filled(&tree, 0..50_000, 40);
     let leaves = tree.check(&mut |_, _| Ok(())).unwrap().leaf_pages as usize;
-    let ahead = |seek, backward, pages| tree.read_ahead(seek, backward, pages).unwrap();
+    let ahead =
+        |seek, backward, pages| tree.read_ahead(seek, backward, pages, Access::Scan).unwrap();
     assert_eq!(ahead(node::Seek::First, false, 10), 10);
     assert_eq!(ahead(node::Seek::First, false, 100_000), leaves - 1);
     assert_eq!(ahead(node::Seek::Last, true, 100_000), leaves - 1);

@@ -1,0 +1,263 @@
+//! Tide, the default policy: a window, a main area, admission by frequency, and shadows that set the
+//! window's size. Nothing is left to set by hand.
+//!
+//! ```text
+//!   a query's page ──▶ window ──┬─▶ main: used 0, 1, 2–3, 4–7, 8–15 times ──▶ evicted
+//!                               └─▶ evicted, unless used more than main's coldest
+//!   a scan's page ──▶ sliver ───┬─▶ kept, while frames are free ──▶ evicted before all others
+//!                               └─▶ evicted
+//! ```
+//!
+//! * **One use a statement.** A statement that reads fifty rows of a page has used it once
+//!   ([`statement`]). This is what InnoDB's timer tries to find out by waiting a second.
+//! * **Scans never displace.** The page of a scan takes a free frame; when there is none, that of
+//!   the scan's own newest pages, a sliver of the pool. The older ones stay, so that a scan that
+//!   comes round again finds them, until a query needs a frame: it takes theirs first. A scan's
+//!   page that a query uses becomes a query's page.
+//! * **Window and main.** A query's page enters the window, a FIFO. When it leaves, it competes
+//!   with the coldest page of main: the one used more often lately stays, and at equality nothing
+//!   moves. So a loop larger than the pool keeps a part of itself resident, where LRU keeps nothing.
+//!   (Admission by frequency: TinyLFU, Einziger et al., ToS 2017. Main as a list for each level
+//!   of use: Multi-Queue, Zhou et al., ATC 2001.)
+//! * **Frequency** is counted in the access word of the frame while a page is resident, and among
+//!   the ghosts when it is not; both are halved once an epoch, lazily.
+//! * **Shadows** find out how large the window should be and how long an epoch: recency wants
+//!   a large window, stable popularity a small one and a long memory. See [`shadows`].
+//!
+//! # What a hit costs
+//! A load and a comparison if the page was used in this epoch as often as can be counted; else a
+//! look at the thread's statement; and for a statement's first use of a page, one compare-and-swap on
+//! the frame's word, which may fail: then the use is lost. No mutex.
+//!
+//! Locking: the shadows' mutex before that of the lists.
+
+mod ghosts;
+mod shadows;
+mod state;
+mod word;
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
+
+use self::ghosts::Ghosts;
+use self::shadows::Shadows;
+use self::state::{SLIVER, State, WINDOW};
+use self::word::{ACCESSED, PENDING, SETTLED, Word, settled};
+use super::simulate::Request;
+use super::{Access, Replacement, ReplacementConfig, ReplacementStats, hash};
+use crate::error::{Error, Result};
+use crate::mapping::ZeroedArray;
+use crate::page::PageId;
+use crate::statement;
+
+/// Settings of the default policy. There is nothing to set but for experiments.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TideConfig {
+    /// A setting to stay at. `None`: whichever does best, found out all the time.
+    pub fixed: Option<Setting>,
+}
+
+/// What the shadows find out for the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The window's share of the pool, in percent: 1 to 100.
+    pub window_pct: u32,
+    /// An epoch has this many counted uses for each frame: frequencies are halved when it ends.
+    pub epoch_uses: u32,
+}
+
+/// What the shadows try: recency, popularity that lasts, and two between. It begins with recency: the one that
+/// a load must prove wrong, since it alone is never slow to let a new working set in.
+const SETTINGS: [Setting; 4] = [
+    Setting { window_pct: 100, epoch_uses: 8 },
+    Setting { window_pct: 1, epoch_uses: 100 },
+    Setting { window_pct: 20, epoch_uses: 16 },
+    Setting { window_pct: 1, epoch_uses: 8 },
+];
+
+/// One counted use in this many, by chance, adds as many to the count that all threads share.
+const TICK: u32 = 16;
+
+pub(crate) struct Tide {
+    words: ZeroedArray<AtomicU32>,
+    /// The epoch, and [`settled`] in it. They change under the lists' mutex.
+    epoch: AtomicU32,
+    settled: AtomicU32,
+    /// Uses counted, and at how many the epoch ends.
+    ticks: AtomicU64,
+    epoch_ends: AtomicU64,
+    state: Mutex<State>,
+    shadows: Mutex<Option<Shadows>>,
+    learns: bool,
+}
+
+impl Tide {
+    pub(crate) fn new(config: TideConfig, frames: u32) -> Result<Tide> {
+        let array = |error| Error::system("reserving replacement state", error);
+        let setting = config.fixed.unwrap_or(SETTINGS[0]);
+        Ok(Tide {
+            words: ZeroedArray::new(frames as usize).map_err(array)?,
+            epoch: AtomicU32::new(0),
+            settled: AtomicU32::new(settled(0)),
+            ticks: AtomicU64::new(0),
+            epoch_ends: AtomicU64::new(u64::from(frames) * u64::from(setting.epoch_uses)),
+            state: Mutex::new(State::new(frames, setting)?),
+            shadows: Mutex::new(None),
+            learns: config.fixed.is_none(),
+        })
+    }
+
+    /// The epoch, a new one if it is time.
+    fn keep_time(&self, state: &State) -> u32 {
+        let now = self.ticks.load(Relaxed);
+        let mut epoch = self.epoch.load(Relaxed);
+        if now >= self.epoch_ends.load(Relaxed) {
+            epoch = epoch.wrapping_add(1);
+            self.epoch.store(epoch, Relaxed);
+            self.settled.store(settled(epoch), Relaxed);
+            self.begin_epoch(state);
+        }
+        epoch
+    }
+
+    /// From now on, an epoch's uses lie ahead.
+    fn begin_epoch(&self, state: &State) {
+        let uses = state.capacity as u64 * u64::from(state.setting.epoch_uses);
+        self.epoch_ends.store(self.ticks.load(Relaxed) + uses, Relaxed);
+    }
+
+    /// Counts a use of the page in `frame`, unless the statement has used it before.
+    fn count_use(&self, frame: u32, word: Word) {
+        let statement = statement::current();
+        let epoch = self.epoch.load(Relaxed);
+        if word.was_used_by(statement, epoch) {
+            return;
+        }
+        let used = word.used(statement, epoch);
+        // May lose against another thread's use, or a move: no harm.
+        let _ = self.words[frame as usize].compare_exchange(word.0, used.0, Relaxed, Relaxed);
+        if (statement ^ frame).wrapping_mul(0x9E37_79B1) < u32::MAX / TICK {
+            self.ticks.fetch_add(u64::from(TICK), Relaxed);
+        }
+    }
+}
+
+impl Replacement for Tide {
+    #[inline]
+    fn hit(&self, frame: u32, access: Access) {
+        let word = self.words[frame as usize].load(Relaxed);
+        if word & SETTLED == self.settled.load(Relaxed) {
+            return;
+        }
+        match access {
+            Access::Normal => self.count_use(frame, Word(word)),
+            Access::Scan if word & ACCESSED == 0 => {
+                self.words[frame as usize].fetch_or(ACCESSED, Relaxed);
+            }
+            Access::Scan | Access::Prefetch | Access::PrefetchForScan => {}
+        }
+    }
+
+    fn insert(&self, frame: u32, page: PageId, access: Access) {
+        let hash = hash(page.to_u64());
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        self.ticks.fetch_add(1, Relaxed);
+        let epoch = self.keep_time(state);
+        state.set_hash(frame, hash);
+        let (place, word) = match access {
+            Access::Scan => (SLIVER, Word::new(SLIVER, 0, epoch).by(statement::current())),
+            Access::PrefetchForScan => (SLIVER, Word::new(SLIVER, 0, epoch).with(PENDING)),
+            Access::Normal => {
+                let uses = state.ghosts.recall(hash, epoch) + 1;
+                (WINDOW, Word::new(WINDOW, uses, epoch).by(statement::current()))
+            }
+            Access::Prefetch => {
+                (WINDOW, Word::new(WINDOW, state.ghosts.recall(hash, epoch), epoch))
+            }
+        };
+        self.words[frame as usize].store(word.0, Relaxed);
+        state.lists.push_head(place, frame);
+        match place {
+            SLIVER => state.scan_page_came(&self.words),
+            _ => state.page_came(&self.words, epoch),
+        }
+    }
+
+    fn remove(&self, frame: u32) {
+        let mut state = self.state.lock();
+        let word = Word(self.words[frame as usize].load(Relaxed));
+        let epoch = self.keep_time(&state);
+        state.lists.unlink(word.place(), frame);
+        state.evictions_since_scan += 1;
+        let hash = state.hash_of(frame);
+        if word.uses_in(epoch) > 0 {
+            state.ghosts.remember(hash, word.uses_in(epoch), epoch);
+        }
+    }
+
+    fn coldest(&self, max: usize, out: &mut Vec<u32>) {
+        let mut state = self.state.lock();
+        let epoch = self.keep_time(&state);
+        state.coldest(&self.words, epoch, max, out);
+    }
+
+    fn was_accessed(&self, frame: u32) -> bool {
+        self.words[frame as usize].load(Relaxed) & ACCESSED != 0
+    }
+
+    fn configure(&self, config: &ReplacementConfig) -> bool {
+        matches!(config, ReplacementConfig::Tide(_))
+    }
+
+    fn relocate(&self, from: u32, to: u32) {
+        let mut state = self.state.lock();
+        let word = self.words[from as usize].load(Relaxed);
+        state.lists.replace(Word(word).place(), from, to);
+        let hash = state.hash_of(from);
+        state.set_hash(to, hash);
+        self.words[to as usize].store(word, Relaxed);
+    }
+
+    fn set_capacity(&self, frames: u32) {
+        let mut state = self.state.lock();
+        state.capacity = frames as usize;
+        state.level = state.level.min(state.capacity);
+        if !state.ghosts.suits(frames)
+            && let Ok(ghosts) = Ghosts::new(frames)
+        {
+            state.ghosts = ghosts;
+        }
+        self.begin_epoch(&state);
+    }
+
+    fn learns(&self) -> bool {
+        self.learns
+    }
+
+    fn observe(&self, sampled: &[Request], pages_per_sample: u32) {
+        let mut shadows = self.shadows.lock();
+        let frames = self.state.lock().capacity as u32 / pages_per_sample.max(1);
+        let best = match &mut *shadows {
+            Some(shadows) => shadows.resize(frames).map(|()| shadows.observe(sampled)),
+            none => Shadows::new(frames).map(|new| none.insert(new).observe(sampled)),
+        };
+        // Without memory for shadows, things stay as they are.
+        let Ok(best) = best else { return };
+        let mut state = self.state.lock();
+        if state.setting != best {
+            state.setting = best;
+            self.begin_epoch(&state);
+        }
+    }
+
+    fn stats(&self) -> ReplacementStats {
+        let state = self.state.lock();
+        ReplacementStats {
+            pages_old: state.lists.len(WINDOW) as u64,
+            made_young: state.promoted,
+            not_made_young: state.rejected,
+        }
+    }
+}
