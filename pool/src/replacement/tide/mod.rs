@@ -34,6 +34,8 @@
 mod ghosts;
 mod shadows;
 mod state;
+#[cfg(test)]
+mod tests;
 mod word;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -205,6 +207,11 @@ impl Replacement for Tide {
 
     fn was_accessed(&self, frame: u32) -> bool {
         self.words[frame as usize].load(Relaxed) & ACCESSED != 0
+    }
+
+    fn is_hot(&self, frame: u32) -> bool {
+        let word = Word(self.words[frame as usize].load(Relaxed));
+        word.uses_in(self.epoch.load(Relaxed)) > 1
     }
 
     fn configure(&self, config: &ReplacementConfig) -> bool {

@@ -25,7 +25,7 @@ const SLIVER_PARTS: usize = 100;
 /// With so many evictions since a scan last brought a page, no scan is under way: parts of the pool.
 const IDLE_SCAN_PARTS: usize = 16;
 /// Steps of housekeeping that one call may take beyond those it needs.
-const SLACK: usize = 64;
+const SLACK: usize = 256;
 
 /// The list of the main area for pages with so many uses.
 fn level_of(uses: u32) -> usize {
@@ -48,12 +48,11 @@ pub(super) struct State {
     pub(super) rejected: u64,
 }
 
-/// A walk over the lists in search of victims. What was named stays where it is, behind the walk:
-/// whoever asked may find the page dirty or latched, and not evict it.
+/// A walk over the lists in search of victims, from their tails. What was named stays where it is,
+/// behind the walk: whoever asked may find the page dirty or latched, and not evict it. Other pages
+/// looked at are moved to some list's head. So the next to look at is always before the last named.
 struct Walk {
-    /// The next frame of each list to look at, once started.
-    next: [Option<u32>; PLACES],
-    started: [bool; PLACES],
+    last_named: [Option<u32>; PLACES],
     named: [usize; PLACES],
     /// Moves that may still be made.
     moves: usize,
@@ -160,12 +159,8 @@ impl State {
         out: &mut Vec<u32>,
     ) {
         self.fill_main(words, epoch, max + SLACK);
-        let mut walk = Walk {
-            next: [None; PLACES],
-            started: [false; PLACES],
-            named: [0; PLACES],
-            moves: 4 * max + SLACK,
-        };
+        let mut walk =
+            Walk { last_named: [None; PLACES], named: [0; PLACES], moves: 4 * max + SLACK };
         let end = out.len() + max;
         while out.len() < end {
             let victim = self
@@ -179,19 +174,15 @@ impl State {
         }
     }
 
-    fn peek(&self, walk: &mut Walk, place: usize) -> Option<u32> {
-        if !std::mem::replace(&mut walk.started[place], true) {
-            walk.next[place] = self.lists.tail(place);
+    fn peek(&self, walk: &Walk, place: usize) -> Option<u32> {
+        match walk.last_named[place] {
+            Some(frame) => self.lists.before(frame),
+            None => self.lists.tail(place),
         }
-        walk.next[place]
-    }
-
-    fn pass(&self, walk: &mut Walk, place: usize, frame: u32) {
-        walk.next[place] = self.lists.before(frame);
     }
 
     fn name(&self, walk: &mut Walk, place: usize, frame: u32) -> Option<u32> {
-        self.pass(walk, place, frame);
+        walk.last_named[place] = Some(frame);
         walk.named[place] += 1;
         Some(frame)
     }
@@ -208,8 +199,7 @@ impl State {
             let frame = self.peek(walk, place)?;
             let word = Word(words[frame as usize].load(Relaxed));
             if walk.moves > 0 && word.has(RECENT | PENDING) {
-                walk.moves -= 1;
-                self.pass(walk, place, frame);
+                walk.moves = walk.moves.saturating_sub(1);
                 if word.has(RECENT) {
                     // Wanted by a query, too.
                     clear(words, frame, RECENT | PENDING);
@@ -234,8 +224,7 @@ impl State {
             let frame = self.peek(walk, WINDOW)?;
             let word = Word(words[frame as usize].load(Relaxed));
             if walk.moves > 0 && word.has(RECENT) && self.window_is_large() {
-                walk.moves -= 1;
-                self.pass(walk, WINDOW, frame);
+                walk.moves = walk.moves.saturating_sub(1);
                 clear(words, frame, RECENT);
                 self.relink(words, frame, WINDOW);
                 continue;
@@ -245,8 +234,7 @@ impl State {
                 && let Some((place, rival)) = self.peek_main(words, epoch, walk)
                 && word.uses_in(epoch) > Word(words[rival as usize].load(Relaxed)).uses_in(epoch)
             {
-                walk.moves -= 1;
-                self.pass(walk, WINDOW, frame);
+                walk.moves = walk.moves.saturating_sub(1);
                 self.promote(words, frame, epoch);
                 return self.name(walk, place, rival);
             }
@@ -274,8 +262,7 @@ impl State {
                 if walk.moves == 0 || !word.has(RECENT) && level == place {
                     return Some((place, frame));
                 }
-                walk.moves -= 1;
-                self.pass(walk, place, frame);
+                walk.moves = walk.moves.saturating_sub(1);
                 clear(words, frame, RECENT);
                 self.relink(words, frame, level);
             }

@@ -1,0 +1,320 @@
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::state::PLACES;
+use super::*;
+use crate::replacement::{MidpointConfig, Simulation};
+
+const FRAMES: u32 = 48;
+
+fn page(no: u32) -> PageId {
+    PageId::new(1, no)
+}
+
+fn coldest(tide: &Tide, max: usize) -> Vec<u32> {
+    let mut out = Vec::new();
+    tide.coldest(max, &mut out);
+    out
+}
+
+/// Each resident frame is on one list, the one that its word names, and no other frame is on any.
+fn check(tide: &Tide, resident: &HashMap<u32, u32>) {
+    let state = tide.state.lock();
+    let mut seen = HashMap::new();
+    for place in 0..PLACES {
+        let (mut next, mut len) = (state.lists.tail(place), 0);
+        while let Some(frame) = next {
+            assert_eq!(seen.insert(frame, place), None, "frame {frame} is on two lists");
+            let word = Word(tide.words[frame as usize].load(Relaxed));
+            assert_eq!(word.place(), place, "frame {frame} is not where its word says");
+            assert_eq!(state.hash_of(frame), hash(page(resident[&frame]).to_u64()));
+            next = state.lists.before(frame);
+            len += 1;
+        }
+        assert_eq!(state.lists.len(place), len);
+    }
+    assert_eq!(seen.len(), resident.len());
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Ask { page: u32, statement: u32, access: Access },
+    Coldest { max: usize },
+    Remove { page: u32 },
+    Move { page: u32 },
+    Capacity(u32),
+    Observe { pages: u32 },
+}
+
+fn access() -> impl Strategy<Value = Access> {
+    prop_oneof![
+        4 => Just(Access::Normal),
+        2 => Just(Access::Scan),
+        1 => Just(Access::Prefetch),
+        1 => Just(Access::PrefetchForScan),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        20 => (0u32..90, 0u32..9, access())
+            .prop_map(|(page, statement, access)| Op::Ask { page, statement, access }),
+        2 => (0usize..70).prop_map(|max| Op::Coldest { max }),
+        1 => (0u32..90).prop_map(|page| Op::Remove { page }),
+        1 => (0u32..90).prop_map(|page| Op::Move { page }),
+        1 => (4..FRAMES).prop_map(Op::Capacity),
+        1 => (1u32..40).prop_map(|pages| Op::Observe { pages }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn each_resident_frame_is_on_one_list(
+        ops in prop::collection::vec(op(), 0..400),
+        setting in 0..=SETTINGS.len(),
+    ) {
+        let fixed = SETTINGS.get(setting).copied();
+        let tide = Tide::new(TideConfig { fixed }, FRAMES).unwrap();
+        let mut capacity = 32;
+        tide.set_capacity(capacity);
+        // Frame to page.
+        let mut resident: HashMap<u32, u32> = HashMap::new();
+        let find = |resident: &HashMap<u32, u32>, page: u32| {
+            resident.iter().find(|&(_, &other)| other == page).map(|(&frame, _)| frame)
+        };
+        let free = |resident: &HashMap<u32, u32>| {
+            (0..FRAMES).find(|frame| !resident.contains_key(frame))
+        };
+        for op in ops {
+            match op {
+                Op::Ask { page: no, statement, access } => statement::replay(statement, || {
+                    if let Some(frame) = find(&resident, no) {
+                        tide.hit(frame, access);
+                        return;
+                    }
+                    while resident.len() as u32 >= capacity {
+                        let victim = coldest(&tide, 1)[0];
+                        assert!(resident.remove(&victim).is_some(), "{victim} holds nothing");
+                        tide.remove(victim);
+                    }
+                    let frame = free(&resident).unwrap();
+                    tide.insert(frame, page(no), access);
+                    resident.insert(frame, no);
+                    assert_eq!(tide.was_accessed(frame), !access.is_prefetch());
+                }),
+                Op::Coldest { max } => {
+                    let named = coldest(&tide, max);
+                    prop_assert_eq!(named.len(), max.min(resident.len()));
+                    let distinct: std::collections::HashSet<_> = named.iter().collect();
+                    prop_assert_eq!(distinct.len(), named.len());
+                    prop_assert!(named.iter().all(|frame| resident.contains_key(frame)));
+                }
+                Op::Remove { page } => if let Some(frame) = find(&resident, page) {
+                    tide.remove(frame);
+                    resident.remove(&frame);
+                },
+                Op::Move { page } => {
+                    if let (Some(from), Some(to)) = (find(&resident, page), free(&resident)) {
+                        tide.relocate(from, to);
+                        let page = resident.remove(&from).unwrap();
+                        resident.insert(to, page);
+                    }
+                }
+                Op::Capacity(frames) => {
+                    capacity = frames;
+                    tide.set_capacity(frames);
+                }
+                Op::Observe { pages } => {
+                    let request = |no: u32| Request {
+                        page: page(no % pages).to_u64(), statement: no, access: Access::Normal, at_ms: 1,
+                    };
+                    tide.observe(&(0..100).map(request).collect::<Vec<_>>(), 1);
+                }
+            }
+            check(&tide, &resident);
+        }
+    }
+}
+
+#[test]
+fn a_statement_uses_a_page_once() {
+    let tide = Tide::new(TideConfig::default(), 100).unwrap();
+    tide.set_capacity(100);
+    let uses = || Word(tide.words[7].load(Relaxed)).uses_in(0);
+    statement::replay(1, || {
+        tide.insert(7, page(7), Access::Normal);
+        for _ in 0..50 {
+            tide.hit(7, Access::Normal);
+        }
+        assert_eq!(uses(), 1, "the read that brought it in is the statement's use");
+    });
+    for statement in 2..5 {
+        statement::replay(statement, || (0..50).for_each(|_| tide.hit(7, Access::Normal)));
+        assert_eq!(uses(), statement);
+    }
+    statement::replay(9, || tide.hit(7, Access::Scan));
+    assert_eq!(uses(), 4, "a scan's use is none");
+    for statement in 10..100 {
+        statement::replay(statement, || tide.hit(7, Access::Normal));
+    }
+    assert_eq!(uses(), 15);
+}
+
+#[test]
+fn naming_pages_without_evicting_them_changes_no_order() {
+    let tide = Tide::new(TideConfig::default(), 5000).unwrap();
+    tide.set_capacity(5000);
+    for frame in 0..5000 {
+        statement::replay(frame, || tide.insert(frame, page(frame), Access::Normal));
+    }
+    let first = coldest(&tide, 2048);
+    for _ in 0..20 {
+        assert_eq!(coldest(&tide, 2048), first);
+        assert_eq!(coldest(&tide, 10), first[..10]);
+    }
+}
+
+#[test]
+fn threads_lose_no_page() {
+    let tide = Tide::new(TideConfig::default(), 256).unwrap();
+    tide.set_capacity(256);
+    for frame in 0..256 {
+        tide.insert(frame, page(frame), Access::Normal);
+    }
+    let resident = Mutex::new((0..256).map(|frame| (frame, frame)).collect::<HashMap<_, _>>());
+    std::thread::scope(|scope| {
+        for thread in 0..3u32 {
+            let (tide, resident) = (&tide, &resident);
+            scope.spawn(move || {
+                let mut state = thread + 1;
+                let mut random = || {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    state >> 8
+                };
+                for turn in 0..20_000 {
+                    statement::begin();
+                    for _ in 0..5 {
+                        tide.hit(random() % 256, Access::Normal);
+                    }
+                    if thread > 0 && turn % 4 == 0 {
+                        // In the pool, a page's latch keeps others from evicting it at once.
+                        let mut resident = resident.lock();
+                        let mut named = Vec::new();
+                        tide.coldest(3, &mut named);
+                        let victim = named[random() as usize % 3];
+                        tide.remove(victim);
+                        let (no, scan) = (random() % 2000, random() % 3 == 0);
+                        let access = if scan { Access::Scan } else { Access::Normal };
+                        tide.insert(victim, page(no), access);
+                        resident.insert(victim, no);
+                    }
+                }
+            });
+        }
+    });
+    check(&tide, &resident.into_inner());
+    assert_eq!(coldest(&tide, 1000).len(), 256);
+}
+
+/// A simulated pool, and how it did.
+struct Load {
+    simulation: Simulation,
+    statement: u32,
+    random: u64,
+}
+
+impl Load {
+    fn new(config: ReplacementConfig, frames: u32) -> Load {
+        Load { simulation: Simulation::new(&config, frames).unwrap(), statement: 0, random: 1 }
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        self.random >> 33
+    }
+
+    /// One statement that reads one page, 20,000 of them a second.
+    fn read(&mut self, page: u64, access: Access) -> bool {
+        self.statement += 1;
+        let at_ms = self.statement / 20;
+        self.simulation.request(&Request { page, statement: self.statement, access, at_ms })
+    }
+}
+
+fn policies() -> [ReplacementConfig; 2] {
+    [
+        ReplacementConfig::Tide(TideConfig::default()),
+        ReplacementConfig::Midpoint(MidpointConfig::default()),
+    ]
+}
+
+#[test]
+fn a_resident_table_stays_beside_a_dump_announced_or_not() {
+    for announced in [true, false] {
+        let misses = policies().map(|config| {
+            let (table, frames) = (1700, 2000);
+            let mut load = Load::new(config, frames);
+            let (mut misses, mut position) = (0, 0);
+            for turn in 0..200_000u64 {
+                let page = load.random() % table;
+                let missed = !load.read(page, Access::Normal);
+                misses += u64::from(missed && turn >= 100_000);
+                if turn % 4 == 0 {
+                    position = (position + 1) % (table * 8);
+                    let access = if announced { Access::Scan } else { Access::Normal };
+                    // Several rows of the page, as one statement.
+                    load.read(1 << 32 | position, access);
+                    load.statement -= 1;
+                    load.read(1 << 32 | position, access);
+                }
+            }
+            misses
+        });
+        assert!(misses[0] < 100, "announced {announced}: {misses:?} of 100,000");
+        assert!(misses[1] > 10_000, "so the test shows something: {misses:?}");
+    }
+}
+
+#[test]
+fn a_new_working_set_comes_in_about_as_fast_as_it_is_read() {
+    let set = 1700;
+    let mut load = Load::new(ReplacementConfig::Tide(TideConfig::default()), 2000);
+    let mut last = 0;
+    for phase in 0..6u64 {
+        last = 0;
+        for _ in 0..set * 20 {
+            let page = load.random() % set;
+            last += u64::from(!load.read(phase << 32 | page, Access::Normal));
+        }
+    }
+    assert!(last < set * 5 / 4, "{last} misses for a new set of {set} pages");
+}
+
+#[test]
+fn a_loop_larger_than_the_pool_keeps_a_part_of_itself() {
+    let mut load = Load::new(ReplacementConfig::Tide(TideConfig::default()), 1000);
+    let mut hits = 0;
+    for round in 0..60 {
+        for page in 0..2000 {
+            hits += u64::from(load.read(page, Access::Normal) && round >= 50);
+        }
+    }
+    assert!(hits > 8_000, "{hits} hits of 20,000, of which 10,000 are possible");
+}
+
+#[test]
+fn a_scans_page_that_a_query_uses_becomes_a_querys_page() {
+    let mut load = Load::new(ReplacementConfig::Tide(TideConfig::default()), 1000);
+    for page in 0..500 {
+        load.read(1 << 32 | page, Access::Scan);
+    }
+    for page in 0..100 {
+        assert!(load.read(1 << 32 | page, Access::Normal), "free frames were there to take");
+    }
+    for page in 0..800 {
+        load.read(page, Access::Normal);
+    }
+    let kept = (0..100).filter(|page| load.simulation.contains(1 << 32 | page)).count();
+    assert_eq!(kept, 100, "the scan's other pages went first");
+}
