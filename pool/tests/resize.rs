@@ -353,7 +353,7 @@ proptest! {
                 Op::Clean => drop(it.pool.run_cleaner_step()),
                 Op::Flush => drop(it.pool.flush_up_to(Lsn::MAX, 20)),
                 Op::Evict => drop(it.pool.run_evictor_step()),
-                Op::Prefetch(no) => it.pool.prefetch(&it.space, &[no, no + 1, no + 2]),
+                Op::Prefetch(no) => it.pool.prefetch(&it.space, &[no, no + 1, no + 2], Access::Normal),
                 Op::Tick(ms) => it.pool.advance_clock(ms),
                 Op::FailWrites(times) => {
                     sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).times(times));
