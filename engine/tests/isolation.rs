@@ -5,7 +5,7 @@
 //! wait for another session's lock prints `waits`; the command that lets it go on also prints what became of it
 //! (`t2 goes on: …`). `UPDATE_GOLDENFILES=1 cargo test --test isolation` rewrites the outputs: read the diff.
 //!
-//! Commands: `reset k=v…` (a new database), and by session: `begin rc|rr|serializable|snapshot` (`snapshot` = rr with
+//! Commands: `reset k=v…` (a new database), and by session: `begin ru|rc|rr|serializable|snapshot` (`snapshot` = rr with
 //! its view taken at once), `get k [shared|exclusive] [nowait|skip]`, `scan [from=k] [to=k] [shared|exclusive] [nowait|skip]
 //! [reverse]`, `insert k=v`, `update k=v`, `delete k`, `savepoint s`, `back_to s`, `kill`, `commit`, `rollback`.
 
@@ -103,6 +103,7 @@ impl Sessions {
     fn begin(&mut self, name: &str, how: &str) -> Result<String, Box<dyn StdError>> {
         let (db, table) = self.db.as_ref().ok_or("reset comes first")?;
         let isolation = match how {
+            "ru" => Isolation::ReadUncommitted,
             "rc" => Isolation::ReadCommitted,
             "rr" | "snapshot" => Isolation::RepeatableRead,
             "serializable" => Isolation::Serializable,
@@ -322,4 +323,59 @@ impl Runner for Sessions {
     fn end_script(&mut self) -> Result<(), Box<dyn StdError>> {
         self.end_all()
     }
+}
+
+/// A long value's pages are freed when its writer rolls back: a dirty read must not follow them into other data.
+#[test]
+fn dirty_reads_of_long_values_that_are_rolled_back() {
+    const LEN: usize = 100_000;
+    let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::default()).unwrap();
+    let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    trx.insert(&table, 0, b"a", &vec![0; LEN]).unwrap();
+    trx.commit().unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for round in 1..=200 {
+                let mut trx = db.begin(TrxOptions::default());
+                trx.update(&table, 0, b"a", &vec![round as u8; LEN]).unwrap();
+                trx.insert(&table, 0, b"b", &vec![round as u8; LEN]).unwrap();
+                if round % 4 == 0 {
+                    trx.commit().unwrap()
+                } else {
+                    trx.rollback().unwrap()
+                }
+                if round % 4 == 0 {
+                    let mut trx = db.begin(TrxOptions::default());
+                    trx.delete(&table, 0, b"b").unwrap();
+                    trx.commit().unwrap();
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let isolation = Isolation::ReadUncommitted;
+        let mut uncommitted = 0;
+        while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+            let mut trx = db.begin(TrxOptions { isolation, read_only: false });
+            trx.begin_statement();
+            let mut value = Vec::new();
+            let (lock, wait) = (LockMode::None, LockWait::Wait);
+            assert!(trx.get(&table, 0, b"a", lock, wait, &mut value).unwrap());
+            assert!(value.len() == LEN && value.iter().all(|&byte| byte == value[0]));
+            uncommitted += u32::from(value[0] % 4 != 0);
+            let mut cursor = Cursor::new(table.clone(), 0, lock, wait);
+            let mut more = cursor.first(&mut trx).unwrap();
+            while more {
+                let value = cursor.value();
+                assert!(value.len() == LEN && value.iter().all(|&byte| byte == value[0]));
+                more = cursor.next(&mut trx).unwrap();
+            }
+            trx.end_statement();
+            trx.commit().unwrap();
+        }
+        writer.join().unwrap();
+        eprintln!("{uncommitted} dirty reads");
+    });
+    db.close().unwrap();
 }

@@ -61,7 +61,12 @@ enum tp_result {
   TP_OTHER = 24
 };
 
-enum tp_isolation { TP_READ_COMMITTED = 1, TP_REPEATABLE_READ = 2, TP_SERIALIZABLE = 3 };
+enum tp_isolation {
+  TP_READ_UNCOMMITTED = 0,
+  TP_READ_COMMITTED = 1,
+  TP_REPEATABLE_READ = 2,
+  TP_SERIALIZABLE = 3
+};
 enum tp_lock { TP_LOCK_NONE = 0, TP_LOCK_SHARED = 1, TP_LOCK_EXCLUSIVE = 2 };
 enum tp_wait { TP_WAIT = 0, TP_NO_WAIT = 1, TP_SKIP_LOCKED = 2 };
 enum tp_seek { TP_AT_OR_AFTER = 0, TP_AFTER = 1, TP_AT_OR_BEFORE = 2, TP_BEFORE = 3 };

@@ -105,7 +105,8 @@ int ha_tidepool::read_entry(uchar *buf, const tp_entry &found) {
   const int result = tp_get(reader, session->trx, 0, clustered.get(), clustered_len, &row);
   if (result == TP_OK) return decode_row(buf, row);
   if (result != TP_END) return fail(result);
-  if (row_lock != TP_LOCK_NONE) return PASS_OVER;
+  /* Of an uncommitted entry, the row may have been taken back by now. */
+  if (row_lock != TP_LOCK_NONE || session->isolation == TP_READ_UNCOMMITTED) return PASS_OVER;
   sql_print_error("Tidepool: table %s: an entry of index %s has no row; run CHECK TABLE", shared->name.c_str(),
                   table->key_info[shared->layouts.key_of(tree)].name.str);
   return HA_ERR_CRASHED;
@@ -337,7 +338,7 @@ int ha_tidepool::rnd_pos(uchar *buf, uchar *pos) {
 }
 
 void ha_tidepool::unlock_row() {
-  if (row_lock == TP_LOCK_NONE || !session || session->isolation != TP_READ_COMMITTED) return;
+  if (row_lock == TP_LOCK_NONE || !session || session->isolation > TP_READ_COMMITTED) return;
   if (tree != 0 && entry.key) tp_unlock(session->trx, shared->table, tree, entry.key, entry.key_len);
   if (clustered_len) tp_unlock(session->trx, shared->table, 0, clustered.get(), clustered_len);
 }

@@ -29,6 +29,7 @@ Session *session_of(THD *thd) {
 static int isolation_of(THD *thd) {
   switch (thd_tx_isolation(thd)) {
   case ISO_READ_UNCOMMITTED:
+    return TP_READ_UNCOMMITTED;
   case ISO_READ_COMMITTED:
     return TP_READ_COMMITTED;
   case ISO_SERIALIZABLE:

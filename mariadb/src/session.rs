@@ -88,6 +88,7 @@ pub unsafe extern "C" fn tp_trx_start(session: *mut Session, isolation: c_int) -
     unsafe {
         with(session, |session| {
             session.trx.set_isolation(match isolation {
+                0 => Isolation::ReadUncommitted,
                 1 => Isolation::ReadCommitted,
                 3 => Isolation::Serializable,
                 _ => Isolation::RepeatableRead,

@@ -214,7 +214,7 @@ impl Trx {
     /// Gives up the lock that a locking read of this transaction took on an entry which it did not want after all. Locks
     /// of written entries stay, and so do all at REPEATABLE READ and above.
     pub fn unlock(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) {
-        if self.isolation() == Isolation::ReadCommitted {
+        if self.isolation().is_by_statement() {
             self.inner.unlock(table.tree(index), key);
         }
     }

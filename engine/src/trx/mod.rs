@@ -50,9 +50,11 @@ pub use system::{PurgeExclusion, TrxSystem};
 pub use transaction::{Savepoint, Transaction};
 pub use view::ReadView;
 
-/// Isolation levels. READ UNCOMMITTED is served as READ COMMITTED.
+/// Isolation levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Isolation {
+    /// Reads without a lock see the newest version of each entry, committed or not. All else is as at READ COMMITTED.
+    ReadUncommitted,
     /// Each statement sees what was committed when it began.
     ReadCommitted,
     /// Every consistent read sees what was committed when the first one began.
@@ -60,6 +62,13 @@ pub enum Isolation {
     RepeatableRead,
     /// As if transactions ran one after another: reads lock what they read, gaps included.
     Serializable,
+}
+
+impl Isolation {
+    /// Whether each statement has a view of its own, and rows that a locking read did not want are let go.
+    pub fn is_by_statement(self) -> bool {
+        matches!(self, Isolation::ReadUncommitted | Isolation::ReadCommitted)
+    }
 }
 
 /// How a transaction begins.

@@ -119,14 +119,14 @@ impl Transaction {
 
     /// A statement begins. At READ COMMITTED, its consistent reads see what is committed now.
     pub fn begin_statement(&mut self) {
-        if self.isolation == Isolation::ReadCommitted {
+        if self.isolation.is_by_statement() {
             self.close_view();
         }
     }
 
     /// The statement is over.
     pub fn end_statement(&mut self) {
-        if self.isolation == Isolation::ReadCommitted {
+        if self.isolation.is_by_statement() {
             self.close_view();
         }
     }
@@ -136,16 +136,18 @@ impl Transaction {
         self.read_view();
     }
 
-    /// The view of consistent reads, opened if there is none.
+    /// The view of consistent reads, opened if there is none. At READ UNCOMMITTED one is open for purge's sake, and what is read
+    /// by is one that sees everything.
     pub(crate) fn read_view(&mut self) -> ReadView {
-        match self.view {
+        let view = match self.view {
             Some(view) => view,
             None => {
                 let view = self.system.views.open(self.slot, &self.system.csn);
                 self.view = Some(view);
                 view
             }
-        }
+        };
+        if self.isolation == Isolation::ReadUncommitted { ReadView::EVERYTHING } else { view }
     }
 
     fn close_view(&mut self) {

@@ -33,6 +33,10 @@ pub struct ReadView {
 }
 
 impl ReadView {
+    /// Sees the newest version of every entry, committed or not.
+    pub const EVERYTHING: ReadView =
+        ReadView { csn: Csn(u64::MAX), low: TrxId(u64::MAX), high: TrxId(u64::MAX) };
+
     /// Whether a version written by `id` is visible. A transaction's own versions are its own business: the caller
     /// compares with its own id first.
     pub fn sees(&self, table: &CsnTable, id: TrxId) -> bool {

@@ -10,7 +10,7 @@ use crate::lock::{LockMode, LockWait};
 use crate::overflow;
 use crate::trx::csn::TrxId;
 use crate::trx::view::ReadView;
-use crate::trx::{Transaction, TrxSystem};
+use crate::trx::{Isolation, Transaction, TrxSystem};
 use crate::undo::record::Body;
 
 impl TrxSystem {
@@ -109,19 +109,30 @@ impl Transaction {
             return found.map_err(|error| self.note(error));
         }
         let view = self.read_view();
+        let dirty = self.isolation() == Isolation::ReadUncommitted;
         let flags = {
             let leaf = tree.tree.leaf_shared(Seek::Key(key), Access::Normal)?;
             let Ok(slot) = leaf.find_covered(key) else { return Ok(false) };
-            self.system.visible_version(
-                tree,
-                &view,
-                self.id(),
-                || key.to_vec(),
-                leaf.page_id(),
-                slot,
-                leaf.payload_at(slot),
-                value,
-            )?
+            self.system
+                .visible_version(
+                    tree,
+                    &view,
+                    self.id(),
+                    || key.to_vec(),
+                    leaf.page_id(),
+                    slot,
+                    leaf.payload_at(slot),
+                    value,
+                )?
+                .map(|flags| {
+                    // A rollback frees the chain of an uncommitted version, but not before it has taken it out of the leaf.
+                    if dirty {
+                        tree.complete(flags, value)?;
+                        return Ok(0);
+                    }
+                    Ok::<_, Error>(flags)
+                })
+                .transpose()?
         };
         let Some(flags) = flags else { return Ok(false) };
         // The view keeps the chain of what it sees.

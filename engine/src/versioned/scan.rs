@@ -10,7 +10,7 @@ use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafRef, Seek};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
-use crate::trx::Transaction;
+use crate::trx::{Isolation, Transaction};
 
 /// Which way a scan goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -194,6 +194,7 @@ impl Transaction {
     ) -> Result<()> {
         self.check_running()?;
         let view = self.read_view();
+        let dirty = self.isolation() == Isolation::ReadUncommitted;
         let Some(seek) = position.seek(direction) else {
             position.at = At::Done;
             return Ok(());
@@ -226,15 +227,17 @@ impl Transaction {
                     }
                     leaf.key_at(slot, &mut key);
                     added += 1;
-                    if flags & OVERFLOW != 0 {
+                    if flags & OVERFLOW != 0 && !dirty {
                         long = Some(flags);
                     } else {
+                        // As in `get`: under the latch, for a rollback frees an uncommitted version's chain.
+                        tree.complete(flags, &mut value)?;
                         batch.push(&key, &value);
                     }
                     stopped = stop.is_some_and(|stop| match direction {
                         Direction::Forward => *key >= *stop,
                         Direction::Backward => *key <= *stop,
-                    });
+                    }) || flags & OVERFLOW != 0;
                 }
                 match direction {
                     Direction::Forward => low += 1,
