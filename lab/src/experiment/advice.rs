@@ -42,7 +42,7 @@ fn warehouses(memory_bytes: u64) -> u32 {
 
 /// What the experiment needs.
 pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
-    let mut data = vec![swap::table(settings.memory_bytes)];
+    let mut data = vec![swap::tables(settings.memory_bytes)];
     if !settings.quick {
         data.push(DataSet::tpcc(warehouses(settings.memory_bytes)));
     }
@@ -61,7 +61,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     let engine = Engine::Tidepool;
     let memory = settings.memory_bytes;
     let present_bytes = memory / 8;
-    let large = swap::table(memory);
+    let large = swap::tables(memory);
     let job = |distribution| Job {
         script: "oltp_point_select".into(),
         database: "sbtest".into(),

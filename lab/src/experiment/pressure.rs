@@ -91,12 +91,12 @@ fn patterns(quick: bool) -> &'static [Pattern] {
 
 /// The table of a second server: as large as the share of the memory that it may get.
 fn second_table(memory_bytes: u64) -> DataSet {
-    DataSet::one("second", swap::table(memory_bytes).tables[0].rows / 4)
+    DataSet::one("second", swap::tables(memory_bytes).tables[0].rows / 4)
 }
 
 /// What the experiment needs.
 pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
-    let mut data = vec![swap::table(settings.memory_bytes)];
+    let mut data = vec![swap::tables(settings.memory_bytes)];
     if !settings.quick {
         data.push(second_table(settings.memory_bytes));
     }
@@ -111,7 +111,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     lab.need_memory_cgroups()?;
     let settings = &lab.settings;
     let memory = settings.memory_bytes;
-    let data = swap::table(memory);
+    let data = swap::tables(memory);
     let rows = data.tables[0].rows;
     let second = second_table(memory);
     let mut dirs = Vec::new();

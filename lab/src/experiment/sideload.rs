@@ -1,7 +1,7 @@
 //! The side load (the fourth article): OLTP on a table that fits the pool, beside dumps of one that does not.
 //!
-//! Reads are limited to 2,000 a second, as a cloud volume's are; a fast local disk hides the loss. The pool is a quarter
-//! of `--memory`, the big table eight times the pool, the resident table 45 % or 85 % of it.
+//! Reads are limited to 2,000 a second, as a cloud volume's are; a fast local disk hides the loss. The big table
+//! is eight times the pool, the resident table 45 % or 85 % of it.
 //!
 //! What a dump costs in CPU is not held against the pool: throughput is compared with the same OLTP beside a dump of a
 //! small table that is fully cached, fed to its reader at the rate that the dump of the big table had.
@@ -18,11 +18,13 @@ use crate::load::tables::{DataSet, Table};
 use crate::progress::Progress;
 use crate::record::{Record, statistics};
 
-use super::{for_all, resize::read_all, summarise};
+use super::{for_all, resize::read_all, summarise, swap};
 
 /// Bytes of a row in the clustered index: what an OLTP on sysbench's table needs in the pool.
 const CLUSTERED_ROW_BYTES: u64 = 215;
 const READS_PER_SECOND: u32 = 2000;
+/// The database of the big table.
+const BIG: &str = "sbtest";
 const PAGE_BYTES: u64 = 16 * 1024;
 
 /// What happens beside the OLTP.
@@ -95,24 +97,21 @@ fn rows_of(bytes: u64) -> u64 {
     bytes / CLUSTERED_ROW_BYTES
 }
 
-fn tables(pool_bytes: u64) -> DataSet {
-    let table = |name: &str, bytes: u64| Table::new(name, rows_of(bytes));
-    DataSet {
-        name: "sideload".into(),
-        warehouses: 0,
-        tables: vec![
-            table("big", 8 * pool_bytes),
-            table("hot45", pool_bytes / 100 * 45),
-            table("other45", pool_bytes / 100 * 45),
-            table("hot85", pool_bytes / 100 * 85),
-            table("small", pool_bytes / 100 * 5),
-        ],
-    }
+/// The pool: an eighth of the large table, which is 3.7 GB for each GiB of memory.
+fn pool_bytes(memory_bytes: u64) -> u64 {
+    memory_bytes / 16 * 7
+}
+
+/// The tables that fit the pool.
+pub(super) fn resident_tables(memory_bytes: u64) -> Vec<Table> {
+    let pool_bytes = pool_bytes(memory_bytes);
+    let table = |name: &str, percent| Table::new(name, rows_of(pool_bytes / 100 * percent));
+    vec![table("hot45", 45), table("other45", 45), table("hot85", 85), table("small", 5)]
 }
 
 /// What the experiment needs.
 pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
-    for_all(settings, &[tables(settings.memory_bytes / 4)])
+    for_all(settings, &[swap::tables(settings.memory_bytes)])
 }
 
 /// Runs the experiment.
@@ -122,12 +121,12 @@ pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
 pub fn run(lab: &Lab) -> Result<()> {
     lab.need_read_throttle()?;
     let settings = &lab.settings;
-    let pool_bytes = settings.memory_bytes / 4;
-    let data = tables(pool_bytes);
+    let pool_bytes = pool_bytes(settings.memory_bytes);
+    let data = swap::tables(settings.memory_bytes);
     let timing = if settings.quick {
         Timing { warm_up_s: 4, settle_s: 8, end_s: 18 }
     } else {
-        Timing { warm_up_s: 5, settle_s: 15, end_s: 35 }
+        Timing { warm_up_s: 4, settle_s: 18, end_s: 38 }
     };
     let mut plans = Vec::new();
     for case in cases(settings.quick) {
@@ -205,9 +204,9 @@ fn one(
         match (moment, side) {
             (Moment::After(0), Side::Dumps(_) | Side::CachedDumps(_) | Side::Move) => {
                 let (count, database, cap) = match side {
-                    Side::Dumps(count) => (count, "big", None),
+                    Side::Dumps(count) => (count, BIG, None),
                     Side::CachedDumps(count) => (count, "small", cap(count)),
-                    _ => (1, "big", None),
+                    _ => (1, BIG, None),
                 };
                 stage.note(side_name(side));
                 for _ in 0..count {
@@ -217,7 +216,7 @@ fn one(
             }
             (Moment::After(0), Side::Report) => {
                 stage.note("report");
-                beside.report = Some(ReportLoop::start(&socket, "big")?);
+                beside.report = Some(ReportLoop::start(&socket, BIG)?);
                 Ok(())
             }
             (Moment::After(second), Side::Move) if second == timing.settle_s => {

@@ -8,24 +8,30 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::lab::{Lab, Plan, Settings};
 use crate::load::sysbench::{Distribution, Job};
-use crate::load::tables::DataSet;
+use crate::load::tables::{DataSet, Table};
 use crate::progress::Progress;
 
-use super::{for_all, summarise};
+use super::{for_all, sideload, summarise};
 
 /// Rows of the table for each GiB of memory.
 const ROWS_PER_GIB: u64 = 16_000_000;
 const GIB: u64 = 1 << 30;
 
-/// The table that this experiment and `pressure` use.
-pub(super) fn table(memory_bytes: u64) -> DataSet {
-    let rows = u128::from(memory_bytes) * u128::from(ROWS_PER_GIB) / u128::from(GIB);
-    DataSet::one("large", rows as u64)
+/// Rows of this experiment's table.
+fn rows(memory_bytes: u64) -> u64 {
+    (u128::from(memory_bytes) * u128::from(ROWS_PER_GIB) / u128::from(GIB)) as u64
+}
+
+/// The data of most experiments: the large table, which is this one's, and the resident ones of `sideload`.
+pub(super) fn tables(memory_bytes: u64) -> DataSet {
+    let mut tables = vec![Table::new("sbtest", rows(memory_bytes))];
+    tables.extend(sideload::resident_tables(memory_bytes));
+    DataSet { name: "tables".into(), tables, warehouses: 0 }
 }
 
 /// What the experiment needs.
 pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
-    for_all(settings, &[table(settings.memory_bytes)])
+    for_all(settings, &[tables(settings.memory_bytes)])
 }
 
 /// Percent of the memory; 0 is "governed". Other engines have nothing of that kind, and at three times the memory they
@@ -42,7 +48,7 @@ fn percents(engine: Engine, quick: bool) -> &'static [u64] {
 fn plans(lab: &Lab, progress: &mut Progress) -> Result<Vec<Plan>> {
     let settings = &lab.settings;
     let memory = settings.memory_bytes;
-    let data = table(memory);
+    let data = tables(memory);
     let cases: &[(&str, Distribution)] = if settings.quick {
         &[("oltp_point_select", Distribution::Uniform)]
     } else {
