@@ -32,7 +32,7 @@ enum Work {
     Tpcc(tpcc::Scale),
 }
 
-/// A prediction: bytes of the pool, hit ratio from 0 to 1.
+/// A prediction: size relative to the present one, hit ratio from 0 to 1.
 type Advice = Vec<(f64, f64)>;
 
 /// Their tables are about four times the present size of the pool.
@@ -113,8 +113,10 @@ pub fn run(lab: &Lab) -> Result<()> {
                 })?;
             }
             server.stop()?;
-            let prediction = at_size(&predicted, size_bytes as f64).ok_or_else(|| {
-                Error::Missing(format!("the advice has no size near {size_bytes}: {predicted:?}"))
+            let prediction = at_size(&predicted, quarters as f64 / 4.0).ok_or_else(|| {
+                Error::Missing(format!(
+                    "the advice has no size near {quarters} quarters: {predicted:?}"
+                ))
             })?;
             let figures = [
                 ("size_factor", quarters as f64 / 4.0),
@@ -165,15 +167,14 @@ fn hits(before: &PoolStatus, after: &PoolStatus) -> Option<f64> {
 }
 
 /// The predicted hit ratio at a size, between the two nearest of the advice.
-fn at_size(advice: &Advice, size_bytes: f64) -> Option<f64> {
-    let exact =
-        |(size, ratio): &(f64, f64)| ((size / size_bytes - 1.0).abs() < 0.02).then_some(*ratio);
+fn at_size(advice: &Advice, wanted: f64) -> Option<f64> {
+    let exact = |(size, ratio): &(f64, f64)| ((size / wanted - 1.0).abs() < 0.02).then_some(*ratio);
     if let Some(ratio) = advice.iter().find_map(exact) {
         return Some(ratio);
     }
-    let above = advice.iter().position(|(size, _)| *size >= size_bytes)?;
+    let above = advice.iter().position(|(size, _)| *size >= wanted)?;
     let (low, high) = (advice.get(above.checked_sub(1)?)?, advice[above]);
-    Some(low.1 + (high.1 - low.1) * (size_bytes - low.0) / (high.0 - low.0))
+    Some(low.1 + (high.1 - low.1) * (wanted - low.0) / (high.0 - low.0))
 }
 
 #[cfg(test)]
