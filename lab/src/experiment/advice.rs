@@ -79,7 +79,7 @@ pub fn run(lab: &Lab) -> Result<()> {
         let scale = tpcc::Scale::full(warehouses);
         cases.push(("TPC-C", DataSet::tpcc(warehouses), Work::Tpcc(scale)));
     }
-    let (warm_up_s, measure_s) = if settings.quick { (6, 8) } else { (12, 12) };
+    let (warm_up_s, measure_s) = if settings.quick { (6, 8) } else { (10, 10) };
     let runs = (cases.len() * QUARTERS.len()) as u32;
     let mut progress = Progress::new(runs * (warm_up_s + measure_s));
     lab.begin("advice")?;

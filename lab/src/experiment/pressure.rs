@@ -25,8 +25,8 @@ const FIXED_PERCENT: u64 = 75;
 const AUTO_MIN_PERCENT: u64 = 25;
 /// When the neighbour starts, and how long the server is watched after it has gone.
 const BEFORE_S: u32 = 8;
-const AFTER_S: u32 = 20;
-const WARM_UP_S: u32 = 12;
+const AFTER_S: u32 = 15;
+const WARM_UP_S: u32 = 10;
 
 /// Throughput as a function of the size of a fixed pool.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -85,7 +85,7 @@ fn patterns(quick: bool) -> &'static [Pattern] {
     if quick {
         &[Pattern::Step, Pattern::Sawtooth(15)]
     } else {
-        &[Pattern::Ramp, Pattern::Step, Pattern::Sawtooth(120), Pattern::Leak(60)]
+        &[Pattern::Ramp, Pattern::Step, Pattern::Sawtooth(120), Pattern::Leak(45)]
     }
 }
 
@@ -138,7 +138,7 @@ pub fn run(lab: &Lab) -> Result<()> {
             let mut plan = plan(lab, *engine, dir, rows);
             plan.scenario = format!("baseline, {percent} %");
             plan.args = vec![engine.pool_size_option(memory / 100 * percent)];
-            plan.measure_s = if settings.quick { 4 } else { 6 };
+            plan.measure_s = if settings.quick { 4 } else { 5 };
             plans.push((plan, None));
         }
     }
@@ -232,7 +232,7 @@ fn pressure_figures(record: &mut Record, from_s: f64, released_s: f64, baseline:
 }
 
 /// Seconds that the first server of a pair is measured; the second comes after 5 and stays for 25.
-const PAIR_S: u32 = 60;
+const PAIR_S: u32 = 52;
 const SECOND_AT_S: u32 = 5;
 const SECOND_S: u32 = 25;
 

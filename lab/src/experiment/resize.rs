@@ -55,7 +55,7 @@ fn timing(quick: bool) -> Timing {
     if quick {
         Timing { warm_up_s: 6, change_s: 8, restore_s: 13, end_s: 20 }
     } else {
-        Timing { warm_up_s: 12, change_s: 15, restore_s: 27, end_s: 42 }
+        Timing { warm_up_s: 8, change_s: 12, restore_s: 22, end_s: 36 }
     }
 }
 

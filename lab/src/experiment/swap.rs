@@ -84,7 +84,7 @@ fn plans(lab: &Lab, progress: &mut Progress) -> Result<Vec<Plan>> {
                 ];
                 plan.memory_limit = Some(memory);
                 plan.keeps_clean = writes;
-                (plan.warm_up_s, plan.measure_s) = if settings.quick { (8, 10) } else { (12, 15) };
+                (plan.warm_up_s, plan.measure_s) = if settings.quick { (8, 10) } else { (9, 11) };
                 plans.push(plan);
             }
         }

@@ -30,7 +30,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     let pool_bytes = if settings.quick { settings.memory_bytes / 4 } else { settings.memory_bytes };
     let data = swap::tables(settings.memory_bytes);
     let rows = (pool_bytes / 100 * TABLE_PERCENT / CLUSTERED_ROW_BYTES).min(data.tables[0].rows);
-    let (before_s, after_s) = if settings.quick { (14, 22) } else { (40, 70) };
+    let (before_s, after_s) = if settings.quick { (14, 22) } else { (20, 60) };
     let mut progress = Progress::new((2 * before_s + 2 * after_s) * settings.engines.len() as u32);
     let mut prepared = Vec::new();
     for &engine in &settings.engines {
