@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use tidepool_pool::storage::{Result, SimStorage, StorageFile};
-use tidepool_pool::{Access, Lsn, PageId, Pool, PoolConfig, page};
+use tidepool_pool::{Access, Lsn, PageId, Pool, PoolConfig, page, statement};
 
 const PAGE: u64 = 16384;
 
@@ -99,6 +99,7 @@ fn shrink(what: &str, bytes: u64, to: u64, hot: Hot, dirty_pct: u64) {
         }
     }
     pool.advance_clock(5000);
+    statement::begin();
     for n in 0..pages / 2 {
         black_box(pool.shared(&space, hot.nth(n, pages), Access::Normal).unwrap()[0]);
     }

@@ -11,7 +11,7 @@ use tidepool_pool::storage::{
 };
 use tidepool_pool::{
     Access, Error, ExclusiveGuard, Lsn, PageId, PageSize, PageView, Pool, PoolConfig, ResizeState,
-    Space, page,
+    Space, page, statement,
 };
 
 /// The largest pages: 32 to an extent, so that a few pages are many extents.
@@ -116,6 +116,7 @@ fn shrinking_evicts_the_coldest_and_keeps_the_rest_wherever_they_are() {
     }
     // Every fourth page is hot, in every extent.
     it.pool.advance_clock(5000);
+    statement::begin();
     for no in (0..pages).step_by(4) {
         it.read(no);
     }
