@@ -9,7 +9,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::kernel::{Root, field};
+use crate::kernel::{Root, Source, field, pressure_some_total_us};
 
 /// Limits at or above this are version 1's way to say "none" (`LONG_MAX` rounded down to a page).
 const NO_LIMIT: u64 = 1 << 60;
@@ -30,6 +30,13 @@ pub struct Hierarchy {
     pub version: Version,
     /// Own group first, then each ancestor; absolute, below the root.
     pub directories: Vec<PathBuf>,
+}
+
+impl Hierarchy {
+    /// The files of every level, own group first.
+    pub fn files(&self, root: &Root) -> Vec<LevelFiles> {
+        self.directories.iter().map(|d| LevelFiles::new(root, self.version, d)).collect()
+    }
 }
 
 /// What one level says.
@@ -86,38 +93,96 @@ pub fn find(root: &Root, proc_dir: &Path) -> Option<Hierarchy> {
     None
 }
 
-/// Reads one level; `None` when it says nothing usable (the version 2 root, or a group that vanished).
-pub fn read_level(root: &Root, version: Version, directory: &Path) -> Option<Level> {
-    let stat = root.text(directory.join("memory.stat")).unwrap_or_default();
-    let (limit, usage, cache, hits) = match version {
-        Version::V1 => (
-            root.number(directory.join("memory.limit_in_bytes")),
-            root.number(directory.join("memory.usage_in_bytes"))?,
-            file_cache(&stat, "total_inactive_file", "total_active_file"),
-            root.number(directory.join("memory.failcnt")).unwrap_or(0),
-        ),
-        Version::V2 => {
-            let max = root.number(directory.join("memory.max"));
-            let high = root.number(directory.join("memory.high"));
-            let events = root.text(directory.join("memory.events")).unwrap_or_default();
-            let hits = field(&events, "max").unwrap_or(0) + field(&events, "high").unwrap_or(0);
-            let limit = match (max, high) {
-                (Some(max), Some(high)) => Some(max.min(high)),
-                (one, other) => one.or(other),
-            };
-            let usage = root.number(directory.join("memory.current"))?;
-            (limit, usage, file_cache(&stat, "inactive_file", "active_file"), hits)
+/// The files of one level, kept open from one reading to the next.
+#[derive(Debug)]
+pub struct LevelFiles {
+    version: Version,
+    directory: PathBuf,
+    /// Version 1's limit, or version 2's `memory.max`.
+    limit: Source,
+    /// Version 2's `memory.high`.
+    high: Source,
+    usage: Source,
+    stat: Source,
+    /// How often the limit was hit: `memory.failcnt`, `memory.events`.
+    hits: Source,
+    pressure: Source,
+}
+
+impl LevelFiles {
+    /// The files of `directory`.
+    pub fn new(root: &Root, version: Version, directory: &Path) -> LevelFiles {
+        let file = |v1: &str, v2: &str| {
+            let name = if version == Version::V1 { v1 } else { v2 };
+            Source::new(root, directory.join(name))
+        };
+        LevelFiles {
+            version,
+            directory: directory.to_owned(),
+            limit: file("memory.limit_in_bytes", "memory.max"),
+            high: file("memory.high", "memory.high"),
+            usage: file("memory.usage_in_bytes", "memory.current"),
+            stat: file("memory.stat", "memory.stat"),
+            hits: file("memory.failcnt", "memory.events"),
+            pressure: file("memory.pressure", "memory.pressure"),
         }
-    };
-    // A limit of zero would mean that this very process can't exist: the file lies, so it says nothing.
-    let limit_bytes = limit.filter(|&limit| limit > 0 && limit < NO_LIMIT);
-    Some(Level {
-        directory: directory.to_owned(),
-        limit_bytes,
-        usage_bytes: usage,
-        file_cache_bytes: cache.min(usage),
-        limit_hits: hits,
-    })
+    }
+
+    /// The group's directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Reads the level; `None` when it says nothing usable (the version 2 root, or a group that vanished). Where there is no
+    /// limit the file cache isn't looked up, which is most of the cost.
+    pub fn read(&mut self) -> Option<Level> {
+        let usage = self.usage.number()?;
+        let (limit, hits) = match self.version {
+            Version::V1 => (self.limit.number(), self.hits.number().unwrap_or(0)),
+            Version::V2 => {
+                let events = self.hits.text().unwrap_or_default();
+                let hits = field(events, "max").unwrap_or(0) + field(events, "high").unwrap_or(0);
+                let limit = match (self.limit.number(), self.high.number()) {
+                    (Some(max), Some(high)) => Some(max.min(high)),
+                    (one, other) => one.or(other),
+                };
+                (limit, hits)
+            }
+        };
+        // A limit of zero would mean that this very process can't exist: the file lies, so it says nothing.
+        let limit_bytes = limit.filter(|&limit| limit > 0 && limit < NO_LIMIT);
+        let cache = match (limit_bytes, self.version) {
+            (None, _) => 0,
+            (_, Version::V1) => file_cache(
+                self.stat.text().unwrap_or_default(),
+                "total_inactive_file",
+                "total_active_file",
+            ),
+            (_, Version::V2) => {
+                file_cache(self.stat.text().unwrap_or_default(), "inactive_file", "active_file")
+            }
+        };
+        Some(Level {
+            directory: self.directory.clone(),
+            limit_bytes,
+            usage_bytes: usage,
+            file_cache_bytes: cache.min(usage),
+            limit_hits: hits,
+        })
+    }
+
+    /// Nothing but the usage: one read of one number.
+    pub fn usage_bytes(&mut self) -> Option<u64> {
+        self.usage.number()
+    }
+
+    /// Microseconds in which tasks of the group stalled on memory (version 2), ever.
+    pub fn stall_us(&mut self) -> Option<u64> {
+        match self.version {
+            Version::V1 => None,
+            Version::V2 => pressure_some_total_us(self.pressure.text()?),
+        }
+    }
 }
 
 /// Inactive file pages go first and cost nothing. Of the active ones half is left alone: they hold, among others, the
@@ -210,7 +275,7 @@ mod tests {
         let levels: Vec<_> = found
             .directories
             .iter()
-            .map(|d| read_level(&root, found.version, d).unwrap())
+            .map(|d| LevelFiles::new(&root, found.version, d).read().unwrap())
             .collect();
         assert_eq!(levels.iter().filter(|l| l.limit_bytes.is_some()).count(), 1);
         assert_eq!(levels[2].room_bytes(), Some((1 << 30) - 300 + 120));
@@ -239,12 +304,12 @@ mod tests {
         let root = Root::new(dir.path());
         let found = find(&root, Path::new("/proc/self")).unwrap();
         assert_eq!(found.version, Version::V2);
-        let own = read_level(&root, found.version, &found.directories[0]).unwrap();
+        let own = LevelFiles::new(&root, found.version, &found.directories[0]).read().unwrap();
         assert_eq!((own.limit_bytes, own.usage_bytes, own.limit_hits), (Some(1500), 700, 7));
-        let parent = read_level(&root, found.version, &found.directories[1]).unwrap();
+        let parent = LevelFiles::new(&root, found.version, &found.directories[1]).read().unwrap();
         assert_eq!(parent.limit_bytes, None);
         // The version 2 root has no usage file: it says nothing, and that is no error.
-        assert_eq!(read_level(&root, found.version, &found.directories[2]), None);
+        assert_eq!(LevelFiles::new(&root, found.version, &found.directories[2]).read(), None);
     }
 
     #[test]
@@ -262,7 +327,10 @@ mod tests {
         let found = find(&root, Path::new("/proc/self")).unwrap();
         assert_eq!(found.directories, [PathBuf::from("/sys/fs/cgroup")]);
         assert_eq!(
-            read_level(&root, found.version, &found.directories[0]).unwrap().room_bytes(),
+            LevelFiles::new(&root, found.version, &found.directories[0])
+                .read()
+                .unwrap()
+                .room_bytes(),
             Some(300)
         );
     }

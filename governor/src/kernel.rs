@@ -3,7 +3,9 @@
 //! Reading is forgiving by design: a file that is missing or unreadable, or a line that is not as expected, gives `None`. Whether
 //! that matters is for [`crate::signals::Reader`] to say, once, in its notices.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Where `/proc` and `/sys` are looked for. `/` on a real machine; a directory of its own in a test.
@@ -28,6 +30,11 @@ impl Root {
         self.0.join(p.strip_prefix("/").unwrap_or(p))
     }
 
+    /// Whether this is the machine itself.
+    pub fn is_machine(&self) -> bool {
+        self.0 == Path::new("/")
+    }
+
     /// The text of a file, if it can be read.
     pub fn text(&self, absolute: impl AsRef<Path>) -> Option<String> {
         fs::read_to_string(self.path(absolute)).ok()
@@ -35,10 +42,74 @@ impl Root {
 
     /// A file that holds one number. `max` (cgroup version 2 for "no limit") is `u64::MAX`.
     pub fn number(&self, absolute: impl AsRef<Path>) -> Option<u64> {
-        let text = self.text(absolute)?;
-        let text = text.trim();
-        if text == "max" { Some(u64::MAX) } else { text.parse().ok() }
+        number(&self.text(absolute)?)
     }
+}
+
+/// The number that is all of `text`. `max` (cgroup version 2 for "no limit") is `u64::MAX`.
+pub fn number(text: &str) -> Option<u64> {
+    let text = text.trim();
+    if text == "max" { Some(u64::MAX) } else { text.parse().ok() }
+}
+
+/// A file that is read again and again.
+///
+/// It is kept open: reading a cgroup's counter takes 0.2 µs, opening it ten times that. Below a test's root it is opened each time, since
+/// there, unlike in the kernel's file systems, an open file outlives its name.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    keep_open: bool,
+    file: Option<File>,
+    text: Vec<u8>,
+}
+
+impl Source {
+    /// The file `absolute` below `root`, not opened yet.
+    pub fn new(root: &Root, absolute: impl AsRef<Path>) -> Source {
+        Source {
+            path: root.path(absolute),
+            keep_open: root.is_machine(),
+            file: None,
+            text: Vec::new(),
+        }
+    }
+
+    /// The present text, if the file can be read. An open file that has gone (its cgroup was removed) is opened anew by the next call.
+    pub fn text(&mut self) -> Option<&str> {
+        if self.file.is_none() {
+            self.file = Some(File::open(&self.path).ok()?);
+        }
+        let read = self.file.as_ref().map(|file| read_all(file, &mut self.text))?;
+        if !self.keep_open || read.is_err() {
+            self.file = None;
+        }
+        read.ok()?;
+        std::str::from_utf8(&self.text).ok()
+    }
+
+    /// The present number, of a file that holds one.
+    pub fn number(&mut self) -> Option<u64> {
+        number(self.text()?)
+    }
+}
+
+/// Reads the whole file from its start into `text`. The kernel makes such a file's contents anew at each reading from offset 0.
+fn read_all(file: &File, text: &mut Vec<u8>) -> io::Result<()> {
+    let mut len = 0;
+    loop {
+        if text.len() < len + 4096 {
+            text.resize(len + 8192, 0);
+        }
+        match file.read_at(&mut text[len..], len as u64) {
+            Ok(0) => break,
+            Ok(read) => len += read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    text.truncate(len);
+    Ok(())
 }
 
 /// The value behind `key` in lines of the form `key value` or `key: value kB`, in the file's own unit.
@@ -75,6 +146,32 @@ mod tests {
         assert_eq!(field(text, "inactive_file"), Some(4096));
         assert_eq!(field(text, "inactive"), None);
         assert_eq!(field(text, "Mem"), None);
+    }
+
+    #[test]
+    fn a_source_follows_its_file_and_survives_its_absence() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut source = Source::new(&Root::new(dir.path()), "/a");
+        assert_eq!(source.number(), None);
+        for text in ["1\n", "max", "23", &"7".repeat(15)] {
+            fs::write(dir.path().join("a"), text).unwrap();
+            assert_eq!(source.number(), number(text));
+        }
+        let long = "x".repeat(100_000);
+        fs::write(dir.path().join("a"), &long).unwrap();
+        assert_eq!(source.text(), Some(&*long));
+        fs::remove_file(dir.path().join("a")).unwrap();
+        assert_eq!(source.text(), None);
+    }
+
+    #[test]
+    fn an_open_source_shows_what_the_kernel_says_now() {
+        let mut source = Source::new(&Root::default(), "/proc/uptime");
+        let first = source.text().unwrap().to_owned();
+        assert!(source.file.is_some(), "kept open");
+        // Hundredths of a second.
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        assert_ne!(source.text().unwrap(), first);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! * [`decide`] turns one reading into a target. It is pure: no clock, no file, no thread, so a test can put it
 //!   on a simulated machine and run an hour in a millisecond.
 //! * [`journal`] keeps the last decisions for whoever asks why the pool has the size it has.
-//! * [`trigger`] wakes the caller early when the kernel reports a stall, where the kernel lets us ask for that.
+//! * [`trigger`] sleeps between readings, and is woken early where the kernel lets us ask for that.
 //!
 //! # What it promises
 //! A pool that follows the decisions never makes the process use memory that the machine or a cgroup does not have, as long

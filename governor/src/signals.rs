@@ -1,10 +1,10 @@
 //! One reading of everything the kernel says about memory.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cgroup::{self, Hierarchy, Level};
-use crate::kernel::{Root, field, field_kib, pressure_some_total_us};
+use crate::cgroup::{self, Hierarchy, Level, LevelFiles};
+use crate::kernel::{Root, Source, field, field_kib, pressure_some_total_us};
 
 /// What was measured at one moment. A source that could not be read is `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -80,14 +80,33 @@ impl std::fmt::Display for Place {
     }
 }
 
+/// How often the reader looks whether the process was moved to another cgroup.
+const FIND_AGAIN: Duration = Duration::from_secs(5);
+
 /// Reads signals again and again, and says once of each source that it is missing.
 #[derive(Debug)]
 pub struct Reader {
     root: Root,
     proc_dir: PathBuf,
     hierarchy: Option<Hierarchy>,
+    levels: Vec<LevelFiles>,
+    found_at: Duration,
+    meminfo: Source,
+    status: Source,
+    vmstat: Source,
+    pressure: Source,
+    /// Where the last reading found the least room, and that reading's room and usage there.
+    tightest: Option<Tightest>,
     silent: Vec<&'static str>,
     notices: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Tightest {
+    /// Index into `levels`; `None` is the machine.
+    level: Option<usize>,
+    room_bytes: u64,
+    usage_bytes: u64,
 }
 
 impl Reader {
@@ -97,8 +116,43 @@ impl Reader {
             Some(pid) => PathBuf::from(format!("/proc/{pid}")),
             None => PathBuf::from("/proc/self"),
         };
-        let hierarchy = cgroup::find(&root, &proc_dir);
-        Reader { root, proc_dir, hierarchy, silent: Vec::new(), notices: Vec::new() }
+        let mut reader = Reader {
+            meminfo: Source::new(&root, "/proc/meminfo"),
+            status: Source::new(&root, proc_dir.join("status")),
+            vmstat: Source::new(&root, "/proc/vmstat"),
+            pressure: Source::new(&root, "/proc/pressure/memory"),
+            root,
+            proc_dir,
+            hierarchy: None,
+            levels: Vec::new(),
+            found_at: Duration::ZERO,
+            tightest: None,
+            silent: Vec::new(),
+            notices: Vec::new(),
+        };
+        reader.find_levels(Duration::ZERO);
+        reader
+    }
+
+    /// The memory controller's directories of the process, as far as they are known.
+    pub fn hierarchy(&self) -> Option<&Hierarchy> {
+        self.hierarchy.as_ref()
+    }
+
+    /// Where the files are looked for.
+    pub fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// A process may be moved to another group, and a group may vanish.
+    fn find_levels(&mut self, at: Duration) {
+        self.found_at = at;
+        let found = cgroup::find(&self.root, &self.proc_dir);
+        if found != self.hierarchy {
+            self.levels = found.iter().flat_map(|h| h.files(&self.root)).collect();
+            self.hierarchy = found;
+            self.tightest = None;
+        }
     }
 
     /// Sources that fell silent since the last call, a sentence each; for the log.
@@ -106,54 +160,87 @@ impl Reader {
         std::mem::take(&mut self.notices)
     }
 
-    /// One reading. Costs a dozen small files, some tens of microseconds.
+    /// One reading: a dozen small files that are open already, some 30 µs.
     pub fn read(&mut self, at: Duration) -> Signals {
         let mut signals = Signals { at, ..Signals::default() };
-        if let Some(hierarchy) = &self.hierarchy {
-            let read =
-                |directory: &PathBuf| cgroup::read_level(&self.root, hierarchy.version, directory);
-            signals.levels = hierarchy.directories.iter().filter_map(read).collect();
-            let own = hierarchy.directories.first().map(|d| d.join("memory.pressure"));
-            signals.own_stall_us =
-                own.and_then(|file| pressure_some_total_us(&self.root.text(file)?));
+        if at.saturating_sub(self.found_at) >= FIND_AGAIN {
+            self.find_levels(at);
         }
-        // A process may be moved to another group, and a group may vanish: look again when nothing answers.
+        let mut indexes = Vec::with_capacity(self.levels.len());
+        for (index, files) in self.levels.iter_mut().enumerate() {
+            if let Some(level) = files.read() {
+                indexes.push(index);
+                signals.levels.push(level);
+            }
+        }
+        signals.own_stall_us = self.levels.first_mut().and_then(LevelFiles::stall_us);
         if signals.levels.is_empty() {
-            self.hierarchy = cgroup::find(&self.root, &self.proc_dir);
+            self.find_levels(at);
         }
-        let meminfo = self.text("/proc/meminfo");
-        signals.machine_total_bytes =
-            meminfo.as_deref().and_then(|text| field_kib(text, "MemTotal"));
-        signals.machine_available_bytes = meminfo.as_deref().and_then(available_bytes);
-        let status = self.text("status");
-        signals.own_swapped_bytes = status.as_deref().and_then(|text| field_kib(text, "VmSwap"));
-        signals.own_resident_bytes = status.as_deref().and_then(|text| field_kib(text, "VmRSS"));
-        let vmstat = self.text("/proc/vmstat");
-        signals.swapped_in_pages = vmstat.as_deref().and_then(|text| field(text, "pswpin"));
-        signals.swapped_out_pages = vmstat.as_deref().and_then(|text| field(text, "pswpout"));
-        let pressure = self.root.text("/proc/pressure/memory");
-        signals.machine_stall_us = pressure.as_deref().and_then(pressure_some_total_us);
+        let mut read = |source: &mut Source, name, then: &mut dyn FnMut(&str)| {
+            let text = source.text();
+            let missing = text.is_none();
+            text.into_iter().for_each(then);
+            note(&mut self.silent, &mut self.notices, name, missing);
+        };
+        read(&mut self.meminfo, "/proc/meminfo", &mut |text| {
+            signals.machine_total_bytes = field_kib(text, "MemTotal");
+            signals.machine_available_bytes = available_bytes(text);
+        });
+        read(&mut self.status, "the process's status", &mut |text| {
+            signals.own_swapped_bytes = field_kib(text, "VmSwap");
+            signals.own_resident_bytes = field_kib(text, "VmRSS");
+        });
+        read(&mut self.vmstat, "/proc/vmstat", &mut |text| {
+            signals.swapped_in_pages = field(text, "pswpin");
+            signals.swapped_out_pages = field(text, "pswpout");
+        });
+        // Many kernels are built without it: that is no news.
+        signals.machine_stall_us = self.pressure.text().and_then(pressure_some_total_us);
+        self.tightest = signals.room().map(|room| {
+            let at = match &room.place {
+                Place::Machine => None,
+                Place::Cgroup(directory) => {
+                    signals.levels.iter().position(|level| level.directory == *directory)
+                }
+            };
+            Tightest {
+                level: at.map(|at| indexes[at]),
+                room_bytes: room.bytes,
+                usage_bytes: at.map_or(0, |at| signals.levels[at].usage_bytes),
+            }
+        });
         signals
     }
 
-    /// A file that ought to exist on every Linux; relative names are the process's.
-    fn text(&mut self, name: &'static str) -> Option<String> {
-        let path =
-            if name.starts_with('/') { PathBuf::from(name) } else { self.proc_dir.join(name) };
-        let text = self.root.text(&path);
-        self.note(name, &path, text.is_none());
-        text
-    }
-
-    fn note(&mut self, name: &'static str, path: &Path, missing: bool) {
-        let known = self.silent.contains(&name);
-        if missing && !known {
-            self.silent.push(name);
-            self.notices.push(format!("{} can't be read: going on without it", path.display()));
-        } else if !missing && known {
-            self.silent.retain(|&silent| silent != name);
-            self.notices.push(format!("{} can be read again", path.display()));
+    /// The room where the last reading found the least of it, were nothing but the usage changed since: a look at one number,
+    /// for between two readings. `None` when there was no reading, or it can't be told.
+    pub fn glance(&mut self) -> Option<u64> {
+        let tightest = self.tightest?;
+        match tightest.level {
+            Some(level) => {
+                let usage = self.levels[level].usage_bytes()?;
+                Some((tightest.room_bytes + tightest.usage_bytes).saturating_sub(usage))
+            }
+            None => available_bytes(self.meminfo.text()?),
         }
+    }
+}
+
+/// Notes that a file which every Linux has can't be read, or can be again.
+fn note(
+    silent: &mut Vec<&'static str>,
+    notices: &mut Vec<String>,
+    name: &'static str,
+    missing: bool,
+) {
+    let known = silent.contains(&name);
+    if missing && !known {
+        silent.push(name);
+        notices.push(format!("{name} can't be read: going on without it"));
+    } else if !missing && known {
+        silent.retain(|&silent| silent != name);
+        notices.push(format!("{name} can be read again"));
     }
 }
 
@@ -177,6 +264,39 @@ mod tests {
         assert!(signals.own_resident_bytes.unwrap() > 0);
         let room = signals.room().unwrap();
         assert!(room.bytes <= signals.machine_total_bytes.unwrap());
+    }
+
+    #[test]
+    fn a_glance_sees_the_usage_and_a_reading_the_limit_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = dir.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/self/cgroup", "0::/db\n");
+        write("proc/self/mountinfo", "30 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
+        write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 9000 kB\n");
+        write("cg/db/memory.max", "1000");
+        write("cg/db/memory.current", "400");
+        write("cg/db/memory.stat", "inactive_file 100\nactive_file 0\n");
+        let mut reader = Reader::new(Root::new(dir.path()), None);
+        assert_eq!(reader.glance(), None);
+        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes, 700);
+        write("cg/db/memory.current", "600");
+        assert_eq!(reader.glance(), Some(500));
+        write("cg/db/memory.max", "800");
+        assert_eq!(reader.glance(), Some(500));
+        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes, 300);
+        // The group vanishes, then the process is somewhere else: found by the next reading but one.
+        std::fs::remove_dir_all(dir.path().join("cg")).unwrap();
+        assert_eq!(reader.glance(), None);
+        write("proc/self/cgroup", "0::/other\n");
+        write("cg/other/memory.max", "50");
+        write("cg/other/memory.current", "20");
+        write("cg/other/memory.stat", "");
+        assert_eq!(reader.read(Duration::ZERO).room().unwrap().place, Place::Machine);
+        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes, 30);
     }
 
     #[test]
