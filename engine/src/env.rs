@@ -31,6 +31,7 @@ mod orphans;
 mod tests;
 
 use std::collections::HashSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -38,14 +39,16 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageLock};
 use tidepool_pool::{
-    Lsn, PAGE_HEADER_SIZE, PageSize, Pool, PoolConfig, ReplacementConfig, Space, WriteAhead,
-    WriteAheadError, page,
+    Lsn, MIN_FRAMES, PAGE_HEADER_SIZE, PageSize, Pool, PoolConfig, ReplacementConfig, Space,
+    WriteAhead, WriteAheadError, page,
 };
 
 use crate::error::{Error, Result};
+use crate::governor::{self, PoolGovernor, SizeOptions};
 use crate::mtr::Mtr;
 use crate::options::Options;
 use crate::recovery;
+use crate::redo::capacity::AUTOMATIC_RANGE_BYTES;
 use crate::redo::control::CONTROL_FILE;
 use crate::redo::record::LogRecord;
 use crate::redo::{self, Failure, RedoLog, Ring, format_uuid};
@@ -80,15 +83,17 @@ pub fn space_file_name(id: u32) -> String {
 pub struct EnvOptions {
     /// Page size in bytes; 0 = the data directory's, or 16 KiB for a new one.
     pub page_size: usize,
-    /// Memory for pages, bytes.
+    /// Memory for pages, bytes; 0 = governed.
     pub buffer_pool_size_bytes: u64,
-    /// How far the pool may grow, bytes; 0 = not at all.
-    pub buffer_pool_size_max_bytes: u64,
+    /// Whether a number there is a ceiling only.
+    pub memory_guard: bool,
+    /// Where `/proc` and `/sys` are.
+    pub system_root: PathBuf,
     /// The pool's replacement policy.
     pub replacement: ReplacementConfig,
     /// Whether pages are written twice, against torn writes.
     pub doublewrite: bool,
-    /// Size of the redo log, bytes.
+    /// Size of the redo log, bytes; 0 = automatic.
     pub redo_capacity_bytes: u64,
     /// Size of each of the two log buffers, bytes.
     pub redo_buffer_bytes: usize,
@@ -113,7 +118,8 @@ impl From<&Options> for EnvOptions {
         Self {
             page_size: options.page_size,
             buffer_pool_size_bytes: options.buffer_pool_size_bytes,
-            buffer_pool_size_max_bytes: options.buffer_pool_size_max_bytes,
+            memory_guard: options.memory_guard,
+            system_root: options.system_root.clone(),
             replacement: ReplacementConfig::default(),
             doublewrite: options.doublewrite,
             redo_capacity_bytes: options.redo_capacity_bytes,
@@ -131,6 +137,7 @@ impl EnvOptions {
     pub fn small() -> Self {
         Self {
             buffer_pool_size_bytes: 4 << 20,
+            memory_guard: false,
             redo_capacity_bytes: redo::CAPACITY_MIN_BYTES,
             redo_buffer_bytes: 64 << 10,
             background: false,
@@ -144,6 +151,7 @@ impl EnvOptions {
 pub struct Env {
     storage: Arc<dyn Storage>,
     pool: Arc<Pool>,
+    governor: Arc<PoolGovernor>,
     redo: Arc<RedoLog>,
     failure: Arc<Failure>,
     page_size: PageSize,
@@ -170,7 +178,10 @@ impl Env {
     /// Opens a data directory: makes a new one if there is none, recovers if it was not closed cleanly.
     pub fn open(storage: Arc<dyn Storage>, options: &EnvOptions) -> Result<Arc<Self>> {
         let lock = storage.lock(LOCK_FILE)?;
-        let file_size = redo::default_file_size(options.redo_capacity_bytes);
+        let least = *AUTOMATIC_RANGE_BYTES.start();
+        let is_automatic = options.redo_capacity_bytes == 0;
+        let mut redo_capacity = if is_automatic { least } else { options.redo_capacity_bytes };
+        let file_size = redo::default_file_size(redo_capacity);
         let created = !storage.exists(CONTROL_FILE)?;
         let mut ring = if created {
             create_directory(&storage, options, file_size)?
@@ -190,6 +201,11 @@ impl Env {
                 ),
             ));
         }
+        if is_automatic {
+            // The pool that this log was made for may come back to its size.
+            redo_capacity = ring.total_size().clamp(least, *AUTOMATIC_RANGE_BYTES.end());
+            ring.set_file_size(redo::default_file_size(redo_capacity));
+        }
         let scan = recovery::scan::scan(&mut ring)?;
         // If the newest control slot was damaged, an older one may wrongly say so.
         let clean = ring.control().clean && scan.frames == 0;
@@ -204,11 +220,17 @@ impl Env {
         }
         check_owner(&*storage, page_size, &uuid)?;
 
+        let size = governor::Beginning::read(SizeOptions {
+            size_bytes: options.buffer_pool_size_bytes,
+            memory_guard: options.memory_guard,
+            size_min_bytes: MIN_FRAMES * page_size.bytes() as u64,
+            system_root: options.system_root.clone(),
+        });
         let pool = Pool::new(
             PoolConfig {
                 page_size,
-                size_bytes: options.buffer_pool_size_bytes,
-                max_size_bytes: options.buffer_pool_size_max_bytes,
+                size_bytes: size.size_bytes(),
+                max_size_bytes: size.reserve_bytes(),
                 replacement: options.replacement,
                 doublewrite: options.doublewrite,
                 background: options.background,
@@ -216,12 +238,14 @@ impl Env {
             },
             storage.clone(),
         )?;
+        // From here on: recovery, too, must not take memory that there isn't.
+        let governor = size.govern(pool.clone(), options.background)?;
         let failure = Arc::new(Failure::default());
         let redo = Arc::new(RedoLog::start(
             ring,
             scan.end,
             scan.epochs.clone(),
-            options.redo_capacity_bytes,
+            redo_capacity,
             options.redo_buffer_bytes,
             options.read_only,
             failure.clone(),
@@ -231,6 +255,7 @@ impl Env {
             0 => HashSet::new(),
             _ => recovery::apply::apply(&storage, &pool, &redo, &scan)?,
         };
+        redo.set_automatic_capacity(is_automatic);
         let checkpointer = Arc::new(Mutex::new(Checkpointer::new(pool.clone(), redo.clone())));
         let background = Background::default();
         if options.background && !options.read_only {
@@ -239,6 +264,7 @@ impl Env {
         Ok(Arc::new(Self {
             storage,
             pool,
+            governor,
             redo,
             failure,
             page_size,
@@ -270,6 +296,11 @@ impl Env {
     /// A handle of the buffer pool that outlives a borrow of the environment.
     pub fn pool_handle(&self) -> &Arc<Pool> {
         &self.pool
+    }
+
+    /// Who sizes the pool.
+    pub fn governor(&self) -> &Arc<PoolGovernor> {
+        &self.governor
     }
 
     /// The redo log.
@@ -440,9 +471,12 @@ impl Env {
         self.redo.flush_to(lsn)
     }
 
-    /// Changes the capacity of the redo log, bytes.
+    /// Changes the capacity of the redo log, bytes; 0 = automatic from now on.
     pub fn set_redo_capacity(&self, bytes: u64) -> Result<()> {
-        self.redo.set_capacity(bytes)?;
+        match bytes {
+            0 => self.redo.set_automatic_capacity(true),
+            _ => self.redo.set_capacity(bytes)?,
+        }
         self.background.hurry();
         Ok(())
     }
@@ -486,6 +520,7 @@ impl Env {
             Ok(())
         };
         let result = closed();
+        self.governor.stop();
         self.pool.shutdown();
         self.pool.clear_write_ahead();
         // Nothing is written after this.
@@ -498,6 +533,7 @@ impl Env {
 impl Drop for Env {
     fn drop(&mut self) {
         self.background.stop();
+        self.governor.stop();
         if !self.closed.load(Ordering::Acquire) {
             // As after a crash: the next opening recovers.
             self.failure.set_quietly("it was dropped without being closed");

@@ -6,6 +6,7 @@
 //! call the same checks.
 
 use crate::error::{Error, Result};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Smallest and largest page size, in bytes.
@@ -36,11 +37,15 @@ pub struct Options {
     /// Page size of a *new* data directory, in bytes: a power of two, 4 KiB to 64 KiB. An existing directory must have been
     /// created with the same; 0 takes whatever it has (and 16 KiB for a new one). Default 16 KiB.
     pub page_size: usize,
-    /// Memory for the buffer pool, in bytes. Default 128 MiB.
+    /// Memory for the buffer pool, in bytes: a ceiling. 0 (default) = governed: as much as the machine, or the tightest cgroup
+    /// above the process, leaves free, and as the pool has use for. See [`governor`](crate::governor).
     pub buffer_pool_size_bytes: u64,
-    /// How far the pool may grow while the engine runs, in bytes (address space, not memory). 0 (default) = not at all.
-    pub buffer_pool_size_max_bytes: u64,
-    /// Size of the redo log, in bytes. Default 512 MiB.
+    /// Whether the pool stays below `buffer_pool_size_bytes` while there isn't the memory for it (default), or has that number
+    /// whatever happens. A governed pool is always guarded.
+    pub memory_guard: bool,
+    /// Where `/proc` and `/sys` are looked for. Default `/`; another directory is for tests.
+    pub system_root: PathBuf,
+    /// Size of the redo log, in bytes. 0 (default) = automatic: half the memory that the pool holds, 128 MiB to 4 GiB.
     pub redo_capacity_bytes: u64,
     /// What a commit waits for, with InnoDB's meaning: 1 (default) = written and synced; 2 = written, synced within
     /// `flush_log_interval`; 0 = both within `flush_log_interval`.
@@ -82,9 +87,10 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             page_size: 16384,
-            buffer_pool_size_bytes: 128 << 20,
-            buffer_pool_size_max_bytes: 0,
-            redo_capacity_bytes: 512 << 20,
+            buffer_pool_size_bytes: 0,
+            memory_guard: true,
+            system_root: PathBuf::from("/"),
+            redo_capacity_bytes: 0,
             flush_log_at_trx_commit: 1,
             flush_log_interval: Duration::from_secs(1),
             lock_wait_timeout: Duration::from_secs(50),
@@ -116,21 +122,7 @@ impl Options {
                 self.page_size
             )));
         }
-        let pool_min = self.buffer_pool_size_min_bytes();
-        if self.buffer_pool_size_bytes < pool_min {
-            return Err(Error::InvalidOption(format!(
-                "buffer_pool_size_bytes = {}: must be at least {pool_min}",
-                self.buffer_pool_size_bytes
-            )));
-        }
-        if self.buffer_pool_size_max_bytes != 0
-            && self.buffer_pool_size_max_bytes < self.buffer_pool_size_bytes
-        {
-            return Err(Error::InvalidOption(format!(
-                "buffer_pool_size_max_bytes = {}: must be 0 or at least buffer_pool_size_bytes = {}",
-                self.buffer_pool_size_max_bytes, self.buffer_pool_size_bytes
-            )));
-        }
+        self.check_buffer_pool_size(self.buffer_pool_size_bytes)?;
         if self.flush_log_interval.is_zero() {
             return Err(Error::InvalidOption(
                 "flush_log_interval = 0: must be longer than zero".into(),
@@ -139,6 +131,17 @@ impl Options {
         check_redo_capacity(self.redo_capacity_bytes)?;
         check_flush_log_at_trx_commit(self.flush_log_at_trx_commit)?;
         check_old_blocks_pct(self.old_blocks_pct)
+    }
+
+    /// Checks a `buffer_pool_size_bytes` at this page size.
+    pub(crate) fn check_buffer_pool_size(&self, bytes: u64) -> Result<()> {
+        let min = self.buffer_pool_size_min_bytes();
+        if bytes == 0 || bytes >= min {
+            return Ok(());
+        }
+        Err(Error::InvalidOption(format!(
+            "buffer_pool_size_bytes = {bytes}: must be 0 (governed) or at least {min}"
+        )))
     }
 
     /// Least `buffer_pool_size_bytes` at this page size.
@@ -150,11 +153,13 @@ impl Options {
 
 /// Checks a `redo_capacity_bytes`.
 pub(crate) fn check_redo_capacity(bytes: u64) -> Result<()> {
-    if REDO_CAPACITY_RANGE_BYTES.contains(&bytes) {
+    if bytes == 0 || REDO_CAPACITY_RANGE_BYTES.contains(&bytes) {
         return Ok(());
     }
     let (min, max) = (REDO_CAPACITY_RANGE_BYTES.start(), REDO_CAPACITY_RANGE_BYTES.end());
-    Err(Error::InvalidOption(format!("redo_capacity_bytes = {bytes}: must be {min} to {max}")))
+    Err(Error::InvalidOption(format!(
+        "redo_capacity_bytes = {bytes}: must be 0 (automatic), or {min} to {max}"
+    )))
 }
 
 /// Checks a `flush_log_at_trx_commit`.
@@ -201,16 +206,12 @@ mod tests {
         );
         assert_eq!(
             refusal(|o| o.buffer_pool_size_bytes = 1000),
-            "invalid option: buffer_pool_size_bytes = 1000: must be at least 4194304"
-        );
-        assert_eq!(
-            refusal(|o| o.buffer_pool_size_max_bytes = 1 << 20),
-            "invalid option: buffer_pool_size_max_bytes = 1048576: must be 0 or at least \
-             buffer_pool_size_bytes = 134217728"
+            "invalid option: buffer_pool_size_bytes = 1000: must be 0 (governed) or at least 4194304"
         );
         assert_eq!(
             refusal(|o| o.redo_capacity_bytes = 4096),
-            "invalid option: redo_capacity_bytes = 4096: must be 8388608 to 549755813888"
+            "invalid option: redo_capacity_bytes = 4096: must be 0 (automatic), or 8388608 to \
+             549755813888"
         );
         assert_eq!(
             refusal(|o| o.flush_log_at_trx_commit = 3),

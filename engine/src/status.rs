@@ -4,16 +4,19 @@
 //! status variable without its prefix (`Innodb_buffer_pool_reads` → `buffer_pool_reads`), so that dashboards made for
 //! InnoDB need nothing but another prefix. Figures without an equal there have names in the same manner.
 
+use crate::governor::GovernorReport;
+use crate::memory::MemoryReport;
 use crate::redo::RedoStats;
 use crate::trx::TrxStatus;
 use std::fmt;
-use tidepool_pool::PoolStats;
 use tidepool_pool::trace::TraceStatus;
+use tidepool_pool::{PoolStats, ResizeState, ResizeStatus};
 
 /// All counters at one moment, in a fixed order, and the text of the latest deadlock.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     counters: Vec<(&'static str, u64)>,
+    texts: Vec<(&'static str, String)>,
     /// What the latest deadlock was about, if there has been one.
     pub deadlock_latest: Option<String>,
 }
@@ -23,6 +26,17 @@ impl Status {
     pub(crate) fn push(&mut self, name: &'static str, value: u64) {
         debug_assert!(self.get(name).is_none(), "counter {name} comes twice");
         self.counters.push((name, value));
+    }
+
+    /// Adds a figure that is a sentence. Each name comes once.
+    pub(crate) fn push_text(&mut self, name: &'static str, value: String) {
+        debug_assert!(self.texts.iter().all(|text| text.0 != name), "text {name} comes twice");
+        self.texts.push((name, value));
+    }
+
+    /// All figures that are sentences, in a fixed order.
+    pub fn texts(&self) -> &[(&'static str, String)] {
+        &self.texts
     }
 
     /// All counters, in a fixed order.
@@ -78,6 +92,91 @@ impl Status {
         self.push("data_written", (pool.pages_flushed + pool.doublewrite_pages) * page_size);
     }
 
+    /// How the last resize of the buffer pool goes.
+    pub(crate) fn add_resize(&mut self, resize: &ResizeStatus) {
+        self.push("buffer_pool_limit_bytes", resize.limit_bytes);
+        self.push("buffer_pool_resident_bytes", resize.resident_bytes);
+        self.push("buffer_pool_resizes", resize.resizes);
+        self.push("buffer_pool_resize_pages_moved", resize.pages_moved);
+        self.push("buffer_pool_resize_duration_us", resize.duration.as_micros() as u64);
+        self.push("buffer_pool_resize_longest_wait_us", resize.longest_wait_us);
+        let mib = |bytes: u64| bytes >> 20;
+        // The numbers are those of MySQL's status variable of this name, as far as there is such a state.
+        let (code, text) = match &resize.state {
+            ResizeState::Idle if resize.resizes == 0 => (0, String::new()),
+            ResizeState::Idle => (
+                0,
+                format!(
+                    "Completed resizing buffer pool to {} MiB in {} ms",
+                    mib(resize.target_bytes),
+                    resize.duration.as_millis()
+                ),
+            ),
+            ResizeState::Growing => {
+                (5, format!("Resizing buffer pool to {} MiB", mib(resize.target_bytes)))
+            }
+            ResizeState::Shrinking => (
+                3,
+                format!(
+                    "Withdrawing memory from {} to {} MiB",
+                    mib(resize.limit_bytes),
+                    mib(resize.target_bytes)
+                ),
+            ),
+            ResizeState::Stuck { why } => (
+                7,
+                format!(
+                    "Withdrawing memory from {} to {} MiB makes no progress, trying again: {why}",
+                    mib(resize.limit_bytes),
+                    mib(resize.target_bytes)
+                ),
+            ),
+        };
+        self.push("buffer_pool_resize_status_code", code);
+        self.push_text("buffer_pool_resize_status", text);
+    }
+
+    /// The figures of who sizes the buffer pool. What can't be read is 0.
+    pub(crate) fn add_governor(&mut self, governor: &GovernorReport) {
+        self.push("buffer_pool_target_bytes", governor.target_bytes);
+        self.push("memory_limit_bytes", governor.limit_bytes.unwrap_or(0));
+        self.push("memory_room_bytes", governor.room_bytes.unwrap_or(0));
+        self.push("memory_headroom_bytes", governor.headroom_bytes);
+        self.push("memory_own_resident_bytes", governor.own_resident_bytes.unwrap_or(0));
+        self.push("memory_own_swapped_bytes", governor.own_swapped_bytes.unwrap_or(0));
+        self.push("memory_shrinks", governor.shrinks);
+        self.push("memory_grows", governor.grows);
+        self.push("memory_readings", governor.readings);
+        self.push("memory_wants_more", governor.wants_more.into());
+        self.push_text("memory_limit_place", governor.limit_place.clone());
+        self.push_text("memory_decision_reason", governor.why.clone());
+    }
+
+    /// What memory goes to.
+    pub(crate) fn add_memory(&mut self, memory: &MemoryReport) {
+        for row in &memory.rows {
+            let name = match row.name {
+                "frames" => "memory_frames",
+                "frame_descriptors" => "memory_frame_descriptors",
+                "replacement" => "memory_replacement",
+                "translation" => "memory_translation",
+                "flush_buffers" => "memory_flush_buffers",
+                "tap_rings" => "memory_tap_rings",
+                "redo_buffers" => "memory_redo_buffers",
+                "lock_table" => "memory_lock_table",
+                "trx_states" => "memory_trx_states",
+                "undo_streams" => "memory_undo_streams",
+                name => {
+                    debug_assert!(false, "row {name} has no counter");
+                    continue;
+                }
+            };
+            self.push(name, row.bytes);
+        }
+        self.push("memory_total", memory.total_bytes());
+        self.push("memory_rest_of_process", memory.rest_bytes().unwrap_or(0));
+    }
+
     /// The redo log's figures.
     pub(crate) fn add_redo(&mut self, redo: &RedoStats) {
         self.push("lsn_current", redo.next_lsn);
@@ -123,8 +222,9 @@ impl Status {
 }
 
 /// Sections of the text, each with the prefixes of the counters that it holds. The last takes the rest.
-const SECTIONS: [(&str, &[&str]); 5] = [
+const SECTIONS: [(&str, &[&str]); 6] = [
     ("BUFFER POOL", &["buffer_pool_", "page", "dblwr_", "data_"]),
+    ("MEMORY", &["memory_"]),
     ("LOG", &["lsn_", "log_", "checkpoint", "redo_", "os_log_"]),
     ("TRANSACTIONS", &["trx_", "history_list_length", "purge_", "undo_"]),
     ("LOCKS", &["row_lock_", "deadlocks", "lock_"]),
@@ -140,6 +240,9 @@ impl fmt::Display for Status {
         for (at, (title, _)) in SECTIONS.iter().enumerate() {
             writeln!(f, "{title}\n{}", "-".repeat(title.len()))?;
             for (name, value) in self.counters.iter().filter(|(name, _)| section_of(name) == at) {
+                writeln!(f, "{name:<40} {value}")?;
+            }
+            for (name, value) in self.texts.iter().filter(|(name, _)| section_of(name) == at) {
                 writeln!(f, "{name:<40} {value}")?;
             }
             writeln!(f)?;
@@ -163,9 +266,17 @@ mod tests {
         {
             status.push(name, at as u64);
         }
+        status.push_text("memory_decision_reason", "room lasted".into());
         status.deadlock_latest = Some("two sessions".into());
         let text = status.to_string();
-        let order = ["buffer_pool_reads", "lsn_current", "deadlocks", "rows_read", "two sessions"];
+        let order = [
+            "buffer_pool_reads",
+            "room lasted",
+            "lsn_current",
+            "deadlocks",
+            "rows_read",
+            "two sessions",
+        ];
         let at: Vec<_> = order.iter().map(|name| text.find(name).unwrap()).collect();
         assert!(at.is_sorted(), "{text}");
         assert_eq!(order.iter().map(|name| text.matches(name).count()).sum::<usize>(), order.len());

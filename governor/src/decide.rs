@@ -23,8 +23,17 @@
 //! sized to the signal, whatever the room says.
 //!
 //! # Headroom
-//! A share of the limit ([`HEADROOM_SHARE`], within bounds), plus what the others grew by in their fastest [`REACTION`] of the
-//! last minute: a neighbour that jumps is given a wider berth than one that doesn't.
+//! The largest of
+//! * a share of the limit ([`HEADROOM_SHARE`], within bounds);
+//! * what the others grew by in their fastest [`REACTION`] of the last minute: a neighbour that jumps is given a wider berth than
+//!   one that doesn't;
+//! * what they will have grown by within the next [`LEAD`], if they go on as in the last [`PACE`]: while a neighbour is at it, the
+//!   pool is ahead of it instead of behind.
+//!
+//! # Several pools below one limit
+//! Each sees the others as neighbours, so nothing has to be agreed upon. The smaller a pool's part of what is used, the less of the
+//! headroom it respects (down to [`HEADROOM_SMALL_PERCENT`]): a small one that has use for more grows into room which a large one
+//! then makes again, until they are equal. One alone, or beside something that doesn't yield, comes to rest in either case.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -46,8 +55,18 @@ pub const HEADROOM_MIN_BYTES: u64 = 24 * MIB;
 pub const HEADROOM_MAX_BYTES: u64 = 1024 * MIB;
 /// From a change of the signals to memory given back.
 pub const REACTION: Duration = Duration::from_millis(100);
+/// What the others grew by within this tells their pace.
+pub const PACE: Duration = Duration::from_millis(25);
+/// The pool keeps this far ahead of that pace.
+pub const LEAD: Duration = Duration::from_millis(75);
+/// Share of the headroom that a very small pool respects, in per cent.
+pub const HEADROOM_SMALL_PERCENT: u64 = 60;
 /// How long a jump of the others is remembered.
 pub const BURST_MEMORY: Duration = Duration::from_secs(60);
+/// A remembered jump asks at most for the limit over this.
+pub const BURST_SHARE: u64 = 12;
+/// A jump under way asks at most for the limit over this.
+pub const LEAD_SHARE: u64 = 6;
 /// Stalled this share of the time since the last reading, in per cent: trouble.
 pub const STALL_PERCENT: u64 = 10;
 /// Trouble is answered at most this often, so that a step can take effect before the next is sized.
@@ -116,8 +135,12 @@ pub struct Decision {
 pub struct Governor {
     /// (when, target), lowest first from the front: a monotonic queue, so that its head is the window's minimum.
     targets: VecDeque<(Duration, u64)>,
+    /// (when, what the others used) of the last [`REACTION`].
+    others: VecDeque<(Duration, u64)>,
     /// (when, bytes that others grew by within one [`REACTION`]), largest first from the front.
     bursts: VecDeque<(Duration, u64)>,
+    /// What the others will have grown by within [`LEAD`], bytes.
+    lead_bytes: u64,
     /// Since when targets have been seen without a gap.
     watched_since: Option<Duration>,
     last: Option<Last>,
@@ -129,8 +152,6 @@ pub struct Governor {
 #[derive(Debug, Clone, Copy)]
 struct Last {
     at: Duration,
-    /// Limit less room less the pool: what all the others use.
-    others_bytes: Option<u64>,
     own_swapped_bytes: Option<u64>,
     stall_us: Option<u64>,
 }
@@ -144,19 +165,28 @@ impl Governor {
     /// The target for one reading, before any hysteresis; `None` when nothing could be read.
     pub fn target(&self, signals: &Signals, pool: &PoolState) -> Option<u64> {
         let room = signals.room()?;
-        let headroom = self.headroom(&room, signals.at);
+        let headroom = self.headroom(&room, pool, signals.at);
         let target = pool.resident_bytes.saturating_add(room.bytes).saturating_sub(headroom);
         Some(clamp(target, pool))
     }
 
+    /// What is left free below the tightest limit that `signals` show, bytes; 0 if they show none.
+    pub fn headroom_bytes(&self, signals: &Signals, pool: &PoolState) -> u64 {
+        signals.room().map_or(0, |room| self.headroom(&room, pool, signals.at))
+    }
+
     /// What is left free below `room`'s limit, bytes.
-    fn headroom(&self, room: &Room, at: Duration) -> u64 {
+    fn headroom(&self, room: &Room, pool: &PoolState, at: Duration) -> u64 {
         let share =
             (room.limit_bytes / HEADROOM_SHARE).clamp(HEADROOM_MIN_BYTES, HEADROOM_MAX_BYTES);
+        let others = others_bytes(room, pool).max(1);
+        let large = (pool.resident_bytes.min(others) as u128 * 100 / others as u128) as u64;
+        let respected = HEADROOM_SMALL_PERCENT + (100 - HEADROOM_SMALL_PERCENT) * large / 100;
         let burst = self.bursts.front().filter(|(seen, _)| at.saturating_sub(*seen) < BURST_MEMORY);
         // A single huge jump must not take the pool away for a minute.
-        let burst = burst.map_or(0, |&(_, bytes)| bytes.min(room.limit_bytes / 8));
-        share.max(burst)
+        let burst = burst.map_or(0, |&(_, bytes)| bytes.min(room.limit_bytes / BURST_SHARE));
+        let lead = self.lead_bytes.min(room.limit_bytes / LEAD_SHARE);
+        (share * respected / 100).max(burst).max(lead)
     }
 
     /// Takes one reading and says what the pool's limit should be from now on, if it should change.
@@ -201,18 +231,17 @@ impl Governor {
         }
         let (room, target) = (room?, target?);
         if target < pool.limit_bytes {
-            // A limit above what is resident promises memory that isn't there; lowering it costs nothing, but isn't
-            // news either unless it is a real step.
+            // Less is noise, and the headroom is there to take it.
+            let headroom = self.headroom(&room, pool, signals.at);
             let step = pool.limit_bytes - target;
-            let worth_it =
-                target < pool.resident_bytes || step >= step_worth_taking(pool.limit_bytes);
+            let worth_it = step >= (headroom / 8).max(2 * MIB);
             let why = || {
                 format!(
                     "{} has {} left of {}, and {} is kept free",
                     room.place,
                     mib(room.bytes),
                     mib(room.limit_bytes),
-                    mib(self.headroom(&room, signals.at))
+                    mib(headroom)
                 )
             };
             return worth_it.then(why).and_then(|why| decision(Signal::RoomShrank, target, why));
@@ -244,7 +273,7 @@ impl Governor {
             let step = swapped.saturating_mul(2).max(base / 20);
             Some((Signal::OwnSwap, step, format!("{} of this process went to swap", mib(swapped))))
         } else {
-            self.stalled(&last, signals).map(|percent| {
+            self.stalled(&last, signals, pool).map(|percent| {
                 // 10 % stalled: a twentieth; wholly stalled: a quarter.
                 let step = base / 20 + base / 5 * percent.min(100) / 100;
                 (
@@ -265,7 +294,7 @@ impl Governor {
     }
 
     /// Per cent of the time since the last reading that was stalled, if it is trouble *of ours*.
-    fn stalled(&self, last: &Last, signals: &Signals) -> Option<u64> {
+    fn stalled(&self, last: &Last, signals: &Signals, pool: &PoolState) -> Option<u64> {
         let elapsed_us = signals.at.saturating_sub(last.at).as_micros() as u64;
         if elapsed_us == 0 {
             return None;
@@ -277,42 +306,58 @@ impl Governor {
         }
         // The machine's figure counts the stalls of others at limits of their own. It is ours only when memory is short for us too.
         let room = signals.room()?;
-        let short = room.bytes < self.headroom(&room, signals.at);
+        let short = room.bytes < self.headroom(&room, pool, signals.at);
         (signals.own_stall_us.is_some() || short).then_some(percent)
     }
 
     fn observe(&mut self, signals: &Signals, pool: &PoolState) {
-        let others = signals.room().map(|room| {
-            room.limit_bytes.saturating_sub(room.bytes).saturating_sub(pool.resident_bytes)
-        });
-        if let (Some(last), Some(others)) = (self.last, others) {
-            let elapsed = signals.at.saturating_sub(last.at).max(Duration::from_millis(1));
-            let grown = others.saturating_sub(last.others_bytes.unwrap_or(others));
-            // Readings further apart than a reaction say less about the jump, so they are scaled down; closer ones are not scaled up.
-            let scale = (REACTION.as_secs_f64() / elapsed.as_secs_f64()).min(1.0);
-            let mut burst = (grown as f64 * scale) as u64;
-            if signals.room().is_some_and(|room| room.bytes == 0) {
-                // The jump was cut off by the limit: how far it would have gone is unknown.
-                burst = burst.saturating_mul(2);
-            }
-            while self.bursts.back().is_some_and(|&(_, smaller)| smaller <= burst) {
-                self.bursts.pop_back();
-            }
-            self.bursts.push_back((signals.at, burst));
-            while self
-                .bursts
-                .front()
-                .is_some_and(|(seen, _)| signals.at.saturating_sub(*seen) >= BURST_MEMORY)
-            {
-                self.bursts.pop_front();
-            }
+        let at = signals.at;
+        match signals.room() {
+            Some(room) => self.observe_others(others_bytes(&room, pool), at, room.bytes == 0),
+            None => (self.lead_bytes, self.others) = (0, VecDeque::new()),
         }
         self.last = Some(Last {
-            at: signals.at,
-            others_bytes: others,
+            at,
             own_swapped_bytes: signals.own_swapped_bytes,
             stall_us: stall_us(signals),
         });
+    }
+
+    fn observe_others(&mut self, now_bytes: u64, at: Duration, cut_off: bool) {
+        // The newest of those that are too old stays: readings may be far apart, and growth counts from the last one then.
+        while self.others.get(1).is_some_and(|&(seen, _)| at.saturating_sub(seen) >= REACTION) {
+            self.others.pop_front();
+        }
+        let grown_within = |time: Duration| {
+            let recent = self.others.iter().rev().scan(false, |past, &(seen, bytes)| {
+                let take = (!*past).then_some((seen, bytes));
+                *past |= at.saturating_sub(seen) >= time;
+                take
+            });
+            let growth = recent.map(|(seen, bytes)| {
+                let grown = now_bytes.saturating_sub(bytes);
+                // Readings further apart than that say less about a jump, so they are scaled down.
+                let elapsed = at.saturating_sub(seen).max(Duration::from_millis(1));
+                (grown as f64 * (time.as_secs_f64() / elapsed.as_secs_f64()).min(1.0)) as u64
+            });
+            growth.max().unwrap_or(0)
+        };
+        let mut burst = grown_within(REACTION);
+        let per_pace = LEAD.as_millis() as u64 / PACE.as_millis() as u64;
+        self.lead_bytes = grown_within(PACE).saturating_mul(per_pace);
+        if cut_off {
+            // The jump was cut off by the limit: how far it would have gone is unknown.
+            burst = burst.saturating_mul(2);
+        }
+        self.others.push_back((at, now_bytes));
+        while self.bursts.back().is_some_and(|&(_, smaller)| smaller <= burst) {
+            self.bursts.pop_back();
+        }
+        self.bursts.push_back((at, burst));
+        while self.bursts.front().is_some_and(|(seen, _)| at.saturating_sub(*seen) >= BURST_MEMORY)
+        {
+            self.bursts.pop_front();
+        }
     }
 
     fn remember_target(&mut self, at: Duration, target: u64) {
@@ -329,6 +374,11 @@ impl Governor {
     fn window_is_full(&self, at: Duration) -> bool {
         self.watched_since.is_some_and(|since| at.saturating_sub(since) >= GROW_AFTER)
     }
+}
+
+/// Limit less room less the pool: what all the others use.
+fn others_bytes(room: &Room, pool: &PoolState) -> u64 {
+    room.limit_bytes.saturating_sub(room.bytes).saturating_sub(pool.resident_bytes)
 }
 
 fn stall_us(signals: &Signals) -> Option<u64> {

@@ -168,6 +168,12 @@ impl Waiter {
     }
 }
 
+/// Asks the kernel to run the calling thread before others, by a nice value (-20 to 19). Without the privilege, nothing happens.
+pub fn raise_priority(nice: i32) {
+    // On Linux this is about a thread, and no id means the caller.
+    let _ = rustix::process::setpriority_process(None, nice);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

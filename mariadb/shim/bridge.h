@@ -97,6 +97,7 @@ typedef struct {
   uint8_t doublewrite;
   uint8_t direct_io;
   uint8_t read_only;
+  uint8_t memory_guard;
 } tp_options;
 
 int tp_open(const char *dir, size_t dir_len, const tp_options *options, tp_db **db);
@@ -105,6 +106,11 @@ int tp_close(tp_db *db);
 
 int tp_set_flush_log_at_trx_commit(tp_db *db, uint8_t value);
 int tp_set_redo_capacity(tp_db *db, uint64_t bytes);
+/* Returns at once; 0 = governed. */
+int tp_set_buffer_pool_size(tp_db *db, uint64_t bytes);
+int tp_set_memory_guard(tp_db *db, uint8_t on);
+/* The least size that can be asked for, beside 0. */
+int tp_buffer_pool_size_min(uint64_t page_size, uint64_t *bytes);
 int tp_set_old_blocks_pct(tp_db *db, uint8_t pct);
 int tp_set_old_blocks_time(tp_db *db, uint64_t ms);
 int tp_set_max_purge_lag(tp_db *db, uint64_t lag);
@@ -121,7 +127,8 @@ int tp_page_size(const tp_db *db, uint64_t *bytes);
 int tp_flush_log(tp_db *db, uint64_t lsn);
 int tp_flush_all_log(tp_db *db);
 int tp_status(const tp_db *db, void *context,
-              void (*counter)(void *context, const char *name, size_t name_len, uint64_t value));
+              void (*counter)(void *context, const char *name, size_t name_len, uint64_t value),
+              void (*sentence)(void *context, const char *name, size_t name_len, const char *text, size_t text_len));
 int tp_status_text(const tp_db *db, void *context, void (*text)(void *context, const char *text, size_t len));
 
 /* ---- rows of the information_schema tables */

@@ -15,17 +15,27 @@ struct Counters {
   size_t count, capacity;
 };
 
-void take_counter(void *context, const char *name, size_t len, uint64_t value) {
-  auto *counters = static_cast<Counters *>(context);
+void take(Counters *counters, const char *name, size_t len, void *value, enum enum_mysql_show_type type) {
   if (counters->count + 1 >= counters->capacity) return;
-  auto *number = static_cast<ulonglong *>(thd_alloc(counters->thd, sizeof(ulonglong)));
   char *copy = thd_strmake(counters->thd, name, len);
-  if (!number || !copy) return;
-  *number = value;
+  if (!value || !copy) return;
   st_mysql_show_var &var = counters->list[counters->count++];
   var.name = copy;
-  var.value = number;
-  var.type = SHOW_ULONGLONG;
+  var.value = value;
+  var.type = type;
+}
+
+void take_counter(void *context, const char *name, size_t len, uint64_t value) {
+  auto *counters = static_cast<Counters *>(context);
+  auto *number = static_cast<ulonglong *>(thd_alloc(counters->thd, sizeof(ulonglong)));
+  if (number) *number = value;
+  take(counters, name, len, number, SHOW_ULONGLONG);
+}
+
+/* The server shows a text of any length, but its own table of status variables cuts it at 2,048 characters. */
+void take_sentence(void *context, const char *name, size_t len, const char *text, size_t text_len) {
+  auto *counters = static_cast<Counters *>(context);
+  take(counters, name, len, thd_strmake(counters->thd, text, MY_MIN(text_len, size_t{1000})), SHOW_CHAR);
 }
 
 int show_counters(THD *thd, st_mysql_show_var *var, void *, system_status_var *, enum enum_var_type) {
@@ -35,7 +45,7 @@ int show_counters(THD *thd, st_mysql_show_var *var, void *, system_status_var *,
   var->value = list;
   if (!list || !engine.db) return 0;
   Counters counters{thd, list, 0, CAPACITY};
-  tp_status(engine.db, &counters, take_counter);
+  tp_status(engine.db, &counters, take_counter, take_sentence);
   return 0;
 }
 

@@ -2,7 +2,6 @@
 #include "sysvars.h"
 #include "engine.h"
 #include "errors.h"
-#include <unistd.h>
 
 namespace tidepool {
 
@@ -10,31 +9,20 @@ namespace {
 
 ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
 ulong page_size, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit, open_files;
-my_bool cache_advice, snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only;
+my_bool cache_advice, snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
 char *home_dir, *page_trace_file;
 double page_trace_sample;
 ulonglong page_trace_max_size;
 
 constexpr ulonglong MIB = 1024 * 1024;
 
-/* The number in a file, or `otherwise` ("max", or no such file). */
-ulonglong number_in(const char *path, ulonglong otherwise) {
-  ulonglong number = 0;
-  FILE *file = fopen(path, "r");
-  if (!file) return otherwise;
-  if (fscanf(file, "%llu", &number) != 1) number = otherwise;
-  fclose(file);
-  return number;
-}
+constexpr ulonglong REDO_MINIMUM = 8 * MIB, REDO_MAXIMUM = 512 * 1024 * MIB;
 
-/* A quarter of the memory that the machine or our container has, not less than 128 MiB. */
-ulonglong automatic_pool_size() {
-  const long pages = sysconf(_SC_PHYS_PAGES), bytes = sysconf(_SC_PAGESIZE);
-  if (pages <= 0 || bytes <= 0) return 128 * MIB;
-  ulonglong memory = static_cast<ulonglong>(pages) * static_cast<ulonglong>(bytes);
-  memory = MY_MIN(memory, number_in("/sys/fs/cgroup/memory.max", memory));
-  memory = MY_MIN(memory, number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes", memory));
-  return MY_MAX(128 * MIB, memory / 4 / (2 * MIB) * (2 * MIB));
+/* What is asked for, or the least there can be. */
+ulonglong at_least_minimum(ulonglong asked) {
+  uint64_t minimum = 0;
+  if (!asked || tp_buffer_pool_size_min(page_size, &minimum) != TP_OK) return asked;
+  return MY_MAX(asked, minimum);
 }
 
 /* The variable changes if the engine takes the value. */
@@ -52,6 +40,45 @@ void set_flush_log(THD *thd, st_mysql_sys_var *, void *variable, const void *val
 
 void set_redo_capacity(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
   apply<ulonglong>(thd, variable, value, tp_set_redo_capacity(engine.db, *static_cast<const ulonglong *>(value)));
+}
+
+/* As InnoDB: what is too small becomes the minimum, with a warning. 0 is not small: it means governed. */
+int check_pool_size(THD *thd, st_mysql_sys_var *, void *save, st_mysql_value *value) {
+  longlong asked = 0;
+  if (value->val_int(value, &asked)) return 1;
+  const bool negative = asked < 0 && !value->is_unsigned(value);
+  const ulonglong bytes = at_least_minimum(negative ? 1 : static_cast<ulonglong>(asked));
+  if (negative || bytes != static_cast<ulonglong>(asked))
+    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_TRUNCATED_WRONG_VALUE,
+                        "Truncated incorrect tidepool_buffer_pool_size value: '%lld'; %llu is the least, 0 lets the "
+                        "engine govern the size",
+                        asked, bytes);
+  *static_cast<ulonglong *>(save) = bytes;
+  return 0;
+}
+
+int check_redo_capacity(THD *thd, st_mysql_sys_var *, void *save, st_mysql_value *value) {
+  longlong asked = 0;
+  if (value->val_int(value, &asked)) return 1;
+  const bool negative = asked < 0 && !value->is_unsigned(value);
+  ulonglong bytes = negative ? 1 : static_cast<ulonglong>(asked);
+  if (bytes) bytes = MY_MIN(MY_MAX(bytes, REDO_MINIMUM), REDO_MAXIMUM);
+  if (negative || bytes != static_cast<ulonglong>(asked))
+    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_TRUNCATED_WRONG_VALUE,
+                        "Truncated incorrect tidepool_redo_log_capacity value: '%lld'; it may be 0 (automatic), or %llu "
+                        "to %llu",
+                        asked, REDO_MINIMUM, REDO_MAXIMUM);
+  *static_cast<ulonglong *>(save) = bytes;
+  return 0;
+}
+
+void set_pool_size(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  apply<ulonglong>(thd, variable, value, tp_set_buffer_pool_size(engine.db, *static_cast<const ulonglong *>(value)));
+}
+
+void set_memory_guard(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const my_bool v = *static_cast<const my_bool *>(value);
+  apply<my_bool>(thd, variable, value, tp_set_memory_guard(engine.db, v));
 }
 
 void set_old_pct(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
@@ -106,9 +133,14 @@ void set_page_trace(THD *thd, st_mysql_sys_var *, void *variable, const void *va
   if (result != TP_OK) server_error(result, thd);
 }
 
-MYSQL_SYSVAR_ULONGLONG(buffer_pool_size, buffer_pool_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
-                       "Size of the buffer pool in bytes; 0 = chosen by the engine", nullptr, nullptr, 0, 0,
-                       ULONGLONG_MAX, 0);
+MYSQL_SYSVAR_ULONGLONG(buffer_pool_size, buffer_pool_size, PLUGIN_VAR_RQCMDARG,
+                       "The most memory that the buffer pool may have, in bytes; 0 = governed: what the machine or the "
+                       "container leaves free, as far as there is use for it",
+                       check_pool_size, set_pool_size, 0, 0, ULONGLONG_MAX, 0);
+MYSQL_SYSVAR_BOOL(memory_guard, memory_guard, PLUGIN_VAR_OPCMDARG,
+                  "The buffer pool stays below tidepool_buffer_pool_size while there isn't the memory for it; OFF = it "
+                  "has that size even if the server swaps or is killed for it (no effect on a size of 0)",
+                  nullptr, set_memory_guard, TRUE);
 MYSQL_SYSVAR_ULONG(page_size, page_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
                    "Page size of a new data directory in bytes (a power of two from 4096 to 65536); 0 = 16384, or what "
                    "the data directory has",
@@ -119,8 +151,9 @@ MYSQL_SYSVAR_ULONG(old_blocks_pct, old_blocks_pct, PLUGIN_VAR_RQCMDARG,
 MYSQL_SYSVAR_ULONG(old_blocks_time, old_blocks_time, PLUGIN_VAR_RQCMDARG,
                    "Milliseconds after its first use in which more uses of a page don't make it young", nullptr,
                    set_old_time, 1000, 0, UINT_MAX32, 0);
-MYSQL_SYSVAR_ULONGLONG(redo_log_capacity, redo_log_capacity, PLUGIN_VAR_RQCMDARG, "Size of the redo log in bytes",
-                       nullptr, set_redo_capacity, 512 * MIB, 8 * MIB, 512 * 1024 * MIB, 0);
+MYSQL_SYSVAR_ULONGLONG(redo_log_capacity, redo_log_capacity, PLUGIN_VAR_RQCMDARG,
+                       "Size of the redo log in bytes; 0 = automatic, by the memory that the buffer pool holds",
+                       check_redo_capacity, set_redo_capacity, 0, 0, REDO_MAXIMUM, 0);
 MYSQL_SYSVAR_ULONG(flush_log_at_trx_commit, flush_log_at_trx_commit, PLUGIN_VAR_OPCMDARG,
                    "1 = a commit is on the disk when it returns; 2 = the log is written at commit and synced once a "
                    "second; 0 = written and synced once a second",
@@ -171,6 +204,7 @@ MYSQL_SYSVAR_ULONGLONG(page_trace_max_size, page_trace_max_size, PLUGIN_VAR_RQCM
 } // namespace
 
 st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
+                                        MYSQL_SYSVAR(memory_guard),
                                         MYSQL_SYSVAR(page_size),
                                         MYSQL_SYSVAR(old_blocks_pct),
                                         MYSQL_SYSVAR(old_blocks_time),
@@ -204,7 +238,15 @@ const char *data_home_dir() {
 tp_options open_options() {
   tp_options options{};
   options.page_size = page_size;
-  options.buffer_pool_size_bytes = buffer_pool_size ? buffer_pool_size : automatic_pool_size();
+  const ulonglong asked = buffer_pool_size;
+  buffer_pool_size = at_least_minimum(asked);
+  if (buffer_pool_size != asked)
+    sql_print_warning("Tidepool: tidepool_buffer_pool_size=%llu is too small, taking the least, %llu; 0 lets the engine "
+                      "govern the size",
+                      asked, buffer_pool_size);
+  options.buffer_pool_size_bytes = buffer_pool_size;
+  options.memory_guard = memory_guard;
+  if (redo_log_capacity) redo_log_capacity = MY_MAX(redo_log_capacity, REDO_MINIMUM);
   options.redo_capacity_bytes = redo_log_capacity;
   options.lock_wait_timeout_s = 50;
   options.old_blocks_pct = old_blocks_pct;

@@ -29,6 +29,7 @@ pub struct OpenOptions {
     doublewrite: u8,
     direct_io: u8,
     read_only: u8,
+    memory_guard: u8,
 }
 
 impl OpenOptions {
@@ -49,6 +50,7 @@ impl OpenOptions {
             direct_io: self.direct_io != 0,
             open_files: usize::try_from(self.open_files).unwrap_or(usize::MAX),
             read_only: self.read_only != 0,
+            memory_guard: self.memory_guard != 0,
             ..Options::default()
         }
     }
@@ -120,6 +122,10 @@ setters! {
     tp_set_flush_log_at_trx_commit(db, value: u8) db.set_flush_log_at_trx_commit(value)?;
     /// Size of the redo log, in bytes.
     tp_set_redo_capacity(db, value: u64) db.set_redo_capacity_bytes(value)?;
+    /// Size of the buffer pool, in bytes; 0 = governed. Returns at once.
+    tp_set_buffer_pool_size(db, value: u64) db.set_buffer_pool_size(value)?;
+    /// Whether that size is a ceiling only.
+    tp_set_memory_guard(db, value: u8) db.set_memory_guard(value != 0);
     /// Share of the old list, in percent.
     tp_set_old_blocks_pct(db, value: u8) db.set_old_blocks_pct(value)?;
     /// How long a page stays old after its first use, in milliseconds.
@@ -198,21 +204,41 @@ pub unsafe extern "C" fn tp_flush_all_log(db: *const Db) -> c_int {
     })
 }
 
-/// Calls `counter` for every counter.
+/// The least size of the buffer pool that can be asked for, in bytes, beside 0.
 ///
 /// # Safety
-/// Valid pointers; `counter` may be called with `context`.
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_buffer_pool_size_min(page_size: u64, size: *mut u64) -> c_int {
+    guard(|| {
+        let page_size = usize::try_from(page_size).unwrap_or(usize::MAX);
+        let options = Options { page_size, ..Options::default() };
+        // SAFETY: valid pointers from the shim.
+        unsafe { *size = options.buffer_pool_size_min_bytes() };
+        Ok(TP_OK)
+    })
+}
+
+/// Calls `counter` for every counter, and `sentence` for every figure that is a text.
+///
+/// # Safety
+/// Valid pointers; both may be called with `context`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_status(
     db: *const Db,
     context: *mut c_void,
     counter: extern "C" fn(*mut c_void, *const c_char, usize, u64),
+    sentence: extern "C" fn(*mut c_void, *const c_char, usize, *const c_char, usize),
 ) -> c_int {
     guard(|| {
         // SAFETY: an open data directory from the shim.
         let status = unsafe { &*db }.status();
         for (name, value) in status.counters() {
             counter(context, name.as_ptr().cast(), name.len(), *value);
+        }
+        for (name, value) in status.texts() {
+            let (name_at, value_at) = (name.as_ptr().cast(), value.as_ptr().cast());
+            sentence(context, name_at, name.len(), value_at, value.len());
         }
         Ok(TP_OK)
     })

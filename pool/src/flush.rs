@@ -64,6 +64,13 @@ impl Flusher {
     }
 }
 
+impl Flusher {
+    /// Whether the buffer for a batch is there (and not in use just now).
+    pub(crate) fn has_buffer(&self) -> bool {
+        self.buffer.is_some()
+    }
+}
+
 /// The part of the buffer that holds the image in `slot`; slot 0 is the doublewrite header.
 fn slot_range(page_size: PageSize, slot: usize) -> Range<usize> {
     slot * page_size.bytes()..(slot + 1) * page_size.bytes()

@@ -160,6 +160,11 @@ impl Frames {
         self.reserved
     }
 
+    /// Frames of extents that were in use at some time: all are below this.
+    pub(crate) fn ever_started(&self) -> u32 {
+        (self.free.lock().extents.highest() * self.per_extent()).min(self.reserved)
+    }
+
     /// Frames that may be in use.
     pub(crate) fn limit(&self) -> u32 {
         self.limit.load(Ordering::Relaxed)

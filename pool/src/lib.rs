@@ -24,6 +24,7 @@ mod latch;
 #[cfg(test)]
 mod latch_tests;
 mod mapping;
+mod memory;
 pub mod page;
 mod pool;
 mod read_ahead;
@@ -43,6 +44,7 @@ pub use advisor::{Advice, AdviceRow};
 pub use doublewrite::Doublewrite;
 pub use error::{Error, Result, WriteAheadError};
 pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
+pub use memory::MemoryUse;
 pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
 pub use pool::{MIN_FRAMES, Pool, PoolConfig, WriteAhead};
 pub use replacement::{

@@ -83,6 +83,10 @@ impl Space {
         }
     }
 
+    pub(crate) fn highest_resident(&self) -> u32 {
+        self.highest_resident.load(Ordering::Relaxed)
+    }
+
     /// Calls `visit` with each word that has a frame.
     pub(crate) fn for_each_resident(&self, mut visit: impl FnMut(u32, &PageWord)) {
         let highest = self.highest_resident.load(Ordering::SeqCst);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`environment`] | where `scripts/deps` put the server, and where the plugin is |
 //! | [`server`] | a private server that a test starts, kills, restarts and stops |
+//! | [`cgroup`] | a memory cgroup with a limit, and a neighbour in it |
 //! | [`crash`] | the crash loop: SIGKILL under load, and what must be there afterwards |
 //! | [`sysbench`] | runs sysbench and reads its report |
 //! | [`tpcc`] | the TPC-C load and its consistency conditions (of the lab) |
@@ -12,6 +13,7 @@
 //! Nothing here knows the plugin's insides, so everything runs on InnoDB as well, by
 //! `TIDEPOOL_TEST_ENGINE=InnoDB`: a test that fails there too is a wrong test.
 
+pub mod cgroup;
 pub mod crash;
 pub mod differential;
 pub mod environment;

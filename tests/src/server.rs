@@ -112,12 +112,25 @@ pub struct Options {
     pub engine: Engine,
     /// More options for `mariadbd`.
     pub args: Vec<String>,
+    /// The file of a cgroup through which the process joins it.
+    pub cgroup_procs: Option<PathBuf>,
 }
 
 impl Options {
     /// The engine that the environment asks for, and no further option.
     pub fn new(name: &str) -> Options {
-        Options { name: name.into(), engine: Engine::from_environment(), args: Vec::new() }
+        Options {
+            name: name.into(),
+            engine: Engine::from_environment(),
+            args: Vec::new(),
+            cgroup_procs: None,
+        }
+    }
+
+    /// The same in a cgroup, by its `cgroup.procs`.
+    pub fn cgroup(mut self, procs: PathBuf) -> Options {
+        self.cgroup_procs = Some(procs);
+        self
     }
 
     /// The same with another engine.
@@ -228,7 +241,12 @@ impl Server {
             .stdout(log_file.try_clone().expect("a file can be cloned"))
             .stderr(log_file);
         let _ = fs::remove_file(&self.socket);
-        self.child = Some(spawn_tied_to_thread(&mut command));
+        let child = spawn_tied_to_thread(&mut command);
+        if let Some(procs) = &self.options.cgroup_procs {
+            // It has hardly begun, so next to nothing is charged to the group it comes from.
+            fs::write(procs, child.id().to_string()).expect("a server can join the cgroup");
+        }
+        self.child = Some(child);
         log_start
     }
 

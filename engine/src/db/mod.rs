@@ -21,6 +21,8 @@ pub use trx::{Savepoint, Trx};
 use crate::catalog::Catalog;
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::governor::PoolGovernor;
+use crate::memory::MemoryReport;
 use crate::options::{self, Options};
 use crate::status::Status;
 use crate::table::{Table, TableUse};
@@ -40,7 +42,7 @@ use tidepool_pool::{Advice, Lsn, Pool};
 /// can.
 #[derive(Clone)]
 pub struct Db {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 pub(crate) struct Inner {
@@ -83,6 +85,11 @@ impl Counter {
 }
 
 impl Inner {
+    #[cfg(test)]
+    pub(crate) fn env(&self) -> &Arc<Env> {
+        &self.env
+    }
+
     pub(crate) fn trx_system(&self) -> &Arc<TrxSystem> {
         &self.trx_system
     }
@@ -196,7 +203,28 @@ impl Db {
         self.inner.options.write().lock_wait_timeout = value;
     }
 
-    /// Changes the size of the redo log; it gets there as the log goes round.
+    /// Changes the size of the buffer pool, in bytes; 0 = governed. Returns at once: the pool gets there in the background.
+    pub fn set_buffer_pool_size(&self, bytes: u64) -> Result<()> {
+        let mut options = self.inner.options.write();
+        options.check_buffer_pool_size(bytes)?;
+        options.buffer_pool_size_bytes = bytes;
+        drop(options);
+        self.inner.env.governor().set_size_bytes(bytes);
+        Ok(())
+    }
+
+    /// Changes whether the pool stays below the size asked for while there isn't the memory for it.
+    pub fn set_memory_guard(&self, on: bool) {
+        self.inner.options.write().memory_guard = on;
+        self.inner.env.governor().set_memory_guard(on);
+    }
+
+    /// Who sizes the buffer pool: the decisions, and the reasons.
+    pub fn governor(&self) -> &PoolGovernor {
+        self.inner.env.governor()
+    }
+
+    /// Changes the size of the redo log, in bytes; it gets there as the log goes round. 0 = automatic from now on.
     pub fn set_redo_capacity_bytes(&self, value: u64) -> Result<()> {
         options::check_redo_capacity(value)?;
         self.inner.env.set_redo_capacity(value)?;
@@ -268,12 +296,23 @@ impl Db {
         self.inner.env.pool().advice()
     }
 
+    /// What the engine's memory goes to.
+    pub fn memory(&self) -> MemoryReport {
+        let inner = &self.inner;
+        let process = inner.env.governor().report().own_resident_bytes;
+        let redo = inner.env.redo().buffer_bytes();
+        MemoryReport::of(inner.env.pool(), &inner.trx_system, redo, process)
+    }
+
     /// All counters.
     pub fn status(&self) -> Status {
         let inner = &self.inner;
         let mut status = Status::default();
         status.add_pool(&inner.env.pool().stats());
         status.add_page_trace(inner.env.pool().trace_status().as_ref());
+        status.add_resize(&inner.env.pool().resize_status());
+        status.add_governor(&inner.env.governor().report());
+        status.add_memory(&self.memory());
         status.add_redo(&inner.env.redo().stats());
         status.add_transactions(&inner.trx_system.status());
         for (counter, name) in Counter::ALL {

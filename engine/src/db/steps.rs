@@ -25,6 +25,12 @@ impl Db {
         Ok(written + pool.run_evictor_step() > 0)
     }
 
+    /// Gives back some of the memory that the buffer pool has too much of; false if there is nothing to do, or nothing can be
+    /// done now.
+    pub fn step_resize(&self) -> bool {
+        self.inner.env.pool().run_resize_step()
+    }
+
     /// Writes old pages as the log's age demands, and takes a checkpoint; false if the checkpoint did not move.
     pub fn step_checkpoint(&self) -> Result<bool> {
         let env = &self.inner.env;

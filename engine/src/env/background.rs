@@ -11,6 +11,7 @@ use tidepool_pool::Pool;
 
 use crate::error::{Error, Result};
 use crate::redo::RedoLog;
+use crate::redo::capacity::AutomaticCapacity;
 use crate::redo::checkpoint::Pacer;
 
 /// How often the checkpointer looks.
@@ -29,15 +30,27 @@ pub struct Checkpointer {
     redo: Arc<RedoLog>,
     pacer: Pacer,
     since_checkpoint: Duration,
+    /// By which the log's capacity follows the pool's memory, if it is to.
+    automatic_capacity: AutomaticCapacity,
 }
 
 impl Checkpointer {
     pub fn new(pool: Arc<Pool>, redo: Arc<RedoLog>) -> Self {
-        Self { pool, redo, pacer: Pacer::default(), since_checkpoint: Duration::ZERO }
+        Self {
+            pool,
+            redo,
+            pacer: Pacer::default(),
+            since_checkpoint: Duration::ZERO,
+            automatic_capacity: AutomaticCapacity::default(),
+        }
     }
 
     /// One step, `elapsed` after the last.
     pub fn step(&mut self, elapsed: Duration) -> Result<()> {
+        let (now, resident) = (self.redo.capacity(), self.pool.resident_bytes());
+        if let Some(bytes) = self.automatic_capacity.step(now, resident, elapsed) {
+            self.redo.adapt_capacity(bytes);
+        }
         self.redo.prepare_files()?;
         let age_max = self.redo.age_max();
         // No room left means urgency, whatever the age: the ring may hold less than the capacity.

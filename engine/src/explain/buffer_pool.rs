@@ -1,5 +1,7 @@
 //! The buffer pool in one record: how large it is, may be and will be, and how well it serves.
 
+use tidepool_pool::ResizeState;
+
 use crate::db::Db;
 
 /// What is to be known of the buffer pool at one moment.
@@ -53,16 +55,25 @@ impl Db {
     /// The buffer pool at this moment.
     pub fn buffer_pool(&self) -> BufferPoolReport {
         let stats = self.pool().stats();
-        let size_bytes = stats.pages_total * stats.page_size_bytes;
+        let resize = self.pool().resize_status();
+        let governor = self.governor().report();
         BufferPoolReport {
-            state: "idle",
-            size_bytes,
-            resident_bytes: stats.pages_data * stats.page_size_bytes,
-            target_bytes: size_bytes,
-            ceiling_bytes: Some(size_bytes),
-            limit: None,
-            why: "the size was set".into(),
-            governed: false,
+            state: match resize.state {
+                ResizeState::Idle => "idle",
+                ResizeState::Growing => "growing",
+                ResizeState::Shrinking => "shrinking",
+                ResizeState::Stuck { .. } => "stuck",
+            },
+            size_bytes: resize.limit_bytes,
+            resident_bytes: resize.resident_bytes,
+            target_bytes: resize.target_bytes,
+            ceiling_bytes: (governor.size_bytes != 0).then_some(governor.size_bytes),
+            limit: governor.limit_bytes.map(|bytes| (bytes, governor.limit_place)),
+            why: match resize.state {
+                ResizeState::Stuck { why } => format!("{}; no progress: {why}", governor.why),
+                _ => governor.why,
+            },
+            governed: governor.size_bytes == 0,
             page_size_bytes: stats.page_size_bytes,
             pages_total: stats.pages_total,
             pages_free: stats.pages_free,
@@ -71,7 +82,7 @@ impl Db {
             pages_old: stats.pages_old,
             read_requests: stats.read_requests,
             reads: stats.reads,
-            longest_resize_wait_us: 0,
+            longest_resize_wait_us: resize.longest_wait_us,
         }
     }
 }

@@ -97,6 +97,8 @@ fn conflict(a: &Request, b: &Request) -> bool {
 struct Shard {
     /// Queues in the map. Written under the mutex; read without it by those whose latch keeps new ones away.
     count: AtomicUsize,
+    /// Bytes of their keys. Written under the mutex.
+    key_bytes: AtomicUsize,
     map: Mutex<HashMap<u32, Vec<Queue>>>,
 }
 
@@ -119,6 +121,7 @@ impl Shard {
         if at.is_none() && create {
             bucket.push(Queue { tree, key: key.into(), requests: Vec::new() });
             self.count.fetch_add(1, Ordering::SeqCst);
+            self.key_bytes.fetch_add(key.len(), Ordering::Relaxed);
             at = Some(bucket.len() - 1);
         }
         let answer = f(at.map(|at| &mut bucket[at]));
@@ -127,6 +130,7 @@ impl Shard {
         {
             bucket.swap_remove(at);
             self.count.fetch_sub(1, Ordering::SeqCst);
+            self.key_bytes.fetch_sub(key.len(), Ordering::Relaxed);
         }
         if bucket.is_empty() {
             map.remove(&hash);
@@ -140,6 +144,10 @@ pub struct KeyLocks {
     shards: Box<[Shard]>,
 }
 
+/// What a lock takes beside its key: the queue with a place in its bucket, room for four requests (the least that a vector makes), the
+/// map's slot, and the entry in its owner's list.
+const LOCK_BYTES: usize = size_of::<Queue>() + 4 * size_of::<Request>() + 96;
+
 impl Default for KeyLocks {
     fn default() -> Self {
         KeyLocks { shards: (0..SHARDS).map(|_| Shard::default()).collect() }
@@ -147,6 +155,15 @@ impl Default for KeyLocks {
 }
 
 impl KeyLocks {
+    /// Memory of the locks held, about, bytes. A key is in its queue and in its owner's list.
+    pub fn memory_bytes(&self) -> u64 {
+        let of = |shard: &Shard| {
+            let keys = shard.key_bytes.load(Ordering::Relaxed);
+            shard.count.load(Ordering::Relaxed) * LOCK_BYTES + 2 * keys
+        };
+        (size_of_val(&*self.shards) + self.shards.iter().map(of).sum::<usize>()) as u64
+    }
+
     fn shard(&self, tree: u32, key: &[u8]) -> (&Shard, u32) {
         let hash = crc32c::crc32c_append(tree.wrapping_mul(0x9E37_79B1), key);
         (&self.shards[hash as usize % SHARDS], hash)

@@ -49,6 +49,11 @@ pub struct RangeLocks {
 }
 
 impl RangeLocks {
+    /// Memory of the ranges held, about, bytes: there are few, and their keys are taken for 64 bytes each.
+    pub fn memory_bytes(&self) -> u64 {
+        (self.count.load(Ordering::Relaxed) * (size_of::<Range>() + 2 * 64)) as u64
+    }
+
     /// Locks `low ..= high` (`None`: to the end) for `owner`. If others hold conflicting ranges, nothing is locked and
     /// they are returned: wait for the end of one and ask again.
     pub fn acquire(

@@ -45,10 +45,28 @@ impl RedoLog {
             )));
         }
         let mut ring = self.ring.lock();
+        self.automatic_capacity.store(false, Ordering::Relaxed);
+        self.change_capacity(&mut ring, bytes);
+        Ok(())
+    }
+
+    /// Whether [`adapt_capacity`](Self::adapt_capacity) has a say; setting a capacity takes it away.
+    pub(crate) fn set_automatic_capacity(&self, on: bool) {
+        self.automatic_capacity.store(on, Ordering::Relaxed);
+    }
+
+    /// Changes the capacity unless somebody has set one.
+    pub(crate) fn adapt_capacity(&self, bytes: u64) {
+        let mut ring = self.ring.lock();
+        if self.automatic_capacity.load(Ordering::Relaxed) {
+            self.change_capacity(&mut ring, bytes);
+        }
+    }
+
+    fn change_capacity(&self, ring: &mut Ring, bytes: u64) {
         self.capacity.store(bytes, Ordering::Relaxed);
         ring.set_file_size(default_file_size(bytes));
-        self.update_begin_limit(&ring);
-        Ok(())
+        self.update_begin_limit(ring);
     }
 
     fn reserve(&self) -> u64 {

@@ -14,7 +14,7 @@
 //! (see [`super::group`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_pool::Lsn;
@@ -120,6 +120,8 @@ pub struct RedoLog {
     flushed: AtomicU64,
     pub(super) checkpoint: AtomicU64,
     pub(super) capacity: AtomicU64,
+    /// Whether the capacity follows the pool.
+    pub(super) automatic_capacity: AtomicBool,
     /// A mini-transaction may begin while the log ends before this.
     pub(super) begin_limit: AtomicU64,
     pub(super) room: Room,
@@ -174,6 +176,7 @@ impl RedoLog {
             flushed: AtomicU64::new(end.0),
             checkpoint: AtomicU64::new(checkpoint.0),
             capacity: AtomicU64::new(capacity_bytes),
+            automatic_capacity: AtomicBool::new(false),
             begin_limit: AtomicU64::new(0),
             room: Room::default(),
             epochs: Mutex::new(epochs),
@@ -392,6 +395,14 @@ impl RedoLog {
             capacity_waits: load(&self.counters.capacity_waits),
             checkpoints: load(&self.counters.checkpoints),
         }
+    }
+}
+
+impl RedoLog {
+    /// Memory of both log buffers, bytes.
+    pub fn buffer_bytes(&self) -> u64 {
+        // The other one follows when this one has grown.
+        2 * self.append.lock().buf.len() as u64
     }
 }
 

@@ -28,6 +28,7 @@
 //! A write or sync of the log that fails leaves unknown what is durable; the log then refuses everything
 //! for good ([`Failure`]), and a restart finds out by recovery. A failed sync is never tried again.
 
+pub mod capacity;
 pub mod checkpoint;
 pub(crate) mod control;
 pub(crate) mod file_header;

@@ -145,6 +145,16 @@ impl CommitTurn<'_> {
 }
 
 impl CsnTable {
+    /// The most memory that the table can take, bytes: as many chunks as the directory has slots.
+    pub const MEMORY_MAX_BYTES: u64 =
+        (DIRECTORY_SLOTS * (size_of::<AtomicU64>() + size_of::<Chunk>())) as u64;
+
+    /// Memory of the directory and of the chunks that were ever needed at once, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        let chunks = self.alloc.lock().created.next_multiple_of(ARENA_STEP);
+        (size_of_val(&*self.directory) + chunks * size_of::<Chunk>()) as u64
+    }
+
     /// A table in which every id below `next_id` has ended, except `active`, and the newest commit was `published`.
     pub fn new(next_id: TrxId, published: Csn, active: &[TrxId]) -> Self {
         assert!(next_id.0 > 0 && published.0 > 0);

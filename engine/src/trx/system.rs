@@ -18,6 +18,7 @@ use crate::btree::Tree;
 use crate::env::{Env, UNDO_SPACE, space_file_name};
 use crate::error::{Error, Result};
 use crate::lock::{Interrupt, Locks, Owner};
+use crate::memory::MemoryRow;
 use crate::mtr::Mtr;
 use crate::space;
 use crate::undo::LogState;
@@ -236,6 +237,24 @@ impl TrxSystem {
             prepared: self.prepared.lock().len() as u64,
             trx_state_chunks: self.csn.live_chunks() as u64,
         }
+    }
+
+    /// What the memory of transactions goes to.
+    pub(crate) fn memory(&self) -> [MemoryRow; 3] {
+        let streams = self.undo.memory_bytes();
+        [
+            MemoryRow {
+                name: "lock_table",
+                bytes: self.locks.keys.memory_bytes() + self.locks.ranges.memory_bytes(),
+                bound_bytes: None,
+            },
+            MemoryRow {
+                name: "trx_states",
+                bytes: self.csn.memory_bytes(),
+                bound_bytes: Some(CsnTable::MEMORY_MAX_BYTES),
+            },
+            MemoryRow { name: "undo_streams", bytes: streams, bound_bytes: Some(streams) },
+        ]
     }
 
     pub(super) fn new_owner(&self, interrupt: Arc<Interrupt>) -> Arc<Owner> {

@@ -191,6 +191,11 @@ impl Undo {
         self.history.load(Ordering::Relaxed)
     }
 
+    /// Memory of the streams' states; fixed.
+    pub fn memory_bytes(&self) -> u64 {
+        size_of_val(&*self.streams) as u64
+    }
+
     /// Streams that exist.
     pub fn stream_count(&self) -> u32 {
         self.count.load(Ordering::Acquire)

@@ -25,6 +25,11 @@ impl Pool {
         self.spaces.read().get(&id).cloned()
     }
 
+    /// All open tablespaces.
+    pub(crate) fn all_spaces(&self) -> Vec<Arc<Space>> {
+        self.spaces.read().values().cloned().collect()
+    }
+
     /// Takes the space out of the pool, its dirty pages written first, or forgotten if `discard`
     /// (the file is about to be removed). Nobody may use the space any more. On an error it stays
     /// open.

@@ -242,6 +242,11 @@ impl Replacement for Midpoint {
         // The lists' shares are of the pages that there are.
     }
 
+    fn memory_bytes(&self, frames: u32) -> u64 {
+        // The last access, and the list's two links.
+        frames as u64 * 3 * size_of::<u32>() as u64
+    }
+
     fn stats(&self) -> ReplacementStats {
         ReplacementStats {
             pages_old: self.lists.lock().len(OLD_LIST) as u64,

@@ -41,6 +41,11 @@ impl Ghosts {
         (wanted..=wanted * 8).contains(&self.words.len())
     }
 
+    /// Bytes of the table.
+    pub(super) fn memory_bytes(&self) -> u64 {
+        size_of_val(&*self.words) as u64
+    }
+
     fn places(&self, hash: u64) -> (usize, usize, u32) {
         let first = hash as u32 & self.mask;
         let tag = (hash >> 48) as u32 | 1;

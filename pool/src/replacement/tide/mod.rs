@@ -259,6 +259,13 @@ impl Replacement for Tide {
         }
     }
 
+    fn memory_bytes(&self, frames: u32) -> u64 {
+        // A word, a hash of two halves, and the lists' two links; ghosts are scattered over their whole table.
+        const WORDS: u64 = 5;
+        let ghosts = self.state.lock().ghosts.memory_bytes();
+        u64::from(frames) * WORDS * size_of::<u32>() as u64 + ghosts
+    }
+
     fn stats(&self) -> ReplacementStats {
         let state = self.state.lock();
         ReplacementStats {

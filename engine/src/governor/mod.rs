@@ -1,0 +1,384 @@
+//! The engine governs its own buffer pool: reads what the kernel says about memory, asks
+//! [`tidepool_governor`] what size that allows, and tells the pool.
+//!
+//! # Contents
+//! - here: the settings, one step (read, decide, act), what is told about it.
+//! - `thread`: how often that is done, and what wakes it earlier.
+//!
+//! # What is governed
+//! | size asked for | guard | the pool has |
+//! |---|---|---|
+//! | 0 | – | what the memory allows, as far as it has use for it |
+//! | a number | on | that number at most, and less while the memory doesn't allow it |
+//! | a number | off | that number |
+//!
+//! The pool commits memory only as misses need it, so a large limit costs an idle engine nothing.
+//!
+//! # Locking
+//! `control` is held for a step: some tens of microseconds, in which no file but the kernel's is read and nothing is waited
+//! for. Under it the pool's own mutexes are taken, never the other way round.
+
+mod log;
+#[cfg(test)]
+mod tests;
+mod thread;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use tidepool_governor::journal::Entry;
+use tidepool_governor::kernel::Root;
+use tidepool_governor::trigger::Bell;
+use tidepool_governor::{Decision, Governor, Journal, PoolState, Reader, Signal, Signals};
+use tidepool_pool::{Pool, ResizeState};
+
+use crate::error::{Error, Result};
+use log::LogGate;
+use thread::Thread;
+
+/// A governed pool is not made smaller than this, in bytes: some hundred threads with a few latched pages each go on working in it. (A
+/// smaller number can be asked for.)
+const FLOOR_BYTES: u64 = 16 << 20;
+/// Size of a governed pool as long as nothing about the machine's memory can be read, in bytes.
+const BLIND_SIZE_BYTES: u64 = 128 << 20;
+/// Decisions that are remembered.
+const JOURNAL_ENTRIES: usize = 1000;
+/// How often it is asked whether the pool has use for more.
+const APPETITE_EVERY: Duration = Duration::from_millis(500);
+/// Sizes are whole extents of the pool.
+const EXTENT_BYTES: u64 = 2 << 20;
+
+/// What the pool's size is to follow.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SizeOptions {
+    /// Size asked for, in bytes; 0 = governed.
+    pub size_bytes: u64,
+    /// Whether a number is a ceiling only.
+    pub memory_guard: bool,
+    /// The least size that may be asked for, in bytes.
+    pub size_min_bytes: u64,
+    /// Where `/proc` and `/sys` are.
+    pub system_root: PathBuf,
+}
+
+/// The governor's figures at one moment, in bytes where not said otherwise.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GovernorReport {
+    /// Size asked for; 0 = governed.
+    pub size_bytes: u64,
+    /// Whether a number is a ceiling only.
+    pub memory_guard: bool,
+    /// What the pool was told.
+    pub target_bytes: u64,
+    /// What the tightest limit above the process still allowed at the last reading, if it could be read.
+    pub room_bytes: Option<u64>,
+    /// That limit.
+    pub limit_bytes: Option<u64>,
+    /// Whose limit it is.
+    pub limit_place: String,
+    /// What is left free below it.
+    pub headroom_bytes: u64,
+    /// Memory of the process that is in swap.
+    pub own_swapped_bytes: Option<u64>,
+    /// Memory of the process that is not.
+    pub own_resident_bytes: Option<u64>,
+    /// Decisions to shrink, ever.
+    pub shrinks: u64,
+    /// Decisions to grow, ever.
+    pub grows: u64,
+    /// Full readings of the signals, ever.
+    pub readings: u64,
+    /// Whether the pool was found to have use for more memory.
+    pub wants_more: bool,
+    /// Why the pool has the size it has: the last decision's reason.
+    pub why: String,
+}
+
+/// Sizes one pool. See the [module](self).
+pub struct PoolGovernor {
+    pool: Arc<Pool>,
+    control: Mutex<Control>,
+    bell: Bell,
+    thread: Mutex<Option<Thread>>,
+}
+
+/// What a step works on.
+struct Control {
+    options: SizeOptions,
+    reader: Reader,
+    governor: Governor,
+    journal: Journal,
+    log: LogGate,
+    /// What the pool was told, bytes.
+    target_bytes: u64,
+    /// When the change that the pool is still at was decided.
+    changing_since: Option<Duration>,
+    appetite: Appetite,
+    signals: Signals,
+    shrinks: u64,
+    grows: u64,
+    readings: u64,
+}
+
+/// Whether the pool has use for more, asked now and then.
+#[derive(Default)]
+struct Appetite {
+    asked_at: Option<Duration>,
+    wants_more: bool,
+}
+
+/// A governor that has taken its first reading, and has no pool yet.
+pub(crate) struct Beginning {
+    control: Control,
+    reserve_bytes: u64,
+}
+
+impl Beginning {
+    /// Reads the signals for the first time.
+    pub(crate) fn read(options: SizeOptions) -> Beginning {
+        let mut reader = Reader::new(Root::new(&options.system_root), None);
+        let signals = reader.read(Duration::ZERO);
+        let total = signals.machine_total_bytes.unwrap_or(0);
+        let mut control = Control {
+            reader,
+            governor: Governor::new(),
+            journal: Journal::new(JOURNAL_ENTRIES),
+            log: LogGate::default(),
+            target_bytes: match options.size_bytes {
+                0 => BLIND_SIZE_BYTES,
+                size => size,
+            },
+            changing_since: None,
+            appetite: Appetite::default(),
+            signals,
+            shrinks: 0,
+            grows: 0,
+            readings: 1,
+            options,
+        };
+        control.begin();
+        let reserve_bytes = total.max(control.target_bytes).max(control.options.size_bytes);
+        Beginning { control, reserve_bytes }
+    }
+
+    /// Size that the pool is to begin with, in bytes.
+    pub(crate) fn size_bytes(&self) -> u64 {
+        self.control.target_bytes
+    }
+
+    /// How far the pool may ever grow, in bytes: all of the machine's memory, since limits can be raised.
+    pub(crate) fn reserve_bytes(&self) -> u64 {
+        self.reserve_bytes
+    }
+
+    /// Goes on with the pool that was made, in a thread of its own if `background`.
+    ///
+    /// # Errors
+    /// When the process can't have another thread or file descriptor.
+    pub(crate) fn govern(self, pool: Arc<Pool>, background: bool) -> Result<Arc<PoolGovernor>> {
+        let refused =
+            |error: std::io::Error| Error::Storage(format!("starting tidepool-govern: {error}"));
+        let governor = Arc::new(PoolGovernor {
+            pool,
+            control: Mutex::new(self.control),
+            bell: Bell::new().map_err(refused)?,
+            thread: Mutex::new(None),
+        });
+        if background {
+            *governor.thread.lock() = Some(Thread::start(&governor).map_err(refused)?);
+        }
+        Ok(governor)
+    }
+}
+
+impl PoolGovernor {
+    /// Reads the signals, decides, and tells the pool. `at` is on any clock that only moves forward. In an engine without
+    /// background threads the caller does this.
+    pub fn step(&self, at: Duration) {
+        self.control.lock().step(&self.pool, at);
+    }
+
+    /// Changes the size asked for. Returns at once; the pool gets there in the background.
+    pub(crate) fn set_size_bytes(&self, size_bytes: u64) {
+        self.change(|options| options.size_bytes = size_bytes);
+    }
+
+    /// Changes whether a size asked for is a ceiling only.
+    pub(crate) fn set_memory_guard(&self, on: bool) {
+        self.change(|options| options.memory_guard = on);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut SizeOptions)) {
+        let mut control = self.control.lock();
+        change(&mut control.options);
+        control.appetite = Appetite::default();
+        drop(control);
+        self.bell.ring();
+    }
+
+    /// The last decisions, oldest first.
+    pub fn decisions(&self) -> Vec<Entry> {
+        self.control.lock().journal.entries().cloned().collect()
+    }
+
+    /// The figures now.
+    pub fn report(&self) -> GovernorReport {
+        self.control.lock().report(&self.pool)
+    }
+
+    /// Ends the thread, and waits for it.
+    pub(crate) fn stop(&self) {
+        if let Some(thread) = self.thread.lock().take() {
+            thread.stop(&self.bell);
+        }
+    }
+}
+
+impl Control {
+    /// Whether the signals have a say.
+    fn is_governed(&self) -> bool {
+        self.options.size_bytes == 0 || self.options.memory_guard
+    }
+
+    fn pool_state(&self, resident_bytes: u64) -> PoolState {
+        let ceiling_bytes = match self.options.size_bytes {
+            0 => u64::MAX,
+            size => size,
+        };
+        PoolState {
+            resident_bytes,
+            limit_bytes: self.target_bytes,
+            floor_bytes: FLOOR_BYTES.min(ceiling_bytes).max(self.options.size_min_bytes),
+            ceiling_bytes,
+            wants_more: self.appetite.wants_more,
+        }
+    }
+
+    /// The first decision, before there is a pool.
+    fn begin(&mut self) {
+        self.say_notices();
+        if !self.is_governed() {
+            return;
+        }
+        let state = self.pool_state(0);
+        if let Some(decision) = self.governor.decide(&self.signals, &state) {
+            self.note(Duration::ZERO, decision);
+            self.journal.done(Duration::ZERO);
+        }
+    }
+
+    fn step(&mut self, pool: &Pool, at: Duration) {
+        self.signals = self.reader.read(at);
+        self.readings += 1;
+        self.say_notices();
+        if let Some(since) = self.changing_since
+            && !is_resizing(pool)
+        {
+            self.changing_since = None;
+            self.journal.done(at.saturating_sub(since));
+        }
+        self.ask_appetite(pool, at);
+        let decision = if self.is_governed() {
+            let state = self.pool_state(pool.resident_bytes());
+            self.governor.decide(&self.signals, &state)
+        } else {
+            (self.options.size_bytes != self.target_bytes).then(|| Decision {
+                signal: Signal::Ceiling,
+                from_bytes: self.target_bytes,
+                to_bytes: self.options.size_bytes,
+                reason: "this size was asked for, and the memory guard is off".to_owned(),
+            })
+        };
+        if let Some(decision) = decision {
+            let before = self.target_bytes;
+            self.note(at, decision);
+            if self.target_bytes != before {
+                pool.set_size(self.target_bytes);
+                // The pool knows best what it can do: its address space has an end.
+                self.target_bytes = pool.resize_status().target_bytes;
+                self.changing_since = Some(at);
+            }
+        }
+        self.log.flush(at);
+    }
+
+    /// Makes a decision the target, and writes it down, unless it comes to nothing in whole extents.
+    fn note(&mut self, at: Duration, mut decision: Decision) {
+        let first = decision.signal == Signal::Start;
+        decision.to_bytes = (decision.to_bytes / EXTENT_BYTES).max(1) * EXTENT_BYTES;
+        if decision.to_bytes == self.target_bytes && !first {
+            return;
+        }
+        match decision.to_bytes.cmp(&self.target_bytes) {
+            std::cmp::Ordering::Less if !first => self.shrinks += 1,
+            std::cmp::Ordering::Greater if !first => self.grows += 1,
+            _ => {}
+        }
+        self.target_bytes = decision.to_bytes;
+        self.log.say(at, &decision);
+        self.journal.note(SystemTime::now(), decision);
+    }
+
+    fn say_notices(&mut self) {
+        for notice in self.reader.take_notices() {
+            tracing::warn!("memory signals: {notice}");
+        }
+    }
+
+    /// Who asked for a number wants it. A governed pool is asked now and then, but not while memory is short: it could not grow
+    /// anyhow, and the advisor may take its time.
+    fn ask_appetite(&mut self, pool: &Pool, at: Duration) {
+        let appetite = &mut self.appetite;
+        if self.options.size_bytes != 0 {
+            appetite.wants_more = true;
+            return;
+        }
+        if appetite.asked_at.is_some_and(|asked| at.saturating_sub(asked) < APPETITE_EVERY) {
+            return;
+        }
+        let state = self.pool_state(pool.resident_bytes());
+        let target = self.governor.target(&self.signals, &state);
+        if target.is_some_and(|target| target > self.target_bytes) {
+            self.appetite = Appetite { asked_at: Some(at), wants_more: pool.advice().wants_more() };
+        }
+    }
+
+    fn report(&self, pool: &Pool) -> GovernorReport {
+        let state = self.pool_state(pool.resident_bytes());
+        let room = self.signals.room();
+        let newest = self.journal.entries().next_back();
+        GovernorReport {
+            size_bytes: self.options.size_bytes,
+            memory_guard: self.options.memory_guard,
+            target_bytes: self.target_bytes,
+            room_bytes: room.as_ref().map(|room| room.bytes),
+            limit_bytes: room.as_ref().map(|room| room.limit_bytes),
+            limit_place: room.as_ref().map(|room| room.place.to_string()).unwrap_or_default(),
+            headroom_bytes: self.governor.headroom_bytes(&self.signals, &state),
+            own_swapped_bytes: self.signals.own_swapped_bytes,
+            own_resident_bytes: self.signals.own_resident_bytes,
+            shrinks: self.shrinks,
+            grows: self.grows,
+            readings: self.readings,
+            wants_more: self.appetite.wants_more,
+            why: newest.map(|entry| entry.decision.reason.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// Whether the pool has not got to the size that it was told yet.
+fn is_resizing(pool: &Pool) -> bool {
+    pool.resize_status().state != ResizeState::Idle
+}
+
+impl std::fmt::Debug for PoolGovernor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let control = self.control.lock();
+        f.debug_struct("PoolGovernor")
+            .field("options", &control.options)
+            .field("target_bytes", &control.target_bytes)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,153 @@
+//! The thread "tidepool-govern": when the next step is due.
+//!
+//! Memory can't vanish faster than it can be touched, so how soon to look again follows from how much room there is. Between two
+//! full readings it *glances*: one number of one file that is open, at a cost of less than a microsecond. Where
+//! the kernel offers triggers, they end a sleep early.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tidepool_governor::cgroup::Version;
+use tidepool_governor::trigger::{Bell, Trigger, Waiter, Woken};
+
+use super::PoolGovernor;
+
+/// The longest time between two full readings: a limit that is lowered must be seen, and answered, within 100 ms.
+const READ_EVERY: Duration = Duration::from_millis(50);
+/// The shortest time between two glances.
+const GLANCE_EVERY_MIN: Duration = Duration::from_millis(2);
+/// How fast others may take memory, bytes a second: more than two cores can touch.
+const VANISH_BYTES_PER_S: u64 = 4 << 30;
+/// Looks that the room must outlast if it vanishes at that speed.
+const LOOKS: u32 = 4;
+/// A change of the room below this is not worth a full reading, in bytes.
+const GLANCE_MIN_BYTES: u64 = 2 << 20;
+/// Best effort: a governor that waits for a CPU while memory runs out is of little use.
+const PRIORITY: i32 = -10;
+
+/// The running thread.
+pub(super) struct Thread {
+    handle: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Thread {
+    /// Starts it. It holds the governor weakly while it sleeps.
+    pub(super) fn start(governor: &Arc<PoolGovernor>) -> io::Result<Thread> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (weak, bell, stopped) = (Arc::downgrade(governor), governor.bell.clone(), stop.clone());
+        let handle = std::thread::Builder::new()
+            .name("tidepool-govern".to_owned())
+            .spawn(move || run(&weak, bell, &stopped))?;
+        Ok(Thread { handle, stop })
+    }
+
+    /// Ends it, and waits for that (unless it is the caller).
+    pub(super) fn stop(self, bell: &Bell) {
+        self.stop.store(true, Ordering::Release);
+        bell.ring();
+        if self.handle.thread().id() != std::thread::current().id() && self.handle.join().is_err() {
+            tracing::error!("the thread tidepool-govern had panicked");
+        }
+    }
+}
+
+/// What the last full reading saw, as far as the sleep after it is concerned.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    room_bytes: Option<u64>,
+}
+
+impl Seen {
+    /// How long to sleep before the next glance.
+    fn pause(self) -> Duration {
+        // Blind: nothing to glance at.
+        let Some(room) = self.room_bytes else { return READ_EVERY };
+        let vanishes_in = Duration::from_secs_f64(room as f64 / VANISH_BYTES_PER_S as f64);
+        (vanishes_in / LOOKS).clamp(GLANCE_EVERY_MIN, READ_EVERY)
+    }
+
+    /// Whether a glance that finds `now` asks for a full reading.
+    fn calls_for_reading(self, now: Option<u64>) -> bool {
+        match (self.room_bytes, now) {
+            (Some(then), Some(now)) => now + (then / 8).max(GLANCE_MIN_BYTES) < then,
+            _ => false,
+        }
+    }
+}
+
+fn run(governor: &Weak<PoolGovernor>, bell: Bell, stop: &AtomicBool) {
+    let started = Instant::now();
+    tidepool_governor::trigger::raise_priority(PRIORITY);
+    let mut waiter = Waiter::new(bell);
+    if let Some(governor) = governor.upgrade() {
+        arm_pressure(&governor, &mut waiter);
+    }
+    let mut seen = Seen::default();
+    let mut read_at = Duration::ZERO;
+    while !stop.load(Ordering::Acquire) {
+        let woken = waiter.wait(seen.pause()).unwrap_or_else(|_| {
+            std::thread::sleep(READ_EVERY);
+            Woken::Timeout
+        });
+        let Some(governor) = governor.upgrade() else { return };
+        let mut control = governor.control.lock();
+        let now = started.elapsed();
+        if woken == Woken::Timeout
+            && now - read_at < READ_EVERY
+            && !seen.calls_for_reading(control.reader.glance())
+        {
+            continue;
+        }
+        control.step(&governor.pool, now);
+        read_at = now;
+        seen = Seen { room_bytes: control.signals.room().map(|room| room.bytes) };
+    }
+}
+
+/// The own cgroup's pressure file, or else the machine's.
+fn arm_pressure(governor: &PoolGovernor, waiter: &mut Waiter) {
+    let control = governor.control.lock();
+    let reader = &control.reader;
+    let own = reader
+        .hierarchy()
+        .filter(|hierarchy| hierarchy.version == Version::V2)
+        .and_then(|hierarchy| hierarchy.directories.first())
+        .map(|directory| reader.root().path(directory.join("memory.pressure")));
+    let machine = reader.root().path("/proc/pressure/memory");
+    drop(control);
+    let armed = own
+        .map_or(Err(io::ErrorKind::NotFound.into()), |path| Trigger::pressure(&path))
+        .or_else(|_| Trigger::pressure(&machine));
+    match armed {
+        Ok(trigger) => waiter.add(trigger),
+        Err(error) => tracing::debug!(%error, "no pressure trigger: polling only"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_less_room_the_sooner_the_next_look() {
+        let pause = |room_bytes| Seen { room_bytes }.pause();
+        assert_eq!(pause(None), READ_EVERY);
+        assert_eq!(pause(Some(0)), GLANCE_EVERY_MIN);
+        assert_eq!(pause(Some(64 << 20)), Duration::from_micros(15_625) / LOOKS);
+        assert_eq!(pause(Some(1 << 40)), READ_EVERY);
+    }
+
+    #[test]
+    fn a_glance_calls_for_a_reading_when_room_went() {
+        let seen = Seen { room_bytes: Some(40 << 20) };
+        assert!(!seen.calls_for_reading(None));
+        assert!(!seen.calls_for_reading(Some(39 << 20)));
+        assert!(!seen.calls_for_reading(Some(400 << 20)), "growing has time");
+        assert!(seen.calls_for_reading(Some(30 << 20)));
+        assert!(!Seen::default().calls_for_reading(Some(0)));
+    }
+}

@@ -1,0 +1,207 @@
+//! The size of the buffer pool: what can be set, what is shown, and what a neighbour in the same cgroup does to it.
+//!
+//! Only Tidepool has these variables, so on another engine nothing is tested. What takes its time is waited for, as long as it
+//! takes; only what must never happen is asserted while waiting.
+
+use std::time::{Duration, Instant};
+
+use mysql::Conn;
+use mysql::prelude::Queryable;
+use tidepool_tests::cgroup::MemoryCgroup;
+use tidepool_tests::server::{Engine, Options, Server};
+
+const MIB: u64 = 1 << 20;
+/// Nothing here takes long; a test that waits for this has failed.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+fn start(options: Options) -> Option<Server> {
+    (options.engine == Engine::Tidepool).then(|| Server::start(options))
+}
+
+fn text(conn: &mut Conn, sql: &str) -> String {
+    conn.query_first(sql).expect("a query works").expect("a row")
+}
+
+fn variable(conn: &mut Conn, name: &str) -> String {
+    text(conn, &format!("SELECT CAST(@@global.tidepool_{name} AS CHAR)"))
+}
+
+fn status(conn: &mut Conn, name: &str) -> String {
+    let sql = format!(
+        "SELECT variable_value FROM information_schema.global_status WHERE variable_name = 'TIDEPOOL_{name}'"
+    );
+    text(conn, &sql)
+}
+
+fn number(conn: &mut Conn, name: &str) -> u64 {
+    status(conn, name).parse().expect("a number")
+}
+
+fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn warnings(conn: &mut Conn) -> Vec<(String, u16, String)> {
+    conn.query("SHOW WARNINGS").expect("warnings can be shown")
+}
+
+#[test]
+fn every_form_of_set_global() {
+    let Some(server) = start(Options::new("set_global")) else { return };
+    let conn = &mut server.connect();
+    assert_eq!(variable(conn, "buffer_pool_size"), "0", "governed is the default");
+    assert_eq!(variable(conn, "memory_guard"), "ON");
+    assert!(number(conn, "memory_room_bytes") > 0);
+
+    let mut set =
+        |value: &str| conn.query_drop(format!("SET GLOBAL tidepool_buffer_pool_size = {value}"));
+    set("64 * 1024 * 1024").expect("a size can be set");
+    let conn = &mut server.connect();
+    assert_eq!(variable(conn, "buffer_pool_size"), (64 * MIB).to_string());
+    wait_until("64 MiB", || number(conn, "buffer_pool_size_bytes") == 64 * MIB);
+    wait_until("the resize's end", || {
+        status(conn, "buffer_pool_resize_status")
+            .starts_with("Completed resizing buffer pool to 64 MiB")
+    });
+    assert_eq!(number(conn, "buffer_pool_resize_status_code"), 0);
+    assert!(number(conn, "buffer_pool_resizes") >= 1);
+    let _: u64 = number(conn, "buffer_pool_resize_longest_wait_us");
+
+    // Too small: the least, with a warning, as InnoDB does.
+    for (value, shown) in [("1000", "'1000'"), ("-5", "'-5'")] {
+        conn.query_drop(format!("SET GLOBAL tidepool_buffer_pool_size = {value}"))
+            .expect("is adjusted");
+        let warnings = warnings(conn);
+        assert_eq!((warnings.len(), warnings[0].1), (1, 1292), "{warnings:?}");
+        assert!(warnings[0].2.contains(shown), "{warnings:?}");
+        assert_eq!(variable(conn, "buffer_pool_size"), (4 * MIB).to_string());
+    }
+    wait_until("4 MiB", || number(conn, "buffer_pool_size_bytes") == 4 * MIB);
+    conn.query_drop("SET GLOBAL tidepool_buffer_pool_size = 'much'").expect_err("no number");
+    conn.query_drop("SET GLOBAL tidepool_buffer_pool_size = 1.5").expect_err("no whole number");
+    assert_eq!(variable(conn, "buffer_pool_size"), (4 * MIB).to_string());
+
+    // A ceiling far above the machine's memory promises nothing.
+    conn.query_drop("SET GLOBAL tidepool_buffer_pool_size = 1 << 50").expect("a ceiling");
+    wait_until("growth", || number(conn, "buffer_pool_size_bytes") > 4 * MIB);
+    assert!(number(conn, "buffer_pool_size_bytes") < 1 << 50);
+
+    // Governed again, by number and by name.
+    for value in ["0", "DEFAULT"] {
+        conn.query_drop("SET GLOBAL tidepool_buffer_pool_size = 33554432").expect("32 MiB");
+        wait_until("32 MiB", || number(conn, "buffer_pool_size_bytes") == 32 * MIB);
+        conn.query_drop(format!("SET GLOBAL tidepool_buffer_pool_size = {value}"))
+            .expect("governed");
+        assert_eq!(variable(conn, "buffer_pool_size"), "0");
+    }
+
+    // Without the guard a number is what it says.
+    conn.query_drop("SET GLOBAL tidepool_memory_guard = OFF").expect("can be switched");
+    conn.query_drop("SET GLOBAL tidepool_buffer_pool_size = 48 << 20").expect("48 MiB");
+    wait_until("48 MiB", || number(conn, "buffer_pool_size_bytes") == 48 * MIB);
+    assert!(status(conn, "memory_decision_reason").contains("guard is off"));
+    conn.query_drop("SET GLOBAL tidepool_memory_guard = ON").expect("can be switched");
+
+    // The redo log's size likewise.
+    assert_eq!(variable(conn, "redo_log_capacity"), "0");
+    conn.query_drop("SET GLOBAL tidepool_redo_log_capacity = 1000").expect("is adjusted");
+    assert!(warnings(conn)[0].2.contains("'1000'"));
+    assert_eq!(variable(conn, "redo_log_capacity"), (8 * MIB).to_string());
+    conn.query_drop("SET GLOBAL tidepool_redo_log_capacity = DEFAULT").expect("automatic");
+}
+
+#[test]
+fn memory_is_accounted_for() {
+    let Some(server) = start(Options::new("accounts").arg("--tidepool-buffer-pool-size=64M"))
+    else {
+        return;
+    };
+    let conn = &mut server.connect_to("test");
+    conn.query_drop("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(100))").expect("a table");
+    conn.query_drop("INSERT INTO t SELECT seq, REPEAT('x', 90) FROM seq_1_to_20000").expect("rows");
+    let frames = number(conn, "memory_frames");
+    assert_eq!(frames, number(conn, "buffer_pool_resident_bytes"));
+    assert!(frames > 0 && frames <= 64 * MIB, "{frames}");
+    for name in ["frame_descriptors", "replacement", "translation", "redo_buffers", "trx_states"] {
+        let bytes = number(conn, &format!("memory_{name}"));
+        assert!(bytes > 0 && bytes < 64 * MIB, "{name}: {bytes}");
+    }
+    // Locks on 20,000 rows are some megabytes, for as long as they are held.
+    let before = number(conn, "memory_lock_table");
+    let mut locker = server.connect_to("test");
+    locker.query_drop("BEGIN").expect("a transaction");
+    let rows: Vec<i64> = locker.query("SELECT id FROM t FOR UPDATE").expect("locks");
+    assert_eq!(rows.len(), 20_000);
+    let locked = number(conn, "memory_lock_table");
+    assert!(locked > before + 20_000 * 100, "{before} and {locked}");
+    locker.query_drop("ROLLBACK").expect("a rollback");
+    wait_until("the locks' end", || number(conn, "memory_lock_table") == before);
+    assert!(number(conn, "memory_total") < number(conn, "memory_own_resident_bytes") + 64 * MIB);
+}
+
+#[test]
+fn a_neighbour_gets_its_memory_and_the_pool_comes_back() {
+    let group = match MemoryCgroup::create(512 * MIB) {
+        Ok(group) => group,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let options = Options::new("neighbour").cgroup(group.procs()).arg("--skip-log-bin");
+    let Some(mut server) = start(options) else { return };
+    let conn = &mut server.connect_to("test");
+    let limit = 512 * MIB;
+    assert_eq!(number(conn, "memory_limit_bytes"), limit);
+    assert!(status(conn, "memory_limit_place").contains("tidepool-test"));
+    // More rows than fit.
+    conn.query_drop("CREATE TABLE t (id INT PRIMARY KEY, v VARBINARY(1000))").expect("a table");
+    for part in 0..12 {
+        let from = part * 50_000;
+        conn.query_drop(format!(
+            "INSERT INTO t SELECT seq + {from}, REPEAT('x', 1000) FROM seq_1_to_50000"
+        ))
+        .expect("rows");
+    }
+    let sum = |conn: &mut Conn| -> u64 {
+        text(conn, "SELECT CAST(SUM(LENGTH(v)) AS CHAR) FROM t").parse().expect("a number")
+    };
+    let rows = 12 * 50_000;
+    assert_eq!(sum(conn), rows * 1000);
+    let full = number(conn, "buffer_pool_resident_bytes");
+    assert!(full > limit / 4, "the pool took only {} MiB", full / MIB);
+    assert!(full < limit, "the pool took {} MiB", full / MIB);
+
+    let mut neighbour = group.neighbour(200);
+    wait_until("the neighbour's memory", || {
+        assert!(!neighbour.is_gone(), "the neighbour was killed");
+        neighbour.resident_bytes() >= 200 * MIB
+    });
+    assert_eq!(sum(conn), rows * 1000);
+    let small = number(conn, "buffer_pool_resident_bytes");
+    assert!(
+        small <= limit - 200 * MIB,
+        "{} of {} MiB, with a neighbour of 200",
+        small / MIB,
+        full / MIB
+    );
+    assert!(number(conn, "memory_shrinks") > 0);
+    assert_eq!(group.oom_kills(), 0);
+    assert!(server.exited().is_none() && !neighbour.is_gone());
+
+    drop(neighbour);
+    wait_until("the size's return", || {
+        assert_eq!(sum(conn), rows * 1000);
+        number(conn, "buffer_pool_resident_bytes") > full / 10 * 9
+    });
+    assert!(number(conn, "memory_grows") > 0);
+    assert_eq!(group.oom_kills(), 0);
+    assert!(server.exited().is_none());
+    let log = server.error_log();
+    assert!(log.contains("Tidepool: the buffer pool may have"), "{log}");
+    assert!(log.contains("MiB: room shrank: cgroup"), "{log}");
+    let lines = log.lines().filter(|line| line.contains("Tidepool: buffer pool from")).count();
+    assert!(lines < 200, "{lines} lines about sizes");
+    server.stop();
+}
