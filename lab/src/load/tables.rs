@@ -132,7 +132,7 @@ pub fn prepare(
     install(environment, &unfinished)?;
     let mut args = vec![
         engine.pool_size_option(data.size_bytes().clamp(256 << 20, 2 << 30)),
-        engine.redo_option(512 << 20),
+        engine.redo_option(256 << 20),
         format!("--{}-flush-log-at-trx-commit=0", engine.key()),
     ];
     if engine == Engine::InnoDb {
