@@ -15,7 +15,7 @@ pub struct Row {
     pub experiment: String,
     /// What is required.
     pub what: String,
-    /// The limit, for people.
+    /// The limit, for people; empty where there is none, and the figure is only told.
     pub bound: String,
     /// Tidepool's figure, and whether it meets the bound; nothing if it was not measured.
     pub ours: Option<Figure>,
@@ -120,8 +120,14 @@ fn add(
     for label in labels {
         let own: Vec<&Record> =
             records.iter().copied().filter(|record| record.label() == label).collect();
-        let Some(value) = of(&own) else { continue };
-        let figure = Figure { text: show(value), pass: bound.admits(value) };
+        let figure = match of(&own) {
+            Some(value) => Figure { text: show(value), pass: bound.admits(value) },
+            // A server that died has no figure to be judged by, and did not do what was required.
+            None if own.iter().all(|record| record.outcome != Outcome::Finished) => {
+                Figure { text: "died".into(), pass: false }
+            }
+            None => continue,
+        };
         if label == OURS { row.ours = Some(figure) } else { row.peers.push((label, figure)) }
     }
     if row.ours.is_some() || !row.peers.is_empty() {
@@ -152,8 +158,9 @@ fn highest(records: &[&Record], name: &str) -> Option<f64> {
 }
 
 fn figure_of(records: &[&Record], scenario: &str, name: &str) -> Option<f64> {
-    let record = records.iter().find(|record| record.scenario == scenario)?;
-    record.figure(name)
+    let finished =
+        |record: &&&Record| record.scenario == scenario && record.outcome == Outcome::Finished;
+    records.iter().find(finished)?.figure(name)
 }
 
 fn swap(records: &[&Record], rows: &mut Vec<Row>) {
@@ -293,7 +300,7 @@ fn warm(records: &[&Record], rows: &mut Vec<Row>) {
         Some(figure_of(own, "warm restart", name)? / figure_of(own, "cold restart", name)?)
     });
     for row in rows.iter_mut().filter(|row| row.what.starts_with("seconds to 90 %")) {
-        row.bound = "–".into();
+        row.bound.clear();
     }
 }
 
@@ -418,6 +425,15 @@ mod tests {
         assert_eq!(row(&rows, "transactions").ours.as_ref().unwrap().text, "0.980");
         assert!(row(&rows, "missing").ours.as_ref().unwrap().pass);
         assert_eq!(rows.len(), 2);
+    }
+
+    #[test]
+    fn a_server_that_died_meets_nothing() {
+        let mut dead = record("pressure", "step", "tidepool", &[("swap_out_share", 0.0)]);
+        dead.outcome = Outcome::OomKilled;
+        let rows = rows(&[dead]);
+        assert!(rows.iter().all(|row| !row.ours.as_ref().unwrap().pass), "{rows:?}");
+        assert_eq!(row(&rows, "swapped out").ours.as_ref().unwrap().text, "died");
     }
 
     #[test]

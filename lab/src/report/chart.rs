@@ -115,7 +115,8 @@ pub fn run(record: &Record) -> Svg {
         svg.rect("band", x(first_s), TOP, x(0.0) - x(first_s), bottom - TOP);
     }
     let step = nice_step((last_s - first_s) / 10.0).max(1.0);
-    let mut tick = (first_s / step).ceil() * step;
+    // Plus zero: −4 / 5 rounds up to a zero that is written "-0".
+    let mut tick = (first_s / step).ceil() * step + 0.0;
     while tick <= last_s {
         svg.line("grid", (x(tick), TOP), (x(tick), bottom));
         svg.text("soft", (x(tick), bottom + 16.0), Anchor::Middle, &format!("{tick:.0} s"));

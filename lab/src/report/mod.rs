@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::experiment::ALL;
 use crate::record::{Record, read_all};
 
 pub mod bounds;
@@ -32,7 +33,9 @@ pub struct Written {
 /// # Errors
 /// If the results can't be read, there are none, or a file can't be written.
 pub fn write(dir: &Path) -> Result<Written> {
-    let records = read_all(dir)?;
+    let mut records = read_all(dir)?;
+    let place = |record: &Record| ALL.iter().position(|one| one.name == record.experiment);
+    records.sort_by_key(|record| place(record).unwrap_or(ALL.len()));
     if records.is_empty() {
         let text =
             format!("{} holds no results: run an experiment with --out first", dir.display());
@@ -60,7 +63,8 @@ pub fn write(dir: &Path) -> Result<Written> {
     };
     put("summary.md", &markdown(&records, &rows))?;
     let page = put("report.html", &html(&records, &rows))?;
-    let judged = rows.iter().filter_map(|row| row.ours.as_ref());
+    let judged =
+        rows.iter().filter(|row| !row.bound.is_empty()).filter_map(|row| row.ours.as_ref());
     let met = judged.clone().filter(|figure| figure.pass).count();
     Ok(Written { page, met: (met, judged.count()), charts })
 }
@@ -83,6 +87,7 @@ fn file_name(record: &Record) -> String {
 
 fn verdict(row: &Row) -> &'static str {
     match &row.ours {
+        _ if row.bound.is_empty() => "",
         Some(figure) if figure.pass => "met",
         Some(_) => "**not met**",
         None => "not measured",
@@ -200,6 +205,7 @@ fn html(records: &[Record], rows: &[Row]) -> String {
     );
     for row in rows {
         let (class, word) = match &row.ours {
+            _ if row.bound.is_empty() => ("soft", ""),
             Some(figure) if figure.pass => ("met", "met"),
             Some(_) => ("missed", "not met"),
             None => ("soft", "not measured"),
