@@ -78,6 +78,7 @@ impl Fixture {
     }
 
     fn read(&self, no: u32) -> u64 {
+        tidepool_pool::statement::begin();
         change_of(&self.pool.shared(&self.space, no, Access::Normal).unwrap(), no)
     }
 
