@@ -26,7 +26,7 @@ use crate::table::Table;
 use crate::trx::{Batch, Direction, ScanPosition};
 use std::ops::Bound;
 use std::sync::Arc;
-use tidepool_pool::Access;
+use tidepool_pool::{Access, statement};
 
 /// Batch sizes grow by this factor, up to the last.
 const BATCH_GROWTH: usize = 8;
@@ -35,6 +35,10 @@ const BATCH_ROWS_MAX: usize = 512;
 const SCAN_LEAVES_AHEAD: usize = 64;
 const LEAVES_AHEAD: usize = 16;
 const BATCHES_BEFORE_READ_AHEAD: usize = 6;
+/// A reading of more leaves than this part of the pool is a scan.
+const LONG_READING_PARTS: u64 = 8;
+/// And one whose rows are looked up elsewhere, if they are more than this part of the pool's pages.
+const LONG_LOOKUPS_PARTS: u64 = 2;
 
 /// Where [`Cursor::seek`] goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +68,10 @@ pub struct Cursor {
     lock: LockMode,
     wait: LockWait,
     scan: bool,
+    /// Rows of the reading so far, in how many batches, and in which statement it began.
+    rows: u64,
+    batches: u64,
+    statement: u32,
     place: Place,
     direction: Direction,
     /// Where the reading will end, at most.
@@ -96,6 +104,9 @@ impl Cursor {
             lock,
             wait,
             scan: false,
+            rows: 0,
+            batches: 0,
+            statement: 0,
             place: Place::Unpositioned,
             direction: Direction::Forward,
             end: Bound::Unbounded,
@@ -146,19 +157,19 @@ impl Cursor {
             Seek::AtOrBefore => (ScanPosition::at(Bound::Included(key)), Direction::Backward),
             Seek::Before => (ScanPosition::at(Bound::Excluded(key)), Direction::Backward),
         };
-        self.start(position, direction);
+        self.start(trx, position, direction);
         self.advance(trx)
     }
 
     /// Goes to the first entry; false if there is none.
     pub fn first(&mut self, trx: &mut Trx) -> Result<bool> {
-        self.start(ScanPosition::start(), Direction::Forward);
+        self.start(trx, ScanPosition::start(), Direction::Forward);
         self.advance(trx)
     }
 
     /// Goes to the last entry; false if there is none.
     pub fn last(&mut self, trx: &mut Trx) -> Result<bool> {
-        self.start(ScanPosition::end(), Direction::Backward);
+        self.start(trx, ScanPosition::end(), Direction::Backward);
         self.advance(trx)
     }
 
@@ -204,8 +215,10 @@ impl Cursor {
     }
 
     /// A new reading begins at `position`.
-    fn start(&mut self, position: ScanPosition, direction: Direction) {
+    fn start(&mut self, trx: &Trx, position: ScanPosition, direction: Direction) {
+        trx.enter_call();
         self.reset();
+        (self.rows, self.batches, self.statement) = (0, 0, statement::current());
         (self.position, self.direction) = (position, direction);
         self.batch_rows = if self.scan { BATCH_ROWS_MAX } else { 1 };
         self.read_ahead_in = if self.scan { 0 } else { BATCHES_BEFORE_READ_AHEAD };
@@ -249,8 +262,25 @@ impl Cursor {
         Ok(found)
     }
 
+    /// How leaves are read. A batch is a leaf, or most of one: a reading as long as a good part of
+    /// the pool is a scan, though nobody announced it.
     fn access(&self) -> Access {
-        if self.scan { Access::Scan } else { Access::Normal }
+        match self.scan || self.batches > self.pool_pages() / LONG_READING_PARTS {
+            true => Access::Scan,
+            false => Access::Normal,
+        }
+    }
+
+    fn pool_pages(&self) -> u64 {
+        u64::from(self.table.tree(self.index).tree().env().pool().page_limit())
+    }
+
+    /// Whether the cursor is in a scan, and so rows that are looked up by the entries that it finds
+    /// had better be read by [`Trx::get_for_scan`]: it was announced, or the present statement
+    /// has already read about as many entries as the pool has pages.
+    pub fn is_scanning(&self) -> bool {
+        let long = || self.rows > self.pool_pages() / LONG_LOOKUPS_PARTS;
+        self.is_positioned() && self.statement == statement::current() && (self.scan || long())
     }
 
     /// Fills the batch; false at the end.
@@ -276,6 +306,8 @@ impl Cursor {
                 &mut self.batch,
             )?;
         }
+        self.batches += 1;
+        self.rows += self.batch.len() as u64;
         self.read_ahead()?;
         self.batch_rows = (self.batch_rows * BATCH_GROWTH).min(BATCH_ROWS_MAX);
         self.epoch = trx.reads_epoch();
@@ -305,6 +337,8 @@ impl Cursor {
     /// Locks and reads the next entry; false at the end.
     fn lock_next(&mut self, trx: &mut Trx, lock: LockMode) -> Result<bool> {
         self.single = true;
+        self.rows += 1;
+        trx.inner().access = if self.scan { Access::Scan } else { Access::Normal };
         let tree = self.table.tree(self.index);
         let (position, direction) = (&mut self.position, self.direction);
         let (key, value) = (&mut self.key, &mut self.value);

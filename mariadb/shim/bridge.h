@@ -98,7 +98,10 @@ typedef struct {
   uint8_t direct_io;
   uint8_t read_only;
   uint8_t memory_guard;
+  uint8_t replacement; /* TP_REPLACEMENT_… */
 } tp_options;
+
+enum { TP_REPLACEMENT_TIDE = 0, TP_REPLACEMENT_MIDPOINT = 1 };
 
 int tp_open(const char *dir, size_t dir_len, const tp_options *options, tp_db **db);
 /* Clean shutdown; `db` is gone afterwards, whatever is returned. */
@@ -279,8 +282,6 @@ int tp_next(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
 int tp_prev(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
 /* The coming reads of this index are a scan of the whole of it (or not). */
 void tp_reader_set_scan(tp_reader *reader, size_t index, int scan);
-/* The coming range ends before `key` (a null pointer: no end). A hint. */
-void tp_reader_set_end(tp_reader *reader, size_t index, const uint8_t *key, size_t key_len);
 /* Unpositions the cursor of one index. */
 void tp_reader_reset(tp_reader *reader, size_t index);
 

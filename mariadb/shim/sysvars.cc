@@ -8,13 +8,17 @@ namespace tidepool {
 namespace {
 
 ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
-ulong page_size, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit, open_files;
+ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit,
+    open_files;
 my_bool cache_advice, snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
 char *home_dir, *page_trace_file;
 double page_trace_sample;
 ulonglong page_trace_max_size;
 
 constexpr ulonglong MIB = 1024 * 1024;
+
+const char *replacement_names[] = {"tide", "midpoint", NullS}; /* as TP_REPLACEMENT_… */
+TYPELIB replacements = {2, "buffer_pool_replacement", replacement_names, nullptr};
 
 constexpr ulonglong REDO_MINIMUM = 8 * MIB, REDO_MAXIMUM = 512 * 1024 * MIB;
 
@@ -145,12 +149,18 @@ MYSQL_SYSVAR_ULONG(page_size, page_size, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READON
                    "Page size of a new data directory in bytes (a power of two from 4096 to 65536); 0 = 16384, or what "
                    "the data directory has",
                    nullptr, nullptr, 0, 0, 65536, 0);
+MYSQL_SYSVAR_ENUM(buffer_pool_replacement, buffer_pool_replacement, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
+                  "Which pages leave the buffer pool: tide = found out by the engine, nothing to set; midpoint = young "
+                  "and old pages as InnoDB has them, set by tidepool_old_blocks_pct and tidepool_old_blocks_time",
+                  nullptr, nullptr, TP_REPLACEMENT_TIDE, &replacements);
 MYSQL_SYSVAR_ULONG(old_blocks_pct, old_blocks_pct, PLUGIN_VAR_RQCMDARG,
-                   "Percentage of the buffer pool kept for pages that were used once", nullptr, set_old_pct, 37, 5, 95,
-                   0);
+                   "With tidepool_buffer_pool_replacement=midpoint: percentage of the buffer pool kept for pages that "
+                   "were used once",
+                   nullptr, set_old_pct, 37, 5, 95, 0);
 MYSQL_SYSVAR_ULONG(old_blocks_time, old_blocks_time, PLUGIN_VAR_RQCMDARG,
-                   "Milliseconds after its first use in which more uses of a page don't make it young", nullptr,
-                   set_old_time, 1000, 0, UINT_MAX32, 0);
+                   "With tidepool_buffer_pool_replacement=midpoint: milliseconds after its first use in which more uses "
+                   "of a page don't make it young",
+                   nullptr, set_old_time, 1000, 0, UINT_MAX32, 0);
 MYSQL_SYSVAR_ULONGLONG(redo_log_capacity, redo_log_capacity, PLUGIN_VAR_RQCMDARG,
                        "Size of the redo log in bytes; 0 = automatic, by the memory that the buffer pool holds",
                        check_redo_capacity, set_redo_capacity, 0, 0, REDO_MAXIMUM, 0);
@@ -206,6 +216,7 @@ MYSQL_SYSVAR_ULONGLONG(page_trace_max_size, page_trace_max_size, PLUGIN_VAR_RQCM
 st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(memory_guard),
                                         MYSQL_SYSVAR(page_size),
+                                        MYSQL_SYSVAR(buffer_pool_replacement),
                                         MYSQL_SYSVAR(old_blocks_pct),
                                         MYSQL_SYSVAR(old_blocks_time),
                                         MYSQL_SYSVAR(redo_log_capacity),
@@ -260,6 +271,7 @@ tp_options open_options() {
   options.direct_io = direct_io;
   options.open_files = open_files;
   options.read_only = read_only;
+  options.replacement = static_cast<uint8_t>(buffer_pool_replacement);
   return options;
 }
 

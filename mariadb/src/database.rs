@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::time::Duration;
 
-use tidepool::{Db, IndexDef, Lsn, Options, Sample, TableDef, TraceOptions};
+use tidepool::{Db, IndexDef, Lsn, Options, Replacement, Sample, TableDef, TraceOptions};
 
 use crate::boundary::{TP_OK, bytes, guard, text};
 
@@ -30,6 +30,8 @@ pub struct OpenOptions {
     direct_io: u8,
     read_only: u8,
     memory_guard: u8,
+    /// 0 = tide, 1 = midpoint.
+    replacement: u8,
 }
 
 impl OpenOptions {
@@ -51,6 +53,10 @@ impl OpenOptions {
             open_files: usize::try_from(self.open_files).unwrap_or(usize::MAX),
             read_only: self.read_only != 0,
             memory_guard: self.memory_guard != 0,
+            replacement: match self.replacement {
+                0 => Replacement::Tide,
+                _ => Replacement::Midpoint,
+            },
             ..Options::default()
         }
     }

@@ -5,7 +5,6 @@
 //! reads, from one statement to the next, so that a statement allocates nothing once the handler is warm.
 
 use std::ffi::c_int;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use tidepool::{Cursor, Error, LockMode, LockWait, Seek, Table, Trx};
@@ -124,14 +123,10 @@ pub unsafe extern "C" fn tp_get(
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
         let (reader, session, key) = unsafe { (&mut *reader, &mut *session, bytes(key, key_len)) };
-        let found = session.trx.get(
-            &reader.table,
-            index,
-            key,
-            reader.lock,
-            reader.wait,
-            &mut reader.row,
-        )?;
+        let scanning = reader.cursors.iter().flatten().any(|kept| kept.cursor.is_scanning());
+        let get = if scanning { Trx::get_for_scan } else { Trx::get };
+        let (lock, wait) = (reader.lock, reader.wait);
+        let found = get(&mut session.trx, &reader.table, index, key, lock, wait, &mut reader.row)?;
         if !found {
             return Ok(TP_END);
         }
@@ -238,25 +233,6 @@ moves! {
 pub unsafe extern "C" fn tp_reader_set_scan(reader: *mut Reader, index: usize, scan: c_int) {
     // SAFETY: a valid reader from the shim.
     guard_or((), || unsafe { &mut *reader }.cursor(index).set_scan(scan != 0));
-}
-
-/// Where the coming range ends.
-///
-/// # Safety
-/// Valid pointers and lengths; a null `key` is no end.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_reader_set_end(
-    reader: *mut Reader,
-    index: usize,
-    key: *const u8,
-    key_len: usize,
-) {
-    guard_or((), || {
-        // SAFETY: valid pointers and lengths from the shim.
-        let (reader, end) = unsafe { (&mut *reader, bytes(key, key_len)) };
-        let end = if key.is_null() { Bound::Unbounded } else { Bound::Excluded(end) };
-        reader.cursor(index).set_end(end);
-    });
 }
 
 /// Unpositions the cursor of one index.

@@ -11,7 +11,7 @@ use crate::table::{Table, TableUse};
 use crate::trx::{Isolation, Savepoint as InnerSavepoint, Transaction, TrxOptions};
 use std::sync::Arc;
 use std::time::Duration;
-use tidepool_pool::Lsn;
+use tidepool_pool::{Access, Lsn, statement};
 
 /// Tables whose row counts a savepoint remembers; those a transaction uses beyond are counted less exactly when it is rolled
 /// back to one.
@@ -48,6 +48,8 @@ pub struct Trx {
     /// Changes with everything that may change what a read gives: own writes, statements, ends.
     reads_epoch: u64,
     lock_wait_timeout: Option<Duration>,
+    /// Between `begin_statement` and `end_statement`.
+    in_statement: bool,
     /// Identifier, once prepared.
     xid: Option<Vec<u8>>,
     /// Counted since the counters of all were last told.
@@ -60,8 +62,18 @@ impl Trx {
         let inner = db.trx_system().begin(options);
         let interrupt = inner.interrupt_handle();
         let (used, xid, counts) = (Vec::new(), None, [0; Counter::COUNT]);
-        let (reads_epoch, lock_wait_timeout) = (0, None);
-        Self { db, inner, interrupt, used, reads_epoch, lock_wait_timeout, xid, counts, options }
+        Self {
+            db,
+            inner,
+            interrupt,
+            used,
+            reads_epoch: 0,
+            lock_wait_timeout: None,
+            in_statement: false,
+            xid,
+            counts,
+            options,
+        }
     }
 
     /// The transaction's id; 0 before its first write.
@@ -96,15 +108,19 @@ impl Trx {
         self.inner.must_rollback()
     }
 
-    /// A statement begins: at READ COMMITTED its reads see what is committed now.
+    /// A statement begins: at READ COMMITTED its reads see what is committed now. However often it uses
+    /// a page, to the buffer pool that is one use. Calls outside a statement are each one of their own.
     pub fn begin_statement(&mut self) {
         self.reads_epoch += 1;
+        self.in_statement = true;
+        statement::begin();
         self.inner.begin_statement();
     }
 
     /// The statement is over: at READ COMMITTED its view is given up.
     pub fn end_statement(&mut self) {
         self.reads_epoch += 1;
+        self.in_statement = false;
         self.inner.end_statement();
     }
 
@@ -202,8 +218,37 @@ impl Trx {
         wait: LockWait,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
+        self.get_as(Access::Normal, table, index, key, lock, wait, value)
+    }
+
+    /// Reads as [`get`](Self::get) does, on behalf of a scan: pages that this brings in don't displace those in use.
+    pub fn get_for_scan(
+        &mut self,
+        table: &Arc<Table>,
+        index: usize,
+        key: &[u8],
+        lock: LockMode,
+        wait: LockWait,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.get_as(Access::Scan, table, index, key, lock, wait, value)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "those of `get` and how it accesses pages")]
+    fn get_as(
+        &mut self,
+        access: Access,
+        table: &Arc<Table>,
+        index: usize,
+        key: &[u8],
+        lock: LockMode,
+        wait: LockWait,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        self.enter_call();
         self.enlist(table)?;
         let lock = self.effective_lock(lock);
+        self.inner.access = access;
         let found = self.inner.get(table.tree(index), key, lock, wait, value)?;
         if found {
             self.count(Counter::RowsRead, 1);
@@ -288,7 +333,16 @@ impl Trx {
         }
     }
 
+    /// A call that is a statement by itself, unless it is part of one.
+    pub(crate) fn enter_call(&self) {
+        if !self.in_statement {
+            statement::begin();
+        }
+    }
+
     fn begin_write(&mut self, table: &Arc<Table>) -> Result<usize> {
+        self.enter_call();
+        self.inner.access = Access::Normal;
         if self.options.read_only {
             return Err(Error::ReadOnly("the transaction".into()));
         }

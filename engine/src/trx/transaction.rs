@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tidepool_pool::Lsn;
+use tidepool_pool::{Access, Lsn};
 
 use super::csn::TrxId;
 use super::system::{Orphan, TrxSystem};
@@ -38,6 +38,8 @@ pub struct Transaction {
     state: State,
     xid: Vec<u8>,
     pub(crate) lock_wait_timeout: Duration,
+    /// How point reads and locking reads access leaves.
+    pub(crate) access: Access,
     /// The lock that the newest locking read took, if it was not held before: what `unlock` may give up.
     pub(crate) fresh_lock: Option<(u32, Vec<u8>)>,
     /// Memory for payloads, reused.
@@ -61,6 +63,7 @@ impl Transaction {
             state: State::Running,
             xid: Vec::new(),
             lock_wait_timeout,
+            access: Access::Normal,
             fresh_lock: None,
             payload: Vec::new(),
         }

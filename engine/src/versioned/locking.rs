@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-use tidepool_pool::Access;
 
 use super::entry::Entry;
 use super::{VersionedTree, corrupt_entry};
@@ -175,7 +174,7 @@ impl Transaction {
     ) -> Result<bool> {
         self.fresh_lock = None;
         loop {
-            let leaf = tree.tree.leaf_shared(Seek::Key(key), Access::Normal)?;
+            let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
             let obstacle = match leaf.find(key) {
                 Err(_) if !self.locks_gaps() => return Ok(false),
                 Err(_) => {

@@ -1,6 +1,6 @@
 //! Which version a reader sees, and its value.
 
-use tidepool_pool::{Access, PageId};
+use tidepool_pool::PageId;
 
 use super::entry::{DELETED, Entry, OVERFLOW, OverflowReference};
 use super::{VersionedTree, corrupt_entry};
@@ -111,7 +111,7 @@ impl Transaction {
         let view = self.read_view();
         let dirty = self.isolation() == Isolation::ReadUncommitted;
         let flags = {
-            let leaf = tree.tree.leaf_shared(Seek::Key(key), Access::Normal)?;
+            let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
             let Ok(slot) = leaf.find_covered(key) else { return Ok(false) };
             self.system
                 .visible_version(

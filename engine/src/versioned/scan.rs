@@ -314,7 +314,7 @@ impl Transaction {
             position.at = At::Done;
             return Ok(Step::End);
         };
-        let leaf = tree.tree.leaf_shared(seek, Access::Normal)?;
+        let leaf = tree.tree.leaf_shared(seek, self.access)?;
         let (mut low, mut high) = position.slots(&leaf, direction);
         while low < high {
             let slot = if direction == Direction::Forward { low } else { high - 1 };

@@ -213,6 +213,11 @@ impl Pool {
         *self.write_ahead.write() = None;
     }
 
+    /// How many pages may be resident now.
+    pub fn page_limit(&self) -> u32 {
+        self.frames.limit()
+    }
+
     /// The size of every page.
     pub fn page_size(&self) -> PageSize {
         self.frames.page_size()
