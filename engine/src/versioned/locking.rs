@@ -5,7 +5,6 @@
 
 use std::sync::Arc;
 
-
 use super::entry::Entry;
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::Seek;
