@@ -157,15 +157,16 @@ impl Ring {
     }
 
     /// Appends the event, or counts it as dropped. True if the ring just became half full.
-    fn push(&self, event: Event, repetitions: bool) -> bool {
+    fn push(&self, event: impl FnOnce() -> Event, repetitions: bool) -> bool {
         let pushed = self.pushed.load(Relaxed);
-        if !repetitions && pushed > 0 && event.repeats(&self.read(pushed - 1)) {
-            return false;
-        }
         // Acquire: the consumer has read the slot that is overwritten now.
         let waiting = pushed - self.taken.load(Acquire);
         if waiting >= self.slots.len() as u64 {
             self.dropped.fetch_add(1, Relaxed);
+            return false;
+        }
+        let event = event();
+        if !repetitions && pushed > 0 && event.repeats(&self.read(pushed - 1)) {
             return false;
         }
         let [page, at_us, rest] = self.slot(pushed);
@@ -236,7 +237,7 @@ impl Tap {
     }
 
     /// True if the consumer had better come soon.
-    fn push(&self, event: Event) -> bool {
+    fn push(&self, event: impl FnOnce() -> Event) -> bool {
         let cell = own_cell();
         let ring = self.rings[cell].get_or_init(|| Ring::new(self.ring_events));
         if cell != SHARED_CELL {
@@ -322,8 +323,10 @@ impl Taps {
             Access::Prefetch | Access::PrefetchForScan => return false,
         };
         let page = page.to_u64();
-        let event =
-            Event { page, at_us: now_us(clock), statement: statement::current(), touch, count: 1 };
+        let event = || {
+            let (at_us, statement) = (now_us(clock), statement::current());
+            Event { page, at_us, statement, touch, count: 1 }
+        };
         let mut soon = false;
         if self.advisor.sample().holds(page) {
             soon |= self.advisor.push(event);
@@ -402,12 +405,12 @@ mod tests {
     #[test]
     fn a_full_ring_drops_and_counts_and_goes_on_after_a_drain() {
         let tap = Tap::new(4, true);
-        let soon: Vec<bool> = (0..7).map(|n| tap.push(event(n, n, 0))).collect();
+        let soon: Vec<bool> = (0..7).map(|n| tap.push(|| event(n, n, 0))).collect();
         assert_eq!(soon, [false, true, false, false, false, false, false], "half full once");
         let (events, counts) = drained(&tap);
         assert_eq!(events, (0..4).map(|n| event(n, n, 0)).collect::<Vec<_>>());
         assert_eq!(counts, Drained { events: 4, dropped: 3 });
-        tap.push(event(9, 9, 0));
+        tap.push(|| event(9, 9, 0));
         let (events, counts) = drained(&tap);
         assert_eq!((events, counts.dropped), (vec![event(9, 9, 0)], 0), "told once");
     }
@@ -417,12 +420,12 @@ mod tests {
         for repetitions in [true, false] {
             let tap = Tap::new(64, repetitions);
             for at_us in 0..5 {
-                tap.push(event(1, at_us, 7));
+                tap.push(|| event(1, at_us, 7));
             }
-            tap.push(event(1, 5, 8));
-            tap.push(event(2, 6, 8));
-            tap.push(event(1, 7, 8));
-            tap.push(event(1, 7 + REPETITION_US, 8));
+            tap.push(|| event(1, 5, 8));
+            tap.push(|| event(2, 6, 8));
+            tap.push(|| event(1, 7, 8));
+            tap.push(|| event(1, 7 + REPETITION_US, 8));
             let counts: Vec<u32> = drained(&tap).0.iter().map(|event| event.count).collect();
             assert_eq!(counts, [if repetitions { 5 } else { 1 }, 1, 1, 1, 1]);
         }
@@ -440,7 +443,7 @@ mod tests {
                 .map(|thread| {
                     scope.spawn(move || {
                         for n in 0..each {
-                            tap.push(event(thread << 32 | n, n, (thread * 31 + n) as u32));
+                            tap.push(|| event(thread << 32 | n, n, (thread * 31 + n) as u32));
                         }
                     })
                 })

@@ -14,6 +14,7 @@ pub mod pressure;
 pub mod resize;
 pub mod sideload;
 pub mod swap;
+pub mod traces;
 pub mod warm;
 
 /// An experiment.
@@ -28,7 +29,7 @@ pub struct Experiment {
 }
 
 /// All of them.
-pub const ALL: [Experiment; 7] = [
+pub const ALL: [Experiment; 8] = [
     Experiment { name: "swap", run: swap::run, data: swap::data },
     Experiment { name: "pressure", run: pressure::run, data: pressure::data },
     Experiment { name: "resize", run: resize::run, data: resize::data },
@@ -36,6 +37,7 @@ pub const ALL: [Experiment; 7] = [
     Experiment { name: "warm", run: warm::run, data: swap::data },
     Experiment { name: "advice", run: advice::run, data: advice::data },
     Experiment { name: "idle", run: idle::run, data: idle::data },
+    Experiment { name: "traces", run: traces::run, data: traces::data },
 ];
 
 /// The same data for every engine.

@@ -32,8 +32,8 @@ use crate::tap::{Event, Sample, Touch};
 pub(super) const FRAMES: f64 = 1024.0;
 /// Frames that it has at least, whatever it costs.
 const FRAMES_MIN: f64 = 64.0;
-/// Requests a second that all simulations together may take: some four milliseconds' work.
-pub(super) const REQUESTS_PER_SECOND_MAX: f64 = 80_000.0;
+/// Requests a second that all simulations together may take: a few milliseconds' work.
+pub(super) const REQUESTS_PER_SECOND_MAX: f64 = 50_000.0;
 /// Where the highest rate stops to fall.
 const RATE_MAX_LEAST: f64 = 1.0 / (1 << 20) as f64;
 /// The rate is raised again only after so long with a quarter of that.
@@ -255,14 +255,16 @@ impl Curve {
         Ok(())
     }
 
-    /// Takes requests for sampled pages, in order of time.
+    /// Takes out of the list what no simulation needs to hear of: see [`Recent`].
+    pub(super) fn drop_certain_hits(&mut self, events: &mut Vec<Event>) {
+        events.retain(|event| !self.recent.holds_or_takes(event));
+    }
+
+    /// Takes requests for sampled pages, in order of time, without those that are certain hits.
     pub(super) fn observe(&mut self, events: &[Event]) {
         let present = self.points.iter().position(|point| point.size() >= self.present);
         let (present, last) = (present.unwrap_or(0), self.points.len() - 1);
         for event in events {
-            if self.recent.holds_or_takes(event) {
-                continue;
-            }
             let request = request_of(event);
             let counts = event.touch != Touch::Created;
             let (mut at_present, mut at_last) = (true, true);

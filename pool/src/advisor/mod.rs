@@ -68,6 +68,8 @@ impl Advice {
 const SAVED_PER_SECOND: f64 = 10.0;
 /// … or a tenth of that, if it is this share of all reads.
 const SAVED_SHARE: f64 = 0.01;
+/// Frames that the policy's shadows should at most have.
+const SHADOW_FRAMES: u32 = 512;
 /// Until the curve knows of so much time, a full pool that misses wants more.
 const NO_EVIDENCE: Duration = Duration::from_secs(10);
 
@@ -148,9 +150,15 @@ impl Pool {
         }
         (state.requests, state.at_us) = (requests, now);
 
-        let pages_per_sample = (1.0 / state.curve.sample().rate()).round().max(1.0) as u32;
+        state.curve.drop_certain_hits(&mut state.events);
+        // The policy needs no more pages than its shadows have frames, or few more.
+        let heard_of = (1.0 / state.curve.sample().rate()).round().max(1.0) as u32;
+        let enough = (self.frames().limit() / SHADOW_FRAMES).max(1).next_power_of_two();
+        let pages_per_sample = heard_of.max(enough);
+        let sample = Sample::of_rate(1.0 / f64::from(pages_per_sample));
         state.sampled.clear();
-        state.sampled.extend(state.events.iter().map(request_of));
+        let sampled = state.events.iter().filter(|event| sample.holds(event.page));
+        state.sampled.extend(sampled.map(request_of));
         self.replacement().observe(&state.sampled, pages_per_sample);
 
         state.curve.set_present(self.frames().limit())?;

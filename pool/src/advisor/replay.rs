@@ -66,6 +66,7 @@ fn feed(curve: &mut Curve, events: &[Event]) -> Result<()> {
     for step in steps {
         heard.clear();
         heard.extend(step.iter().filter(|event| curve.sample().holds(event.page)));
+        curve.drop_certain_hits(&mut heard);
         curve.observe(&heard);
         let now_us = step.last().map_or(last_us, |event| event.at_us);
         curve.account(step.len() as u64, 0.0, (now_us - last_us) as f64 / 1e6)?;

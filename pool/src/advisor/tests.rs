@@ -95,10 +95,11 @@ fn event(page: u64, at_us: u64, statement: u32) -> Event {
 fn run(curve: &mut Curve, seconds: u64, each_second: u64, mut next: impl FnMut() -> u64) {
     for tenth in 0..seconds * 10 {
         let count = each_second / 10;
-        let events: Vec<Event> = (0..count)
+        let mut events: Vec<Event> = (0..count)
             .map(|n| event(next(), tenth * 100_000, (tenth * count + n) as u32))
             .filter(|event| curve.sample().holds(event.page))
             .collect();
+        curve.drop_certain_hits(&mut events);
         curve.observe(&events);
         curve.account(count, 0.0, 0.1).unwrap();
     }

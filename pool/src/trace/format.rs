@@ -147,6 +147,20 @@ impl Trace {
         pages.len()
     }
 
+    /// The requests for those pages that are in `sample`, too.
+    pub fn sampled(&self, sample: Sample) -> Trace {
+        let sample = sample.min(self.sample);
+        let requests = self.requests.iter().copied().filter(|request| sample.holds(request.page));
+        Trace { name: self.name.clone(), sample, requests: requests.collect() }
+    }
+
+    /// Bytes that its file would have.
+    pub fn file_bytes(&self) -> u64 {
+        let mut bytes = Vec::new();
+        self.write_to(&mut bytes).expect("memory takes all");
+        bytes.len() as u64
+    }
+
     /// Writes the trace in its file format.
     ///
     /// # Errors
