@@ -37,7 +37,7 @@ pub(super) const REQUESTS_PER_SECOND_MAX: f64 = 50_000.0;
 /// Where the highest rate stops to fall.
 const RATE_MAX_LEAST: f64 = 1.0 / (1 << 20) as f64;
 /// The rate is raised again only after so long with a quarter of that.
-const CALM: Duration = Duration::from_secs(30);
+const CALM: Duration = Duration::from_secs(10);
 /// What was counted so long ago counts half. Less at first, a quarter of the time that there was: pages
 /// that are read for the first time after a start say nothing of the time after.
 const HALF_LIFE_SECONDS: std::ops::RangeInclusive<f64> = 2.0..=60.0;

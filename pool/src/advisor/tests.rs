@@ -133,17 +133,17 @@ fn the_work_keeps_to_its_bound_and_the_curve_stays_right() {
     let mut random = Random(5);
     // A root that half of all requests are for, and far more requests than may be simulated.
     let mut next = || if random.below(2) == 0 { 77 } else { random.below(20_000) };
-    run(&mut curve, 4, 300_000, &mut next);
+    run(&mut curve, 3, 200_000, &mut next);
     assert!(curve.simulated_per_second() < REQUESTS_PER_SECOND_MAX * 1.2);
     assert!(curve.sample() < Sample::of_rate(0.3), "{:?}", curve.sample());
     curve.forget();
-    run(&mut curve, 6, 300_000, &mut next);
+    run(&mut curve, 3, 200_000, &mut next);
     let hit_ratio = 1.0 - curve.miss_ratio(4000.0).unwrap();
     let expected = 0.5 + 0.5 * 4000.0 / 20_000.0;
     assert!((hit_ratio - expected).abs() < 0.03, "{hit_ratio} for {expected}");
     // When the load has gone, the sample grows again.
     let busy = curve.sample();
-    run(&mut curve, 120, 200, &mut next);
+    run(&mut curve, 100, 100, &mut next);
     assert!(curve.sample() > busy);
 }
 
