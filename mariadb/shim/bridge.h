@@ -136,7 +136,14 @@ int tp_status_text(const tp_db *db, void *context, void (*text)(void *context, c
 
 /* ---- rows of the information_schema tables */
 
-enum tp_explain_table { TP_BUFFER_POOL = 1, TP_BUFFER_POOL_BY_INDEX = 2 };
+enum tp_explain_table {
+  TP_BUFFER_POOL = 1,
+  TP_BUFFER_POOL_BY_INDEX = 2,
+  TP_TRANSACTIONS = 3,
+  TP_LOCKS = 4,
+  TP_CACHE_ADVICE = 5,
+  TP_MEMORY_DECISIONS = 6
+};
 
 enum tp_value_kind {
   TP_VALUE_NULL = 0,
@@ -144,7 +151,8 @@ enum tp_value_kind {
   TP_VALUE_REAL = 2,     /* real */
   TP_VALUE_TEXT = 3,     /* data, len: UTF-8 */
   TP_VALUE_NAME = 4,     /* data, len: part of a table's name as in file names */
-  TP_VALUE_TIME = 5      /* number: microseconds since 1970 */
+  TP_VALUE_TIME = 5,     /* number: microseconds since 1970 */
+  TP_VALUE_STATEMENT = 6 /* number: the connection whose statement it is */
 };
 
 typedef struct {
@@ -155,9 +163,10 @@ typedef struct {
   size_t len;
 } tp_value;
 
-/* Calls `row` with each row of a table, until it answers something else than 0. The values are good during the call. */
+/* Calls `row` with each row of a table, until it answers something else than 0. The values are good during the call.
+   *is_truncated is set to 1 if there are more rows, for which no memory was to be spent. */
 int tp_explain(const tp_db *db, int table, void *context,
-               int (*row)(void *context, const tp_value *values, size_t count));
+               int (*row)(void *context, const tp_value *values, size_t count), uint8_t *is_truncated);
 
 /* ---- tables */
 
@@ -239,6 +248,9 @@ int tp_detach(tp_trx *trx);
 int tp_has_writes(const tp_trx *trx);
 int tp_must_rollback(const tp_trx *trx);
 uint64_t tp_trx_id(const tp_trx *trx);
+
+/* Tells the connection's number, for reports. */
+void tp_trx_set_session(tp_trx *trx, uint64_t number);
 
 /* Ends the waits of a transaction from another thread. */
 int tp_interrupt_new(const tp_trx *trx, tp_interrupt **interrupt);

@@ -12,7 +12,8 @@ st_mysql_information_schema interface = {MYSQL_INFORMATION_SCHEMA_INTERFACE_VERS
 
 namespace {
 
-constexpr const Schema_table *TABLES[] = {&BUFFER_POOL, &BUFFER_POOL_BY_INDEX};
+constexpr const Schema_table *TABLES[] = {&BUFFER_POOL, &BUFFER_POOL_BY_INDEX, &TRX, &LOCKS, &CACHE_ADVICE,
+                                            &MEMORY_DECISIONS};
 
 const Schema_table *table_named(const char *name) {
   for (const Schema_table *table : TABLES)
@@ -51,6 +52,24 @@ void store_time(THD *thd, Field *field, uint64_t micros) {
   field->store_time(&time);
 }
 
+/* What a connection is executing now; null if it is gone, idle, or too busy to be asked. */
+void store_statement(Field *field, uint64_t connection) {
+  char text[QUERY_LENGTH_MAX * 3 + 1];
+  size_t len = 0;
+  CHARSET_INFO *charset = system_charset_info;
+  if (THD *thd = find_thread_by_id(static_cast<longlong>(connection))) {
+    /* Its LOCK_thd_kill is ours: it can't end. */
+    len = thd_query_safe(thd, text, sizeof text);
+    charset = thd->charset();
+    mysql_mutex_unlock(&thd->LOCK_thd_kill);
+  }
+  if (!len) {
+    field->set_null();
+    return;
+  }
+  field->store(text, len, charset);
+}
+
 void store(THD *thd, Field *field, const tp_value &value) {
   if (value.kind == TP_VALUE_NULL) {
     field->set_null();
@@ -73,6 +92,9 @@ void store(THD *thd, Field *field, const tp_value &value) {
     break;
   case TP_VALUE_TIME:
     store_time(thd, field, value.number);
+    break;
+  case TP_VALUE_STATEMENT:
+    store_statement(field, value.number);
     break;
   }
 }
@@ -103,7 +125,12 @@ int fill(THD *thd, TABLE_LIST *tables, COND *) {
     return 0;
   }
   Rows rows{thd, tables->table, false};
-  if (const int result = tp_explain(engine.db, table->rows, &rows, take_row)) {
+  uint8_t is_truncated = 0;
+  const int result = tp_explain(engine.db, table->rows, &rows, take_row, &is_truncated);
+  if (is_truncated)
+    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_UNKNOWN_ERROR,
+                        "Tidepool: %s has more rows than are shown, for the memory that they would take", table->name);
+  if (result) {
     const String text = last_error_text();
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_UNKNOWN_ERROR, "Tidepool: %s (%d)",
                         text.ptr() ? text.ptr() : "", result);

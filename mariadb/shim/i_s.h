@@ -30,10 +30,14 @@ struct Schema_table {
   tp_explain_table rows;
 };
 
-extern const ST_FIELD_INFO buffer_pool_columns[], buffer_pool_by_index_columns[];
+extern const ST_FIELD_INFO buffer_pool_columns[], buffer_pool_by_index_columns[], trx_columns[], locks_columns[],
+    cache_advice_columns[], memory_decisions_columns[];
 
 constexpr Schema_table BUFFER_POOL{"TIDEPOOL_BUFFER_POOL", buffer_pool_columns, TP_BUFFER_POOL},
-    BUFFER_POOL_BY_INDEX{"TIDEPOOL_BUFFER_POOL_BY_INDEX", buffer_pool_by_index_columns, TP_BUFFER_POOL_BY_INDEX};
+    BUFFER_POOL_BY_INDEX{"TIDEPOOL_BUFFER_POOL_BY_INDEX", buffer_pool_by_index_columns, TP_BUFFER_POOL_BY_INDEX},
+    TRX{"TIDEPOOL_TRX", trx_columns, TP_TRANSACTIONS}, LOCKS{"TIDEPOOL_LOCKS", locks_columns, TP_LOCKS},
+    CACHE_ADVICE{"TIDEPOOL_CACHE_ADVICE", cache_advice_columns, TP_CACHE_ADVICE},
+    MEMORY_DECISIONS{"TIDEPOOL_MEMORY_DECISIONS", memory_decisions_columns, TP_MEMORY_DECISIONS};
 
 extern st_mysql_information_schema interface;
 int init(void *schema_table);
@@ -55,6 +59,8 @@ constexpr st_maria_plugin plugin(const Schema_table &table, const char *descript
           MariaDB_PLUGIN_MATURITY_GAMMA};
 }
 
+/* Characters of a statement that TIDEPOOL_TRX shows, as INNODB_TRX. */
+constexpr uint QUERY_LENGTH_MAX = 1024;
 /* Decimal columns: megabytes with three digits after the point, shares (0 to 1) with five. */
 constexpr uint MB_DIGITS = 1803, SHARE_DIGITS = 605;
 

@@ -1,5 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
-/* Columns of TIDEPOOL_BUFFER_POOL and TIDEPOOL_BUFFER_POOL_BY_INDEX, in the order of mariadb/src/explain.rs. */
+/* Columns of TIDEPOOL_BUFFER_POOL, TIDEPOOL_BUFFER_POOL_BY_INDEX, TIDEPOOL_CACHE_ADVICE and TIDEPOOL_MEMORY_DECISIONS,
+   in the order of mariadb/src/explain.rs. */
 #include "i_s.h"
 
 namespace tidepool::i_s {
@@ -38,6 +39,25 @@ const ST_FIELD_INFO buffer_pool_by_index_columns[] = {
     Column("MB_HOT", Decimal(MB_DIGITS), NOT_NULL),
     Column("MB_COLD", Decimal(MB_DIGITS), NOT_NULL),
     Column("MB_DIRTY", Decimal(MB_DIGITS), NOT_NULL),
+    CEnd()};
+
+const ST_FIELD_INFO memory_decisions_columns[] = {
+    Column("DECIDED_AT", Datetime(6), NOT_NULL),
+    /* what it answered to */
+    Column("SIGNAL_NAME", Varchar(64), NOT_NULL),
+    Column("FROM_BYTES", ULonglong(), NOT_NULL),
+    Column("TO_BYTES", ULonglong(), NOT_NULL),
+    Column("REASON", Varchar(512), NOT_NULL),
+    /* NULL: the pool is on its way */
+    Column("DURATION_US", ULonglong(), NULLABLE),
+    CEnd()};
+
+const ST_FIELD_INFO cache_advice_columns[] = {
+    Column("SIZE_MB", Decimal(MB_DIGITS), NOT_NULL),
+    /* relative to the present size */
+    Column("SIZE_FACTOR", Decimal(MB_DIGITS), NOT_NULL),
+    Column("PREDICTED_HIT_RATIO", Decimal(SHARE_DIGITS), NOT_NULL),
+    Column("PREDICTED_READS_PER_SECOND", Decimal(MB_DIGITS), NOT_NULL),
     CEnd()};
 
 } // namespace tidepool::i_s

@@ -116,5 +116,9 @@ maria_declare_plugin(tidepool){
     MariaDB_PLUGIN_MATURITY_GAMMA,
 },
     tidepool::i_s::plugin(tidepool::i_s::BUFFER_POOL, "The buffer pool: its size, where it is going, and why"),
-    tidepool::i_s::plugin(tidepool::i_s::BUFFER_POOL_BY_INDEX, "Which index has how many of its pages in the buffer pool")
+    tidepool::i_s::plugin(tidepool::i_s::BUFFER_POOL_BY_INDEX, "Which index has how many of its pages in the buffer pool"),
+    tidepool::i_s::plugin(tidepool::i_s::TRX, "Transactions, and what each waits for"),
+    tidepool::i_s::plugin(tidepool::i_s::LOCKS, "Locks of rows and of ranges, held and waited for"),
+    tidepool::i_s::plugin(tidepool::i_s::CACHE_ADVICE, "What other sizes of the buffer pool would bring"),
+    tidepool::i_s::plugin(tidepool::i_s::MEMORY_DECISIONS, "When and why the buffer pool got another size")
 maria_declare_plugin_end;

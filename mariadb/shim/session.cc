@@ -22,6 +22,7 @@ Session *session_of(THD *thd) {
     delete session;
     return nullptr;
   }
+  tp_trx_set_session(session->trx, thd_get_thread_id(thd));
   thd_set_ha_data(thd, engine.hton, session);
   return session;
 }

@@ -262,7 +262,9 @@ pub unsafe extern "C" fn tp_status_text(
 ) -> c_int {
     guard(|| {
         // SAFETY: an open data directory from the shim.
-        let status = unsafe { &*db }.status().to_string();
+        let db = unsafe { &*db };
+        let title = "BUFFER POOL AND MEMORY\n----------------------";
+        let status = format!("{title}\n{}\n{}", db.buffer_pool(), db.status());
         give(context, status.as_ptr().cast(), status.len());
         Ok(TP_OK)
     })

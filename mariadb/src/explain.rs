@@ -6,8 +6,12 @@
 use std::ffi::{c_int, c_void};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use tidepool::Db;
-use tidepool::explain::{BufferPoolReport, CachedIndex, Owner};
+use tidepool::explain::{
+    BufferPoolReport, CachedIndex, LockReport, MemoryDecision, Owner, TransactionReport,
+    TransactionState,
+};
+use tidepool::lock::report::Covers;
+use tidepool::{Advice, Db, Isolation, LockMode};
 
 use crate::boundary::{TP_OK, guard};
 
@@ -15,7 +19,6 @@ const MIB: f64 = (1 << 20) as f64;
 
 /// A column's value.
 #[derive(Clone, Copy)]
-#[expect(dead_code, reason = "times come with the tables that have them")]
 enum Cell<'a> {
     Null,
     Unsigned(u64),
@@ -24,6 +27,8 @@ enum Cell<'a> {
     /// Part of a table's name, as the server spells it in file names.
     Name(&'a str),
     Time(SystemTime),
+    /// The statement that a connection is at.
+    StatementOf(u64),
 }
 
 impl<'a> Cell<'a> {
@@ -56,6 +61,7 @@ impl Value {
                 let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
                 Value { kind: 5, number: since.as_micros() as u64, ..empty }
             }
+            Cell::StatementOf(number) => Value { kind: 6, number, ..empty },
         }
     }
 }
@@ -63,7 +69,8 @@ impl Value {
 /// Takes a row; false: no more are wanted.
 type Take<'a> = &'a mut dyn FnMut(&[Cell<'_>]) -> bool;
 
-/// Calls `row` with every row of a table, until it answers something else than 0.
+/// Calls `row` with every row of a table, until it answers something else than 0. `*is_truncated`: there are more, for
+/// which no memory was to be spent.
 ///
 /// # Safety
 /// `db` is an open data directory; `row` may be called with `context`.
@@ -73,6 +80,7 @@ pub unsafe extern "C" fn tp_explain(
     table: c_int,
     context: *mut c_void,
     row: extern "C" fn(*mut c_void, *const Value, usize) -> c_int,
+    is_truncated: *mut u8,
 ) -> c_int {
     guard(|| {
         // SAFETY: an open data directory from the shim.
@@ -87,6 +95,15 @@ pub unsafe extern "C" fn tp_explain(
                 let page_size = db.buffer_pool().page_size_bytes;
                 by_index(&db.buffer_pool_by_index(), page_size, &mut take);
             }
+            3 => transactions(&db.transactions(), &mut take),
+            4 => {
+                let report = db.locks();
+                // SAFETY: a valid place to store to.
+                unsafe { *is_truncated = report.is_truncated.into() };
+                locks(&report.locks, &mut take);
+            }
+            5 => cache_advice(&db.advice(), &mut take),
+            6 => memory_decisions(&db.memory_decisions(), &mut take),
             _ => {}
         }
         Ok(TP_OK)
@@ -125,11 +142,7 @@ fn by_index(rows: &[CachedIndex], page_size: u64, take: Take<'_>) {
             Owner::Undo => (None, Some("(undo)")),
             Owner::Unknown => (None, Some("(dropped)")),
         };
-        // A name without a slash is not the server's.
-        let (schema, table) = match table.map(|name| name.split_once('/').unwrap_or(("", name))) {
-            Some((schema, table)) => (Cell::Name(schema), Cell::Name(table)),
-            None => (Cell::Null, Cell::Null),
-        };
+        let [schema, table] = table_name(table);
         let wanted = take(&[
             schema,
             table,
@@ -139,6 +152,119 @@ fn by_index(rows: &[CachedIndex], page_size: u64, take: Take<'_>) {
             mb(row.pages_hot),
             mb(row.pages - row.pages_hot),
             mb(row.pages_dirty),
+        ]);
+        if !wanted {
+            return;
+        }
+    }
+}
+
+/// Schema and table.
+fn table_name<'a>(name: Option<&'a String>) -> [Cell<'a>; 2] {
+    // A name without a slash is not the server's.
+    match name.map(|name| name.split_once('/').unwrap_or(("", name))) {
+        Some((schema, table)) => [Cell::Name(schema), Cell::Name(table)],
+        None => [Cell::Null, Cell::Null],
+    }
+}
+
+fn transactions(rows: &[TransactionReport], take: Take<'_>) {
+    for row in rows {
+        let requested = row.requested_lock.as_ref();
+        let wanted = take(&[
+            Cell::Unsigned(row.id),
+            Cell::Text(match row.state {
+                TransactionState::Running => "RUNNING",
+                TransactionState::LockWait => "LOCK WAIT",
+                TransactionState::Prepared => "PREPARED",
+                TransactionState::Committing => "COMMITTING",
+                TransactionState::RollingBack => "ROLLING BACK",
+            }),
+            Cell::or_null(row.started_at, Cell::Time),
+            Cell::or_null(requested, |lock| Cell::Text(&lock.0)),
+            Cell::or_null(requested, |lock| Cell::Time(lock.1)),
+            Cell::Unsigned(row.weight),
+            Cell::or_null(row.session, Cell::Unsigned),
+            Cell::or_null(row.session, Cell::StatementOf),
+            Cell::Unsigned(row.tables),
+            Cell::Unsigned(row.rows_locked),
+            Cell::Unsigned(row.rows_modified),
+            Cell::or_null(row.isolation, |level| {
+                Cell::Text(match level {
+                    Isolation::ReadUncommitted => "READ UNCOMMITTED",
+                    Isolation::ReadCommitted => "READ COMMITTED",
+                    Isolation::RepeatableRead => "REPEATABLE READ",
+                    Isolation::Serializable => "SERIALIZABLE",
+                })
+            }),
+        ]);
+        if !wanted {
+            return;
+        }
+    }
+}
+
+/// Bytes of a key that are shown.
+const KEY_BYTES_SHOWN: usize = 1024;
+
+fn hex(key: &[u8]) -> String {
+    let mut text = String::with_capacity(2 * key.len().min(KEY_BYTES_SHOWN));
+    for byte in key.iter().take(KEY_BYTES_SHOWN) {
+        text.push_str(&format!("{byte:02X}"));
+    }
+    text
+}
+
+fn locks(rows: &[LockReport], take: Take<'_>) {
+    for row in rows {
+        let (kind, low, high) = match &row.covers {
+            Covers::Key(key) => ("RECORD", hex(key), None),
+            Covers::Range(low, high) => ("RANGE", hex(low), high.as_deref().map(hex)),
+        };
+        let [schema, table] = table_name(row.index.as_ref().map(|index| &index.0));
+        let wanted = take(&[
+            Cell::Text(&row.id),
+            Cell::Unsigned(row.trx),
+            Cell::Text(if row.mode == LockMode::Exclusive { "X" } else { "S" }),
+            Cell::Text(kind),
+            Cell::Text(if row.granted { "GRANTED" } else { "WAITING" }),
+            schema,
+            table,
+            Cell::or_null(row.index.as_ref(), |index| Cell::Text(&index.1)),
+            Cell::Text(&low),
+            Cell::or_null(high.as_deref(), Cell::Text),
+            Cell::or_null(row.blocking.first().copied(), Cell::Unsigned),
+            Cell::Unsigned(row.blocking.len() as u64),
+        ]);
+        if !wanted {
+            return;
+        }
+    }
+}
+
+fn cache_advice(advice: &Advice, take: Take<'_>) {
+    for row in &advice.rows {
+        let wanted = take(&[
+            Cell::Real(row.size_bytes as f64 / MIB),
+            Cell::Real(row.size_factor),
+            Cell::Real(row.hit_ratio),
+            Cell::Real(row.reads_per_second),
+        ]);
+        if !wanted {
+            return;
+        }
+    }
+}
+
+fn memory_decisions(rows: &[MemoryDecision], take: Take<'_>) {
+    for row in rows {
+        let wanted = take(&[
+            Cell::Time(row.taken_at),
+            Cell::Text(&row.signal),
+            Cell::Unsigned(row.from_bytes),
+            Cell::Unsigned(row.to_bytes),
+            Cell::Text(&row.reason),
+            Cell::or_null(row.took, |took| Cell::Unsigned(took.as_micros() as u64)),
         ]);
         if !wanted {
             return;

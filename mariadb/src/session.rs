@@ -233,6 +233,16 @@ pub unsafe extern "C" fn tp_trx_id(session: *const Session) -> u64 {
     guard_or(0, || unsafe { &*session }.trx.id())
 }
 
+/// Names the session for `information_schema.TIDEPOOL_TRX`: the connection's number.
+///
+/// # Safety
+/// A valid session.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_trx_set_session(session: *mut Session, number: u64) {
+    // SAFETY: a valid session from the shim.
+    guard_or((), || unsafe { &mut *session }.trx.set_session(number));
+}
+
 /// The handle by which another thread ends this session's waits.
 ///
 /// # Safety

@@ -1,13 +1,21 @@
 //! The `information_schema` tables `TIDEPOOL_*`: what they say right after known operations, to whom, and under load.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row};
 use tidepool_tests::server::{Engine, Options, Server, connect_to_socket};
 
 /// Tables of the library, beside the engine itself.
-const TABLES: [&str; 2] = ["TIDEPOOL_BUFFER_POOL", "TIDEPOOL_BUFFER_POOL_BY_INDEX"];
+const TABLES: [&str; 6] = [
+    "TIDEPOOL_BUFFER_POOL",
+    "TIDEPOOL_BUFFER_POOL_BY_INDEX",
+    "TIDEPOOL_CACHE_ADVICE",
+    "TIDEPOOL_LOCKS",
+    "TIDEPOOL_MEMORY_DECISIONS",
+    "TIDEPOOL_TRX",
+];
 const POOL_SIZE_BYTES: u64 = 64 << 20;
 
 fn start(name: &str) -> Server {
@@ -158,6 +166,241 @@ fn names_are_told_as_the_user_wrote_them() {
         assert!(found.contains(&(partition.into(), "PRIMARY".into())), "{found:?}");
     }
     assert_eq!(found.len(), 2 * tables.len() + 2, "{found:?}");
+}
+
+type Trx = (u64, String, u64, u64, u64, String, Option<String>);
+
+/// Transactions of connections, by id.
+fn transactions(conn: &mut Conn) -> Vec<Trx> {
+    conn.query(
+        "SELECT trx_id, trx_state, trx_mysql_thread_id, trx_rows_locked, trx_rows_modified, trx_isolation_level,
+                trx_requested_lock_id
+         FROM information_schema.TIDEPOOL_TRX WHERE trx_mysql_thread_id IS NOT NULL ORDER BY trx_id",
+    )
+    .expect("a select works")
+}
+
+/// Asks until it is so; a transaction comes to wait when it does.
+fn wait_until<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < deadline, "{what}: not within a minute");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn transactions_are_told_from_their_first_operation_to_their_end() {
+    let mut server = start("i_s_trx");
+    let (mut watcher, mut a, mut b) =
+        (server.connect(), server.connect_to("test"), server.connect_to("test"));
+    make_table(&mut a, "t", 100);
+    assert_eq!(transactions(&mut watcher), [], "nobody is at work");
+    run(&mut a, "START TRANSACTION");
+    assert_eq!(transactions(&mut watcher), [], "it has done nothing yet");
+
+    run(&mut a, "UPDATE t SET pad = 'y' WHERE id <= 3");
+    run(&mut b, "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
+    run(&mut b, "START TRANSACTION");
+    run(&mut b, "SELECT * FROM t WHERE id IN (50, 51) FOR UPDATE");
+    let seen = transactions(&mut watcher);
+    let [of_a, of_b] = &seen[..] else { panic!("two are at work: {seen:?}") };
+    assert_eq!(
+        (of_a.1.as_str(), of_a.2, of_a.4),
+        ("RUNNING", a.connection_id().into(), 3),
+        "{seen:?}"
+    );
+    assert_eq!(of_a.5, "REPEATABLE READ", "{seen:?}");
+    assert_eq!((of_b.1.as_str(), of_b.2), ("RUNNING", b.connection_id().into()), "{seen:?}");
+    assert_eq!((of_b.3, of_b.4, of_b.5.as_str()), (2, 0, "READ COMMITTED"), "{seen:?}");
+    assert!(of_a.0 < 1 << 48 && of_b.0 >= 1 << 48, "one has written: {seen:?}");
+    let age = number(
+        &mut watcher,
+        "SELECT MAX(TIMESTAMPDIFF(SECOND, trx_started, NOW(6))) FROM information_schema.TIDEPOOL_TRX",
+    );
+    assert!((0.0..60.0).contains(&age), "begun a moment ago, not {age} s");
+    run(&mut a, "ROLLBACK");
+    run(&mut b, "COMMIT");
+    assert_eq!(transactions(&mut watcher), []);
+
+    // A prepared transaction outlives its connection, and the server.
+    run(&mut a, "XA START 'left over'");
+    run(&mut a, "UPDATE t SET pad = 'z' WHERE id = 9");
+    run(&mut a, "XA END 'left over'");
+    run(&mut a, "XA PREPARE 'left over'");
+    drop(a);
+    let orphans = "SELECT trx_state, trx_mysql_thread_id, trx_started, trx_query
+                   FROM information_schema.TIDEPOOL_TRX";
+    type Orphan = (String, Option<u64>, Option<String>, Option<String>);
+    let expected: [Orphan; 1] = [("PREPARED".into(), None, None, None)];
+    wait_until("the connection is gone", || {
+        let seen: Vec<Orphan> = watcher.query(orphans).expect("a select works");
+        (seen == expected).then_some(())
+    });
+    drop((watcher, b));
+    server.kill9();
+    server.restart();
+    let mut watcher = server.connect();
+    assert_eq!(watcher.query::<Orphan, _>(orphans).expect("a select works"), expected);
+    run(&mut watcher, "XA COMMIT 'left over'");
+    assert_eq!(watcher.query::<Orphan, _>(orphans).expect("a select works"), []);
+}
+
+#[test]
+fn who_waits_for_whom_is_told() {
+    let server = start("i_s_locks");
+    let (mut watcher, mut holder) = (server.connect(), server.connect_to("test"));
+    make_table(&mut holder, "t", 100);
+    let count = "SELECT COUNT(*) FROM information_schema.TIDEPOOL_LOCKS";
+    assert_eq!(number(&mut watcher, count), 0.0);
+    run(&mut holder, "START TRANSACTION");
+    run(&mut holder, "UPDATE t SET pad = 'held' WHERE id = 7");
+    assert_eq!(number(&mut watcher, count), 0.0, "what is written is locked without an entry");
+
+    let statement = "UPDATE t SET pad = 'wanted' WHERE id = 7";
+    let socket = server.socket().to_path_buf();
+    let waiter = std::thread::spawn(move || {
+        let mut conn = connect_to_socket(&socket, "test").expect("the server is there");
+        conn.query_drop(statement)
+    });
+    type Wait = (String, u64, u64, String, String, String, String, String, u64, String, f64);
+    let wait: Wait = wait_until("one waits", || {
+        watcher
+            .query_first(
+                "SELECT l.lock_id, l.lock_trx_id, l.blocking_trx_id, l.lock_mode, l.table_schema, l.table_name,
+                        l.index_name, l.lock_key, h.trx_mysql_thread_id, w.trx_query,
+                        TIMESTAMPDIFF(SECOND, w.trx_wait_started, NOW(6))
+                 FROM information_schema.TIDEPOOL_LOCKS l
+                 JOIN information_schema.TIDEPOOL_TRX w ON w.trx_requested_lock_id = l.lock_id
+                 JOIN information_schema.TIDEPOOL_TRX h ON h.trx_id = l.blocking_trx_id
+                 WHERE l.lock_status = 'WAITING' AND w.trx_state = 'LOCK WAIT' AND l.lock_trx_id = w.trx_id",
+            )
+            .expect("a select works")
+    });
+    assert_eq!(
+        (wait.3.as_str(), wait.4.as_str(), wait.5.as_str(), wait.6.as_str()),
+        ("X", "test", "t", "PRIMARY")
+    );
+    assert_eq!(wait.7, "80000007", "the key of row 7, as it sorts: {wait:?}");
+    assert_eq!(wait.8, u64::from(holder.connection_id()), "{wait:?}");
+    assert_eq!(wait.9, statement);
+    assert!((0.0..60.0).contains(&wait.10), "{wait:?}");
+    let held: Vec<(u64, String, String)> = watcher
+        .query(
+            "SELECT lock_trx_id, lock_key, lock_type FROM information_schema.TIDEPOOL_LOCKS
+             WHERE lock_status = 'GRANTED'",
+        )
+        .expect("a select works");
+    assert_eq!(
+        held,
+        [(wait.2, wait.7.clone(), "RECORD".to_string())],
+        "the holder's, made for the waiter"
+    );
+
+    run(&mut holder, "COMMIT");
+    waiter.join().expect("no panic").expect("it got the lock");
+    wait_until("all is over", || (number(&mut watcher, count) == 0.0).then_some(()));
+}
+
+#[test]
+fn ranges_of_serializable_reads_are_told() {
+    let server = start("i_s_ranges");
+    let (mut watcher, mut holder) = (server.connect(), server.connect_to("test"));
+    make_table(&mut holder, "t", 100);
+    run(&mut holder, "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE");
+    run(&mut holder, "START TRANSACTION");
+    run(&mut holder, "SELECT * FROM t WHERE id BETWEEN 200 AND 300");
+    let range: (String, String, String, Option<String>) = watcher
+        .query_first(
+            "SELECT lock_mode, lock_type, lock_key, lock_key_last FROM information_schema.TIDEPOOL_LOCKS
+             WHERE lock_type = 'RANGE'",
+        )
+        .expect("a select works")
+        .expect("a range is locked");
+    assert_eq!((range.0.as_str(), range.1.as_str()), ("S", "RANGE"), "{range:?}");
+    let socket = server.socket().to_path_buf();
+    let waiter = std::thread::spawn(move || {
+        let mut conn = connect_to_socket(&socket, "test").expect("the server is there");
+        conn.query_drop("INSERT INTO t VALUES (250, 1, 'phantom')")
+    });
+    let wait: (String, String, u64, u64) = wait_until("one waits", || {
+        watcher
+            .query_first(
+                "SELECT l.lock_type, l.lock_mode, l.blocking_trxs, h.trx_mysql_thread_id
+                 FROM information_schema.TIDEPOOL_LOCKS l
+                 JOIN information_schema.TIDEPOOL_TRX h ON h.trx_id = l.blocking_trx_id
+                 WHERE l.lock_status = 'WAITING'",
+            )
+            .expect("a select works")
+    });
+    assert_eq!(wait, ("RECORD".into(), "X".into(), 1, holder.connection_id().into()));
+    run(&mut holder, "COMMIT");
+    waiter.join().expect("no panic").expect("it got in");
+}
+
+#[test]
+fn decisions_about_memory_are_told() {
+    let server = start("i_s_decisions");
+    let mut conn = server.connect();
+    const SMALLER: u64 = 32 << 20;
+    run(&mut conn, &format!("SET GLOBAL tidepool_buffer_pool_size = {SMALLER}"));
+    type Decision = (String, u64, u64, String, Option<u64>, i64);
+    let decision: Decision = wait_until("it is decided, and done", || {
+        let last: Option<Decision> = conn
+            .query_first(
+                "SELECT SIGNAL_NAME, FROM_BYTES, TO_BYTES, REASON, DURATION_US,
+                        TIMESTAMPDIFF(SECOND, DECIDED_AT, NOW(6))
+                 FROM information_schema.TIDEPOOL_MEMORY_DECISIONS ORDER BY DECIDED_AT DESC LIMIT 1",
+            )
+            .expect("a select works");
+        last.filter(|decision| decision.2 == SMALLER && decision.4.is_some())
+    });
+    assert_eq!(
+        (decision.0.as_str(), decision.1),
+        ("ceiling changed", POOL_SIZE_BYTES),
+        "{decision:?}"
+    );
+    assert!((0..60).contains(&decision.5), "{decision:?}");
+    let (why, target, governed): (String, u64, String) = conn
+        .query_first(
+            "SELECT WHY, TARGET_BYTES, GOVERNED FROM information_schema.TIDEPOOL_BUFFER_POOL",
+        )
+        .expect("a select works")
+        .expect("a row");
+    assert_eq!((why, target, governed.as_str()), (decision.3, SMALLER, "NO"));
+}
+
+#[test]
+fn the_engines_status_begins_with_the_pools_state_in_words() {
+    let server = start("engine_status");
+    let mut conn = server.connect();
+    let (_, _, text): (String, String, String) =
+        conn.query_first("SHOW ENGINE TIDEPOOL STATUS").expect("it works").expect("a row");
+    assert!(text.starts_with("BUFFER POOL AND MEMORY"), "{text}");
+    assert!(text.contains("and may hold 64.0 MiB; its size was set."), "{text}");
+    assert!(text.contains("Why: ") && text.contains("buffer_pool_read_requests"), "{text}");
+}
+
+#[test]
+fn advice_has_nine_sizes_around_the_present_one() {
+    let server = start("i_s_advice");
+    let mut conn = server.connect_to("test");
+    make_table(&mut conn, "t", 20_000);
+    let rows: Vec<(f64, f64, f64, f64)> = conn
+        .query("SELECT * FROM information_schema.TIDEPOOL_CACHE_ADVICE")
+        .expect("a select works");
+    assert!(rows.len() >= 9, "{rows:?}");
+    assert!(rows.is_sorted_by(|a, b| a.0 < b.0 && a.2 <= b.2 && a.3 >= b.3), "{rows:?}");
+    for (size_mb, factor, hit_ratio, _) in &rows {
+        let expected = factor * (POOL_SIZE_BYTES >> 20) as f64;
+        assert!((size_mb - expected).abs() < 0.1, "{rows:?}");
+        assert!((0.0..=1.0).contains(hit_ratio), "{rows:?}");
+    }
+    let ends = (rows[0].1, rows[rows.len() - 1].1);
+    assert_eq!(ends, (0.25, 4.0), "{rows:?}");
 }
 
 /// As of InnoDB's tables: the very same answer, whatever that is.

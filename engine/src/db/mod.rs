@@ -129,6 +129,11 @@ impl Db {
         self.inner.env.pool()
     }
 
+    /// The transaction system, for reports.
+    pub(crate) fn trx_system(&self) -> &TrxSystem {
+        &self.inner.trx_system
+    }
+
     /// The catalog, for reports.
     pub(crate) fn catalog(&self) -> &Catalog {
         &self.inner.catalog

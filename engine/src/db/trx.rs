@@ -8,7 +8,8 @@ use super::{Counter, Db, Inner};
 use crate::error::{Error, Result};
 use crate::lock::{Interrupt, LockMode, LockWait};
 use crate::table::{Table, TableUse};
-use crate::trx::{Isolation, Savepoint as InnerSavepoint, Transaction, TrxOptions};
+use crate::trx::activity::{Activity, Phase};
+use crate::trx::{Isolation, Savepoint as InnerSavepoint, Transaction, TrxOptions, TrxSystem};
 use std::sync::Arc;
 use std::time::Duration;
 use tidepool_pool::{Access, Lsn, statement};
@@ -55,6 +56,20 @@ pub struct Trx {
     /// Counted since the counters of all were last told.
     counts: [u32; Counter::COUNT],
     options: TrxOptions,
+    /// After `inner`: who rolls back is still there.
+    activity: Registered,
+}
+
+/// A session's place in the list of those at work.
+struct Registered {
+    activity: Arc<Activity>,
+    trx_system: Arc<TrxSystem>,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.trx_system.activities.leave(&self.activity);
+    }
 }
 
 impl Trx {
@@ -62,6 +77,8 @@ impl Trx {
         let inner = db.trx_system().begin(options);
         let interrupt = inner.interrupt_handle();
         let (used, xid, counts) = (Vec::new(), None, [0; Counter::COUNT]);
+        let trx_system = db.trx_system().clone();
+        let activity = Registered { activity: trx_system.activities.enter(), trx_system };
         Self {
             db,
             inner,
@@ -73,6 +90,20 @@ impl Trx {
             xid,
             counts,
             options,
+            activity,
+        }
+    }
+
+    /// Names the session for reports, by whatever the layer above knows it; 0 = not at all.
+    pub fn set_session(&mut self, session: u64) {
+        self.activity.activity.set_session(session);
+    }
+
+    /// Tells that the transaction has begun, if it has not been told.
+    #[inline]
+    fn tell_begin(&mut self) {
+        if !self.activity.activity.has_begun() {
+            self.activity.activity.begin(&self.inner.owner, self.inner.isolation());
         }
     }
 
@@ -126,6 +157,7 @@ impl Trx {
 
     /// Takes the snapshot now, not at the first read. Cheap.
     pub fn ensure_view(&mut self) {
+        self.tell_begin();
         self.inner.ensure_view();
     }
 
@@ -270,6 +302,7 @@ impl Trx {
     /// tells whether the transaction is committed.
     pub fn commit(&mut self) -> Result<()> {
         self.count(Counter::Commits, 1);
+        self.activity.activity.set_phase(Phase::Committing);
         let result = self.inner.commit();
         self.renew(result.is_ok());
         result
@@ -278,6 +311,7 @@ impl Trx {
     /// Commits for all others to see, without waiting for the log: [`Db::flush_log`] with the LSN given back does.
     pub fn commit_no_flush(&mut self) -> Result<Lsn> {
         self.count(Counter::Commits, 1);
+        self.activity.activity.set_phase(Phase::Committing);
         let result = self.inner.commit_no_flush();
         self.renew(result.is_ok());
         result
@@ -286,6 +320,7 @@ impl Trx {
     /// Undoes everything. The handle then is a new transaction.
     pub fn rollback(&mut self) -> Result<()> {
         self.count(Counter::Rollbacks, 1);
+        self.activity.activity.set_phase(Phase::RollingBack);
         let was_prepared = self.xid.is_some();
         let result = self.inner.rollback();
         self.renew(false);
@@ -300,6 +335,7 @@ impl Trx {
     /// [`commit`](Self::commit), [`rollback`](Self::rollback) or [`detach`](Self::detach) can come next.
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
         self.inner.prepare(xid)?;
+        self.activity.activity.set_phase(Phase::Prepared);
         self.xid = Some(xid.to_vec());
         Ok(())
     }
@@ -322,6 +358,7 @@ impl Trx {
         self.xid = None;
         // One that could not commit is rolled back here, and needs its tables for that.
         self.inner = self.db.trx_system().begin(self.options);
+        self.activity.activity.end();
         for used in self.used.drain(..) {
             if committed {
                 used.table.add_rows(used.rows);
@@ -358,6 +395,8 @@ impl Trx {
             return Ok(slot);
         }
         self.used.push(Used { table: Table::enter(table)?, rows: 0 });
+        self.tell_begin();
+        self.activity.activity.add_table();
         Ok(self.used.len() - 1)
     }
 

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use super::LockMode;
 use super::owner::{Held, HeldKey, Owner};
+use super::report::{Covers, LockRecord, LockRecords};
 
 const SHARDS: usize = 64;
 
@@ -249,6 +250,31 @@ impl KeyLocks {
                 queue.grant();
             }
         });
+    }
+
+    /// Copies all locks, shard by shard.
+    pub(super) fn report(&self, out: &mut LockRecords) {
+        for shard in &self.shards {
+            if shard.count.load(Ordering::Relaxed) == 0 || out.is_full() {
+                continue;
+            }
+            for queue in shard.map.lock().values().flatten() {
+                for (at, request) in queue.requests.iter().enumerate() {
+                    let before = queue.requests[..at].iter().filter(|r| conflict(r, request));
+                    out.push(LockRecord {
+                        owner: Arc::clone(&request.owner),
+                        tree: queue.tree,
+                        mode: request.mode,
+                        granted: request.granted,
+                        covers: Covers::Key(queue.key.clone()),
+                        blockers: match request.granted {
+                            true => Vec::new(),
+                            false => before.map(|r| Arc::clone(&r.owner)).collect(),
+                        },
+                    });
+                }
+            }
+        }
     }
 
     /// Locked keys.

@@ -31,12 +31,13 @@
 //! fewest undo records; the one that asks, if equal.
 //!
 //! # Order of the mutexes
-//! graph → `Owner::held` → key-lock shard → range shard → `Owner::wait`. All are leaves below page latches: a page latch may be held
+//! graph → `Owner::held` → key-lock shard → range shard → `Owner::wait`; `Owner::requested` is taken alone. All are leaves below page latches: a page latch may be held
 //! when one is taken, never the reverse.
 
 pub mod keys;
 pub mod owner;
 pub mod ranges;
+pub mod report;
 pub mod wait;
 
 #[cfg(test)]
@@ -44,9 +45,10 @@ mod tests;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 pub use keys::KeyLocks;
+pub(crate) use owner::Requested;
 pub use owner::{Interrupt, Owner};
 pub use ranges::RangeLocks;
 
@@ -130,14 +132,23 @@ impl Locks {
         timeout: Duration,
     ) -> Result<()> {
         let target = wait::Target::Key { tree, key: key.into() };
-        self.wait(owner, target, timeout)
+        let requested = Requested {
+            tree,
+            key: key.into(),
+            mode: LockMode::None,
+            until_end_of: Vec::new(),
+            since: SystemTime::now(),
+        };
+        self.wait(owner, target, requested, timeout)
     }
 
-    /// Waits until one of `others` ends. An owner that has ended already counts.
+    /// Waits until one of `others` ends, whose range locks forbid `owner` a lock of this `mode` on `key`. An owner that
+    /// has ended already counts.
     pub fn wait_for_end(
         &self,
         owner: &Arc<Owner>,
         others: Vec<Arc<Owner>>,
+        (tree, key, mode): (u32, &[u8], LockMode),
         timeout: Duration,
     ) -> Result<()> {
         let number = owner.announce_wait();
@@ -149,11 +160,25 @@ impl Locks {
             owner.finish_wait(number);
             return Ok(());
         }
-        self.wait(owner, wait::Target::End(others), timeout)
+        let requested = Requested {
+            tree,
+            key: key.into(),
+            mode,
+            until_end_of: others.clone(),
+            since: SystemTime::now(),
+        };
+        self.wait(owner, wait::Target::End(others), requested, timeout)
     }
 
-    fn wait(&self, owner: &Arc<Owner>, target: wait::Target, timeout: Duration) -> Result<()> {
+    fn wait(
+        &self,
+        owner: &Arc<Owner>,
+        target: wait::Target,
+        requested: Requested,
+        timeout: Duration,
+    ) -> Result<()> {
         let started = std::time::Instant::now();
+        owner.set_requested(Some(requested));
         self.counters.waits.fetch_add(1, Ordering::Relaxed);
         self.counters.waiting.fetch_add(1, Ordering::Relaxed);
         let victims = if self.no_detection.load(Ordering::Relaxed) {
@@ -170,6 +195,7 @@ impl Locks {
             owner.park(timeout)
         };
         self.graph.leave(owner);
+        owner.set_requested(None);
         let granted = owner.end_wait();
         if let (Err(_), wait::Target::Key { tree, key }) = (&outcome, &target)
             && !granted

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::LockMode;
 use crate::error::{Error, Result};
 use crate::trx::csn::TrxId;
 
@@ -71,6 +72,18 @@ pub(super) struct WaitState {
     number: u64,
 }
 
+/// The lock that an owner waits for, for reports.
+#[derive(Clone)]
+pub(crate) struct Requested {
+    pub tree: u32,
+    pub key: Box<[u8]>,
+    /// Unknown for a key's queue: that knows it.
+    pub mode: LockMode,
+    /// Those whose end ends the wait; none for a key's queue.
+    pub until_end_of: Vec<Arc<Owner>>,
+    pub since: SystemTime,
+}
+
 /// A transaction as the lock system knows it.
 pub struct Owner {
     number: u64,
@@ -80,6 +93,7 @@ pub struct Owner {
     pub(super) held: Mutex<Held>,
     pub(super) wait: Mutex<WaitState>,
     pub(super) wake: Condvar,
+    requested: Mutex<Option<Requested>>,
 }
 
 impl Owner {
@@ -93,6 +107,7 @@ impl Owner {
             held: Mutex::default(),
             wait: Mutex::new(WaitState { state: Waiting::No, number: 0 }),
             wake: Condvar::new(),
+            requested: Mutex::default(),
         })
     }
 
@@ -134,6 +149,15 @@ impl Owner {
     /// Key locks held or waited for.
     pub fn key_locks(&self) -> usize {
         self.held.lock().keys.len()
+    }
+
+    /// The lock waited for, if one is.
+    pub(crate) fn requested(&self) -> Option<Requested> {
+        self.requested.lock().clone()
+    }
+
+    pub(super) fn set_requested(&self, requested: Option<Requested>) {
+        *self.requested.lock() = requested;
     }
 
     /// Begins a wait and returns its number. From here on a grant with this number counts.

@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 
 use super::LockMode;
 use super::owner::Owner;
+use super::report::{Covers, LockRecord, LockRecords};
 
 struct Range {
     owner: Arc<Owner>,
@@ -127,6 +128,25 @@ impl RangeLocks {
                         && range.covers(key)
                 })
             })
+    }
+
+    /// Copies all locks.
+    pub(super) fn report(&self, out: &mut LockRecords) {
+        if self.is_empty() {
+            return;
+        }
+        for (&tree, ranges) in self.trees.lock().iter() {
+            for range in ranges {
+                out.push(LockRecord {
+                    owner: Arc::clone(&range.owner),
+                    tree,
+                    mode: range.mode,
+                    granted: true,
+                    covers: Covers::Range(range.low.clone(), range.high.clone()),
+                    blockers: Vec::new(),
+                });
+            }
+        }
     }
 
     /// Ranges locked.

@@ -129,6 +129,66 @@ fn an_implicit_lock_becomes_explicit_for_whoever_waits() {
 }
 
 #[test]
+fn all_locks_are_told_with_whom_they_wait_for() {
+    let locks = Locks::default();
+    let (a, b, c) = (owner(1), owner(2), owner(3));
+    lock(&locks, &a, b"k", LockMode::Shared, LONG).unwrap();
+    lock(&locks, &b, b"k", LockMode::Shared, LONG).unwrap();
+    lock(&locks, &a, b"x", LockMode::Exclusive, LONG).unwrap();
+    assert!(locks.ranges.acquire(&b, 2, b"a", None, LockMode::Shared).is_ok());
+    let answer = locks.keys.acquire(&c, 1, b"k", LockMode::Exclusive, None, true);
+    assert_eq!(answer, Acquire::MustWait);
+    let (records, is_truncated) = locks.records(1 << 20);
+    assert!(!is_truncated);
+    let mut told: Vec<_> = records
+        .iter()
+        .map(|r| {
+            let blockers: Vec<u64> = r.blockers.iter().map(|o| o.number()).collect();
+            (r.tree, r.covers.clone(), r.owner.number(), r.mode, r.granted, blockers)
+        })
+        .collect();
+    told.sort_by_key(|r| (r.0, r.1.low().to_vec(), r.2));
+    let key = |key: &[u8]| report::Covers::Key(key.into());
+    assert_eq!(
+        told,
+        [
+            (1, key(b"k"), 1, LockMode::Shared, true, vec![]),
+            (1, key(b"k"), 2, LockMode::Shared, true, vec![]),
+            (1, key(b"k"), 3, LockMode::Exclusive, false, vec![1, 2]),
+            (1, key(b"x"), 1, LockMode::Exclusive, true, vec![]),
+            (2, report::Covers::Range(b"a"[..].into(), None), 2, LockMode::Shared, true, vec![]),
+        ]
+    );
+    // As many as there is room for.
+    let (some, is_truncated) = locks.records(size_of::<report::LockRecord>() * 2 + 64);
+    assert!(is_truncated && (1..5).contains(&some.len()), "{}", some.len());
+    locks.keys.withdraw(&c, 1, b"k");
+    [&a, &b, &c].into_iter().for_each(|owner| locks.release_all(owner));
+    assert_eq!(locks.records(1 << 20).0.len(), 0);
+}
+
+#[test]
+fn a_waiter_tells_what_it_waits_for() {
+    let locks = Arc::new(Locks::default());
+    let (a, b) = (owner(1), owner(2));
+    lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
+    let waiter = {
+        let (locks, b) = (Arc::clone(&locks), Arc::clone(&b));
+        thread::spawn(move || lock(&locks, &b, b"k", LockMode::Shared, LONG))
+    };
+    let wanted = loop {
+        match b.requested() {
+            Some(wanted) => break wanted,
+            None => thread::yield_now(),
+        }
+    };
+    assert_eq!((wanted.tree, &*wanted.key, wanted.until_end_of.len()), (1, &b"k"[..], 0));
+    locks.release_all(&a);
+    waiter.join().unwrap().unwrap();
+    assert!(b.requested().is_none());
+}
+
+#[test]
 fn the_queue_is_served_in_order() {
     let locks = Arc::new(Locks::default());
     let first = owner(1);
@@ -253,7 +313,10 @@ fn a_cycle_through_a_range_is_seen() {
     waiting(&a);
     let blockers = locks.ranges.blockers(&b, 1, b"c", LockMode::Exclusive);
     assert_eq!(blockers.len(), 1);
-    assert_eq!(locks.wait_for_end(&b, blockers, LONG), Err(Error::Deadlock));
+    assert_eq!(
+        locks.wait_for_end(&b, blockers, (1, b"k", LockMode::Exclusive), LONG),
+        Err(Error::Deadlock)
+    );
     locks.release_all(&b);
     assert_eq!(first.join().unwrap(), Ok(()));
 }
@@ -263,7 +326,7 @@ fn waiting_for_an_end_that_has_come_returns_at_once() {
     let locks = Locks::default();
     let (a, b) = (owner(1), owner(2));
     locks.release_all(&a);
-    locks.wait_for_end(&b, vec![Arc::clone(&a)], LONG).unwrap();
+    locks.wait_for_end(&b, vec![Arc::clone(&a)], (1, b"k", LockMode::Shared), LONG).unwrap();
     assert!(!b.is_waiting());
 }
 

@@ -3,6 +3,7 @@
 //! # Contents
 //! - [`csn`]: transaction id → commit sequence number, lock-free.
 //! - [`view`]: read views and their registry.
+//! - [`activity`]: who is at work, for reports.
 //! - `system`: what all share; `transaction`: one's life; `rollback`; `purge`.
 //!
 //! The operations on entries are in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
@@ -37,6 +38,7 @@
 //! ```
 //! In SERIALIZABLE, `get` and `scan` with [`LockMode::None`](crate::lock::LockMode) are turned by the caller into shared locking reads.
 
+pub mod activity;
 pub mod csn;
 mod purge;
 mod rollback;
@@ -62,6 +64,16 @@ pub enum Isolation {
     RepeatableRead,
     /// As if transactions ran one after another: reads lock what they read, gaps included.
     Serializable,
+}
+
+impl Isolation {
+    /// All of them, weakest first.
+    pub const ALL: [Isolation; 4] = [
+        Isolation::ReadUncommitted,
+        Isolation::ReadCommitted,
+        Isolation::RepeatableRead,
+        Isolation::Serializable,
+    ];
 }
 
 impl Isolation {

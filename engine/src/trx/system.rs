@@ -1,6 +1,6 @@
 //! What all transactions share.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,6 +9,7 @@ use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tidepool_pool::page::{page_type, tree_id};
 use tidepool_pool::{Access, Lsn, PageType};
 
+use super::activity::{Activities, Observed, Phase};
 use super::csn::{Csn, CsnTable, TrxId};
 use super::purge::PurgeThread;
 use super::transaction::Transaction;
@@ -58,6 +59,7 @@ pub struct TrxSystem {
     pub(crate) views: Views,
     pub(crate) locks: Locks,
     pub(crate) settings: Settings,
+    pub(crate) activities: Activities,
     /// Every id handed out is below; what the directory says.
     id_limit: Mutex<u64>,
     next_owner: AtomicU64,
@@ -129,6 +131,7 @@ impl TrxSystem {
                 max_purge_lag: AtomicU64::new(0),
                 max_purge_lag_delay_us: AtomicU64::new(0),
             },
+            activities: Activities::default(),
             id_limit: Mutex::new(found.trx_id_limit),
             next_owner: AtomicU64::new(1),
             active: (0..ACTIVE_SHARDS).map(|_| Mutex::default()).collect(),
@@ -255,6 +258,35 @@ impl TrxSystem {
             },
             MemoryRow { name: "undo_streams", bytes: streams, bound_bytes: Some(streams) },
         ]
+    }
+
+    /// Transactions at this moment: those of sessions, then writers that no session runs (prepared, detached, being rolled
+    /// back, changes of definitions).
+    pub(crate) fn observe(&self) -> Vec<Observed> {
+        let mut all = self.activities.observe();
+        let prepared: Vec<u64> =
+            self.prepared.lock().values().map(|orphan| orphan.owner.number()).collect();
+        let doomed: Vec<u64> =
+            self.doomed.lock().iter().map(|orphan| orphan.owner.number()).collect();
+        let listed: HashSet<u64> = all.iter().map(|one| one.owner.number()).collect();
+        for shard in &self.active {
+            for owner in shard.lock().values().filter(|owner| !listed.contains(&owner.number())) {
+                let phase = match owner.number() {
+                    number if prepared.contains(&number) => Phase::Prepared,
+                    number if doomed.contains(&number) => Phase::RollingBack,
+                    _ => Phase::Running,
+                };
+                all.push(Observed {
+                    session: 0,
+                    started_at: None,
+                    phase,
+                    isolation: None,
+                    tables: 0,
+                    owner: Arc::clone(owner),
+                });
+            }
+        }
+        all
     }
 
     pub(super) fn new_owner(&self, interrupt: Arc<Interrupt>) -> Arc<Owner> {

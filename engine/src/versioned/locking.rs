@@ -17,8 +17,8 @@ use crate::trx::{Isolation, Transaction};
 pub(super) enum Obstacle {
     /// The request is in the key's queue.
     Queue,
-    /// These owners' ranges cover the key.
-    Owners(Vec<Arc<Owner>>),
+    /// These owners' ranges cover the key, and forbid a lock of this mode.
+    Owners(Vec<Arc<Owner>>, LockMode),
     /// Whoever it was has just ended.
     Gone,
 }
@@ -59,7 +59,7 @@ impl Transaction {
         let locks = &self.system.locks;
         let owners = locks.ranges.blockers(&self.owner, tree.id(), key, LockMode::Exclusive);
         if !owners.is_empty() {
-            return Some(Obstacle::Owners(owners));
+            return Some(Obstacle::Owners(owners, LockMode::Exclusive));
         }
         let answer = match entry.and_then(|entry| self.implicit_holder(entry)) {
             None => locks.keys.acquire_for_write(&self.owner, tree.id(), key, true),
@@ -103,7 +103,7 @@ impl Transaction {
         let owners = locks.ranges.blockers(&self.owner, tree.id(), key, mode);
         if !owners.is_empty() {
             return if may_wait {
-                Ok(ReadLock::Wait(Obstacle::Owners(owners)))
+                Ok(ReadLock::Wait(Obstacle::Owners(owners, mode)))
             } else {
                 conflict()
             };
@@ -145,8 +145,9 @@ impl Transaction {
             Obstacle::Queue => {
                 locks.wait_for_key(&self.owner, tree.id(), key, self.lock_wait_timeout)
             }
-            Obstacle::Owners(owners) => {
-                locks.wait_for_end(&self.owner, owners, self.lock_wait_timeout)
+            Obstacle::Owners(owners, mode) => {
+                let wanted = (tree.id(), key, mode);
+                locks.wait_for_end(&self.owner, owners, wanted, self.lock_wait_timeout)
             }
         }
     }
@@ -182,7 +183,7 @@ impl Transaction {
                         Ok(()) => return Ok(false),
                         Err(_) if wait == LockWait::SkipLocked => return Ok(false),
                         Err(_) if wait == LockWait::NoWait => return Err(Error::LockNoWait),
-                        Err(owners) => Obstacle::Owners(owners),
+                        Err(owners) => Obstacle::Owners(owners, mode),
                     }
                 }
                 Ok(slot) => {

@@ -394,7 +394,7 @@ impl Transaction {
             // Others' ranges cover it: whatever is in there is locked, and skipped entry by entry.
             Err(_) if wait == LockWait::SkipLocked => Ok(None),
             Err(_) if wait == LockWait::NoWait => Err(Error::LockNoWait),
-            Err(owners) => Ok(Some(Step::Wait(Obstacle::Owners(owners)))),
+            Err(owners) => Ok(Some(Step::Wait(Obstacle::Owners(owners, mode)))),
         }
     }
 }

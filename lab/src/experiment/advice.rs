@@ -24,7 +24,7 @@ use super::{for_tidepool, swap};
 const QUARTERS: [u64; 5] = [4, 1, 2, 8, 16];
 const TERMINALS: u32 = 8;
 /// What is asked of the server.
-const ADVICE: &str = "SELECT SIZE_BYTES, HIT_RATIO FROM information_schema.TIDEPOOL_CACHE_ADVICE ORDER BY SIZE_BYTES";
+const ADVICE: &str = "SELECT SIZE_FACTOR, PREDICTED_HIT_RATIO FROM information_schema.TIDEPOOL_CACHE_ADVICE ORDER BY SIZE_FACTOR";
 
 /// What keeps the server busy.
 enum Work {

@@ -1,0 +1,164 @@
+//! Who is at work: one [`Activity`] for each session's handle, for reports.
+//!
+//! A session tells what it does by a few relaxed stores, into memory of its own, at the beginning and the end of a
+//! transaction. Whoever asks looks at them without stopping anybody, and gets what was true a moment ago.
+//!
+//! Locking: `Activity::owner` and the registry's shards are leaves, each taken alone.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+
+use super::Isolation;
+use crate::lock::Owner;
+
+/// What a transaction is at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Phase {
+    /// It may read and write.
+    Running,
+    /// It waits for its verdict.
+    Prepared,
+    /// It becomes visible and durable.
+    Committing,
+    /// It is undone.
+    RollingBack,
+}
+
+impl Phase {
+    const ALL: [Phase; 4] =
+        [Phase::Running, Phase::Prepared, Phase::Committing, Phase::RollingBack];
+}
+
+/// A session's transaction, as it tells about itself.
+pub struct Activity {
+    number: u64,
+    /// Whatever the layer above knows its session by; 0 = nothing.
+    session: AtomicU64,
+    /// Microseconds since 1970; 0 = no transaction has begun.
+    started_us: AtomicU64,
+    phase: AtomicU8,
+    isolation: AtomicU8,
+    tables: AtomicU64,
+    owner: Mutex<Option<Arc<Owner>>>,
+}
+
+/// A transaction at one moment.
+pub struct Observed {
+    /// See [`Activity::set_session`]; 0 as well for one that no session runs.
+    pub session: u64,
+    /// When it began; unknown for one that no session runs.
+    pub started_at: Option<SystemTime>,
+    /// What it is at.
+    pub phase: Phase,
+    /// Its isolation level; unknown for one that no session runs.
+    pub isolation: Option<Isolation>,
+    /// Tables it has used.
+    pub tables: u64,
+    /// Its locks' owner.
+    pub owner: Arc<Owner>,
+}
+
+impl Activity {
+    /// Names the session.
+    pub fn set_session(&self, session: u64) {
+        self.session.store(session, Relaxed);
+    }
+
+    /// A transaction begins.
+    pub fn begin(&self, owner: &Arc<Owner>, isolation: Isolation) {
+        *self.owner.lock() = Some(Arc::clone(owner));
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.phase.store(Phase::Running as u8, Relaxed);
+        self.isolation.store(isolation as u8, Relaxed);
+        self.tables.store(0, Relaxed);
+        self.started_us.store((since.as_micros() as u64).max(1), Relaxed);
+    }
+
+    /// Whether one has begun and not ended.
+    pub fn has_begun(&self) -> bool {
+        self.started_us.load(Relaxed) != 0
+    }
+
+    /// It comes to another phase.
+    pub fn set_phase(&self, phase: Phase) {
+        self.phase.store(phase as u8, Relaxed);
+    }
+
+    /// It uses one more table.
+    pub fn add_table(&self) {
+        self.tables.fetch_add(1, Relaxed);
+    }
+
+    /// It has ended.
+    pub fn end(&self) {
+        self.started_us.store(0, Relaxed);
+    }
+
+    /// What it tells; none between transactions.
+    fn observe(&self) -> Option<Observed> {
+        let started_us = self.started_us.load(Relaxed);
+        let owner = self.owner.lock().clone();
+        let owner = owner.filter(|_| started_us != 0)?;
+        let isolation =
+            Isolation::ALL[self.isolation.load(Relaxed) as usize % Isolation::ALL.len()];
+        Some(Observed {
+            session: self.session.load(Relaxed),
+            started_at: Some(UNIX_EPOCH + Duration::from_micros(started_us)),
+            phase: Phase::ALL[self.phase.load(Relaxed) as usize % Phase::ALL.len()],
+            isolation: Some(isolation),
+            tables: self.tables.load(Relaxed),
+            owner,
+        })
+    }
+}
+
+/// Shards of the registry.
+const SHARDS: usize = 16;
+
+/// All sessions' activities.
+#[derive(Default)]
+pub struct Activities {
+    next: AtomicU64,
+    shards: [Mutex<HashMap<u64, Arc<Activity>>>; SHARDS],
+}
+
+impl Activities {
+    /// Enters a session.
+    pub fn enter(&self) -> Arc<Activity> {
+        let number = self.next.fetch_add(1, Relaxed);
+        let activity = Arc::new(Activity {
+            number,
+            session: AtomicU64::new(0),
+            started_us: AtomicU64::new(0),
+            phase: AtomicU8::new(Phase::Running as u8),
+            isolation: AtomicU8::new(0),
+            tables: AtomicU64::new(0),
+            owner: Mutex::default(),
+        });
+        self.shard(number).lock().insert(number, Arc::clone(&activity));
+        activity
+    }
+
+    /// Removes a session.
+    pub fn leave(&self, activity: &Activity) {
+        self.shard(activity.number).lock().remove(&activity.number);
+    }
+
+    /// Sessions with a transaction.
+    pub fn observe(&self) -> Vec<Observed> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            all.extend(shard.lock().values().filter_map(|activity| activity.observe()));
+        }
+        all
+    }
+
+    fn shard(&self, number: u64) -> &Mutex<HashMap<u64, Arc<Activity>>> {
+        &self.shards[number as usize % SHARDS]
+    }
+}
