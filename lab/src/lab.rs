@@ -201,7 +201,11 @@ impl Lab {
                 record.outcome = Outcome::OomKilled;
                 return Ok(record);
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                tracing::warn!("{error}");
+                record.outcome = Outcome::Failed("the server did not start".into());
+                return Ok(record);
+            }
         };
         let ready_s = starting.elapsed().as_secs_f64();
         record.summary.insert("start_s".into(), ready_s);
@@ -209,7 +213,6 @@ impl Lab {
         if let Some(statement) = &plan.first_statement {
             server.execute(statement)?;
         }
-        let mut load = Sysbench::start(server.socket(), &plan.job)?;
         let mut sampler = Sampler::new(&server, memory);
         let mut stage = Stage {
             server: &mut server,
@@ -221,32 +224,7 @@ impl Lab {
             next_job: None,
             resizes: Vec::new(),
         };
-        let warm_up = i64::from(plan.warm_up_s);
-        for at_s in 1 - warm_up..=i64::from(plan.measure_s) {
-            if at_s == 1 {
-                each(&mut stage, Moment::After(0))?;
-            }
-            if let Some(job) = stage.next_job.take() {
-                drop(load);
-                load = Sysbench::start(stage.server.socket(), &job)?;
-            }
-            let second = match load.next_second() {
-                Ok(second) => second,
-                Err(silence) => {
-                    record.outcome = stage.why_silent(silence);
-                    break;
-                }
-            };
-            stage.point = sampler.point(at_s as f64, &second, stage.neighbour_bytes());
-            record.series.push(stage.point);
-            if let Ok(measured) = u32::try_from(at_s)
-                && measured > 0
-            {
-                each(&mut stage, Moment::After(measured))?;
-            }
-            progress.second();
-        }
-        drop(load);
+        drive(plan, &mut stage, &mut sampler, &mut record, progress, &mut each)?;
         drop(stage.neighbour.take());
         if record.outcome == Outcome::Finished {
             each(&mut stage, Moment::End)?;
@@ -272,6 +250,44 @@ impl Lab {
         }
         Ok(record)
     }
+}
+
+/// Puts the load on, and takes a point a second until the plan's end or the server's.
+fn drive(
+    plan: &Plan,
+    stage: &mut Stage,
+    sampler: &mut Sampler,
+    record: &mut Record,
+    progress: &mut Progress,
+    each: &mut impl FnMut(&mut Stage, Moment) -> Result<()>,
+) -> Result<()> {
+    let mut load = Sysbench::start(stage.server.socket(), &plan.job)?;
+    let warm_up = i64::from(plan.warm_up_s);
+    for at_s in 1 - warm_up..=i64::from(plan.measure_s) {
+        if at_s == 1 {
+            each(stage, Moment::After(0)).or_else(|error| stage.unless_dead(error))?;
+        }
+        if let Some(job) = stage.next_job.take() {
+            drop(load);
+            load = Sysbench::start(stage.server.socket(), &job)?;
+        }
+        let second = match load.next_second() {
+            Ok(second) => second,
+            Err(silence) => {
+                record.outcome = stage.why_silent(silence);
+                break;
+            }
+        };
+        stage.point = sampler.point(at_s as f64, &second, stage.neighbour_bytes());
+        record.series.push(stage.point);
+        if let Ok(measured) = u32::try_from(at_s)
+            && measured > 0
+        {
+            each(stage, Moment::After(measured)).or_else(|error| stage.unless_dead(error))?;
+        }
+        progress.second();
+    }
+    Ok(())
 }
 
 fn need_root(what: &str) -> Result<()> {
@@ -457,6 +473,12 @@ impl Stage<'_> {
         let Some(neighbour) = &mut self.neighbour else { return 0 };
         self.neighbour_killed |= neighbour.was_killed();
         neighbour.resident_bytes()
+    }
+
+    /// What goes wrong because the server has died is not an error: the load will notice as well.
+    fn unless_dead(&mut self, error: Error) -> Result<()> {
+        std::thread::sleep(Duration::from_millis(200));
+        if self.server.is_running() { Err(error) } else { Ok(()) }
     }
 
     fn why_silent(&mut self, silence: Silence) -> Outcome {

@@ -138,6 +138,10 @@ pub fn run(lab: &Lab) -> Result<()> {
             let mut plan = plan(lab, *engine, dir, rows);
             plan.scenario = format!("baseline, {percent} %");
             plan.args = vec![engine.pool_size_option(memory / 100 * percent)];
+            if *engine == Engine::Tidepool {
+                // A fixed size, not a ceiling.
+                plan.args.push("--tidepool-memory-guard=OFF".into());
+            }
             plan.measure_s = if settings.quick { 4 } else { 5 };
             plans.push((plan, None));
         }
