@@ -165,9 +165,7 @@ impl Governor {
     /// The target for one reading, before any hysteresis; `None` when nothing could be read.
     pub fn target(&self, signals: &Signals, pool: &PoolState) -> Option<u64> {
         let room = signals.room()?;
-        let headroom = self.headroom(&room, pool, signals.at);
-        let target = pool.resident_bytes.saturating_add(room.bytes).saturating_sub(headroom);
-        Some(clamp(target, pool))
+        Some(target_with(&room, pool, self.headroom(&room, pool, signals.at)))
     }
 
     /// What is left free below the tightest limit that `signals` show, bytes; 0 if they show none.
@@ -177,6 +175,11 @@ impl Governor {
 
     /// What is left free below `room`'s limit, bytes.
     fn headroom(&self, room: &Room, pool: &PoolState, at: Duration) -> u64 {
+        self.headroom_ahead(room, pool, at, self.lead_bytes)
+    }
+
+    /// The same with another lead.
+    fn headroom_ahead(&self, room: &Room, pool: &PoolState, at: Duration, lead_bytes: u64) -> u64 {
         let share =
             (room.limit_bytes / HEADROOM_SHARE).clamp(HEADROOM_MIN_BYTES, HEADROOM_MAX_BYTES);
         let others = others_bytes(room, pool).max(1);
@@ -185,7 +188,7 @@ impl Governor {
         let burst = self.bursts.front().filter(|(seen, _)| at.saturating_sub(*seen) < BURST_MEMORY);
         // A single huge jump must not take the pool away for a minute.
         let burst = burst.map_or(0, |&(_, bytes)| bytes.min(room.limit_bytes / BURST_SHARE));
-        let lead = self.lead_bytes.min(room.limit_bytes / LEAD_SHARE);
+        let lead = lead_bytes.min(room.limit_bytes / LEAD_SHARE);
         (share * respected / 100).max(burst).max(lead)
     }
 
@@ -233,7 +236,10 @@ impl Governor {
         if target < pool.limit_bytes {
             // Less is noise, and the headroom is there to take it.
             let headroom = self.headroom(&room, pool, signals.at);
-            let step = pool.limit_bytes - target;
+            // While others grow fast, a decision goes the whole lead ahead, and the next is due when half of that is used up:
+            // a shrink that is told anew every few milliseconds gets nowhere.
+            let due = self.headroom_ahead(&room, pool, signals.at, self.lead_bytes / 2);
+            let step = pool.limit_bytes.saturating_sub(target_with(&room, pool, due));
             let worth_it = step >= (headroom / 8).max(2 * MIB);
             let why = || {
                 format!(
@@ -374,6 +380,10 @@ impl Governor {
     fn window_is_full(&self, at: Duration) -> bool {
         self.watched_since.is_some_and(|since| at.saturating_sub(since) >= GROW_AFTER)
     }
+}
+
+fn target_with(room: &Room, pool: &PoolState, headroom: u64) -> u64 {
+    clamp(pool.resident_bytes.saturating_add(room.bytes).saturating_sub(headroom), pool)
 }
 
 /// Limit less room less the pool: what all the others use.

@@ -66,6 +66,11 @@ const BLOCKED: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(
 /// How long the cleaner rests after writes of which none succeeded, so as not to spin on a broken disk.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
+const RESIZE: &str = "tidepool-resize";
+/// Nice value of the resize thread. While it waits for a CPU, memory that others need is not given back, and what it holds is held
+/// for longer; of all the CPU time it takes little.
+const RESIZE_PRIORITY: i32 = -10;
+
 impl Background {
     pub(crate) fn new(enabled: bool) -> Background {
         Background { enabled, bells: Arc::default(), threads: Mutex::default() }
@@ -97,11 +102,17 @@ impl Background {
     }
 
     pub(crate) fn start(pool: &Arc<Pool>) -> Result<()> {
-        let spawn = |name: &str, bell: fn(&Bells) -> &Bell, idle: Duration, step: fn(&Pool)| {
+        let spawn = |name: &'static str, bell: fn(&Bells) -> &Bell, idle, step: fn(&Pool)| {
             let (weak, bells) = (Arc::downgrade(pool), pool.background.bells.clone());
             std::thread::Builder::new()
                 .name(name.to_owned())
-                .spawn(move || run(&weak, &bells, bell(&bells), idle, step))
+                .spawn(move || {
+                    if name == RESIZE {
+                        // Best effort: it may need a privilege. On Linux this is about the thread.
+                        let _ = rustix::process::setpriority_process(None, RESIZE_PRIORITY);
+                    }
+                    run(&weak, &bells, bell(&bells), idle, step);
+                })
                 .map_err(|error| Error::system(format!("starting the thread '{name}'"), error))
         };
         let mut threads = pool.background.threads.lock();
@@ -109,7 +120,7 @@ impl Background {
         threads.push(spawn("tp-evictor", |bells| &bells.evictor, IDLE, evict)?);
         threads.push(spawn("tp-read-ahead", |bells| &bells.read_ahead, IDLE, read_ahead)?);
         threads.push(spawn("tidepool-advise", |bells| &bells.advisor, ADVISOR_IDLE, advise)?);
-        threads.push(spawn("tidepool-resize", |bells| &bells.resize, IDLE, resize)?);
+        threads.push(spawn(RESIZE, |bells| &bells.resize, IDLE, resize)?);
         Ok(())
     }
 
