@@ -304,8 +304,7 @@ impl Pool {
             return self.drain_next(worker);
         }
         let wave_frames = worker.wave_len * frames.per_extent() as usize;
-        let ahead = worker.ahead + frames.available() as usize;
-        if ahead < wave_frames && self.excess() > 0 && !worker.starved {
+        if worker.ahead < wave_frames && self.excess() > 0 && !worker.starved {
             // If none can be evicted, there may be free frames all the same.
             worker.starved = matches!(self.evict_slice(worker), Slice::Blocked(_));
             return Slice::More;
@@ -340,12 +339,15 @@ impl Pool {
             if !dirty.is_empty() {
                 self.background.wake_cleaner();
             }
-            if evicted > 0 {
+            // Without a cleaner beside us they would pile up at the cold end, to be looked at again
+            // and again.
+            let write_now = !self.background.runs() && dirty.len() >= self.flush_batch_pages();
+            if evicted > 0 && !write_now {
                 worker.ahead += evicted;
                 worker.depth = (worker.depth / 2).max(SLICE_PAGES);
                 return Slice::More;
             }
-            if worker.depth < DEPTH_MAX && coldest.len() == worker.depth {
+            if !write_now && worker.depth < DEPTH_MAX && coldest.len() == worker.depth {
                 worker.depth *= 2;
                 continue;
             }
@@ -355,7 +357,8 @@ impl Pool {
             }
             dirty.truncate(self.flush_batch_pages());
             let written = self.flush_for_frames(&dirty);
-            let (evicted, still_dirty) = self.evict_some(&dirty, most);
+            let (more, still_dirty) = self.evict_some(&dirty, most);
+            let evicted = evicted + more;
             worker.ahead += evicted;
             return match written {
                 _ if evicted > 0 => Slice::More,

@@ -276,6 +276,26 @@ fn free_frames_go_without_a_page_being_evicted() {
     assert_eq!((it.state(), it.pool.stats().pages_evicted), (ResizeState::Idle, evicted));
 }
 
+/// Cold pages that lie together leave whole extents behind: nothing needs to move.
+#[test]
+fn extents_of_cold_pages_go_as_they_are() {
+    let pages = 16 * EXTENT_PAGES;
+    let (it, _) = simulated(16, pages);
+    for no in 0..pages {
+        it.read(no);
+    }
+    it.pool.advance_clock(5000);
+    statement::begin();
+    for no in pages / 2..pages {
+        it.read(no);
+    }
+    it.pool.set_size(10 * EXTENT);
+    it.run();
+    assert_eq!((it.state(), it.pool.resident_bytes()), (ResizeState::Idle, 10 * EXTENT));
+    let moved = it.pool.resize_status().pages_moved;
+    assert!(moved <= EXTENT_PAGES as u64, "{moved}");
+}
+
 /// One step of the property test.
 #[derive(Clone, Debug)]
 enum Op {
