@@ -1,20 +1,14 @@
 //! Sleeping between two readings, and being woken when there is reason not to.
 //!
-//! Three things end a [`Waiter`]'s sleep before its time:
-//!
-//! * somebody calls its [`Bell`] (a new setting, the end);
-//! * **pressure**: the kernel lets a process write a threshold into a pressure file and then `poll` it. Without privileges the
-//!   window must be a multiple of two seconds (kernel documentation, `accounting/psi.rst`);
-//! * **usage**: version 1 of the memory controller signals an `eventfd` as the usage crosses a number, in the very allocation that
-//!   crosses it (`admin-guide/cgroup-v1/memory.rst`, section 9). The kernel takes some 10 ms to arm one (it waits for a grace
-//!   period), so one is set beyond what polling is meant to handle, and seldom moved.
-//!
-//! In many containers neither file can be written: then arming is an error, and the caller goes on polling, which is
-//! what it would have done anyway, only slower to notice.
+//! Two things end a [`Waiter`]'s sleep before its time: somebody rings its [`Bell`] (a new setting, the end), or the kernel reports
+//! memory pressure. It lets a process write a threshold into a pressure file and then `poll` it; without privileges the window must be
+//! a multiple of two seconds (kernel documentation, `accounting/psi.rst`). In many containers the file can't be written:
+//! then [`Trigger::open`] is an error, and the caller goes on polling, which is what it would have done anyway, only
+//! slower to notice.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,13 +20,10 @@ const THRESHOLD_US: u32 = 40_000;
 /// Window; the shortest that needs no privilege.
 const WINDOW_US: u32 = 2_000_000;
 
-/// Something of the kernel's that can be waited for.
+/// An armed trigger on one pressure file.
 #[derive(Debug)]
-pub enum Trigger {
-    /// Tasks stalled on memory. See the [module](self).
-    Pressure(File),
-    /// A cgroup's usage crossed a number of bytes, in either direction.
-    Usage(Bell),
+pub struct Trigger {
+    file: File,
 }
 
 impl Trigger {
@@ -40,32 +31,11 @@ impl Trigger {
     ///
     /// # Errors
     /// When the file is missing, can't be written, or the kernel refuses the threshold.
-    pub fn pressure(path: &Path) -> io::Result<Trigger> {
+    pub fn open(path: &Path) -> io::Result<Trigger> {
         let mut file = OpenOptions::new().read(true).write(true).open(path)?;
         // The kernel takes the whole line in one write, with its final NUL.
         file.write_all(format!("some {THRESHOLD_US} {WINDOW_US}\0").as_bytes())?;
-        Ok(Trigger::Pressure(file))
-    }
-
-    /// Arms a trigger on the usage of the version 1 cgroup in `directory`. Dropping it disarms.
-    ///
-    /// # Errors
-    /// When it is no such cgroup, or its `cgroup.event_control` can't be written.
-    pub fn usage(directory: &Path, bytes: u64) -> io::Result<Trigger> {
-        let bell = Bell::new()?;
-        let usage = File::open(directory.join("memory.usage_in_bytes"))?;
-        let mut control =
-            OpenOptions::new().write(true).open(directory.join("cgroup.event_control"))?;
-        let line = format!("{} {} {bytes}", bell.0.as_raw_fd(), usage.as_raw_fd());
-        control.write_all(line.as_bytes())?;
-        Ok(Trigger::Usage(bell))
-    }
-
-    fn poll_fd(&self) -> PollFd<'_> {
-        match self {
-            Trigger::Pressure(file) => PollFd::new(file, PollFlags::PRI),
-            Trigger::Usage(bell) => PollFd::new(bell, PollFlags::IN),
-        }
+        Ok(Trigger { file })
     }
 }
 
@@ -95,12 +65,6 @@ impl Bell {
     }
 }
 
-impl AsFd for Bell {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 /// Why a sleep ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
@@ -125,11 +89,8 @@ impl Waiter {
         Waiter { bell, triggers: Vec::new() }
     }
 
-    /// Adds a trigger. A usage trigger replaces the one there was.
+    /// Adds a trigger.
     pub fn add(&mut self, trigger: Trigger) {
-        if matches!(trigger, Trigger::Usage(_)) {
-            self.triggers.retain(|trigger| !matches!(trigger, Trigger::Usage(_)));
-        }
         self.triggers.push(trigger);
     }
 
@@ -140,8 +101,8 @@ impl Waiter {
     pub fn wait(&mut self, timeout: Duration) -> io::Result<Woken> {
         let timeout = Timespec::try_from(timeout).map_err(|_| io::ErrorKind::InvalidInput)?;
         let mut fds: Vec<PollFd<'_>> = Vec::with_capacity(1 + self.triggers.len());
-        fds.push(PollFd::new(&self.bell, PollFlags::IN));
-        fds.extend(self.triggers.iter().map(Trigger::poll_fd));
+        fds.push(PollFd::new(&*self.bell.0, PollFlags::IN));
+        fds.extend(self.triggers.iter().map(|t| PollFd::new(&t.file, PollFlags::PRI)));
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) | Err(rustix::io::Errno::INTR) => return Ok(Woken::Timeout),
             Ok(_) => {}
@@ -155,11 +116,6 @@ impl Waiter {
         drop(fds);
         let mut gone = gone.into_iter();
         self.triggers.retain(|_| !gone.next().unwrap_or(false));
-        for trigger in &self.triggers {
-            if let Trigger::Usage(bell) = trigger {
-                bell.hush();
-            }
-        }
         Ok(match (self.bell.hush(), triggered) {
             (true, _) => Woken::Called,
             (false, true) => Woken::Triggered,
@@ -179,15 +135,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_pressure_file_or_no_cgroup_is_an_error() {
-        let missing = Trigger::pressure(Path::new("/nonexistent/memory.pressure"));
+    fn what_is_no_pressure_file_is_an_error() {
+        let missing = Trigger::open(Path::new("/nonexistent/memory.pressure"));
         assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
-        let missing = Trigger::usage(Path::new("/nonexistent"), 4096);
-        assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
-        let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("memory.usage_in_bytes"), "1").unwrap();
-        let no_control = Trigger::usage(dir.path(), 4096);
-        assert_eq!(no_control.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]
@@ -206,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_real_pressure_trigger_times_out_when_nothing_stalls() {
-        let Ok(trigger) = Trigger::pressure(Path::new("/proc/pressure/memory")) else {
+        let Ok(trigger) = Trigger::open(Path::new("/proc/pressure/memory")) else {
             eprintln!("skipped: this kernel or container offers no pressure triggers");
             return;
         };
@@ -215,36 +165,5 @@ mod tests {
         // Whether it fires depends on the machine; that it is not taken for gone does not.
         waiter.wait(Duration::from_millis(10)).unwrap();
         assert_eq!(waiter.triggers.len(), 1);
-    }
-
-    #[test]
-    fn a_real_usage_trigger_fires_as_the_usage_crosses_it() {
-        let root = crate::kernel::Root::default();
-        let found = crate::cgroup::find(&root, Path::new("/proc/self"))
-            .filter(|found| found.version == crate::cgroup::Version::V1);
-        let Some(found) = found else {
-            eprintln!("skipped: no memory cgroup of version 1");
-            return;
-        };
-        let mut files = found.files(&root).remove(0);
-        let goal = files.usage_bytes().unwrap() + (96 << 20);
-        let Ok(trigger) = Trigger::usage(files.directory(), goal) else {
-            eprintln!("skipped: the cgroup's event control can't be written");
-            return;
-        };
-        let mut waiter = Waiter::new(Bell::new().unwrap());
-        waiter.add(trigger);
-        // Others in the group may give back meanwhile, so until it is crossed.
-        let mut memory: Vec<Vec<u8>> = Vec::new();
-        let mut most = 0;
-        while most < goal + (16 << 20) && memory.len() < 512 {
-            memory.push(vec![1; 1 << 20]);
-            most = most.max(files.usage_bytes().unwrap());
-        }
-        if most < goal + (16 << 20) {
-            eprintln!("skipped: the cgroup's usage could not be raised");
-            return;
-        }
-        assert_eq!(waiter.wait(Duration::from_secs(60)).unwrap(), Woken::Triggered);
     }
 }

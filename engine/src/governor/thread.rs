@@ -19,8 +19,8 @@ use super::PoolGovernor;
 const READ_EVERY: Duration = Duration::from_millis(50);
 /// The shortest time between two glances.
 const GLANCE_EVERY_MIN: Duration = Duration::from_millis(2);
-/// How fast others may take memory, bytes a second: more than two cores can touch.
-const VANISH_BYTES_PER_S: u64 = 4 << 30;
+/// How fast others may take memory, bytes a second: about what one process can touch. (More of them are caught by the later looks.)
+const VANISH_BYTES_PER_S: u64 = 2 << 30;
 /// Looks that the room must outlast if it vanishes at that speed.
 const LOOKS: u32 = 4;
 /// A change of the room below this is not worth a full reading, in bytes.
@@ -120,8 +120,8 @@ fn arm_pressure(governor: &PoolGovernor, waiter: &mut Waiter) {
     let machine = reader.root().path("/proc/pressure/memory");
     drop(control);
     let armed = own
-        .map_or(Err(io::ErrorKind::NotFound.into()), |path| Trigger::pressure(&path))
-        .or_else(|_| Trigger::pressure(&machine));
+        .map_or(Err(io::ErrorKind::NotFound.into()), |path| Trigger::open(&path))
+        .or_else(|_| Trigger::open(&machine));
     match armed {
         Ok(trigger) => waiter.add(trigger),
         Err(error) => tracing::debug!(%error, "no pressure trigger: polling only"),
@@ -137,7 +137,7 @@ mod tests {
         let pause = |room_bytes| Seen { room_bytes }.pause();
         assert_eq!(pause(None), READ_EVERY);
         assert_eq!(pause(Some(0)), GLANCE_EVERY_MIN);
-        assert_eq!(pause(Some(64 << 20)), Duration::from_micros(15_625) / LOOKS);
+        assert_eq!(pause(Some(64 << 20)), Duration::from_micros(31_250) / LOOKS);
         assert_eq!(pause(Some(1 << 40)), READ_EVERY);
     }
 
