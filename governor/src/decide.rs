@@ -48,7 +48,7 @@ pub const GROW_AFTER: Duration = Duration::from_secs(3);
 /// No growth for this long after memory of ours was swapped, or we stalled.
 pub const HOLD_AFTER_TROUBLE: Duration = Duration::from_secs(5);
 /// The limit over this is left free.
-pub const HEADROOM_SHARE: u64 = 24;
+pub const HEADROOM_SHARE: u64 = 20;
 /// Headroom is never below this, bytes.
 pub const HEADROOM_MIN_BYTES: u64 = 24 * MIB;
 /// The share never asks for more than this, bytes.
@@ -56,7 +56,7 @@ pub const HEADROOM_MAX_BYTES: u64 = 1024 * MIB;
 /// From a change of the signals to memory given back.
 pub const REACTION: Duration = Duration::from_millis(100);
 /// What the others grew by within this tells their pace.
-pub const PACE: Duration = Duration::from_millis(25);
+pub const PACE: Duration = Duration::from_millis(15);
 /// The pool keeps this far ahead of that pace.
 pub const LEAD: Duration = Duration::from_millis(75);
 /// Share of the headroom that a very small pool respects, in per cent.

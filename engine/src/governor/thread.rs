@@ -19,8 +19,8 @@ use super::PoolGovernor;
 const READ_EVERY: Duration = Duration::from_millis(50);
 /// The shortest time between two glances.
 const GLANCE_EVERY_MIN: Duration = Duration::from_millis(2);
-/// How fast others may take memory, bytes a second: about what one process can touch. (More of them are caught by the later looks.)
-const VANISH_BYTES_PER_S: u64 = 2 << 30;
+/// How fast others may take memory, bytes a second: twice what one process was seen to touch.
+const VANISH_BYTES_PER_S: u64 = 4 << 30;
 /// Looks that the room must outlast if it vanishes at that speed.
 const LOOKS: u32 = 4;
 /// A change of the room below this is not worth a full reading, in bytes.
@@ -137,7 +137,7 @@ mod tests {
         let pause = |room_bytes| Seen { room_bytes }.pause();
         assert_eq!(pause(None), READ_EVERY);
         assert_eq!(pause(Some(0)), GLANCE_EVERY_MIN);
-        assert_eq!(pause(Some(64 << 20)), Duration::from_micros(31_250) / LOOKS);
+        assert_eq!(pause(Some(64 << 20)), Duration::from_micros(15_625) / LOOKS);
         assert_eq!(pause(Some(1 << 40)), READ_EVERY);
     }
 
