@@ -11,7 +11,7 @@
 //! | 1 | `undo.tpd` |
 //! | 16 and up | `tables/<space id, 8 hex digits>.tpd` |
 //!
-//! beside `redo/`, `doublewrite.tpd` and `lock`. A data directory exists once `redo/control` does. Space ids are
+//! beside `redo/`, `doublewrite.tpd`, `hot-list` and `lock`. A data directory exists once `redo/control` does. Space ids are
 //! never used again.
 //!
 //! # A file's life

@@ -39,6 +39,7 @@
 //! Arrows of use point down only.
 //! ```text
 //! db        open, recovery, definition changes, background work        cursor    ordered reading
+//! hot_list  the file that says which pages were hot
 //! explain   reports of what the engine holds and does
 //! table     an open table: trees, counters, who uses it                catalog   which tables there are
 //! ───────────────────────────────────────────────────────────────────────────────────────────
@@ -59,6 +60,7 @@ pub mod env;
 pub mod error;
 pub mod explain;
 pub mod governor;
+mod hot_list;
 pub mod lock;
 mod memory;
 pub mod mtr;

@@ -76,6 +76,10 @@ pub struct Options {
     /// How many files may have a descriptor at once. There may be any number of tables: files that rest are closed and opened
     /// again. 0 (default) = half of the descriptors that the process may have.
     pub open_files: usize,
+    /// Whether the list of hot pages is saved: each minute or so, and at a clean shutdown. Default true.
+    pub buffer_pool_dump_at_shutdown: bool,
+    /// Whether the pages of that list are read in the background after the open. Default true.
+    pub buffer_pool_load_at_startup: bool,
     /// Nothing in the directory is ever written. It must have been closed cleanly. Default false.
     pub read_only: bool,
     /// Whether threads do the background work (default), or the caller by the `step_…` methods of
@@ -104,6 +108,8 @@ impl Default for Options {
             doublewrite: true,
             direct_io: true,
             open_files: 0,
+            buffer_pool_dump_at_shutdown: true,
+            buffer_pool_load_at_startup: true,
             read_only: false,
             background: true,
         }

@@ -185,6 +185,9 @@ impl World {
         if self.random.random() {
             while self.db.step_rollback_recovered().unwrap() {}
         }
+        if self.random.random() {
+            while self.db.step_load().unwrap() {}
+        }
         let tables = self.db.table_names().unwrap();
         let xids = self.db.recovered_xids();
         if let Some(other) = self.in_flight.take()
@@ -261,7 +264,8 @@ impl World {
                 trace!("purge {purged:?}");
                 self.must(purged).map(drop)
             }
-            92..95 => self.must(self.db.step_cleaner()).map(drop),
+            92..94 => self.must(self.db.step_cleaner()).map(drop),
+            94 => self.hot_list(),
             95..98 => self.must(self.db.step_checkpoint()).map(drop),
             _ => {
                 let rolled_back = self.db.step_rollback_recovered();
@@ -269,6 +273,23 @@ impl World {
                 self.must(rolled_back).map(drop)
             }
         }
+    }
+
+    /// The hot pages are noted, on a full disk now and then, or some of the life before are loaded.
+    fn hot_list(&mut self) -> Step {
+        if self.random.random() {
+            return self.must(self.db.step_load()).map(drop);
+        }
+        let full = self.random.random_ratio(1, 4);
+        if full {
+            self.sim.set_capacity(Some(self.sim.used_bytes()));
+        }
+        let saved = self.db.dump_buffer_pool();
+        if full {
+            self.sim.set_capacity(None);
+        }
+        trace!("hot list, disk full {full}: {saved:?}");
+        if full && !self.sim.is_down() { Ok(()) } else { self.must(saved) }
     }
 
     /// A session to use, begun if need be.

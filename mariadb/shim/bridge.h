@@ -98,6 +98,8 @@ typedef struct {
   uint8_t direct_io;
   uint8_t read_only;
   uint8_t memory_guard;
+  uint8_t dump_at_shutdown;
+  uint8_t load_at_startup;
   uint8_t replacement; /* TP_REPLACEMENT_… */
 } tp_options;
 
@@ -121,6 +123,11 @@ int tp_set_max_purge_lag_delay(tp_db *db, uint64_t us);
 int tp_set_deadlock_detect(tp_db *db, uint8_t on);
 int tp_set_snapshot_isolation(tp_db *db, uint8_t on);
 int tp_set_cache_advice(tp_db *db, uint8_t on);
+int tp_set_dump_at_shutdown(tp_db *db, uint8_t on);
+
+enum tp_hot_list_order { TP_HOT_LIST_DUMP = 0, TP_HOT_LIST_LOAD = 1, TP_HOT_LIST_ABORT = 2 };
+/* Loading returns at once. */
+int tp_hot_list(const tp_db *db, uint8_t order);
 
 /* Records which pages are accessed into a new file; `sample` is the share of the pages, 0 to 1. */
 int tp_start_page_trace(const tp_db *db, const char *path, size_t path_len, double sample, uint64_t max_bytes);

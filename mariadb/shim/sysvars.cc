@@ -10,6 +10,7 @@ namespace {
 ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
 ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit,
     open_files;
+my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
 my_bool cache_advice, snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
 char *home_dir, *page_trace_file;
 double page_trace_sample;
@@ -117,6 +118,17 @@ void set_cache_advice(THD *thd, st_mysql_sys_var *, void *variable, const void *
   apply<my_bool>(thd, variable, value, tp_set_cache_advice(engine.db, v));
 }
 
+void set_dump_at_shutdown(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const my_bool v = *static_cast<const my_bool *>(value);
+  apply<my_bool>(thd, variable, value, tp_set_dump_at_shutdown(engine.db, v));
+}
+
+/* As InnoDB's variables of these names: setting them ON does it; they always read OFF. */
+template <tp_hot_list_order ORDER> void order_hot_list(THD *thd, st_mysql_sys_var *, void *, const void *value) {
+  if (!*static_cast<const my_bool *>(value)) return;
+  if (const int result = tp_hot_list(engine.db, ORDER); result != TP_OK) server_error(result, thd);
+}
+
 int start_page_trace(const char *path) {
   return tp_start_page_trace(engine.db, path, strlen(path), page_trace_sample, page_trace_max_size);
 }
@@ -198,6 +210,17 @@ MYSQL_SYSVAR_STR(data_home_dir, home_dir, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READO
                  "Directory of the engine's files; empty = tidepool in the server's data directory", nullptr, nullptr,
                  nullptr);
 
+MYSQL_SYSVAR_BOOL(buffer_pool_dump_at_shutdown, dump_at_shutdown, PLUGIN_VAR_OPCMDARG,
+                  "The list of hot pages is saved, when it has changed once a minute, and at shutdown", nullptr,
+                  set_dump_at_shutdown, TRUE);
+MYSQL_SYSVAR_BOOL(buffer_pool_load_at_startup, load_at_startup, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
+                  "The pages of the saved list are read in the background after the start", nullptr, nullptr, TRUE);
+MYSQL_SYSVAR_BOOL(buffer_pool_dump_now, dump_now, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
+                  "ON saves the list of hot pages now", nullptr, order_hot_list<TP_HOT_LIST_DUMP>, FALSE);
+MYSQL_SYSVAR_BOOL(buffer_pool_load_now, load_now, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
+                  "ON begins to load the pages of the saved list", nullptr, order_hot_list<TP_HOT_LIST_LOAD>, FALSE);
+MYSQL_SYSVAR_BOOL(buffer_pool_load_abort, load_abort, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
+                  "ON ends the loading of the saved list", nullptr, order_hot_list<TP_HOT_LIST_ABORT>, FALSE);
 MYSQL_SYSVAR_BOOL(cache_advice, cache_advice, PLUGIN_VAR_OPCMDARG,
                   "A sample of the page accesses is watched, to predict what other sizes of the buffer pool would bring "
                   "(information_schema.TIDEPOOL_CACHE_ADVICE), and to tune page replacement",
@@ -231,6 +254,11 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(open_files),
                                         MYSQL_SYSVAR(read_only),
                                         MYSQL_SYSVAR(data_home_dir),
+                                        MYSQL_SYSVAR(buffer_pool_dump_at_shutdown),
+                                        MYSQL_SYSVAR(buffer_pool_load_at_startup),
+                                        MYSQL_SYSVAR(buffer_pool_dump_now),
+                                        MYSQL_SYSVAR(buffer_pool_load_now),
+                                        MYSQL_SYSVAR(buffer_pool_load_abort),
                                         MYSQL_SYSVAR(cache_advice),
                                         MYSQL_SYSVAR(page_trace_file),
                                         MYSQL_SYSVAR(page_trace_sample),
@@ -257,6 +285,8 @@ tp_options open_options() {
                       asked, buffer_pool_size);
   options.buffer_pool_size_bytes = buffer_pool_size;
   options.memory_guard = memory_guard;
+  options.dump_at_shutdown = dump_at_shutdown;
+  options.load_at_startup = load_at_startup;
   if (redo_log_capacity) redo_log_capacity = MY_MAX(redo_log_capacity, REDO_MINIMUM);
   options.redo_capacity_bytes = redo_log_capacity;
   options.lock_wait_timeout_s = 50;

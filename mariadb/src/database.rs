@@ -30,6 +30,8 @@ pub struct OpenOptions {
     direct_io: u8,
     read_only: u8,
     memory_guard: u8,
+    dump_at_shutdown: u8,
+    load_at_startup: u8,
     /// 0 = tide, 1 = midpoint.
     replacement: u8,
 }
@@ -53,6 +55,8 @@ impl OpenOptions {
             open_files: usize::try_from(self.open_files).unwrap_or(usize::MAX),
             read_only: self.read_only != 0,
             memory_guard: self.memory_guard != 0,
+            buffer_pool_dump_at_shutdown: self.dump_at_shutdown != 0,
+            buffer_pool_load_at_startup: self.load_at_startup != 0,
             replacement: match self.replacement {
                 0 => Replacement::Tide,
                 _ => Replacement::Midpoint,
@@ -146,6 +150,8 @@ setters! {
     tp_set_snapshot_isolation(db, value: u8) db.set_snapshot_isolation(value != 0);
     /// Whether the advisor is on.
     tp_set_cache_advice(db, value: u8) db.set_cache_advice(value != 0)?;
+    /// Whether the list of hot pages is saved, now and then and at shutdown.
+    tp_set_dump_at_shutdown(db, value: u8) db.set_buffer_pool_dump_at_shutdown(value != 0);
     /// Makes the log durable up to an LSN.
     tp_flush_log(db, lsn: u64) db.flush_log(Lsn(lsn))?;
 }
@@ -180,6 +186,24 @@ pub unsafe extern "C" fn tp_stop_page_trace(db: *const Db) -> c_int {
     guard(|| {
         // SAFETY: an open data directory from the shim.
         unsafe { &*db }.stop_page_trace();
+        Ok(TP_OK)
+    })
+}
+
+/// Saves the list of hot pages, begins to load it, or ends that: 0, 1, 2.
+///
+/// # Safety
+/// `db` is an open data directory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_hot_list(db: *const Db, order: u8) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory from the shim.
+        let db = unsafe { &*db };
+        match order {
+            0 => db.dump_buffer_pool()?,
+            1 => db.load_buffer_pool()?,
+            _ => db.abort_buffer_pool_load(),
+        }
         Ok(TP_OK)
     })
 }

@@ -7,7 +7,8 @@
 //! chooses who leaves, `dirty` knows what must be written and in what order, `flush` and
 //! [`doublewrite`] write it, `read_ahead` reads what will be wanted, `background` has the threads.
 //! `tap` hears of accesses, [`trace`] records them, and [`advisor`] says from them what another size
-//! would bring; `residents` tells who is here.
+//! would bring; `residents` tells who is here, `hot_pages` who
+//! should be here again after the next start.
 //! Below all of it is [`storage`]: files, real and simulated.
 
 pub mod advisor;
@@ -20,6 +21,7 @@ mod extents;
 mod flush;
 mod frames;
 mod guard;
+mod hot_pages;
 mod latch;
 #[cfg(test)]
 mod latch_tests;
@@ -43,8 +45,10 @@ mod view;
 pub use advisor::{Advice, AdviceRow};
 pub use doublewrite::Doublewrite;
 pub use error::{Error, Result, WriteAheadError};
+pub use hot_pages::HEATS;
 pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
 pub use memory::MemoryUse;
+pub use read_ahead::Warmed;
 pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
 pub use pool::{MIN_FRAMES, Pool, PoolConfig, WriteAhead};
 pub use replacement::{

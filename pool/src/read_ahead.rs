@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use parking_lot::Mutex;
 
 use crate::latch::PageWord;
-use crate::page::PageId;
+use crate::page::{self, PageId, PageType};
 use crate::pool::Pool;
 use crate::replacement::Access;
 use crate::space::Space;
@@ -47,6 +47,15 @@ impl ReadAhead {
     }
 }
 
+/// What [`Pool::warm`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Warmed {
+    /// Pages that came in.
+    pub pages: u64,
+    /// There is no room for more.
+    pub full: bool,
+}
+
 /// A page being read: its frame, and where its word is.
 struct Reading {
     id: PageId,
@@ -72,6 +81,72 @@ impl Pool {
             }
             read += self.read_batch(&wanted);
         }
+    }
+
+    /// Whether a page may come in that nobody has asked for: not while memory is to be given back, nor into the frames
+    /// that are kept free.
+    pub fn has_room_to_warm(&self) -> bool {
+        self.frames().debt() == 0 && self.frames().available() > self.reserve()
+    }
+
+    /// Reads pages of `space` that were hot in an earlier life, with one read that goes from the first to the last of them,
+    /// and tells the replacement policy how hot they were. `pages` rise, and `buffer` has room for all from the first to the
+    /// last; it is aligned for direct I/O.
+    ///
+    /// Nobody is displaced: it ends when [`Pool::has_room_to_warm`] says no. Pages that are here already, beyond the end of the
+    /// file, free, never written or damaged are passed over without a word, and so are all if the read fails.
+    pub fn warm(&self, space: &Arc<Space>, pages: &[u32], heat: u8, buffer: &mut [u8]) -> Warmed {
+        let mut warmed = Warmed::default();
+        let mut batch: Vec<Reading> = Vec::with_capacity(pages.len());
+        for &no in pages.iter().take_while(|&&no| no < space.page_count()) {
+            let Ok(word) = space.word(no) else { continue };
+            if word.load().frame().is_some() {
+                continue;
+            }
+            let room = self.has_room_to_warm().then(|| self.frames().take()).flatten();
+            let Some(frame) = room else {
+                warmed.full = true;
+                break;
+            };
+            match self.install(space, word, no, frame) {
+                Ok(true) => {
+                    let id = PageId::new(space.id(), no);
+                    batch.push(Reading {
+                        id,
+                        access: Access::Prefetch,
+                        frame,
+                        space: space.clone(),
+                    });
+                }
+                Ok(false) => {}
+                Err(_) => break,
+            }
+        }
+        let Some((first, last)) = batch.first().zip(batch.last()) else { return warmed };
+        let (size, first) = (self.page_size().bytes(), first.id.no);
+        let span = (last.id.no - first + 1) as usize * size;
+        let offset = self.page_size().offset_of(first);
+        let arrived = space.file().read_at(&mut buffer[..span], offset).is_ok();
+        for page in &batch {
+            let at = (page.id.no - first) as usize * size;
+            let read = &buffer[at..at + size];
+            let usable = page::page_type(read) != PageType::FREE
+                && self.verify(space, page.id.no, read).is_ok();
+            if !arrived || !usable {
+                self.abandon(page.word(), page.frame);
+                continue;
+            }
+            #[expect(unsafe_code, reason = "the page's latch makes its bytes ours")]
+            // SAFETY: `install` latched the page exclusively, and nothing else refers to its frame.
+            unsafe { self.frames().bytes_mut(page.frame) }.copy_from_slice(read);
+            self.replacement().insert(page.frame, page.id, page.access);
+            self.replacement().warm(page.frame, heat);
+            count(&self.counters.pages_data);
+            page.word().unlock_exclusive(true);
+            warmed.pages += 1;
+        }
+        self.counters.read_ahead.fetch_add(warmed.pages, Ordering::Relaxed);
+        warmed
     }
 
     fn read_batch(&self, wanted: &[Wanted]) -> usize {

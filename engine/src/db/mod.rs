@@ -5,6 +5,7 @@
 //! - `definition`: tables are created, dropped, renamed, truncated, opened.
 //! - `trx`: transactions on tables.
 //! - `steps`: background work, a step at a time.
+//! - `warm`: the hot pages of one life are read in the next.
 //! - here: dynamic options, the log, prepared transactions, status.
 //!
 //! # Locking order
@@ -15,6 +16,7 @@ mod definition;
 mod open;
 mod steps;
 mod trx;
+mod warm;
 
 pub use trx::{Savepoint, Trx};
 
@@ -57,6 +59,7 @@ pub(crate) struct Inner {
     /// What prepared transactions without a session use.
     detached: Mutex<HashMap<Vec<u8>, Vec<TableUse>>>,
     counters: [AtomicU64; Counter::COUNT],
+    warm: warm::WarmRestart,
     closed: AtomicBool,
 }
 
@@ -316,6 +319,8 @@ impl Db {
         status.add_pool(&inner.env.pool().stats());
         status.add_page_trace(inner.env.pool().trace_status().as_ref());
         status.add_resize(&inner.env.pool().resize_status());
+        status.push_text("buffer_pool_load_status", inner.warm.load_status());
+        status.push_text("buffer_pool_dump_status", inner.warm.dump_status());
         status.add_governor(&inner.env.governor().report());
         status.add_memory(&self.memory());
         status.add_redo(&inner.env.redo().stats());

@@ -10,10 +10,10 @@
 //! 5. Files in `tables/` that no table has are removed, if the log says that they are the rest of an unfinished CREATE or
 //!    DROP; any other is set aside, for it may be that not the file is wrong but the catalog. Tables whose file was missing while the redo log held
 //!    changes of it are marked, so that an older copy that turns up later is not taken for whole.
-//! 6. Background work begins: rollback of the unfinished, purge.
+//! 6. Background work begins: rollback of the unfinished, purge, loading of what was hot.
 //!
 //! # Closing
-//! Counters go to the space headers, threads end, all pages are written, the log is marked clean. Transactions still
+//! The hot pages are noted, counters go to the space headers, threads end, all pages are written, the log is marked clean. Transactions still
 //! open are rolled back at the next open, as after a crash.
 
 use super::{Db, Inner, closed};
@@ -73,6 +73,7 @@ impl Db {
             tables: Mutex::default(),
             detached: Mutex::default(),
             counters: Default::default(),
+            warm: Default::default(),
             closed: AtomicBool::new(false),
         };
         inner.apply_options();
@@ -84,7 +85,9 @@ impl Db {
         if background {
             inner.trx_system.start_background();
         }
-        Ok(Db { inner: Arc::new(inner) })
+        let inner = Arc::new(inner);
+        inner.start_warm_restart()?;
+        Ok(Db { inner })
     }
 
     /// Closes cleanly: the next open needs no recovery. Later calls on any handle fail. Transactions that are still open are rolled
@@ -107,11 +110,14 @@ impl Inner {
     }
 
     fn close(&self) -> Result<()> {
+        // It may be waiting for `definitions`.
+        self.stop_warm_restart();
         let _no_change = self.definitions.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         self.trx_system.stop_background();
+        self.save_hot_list_at_close();
         let settled = || -> Result<()> {
             if self.env.is_read_only() {
                 return Ok(());

@@ -223,6 +223,21 @@ impl Replacement for Midpoint {
         self.is_young(frame)
     }
 
+    fn heat(&self, frame: u32) -> Option<u8> {
+        Some(match (self.is_young(frame), self.was_accessed(frame)) {
+            (true, _) => 2,
+            (false, accessed) => u8::from(accessed),
+        })
+    }
+
+    fn warm(&self, frame: u32, heat: u8) {
+        if heat > 1 {
+            let mut lists = self.lists.lock();
+            self.rejuvenate(&mut lists, frame);
+            self.balance(&mut lists);
+        }
+    }
+
     fn configure(&self, config: &ReplacementConfig) -> bool {
         let ReplacementConfig::Midpoint(config) = config else { return false };
         self.set(*config);

@@ -88,6 +88,14 @@ pub(crate) trait Replacement: Send + Sync {
     /// that happens to be here still. A guess if the page is coming, going or moving.
     fn is_hot(&self, frame: u32) -> bool;
 
+    /// How hot the page in `frame` is, from 0 to 4: the uses that the policy knows of, in powers of two. `None`: only a
+    /// scan brought it. A guess, like [`Replacement::is_hot`].
+    fn heat(&self, frame: u32) -> Option<u8>;
+
+    /// The page that just came into `frame`, by read-ahead, had this [`heat`](Replacement::heat) in an earlier life. The
+    /// caller still has it latched exclusively.
+    fn warm(&self, frame: u32, heat: u8);
+
     /// Changes the settings; false if `config` is of another policy.
     fn configure(&self, config: &ReplacementConfig) -> bool;
 

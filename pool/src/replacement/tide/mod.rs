@@ -214,6 +214,21 @@ impl Replacement for Tide {
         word.uses_in(self.epoch.load(Relaxed)) > 1
     }
 
+    fn heat(&self, frame: u32) -> Option<u8> {
+        let word = Word(self.words[frame as usize].load(Relaxed));
+        let uses = word.uses_in(self.epoch.load(Relaxed));
+        (uses > 0 || word.place() != SLIVER).then(|| (u32::BITS - uses.leading_zeros()) as u8)
+    }
+
+    fn warm(&self, frame: u32, heat: u8) {
+        let state = self.state.lock();
+        let epoch = self.keep_time(&state);
+        let uses = (1 << heat.min(4)) >> 1;
+        let warmed = |word| Some(Word(word).with_uses(uses, epoch).0);
+        // Never refused: the closure always has a value.
+        let _ = self.words[frame as usize].fetch_update(Relaxed, Relaxed, warmed);
+    }
+
     fn configure(&self, config: &ReplacementConfig) -> bool {
         matches!(config, ReplacementConfig::Tide(_))
     }

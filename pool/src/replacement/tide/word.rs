@@ -77,6 +77,12 @@ impl Word {
         (self.0 & USES) >> age.min(4)
     }
 
+    /// Used `uses` times at least, as of now.
+    pub(super) fn with_uses(self, uses: u32, epoch: u32) -> Word {
+        let uses = self.uses_in(epoch).max(uses).min(USES);
+        Word(self.0 & !USES | uses).in_epoch(epoch)
+    }
+
     /// One use more, now.
     pub(super) fn used(self, statement: u32, epoch: u32) -> Word {
         let uses = (self.uses_in(epoch) + 1).min(USES);

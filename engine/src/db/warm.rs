@@ -1,0 +1,449 @@
+//! The warm restart: the pages that were hot when the engine stopped, however it stopped, are read in the background after it
+//! has started again.
+//!
+//! # Saving
+//! The thread "tidepool-warm" writes the [hot list](crate::hot_list) soon after the start, then ever less often until it does
+//! so once a minute, and only if what is hot has changed; a clean shutdown writes it, too. While a list is being loaded none is
+//! written: it would replace a whole one by a part.
+//!
+//! # Loading
+//! Hottest pages first; of equals in the order of their files, so that many come with one read. It is last in every queue:
+//! after a read it rests for as long as the read took if queries had to read meanwhile; one read is in flight at most;
+//! nothing is evicted for it, and it ends for good when the pool is full or is to give memory back.
+//!
+//! # Whose pages
+//! Space ids are never used again, so a list cannot name the pages of another table than it means; and a page is used as what
+//! its own header says, never as what the list says. A table's file is opened here before anybody uses the table, so that it
+//! is warm when that happens: under `definitions`, while the catalog has the table, lest a file be opened that is
+//! about to be removed.
+//!
+//! # Locking order
+//! `work` before `definitions`; nobody waits for `work` holding anything. `texts` comes last.
+
+use super::Inner;
+use crate::env::{SYSTEM_SPACE, UNDO_SPACE};
+use crate::error::{Error, Result};
+use crate::hot_list::{self, HotPages, Owner, PAGES_MAX};
+use parking_lot::{Condvar, Mutex};
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+use tidepool_pool::storage::AlignedBuf;
+use tidepool_pool::{HEATS, PageId, PoolStats};
+
+/// Bytes from the first to the last page of one read.
+const READ_BYTES: usize = 1 << 20;
+/// Bytes that are read in vain rather than to begin another read behind them.
+const GAP_BYTES: usize = 128 << 10;
+/// The longest rest between two reads.
+const REST_MAX: Duration = Duration::from_millis(50);
+/// Spaces opened at a time.
+const OPEN_AT_ONCE: usize = 64;
+/// Time from the start, or from the end of the loading, to the first list; and, doubled each time, the longest between two.
+const SAVE_FIRST: Duration = Duration::from_secs(5);
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// A list is written anew when this share of its pages came, or changed their heat, since the last.
+const CHANGED_SHARE: u64 = 32;
+/// Rest between two slices of the search for hot pages.
+const SLICE_REST: Duration = Duration::from_millis(1);
+
+/// What is going on, and what went on last.
+#[derive(Default)]
+pub(super) struct WarmRestart {
+    work: Mutex<Work>,
+    texts: Mutex<Texts>,
+    signal: Arc<Signal>,
+    abort: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Work {
+    load: Load,
+    saved: Option<Saved>,
+    /// The last save failed, and this has been told.
+    failing: bool,
+}
+
+#[derive(Default, Clone)]
+struct Texts {
+    load: String,
+    dump: String,
+}
+
+/// What the last list was about.
+struct Saved {
+    counts: [u64; HEATS],
+    came: u64,
+}
+
+#[derive(Default)]
+enum Load {
+    /// Nothing to do, or done.
+    #[default]
+    Idle,
+    /// The list is to be read.
+    Pending,
+    Running(Box<Loading>),
+}
+
+/// A list that is being loaded.
+struct Loading {
+    pages: HotPages,
+    /// Whose turn is next: of this heat, the page at this index.
+    heat: usize,
+    next: usize,
+    buffer: AlignedBuf,
+    started: Instant,
+    loaded: u64,
+    /// Frames that the pool might have when it began.
+    limit: u32,
+    demand_reads: u64,
+}
+
+#[derive(Default)]
+struct Signal {
+    state: Mutex<SignalState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct SignalState {
+    stop: bool,
+    wake: bool,
+}
+
+impl Signal {
+    /// Sleeps for `time`, or until woken. Whether to go on.
+    fn sleep(&self, time: Duration) -> bool {
+        let mut state = self.state.lock();
+        if !state.stop && !state.wake {
+            self.changed.wait_for(&mut state, time);
+        }
+        state.wake = false;
+        !state.stop
+    }
+
+    fn wake(&self) {
+        self.state.lock().wake = true;
+        self.changed.notify_all();
+    }
+
+    fn stop(&self) {
+        self.state.lock().stop = true;
+        self.changed.notify_all();
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.state.lock().stop
+    }
+}
+
+/// Pages that came into the pool, ever.
+fn came(stats: &PoolStats) -> u64 {
+    stats.reads + stats.read_ahead + stats.pages_created
+}
+
+impl Loading {
+    fn total(&self) -> usize {
+        self.pages.iter().map(Vec::len).sum()
+    }
+
+    /// The pages of the next read, and their heat.
+    fn next_read(&mut self, page_size: usize) -> Option<(usize, Vec<PageId>)> {
+        while self.next == self.pages[self.heat].len() {
+            self.heat = self.heat.checked_sub(1)?;
+            self.next = 0;
+        }
+        let rest = &self.pages[self.heat][self.next..];
+        let (first, span) = (rest[0], (READ_BYTES / page_size) as u32);
+        let gap = (GAP_BYTES / page_size) as u32;
+        let follows = |pair: &&[PageId]| {
+            pair[1].space == first.space
+                && pair[1].no - pair[0].no <= gap + 1
+                && pair[1].no - first.no < span
+        };
+        let count = 1 + rest.windows(2).take_while(follows).count();
+        self.next += count;
+        Some((self.heat, rest[..count].to_vec()))
+    }
+}
+
+impl WarmRestart {
+    pub(super) fn load_status(&self) -> String {
+        self.texts.lock().load.clone()
+    }
+
+    pub(super) fn dump_status(&self) -> String {
+        self.texts.lock().dump.clone()
+    }
+
+    fn tell_load(&self, text: String) {
+        self.texts.lock().load = text;
+    }
+}
+
+impl Inner {
+    fn hot_list_owner(&self) -> Owner {
+        Owner { uuid: self.env.instance(), page_size: self.env.page_size() as u32 }
+    }
+
+    /// Begins, at the open: the list waits to be loaded, the thread runs.
+    pub(super) fn start_warm_restart(self: &Arc<Self>) -> Result<()> {
+        let options = self.options.read().clone();
+        if options.buffer_pool_load_at_startup && !self.env.is_new() {
+            self.warm.work.lock().load = Load::Pending;
+        }
+        if !options.background {
+            return Ok(());
+        }
+        let (weak, signal) = (Arc::downgrade(self), self.warm.signal.clone());
+        let thread = std::thread::Builder::new()
+            .name("tidepool-warm".into())
+            .spawn(move || run(&weak, &signal))
+            .map_err(|error| {
+                Error::Storage(format!("cannot start thread tidepool-warm: {error}"))
+            })?;
+        *self.warm.thread.lock() = Some(thread);
+        Ok(())
+    }
+
+    /// Ends the thread and waits for it, unless it is the caller.
+    pub(super) fn stop_warm_restart(&self) {
+        self.warm.signal.stop();
+        let Some(thread) = self.warm.thread.lock().take() else { return };
+        if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+            tracing::error!("the thread tidepool-warm had panicked");
+        }
+    }
+
+    /// The last list, at a clean shutdown; the older stays if it was not loaded yet.
+    pub(super) fn save_hot_list_at_close(&self) {
+        let (wanted, background) = {
+            let options = self.options.read();
+            (options.buffer_pool_dump_at_shutdown, options.background)
+        };
+        let mut work = self.warm.work.lock();
+        let is_loading = match work.load {
+            Load::Idle => false,
+            Load::Pending => background,
+            Load::Running(_) => true,
+        };
+        if wanted && !is_loading && self.env.check_writable().is_ok() {
+            self.save_hot_list(&mut work, || true);
+        }
+    }
+
+    /// Writes the list. A failure is told once, until it succeeds again.
+    fn save_hot_list(&self, work: &mut Work, mut go_on: impl FnMut() -> bool) -> bool {
+        let started = Instant::now();
+        let pool = self.env.pool();
+        let came = came(&pool.stats());
+        let Some(pages) = pool.hot_pages(PAGES_MAX, &mut go_on) else { return false };
+        let counts = std::array::from_fn(|heat| pages[heat].len() as u64);
+        let count: u64 = counts.iter().sum();
+        let saved = hot_list::save(&**self.env.storage(), self.hot_list_owner(), &pages);
+        let text = match &saved {
+            Ok(()) => {
+                work.saved = Some(Saved { counts, came });
+                let ms = started.elapsed().as_millis();
+                format!("Buffer pool(s) dump completed: {count} pages in {ms} ms")
+            }
+            Err(error) => {
+                if !work.failing {
+                    tracing::warn!(%error, "the list of hot pages could not be saved; the older one, if any, stays");
+                }
+                format!("Buffer pool(s) dump failed: {error}")
+            }
+        };
+        work.failing = saved.is_err();
+        self.warm.texts.lock().dump = text;
+        saved.is_ok()
+    }
+
+    /// Whether another list would say something else than the last.
+    fn is_hot_list_old(&self, work: &Work, go_on: impl FnMut() -> bool) -> bool {
+        let Some(saved) = &work.saved else { return true };
+        let pool = self.env.pool();
+        let Some(counts) = pool.count_heat(go_on) else { return false };
+        let many = counts.iter().sum::<u64>() / CHANGED_SHARE + 1;
+        let moved: u64 = counts.iter().zip(saved.counts).map(|(now, then)| now.abs_diff(then)).sum();
+        moved / 2 >= many || came(&pool.stats()) - saved.came >= many
+    }
+
+    /// Saves the list if there is a reason to. Whether one was written.
+    fn save_hot_list_if_old(&self, go_on: impl FnMut() -> bool + Clone) -> bool {
+        let mut work = self.warm.work.lock();
+        matches!(work.load, Load::Idle)
+            && self.options.read().buffer_pool_dump_at_shutdown
+            && self.env.check_writable().is_ok()
+            && self.is_hot_list_old(&work, go_on.clone())
+            && self.save_hot_list(&mut work, go_on)
+    }
+
+    /// One read of the loading, or what comes before or after. How long to rest before the next; `None`: nothing to load.
+    fn step_load(&self) -> Option<Duration> {
+        let mut work = self.warm.work.lock();
+        let loading = match &mut work.load {
+            Load::Idle => return None,
+            Load::Pending => {
+                self.warm.abort.store(false, Ordering::Relaxed);
+                work.load = self.begin_load();
+                return matches!(work.load, Load::Running(_)).then_some(Duration::ZERO);
+            }
+            Load::Running(loading) => loading,
+        };
+        let pool = self.env.pool();
+        let total = loading.total();
+        let mut why = None;
+        if self.warm.abort.swap(false, Ordering::Relaxed) {
+            why = Some("aborted on request");
+        } else if pool.page_limit() < loading.limit {
+            why = Some("ended, for the buffer pool is getting smaller");
+        } else if !pool.has_room_to_warm() {
+            why = Some("ended, for the buffer pool is full");
+        }
+        let next = why.is_none().then(|| loading.next_read(self.env.page_size())).flatten();
+        let Some((heat, pages)) = next else {
+            let text = format!(
+                "Buffer pool(s) load {}: {} of {total} pages in {} ms",
+                why.unwrap_or("completed"),
+                loading.loaded,
+                loading.started.elapsed().as_millis()
+            );
+            tracing::info!("{text}");
+            self.warm.tell_load(text);
+            work.load = Load::Idle;
+            return None;
+        };
+        let began = Instant::now();
+        // Not there: the table was dropped, or its file is missing, which whoever uses it will find out.
+        if let Some(space) = pool.space(pages[0].space) {
+            let numbers: Vec<u32> = pages.iter().map(|id| id.no).collect();
+            let warmed = pool.warm(&space, &numbers, heat as u8, &mut loading.buffer);
+            loading.loaded += warmed.pages;
+        }
+        let took = began.elapsed();
+        let reads = pool.stats().reads;
+        let others = reads - std::mem::replace(&mut loading.demand_reads, reads);
+        let loaded = loading.loaded;
+        self.warm.tell_load(format!("Loaded {loaded} of {total} pages"));
+        Some(if others > 0 { took.min(REST_MAX) } else { Duration::ZERO })
+    }
+
+    /// Reads the list and opens the spaces that it names.
+    fn begin_load(&self) -> Load {
+        let pages = match hot_list::load(&**self.env.storage(), self.hot_list_owner()) {
+            Ok(Some(pages)) => pages,
+            Ok(None) => {
+                self.warm.tell_load("There is no list of hot pages".into());
+                return Load::Idle;
+            }
+            Err(why) => {
+                tracing::warn!(why, "the list of hot pages is not usable: the start is a cold one");
+                self.warm.tell_load(format!("The list of hot pages is not usable: {why}"));
+                return Load::Idle;
+            }
+        };
+        let spaces: HashSet<u32> = pages.iter().flatten().map(|id| id.space).collect();
+        let mut spaces: Vec<u32> = spaces.into_iter().collect();
+        spaces.sort_unstable();
+        for some in spaces.chunks(OPEN_AT_ONCE) {
+            if self.warm.signal.is_stopped() {
+                break;
+            }
+            let _no_change = self.definitions.lock();
+            let tables = self.catalog.tables();
+            let mut known: HashSet<u32> = tables.iter().map(|(_, record)| record.space).collect();
+            known.extend([SYSTEM_SPACE, UNDO_SPACE]);
+            for &space in some.iter().filter(|space| known.contains(space)) {
+                // Without a word: see `step_load`.
+                let _ = self.env.space(space);
+            }
+        }
+        let pool = self.env.pool();
+        Load::Running(Box::new(Loading {
+            pages,
+            heat: HEATS - 1,
+            next: 0,
+            buffer: AlignedBuf::zeroed(READ_BYTES),
+            started: Instant::now(),
+            loaded: 0,
+            limit: pool.page_limit(),
+            demand_reads: pool.stats().reads,
+        }))
+    }
+}
+
+fn run(inner: &Weak<Inner>, signal: &Signal) {
+    let mut save_pause = SAVE_FIRST;
+    let mut save_at = Instant::now() + save_pause;
+    let mut pause = Duration::ZERO;
+    while signal.sleep(pause) {
+        let Some(inner) = inner.upgrade() else { return };
+        if let Some(rest) = inner.step_load() {
+            (pause, save_pause) = (rest, SAVE_FIRST);
+            save_at = Instant::now() + save_pause;
+            continue;
+        }
+        if Instant::now() >= save_at {
+            inner.save_hot_list_if_old(|| {
+                std::thread::sleep(SLICE_REST);
+                !signal.is_stopped()
+            });
+            save_pause = (2 * save_pause).min(SAVE_EVERY);
+            save_at = Instant::now() + save_pause;
+        }
+        pause = save_at.saturating_duration_since(Instant::now());
+    }
+}
+
+impl super::Db {
+    /// Saves the list of hot pages now, whatever the options say. The outcome is told by the status
+    /// `buffer_pool_dump_status`, too.
+    pub fn dump_buffer_pool(&self) -> Result<()> {
+        self.inner.check_writable()?;
+        let mut work = self.inner.warm.work.lock();
+        if self.inner.save_hot_list(&mut work, || true) {
+            return Ok(());
+        }
+        Err(Error::Storage(self.inner.warm.dump_status()))
+    }
+
+    /// Loads the list of hot pages once more, in the background or by [`step_load`](Self::step_load).
+    pub fn load_buffer_pool(&self) -> Result<()> {
+        self.check_open()?;
+        let mut work = self.inner.warm.work.lock();
+        if matches!(work.load, Load::Idle) {
+            work.load = Load::Pending;
+        }
+        drop(work);
+        self.inner.warm.signal.wake();
+        Ok(())
+    }
+
+    /// Ends the loading of hot pages, if one is going on. What came in stays.
+    pub fn abort_buffer_pool_load(&self) {
+        self.inner.warm.abort.store(true, Ordering::Relaxed);
+    }
+
+    /// Loads some of the hot pages of the life before; false if there is nothing to do.
+    pub fn step_load(&self) -> Result<bool> {
+        self.check_open()?;
+        Ok(self.inner.step_load().is_some())
+    }
+
+    /// Saves the list of hot pages if it has changed and none is being loaded; whether it did. What fails is told by the log, once, and
+    /// by the status.
+    pub fn step_dump(&self) -> Result<bool> {
+        self.inner.check_writable()?;
+        Ok(self.inner.save_hot_list_if_old(|| true))
+    }
+
+    /// Changes whether the list of hot pages is saved, each minute or so and at a clean shutdown.
+    pub fn set_buffer_pool_dump_at_shutdown(&self, value: bool) {
+        self.inner.options.write().buffer_pool_dump_at_shutdown = value;
+    }
+}

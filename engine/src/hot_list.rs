@@ -1,0 +1,308 @@
+//! The hot list: a file that says which pages were hot, for the next start to read them before they are asked for.
+//!
+//! Here are its bytes (see docs/format-hot-list.md) and how the file is replaced: a new one is written beside it, made durable, and
+//! renamed over it. So there is always a whole one, the older or the newer, or none. It is a hint: losing it costs nothing
+//! but a slow start, and nothing in it is believed without a look at the page itself.
+
+use tidepool_pool::storage::{AlignedBuf, Storage, StorageError};
+use tidepool_pool::{HEATS, PageId};
+
+use crate::redo::varint::{put_u32, take_u32};
+
+/// Name of the file.
+pub const HOT_LIST_FILE: &str = "hot-list";
+/// Name while it is being written.
+const NEW_FILE: &str = "hot-list.new";
+
+/// Most pages that a list names: 64 GiB of 16 KiB pages. A larger pool's hottest.
+pub const PAGES_MAX: usize = 4 << 20;
+
+const MAGIC: &[u8; 8] = b"TPHOTLST";
+const VERSION: u32 = 1;
+const HEADER_SIZE: usize = 64;
+const CRC_AT: usize = 60;
+/// The file is a whole number of these long, for direct I/O.
+const BLOCK: usize = 4096;
+/// A file that is longer is no hot list of ours: a run of pages takes at most ten bytes, a change of space as many.
+const FILE_MAX_BYTES: u64 = (PAGES_MAX * 20 + BLOCK) as u64;
+
+/// Pages by heat, as [`hot_pages`](tidepool_pool::Pool::hot_pages) gives them: each heat's sorted, each page once.
+pub type HotPages = [Vec<PageId>; HEATS];
+
+/// Whose pages a list names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Owner {
+    /// Identity of the data directory.
+    pub uuid: [u8; 16],
+    /// Bytes in a page.
+    pub page_size: u32,
+}
+
+/// The file's bytes, padded to whole blocks.
+fn encode(owner: Owner, pages: &HotPages) -> AlignedBuf {
+    let mut out = vec![0; HEADER_SIZE];
+    for of_heat in pages.iter().rev() {
+        let spaces: Vec<&[PageId]> = of_heat.chunk_by(|a, b| a.space == b.space).collect();
+        put_u32(&mut out, spaces.len() as u32);
+        let mut space_before = 0;
+        for of_space in spaces {
+            put_u32(&mut out, of_space[0].space - space_before);
+            space_before = of_space[0].space;
+            let runs: Vec<&[PageId]> =
+                of_space.chunk_by(|a, b| a.no.checked_add(1) == Some(b.no)).collect();
+            put_u32(&mut out, runs.len() as u32);
+            let mut end = 0;
+            for run in runs {
+                put_u32(&mut out, run[0].no - end);
+                put_u32(&mut out, run.len() as u32 - 1);
+                end = run[0].no.wrapping_add(run.len() as u32);
+            }
+        }
+    }
+    let payload = (out.len() - HEADER_SIZE) as u64;
+    let count: usize = pages.iter().map(Vec::len).sum();
+    let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, MAGIC);
+    put(8, &VERSION.to_le_bytes());
+    put(12, &owner.page_size.to_le_bytes());
+    put(16, &owner.uuid);
+    put(32, &payload.to_le_bytes());
+    put(40, &(count as u64).to_le_bytes());
+    let crc = checksum(&out);
+    out[CRC_AT..HEADER_SIZE].copy_from_slice(&crc.to_le_bytes());
+    out.resize(out.len().next_multiple_of(BLOCK), 0);
+    AlignedBuf::copy_of(&out)
+}
+
+/// Of everything but the checksum itself and the padding.
+fn checksum(bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&bytes[..CRC_AT]), &bytes[HEADER_SIZE..])
+}
+
+/// Reads the bytes of a file; the error says why they are no list of `owner`.
+fn decode(owner: Owner, bytes: &[u8]) -> Result<HotPages, &'static str> {
+    let field = |at: usize| -> [u8; 8] { bytes[at..at + 8].try_into().expect("8 bytes") };
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
+    if bytes.len() < HEADER_SIZE || &bytes[..8] != MAGIC {
+        return Err("it is not a hot list");
+    }
+    if word(8) != VERSION {
+        return Err("it is of another version");
+    }
+    let rest = (bytes.len() - HEADER_SIZE) as u64;
+    let payload = u64::from_le_bytes(field(32));
+    if payload > rest {
+        return Err("it is cut short");
+    }
+    let bytes = &bytes[..HEADER_SIZE + payload as usize];
+    if word(CRC_AT) != checksum(bytes) {
+        return Err("its checksum is wrong");
+    }
+    if bytes[16..32] != owner.uuid || word(12) != owner.page_size {
+        return Err("it is of another data directory");
+    }
+    let mut rest = &bytes[HEADER_SIZE..];
+    match take_pages(&mut rest) {
+        Some(pages) if rest.is_empty() => Ok(pages),
+        _ => Err("its entries make no sense"),
+    }
+}
+
+/// The payload. `None` if no list has such bytes.
+fn take_pages(rest: &mut &[u8]) -> Option<HotPages> {
+    let mut pages = HotPages::default();
+    let mut left = PAGES_MAX;
+    for of_heat in pages.iter_mut().rev() {
+        let mut space = 0u32;
+        for at in 0..take_u32(rest)? {
+            let step = take_u32(rest)?;
+            if at > 0 && step == 0 {
+                return None;
+            }
+            space = space.checked_add(step)?;
+            let mut end = 0u64;
+            for at in 0..take_u32(rest)? {
+                let (gap, more) = (take_u32(rest)?, take_u32(rest)?);
+                if at > 0 && gap == 0 {
+                    return None;
+                }
+                let first = end + u64::from(gap);
+                end = first + u64::from(more) + 1;
+                left = left.checked_sub(more as usize + 1)?;
+                if end > 1 << 32 {
+                    return None;
+                }
+                of_heat.extend((first..end).map(|no| PageId::new(space, no as u32)));
+            }
+        }
+    }
+    Some(pages)
+}
+
+/// Replaces the list, durably. On an error the older list is there still, or again after a power cut.
+///
+/// # Errors
+/// Those of the storage; a full disk among them.
+pub fn save(storage: &dyn Storage, owner: Owner, pages: &HotPages) -> Result<(), StorageError> {
+    let bytes = encode(owner, pages);
+    if storage.exists(NEW_FILE)? {
+        storage.remove(NEW_FILE)?;
+    }
+    let written = || {
+        let file = storage.create(NEW_FILE)?;
+        file.write_at(&bytes, 0)?;
+        file.sync_data()?;
+        storage.rename(NEW_FILE, HOT_LIST_FILE)
+    };
+    written().inspect_err(|_| {
+        // Best effort: the next save removes it, too.
+        let _ = storage.remove(NEW_FILE);
+    })?;
+    storage.sync_dir("")
+}
+
+/// Reads the list. `Ok(None)`: there is none.
+///
+/// # Errors
+/// A text that says why there is one which can't be used.
+pub fn load(storage: &dyn Storage, owner: Owner) -> Result<Option<HotPages>, String> {
+    let text = |error: StorageError| error.to_string();
+    if !storage.exists(HOT_LIST_FILE).map_err(text)? {
+        return Ok(None);
+    }
+    let file = storage.open(HOT_LIST_FILE).map_err(text)?;
+    let len = file.len().map_err(text)?;
+    if len > FILE_MAX_BYTES || len % BLOCK as u64 != 0 {
+        return Err(format!("{len} bytes are not the length of a hot list"));
+    }
+    let mut bytes = AlignedBuf::zeroed(len as usize);
+    file.read_at(&mut bytes, 0).map_err(text)?;
+    decode(owner, &bytes).map(Some).map_err(str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tidepool_pool::storage::SimStorage;
+
+    const OWNER: Owner = Owner { uuid: [9; 16], page_size: 16384 };
+
+    fn of(numbers: &[(u32, u32)]) -> Vec<PageId> {
+        numbers.iter().map(|&(space, no)| PageId::new(space, no)).collect()
+    }
+
+    fn example() -> HotPages {
+        [
+            of(&[(0, 0)]),
+            of(&[]),
+            of(&[(16, u32::MAX - 1), (16, u32::MAX), (u32::MAX, u32::MAX)]),
+            of(&[]),
+            of(&[(1, 5), (1, 6), (1, 7), (1, 300), (20, 4)]),
+        ]
+    }
+
+    #[test]
+    fn bytes_are_as_documented() {
+        let bytes = encode(OWNER, &example());
+        assert_eq!(bytes.len(), BLOCK);
+        assert_eq!(&bytes[..16], b"TPHOTLST\x01\0\0\0\x00\x40\0\0");
+        assert_eq!(&bytes[16..32], &[9; 16]);
+        assert_eq!(&bytes[32..48], &[47, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+        // Heat 4: two spaces. Space 1: two runs, 5 to 7 and 300. Space 20: one run.
+        let hottest = [2, 1, 2, 5, 2, 0xa4, 2, 0, 19, 1, 4, 0];
+        assert_eq!(&bytes[64..76], &hottest);
+        // Heat 3 is empty; heat 2 begins.
+        assert_eq!(&bytes[76..82], &[0, 2, 16, 1, 0xfe, 0xff]);
+        assert_eq!(decode(OWNER, &bytes), Ok(example()));
+    }
+
+    #[test]
+    fn a_list_of_others_is_refused() {
+        let bytes = encode(OWNER, &example());
+        let other = "it is of another data directory";
+        assert_eq!(decode(Owner { uuid: [8; 16], ..OWNER }, &bytes), Err(other));
+        assert_eq!(decode(Owner { page_size: 4096, ..OWNER }, &bytes), Err(other));
+        let mut newer = bytes.to_vec();
+        newer[8] = 2;
+        assert_eq!(decode(OWNER, &newer), Err("it is of another version"));
+        assert_eq!(decode(OWNER, &bytes[..70]), Err("it is cut short"));
+        assert_eq!(decode(OWNER, &bytes[..7]), Err("it is not a hot list"));
+    }
+
+    fn some_pages() -> impl Strategy<Value = HotPages> {
+        let near = (0u32..5, 0u32..200);
+        let far = (any::<u32>(), any::<u32>());
+        let page = prop_oneof![near, far].prop_map(|(space, no)| PageId::new(space, no));
+        let of_heat = prop::collection::vec(page, 0..100).prop_map(|mut pages| {
+            pages.sort_unstable_by_key(|id| id.to_u64());
+            pages.dedup();
+            pages
+        });
+        prop::array::uniform5(of_heat)
+    }
+
+    proptest! {
+        #[test]
+        fn round_trip(pages in some_pages()) {
+            prop_assert_eq!(decode(OWNER, &encode(OWNER, &pages)), Ok(pages));
+        }
+
+        #[test]
+        fn a_flipped_bit_is_noticed(pages in some_pages(), bit: prop::sample::Index) {
+            let mut bytes = encode(OWNER, &pages).to_vec();
+            let payload = u64::from_le_bytes(bytes[32..40].try_into().unwrap()) as usize;
+            let bit = bit.index((HEADER_SIZE + payload) * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(decode(OWNER, &bytes).is_err());
+        }
+
+        #[test]
+        fn no_bytes_do_harm(payload in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut bytes = encode(OWNER, &HotPages::default())[..HEADER_SIZE].to_vec();
+            bytes[32..40].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+            bytes.extend(&payload);
+            let crc = checksum(&bytes);
+            bytes[CRC_AT..HEADER_SIZE].copy_from_slice(&crc.to_le_bytes());
+            if let Ok(pages) = decode(OWNER, &bytes) {
+                prop_assert!(pages.iter().all(|of_heat| of_heat.is_sorted_by(|a, b| a.to_u64() < b.to_u64())));
+                prop_assert!(pages.iter().map(Vec::len).sum::<usize>() <= PAGES_MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn a_power_cut_leaves_the_older_list_or_the_newer() {
+        let (old, new) = (HotPages::default(), example());
+        for seed in 0..20 {
+            let mut done = false;
+            for cut_after in 0.. {
+                let sim = SimStorage::new(seed);
+                save(&sim, OWNER, &old).unwrap();
+                sim.crash_at(sim.operation_count() + cut_after);
+                done = save(&sim, OWNER, &new).is_ok() && !sim.is_down();
+                let sim = sim.crash();
+                let found = load(&sim, OWNER).unwrap().expect("a list is there");
+                assert!(found == new || found == old && !done, "seed {seed}, cut {cut_after}");
+                // What was left behind is in nobody's way.
+                save(&sim, OWNER, &new).unwrap();
+                assert_eq!(load(&sim, OWNER), Ok(Some(new.clone())));
+                if done {
+                    break;
+                }
+            }
+            assert!(done);
+        }
+    }
+
+    #[test]
+    fn a_full_disk_keeps_the_older_list() {
+        let sim = SimStorage::new(1);
+        save(&sim, OWNER, &example()).unwrap();
+        sim.set_capacity(Some(sim.used_bytes()));
+        assert!(save(&sim, OWNER, &HotPages::default()).is_err());
+        assert_eq!(sim.list("").unwrap(), [HOT_LIST_FILE]);
+        sim.set_capacity(None);
+        assert_eq!(load(&sim, OWNER), Ok(Some(example())));
+    }
+}
