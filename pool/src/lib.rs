@@ -45,12 +45,12 @@ mod view;
 pub use advisor::{Advice, AdviceRow};
 pub use doublewrite::Doublewrite;
 pub use error::{Error, Result, WriteAheadError};
-pub use hot_pages::HEATS;
 pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
+pub use hot_pages::HEATS;
 pub use memory::MemoryUse;
-pub use read_ahead::Warmed;
 pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
 pub use pool::{MIN_FRAMES, Pool, PoolConfig, WriteAhead};
+pub use read_ahead::Warmed;
 pub use replacement::{
     Access, MidpointConfig, ReplacementConfig, Request, Simulation, TideConfig, TideSetting,
 };

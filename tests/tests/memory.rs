@@ -227,8 +227,8 @@ fn hot_pages_come_back_after_a_kill() {
     let dumped = status(conn, "buffer_pool_dump_status");
     assert!(dumped.starts_with("Buffer pool(s) dump completed: "), "{dumped}");
 
-    server.kill();
-    server.start_again();
+    server.kill9();
+    server.launch().expect("it starts again");
     let conn = &mut server.connect();
     let loaded = |conn: &mut Conn| {
         wait_until("the hot pages", || {

@@ -269,7 +269,8 @@ impl Inner {
         let pool = self.env.pool();
         let Some(counts) = pool.count_heat(go_on) else { return false };
         let many = counts.iter().sum::<u64>() / CHANGED_SHARE + 1;
-        let moved: u64 = counts.iter().zip(saved.counts).map(|(now, then)| now.abs_diff(then)).sum();
+        let moved: u64 =
+            counts.iter().zip(saved.counts).map(|(now, then)| now.abs_diff(then)).sum();
         moved / 2 >= many || came(&pool.stats()) - saved.came >= many
     }
 
