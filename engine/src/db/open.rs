@@ -110,14 +110,14 @@ impl Inner {
     }
 
     fn close(&self) -> Result<()> {
-        // It may be waiting for `definitions`.
+        // Both before `definitions`, which loading waits for.
         self.stop_warm_restart();
+        self.save_hot_list_at_close();
         let _no_change = self.definitions.lock();
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         self.trx_system.stop_background();
-        self.save_hot_list_at_close();
         let settled = || -> Result<()> {
             if self.env.is_read_only() {
                 return Ok(());
