@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(bytes.len(), BLOCK);
         assert_eq!(&bytes[..16], b"TPHOTLST\x01\0\0\0\x00\x40\0\0");
         assert_eq!(&bytes[16..32], &[9; 16]);
-        assert_eq!(&bytes[32..48], &[47, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[32..48], &[40, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
         // Heat 4: two spaces. Space 1: two runs, 5 to 7 and 300. Space 20: one run.
         let hottest = [2, 1, 2, 5, 2, 0xa4, 2, 0, 19, 1, 4, 0];
         assert_eq!(&bytes[64..76], &hottest);
