@@ -318,3 +318,19 @@ fn a_scans_page_that_a_query_uses_becomes_a_querys_page() {
     let kept = (0..100).filter(|page| load.simulation.contains(1 << 32 | page)).count();
     assert_eq!(kept, 100, "the scan's other pages went first");
 }
+
+#[test]
+fn a_page_that_comes_back_warm_is_as_hot_as_it_was() {
+    let tide = Tide::new(TideConfig::default(), 100).unwrap();
+    for (frame, access) in [(0, Access::Prefetch), (1, Access::Prefetch), (2, Access::Scan)] {
+        tide.insert(frame, PageId::new(1, frame), access);
+    }
+    tide.warm(0, 4);
+    assert_eq!([0, 1, 2].map(|frame| tide.heat(frame)), [Some(4), Some(0), None]);
+    assert_eq!([0, 1].map(|frame| tide.is_hot(frame)), [true, false]);
+    assert!(!tide.was_accessed(0), "nobody has wanted it yet");
+    // Out it goes, and its heat is remembered.
+    tide.remove(0);
+    tide.insert(3, PageId::new(1, 0), Access::Normal);
+    assert_eq!(tide.heat(3), Some(4));
+}
