@@ -102,7 +102,7 @@ pub struct Summary {
     pub refused: u64,
     /// Cases that ended at a documented limit of the subject.
     pub at_limit: u64,
-    /// Cases that ended at a known bug of InnoDB, see [`Pair::innodb_lost_a_temporary_row`].
+    /// Cases that ended at a known bug of InnoDB: rows of a temporary table that a rollback loses.
     pub innodb_bugs: u64,
     /// What was found: the difference and the script.
     pub failures: Vec<String>,
