@@ -205,3 +205,40 @@ fn a_neighbour_gets_its_memory_and_the_pool_comes_back() {
     assert!(lines < 200, "{lines} lines about sizes");
     server.stop();
 }
+
+#[test]
+fn hot_pages_come_back_after_a_kill() {
+    let Some(mut server) = start(Options::new("hot_pages")) else { return };
+    let conn = &mut server.connect();
+    assert_eq!(variable(conn, "buffer_pool_dump_at_shutdown"), "ON");
+    assert_eq!(variable(conn, "buffer_pool_load_at_startup"), "ON");
+    conn.query_drop("CREATE DATABASE warm").expect("a database can be made");
+    conn.query_drop("USE warm").expect("and used");
+    conn.query_drop("CREATE TABLE warm.t (id INT PRIMARY KEY, a CHAR(200)) ENGINE=Tidepool")
+        .expect("a table can be made");
+    conn.query_drop("INSERT INTO warm.t SELECT seq, 'x' FROM seq_1_to_20000")
+        .expect("rows can be inserted");
+    let read = |conn: &mut Conn| {
+        let before = number(conn, "buffer_pool_reads");
+        text(conn, "SELECT CAST(SUM(LENGTH(a)) AS CHAR) FROM warm.t WHERE id > 0");
+        number(conn, "buffer_pool_reads") - before
+    };
+    read(conn);
+    conn.query_drop("SET GLOBAL tidepool_buffer_pool_dump_now = ON").expect("it can be saved");
+    assert_eq!(variable(conn, "buffer_pool_dump_now"), "OFF");
+    let dumped = status(conn, "buffer_pool_dump_status");
+    assert!(dumped.starts_with("Buffer pool(s) dump completed: "), "{dumped}");
+
+    server.kill9();
+    server.launch().expect("it starts again");
+    let conn = &mut server.connect();
+    let loaded = |conn: &mut Conn| {
+        wait_until("the hot pages", || {
+            status(conn, "buffer_pool_load_status").starts_with("Buffer pool(s) load completed: ")
+        });
+    };
+    loaded(conn);
+    assert_eq!(read(conn), 0, "all of the table is there");
+    conn.query_drop("SET GLOBAL tidepool_buffer_pool_load_now = ON").expect("once more");
+    conn.query_drop("SET GLOBAL tidepool_buffer_pool_load_abort = ON").expect("or rather not");
+}
