@@ -158,20 +158,24 @@ pub fn looping(pages: u64, rounds: usize, seed: u64) -> Trace {
 pub fn two_scans(pages: u64, statements: usize, seed: u64) -> Trace {
     let mut b = Builder::new("two scans", seed);
     let mut positions = [0u64; 2];
+    let mut rounds = [0u64; 2];
     for turn in 0..statements {
         let statement = b.begin();
         let page = pareto(&mut b.rng, pages);
         b.ask(page, statement, false);
         let which = (turn / 2000) % 2;
         let position = &mut positions[which];
+        // Each time a scan begins anew, it is another statement.
+        let round = rounds[which];
         b.requests.push(Request {
             page: (which as u64 + 1) << 40 | *position,
             at_us: b.at_us,
-            statement: u64::MAX - which as u64,
+            statement: u64::MAX - which as u64 - 2 * round,
             scan: false,
             created: false,
         });
         *position = (*position + 1) % (pages * 3);
+        rounds[which] += u64::from(*position == 0);
     }
     b.done()
 }

@@ -3,19 +3,18 @@
 //! A [`trace::Trace`] is a sequence of page requests as a buffer pool sees them. A [`Policy`] is told of each request and says whether the page
 //! was resident. [`replay`] counts misses; [`table`] does it for every policy and size.
 //!
-//! The policies here are single-threaded models, written to be read and compared. What the pool runs is the
-//! concurrent version of the one that wins.
+//! `tide` and `midpoint` are what the pool runs: its own code, over frames that hold nothing ([`pool`]). The others are
+//! single-threaded models, written to be read and compared.
 
 pub mod arc;
 pub mod belady;
 pub mod clock;
 pub mod generate;
 pub mod lru;
-pub mod midpoint;
 mod order;
+pub mod pool;
 pub mod s3_fifo;
 pub mod table;
-pub mod tide;
 pub mod tiny_lfu;
 pub mod trace;
 pub mod two_queue;

@@ -2,9 +2,12 @@
 
 use std::fmt::Write as _;
 
+use tidepool_pool::{MidpointConfig, ReplacementConfig};
+
+use super::pool::Pooled;
 use super::trace::Trace;
 use super::{Outcome, Policy, replay};
-use super::{arc, belady, clock, lru, midpoint, s3_fifo, tide, tiny_lfu, two_queue, watt};
+use super::{arc, belady, clock, lru, s3_fifo, tiny_lfu, two_queue, watt};
 
 /// Names of all policies, in the order of the table's columns.
 pub const NAMES: [&str; 10] =
@@ -13,9 +16,12 @@ pub const NAMES: [&str; 10] =
 /// Makes a policy by name over `capacity` pages; `None` for an unknown name. The optimum needs the trace.
 pub fn make(name: &str, capacity: usize, trace: &Trace) -> Option<Box<dyn Policy>> {
     Some(match name {
-        "tide" => Box::new(tide::Tide::new(capacity)),
+        "tide" => Box::new(Pooled::new(&ReplacementConfig::default(), capacity)),
         // InnoDB's defaults.
-        "midpoint" => Box::new(midpoint::Midpoint::new(capacity, 37, 1000)),
+        "midpoint" => {
+            let config = ReplacementConfig::Midpoint(MidpointConfig::default());
+            Box::new(Pooled::new(&config, capacity))
+        }
         "lru" => Box::new(lru::Lru::new(capacity)),
         "clock" => Box::new(clock::Clock::new(capacity)),
         "2q" => Box::new(two_queue::TwoQueue::new(capacity)),

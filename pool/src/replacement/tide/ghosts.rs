@@ -14,16 +14,18 @@ const PER_FRAME: usize = 4;
 
 const TAG_SHIFT: u32 = 16;
 const EPOCH_SHIFT: u32 = 4;
-const EPOCH: u32 = 0xfff;
 
 pub(super) struct Ghosts {
     words: ZeroedArray<u32>,
     mask: u32,
 }
 
-fn uses_in(word: u32, epoch: u32) -> u32 {
-    let age = epoch.wrapping_sub(word >> EPOCH_SHIFT) & EPOCH;
-    (word & USES) >> age.min(4)
+fn age(word: u32, epoch: u8) -> u8 {
+    epoch.wrapping_sub((word >> EPOCH_SHIFT) as u8)
+}
+
+fn uses_in(word: u32, epoch: u8) -> u32 {
+    (word & USES) >> age(word, epoch).min(4)
 }
 
 impl Ghosts {
@@ -52,33 +54,30 @@ impl Ghosts {
         (first as usize, (first ^ 1) as usize, tag)
     }
 
-    pub(super) fn remember(&mut self, hash: u64, uses: u32, epoch: u32) {
+    pub(super) fn remember(&mut self, hash: u64, uses: u32, epoch: u8) {
         let (one, other, tag) = self.places(hash);
         let is_it = |word: u32| word >> TAG_SHIFT == tag;
         let place = match (self.words[one], self.words[other]) {
             (a, _) if is_it(a) => one,
             (_, b) if is_it(b) => other,
             (a, b) if uses_in(b, epoch) < uses_in(a, epoch) => other,
-            (a, b) if uses_in(b, epoch) == uses_in(a, epoch) && older(b, a, epoch) => other,
+            (a, b) if uses_in(b, epoch) == uses_in(a, epoch) && age(b, epoch) > age(a, epoch) => {
+                other
+            }
             _ => one,
         };
         let held = self.words[place];
         if is_it(held) || uses >= uses_in(held, epoch) {
-            self.words[place] = tag << TAG_SHIFT | (epoch & EPOCH) << EPOCH_SHIFT | uses.min(USES);
+            self.words[place] = tag << TAG_SHIFT | u32::from(epoch) << EPOCH_SHIFT | uses.min(USES);
         }
     }
 
     /// The page's uses; 0 if nothing is known.
-    pub(super) fn recall(&self, hash: u64, epoch: u32) -> u32 {
+    pub(super) fn recall(&self, hash: u64, epoch: u8) -> u32 {
         let (one, other, tag) = self.places(hash);
         [self.words[one], self.words[other]]
             .into_iter()
             .find(|word| word >> TAG_SHIFT == tag)
             .map_or(0, |word| uses_in(word, epoch))
     }
-}
-
-fn older(a: u32, b: u32, epoch: u32) -> bool {
-    let age = |word: u32| epoch.wrapping_sub(word >> EPOCH_SHIFT) & EPOCH;
-    age(a) > age(b)
 }

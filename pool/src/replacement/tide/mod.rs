@@ -21,13 +21,17 @@
 //!   of use: Multi-Queue, Zhou et al., ATC 2001.)
 //! * **Frequency** is counted in the access word of the frame while a page is resident, and among
 //!   the ghosts when it is not; both are halved once an epoch, lazily.
+//! * **Generations** tell what was used lately from what was used long ago: a hit notes the present
+//!   one in the page's word. A large window lets go of the page longest unused, as LRU does. And
+//!   uses within a few generations can be counted as one: the tail of a table of orders is used
+//!   many times in its hour, and then never again.
 //! * **Shadows** find out how large the window should be and how long an epoch: recency wants
 //!   a large window, stable popularity a small one and a long memory. See [`shadows`].
 //!
 //! # What a hit costs
-//! A load and a comparison if the page was used in this epoch as often as can be counted; else a
-//! look at the thread's statement; and for a statement's first use of a page, one compare-and-swap on
-//! the frame's word, which may fail: then the use is lost. No mutex.
+//! Two loads and a comparison if the page was used before in this generation (a 64th of the pool has come
+//! in since it began); else a look at the thread's statement, and for a statement's first use of the page
+//! one compare-and-swap on the frame's word, which may fail: then the use is lost. No mutex.
 //!
 //! Locking: the shadows' mutex before that of the lists.
 
@@ -44,8 +48,8 @@ use parking_lot::Mutex;
 
 use self::ghosts::Ghosts;
 use self::shadows::Shadows;
-use self::state::{SLIVER, State, WINDOW};
-use self::word::{ACCESSED, PENDING, SETTLED, Word, settled};
+use self::state::{SLIVER, State};
+use self::word::{ACCESSED, Now, PENDING, SETTLED, Word};
 use super::simulate::Request;
 use super::{Access, Replacement, ReplacementConfig, ReplacementStats, hash};
 use crate::error::{Error, Result};
@@ -67,28 +71,31 @@ pub struct Setting {
     pub window_pct: u32,
     /// An epoch has this many counted uses for each frame: frequencies are halved when it ends.
     pub epoch_uses: u32,
+    /// Uses of a page within this many generations count as one: in each, a 64th of the pool comes in.
+    pub burst_generations: u32,
 }
 
-/// What the shadows try: recency, popularity that lasts, and two between. It begins with recency: the one that
+/// What the shadows try: recency, popularity that lasts, and two between, of which one takes bursts for single uses. It begins with recency: the one that
 /// a load must prove wrong, since it alone is never slow to let a new working set in.
 const SETTINGS: [Setting; 4] = [
-    Setting { window_pct: 100, epoch_uses: 8 },
-    Setting { window_pct: 1, epoch_uses: 100 },
-    Setting { window_pct: 20, epoch_uses: 16 },
-    Setting { window_pct: 1, epoch_uses: 8 },
+    Setting { window_pct: 100, epoch_uses: 8, burst_generations: 1 },
+    Setting { window_pct: 1, epoch_uses: 100, burst_generations: 1 },
+    Setting { window_pct: 20, epoch_uses: 16, burst_generations: 1 },
+    Setting { window_pct: 20, epoch_uses: 16, burst_generations: 8 },
 ];
 
 /// One counted use in this many, by chance, adds as many to the count that all threads share.
 const TICK: u32 = 16;
 
 pub(crate) struct Tide {
-    words: ZeroedArray<AtomicU32>,
-    /// The epoch, and [`settled`] in it. They change under the lists' mutex.
-    epoch: AtomicU32,
-    settled: AtomicU32,
+    words: ZeroedArray<AtomicU64>,
+    /// [`Now`]: the epoch and the generation. They change under the lists' mutex.
+    now: AtomicU64,
     /// Uses counted, and at how many the epoch ends.
     ticks: AtomicU64,
     epoch_ends: AtomicU64,
+    /// [`Setting::burst_generations`] of the present one.
+    burst: AtomicU32,
     state: Mutex<State>,
     shadows: Mutex<Option<Shadows>>,
     learns: bool,
@@ -100,27 +107,36 @@ impl Tide {
         let setting = config.fixed.unwrap_or(SETTINGS[0]);
         Ok(Tide {
             words: ZeroedArray::new(frames as usize).map_err(array)?,
-            epoch: AtomicU32::new(0),
-            settled: AtomicU32::new(settled(0)),
+            now: AtomicU64::new(Now::BEGINNING.0),
             ticks: AtomicU64::new(0),
             epoch_ends: AtomicU64::new(u64::from(frames) * u64::from(setting.epoch_uses)),
+            burst: AtomicU32::new(setting.burst_generations),
             state: Mutex::new(State::new(frames, setting)?),
             shadows: Mutex::new(None),
             learns: config.fixed.is_none(),
         })
     }
 
-    /// The epoch, a new one if it is time.
-    fn keep_time(&self, state: &State) -> u32 {
-        let now = self.ticks.load(Relaxed);
-        let mut epoch = self.epoch.load(Relaxed);
-        if now >= self.epoch_ends.load(Relaxed) {
-            epoch = epoch.wrapping_add(1);
-            self.epoch.store(epoch, Relaxed);
-            self.settled.store(settled(epoch), Relaxed);
+    fn now(&self) -> Now {
+        Now(self.now.load(Relaxed))
+    }
+
+    /// What time it is, a new epoch or generation if it is time for one.
+    fn keep_time(&self, state: &mut State) -> Now {
+        let before = self.now();
+        let mut now = before;
+        if self.ticks.load(Relaxed) >= self.epoch_ends.load(Relaxed) {
+            now = now.next_epoch();
             self.begin_epoch(state);
         }
-        epoch
+        if state.generation_is_over(now) {
+            state.arrivals = 0;
+            now = now.next_generation();
+        }
+        if now != before {
+            self.now.store(now.0, Relaxed);
+        }
+        now
     }
 
     /// From now on, an epoch's uses lie ahead.
@@ -132,11 +148,11 @@ impl Tide {
     /// Counts a use of the page in `frame`, unless the statement has used it before.
     fn count_use(&self, frame: u32, word: Word) {
         let statement = statement::current();
-        let epoch = self.epoch.load(Relaxed);
-        if word.was_used_by(statement, epoch) {
+        let now = self.now();
+        if word.was_used_by(statement, now) {
             return;
         }
-        let used = word.used(statement, epoch);
+        let used = word.used(statement, now, self.burst.load(Relaxed));
         // May lose against another thread's use, or a move: no harm.
         let _ = self.words[frame as usize].compare_exchange(word.0, used.0, Relaxed, Relaxed);
         if (statement ^ frame).wrapping_mul(0x9E37_79B1) < u32::MAX / TICK {
@@ -149,7 +165,7 @@ impl Replacement for Tide {
     #[inline]
     fn hit(&self, frame: u32, access: Access) {
         let word = self.words[frame as usize].load(Relaxed);
-        if word & SETTLED == self.settled.load(Relaxed) {
+        if (word ^ self.now.load(Relaxed)) & SETTLED == 0 {
             return;
         }
         match access {
@@ -166,43 +182,45 @@ impl Replacement for Tide {
         let mut state = self.state.lock();
         let state = &mut *state;
         self.ticks.fetch_add(1, Relaxed);
-        let epoch = self.keep_time(state);
+        let now = self.keep_time(state);
         state.set_hash(frame, hash);
+        let newest = State::newest(now);
         let (place, word) = match access {
-            Access::Scan => (SLIVER, Word::new(SLIVER, 0, epoch).by(statement::current())),
-            Access::PrefetchForScan => (SLIVER, Word::new(SLIVER, 0, epoch).with(PENDING)),
+            Access::Scan => (SLIVER, Word::new(SLIVER, 0, now).by(statement::current())),
+            Access::PrefetchForScan => (SLIVER, Word::new(SLIVER, 0, now).with(PENDING)),
             Access::Normal => {
-                let uses = state.ghosts.recall(hash, epoch) + 1;
-                (WINDOW, Word::new(WINDOW, uses, epoch).by(statement::current()))
+                let uses = state.ghosts.recall(hash, now.epoch()) + 1;
+                (newest, Word::new(newest, uses, now).by(statement::current()))
             }
             Access::Prefetch => {
-                (WINDOW, Word::new(WINDOW, state.ghosts.recall(hash, epoch), epoch))
+                (newest, Word::new(newest, state.ghosts.recall(hash, now.epoch()), now))
             }
         };
         self.words[frame as usize].store(word.0, Relaxed);
         state.lists.push_head(place, frame);
+        state.arrivals += 1;
         match place {
             SLIVER => state.scan_page_came(&self.words),
-            _ => state.page_came(&self.words, epoch),
+            _ => state.page_came(&self.words, now),
         }
     }
 
     fn remove(&self, frame: u32) {
         let mut state = self.state.lock();
         let word = Word(self.words[frame as usize].load(Relaxed));
-        let epoch = self.keep_time(&state);
+        let now = self.keep_time(&mut state);
         state.lists.unlink(word.place(), frame);
         state.evictions_since_scan += 1;
         let hash = state.hash_of(frame);
-        if word.uses_in(epoch) > 0 {
-            state.ghosts.remember(hash, word.uses_in(epoch), epoch);
+        if word.uses(now) > 0 {
+            state.ghosts.remember(hash, word.uses(now), now.epoch());
         }
     }
 
     fn coldest(&self, max: usize, out: &mut Vec<u32>) {
         let mut state = self.state.lock();
-        let epoch = self.keep_time(&state);
-        state.coldest(&self.words, epoch, max, out);
+        let now = self.keep_time(&mut state);
+        state.coldest(&self.words, now, max, out);
     }
 
     fn was_accessed(&self, frame: u32) -> bool {
@@ -211,20 +229,19 @@ impl Replacement for Tide {
 
     fn is_hot(&self, frame: u32) -> bool {
         let word = Word(self.words[frame as usize].load(Relaxed));
-        word.uses_in(self.epoch.load(Relaxed)) > 1
+        word.uses(self.now()) > 1
     }
 
     fn heat(&self, frame: u32) -> Option<u8> {
         let word = Word(self.words[frame as usize].load(Relaxed));
-        let uses = word.uses_in(self.epoch.load(Relaxed));
+        let uses = word.uses(self.now());
         (uses > 0 || word.place() != SLIVER).then(|| (u32::BITS - uses.leading_zeros()) as u8)
     }
 
     fn warm(&self, frame: u32, heat: u8) {
-        let state = self.state.lock();
-        let epoch = self.keep_time(&state);
+        let now = self.keep_time(&mut self.state.lock());
         let uses = (1 << heat.min(4)) >> 1;
-        let warmed = |word| Some(Word(word).with_uses(uses, epoch).0);
+        let warmed = |word| Some(Word(word).with_uses(uses, now).0);
         // Never refused: the closure always has a value.
         let _ = self.words[frame as usize].fetch_update(Relaxed, Relaxed, warmed);
     }
@@ -270,6 +287,7 @@ impl Replacement for Tide {
         let mut state = self.state.lock();
         if state.setting != best {
             state.setting = best;
+            self.burst.store(best.burst_generations, Relaxed);
             self.begin_epoch(&state);
         }
     }
@@ -284,7 +302,7 @@ impl Replacement for Tide {
     fn stats(&self) -> ReplacementStats {
         let state = self.state.lock();
         ReplacementStats {
-            pages_old: state.lists.len(WINDOW) as u64,
+            pages_old: state.window_len() as u64,
             made_young: state.promoted,
             not_made_young: state.rejected,
         }

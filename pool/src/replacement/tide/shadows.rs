@@ -13,7 +13,7 @@ use crate::replacement::simulate::{Request, Simulation};
 
 /// Old misses lose 1/e of their weight in so many new ones: several rounds of a loop that is a few times as
 /// large as a shadow, whose settings else take turns at being best.
-const MEMORY_MISSES: f64 = 10_000.0;
+const MEMORY_MISSES: f64 = 5_000.0;
 
 /// By how much another setting must do better: a share of the misses, and a few of them. Else two equals would take turns.
 const ADVANTAGE: f64 = 0.02;

@@ -1,10 +1,10 @@
 //! The lists, and who leaves next. All of it is under the policy's mutex.
 
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::Setting;
 use super::ghosts::Ghosts;
-use super::word::{PENDING, RECENT, Word};
+use super::word::{Now, PENDING, RECENT, Word};
 use crate::error::{Error, Result};
 use crate::mapping::ZeroedArray;
 use crate::replacement::lists::Lists;
@@ -13,10 +13,12 @@ use crate::replacement::lists::Lists;
 pub(super) const KEPT: usize = 0;
 /// The scans' newest pages, which pass through.
 pub(super) const SLIVER: usize = 1;
-/// Pages that a query read, newest first.
+/// Pages that a query read and that have not been admitted to main, a list for each of the newest
+/// generations: see [`State::window_victim`].
 pub(super) const WINDOW: usize = 2;
+pub(super) const GENERATIONS: usize = 16;
 /// Pages that were admitted, a list for each level of use; see [`level_of`].
-pub(super) const MAIN: usize = 3;
+pub(super) const MAIN: usize = WINDOW + GENERATIONS;
 const LEVELS: usize = 5;
 pub(super) const PLACES: usize = MAIN + LEVELS;
 
@@ -25,7 +27,7 @@ const SLIVER_PARTS: usize = 100;
 /// With so many evictions since a scan last brought a page, no scan is under way: parts of the pool.
 const IDLE_SCAN_PARTS: usize = 16;
 /// Steps of housekeeping that one call may take beyond those it needs.
-const SLACK: usize = 256;
+const SLACK: usize = 2048;
 
 /// The list of the main area for pages with so many uses.
 fn level_of(uses: u32) -> usize {
@@ -43,6 +45,8 @@ pub(super) struct State {
     /// The most pages that window and main held together: the level to which the pool fills.
     pub(super) level: usize,
     pub(super) evictions_since_scan: usize,
+    /// Pages that came in this generation.
+    pub(super) arrivals: usize,
     /// Pages that went from the window to main, and that were named for eviction instead.
     pub(super) promoted: u64,
     pub(super) rejected: u64,
@@ -72,6 +76,7 @@ impl State {
             setting,
             level: 0,
             evictions_since_scan: 0,
+            arrivals: 0,
             promoted: 0,
             rejected: 0,
         })
@@ -92,6 +97,15 @@ impl State {
         (MAIN..PLACES).map(|place| self.lists.len(place)).sum()
     }
 
+    /// The window's list of the present generation.
+    pub(super) fn newest(now: Now) -> usize {
+        WINDOW + now.generation() as usize % GENERATIONS
+    }
+
+    pub(super) fn window_len(&self) -> usize {
+        (WINDOW..MAIN).map(|place| self.lists.len(place)).sum()
+    }
+
     fn window_target(&self) -> usize {
         (self.level * self.setting.window_pct as usize / 100).max(1)
     }
@@ -109,7 +123,7 @@ impl State {
         (self.capacity / SLIVER_PARTS).max(1)
     }
 
-    fn relink(&mut self, words: &[AtomicU32], frame: u32, to: usize) {
+    fn relink(&mut self, words: &[AtomicU64], frame: u32, to: usize) {
         let from = Word(words[frame as usize].load(Relaxed)).place();
         self.lists.unlink(from, frame);
         self.lists.push_head(to, frame);
@@ -117,33 +131,48 @@ impl State {
     }
 
     /// A query's page has come to the window's head.
-    pub(super) fn page_came(&mut self, words: &[AtomicU32], epoch: u32) {
-        let pages = self.lists.len(WINDOW) + self.main_len();
+    pub(super) fn page_came(&mut self, words: &[AtomicU64], now: Now) {
+        let pages = self.window_len() + self.main_len();
         self.level = self.level.max(pages);
-        self.fill_main(words, epoch, 2);
+        self.fill_main(words, now, 2);
     }
 
     /// While main has room, what the window has too much of goes there without a contest.
-    fn fill_main(&mut self, words: &[AtomicU32], epoch: u32, max: usize) {
-        for _ in 0..max {
-            if self.lists.len(WINDOW) <= self.window_target()
-                || self.main_len() >= self.main_target()
-            {
-                return;
-            }
-            let frame = self.lists.tail(WINDOW).expect("the window is not empty");
-            self.promote(words, frame, epoch);
+    fn fill_main(&mut self, words: &[AtomicU64], now: Now, max: usize) {
+        let surplus = self.window_len().saturating_sub(self.window_target());
+        let room = self.main_target().saturating_sub(self.main_len());
+        for _ in 0..max.min(surplus).min(room) {
+            let Some(frame) = self.oldest_of_window(now) else { return };
+            self.promote(words, frame, now);
         }
     }
 
-    fn promote(&mut self, words: &[AtomicU32], frame: u32, epoch: u32) {
-        let uses = Word(words[frame as usize].load(Relaxed)).uses_in(epoch);
+    fn oldest_of_window(&self, now: Now) -> Option<u32> {
+        (1..=GENERATIONS).find_map(|age| {
+            let place = WINDOW + (now.generation() as usize + age) % GENERATIONS;
+            self.lists.tail(place)
+        })
+    }
+
+    /// Whether so much has come in that a new generation begins, and its list is free. While the
+    /// pool fills, generations are so long that they last until it is full.
+    pub(super) fn generation_is_over(&self, now: Now) -> bool {
+        let filling = self.level < self.capacity - self.capacity / 8;
+        let share = match filling {
+            true => self.capacity / GENERATIONS,
+            false => self.capacity / (4 * GENERATIONS),
+        };
+        self.arrivals > share && self.lists.len(Self::newest(now.next_generation())) == 0
+    }
+
+    fn promote(&mut self, words: &[AtomicU64], frame: u32, now: Now) {
+        let uses = Word(words[frame as usize].load(Relaxed)).uses(now);
         clear(words, frame, RECENT);
         self.relink(words, frame, level_of(uses));
         self.promoted += 1;
     }
 
-    pub(super) fn scan_page_came(&mut self, words: &[AtomicU32]) {
+    pub(super) fn scan_page_came(&mut self, words: &[AtomicU64]) {
         self.evictions_since_scan = 0;
         while self.lists.len(SLIVER) > self.sliver_target() {
             let frame = self.lists.tail(SLIVER).expect("the sliver is not empty");
@@ -153,19 +182,19 @@ impl State {
 
     pub(super) fn coldest(
         &mut self,
-        words: &[AtomicU32],
-        epoch: u32,
+        words: &[AtomicU64],
+        now: Now,
         max: usize,
         out: &mut Vec<u32>,
     ) {
-        self.fill_main(words, epoch, max + SLACK);
+        self.fill_main(words, now, max + SLACK);
         let mut walk =
             Walk { last_named: [None; PLACES], named: [0; PLACES], moves: 4 * max + SLACK };
         let end = out.len() + max;
         while out.len() < end {
             let victim = self
-                .scan_victim(words, &mut walk)
-                .or_else(|| self.query_victim(words, epoch, &mut walk))
+                .scan_victim(words, now, &mut walk)
+                .or_else(|| self.query_victim(words, now, &mut walk))
                 .or_else(|| self.any_victim(&mut walk));
             match victim {
                 Some(frame) => out.push(frame),
@@ -191,7 +220,7 @@ impl State {
         self.lists.len(place) - walk.named[place]
     }
 
-    fn scan_victim(&mut self, words: &[AtomicU32], walk: &mut Walk) -> Option<u32> {
+    fn scan_victim(&mut self, words: &[AtomicU64], now: Now, walk: &mut Walk) -> Option<u32> {
         let idle = self.evictions_since_scan > self.capacity / IDLE_SCAN_PARTS;
         loop {
             let spared = if idle { 0 } else { self.sliver_target() / 2 };
@@ -199,66 +228,95 @@ impl State {
             let frame = self.peek(walk, place)?;
             let word = Word(words[frame as usize].load(Relaxed));
             if walk.moves > 0 && word.has(RECENT | PENDING) {
-                walk.moves = walk.moves.saturating_sub(1);
-                if word.has(RECENT) {
-                    // Wanted by a query, too.
-                    clear(words, frame, RECENT | PENDING);
-                    self.relink(words, frame, WINDOW);
-                } else {
-                    clear(words, frame, PENDING);
-                    self.relink(words, frame, place);
+                walk.moves -= 1;
+                clear(words, frame, RECENT | PENDING);
+                // Wanted by a query, too; or it has its grace now.
+                let to = if word.has(RECENT) { Self::newest(now) } else { place };
+                self.relink(words, frame, to);
+                continue;
+            }
+            return self.dead_victim(words, now, walk).or_else(|| self.name(walk, place, frame));
+        }
+    }
+
+    /// A page that no query has used for so long that all its uses are forgotten: even a scan may have its frame. Else
+    /// a pool full of what was wanted yesterday would never let in a table that is scanned all day.
+    fn dead_victim(&mut self, words: &[AtomicU64], now: Now, walk: &mut Walk) -> Option<u32> {
+        let (place, frame) = match self.window_is_large() {
+            true => self.window_victim(words, now, walk)?,
+            false => self.peek_main(words, now, walk)?,
+        };
+        let word = Word(words[frame as usize].load(Relaxed));
+        let idle = word.idle(now) as usize >= GENERATIONS / 2;
+        if word.uses(now) == 0 && idle { self.name(walk, place, frame) } else { None }
+    }
+
+    fn query_victim(&mut self, words: &[AtomicU64], now: Now, walk: &mut Walk) -> Option<u32> {
+        let window: usize = (WINDOW..MAIN).map(|place| self.left(walk, place)).sum();
+        let main: usize = (MAIN..PLACES).map(|place| self.left(walk, place)).sum();
+        if window < self.window_target() && main > 0 {
+            return self.main_victim(words, now, walk);
+        }
+        let (place, frame) = self.window_victim(words, now, walk)?;
+        let word = Word(words[frame as usize].load(Relaxed));
+        if walk.moves > 0
+            && main > 0
+            && let Some((rivals_place, rival)) = self.peek_main(words, now, walk)
+            && word.uses(now) > Word(words[rival as usize].load(Relaxed)).uses(now)
+        {
+            walk.moves = walk.moves.saturating_sub(1);
+            self.promote(words, frame, now);
+            return self.name(walk, rivals_place, rival);
+        }
+        self.rejected += 1;
+        self.name(walk, place, frame)
+    }
+
+    /// The page that leaves the window next, and its list: the oldest, and in a window that is large enough
+    /// to be there for recency, the one longest unused.
+    ///
+    /// A hit moves nothing, it only notes the generation in the page's word. A page that comes to the tail of the
+    /// oldest list, but was used in a later generation, then goes to the list of that generation. So
+    /// the order is LRU's but for the order within a generation. (Multi-generational LRU, Linux
+    /// 6.1; a clock's single bit can't tell what was used lately from what was used before
+    /// the working set moved.)
+    fn window_victim(
+        &mut self,
+        words: &[AtomicU64],
+        now: Now,
+        walk: &mut Walk,
+    ) -> Option<(usize, u32)> {
+        for age in (0..GENERATIONS).rev() {
+            let place = WINDOW + (now.generation() as usize + GENERATIONS - age) % GENERATIONS;
+            while let Some(frame) = self.peek(walk, place) {
+                let idle = Word(words[frame as usize].load(Relaxed)).idle(now) as usize;
+                if idle >= age || walk.moves == 0 || !self.window_is_large() {
+                    return Some((place, frame));
                 }
-                continue;
+                walk.moves -= 1;
+                let to = WINDOW + (now.generation() as usize + GENERATIONS - idle) % GENERATIONS;
+                self.relink(words, frame, to);
             }
-            return self.name(walk, place, frame);
         }
+        None
     }
 
-    fn query_victim(&mut self, words: &[AtomicU32], epoch: u32, walk: &mut Walk) -> Option<u32> {
-        loop {
-            let window = self.left(walk, WINDOW);
-            let main: usize = (MAIN..PLACES).map(|place| self.left(walk, place)).sum();
-            if window < self.window_target() && main > 0 {
-                return self.main_victim(words, epoch, walk);
-            }
-            let frame = self.peek(walk, WINDOW)?;
-            let word = Word(words[frame as usize].load(Relaxed));
-            if walk.moves > 0 && word.has(RECENT) && self.window_is_large() {
-                walk.moves = walk.moves.saturating_sub(1);
-                clear(words, frame, RECENT);
-                self.relink(words, frame, WINDOW);
-                continue;
-            }
-            if walk.moves > 0
-                && main > 0
-                && let Some((place, rival)) = self.peek_main(words, epoch, walk)
-                && word.uses_in(epoch) > Word(words[rival as usize].load(Relaxed)).uses_in(epoch)
-            {
-                walk.moves = walk.moves.saturating_sub(1);
-                self.promote(words, frame, epoch);
-                return self.name(walk, place, rival);
-            }
-            self.rejected += 1;
-            return self.name(walk, WINDOW, frame);
-        }
-    }
-
-    fn main_victim(&mut self, words: &[AtomicU32], epoch: u32, walk: &mut Walk) -> Option<u32> {
-        let (place, frame) = self.peek_main(words, epoch, walk)?;
+    fn main_victim(&mut self, words: &[AtomicU64], now: Now, walk: &mut Walk) -> Option<u32> {
+        let (place, frame) = self.peek_main(words, now, walk)?;
         self.name(walk, place, frame)
     }
 
     /// The page of the main area that is worth least, and its list.
     fn peek_main(
         &mut self,
-        words: &[AtomicU32],
-        epoch: u32,
+        words: &[AtomicU64],
+        now: Now,
         walk: &mut Walk,
     ) -> Option<(usize, u32)> {
         for place in MAIN..PLACES {
             while let Some(frame) = self.peek(walk, place) {
                 let word = Word(words[frame as usize].load(Relaxed));
-                let level = level_of(word.uses_in(epoch));
+                let level = level_of(word.uses(now));
                 if walk.moves == 0 || !word.has(RECENT) && level == place {
                     return Some((place, frame));
                 }
@@ -272,7 +330,7 @@ impl State {
 
     /// What the other ways passed over.
     fn any_victim(&mut self, walk: &mut Walk) -> Option<u32> {
-        for place in (MAIN..PLACES).chain([WINDOW, KEPT, SLIVER]) {
+        for place in (MAIN..PLACES).chain(WINDOW..MAIN).chain([KEPT, SLIVER]) {
             if let Some(frame) = self.peek(walk, place) {
                 return self.name(walk, place, frame);
             }
@@ -281,11 +339,11 @@ impl State {
     }
 }
 
-fn set_place(words: &[AtomicU32], frame: u32, place: usize) {
+fn set_place(words: &[AtomicU64], frame: u32, place: usize) {
     let _ =
         words[frame as usize].fetch_update(Relaxed, Relaxed, |word| Some(Word(word).at(place).0));
 }
 
-fn clear(words: &[AtomicU32], frame: u32, bits: u32) {
+fn clear(words: &[AtomicU64], frame: u32, bits: u64) {
     words[frame as usize].fetch_and(!bits, Relaxed);
 }

@@ -141,7 +141,7 @@ proptest! {
 fn a_statement_uses_a_page_once() {
     let tide = Tide::new(TideConfig::default(), 100).unwrap();
     tide.set_capacity(100);
-    let uses = || Word(tide.words[7].load(Relaxed)).uses_in(0);
+    let uses = || Word(tide.words[7].load(Relaxed)).uses(tide.now());
     statement::replay(1, || {
         tide.insert(7, page(7), Access::Normal);
         for _ in 0..50 {
@@ -149,13 +149,21 @@ fn a_statement_uses_a_page_once() {
         }
         assert_eq!(uses(), 1, "the read that brought it in is the statement's use");
     });
+    let next_generation = || tide.now.store(tide.now().next_generation().0, Relaxed);
     for statement in 2..5 {
+        next_generation();
         statement::replay(statement, || (0..50).for_each(|_| tide.hit(7, Access::Normal)));
         assert_eq!(uses(), statement);
+        statement::replay(77, || tide.hit(7, Access::Normal));
+        assert_eq!(uses(), statement, "once a generation is enough");
     }
+    next_generation();
+    statement::replay(4, || tide.hit(7, Access::Normal));
+    assert_eq!(uses(), 4, "the same statement still");
     statement::replay(9, || tide.hit(7, Access::Scan));
     assert_eq!(uses(), 4, "a scan's use is none");
     for statement in 10..100 {
+        next_generation();
         statement::replay(statement, || tide.hit(7, Access::Normal));
     }
     assert_eq!(uses(), 15);
@@ -288,7 +296,7 @@ fn a_new_working_set_comes_in_about_as_fast_as_it_is_read() {
             last += u64::from(!load.read(phase << 32 | page, Access::Normal));
         }
     }
-    assert!(last < set * 5 / 4, "{last} misses for a new set of {set} pages");
+    assert!(last < set * 21 / 20, "{last} misses for a new set of {set} pages");
 }
 
 #[test]
