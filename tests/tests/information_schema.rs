@@ -114,8 +114,11 @@ fn pages_are_counted_by_index() {
     let all = status(&mut conn, "buffer_pool_pages_data") as f64;
     assert!((sum - all).abs() <= 10.0, "{sum} pages by index, {all} in all");
 
-    // After a restart nothing of it is there; then exactly what was read.
-    server.restart_with(&[&Engine::Tidepool.pool_size_option(POOL_SIZE_BYTES)]);
+    // After a cold restart nothing of it is there; then exactly what was read.
+    server.restart_with(&[
+        &Engine::Tidepool.pool_size_option(POOL_SIZE_BYTES),
+        "--tidepool-buffer-pool-load-at-startup=OFF",
+    ]);
     let mut conn = server.connect_to("test");
     run(&mut conn, "SELECT COUNT(k) FROM t FORCE INDEX (by_k) WHERE k >= 0");
     let after: Vec<Line> = conn.query(of_t).expect("a select works");
