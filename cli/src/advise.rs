@@ -1,0 +1,214 @@
+//! `tidepool advise`: looks, prints what is wrong and what to set, changes nothing.
+
+use std::io::IsTerminal;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use crate::bytes::human;
+use crate::connect;
+use crate::exit::{FOUND_SOMETHING, Result};
+use crate::facts::gather::gather;
+use crate::facts::{Facts, Unseen};
+use crate::rules::{Finding, Severity, evaluate};
+use crate::server::Server;
+
+/// Options of the command.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Print everything as JSON, for programs
+    #[arg(long)]
+    json: bool,
+    /// Exit with 10 if anything was found
+    #[arg(long)]
+    check: bool,
+    /// Seconds between the two looks at the counters
+    #[arg(long, default_value_t = 3.0, value_name = "SECONDS", value_parser = seconds)]
+    interval: f64,
+}
+
+fn seconds(text: &str) -> std::result::Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(value) if (0.1..=3600.0).contains(&value) => Ok(value),
+        _ => Err("from 0.1 to 3600 seconds".into()),
+    }
+}
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    healthy: bool,
+    findings: &'a [Finding],
+    unseen: &'a [Unseen],
+    facts: &'a Facts,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// See [`crate::exit`].
+pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode> {
+    let mut server = Server::connect(&connection.target()?)?;
+    let progress = progress(options, &server);
+    let facts = gather(&mut server, Duration::from_secs_f64(options.interval))?;
+    progress.finish_and_clear();
+    let findings = evaluate(&facts);
+    let text = if options.json {
+        let report = Report {
+            healthy: findings.is_empty(),
+            findings: &findings,
+            unseen: &facts.unseen,
+            facts: &facts,
+        };
+        serde_json::to_string_pretty(&report).expect("plain figures can be written") + "\n"
+    } else {
+        render(&facts, &findings)
+    };
+    print_and_forgive(&text);
+    let found = options.check && !findings.is_empty();
+    Ok(if found { ExitCode::from(FOUND_SOMETHING) } else { ExitCode::SUCCESS })
+}
+
+/// A reader that has seen enough (`| head`) is no error.
+fn print_and_forgive(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+fn progress(options: &Options, server: &Server) -> ProgressBar {
+    if options.json || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template("{spinner} {msg}");
+    let bar = ProgressBar::new_spinner().with_message(format!(
+        "looking at {} for {} s",
+        server.kind(),
+        options.interval
+    ));
+    bar.set_style(style.expect("the template is right"));
+    bar.enable_steady_tick(Duration::from_millis(120));
+    bar
+}
+
+/// The report for people.
+pub fn render(facts: &Facts, findings: &[Finding]) -> String {
+    let mut text = head(facts);
+    for (number, finding) in findings.iter().enumerate() {
+        text.push('\n');
+        text.push_str(&section(number + 1, finding));
+    }
+    if findings.is_empty() {
+        text.push_str("\nHealthy: nothing to change.\n");
+    }
+    for unseen in &facts.unseen {
+        text.push_str(&format!("\nNot seen: {}\n    to see it: {}\n", unseen.what, unseen.remedy));
+    }
+    if facts.machine.is_none() {
+        text.push_str(
+            "\nWithout the machine nothing is said about the pool's size, swap and connections.\n",
+        );
+    }
+    text
+}
+
+fn head(facts: &Facts) -> String {
+    let mut lines = vec![format!("{}, up {}", facts.kind, duration(facts.uptime_s))];
+    if let Some(pool) = &facts.pool {
+        let hits =
+            pool.hit_ratio().map_or(String::new(), |hit| format!(", {:.2} % hits", hit * 100.0));
+        lines.push(format!(
+            "InnoDB pool {} ({} used{hits}), data {}",
+            human(pool.size_bytes),
+            human(pool.size_bytes.saturating_sub(pool.free_bytes)),
+            human(facts.data.innodb_bytes())
+        ));
+    }
+    if let Some(tidepool) = &facts.tidepool {
+        let size = match tidepool.size_setting_bytes {
+            0 => "governed".to_owned(),
+            bytes => human(bytes),
+        };
+        lines.push(format!(
+            "Tidepool pool {size} ({} used), data {}",
+            human(tidepool.data_bytes),
+            human(facts.data.tidepool_bytes)
+        ));
+    }
+    if let Some(machine) = &facts.machine {
+        lines.push(format!(
+            "tightest limit: {} with {}, {} of it free",
+            machine.limit_place,
+            human(machine.limit_bytes),
+            human(machine.room_bytes)
+        ));
+        let others: Vec<String> = machine
+            .others
+            .iter()
+            .filter(|other| other.resident_bytes > machine.memory_bytes / 50)
+            .map(|other| format!("{} {}", other.name, human(other.resident_bytes)))
+            .collect();
+        if !others.is_empty() {
+            lines.push(format!("large neighbours: {}", others.join(", ")));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+fn section(number: usize, finding: &Finding) -> String {
+    let severity = match finding.severity {
+        Severity::Critical => "CRITICAL",
+        Severity::High => "HIGH",
+        Severity::Medium => "medium",
+        Severity::Low => "low",
+    };
+    let mut text = format!("{number}. [{severity}] {}\n", finding.title);
+    text.push_str(&wrapped(&finding.why, "   "));
+    if !finding.risk.is_empty() {
+        text.push_str(&wrapped(&format!("Risk: {}.", finding.risk), "   "));
+    }
+    let mut block = |label: &str, lines: &[String]| {
+        if !lines.is_empty() {
+            text.push_str(&format!("   {label}\n"));
+            lines.iter().for_each(|line| text.push_str(&format!("       {line}\n")));
+        }
+    };
+    block("now:", &finding.set);
+    let config: Vec<String> =
+        std::iter::once("[mysqld]".to_owned()).chain(finding.config.iter().cloned()).collect();
+    let label = if finding.restart {
+        "in my.cnf (takes effect at a restart):"
+    } else {
+        "in my.cnf, to keep it:"
+    };
+    block(label, if finding.config.is_empty() { &[] } else { &config });
+    block("on the machine:", &finding.commands);
+    text
+}
+
+/// Lines of at most 100 characters.
+fn wrapped(text: &str, indent: &str) -> String {
+    let mut lines = String::new();
+    let mut line = String::new();
+    for word in text.split(' ').filter(|word| !word.is_empty()) {
+        if !line.is_empty() && line.chars().count() + word.chars().count() > 96 {
+            lines.push_str(&format!("{indent}{line}\n"));
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    lines + &format!("{indent}{line}\n")
+}
+
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min", seconds / 60),
+        7200..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}

@@ -1,0 +1,242 @@
+//! Option files, read as the `mariadb` client reads them.
+//!
+//! ```text
+//! [client]                 groups that count: client, client-server, client-mariadb, tidepool
+//! user     = dba           spaces around = and around the value go; - and _ in names are the same
+//! password = "a # b"       quotes keep spaces and #; \n \t \b \r \\ \s \" \' are escapes
+//! !include /etc/one.cnf
+//! !includedir /etc/mysql/conf.d/       every *.cnf in it, in order of name
+//! ```
+//! A later value wins. A file that anyone may write is not read, and that is said: whoever wrote it could send us anywhere.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::exit::{Error, Result};
+
+const GROUPS: [&str; 4] = ["client", "client-server", "client-mariadb", "tidepool"];
+/// Files that include each other in a circle end here.
+const DEPTH_MAX: u32 = 10;
+
+/// What the files said; `None` where they were silent.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Values {
+    /// Host name or address.
+    pub host: Option<String>,
+    /// TCP port.
+    pub port: Option<u16>,
+    /// Account.
+    pub user: Option<String>,
+    /// Its password.
+    pub password: Option<String>,
+    /// Path of the Unix socket.
+    pub socket: Option<PathBuf>,
+    /// Files that were passed over, a sentence each.
+    pub notices: Vec<String>,
+}
+
+/// Never shows the password.
+impl std::fmt::Debug for Values {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Values")
+            .field("host", &self.host)
+            .field("port", &self.port)
+            .field("user", &self.user)
+            .field("password", &self.password.as_ref().map(|_| "(hidden)"))
+            .field("socket", &self.socket)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The one file that the user named; it must be there.
+///
+/// # Errors
+/// If it can't be read, or anyone may write to it, or a value is no value.
+pub fn read_only_file(path: &Path) -> Result<Values> {
+    let mut values = Values::default();
+    let text = fs::read_to_string(path).map_err(|e| Error::file(path, &e))?;
+    if is_world_writable(path) {
+        return Err(Error::Local(format!(
+            "{}: anyone may write to it, so it is not trusted; chmod o-w it",
+            path.display()
+        )));
+    }
+    parse(&text, path, &mut values, 0)?;
+    Ok(values)
+}
+
+/// The files that are read without being asked for, those that exist: `/etc/my.cnf`, `/etc/mysql/my.cnf`, `~/.my.cnf`.
+///
+/// # Errors
+/// If a value in one is no value.
+pub fn read_default_files() -> Result<Values> {
+    let mut values = Values::default();
+    let mut files = vec![PathBuf::from("/etc/my.cnf"), PathBuf::from("/etc/mysql/my.cnf")];
+    if let Some(home) = std::env::var_os("HOME") {
+        files.push(Path::new(&home).join(".my.cnf"));
+    }
+    for file in files {
+        include(&file, &mut values, 0)?;
+    }
+    Ok(values)
+}
+
+fn include(path: &Path, values: &mut Values, depth: u32) -> Result<()> {
+    // Missing or unreadable files are passed over, as the clients do: /etc/mysql may belong to another user.
+    let Ok(text) = fs::read_to_string(path) else { return Ok(()) };
+    if is_world_writable(path) {
+        values.notices.push(format!("{}: anyone may write to it; ignored", path.display()));
+        return Ok(());
+    }
+    parse(&text, path, values, depth)
+}
+
+fn is_world_writable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o002 != 0)
+}
+
+fn parse(text: &str, path: &Path, values: &mut Values, depth: u32) -> Result<()> {
+    if depth > DEPTH_MAX {
+        return Err(Error::Local(format!("{}: included too deep", path.display())));
+    }
+    let mut counts = false;
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with(['#', ';']) {
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix("!includedir") {
+            include_directory(Path::new(rest.trim()), values, depth + 1)?;
+        } else if let Some(rest) = line.strip_prefix("!include") {
+            include(Path::new(rest.trim()), values, depth + 1)?;
+        } else if let Some(rest) = line.strip_prefix('[') {
+            counts = rest.split(']').next().is_some_and(|group| GROUPS.contains(&group.trim()));
+        } else if counts && let Some((name, value)) = line.split_once('=') {
+            let name = name.trim().replace('_', "-");
+            let value = unquote(value);
+            match name.as_str() {
+                "host" => values.host = Some(value),
+                "user" => values.user = Some(value),
+                "password" => values.password = Some(value),
+                "socket" => values.socket = Some(value.into()),
+                "port" => {
+                    let port = value.parse().map_err(|_| {
+                        Error::Local(format!("{}:{}: not a port", path.display(), number + 1))
+                    })?;
+                    values.port = Some(port);
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+fn include_directory(directory: &Path, values: &mut Values, depth: u32) -> Result<()> {
+    let Ok(entries) = fs::read_dir(directory) else { return Ok(()) };
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| path.extension().is_some_and(|extension| extension == "cnf"))
+        .collect();
+    files.sort();
+    files.iter().try_for_each(|file| include(file, values, depth))
+}
+
+/// The value without a comment after it, without its quotes, with its escapes resolved.
+fn unquote(value: &str) -> String {
+    let value = value.trim();
+    let mut chars = value.chars();
+    let quote = chars.next().filter(|c| matches!(c, '"' | '\''));
+    let inner = match quote {
+        Some(quote) => match value[1..].rfind(quote) {
+            Some(end) => &value[1..=end],
+            None => value,
+        },
+        None => value.split(" #").next().unwrap_or(value).trim_end(),
+    };
+    let mut result = String::with_capacity(inner.len());
+    let mut chars = inner.chars();
+    while let Some(c) = chars.next() {
+        if c != '\\' {
+            result.push(c);
+            continue;
+        }
+        match chars.next() {
+            Some('n') => result.push('\n'),
+            Some('t') => result.push('\t'),
+            Some('r') => result.push('\r'),
+            Some('b') => result.push('\u{8}'),
+            Some('s') => result.push(' '),
+            Some(escaped @ ('\\' | '"' | '\'')) => result.push(escaped),
+            Some(other) => result.extend(['\\', other]),
+            None => result.push('\\'),
+        }
+    }
+    result
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(directory: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
+        let path = directory.join(name);
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        path
+    }
+
+    #[test]
+    fn only_the_clients_groups_count_and_the_last_value_wins() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = file(
+            directory.path(),
+            "my.cnf",
+            "[mysqld]\nuser=mysql\nport=1\n[client]\nuser = first\n# comment\nport=3307 # ours\n\
+             password = \"a # b\\\"c\\\\\"\n[client-server]\nsocket=/run/s.sock\n[mysqldump]\nuser=dump\n\
+             [tidepool]\nuser=second\n",
+            0o600,
+        );
+        let values = read_only_file(&path).unwrap();
+        assert_eq!(values.user.as_deref(), Some("second"));
+        assert_eq!(values.port, Some(3307));
+        assert_eq!(values.socket, Some("/run/s.sock".into()));
+        assert_eq!(values.password.as_deref(), Some("a # b\"c\\"));
+        assert!(!format!("{values:?}").contains("a # b"), "the password is in the debug output");
+    }
+
+    #[test]
+    fn directories_are_included_in_order_and_world_writable_files_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let included = directory.path().join("conf.d");
+        fs::create_dir(&included).unwrap();
+        file(&included, "20.cnf", "[client]\nhost=twenty\n", 0o644);
+        file(&included, "10.cnf", "[client]\nhost=ten\nuser=ten\n", 0o644);
+        file(&included, "99.cnf", "[client]\nhost=evil\n", 0o666);
+        file(&included, "30.txt", "[client]\nhost=text\n", 0o644);
+        let text = format!("!includedir {}\n", included.display());
+        let values = read_only_file(&file(directory.path(), "my.cnf", &text, 0o644)).unwrap();
+        assert_eq!((values.host.as_deref(), values.user.as_deref()), (Some("twenty"), Some("ten")));
+        assert_eq!(values.notices.len(), 1);
+        let open = file(directory.path(), "open.cnf", "[client]\n", 0o666);
+        assert!(matches!(read_only_file(&open), Err(Error::Local(_))));
+    }
+
+    #[test]
+    fn a_circle_of_includes_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("my.cnf");
+        fs::write(&path, format!("!include {}\n", path.display())).unwrap();
+        assert!(matches!(read_only_file(&path), Err(Error::Local(_))));
+    }
+
+    #[test]
+    fn a_missing_file_and_a_bad_port_are_errors() {
+        assert!(read_only_file(Path::new("/nonexistent/my.cnf")).is_err());
+        let directory = tempfile::tempdir().unwrap();
+        let path = file(directory.path(), "my.cnf", "[client]\nport=many\n", 0o600);
+        let error = read_only_file(&path).unwrap_err().to_string();
+        assert!(error.ends_with("my.cnf:2: not a port"), "{error}");
+    }
+}

@@ -1,0 +1,277 @@
+//! Where the server is and who asks: the options that every command has.
+//!
+//! They mean what they mean to the `mariadb` client: no host or `localhost` is the Unix socket, any other host is TCP, and what
+//! the command line leaves open is taken from the option files ([`defaults_file`]). The password comes from an option
+//! file, from `MYSQL_PWD`, or from the terminal; never from the command line, where every user of the machine could read it.
+
+pub mod defaults_file;
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use mysql::{Conn, DriverError, OptsBuilder};
+
+use crate::exit::{Error, Result};
+use defaults_file::Values;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A query that takes longer than this has met a server that hangs.
+const READ_TIMEOUT: Duration = Duration::from_secs(120);
+/// Where servers put their socket if nobody says otherwise.
+const SOCKETS: [&str; 4] = [
+    "/run/mysqld/mysqld.sock",
+    "/var/run/mysqld/mysqld.sock",
+    "/var/lib/mysql/mysql.sock",
+    "/tmp/mysql.sock",
+];
+
+/// The connection's options.
+#[derive(Debug, Clone, Default, clap::Args)]
+#[command(next_help_heading = "Connection")]
+pub struct Options {
+    /// Unix socket of the server
+    #[arg(long, short = 'S', global = true, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// Host; none or "localhost" means the Unix socket
+    #[arg(long, global = true)]
+    pub host: Option<String>,
+    /// TCP port [default: 3306]
+    #[arg(long, short = 'P', global = true)]
+    pub port: Option<u16>,
+    /// User [default: the name of the system's user]
+    #[arg(long, short = 'u', global = true)]
+    pub user: Option<String>,
+    /// Ask for the password on the terminal. It can't be given here: use an option file, or MYSQL_PWD
+    #[arg(long, short = 'p', global = true, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "")]
+    password: Option<String>,
+    /// Read only this option file (group [client]) instead of /etc/my.cnf, /etc/mysql/my.cnf and ~/.my.cnf
+    #[arg(long, global = true, value_name = "FILE")]
+    pub defaults_file: Option<PathBuf>,
+}
+
+/// How to reach the server, all questions answered: can be used again and again.
+#[derive(Clone)]
+pub struct Target {
+    place: Place,
+    user: String,
+    password: Option<String>,
+}
+
+#[derive(Clone)]
+enum Place {
+    Socket(PathBuf),
+    Tcp(String, u16),
+}
+
+/// Never shows the password.
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Target({}@{})", self.user, self.place())
+    }
+}
+
+impl Options {
+    /// Looks up what the options leave open, and asks for the password if that is wanted.
+    ///
+    /// # Errors
+    /// If an option file can't be used, no socket can be found, or there is no terminal to ask on.
+    pub fn target(&self) -> Result<Target> {
+        if self.password.as_ref().is_some_and(|password| !password.is_empty()) {
+            return Err(Error::Usage(
+                "a password on the command line can be read by everyone on this machine: use -p alone to be asked, \
+                 an option file, or MYSQL_PWD"
+                    .into(),
+            ));
+        }
+        let values = match &self.defaults_file {
+            Some(file) => defaults_file::read_only_file(file)?,
+            None => defaults_file::read_default_files()?,
+        };
+        for notice in &values.notices {
+            tracing::warn!("{notice}");
+        }
+        let place = self.place(&values)?;
+        let user = self
+            .user
+            .clone()
+            .or(values.user)
+            .or_else(|| std::env::var("USER").ok().filter(|user| !user.is_empty()))
+            .unwrap_or_else(|| "root".into());
+        let password = if self.password.is_some() {
+            Some(ask_password(&user)?)
+        } else {
+            values.password.or_else(|| std::env::var("MYSQL_PWD").ok())
+        };
+        Ok(Target { place, user, password })
+    }
+
+    fn place(&self, values: &Values) -> Result<Place> {
+        let port = self.port.or(values.port).unwrap_or(3306);
+        // What is on the command line outranks every file, whichever of the two it names.
+        let host = self.host.as_ref().or(values.host.as_ref().filter(|_| self.socket.is_none()));
+        if let Some(host) = host.filter(|host| *host != "localhost" && !host.is_empty()) {
+            return Ok(Place::Tcp(host.clone(), port));
+        }
+        if let Some(socket) = self.socket.clone().or_else(|| values.socket.clone()) {
+            return Ok(Place::Socket(socket));
+        }
+        let found = SOCKETS.iter().map(Path::new).find(|path| path.exists());
+        found.map(|path| Place::Socket(path.to_owned())).ok_or_else(|| Error::NoServer {
+            place: "any of the usual sockets".into(),
+            why: format!(
+                "none of {} exists; say where it is with --socket or --host",
+                SOCKETS.join(", ")
+            ),
+        })
+    }
+}
+
+impl Target {
+    /// The socket's path, or `host:port`.
+    pub fn place(&self) -> String {
+        match &self.place {
+            Place::Socket(path) => path.display().to_string(),
+            Place::Tcp(host, port) => format!("{host}:{port}"),
+        }
+    }
+
+    /// The socket's path, if it is one.
+    pub fn socket(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Socket(path) => Some(path),
+            Place::Tcp(..) => None,
+        }
+    }
+
+    /// Whether the host is this machine by its address.
+    pub fn is_loopback(&self) -> bool {
+        match &self.place {
+            Place::Socket(_) => true,
+            Place::Tcp(host, _) => {
+                host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            }
+        }
+    }
+
+    /// The account.
+    pub fn user(&self) -> &str {
+        &self.user
+    }
+
+    /// A new connection.
+    ///
+    /// # Errors
+    /// [`Error::NoServer`], [`Error::Denied`], or [`Error::Refused`] for any other answer.
+    pub fn connect(&self) -> Result<Conn> {
+        let options = OptsBuilder::new()
+            .user(Some(&self.user))
+            .pass(self.password.as_deref())
+            .prefer_socket(false)
+            // Given, so that the driver does not ask the server before we know what it is.
+            .max_allowed_packet(Some(16 << 20))
+            .tcp_connect_timeout(Some(CONNECT_TIMEOUT))
+            .read_timeout(Some(READ_TIMEOUT))
+            .write_timeout(Some(READ_TIMEOUT));
+        let options = match &self.place {
+            Place::Socket(path) => options.socket(Some(path.display().to_string())),
+            Place::Tcp(host, port) => options.ip_or_hostname(Some(host)).tcp_port(*port),
+        };
+        Conn::new(options).map_err(|error| self.refusal(error))
+    }
+
+    fn refusal(&self, error: mysql::Error) -> Error {
+        let place = self.place();
+        match error {
+            // 1045: wrong password; 1698: the account wants another way of proof (a Unix socket's peer, say); 1130: this host
+            // may not connect; 1251, 2059: a method this client doesn't have.
+            mysql::Error::MySqlError(e) if [1045, 1698, 1130].contains(&e.code) => {
+                let hint = if self.password.is_none() { " (no password was given)" } else { "" };
+                Error::Denied {
+                    place,
+                    user: self.user.clone(),
+                    why: format!("{}{hint}", e.message),
+                }
+            }
+            mysql::Error::MySqlError(e) => Error::NoServer { place, why: e.message },
+            mysql::Error::DriverError(DriverError::UnknownAuthPlugin(name)) => Error::Denied {
+                place,
+                user: self.user.clone(),
+                why: format!("the account uses {name}, which this program can't speak"),
+            },
+            other => Error::NoServer { place, why: plain(&other) },
+        }
+    }
+}
+
+/// The driver wraps the system's words in its own.
+fn plain(error: &mysql::Error) -> String {
+    match error {
+        mysql::Error::IoError(e) => e.to_string(),
+        mysql::Error::DriverError(DriverError::CouldNotConnect(Some((_, why, _)))) => why.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Asks on the terminal, without showing what is typed.
+fn ask_password(user: &str) -> Result<String> {
+    let stdin = std::io::stdin();
+    if !stdin.is_terminal() {
+        return Err(Error::Local(
+            "there is no terminal to ask for the password on: use an option file, or MYSQL_PWD"
+                .into(),
+        ));
+    }
+    let local = |e: rustix::io::Errno| Error::Local(format!("the terminal: {e}"));
+    let shown = rustix::termios::tcgetattr(&stdin).map_err(local)?;
+    let mut hidden = shown.clone();
+    hidden.local_modes.remove(rustix::termios::LocalModes::ECHO);
+    eprint!("Password of {user}: ");
+    let _ = std::io::stderr().flush();
+    rustix::termios::tcsetattr(&stdin, rustix::termios::OptionalActions::Flush, &hidden)
+        .map_err(local)?;
+    let mut line = String::new();
+    let read = stdin.lock().read_line(&mut line);
+    rustix::termios::tcsetattr(&stdin, rustix::termios::OptionalActions::Flush, &shown)
+        .map_err(local)?;
+    eprintln!();
+    read.map_err(|e| Error::Local(format!("the terminal: {e}")))?;
+    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(options: &Options, values: &Values) -> String {
+        Target { place: options.place(values).unwrap(), user: String::new(), password: None }
+            .place()
+    }
+
+    #[test]
+    fn the_command_line_outranks_the_files() {
+        let files = Values {
+            host: Some("db.example".into()),
+            port: Some(3307),
+            socket: Some("/run/file.sock".into()),
+            ..Values::default()
+        };
+        let options = Options::default();
+        assert_eq!(place(&options, &files), "db.example:3307");
+        let options = Options { socket: Some("/run/line.sock".into()), ..Options::default() };
+        assert_eq!(place(&options, &files), "/run/line.sock");
+        let options = Options { host: Some("localhost".into()), ..Options::default() };
+        assert_eq!(place(&options, &files), "/run/file.sock");
+        let options =
+            Options { host: Some("127.0.0.1".into()), port: Some(1), ..Options::default() };
+        assert_eq!(place(&options, &files), "127.0.0.1:1");
+    }
+
+    #[test]
+    fn a_password_on_the_command_line_is_refused_and_not_repeated() {
+        let options = Options { password: Some("geheim".into()), ..Options::default() };
+        let error = options.target().unwrap_err();
+        assert_eq!(error.code(), 2);
+        assert!(!error.to_string().contains("geheim"));
+    }
+}

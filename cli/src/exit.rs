@@ -1,0 +1,101 @@
+//! Errors, and the exit code of each. No message ever holds a password.
+//!
+//! | code | meaning |
+//! |---|---|
+//! | 0 | done; for `advise`: whatever it found, unless `--check` |
+//! | 2 | the command line is wrong |
+//! | 3 | no server could be reached |
+//! | 4 | the server refused the user or the password |
+//! | 5 | the user lacks a privilege; the message says which grant |
+//! | 6 | this server, or this version of it, can't do what is asked |
+//! | 7 | the server went away in the middle |
+//! | 8 | something on this side: a file, a port, a terminal |
+//! | 9 | the server refused a statement |
+//! | 10 | `advise --check` found something |
+
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Why a command ended.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An option makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// Nothing answers there.
+    #[error("no server at {place}: {why}")]
+    NoServer {
+        /// Socket or address.
+        place: String,
+        /// What the system says.
+        why: String,
+    },
+    /// Wrong user or password.
+    #[error("the server at {place} refused user '{user}': {why}")]
+    Denied {
+        /// Socket or address.
+        place: String,
+        /// The user that was tried.
+        user: String,
+        /// What the server says.
+        why: String,
+    },
+    /// A privilege is missing.
+    #[error("{what} needs a privilege that this user lacks; grant it with: {grant}")]
+    Privilege {
+        /// What was asked for.
+        what: String,
+        /// The statement that helps.
+        grant: String,
+    },
+    /// The server can't do it.
+    #[error("{0}")]
+    Unsupported(String),
+    /// The connection broke.
+    #[error("the server went away: {0}")]
+    Gone(String),
+    /// A file, a port, a terminal.
+    #[error("{0}")]
+    Local(String),
+    /// The server said no.
+    #[error("{what}: the server says: {why}")]
+    Refused {
+        /// What was asked for.
+        what: String,
+        /// Its answer.
+        why: String,
+    },
+}
+
+/// What most functions of this crate return.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// `advise --check` found something.
+pub const FOUND_SOMETHING: u8 = 10;
+
+impl Error {
+    /// The exit code; see the [module](self).
+    pub fn code(&self) -> u8 {
+        match self {
+            Error::Usage(_) => 2,
+            Error::NoServer { .. } => 3,
+            Error::Denied { .. } => 4,
+            Error::Privilege { .. } => 5,
+            Error::Unsupported(_) => 6,
+            Error::Gone(_) => 7,
+            Error::Local(_) => 8,
+            Error::Refused { .. } => 9,
+        }
+    }
+
+    /// A file that can't be read or written.
+    pub fn file(path: &Path, why: &std::io::Error) -> Error {
+        Error::Local(format!("{}: {why}", path.display()))
+    }
+}
+
+impl From<Error> for ExitCode {
+    fn from(error: Error) -> ExitCode {
+        ExitCode::from(error.code())
+    }
+}

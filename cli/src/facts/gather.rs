@@ -1,0 +1,253 @@
+//! Asks the server and the machine.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::machine::{Look, server_pid};
+use super::{AdviceRow, Connections, Data, Facts, Pool, Redo, Settings, Tidepool, Unseen};
+use crate::bytes::MIB;
+use crate::exit::{Error, Result};
+use crate::server::{Flavour, Kind, Named, Server, number, switch};
+
+/// Looks at the server's counters twice, `interval` apart, and at everything else once.
+///
+/// # Errors
+/// If the server goes away. A missing privilege is no error: it is noted in [`Facts::unseen`].
+pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
+    let variables = server.variables()?;
+    let pid = server_pid(server.target(), &variables);
+    let look = pid.map(Look::begin);
+    let start = Instant::now();
+    let before = server.status()?;
+    sleep(interval);
+    let now = server.status()?;
+    let elapsed = start.elapsed();
+    let machine =
+        look.and_then(|look| look.end(elapsed, variables.get("datadir").map(String::as_str)));
+    let mut unseen = Vec::new();
+    if machine.is_none() {
+        unseen.push(Unseen {
+            what: "the server's machine: memory, cgroup, swap, disk".into(),
+            remedy: match pid {
+                None => "run this on the server's machine, best through its Unix socket".into(),
+                Some(pid) => format!("process {pid} can't be seen in /proc here"),
+            },
+        });
+    }
+    let kind = server.kind().clone();
+    let rates = Rates { before: &before, now: &now, elapsed };
+    let data = data(server, &mut unseen)?;
+    Ok(Facts {
+        uptime_s: number(&now, "uptime").unwrap_or(0),
+        machine,
+        pool: kind.innodb.then(|| pool(&kind, &variables, &rates)),
+        tidepool: kind.tidepool.then(|| tidepool(server, &variables, &now)).transpose()?,
+        redo: kind.innodb.then(|| redo(&kind, &variables, &rates)),
+        connections: connections(&variables, &now),
+        data,
+        settings: settings(&variables),
+        unseen,
+        kind,
+    })
+}
+
+struct Rates<'a> {
+    before: &'a Named,
+    now: &'a Named,
+    elapsed: Duration,
+}
+
+impl Rates<'_> {
+    fn ever(&self, name: &str) -> u64 {
+        number(self.now, name).unwrap_or(0)
+    }
+
+    fn per_s(&self, name: &str) -> f64 {
+        let before = number(self.before, name).unwrap_or(0);
+        self.ever(name).saturating_sub(before) as f64 / self.elapsed.as_secs_f64().max(0.001)
+    }
+}
+
+/// Whether and how the pool can be resized: (on line, unit, bound).
+pub fn resizing(kind: &Kind, variables: &Named) -> (bool, u64, Option<u64>) {
+    let bound = number(variables, "innodb_buffer_pool_size_max").filter(|&max| max > 0);
+    let chunk = number(variables, "innodb_buffer_pool_chunk_size").unwrap_or(0);
+    let instances = number(variables, "innodb_buffer_pool_instances").unwrap_or(1).max(1);
+    // MariaDB since 10.11.12 (and the releases of that day of the other series) resizes without chunks, and reports a chunk of 0.
+    let unit = if chunk == 0 { MIB } else { chunk * instances };
+    let online = kind.flavour != Flavour::MariaDb || kind.version >= (10, 2, 2);
+    (online, unit, bound)
+}
+
+/// What the page cleaner keeps free at the end of each instance's list, bytes.
+pub fn kept_free(variables: &Named) -> u64 {
+    let of = |name: &str| number(variables, name);
+    let pages = of("innodb_lru_scan_depth").unwrap_or(0)
+        * of("innodb_buffer_pool_instances").unwrap_or(1).max(1);
+    pages * of("innodb_page_size").unwrap_or(16384)
+}
+
+fn pool(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Pool {
+    let (online, unit_bytes, size_max_bytes) = resizing(kind, variables);
+    let page = number(variables, "innodb_page_size").unwrap_or(16384);
+    Pool {
+        size_bytes: number(variables, "innodb_buffer_pool_size").unwrap_or(0),
+        size_max_bytes,
+        unit_bytes,
+        online,
+        data_bytes: rates.ever("innodb_buffer_pool_bytes_data"),
+        free_bytes: rates.ever("innodb_buffer_pool_pages_free") * page,
+        kept_free_bytes: kept_free(variables),
+        requests_per_s: rates.per_s("innodb_buffer_pool_read_requests"),
+        reads_per_s: rates.per_s("innodb_buffer_pool_reads"),
+        requests_ever: rates.ever("innodb_buffer_pool_read_requests"),
+        reads_ever: rates.ever("innodb_buffer_pool_reads"),
+        wait_free_ever: rates.ever("innodb_buffer_pool_wait_free"),
+        old_blocks_time_ms: number(variables, "innodb_old_blocks_time"),
+    }
+}
+
+fn redo(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Redo {
+    let capacity = number(variables, "innodb_redo_log_capacity");
+    let file = number(variables, "innodb_log_file_size").unwrap_or(0);
+    let files = number(variables, "innodb_log_files_in_group").unwrap_or(1).max(1);
+    let mysql_capacity = capacity.filter(|_| kind.is_mysql_since((8, 0, 30)));
+    let written = rates.ever("innodb_os_log_written");
+    Redo {
+        capacity_bytes: mysql_capacity.unwrap_or(file * files),
+        files: if mysql_capacity.is_some() { 1 } else { files },
+        option: if mysql_capacity.is_some() {
+            "innodb_redo_log_capacity"
+        } else {
+            "innodb_log_file_size"
+        },
+        online: mysql_capacity.is_some() || kind.is_mariadb_since((10, 9, 0)),
+        written_per_s: rates.per_s("innodb_os_log_written"),
+        // The first minutes of a server are no average: loading a dump is not its life.
+        written_per_s_ever: written as f64 / rates.ever("uptime").max(3600) as f64,
+        checkpoint_age_bytes: number(rates.now, "innodb_checkpoint_age"),
+        checkpoint_max_bytes: number(rates.now, "innodb_checkpoint_max_age"),
+    }
+}
+
+fn connections(variables: &Named, now: &Named) -> Connections {
+    let sum = |names: &[&str]| names.iter().map(|name| number(variables, name).unwrap_or(0)).sum();
+    // A thread touches a part of its stack only, and frees the network buffer's growth after each statement.
+    let idle: u64 =
+        sum(&["net_buffer_length"]) + number(variables, "thread_stack").unwrap_or(0) / 2;
+    let work: u64 = sum(&[
+        "sort_buffer_size",
+        "join_buffer_size",
+        "read_buffer_size",
+        "read_rnd_buffer_size",
+        "binlog_cache_size",
+    ]);
+    Connections {
+        allowed: number(variables, "max_connections").unwrap_or(0),
+        used_max: number(now, "max_used_connections").unwrap_or(0),
+        connected: number(now, "threads_connected").unwrap_or(0),
+        busy_bytes: idle + work,
+        idle_bytes: idle,
+    }
+}
+
+fn settings(variables: &Named) -> Settings {
+    Settings {
+        flush_method: variables.get("innodb_flush_method").cloned(),
+        data_file_buffering: switch(variables, "innodb_data_file_buffering"),
+        dump_at_shutdown: switch(variables, "innodb_buffer_pool_dump_at_shutdown"),
+        load_at_startup: switch(variables, "innodb_buffer_pool_load_at_startup"),
+        dump_pct: number(variables, "innodb_buffer_pool_dump_pct"),
+        dedicated_server: switch(variables, "innodb_dedicated_server"),
+        key_buffer_bytes: number(variables, "key_buffer_size").unwrap_or(0),
+    }
+}
+
+/// Sizes of everything stored. The files' sizes need PROCESS; rows and indexes need SELECT on the tables, as
+/// `information_schema.tables` leaves out, silently, what the user may not see.
+fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
+    let mut data = Data::default();
+    let tables: Vec<(Option<String>, u64, u64, u64)> = server.rows(
+        "the tables' sizes",
+        "SELECT",
+        "SELECT engine, COUNT(*), CAST(COALESCE(SUM(data_length), 0) AS UNSIGNED), \
+         CAST(COALESCE(SUM(index_length), 0) AS UNSIGNED) FROM information_schema.tables \
+         WHERE table_type = 'BASE TABLE' GROUP BY engine",
+    )?;
+    for (engine, count, rows, indexes) in tables {
+        data.tables += count;
+        match engine.unwrap_or_default().to_ascii_lowercase().as_str() {
+            "innodb" => (data.innodb_data_bytes, data.innodb_index_bytes) = (rows, indexes),
+            "tidepool" => data.tidepool_bytes = rows + indexes,
+            _ => data.other_bytes += rows + indexes,
+        }
+    }
+    if server.kind().innodb {
+        let table = if server.kind().is_mysql_since((8, 0, 0)) {
+            "INNODB_TABLESPACES"
+        } else {
+            "INNODB_SYS_TABLESPACES"
+        };
+        let query = format!(
+            "SELECT CAST(COALESCE(SUM(file_size), 0) AS UNSIGNED) FROM information_schema.{table} \
+             WHERE name NOT LIKE 'innodb\\_temp%'"
+        );
+        match server.first::<Option<u64>>("the sizes of InnoDB's files", "PROCESS", &query) {
+            Ok(bytes) => data.innodb_file_bytes = bytes.flatten(),
+            Err(Error::Privilege { what, grant }) => unseen.push(Unseen { what, remedy: grant }),
+            // Old servers have no such column: the tables' sizes must do.
+            Err(Error::Refused { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if data.innodb_file_bytes.is_none() && !may_see_all_tables(server)? {
+        let account = server.account();
+        unseen.push(Unseen {
+            what: "the size of all tables (only those that this user may read were counted)".into(),
+            remedy: format!("GRANT PROCESS ON *.* TO {account}"),
+        });
+    }
+    Ok(data)
+}
+
+fn may_see_all_tables(server: &mut Server) -> Result<bool> {
+    let grants: Vec<String> = server.rows("SHOW GRANTS", "", "SHOW GRANTS")?;
+    Ok(grants.iter().any(|grant| {
+        let privileges = grant.split(" ON *.* ").next().filter(|part| part.len() < grant.len());
+        privileges.is_some_and(|p| p.contains("ALL PRIVILEGES") || p.contains("SELECT"))
+    }))
+}
+
+fn tidepool(server: &mut Server, variables: &Named, now: &Named) -> Result<Tidepool> {
+    Ok(Tidepool {
+        size_setting_bytes: number(variables, "tidepool_buffer_pool_size").unwrap_or(0),
+        data_bytes: number(now, "tidepool_buffer_pool_bytes_data").unwrap_or(0),
+        advice: tidepool_advice(server)?,
+    })
+}
+
+/// The engine's miss-ratio curve, smallest size first; empty where this build of it has none.
+///
+/// # Errors
+/// If the server goes away.
+pub fn tidepool_advice(server: &mut Server) -> Result<Vec<AdviceRow>> {
+    let rows: Result<Vec<(u64, f64, f64)>> = server.rows(
+        "the cache advice",
+        "PROCESS",
+        "SELECT CAST(SIZE_MB * 1048576 AS UNSIGNED), PREDICTED_HIT_RATIO + 0e0, \
+         PREDICTED_READS_PER_SECOND + 0e0 \
+         FROM information_schema.TIDEPOOL_CACHE_ADVICE ORDER BY SIZE_MB",
+    );
+    match rows {
+        Ok(rows) => Ok(rows
+            .into_iter()
+            .map(|(size_bytes, hit_ratio, reads_per_s)| AdviceRow {
+                size_bytes,
+                hit_ratio,
+                reads_per_s,
+            })
+            .collect()),
+        Err(error @ Error::Gone(_)) => Err(error),
+        Err(_) => Ok(Vec::new()),
+    }
+}

@@ -1,0 +1,221 @@
+//! The server's machine, as any process on it can see it: `/proc`, `/sys`, the cgroups of the server's process.
+//!
+//! Limits and room come from crate `governor`, so that advice and governor never disagree about them.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Serialize;
+use tidepool_governor::kernel::{Root, field, field_kib};
+use tidepool_governor::signals::{Place, Reader, Signals};
+
+use crate::connect::Target;
+use crate::server::Named;
+
+/// The machine, with the server's process on it.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Machine {
+    /// The server's process.
+    pub pid: u32,
+    /// All memory.
+    pub memory_bytes: u64,
+    /// What can be had without swapping.
+    pub available_bytes: u64,
+    /// The tightest limit above the server, the machine's included.
+    pub limit_bytes: u64,
+    /// Whose limit that is, for people.
+    pub limit_place: String,
+    /// What is left below that limit.
+    pub room_bytes: u64,
+    /// Swap space, all of it.
+    pub swap_bytes: u64,
+    /// `vm.swappiness`, or the cgroup's own where it has one.
+    pub swappiness: Option<u64>,
+    /// Read from and written to swap in the interval by the whole machine.
+    pub swap_bytes_per_s: f64,
+    /// The server's resident memory.
+    pub server_resident_bytes: u64,
+    /// Memory of the server that is in swap now.
+    pub server_swapped_bytes: u64,
+    /// The biggest other processes.
+    pub others: Vec<Process>,
+    /// All other processes' resident memory (what they share is counted for each of them).
+    pub others_bytes: u64,
+    /// The data directory's disk.
+    pub disk: Option<Disk>,
+}
+
+/// Another process.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Process {
+    /// Process id.
+    pub pid: u32,
+    /// Its name.
+    pub name: String,
+    /// Its resident memory.
+    pub resident_bytes: u64,
+}
+
+/// A disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Disk {
+    /// Its name below `/sys/dev/block`, such as `254:0`.
+    pub device: String,
+    /// Whether it turns; `None` when the kernel doesn't say.
+    pub rotational: Option<bool>,
+    /// Free space for the server.
+    pub free_bytes: u64,
+}
+
+/// The server's process id as seen from here, if the server is on this machine.
+///
+/// A Unix socket's peer is known to the kernel, and translated into our namespace of process ids: right even when
+/// the server is in a container. Over loopback TCP there is only the server's own word, its pid file, which is believed
+/// when such a process runs here and has a server's name.
+pub fn server_pid(target: &Target, variables: &Named) -> Option<u32> {
+    if let Some(socket) = target.socket() {
+        let stream = std::os::unix::net::UnixStream::connect(socket).ok()?;
+        let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+        return u32::try_from(peer.pid.as_raw_nonzero().get()).ok();
+    }
+    if !target.is_loopback() {
+        return None;
+    }
+    let here = rustix::system::uname();
+    if variables.get("hostname").map(String::as_str) != here.nodename().to_str().ok() {
+        return None;
+    }
+    let file = Path::new(variables.get("pid_file")?);
+    let file = Path::new(variables.get("datadir")?).join(file);
+    let pid: u32 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    name.starts_with("mariadbd").then_some(pid).or(name.starts_with("mysqld").then_some(pid))
+}
+
+/// Reads the machine twice, `interval` apart (the caller sleeps in between).
+#[derive(Debug)]
+pub struct Look {
+    pid: u32,
+    reader: Reader,
+    before: Signals,
+}
+
+impl Look {
+    /// The first reading.
+    pub fn begin(pid: u32) -> Look {
+        let mut reader = Reader::new(Root::default(), Some(pid));
+        let before = reader.read(Duration::ZERO);
+        Look { pid, reader, before }
+    }
+
+    /// The second reading, `elapsed` later. `None` when the process or its limits can't be read.
+    pub fn end(mut self, elapsed: Duration, datadir: Option<&str>) -> Option<Machine> {
+        let now = self.reader.read(elapsed);
+        let room = now.room()?;
+        let root = Root::default();
+        let meminfo = root.text("/proc/meminfo")?;
+        let swap_pages = |s: &Signals| Some(s.swapped_in_pages? + s.swapped_out_pages?);
+        let pages = match (swap_pages(&self.before), swap_pages(&now)) {
+            (Some(before), Some(now)) => now.saturating_sub(before),
+            _ => 0,
+        };
+        let page_bytes = rustix::param::page_size() as f64;
+        let (others, others_bytes) = other_processes(self.pid);
+        Some(Machine {
+            pid: self.pid,
+            memory_bytes: now.machine_total_bytes?,
+            available_bytes: now.machine_available_bytes?,
+            limit_bytes: room.limit_bytes,
+            limit_place: room.place.to_string(),
+            room_bytes: room.bytes,
+            swap_bytes: field_kib(&meminfo, "SwapTotal").unwrap_or(0),
+            swappiness: swappiness(&root, &room.place),
+            swap_bytes_per_s: pages as f64 * page_bytes / elapsed.as_secs_f64().max(0.001),
+            server_resident_bytes: now.own_resident_bytes?,
+            server_swapped_bytes: now.own_swapped_bytes.unwrap_or(0),
+            others,
+            others_bytes,
+            disk: datadir.and_then(|directory| disk(self.pid, directory)),
+        })
+    }
+}
+
+/// Version 1 of the memory controller has a swappiness for each group.
+fn swappiness(root: &Root, place: &Place) -> Option<u64> {
+    let own = match place {
+        Place::Cgroup(directory) => root.number(directory.join("memory.swappiness")),
+        Place::Machine => None,
+    };
+    own.or_else(|| root.number("/proc/sys/vm/swappiness"))
+}
+
+/// The five biggest processes but the server, and what all of them hold.
+fn other_processes(server: u32) -> (Vec<Process>, u64) {
+    let Ok(entries) = fs::read_dir("/proc") else { return (Vec::new(), 0) };
+    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
+    let mut processes: Vec<Process> = pids
+        .filter(|&pid| pid != server)
+        .filter_map(|pid| {
+            let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+            let name = status.lines().next()?.strip_prefix("Name:")?.trim().to_owned();
+            Some(Process { pid, name, resident_bytes: field_kib(&status, "VmRSS")? })
+        })
+        .collect();
+    let sum = processes.iter().map(|process| process.resident_bytes).sum();
+    processes.sort_by_key(|process| std::cmp::Reverse(process.resident_bytes));
+    processes.truncate(5);
+    (processes, sum)
+}
+
+/// The disk of a directory of the server, which may be in another mount namespace.
+fn disk(pid: u32, directory: &str) -> Option<Disk> {
+    let inside = PathBuf::from(format!("/proc/{pid}/root{directory}"));
+    let path = if inside.exists() { inside } else { PathBuf::from(directory) };
+    let stat = rustix::fs::stat(&path).ok()?;
+    let space = rustix::fs::statvfs(&path).ok()?;
+    let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
+    let device = format!("{major}:{minor}");
+    // A partition has no queue of its own: its disk is the directory above.
+    let queue = |above: &str| {
+        let path = format!("/sys/dev/block/{device}/{above}queue/rotational");
+        fs::read_to_string(path).ok().map(|text| text.trim() == "1")
+    };
+    Some(Disk {
+        rotational: queue("").or_else(|| queue("../")),
+        device,
+        free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+    })
+}
+
+/// Bytes read and written by a process so far: `/proc/<pid>/io`, which only its owner and root may read.
+pub fn process_io(pid: u32) -> Option<(u64, u64)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    Some((field(&text, "read_bytes")?, field(&text, "write_bytes")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_seen_as_a_server_would_be() {
+        let directory = std::env::temp_dir();
+        let machine = Look::begin(std::process::id())
+            .end(Duration::from_millis(1), directory.to_str())
+            .expect("this machine can be read");
+        assert!(machine.server_resident_bytes > 0);
+        assert!(machine.room_bytes <= machine.limit_bytes);
+        assert!(machine.limit_bytes <= machine.memory_bytes);
+        assert!(machine.disk.unwrap().free_bytes > 0);
+        assert!(machine.others.iter().all(|process| process.pid != machine.pid));
+        let (read, _) = process_io(std::process::id()).unwrap();
+        assert!(read < u64::MAX);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_no_machine() {
+        // The kernel's largest process id is 2^22.
+        assert!(Look::begin(1 << 23).end(Duration::from_millis(1), None).is_none());
+    }
+}

@@ -1,0 +1,211 @@
+//! Everything that is looked at, as plain figures.
+//!
+//! A struct of facts is gathered once ([`gather`]) from the server's answers and from its machine ([`machine`]), then only read:
+//! the rules are functions of it, so a test can write any machine down. What could not be seen is `None`, and
+//! [`Facts::unseen`] says which privilege would show it. All sizes are bytes, all rates per second.
+
+pub mod gather;
+pub mod machine;
+
+use serde::Serialize;
+
+use crate::server::Kind;
+pub use machine::Machine;
+
+/// One look at a server and its machine.
+#[derive(Debug, Clone, Serialize)]
+pub struct Facts {
+    /// What the server is.
+    pub kind: Kind,
+    /// How long it has been up, seconds.
+    pub uptime_s: u64,
+    /// The machine; `None` when the server is on another one.
+    pub machine: Option<Machine>,
+    /// InnoDB's pool; `None` when InnoDB is off.
+    pub pool: Option<Pool>,
+    /// Tidepool's pool; `None` when it isn't loaded.
+    pub tidepool: Option<Tidepool>,
+    /// InnoDB's redo log.
+    pub redo: Option<Redo>,
+    /// Clients and what each may take.
+    pub connections: Connections,
+    /// What is stored.
+    pub data: Data,
+    /// Other settings that rules look at.
+    pub settings: Settings,
+    /// What could not be seen, and what would help.
+    pub unseen: Vec<Unseen>,
+}
+
+/// InnoDB's buffer pool.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Pool {
+    /// `innodb_buffer_pool_size`.
+    pub size_bytes: u64,
+    /// The most it can be set to without a restart; `None` where there is no such bound.
+    pub size_max_bytes: Option<u64>,
+    /// It can only be a multiple of this.
+    pub unit_bytes: u64,
+    /// Whether it can be set while the server runs.
+    pub online: bool,
+    /// Bytes of pages in it.
+    pub data_bytes: u64,
+    /// Bytes that were never used or were given free.
+    pub free_bytes: u64,
+    /// Bytes that the page cleaner keeps free in a pool that is full (`innodb_lru_scan_depth`).
+    pub kept_free_bytes: u64,
+    /// Logical reads in the interval.
+    pub requests_per_s: f64,
+    /// Of those, reads that went to disk.
+    pub reads_per_s: f64,
+    /// Logical reads since the start.
+    pub requests_ever: u64,
+    /// Reads that went to disk since the start.
+    pub reads_ever: u64,
+    /// Times a query had to wait for a free page since the start.
+    pub wait_free_ever: u64,
+    /// `innodb_old_blocks_time`, milliseconds.
+    pub old_blocks_time_ms: Option<u64>,
+}
+
+impl Pool {
+    /// Share of logical reads served from memory: of the interval if it had enough of them, else since the start; 0 to 1.
+    pub fn hit_ratio(&self) -> Option<f64> {
+        const ENOUGH: f64 = 1000.0;
+        if self.requests_per_s >= ENOUGH {
+            return Some((1.0 - self.reads_per_s / self.requests_per_s).max(0.0));
+        }
+        let (reads, requests) = (self.reads_ever as f64, self.requests_ever as f64);
+        (requests >= ENOUGH).then(|| (1.0 - reads / requests).max(0.0))
+    }
+
+    /// Memory that it has taken from the machine. In a full pool that is all of it: what the cleaner keeps free has been used.
+    pub fn held_bytes(&self) -> u64 {
+        if self.is_full() {
+            self.size_bytes
+        } else {
+            self.size_bytes.saturating_sub(self.free_bytes)
+        }
+    }
+
+    /// Whether no more is free than the page cleaner keeps free: what is read now pushes something out.
+    pub fn is_full(&self) -> bool {
+        is_full(self.size_bytes, self.free_bytes, self.kept_free_bytes)
+    }
+}
+
+/// See [`Pool::is_full`]. Up to a quarter of a small pool may be what the cleaner keeps free.
+pub fn is_full(size_bytes: u64, free_bytes: u64, kept_free_bytes: u64) -> bool {
+    let kept = (kept_free_bytes + kept_free_bytes / 10).min(size_bytes / 4);
+    free_bytes <= kept.max(size_bytes / 20)
+}
+
+/// Tidepool's buffer pool.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Tidepool {
+    /// `tidepool_buffer_pool_size`: 0 is governed.
+    pub size_setting_bytes: u64,
+    /// Bytes of pages in it.
+    pub data_bytes: u64,
+    /// Predicted hit ratios at other sizes, if the engine says.
+    pub advice: Vec<AdviceRow>,
+}
+
+/// One point of a miss-ratio curve.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct AdviceRow {
+    /// Size of the pool.
+    pub size_bytes: u64,
+    /// Predicted share of logical reads served from memory, 0 to 1.
+    pub hit_ratio: f64,
+    /// Predicted reads from disk.
+    pub reads_per_s: f64,
+}
+
+/// InnoDB's redo log.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Redo {
+    /// All files together.
+    pub capacity_bytes: u64,
+    /// How many files they are, where that is a setting.
+    pub files: u64,
+    /// The option that sets it.
+    pub option: &'static str,
+    /// Whether it can be set while the server runs.
+    pub online: bool,
+    /// Written in the interval.
+    pub written_per_s: f64,
+    /// Written on average since the start, taken as at least an hour ago.
+    pub written_per_s_ever: f64,
+    /// Redo since the last checkpoint.
+    pub checkpoint_age_bytes: Option<u64>,
+    /// Where writers must wait for the checkpoint.
+    pub checkpoint_max_bytes: Option<u64>,
+}
+
+/// Clients and what each may take.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Connections {
+    /// `max_connections`.
+    pub allowed: u64,
+    /// Most at one time since the start.
+    pub used_max: u64,
+    /// Now.
+    pub connected: u64,
+    /// What one busy connection takes: its stack, its network buffer, and each of its work buffers once.
+    pub busy_bytes: u64,
+    /// What one idle connection takes.
+    pub idle_bytes: u64,
+}
+
+/// What is stored.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Data {
+    /// Rows of InnoDB tables.
+    pub innodb_data_bytes: u64,
+    /// Secondary indexes of InnoDB tables.
+    pub innodb_index_bytes: u64,
+    /// Files of InnoDB tables, with what is free in them.
+    pub innodb_file_bytes: Option<u64>,
+    /// Tidepool's tables.
+    pub tidepool_bytes: u64,
+    /// All other engines' tables.
+    pub other_bytes: u64,
+    /// How many tables were seen.
+    pub tables: u64,
+}
+
+impl Data {
+    /// What a pool would have to hold to hold everything of InnoDB's.
+    pub fn innodb_bytes(&self) -> u64 {
+        (self.innodb_data_bytes + self.innodb_index_bytes).max(self.innodb_file_bytes.unwrap_or(0))
+    }
+}
+
+/// Other settings that rules look at.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Settings {
+    /// `innodb_flush_method`, as the server says it.
+    pub flush_method: Option<String>,
+    /// `innodb_data_file_buffering` (MariaDB 11).
+    pub data_file_buffering: Option<bool>,
+    /// `innodb_buffer_pool_dump_at_shutdown`.
+    pub dump_at_shutdown: Option<bool>,
+    /// `innodb_buffer_pool_load_at_startup`.
+    pub load_at_startup: Option<bool>,
+    /// `innodb_buffer_pool_dump_pct`.
+    pub dump_pct: Option<u64>,
+    /// `innodb_dedicated_server`; `None` where there is no such option.
+    pub dedicated_server: Option<bool>,
+    /// `key_buffer_size`: memory outside the pool, for MyISAM and Aria indexes.
+    pub key_buffer_bytes: u64,
+}
+
+/// Something that could not be seen.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Unseen {
+    /// What.
+    pub what: String,
+    /// The statement, or the sentence, that says what would help.
+    pub remedy: String,
+}

@@ -1,0 +1,317 @@
+//! `tidepool govern`: keeps the InnoDB pool of a running server at the right size.
+//!
+//! The decisions are crate `governor`'s: the tightest limit less everything but the pool, measured several times a second; swap and
+//! memory stalls outrank that. This module carries them out on a server that it reaches as any client does.
+//!
+//! # Small steps
+//! A resize is a sequence of `SET GLOBAL innodb_buffer_pool_size`, each so small that it costs the queries less than
+//! `--max-stall` of their work ([`stride`], [`probe`]), with a rest after each. When memory runs out *now*, steps are larger and there is no
+//! rest: a stall is better than the kernel's killer.
+//!
+//! # What is safe when
+//! * Every size that is ever set, each step's included, fits the memory there was at that moment, with headroom. So wherever this
+//!   program ends (SIGTERM, SIGKILL, a power cut of its machine), the server is left with a size that was safe then. It only
+//!   stops being *adjusted*.
+//! * On SIGTERM or SIGINT the running step is finished, nothing is restored: the size that the server started with may be the very one
+//!   that does not fit any more.
+//! * Shrinking needs no further condition. Growing needs room that has lasted, a full pool that misses, and data left to cache;
+//!   and it is checked again before each step.
+//! * Nothing is written to the server's option files: after a restart it has its own size, and is governed from there.
+
+pub mod log;
+pub mod pool;
+pub mod probe;
+pub mod stride;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use tidepool_governor::kernel::Root;
+use tidepool_governor::{Decision, Governor, PoolState, Reader, Signal, Signals};
+
+use crate::bytes::{MIB, human, parse};
+use crate::connect;
+use crate::exit::{Error, Result};
+use crate::facts::machine::server_pid;
+use crate::server::Server;
+use log::{Log, Step};
+use pool::{InnodbPool, State};
+use probe::Probe;
+use stride::{Direction, Stride};
+
+/// How often the signals are read while nothing happens.
+const TICK: Duration = Duration::from_millis(250);
+/// Unless `--min` says otherwise.
+const FLOOR_BYTES: u64 = 64 * MIB;
+/// After the server refused a step.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// Options of the command.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Really set the size. Without this the decisions are only printed
+    #[arg(long)]
+    apply: bool,
+    /// Never below this size [default: 64M, or the size now if that is smaller]
+    #[arg(long, value_name = "SIZE", value_parser = parse)]
+    min: Option<u64>,
+    /// Never above this size [default: what fits]
+    #[arg(long, value_name = "SIZE", value_parser = parse)]
+    max: Option<u64>,
+    /// The most of the queries' work that one step may cost, milliseconds
+    #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    max_stall: u64,
+    /// Append the decisions to this file, as JSON lines
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Process id of the server, where it can't be found through the connection
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Stop after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    duration: Option<u64>,
+}
+
+/// Runs the command until it is told to stop.
+///
+/// # Errors
+/// See [`crate::exit`].
+pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode> {
+    if let (Some(min), Some(max)) = (options.min, options.max)
+        && min > max
+    {
+        return Err(Error::Usage(format!("--min {} is above --max {}", human(min), human(max))));
+    }
+    let target = connection.target()?;
+    let mut server = Server::connect(&target)?;
+    let variables = server.variables()?;
+    let pid = options.pid.or_else(|| server_pid(&target, &variables)).ok_or_else(|| {
+        Error::Unsupported(
+            "the server's process can't be seen from here: govern must run on the server's machine (or give --pid)".into(),
+        )
+    })?;
+    let kind = server.kind().clone();
+    let mut pool = InnodbPool::new(server)?;
+    if options.apply {
+        pool.check_privilege()?;
+    }
+    let stop = stop_flag()?;
+    let mut log = Log::open(options.log.as_deref())?;
+    let mode = if options.apply { "" } else { " (dry run: nothing is set without --apply)" };
+    log.note(&format!("governing {kind} at {}, process {pid}{mode}", target.place()));
+    if kind.tidepool {
+        log.note("this is about InnoDB's pool only: Tidepool governs its own");
+    }
+    let mut governing = Governing {
+        reader: Reader::new(Root::default(), Some(pid)),
+        governor: Governor::new(),
+        probe: options.apply.then(|| Probe::start(&target)).transpose()?,
+        stride: Stride::new(pool.unit_bytes.max(MIB), Duration::from_millis(options.max_stall)),
+        pool,
+        log,
+        goal: None,
+        imagined: None,
+        start: Instant::now(),
+        retry_at: None,
+    };
+    let end = options.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
+        let pause = governing.tick(options)?;
+        sleep_unless(&stop, pause);
+    }
+    let state = governing.pool.state()?;
+    let size = human(state.size_bytes);
+    governing.log.note(&format!("stopped; the pool keeps its size of {size}"));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Set by SIGTERM and SIGINT. A second one ends the program at once, which is safe too.
+pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+        let register = || {
+            signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))?;
+            signal_hook::flag::register(signal, Arc::clone(&stop))
+        };
+        register().map_err(|e| Error::Local(format!("signal {signal}: {e}")))?;
+    }
+    Ok(stop)
+}
+
+fn sleep_unless(stop: &AtomicBool, pause: Duration) {
+    let end = Instant::now() + pause;
+    while !stop.load(Ordering::Relaxed) && Instant::now() < end {
+        sleep(Duration::from_millis(50).min(end.saturating_duration_since(Instant::now())));
+    }
+}
+
+/// A size that is being worked towards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Goal {
+    bytes: u64,
+    /// Memory runs out now: large steps, no rest.
+    urgent: bool,
+}
+
+struct Governing {
+    reader: Reader,
+    governor: Governor,
+    pool: InnodbPool,
+    /// Absent in a dry run.
+    probe: Option<Probe>,
+    stride: Stride,
+    log: Log,
+    goal: Option<Goal>,
+    /// In a dry run: the size the pool would have.
+    imagined: Option<u64>,
+    start: Instant,
+    retry_at: Option<Instant>,
+}
+
+impl Governing {
+    /// Looks, decides, takes at most one step. Returns how long to wait before the next.
+    fn tick(&mut self, options: &Options) -> Result<Duration> {
+        let state = self.pool.state()?;
+        let signals = self.reader.read(self.start.elapsed());
+        for notice in self.reader.take_notices() {
+            self.log.note(&notice);
+        }
+        if signals.own_resident_bytes.is_none() {
+            return Err(Error::Gone("its process has ended".into()));
+        }
+        let pool = self.as_pool_state(&state, options);
+        if let Some(decision) = self.governor.decide(&signals, &pool) {
+            self.take(&decision, &signals, options);
+        }
+        let Some(goal) = self.goal else { return Ok(TICK) };
+        if !options.apply {
+            self.imagined = Some(goal.bytes);
+            self.goal = None;
+            return Ok(TICK);
+        }
+        if self.retry_at.is_some_and(|at| Instant::now() < at) {
+            return Ok(TICK);
+        }
+        self.step(goal, &state, &signals, &pool)
+    }
+
+    fn as_pool_state(&self, state: &State, options: &Options) -> PoolState {
+        let floor =
+            options.min.unwrap_or(FLOOR_BYTES.min(state.size_bytes)).max(self.pool.unit_bytes);
+        PoolState {
+            resident_bytes: state.held_bytes,
+            limit_bytes: self.imagined.unwrap_or(state.size_bytes),
+            floor_bytes: floor,
+            ceiling_bytes: options.max.unwrap_or(u64::MAX).min(self.pool.size_max_bytes).max(floor),
+            wants_more: state.wants_more,
+        }
+    }
+
+    /// Makes a decision the goal, if there is anything to do about it.
+    fn take(&mut self, decision: &Decision, signals: &Signals, options: &Options) {
+        let mut decision = decision.clone();
+        if decision.to_bytes > decision.from_bytes {
+            if decision.signal == Signal::Start {
+                // A pool inside a server has its memory reserved from the start and may grow into it at once. This
+                // one grows when it has shown that it misses.
+                let fits = human(decision.to_bytes);
+                self.log.note(&format!(
+                    "the pool has {}, {fits} would fit: {}",
+                    human(decision.from_bytes),
+                    decision.reason
+                ));
+                return;
+            }
+            // Each page of growth brings a thirteenth of its size in descriptors and the like.
+            let growth = (decision.to_bytes - decision.from_bytes) / 13 * 12;
+            decision.to_bytes = decision.from_bytes + growth;
+        }
+        let unit = self.pool.unit_bytes.max(1);
+        decision.to_bytes = decision.to_bytes / unit * unit;
+        if decision.to_bytes == decision.from_bytes
+            || self.goal.is_some_and(|goal| goal.bytes == decision.to_bytes)
+        {
+            return;
+        }
+        let out_of_room = signals.room().is_some_and(|room| room.bytes < room.limit_bytes / 100);
+        let urgent = match decision.signal {
+            Signal::OwnSwap | Signal::Stall => true,
+            Signal::RoomShrank | Signal::Start => out_of_room,
+            Signal::RoomLasted | Signal::Ceiling => false,
+        };
+        // While shrinking, the target moves with every step; only what is news is logged.
+        let news = self.goal.is_none_or(|goal| {
+            urgent != goal.urgent || goal.bytes.abs_diff(decision.to_bytes) > goal.bytes / 20
+        });
+        if news {
+            self.log.decision(&decision, options.apply);
+        }
+        self.goal = Some(Goal { bytes: decision.to_bytes, urgent });
+    }
+
+    fn step(
+        &mut self,
+        goal: Goal,
+        state: &State,
+        signals: &Signals,
+        pool: &PoolState,
+    ) -> Result<Duration> {
+        let direction =
+            if goal.bytes < state.size_bytes { Direction::Shrink } else { Direction::Grow };
+        let mut to = goal.bytes;
+        if direction == Direction::Grow {
+            // What fitted when it was decided must still fit.
+            to = to.min(self.governor.target(signals, pool).unwrap_or(0));
+        }
+        let next = match direction {
+            Direction::Grow if to <= state.size_bytes => state.size_bytes,
+            _ => self.stride.next(state.size_bytes, to, goal.urgent),
+        };
+        if next == state.size_bytes {
+            self.goal = None;
+            return Ok(TICK);
+        }
+        let begin = Instant::now();
+        let set = self.pool.set_size(next);
+        let took = begin.elapsed();
+        let size = match set {
+            Ok(size) => size,
+            Err(Error::Refused { why, .. }) => {
+                // It may have come part of the way.
+                self.stride.failed(direction);
+                self.retry_at = Some(Instant::now() + RETRY_AFTER);
+                let asked = human(next);
+                self.log.note(&format!(
+                    "the server did not take {asked}: {why}; smaller steps from now on"
+                ));
+                return Ok(TICK);
+            }
+            Err(error) => return Err(error),
+        };
+        if !goal.urgent {
+            sleep(probe::AFTER);
+        }
+        let cost =
+            self.probe.as_ref().map(|probe| probe.cost(begin, Instant::now())).unwrap_or_default();
+        self.stride.learn(direction, size.abs_diff(state.size_bytes), cost.worst());
+        self.log.step(&Step {
+            from_bytes: state.size_bytes,
+            to_bytes: size,
+            took,
+            cost,
+            stride_bytes: self.stride.bytes(direction),
+        });
+        let there = match direction {
+            Direction::Shrink => size <= goal.bytes,
+            Direction::Grow => size >= goal.bytes,
+        };
+        if there || size == state.size_bytes {
+            self.goal = None;
+        }
+        Ok(self.stride.rest(cost.worst(), goal.urgent))
+    }
+}

@@ -1,0 +1,249 @@
+//! InnoDB's pool as the governor sees it from outside: its state, and a way to set its size.
+//!
+//! MariaDB since 10.11.12 (11.4.6, 11.8.2) resizes inside the `SET GLOBAL` statement, in any whole number of MiB, and gives up
+//! after 15 s without progress. MySQL, Percona Server and older MariaDB return at once and resize in a thread, by chunks, telling
+//! of it in `Innodb_buffer_pool_resize_status`; there we wait until it says that it is done.
+
+use std::time::{Duration, Instant};
+
+use crate::exit::{Error, Result};
+use crate::facts::gather::{kept_free, resizing};
+use crate::facts::is_full;
+use crate::server::{Flavour, Named, Server, number, switch};
+
+/// A resize that says nothing for so long is stuck.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Misses below this share of the reads are not worth memory.
+const MISS_SHARE_WORTH_IT: f64 = 0.001;
+/// Nor are fewer reads from disk a second than this.
+const READS_PER_S_WORTH_IT: f64 = 20.0;
+/// How often the sizes of the files are looked up.
+const DATA_EVERY: Duration = Duration::from_secs(60);
+
+/// What was seen of the pool at one moment, bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct State {
+    /// `innodb_buffer_pool_size`.
+    pub size_bytes: u64,
+    /// Memory it has touched since it was last made smaller.
+    pub held_bytes: u64,
+    /// Whether a larger one would save reads.
+    pub wants_more: bool,
+    /// Logical reads ever.
+    pub requests: u64,
+    /// Reads from disk ever.
+    pub reads: u64,
+}
+
+/// The pool of one server.
+#[derive(Debug)]
+pub struct InnodbPool {
+    server: Server,
+    /// It can only be a multiple of this.
+    pub unit_bytes: u64,
+    /// The most it can be without a restart of the server.
+    pub size_max_bytes: u64,
+    page_bytes: u64,
+    kept_free_bytes: u64,
+    /// Whether SET GLOBAL returns when the resize is done.
+    synchronous: bool,
+    held_bytes: u64,
+    data_bytes: Option<u64>,
+    data_read_at: Option<Instant>,
+    last: Option<(Instant, State)>,
+}
+
+impl InnodbPool {
+    /// Looks at the server's kind and settings.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`], with the reason, where the pool can't be resized while the server runs.
+    pub fn new(mut server: Server) -> Result<InnodbPool> {
+        let kind = server.kind().clone();
+        if !kind.innodb {
+            return Err(Error::Unsupported(
+                "this server runs without InnoDB: there is no pool to govern".into(),
+            ));
+        }
+        let variables = server.variables()?;
+        let (online, unit_bytes, bound) = resizing(&kind, &variables);
+        if !online {
+            return Err(Error::Unsupported(format!(
+                "{kind} can't resize the InnoDB buffer pool while it runs"
+            )));
+        }
+        let synchronous = kind.flavour == Flavour::MariaDb
+            && number(&variables, "innodb_buffer_pool_chunk_size").unwrap_or(0) == 0;
+        if synchronous && switch(&variables, "large_pages") == Some(true) {
+            return Err(Error::Unsupported(
+                "this server uses large pages, and MariaDB can't resize such a pool while it runs; start it with large_pages=0".into(),
+            ));
+        }
+        Ok(InnodbPool {
+            server,
+            unit_bytes,
+            size_max_bytes: bound.unwrap_or(u64::MAX),
+            page_bytes: number(&variables, "innodb_page_size").unwrap_or(16384),
+            kept_free_bytes: kept_free(&variables),
+            synchronous,
+            held_bytes: 0,
+            data_bytes: None,
+            data_read_at: None,
+            last: None,
+        })
+    }
+
+    /// The connection, for other questions.
+    pub fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    /// Makes sure that this user may set the size, without setting anything new.
+    ///
+    /// # Errors
+    /// [`Error::Privilege`] with the grant.
+    pub fn check_privilege(&mut self) -> Result<()> {
+        let grant = self.set_privilege();
+        let same = "SET GLOBAL innodb_fast_shutdown = @@GLOBAL.innodb_fast_shutdown";
+        self.server.execute("setting the pool's size (--apply)", grant, same)
+    }
+
+    fn set_privilege(&self) -> &'static str {
+        if self.server.kind().is_mysql_since((8, 0, 0)) {
+            "SYSTEM_VARIABLES_ADMIN"
+        } else {
+            "SUPER"
+        }
+    }
+
+    /// Looks at it now.
+    ///
+    /// # Errors
+    /// If the server goes away.
+    pub fn state(&mut self) -> Result<State> {
+        let now = Instant::now();
+        let status = self.server.named("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool%'")?;
+        let size: Option<u64> =
+            self.server.first("the pool's size", "", "SELECT @@GLOBAL.innodb_buffer_pool_size")?;
+        let size_bytes = size.unwrap_or(0);
+        let free = number(&status, "innodb_buffer_pool_pages_free").unwrap_or(0) * self.page_bytes;
+        let full = is_full(size_bytes, free, self.kept_free_bytes);
+        // Pages given free stay in memory until the pool is made smaller, so a full pool holds all of its size.
+        let used = if full { size_bytes } else { size_bytes.saturating_sub(free) };
+        self.held_bytes = self.held_bytes.max(used).min(size_bytes);
+        let mut state = State {
+            size_bytes,
+            held_bytes: self.held_bytes,
+            wants_more: false,
+            requests: number(&status, "innodb_buffer_pool_read_requests").unwrap_or(0),
+            reads: number(&status, "innodb_buffer_pool_reads").unwrap_or(0),
+        };
+        self.look_at_data(now)?;
+        let data_left = self.data_bytes.is_none_or(|data| data > size_bytes);
+        if let Some((then, last)) = self.last {
+            let elapsed = (now - then).as_secs_f64().max(0.001);
+            let reads = state.reads.saturating_sub(last.reads) as f64;
+            let requests = state.requests.saturating_sub(last.requests) as f64;
+            let missing =
+                reads / elapsed >= READS_PER_S_WORTH_IT && reads >= requests * MISS_SHARE_WORTH_IT;
+            state.wants_more = full && data_left && missing;
+        }
+        self.last = Some((now, state));
+        Ok(state)
+    }
+
+    fn look_at_data(&mut self, now: Instant) -> Result<()> {
+        if self.data_read_at.is_some_and(|at| now - at < DATA_EVERY) {
+            return Ok(());
+        }
+        self.data_read_at = Some(now);
+        let old = !self.server.kind().is_mysql_since((8, 0, 0));
+        let table = if old { "INNODB_SYS_TABLESPACES" } else { "INNODB_TABLESPACES" };
+        let query =
+            format!("SELECT CAST(SUM(file_size) AS UNSIGNED) FROM information_schema.{table}");
+        match self.server.first::<Option<u64>>("the data's size", "PROCESS", &query) {
+            Ok(bytes) => self.data_bytes = bytes.flatten(),
+            Err(error @ Error::Gone(_)) => return Err(error),
+            // Without the privilege only the misses say whether more is wanted.
+            Err(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Sets the size and waits until the pool has it. Returns the size that it has then.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] when the server gives up: the pool then keeps a size between the two. [`Error::Gone`].
+    pub fn set_size(&mut self, bytes: u64) -> Result<u64> {
+        let grant = self.set_privilege();
+        let before = self.resize_status()?;
+        let statement = format!("SET GLOBAL innodb_buffer_pool_size = {bytes}");
+        self.server.execute("setting the pool's size", grant, &statement)?;
+        if !self.synchronous {
+            self.wait(&before)?;
+        }
+        let size: Option<u64> =
+            self.server.first("the pool's size", "", "SELECT @@GLOBAL.innodb_buffer_pool_size")?;
+        let size = size.unwrap_or(0);
+        self.held_bytes = self.held_bytes.min(size);
+        Ok(size)
+    }
+
+    fn wait(&mut self, before: &str) -> Result<()> {
+        let (mut seen, mut since) = (before.to_owned(), Instant::now());
+        let begin = since;
+        loop {
+            let status = self.resize_status()?;
+            // The words tell the second: two resizes that ended in one can't be told apart but by waiting until it is over.
+            if is_done(&status)
+                && (status != before || begin.elapsed() > Duration::from_millis(1500))
+            {
+                return Ok(());
+            }
+            if status != seen {
+                (seen, since) = (status, Instant::now());
+            } else if since.elapsed() > PATIENCE {
+                let why = format!("no progress for {} s: {seen}", PATIENCE.as_secs());
+                return Err(Error::Refused { what: "resizing the pool".into(), why });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn resize_status(&mut self) -> Result<String> {
+        let status: Named =
+            self.server.named("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_resize_status'")?;
+        Ok(status.into_values().next().unwrap_or_default())
+    }
+}
+
+/// Whether these words, of MySQL or of MariaDB before 10.11.12, say that no resize is going on.
+fn is_done(status: &str) -> bool {
+    status.is_empty()
+        || status.starts_with("Completed")
+        || status.starts_with("Size did not change")
+        || status.contains("is already")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_done;
+
+    #[test]
+    fn the_servers_words_are_understood() {
+        for done in [
+            "",
+            "Completed resizing buffer pool at 260101 10:00:09.",
+            "Size did not change (old size = new size = 134217728. Nothing to do.",
+        ] {
+            assert!(is_done(done), "{done}");
+        }
+        for going_on in [
+            "Resizing buffer pool from 1 to 2 (unit=134217728).",
+            "Withdrawing blocks to be shrunken.",
+            "Latching whole of buffer pool.",
+        ] {
+            assert!(!is_done(going_on), "{going_on}");
+        }
+    }
+}

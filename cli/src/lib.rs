@@ -1,0 +1,30 @@
+//! `tidepool`: what the buffer pool of a running server needs, from outside: as advice, as a governor, as a live page.
+//!
+//! The server may be MariaDB, MySQL or Percona Server with InnoDB, or MariaDB with Tidepool. It is reached only as a client
+//! reaches it, and looked at as its machine's other processes can look at it.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`connect`] | where the server is and who asks: options, defaults files, the password |
+//! | [`server`] | one connection, and what kind of server is behind it |
+//! | [`facts`] | everything that is looked at, as plain figures |
+//! | [`rules`] | pure rules from the figures to findings |
+//! | [`advise`] | the command that prints the findings |
+//! | [`govern`] | the command that keeps the InnoDB pool of a running server at the right size |
+//! | [`watch`] | the command with the live page |
+//! | [`exit`] | errors, and the exit code of each |
+//! | [`bytes`] | sizes as people write them |
+//! | [`clock`] | times of day as text |
+//!
+//! The commands use the modules above and below; `watch` resizes with what `govern` resizes with.
+
+pub mod advise;
+pub mod bytes;
+pub mod clock;
+pub mod connect;
+pub mod exit;
+pub mod facts;
+pub mod govern;
+pub mod rules;
+pub mod server;
+pub mod watch;

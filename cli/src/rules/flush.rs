@@ -1,0 +1,39 @@
+//! Data files that are cached twice: in the pool and by the kernel.
+
+use super::{Finding, Severity};
+use crate::bytes::human;
+use crate::facts::Facts;
+
+/// Files written through the kernel's cache: memory is spent twice, and write-back comes in bursts.
+pub fn double_buffering(facts: &Facts) -> Option<Finding> {
+    let (pool, settings) = (facts.pool.as_ref()?, &facts.settings);
+    let why = format!(
+        "Every page is in the pool ({}) and in the kernel's cache; the kernel's copy is only used when the pool's is gone, and pushes other things out meanwhile.",
+        human(pool.size_bytes)
+    );
+    // MariaDB 11 has taken the old option apart: what is left of it is kept for compatibility only.
+    if let Some(buffering) = settings.data_file_buffering {
+        return buffering.then(|| {
+            Finding::new("flush_method", Severity::Medium, "Data files go through the kernel's cache".into(), why)
+                .risk("a pool that is too small loses the kernel's cache as its second chance: set the pool's size first")
+                .variable(true, "innodb_data_file_buffering", "OFF", "OFF")
+        });
+    }
+    let method = settings.flush_method.as_deref()?.to_ascii_uppercase();
+    // On Windows, "unbuffered" and "normal".
+    if !matches!(method.as_str(), "" | "FSYNC" | "LITTLESYNC" | "NOSYNC" | "O_DSYNC") {
+        return None;
+    }
+    let shown = if method.is_empty() { "fsync (the default)" } else { &method };
+    let risk = "a pool that is too small loses the kernel's cache as its second chance: set the pool's size first; some network file systems refuse O_DIRECT";
+    Some(
+        Finding::new(
+            "flush_method",
+            Severity::Medium,
+            format!("innodb_flush_method is {shown}: data is cached twice"),
+            why,
+        )
+        .risk(risk)
+        .variable(false, "innodb_flush_method", "", "O_DIRECT"),
+    )
+}

@@ -1,0 +1,127 @@
+//! From facts to findings: pure rules, a file a subject.
+//!
+//! | file | finds |
+//! |---|---|
+//! | [`room`] | nothing itself: how large a pool fits this machine beside everything else that runs there |
+//! | [`pool_size`] | a pool larger than what fits, or smaller than what would save reads |
+//! | [`scan`] | a pool that one table scan washes out |
+//! | [`redo`] | a redo log that makes writers wait for checkpoints |
+//! | [`memory`] | a server in swap, an eager kernel, more connections than memory |
+//! | [`restart`] | a pool that starts cold |
+//! | [`flush`] | files that are cached twice |
+//! | [`dedicated`] | `innodb_dedicated_server` on a machine that isn't, or off on one that is |
+//!
+//! A rule that lacks a fact says nothing: advice from a guess is worse than none.
+
+pub mod dedicated;
+pub mod flush;
+pub mod memory;
+pub mod pool_size;
+pub mod redo;
+pub mod restart;
+pub mod room;
+pub mod scan;
+
+use serde::Serialize;
+
+use crate::facts::Facts;
+
+/// How bad it is, worst first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// The server may be killed, or crawls now.
+    Critical,
+    /// Much speed is lost, or will be at the next busy hour.
+    High,
+    /// Worth a change at the next occasion.
+    Medium,
+    /// Nothing hurts yet.
+    Low,
+}
+
+/// What is wrong, and what to do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Finding {
+    /// The rule's name, for programs.
+    pub rule: &'static str,
+    /// How bad it is.
+    pub severity: Severity,
+    /// What is wrong, one line.
+    pub title: String,
+    /// Why that is bad, and the figures it comes from.
+    pub why: String,
+    /// What the change may cost.
+    pub risk: String,
+    /// Statements for now; empty when it needs a restart or is no server setting.
+    pub set: Vec<String>,
+    /// Lines of the server's option file, for after a restart.
+    pub config: Vec<String>,
+    /// Commands for the machine.
+    pub commands: Vec<String>,
+    /// Whether it takes a restart to have an effect.
+    pub restart: bool,
+}
+
+impl Finding {
+    fn new(rule: &'static str, severity: Severity, title: String, why: String) -> Finding {
+        Finding {
+            rule,
+            severity,
+            title,
+            why,
+            risk: String::new(),
+            set: Vec::new(),
+            config: Vec::new(),
+            commands: Vec::new(),
+            restart: false,
+        }
+    }
+
+    fn risk(mut self, risk: impl Into<String>) -> Finding {
+        self.risk = risk.into();
+        self
+    }
+
+    /// A variable for now (if the server can change it while it runs) and for after a restart.
+    fn variable(
+        mut self,
+        online: bool,
+        name: &str,
+        value: impl ToString,
+        written: &str,
+    ) -> Finding {
+        if online {
+            self.set.push(format!("SET GLOBAL {name} = {};", value.to_string()));
+        } else {
+            self.restart = true;
+        }
+        self.config.push(format!("{name} = {written}"));
+        self
+    }
+}
+
+/// All findings, worst first.
+pub fn evaluate(facts: &Facts) -> Vec<Finding> {
+    let rules: [fn(&Facts) -> Option<Finding>; 13] = [
+        memory::swapped,
+        pool_size::too_large,
+        pool_size::too_small,
+        pool_size::tidepool_too_large,
+        scan::old_blocks_time,
+        redo::capacity,
+        memory::connections,
+        dedicated::on_where_it_is_not,
+        flush::double_buffering,
+        restart::warm_up,
+        memory::swappiness,
+        pool_size::built_in_default,
+        dedicated::off_where_it_is,
+    ];
+    let mut findings: Vec<Finding> = rules.iter().filter_map(|rule| rule(facts)).collect();
+    findings.sort_by_key(|finding| finding.severity);
+    findings
+}
+
+#[cfg(test)]
+mod tests;

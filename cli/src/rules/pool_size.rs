@@ -1,0 +1,162 @@
+//! The size of the pool: never a share of the machine, but what fits it, as far as the data and the reads have a use for it.
+
+use super::room::{Fit, fit, sentence, settable};
+use super::{Finding, Severity};
+use crate::bytes::{MIB, human, option};
+use crate::facts::{Facts, Machine, Pool};
+
+/// What every server starts with when nobody says anything.
+const BUILT_IN_DEFAULT_BYTES: u64 = 128 * MIB;
+/// Below this share of reads from disk a larger pool saves nothing that anyone would notice.
+const MISS_SHARE_WORTH_IT: f64 = 0.001;
+/// Nor below this many reads a second.
+const READS_PER_S_WORTH_IT: f64 = 10.0;
+
+/// A pool larger than what fits will push the server into swap, or to the kernel's killer, as soon as it is full.
+pub fn too_large(facts: &Facts) -> Option<Finding> {
+    let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
+    if pool.size_bytes <= fit.bytes + pool.unit_bytes.max(fit.bytes / 50) {
+        return None;
+    }
+    // Before there is anything to fill it with, a large pool is a promise, not a danger. Above the limit it is never right.
+    let data = facts.data.innodb_bytes();
+    if data + data / 4 < fit.bytes && pool.size_bytes <= machine.limit_bytes {
+        return None;
+    }
+    let severity = if pool.size_bytes > machine.limit_bytes
+        || machine.server_swapped_bytes > pool.size_bytes / 100
+    {
+        Severity::Critical
+    } else {
+        Severity::High
+    };
+    let end = if machine.swap_bytes > 0 { "swaps" } else { "is killed by the kernel" };
+    let title = format!(
+        "The buffer pool of {} does not fit: {} would",
+        human(pool.size_bytes),
+        human(fit.bytes)
+    );
+    let why = format!(
+        "{}. A full pool takes more than there is, and the server {end}.",
+        sentence(&fit, machine)
+    );
+    let risk = if facts.kind.is_mariadb_since((10, 11, 12)) {
+        "the statement waits while pages are moved and written; queries go on, with short stalls. Smaller steps stall less: `tidepool govern` takes them"
+    } else {
+        "queries stall while pages are withdrawn, for seconds per GiB on a busy server: choose a quiet time, or let `tidepool govern` take small steps"
+    };
+    let finding = Finding::new("pool_too_large", severity, title, why).risk(risk);
+    Some(set(finding, pool, fit.bytes))
+}
+
+/// A full pool that keeps reading from disk while memory lies idle.
+pub fn too_small(facts: &Facts) -> Option<Finding> {
+    let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
+    let data = facts.data.innodb_bytes();
+    // With a tenth for growth, undo and the change buffer.
+    let wanted = settable((data + data / 10).min(fit.bytes), pool);
+    if !pool.is_full() || data <= pool.size_bytes || wanted < pool.size_bytes + pool.size_bytes / 4
+    {
+        return None;
+    }
+    let hit_ratio = pool.hit_ratio();
+    if hit_ratio.is_some_and(|hit| 1.0 - hit < MISS_SHARE_WORTH_IT)
+        && pool.reads_per_s < READS_PER_S_WORTH_IT
+    {
+        return None;
+    }
+    let lossy = hit_ratio.is_some_and(|hit| hit < 0.99) || pool.reads_per_s > 100.0;
+    let severity =
+        if lossy || wanted >= 4 * pool.size_bytes { Severity::High } else { Severity::Medium };
+    let title = format!(
+        "The buffer pool of {} is too small for {} of data: {} is better",
+        human(pool.size_bytes),
+        human(data),
+        human(wanted)
+    );
+    let hits = match hit_ratio {
+        Some(hit) => format!(
+            "{:.2} % of the reads are served from memory, {:.0} a second go to disk",
+            hit * 100.0,
+            pool.reads_per_s
+        ),
+        None => "too few reads to say a hit ratio".into(),
+    };
+    let why = format!("It is full, and {hits}. {}.", why_that_much(wanted, data, &fit, machine));
+    let finding = Finding::new("pool_too_small", severity, title, why)
+        .risk("a short stall while the pool grows; the memory is taken as pages come in");
+    Some(set(finding, pool, wanted))
+}
+
+fn why_that_much(wanted: u64, data: u64, fit: &Fit, machine: &Machine) -> String {
+    if wanted >= data {
+        format!("{}, but no more than the data can be used", sentence(fit, machine))
+    } else {
+        sentence(fit, machine)
+    }
+}
+
+/// Nobody has chosen a size. It hurts only when there is data.
+pub fn built_in_default(facts: &Facts) -> Option<Finding> {
+    let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
+    let tables_elsewhere = facts.kind.tidepool && facts.data.innodb_bytes() < 64 * MIB;
+    if pool.size_bytes != BUILT_IN_DEFAULT_BYTES
+        || fit.bytes < 4 * pool.size_bytes
+        || tables_elsewhere
+        || facts.settings.dedicated_server == Some(true)
+        || too_small(facts).is_some()
+    {
+        return None;
+    }
+    let title = format!(
+        "The buffer pool has the built-in default of 128 MiB; {} would fit here",
+        human(fit.bytes)
+    );
+    let data = facts.data.innodb_bytes();
+    let (severity, effect) = if data > pool.size_bytes {
+        (Severity::Medium, "few reads go to disk now, but most of the data does not fit")
+    } else {
+        (
+            Severity::Low,
+            "that costs nothing today, and will as soon as the working set is larger than 128 MiB",
+        )
+    };
+    let why = format!("{}. With {} of data {effect}.", sentence(&fit, machine), human(data));
+    let finding = Finding::new("pool_default", severity, title, why).risk(
+        "none now: memory is taken as pages come in; other programs started later will find less",
+    );
+    Some(set(finding, pool, fit.bytes))
+}
+
+/// Tidepool gives memory back by itself, but a size set by hand says that it should have been enough.
+pub fn tidepool_too_large(facts: &Facts) -> Option<Finding> {
+    let (tidepool, machine) = (facts.tidepool.as_ref()?, facts.machine.as_ref()?);
+    if tidepool.size_setting_bytes <= machine.limit_bytes {
+        return None;
+    }
+    let title = format!(
+        "tidepool_buffer_pool_size asks for {}, and {} has {}",
+        human(tidepool.size_setting_bytes),
+        machine.limit_place,
+        human(machine.limit_bytes)
+    );
+    let why = "Tidepool takes a size as a ceiling and stays below the real limit, so nothing breaks; but this number says nothing any more. \
+               At 0 the pool has the size that fits."
+        .into();
+    Some(Finding::new("tidepool_pool_too_large", Severity::Low, title, why).risk("none").variable(
+        true,
+        "tidepool_buffer_pool_size",
+        0,
+        "0",
+    ))
+}
+
+fn set(finding: Finding, pool: &Pool, bytes: u64) -> Finding {
+    // Beyond the reservation of address space a pool grows by a restart only.
+    let online = pool.online && pool.size_max_bytes.is_none_or(|max| bytes <= max);
+    let mut finding = finding.variable(online, "innodb_buffer_pool_size", bytes, &option(bytes));
+    if !online && pool.online {
+        finding.config.push(format!("innodb_buffer_pool_size_max = {}", option(bytes)));
+    }
+    finding
+}

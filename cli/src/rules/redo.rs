@@ -1,0 +1,87 @@
+//! The redo log: write rate times time.
+//!
+//! When the log is nearly full, the server must write dirty pages at once, and writers wait. How much log is enough is not a share of
+//! anything: it is what is written in the time over which page writes should be allowed to gather, an hour here.
+
+use super::{Finding, Severity};
+use crate::bytes::{GIB, MIB, human, option};
+use crate::facts::Facts;
+
+/// The log should hold this much of the present writing.
+const WANTED_S: f64 = 3600.0;
+/// Less than this is worth a finding.
+const SHORT_S: f64 = 600.0;
+/// A log below this fills in the first burst, whatever the average says.
+const TINY_BYTES: u64 = 48 * MIB;
+/// Suggested at least.
+const LEAST_BYTES: u64 = 256 * MIB;
+
+/// A log that holds minutes, or nearly nothing.
+pub fn capacity(facts: &Facts) -> Option<Finding> {
+    let redo = facts.redo.as_ref()?;
+    if redo.capacity_bytes == 0 || facts.settings.dedicated_server == Some(true) {
+        return None;
+    }
+    let rate = redo.written_per_s.max(redo.written_per_s_ever);
+    let holds_s = redo.capacity_bytes as f64 / rate.max(1.0);
+    let age_share = match (redo.checkpoint_age_bytes, redo.checkpoint_max_bytes) {
+        (Some(age), Some(max)) if max > 0 => age as f64 / max as f64,
+        _ => 0.0,
+    };
+    let tiny = redo.capacity_bytes < TINY_BYTES;
+    if holds_s >= SHORT_S && age_share < 0.75 && !tiny {
+        return None;
+    }
+    let wanted = wanted_bytes(rate, redo.capacity_bytes, facts);
+    if wanted <= redo.capacity_bytes {
+        return None;
+    }
+    let severity = match () {
+        () if age_share >= 0.75 || holds_s < 60.0 => Severity::High,
+        () if holds_s < SHORT_S => Severity::Medium,
+        () => Severity::Low,
+    };
+    // An idle server proves nothing against a tiny log: the next burst will.
+    let severity = if tiny { severity.min(Severity::Medium) } else { severity };
+    let holds = if holds_s < 7200.0 {
+        format!("{:.0} s of the present writing", holds_s)
+    } else {
+        "hours of the present writing, which is little".into()
+    };
+    let title = format!(
+        "The redo log of {} is too small: {} is better",
+        human(redo.capacity_bytes),
+        human(wanted)
+    );
+    let mut why = format!(
+        "It holds {holds} ({}/s now, {}/s since the start). Each time it is nearly full, pages must be written at once and writers wait.",
+        human(redo.written_per_s as u64),
+        human(redo.written_per_s_ever as u64)
+    );
+    if age_share >= 0.5 {
+        why.push_str(&format!(" {:.0} % of it is in use now.", age_share * 100.0));
+    }
+    let each = wanted / redo.files;
+    Some(
+        Finding::new("redo_capacity", severity, title, why)
+            .risk(format!(
+                "recovery after a crash reads up to {}: seconds to minutes more; that much disk space",
+                human(wanted)
+            ))
+            .variable(redo.online, redo.option, each, &option(each)),
+    )
+}
+
+/// An hour of writing, as a power of two, as far as the disk has room for it.
+fn wanted_bytes(rate: f64, present: u64, facts: &Facts) -> u64 {
+    let hour = (rate * WANTED_S) as u64;
+    let wanted = hour.max(2 * present.min(GIB)).max(LEAST_BYTES).next_power_of_two();
+    let disk = facts.machine.as_ref().and_then(|machine| machine.disk.as_ref());
+    let space = disk.map_or(u64::MAX, |disk| disk.free_bytes / 4);
+    // A log larger than this takes longer to recover from than it saves.
+    wanted.min(64 * GIB).min(previous_power_of_two(space))
+}
+
+fn previous_power_of_two(bytes: u64) -> u64 {
+    if bytes == 0 { 0 } else { 1 << bytes.ilog2() }
+}

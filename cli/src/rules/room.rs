@@ -1,0 +1,78 @@
+//! How large a pool fits, beside everything else that runs there.
+//!
+//! ```text
+//! fits = held + (room - headroom - peak) * 12/13 - swapped
+//! ```
+//! *held* is the memory that the pool has now, *room* what the tightest limit still leaves: together that is the limit less
+//! everything but the pool, measured and not guessed, as in crate `governor`, whose headroom this is too. *peak* is
+//! what the connections of the busiest hour so far would take beyond today's. Each page of growth also costs descriptors,
+//! hash cells and locks, about a thirteenth of the whole.
+
+use tidepool_governor::decide::{HEADROOM_MAX_BYTES, HEADROOM_MIN_BYTES, HEADROOM_SHARE};
+
+use crate::bytes::{MIB, human};
+use crate::facts::{Facts, Machine, Pool};
+
+/// What fits, and how that came about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fit {
+    /// The largest size of the pool that fits, rounded down to a size that can be set.
+    pub bytes: u64,
+    /// Memory that the pool has now.
+    pub held_bytes: u64,
+    /// Kept free below the limit.
+    pub headroom_bytes: u64,
+    /// For connections that are not there now, but were.
+    pub peak_bytes: u64,
+}
+
+/// What fits for InnoDB's pool; `None` when the machine can't be seen.
+pub fn fit(facts: &Facts) -> Option<Fit> {
+    let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
+    let held_bytes = pool.held_bytes();
+    let headroom_bytes = headroom(machine);
+    let clients = &facts.connections;
+    let peak = (clients.used_max * 5 / 4).min(clients.allowed).saturating_sub(clients.connected);
+    let peak_bytes = peak * clients.busy_bytes;
+    let kept = headroom_bytes + peak_bytes;
+    let bytes = if machine.room_bytes >= kept {
+        held_bytes + (machine.room_bytes - kept) / 13 * 12
+    } else {
+        held_bytes.saturating_sub(kept - machine.room_bytes)
+    };
+    let bytes = bytes.saturating_sub(machine.server_swapped_bytes);
+    Some(Fit { bytes: settable(bytes, pool), held_bytes, headroom_bytes, peak_bytes })
+}
+
+/// The share of the limit that is left free.
+pub fn headroom(machine: &Machine) -> u64 {
+    (machine.limit_bytes / HEADROOM_SHARE).clamp(HEADROOM_MIN_BYTES, HEADROOM_MAX_BYTES)
+}
+
+/// The next smaller size that the server can take and people can read: steps of about 3 %.
+pub fn settable(bytes: u64, pool: &Pool) -> u64 {
+    let step = (bytes.max(1).ilog2()).saturating_sub(5);
+    let unit = pool.unit_bytes.max(MIB).max(1 << step);
+    // A unit that is no power of two (a chunk times the instances) must still divide the size.
+    let unit = unit.next_multiple_of(pool.unit_bytes.max(1));
+    (bytes / unit * unit).max(pool.unit_bytes.max(5 * MIB))
+}
+
+/// "all but the pool uses …", for a finding's figures.
+pub fn sentence(fit: &Fit, machine: &Machine) -> String {
+    let others =
+        machine.limit_bytes.saturating_sub(machine.room_bytes).saturating_sub(fit.held_bytes);
+    let mut parts = vec![
+        format!("{} has {}", machine.limit_place, human(machine.limit_bytes)),
+        format!("everything but the pool uses {}", human(others)),
+        format!("the pool holds {} now", human(fit.held_bytes)),
+        format!("{} should stay free", human(fit.headroom_bytes)),
+    ];
+    if fit.peak_bytes > 0 {
+        parts.push(format!("connections of the busiest time would add {}", human(fit.peak_bytes)));
+    }
+    if machine.server_swapped_bytes > 0 {
+        parts.push(format!("{} of the server is in swap", human(machine.server_swapped_bytes)));
+    }
+    format!("{}: so {} fits", parts.join(", "), human(fit.bytes))
+}

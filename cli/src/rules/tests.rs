@@ -1,0 +1,398 @@
+//! Each rule on machines written down: where it must speak, and where it must not.
+
+use super::*;
+use crate::bytes::{GIB, MIB, parse};
+use crate::facts::machine::Disk;
+use crate::facts::{Connections, Data, Machine, Pool, Redo, Settings, Tidepool};
+use crate::server::Kind;
+
+/// A tuned MariaDB on a machine of 16 GiB with 20 GiB of data.
+fn healthy() -> Facts {
+    let kind = Kind::from_words("10.11.18-MariaDB", "").unwrap();
+    let pool = Pool {
+        size_bytes: 11 * GIB,
+        size_max_bytes: Some(8 << 40),
+        unit_bytes: MIB,
+        online: true,
+        data_bytes: 10 * GIB + 900 * MIB,
+        free_bytes: 100 * MIB,
+        kept_free_bytes: 24 * MIB,
+        requests_per_s: 100_000.0,
+        reads_per_s: 50.0,
+        requests_ever: 1 << 40,
+        reads_ever: 1 << 20,
+        wait_free_ever: 0,
+        old_blocks_time_ms: Some(1000),
+    };
+    let machine = Machine {
+        pid: 1,
+        memory_bytes: 16 * GIB,
+        available_bytes: 3 * GIB,
+        limit_bytes: 16 * GIB,
+        limit_place: "the machine".into(),
+        room_bytes: 3 * GIB,
+        swap_bytes: 2 * GIB,
+        swappiness: Some(1),
+        server_resident_bytes: 12 * GIB,
+        disk: Some(Disk { device: "8:1".into(), rotational: Some(false), free_bytes: 200 * GIB }),
+        ..Machine::default()
+    };
+    let redo = Redo {
+        capacity_bytes: 4 * GIB,
+        files: 1,
+        option: "innodb_log_file_size",
+        online: true,
+        written_per_s: 500_000.0,
+        written_per_s_ever: 400_000.0,
+        checkpoint_age_bytes: Some(GIB),
+        checkpoint_max_bytes: Some(3 * GIB),
+    };
+    Facts {
+        kind,
+        uptime_s: 1_000_000,
+        machine: Some(machine),
+        pool: Some(pool),
+        tidepool: None,
+        redo: Some(redo),
+        connections: Connections {
+            allowed: 200,
+            used_max: 80,
+            connected: 60,
+            busy_bytes: 1200 << 10,
+            idle_bytes: 160 << 10,
+        },
+        data: Data { innodb_data_bytes: 16 * GIB, innodb_index_bytes: 4 * GIB, ..Data::default() },
+        settings: Settings {
+            flush_method: Some("O_DIRECT".into()),
+            dump_at_shutdown: Some(true),
+            load_at_startup: Some(true),
+            dump_pct: Some(25),
+            ..Settings::default()
+        },
+        unseen: Vec::new(),
+    }
+}
+
+fn pool(facts: &mut Facts) -> &mut Pool {
+    facts.pool.as_mut().unwrap()
+}
+
+fn machine(facts: &mut Facts) -> &mut Machine {
+    facts.machine.as_mut().unwrap()
+}
+
+fn only(facts: &Facts) -> Finding {
+    let findings = evaluate(facts);
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    findings.into_iter().next().unwrap()
+}
+
+fn set_size(finding: &Finding) -> u64 {
+    let (_, value) = finding.config.iter().find_map(|line| line.split_once(" = ")).unwrap();
+    parse(value).unwrap()
+}
+
+#[test]
+fn a_healthy_server_is_left_alone() {
+    assert_eq!(evaluate(&healthy()), []);
+}
+
+#[test]
+fn nothing_is_said_about_a_machine_that_cannot_be_seen() {
+    let mut facts = healthy();
+    pool(&mut facts).size_bytes = 400 * GIB;
+    facts.machine = None;
+    assert_eq!(evaluate(&facts), []);
+}
+
+#[test]
+fn a_pool_above_the_limit_is_critical_and_the_advice_fits() {
+    let mut facts = healthy();
+    machine(&mut facts).limit_bytes = 8 * GIB;
+    machine(&mut facts).limit_place = "cgroup /db".into();
+    machine(&mut facts).room_bytes = GIB;
+    pool(&mut facts).free_bytes = 5 * GIB;
+    let finding = only(&facts);
+    assert_eq!((finding.rule, finding.severity), ("pool_too_large", Severity::Critical));
+    // 6 GiB are held, 1 GiB is left, a twentieth of 8 GiB stays free.
+    let size = set_size(&finding);
+    assert!((6 * GIB..7 * GIB).contains(&size), "{size}");
+    assert!(finding.set[0].contains(&size.to_string()));
+    assert!(finding.why.contains("cgroup /db"));
+}
+
+#[test]
+fn the_size_that_is_advised_would_itself_raise_no_finding() {
+    for room_mib in [0, 10, 100, 500, 2000, 5000] {
+        for free_mib in [0, 100, 4000, 9000] {
+            let mut facts = healthy();
+            machine(&mut facts).room_bytes = room_mib * MIB;
+            pool(&mut facts).free_bytes = free_mib * MIB;
+            pool(&mut facts).reads_per_s = 900.0;
+            for finding in evaluate(&facts) {
+                let Some(size) = finding.rule.starts_with("pool_too").then(|| set_size(&finding))
+                else {
+                    continue;
+                };
+                // The machine after the advice was taken and the pool is full.
+                let held = pool(&mut facts).held_bytes();
+                let Some(used) = (16 * GIB).checked_sub(room_mib * MIB + held) else {
+                    panic!("no such machine: room {room_mib}, free {free_mib}");
+                };
+                let mut after = facts.clone();
+                pool(&mut after).size_bytes = size;
+                pool(&mut after).free_bytes = 0;
+                machine(&mut after).room_bytes = (16 * GIB)
+                    .saturating_sub(used + held.min(size) + size.saturating_sub(held) / 12 * 13);
+                let again: Vec<_> = evaluate(&after)
+                    .into_iter()
+                    .filter(|f| f.rule.starts_with("pool_too_l"))
+                    .collect();
+                assert_eq!(again, [], "room {room_mib}, free {free_mib}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_pool_that_misses_grows_to_what_fits_and_no_further_than_the_data() {
+    let mut facts = healthy();
+    pool(&mut facts).size_bytes = 128 * MIB;
+    pool(&mut facts).free_bytes = MIB;
+    pool(&mut facts).data_bytes = 127 * MIB;
+    pool(&mut facts).reads_per_s = 4000.0;
+    machine(&mut facts).room_bytes = 14 * GIB;
+    let finding = only(&facts);
+    assert_eq!((finding.rule, finding.severity), ("pool_too_small", Severity::High));
+    assert!((11 * GIB..13 * GIB).contains(&set_size(&finding)), "{finding:?}");
+    facts.data = Data { innodb_data_bytes: 3 * GIB, ..Data::default() };
+    let finding = only(&facts);
+    assert!((3 * GIB..4 * GIB).contains(&set_size(&finding)), "{finding:?}");
+    // The working set fits: no read would be saved.
+    pool(&mut facts).reads_per_s = 0.0;
+    assert!(evaluate(&facts).iter().all(|f| f.rule != "pool_too_small"));
+}
+
+#[test]
+fn growing_beyond_the_reservation_takes_a_restart() {
+    let mut facts = healthy();
+    pool(&mut facts).size_bytes = GIB;
+    pool(&mut facts).size_max_bytes = Some(2 * GIB);
+    pool(&mut facts).free_bytes = MIB;
+    pool(&mut facts).reads_per_s = 4000.0;
+    machine(&mut facts).room_bytes = 12 * GIB;
+    let finding = only(&facts);
+    assert!(finding.set.is_empty() && finding.restart);
+    assert!(finding.config[1].starts_with("innodb_buffer_pool_size_max = "));
+}
+
+#[test]
+fn the_built_in_default_is_mentioned_while_there_is_no_data_and_is_no_more_than_that() {
+    let mut facts = healthy();
+    pool(&mut facts).size_bytes = 128 * MIB;
+    pool(&mut facts).free_bytes = 120 * MIB;
+    machine(&mut facts).room_bytes = 14 * GIB;
+    facts.data = Data { innodb_data_bytes: 10 * MIB, ..Data::default() };
+    let finding = only(&facts);
+    assert_eq!((finding.rule, finding.severity), ("pool_default", Severity::Low));
+    facts.data = Data { innodb_data_bytes: 10 * GIB, ..Data::default() };
+    assert_eq!(only(&facts).severity, Severity::Medium);
+    facts.data = Data { innodb_data_bytes: 10 * MIB, ..Data::default() };
+    // On a server whose tables are Tidepool's, InnoDB's pool has nothing to do.
+    facts.kind.tidepool = true;
+    assert_eq!(evaluate(&facts), []);
+}
+
+#[test]
+fn a_large_pool_with_little_data_is_a_promise_and_no_danger() {
+    let mut facts = healthy();
+    pool(&mut facts).size_bytes = 15 * GIB;
+    pool(&mut facts).free_bytes = 14 * GIB;
+    machine(&mut facts).room_bytes = 13 * GIB;
+    facts.data = Data { innodb_data_bytes: GIB, ..Data::default() };
+    assert_eq!(evaluate(&facts), []);
+}
+
+#[test]
+fn chunks_are_respected() {
+    let unit = 3 * 128 * MIB;
+    let pool = Pool { unit_bytes: unit, ..Pool::default() };
+    for bytes in [1, 300 * MIB, GIB, 5 * GIB + 7, 100 * GIB] {
+        let size = room::settable(bytes, &pool);
+        assert_eq!(size % unit, 0, "{bytes}");
+        assert!(size <= bytes.max(unit) && (bytes < unit || size >= bytes / 100 * 93 - unit));
+    }
+}
+
+#[test]
+fn a_scan_washes_out_a_pool_without_the_timer() {
+    let mut facts = healthy();
+    pool(&mut facts).old_blocks_time_ms = Some(0);
+    let finding = only(&facts);
+    assert_eq!((finding.rule, finding.severity), ("old_blocks_time", Severity::High));
+    assert_eq!(finding.set, ["SET GLOBAL innodb_old_blocks_time = 1000;"]);
+    facts.data = Data { innodb_data_bytes: 4 * GIB, ..Data::default() };
+    assert_eq!(only(&facts).severity, Severity::Medium);
+    pool(&mut facts).old_blocks_time_ms = None;
+    assert_eq!(evaluate(&facts), []);
+}
+
+#[test]
+fn redo_is_rate_times_time() {
+    let mut facts = healthy();
+    let redo = facts.redo.as_mut().unwrap();
+    redo.capacity_bytes = 96 * MIB;
+    redo.written_per_s = 2.0 * MIB as f64;
+    let finding = only(&facts);
+    // 48 s of writing; an hour is 7.03 GiB.
+    assert_eq!((finding.rule, finding.severity), ("redo_capacity", Severity::High));
+    assert_eq!(set_size(&finding), 8 * GIB);
+    assert_eq!(finding.set, [format!("SET GLOBAL innodb_log_file_size = {};", 8 * GIB)]);
+    // The disk has the last word.
+    machine(&mut facts).disk.as_mut().unwrap().free_bytes = 9 * GIB;
+    assert_eq!(set_size(&only(&facts)), 2 * GIB);
+    // An idle server with a log that one burst fills.
+    machine(&mut facts).disk = None;
+    let redo = facts.redo.as_mut().unwrap();
+    (redo.capacity_bytes, redo.written_per_s, redo.written_per_s_ever) = (10 * MIB, 0.0, 10.0);
+    let finding = only(&facts);
+    assert_eq!((finding.severity, set_size(&finding)), (Severity::Medium, 256 * MIB));
+}
+
+#[test]
+fn old_servers_share_the_redo_log_among_files_and_need_a_restart() {
+    let mut facts = healthy();
+    facts.kind = Kind::from_words("5.7.40", "MySQL Community Server").unwrap();
+    let redo = facts.redo.as_mut().unwrap();
+    (redo.capacity_bytes, redo.files, redo.online) = (96 * MIB, 2, false);
+    redo.written_per_s = MIB as f64;
+    let finding = only(&facts);
+    assert_eq!(set_size(&finding), 2 * GIB);
+    assert!(finding.restart && finding.set.is_empty());
+}
+
+#[test]
+fn a_server_in_swap_is_told_to_shrink_if_the_pool_is_the_reason() {
+    let mut facts = healthy();
+    machine(&mut facts).server_swapped_bytes = 2 * GIB;
+    machine(&mut facts).room_bytes = 100 * MIB;
+    machine(&mut facts).swap_bytes_per_s = 50.0 * MIB as f64;
+    let findings = evaluate(&facts);
+    let rules: Vec<_> = findings.iter().map(|f| (f.rule, f.severity)).collect();
+    assert_eq!(
+        rules,
+        [("server_in_swap", Severity::Critical), ("pool_too_large", Severity::Critical)]
+    );
+    assert!(set_size(&findings[0]) < 9 * GIB);
+    assert_eq!(set_size(&findings[0]), set_size(&findings[1]));
+}
+
+#[test]
+fn swappiness_matters_where_there_is_swap() {
+    let mut facts = healthy();
+    machine(&mut facts).swappiness = Some(60);
+    let finding = only(&facts);
+    assert_eq!((finding.rule, finding.severity), ("swappiness", Severity::Low));
+    let mut small = facts.clone();
+    pool(&mut small).size_bytes = 2 * GIB;
+    small.data = Data { innodb_data_bytes: GIB, ..Data::default() };
+    assert_eq!(evaluate(&small), []);
+    machine(&mut facts).swap_bytes = 0;
+    assert_eq!(evaluate(&facts), []);
+}
+
+#[test]
+fn connections_that_memory_is_not_enough_for() {
+    let mut facts = healthy();
+    facts.connections.allowed = 10_000;
+    let finding = only(&facts);
+    assert_eq!((finding.rule, finding.severity), ("max_connections", Severity::Medium));
+    let wanted: u64 = finding.config[0].rsplit(' ').next().unwrap().parse().unwrap();
+    assert!((100..5000).contains(&wanted), "{wanted}");
+    // Buffers set per connection by someone who meant well.
+    let mut facts = healthy();
+    facts.connections.busy_bytes = 64 * MIB;
+    facts.connections.used_max = 60;
+    assert_eq!(only(&facts).rule, "max_connections");
+}
+
+#[test]
+fn a_cold_restart_is_announced() {
+    let mut facts = healthy();
+    facts.settings.dump_at_shutdown = Some(false);
+    facts.settings.load_at_startup = Some(false);
+    let finding = only(&facts);
+    assert_eq!((finding.rule, finding.severity), ("warm_up", Severity::Medium));
+    assert_eq!(finding.set.len(), 1);
+    assert_eq!(finding.config.len(), 2);
+}
+
+#[test]
+fn double_buffering_in_every_dialect() {
+    let mut facts = healthy();
+    for (method, found) in [
+        ("fsync", true),
+        ("", true),
+        ("O_DIRECT", false),
+        ("O_DIRECT_NO_FSYNC", false),
+        ("O_DSYNC", true),
+    ] {
+        facts.settings.flush_method = Some(method.into());
+        assert_eq!(!evaluate(&facts).is_empty(), found, "{method}");
+    }
+    // MariaDB 11 says fsync or O_DIRECT of the old option, whatever the new ones are.
+    facts.settings.flush_method = Some("fsync".into());
+    facts.settings.data_file_buffering = Some(false);
+    assert_eq!(evaluate(&facts), []);
+    facts.settings.data_file_buffering = Some(true);
+    assert_eq!(only(&facts).set, ["SET GLOBAL innodb_data_file_buffering = OFF;"]);
+}
+
+#[test]
+fn a_dedicated_server_in_a_container_it_does_not_see() {
+    let mut facts = healthy();
+    facts.kind = Kind::from_words("8.0.31", "MySQL Community Server").unwrap();
+    facts.settings.dedicated_server = Some(true);
+    pool(&mut facts).size_bytes = 12 * GIB;
+    pool(&mut facts).free_bytes = 8 * GIB;
+    machine(&mut facts).limit_bytes = 6 * GIB;
+    machine(&mut facts).room_bytes = GIB;
+    let rules: Vec<_> = evaluate(&facts).iter().map(|f| f.rule).collect();
+    assert_eq!(rules, ["pool_too_large", "dedicated_server_on"]);
+    facts.kind = Kind::from_words("9.3.0", "MySQL Community Server").unwrap();
+    assert_eq!(only(&facts).rule, "pool_too_large");
+}
+
+#[test]
+fn a_fresh_server_on_a_machine_of_its_own_may_be_told_so() {
+    let mut facts = healthy();
+    facts.kind = Kind::from_words("8.4.2", "MySQL Community Server").unwrap();
+    facts.settings.dedicated_server = Some(false);
+    facts.data = Data::default();
+    pool(&mut facts).size_bytes = 128 * MIB;
+    pool(&mut facts).free_bytes = 100 * MIB;
+    machine(&mut facts).room_bytes = 15 * GIB;
+    let rules: Vec<_> = evaluate(&facts).iter().map(|f| f.rule).collect();
+    assert_eq!(rules, ["pool_default", "dedicated_server_off"]);
+    machine(&mut facts).others_bytes = 5 * GIB;
+    assert_eq!(only(&facts).rule, "pool_default");
+}
+
+#[test]
+fn a_size_for_tidepool_that_the_machine_does_not_have() {
+    let mut facts = healthy();
+    facts.tidepool = Some(Tidepool { size_setting_bytes: 64 * GIB, ..Tidepool::default() });
+    assert_eq!(only(&facts).set, ["SET GLOBAL tidepool_buffer_pool_size = 0;"]);
+    facts.tidepool = Some(Tidepool::default());
+    assert_eq!(evaluate(&facts), []);
+}
+
+#[test]
+fn worst_first() {
+    let mut facts = healthy();
+    machine(&mut facts).swappiness = Some(60);
+    pool(&mut facts).old_blocks_time_ms = Some(0);
+    facts.settings.flush_method = Some("fsync".into());
+    let severities: Vec<_> = evaluate(&facts).iter().map(|f| f.severity).collect();
+    assert_eq!(severities, [Severity::High, Severity::Medium, Severity::Low]);
+}

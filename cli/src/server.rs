@@ -1,0 +1,282 @@
+//! One connection, and what kind of server is behind it.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use mysql::prelude::{FromRow, Queryable};
+use mysql::{Conn, DriverError};
+use serde::Serialize;
+
+use crate::connect::Target;
+use crate::exit::{Error, Result};
+
+/// Who made the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Flavour {
+    /// MariaDB.
+    MariaDb,
+    /// Oracle's.
+    MySql,
+    /// Percona Server for MySQL: MySQL's versions and options.
+    Percona,
+}
+
+impl fmt::Display for Flavour {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Flavour::MariaDb => "MariaDB",
+            Flavour::MySql => "MySQL",
+            Flavour::Percona => "Percona Server",
+        })
+    }
+}
+
+/// Major, minor, patch.
+pub type Version = (u32, u32, u32);
+
+/// What the server says it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Kind {
+    /// Who made it.
+    pub flavour: Flavour,
+    /// Its version's numbers.
+    pub version: Version,
+    /// Its version as it says it.
+    pub version_text: String,
+    /// Whether the storage engine Tidepool is loaded.
+    pub tidepool: bool,
+    /// Whether InnoDB is.
+    pub innodb: bool,
+}
+
+impl Kind {
+    /// From the server's own words.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for what is neither MariaDB since 10.2 nor MySQL or Percona Server since 5.7.
+    pub fn from_words(version_text: &str, comment: &str) -> Result<Kind> {
+        // Old replicas of MariaDB put "5.5.5-" in front, for clients that know no two-digit version.
+        let text = version_text.strip_prefix("5.5.5-").unwrap_or(version_text);
+        let maria = text.contains("MariaDB")
+            || comment.contains("MariaDB")
+            || comment.contains("mariadb.org");
+        let flavour = match (maria, comment.contains("Percona")) {
+            (true, _) => Flavour::MariaDb,
+            (false, true) => Flavour::Percona,
+            (false, false) => Flavour::MySql,
+        };
+        let mut numbers =
+            text.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse::<u32>().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        let version = (next(), next(), next());
+        let oldest = if maria { (10, 2, 0) } else { (5, 7, 0) };
+        if version < oldest {
+            return Err(Error::Unsupported(format!(
+                "this is {flavour} {version_text}; the oldest supported are MariaDB 10.2 and MySQL 5.7"
+            )));
+        }
+        let version_text = version_text.to_owned();
+        Ok(Kind { flavour, version, version_text, tidepool: false, innodb: true })
+    }
+
+    /// Whether this is MariaDB of at least this version.
+    pub fn is_mariadb_since(&self, version: Version) -> bool {
+        self.flavour == Flavour::MariaDb && self.version >= version
+    }
+
+    /// Whether this is MySQL or Percona Server of at least this version.
+    pub fn is_mysql_since(&self, version: Version) -> bool {
+        self.flavour != Flavour::MariaDb && self.version >= version
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.flavour, self.version_text)?;
+        if self.tidepool { f.write_str(" with Tidepool") } else { Ok(()) }
+    }
+}
+
+/// Names in lower case, values as text.
+pub type Named = HashMap<String, String>;
+
+/// One connection to one server.
+#[derive(Debug)]
+pub struct Server {
+    conn: Conn,
+    target: Target,
+    kind: Kind,
+}
+
+impl Server {
+    /// Connects and asks the server what it is.
+    ///
+    /// # Errors
+    /// See [`Target::connect`] and [`Kind::from_words`].
+    pub fn connect(target: &Target) -> Result<Server> {
+        let mut conn = target.connect()?;
+        let words: Option<(String, String)> = conn
+            .query_first("SELECT @@version, @@version_comment")
+            .map_err(|e| explain("asking for the version", "", e))?;
+        let (version, comment) = words.unwrap_or_default();
+        let mut kind = Kind::from_words(&version, &comment)?;
+        let engines: Vec<mysql::Row> =
+            conn.query("SHOW ENGINES").map_err(|e| explain("SHOW ENGINES", "", e))?;
+        let on: Vec<String> = engines
+            .iter()
+            .filter(|row| row.get::<String, _>(1).is_some_and(|s| s == "YES" || s == "DEFAULT"))
+            .filter_map(|row| Some(row.get::<String, _>(0)?.to_ascii_lowercase()))
+            .collect();
+        kind.tidepool = on.iter().any(|name| name == "tidepool");
+        kind.innodb = on.iter().any(|name| name == "innodb");
+        Ok(Server { conn, target: target.clone(), kind })
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// How it was reached.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Rows of a query. `grant` is the privilege it needs beyond the right to connect, or "".
+    ///
+    /// # Errors
+    /// [`Error::Privilege`] with the grant, [`Error::Gone`], [`Error::Refused`].
+    pub fn rows<T: FromRow>(&mut self, what: &str, grant: &str, query: &str) -> Result<Vec<T>> {
+        self.conn.query(query).map_err(|e| explain(what, &self.grant(grant), e))
+    }
+
+    /// The first row of a query, if it has one.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn first<T: FromRow>(&mut self, what: &str, grant: &str, query: &str) -> Result<Option<T>> {
+        self.conn.query_first(query).map_err(|e| explain(what, &self.grant(grant), e))
+    }
+
+    /// A statement without an answer.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn execute(&mut self, what: &str, grant: &str, statement: &str) -> Result<()> {
+        self.conn.query_drop(statement).map_err(|e| explain(what, &self.grant(grant), e))
+    }
+
+    /// All global variables.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn variables(&mut self) -> Result<Named> {
+        self.named("SHOW GLOBAL VARIABLES")
+    }
+
+    /// All global status counters.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn status(&mut self) -> Result<Named> {
+        self.named("SHOW GLOBAL STATUS")
+    }
+
+    /// Rows of name and value, from `SHOW GLOBAL …`.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn named(&mut self, query: &str) -> Result<Named> {
+        let rows: Vec<(String, Option<String>)> = self.rows(query, "", query)?;
+        let entry = |(name, value): (String, Option<String>)| {
+            (name.to_ascii_lowercase(), value.unwrap_or_default())
+        };
+        Ok(rows.into_iter().map(entry).collect())
+    }
+
+    /// The account as the server sees it, for a GRANT statement: `'user'@'host'`.
+    fn grant(&mut self, privilege: &str) -> String {
+        if privilege.is_empty() {
+            return String::new();
+        }
+        format!("GRANT {privilege} ON *.* TO {}", self.account())
+    }
+
+    /// `'user'@'host'` as the server sees this connection.
+    pub fn account(&mut self) -> String {
+        let account: Option<String> =
+            self.conn.query_first("SELECT CURRENT_USER()").unwrap_or(None);
+        let account = account.unwrap_or_else(|| self.target.user().to_owned());
+        let (user, host) = account.rsplit_once('@').unwrap_or((&account, "%"));
+        let quote = |part: &str| format!("'{}'", part.replace('\\', "\\\\").replace('\'', "''"));
+        format!("{}@{}", quote(user), quote(host))
+    }
+}
+
+/// The driver's error in this program's terms.
+fn explain(what: &str, grant: &str, error: mysql::Error) -> Error {
+    match error {
+        // 1227: needs one of these privileges; 1142, 1143, 1044, 1370: no right to this table, column, database, routine.
+        mysql::Error::MySqlError(e) if [1227, 1142, 1143, 1044, 1370].contains(&e.code) => {
+            let grant = if grant.is_empty() { e.message } else { grant.to_owned() };
+            Error::Privilege { what: what.into(), grant }
+        }
+        // 1053: shutdown in progress; 1317 and 1927: killed.
+        mysql::Error::MySqlError(e) if [1053, 1927].contains(&e.code) => Error::Gone(e.message),
+        mysql::Error::MySqlError(e) => Error::Refused { what: what.into(), why: e.message },
+        mysql::Error::IoError(e) => Error::Gone(e.to_string()),
+        mysql::Error::CodecError(e) => Error::Gone(e.to_string()),
+        mysql::Error::DriverError(DriverError::CouldNotConnect(_) | DriverError::Timeout) => {
+            Error::Gone("it does not answer".into())
+        }
+        other => Error::Refused { what: what.into(), why: other.to_string() },
+    }
+}
+
+/// A number in a map of names; `None` when missing or not a number.
+pub fn number(named: &Named, name: &str) -> Option<u64> {
+    named.get(name)?.parse().ok()
+}
+
+/// A switch in a map of names: `ON`, `OFF`, `1`, `0`.
+pub fn switch(named: &Named, name: &str) -> Option<bool> {
+    match named.get(name)?.to_ascii_uppercase().as_str() {
+        "ON" | "1" | "YES" => Some(true),
+        "OFF" | "0" | "NO" => Some(false),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_known_by_their_words() {
+        for (text, comment, flavour, version) in [
+            ("10.11.18-MariaDB-0+deb12u1-log", "Debian 12", Flavour::MariaDb, (10, 11, 18)),
+            (
+                "5.5.5-10.6.7-MariaDB",
+                "mariadb.org binary distribution",
+                Flavour::MariaDb,
+                (10, 6, 7),
+            ),
+            ("8.0.31-23", "Percona Server (GPL), Release 23", Flavour::Percona, (8, 0, 31)),
+            ("9.7.4", "MySQL Community Server - GPL", Flavour::MySql, (9, 7, 4)),
+        ] {
+            let kind = Kind::from_words(text, comment).unwrap();
+            assert_eq!((kind.flavour, kind.version), (flavour, version), "{text}");
+        }
+    }
+
+    #[test]
+    fn old_servers_are_refused_by_name() {
+        for (text, comment) in
+            [("5.6.51", "MySQL Community Server"), ("10.1.48-MariaDB", ""), ("PostgreSQL", "")]
+        {
+            let error = Kind::from_words(text, comment).unwrap_err();
+            assert_eq!(error.code(), 6, "{error}");
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! Who may do what over HTTP.
+//!
+//! * Every request must name this server in `Host`: a page elsewhere that rebinds its own name to 127.0.0.1 doesn't.
+//! * What changes or costs something needs the token that was printed at the start, in a header of its own, and an `Origin` that is this
+//!   page: a form or script of another site has neither.
+//! * Whatever only looks is open to everyone who can reach the port, which is why that is the loopback address.
+
+use std::net::SocketAddr;
+
+use crate::exit::{Error, Result};
+
+/// The header that carries the token.
+pub const TOKEN_HEADER: &str = "X-Tidepool-Token";
+
+/// What the checks compare with.
+#[derive(Debug)]
+pub struct Guard {
+    /// `host:port`, in lower case.
+    hosts: Vec<String>,
+    token: String,
+}
+
+/// What a request says of itself.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Claims<'a> {
+    /// The `Host` header.
+    pub host: Option<&'a str>,
+    /// The `Origin` header.
+    pub origin: Option<&'a str>,
+    /// The [`TOKEN_HEADER`].
+    pub token: Option<&'a str>,
+}
+
+impl Guard {
+    /// For a server at `address`, also reachable as `names` (with or without a port), with a new token.
+    ///
+    /// # Errors
+    /// If the system has no random numbers.
+    pub fn new(address: SocketAddr, names: &[String]) -> Result<Guard> {
+        let mut bytes = [0_u8; 16];
+        let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+        if filled != Ok(bytes.len()) {
+            return Err(Error::Local("the system gives no random numbers for a token".into()));
+        }
+        let token = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Guard::with_token(address, names, token))
+    }
+
+    fn with_token(address: SocketAddr, names: &[String], token: String) -> Guard {
+        let port = address.port();
+        let mut hosts = vec![address.to_string()];
+        if address.ip().is_loopback() {
+            hosts.extend([
+                format!("localhost:{port}"),
+                format!("127.0.0.1:{port}"),
+                format!("[::1]:{port}"),
+            ]);
+        }
+        for name in names {
+            let name = name.to_ascii_lowercase();
+            hosts.push(format!("{name}:{port}"));
+            hosts.push(name);
+        }
+        Guard { hosts, token }
+    }
+
+    /// The token.
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// Whether a request that only looks may be answered.
+    ///
+    /// # Errors
+    /// What to tell the client.
+    pub fn may_look(&self, claims: Claims<'_>) -> std::result::Result<(), &'static str> {
+        if self.is_ours(claims.host) { Ok(()) } else { Err("this is not the host that you named") }
+    }
+
+    /// Whether a request that changes something may be answered.
+    ///
+    /// # Errors
+    /// What to tell the client.
+    pub fn may_change(&self, claims: Claims<'_>) -> std::result::Result<(), &'static str> {
+        self.may_look(claims)?;
+        if !self.is_ours(claims.origin.and_then(|origin| origin.strip_prefix("http://"))) {
+            return Err("only the page of this server may change something: wrong Origin");
+        }
+        if !claims.token.is_some_and(|token| same(token.as_bytes(), self.token.as_bytes())) {
+            return Err("this needs the token that was printed when the page was started");
+        }
+        Ok(())
+    }
+
+    fn is_ours(&self, host: Option<&str>) -> bool {
+        host.is_some_and(|host| self.hosts.contains(&host.to_ascii_lowercase()))
+    }
+}
+
+/// Compares in a time that doesn't tell how much of it was right.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard() -> Guard {
+        Guard::with_token("127.0.0.1:8306".parse().unwrap(), &["db.example".into()], "abc".into())
+    }
+
+    #[test]
+    fn a_rebound_name_is_refused() {
+        for (host, allowed) in [
+            (Some("127.0.0.1:8306"), true),
+            (Some("LocalHost:8306"), true),
+            (Some("db.example"), true),
+            (Some("db.example:8306"), true),
+            (Some("evil.example:8306"), false),
+            (Some("127.0.0.1"), false),
+            (Some("127.0.0.1:8307"), false),
+            (None, false),
+        ] {
+            assert_eq!(
+                guard().may_look(Claims { host, ..Claims::default() }).is_ok(),
+                allowed,
+                "{host:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn changing_needs_host_origin_and_token() {
+        let good = Claims {
+            host: Some("localhost:8306"),
+            origin: Some("http://localhost:8306"),
+            token: Some("abc"),
+        };
+        assert_eq!(guard().may_change(good), Ok(()));
+        for bad in [
+            Claims { host: Some("evil:8306"), ..good },
+            Claims { origin: None, ..good },
+            Claims { origin: Some("null"), ..good },
+            Claims { origin: Some("http://evil.example"), ..good },
+            Claims { origin: Some("https://localhost:8306"), ..good },
+            Claims { token: None, ..good },
+            Claims { token: Some(""), ..good },
+            Claims { token: Some("abd"), ..good },
+            Claims { token: Some("abcd"), ..good },
+        ] {
+            assert!(guard().may_change(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn tokens_differ_and_are_long() {
+        let address = "127.0.0.1:1".parse().unwrap();
+        let (a, b) = (Guard::new(address, &[]).unwrap(), Guard::new(address, &[]).unwrap());
+        assert_eq!(a.token().len(), 32);
+        assert_ne!(a.token(), b.token());
+    }
+}

@@ -1,0 +1,241 @@
+//! `tidepool watch`: the live page, and the same in the terminal.
+//!
+//! One thread looks at the server once a second ([`sample`]) and puts what it sees into [`Seen`]; the HTTP workers ([`http`]) only read
+//! that, so any number of open pages costs the server the same. One more thread sets the pool's size when the slider says so
+//! ([`setter`]); [`guard`] decides who may move it.
+//!
+//! Locking: the mutex around [`Seen`] is held for copies only, never across a question to the server.
+
+pub mod content;
+pub mod guard;
+pub mod http;
+pub mod latency;
+pub mod metrics;
+pub mod sample;
+pub mod setter;
+pub mod text;
+
+use std::io::Write;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use crate::clock::rfc3339;
+use crate::connect::{self, Target};
+use crate::exit::{Error, Result};
+use crate::server::Server;
+use content::Decision;
+use guard::Guard;
+use sample::{About, Curve, Engine, History, Sampler};
+use setter::Setter;
+
+const EVERY: Duration = Duration::from_secs(1);
+/// What changes slowly is looked up every so many seconds.
+const SLOWLY: u64 = 5;
+
+/// Options of the command.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Address of the page. Anything but the loopback address shows the server's figures to everyone who can reach it
+    #[arg(long, default_value = "127.0.0.1:8306", value_name = "ADDRESS:PORT")]
+    listen: String,
+    /// Another name under which the page may be asked for (a proxy's, say); may be repeated
+    #[arg(long, value_name = "HOST")]
+    allow_host: Vec<String>,
+    /// Show it in the terminal instead
+    #[arg(long)]
+    text: bool,
+    /// Whose pool [default: Tidepool's where it is the default engine, else InnoDB's]
+    #[arg(long, value_enum)]
+    engine: Option<Engine>,
+    /// Show the decisions from this file, which `tidepool govern --log` writes
+    #[arg(long, value_name = "FILE")]
+    log: Option<PathBuf>,
+    /// Process id of the server, where it can't be found through the connection
+    #[arg(long, value_name = "PID")]
+    pid: Option<u32>,
+    /// Stop after so many seconds
+    #[arg(long, value_name = "SECONDS")]
+    duration: Option<u64>,
+}
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// The graph.
+    pub history: History,
+    /// Hit ratios by size.
+    pub curve: Curve,
+    /// By table and index.
+    pub content: Vec<content::Row>,
+    /// Why there is no content.
+    pub content_note: Option<String>,
+    /// Newest first.
+    pub decisions: Vec<Decision>,
+    /// Why the newest sample is old.
+    pub error: Option<String>,
+}
+
+/// What all threads share.
+#[derive(Debug)]
+pub struct Watched {
+    /// How to reach the server.
+    pub target: Target,
+    /// What doesn't change.
+    pub about: About,
+    /// Sets the pool's size.
+    pub setter: Setter,
+    /// Told to stop.
+    pub stop: Arc<AtomicBool>,
+    seen: Mutex<Seen>,
+}
+
+impl Watched {
+    /// What was seen so far; hold it shortly.
+    pub fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs the command until it is told to stop.
+///
+/// # Errors
+/// See [`crate::exit`].
+pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode> {
+    let target = connection.target()?;
+    let sampler = Sampler::new(Server::connect(&target)?, options.engine, options.pid)?;
+    let about = sampler.about().clone();
+    let watched = Arc::new(Watched {
+        setter: Setter::start(&target, about.engine),
+        about,
+        target,
+        stop: crate::govern::stop_flag()?,
+        seen: Mutex::default(),
+    });
+    if options.text {
+        return look(sampler, options, &watched, true).map(|()| ExitCode::SUCCESS);
+    }
+    let (http, address) = listen(&options.listen)?;
+    let guard = Guard::new(address, &options.allow_host)?;
+    let mut out = std::io::stdout();
+    let about = &watched.about;
+    let lines = format!(
+        "http://{address}/ shows {} at {}\nhttp://{address}/#token={} may also set the pool's size\n",
+        about.server,
+        about.place,
+        guard.token()
+    );
+    // Whoever started this may not care for its words.
+    let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
+    if !address.ip().is_loopback() {
+        tracing::warn!(
+            "everyone who can reach {address} can read the page, and the token travels unencrypted"
+        );
+    }
+    std::thread::scope(|scope| {
+        scope.spawn(|| http::serve(&http, &guard, &watched));
+        let result = look(sampler, options, &watched, false);
+        watched.stop.store(true, Ordering::Relaxed);
+        result
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn listen(address: &str) -> Result<(tiny_http::Server, SocketAddr)> {
+    let failed = |why: String| Error::Local(format!("can't listen on {address}: {why}"));
+    let wanted = address.to_socket_addrs().map_err(|e| failed(e.to_string()))?.next();
+    let wanted = wanted.ok_or_else(|| failed("no such address".into()))?;
+    let http = tiny_http::Server::http(wanted).map_err(|e| failed(e.to_string()))?;
+    // Port 0 is any free one.
+    let bound = http.server_addr().to_ip().unwrap_or(wanted);
+    Ok((http, bound))
+}
+
+/// Looks once a second until told to stop. A server that went away may come back: the page says so and tries again.
+fn look(mut sampler: Sampler, options: &Options, watched: &Watched, text: bool) -> Result<()> {
+    let end = options.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let over =
+        || watched.stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
+    let (mut round, mut next) = (0, Instant::now());
+    while !over() {
+        match look_once(&mut sampler, options, watched, round % SLOWLY == 1) {
+            Ok(()) => {}
+            Err(error) if text => return Err(error),
+            Err(error) => {
+                watched.seen().error = Some(error.to_string());
+                while !over() {
+                    sleep(EVERY);
+                    let again = Server::connect(&watched.target)
+                        .and_then(|server| Sampler::new(server, options.engine, options.pid));
+                    match again {
+                        Ok(again) => {
+                            sampler = again;
+                            break;
+                        }
+                        Err(error) => watched.seen().error = Some(error.to_string()),
+                    }
+                }
+            }
+        }
+        if text && !text::show(watched) {
+            return Ok(());
+        }
+        round += 1;
+        // After a late look not at once another: its rates would be over next to no time.
+        next = (next + EVERY).max(Instant::now() + EVERY / 2);
+        while !over() && Instant::now() < next {
+            sleep(Duration::from_millis(50).min(next.saturating_duration_since(Instant::now())));
+        }
+    }
+    Ok(())
+}
+
+fn look_once(
+    sampler: &mut Sampler,
+    options: &Options,
+    watched: &Watched,
+    slow_too: bool,
+) -> Result<()> {
+    let sample = sampler.look()?;
+    let curve = sampler.curve()?;
+    {
+        let mut seen = watched.seen();
+        seen.error = None;
+        seen.curve = curve;
+        if let Some(sample) = sample {
+            seen.history.push(sample);
+        }
+    }
+    if !slow_too {
+        return Ok(());
+    }
+    let engine = watched.about.engine;
+    if !content::is_costly(engine) {
+        let rows = content::rows(sampler.server(), engine);
+        let mut seen = watched.seen();
+        match rows {
+            Ok(rows) => (seen.content, seen.content_note) = (rows, None),
+            Err(error @ Error::Gone(_)) => return Err(error),
+            Err(error) => seen.content_note = Some(error.to_string()),
+        }
+    }
+    let mut decisions = match engine {
+        Engine::Tidepool => content::decisions(sampler.server())?,
+        Engine::Innodb => Vec::new(),
+    };
+    decisions.extend(options.log.iter().flat_map(|path| content::journal(path)));
+    let own = watched.setter.progress().log;
+    decisions.extend(
+        own.into_iter().map(|(ms, text)| Decision {
+            at: rfc3339(UNIX_EPOCH + Duration::from_millis(ms)),
+            text,
+        }),
+    );
+    decisions.sort_by(|a, b| b.at.cmp(&a.at));
+    watched.seen().decisions = decisions;
+    Ok(())
+}

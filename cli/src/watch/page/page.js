@@ -1,0 +1,472 @@
+"use strict";
+// The live page. All text from the server goes into the document as text (textContent), never as markup: a table may be
+// named anything. Nothing is loaded from elsewhere.
+
+const MIB = 1048576;
+const get = id => document.getElementById(id);
+const token = new URLSearchParams(location.hash.slice(1)).get("token");
+const tone = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+
+let samples = [], about = null, curve = { points: [] }, setting = {}, span = 300, hover = null;
+let dragging = false, effect = null, looked = null;
+
+// --- numbers for people ---------------------------------------------------------------------------------------
+const known = value => value !== null && value !== undefined;
+function short(value) {
+  if (!known(value)) return "–";
+  const size = Math.abs(value);
+  if (size >= 1e6) return (value / 1e6).toFixed(1) + "M";
+  if (size >= 1e4) return (value / 1e3).toFixed(1) + "K";
+  if (size >= 100) return value.toFixed(0);
+  return size >= 10 ? value.toFixed(1) : value.toFixed(2);
+}
+function bytes(value) {
+  if (!known(value)) return "–";
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) { value /= 1024; unit++; }
+  return (value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1)) + " " + units[unit];
+}
+const percent = value => known(value) ? (value * 100).toFixed(value > 0.99 && value < 1 ? 2 : 1) + " %" : "–";
+const clock = ms => new Date(ms).toLocaleTimeString([], { hour12: false });
+
+function element(tag, text, cls) {
+  const made = document.createElement(tag);
+  if (known(text)) made.textContent = text;
+  if (cls) made.className = cls;
+  return made;
+}
+
+// --- the graph ---------------------------------------------------------------------------------------------------
+const BANDS = [
+  { share: 0.40, left: [["qps", "queries/s", s => s.qps, "qps"]], leftUnit: short,
+    right: [["p95", "p95", s => s.p95_ms, "p95"]], rightUnit: v => short(v) + " ms" },
+  { share: 0.34, left: [["read", "disk read", s => s.disk_read_mb_s, "read"], ["write", "disk write", s => s.disk_write_mb_s, "write"],
+                        ["swap", "swap", s => s.swap_mb_s, "swap"]], leftUnit: v => short(v) + " MB/s",
+    right: [["hit", "hit ratio", s => known(s.hit_ratio) ? s.hit_ratio * 100 : null, "hit"]], rightUnit: v => short(v) + " %", rightMax: 100 },
+  { share: 0.26, left: [["data", "pages in it", s => s.data_bytes, "data"], ["pool", "pool size", s => s.pool_bytes, "pool"],
+                        ["fits", "fits", s => s.target_bytes, "fits"]], leftUnit: bytes, binary: true, cap: true },
+];
+
+function canvasOf(id) {
+  const canvas = get(id), scale = devicePixelRatio || 1;
+  const width = canvas.clientWidth, height = canvas.clientHeight;
+  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.round(height * scale);
+  }
+  const draw = canvas.getContext("2d");
+  draw.setTransform(scale, 0, 0, scale, 0, 0);
+  draw.clearRect(0, 0, width, height);
+  draw.font = "11px system-ui, 'Noto Sans', 'DejaVu Sans', sans-serif";
+  return { draw, width, height };
+}
+
+/** The next round number above `value`: 1, 2, 2.5, 5 times a power of ten, or of two for bytes. */
+function ceiling(value, binary) {
+  if (!(value > 0)) return 1;
+  const base = binary ? 2 ** Math.floor(Math.log2(value)) : 10 ** Math.floor(Math.log10(value));
+  return base * (binary ? [1, 1.25, 1.5, 2] : [1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10]).find(step => step * base >= value);
+}
+
+const LEFT = 66, RIGHT = 58, TOP = 6, GAP = 30, BOTTOM = 18;
+
+function drawGraph() {
+  const { draw, width, height } = canvasOf("graph");
+  const end = samples.length ? samples[samples.length - 1].at_ms : Date.now();
+  const start = end - span * 1000;
+  const shown = samples.filter(s => s.at_ms >= start - 1500);
+  const x = ms => LEFT + (ms - start) / (end - start) * (width - LEFT - RIGHT);
+  const free = height - TOP - BOTTOM - GAP * BANDS.length;
+  let top = TOP;
+  for (const band of BANDS) {
+    const tall = free * band.share, bottom = top + GAP - 12 + tall;
+    const area = { top: top + GAP - 12, bottom };
+    const highest = (series, cap) => Math.max(0, ...shown.flatMap(s => series.map(one => one[2](s)).filter(v => known(v) && !(cap && v > cap))));
+    // What fits may be a hundred times the pool: then it is told in the legend, and doesn't press the pool flat.
+    const cap = band.cap ? 4 * Math.max(1, ...shown.map(s => s.pool_bytes)) : 0;
+    const leftMax = ceiling(highest(band.left, cap) * 1.05, band.binary);
+    legend(draw, band, top + 9, width, shown[shown.length - 1], cap);
+    grid(draw, area, leftMax, band.leftUnit, width);
+    for (const series of band.left) line(draw, shown, series, x, area, leftMax, band, cap);
+    if (band.right) {
+      const rightMax = band.rightMax || ceiling(highest(band.right) * 1.05);
+      draw.textAlign = "left";
+      draw.fillStyle = tone(band.right[0][3]);
+      draw.fillText(band.rightUnit(rightMax), width - RIGHT + 6, area.top + 4);
+      draw.fillText(band.rightUnit(0), width - RIGHT + 6, area.bottom);
+      for (const series of band.right) line(draw, shown, series, x, area, rightMax, band);
+    }
+    top = bottom + 12;
+  }
+  times(draw, start, end, x, height);
+  if (effect && effect.at >= start) mark(draw, x(effect.at), height, "pool set", tone("accent"));
+  showTip(draw, shown, x, width, height);
+}
+
+function legend(draw, band, y, width, last, cap) {
+  draw.textAlign = "left";
+  let at = LEFT;
+  for (const [, label, value, color] of band.left) {
+    const above = cap && last && known(value(last)) && value(last) > cap;
+    const name = above ? `${label}: ${band.leftUnit(value(last))}, above this scale` : label;
+    draw.fillStyle = tone(color);
+    draw.fillRect(at, y - 7, 9, 9);
+    draw.fillStyle = tone("soft");
+    draw.fillText(name, at + 13, y + 1);
+    at += draw.measureText(name).width + 30;
+  }
+  let right = width - RIGHT;
+  for (const [, name, , color] of band.right || []) {
+    right -= draw.measureText(name).width;
+    draw.fillStyle = tone("soft");
+    draw.fillText(name, right, y + 1);
+    draw.fillStyle = tone(color);
+    draw.fillRect(right - 13, y - 7, 9, 9);
+  }
+}
+
+function grid(draw, area, max, unit, width) {
+  draw.textAlign = "right";
+  draw.lineWidth = 1;
+  for (const part of [0, 0.5, 1]) {
+    const y = Math.round(area.bottom - part * (area.bottom - area.top)) + 0.5;
+    draw.strokeStyle = tone("grid");
+    draw.beginPath(); draw.moveTo(LEFT, y); draw.lineTo(width - RIGHT, y); draw.stroke();
+    draw.fillStyle = tone("soft");
+    draw.fillText(unit(max * part), LEFT - 7, y + 4);
+  }
+}
+
+function line(draw, shown, [key, , value, color], x, area, max, band, cap) {
+  draw.strokeStyle = draw.fillStyle = tone(color);
+  draw.lineWidth = 1.6;
+  draw.setLineDash(key === "fits" ? [5, 4] : []);
+  draw.beginPath();
+  let last = null, first = null;
+  for (const sample of shown) {
+    const v = value(sample);
+    if (!known(v) || (cap && v > cap)) { last = null; continue; }
+    const px = Math.max(LEFT, x(sample.at_ms)), py = area.bottom - Math.min(1, v / max) * (area.bottom - area.top);
+    // A gap of several seconds is a gap, not a slope.
+    if (last === null || sample.at_ms - last.at > 5000) draw.moveTo(px, py);
+    else draw.lineTo(px, py);
+    first = first || px;
+    last = { at: sample.at_ms, px };
+  }
+  draw.stroke();
+  draw.setLineDash([]);
+  if ((key === "data" || key === "qps") && last && first !== null) {
+    draw.lineTo(last.px, area.bottom); draw.lineTo(first, area.bottom); draw.closePath();
+    draw.globalAlpha = key === "data" ? 0.35 : 0.1; draw.fill(); draw.globalAlpha = 1;
+  }
+}
+
+function times(draw, start, end, x, height) {
+  const step = span <= 120 ? 20e3 : span <= 300 ? 60e3 : 180e3;
+  draw.textAlign = "center";
+  draw.fillStyle = tone("soft");
+  for (let at = Math.ceil(start / step) * step; at <= end; at += step) {
+    if (x(at) > LEFT + 20) draw.fillText(clock(at), x(at), height - 3);
+  }
+}
+
+function mark(draw, at, height, text, color) {
+  draw.strokeStyle = draw.fillStyle = color;
+  draw.lineWidth = 1;
+  draw.setLineDash([3, 3]);
+  draw.beginPath(); draw.moveTo(at, TOP + 14); draw.lineTo(at, height - BOTTOM); draw.stroke();
+  draw.setLineDash([]);
+  draw.textAlign = "left";
+  draw.fillText(text, at + 4, TOP + 26);
+}
+
+function showTip(draw, shown, x, width, height) {
+  const tip = get("tip");
+  tip.hidden = hover === null || !shown.length;
+  if (tip.hidden) return;
+  const near = shown.reduce((a, b) => Math.abs(x(b.at_ms) - hover) < Math.abs(x(a.at_ms) - hover) ? b : a);
+  const at = x(near.at_ms);
+  draw.strokeStyle = tone("soft");
+  draw.beginPath(); draw.moveTo(at, TOP + 14); draw.lineTo(at, height - BOTTOM); draw.stroke();
+  tip.replaceChildren(element("b", clock(near.at_ms)));
+  for (const band of BANDS) {
+    for (const [side, unit] of [[band.left, band.leftUnit], [band.right || [], band.rightUnit]]) {
+      for (const [, name, value, color] of side) {
+        const row = element("div"), label = element("span", name), dot = element("i");
+        dot.style.setProperty("--tone", `var(--${color})`);
+        label.prepend(dot);
+        const v = value(near);
+        row.append(label, element("span", known(v) ? unit(v) : "–"));
+        tip.append(row);
+      }
+    }
+  }
+  tip.style.left = (at > width / 2 ? at - tip.offsetWidth - 12 : at + 12) + "px";
+}
+
+// --- the curve, and what it predicts ------------------------------------------------------------------------------
+/** Hit ratio at a size, between the points of the curve, straight in log(size) and log(miss); null beyond what is known. */
+function predict(size) {
+  const points = curve.points.filter(p => p.size_bytes > 0);
+  if (points.length < 2) return null;
+  const last = points.length - 1;
+  if (size < points[0].size_bytes / 2 || size > points[last].size_bytes * 2) return null;
+  let right = points.findIndex(p => p.size_bytes >= size);
+  right = right < 0 ? last : Math.max(1, right);
+  const [a, b] = [points[right - 1], points[right]];
+  const part = (Math.log(size) - Math.log(a.size_bytes)) / (Math.log(b.size_bytes) - Math.log(a.size_bytes));
+  const between = (from, to) => Math.exp(Math.log(Math.max(from, 1e-6)) * (1 - part) + Math.log(Math.max(to, 1e-6)) * part);
+  return { hit: Math.max(0, 1 - Math.min(1, between(1 - a.hit_ratio, 1 - b.hit_ratio))), reads: between(a.reads_per_s, b.reads_per_s) };
+}
+
+function drawCurve() {
+  const { draw, width, height } = canvasOf("curve");
+  const last = samples[samples.length - 1];
+  const points = curve.points.filter(p => p.size_bytes > 0);
+  get("curvekind").textContent = curve.predicted ? "predicted by the engine" : "measured at the sizes that the pool has had";
+  const chosen = chosenSize();
+  const sizes = points.map(p => p.size_bytes).concat(last ? [last.pool_bytes] : [], dragging ? [chosen] : []).filter(s => s > 0);
+  if (!sizes.length) return;
+  const low = Math.min(...sizes) / 1.3, high = Math.max(...sizes) * 1.3;
+  const area = { left: 52, right: width - 12, top: 22, bottom: height - 22 };
+  const x = size => area.left + Math.log(size / low) / Math.log(high / low) * (area.right - area.left);
+  const misses = points.map(p => 1 - p.hit_ratio).concat(last && known(last.hit_ratio) ? [1 - last.hit_ratio] : []);
+  const max = ceiling(Math.max(0.001, ...misses) * 105) / 100;
+  const y = miss => area.bottom - miss / max * (area.bottom - area.top);
+  draw.lineWidth = 1;
+  for (const part of [0, 0.5, 1]) {
+    draw.strokeStyle = tone("grid");
+    draw.beginPath(); draw.moveTo(area.left, y(max * part)); draw.lineTo(area.right, y(max * part)); draw.stroke();
+    draw.fillStyle = tone("soft"); draw.textAlign = "right";
+    draw.fillText(short(max * part * 100) + " %", area.left - 6, y(max * part) + 4);
+  }
+  draw.textAlign = "center";
+  let free = -Infinity;
+  for (const size of [...new Set(points.map(p => p.size_bytes))].concat(points.length ? [] : sizes)) {
+    const text = bytes(size), wide = draw.measureText(text).width / 2;
+    if (x(size) - wide < free) continue;
+    draw.fillText(text, x(size), height - 6);
+    free = x(size) + wide + 10;
+  }
+  draw.strokeStyle = draw.fillStyle = tone("hit");
+  draw.lineWidth = 2;
+  if (points.length > 1) {
+    draw.beginPath();
+    points.forEach((p, i) => i ? draw.lineTo(x(p.size_bytes), y(1 - p.hit_ratio)) : draw.moveTo(x(p.size_bytes), y(1 - p.hit_ratio)));
+    draw.stroke();
+  }
+  for (const p of points) { draw.beginPath(); draw.arc(x(p.size_bytes), y(1 - p.hit_ratio), 3.5, 0, 7); draw.fill(); }
+  const upright = (size, text, color, row) => {
+    draw.strokeStyle = draw.fillStyle = tone(color);
+    draw.lineWidth = 1.2; draw.setLineDash([4, 3]);
+    draw.beginPath(); draw.moveTo(x(size), area.top - 6); draw.lineTo(x(size), area.bottom); draw.stroke();
+    draw.setLineDash([]);
+    draw.textAlign = x(size) > width * 0.6 ? "right" : "left";
+    draw.fillText(text, x(size) + (x(size) > width * 0.6 ? -5 : 5), area.top + row * 13);
+  };
+  if (last) upright(last.pool_bytes, "today: " + bytes(last.pool_bytes), "pool", 0);
+  if (dragging && chosen > 0) upright(chosen, bytes(chosen), "fits", 1);
+}
+
+// --- the slider -------------------------------------------------------------------------------------------------
+const size = get("size"), NOTCHES = 1000;
+size.min = 0; size.max = NOTCHES; size.step = 1;
+// The ends of the slider and its unit, bytes. In between it is logarithmic: a MiB matters in a pool of 64, not in one of 64,000.
+let least = MIB, most = MIB, unit = MIB;
+const sizeAt = notch => Math.max(unit, Math.round(least * (most / least) ** (notch / NOTCHES) / unit) * unit);
+const notchOf = bytes => most > least ? Math.round(Math.log(bytes / least) / Math.log(most / least) * NOTCHES) : NOTCHES;
+/** What the slider says: while it is held, else what is wanted or is. */
+function chosenSize() {
+  const last = samples[samples.length - 1];
+  if (dragging) return sizeAt(Number(size.value));
+  return setting.running && known(setting.wanted_bytes) ? setting.wanted_bytes : last ? last.pool_bytes : 0;
+}
+
+function mean(list, value) {
+  const found = list.map(value).filter(known);
+  return found.length ? found.reduce((a, b) => a + b, 0) / found.length : null;
+}
+const figures = list => ({ qps: mean(list, s => s.qps), hit: mean(list, s => s.hit_ratio), p95: mean(list, s => s.p95_ms), reads: mean(list, s => s.reads_per_s) });
+
+function updateSlider() {
+  const last = samples[samples.length - 1];
+  if (!last || !about) return;
+  const now = last.pool_bytes, fits = last.target_bytes;
+  if (!dragging) {
+    unit = Math.max(1, about.unit_bytes);
+    // From an eighth of today's size to what fits, or to four times today's where nobody knows.
+    most = Math.max(now, Math.min(known(fits) ? fits : now * 4, now * 16));
+    most = Math.max(Math.floor(most / unit) * unit, now);
+    least = Math.min(now, Math.max(unit, Math.ceil(now / 8 / unit) * unit));
+    size.value = notchOf(chosenSize());
+  }
+  size.disabled = !token;
+  size.setAttribute("aria-valuetext", bytes(chosenSize()));
+  get("least").textContent = bytes(least);
+  get("most").textContent = bytes(most);
+  get("fits").textContent = known(fits) ? "fits: " + bytes(fits) : "";
+  get("chosen").textContent = bytes(chosenSize());
+  get("setnote").textContent = setting.error ? setting.error
+    : setting.running ? `on the way from ${bytes(last.pool_bytes)} to ${bytes(setting.wanted_bytes)}, in steps that cost the queries little`
+    : token ? "" : "Read only. The address with the token, printed when this was started, can set it.";
+  updatePrediction(last);
+}
+
+function updatePrediction(last) {
+  const rows = [];
+  const recent = figures(samples.slice(-10));
+  if (dragging) {
+    const predicted = predict(chosenSize());
+    rows.push(["", "now", "predicted"]);
+    rows.push(["hit ratio", percent(recent.hit), predicted ? percent(predicted.hit) : "not known"]);
+    rows.push(["reads from disk/s", short(recent.reads), predicted ? short(predicted.reads) : "not known"]);
+    if (!predicted) get("setnote").textContent = curve.predicted ? "beyond the engine's curve"
+      : "This server keeps no curve. Points are measured as the pool takes other sizes; two of them make a prediction.";
+  } else if (effect) {
+    const after = samples.filter(s => s.at_ms > effect.at + 1000).slice(-10), now = figures(after);
+    rows.push(["", `before, ${bytes(effect.from)}`, `after, ${bytes(last.pool_bytes)}`]);
+    rows.push(["hit ratio", percent(effect.before.hit), percent(now.hit)]);
+    if (effect.predicted) rows.push(["predicted", "", percent(effect.predicted.hit)]);
+    rows.push(["queries/s", short(effect.before.qps), short(now.qps)]);
+    rows.push(["p95", short(effect.before.p95) + " ms", short(now.p95) + " ms"]);
+    rows.push(["reads from disk/s", short(effect.before.reads), short(now.reads)]);
+  } else {
+    rows.push(["hit ratio", "", percent(recent.hit)], ["reads from disk/s", "", short(recent.reads)],
+      ["pages in it", "", bytes(last.data_bytes)]);
+  }
+  get("prediction").replaceChildren(...rows.flatMap(([name, ...cells]) =>
+    [element("dt", name), ...cells.map(cell => element("dd", cell, name === "" ? "top" : ""))]));
+}
+
+size.addEventListener("input", () => { dragging = true; updateSlider(); drawCurve(); });
+size.addEventListener("change", async () => {
+  const wanted = sizeAt(Number(size.value)), last = samples[samples.length - 1];
+  dragging = false;
+  const predicted = predict(wanted);
+  const answer = await post("/api/size", { bytes: wanted });
+  if (answer.ok) {
+    effect = { at: Date.now(), from: last.pool_bytes, before: figures(samples.slice(-10)), predicted };
+    setting = { running: true, wanted_bytes: wanted };
+  } else {
+    setting = { error: await answer.text() };
+  }
+  updateSlider(); drawCurve();
+});
+
+function post(path, body) {
+  return fetch(path, { method: "POST", headers: { "X-Tidepool-Token": token || "", "Content-Type": "application/json" }, body: JSON.stringify(body) });
+}
+
+// --- tables -----------------------------------------------------------------------------------------------------
+function tiles(last) {
+  const rows = [
+    ["qps", short(last.qps), "", "queries/s"],
+    ["p95", short(last.p95_ms), "ms", about.p95_source === "own_probe" ? "p95 of own probe" : "p95 of statements"],
+    ["hit", percent(last.hit_ratio), "", "hit ratio"],
+    ["read", short(last.disk_read_mb_s), "MB/s", "read from disk"],
+    ["write", short(last.disk_write_mb_s), "MB/s", "written to disk"],
+    ["swap", short(last.swap_mb_s), "MB/s", known(last.server_swapped_bytes) && last.server_swapped_bytes > 0 ? "swap; " + bytes(last.server_swapped_bytes) + " in it" : "swap"],
+    ["pool", bytes(last.pool_bytes), "", known(last.target_bytes) ? bytes(last.target_bytes) + " would fit" : "pool size"],
+  ];
+  get("now").replaceChildren(...rows.map(([color, value, unit, name]) => {
+    const tile = element("div", null, "tile"), figure = element("b", value);
+    tile.style.setProperty("--tone", `var(--${color})`);
+    if (unit) figure.append(" ", element("small", unit));
+    tile.append(figure, element("span", name));
+    return tile;
+  }));
+}
+
+function showContent(state) {
+  const rows = state.content || [];
+  get("content").hidden = !rows.length;
+  get("look").hidden = !state.content_is_costly;
+  get("look").disabled = !token;
+  const cost = "Looking makes InnoDB copy a row for every page while its queries wait: seconds for a large pool.";
+  get("contentnote").textContent = state.content_note || (state.content_is_costly
+    ? (looked ? `As of ${clock(looked)}. ` : "") + cost + (token ? "" : " It needs the token.") : rows.length ? "" : "Nothing is known.");
+  const most = Math.max(...rows.map(row => row.mb), 0.001);
+  get("content").tBodies[0].replaceChildren(...rows.slice(0, 40).map(row => {
+    const line = element("tr"), bar = element("td", null, "bar"), share = element("div", null, "share");
+    for (const part of [row.mb_hot ?? 0, row.mb - (row.mb_hot ?? 0)]) {
+      const piece = element("i");
+      piece.style.width = Math.max(0, part) / most * 100 + "%";
+      share.append(piece);
+    }
+    bar.append(share);
+    const name = element("td", row.table);
+    name.title = row.table;
+    line.append(name, element("td", row.index), element("td", row.mb.toFixed(1), "n"), bar, element("td", known(row.mb_dirty) ? row.mb_dirty.toFixed(1) : "–", "n"));
+    return line;
+  }));
+}
+
+function showDecisions(list) {
+  get("nodecisions").hidden = list.length > 0;
+  get("decisions").replaceChildren(...list.map(decision => {
+    const item = element("li");
+    item.append(element("time", decision.at), decision.text);
+    return item;
+  }));
+}
+
+get("look").addEventListener("click", async () => {
+  get("look").disabled = true;
+  get("look").textContent = "looking …";
+  const answer = await post("/api/content", {});
+  if (answer.ok) looked = Date.now();
+  get("look").textContent = "look again";
+  await update();
+  if (!answer.ok) get("contentnote").textContent = await answer.text();
+});
+get("spans").addEventListener("click", event => {
+  if (!event.target.dataset.s) return;
+  span = Number(event.target.dataset.s);
+  for (const button of get("spans").children) button.classList.toggle("on", button === event.target);
+  drawGraph();
+});
+get("graph").addEventListener("pointermove", event => { hover = event.offsetX; drawGraph(); });
+get("graph").addEventListener("pointerleave", () => { hover = null; drawGraph(); });
+addEventListener("resize", () => { drawGraph(); drawCurve(); });
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawGraph(); drawCurve(); });
+
+// --- once a second ------------------------------------------------------------------------------------------------
+function complain(text) {
+  get("error").hidden = !text;
+  get("error").textContent = text || "";
+  get("state").classList.toggle("bad", Boolean(text));
+  get("state").textContent = text ? "no new figures" : "live";
+}
+
+async function update() {
+  let state;
+  try {
+    const since = samples.length ? samples[samples.length - 1].at_ms : 0;
+    const answer = await fetch("/api/state?since=" + since);
+    if (!answer.ok) throw new Error(await answer.text());
+    state = await answer.json();
+  } catch (error) {
+    complain("tidepool watch does not answer: " + error.message);
+    return;
+  }
+  ({ about, curve, setting } = state);
+  samples = samples.concat(state.samples).slice(-900);
+  get("server").textContent = `${about.server} · ${about.place} · ${about.engine === "tidepool" ? "Tidepool" : "InnoDB"}'s pool`;
+  document.title = `tidepool watch: ${about.place}`;
+  get("sources").textContent = `p95: ${about.p95_words}. Disk: ${about.disk_words}.` + (about.local ? "" : " The machine can't be seen from here: no swap, and nothing is known of what fits.");
+  complain(state.error);
+  const last = samples[samples.length - 1];
+  if (last) tiles(last);
+  drawGraph();
+  updateSlider();
+  drawCurve();
+  showContent(state);
+  showDecisions(state.decisions || []);
+}
+
+async function forever() {
+  await update();
+  setTimeout(forever, 1000);
+}
+forever();

@@ -1,0 +1,408 @@
+//! Once a second: everything that the graph shows, as rates since the last look.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant, SystemTime};
+
+use serde::Serialize;
+use tidepool_governor::decide::PoolState;
+use tidepool_governor::kernel::Root;
+use tidepool_governor::signals::Reader;
+use tidepool_governor::{Governor, Signals};
+
+use super::latency::{Latency, Source};
+use crate::bytes::MIB;
+use crate::clock::unix_ms;
+use crate::exit::{Error, Result};
+use crate::facts::AdviceRow;
+use crate::facts::gather::{resizing, tidepool_advice};
+use crate::facts::machine::{process_io, server_pid};
+use crate::server::{Named, Server, number};
+
+/// Samples kept: a quarter of an hour.
+pub const KEEP: usize = 900;
+
+/// Whose pool is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// InnoDB's.
+    Innodb,
+    /// Tidepool's.
+    Tidepool,
+}
+
+impl Engine {
+    /// The prefix of its variables and counters.
+    pub fn prefix(self) -> &'static str {
+        match self {
+            Engine::Innodb => "innodb",
+            Engine::Tidepool => "tidepool",
+        }
+    }
+}
+
+/// One second.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Sample {
+    /// When, milliseconds since 1970.
+    pub at_ms: u64,
+    /// Statements.
+    pub qps: f64,
+    /// 95th percentile of latency, from the source in [`About`].
+    pub p95_ms: Option<f64>,
+    /// Read from disk by the server, MB (10^6 bytes) a second.
+    pub disk_read_mb_s: f64,
+    /// Written to disk by the server.
+    pub disk_write_mb_s: f64,
+    /// To and from swap, the whole machine.
+    pub swap_mb_s: Option<f64>,
+    /// The pool's size.
+    pub pool_bytes: u64,
+    /// What it has of pages.
+    pub data_bytes: u64,
+    /// What fits now, as the governor sees it.
+    pub target_bytes: Option<u64>,
+    /// Share of logical reads served from memory in this second; `None` when there was none.
+    pub hit_ratio: Option<f64>,
+    /// Logical reads.
+    pub requests_per_s: f64,
+    /// Logical reads that went to disk.
+    pub reads_per_s: f64,
+    /// Connections that work now.
+    pub threads_running: u64,
+    /// The server's memory.
+    pub server_resident_bytes: Option<u64>,
+    /// Of that, in swap.
+    pub server_swapped_bytes: Option<u64>,
+}
+
+/// What doesn't change from second to second.
+#[derive(Debug, Clone, Serialize)]
+pub struct About {
+    /// Kind and version.
+    pub server: String,
+    /// Socket or address.
+    pub place: String,
+    /// Whose pool.
+    pub engine: Engine,
+    /// Where the percentile comes from.
+    pub p95_source: Source,
+    /// The same for people.
+    pub p95_words: &'static str,
+    /// Where disk figures come from, for people.
+    pub disk_words: &'static str,
+    /// Whether the machine can be seen.
+    pub local: bool,
+    /// The pool's size can only be a multiple of this.
+    pub unit_bytes: u64,
+    /// The most it can be set to at all.
+    pub size_max_bytes: Option<u64>,
+}
+
+/// Hit ratios by size: the engine's own curve, or what was measured at the sizes that the pool has had.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Curve {
+    /// Whether the engine predicts; else the points are measurements.
+    pub predicted: bool,
+    /// By size.
+    pub points: Vec<AdviceRow>,
+}
+
+/// Reads one server and its machine.
+#[derive(Debug)]
+pub struct Sampler {
+    server: Server,
+    engine: Engine,
+    latency: Latency,
+    machine: Option<(Reader, u32)>,
+    governor: Governor,
+    start: Instant,
+    before: Option<Before>,
+    measured: Measured,
+    about: About,
+}
+
+#[derive(Debug)]
+struct Before {
+    at: Instant,
+    status: Named,
+    io: Option<(u64, u64)>,
+    swap_pages: Option<u64>,
+}
+
+impl Sampler {
+    /// Finds out what there is to be seen. `engine` is whose pool; by default Tidepool's where it has tables.
+    ///
+    /// # Errors
+    /// If the server goes away, or has not this engine.
+    pub fn new(mut server: Server, engine: Option<Engine>, pid: Option<u32>) -> Result<Sampler> {
+        let variables = server.variables()?;
+        let kind = server.kind().clone();
+        let default = variables.get("default_storage_engine").map(|name| name.to_ascii_lowercase());
+        let engine = engine.unwrap_or_else(|| {
+            let tidepool =
+                kind.tidepool && (default.as_deref() == Some("tidepool") || !kind.innodb);
+            if tidepool { Engine::Tidepool } else { Engine::Innodb }
+        });
+        if (engine == Engine::Tidepool && !kind.tidepool)
+            || (engine == Engine::Innodb && !kind.innodb)
+        {
+            return Err(Error::Unsupported(format!("{kind} has not the engine {engine:?} loaded")));
+        }
+        let latency = Latency::new(&mut server, &variables)?;
+        let pid = pid.or_else(|| server_pid(server.target(), &variables));
+        let (_, unit_bytes, size_max_bytes) = resizing(&kind, &variables);
+        let about = About {
+            server: kind.to_string(),
+            place: server.target().place(),
+            engine,
+            p95_source: latency.source(),
+            p95_words: latency.source().words(),
+            disk_words: if pid.and_then(process_io).is_some() {
+                "the server's process, all files"
+            } else {
+                "the engine's data files"
+            },
+            local: pid.is_some(),
+            unit_bytes: if engine == Engine::Innodb { unit_bytes } else { 2 * MIB },
+            size_max_bytes: size_max_bytes.filter(|_| engine == Engine::Innodb),
+        };
+        Ok(Sampler {
+            server,
+            engine,
+            latency,
+            machine: pid.map(|pid| (Reader::new(Root::default(), Some(pid)), pid)),
+            governor: Governor::new(),
+            start: Instant::now(),
+            before: None,
+            measured: Measured::default(),
+            about,
+        })
+    }
+
+    /// What doesn't change.
+    pub fn about(&self) -> &About {
+        &self.about
+    }
+
+    /// The connection, for other questions.
+    pub fn server(&mut self) -> &mut Server {
+        &mut self.server
+    }
+
+    /// Looks now. The first look has nothing to compare with, and gives no rates.
+    ///
+    /// # Errors
+    /// If the server goes away.
+    pub fn look(&mut self) -> Result<Option<Sample>> {
+        let p95_ms = self.latency.p95_ms(&mut self.server)?;
+        let status = self.server.status()?;
+        // The counters' moment, not that of what is asked next: on a slow server they differ.
+        let at = Instant::now();
+        let size = format!("SELECT @@GLOBAL.{}_buffer_pool_size", self.engine.prefix());
+        let size: Option<u64> = self.server.first("the pool's size", "", &size)?;
+        let signals = self.machine.as_mut().map(|(reader, _)| reader.read(self.start.elapsed()));
+        let io = self.machine.as_ref().and_then(|(_, pid)| process_io(*pid));
+        let swap_pages =
+            signals.as_ref().and_then(|s| Some(s.swapped_in_pages? + s.swapped_out_pages?));
+        let now = Before { at, status, io, swap_pages };
+        let sample = self
+            .before
+            .as_ref()
+            .map(|before| self.compare(before, &now, size.unwrap_or(0), p95_ms, signals.as_ref()));
+        self.before = Some(now);
+        if let Some(sample) = &sample {
+            self.measured.learn(sample);
+        }
+        Ok(sample)
+    }
+
+    fn compare(
+        &self,
+        before: &Before,
+        now: &Before,
+        size: u64,
+        p95_ms: Option<f64>,
+        signals: Option<&Signals>,
+    ) -> Sample {
+        let elapsed = (now.at - before.at).as_secs_f64().max(0.001);
+        let prefix = self.engine.prefix();
+        let value = |name: &str| number(&now.status, name);
+        let rate = |name: &str| {
+            let (Some(then), Some(now)) = (number(&before.status, name), value(name)) else {
+                return 0.0;
+            };
+            now.saturating_sub(then) as f64 / elapsed
+        };
+        let own = |name: &str| format!("{prefix}_{name}");
+        let requests_per_s = rate(&own("buffer_pool_read_requests"));
+        let reads_per_s = rate(&own("buffer_pool_reads"));
+        let megabytes = |then: u64, now: u64| now.saturating_sub(then) as f64 / elapsed / 1e6;
+        let (disk_read_mb_s, disk_write_mb_s) = match (before.io, now.io) {
+            (Some(then), Some(now)) => (megabytes(then.0, now.0), megabytes(then.1, now.1)),
+            _ => (rate(&own("data_read")) / 1e6, rate(&own("data_written")) / 1e6),
+        };
+        let page_bytes = rustix::param::page_size() as u64;
+        let data_bytes = value(&own("buffer_pool_bytes_data")).unwrap_or(0);
+        let pool_bytes = match self.engine {
+            Engine::Innodb => size,
+            // Set to 0 it is governed, and has the limit that the governor gave it.
+            Engine::Tidepool => value("tidepool_buffer_pool_limit_bytes").unwrap_or(size),
+        };
+        let target_bytes = match self.engine {
+            Engine::Innodb => {
+                signals.and_then(|signals| self.fits(signals, pool_bytes, data_bytes))
+            }
+            Engine::Tidepool => value("tidepool_buffer_pool_target_bytes"),
+        };
+        Sample {
+            at_ms: unix_ms(SystemTime::now()),
+            // Ours is not one of the load's: about four statements a look.
+            qps: rate("questions"),
+            p95_ms,
+            disk_read_mb_s,
+            disk_write_mb_s,
+            swap_mb_s: before
+                .swap_pages
+                .zip(now.swap_pages)
+                .map(|(then, now)| megabytes(then * page_bytes, now * page_bytes)),
+            pool_bytes,
+            data_bytes,
+            target_bytes,
+            hit_ratio: (requests_per_s > 0.0)
+                .then(|| (1.0 - reads_per_s / requests_per_s).max(0.0)),
+            requests_per_s,
+            reads_per_s,
+            threads_running: value("threads_running").unwrap_or(0),
+            server_resident_bytes: signals.and_then(|s| s.own_resident_bytes),
+            server_swapped_bytes: signals.and_then(|s| s.own_swapped_bytes),
+        }
+    }
+
+    /// What the governor would allow.
+    fn fits(&self, signals: &Signals, pool_bytes: u64, data_bytes: u64) -> Option<u64> {
+        let pool = PoolState {
+            resident_bytes: data_bytes.min(pool_bytes),
+            limit_bytes: pool_bytes,
+            floor_bytes: 0,
+            ceiling_bytes: self.about.size_max_bytes.unwrap_or(u64::MAX),
+            wants_more: false,
+        };
+        self.governor.target(signals, &pool)
+    }
+
+    /// The engine's curve, or the measured one.
+    ///
+    /// # Errors
+    /// If the server goes away.
+    pub fn curve(&mut self) -> Result<Curve> {
+        if self.engine == Engine::Tidepool {
+            let points = tidepool_advice(&mut self.server)?;
+            if !points.is_empty() {
+                return Ok(Curve { predicted: true, points });
+            }
+        }
+        Ok(Curve { predicted: false, points: self.measured.points() })
+    }
+}
+
+/// Hit ratios at the sizes that the pool has had while we looked: no prediction, but no guess either.
+#[derive(Debug, Default)]
+struct Measured {
+    /// Size in MiB to (hit ratio, reads a second), as moving averages.
+    by_mib: BTreeMap<u64, (f64, f64)>,
+    size_bytes: u64,
+    since: Option<Instant>,
+}
+
+impl Measured {
+    /// The pool needs a while at a new size until its content shows it.
+    const SETTLE: Duration = Duration::from_secs(5);
+    const WEIGHT: f64 = 0.1;
+    /// Fewer logical reads a second say nothing.
+    const BUSY_PER_S: f64 = 200.0;
+
+    fn learn(&mut self, sample: &Sample) {
+        if sample.pool_bytes != self.size_bytes {
+            (self.size_bytes, self.since) = (sample.pool_bytes, Some(Instant::now()));
+        }
+        let settled = self.since.is_some_and(|since| since.elapsed() >= Self::SETTLE);
+        let Some(hit) =
+            sample.hit_ratio.filter(|_| settled && sample.requests_per_s >= Self::BUSY_PER_S)
+        else {
+            return;
+        };
+        let point = self.by_mib.entry(sample.pool_bytes / MIB).or_insert((hit, sample.reads_per_s));
+        point.0 += (hit - point.0) * Self::WEIGHT;
+        point.1 += (sample.reads_per_s - point.1) * Self::WEIGHT;
+    }
+
+    fn points(&self) -> Vec<AdviceRow> {
+        let row = |(mib, (hit_ratio, reads_per_s)): (&u64, &(f64, f64))| AdviceRow {
+            size_bytes: mib * MIB,
+            hit_ratio: *hit_ratio,
+            reads_per_s: *reads_per_s,
+        };
+        self.by_mib.iter().map(row).collect()
+    }
+}
+
+/// The last quarter of an hour.
+#[derive(Debug, Default)]
+pub struct History(VecDeque<Sample>);
+
+impl History {
+    /// Adds the newest.
+    pub fn push(&mut self, sample: Sample) {
+        if self.0.len() == KEEP {
+            self.0.pop_front();
+        }
+        self.0.push_back(sample);
+    }
+
+    /// Those after a moment, oldest first.
+    pub fn since(&self, at_ms: u64) -> Vec<Sample> {
+        self.0.iter().filter(|sample| sample.at_ms > at_ms).cloned().collect()
+    }
+
+    /// The newest.
+    pub fn last(&self) -> Option<&Sample> {
+        self.0.back()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn history_forgets_the_oldest() {
+        let mut history = History::default();
+        (0..KEEP as u64 + 10).for_each(|at_ms| history.push(Sample { at_ms, ..Sample::default() }));
+        assert_eq!(history.since(0).len(), KEEP);
+        assert_eq!(history.since(KEEP as u64 + 5).len(), 4);
+        assert_eq!(history.last().unwrap().at_ms, KEEP as u64 + 9);
+    }
+
+    #[test]
+    fn sizes_are_measured_only_when_settled_and_busy() {
+        let mut measured = Measured::default();
+        let sample = Sample {
+            pool_bytes: 64 * MIB,
+            hit_ratio: Some(0.9),
+            requests_per_s: 1000.0,
+            reads_per_s: 100.0,
+            ..Sample::default()
+        };
+        measured.learn(&sample);
+        assert!(measured.points().is_empty());
+        measured.since = Instant::now().checked_sub(Measured::SETTLE);
+        measured.learn(&Sample { requests_per_s: 10.0, ..sample.clone() });
+        assert!(measured.points().is_empty());
+        measured.learn(&sample);
+        assert_eq!(
+            measured.points(),
+            [AdviceRow { size_bytes: 64 * MIB, hit_ratio: 0.9, reads_per_s: 100.0 }]
+        );
+    }
+}

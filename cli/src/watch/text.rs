@@ -1,0 +1,138 @@
+//! The same in the terminal: a screen that redraws itself, or a line a second where there is no terminal.
+
+use std::io::{IsTerminal, Write};
+
+use super::{Seen, Watched};
+use crate::bytes::human;
+
+/// Shows the newest sample. Returns false when nobody reads any more.
+pub fn show(watched: &Watched) -> bool {
+    let seen = watched.seen();
+    let mut out = std::io::stdout();
+    let text = if out.is_terminal() {
+        // Home, then each line to its end, then the rest of the screen.
+        let lines: String =
+            screen(watched, &seen).lines().map(|line| format!("{line}\x1b[K\n")).collect();
+        format!("\x1b[H{lines}\x1b[J")
+    } else {
+        line(&seen)
+    };
+    drop(seen);
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+}
+
+fn line(seen: &Seen) -> String {
+    let Some(last) = seen.history.last() else { return String::new() };
+    let number = |value: Option<f64>, digits: usize| {
+        value.map_or_else(|| "-".into(), |value| format!("{value:.digits$}"))
+    };
+    let mut line = format!(
+        "{} qps {:.0} p95_ms {} read_mb_s {:.1} write_mb_s {:.1} swap_mb_s {} pool_mib {} fits_mib {} hit_pct {}",
+        last.at_ms / 1000,
+        last.qps,
+        number(last.p95_ms, 2),
+        last.disk_read_mb_s,
+        last.disk_write_mb_s,
+        number(last.swap_mb_s, 1),
+        last.pool_bytes >> 20,
+        last.target_bytes.map_or_else(|| "-".into(), |bytes| (bytes >> 20).to_string()),
+        number(last.hit_ratio.map(|hit| hit * 100.0), 2)
+    );
+    if let Some(error) = &seen.error {
+        line.push_str(&format!(" error {error}"));
+    }
+    line + "\n"
+}
+
+fn screen(watched: &Watched, seen: &Seen) -> String {
+    let about = &watched.about;
+    let mut text = format!("{} at {}\n\n", about.server, about.place);
+    if let Some(error) = &seen.error {
+        text.push_str(&format!("  {error}\n"));
+    }
+    let samples = seen.history.since(0);
+    let Some(last) = samples.last() else { return text + "waiting for the first sample\n" };
+    let mut row = |name: &str, value: String, series: Vec<f64>| {
+        text.push_str(&format!("{name:<14} {value:>12}  {}\n", spark(&series)));
+    };
+    let series =
+        |get: &dyn Fn(&super::sample::Sample) -> f64| samples.iter().map(get).collect::<Vec<_>>();
+    let dash = || "-".to_owned();
+    row("queries/s", format!("{:.0}", last.qps), series(&|s| s.qps));
+    row(
+        "p95 ms",
+        last.p95_ms.map_or_else(dash, |ms| format!("{ms:.2}")),
+        series(&|s| s.p95_ms.unwrap_or(0.0)),
+    );
+    row("disk read MB/s", format!("{:.1}", last.disk_read_mb_s), series(&|s| s.disk_read_mb_s));
+    row("disk write", format!("{:.1}", last.disk_write_mb_s), series(&|s| s.disk_write_mb_s));
+    row(
+        "swap MB/s",
+        last.swap_mb_s.map_or_else(dash, |mb| format!("{mb:.1}")),
+        series(&|s| s.swap_mb_s.unwrap_or(0.0)),
+    );
+    row(
+        "hit ratio %",
+        last.hit_ratio.map_or_else(dash, |hit| format!("{:.2}", hit * 100.0)),
+        series(&|s| s.hit_ratio.unwrap_or(0.0)),
+    );
+    row("pool", human(last.pool_bytes), series(&|s| s.pool_bytes as f64));
+    row(
+        "fits",
+        last.target_bytes.map_or_else(dash, human),
+        series(&|s| s.target_bytes.unwrap_or(0) as f64),
+    );
+    text.push_str(&format!("\np95 of {}\n", about.p95_words));
+    if !seen.content.is_empty() {
+        text.push_str("\nin the pool\n");
+    }
+    for entry in seen.content.iter().take(10) {
+        text.push_str(&format!(
+            "  {:>9.1} MB  {} {}\n",
+            entry.mb,
+            printable(&entry.table),
+            printable(&entry.index)
+        ));
+    }
+    if !seen.decisions.is_empty() {
+        text.push_str("\ndecisions\n");
+    }
+    for decision in seen.decisions.iter().take(8) {
+        text.push_str(&format!("  {} {}\n", printable(&decision.at), printable(&decision.text)));
+    }
+    text
+}
+
+/// A table may be named after an escape sequence.
+fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// The last sixty values, as high as their highest.
+fn spark(series: &[f64]) -> String {
+    const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let series = &series[series.len().saturating_sub(60)..];
+    let most = series.iter().copied().fold(0.0, f64::max);
+    let bar = |value: &f64| match most > 0.0 {
+        true => BARS[((value / most * 7.0).round() as usize).min(7)],
+        false => BARS[0],
+    };
+    series.iter().map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparks_scale_to_their_highest() {
+        assert_eq!(spark(&[0.0, 7.0, 3.5]), "▁█▅");
+        assert_eq!(spark(&[0.0, 0.0]), "▁▁");
+        assert_eq!(spark(&vec![1.0; 100]).chars().count(), 60);
+    }
+
+    #[test]
+    fn control_characters_stay_out_of_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+    }
+}

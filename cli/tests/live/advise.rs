@@ -1,0 +1,169 @@
+//! `tidepool advise` on servers that are wrong in a known way, and on one that isn't.
+
+use mysql::prelude::Queryable;
+use serde_json::Value;
+use tidepool_tests::server::Server;
+
+use crate::cgroup::Cgroup;
+use crate::{Reader, fill, innodb, stderr, stdout, tidepool};
+
+const MIB: u64 = 1 << 20;
+
+/// What `advise --json` says, with the findings' rules in their order.
+fn advise(server: &Server) -> (Value, Vec<String>) {
+    let output =
+        tidepool(server.socket()).args(["advise", "--json", "--interval=0.3"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    let rules = findings.iter().map(|f| f["rule"].as_str().unwrap().to_owned()).collect();
+    (report, rules)
+}
+
+fn finding<'a>(report: &'a Value, rule: &str) -> &'a Value {
+    let findings = report["findings"].as_array().unwrap();
+    findings
+        .iter()
+        .find(|f| f["rule"] == rule)
+        .unwrap_or_else(|| panic!("no {rule} in {findings:#?}"))
+}
+
+/// Asks until there is an answer: a busy machine may be slow, but not for ever.
+fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..100 {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+    }
+    panic!("it never happened");
+}
+
+/// The statements of a finding do what they say.
+fn apply(server: &Server, finding: &Value) {
+    let mut conn = server.connect();
+    for statement in finding["set"].as_array().unwrap() {
+        conn.query_drop(statement.as_str().unwrap()).unwrap();
+    }
+}
+
+fn global(server: &Server, name: &str) -> u64 {
+    server.connect().query_first(format!("SELECT @@GLOBAL.{name}")).unwrap().unwrap()
+}
+
+#[test]
+fn a_default_server_with_more_data_than_its_pool() {
+    let server = innodb("advise-default", &["--innodb-log-file-size=512M"]);
+    assert_eq!(global(&server, "innodb_buffer_pool_size"), 128 * MIB);
+    let rows = fill(&server, 160);
+    let reader = Reader::start(&server, rows);
+    let (report, rules) = until(|| {
+        let advice = advise(&server);
+        advice.1.contains(&"pool_too_small".to_owned()).then_some(advice)
+    });
+    drop(reader);
+    assert_eq!(rules[0], "pool_too_small", "{rules:?}");
+    assert_eq!(report["healthy"], false);
+    apply(&server, finding(&report, "pool_too_small"));
+    let size = global(&server, "innodb_buffer_pool_size");
+    assert!((160 * MIB..400 * MIB).contains(&size), "{size}: no more than the data can use");
+    let (_, rules) = advise(&server);
+    assert!(!rules.iter().any(|rule| rule.starts_with("pool")), "{rules:?}");
+}
+
+#[test]
+fn eighty_per_cent_in_a_cgroup_that_is_too_small_for_it() {
+    let Some(group) = Cgroup::new("advise") else {
+        eprintln!("skipped: no memory cgroup can be made by this user");
+        return;
+    };
+    group.limit(160 * MIB);
+    let args = ["--innodb-buffer-pool-size=128M", "--innodb-log-file-size=512M"];
+    let Some(server) = group.start(|| innodb("advise-cgroup", &args)) else {
+        eprintln!("skipped: no process can be started in a memory cgroup of version 2 from here");
+        return;
+    };
+    fill(&server, 48);
+    let (report, rules) = advise(&server);
+    assert_eq!(rules[0], "pool_too_large", "{rules:?}: {report:#}");
+    let machine = &report["facts"]["machine"];
+    assert_eq!(machine["limit_bytes"], 160 * MIB);
+    assert!(machine["limit_place"].as_str().unwrap().contains(group.path().to_str().unwrap()));
+    // Once, or a few times: what the rest of the server uses moves too, and here a few MiB are a large part.
+    let mut size = 128 * MIB;
+    let mut advice = report;
+    for _ in 0..4 {
+        apply(&server, finding(&advice, "pool_too_large"));
+        let smaller = global(&server, "innodb_buffer_pool_size");
+        assert!(smaller < size, "{smaller} after {size}");
+        size = smaller;
+        let (next, rules) = advise(&server);
+        advice = next;
+        if !rules.contains(&"pool_too_large".to_owned()) {
+            break;
+        }
+    }
+    assert!(
+        advice["findings"].as_array().unwrap().iter().all(|f| f["rule"] != "pool_too_large"),
+        "{advice:#}"
+    );
+    assert!(group.usage() <= 160 * MIB);
+    // Before its group.
+    drop(server);
+}
+
+#[test]
+fn a_pool_that_scans_wash_out() {
+    let server =
+        innodb("advise-scan", &["--innodb-old-blocks-time=0", "--innodb-buffer-pool-size=64M"]);
+    let (report, rules) = advise(&server);
+    assert_eq!(rules[0], "old_blocks_time", "{rules:?}");
+    apply(&server, finding(&report, "old_blocks_time"));
+    assert_eq!(global(&server, "innodb_old_blocks_time"), 1000);
+    assert!(!advise(&server).1.contains(&"old_blocks_time".to_owned()));
+}
+
+#[test]
+fn a_tiny_redo_log_under_writes() {
+    let server =
+        innodb("advise-redo", &["--innodb-log-file-size=10M", "--innodb-buffer-pool-size=256M"]);
+    fill(&server, 16);
+    let (report, rules) = advise(&server);
+    assert_eq!(rules[0], "redo_capacity", "{rules:?}");
+    apply(&server, finding(&report, "redo_capacity"));
+    assert!(global(&server, "innodb_log_file_size") >= 256 * MIB);
+}
+
+#[test]
+fn a_healthy_server_gets_no_suggestion() {
+    let server =
+        innodb("advise-healthy", &["--innodb-buffer-pool-size=96M", "--innodb-log-file-size=512M"]);
+    fill(&server, 16);
+    let output =
+        tidepool(server.socket()).args(["advise", "--check", "--interval=0.3"]).output().unwrap();
+    let text = stdout(&output);
+    assert_eq!(output.status.code(), Some(0), "{text}");
+    assert!(text.contains("Healthy: nothing to change."), "{text}");
+    assert!(!text.contains("SET GLOBAL") && !text.contains("Not seen"), "{text}");
+    // The same with something wrong.
+    server.connect().query_drop("SET GLOBAL innodb_old_blocks_time = 0").unwrap();
+    let output =
+        tidepool(server.socket()).args(["advise", "--check", "--interval=0.3"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(10));
+    assert!(stdout(&output).contains("SET GLOBAL innodb_old_blocks_time = 1000;"));
+}
+
+#[test]
+fn advice_changes_nothing() {
+    let server =
+        innodb("advise-reads", &["--innodb-old-blocks-time=0", "--innodb-log-file-size=10M"]);
+    let variables = |server: &Server| -> Vec<(String, String)> {
+        let rows: Vec<(String, String)> = server.connect().query("SHOW GLOBAL VARIABLES").unwrap();
+        // Names of what the last statement did, not settings.
+        rows.into_iter()
+            .filter(|(name, _)| !name.contains("gtid") && !name.contains("timestamp"))
+            .collect()
+    };
+    let before = variables(&server);
+    advise(&server);
+    assert_eq!(variables(&server), before);
+}

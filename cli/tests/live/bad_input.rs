@@ -1,0 +1,158 @@
+//! What goes wrong is said clearly, with an exit code of its own, and without a password.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use mysql::prelude::Queryable;
+
+use crate::{innodb, stderr, stdout, tidepool};
+
+#[test]
+fn no_server() {
+    let output = tidepool(Path::new("/nonexistent/s.sock")).arg("advise").output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    let text = stderr(&output);
+    assert!(text.contains("no server at /nonexistent/s.sock"), "{text}");
+    let output = tidepool(Path::new("/nonexistent/s.sock"))
+        .args(["--host=127.0.0.1", "--port=1", "advise"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
+}
+
+#[test]
+fn wrong_passwords_and_right_ones() {
+    let server =
+        innodb("bad-password", &["--innodb-buffer-pool-size=96M", "--innodb-log-file-size=512M"]);
+    server.connect().query_drop("CREATE USER app@localhost IDENTIFIED BY 'ri#ght'").unwrap();
+    let run = |password: Option<&str>| {
+        let mut command = tidepool(server.socket());
+        command.args(["--user=app", "advise", "--interval=0.1"]);
+        password.map(|password| command.env("MYSQL_PWD", password));
+        command.output().unwrap()
+    };
+    let output = run(Some("wr0ng-secret"));
+    assert_eq!(output.status.code(), Some(4));
+    let text = stderr(&output);
+    assert!(text.contains("refused user 'app'") && !text.contains("wr0ng-secret"), "{text}");
+    assert!(stderr(&run(None)).contains("no password was given"));
+    let output = run(Some("ri#ght"));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let file = server.dir().join("client.cnf");
+    std::fs::write(&file, "[client]\nuser=app\npassword='ri#ght'\n").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tidepool"))
+        .arg(format!("--defaults-file={}", file.display()))
+        .arg(format!("--socket={}", server.socket().display()))
+        .args(["advise", "--interval=0.1"])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+#[test]
+fn a_password_on_the_command_line() {
+    let output = tidepool(Path::new("/nonexistent"))
+        .args(["--password=ge-heim", "advise"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(!stderr(&output).contains("ge-heim"));
+}
+
+#[test]
+fn a_missing_privilege_is_named_by_its_grant() {
+    let server =
+        innodb("bad-privilege", &["--innodb-buffer-pool-size=96M", "--innodb-log-file-size=512M"]);
+    server.connect().query_drop("CREATE USER poor@localhost").unwrap();
+    let run = || {
+        tidepool(server.socket())
+            .args(["--user=poor", "advise", "--interval=0.1"])
+            .output()
+            .unwrap()
+    };
+    let text = stdout(&run());
+    let grant = "GRANT PROCESS ON *.* TO 'poor'@'localhost'";
+    assert!(
+        text.contains("Not seen: the sizes of InnoDB's files") && text.contains(grant),
+        "{text}"
+    );
+    server.connect().query_drop(grant).unwrap();
+    let text = stdout(&run());
+    assert!(!text.contains("Not seen"), "{text}");
+}
+
+#[test]
+fn a_server_that_is_too_old() {
+    // A greeting of the protocol's version 10 and an OK are all that a client sees of a server before its first query.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut greeting = vec![10];
+        greeting.extend(b"5.5.62-log\0");
+        greeting.extend([1, 0, 0, 0]);
+        greeting.extend(b"abcdefgh\0");
+        greeting.extend([0xff, 0xf7, 33, 2, 0, 0x0f, 0x80, 21]);
+        greeting.extend([0; 10]);
+        greeting.extend(b"abcdefghijkl\0mysql_native_password\0");
+        send(&mut stream, 0, &greeting);
+        loop {
+            let Some((sequence, packet)) = receive(&mut stream) else { return };
+            if packet.starts_with(b"\x03SELECT @@version") {
+                result(&mut stream, sequence + 1);
+            } else {
+                send(&mut stream, sequence + 1, &[0, 0, 0, 2, 0, 0, 0]);
+            }
+        }
+    });
+    let output = tidepool(Path::new("/nonexistent"))
+        .args(["--host=127.0.0.1", &format!("--port={port}"), "advise"])
+        .output()
+        .unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(6), "{text}");
+    assert!(text.contains("MySQL 5.5.62-log") && text.contains("oldest supported"), "{text}");
+    server.join().unwrap();
+}
+
+fn send(stream: &mut std::net::TcpStream, sequence: u8, payload: &[u8]) {
+    let length = u32::try_from(payload.len()).unwrap().to_le_bytes();
+    let mut packet = vec![length[0], length[1], length[2], sequence];
+    packet.extend(payload);
+    let _ = stream.write_all(&packet);
+}
+
+fn receive(stream: &mut std::net::TcpStream) -> Option<(u8, Vec<u8>)> {
+    let mut head = [0; 4];
+    stream.read_exact(&mut head).ok()?;
+    let mut payload = vec![0; u32::from_le_bytes([head[0], head[1], head[2], 0]) as usize];
+    stream.read_exact(&mut payload).ok()?;
+    Some((head[3], payload))
+}
+
+/// Two columns, one row: the version and its comment.
+fn result(stream: &mut std::net::TcpStream, mut sequence: u8) {
+    let mut next = |stream: &mut std::net::TcpStream, payload: &[u8]| {
+        send(stream, sequence, payload);
+        sequence += 1;
+    };
+    next(stream, &[2]);
+    for name in [b"v", b"c"] {
+        let mut column = Vec::new();
+        column.extend(b"\x03def\0\0\0");
+        column.push(1);
+        column.extend(name);
+        column.extend([0, 12, 33, 0, 0, 1, 0, 0, 253, 0, 0, 0, 0, 0]);
+        next(stream, &column);
+    }
+    next(stream, &[254, 0, 0, 2, 0]);
+    let mut row = vec![10];
+    row.extend(b"5.5.62-log");
+    row.push(28);
+    row.extend(b"MySQL Community Server (GPL)");
+    next(stream, &row);
+    next(stream, &[254, 0, 0, 2, 0]);
+}

@@ -1,0 +1,220 @@
+//! `tidepool govern` on a live server: what it does in a cgroup that gets too small, and how it leaves a server behind.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::spawn;
+use std::time::{Duration, Instant};
+
+use mysql::prelude::Queryable;
+use rustix::process::{Pid, Signal, kill_process};
+use tidepool_tests::server::Server;
+
+use crate::cgroup::Cgroup;
+use crate::{Reader, fill, innodb, stderr, tidepool};
+
+const MIB: u64 = 1 << 20;
+/// Long enough for any machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn pool_size(server: &Server) -> u64 {
+    server.connect().query_first("SELECT @@GLOBAL.innodb_buffer_pool_size").unwrap().unwrap()
+}
+
+/// A running `tidepool govern` and what it prints. Killed when dropped.
+struct Govern {
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+}
+
+impl Govern {
+    fn start(command: &mut Command) -> Govern {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (sender, lines) = channel();
+        spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Govern { child, lines, seen: Vec::new() }
+    }
+
+    /// Waits for a line with this in it.
+    fn line(&mut self, with: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    self.seen.push(line.clone());
+                    if line.contains(with) {
+                        return line;
+                    }
+                }
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                    panic!("no line with {with:?} in {:#?}", self.seen)
+                }
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Govern {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_pool_is_shrunk_below_a_limit_that_comes_down_and_grows_back() {
+    let Some(group) = Cgroup::new("govern") else {
+        eprintln!("skipped: no memory cgroup can be made by this user");
+        return;
+    };
+    // So few pages kept free that the pool counts as full when the load fills it.
+    let args = [
+        "--innodb-buffer-pool-size=96M",
+        "--innodb-log-file-size=96M",
+        "--innodb-lru-scan-depth=100",
+    ];
+    let Some(server) = group.start(|| innodb("govern-cgroup", &args)) else {
+        eprintln!("skipped: no process can be started in a memory cgroup of version 2 from here");
+        return;
+    };
+    let rows = fill(&server, 64);
+    let reader = Reader::start(&server, rows);
+    let log = server.dir().join("govern.jsonl");
+    let mut govern = Govern::start(
+        tidepool(server.socket())
+            .args(["govern", "--apply", "--max=96M", "--min=16M"])
+            .arg(format!("--log={}", log.display())),
+    );
+    govern.line("governing MariaDB");
+    // Less room than what is to stay free. (A limit below the usage the kernel may refuse.)
+    let limit = group.usage() + 6 * MIB;
+    group.limit(limit);
+    // As the first reading or as a later one.
+    govern.line("shrink 96 MiB ->");
+    govern.line("step 96 MiB ->");
+    let deadline = Instant::now() + PATIENCE;
+    while group.usage() > limit - 8 * MIB {
+        assert!(Instant::now() < deadline, "{} used, {:#?}", group.usage(), govern.seen);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let small = pool_size(&server);
+    assert!(small >= 16 * MIB, "{small}");
+    // Room again, a pool that misses: it comes back by itself, and no further than it may.
+    group.limit(1024 * MIB);
+    govern.line("room lasted");
+    let deadline = Instant::now() + PATIENCE;
+    while pool_size(&server) <= small {
+        assert!(Instant::now() < deadline, "{:#?}", govern.seen);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    govern.signal(Signal::TERM);
+    govern.line("stopped; the pool keeps its size of");
+    assert!(govern.child.wait().unwrap().success());
+    assert!(pool_size(&server) <= 96 * MIB);
+    drop(reader);
+    let log = std::fs::read_to_string(log).unwrap();
+    let records: Vec<serde_json::Value> =
+        log.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for record in records.iter().filter(|record| record["event"] == "step") {
+        let (from, to) =
+            (record["from_bytes"].as_u64().unwrap(), record["to_bytes"].as_u64().unwrap());
+        assert!(from.abs_diff(to) <= from / 2 + MIB, "{record}");
+    }
+    assert!(
+        records.iter().any(|record| record["signal"] == "room lasted" && record["applied"] == true)
+    );
+    // Before its group.
+    drop(server);
+}
+
+#[test]
+fn a_dry_run_sets_nothing() {
+    let Some(group) = Cgroup::new("govern-dry") else {
+        eprintln!("skipped: no memory cgroup can be made by this user");
+        return;
+    };
+    let args = ["--innodb-buffer-pool-size=256M", "--innodb-log-file-size=512M"];
+    let Some(server) = group.start(|| innodb("govern-dry", &args)) else {
+        eprintln!("skipped: no process can be started in a memory cgroup of version 2 from here");
+        return;
+    };
+    group.limit(280 * MIB);
+    let mut govern = Govern::start(tidepool(server.socket()).args(["govern", "--min=16M"]));
+    govern.line("dry run");
+    let line = govern.line("would shrink");
+    assert!(line.contains("256 MiB ->"), "{line}");
+    govern.signal(Signal::INT);
+    govern.line("stopped");
+    assert_eq!(pool_size(&server), 256 * MIB);
+    drop(server);
+}
+
+#[test]
+fn a_ceiling_is_kept_and_a_kill_leaves_a_size_that_is_safe() {
+    let server =
+        innodb("govern-kill", &["--innodb-buffer-pool-size=96M", "--innodb-log-file-size=96M"]);
+    let mut govern = Govern::start(tidepool(server.socket()).args([
+        "govern",
+        "--apply",
+        "--max=64M",
+        "--min=16M",
+    ]));
+    govern.line("step 96 MiB ->");
+    govern.signal(Signal::KILL);
+    govern.child.wait().unwrap();
+    let size = pool_size(&server);
+    assert!((64 * MIB..96 * MIB).contains(&size), "{size}");
+    // The next one goes on from there.
+    let mut govern = Govern::start(tidepool(server.socket()).args([
+        "govern",
+        "--apply",
+        "--max=40M",
+        "--min=16M",
+    ]));
+    let deadline = Instant::now() + PATIENCE;
+    while pool_size(&server) != 40 * MIB {
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    govern.signal(Signal::TERM);
+    assert!(govern.child.wait().unwrap().success());
+}
+
+#[test]
+fn setting_needs_a_privilege_and_says_which() {
+    let server = innodb("govern-grant", &["--innodb-buffer-pool-size=64M"]);
+    server.connect().query_drop("CREATE USER poor@localhost").unwrap();
+    let output = tidepool(server.socket())
+        .args(["--user=poor", "govern", "--apply", "--duration=1"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(5));
+    assert!(
+        stderr(&output).contains("GRANT SUPER ON *.* TO 'poor'@'localhost'"),
+        "{}",
+        stderr(&output)
+    );
+    let output =
+        tidepool(server.socket()).args(["--user=poor", "govern", "--duration=1"]).output().unwrap();
+    assert!(output.status.success(), "a dry run needs no privilege: {}", stderr(&output));
+}
+
+#[test]
+fn a_server_that_dies_ends_it_with_its_own_code() {
+    let mut server = innodb("govern-dies", &["--innodb-buffer-pool-size=64M"]);
+    let mut govern =
+        Govern::start(tidepool(server.socket()).args(["govern"]).stderr(Stdio::piped()));
+    govern.line("governing");
+    server.kill9();
+    let status = govern.child.wait().unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut govern.child.stderr.take().unwrap(), &mut text).unwrap();
+    assert_eq!(status.code(), Some(7), "{text}");
+    assert!(text.contains("the server went away"), "{text}");
+}

@@ -1,0 +1,256 @@
+//! `tidepool watch` over HTTP, as browsers and those who would misuse them see it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use mysql::prelude::Queryable;
+use serde_json::Value;
+use tidepool_tests::server::Server;
+
+use crate::{fill, innodb, tidepool};
+
+const MIB: u64 = 1 << 20;
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A running page. Killed when dropped.
+pub struct Page {
+    child: Child,
+    /// `host:port`.
+    pub address: String,
+    /// What setting needs.
+    pub token: String,
+}
+
+impl Page {
+    pub fn start(server: &Server, args: &[&str]) -> Page {
+        let mut command = tidepool(server.socket());
+        command.args(["watch", "--listen=127.0.0.1:0"]).args(args).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let first = lines.next().expect("the page's address is printed");
+        let address = first.strip_prefix("http://").unwrap().split('/').next().unwrap().to_owned();
+        let token = lines.next().unwrap();
+        let token = token.split("#token=").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+        Page { child, address, token }
+    }
+
+    /// One request with these headers, as they are; the status and the body.
+    fn request(&self, line: &str, headers: &[(&str, &str)], body: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let headers: String =
+            headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        let request = format!(
+            "{line} HTTP/1.1\r\n{headers}Content-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).unwrap();
+        let answer = String::from_utf8(answer).unwrap();
+        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+        (status, if chunked { unchunked(body) } else { body.to_owned() })
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        self.request(&format!("GET {path}"), &[("Host", &self.address)], "")
+    }
+
+    fn state(&self) -> Value {
+        let (status, body) = self.get("/api/state");
+        assert_eq!(status, 200, "{body}");
+        serde_json::from_str(&body).unwrap()
+    }
+
+    /// The state as soon as it is as wanted.
+    fn state_with(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let state = self.state();
+            if wanted(&state) {
+                return state;
+            }
+            assert!(Instant::now() < deadline, "{state:#}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// A POST as the page itself makes it, but for what is replaced.
+    fn post(&self, path: &str, body: &str, replaced: &[(&str, Option<&str>)]) -> (u16, String) {
+        let origin = format!("http://{}", self.address);
+        let own = [
+            ("Host", self.address.as_str()),
+            ("Origin", &origin),
+            ("X-Tidepool-Token", &self.token),
+        ];
+        let headers: Vec<(&str, &str)> = own
+            .into_iter()
+            .filter_map(|(name, value)| match replaced.iter().find(|(other, _)| *other == name) {
+                Some((_, other)) => other.map(|other| (name, other)),
+                None => Some((name, value)),
+            })
+            .collect();
+        self.request(&format!("POST {path}"), &headers, body)
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn unchunked(body: &str) -> String {
+    let (mut rest, mut whole) = (body, String::new());
+    while let Some((length, after)) = rest.split_once("\r\n") {
+        let length = usize::from_str_radix(length.trim(), 16).unwrap();
+        if length == 0 {
+            break;
+        }
+        whole.push_str(&after[..length]);
+        rest = &after[length + 2..];
+    }
+    whole
+}
+
+pub fn pool_size(server: &Server) -> u64 {
+    server.connect().query_first("SELECT @@GLOBAL.innodb_buffer_pool_size").unwrap().unwrap()
+}
+
+#[test]
+fn only_the_page_itself_with_the_token_sets_the_size() {
+    let server = innodb("watch-guard", &["--innodb-buffer-pool-size=64M"]);
+    let page = Page::start(&server, &[]);
+    page.state_with(|state| !state["samples"].as_array().unwrap().is_empty());
+    let wish = format!("{{\"bytes\": {}}}", 40 * MIB);
+    for (replaced, status) in [
+        (("X-Tidepool-Token", None), 403),
+        (("X-Tidepool-Token", Some("0123456789abcdef0123456789abcdef")), 403),
+        (("Origin", None), 403),
+        (("Origin", Some("http://evil.example")), 403),
+        (("Origin", Some("null")), 403),
+        (("Host", Some("evil.example")), 421),
+        (("Host", Some("127.0.0.1")), 421),
+    ] {
+        for path in ["/api/size", "/api/content"] {
+            let (found, body) = page.post(path, &wish, &[replaced]);
+            assert_eq!(found, status, "{path} {replaced:?}: {body}");
+        }
+    }
+    // A rebound name may not even look.
+    assert_eq!(page.request("GET /api/state", &[("Host", "evil.example")], "").0, 421);
+    assert_eq!(
+        page.request("GET /", &[("Host", &page.address), ("Host", "evil.example")], "").0,
+        421
+    );
+    assert_eq!(page.request("DELETE /", &[("Host", &page.address)], "").0, 405);
+    assert_eq!(page.get("/../../etc/passwd").0, 404);
+    assert_eq!(pool_size(&server), 64 * MIB);
+    // Nonsense from the page itself.
+    for body in ["", "{}", "{\"bytes\": -5}", "{\"bytes\": \"5\"}", &"x".repeat(10_000)] {
+        assert_eq!(page.post("/api/size", body, &[]).0, 400, "{body}");
+    }
+    let (status, why) = page.post("/api/size", "{\"bytes\": 9000000000000000}", &[]);
+    assert_eq!((status, why.contains("does not fit")), (409, true), "{why}");
+    assert_eq!(pool_size(&server), 64 * MIB);
+    // And now as it should be.
+    assert_eq!(page.post("/api/size", &wish, &[]).0, 202);
+    let state = page.state_with(|state| state["setting"]["running"] == false);
+    assert_eq!(state["setting"]["error"], Value::Null);
+    assert_eq!(pool_size(&server), 40 * MIB);
+    page.state_with(|state| state["decisions"].to_string().contains("set by this page to 40 MiB"));
+}
+
+#[test]
+fn hostile_names_stay_text_and_the_page_loads_nothing_from_elsewhere() {
+    let server = innodb("watch-names", &["--innodb-buffer-pool-size=64M"]);
+    fill(&server, 2);
+    let mut conn = server.connect();
+    let name = "<script>alert(1)</script>\"'&";
+    conn.query_drop(format!("CREATE TABLE test.`{name}` (id INT PRIMARY KEY) ENGINE=InnoDB"))
+        .unwrap();
+    conn.query_drop(format!("INSERT INTO test.`{name}` VALUES (1)")).unwrap();
+    let page = Page::start(&server, &[]);
+    let (status, body) = page.post("/api/content", "{}", &[]);
+    assert_eq!(status, 200, "{body}");
+    let state = page.state();
+    let tables: Vec<&str> = state["content"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| row["table"].as_str().unwrap())
+        .collect();
+    assert!(tables.iter().any(|table| table.contains("script")), "{tables:?}");
+    let files = ["/", "/page.css", "/page.js"].map(|path| page.get(path));
+    for (status, text) in &files {
+        assert_eq!(*status, 200);
+        for elsewhere in [
+            "http://",
+            "https://",
+            "//cdn",
+            "innerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+        ] {
+            assert!(!text.contains(elsewhere), "{elsewhere}");
+        }
+    }
+}
+
+#[test]
+fn metrics_are_what_prometheus_reads() {
+    let server = innodb("watch-metrics", &["--innodb-buffer-pool-size=64M"]);
+    let page = Page::start(&server, &[]);
+    page.state_with(|state| !state["samples"].as_array().unwrap().is_empty());
+    let (status, text) = page.get("/metrics");
+    assert_eq!(status, 200);
+    assert!(text.contains("tidepool_watch_up{engine=\"innodb\"} 1"), "{text}");
+    assert!(
+        text.contains(&format!(
+            "tidepool_watch_buffer_pool_size_bytes{{engine=\"innodb\"}} {}",
+            64 * MIB
+        )),
+        "{text}"
+    );
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let value: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(value.is_finite(), "{line}");
+    }
+    // The dashboard asks only for what there is, but for what this idle server has no figure of.
+    let dashboard = include_str!("../../../packaging/grafana-dashboard.json");
+    let dashboard: Value = serde_json::from_str(dashboard).unwrap();
+    for panel in dashboard["panels"].as_array().unwrap() {
+        for target in panel["targets"].as_array().unwrap() {
+            let name = target["expr"].as_str().unwrap().split('{').next().unwrap();
+            assert!(text.contains(name) || name.ends_with("_hit_ratio"), "{name} in {text}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_dies_is_said_and_its_return_is_seen() {
+    let mut server = innodb("watch-dies", &["--innodb-buffer-pool-size=64M"]);
+    let page = Page::start(&server, &[]);
+    page.state_with(|state| !state["samples"].as_array().unwrap().is_empty());
+    server.kill9();
+    let state = page.state_with(|state| state["error"].is_string());
+    assert!(!state["error"].as_str().unwrap().is_empty());
+    assert!(page.get("/metrics").1.contains("tidepool_watch_up{engine=\"innodb\"} 0"));
+    server.restart();
+    page.state_with(|state| state["error"].is_null());
+}
+
+#[test]
+fn the_terminal_gets_the_same_figures() {
+    let server = innodb("watch-text", &["--innodb-buffer-pool-size=64M"]);
+    let output =
+        tidepool(server.socket()).args(["watch", "--text", "--duration=5"]).output().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("pool_mib 64") && text.contains(" qps "), "{text}");
+}
