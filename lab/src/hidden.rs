@@ -1,5 +1,5 @@
-//! This program run again as something else: the [neighbour](crate::machine::neighbour) and the
-//! [janitor](crate::machine::janitor). A binary that uses the lab calls [`main`] first.
+//! This program run again as something else: the [neighbour] and the
+//! [janitor]. A binary that uses the lab calls [`main`] first.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

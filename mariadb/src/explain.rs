@@ -1,5 +1,5 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
-//! Rows of the `information_schema` tables: the engine's reports, one [`Cell`] a column.
+//! Rows of the `information_schema` tables: the engine's reports, one `Cell` a column.
 //!
 //! The columns of each table are declared in `mariadb/shim/i_s_*.cc`, in the order in which they are given here.
 
@@ -37,7 +37,7 @@ impl<'a> Cell<'a> {
     }
 }
 
-/// A [`Cell`] as C++ sees it (`tp_value` in bridge.h).
+/// A `Cell` as C++ sees it (`tp_value` in bridge.h).
 #[repr(C)]
 pub struct Value {
     kind: c_int,

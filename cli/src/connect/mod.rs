@@ -45,7 +45,7 @@ pub struct Options {
     /// Ask for the password on the terminal. It can't be given here: use an option file, or MYSQL_PWD
     #[arg(long, short = 'p', global = true, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "")]
     password: Option<String>,
-    /// Read only this option file (group [client]) instead of /etc/my.cnf, /etc/mysql/my.cnf and ~/.my.cnf
+    /// Read only this option file (group `[client]`) instead of /etc/my.cnf, /etc/mysql/my.cnf and ~/.my.cnf
     #[arg(long, global = true, value_name = "FILE")]
     pub defaults_file: Option<PathBuf>,
 }
