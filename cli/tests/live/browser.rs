@@ -185,6 +185,7 @@ fn base64(text: &str) -> Vec<u8> {
 }
 
 #[test]
+#[ignore = "drives Chromium, which may take minutes on a busy machine: run with --ignored"]
 fn the_page_draws_and_its_slider_resizes_the_server() {
     let Some(browser) = Browser::start() else {
         eprintln!("skipped: no chromedriver here");
