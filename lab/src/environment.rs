@@ -64,8 +64,8 @@ impl Environment {
     }
 }
 
-/// Lines `KEY="value"`; anything else is a comment.
-fn parse(text: &str) -> HashMap<String, String> {
+/// The values of `var/mariadb.env`: lines `KEY="value"`; anything else is a comment.
+pub fn parse(text: &str) -> HashMap<String, String> {
     text.lines()
         .filter(|line| !line.starts_with('#'))
         .filter_map(|line| line.split_once('='))

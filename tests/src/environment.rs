@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use tidepool_lab::environment;
+
 /// The paths that tests need.
 #[derive(Debug)]
 pub struct Environment {
@@ -23,7 +25,7 @@ impl Environment {
             let file = root.join("var/mariadb.env");
             let text = std::fs::read_to_string(&file)
                 .unwrap_or_else(|e| panic!("{}: {e}; run scripts/deps --test", file.display()));
-            Environment { root: root.to_path_buf(), values: parse(&text) }
+            Environment { root: root.to_path_buf(), values: environment::parse(&text) }
         })
     }
 
@@ -61,27 +63,5 @@ impl Environment {
             Some(dir) => PathBuf::from(dir),
             None => self.root.join("target/release"),
         }
-    }
-}
-
-/// Lines `KEY="value"`; anything else is a comment.
-fn parse(text: &str) -> HashMap<String, String> {
-    text.lines()
-        .filter(|line| !line.starts_with('#'))
-        .filter_map(|line| line.split_once('='))
-        .map(|(key, value)| (key.to_string(), value.trim_matches('"').to_string()))
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::parse;
-
-    #[test]
-    fn values_are_unquoted_and_comments_skipped() {
-        let values = parse("# a=b\nVERSION=\"10.11.18\"\nINCLUDES=\"-Ia -Db=c\"\n");
-        assert_eq!(values.len(), 2);
-        assert_eq!(values["VERSION"], "10.11.18");
-        assert_eq!(values["INCLUDES"], "-Ia -Db=c");
     }
 }
