@@ -1,4 +1,4 @@
-//! The pool's threads: cleaner, evictor, read-ahead, advisor, resize. Each runs, when woken, the very
+//! The pool's threads: cleaner, evictor, read-ahead, advisor, resize, grower. Each runs, when woken, the very
 //! step that a pool without threads runs on call.
 //!
 //! The threads hold the pool weakly between steps, so that dropping the last handle ends them.
@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -47,6 +47,7 @@ struct Bells {
     read_ahead: Bell,
     advisor: Bell,
     resize: Bell,
+    grower: Bell,
     stop: AtomicBool,
 }
 
@@ -65,6 +66,13 @@ const ADVISOR_IDLE: Duration = Duration::from_millis(100);
 const BLOCKED: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 /// How long the cleaner rests after writes of which none succeeded, so as not to spin on a broken disk.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// An extent that takes longer to prepare than this has met a kernel that compacts memory, at the
+/// expense of a CPU. The grower then rests `COMPACTION_REST` times as long, and queries start extents
+/// of small pages themselves.
+const COMPACTION: Duration = Duration::from_millis(3);
+const COMPACTION_REST: u32 = 9;
+const COMPACTION_REST_MAX: Duration = Duration::from_millis(200);
 
 const RESIZE: &str = "tidepool-resize";
 /// Nice value of the resize thread. While it waits for a CPU, memory that others need is not given back, and what it holds is held
@@ -101,6 +109,10 @@ impl Background {
         self.bells.resize.ring();
     }
 
+    pub(crate) fn wake_grower(&self) {
+        self.bells.grower.ring();
+    }
+
     pub(crate) fn start(pool: &Arc<Pool>) -> Result<()> {
         let spawn = |name: &'static str, bell: fn(&Bells) -> &Bell, idle, step: fn(&Pool)| {
             let (weak, bells) = (Arc::downgrade(pool), pool.background.bells.clone());
@@ -120,6 +132,7 @@ impl Background {
         threads.push(spawn("tp-evictor", |bells| &bells.evictor, IDLE, evict)?);
         threads.push(spawn("tp-read-ahead", |bells| &bells.read_ahead, IDLE, read_ahead)?);
         threads.push(spawn("tidepool-advise", |bells| &bells.advisor, ADVISOR_IDLE, advise)?);
+        threads.push(spawn("tidepool-grow", |bells| &bells.grower, IDLE, grow)?);
         threads.push(spawn(RESIZE, |bells| &bells.resize, IDLE, resize)?);
         Ok(())
     }
@@ -127,8 +140,8 @@ impl Background {
     /// Ends the threads, and waits for them (but for the one that may be calling).
     pub(crate) fn stop(&self) {
         self.bells.stop.store(true, Ordering::Release);
-        let Bells { cleaner, evictor, read_ahead, advisor, resize, .. } = &*self.bells;
-        for bell in [cleaner, evictor, read_ahead, advisor, resize] {
+        let Bells { cleaner, evictor, read_ahead, advisor, resize, grower, .. } = &*self.bells;
+        for bell in [cleaner, evictor, read_ahead, advisor, resize, grower] {
             bell.ring();
         }
         for thread in self.threads.lock().drain(..) {
@@ -177,6 +190,20 @@ fn read_ahead(pool: &Pool) {
 
 fn advise(pool: &Pool) {
     pool.run_advisor_step();
+}
+
+fn grow(pool: &Pool) {
+    let bells = &pool.background.bells;
+    while !bells.stop.load(Ordering::Acquire) {
+        let began = Instant::now();
+        if !pool.run_grower_step() {
+            return;
+        }
+        let took = began.elapsed();
+        if took > COMPACTION {
+            std::thread::sleep((took * COMPACTION_REST).min(COMPACTION_REST_MAX));
+        }
+    }
 }
 
 fn resize(pool: &Pool) {

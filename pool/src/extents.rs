@@ -9,12 +9,15 @@
 //!     ▲                ▲                          │                        │
 //!     │                └────────── reopen ────────┴── the kernel refused ──┤
 //!     └────────────────────────────── given back ──────────────────────────┘
+//!
+//!   vacant ── begin_start ─▶ starting ── finish_start ─▶ open, or vacant again by cancel_start
 //! ```
 //!
 //! A free frame of an open extent may be taken; one of a draining extent stays where it is until
-//! its extent is given back or reopened. Vacant extents are started one at a time, only when no
-//! frame is free, and only while fewer frames than the limit are started; so the extents in use are
-//! full of pages. Those given back are started again before those that never were.
+//! its extent is given back or reopened. Vacant extents are started one at a time, and only while
+//! fewer frames than the limit are started: when no frame is free, or by somebody who prepares their
+//! memory ahead of need, for whom they are `starting` meanwhile. But for those few, the extents in
+//! use are full of pages. Those given back are started again before those that never were.
 //!
 //! Every operation but a start takes constant time: an extent's free frames are a linked stack, and
 //! the open extents that have any are in an array. A start is a loop over one extent's frames.
@@ -39,6 +42,8 @@ pub(crate) enum ExtentState {
     Draining = 2,
     /// Empty, and about to be given back to the kernel.
     Leaving = 3,
+    /// Its memory is being prepared. It counts neither as held nor as started yet.
+    Starting = 4,
 }
 
 /// One extent. All zero: vacant.
@@ -125,6 +130,11 @@ impl Extents {
         self.held
     }
 
+    /// Free frames of open extents.
+    pub(crate) fn free(&self) -> u32 {
+        self.free
+    }
+
     /// Frames that can be taken without taking one from a page.
     pub(crate) fn available(&self) -> u32 {
         self.free + self.limit.saturating_sub(self.started)
@@ -198,15 +208,24 @@ impl Extents {
             let extent = &self.extents[number as usize];
             extent.state == ExtentState::Open && (extent.started as u32) < self.frames_per_extent
         });
-        let Some(number) = partial.or_else(|| self.given_back.pop()).or_else(|| {
+        if let Some(number) = partial.or_else(|| self.next_vacant()) {
+            self.open(number, room);
+        }
+    }
+
+    /// A vacant extent; one given back before one that was never started.
+    fn next_vacant(&mut self) -> Option<u32> {
+        self.given_back.pop().or_else(|| {
             let next = self.never_started;
             (next < self.reserved).then(|| {
                 self.never_started += 1;
                 next
             })
-        }) else {
-            return;
-        };
+        })
+    }
+
+    /// Starts those frames of the extent that are not, `room` at most.
+    fn open(&mut self, number: u32, room: u32) {
         let extent = &mut self.extents[number as usize];
         debug_assert_eq!((extent.free, extent.top), (0, 0));
         self.held += u32::from(extent.started == 0);
@@ -228,6 +247,37 @@ impl Extents {
         if partly {
             self.partial.push(number);
         }
+    }
+
+    /// A vacant extent to prepare, if there is room for all of its frames. Until `finish_start` or
+    /// `cancel_start` nobody but the caller touches its memory.
+    pub(crate) fn begin_start(&mut self) -> Option<u32> {
+        if self.limit.saturating_sub(self.started) < self.frames_per_extent {
+            return None;
+        }
+        let number = self.next_vacant()?;
+        self.extents[number as usize].state = ExtentState::Starting;
+        Some(number)
+    }
+
+    /// Takes a starting extent into use. False if there is no room for it any more: then the caller
+    /// gives its memory back, and cancels.
+    pub(crate) fn finish_start(&mut self, number: u32) -> bool {
+        assert_eq!(self.extents[number as usize].state, ExtentState::Starting);
+        let room = self.limit.saturating_sub(self.started);
+        let fits = room >= self.frames_per_extent;
+        if fits {
+            self.open(number, room);
+        }
+        fits
+    }
+
+    /// A starting extent is vacant again, and holds no memory.
+    pub(crate) fn cancel_start(&mut self, number: u32) {
+        let extent = &mut self.extents[number as usize];
+        assert_eq!(extent.state, ExtentState::Starting);
+        extent.state = ExtentState::Vacant;
+        self.given_back.push(number);
     }
 
     /// Takes an open extent out of use: no frame of it is taken any more.
@@ -289,7 +339,7 @@ impl Extents {
         let range = range.start..range.end.min(self.never_started);
         for number in range {
             let extent = &self.extents[number as usize];
-            if extent.state != ExtentState::Vacant {
+            if !matches!(extent.state, ExtentState::Vacant | ExtentState::Starting) {
                 let Extent { state, started, free, .. } = *extent;
                 out.push(Survey { extent: number, started, free, state });
             }
@@ -355,6 +405,8 @@ mod tests {
         Drain(usize),
         Reopen(usize),
         GiveBack(usize),
+        BeginStart,
+        FinishStart(usize),
     }
 
     fn op() -> impl Strategy<Value = Op> {
@@ -365,6 +417,8 @@ mod tests {
             1 => any::<usize>().prop_map(Op::Drain),
             1 => any::<usize>().prop_map(Op::Reopen),
             2 => any::<usize>().prop_map(Op::GiveBack),
+            1 => Just(Op::BeginStart),
+            1 => any::<usize>().prop_map(Op::FinishStart),
         ]
     }
 
@@ -453,11 +507,36 @@ mod tests {
                             }
                         }
                     }
+                    Op::BeginStart => {
+                        let vacant = pick(&model, ExtentState::Vacant, 0).is_some();
+                        let extent = extents.begin_start();
+                        prop_assert_eq!(extent.is_some(), vacant && started + 4 <= limit);
+                        if let Some(extent) = extent {
+                            prop_assert_eq!(model[extent as usize].0, ExtentState::Vacant);
+                            model[extent as usize].0 = ExtentState::Starting;
+                        }
+                    }
+                    Op::FinishStart(index) => {
+                        if let Some(extent) = pick(&model, ExtentState::Starting, index) {
+                            let fits = started + 4 <= limit;
+                            prop_assert_eq!(extents.finish_start(extent), fits);
+                            if fits {
+                                let frames = (extent * 4..extent * 4 + 4).collect();
+                                model[extent as usize] = (ExtentState::Open, 4, frames);
+                            } else {
+                                extents.cancel_start(extent);
+                                model[extent as usize].0 = ExtentState::Vacant;
+                            }
+                        }
+                    }
                     Op::Give(_) => {}
                 }
                 let started: u32 = model.iter().map(|it| it.1).sum();
                 prop_assert_eq!(extents.started(), started);
-                let held = model.iter().filter(|it| it.0 != ExtentState::Vacant).count();
+                let holds = |it: &ExtentState| {
+                    !matches!(it, ExtentState::Vacant | ExtentState::Starting)
+                };
+                let held = model.iter().filter(|it| holds(&it.0)).count();
                 prop_assert_eq!(extents.held() as usize, held);
                 prop_assert_eq!(
                     extents.available(),
@@ -466,7 +545,7 @@ mod tests {
                 let expected: Vec<_> = model
                     .iter()
                     .enumerate()
-                    .filter(|(_, it)| it.0 != ExtentState::Vacant)
+                    .filter(|(_, it)| holds(&it.0))
                     .map(|(at, it)| (at as u32, it.1 as u16, it.2.len() as u16, it.0))
                     .collect();
                 prop_assert_eq!(surveyed(&extents), expected);

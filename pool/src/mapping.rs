@@ -69,9 +69,9 @@ impl Mapping {
         let _ = self.advise(0, self.len, Advice::LinuxDontDump);
     }
 
-    /// Asks for huge pages. Best effort: kernels without them refuse.
-    pub(crate) fn prefer_huge_pages(&self) {
-        let _ = self.advise(0, self.len, Advice::LinuxHugepage);
+    /// Asks for huge pages in a range. Best effort: kernels without them refuse.
+    pub(crate) fn prefer_huge_pages(&self, offset: usize, len: usize) {
+        let _ = self.advise(offset, len, Advice::LinuxHugepage);
     }
 
     /// Gives the memory of a range back to the kernel; it reads as zeroes afterwards.

@@ -83,6 +83,9 @@ impl Pool {
         if self.frames.available() < self.reserve() {
             self.background.wake_evictor();
         }
+        if self.frames.wants_extent() {
+            self.background.wake_grower();
+        }
         if frame.is_some() {
             return frame;
         }
@@ -143,6 +146,15 @@ impl Pool {
     /// How many frames the evictor keeps free.
     pub(crate) fn reserve(&self) -> u32 {
         reserve_of(self.frames.limit())
+    }
+
+    /// Takes an extent into use ahead of need, if few frames are free and there is room for it.
+    /// False: there is nothing to do.
+    pub fn run_grower_step(&self) -> bool {
+        self.frames.wants_extent() && self.frames.start_extent().unwrap_or_else(|error| {
+            tracing::warn!(%error, "2 MiB prepared for the buffer pool could not be given back");
+            false
+        })
     }
 
     /// Evicts clean cold pages until the reserve of free frames is there, or none is left to be
