@@ -3,6 +3,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done; for `advise`: whatever it found, unless `--check` |
+//! | 1 | an experiment of `lab` failed, or could not begin |
 //! | 2 | the command line is wrong |
 //! | 3 | no server could be reached |
 //! | 4 | the server refused the user or the password |

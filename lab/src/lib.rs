@@ -7,8 +7,9 @@
 //! From the bottom up: [`machine`] is what is done to the machine, [`server`] starts a server, [`load`] keeps it busy,
 //! [`sample`] reads counters once a second, [`lab`] brings these together as one run, whose result is a [`record`];
 //! [`report`] judges and draws records.
-//! A program that uses this crate calls [`hidden::main`] first.
+//! [`command`] is all this from the command line, as `tidepool lab`. A program that uses this crate calls [`hidden::main`] first.
 
+pub mod command;
 pub mod engine;
 pub mod environment;
 pub mod error;

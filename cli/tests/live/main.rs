@@ -5,6 +5,7 @@ mod bad_input;
 mod browser;
 mod cgroup;
 mod govern;
+mod lab;
 mod watch;
 
 use std::path::Path;

@@ -1,32 +1,24 @@
-//! `lab`: the experiments from the command line.
+//! The experiments from the command line: `tidepool lab`. Exit code 1 means that an experiment failed.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
-use tidepool_lab::engine::Engine;
-use tidepool_lab::error::Error;
-use tidepool_lab::lab::{Lab, Settings};
-use tidepool_lab::{experiment, hidden, report};
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::lab::{Lab, Settings};
+use crate::{experiment, report};
 
 /// Where results go.
 const DEFAULT_OUT: &str = "var/lab/results";
 
-/// Experiments on buffer pools, on live servers under load and pressure.
-#[derive(Parser)]
-#[command(version)]
-struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    /// Run experiments.
+/// What to do.
+#[derive(Debug, clap::Subcommand)]
+pub enum Command {
+    /// Run experiments
     Run(Choice),
-    /// Make the data that experiments will need, and do nothing else: it takes a while the first time.
+    /// Make the data that experiments will need, and do nothing else: it takes a while the first time
     Prepare(Choice),
-    /// Draw and judge the results of a directory: report.html, summary.md, charts/*.svg.
+    /// Draw and judge the results of a directory: report.html, summary.md, charts/*.svg
     Report {
         /// The directory with results.
         #[arg(long, default_value = DEFAULT_OUT)]
@@ -35,9 +27,9 @@ enum Command {
 }
 
 /// What an experiment is asked for.
-#[derive(Args)]
-struct Choice {
-    /// Experiments: swap, pressure, resize, sideload, warm, advice, idle, or "all".
+#[derive(Debug, clap::Args)]
+pub struct Choice {
+    /// Experiments: swap, pressure, resize, sideload, warm, advice, idle, traces, or "all".
     #[arg(required = true)]
     experiments: Vec<String>,
     /// The engines to compare; they take turns.
@@ -54,7 +46,7 @@ struct Choice {
     out: PathBuf,
 }
 
-fn size(text: &str) -> Result<u64, String> {
+fn size(text: &str) -> std::result::Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let unit = match text[digits.len()..].to_ascii_uppercase().as_str() {
         "M" | "MIB" => 20,
@@ -68,23 +60,12 @@ fn size(text: &str) -> Result<u64, String> {
     }
 }
 
-fn main() -> ExitCode {
-    if let Some(code) = hidden::main() {
-        return code;
-    }
-    tracing_subscriber::fmt().with_target(false).with_writer(std::io::stderr).init();
-    let arguments = Arguments::parse();
-    match run(arguments) {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("lab: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn run(arguments: Arguments) -> Result<ExitCode, Error> {
-    let (choice, only_prepare) = match arguments.command {
+/// Does it. An experiment that this machine can't do is said, and skipped.
+///
+/// # Errors
+/// If nothing could be begun: an unknown experiment, no server, leftovers that can't be removed.
+pub fn run(command: Command) -> Result<ExitCode> {
+    let (choice, only_prepare) = match command {
         Command::Run(choice) => (choice, false),
         Command::Prepare(choice) => (choice, true),
         Command::Report { out } => {
@@ -124,9 +105,11 @@ fn run(arguments: Arguments) -> Result<ExitCode, Error> {
     for experiment in chosen {
         match (experiment.run)(&lab) {
             Ok(()) => {}
-            Err(Error::Missing(what)) => eprintln!("lab: {} skipped: {what}", experiment.name),
+            Err(Error::Missing(what)) => {
+                eprintln!("tidepool lab: {} skipped: {what}", experiment.name)
+            }
             Err(error) => {
-                eprintln!("lab: {}: {error}", experiment.name);
+                eprintln!("tidepool lab: {}: {error}", experiment.name);
                 code = ExitCode::FAILURE;
             }
         }

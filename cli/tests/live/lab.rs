@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-const LAB: &str = env!("CARGO_BIN_EXE_lab");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_tidepool");
 
 #[test]
 fn a_janitor_removes_what_is_listed_when_its_pipe_closes() {
@@ -16,7 +16,7 @@ fn a_janitor_removes_what_is_listed_when_its_pipe_closes() {
     let list = dir.path().join("list");
     let lines = format!("directory {}\ndirectory {}\n", listed.display(), foreign.display());
     fs::write(&list, lines).unwrap();
-    let mut janitor = Command::new(LAB)
+    let mut janitor = Command::new(PROGRAM)
         .arg("__lab-janitor")
         .arg(&list)
         .stdin(Stdio::piped())
@@ -34,7 +34,7 @@ fn a_janitor_removes_what_is_listed_when_its_pipe_closes() {
 #[test]
 fn a_neighbour_ends_by_its_schedule_and_refuses_another() {
     let run = |pattern: &str| {
-        Command::new(LAB).args(["__lab-neighbour", pattern, "1048576"]).status().unwrap()
+        Command::new(PROGRAM).args(["__lab-neighbour", pattern, "1048576"]).status().unwrap()
     };
     assert!(run("leak:1").success());
     assert_eq!(run("flood:1").code(), Some(2));
@@ -42,7 +42,7 @@ fn a_neighbour_ends_by_its_schedule_and_refuses_another() {
 
 #[test]
 fn an_unknown_experiment_is_refused_with_the_names_of_those_there_are() {
-    let output = Command::new(LAB).args(["run", "swop"]).output().unwrap();
+    let output = Command::new(PROGRAM).args(["lab", "run", "swop"]).output().unwrap();
     assert!(!output.status.success());
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("there is no experiment swop; there are swap, pressure"), "{text}");
