@@ -3,13 +3,17 @@
 //! A memory cgroup, a swap file of twice its size, a table of 3.7 times its size, 16 threads; point selects and updates
 //! of a column without an index; rows chosen uniformly and by Pareto. Sizes are taken in turn, and engines within a
 //! size, so that a slow drift of the machine meets all of them.
+//!
+//! Runs that are minutes apart differ by more than the sizes do. So, besides, one server takes all sizes *in turns* of
+//! some seconds, by online resizes under one load; what is compared then are neighbouring turns.
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::lab::{Lab, Plan, Settings};
+use crate::lab::{Lab, Moment, Plan, Settings};
 use crate::load::sysbench::{Distribution, Job};
 use crate::load::tables::{DataSet, Table};
 use crate::progress::Progress;
+use crate::record::{Outcome, Point, Record, statistics};
 
 use super::{for_all, sideload, summarise};
 
@@ -45,6 +49,31 @@ fn percents(engine: Engine, quick: bool) -> &'static [u64] {
     }
 }
 
+/// The sizes that take turns, in percent of the memory; 0 is "governed", which the others are compared with.
+const TURN_PERCENTS: [u64; 5] = [0, 100, 75, 150, 300];
+/// Seconds of a turn, and how many of them pass before it counts: the pool must fill again after 75 %.
+const TURN_S: u32 = 9;
+const SETTLE_S: u32 = 5;
+
+/// Where the name of a scenario in turns ends.
+pub const IN_TURNS: &str = "in turns";
+
+/// The name of a size's figure in the summary of a run in turns.
+pub fn turn_figure(size: &str) -> String {
+    format!("turn_qps {size}")
+}
+
+fn size_name(percent: u64) -> String {
+    if percent == 0 { "governed".into() } else { format!("{percent} %") }
+}
+
+/// The size of a turn. Rounds begin with another size each, so that none always follows the same one.
+fn turn_percent(turn: u32) -> u64 {
+    let sizes = TURN_PERCENTS.len();
+    let (round, place) = (turn as usize / sizes, turn as usize % sizes);
+    TURN_PERCENTS[(round + place) % sizes]
+}
+
 fn plans(lab: &Lab, progress: &mut Progress) -> Result<Vec<Plan>> {
     let settings = &lab.settings;
     let memory = settings.memory_bytes;
@@ -76,8 +105,7 @@ fn plans(lab: &Lab, progress: &mut Progress) -> Result<Vec<Plan>> {
                 };
                 let writes = *script != "oltp_point_select";
                 let mut plan = Plan::new("swap", engine, &dir, job);
-                let size = if percent == 0 { "governed".into() } else { format!("{percent} %") };
-                plan.scenario = format!("{script}, {}, {size}", distribution.key());
+                plan.scenario = format!("{script}, {}, {}", distribution.key(), size_name(percent));
                 plan.args = vec![
                     engine.pool_size_option(memory / 100 * percent),
                     engine.redo_option(memory / 2),
@@ -108,5 +136,85 @@ pub fn run(lab: &Lab) -> Result<()> {
         summarise(&mut record);
         lab.keep(&record)?;
     }
+    let governed = plans
+        .iter()
+        .filter(|plan| plan.engine == Engine::Tidepool && plan.scenario.ends_with(", governed"));
+    for plan in governed {
+        lab.keep(&in_turns(lab, plan)?)?;
+    }
     Ok(())
+}
+
+/// The case of a plan again, with all sizes in turns on one server.
+fn in_turns(lab: &Lab, plan: &Plan) -> Result<Record> {
+    let rounds = if lab.settings.quick { 2 } else { 7 };
+    let turns = rounds * TURN_PERCENTS.len() as u32;
+    let mut plan = plan.clone();
+    let (case, _) = plan.scenario.rsplit_once(", ").unwrap_or((&plan.scenario, ""));
+    plan.scenario = format!("{case}, {IN_TURNS}");
+    plan.measure_s = turns * TURN_S;
+    let memory = lab.settings.memory_bytes;
+    let mut progress = Progress::new(plan.warm_up_s + plan.measure_s);
+    let mut record = lab.run(&plan, &mut progress, |stage, moment| match moment {
+        Moment::After(second) if second % TURN_S == 0 && second < plan.measure_s => {
+            stage.set_pool_size(memory / 100 * turn_percent(second / TURN_S))
+        }
+        _ => Ok(()),
+    })?;
+    summarise(&mut record);
+    if record.outcome == Outcome::Finished {
+        let figures = turn_figures(&record.series, rounds);
+        record.summary.extend(figures);
+    }
+    Ok(record)
+}
+
+/// Of each size the median, over the rounds, of its turn's throughput relative to the governed turn of the same round;
+/// times the median of the latter.
+fn turn_figures(series: &[Point], rounds: u32) -> Vec<(String, f64)> {
+    let sizes = TURN_PERCENTS.len() as u32;
+    let of_turn = |turn: u32| {
+        let from_s = f64::from(turn * TURN_S + SETTLE_S);
+        let points = statistics::between(series, from_s, f64::from((turn + 1) * TURN_S));
+        statistics::mean(points.iter().map(|point| point.qps))
+    };
+    let of_round = |round: u32, percent: u64| {
+        let turn = (round * sizes..(round + 1) * sizes).find(|turn| turn_percent(*turn) == percent);
+        turn.map_or(0.0, of_turn)
+    };
+    let governed = statistics::median((0..rounds).map(|round| of_round(round, 0)));
+    let figure = |percent: u64| {
+        let ratios =
+            (0..rounds).map(|round| of_round(round, percent) / of_round(round, 0).max(1.0));
+        (turn_figure(&size_name(percent)), governed * statistics::median(ratios))
+    };
+    TURN_PERCENTS.into_iter().map(figure).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_are_compared_with_their_own_round() {
+        // The machine gets slower from round to round; 75 % has half of the others' throughput, whenever it comes.
+        let rounds = 3;
+        let mut series = Vec::new();
+        for second in 1..=rounds * 5 * TURN_S {
+            let turn = (second - 1) / TURN_S;
+            let speed = 1000.0 - 100.0 * f64::from(turn / 5);
+            let settled = (second - 1) % TURN_S >= SETTLE_S;
+            let qps = match turn_percent(turn) {
+                _ if !settled => 1.0,
+                75 => speed / 2.0,
+                _ => speed,
+            };
+            series.push(Point { at_s: f64::from(second), qps, ..Point::default() });
+        }
+        let figures: std::collections::BTreeMap<_, _> =
+            turn_figures(&series, rounds).into_iter().collect();
+        assert_eq!(figures[&turn_figure("governed")], 900.0);
+        assert_eq!(figures[&turn_figure("300 %")], 900.0);
+        assert_eq!(figures[&turn_figure("75 %")], 450.0);
+    }
 }

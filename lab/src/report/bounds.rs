@@ -3,6 +3,7 @@
 //! The same figure is worked out for every engine that was measured; the verdict is about Tidepool, the others stand
 //! beside it.
 
+use crate::experiment::swap::{IN_TURNS, turn_figure};
 use crate::record::{Outcome, Record, statistics};
 
 /// Whose figures are judged.
@@ -173,6 +174,11 @@ fn swap(records: &[&Record], rows: &mut Vec<Row>) {
             records.iter().copied().filter(|record| case(record) == wanted).collect();
         // A run that was killed has no throughput to speak of.
         let qps = |own: &[&Record], size: &str| {
+            // Turns on one server tell more than runs that are minutes apart.
+            let in_turns = own.iter().find(|record| record.scenario.ends_with(IN_TURNS));
+            if let Some(qps) = in_turns.and_then(|record| record.figure(&turn_figure(size))) {
+                return Some(qps);
+            }
             let record =
                 own.iter().find(|record| record.scenario.ends_with(&format!(", {size}")))?;
             if record.outcome == Outcome::Finished { record.figure("qps") } else { Some(0.0) }
