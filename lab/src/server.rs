@@ -177,6 +177,14 @@ impl Server {
         }
     }
 
+    /// Sends the process a signal, if it lives.
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        if let Some(child) = &self.child {
+            let pid = rustix::process::Pid::from_child(child);
+            let _ = rustix::process::kill_process(pid, signal);
+        }
+    }
+
     /// Stops the server in order, as `systemctl stop` would.
     ///
     /// # Errors
@@ -185,10 +193,7 @@ impl Server {
         if !self.is_running() {
             return Err(self.failure("was dead before it was stopped"));
         }
-        if let Some(child) = &self.child {
-            let pid = rustix::process::Pid::from_child(child);
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
-        }
+        self.signal(rustix::process::Signal::TERM);
         let deadline = Instant::now() + STOP_LIMIT;
         while self.is_running() {
             if Instant::now() > deadline {

@@ -177,6 +177,27 @@ pub fn lock(dir: &Path) -> Result<File> {
     Ok(file)
 }
 
+/// Copies a data directory that no server has open, in place of whatever is at `to`.
+///
+/// # Errors
+/// If there is no room for it, or a file can't be copied.
+pub fn copy(from: &Path, to: &Path) -> Result<()> {
+    if to.exists() {
+        fs::remove_dir_all(to).map_err(Error::at(to))?;
+    }
+    fs::create_dir_all(to).map_err(Error::at(to))?;
+    for entry in fs::read_dir(from).map_err(Error::at(from))? {
+        let entry = entry.map_err(Error::at(from))?;
+        let (path, target) = (entry.path(), to.join(entry.file_name()));
+        if entry.file_type().map_err(Error::at(&path))?.is_dir() {
+            copy(&path, &target)?;
+        } else {
+            fs::copy(&path, &target).map_err(Error::at(&target))?;
+        }
+    }
+    Ok(())
+}
+
 /// The path with ".suffix" after its name: `with_extension` would cut a version number.
 fn beside(dir: &Path, suffix: &str) -> PathBuf {
     let mut name = dir.as_os_str().to_os_string();
@@ -300,6 +321,19 @@ fn digits(line: &mut Vec<u8>, random: &mut SmallRng, groups: u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_copy_of_a_directory_holds_what_it_holds_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let (from, to) = (dir.path().join("from"), dir.path().join("to"));
+        fs::create_dir_all(from.join("inner")).unwrap();
+        fs::write(from.join("inner/page"), b"16k").unwrap();
+        fs::create_dir_all(&to).unwrap();
+        fs::write(to.join("stale"), b"").unwrap();
+        copy(&from, &to).unwrap();
+        assert_eq!(fs::read(to.join("inner/page")).unwrap(), b"16k");
+        assert!(!to.join("stale").exists());
+    }
 
     #[test]
     fn rows_look_like_those_of_sysbench() {

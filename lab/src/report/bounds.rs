@@ -329,25 +329,28 @@ fn advice(records: &[&Record], rows: &mut Vec<Row>) {
 }
 
 fn idle(records: &[&Record], rows: &mut Vec<Row>) {
-    let qps = |variant: &str| {
-        let seconds = records
-            .iter()
-            .filter(|record| record.variant == variant)
-            .flat_map(|record| statistics::between(&record.series, 0.0, f64::MAX))
-            .map(|point| point.qps);
-        let qps = statistics::median(seconds);
-        (qps > 0.0).then_some(qps)
+    let Some(on) = records.iter().find(|record| record.variant == "on") else { return };
+    let bound = Bound::AtLeast(0.99);
+    let what = "throughput with governor and advisor, relative to without (median and quartiles)";
+    let figure = match on.figure("on_off_ratio") {
+        Some(median) => {
+            let quartile = |name: &str| {
+                on.figure(&format!("on_off_ratio_{name}_quartile")).unwrap_or(f64::NAN)
+            };
+            let (low, high) = (quartile("first"), quartile("third"));
+            let text = format!("{} ({}–{})", ratio(median), ratio(low), ratio(high));
+            Figure { text, pass: bound.admits(median) }
+        }
+        None if on.outcome != Outcome::Finished => Figure { text: "died".into(), pass: false },
+        None => return,
     };
-    if let (Some(on), Some(off)) = (qps("on"), qps("off")) {
-        let bound = Bound::AtLeast(0.99);
-        rows.push(Row {
-            experiment: "idle".into(),
-            what: "throughput with governor and advisor, relative to without".into(),
-            bound: bound.text(ratio),
-            ours: Some(Figure { text: ratio(on / off), pass: bound.admits(on / off) }),
-            peers: Vec::new(),
-        });
-    }
+    rows.push(Row {
+        experiment: "idle".into(),
+        what: what.into(),
+        bound: bound.text(ratio),
+        ours: Some(figure),
+        peers: Vec::new(),
+    });
 }
 
 #[cfg(test)]
@@ -448,5 +451,23 @@ mod tests {
         let rows = rows(&[record("pressure", "step", "tidepool", &figures)]);
         let figure = row(&rows, "back to").ours.as_ref().unwrap();
         assert_eq!((figure.text.as_str(), figure.pass), ("never", false));
+    }
+
+    #[test]
+    fn the_cost_of_idling_is_the_median_of_neighbours_with_its_quartiles() {
+        let mut on = record(
+            "idle",
+            "turns",
+            "tidepool",
+            &[
+                ("on_off_ratio", 0.993),
+                ("on_off_ratio_first_quartile", 0.981),
+                ("on_off_ratio_third_quartile", 1.004),
+            ],
+        );
+        on.variant = "on".into();
+        let rows = rows(&[on]);
+        let figure = row(&rows, "governor and advisor").ours.clone().unwrap();
+        assert_eq!(figure, Figure { text: "0.993 (0.981–1.004)".into(), pass: true });
     }
 }
