@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidepool_pool::storage::{
-    FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageFile, StorageOp,
+    Fault, FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageFile, StorageOp,
 };
 use tidepool_pool::{
     Access, Error, ExclusiveGuard, Lsn, PageId, PageSize, PageType, PageView, Pool, PoolConfig,
@@ -18,7 +18,7 @@ struct Fixture {
     space: Arc<Space>,
     storage: Arc<dyn Storage>,
     lsn: AtomicU64,
-    _directory: tempfile::TempDir,
+    _directory: Option<tempfile::TempDir>,
 }
 
 fn config(frames: u64, background: bool) -> PoolConfig {
@@ -33,13 +33,19 @@ fn config(frames: u64, background: bool) -> PoolConfig {
 
 fn fixture(frames: u64, pages: u64, background: bool) -> Fixture {
     let directory = tempfile::tempdir().unwrap();
-    let storage: Arc<dyn Storage> =
-        Arc::new(FileStorage::new(directory.path(), FileOptions::default()).unwrap());
+    let storage = FileStorage::new(directory.path(), FileOptions::default()).unwrap();
+    Fixture {
+        _directory: Some(directory),
+        ..fixture_on(Arc::new(storage), frames, pages, background)
+    }
+}
+
+fn fixture_on(storage: Arc<dyn Storage>, frames: u64, pages: u64, background: bool) -> Fixture {
     let file = storage.create("16.tpd").unwrap();
     file.set_len(pages * SIZE as u64).unwrap();
     let pool = Pool::new(config(frames, background), storage.clone()).unwrap();
     let space = pool.open_space(16, file).unwrap();
-    Fixture { pool, space, storage, lsn: AtomicU64::new(100), _directory: directory }
+    Fixture { pool, space, storage, lsn: AtomicU64::new(100), _directory: None }
 }
 
 impl Fixture {
@@ -209,6 +215,28 @@ fn prefetch_brings_pages_in_once() {
     }
     let stats = it.pool.stats();
     assert_eq!((stats.read_ahead, stats.reads, stats.read_ahead_evicted), (40, 0, 0));
+}
+
+#[test]
+fn neighbouring_pages_are_prefetched_with_one_read() {
+    let sim = SimStorage::new(1);
+    let it = fixture_on(Arc::new(sim.clone()), 64, 40, false);
+    for no in 0..40 {
+        it.write_new(no, no as u64);
+    }
+    it.pool.close_space(&it.space, false).unwrap();
+    let space = it.pool.open_space(16, it.storage.open("16.tpd").unwrap()).unwrap();
+    // Three reads: 0 to 19, 25, 30 to 39. The last fails, and takes all of its pages with it.
+    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).skip(2));
+    let wanted: Vec<u32> = (30..40).chain([25]).chain((0..20).rev()).collect();
+    it.pool.prefetch(&space, &wanted, Access::Normal);
+    let stats = it.pool.stats();
+    assert_eq!((stats.read_ahead, stats.read_errors), (21, 10));
+    // Who wants them reads them.
+    for no in 0..40 {
+        assert_eq!(value_of(&it.pool.shared(&space, no, Access::Normal).unwrap()), no as u64);
+    }
+    assert_eq!(it.pool.stats().reads, 19);
 }
 
 #[test]
