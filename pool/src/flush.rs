@@ -3,8 +3,8 @@
 //! For each page of a batch: latch shared (try only), note it in flight, copy it, unlatch. Then,
 //! with no latch held: make the redo durable up to the newest page LSN of the batch; stamp the
 //! copies' checksums; write them all to the doublewrite file and sync it; write each to its place
-//! and sync those files; only then is a page clean (unless it was changed meanwhile, which queued
-//! it anew).
+//! (neighbours in a file with one write) and sync those files; only then is a page clean (unless it
+//! was changed meanwhile, which queued it anew).
 //!
 //! One batch at a time: the flusher's mutex covers all of that.
 //!
@@ -84,6 +84,14 @@ struct Copied {
     slot: usize,
     lsn: Lsn,
     space: Arc<Space>,
+}
+
+impl Copied {
+    /// Whether the next page is the next one in the file as well as in the buffer.
+    fn is_before(&self, next: &Copied) -> bool {
+        (self.id.no + 1, self.slot + 1) == (next.id.no, next.slot)
+            && Arc::ptr_eq(&self.space, &next.space)
+    }
 }
 
 /// Why frames are written.
@@ -261,8 +269,12 @@ impl Pool {
             let page = self.frames().descriptor(frame).page();
             full.is_none_or(|full| page.is_some_and(|id| full.carries(id)))
         };
-        let mut batch: Vec<Copied> = Vec::with_capacity(frames.len().min(flusher.batch_pages));
-        for &frame in frames.iter().filter(|&&frame| may_write(frame)).take(flusher.batch_pages) {
+        let chosen = frames.iter().copied().filter(|&frame| may_write(frame));
+        let mut chosen: Vec<u32> = chosen.take(flusher.batch_pages).collect();
+        // In file order, so that neighbours lie side by side in the buffer.
+        chosen.sort_unstable_by_key(|&frame| self.frames().descriptor(frame).page());
+        let mut batch: Vec<Copied> = Vec::with_capacity(chosen.len());
+        for frame in chosen {
             let slot = batch.len() + 1;
             batch.extend(self.copy_dirty(
                 frame,
@@ -307,7 +319,7 @@ impl Pool {
         &self,
         flusher: &mut Flusher,
         buffer: &mut AlignedBuf,
-        mut batch: Vec<Copied>,
+        batch: Vec<Copied>,
         cause: Cause,
     ) -> Result<usize> {
         if batch.is_empty() {
@@ -321,18 +333,7 @@ impl Pool {
             return Err(error);
         }
 
-        // Home, in file order.
-        batch.sort_by_key(|page| page.id);
-        let mut ops: Vec<IoOp<'_>> = batch
-            .iter()
-            .map(|page| {
-                let copy = &buffer[slot_range(flusher.page_size, page.slot)];
-                IoOp::write(&**page.space.file(), copy, flusher.page_size.offset_of(page.id.no))
-            })
-            .collect();
-        self.storage.run_batch(&mut ops);
-        let mut results: Vec<Result<()>> =
-            ops.into_iter().map(|op| op.result.map_err(Error::from)).collect();
+        let mut results = self.write_home(flusher.page_size, buffer, &batch);
         if let Some(doublewrite) = &mut flusher.doublewrite {
             for (page, _) in batch.iter().zip(&results).filter(|(_, result)| result.is_err()) {
                 doublewrite.carry(page.id, &buffer[slot_range(flusher.page_size, page.slot)]);
@@ -368,6 +369,47 @@ impl Pool {
             flusher.failed = Some(error);
         }
         failure.map_or(Ok(written), Err)
+    }
+
+    /// Writes the copies to their places, and says of each how that went.
+    fn write_home(
+        &self,
+        page_size: PageSize,
+        buffer: &AlignedBuf,
+        batch: &[Copied],
+    ) -> Vec<Result<()>> {
+        let runs: Vec<&[Copied]> = batch.chunk_by(Copied::is_before).collect();
+        let results = self.write_runs(page_size, buffer, &runs);
+        let mut of_pages = Vec::with_capacity(batch.len());
+        for (run, result) in runs.into_iter().zip(results) {
+            match result {
+                Err(_) if run.len() > 1 => {
+                    // One bad page must not hold its neighbours up.
+                    let alone: Vec<&[Copied]> = run.chunks(1).collect();
+                    of_pages.extend(self.write_runs(page_size, buffer, &alone));
+                }
+                result => of_pages.extend(std::iter::repeat_n(result, run.len())),
+            }
+        }
+        of_pages
+    }
+
+    /// Writes runs of neighbouring pages, each with one write.
+    fn write_runs<'a>(
+        &self,
+        page_size: PageSize,
+        buffer: &'a AlignedBuf,
+        runs: &[&'a [Copied]],
+    ) -> Vec<Result<()>> {
+        let write = |run: &&'a [Copied]| {
+            let (first, last) = (&run[0], &run[run.len() - 1]);
+            let bytes =
+                slot_range(page_size, first.slot).start..slot_range(page_size, last.slot).end;
+            IoOp::write(&**first.space.file(), &buffer[bytes], page_size.offset_of(first.id.no))
+        };
+        let mut ops: Vec<IoOp<'_>> = runs.iter().map(write).collect();
+        self.storage.run_batch(&mut ops);
+        ops.into_iter().map(|op| op.result.map_err(Error::from)).collect()
     }
 
     /// What must be durable before the first page goes home.

@@ -235,6 +235,34 @@ fn a_failed_write_leaves_the_page_dirty_and_is_tried_again() {
 }
 
 #[test]
+fn neighbouring_pages_go_home_with_one_write() {
+    let (sim, life, mut redo) = one_dirty_page();
+    life.pool.flush_all().unwrap();
+    let mut operations_to_flush = |pages: [u32; 6]| {
+        for no in pages {
+            life.write(&mut redo, PageId::new(16, no), 9).unwrap();
+        }
+        let before = sim.operation_count();
+        life.pool.flush_all().unwrap();
+        sim.operation_count() - before
+    };
+    let scattered = operations_to_flush([4, 6, 8, 10, 12, 14]);
+    // Made dirty in another order than they lie in the file; in two batches.
+    assert_eq!(operations_to_flush([13, 10, 12, 11, 15, 14]), scattered - 4);
+    // A write that fails is tried page by page, and holds up only the page that fails alone too.
+    for no in 10..14 {
+        life.write(&mut redo, PageId::new(16, no), 8).unwrap();
+    }
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).on("16").times(2));
+    let flushed = life.pool.stats().pages_flushed;
+    life.pool.flush_up_to(Lsn::MAX, 64).unwrap_err();
+    let stats = life.pool.stats();
+    assert_eq!((stats.pages_flushed - flushed, stats.write_errors, stats.pages_dirty), (3, 1, 1));
+    life.pool.flush_all().unwrap();
+    assert_eq!(life.pool.oldest_dirty_lsn(), None);
+}
+
+#[test]
 fn a_failed_sync_ends_all_writing_but_not_reading() {
     let (sim, life, mut redo) = one_dirty_page();
     sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("16"));
