@@ -1,82 +1,132 @@
 //! The page in a real browser, headless, over WebDriver: it draws, its slider resizes the server, and names stay text.
 //!
-//! Needs `chromedriver` and `chromium` (Debian's `chromium-driver`); without them the test says so and does nothing else.
+//! Needs `chromedriver` and `chromium` (Debian's `chromium-driver`); where they are missing, or can't start, the test says so and does
+//! nothing else. Whatever hangs, it ends: every answer, every wait and the whole have a deadline, and the
+//! browser's processes are killed with the test.
 //! `TIDEPOOL_SCREENSHOTS=<directory>` keeps what it saw, in light and dark.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::fs;
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use mysql::prelude::Queryable;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
+use tidepool_lab::process::spawn_tied;
 
 use crate::watch::{Page, pool_size};
 use crate::{Reader, fill, innodb};
 
 const MIB: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(180);
+/// A browser that has not started by then won't.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// For one thing that must come true in the page.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// For one answer of the driver: longer than the limits that the driver itself is given.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// A browser with one window. Killed, with its driver, when dropped.
 struct Browser {
     driver: Child,
     port: u16,
     session: String,
-    _profile: tempfile::TempDir,
+    profile: tempfile::TempDir,
 }
 
 impl Browser {
-    /// `None` where there is no browser.
-    fn start() -> Option<Browser> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let driver = Command::new("chromedriver")
-            .arg(format!("--port={port}"))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .ok()?;
+    /// The reason, where no browser can be had.
+    fn start() -> Result<Browser, String> {
         let profile = tempfile::tempdir().unwrap();
-        let mut browser = Browser { driver, port, session: String::new(), _profile: profile };
-        let deadline = Instant::now() + PATIENCE;
-        while TcpStream::connect(("127.0.0.1", port)).is_err() {
-            assert!(Instant::now() < deadline, "chromedriver does not listen");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        let mut command = Command::new("chromedriver");
+        command
+            .arg("--port=0")
+            // What the browser writes elsewhere by default; and nobody on a bus to wait for.
+            .env("HOME", profile.path())
+            .env("XDG_CONFIG_HOME", profile.path())
+            .env("XDG_CACHE_HOME", profile.path())
+            .env("DBUS_SESSION_BUS_ADDRESS", "disabled:")
+            .env("DBUS_SYSTEM_BUS_ADDRESS", "disabled:")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        let mut driver = spawn_tied(&mut command, &[]).map_err(|error| error.to_string())?;
+        let stdout = BufReader::new(driver.stdout.take().unwrap());
+        let mut browser = Browser { driver, port: 0, session: String::new(), profile };
+        let (sender, ports) = channel();
+        // Reads to the end, or the driver would one day wait for a reader.
+        std::thread::spawn(move || {
+            for line in stdout.lines().map_while(Result::ok) {
+                // "ChromeDriver was started successfully on port 38571."
+                let port = line.split_once("successfully on port ").map(|(_, port)| port);
+                if let Some(Ok(port)) = port.map(|port| port.trim_end_matches('.').parse::<u16>()) {
+                    let _ = sender.send(port);
+                }
+            }
+        });
+        browser.port =
+            ports.recv_timeout(START_LIMIT).map_err(|_| "chromedriver does not say its port")?;
         let mut args: Vec<String> = [
             "--headless",
             "--no-sandbox",
             "--disable-gpu",
+            // Too small in many containers, where the page then hangs.
+            "--disable-dev-shm-usage",
             "--disable-quic",
             "--no-first-run",
+            "--no-proxy-server",
             "--disable-background-networking",
+            "--disable-breakpad",
             "--disable-component-update",
+            "--disable-extensions",
             "--disable-sync",
             "--window-size=1240,1400",
         ]
         .map(str::to_owned)
         .into();
-        args.push(format!("--user-data-dir={}", browser._profile.path().display()));
-        let wanted = json!({ "capabilities": { "alwaysMatch": { "goog:chromeOptions": { "args": args } } } });
-        let session = browser.call("POST", "/session", &wanted);
-        browser.session = format!("/session/{}", session["sessionId"].as_str().unwrap());
-        Some(browser)
+        args.push(format!("--user-data-dir={}", browser.profile.path().display()));
+        let wanted = json!({ "capabilities": { "alwaysMatch": {
+            "goog:chromeOptions": { "args": args },
+            "timeouts": { "script": 10_000, "pageLoad": 20_000, "implicit": 0 },
+        } } });
+        let session = browser
+            .answer("POST", "/session", &wanted, START_LIMIT)
+            .map_err(|error| format!("Chromium does not start: {error}"))?;
+        match session["sessionId"].as_str() {
+            Some(id) => browser.session = format!("/session/{id}"),
+            None => return Err(format!("Chromium does not start: {session:#}")),
+        }
+        Ok(browser)
     }
 
     /// One WebDriver command; its value.
     fn call(&self, method: &str, path: &str, body: &Value) -> Value {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        let answer = self.answer(method, path, body, ANSWER_LIMIT);
+        let answer = answer.unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+        assert!(answer["error"].is_null(), "{method} {path}: {answer:#}");
+        answer
+    }
+
+    /// The same; an error if nothing comes within `limit`.
+    fn answer(&self, method: &str, path: &str, body: &Value, limit: Duration) -> io::Result<Value> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(limit))?;
         let body = if method == "GET" { String::new() } else { body.to_string() };
         let request = format!(
             "{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
             body.len()
         );
-        stream.write_all(request.as_bytes()).unwrap();
+        stream.write_all(request.as_bytes())?;
         // The driver keeps the connection, whatever it is asked.
         let mut reader = BufReader::new(stream);
         let (mut line, mut length) = (String::new(), 0);
         loop {
             line.clear();
-            assert!(reader.read_line(&mut line).unwrap() > 0, "chromedriver hung up");
+            if reader.read_line(&mut line)? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
             if line == "\r\n" {
                 break;
             }
@@ -85,10 +135,9 @@ impl Browser {
             }
         }
         let mut answer = vec![0; length];
-        reader.read_exact(&mut answer).unwrap();
-        let answer: Value = serde_json::from_slice(&answer).unwrap();
-        assert!(answer["value"]["error"].is_null(), "{method} {path}: {answer:#}");
-        answer["value"].clone()
+        reader.read_exact(&mut answer)?;
+        let mut answer: Value = serde_json::from_slice(&answer)?;
+        Ok(answer["value"].take())
     }
 
     fn command(&self, path: &str, body: &Value) -> Value {
@@ -160,10 +209,20 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         if !self.session.is_empty() && !std::thread::panicking() {
-            self.call("DELETE", &self.session, &json!({}));
+            let _ = self.answer("DELETE", &self.session, &json!({}), Duration::from_secs(5));
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
+        // The browser is in a process group of its own, and outlives a driver that was killed. Its profile tells it from others.
+        let profile = self.profile.path().to_string_lossy().into_owned();
+        for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+            let command_line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let ours = String::from_utf8_lossy(&command_line).contains(&profile);
+            let pid = entry.file_name().to_string_lossy().parse().ok().and_then(Pid::from_raw);
+            if let (true, Some(pid)) = (ours, pid) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
     }
 }
 
@@ -185,15 +244,18 @@ fn base64(text: &str) -> Vec<u8> {
 }
 
 #[test]
-#[ignore = "drives Chromium, which may take minutes on a busy machine: run with --ignored"]
 fn the_page_draws_and_its_slider_resizes_the_server() {
-    let Some(browser) = Browser::start() else {
-        eprintln!("skipped: no chromedriver here");
-        return;
+    let browser = match Browser::start() {
+        Ok(browser) => browser,
+        Err(why) => {
+            eprintln!("skipped: {why}; scripts/deps --test installs chromium-driver");
+            return;
+        }
     };
     let server =
         innodb("watch-browser", &["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M"]);
-    let rows = fill(&server, 48);
+    // InnoDB keeps 16 MiB free: with more than this the reader would drive the small table below out of the pool.
+    let rows = fill(&server, 28);
     let mut conn = server.connect_to("test");
     let hostile = "<img src=x onerror=\"document.title='hacked'\">";
     conn.query_drop(format!("CREATE TABLE test.`{hostile}` (id INT PRIMARY KEY) ENGINE=InnoDB"))
