@@ -127,7 +127,7 @@ fn head(facts: &Facts) -> String {
     }
     if let Some(tidepool) = &facts.tidepool {
         let size = match tidepool.size_setting_bytes {
-            0 => "governed".to_owned(),
+            0 => format!("governed, may hold {} now", human(tidepool.limit_bytes)),
             bytes => human(bytes),
         };
         lines.push(format!(

@@ -221,6 +221,8 @@ fn may_see_all_tables(server: &mut Server) -> Result<bool> {
 fn tidepool(server: &mut Server, variables: &Named, now: &Named) -> Result<Tidepool> {
     Ok(Tidepool {
         size_setting_bytes: number(variables, "tidepool_buffer_pool_size").unwrap_or(0),
+        guarded: switch(variables, "tidepool_memory_guard") != Some(false),
+        limit_bytes: number(now, "tidepool_buffer_pool_limit_bytes").unwrap_or(0),
         data_bytes: number(now, "tidepool_buffer_pool_bytes_data").unwrap_or(0),
         advice: tidepool_advice(server)?,
     })

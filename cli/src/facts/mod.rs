@@ -105,6 +105,10 @@ pub fn is_full(size_bytes: u64, free_bytes: u64, kept_free_bytes: u64) -> bool {
 pub struct Tidepool {
     /// `tidepool_buffer_pool_size`: 0 is governed.
     pub size_setting_bytes: u64,
+    /// `tidepool_memory_guard`: below the real limit whatever the size says.
+    pub guarded: bool,
+    /// The most that it may hold now.
+    pub limit_bytes: u64,
     /// Bytes of pages in it.
     pub data_bytes: u64,
     /// Predicted hit ratios at other sizes, if the engine says.

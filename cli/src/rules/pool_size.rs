@@ -99,10 +99,9 @@ fn why_that_much(wanted: u64, data: u64, fit: &Fit, machine: &Machine) -> String
 /// Nobody has chosen a size. It hurts only when there is data.
 pub fn built_in_default(facts: &Facts) -> Option<Finding> {
     let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
-    let tables_elsewhere = facts.kind.tidepool && facts.data.innodb_bytes() < 64 * MIB;
     if pool.size_bytes != BUILT_IN_DEFAULT_BYTES
         || fit.bytes < 4 * pool.size_bytes
-        || tables_elsewhere
+        || super::tables_elsewhere(facts)
         || facts.settings.dedicated_server == Some(true)
         || too_small(facts).is_some()
     {
@@ -133,6 +132,19 @@ pub fn tidepool_too_large(facts: &Facts) -> Option<Finding> {
     let (tidepool, machine) = (facts.tidepool.as_ref()?, facts.machine.as_ref()?);
     if tidepool.size_setting_bytes <= machine.limit_bytes {
         return None;
+    }
+    if !tidepool.guarded {
+        let title = format!(
+            "Tidepool's pool of {} is larger than what {} has, {}, and nothing guards it",
+            human(tidepool.size_setting_bytes),
+            machine.limit_place,
+            human(machine.limit_bytes)
+        );
+        let why = "With tidepool_memory_guard = OFF a size is kept, whatever it costs: as pages come in, the server goes to swap or is \
+                   killed. With the guard on the pool stays below the limit."
+            .into();
+        let finding = Finding::new("tidepool_unguarded", Severity::High, title, why);
+        return Some(finding.risk("none").variable(true, "tidepool_memory_guard", "ON", "ON"));
     }
     let title = format!(
         "tidepool_buffer_pool_size asks for {}, and {} has {}",

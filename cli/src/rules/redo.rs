@@ -19,7 +19,10 @@ const LEAST_BYTES: u64 = 256 * MIB;
 /// A log that holds minutes, or nearly nothing.
 pub fn capacity(facts: &Facts) -> Option<Finding> {
     let redo = facts.redo.as_ref()?;
-    if redo.capacity_bytes == 0 || facts.settings.dedicated_server == Some(true) {
+    if redo.capacity_bytes == 0
+        || facts.settings.dedicated_server == Some(true)
+        || super::tables_elsewhere(facts)
+    {
         return None;
     }
     let rate = redo.written_per_s.max(redo.written_per_s_ever);

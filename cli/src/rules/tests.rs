@@ -381,9 +381,23 @@ fn a_fresh_server_on_a_machine_of_its_own_may_be_told_so() {
 #[test]
 fn a_size_for_tidepool_that_the_machine_does_not_have() {
     let mut facts = healthy();
-    facts.tidepool = Some(Tidepool { size_setting_bytes: 64 * GIB, ..Tidepool::default() });
+    let large = Tidepool { size_setting_bytes: 64 * GIB, guarded: true, ..Tidepool::default() };
+    facts.tidepool = Some(large.clone());
     assert_eq!(only(&facts).set, ["SET GLOBAL tidepool_buffer_pool_size = 0;"]);
-    facts.tidepool = Some(Tidepool::default());
+    facts.tidepool = Some(Tidepool { guarded: false, ..large });
+    assert_eq!(only(&facts).set, ["SET GLOBAL tidepool_memory_guard = ON;"]);
+    assert_eq!(only(&facts).severity, Severity::High);
+    facts.tidepool = Some(Tidepool { guarded: true, ..Tidepool::default() });
+    assert_eq!(evaluate(&facts), []);
+}
+
+#[test]
+fn innodb_beside_tidepool_needs_no_larger_log() {
+    let mut facts = healthy();
+    facts.redo.as_mut().unwrap().capacity_bytes = 10 * MIB;
+    assert_eq!(only(&facts).rule, "redo_capacity");
+    facts.kind.tidepool = true;
+    facts.data = Data { innodb_index_bytes: 0, ..Data::default() };
     assert_eq!(evaluate(&facts), []);
 }
 

@@ -6,6 +6,7 @@ mod browser;
 mod cgroup;
 mod govern;
 mod lab;
+mod tidepool_server;
 mod watch;
 
 use std::path::Path;
@@ -35,8 +36,13 @@ fn innodb(name: &str, args: &[&str]) -> Server {
     Server::start(options.arg("--innodb-flush-log-at-trx-commit=0").arg("--loose-skip-log-bin"))
 }
 
-/// Makes `test.filler` with about this much in it: 14 rows of 1,100 bytes a page of 16 KiB. Returns the number of rows.
+/// Makes `test.filler` in InnoDB with about this much in it: 14 rows of 1,100 bytes a page of 16 KiB. Returns the number of rows.
 fn fill(server: &Server, mib: u64) -> u64 {
+    fill_in(Engine::InnoDb, server, mib)
+}
+
+/// The same in an engine.
+fn fill_in(engine: Engine, server: &Server, mib: u64) -> u64 {
     let mut conn = server.connect();
     let rows = mib * 64 * 14;
     for statement in [
@@ -44,7 +50,10 @@ fn fill(server: &Server, mib: u64) -> u64 {
         "USE test".to_owned(),
         // Into an empty table and without these checks InnoDB loads in bulk.
         "SET unique_checks = 0, foreign_key_checks = 0".to_owned(),
-        "CREATE TABLE test.filler (id INT PRIMARY KEY, v VARCHAR(1100)) ENGINE=InnoDB".to_owned(),
+        format!(
+            "CREATE TABLE test.filler (id INT PRIMARY KEY, v VARCHAR(1100)) ENGINE={}",
+            engine.name()
+        ),
         format!("INSERT INTO test.filler SELECT seq, REPEAT('x', 1100) FROM seq_1_to_{rows}"),
     ] {
         conn.query_drop(statement).unwrap();

@@ -66,7 +66,7 @@ impl Page {
     }
 
     /// The state as soon as it is as wanted.
-    fn state_with(&self, wanted: impl Fn(&Value) -> bool) -> Value {
+    pub fn state_with(&self, wanted: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let state = self.state();

@@ -1,0 +1,117 @@
+//! The commands on a server whose tables are Tidepool's, which governs its pool itself.
+
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
+use mysql::prelude::Queryable;
+use serde_json::Value;
+use tidepool_tests::server::{Engine, Options, Server};
+
+use crate::watch::Page;
+use crate::{Reader, fill_in, stderr, stdout, tidepool};
+
+const MIB: u64 = 1 << 20;
+
+/// A private server with the plugin.
+fn server(name: &str, args: &[&str]) -> Server {
+    let options = Options::new(name).engine(Engine::Tidepool);
+    Server::start(args.iter().fold(options, |options, arg| options.arg(*arg)))
+}
+
+fn advise(server: &Server) -> Value {
+    let output =
+        tidepool(server.socket()).args(["advise", "--json", "--interval=0.3"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// The rules of the findings about a pool or a log: what else is found depends on the machine.
+fn about_sizes(report: &Value) -> Vec<&str> {
+    let rules = report["findings"].as_array().unwrap().iter().map(|f| f["rule"].as_str().unwrap());
+    rules.filter(|rule| rule.contains("pool") || rule.contains("redo")).collect()
+}
+
+#[test]
+fn a_governed_pool_needs_no_advice_about_its_size() {
+    let server = server("advise-tidepool", &["--innodb-log-file-size=10M"]);
+    fill_in(Engine::Tidepool, &server, 24);
+    let report = advise(&server);
+    assert_eq!(about_sizes(&report), Vec::<&str>::new(), "{report:#}");
+    let facts = &report["facts"]["tidepool"];
+    assert_eq!((&facts["size_setting_bytes"], &facts["guarded"]), (&0.into(), &true.into()));
+    assert!(facts["limit_bytes"].as_u64().unwrap() > 64 * MIB, "{facts:#}");
+    assert!(report["facts"]["data"]["tidepool_bytes"].as_u64().unwrap() > 20 * MIB);
+    let text =
+        stdout(&tidepool(server.socket()).args(["advise", "--interval=0.3"]).output().unwrap());
+    assert!(text.contains("Tidepool pool governed, may hold "), "{text}");
+    // A size that no machine has, with nothing to keep the pool below it; and the advice helps.
+    server
+        .connect()
+        .query_drop("SET GLOBAL tidepool_memory_guard = OFF, tidepool_buffer_pool_size = 1 << 50")
+        .unwrap();
+    let report = advise(&server);
+    assert_eq!(about_sizes(&report), ["tidepool_unguarded"], "{report:#}");
+    let findings = report["findings"].as_array().unwrap();
+    let finding = findings.iter().find(|f| f["rule"] == "tidepool_unguarded").unwrap();
+    for statement in finding["set"].as_array().unwrap() {
+        server.connect().query_drop(statement.as_str().unwrap()).unwrap();
+    }
+    assert_eq!(about_sizes(&advise(&server)), ["tidepool_pool_too_large"]);
+}
+
+#[test]
+fn the_page_shows_the_engines_own_curve_content_and_decisions() {
+    let server = server("watch-tidepool", &[]);
+    let rows = fill_in(Engine::Tidepool, &server, 24);
+    let reader = Reader::start(&server, rows);
+    let page = Page::start(&server, &[]);
+    let state = page.state_with(|state| {
+        let last = state["samples"].as_array().and_then(|samples| samples.last());
+        last.is_some_and(|last| last["hit_ratio"].is_f64())
+            && state["content"].as_array().is_some_and(|rows| !rows.is_empty())
+    });
+    assert_eq!(state["about"]["engine"], "tidepool");
+    // Looking is free: nobody has to ask for it.
+    assert_eq!(state["content_is_costly"], false);
+    let content = state["content"].as_array().unwrap();
+    let filler = content.iter().find(|row| row["table"] == "test.filler").expect("it is cached");
+    assert_eq!(filler["index"], "PRIMARY");
+    assert!(filler["mb"].as_f64().unwrap() > 20.0, "{filler:#}");
+    // The curve is a prediction, at sizes around the present one.
+    let state = page.state_with(|state| state["curve"]["points"].as_array().is_some());
+    let points = state["curve"]["points"].as_array().unwrap();
+    assert_eq!(state["curve"]["predicted"], true);
+    let sizes: Vec<u64> =
+        points.iter().map(|point| point["size_bytes"].as_u64().unwrap()).collect();
+    assert!(sizes.len() > 2 && sizes.is_sorted(), "{sizes:?}");
+    // The governor's first decision.
+    let state = page.state_with(|state| !state["decisions"].as_array().unwrap().is_empty());
+    let decisions = state["decisions"].as_array().unwrap();
+    assert!(
+        decisions.iter().any(|decision| decision["text"].as_str().unwrap().contains(": start: ")),
+        "{decisions:#?}"
+    );
+    drop(reader);
+}
+
+#[test]
+fn in_the_terminal_the_figures_are_those_of_tidepool() {
+    let server = server("watch-text-tidepool", &["--innodb-buffer-pool-size=8M"]);
+    let rows = fill_in(Engine::Tidepool, &server, 24);
+    let reader = Reader::start(&server, rows);
+    let mut child =
+        tidepool(server.socket()).args(["watch", "--text"]).stdout(Stdio::piped()).spawn().unwrap();
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    // The first second may have had no reads yet.
+    let line = lines.take(60).find(|line| !line.contains("hit_pct -")).expect("a hit ratio");
+    let words: Vec<&str> = line.split(' ').collect();
+    let figure = |name: &str| -> f64 {
+        let at = words.iter().position(|word| *word == name).expect("it is there");
+        words[at + 1].parse().unwrap()
+    };
+    assert!(figure("hit_pct") > 99.0, "all of the table is cached: {line}");
+    assert!(figure("pool_mib") > 8.0 && figure("fits_mib") > 8.0, "not InnoDB's: {line}");
+    let _ = child.kill();
+    let _ = child.wait();
+    drop(reader);
+}
