@@ -25,9 +25,9 @@
 //! # Headroom
 //! The largest of
 //! * a share of the limit ([`HEADROOM_SHARE`], within bounds);
-//! * what the others grew by in their fastest [`REACTION`] of the last minute: a neighbour that jumps is given a wider berth than
+//! * what the others grew by in their fastest [`Timing::reaction`] of the last minute: a neighbour that jumps is given a wider berth than
 //!   one that doesn't;
-//! * what they will have grown by within the next [`LEAD`], if they go on as in the last [`PACE`]: while a neighbour is at it, the
+//! * what they will have grown by within the next [`Timing::lead`], if they go on as in the last [`Timing::pace`]: while a neighbour is at it, the
 //!   pool is ahead of it instead of behind.
 //!
 //! # Several pools below one limit
@@ -53,12 +53,6 @@ pub const HEADROOM_SHARE: u64 = 20;
 pub const HEADROOM_MIN_BYTES: u64 = 24 * MIB;
 /// The share never asks for more than this, bytes.
 pub const HEADROOM_MAX_BYTES: u64 = 1024 * MIB;
-/// From a change of the signals to memory given back.
-pub const REACTION: Duration = Duration::from_millis(100);
-/// What the others grew by within this tells their pace.
-pub const PACE: Duration = Duration::from_millis(15);
-/// The pool keeps this far ahead of that pace.
-pub const LEAD: Duration = Duration::from_millis(75);
 /// Share of the headroom that a very small pool respects, in per cent.
 pub const HEADROOM_SMALL_PERCENT: u64 = 60;
 /// How long a jump of the others is remembered.
@@ -71,6 +65,28 @@ pub const LEAD_SHARE: u64 = 6;
 pub const STALL_PERCENT: u64 = 10;
 /// Trouble is answered at most this often, so that a step can take effect before the next is sized.
 pub const TROUBLE_EVERY: Duration = Duration::from_millis(500);
+
+/// How fast a pool can follow, and so how far ahead it must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Timing {
+    /// From a change of the signals to memory given back.
+    pub reaction: Duration,
+    /// What the others grew by within this tells their pace. Not below the time between two readings.
+    pub pace: Duration,
+    /// The pool keeps this far ahead of that pace.
+    pub lead: Duration,
+}
+
+impl Default for Timing {
+    /// A pool in the same process, which is told within milliseconds.
+    fn default() -> Self {
+        Timing {
+            reaction: Duration::from_millis(100),
+            pace: Duration::from_millis(15),
+            lead: Duration::from_millis(75),
+        }
+    }
+}
 
 /// What the governor must know of the pool, bytes throughout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -135,11 +151,12 @@ pub struct Decision {
 pub struct Governor {
     /// (when, target), lowest first from the front: a monotonic queue, so that its head is the window's minimum.
     targets: VecDeque<(Duration, u64)>,
-    /// (when, what the others used) of the last [`REACTION`].
+    timing: Timing,
+    /// (when, what the others used) of the last [`Timing::reaction`].
     others: VecDeque<(Duration, u64)>,
-    /// (when, bytes that others grew by within one [`REACTION`]), largest first from the front.
+    /// (when, bytes that others grew by within one [`Timing::reaction`]), largest first from the front.
     bursts: VecDeque<(Duration, u64)>,
-    /// What the others will have grown by within [`LEAD`], bytes.
+    /// What the others will have grown by within [`Timing::lead`], bytes.
     lead_bytes: u64,
     /// Since when targets have been seen without a gap.
     watched_since: Option<Duration>,
@@ -160,6 +177,11 @@ impl Governor {
     /// A governor that has seen nothing yet.
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// The same for a pool that follows slower or faster.
+    pub fn with_timing(timing: Timing) -> Self {
+        Governor { timing, ..Self::default() }
     }
 
     /// The target for one reading, before any hysteresis; `None` when nothing could be read.
@@ -331,7 +353,8 @@ impl Governor {
 
     fn observe_others(&mut self, now_bytes: u64, at: Duration, cut_off: bool) {
         // The newest of those that are too old stays: readings may be far apart, and growth counts from the last one then.
-        while self.others.get(1).is_some_and(|&(seen, _)| at.saturating_sub(seen) >= REACTION) {
+        let oldest = self.timing.reaction;
+        while self.others.get(1).is_some_and(|&(seen, _)| at.saturating_sub(seen) >= oldest) {
             self.others.pop_front();
         }
         let grown_within = |time: Duration| {
@@ -348,9 +371,11 @@ impl Governor {
             });
             growth.max().unwrap_or(0)
         };
-        let mut burst = grown_within(REACTION);
-        let per_pace = LEAD.as_millis() as u64 / PACE.as_millis() as u64;
-        self.lead_bytes = grown_within(PACE).saturating_mul(per_pace);
+        let Timing { reaction, pace, lead } = self.timing;
+        let mut burst = grown_within(reaction);
+        let paces = lead.as_secs_f64() / pace.as_secs_f64();
+        let lead_bytes = (grown_within(pace) as f64 * paces) as u64;
+        self.lead_bytes = lead_bytes;
         if cut_off {
             // The jump was cut off by the limit: how far it would have gone is unknown.
             burst = burst.saturating_mul(2);

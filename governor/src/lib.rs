@@ -23,6 +23,6 @@ pub mod kernel;
 pub mod signals;
 pub mod trigger;
 
-pub use decide::{Decision, Governor, PoolState, Signal};
+pub use decide::{Decision, Governor, PoolState, Signal, Timing};
 pub use journal::Journal;
 pub use signals::{Reader, Signals};

@@ -5,8 +5,14 @@
 //!
 //! # Small steps
 //! A resize is a sequence of `SET GLOBAL innodb_buffer_pool_size`, each so small that it costs the queries less than
-//! `--max-stall` of their work ([`stride`], [`probe`]), with a rest after each. When memory runs out *now*, steps are larger and there is no
-//! rest: a stall is better than the kernel's killer.
+//! `--max-stall` of their work ([`stride`], [`probe`]), with a rest after each. When memory runs out *now* (half of the headroom is gone), steps are larger and there is no
+//! rest: a stall is better than swap, and much better than the kernel's killer.
+//!
+//! # Ahead of the neighbours
+//! A size takes effect after a reading, a statement, and the looks at what it cost: up to half a second, where a pool that governs itself needs a
+//! few milliseconds. So the headroom is ahead of the others' pace by that time ([`TIMING`]), and between two readings the room is
+//! glanced at, which needs no server: when it goes, the next reading comes at
+//! once; and when half of the headroom has gone, no step is rested from.
 //!
 //! # What is safe when
 //! * Every size that is ever set, each step's included, fits the memory there was at that moment, with headroom. So wherever this
@@ -31,7 +37,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use tidepool_governor::kernel::Root;
-use tidepool_governor::{Decision, Governor, PoolState, Reader, Signal, Signals};
+use tidepool_governor::{Decision, Governor, PoolState, Reader, Signal, Signals, Timing};
 
 use crate::bytes::{MIB, human, parse};
 use crate::connect;
@@ -44,7 +50,17 @@ use probe::Probe;
 use stride::{Direction, Stride};
 
 /// How often the signals are read while nothing happens.
-const TICK: Duration = Duration::from_millis(250);
+const TICK: Duration = Duration::from_millis(100);
+/// How often the room alone is looked at in between.
+const GLANCE: Duration = Duration::from_millis(20);
+/// Less than this is no news between two readings.
+const GLANCE_MIN_BYTES: u64 = 4 * MIB;
+/// How fast a pool can be resized from outside.
+const TIMING: Timing = Timing {
+    reaction: Duration::from_millis(500),
+    pace: Duration::from_millis(200),
+    lead: Duration::from_millis(600),
+};
 /// Unless `--min` says otherwise.
 const FLOOR_BYTES: u64 = 64 * MIB;
 /// After the server refused a step.
@@ -108,7 +124,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     }
     let mut governing = Governing {
         reader: Reader::new(Root::default(), Some(pid)),
-        governor: Governor::new(),
+        governor: Governor::with_timing(TIMING),
         probe: options.apply.then(|| Probe::start(&target)).transpose()?,
         stride: Stride::new(pool.unit_bytes.max(MIB), Duration::from_millis(options.max_stall)),
         pool,
@@ -117,11 +133,14 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         imagined: None,
         start: Instant::now(),
         retry_at: None,
+        room_bytes: None,
+        headroom_bytes: 0,
+        resting: false,
     };
     let end = options.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
     while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
         let pause = governing.tick(options)?;
-        sleep_unless(&stop, pause);
+        governing.pause(&stop, pause);
     }
     let state = governing.pool.state()?;
     let size = human(state.size_bytes);
@@ -140,13 +159,6 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
         register().map_err(|e| Error::Local(format!("signal {signal}: {e}")))?;
     }
     Ok(stop)
-}
-
-fn sleep_unless(stop: &AtomicBool, pause: Duration) {
-    let end = Instant::now() + pause;
-    while !stop.load(Ordering::Relaxed) && Instant::now() < end {
-        sleep(Duration::from_millis(50).min(end.saturating_duration_since(Instant::now())));
-    }
 }
 
 /// A size that is being worked towards.
@@ -170,13 +182,39 @@ struct Governing {
     imagined: Option<u64>,
     start: Instant,
     retry_at: Option<Instant>,
+    /// The room that the last reading found.
+    room_bytes: Option<u64>,
+    /// What it wanted to be kept free.
+    headroom_bytes: u64,
+    /// A step was taken after it.
+    resting: bool,
 }
 
 impl Governing {
+    /// Sleeps, but not while the room goes.
+    fn pause(&mut self, stop: &AtomicBool, pause: Duration) {
+        let end = Instant::now() + pause;
+        while !stop.load(Ordering::Relaxed) && Instant::now() < end && !self.room_goes() {
+            sleep(GLANCE.min(end.saturating_duration_since(Instant::now())));
+        }
+    }
+
+    /// Whether so much room was taken since the last reading that there should be another.
+    fn room_goes(&mut self) -> bool {
+        let (Some(then), Some(now)) = (self.room_bytes, self.reader.glance()) else { return false };
+        if self.goal.is_none() && !self.resting {
+            return now + (then / 4).max(GLANCE_MIN_BYTES) < then;
+        }
+        // After a step the queries have their rest, unless the next is urgent.
+        now < self.headroom_bytes / 2 && now + GLANCE_MIN_BYTES < then
+    }
+
     /// Looks, decides, takes at most one step. Returns how long to wait before the next.
     fn tick(&mut self, options: &Options) -> Result<Duration> {
         let state = self.pool.state()?;
         let signals = self.reader.read(self.start.elapsed());
+        self.room_bytes = signals.room().map(|room| room.bytes);
+        self.resting = false;
         for notice in self.reader.take_notices() {
             self.log.note(&notice);
         }
@@ -184,7 +222,9 @@ impl Governing {
             return Err(Error::Gone("its process has ended".into()));
         }
         let pool = self.as_pool_state(&state, options);
-        if let Some(decision) = self.governor.decide(&signals, &pool) {
+        let decision = self.governor.decide(&signals, &pool);
+        self.headroom_bytes = self.governor.headroom_bytes(&signals, &pool);
+        if let Some(decision) = decision {
             self.take(&decision, &signals, options);
         }
         let Some(goal) = self.goal else { return Ok(TICK) };
@@ -237,7 +277,8 @@ impl Governing {
         {
             return;
         }
-        let out_of_room = signals.room().is_some_and(|room| room.bytes < room.limit_bytes / 100);
+        let short = self.headroom_bytes / 2;
+        let out_of_room = signals.room().is_some_and(|room| room.bytes < short);
         let urgent = match decision.signal {
             Signal::OwnSwap | Signal::Stall => true,
             Signal::RoomShrank | Signal::Start => out_of_room,
@@ -292,8 +333,9 @@ impl Governing {
             }
             Err(error) => return Err(error),
         };
+        self.resting = true;
         if !goal.urgent {
-            sleep(probe::AFTER);
+            self.pause(&AtomicBool::new(false), probe::AFTER);
         }
         let cost =
             self.probe.as_ref().map(|probe| probe.cost(begin, Instant::now())).unwrap_or_default();

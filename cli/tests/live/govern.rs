@@ -218,3 +218,36 @@ fn a_server_that_dies_ends_it_with_its_own_code() {
     assert_eq!(status.code(), Some(7), "{text}");
     assert!(text.contains("the server went away"), "{text}");
 }
+
+#[test]
+fn a_pool_larger_than_its_cgroup_is_not_killed() {
+    let Some(group) = Cgroup::new("govern-oversized") else {
+        eprintln!("skipped: no memory cgroup can be made by this user");
+        return;
+    };
+    // Half as much again as there is, and data to fill it.
+    let args = ["--innodb-buffer-pool-size=384M", "--innodb-log-file-size=96M"];
+    let Some(server) = group.start(|| innodb("govern-oversized", &args)) else {
+        eprintln!("skipped: no process can be started in a memory cgroup of version 2 from here");
+        return;
+    };
+    let limit = 256 * MIB;
+    let mut govern = Govern::start(tidepool(server.socket()).args(["govern", "--apply"]));
+    govern.line("governing MariaDB");
+    group.limit(limit);
+    govern.line("step 384 MiB ->");
+    let rows = fill(&server, 320);
+    let reader = Reader::start(&server, rows);
+    // All of the table comes by, more than once, while the reader goes on.
+    let mut conn = server.connect_to("test");
+    for _ in 0..3 {
+        let query = "SELECT COUNT(*) FROM test.filler WHERE v <> ''";
+        let seen: Option<u64> = conn.query_first(query).expect("the server lives");
+        assert_eq!(seen, Some(rows));
+    }
+    drop(reader);
+    assert!(pool_size(&server) < limit, "{:#?}", govern.seen);
+    govern.signal(Signal::TERM);
+    govern.line("stopped");
+    drop((conn, server));
+}

@@ -327,3 +327,40 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_pool_that_follows_slowly_is_further_ahead() {
+    // Ten readings a second, a neighbour that grows by 140 MiB a second, and a pool that obeys two readings later.
+    let run = |timing: Timing| {
+        let mut machine = Machine::new(GIB, 1);
+        machine.pools[0].0 = Governor::with_timing(timing);
+        let (mut late, mut worst) = (None, 0);
+        for tick in 0..150u64 {
+            machine.now += Duration::from_millis(100);
+            machine.neighbour = 50 * MIB + tick.saturating_sub(80).min(40) * 14 * MIB;
+            let signals = machine.signals();
+            let (governor, pool) = &mut machine.pools[0];
+            let decided = governor.decide(&signals, pool).map(|decision| decision.to_bytes);
+            if late.is_none() {
+                late = decided.map(|to| (tick + 2, to));
+            }
+            if let Some((when, to)) = late
+                && when <= tick
+            {
+                pool.limit_bytes = to;
+                pool.resident_bytes = pool.resident_bytes.min(to);
+                late = None;
+            }
+            pool.resident_bytes = (pool.resident_bytes + 50 * MIB).min(pool.limit_bytes);
+            worst = worst.max(machine.usage().saturating_sub(machine.limit));
+        }
+        worst
+    };
+    let slow = Timing {
+        reaction: Duration::from_millis(500),
+        pace: Duration::from_millis(200),
+        lead: Duration::from_millis(600),
+    };
+    let (ahead, late) = (run(slow), run(Timing::default()));
+    assert!(ahead < late, "{ahead} against {late}");
+}
