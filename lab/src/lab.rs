@@ -10,6 +10,7 @@ use mysql::prelude::Queryable;
 use crate::engine::Engine;
 use crate::environment::Environment;
 use crate::error::{Error, Result};
+use crate::govern::Governing;
 use crate::load::sysbench::{self, Job, Silence, Sysbench};
 use crate::load::tables::{self, DataSet};
 use crate::machine::cgroup::{Cgroup, Hierarchy};
@@ -213,10 +214,13 @@ impl Lab {
         if let Some(statement) = &plan.first_statement {
             server.execute(statement)?;
         }
+        let governing =
+            plan.governed.then(|| Governing::start(&server, server.dir())).transpose()?;
         let mut sampler = Sampler::new(&server, memory);
         let mut stage = Stage {
             server: &mut server,
             memory,
+            governing,
             neighbour: None,
             neighbour_killed: false,
             events: Vec::new(),
@@ -233,6 +237,17 @@ impl Lab {
         let slowest = returned.filter_map(|thread| thread.join().ok().flatten()).max();
         if let Some(slowest) = slowest {
             record.summary.insert("set_returned_ms".into(), slowest.as_secs_f64() * 1e3);
+        }
+        if let Some(mut governing) = stage.governing.take() {
+            let steps = governing.steps();
+            record.summary.insert("steps".into(), steps.count as f64);
+            record.summary.insert("step_lost_ms_max".into(), steps.lost_ms_max as f64);
+            record.summary.insert("step_took_ms_max".into(), steps.took_ms_max as f64);
+            if record.outcome == Outcome::Finished && !governing.is_running() {
+                record.outcome = Outcome::Failed("tidepool govern has ended".into());
+            }
+            self.output
+                .log(&format!("{}-{}", plan.experiment, plan.scenario), &governing.text())?;
         }
         record.events = std::mem::take(&mut stage.events);
         let neighbour_killed = f64::from(u8::from(stage.neighbour_killed));
@@ -324,6 +339,8 @@ pub struct Plan {
     pub measure_s: u32,
     /// Run before the load starts, for instance to fill the pool.
     pub first_statement: Option<String>,
+    /// With `tidepool govern` beside the server, from before the load starts.
+    pub governed: bool,
     /// Stop in order afterwards, so that the next run on this directory needs no recovery: for loads that write.
     pub keeps_clean: bool,
 }
@@ -344,6 +361,7 @@ impl Plan {
             warm_up_s: 5,
             measure_s: 10,
             first_statement: None,
+            governed: false,
             keeps_clean: false,
         }
     }
@@ -412,6 +430,7 @@ pub struct Stage<'a> {
     pub memory: Option<&'a Cgroup>,
     /// The second that has just passed.
     pub point: Point,
+    governing: Option<Governing>,
     neighbour: Option<Neighbour>,
     neighbour_killed: bool,
     events: Vec<Event>,
@@ -451,6 +470,11 @@ impl Stage<'_> {
     /// Ends the neighbour, if there is one.
     pub fn stop_neighbour(&mut self) {
         self.neighbour = None;
+    }
+
+    /// Steps that `tidepool govern` has taken so far, if there is one.
+    pub fn governor_steps(&self) -> u64 {
+        self.governing.as_ref().map_or(0, |governing| governing.steps().count)
     }
 
     /// Notes that something is done now.

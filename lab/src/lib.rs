@@ -14,6 +14,7 @@ pub mod engine;
 pub mod environment;
 pub mod error;
 pub mod experiment;
+pub mod govern;
 pub mod hidden;
 pub mod lab;
 pub mod load;

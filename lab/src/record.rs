@@ -128,6 +128,15 @@ impl Output {
         Ok(Output { dir: dir.to_path_buf() })
     }
 
+    /// Keeps a program's log beside the results, as `<name>.log`.
+    ///
+    /// # Errors
+    /// If it can't be written.
+    pub fn log(&self, name: &str, text: &str) -> Result<()> {
+        let path = self.dir.join(format!("{name}.log"));
+        fs::write(&path, text).map_err(Error::at(&path))
+    }
+
     /// Begins the results of an experiment; earlier ones in this directory go.
     ///
     /// # Errors

@@ -220,6 +220,11 @@ impl Server {
         &self.socket
     }
 
+    /// The directory for what it needs while it runs.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// What it was started with.
     pub fn options(&self) -> &ServerOptions {
         &self.options

@@ -9,6 +9,7 @@ use crate::load::tables::DataSet;
 use crate::record::{Outcome, Record, statistics};
 
 pub mod advice;
+pub mod govern;
 pub mod idle;
 pub mod pressure;
 pub mod resize;
@@ -29,9 +30,10 @@ pub struct Experiment {
 }
 
 /// All of them.
-pub const ALL: [Experiment; 8] = [
+pub const ALL: [Experiment; 9] = [
     Experiment { name: "swap", run: swap::run, data: swap::data },
     Experiment { name: "pressure", run: pressure::run, data: pressure::data },
+    Experiment { name: "govern", run: govern::run, data: govern::data },
     Experiment { name: "resize", run: resize::run, data: resize::data },
     Experiment { name: "sideload", run: sideload::run, data: sideload::data },
     Experiment { name: "warm", run: warm::run, data: swap::data },

@@ -64,6 +64,7 @@ pub fn rows(records: &[Record]) -> Vec<Row> {
     };
     swap(&of("swap"), &mut rows);
     pressure(&of("pressure"), &mut rows);
+    govern(&of("govern"), &mut rows);
     resize(&of("resize"), &mut rows);
     side_load(&of("sideload"), &mut rows);
     warm(&of("warm"), &mut rows);
@@ -236,6 +237,42 @@ fn pressure(records: &[&Record], rows: &mut Vec<Row>) {
     });
 }
 
+/// What is judged is the governor; the engine is always InnoDB.
+fn govern(records: &[&Record], rows: &mut Vec<Row>) {
+    let mut add = |what: String, bound: Bound, show: fn(f64) -> String, value: f64| {
+        let ours = Figure { text: show(value), pass: bound.admits(value) };
+        let bound = bound.text(show);
+        rows.push(Row {
+            experiment: "govern".into(),
+            what,
+            bound,
+            ours: Some(ours),
+            peers: Vec::new(),
+        });
+    };
+    let governed: Vec<&Record> =
+        records.iter().copied().filter(|record| record.variant == "govern").collect();
+    for record in &governed {
+        if let Some(value) = record.figure("against_best_fixed") {
+            let what = format!(
+                "{}: InnoDB under tidepool govern, relative to the best fixed size",
+                record.scenario
+            );
+            add(what, Bound::AtLeast(0.95), ratio, value);
+        }
+        if let Some(value) = record.figure("worst_step_ratio") {
+            let what = format!(
+                "{}: the worst second with a step, relative to those beside it",
+                record.scenario
+            );
+            add(what, Bound::AtLeast(0.8), ratio, value);
+        }
+    }
+    if !governed.is_empty() {
+        add("runs with a kill".into(), Bound::AtMost(0.0), count, killed(&governed));
+    }
+}
+
 fn resize(records: &[&Record], rows: &mut Vec<Row>) {
     let name = "worst_second_ratio";
     for scenario in distinct(records.iter().map(|record| record.scenario.as_str())) {
@@ -400,6 +437,23 @@ mod tests {
         let kills = row(&rows, "killed");
         assert!(kills.ours.as_ref().unwrap().pass);
         assert_eq!(kills.peers, [("innodb".into(), Figure { text: "1".into(), pass: false })]);
+    }
+
+    #[test]
+    fn a_governed_pool_is_judged_and_a_fixed_one_is_not() {
+        let figures = [("against_best_fixed", 0.9), ("worst_step_ratio", 0.85)];
+        let mut records = [
+            record("govern", "step", "innodb", &[("worst_second_ratio", 0.1)]),
+            record("govern", "step", "innodb", &figures),
+        ];
+        records[0].variant = "75 %".into();
+        records[0].outcome = Outcome::OomKilled;
+        records[1].variant = "govern".into();
+        let rows = rows(&records);
+        let passes = |what: &str| row(&rows, what).ours.as_ref().unwrap().pass;
+        assert!(!passes("best fixed size"));
+        assert!(passes("worst second") && passes("a kill"));
+        assert_eq!(rows.len(), 3);
     }
 
     #[test]

@@ -1,0 +1,188 @@
+//! InnoDB under `tidepool govern`: the oversized pool and the neighbour of `swap` and `pressure`, with a pool of a fixed
+//! size and with one that is looked after from outside.
+//!
+//! Each case is run with several fixed sizes first. The best of those that live through it is what somebody who knew all beforehand
+//! would have set; the governed pool starts with a size that is wrong.
+
+use std::path::Path;
+
+use crate::engine::Engine;
+use crate::error::{Error, Result};
+use crate::lab::{Lab, Moment, Plan, Settings};
+use crate::load::sysbench::{Distribution, Job};
+use crate::load::tables::DataSet;
+use crate::machine::neighbour::Pattern;
+use crate::progress::Progress;
+use crate::record::{Outcome, Point, Record, statistics};
+
+use super::{summarise, swap};
+
+const ENGINE: Engine = Engine::InnoDb;
+/// When the neighbour starts, and how long the server is watched after it has gone.
+const BEFORE_S: u32 = 8;
+const AFTER_S: u32 = 15;
+/// How many seconds on each side say what is normal for one.
+const BESIDE: usize = 3;
+
+/// What happens to the machine, and which sizes (per cent of its memory) meet it.
+struct Case {
+    name: &'static str,
+    pattern: Option<Pattern>,
+    fixed: &'static [u64],
+    /// What the governed pool starts with.
+    start: u64,
+}
+
+const CASES: [Case; 4] = [
+    Case { name: "oversized", pattern: None, fixed: &[65, 75, 85, 150], start: 150 },
+    Case { name: "step", pattern: Some(Pattern::Step), fixed: &[35, 42, 75], start: 75 },
+    Case { name: "ramp", pattern: Some(Pattern::Ramp), fixed: &[35, 42, 75], start: 75 },
+    Case {
+        name: "sawtooth",
+        pattern: Some(Pattern::Sawtooth(40)),
+        fixed: &[35, 42, 75],
+        start: 75,
+    },
+];
+
+/// What the experiment needs.
+pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
+    vec![(ENGINE, swap::tables(settings.memory_bytes))]
+}
+
+fn plan(lab: &Lab, dir: &Path, rows: u64, case: &Case, percent: u64, governed: bool) -> Plan {
+    let (memory, quick) = (lab.settings.memory_bytes, lab.settings.quick);
+    let job = Job {
+        script: "oltp_point_select".into(),
+        database: "sbtest".into(),
+        rows,
+        threads: 16,
+        distribution: Distribution::Uniform,
+    };
+    let mut plan = Plan::new("govern", ENGINE, dir, job);
+    plan.scenario = case.name.into();
+    plan.variant = if governed { "govern".into() } else { format!("{percent} %") };
+    plan.memory_limit = Some(memory);
+    plan.governed = governed;
+    plan.args =
+        vec![ENGINE.pool_size_option(memory / 100 * percent), ENGINE.redo_option(memory / 2)];
+    plan.warm_up_s = if quick { 8 } else { 12 };
+    plan.measure_s = match case.pattern {
+        Some(pattern) => BEFORE_S + pattern.duration_s() + AFTER_S,
+        None => 20,
+    };
+    plan
+}
+
+/// Runs the experiment.
+///
+/// # Errors
+/// If the machine can't do it, InnoDB is not among the engines, or a run can't begin.
+pub fn run(lab: &Lab) -> Result<()> {
+    lab.need_memory_cgroups()?;
+    let settings = &lab.settings;
+    if !settings.engines.contains(&ENGINE) {
+        return Err(Error::Missing("it is about InnoDB, which was not asked for".into()));
+    }
+    let memory = settings.memory_bytes;
+    let data = swap::tables(memory);
+    let dir = lab.data(ENGINE, &data, &mut Progress::new(1))?;
+    let mut plans = Vec::new();
+    for case in &CASES {
+        // In a hurry: what fits, and the governed one.
+        let fixed = if settings.quick { &case.fixed[1..2] } else { case.fixed };
+        if settings.quick && matches!(case.pattern, Some(Pattern::Ramp)) {
+            continue;
+        }
+        let sizes = fixed.iter().map(|&percent| (percent, false)).chain([(case.start, true)]);
+        plans.extend(sizes.map(|(percent, governed)| {
+            let rows = data.tables[0].rows;
+            (case, plan(lab, &dir, rows, case, percent, governed))
+        }));
+    }
+    let _swap = lab.swap_file(2 * memory)?;
+    lab.begin("govern")?;
+    let mut progress = Progress::new(plans.iter().map(|(_, plan)| plan.duration_s()).sum());
+    let mut best: Option<(&str, f64)> = None;
+    for (case, plan) in &plans {
+        // Steps of the governor up to each second.
+        let mut counts = Vec::new();
+        let mut record = lab.run(plan, &mut progress, |stage, moment| {
+            if let Moment::After(_) = moment {
+                counts.push(stage.governor_steps());
+            }
+            match case.pattern {
+                Some(pattern) if moment == Moment::After(BEFORE_S) => {
+                    stage.start_neighbour(pattern, memory / 2)
+                }
+                _ => Ok(()),
+            }
+        })?;
+        summarise(&mut record);
+        judge(&mut record, &counts);
+        if best.is_none_or(|(name, _)| name != case.name) {
+            best = Some((case.name, 0.0));
+        }
+        let mean = record.figure("mean_qps").unwrap_or(0.0);
+        if let Some((_, most)) = &mut best {
+            if plan.governed && *most > 0.0 {
+                record.summary.insert("against_best_fixed".into(), mean / *most);
+            } else if record.outcome == Outcome::Finished {
+                *most = most.max(mean);
+            }
+        }
+        lab.keep(&record)?;
+    }
+    Ok(())
+}
+
+/// Adds the figures that the bounds are about. `counts[n]`: the governor's steps until `n` measured seconds had passed.
+fn judge(record: &mut Record, counts: &[u64]) {
+    let measured = statistics::between(&record.series, 0.0, f64::MAX);
+    let qps: Vec<f64> = measured.iter().map(|point: &Point| point.qps).collect();
+    let ratios: Vec<f64> = (0..qps.len()).map(|at| against_neighbours(&qps, at)).collect();
+    let stepped = |at: &usize| counts.get(*at + 1).zip(counts.get(*at)).is_some_and(|(b, a)| b > a);
+    let lowest =
+        |seconds: &mut dyn Iterator<Item = usize>| seconds.map(|at| ratios[at]).reduce(f64::min);
+    let worst = lowest(&mut (0..ratios.len()));
+    let worst_step = lowest(&mut (0..ratios.len()).filter(stepped));
+    let mut add = |name: &str, value: Option<f64>| {
+        if let Some(value) = value {
+            record.summary.insert(name.into(), value);
+        }
+    };
+    let mean = statistics::mean(qps.iter().copied());
+    add("mean_qps", Some(mean));
+    add("worst_second_ratio", worst);
+    add("worst_step_ratio", worst_step);
+}
+
+/// A second's throughput, relative to the slower side of its surroundings: a level that changes for good is no dip.
+fn against_neighbours(qps: &[f64], at: usize) -> f64 {
+    let before = &qps[at.saturating_sub(BESIDE)..at];
+    let after = &qps[at + 1..(at + 1 + BESIDE).min(qps.len())];
+    let level = [before, after]
+        .into_iter()
+        .filter(|side| !side.is_empty())
+        .map(|side| statistics::median(side.iter().copied()))
+        .reduce(f64::min);
+    match level {
+        Some(level) if level > 0.0 => qps[at] / level,
+        _ => 1.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::against_neighbours;
+
+    #[test]
+    fn a_dip_is_seen_and_a_new_level_is_none() {
+        let qps = [100.0, 100.0, 100.0, 60.0, 100.0, 100.0, 100.0, 40.0, 40.0, 40.0, 40.0];
+        assert_eq!(against_neighbours(&qps, 3), 0.6);
+        assert_eq!(against_neighbours(&qps, 6), 2.5);
+        assert_eq!(against_neighbours(&qps, 7), 1.0);
+        assert_eq!(against_neighbours(&qps, 10), 1.0);
+        assert_eq!(against_neighbours(&[0.0], 0), 1.0);
+    }
+}
