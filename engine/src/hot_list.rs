@@ -29,6 +29,27 @@ const FILE_MAX_BYTES: u64 = (PAGES_MAX * 20 + BLOCK) as u64;
 /// Pages by heat, as [`hot_pages`](tidepool_pool::Pool::hot_pages) gives them: each heat's sorted, each page once.
 pub type HotPages = [Vec<PageId>; HEATS];
 
+/// Adds to `pages` what an `older` list names besides, its hottest first, `age` degrees less hot; what would be less than not hot
+/// is left out. The list grows no longer than the older one was.
+pub fn keep_older(pages: &mut HotPages, older: &HotPages, age: u64) {
+    let sorted = |pages: &mut Vec<PageId>| pages.sort_unstable_by_key(|id| id.to_u64());
+    let count = |pages: &HotPages| pages.iter().map(Vec::len).sum::<usize>();
+    let mut room = count(older).saturating_sub(count(pages));
+    let mut listed = pages.concat();
+    sorted(&mut listed);
+    let is_listed =
+        |id: &PageId| listed.binary_search_by_key(&id.to_u64(), |id| id.to_u64()).is_ok();
+    for heat in (0..HEATS).rev() {
+        let Some(now) = usize::try_from(age).ok().and_then(|age| heat.checked_sub(age)) else {
+            break;
+        };
+        let before = pages[now].len();
+        pages[now].extend(older[heat].iter().filter(|id| !is_listed(id)).take(room));
+        room -= pages[now].len() - before;
+        sorted(&mut pages[now]);
+    }
+}
+
 /// Whose pages a list names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owner {
@@ -228,6 +249,36 @@ mod tests {
         assert_eq!(decode(OWNER, &newer), Err("it is of another version"));
         assert_eq!(decode(OWNER, &bytes[..70]), Err("it is cut short"));
         assert_eq!(decode(OWNER, &bytes[..7]), Err("it is not a hot list"));
+    }
+
+    #[test]
+    fn what_an_older_list_names_besides_is_kept_as_long_as_there_is_room() {
+        let older = example();
+        let own = of(&[(1, 6), (9, 9)]);
+        let fresh = || HotPages::from([own.clone(), of(&[]), of(&[]), of(&[]), of(&[(0, 0)])]);
+        // Nine on the older list, three of our own of which two are on it: six of the other seven, the hottest.
+        let mut pages = fresh();
+        keep_older(&mut pages, &older, 0);
+        let hottest = of(&[(0, 0), (1, 5), (1, 7), (1, 300), (20, 4)]);
+        let warm = of(&[(16, u32::MAX - 1), (16, u32::MAX)]);
+        assert_eq!(pages, [own.clone(), of(&[]), warm, of(&[]), hottest]);
+
+        // Two degrees on, heat 2 is heat 0; three on, it is gone.
+        let mut pages = fresh();
+        keep_older(&mut pages, &older, 2);
+        let cold = of(&[(1, 6), (9, 9), (16, u32::MAX - 1), (16, u32::MAX)]);
+        let warm = of(&[(1, 5), (1, 7), (1, 300), (20, 4)]);
+        assert_eq!(pages, [cold, of(&[]), warm, of(&[]), of(&[(0, 0)])]);
+        for (age, count) in [(3, 7), (4, 7), (5, 3), (u64::MAX, 3)] {
+            let mut pages = fresh();
+            keep_older(&mut pages, &older, age);
+            assert_eq!(pages.concat().len(), count, "{age}");
+        }
+
+        // A longer list is as it is.
+        let mut pages = example();
+        keep_older(&mut pages, &fresh(), 0);
+        assert_eq!(pages, example());
     }
 
     fn some_pages() -> impl Strategy<Value = HotPages> {

@@ -1,5 +1,6 @@
 //! The whole engine on a simulated disk, from a seed, single-threaded: several sessions' transactions, definition changes,
-//! purge, cleaner and checkpoints in a random order; power cuts in the middle of any disk operation; a full disk now and then.
+//! purge, cleaner and checkpoints in a random order; the buffer pool grows and shrinks, by steps that come between all these; power cuts
+//! in the middle of any disk operation; a full disk now and then.
 //! After each recovery what the disk holds is compared with what was acknowledged: all of it is there, and nothing else,
 //! but for the one operation that the power cut interrupted, which may have happened or not.
 //!
@@ -64,7 +65,11 @@ struct World {
     seed: u64,
     random: StdRng,
     sim: SimStorage,
+    /// The largest has so few pages in an extent that even these small tables fill several.
+    page_size: usize,
     db: Db,
+    /// Times that the governor was stepped.
+    looks: u32,
     model: Model,
     /// What the model is if the operation in flight happens.
     in_flight: Option<Model>,
@@ -91,10 +96,16 @@ macro_rules! trace {
 struct PowerCut;
 type Step<T = ()> = Result<T, PowerCut>;
 
-fn options() -> Options {
+/// Sizes of the pool, which takes whole extents of them.
+const SIZES_MIB: std::ops::RangeInclusive<u64> = 4..=9;
+const EXTENT_BYTES: u64 = 2 << 20;
+
+fn options(page_size: usize, size_mib: u64) -> Options {
     Options {
-        page_size: 4096,
-        buffer_pool_size_bytes: 4 << 20,
+        page_size,
+        buffer_pool_size_bytes: size_mib << 20,
+        // The machine's memory is none of the seed's.
+        memory_guard: false,
         redo_capacity_bytes: 8 << 20,
         lock_wait_timeout: Duration::ZERO,
         background: false,
@@ -105,22 +116,31 @@ fn options() -> Options {
 #[test]
 fn seeds() {
     if let Some(seed) = std::env::var("TIDEPOOL_SEED").ok().and_then(|n| n.parse().ok()) {
-        return run(seed);
+        run(seed);
+        return;
     }
     let count = std::env::var("TIDEPOOL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
     let first = std::env::var("TIDEPOOL_FIRST_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let mut moved = 0;
     for seed in first..first + count {
-        if let Err(panic) = std::panic::catch_unwind(|| run(seed)) {
-            eprintln!("failed with TIDEPOOL_SEED={seed}");
-            std::panic::resume_unwind(panic);
+        match std::panic::catch_unwind(|| run(seed)) {
+            Ok(pages) => moved += pages,
+            Err(panic) => {
+                eprintln!("failed with TIDEPOOL_SEED={seed}");
+                std::panic::resume_unwind(panic);
+            }
         }
     }
+    assert!(moved > 0 || count < 10, "no shrink had a page to move: nothing was tried");
 }
 
-fn run(seed: u64) {
+/// The pages that resizes moved.
+fn run(seed: u64) -> u64 {
     let mut world = World::new(seed);
+    let mut moved = 0;
     for life in 0..LIVES {
         if life > 0 {
+            moved += world.pages_moved();
             world.reopen();
         }
         let ahead = world.random.random_range(20..3000);
@@ -131,20 +151,27 @@ fn run(seed: u64) {
             }
         }
     }
+    moved += world.pages_moved();
     world.reopen();
     world.model_is_on_disk(true);
     world.nothing_is_lost();
+    moved + world.pages_moved()
 }
 
 impl World {
     fn new(seed: u64) -> Self {
         let sim = SimStorage::new(seed);
-        let db = Db::open_on(Arc::new(sim.clone()), options()).unwrap();
+        let mut random = StdRng::seed_from_u64(seed);
+        let page_size = *[4096, 16384, 65536].choose(&mut random).unwrap();
+        let options = options(page_size, *SIZES_MIB.start());
+        let db = Db::open_on(Arc::new(sim.clone()), options).unwrap();
         Self {
             seed,
-            random: StdRng::seed_from_u64(seed),
+            random,
             sim,
+            page_size,
             db,
+            looks: 0,
             model: Model::default(),
             in_flight: None,
             handles: BTreeMap::new(),
@@ -155,6 +182,16 @@ impl World {
             commits: 0,
             changed: BTreeMap::new(),
         }
+    }
+
+    fn pages_moved(&self) -> u64 {
+        let status = self.db.status();
+        trace!("evicted: {:?}", status.get("buffer_pool_pages_evicted"));
+        status.get("buffer_pool_resize_pages_moved").unwrap()
+    }
+
+    fn options(&mut self) -> Options {
+        options(self.page_size, self.random.random_range(SIZES_MIB))
     }
 
     /// The next life: on what the disk kept, or (one time in eight) after a clean shutdown.
@@ -174,13 +211,15 @@ impl World {
         if self.random.random_ratio(1, 3) {
             let ahead = self.random.random_range(1..60);
             self.sim.crash_at(self.sim.operation_count() + ahead);
-            if let Ok(db) = Db::open_on(Arc::new(self.sim.clone()), options()) {
+            let options = self.options();
+            if let Ok(db) = Db::open_on(Arc::new(self.sim.clone()), options) {
                 while let Ok(true) = db.step_rollback_recovered() {}
                 let _ = db.step_cleaner();
             }
             self.sim = self.sim.crash();
         }
-        self.db = Db::open_on(Arc::new(self.sim.clone()), options())
+        let options = self.options();
+        self.db = Db::open_on(Arc::new(self.sim.clone()), options)
             .unwrap_or_else(|e| panic!("seed {}: open after a crash: {e}", self.seed));
         if self.random.random() {
             while self.db.step_rollback_recovered().unwrap() {}
@@ -254,7 +293,9 @@ impl World {
 
     fn step(&mut self) -> Step {
         match self.random.random_range(0..100) {
-            0..64 => self.statement(),
+            0..3 => self.resize(),
+            3..8 => self.step_resize(),
+            8..64 => self.statement(),
             64..68 => self.savepoint(),
             68..78 => self.end(),
             78..80 => self.end_prepared(),
@@ -273,6 +314,43 @@ impl World {
                 self.must(rolled_back).map(drop)
             }
         }
+    }
+
+    /// The pool is to have another size. What has to be done for it is done now, or later, bit by bit.
+    fn resize(&mut self) -> Step {
+        let bytes = self.random.random_range(SIZES_MIB) << 20;
+        self.db.set_buffer_pool_size(bytes).unwrap();
+        self.looks += 1;
+        self.db.governor().step(Duration::from_secs(self.looks.into()));
+        trace!("resize to {} MiB", bytes >> 20);
+        if self.random.random() {
+            return Ok(());
+        }
+        let full = self.random.random_ratio(1, 8);
+        if full {
+            self.sim.set_capacity(Some(self.sim.used_bytes()));
+        }
+        while self.db.step_resize() {}
+        if full {
+            self.sim.set_capacity(None);
+            while self.db.step_resize() {}
+        }
+        if self.sim.is_down() {
+            return Err(PowerCut);
+        }
+        let resident = self.db.status().get("buffer_pool_resident_bytes").unwrap();
+        trace!("resized, {} MiB are resident", resident >> 20);
+        let limit = (bytes / EXTENT_BYTES * EXTENT_BYTES).max(EXTENT_BYTES);
+        assert!(resident <= limit, "seed {}: {resident} bytes of {limit}", self.seed);
+        Ok(())
+    }
+
+    fn step_resize(&mut self) -> Step {
+        for _ in 0..self.random.random_range(1..8) {
+            self.db.step_resize();
+        }
+        trace!("steps of a resize");
+        if self.sim.is_down() { Err(PowerCut) } else { Ok(()) }
     }
 
     /// The hot pages are noted, on a full disk now and then, or some of the life before are loaded.
@@ -322,6 +400,9 @@ impl World {
         if self.random.random_ratio(1, 10) {
             return self.lock(at, no, &table);
         }
+        if self.random.random_ratio(1, 25) {
+            return self.fill(at, no, &table);
+        }
         let key = match self.random.random_range(0..10) {
             0 => vec![b'x'; self.random.random_range(1..800)],
             _ => format!("k{}", self.random.random_range(0..40)).into_bytes(),
@@ -331,23 +412,51 @@ impl World {
             1..5 => self.random.random_range(100..1500),
             _ => self.random.random_range(0..60),
         };
-        let value: Vec<u8> = (0..len).map(|i| (i * 31 + self.commits as usize) as u8).collect();
         let full = self.random.random_ratio(1, 40);
         if full {
             self.sim.set_capacity(Some(self.sim.used_bytes()));
         }
         let kind = self.random.random_range(0..3);
-        let session = &mut self.sessions[at];
-        session.trx.begin_statement();
-        let result = match kind {
-            0 => session.trx.insert(&table, 0, &key, &value),
-            1 => session.trx.update(&table, 0, &key, &value),
-            _ => session.trx.delete(&table, 0, &key),
-        };
-        session.trx.end_statement();
+        let written = self.write(at, no, &table, key, len, kind);
         if full {
             self.sim.set_capacity(None);
         }
+        written
+    }
+
+    /// Many long rows, for the pool to have more pages than it may keep when it shrinks.
+    fn fill(&mut self, at: usize, no: TableNo, table: &Arc<Table>) -> Step {
+        let sessions = self.sessions.len();
+        for _ in 0..self.random.random_range(20..60) {
+            let key = format!("b{}", self.random.random_range(0..100)).into_bytes();
+            let len = self.random.random_range(30_000..60_000);
+            self.write(at, no, table, key, len, 0)?;
+            if self.sessions.len() < sessions {
+                // A refusal has ended the transaction.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    fn write(
+        &mut self,
+        at: usize,
+        no: TableNo,
+        table: &Arc<Table>,
+        key: Vec<u8>,
+        len: usize,
+        kind: u32,
+    ) -> Step {
+        let value: Vec<u8> = (0..len).map(|i| (i * 31 + self.commits as usize) as u8).collect();
+        let session = &mut self.sessions[at];
+        session.trx.begin_statement();
+        let result = match kind {
+            0 => session.trx.insert(table, 0, &key, &value),
+            1 => session.trx.update(table, 0, &key, &value),
+            _ => session.trx.delete(table, 0, &key),
+        };
+        session.trx.end_statement();
         let name = String::from_utf8_lossy(&key[..key.len().min(8)]).into_owned();
         let what = ["insert", "update", "delete"][kind as usize];
         trace!(

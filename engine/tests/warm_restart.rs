@@ -2,6 +2,7 @@
 //! or to the pool meanwhile does no harm.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tidepool::storage::{AlignedBuf, Fault, FaultKind, SimStorage, Storage, StorageOp};
@@ -13,7 +14,8 @@ const LIST: &str = "hot-list";
 fn options() -> Options {
     Options {
         page_size: 4096,
-        buffer_pool_size_bytes: 8 << 20,
+        buffer_pool_size_bytes: 16 << 20,
+        memory_guard: false,
         background: false,
         ..Options::default()
     }
@@ -64,6 +66,15 @@ fn load(db: &Db) -> u64 {
     let before = count(db, "buffer_pool_read_ahead");
     while db.step_load().unwrap() {}
     count(db, "buffer_pool_read_ahead") - before
+}
+
+fn resize(db: &Db, bytes: u64) {
+    static LOOKS: AtomicU64 = AtomicU64::new(0);
+    db.set_buffer_pool_size(bytes).unwrap();
+    let now = LOOKS.fetch_add(1, Ordering::Relaxed);
+    db.governor().step(Duration::from_secs(now));
+    while db.step_resize() {}
+    assert_eq!(count(db, "buffer_pool_size_bytes"), bytes);
 }
 
 /// A directory with a table "t" that is in the files, all of it hot, and a list that says so.
@@ -119,22 +130,70 @@ fn a_clean_shutdown_saves_and_an_option_forbids_it() {
 fn a_list_that_is_being_loaded_is_not_replaced_by_a_part_of_it() {
     let (sim, db) = life();
     db.close().unwrap();
-    let list = |sim: &SimStorage| {
-        let file = sim.open(LIST).unwrap();
-        let mut bytes = AlignedBuf::zeroed(file.len().unwrap() as usize);
-        file.read_at(&mut bytes, 0).unwrap();
-        bytes.to_vec()
-    };
-    let before = list(&sim);
+    for ends in 0..3 {
+        let db = open(&sim);
+        assert!(db.step_load().unwrap() && db.step_load().unwrap());
+        assert!(db.step_dump().unwrap());
+        match ends {
+            0 => db.close().unwrap(),
+            1 => {
+                db.abort_buffer_pool_load();
+                load(&db);
+                db.close().unwrap();
+            }
+            _ => {}
+        }
+    }
     let db = open(&sim);
-    assert!(db.step_load().unwrap());
-    assert!(!db.step_dump().unwrap());
+    load(&db);
+    assert_eq!(read(&db, "t"), 0);
+}
+
+#[test]
+fn a_cold_start_keeps_the_list_that_nobody_loaded() {
+    let (sim, db) = life();
     db.close().unwrap();
-    assert_eq!(list(&sim), before);
-    // Asked for by name it is.
+    let cold = Options { buffer_pool_load_at_startup: false, ..options() };
+    for _ in 0..3 {
+        let db = Db::open_on(Arc::new(sim.clone()), cold.clone()).unwrap();
+        assert!(!db.step_load().unwrap());
+        assert!(db.step_dump().unwrap());
+        db.close().unwrap();
+    }
     let db = open(&sim);
+    assert!(load(&db) > 200);
+    assert_eq!(read(&db, "t"), 0);
+    db.close().unwrap();
+
+    // Asked for by name, the pool's own pages alone are saved.
+    let db = Db::open_on(Arc::new(sim.clone()), cold).unwrap();
     db.dump_buffer_pool().unwrap();
-    assert_ne!(list(&sim), before);
+    drop(db);
+    let sim = sim.kill();
+    let db = open(&sim);
+    load(&db);
+    assert!(read(&db, "t") > 200);
+}
+
+#[test]
+fn what_nobody_asks_for_leaves_the_list_in_the_end() {
+    let (sim, db) = life();
+    db.close().unwrap();
+    let cold = Options { buffer_pool_load_at_startup: false, ..options() };
+    let db = Db::open_on(Arc::new(sim.clone()), cold).unwrap();
+    let mut lists = 0;
+    for _ in 0..20 {
+        make(&db, "u");
+        lists += u32::from(db.step_dump().unwrap());
+        db.drop_table("u").unwrap();
+    }
+    assert_eq!(lists, 20);
+    make(&db, "u");
+    let sim = sim.kill();
+    drop(db);
+    let db = open(&sim);
+    load(&db);
+    assert!(read(&db, "t") > 200);
 }
 
 #[test]
@@ -150,6 +209,8 @@ fn pages_of_tables_that_are_gone_are_passed_over() {
     let (sim, db) = life();
     make(&db, "u");
     make(&db, "v");
+    // All three tables fit, with their undo: none of the pages listed left before.
+    assert_eq!(count(&db, "buffer_pool_pages_evicted"), 0);
     db.dump_buffer_pool().unwrap();
     db.drop_table("u").unwrap();
     db.truncate_table("v").unwrap();
@@ -158,9 +219,7 @@ fn pages_of_tables_that_are_gone_are_passed_over() {
     drop(db);
     let db = open(&sim);
     load(&db);
-    // The tables made after it were pages in the same pool, and may have taken a place of its own.
-    let missing = read(&db, "t");
-    assert!(missing < 20, "{missing} pages of some 200 had to be read");
+    assert_eq!(read(&db, "t"), 0);
     let table = db.open_table("v").unwrap();
     let mut trx = db.begin(TrxOptions::default());
     let mut rows = Cursor::new(table, 0, LockMode::None, LockWait::Wait);
@@ -200,13 +259,71 @@ fn a_smaller_pool_takes_what_fits_and_displaces_nothing() {
     }
     db.dump_buffer_pool().unwrap();
     db.close().unwrap();
-    let db = Db::open_on(Arc::new(sim.clone()), small).unwrap();
+    let db = Db::open_on(Arc::new(sim.clone()), small.clone()).unwrap();
     let loaded = load(&db);
     assert!(loaded > 700, "{loaded}");
     assert_eq!(count(&db, "buffer_pool_pages_evicted"), 0);
     assert!(count(&db, "buffer_pool_pages_free") > 0);
     let status = text(&db, "buffer_pool_load_status");
-    assert!(status.contains("ended, for the buffer pool is full"), "{status}");
+    assert!(status.ends_with(" pages, and waits: the buffer pool is full"), "{status}");
+    // Free frames alone are no reason to go on: a full pool has some now and then.
+    db.drop_table("v").unwrap();
+    assert_eq!(load(&db), 0);
+
+    // The list that is saved meanwhile is a whole one.
+    assert!(db.step_dump().unwrap());
+    let sim = sim.kill();
+    drop(db);
+    let db = open(&sim);
+    load(&db);
+    assert_eq!((read(&db, "t"), read(&db, "u")), (0, 0));
+    make(&db, "v");
+    db.close().unwrap();
+
+    // It goes on when the pool grows.
+    let db = Db::open_on(Arc::new(sim.clone()), small).unwrap();
+    load(&db);
+    assert!(text(&db, "buffer_pool_load_status").contains("waits"));
+    resize(&db, 16 << 20);
+    assert!(load(&db) > 0);
+    let status = text(&db, "buffer_pool_load_status");
+    assert!(status.starts_with("Buffer pool(s) load completed: "), "{status}");
+    for name in ["t", "u", "v"] {
+        assert_eq!(read(&db, name), 0, "{name}");
+    }
+    assert_eq!(count(&db, "buffer_pool_pages_evicted"), 0);
+}
+
+#[test]
+fn a_load_waits_when_the_pool_is_made_smaller() {
+    let (sim, db) = life();
+    make(&db, "u");
+    db.dump_buffer_pool().unwrap();
+    db.close().unwrap();
+    let db = open(&sim);
+    assert!(db.step_load().unwrap() && db.step_load().unwrap());
+    resize(&db, 6 << 20);
+    assert_eq!(load(&db), 0);
+    let status = text(&db, "buffer_pool_load_status");
+    assert!(status.ends_with(" pages, and waits: the buffer pool is getting smaller"), "{status}");
+    resize(&db, 4 << 20);
+    assert_eq!(load(&db), 0);
+    // More than at the least, though less than at first.
+    resize(&db, 6 << 20);
+    load(&db);
+    assert_eq!((read(&db, "t"), read(&db, "u")), (0, 0));
+
+    // While it waits it can be given up, too.
+    db.close().unwrap();
+    let db = open(&sim);
+    assert!(db.step_load().unwrap() && db.step_load().unwrap());
+    resize(&db, 6 << 20);
+    assert_eq!(load(&db), 0);
+    db.abort_buffer_pool_load();
+    resize(&db, 16 << 20);
+    assert_eq!(load(&db), 0);
+    let status = text(&db, "buffer_pool_load_status");
+    assert!(status.starts_with("Buffer pool(s) load aborted on request: "), "{status}");
 }
 
 #[test]

@@ -33,6 +33,7 @@ mod read_ahead;
 pub mod replacement;
 mod residents;
 mod resize;
+mod signal;
 mod space;
 pub mod statement;
 mod stats;
@@ -56,6 +57,7 @@ pub use replacement::{
 };
 pub use residents::Resident;
 pub use resize::{ResizeState, ResizeStatus};
+pub use signal::Signal;
 pub use space::Space;
 pub use stats::PoolStats;
 pub use tap::Sample;

@@ -3,13 +3,16 @@
 //!
 //! # Saving
 //! The thread "tidepool-warm" writes the [hot list](crate::hot_list) soon after the start, then ever less often until it does
-//! so once a minute, and only if what is hot has changed; a clean shutdown writes it, too. While a list is being loaded none is
-//! written: it would replace a whole one by a part.
+//! so once a minute, and only if what is hot has changed; a clean shutdown writes it, too. What the older list names and the
+//! pool does not hold stays on it, behind, as long as the list is no longer than it was: a start with the loading switched
+//! off, a load that is under way, or a pool that had to give memory back costs nobody the list. What nobody asks for grows
+//! old: each time that as many pages as are listed came in by queries, it loses a degree of heat, and with the last its place.
 //!
 //! # Loading
 //! Hottest pages first; of equals in the order of their files, so that many come with one read. It is last in every queue:
 //! after a read it rests for as long as the read took if queries had to read meanwhile; one read is in flight at most;
-//! nothing is evicted for it, and it ends for good when the pool is full or is to give memory back.
+//! nothing is evicted for it. When the pool is full, or was made smaller, it waits until the pool is made larger: not merely
+//! for free frames, since the evictor would make some again and again. An hour after its begin it waits no more.
 //!
 //! # Whose pages
 //! Space ids are never used again, so a list cannot name the pages of another table than it means; and a page is used as what
@@ -24,14 +27,14 @@ use super::Inner;
 use crate::env::{SYSTEM_SPACE, UNDO_SPACE};
 use crate::error::{Error, Result};
 use crate::hot_list::{self, HotPages, Owner, PAGES_MAX};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidepool_pool::storage::AlignedBuf;
-use tidepool_pool::{HEATS, PageId, PoolStats};
+use tidepool_pool::{HEATS, PageId, Pool, PoolStats, Signal};
 
 /// Bytes from the first to the last page of one read.
 const READ_BYTES: usize = 1 << 20;
@@ -39,6 +42,9 @@ const READ_BYTES: usize = 1 << 20;
 const GAP_BYTES: usize = 128 << 10;
 /// The longest rest between two reads.
 const REST_MAX: Duration = Duration::from_millis(50);
+/// How often a load that waits looks whether the pool was made larger, and how long after its begin it still does.
+const WAIT_PAUSE: Duration = Duration::from_secs(1);
+const LOAD_MAX: Duration = Duration::from_secs(3600);
 /// Spaces opened at a time.
 const OPEN_AT_ONCE: usize = 64;
 /// Time from the start, or from the end of the loading, to the first list; and, doubled each time, the longest between two.
@@ -65,6 +71,10 @@ struct Work {
     saved: Option<Saved>,
     /// The last save failed, and this has been told.
     failing: bool,
+    /// Pages that loads have brought, ever.
+    loaded: u64,
+    /// Pages that queries had brought when what the list kept last became older.
+    aged: u64,
 }
 
 #[derive(Default, Clone)]
@@ -95,50 +105,25 @@ struct Loading {
     /// Whose turn is next: of this heat, the page at this index.
     heat: usize,
     next: usize,
-    buffer: AlignedBuf,
+    /// None while it waits.
+    buffer: Option<AlignedBuf>,
     started: Instant,
     loaded: u64,
-    /// Frames that the pool might have when it began.
+    /// Frames that the pool might have at the last step, or, while it waits, the fewest since.
     limit: u32,
+    /// What it waits for the pool to be made larger for.
+    waits: Option<&'static str>,
     demand_reads: u64,
 }
 
-#[derive(Default)]
-struct Signal {
-    state: Mutex<SignalState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct SignalState {
-    stop: bool,
-    wake: bool,
-}
-
-impl Signal {
-    /// Sleeps for `time`, or until woken. Whether to go on.
-    fn sleep(&self, time: Duration) -> bool {
-        let mut state = self.state.lock();
-        if !state.stop && !state.wake {
-            self.changed.wait_for(&mut state, time);
-        }
-        state.wake = false;
-        !state.stop
-    }
-
-    fn wake(&self) {
-        self.state.lock().wake = true;
-        self.changed.notify_all();
-    }
-
-    fn stop(&self) {
-        self.state.lock().stop = true;
-        self.changed.notify_all();
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.state.lock().stop
-    }
+/// What came of a step of the loading.
+enum LoadStep {
+    /// There is nothing to load.
+    Idle,
+    /// There is, but no room. The next may be tried after [`WAIT_PAUSE`].
+    Waits,
+    /// Goes on, after this rest.
+    Goes(Duration),
 }
 
 /// Pages that came into the pool, ever.
@@ -168,6 +153,27 @@ impl Loading {
         let count = 1 + rest.windows(2).take_while(follows).count();
         self.next += count;
         Some((self.heat, rest[..count].to_vec()))
+    }
+
+    /// Whether it may go on, with the pool as it is now.
+    fn may_go_on(&mut self, pool: &Pool) -> bool {
+        let limit = pool.page_limit();
+        if limit < self.limit {
+            self.wait(limit, "is getting smaller");
+        } else if self.waits.is_none() {
+            self.limit = limit;
+            if !pool.has_room_to_warm() {
+                self.wait(limit, "is full");
+            }
+        } else if limit > self.limit && pool.has_room_to_warm() {
+            self.limit = limit;
+            self.waits = None;
+        }
+        self.waits.is_none()
+    }
+
+    fn wait(&mut self, limit: u32, why: &'static str) {
+        (self.limit, self.waits, self.buffer) = (limit, Some(why), None);
     }
 }
 
@@ -219,35 +225,32 @@ impl Inner {
         }
     }
 
-    /// The last list, at a clean shutdown; the older stays if it was not loaded yet.
+    /// The last list, at a clean shutdown.
     pub(super) fn save_hot_list_at_close(&self) {
-        let (wanted, background) = {
-            let options = self.options.read();
-            (options.buffer_pool_dump_at_shutdown, options.background)
-        };
         let mut work = self.warm.work.lock();
-        let is_loading = match work.load {
-            Load::Idle => false,
-            Load::Pending => background,
-            Load::Running(_) => true,
-        };
-        if wanted && !is_loading && self.env.check_writable().is_ok() {
-            self.save_hot_list(&mut work, || true);
+        if self.options.read().buffer_pool_dump_at_shutdown && self.env.check_writable().is_ok() {
+            self.save_hot_list(&mut work, true, || true);
         }
     }
 
-    /// Writes the list. A failure is told once, until it succeeds again.
-    fn save_hot_list(&self, work: &mut Work, mut go_on: impl FnMut() -> bool) -> bool {
+    /// Writes the list, of the pool's pages alone or with what the older list `keeps`. A failure is told once, until it
+    /// succeeds again.
+    fn save_hot_list(&self, work: &mut Work, keeps: bool, mut go_on: impl FnMut() -> bool) -> bool {
         let started = Instant::now();
         let pool = self.env.pool();
         let came = came(&pool.stats());
-        let Some(pages) = pool.hot_pages(PAGES_MAX, &mut go_on) else { return false };
+        let Some(mut pages) = pool.hot_pages(PAGES_MAX, &mut go_on) else { return false };
         let counts = std::array::from_fn(|heat| pages[heat].len() as u64);
-        let count: u64 = counts.iter().sum();
+        let asked_for = came.saturating_sub(work.loaded);
+        let aged = match keeps {
+            true => self.keep_older(&mut pages, asked_for, work.aged),
+            false => asked_for,
+        };
+        let count: usize = pages.iter().map(Vec::len).sum();
         let saved = hot_list::save(&**self.env.storage(), self.hot_list_owner(), &pages);
         let text = match &saved {
             Ok(()) => {
-                work.saved = Some(Saved { counts, came });
+                (work.saved, work.aged) = (Some(Saved { counts, came }), aged);
                 let ms = started.elapsed().as_millis();
                 format!("Buffer pool(s) dump completed: {count} pages in {ms} ms")
             }
@@ -261,6 +264,24 @@ impl Inner {
         work.failing = saved.is_err();
         self.warm.texts.lock().dump = text;
         saved.is_ok()
+    }
+
+    /// Adds what the list in the file names besides, older by a degree for each time that queries brought as many pages as it
+    /// names, of the `asked_for` since the `aged`th. Gives up to which of them it is as old as that.
+    fn keep_older(&self, pages: &mut HotPages, asked_for: u64, aged: u64) -> u64 {
+        let older = hot_list::load(&**self.env.storage(), self.hot_list_owner());
+        // One that can't be used is replaced.
+        let Ok(Some(mut older)) = older else { return asked_for };
+        let tables = self.catalog.tables();
+        let mut known: HashSet<u32> = tables.iter().map(|(_, record)| record.space).collect();
+        known.extend([SYSTEM_SPACE, UNDO_SPACE]);
+        for of_heat in &mut older {
+            of_heat.retain(|id| known.contains(&id.space));
+        }
+        let listed = older.iter().map(Vec::len).sum::<usize>().max(1) as u64;
+        let age = (asked_for - aged) / listed;
+        hot_list::keep_older(pages, &older, age);
+        aged + age * listed
     }
 
     /// Whether another list would say something else than the last.
@@ -277,61 +298,72 @@ impl Inner {
     /// Saves the list if there is a reason to. Whether one was written.
     fn save_hot_list_if_old(&self, go_on: impl FnMut() -> bool + Clone) -> bool {
         let mut work = self.warm.work.lock();
-        matches!(work.load, Load::Idle)
-            && self.options.read().buffer_pool_dump_at_shutdown
+        self.options.read().buffer_pool_dump_at_shutdown
             && self.env.check_writable().is_ok()
             && self.is_hot_list_old(&work, go_on.clone())
-            && self.save_hot_list(&mut work, go_on)
+            && self.save_hot_list(&mut work, true, go_on)
     }
 
-    /// One read of the loading, or what comes before or after. How long to rest before the next; `None`: nothing to load.
-    fn step_load(&self) -> Option<Duration> {
+    /// One read of the loading, or what comes before or after.
+    fn step_load(&self) -> LoadStep {
         let mut work = self.warm.work.lock();
+        let work = &mut *work;
         let loading = match &mut work.load {
-            Load::Idle => return None,
+            Load::Idle => return LoadStep::Idle,
             Load::Pending => {
                 self.warm.abort.store(false, Ordering::Relaxed);
                 work.load = self.begin_load();
-                return matches!(work.load, Load::Running(_)).then_some(Duration::ZERO);
+                return match work.load {
+                    Load::Running(_) => LoadStep::Goes(Duration::ZERO),
+                    _ => LoadStep::Idle,
+                };
             }
             Load::Running(loading) => loading,
         };
         let pool = self.env.pool();
         let total = loading.total();
-        let mut why = None;
-        if self.warm.abort.swap(false, Ordering::Relaxed) {
-            why = Some("aborted on request");
-        } else if pool.page_limit() < loading.limit {
-            why = Some("ended, for the buffer pool is getting smaller");
-        } else if !pool.has_room_to_warm() {
-            why = Some("ended, for the buffer pool is full");
+        let aborted = self.warm.abort.swap(false, Ordering::Relaxed);
+        if !aborted && !loading.may_go_on(pool) && loading.started.elapsed() < LOAD_MAX {
+            let (loaded, why) = (loading.loaded, loading.waits.unwrap_or_default());
+            self.warm.tell_load(format!(
+                "Loaded {loaded} of {total} pages, and waits: the buffer pool {why}"
+            ));
+            return LoadStep::Waits;
         }
-        let next = why.is_none().then(|| loading.next_read(self.env.page_size())).flatten();
+        let may_read = !aborted && loading.waits.is_none();
+        let next = may_read.then(|| loading.next_read(self.env.page_size())).flatten();
         let Some((heat, pages)) = next else {
-            let text = format!(
-                "Buffer pool(s) load {}: {} of {total} pages in {} ms",
-                why.unwrap_or("completed"),
-                loading.loaded,
-                loading.started.elapsed().as_millis()
-            );
+            let how = match loading.waits {
+                _ if aborted => "aborted on request".to_owned(),
+                Some(why) => format!("ended, for the buffer pool {why}"),
+                None => "completed".to_owned(),
+            };
+            let (loaded, ms) = (loading.loaded, loading.started.elapsed().as_millis());
+            let text = format!("Buffer pool(s) load {how}: {loaded} of {total} pages in {ms} ms");
             tracing::info!("{text}");
             self.warm.tell_load(text);
             work.load = Load::Idle;
-            return None;
+            return LoadStep::Idle;
         };
         let began = Instant::now();
         // Not there: the table was dropped, or its file is missing, which whoever uses it will find out.
         if let Some(space) = pool.space(pages[0].space) {
             let numbers: Vec<u32> = pages.iter().map(|id| id.no).collect();
-            let warmed = pool.warm(&space, &numbers, heat as u8, &mut loading.buffer);
+            let buffer = loading.buffer.get_or_insert_with(|| AlignedBuf::zeroed(READ_BYTES));
+            let warmed = pool.warm(&space, &numbers, heat as u8, buffer);
             loading.loaded += warmed.pages;
+            work.loaded += warmed.pages;
+            if warmed.full {
+                // Once more, when there is room: those that came are passed over then.
+                loading.next -= numbers.len();
+            }
         }
         let took = began.elapsed();
         let reads = pool.stats().reads;
         let others = reads - std::mem::replace(&mut loading.demand_reads, reads);
         let loaded = loading.loaded;
         self.warm.tell_load(format!("Loaded {loaded} of {total} pages"));
-        Some(if others > 0 { took.min(REST_MAX) } else { Duration::ZERO })
+        LoadStep::Goes(if others > 0 { took.min(REST_MAX) } else { Duration::ZERO })
     }
 
     /// Reads the list and opens the spaces that it names.
@@ -369,10 +401,11 @@ impl Inner {
             pages,
             heat: HEATS - 1,
             next: 0,
-            buffer: AlignedBuf::zeroed(READ_BYTES),
+            buffer: None,
             started: Instant::now(),
             loaded: 0,
             limit: pool.page_limit(),
+            waits: None,
             demand_reads: pool.stats().reads,
         }))
     }
@@ -384,11 +417,15 @@ fn run(inner: &Weak<Inner>, signal: &Signal) {
     let mut pause = Duration::ZERO;
     while signal.sleep(pause) {
         let Some(inner) = inner.upgrade() else { return };
-        if let Some(rest) = inner.step_load() {
-            (pause, save_pause) = (rest, SAVE_FIRST);
-            save_at = Instant::now() + save_pause;
-            continue;
-        }
+        let look_again = match inner.step_load() {
+            LoadStep::Goes(rest) => {
+                (pause, save_pause) = (rest, SAVE_FIRST);
+                save_at = Instant::now() + save_pause;
+                continue;
+            }
+            LoadStep::Waits => WAIT_PAUSE,
+            LoadStep::Idle => Duration::MAX,
+        };
         if Instant::now() >= save_at {
             inner.save_hot_list_if_old(|| {
                 std::thread::sleep(SLICE_REST);
@@ -397,17 +434,17 @@ fn run(inner: &Weak<Inner>, signal: &Signal) {
             save_pause = (2 * save_pause).min(SAVE_EVERY);
             save_at = Instant::now() + save_pause;
         }
-        pause = save_at.saturating_duration_since(Instant::now());
+        pause = save_at.saturating_duration_since(Instant::now()).min(look_again);
     }
 }
 
 impl super::Db {
-    /// Saves the list of hot pages now, whatever the options say. The outcome is told by the status
+    /// Saves the list of hot pages now, whatever the options say: those that are in the pool, and no others. The outcome is told by the status
     /// `buffer_pool_dump_status`, too.
     pub fn dump_buffer_pool(&self) -> Result<()> {
         self.inner.check_writable()?;
         let mut work = self.inner.warm.work.lock();
-        if self.inner.save_hot_list(&mut work, || true) {
+        if self.inner.save_hot_list(&mut work, false, || true) {
             return Ok(());
         }
         Err(Error::Storage(self.inner.warm.dump_status()))
@@ -430,13 +467,13 @@ impl super::Db {
         self.inner.warm.abort.store(true, Ordering::Relaxed);
     }
 
-    /// Loads some of the hot pages of the life before; false if there is nothing to do.
+    /// Loads some of the hot pages of the life before; false if there is nothing to do, or no room until the pool is made larger.
     pub fn step_load(&self) -> Result<bool> {
         self.check_open()?;
-        Ok(self.inner.step_load().is_some())
+        Ok(matches!(self.inner.step_load(), LoadStep::Goes(_)))
     }
 
-    /// Saves the list of hot pages if it has changed and none is being loaded; whether it did. What fails is told by the log, once, and
+    /// Saves the list of hot pages if it has changed; whether it did. What fails is told by the log, once, and
     /// by the status.
     pub fn step_dump(&self) -> Result<bool> {
         self.inner.check_writable()?;

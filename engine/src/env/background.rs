@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
-use tidepool_pool::Pool;
+use parking_lot::Mutex;
+use tidepool_pool::{Pool, Signal};
 
 use crate::error::{Error, Result};
 use crate::redo::RedoLog;
@@ -85,36 +85,11 @@ impl Checkpointer {
     }
 }
 
-#[derive(Default)]
-struct Signal {
-    state: Mutex<SignalState>,
-    changed: Condvar,
-}
-
-#[derive(Default)]
-struct SignalState {
-    stop: bool,
-    hurry: bool,
-}
-
-impl Signal {
-    /// Sleeps for `time`, or until told to stop, or, if `hurries`, to hurry. Whether to go on.
-    fn sleep(&self, time: Duration, hurries: bool) -> bool {
-        let until = Instant::now() + time;
-        let mut state = self.state.lock();
-        while !(state.stop || hurries && std::mem::take(&mut state.hurry)) {
-            if self.changed.wait_until(&mut state, until).timed_out() {
-                break;
-            }
-        }
-        !state.stop
-    }
-}
-
 /// The threads, if there are any.
 #[derive(Default)]
 pub struct Background {
-    signal: Arc<Signal>,
+    checkpoints: Arc<Signal>,
+    flushes: Arc<Signal>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     runs: std::sync::atomic::AtomicBool,
 }
@@ -126,23 +101,26 @@ impl Background {
         redo: Arc<RedoLog>,
         flush_interval: Duration,
     ) -> Result<()> {
-        let signal = self.signal.clone();
+        let signal = self.checkpoints.clone();
         let checkpoints = move || {
             let mut last = Instant::now();
             loop {
                 let elapsed = last.elapsed();
                 last = Instant::now();
                 let well = report("checkpoint", checkpointer.lock().step(elapsed));
-                // A disk that fails is not asked ten times a second.
-                let pause = if well { TICK } else { RETRY_PAUSE };
-                if !signal.sleep(pause, well) {
+                // A disk that fails is not asked ten times a second, whoever is in a hurry.
+                let goes_on = match well {
+                    true => signal.sleep(TICK),
+                    false => signal.rest(RETRY_PAUSE),
+                };
+                if !goes_on {
                     break;
                 }
             }
         };
-        let signal = self.signal.clone();
+        let signal = self.flushes.clone();
         let flushes = move || {
-            while signal.sleep(flush_interval, false) {
+            while signal.sleep(flush_interval) {
                 report("log flush", redo.flush());
             }
         };
@@ -168,14 +146,13 @@ impl Background {
 
     /// Wakes the checkpointer.
     pub fn hurry(&self) {
-        self.signal.state.lock().hurry = true;
-        self.signal.changed.notify_all();
+        self.checkpoints.wake();
     }
 
     /// Ends the threads and waits for them.
     pub fn stop(&self) {
-        self.signal.state.lock().stop = true;
-        self.signal.changed.notify_all();
+        self.checkpoints.stop();
+        self.flushes.stop();
         for thread in self.threads.lock().drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a background thread had panicked");

@@ -1,0 +1,104 @@
+//! What a background thread sleeps on between two steps.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+/// Wakes one thread, or ends it. Waking it twice before it looks is waking it once; one that is stopped stays so.
+#[derive(Debug, Default)]
+pub struct Signal {
+    woken: AtomicBool,
+    stopped: AtomicBool,
+    mutex: Mutex<()>,
+    changed: Condvar,
+}
+
+impl Signal {
+    /// Ends the sleep of the thread, or the next if it does not sleep now. Cheap if nobody has slept since the last.
+    pub fn wake(&self) {
+        // Always a swap: whoever clears the flag then sees what was done before this call.
+        if !self.woken.swap(true, Ordering::AcqRel) {
+            let _guard = self.mutex.lock();
+            self.changed.notify_all();
+        }
+    }
+
+    /// Tells the thread to end.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        let _guard = self.mutex.lock();
+        self.changed.notify_all();
+    }
+
+    /// Whether the thread was told to end.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    /// Sleeps for `time`, or until woken or stopped. Whether to go on.
+    pub fn sleep(&self, time: Duration) -> bool {
+        self.sleep_unless(time, || self.woken.load(Ordering::Acquire));
+        self.woken.swap(false, Ordering::AcqRel);
+        !self.is_stopped()
+    }
+
+    /// Sleeps for `time`, or until stopped; who wakes it, does so for the next sleep. Whether to go on.
+    pub fn rest(&self, time: Duration) -> bool {
+        self.sleep_unless(time, || false);
+        !self.is_stopped()
+    }
+
+    fn sleep_unless(&self, time: Duration, is_woken: impl Fn() -> bool) {
+        let until = Instant::now() + time;
+        let mut guard = self.mutex.lock();
+        while !self.is_stopped() && !is_woken() {
+            if self.changed.wait_until(&mut guard, until).timed_out() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    /// Longer than any test may take.
+    const FOR_EVER: Duration = Duration::from_secs(3600);
+
+    #[test]
+    fn a_wake_up_is_kept_and_counts_once() {
+        let signal = Signal::default();
+        signal.wake();
+        signal.wake();
+        assert!(signal.rest(Duration::ZERO));
+        assert!(signal.sleep(FOR_EVER));
+        assert!(!signal.woken.load(Ordering::Acquire));
+        assert!(signal.sleep(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_sleeper_is_woken_and_stopped() {
+        let signal = Arc::new(Signal::default());
+        let sleeps = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let thread = {
+            let (signal, sleeps) = (signal.clone(), sleeps.clone());
+            std::thread::spawn(move || {
+                while signal.sleep(FOR_EVER) {
+                    sleeps.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        for wanted in 1..50 {
+            signal.wake();
+            while sleeps.load(Ordering::Relaxed) < wanted {
+                std::thread::yield_now();
+            }
+        }
+        signal.stop();
+        thread.join().unwrap();
+        assert!(!signal.sleep(FOR_EVER), "stopped once, stopped for ever");
+    }
+}
