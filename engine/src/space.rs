@@ -142,6 +142,23 @@ pub fn header(env: &Env, space: &Space) -> Result<SpaceHeader> {
     SpaceHeader::parse(&page, space.file().name())
 }
 
+/// Whether the operation, on a space's header, may change the size that it tells.
+pub fn may_set_size(op: &[u8]) -> bool {
+    match PageOp::decode(op) {
+        Ok(PageOp::Write { offset, bytes }) => {
+            let at = offset as usize;
+            at < SIZE_PAGES_AT + 4 && SIZE_PAGES_AT < at + bytes.len()
+        }
+        Ok(PageOp::Image { .. }) => true,
+        _ => false,
+    }
+}
+
+/// The size that a space's header tells, in pages.
+pub fn size_pages(header: &[u8]) -> u32 {
+    u32_at(header, SIZE_PAGES_AT)
+}
+
 /// Makes a new, empty file a space: header and first bitmap.
 pub fn create<'a>(mtr: &mut Mtr<'a>, env: &Env, space: &'a Space) -> Result<()> {
     let page_size = env.page_size();

@@ -11,8 +11,8 @@
 //! should the checkpoint move while recovery runs.
 //!
 //! # Files
-//! A file that the log creates and that is missing is created; one that is too short for a page is extended (its
-//! growth may have been lost, its content is in the log).
+//! A file that the log creates and that is missing is created; one that is too short for a page, or for the size that the log
+//! gives it, is extended: its growth may have been lost, its content is in the log.
 //!
 //! # Damage
 //! A file that the log neither creates nor deletes may be missing nonetheless, or a page of it broken. If it is the engine's
@@ -33,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::page_op::{self, OpError, PageOp};
 use crate::redo::RedoLog;
 use crate::redo::record::Record;
+use crate::space;
 
 /// Bytes of operations collected before they are applied.
 const BATCH_BYTES: usize = 32 << 20;
@@ -201,6 +202,11 @@ impl Batch {
             let end = changes[changes.len() - 1].end;
             files.pool.mark_dirty(&mut page, start, end);
         }
+        if id.no == 0 && changes.iter().any(|change| space::may_set_size(op(change))) {
+            let size_pages = space::size_pages(&page);
+            drop(page);
+            files.grow_to(&space, size_pages)?;
+        }
         Ok(applied)
     }
 }
@@ -300,6 +306,16 @@ impl Files<'_> {
         self.spaces.remove(&space.id());
         self.pool.close_space(space, true)?;
         Ok(0)
+    }
+
+    /// Makes the file as long as its header says, for good: the header may be written and synced already, so that nothing else would
+    /// sync the file again.
+    fn grow_to(&self, space: &Space, size_pages: u32) -> Result<()> {
+        if size_pages > space.page_count() {
+            self.extend(space, size_pages - 1)?;
+            space.file().sync_data()?;
+        }
+        Ok(())
     }
 
     /// Makes the file long enough for page `no`.
