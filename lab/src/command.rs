@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::lab::{Lab, Settings};
-use crate::{experiment, report};
+use crate::{experiment, policy, report};
 
 /// Where results go.
-const DEFAULT_OUT: &str = "var/lab/results";
+pub(crate) const DEFAULT_OUT: &str = "var/lab/results";
 
 /// What to do.
 #[derive(Debug, clap::Subcommand)]
@@ -24,6 +24,8 @@ pub enum Command {
         #[arg(long, default_value = DEFAULT_OUT)]
         out: PathBuf,
     },
+    /// Compare replacement policies on page traces: misses over requests, of each policy at several sizes
+    Policy(policy::command::Options),
 }
 
 /// What an experiment is asked for.
@@ -72,6 +74,10 @@ pub fn run(command: Command) -> Result<ExitCode> {
             let written = report::write(&out)?;
             let (met, judged) = written.met;
             println!("{}: {met} of {judged} requirements met", written.page.display());
+            return Ok(ExitCode::SUCCESS);
+        }
+        Command::Policy(options) => {
+            policy::command::run(&options)?;
             return Ok(ExitCode::SUCCESS);
         }
     };

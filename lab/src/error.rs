@@ -1,6 +1,6 @@
 //! What can go wrong in an experiment, said so that the reader knows what to do.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Why something could not be done. The text names the file or command, and what to do where that is known.
 #[derive(Debug, thiserror::Error)]
@@ -27,6 +27,14 @@ pub enum Error {
         /// Its name.
         program: String,
         /// The end of its output.
+        message: String,
+    },
+    /// A page trace that can't be replayed.
+    #[error("{}: {message}", .path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
         message: String,
     },
     /// The machine or the user can't do what the experiment needs.

@@ -2,7 +2,8 @@
 //!
 //! `cargo bench -p tidepool-pool --bench hot_path`. Nanoseconds of a thread's CPU time an access,
 //! the best of nine runs; "one page" has all threads on the same page, "spread" each on pages drawn at random. Runs with the
-//! advisor's tap on and off take turns; a statement is begun every third access, as a point select's.
+//! advisor's tap on and off take turns; a statement is begun every third access, as a point select's. First with the
+//! default replacement policy, then with `midpoint`.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -10,16 +11,27 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use tidepool_pool::storage::{SimStorage, Storage};
-use tidepool_pool::{Access, Lsn, PageView, Pool, PoolConfig, Space, statement};
+use tidepool_pool::{
+    Access, Lsn, MidpointConfig, PageView, Pool, PoolConfig, ReplacementConfig, Space, statement,
+};
 
 const PAGES: u32 = 4096;
 const ROUNDS: u32 = 1_000_000;
 
 fn main() {
+    println!(
+        "{:<10}{:<12}{:>9}{:>12}{:>12}{:>12}{:>12}",
+        "", "", "threads", "one page", "no tap", "spread", "no tap"
+    );
+    measure("tide", ReplacementConfig::default());
+    measure("midpoint", ReplacementConfig::Midpoint(MidpointConfig::default()));
+}
+
+fn measure(policy: &str, replacement: ReplacementConfig) {
     let sim = SimStorage::new(1);
     let storage: Arc<dyn Storage> = Arc::new(sim);
     let file = storage.create("16.tpd").unwrap();
-    let config = PoolConfig { size_bytes: 128 << 20, ..PoolConfig::default() };
+    let config = PoolConfig { size_bytes: 128 << 20, replacement, ..PoolConfig::default() };
     let pool = Pool::new(config, storage).unwrap();
     let space = pool.open_space(16, file).unwrap();
     for no in 0..PAGES {
@@ -38,14 +50,10 @@ fn main() {
         let mut page = pool.exclusive(space, no, Access::Normal).unwrap();
         page.bytes_mut()[100] = black_box(1);
     };
-    println!(
-        "{:<12}{:>9}{:>12}{:>12}{:>12}{:>12}",
-        "", "threads", "one page", "no tap", "spread", "no tap"
-    );
     for threads in [1, 2] {
-        report("shared", &pool, &space, threads, shared);
-        report("optimistic", &pool, &space, threads, optimistic);
-        report("exclusive", &pool, &space, threads, exclusive);
+        report(&format!("{policy:<10}shared"), &pool, &space, threads, shared);
+        report(&format!("{policy:<10}optimistic"), &pool, &space, threads, optimistic);
+        report(&format!("{policy:<10}exclusive"), &pool, &space, threads, exclusive);
     }
 }
 
@@ -92,7 +100,7 @@ fn report(
         best
     });
     let [[one, one_off], [spread, spread_off]] = [one, spread];
-    println!("{name:<12}{threads:>9}{one:>12.1}{one_off:>12.1}{spread:>12.1}{spread_off:>12.1}");
+    println!("{name:<22}{threads:>9}{one:>12.1}{one_off:>12.1}{spread:>12.1}{spread_off:>12.1}");
 }
 
 fn cpu_time_ns() -> u64 {

@@ -5,7 +5,7 @@
 //! there, and short enough for the sources (`<name>.small.trace`).
 
 use std::fs::{self, File};
-use std::io::{BufReader, BufWriter};
+use std::io::BufWriter;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +22,7 @@ use crate::load::dump::DumpLoop;
 use crate::load::sysbench::{Distribution, Job, Sysbench};
 use crate::load::tables::{DataSet, Table};
 use crate::load::tpcc;
+use crate::policy::command;
 use crate::policy::trace::Trace;
 use crate::progress::Progress;
 use crate::server::{Server, ServerOptions, connect};
@@ -122,7 +123,7 @@ pub fn run(lab: &Lab) -> Result<()> {
         server.execute("SET GLOBAL tidepool_page_trace_file = ''")?;
         running.stop();
         server.stop()?;
-        let trace = read(&path)?;
+        let trace = command::read(&path)?;
         let small = small(&trace, SMALL_BYTES);
         write(&small, &directory.join(format!("{name}.small.trace")))?;
         tracing::info!(
@@ -228,13 +229,6 @@ impl Drop for Reads {
             let _ = thread.join();
         }
     }
-}
-
-fn read(path: &Path) -> Result<Trace> {
-    let file = File::open(path).map_err(Error::at(path))?;
-    Trace::read_from(&path.display().to_string(), &mut BufReader::new(file)).map_err(|error| {
-        Error::Program { program: "the trace recorder".into(), message: error.to_string() }
-    })
 }
 
 fn write(trace: &Trace, path: &Path) -> Result<()> {

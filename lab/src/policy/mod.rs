@@ -1,7 +1,8 @@
 //! Replay of page traces over replacement policies.
 //!
 //! A [`trace::Trace`] is a sequence of page requests as a buffer pool sees them. A [`Policy`] is told of each request and says whether the page
-//! was resident. [`replay`] counts misses; [`table`] does it for every policy and size.
+//! was resident. [`replay`] counts misses; [`table`] does it for every policy and size, and `tidepool lab policy` ([`command`]) prints
+//! that.
 //!
 //! `tide` and `midpoint` are what the pool runs: its own code, over frames that hold nothing ([`pool`]). The others are
 //! single-threaded models, written to be read and compared.
@@ -9,6 +10,7 @@
 pub mod arc;
 pub mod belady;
 pub mod clock;
+pub mod command;
 pub mod generate;
 pub mod lru;
 mod order;
@@ -38,7 +40,7 @@ pub struct Outcome {
     pub requests: u64,
     /// Requests of the trace's foreground (see [`Request::scan`]).
     pub foreground: u64,
-    /// Misses in all: pages read.
+    /// Misses in all: pages read. A page that is made anew is not read.
     pub misses: u64,
     /// Misses of the foreground.
     pub foreground_misses: u64,
@@ -65,10 +67,11 @@ pub fn replay(policy: &mut dyn Policy, trace: &Trace, warm_up: usize) -> Outcome
             continue;
         }
         outcome.requests += 1;
-        outcome.misses += u64::from(!hit);
+        let read = !hit && !request.created;
+        outcome.misses += u64::from(read);
         if !request.scan {
             outcome.foreground += 1;
-            outcome.foreground_misses += u64::from(!hit);
+            outcome.foreground_misses += u64::from(read);
         }
     }
     outcome

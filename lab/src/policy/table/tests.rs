@@ -106,3 +106,80 @@ fn a_dump_does_not_wash_out_the_default_announced_or_not() {
         assert!(foreground("lru") > 0.1);
     }
 }
+
+#[test]
+fn sizes_are_pages_or_shares_of_the_trace() {
+    let capacity = |text: &str| text.parse::<Size>().map(|size| size.capacity(1000));
+    assert_eq!(capacity("25%"), Ok(250));
+    assert_eq!(capacity("0.1%"), Ok(4));
+    assert_eq!(capacity("2000"), Ok(2000));
+    for wrong in ["", "%", "0", "-3", "0%", "101%", "NaN%", "many"] {
+        let error = capacity(wrong).unwrap_err();
+        assert!(error.contains("a number of pages is wanted"), "{error}");
+    }
+}
+
+fn by_hand(ratios: &[[f64; 3]]) -> Table {
+    let row = |(at, ratios): (usize, &[f64; 3])| Row {
+        trace: ["a", "a", "b"][at].into(),
+        traces: 1,
+        pages: 100,
+        capacity: 10 * (at + 1),
+        miss_ratios: ratios.to_vec(),
+    };
+    Table {
+        policies: ["tide", "lru", "optimum"].map(String::from).to_vec(),
+        rows: ratios.iter().enumerate().map(row).collect(),
+    }
+}
+
+#[test]
+fn the_optimum_is_no_rival_and_equal_is_equal() {
+    let table = by_hand(&[[0.3, 0.2, 0.1], [0.0, 0.0, 0.0], [0.1, 0.2, 0.1]]);
+    let against: Vec<_> =
+        table.rows.iter().map(|row| table.against_best(&row.miss_ratios).unwrap()).collect();
+    assert!((against[0] - 0.5).abs() < 1e-9, "{against:?}");
+    assert_eq!(against[1..], [0.0, -0.5]);
+    assert!((table.mean_of("lru").unwrap() - 0.4 / 3.0).abs() < 1e-9);
+    assert_eq!(table.mean_of("clock"), None);
+    let text = table.markdown();
+    assert!(text.contains("| a | 10 | 30.00 | 20.00 | 10.00 | +50.0 % |"), "{text}");
+    assert!(text.contains("| a | 15.00 | 10.00 lru | +50.0 % |"), "{text}");
+    assert!(text.contains("2 of 3 rows are within 2 %"), "{text}");
+}
+
+#[test]
+fn tables_of_several_seeds_become_their_mean() {
+    let one = by_hand(&[[0.3, 0.2, 0.1], [0.0, 0.0, 0.0], [0.1, 0.2, 0.1]]);
+    let other = by_hand(&[[0.1, 0.2, 0.1], [0.0, 0.0, 0.0], [0.3, 0.2, 0.1]]);
+    let mean = mean(&[one, other]).unwrap();
+    assert_eq!(mean.rows[0].traces, 2);
+    assert!((mean.rows[0].miss_ratios[0] - 0.2).abs() < 1e-9);
+    assert_eq!(super::mean(&[]), None);
+}
+
+#[test]
+fn the_table_is_the_same_whichever_thread_is_first() {
+    let traces = [generate::uniform(60, 2000, 1), generate::looping(50, 20, 1)];
+    let (policies, sizes) = (["lru", "tide", "optimum"], [Size::Percent(10.0), Size::Pages(30)]);
+    let table = measure(&traces, &policies, &sizes, |_, _| ());
+    assert_eq!(table.rows.len(), 4);
+    for (at, row) in table.rows.iter().enumerate() {
+        let trace = &traces[at / 2];
+        assert_eq!(row.trace, trace.name);
+        assert_eq!(row.capacity, sizes[at % 2].capacity(trace.distinct_pages()));
+        for (name, ratio) in policies.iter().zip(&row.miss_ratios) {
+            let mut policy = make(name, row.capacity, trace).unwrap();
+            let outcome = replay(policy.as_mut(), trace, trace.requests.len() / 4);
+            assert_eq!(*ratio, outcome.miss_ratio(), "{name} on {}", trace.name);
+        }
+    }
+}
+
+#[test]
+fn a_page_made_anew_is_not_read() {
+    let mut trace = trace(&[1, 2, 3, 1]);
+    trace.requests[1].created = true;
+    let outcome = replay(make("lru", 4, &trace).unwrap().as_mut(), &trace, 0);
+    assert_eq!((outcome.requests, outcome.misses), (4, 2));
+}
