@@ -29,15 +29,15 @@ use crate::server::{Server, ServerOptions, connect};
 
 use super::for_tidepool;
 
-/// The pool, in bytes; the tables are in proportion to it.
-const POOL_BYTES: u64 = 64 << 20;
+/// The pool, in bytes; the tables are in proportion to it. Small, so that each page is asked for often while a load is recorded.
+const POOL_BYTES: u64 = 16 << 20;
 /// Bytes of a sysbench row, with its share of the clustered index only.
 const ROW_BYTES: u64 = 215;
 /// Bytes of a small trace.
-const SMALL_BYTES: u64 = 32 << 10;
+const SMALL_BYTES: u64 = 256 << 10;
 const CLIENTS: u32 = 4;
-/// Four times the pool.
-const WAREHOUSES: u32 = 2;
+/// Seven times the pool.
+const WAREHOUSES: u32 = 1;
 
 /// A load to be recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     if !lab.settings.engines.contains(&engine) {
         return Err(Error::Missing("only Tidepool records page traces".into()));
     }
-    let (warm_up_s, record_s) = if lab.settings.quick { (5, 4) } else { (15, 10) };
+    let (warm_up_s, record_s) = if lab.settings.quick { (5, 4) } else { (15, 30) };
     let directory = lab.settings.out.join("traces");
     fs::create_dir_all(&directory).map_err(Error::at(&directory))?;
     let directory = fs::canonicalize(&directory).map_err(Error::at(&directory))?;

@@ -68,7 +68,8 @@ impl FromStr for Size {
 
     /// `25%`, or a number of pages.
     fn from_str(text: &str) -> Result<Size, String> {
-        let wrong = || format!("{text}: a number of pages is wanted, or a share of a trace's as 25%");
+        let wrong =
+            || format!("{text}: a number of pages is wanted, or a share of a trace's as 25%");
         match text.strip_suffix('%') {
             Some(share) => match share.parse() {
                 Ok(percent) if percent > 0.0 && percent <= 100.0 => Ok(Size::Percent(percent)),
@@ -262,9 +263,8 @@ impl Table {
             let _ = write!(text, "\n| {} | {ours:.2} | {best} | {against} |", rows[0].trace);
         }
         let compared = self.rows.iter().filter_map(|row| self.against_best(&row.miss_ratios));
-        let (near, all) = compared.fold((0, 0), |(near, all), against| {
-            (near + usize::from(against <= WITHIN), all + 1)
-        });
+        let (near, all) = compared
+            .fold((0, 0), |(near, all), against| (near + usize::from(against <= WITHIN), all + 1));
         let _ = writeln!(
             text,
             "\n\n{near} of {all} rows are within {:.0} % of the best.",

@@ -14,6 +14,9 @@
 //! Varints are LEB128: seven bits a byte, the lowest first. A request of a hot loop takes four to
 //! six bytes. A run is what one statement did to one page without looking at another: fifty rows
 //! of a page read by a scan are one record, at the time of the first.
+//!
+//! There is no count and no end mark: a recorder that is killed leaves a trace up to its last whole
+//! record. A file that ends within a record is refused.
 
 use std::io::{self, BufRead, Read, Write};
 
