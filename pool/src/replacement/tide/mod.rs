@@ -32,6 +32,7 @@
 //! Two loads and a comparison if the page was used before in this generation (a 64th of the pool has come
 //! in since it began); else a look at the thread's statement, and for a statement's first use of the page
 //! one compare-and-swap on the frame's word, which may fail: then the use is lost. No mutex.
+//! Victims are named in batches of 256, between which others get the mutex.
 //!
 //! Locking: the shadows' mutex before that of the lists.
 
@@ -44,7 +45,7 @@ mod word;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use self::ghosts::Ghosts;
 use self::shadows::Shadows;
@@ -210,6 +211,7 @@ impl Replacement for Tide {
         let word = Word(self.words[frame as usize].load(Relaxed));
         let now = self.keep_time(&mut state);
         state.lists.unlink(word.place(), frame);
+        state.departures += 1;
         state.evictions_since_scan += 1;
         let hash = state.hash_of(frame);
         if word.uses(now) > 0 {
@@ -219,8 +221,16 @@ impl Replacement for Tide {
 
     fn coldest(&self, max: usize, out: &mut Vec<u32>) {
         let mut state = self.state.lock();
+        let end = out.len() + max;
         let now = self.keep_time(&mut state);
-        state.coldest(&self.words, now, max, out);
+        let mut walk = state.begin_walk(&self.words, now);
+        while !state.name_batch(&self.words, &mut walk, end, out) {
+            MutexGuard::bump(&mut state);
+            // Fewer than asked for, then: whoever came in between has moved or evicted pages itself.
+            if !walk.holds(&state, self.now()) {
+                return;
+            }
+        }
     }
 
     fn was_accessed(&self, frame: u32) -> bool {
@@ -254,6 +264,7 @@ impl Replacement for Tide {
         let mut state = self.state.lock();
         let word = self.words[from as usize].load(Relaxed);
         state.lists.replace(Word(word).place(), from, to);
+        state.departures += 1;
         let hash = state.hash_of(from);
         state.set_hash(to, hash);
         self.words[to as usize].store(word, Relaxed);

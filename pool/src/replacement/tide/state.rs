@@ -26,8 +26,11 @@ pub(super) const PLACES: usize = MAIN + LEVELS;
 const SLIVER_PARTS: usize = 100;
 /// With so many evictions since a scan last brought a page, no scan is under way: parts of the pool.
 const IDLE_SCAN_PARTS: usize = 16;
-/// Steps of housekeeping that one call may take beyond those it needs.
-const SLACK: usize = 2048;
+/// Victims named without letting go of the mutex. In tests so few that most walks are in several parts.
+pub(super) const BATCH: usize = if cfg!(test) { 8 } else { 256 };
+/// Pages that may be moved for a batch, beyond two for each victim: so long is the mutex held, however many pages
+/// were used, or have grown old, since the last time. What is not moved now is moved by the next calls.
+pub(super) const SLACK: usize = 256;
 
 /// The list of the main area for pages with so many uses.
 fn level_of(uses: u32) -> usize {
@@ -50,16 +53,31 @@ pub(super) struct State {
     /// Pages that went from the window to main, and that were named for eviction instead.
     pub(super) promoted: u64,
     pub(super) rejected: u64,
+    /// How often a page left its place in a list, be it for another list.
+    pub(super) departures: u64,
 }
 
 /// A walk over the lists in search of victims, from their tails. What was named stays where it is,
 /// behind the walk: whoever asked may find the page dirty or latched, and not evict it. Other pages
 /// looked at are moved to some list's head. So the next to look at is always before the last named.
-struct Walk {
+///
+/// It is of use only while no page leaves a list but by the walk itself, and within one generation: see [`Walk::holds`].
+pub(super) struct Walk {
     last_named: [Option<u32>; PLACES],
     named: [usize; PLACES],
-    /// Moves that may still be made.
+    /// Moves that may still be made in this batch, and those made before the first.
     moves: usize,
+    filled: usize,
+    /// [`State::departures`], and the time, as the walk knows them.
+    departures: u64,
+    now: Now,
+}
+
+impl Walk {
+    /// Whether the walk can go on after the mutex was let go.
+    pub(super) fn holds(&self, state: &State, now: Now) -> bool {
+        self.departures == state.departures && self.now == now
+    }
 }
 
 impl State {
@@ -79,6 +97,7 @@ impl State {
             arrivals: 0,
             promoted: 0,
             rejected: 0,
+            departures: 0,
         })
     }
 
@@ -128,6 +147,7 @@ impl State {
         self.lists.unlink(from, frame);
         self.lists.push_head(to, frame);
         set_place(words, frame, to);
+        self.departures += 1;
     }
 
     /// A query's page has come to the window's head.
@@ -137,14 +157,16 @@ impl State {
         self.fill_main(words, now, 2);
     }
 
-    /// While main has room, what the window has too much of goes there without a contest.
-    fn fill_main(&mut self, words: &[AtomicU64], now: Now, max: usize) {
+    /// While main has room, what the window has too much of goes there without a contest. Returns how many went.
+    fn fill_main(&mut self, words: &[AtomicU64], now: Now, max: usize) -> usize {
         let surplus = self.window_len().saturating_sub(self.window_target());
         let room = self.main_target().saturating_sub(self.main_len());
-        for _ in 0..max.min(surplus).min(room) {
-            let Some(frame) = self.oldest_of_window(now) else { return };
+        let wanted = max.min(surplus).min(room);
+        for _ in 0..wanted {
+            let frame = self.oldest_of_window(now).expect("the window has a surplus");
             self.promote(words, frame, now);
         }
+        wanted
     }
 
     fn oldest_of_window(&self, now: Now) -> Option<u32> {
@@ -180,27 +202,37 @@ impl State {
         }
     }
 
-    pub(super) fn coldest(
+    /// A walk from the tails of the lists, once main has what it has room for.
+    pub(super) fn begin_walk(&mut self, words: &[AtomicU64], now: Now) -> Walk {
+        let filled = self.fill_main(words, now, SLACK);
+        let departures = self.departures;
+        let (last_named, named) = ([None; PLACES], [0; PLACES]);
+        Walk { last_named, named, moves: 0, filled, departures, now }
+    }
+
+    /// Names up to [`BATCH`] victims, and no more than it takes for `out` to have `end`. True if that was all there is to name.
+    pub(super) fn name_batch(
         &mut self,
         words: &[AtomicU64],
-        now: Now,
-        max: usize,
+        walk: &mut Walk,
+        end: usize,
         out: &mut Vec<u32>,
-    ) {
-        self.fill_main(words, now, max + SLACK);
-        let mut walk =
-            Walk { last_named: [None; PLACES], named: [0; PLACES], moves: 4 * max + SLACK };
-        let end = out.len() + max;
-        while out.len() < end {
+    ) -> bool {
+        let now = walk.now;
+        let batch = BATCH.min(end - out.len());
+        walk.moves = 2 * batch + SLACK - std::mem::take(&mut walk.filled);
+        for _ in 0..batch {
             let victim = self
-                .scan_victim(words, now, &mut walk)
-                .or_else(|| self.query_victim(words, now, &mut walk))
-                .or_else(|| self.any_victim(&mut walk));
+                .scan_victim(words, now, walk)
+                .or_else(|| self.query_victim(words, now, walk))
+                .or_else(|| self.any_victim(walk));
             match victim {
                 Some(frame) => out.push(frame),
-                None => return,
+                None => return true,
             }
         }
+        walk.departures = self.departures;
+        out.len() == end
     }
 
     fn peek(&self, walk: &Walk, place: usize) -> Option<u32> {

@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 
-use super::state::PLACES;
+use super::state::{BATCH, PLACES, SLACK};
 use super::*;
 use crate::replacement::{MidpointConfig, Simulation};
 
@@ -183,6 +183,67 @@ fn naming_pages_without_evicting_them_changes_no_order() {
     }
 }
 
+/// After an epoch all pages are in the wrong place, and after a generation all were used lately.
+#[test]
+fn one_call_moves_few_pages_however_many_wait_for_it() {
+    for setting in SETTINGS {
+        let frames = 20_000;
+        let tide = Tide::new(TideConfig { fixed: Some(setting) }, frames).unwrap();
+        tide.set_capacity(frames);
+        for frame in 0..frames {
+            statement::replay(frame, || tide.insert(frame, page(frame), Access::Normal));
+        }
+        for round in 1..=4 {
+            let now = tide.now().next_epoch().next_generation();
+            tide.now.store(now.0, Relaxed);
+            for frame in 0..frames {
+                statement::replay(frame + round, || tide.hit(frame, Access::Normal));
+            }
+            let (mut state, mut out) = (tide.state.lock(), Vec::new());
+            let mut before = state.departures;
+            let mut walk = state.begin_walk(&tide.words, now);
+            for end in [1, BATCH, 10 * BATCH] {
+                let named = out.len();
+                state.name_batch(&tide.words, &mut walk, end, &mut out);
+                assert_eq!(out.len(), end.min(named + BATCH));
+                let moved = state.departures - before;
+                assert!(moved <= (2 * BATCH + SLACK) as u64, "{setting:?}: {moved} moves");
+                before = state.departures;
+            }
+        }
+        let departures = tide.state.lock().departures;
+        assert!(departures > SLACK as u64, "{setting:?}: there was something to move");
+    }
+}
+
+#[test]
+fn a_walk_ends_when_a_page_leaves_or_a_generation_begins() {
+    let tide = Tide::new(TideConfig::default(), 100).unwrap();
+    tide.set_capacity(100);
+    for frame in 0..100 {
+        tide.insert(frame, page(frame), Access::Normal);
+    }
+    let begun = || {
+        let mut state = tide.state.lock();
+        let mut walk = state.begin_walk(&tide.words, tide.now());
+        assert!(!state.name_batch(&tide.words, &mut walk, 100, &mut Vec::new()));
+        walk
+    };
+    let holds = |walk: &super::state::Walk| walk.holds(&tide.state.lock(), tide.now());
+    let walk = begun();
+    tide.hit(50, Access::Normal);
+    assert!(holds(&walk));
+    tide.remove(50);
+    assert!(!holds(&walk));
+    let walk = begun();
+    tide.relocate(60, 50);
+    assert!(!holds(&walk));
+    let walk = begun();
+    assert!(holds(&walk));
+    tide.now.store(tide.now().next_generation().0, Relaxed);
+    assert!(!holds(&walk));
+}
+
 #[test]
 fn threads_lose_no_page() {
     let tide = Tide::new(TideConfig::default(), 256).unwrap();
@@ -206,6 +267,8 @@ fn threads_lose_no_page() {
                         tide.hit(random() % 256, Access::Normal);
                     }
                     if thread > 0 && turn % 4 == 0 {
+                        let all = coldest(tide, 1000);
+                        assert!(!all.is_empty() && all.len() <= 256, "{}", all.len());
                         // In the pool, a page's latch keeps others from evicting it at once.
                         let mut resident = resident.lock();
                         let mut named = Vec::new();
