@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};
+use crate::experiment::{self, Experiment};
 use crate::lab::{Lab, Settings};
-use crate::{experiment, policy, report};
+use crate::{policy, report};
 
 /// Where results go.
 pub(crate) const DEFAULT_OUT: &str = "var/lab/results";
@@ -31,12 +32,16 @@ pub enum Command {
 /// What an experiment is asked for.
 #[derive(Debug, clap::Args)]
 pub struct Choice {
-    /// Experiments: swap, pressure, resize, sideload, warm, advice, idle, traces, or "all".
+    /// Experiments: swap, pressure, govern, resize, sideload, warm, advice, idle,
+    /// defaults, traces, or "all".
     #[arg(required = true)]
     experiments: Vec<String>,
-    /// The engines to compare; they take turns.
-    #[arg(long, value_delimiter = ',', default_value = "tidepool,innodb")]
+    /// The engines to compare; they take turns. Without it tidepool and innodb, for `defaults` all that are there.
+    #[arg(long, value_delimiter = ',')]
     engine: Vec<Engine>,
+    /// The server of the engine mysql.
+    #[arg(long)]
+    mysqld: Option<PathBuf>,
     /// At most three minutes an experiment (after its data has been made).
     #[arg(long)]
     quick: bool,
@@ -60,6 +65,20 @@ fn size(text: &str) -> std::result::Result<u64, String> {
         Some(bytes) if bytes >= 128 << 20 && bytes >> unit == number => Ok(bytes),
         _ => Err("at least 128M are needed".into()),
     }
+}
+
+/// The engines that an experiment gets: those that were asked for, less those that it has nothing for.
+fn engines(experiment: &Experiment, wanted: &[Engine], settings: &Settings) -> Vec<Engine> {
+    if wanted.is_empty() {
+        let usable = |engine: &&Engine| **engine != Engine::MySql || settings.mysqld.is_some();
+        return experiment.engines.iter().filter(usable).copied().collect();
+    }
+    let (able, other): (Vec<Engine>, Vec<Engine>) =
+        wanted.iter().partition(|engine| experiment.engines.contains(engine));
+    for engine in other {
+        eprintln!("tidepool lab: {} has nothing for {}", experiment.name, engine.key());
+    }
+    able
 }
 
 /// Does it. An experiment that this machine can't do is said, and skipped.
@@ -95,20 +114,23 @@ pub fn run(command: Command) -> Result<ExitCode> {
         chosen.extend(found);
     }
     let settings = Settings {
-        engines: choice.engine,
+        engines: Vec::new(),
         quick: choice.quick,
         memory_bytes: choice.memory,
         out: choice.out,
+        mysqld: choice.mysqld,
     };
-    let lab = Lab::open(settings)?;
+    let mut lab = Lab::open(settings)?;
     if only_prepare {
         for experiment in chosen {
+            lab.settings.engines = engines(experiment, &choice.engine, &lab.settings);
             lab.prepare(&(experiment.data)(&lab.settings))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     let mut code = ExitCode::SUCCESS;
     for experiment in chosen {
+        lab.settings.engines = engines(experiment, &choice.engine, &lab.settings);
         match (experiment.run)(&lab) {
             Ok(()) => {}
             Err(Error::Missing(what)) => {
@@ -121,4 +143,29 @@ pub fn run(command: Command) -> Result<ExitCode> {
         }
     }
     Ok(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_experiment_gets_the_engines_that_it_is_made_for() {
+        let one = |name: &str| experiment::ALL.iter().find(|one| one.name == name).unwrap();
+        let mut settings = Settings {
+            engines: Vec::new(),
+            quick: true,
+            memory_bytes: 1 << 30,
+            out: PathBuf::new(),
+            mysqld: None,
+        };
+        let both = [Engine::Tidepool, Engine::InnoDb];
+        assert_eq!(engines(one("swap"), &[], &settings), both);
+        let asked = [Engine::Postgres, Engine::InnoDb];
+        assert_eq!(engines(one("swap"), &asked, &settings), [Engine::InnoDb]);
+        assert_eq!(engines(one("defaults"), &asked, &settings), asked);
+        assert!(!engines(one("defaults"), &[], &settings).contains(&Engine::MySql));
+        settings.mysqld = Some("/usr/sbin/mysqld".into());
+        assert!(engines(one("defaults"), &[], &settings).contains(&Engine::MySql));
+    }
 }

@@ -1,9 +1,12 @@
 //! The engines that experiments run on: which options they take, and under which names they publish what.
+//!
+//! Tidepool and InnoDB take part in every experiment. The others are there to compare defaults with: they need packages
+//! or programs that not every machine has.
 
 use crate::environment::Environment;
 use crate::error::{Error, Result};
 
-/// A storage engine of a MariaDB server.
+/// A storage engine, with its server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Engine {
     /// The plugin of this project.
@@ -11,6 +14,25 @@ pub enum Engine {
     /// The server's own engine.
     #[value(name = "innodb")]
     InnoDb,
+    /// The LSM tree in Debian's `mariadb-plugin-rocksdb`.
+    #[value(name = "myrocks")]
+    MyRocks,
+    /// InnoDB in a MySQL server that the user has.
+    #[value(name = "mysql")]
+    MySql,
+    /// PostgreSQL, which has one kind of storage.
+    Postgres,
+}
+
+/// Which program an engine is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// `mariadbd`.
+    MariaDb,
+    /// `mysqld`.
+    MySql,
+    /// `postgres`.
+    Postgres,
 }
 
 /// The status of an engine's buffer pool, as the server publishes it.
@@ -37,7 +59,33 @@ impl Engine {
     pub fn name(self) -> &'static str {
         match self {
             Engine::Tidepool => "Tidepool",
-            Engine::InnoDb => "InnoDB",
+            Engine::InnoDb | Engine::MySql => "InnoDB",
+            Engine::MyRocks => "ROCKSDB",
+            Engine::Postgres => "PostgreSQL",
+        }
+    }
+
+    /// The program it is in.
+    pub fn program(self) -> Program {
+        match self {
+            Engine::Tidepool | Engine::InnoDb | Engine::MyRocks => Program::MariaDb,
+            Engine::MySql => Program::MySql,
+            Engine::Postgres => Program::Postgres,
+        }
+    }
+
+    /// True if the server publishes counters of a buffer pool.
+    pub fn publishes_pool(self) -> bool {
+        matches!(self, Engine::Tidepool | Engine::InnoDb | Engine::MySql)
+    }
+
+    /// What the names of its options and counters begin with.
+    fn prefix(self) -> &'static str {
+        match self {
+            Engine::Tidepool => "tidepool",
+            Engine::InnoDb | Engine::MySql => "innodb",
+            Engine::MyRocks => "rocksdb",
+            Engine::Postgres => "",
         }
     }
 
@@ -46,13 +94,16 @@ impl Engine {
         match self {
             Engine::Tidepool => "tidepool",
             Engine::InnoDb => "innodb",
+            Engine::MyRocks => "myrocks",
+            Engine::MySql => "mysql",
+            Engine::Postgres => "postgres",
         }
     }
 
     /// The server options that make this engine the default.
     ///
     /// # Errors
-    /// If the plugin has not been built.
+    /// If the plugin has not been built, or its package is missing.
     pub fn options(self, environment: &Environment) -> Result<Vec<String>> {
         Ok(match self {
             Engine::Tidepool => {
@@ -70,13 +121,35 @@ impl Engine {
                     "--innodb-log-file-size=10M".into(),
                 ]
             }
-            Engine::InnoDb => vec!["--default-storage-engine=InnoDB".into()],
+            Engine::InnoDb | Engine::MySql => vec!["--default-storage-engine=InnoDB".into()],
+            Engine::MyRocks => {
+                let directory = environment.value("STOCK_PLUGIN_DIR")?;
+                if !std::path::Path::new(directory).join("ha_rocksdb.so").exists() {
+                    let text =
+                        "the package mariadb-plugin-rocksdb is missing: run scripts/deps --test";
+                    return Err(Error::Missing(text.into()));
+                }
+                vec![
+                    format!("--plugin-dir={directory}"),
+                    "--plugin-load-add=ha_rocksdb.so".into(),
+                    "--default-storage-engine=ROCKSDB".into(),
+                    // It has no gap locks, and says so in every transaction that would need them.
+                    "--transaction-isolation=READ-COMMITTED".into(),
+                    "--innodb-buffer-pool-size=8M".into(),
+                    "--innodb-log-file-size=10M".into(),
+                ]
+            }
+            Engine::Postgres => Vec::new(),
         })
     }
 
     /// The option that sets the size of the buffer pool at the start.
     pub fn pool_size_option(self, size_bytes: u64) -> String {
-        format!("--{}-buffer-pool-size={size_bytes}", self.key())
+        match self {
+            Engine::MyRocks => format!("--rocksdb-block-cache-size={size_bytes}"),
+            Engine::Postgres => format!("--shared_buffers={}kB", size_bytes >> 10),
+            _ => format!("--{}-buffer-pool-size={size_bytes}", self.prefix()),
+        }
     }
 
     /// The option that sets the capacity of the redo log.
@@ -84,22 +157,33 @@ impl Engine {
         match self {
             Engine::Tidepool => format!("--tidepool-redo-log-capacity={size_bytes}"),
             Engine::InnoDb => format!("--innodb-log-file-size={size_bytes}"),
+            Engine::MySql => format!("--innodb-redo-log-capacity={size_bytes}"),
+            Engine::MyRocks => format!("--rocksdb-max-total-wal-size={size_bytes}"),
+            Engine::Postgres => format!("--max_wal_size={}MB", size_bytes >> 20),
         }
     }
 
-    /// The statement that changes the size of the buffer pool on line.
+    /// The option that leaves flushing the log to the operating system, for filling tables.
+    pub fn lazy_log_option(self) -> String {
+        match self {
+            Engine::Postgres => "--synchronous_commit=off".into(),
+            _ => format!("--{}-flush-log-at-trx-commit=0", self.prefix()),
+        }
+    }
+
+    /// The statement that changes the size of the buffer pool on line, of an engine that can.
     pub fn set_pool_size(self, size_bytes: u64) -> String {
-        format!("SET GLOBAL {}_buffer_pool_size={size_bytes}", self.key())
+        format!("SET GLOBAL {}_buffer_pool_size={size_bytes}", self.prefix())
     }
 
     /// The statement that lists what [`pool_status`](Self::pool_status) reads.
     pub fn status_query(self) -> String {
-        format!("SHOW GLOBAL STATUS LIKE '{}\\_buffer\\_pool\\_%'", self.key())
+        format!("SHOW GLOBAL STATUS LIKE '{}\\_buffer\\_pool\\_%'", self.prefix())
     }
 
     /// The rows of [`status_query`](Self::status_query), understood. A counter that is not there is 0.
     pub fn pool_status(self, rows: &[(String, String)]) -> PoolStatus {
-        let prefix = self.key().len() + "_buffer_pool_".len();
+        let prefix = self.prefix().len() + "_buffer_pool_".len();
         let text = |name: &str| {
             let row = rows.iter().find(|(key, _)| {
                 key.get(prefix..).is_some_and(|rest| rest.eq_ignore_ascii_case(name))
@@ -123,7 +207,7 @@ impl Engine {
                     resize_longest_wait_us: number("resize_longest_wait_us"),
                 }
             }
-            Engine::InnoDb => {
+            _ => {
                 let size = or_zero("pages_total") * PAGE;
                 PoolStatus {
                     size_bytes: size,
@@ -156,6 +240,15 @@ mod tests {
         let status = Engine::InnoDb.pool_status(&rows);
         assert_eq!(status.size_bytes, 128 << 20);
         assert_eq!((status.pages_read, status.reads, status.read_requests), (120, 100, 5000));
+    }
+
+    #[test]
+    fn each_engine_has_its_own_name_for_the_size_of_its_cache() {
+        let size = |engine: Engine| engine.pool_size_option(64 << 20);
+        assert_eq!(size(Engine::Tidepool), "--tidepool-buffer-pool-size=67108864");
+        assert_eq!(size(Engine::MySql), "--innodb-buffer-pool-size=67108864");
+        assert_eq!(size(Engine::MyRocks), "--rocksdb-block-cache-size=67108864");
+        assert_eq!(size(Engine::Postgres), "--shared_buffers=65536kB");
     }
 
     #[test]

@@ -3,7 +3,9 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
+use crate::engine::{Engine, Program};
 use crate::error::{Error, Result};
 
 /// The paths that experiments need.
@@ -11,6 +13,10 @@ use crate::error::{Error, Result};
 pub struct Environment {
     values: HashMap<String, String>,
     file: PathBuf,
+    /// Holds PostgreSQL's programs, unpacked.
+    postgres: PathBuf,
+    /// A MySQL server, if the user has one.
+    pub mysqld: Option<PathBuf>,
     /// Holds `ha_tidepool.so`.
     pub plugin_dir: PathBuf,
     /// Data directories that are kept, and one directory a running server.
@@ -44,6 +50,8 @@ impl Environment {
             values: parse(&text),
             plugin_dir: directory("TIDEPOOL_PLUGIN_DIR", "target/release"),
             work_dir: directory("TIDEPOOL_LAB_DIR", "var/lab"),
+            postgres: root.join("var/postgresql/usr/lib/postgresql"),
+            mysqld: None,
             file,
         })
     }
@@ -51,6 +59,55 @@ impl Environment {
     /// The directory for what the servers of this process need while they run.
     pub fn run_dir(&self) -> PathBuf {
         self.work_dir.join(format!("tidepool-lab-{}", std::process::id()))
+    }
+
+    /// The directory with PostgreSQL's programs, of the newest version that is there.
+    ///
+    /// # Errors
+    /// If none has been unpacked.
+    pub fn postgres_programs(&self) -> Result<PathBuf> {
+        newest_postgres(&self.postgres).map(|(_, dir)| dir).ok_or_else(|| {
+            Error::Missing(
+                "PostgreSQL (Debian's package postgresql) is missing: run scripts/deps --lab"
+                    .into(),
+            )
+        })
+    }
+
+    /// The MySQL server.
+    ///
+    /// # Errors
+    /// If the user has named none, or what is not there.
+    pub fn mysqld(&self) -> Result<&Path> {
+        match &self.mysqld {
+            Some(path) if path.is_file() => Ok(path),
+            Some(path) => Err(Error::Missing(format!("--mysqld: {} is no file", path.display()))),
+            None => Err(Error::Missing(
+                "a MySQL server is needed: name its mysqld by --mysqld PATH".into(),
+            )),
+        }
+    }
+
+    /// The version of an engine's server, for the names of directories.
+    ///
+    /// # Errors
+    /// If the server is missing.
+    pub fn version_of(&self, engine: Engine) -> Result<String> {
+        match engine.program() {
+            Program::MariaDb => Ok(self.value("VERSION")?.to_string()),
+            Program::Postgres => {
+                self.postgres_programs()?;
+                Ok(newest_postgres(&self.postgres).map_or(0, |(version, _)| version).to_string())
+            }
+            Program::MySql => {
+                let mysqld = self.mysqld()?;
+                let output = Command::new(mysqld).arg("--version").stdin(Stdio::null()).output();
+                let output = output.map_err(Error::at(mysqld))?;
+                version_in(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+                    Error::Missing(format!("{} --version tells no version", mysqld.display()))
+                })
+            }
+        }
     }
 
     /// A value of `var/mariadb.env`.
@@ -64,6 +121,24 @@ impl Environment {
     }
 }
 
+/// The highest version below a directory as `usr/lib/postgresql`, and its programs.
+fn newest_postgres(directory: &Path) -> Option<(u32, PathBuf)> {
+    let versions = std::fs::read_dir(directory).ok()?.filter_map(|entry| {
+        let entry = entry.ok()?;
+        let version: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let programs = entry.path().join("bin");
+        programs.join("postgres").is_file().then_some((version, programs))
+    });
+    versions.max_by_key(|(version, _)| *version)
+}
+
+/// "8.4.6" of "mysqld  Ver 8.4.6 for Linux on x86_64". A MariaDB server is none.
+fn version_in(text: &str) -> Option<String> {
+    let (_, rest) = text.split_once("Ver ").filter(|_| !text.contains("MariaDB"))?;
+    let version = rest.split_whitespace().next()?;
+    version.starts_with(|c: char| c.is_ascii_digit()).then(|| version.to_string())
+}
+
 /// The values of `var/mariadb.env`: lines `KEY="value"`; anything else is a comment.
 pub fn parse(text: &str) -> HashMap<String, String> {
     text.lines()
@@ -75,7 +150,7 @@ pub fn parse(text: &str) -> HashMap<String, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::*;
 
     #[test]
     fn values_are_unquoted_and_comments_skipped() {
@@ -83,5 +158,29 @@ mod tests {
         assert_eq!(values.len(), 2);
         assert_eq!(values["VERSION"], "10.11.18");
         assert_eq!(values["INCLUDES"], "-Ia -Db=c");
+    }
+
+    #[test]
+    fn the_newest_postgresql_that_is_whole_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(newest_postgres(dir.path()), None);
+        for version in ["9", "15", "17"] {
+            std::fs::create_dir_all(dir.path().join(version).join("bin")).unwrap();
+        }
+        for version in ["9", "15"] {
+            std::fs::write(dir.path().join(version).join("bin/postgres"), b"").unwrap();
+        }
+        assert_eq!(newest_postgres(dir.path()), Some((15, dir.path().join("15/bin"))));
+    }
+
+    #[test]
+    fn a_mysql_server_tells_its_version_and_mariadb_is_none() {
+        let mysql =
+            "/usr/sbin/mysqld  Ver 8.4.6 for Linux on x86_64 (MySQL Community Server - GPL)";
+        assert_eq!(version_in(mysql).as_deref(), Some("8.4.6"));
+        let mariadb =
+            "mysqld  Ver 10.11.18-MariaDB-0+deb12u1 for debian-linux-gnu on x86_64 (Debian 12)";
+        assert_eq!(version_in(mariadb), None);
+        assert_eq!(version_in("usage"), None);
     }
 }

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::client::SqlError;
+
 /// Why something could not be done. The text names the file or command, and what to do where that is known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -20,6 +22,14 @@ pub enum Error {
         what: String,
         /// The client's or server's answer.
         source: mysql::Error,
+    },
+    /// The same through [`Client`](crate::client::Client).
+    #[error("{what}: {source}")]
+    Statement {
+        /// The statement.
+        what: String,
+        /// The client's or server's answer.
+        source: SqlError,
     },
     /// A program that was started: what it printed.
     #[error("{program}: {message}")]
@@ -61,5 +71,11 @@ impl Error {
     pub fn sql(what: impl Into<String>) -> impl FnOnce(mysql::Error) -> Error {
         let what = what.into();
         move |source| Error::Sql { what, source }
+    }
+
+    /// For `map_err`: names the statement that went through [`Client`](crate::client::Client).
+    pub fn statement(what: impl Into<String>) -> impl FnOnce(SqlError) -> Error {
+        let what = what.into();
+        move |source| Error::Statement { what, source }
     }
 }

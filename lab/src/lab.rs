@@ -34,6 +34,8 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// Where results go.
     pub out: PathBuf,
+    /// A MySQL server, for the engine of that name.
+    pub mysqld: Option<PathBuf>,
 }
 
 /// The laboratory: removes, when dropped, whatever its experiments have made.
@@ -55,7 +57,8 @@ impl Lab {
     /// # Errors
     /// If something of an earlier run can't be removed, or a directory can't be made.
     pub fn open(settings: Settings) -> Result<Lab> {
-        let environment = Environment::find()?;
+        let mut environment = Environment::find()?;
+        environment.mysqld = settings.mysqld.clone();
         let lists = if rustix::process::geteuid().is_root() {
             PathBuf::from("/run/tidepool-lab")
         } else {

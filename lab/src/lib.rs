@@ -9,6 +9,7 @@
 //! [`report`] judges and draws records.
 //! [`command`] is all this from the command line, as `tidepool lab`. A program that uses this crate calls [`hidden::main`] first.
 
+pub mod client;
 pub mod command;
 pub mod engine;
 pub mod environment;
@@ -20,6 +21,7 @@ pub mod lab;
 pub mod load;
 pub mod machine;
 pub mod policy;
+pub mod postgres;
 pub mod process;
 pub mod progress;
 pub mod record;

@@ -34,6 +34,10 @@ impl StatusProbe {
         let (latest_2, stop_2) = (latest.clone(), stop.clone());
         let thread = thread::spawn(move || {
             let mut conn = None;
+            // There is nothing to ask for, perhaps not even in this protocol.
+            if !engine.publishes_pool() {
+                return;
+            }
             while !stop_2.load(Ordering::Relaxed) {
                 if conn.is_none() {
                     conn = connect(&socket, "").ok();

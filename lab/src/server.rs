@@ -6,6 +6,7 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,9 +14,12 @@ use std::time::{Duration, Instant};
 use mysql::prelude::Queryable;
 use mysql::{Conn, OptsBuilder};
 
-use crate::engine::{Engine, PoolStatus};
+use crate::client::{Client, PostgresClient, SqlError};
+use crate::engine::{Engine, PoolStatus, Program};
 use crate::environment::Environment;
 use crate::error::{Error, Result};
+use crate::load::tpcc::load::Connector;
+use crate::postgres;
 use crate::process::spawn_tied;
 
 /// Recovery may take a while on a slow disk; a server that needs longer than this has hung.
@@ -76,26 +80,36 @@ impl Server {
         let log = dir.join("error.log");
         let log_file = File::create(&log).map_err(Error::at(&log))?;
         let also_log = log_file.try_clone().map_err(Error::at(&log))?;
-        let mut command = Command::new(environment.value("MARIADBD")?);
+        let mut command = match options.engine.program() {
+            Program::Postgres => {
+                socket = dir.join(postgres::SOCKET_NAME);
+                if socket.as_os_str().len() > SOCKET_PATH_MAX {
+                    let text = format!("{} is too long for a socket's path", socket.display());
+                    return Err(Error::Missing(text + ": set TIDEPOOL_LAB_DIR"));
+                }
+                postgres::server(environment, &options.data_dir, &dir)?
+            }
+            program => {
+                let mut command = sql_server(environment, program)?;
+                command
+                    .arg(format!("--datadir={}", options.data_dir.display()))
+                    .arg(format!("--tmpdir={}", dir.display()))
+                    .arg(format!("--socket={}", socket.display()))
+                    .arg(format!("--pid-file={}", dir.join("pid").display()))
+                    .arg(format!("--log-error={}", log.display()))
+                    .args(["--skip-networking", "--performance-schema=OFF", "--local-infile=ON"]);
+                if rustix::process::geteuid().is_root() {
+                    command.arg("--user=root");
+                }
+                command
+            }
+        };
         command
-            .arg("--no-defaults")
-            .arg(format!("--basedir={}", environment.value("BASEDIR")?))
-            .arg(format!("--lc-messages-dir={}", environment.value("SHARE")?))
-            .arg(format!("--character-sets-dir={}", environment.value("CHARSETS")?))
-            .arg(format!("--datadir={}", options.data_dir.display()))
-            .arg(format!("--tmpdir={}", dir.display()))
-            .arg(format!("--socket={}", socket.display()))
-            .arg(format!("--pid-file={}", dir.join("pid").display()))
-            .arg(format!("--log-error={}", log.display()))
-            .args(["--skip-networking", "--performance-schema=OFF", "--local-infile=ON"])
             .args(options.engine.options(environment)?)
             .args(&options.args)
             .stdin(Stdio::null())
             .stdout(log_file)
             .stderr(also_log);
-        if rustix::process::geteuid().is_root() {
-            command.arg("--user=root");
-        }
         let child = spawn_tied(&mut command, &options.cgroup_procs)?;
         Ok(Server { options, dir, socket, child: Some(child), last_exit: None })
     }
@@ -107,7 +121,7 @@ impl Server {
     pub fn wait_until_ready(&mut self) -> Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
-            if self.connect("").is_ok() {
+            if self.client("").is_ok() {
                 return Ok(());
             }
             if !self.is_running() {
@@ -121,7 +135,31 @@ impl Server {
         }
     }
 
-    /// A connection as root.
+    /// A connection as the superuser, whatever the server's protocol.
+    ///
+    /// # Errors
+    /// What the client says.
+    pub fn client(&self, database: &str) -> Result<Box<dyn Client>> {
+        self.connector(database)().map_err(Error::statement(self.socket.display().to_string()))
+    }
+
+    /// Makes such connections, for threads that don't hold the server.
+    pub fn connector(&self, database: &str) -> Connector {
+        let (socket, database) = (self.socket.clone(), database.to_string());
+        if self.options.engine.program() == Program::Postgres {
+            let directory = self.dir.clone();
+            let database = if database.is_empty() { "postgres".into() } else { database };
+            return Arc::new(move || {
+                PostgresClient::connect(&directory, &database).map(|client| Box::new(client) as _)
+            });
+        }
+        Arc::new(move || {
+            let conn = connect(&socket, &database);
+            conn.map(|conn| Box::new(conn) as _).map_err(|e| SqlError::other(e.to_string()))
+        })
+    }
+
+    /// A connection as root to a server that speaks MariaDB's protocol.
     ///
     /// # Errors
     /// What the client says.
@@ -134,7 +172,8 @@ impl Server {
     /// # Errors
     /// What the server says.
     pub fn execute(&self, statement: &str) -> Result<()> {
-        self.connect("")?.query_drop(statement).map_err(Error::sql(statement))
+        let mut client = self.client("")?;
+        client.query(statement).map(drop).map_err(Error::statement(statement))
     }
 
     /// The first column of the first row, as text; nothing if there is no row.
@@ -142,9 +181,8 @@ impl Server {
     /// # Errors
     /// What the server says.
     pub fn value(&self, query: &str) -> Result<Option<String>> {
-        let row: Option<mysql::Row> =
-            self.connect("")?.query_first(query).map_err(Error::sql(query))?;
-        Ok(row.and_then(|row| row.get::<Option<String>, _>(0).flatten()))
+        let rows = self.client("")?.query(query).map_err(Error::statement(query))?;
+        Ok(rows.first().and_then(|row| row.text(0).ok()))
     }
 
     /// The state of the engine's buffer pool.
@@ -172,6 +210,16 @@ impl Server {
     /// Kills the server with SIGKILL: as much of a crash as a process can have.
     pub fn kill9(&mut self) {
         if let Some(mut child) = self.child.take() {
+            if self.options.engine.program() == Program::Postgres {
+                // The processes of its connections outlive it if it is killed. This is an end without a checkpoint as
+                // well: the next start recovers.
+                let pid = rustix::process::Pid::from_child(&child);
+                let _ = rustix::process::kill_process(pid, rustix::process::Signal::QUIT);
+                let deadline = Instant::now() + Duration::from_secs(6);
+                while Instant::now() < deadline && matches!(child.try_wait(), Ok(None)) {
+                    sleep(Duration::from_millis(10));
+                }
+            }
             let _ = child.kill();
             self.last_exit = child.wait().ok();
         }
@@ -193,7 +241,11 @@ impl Server {
         if !self.is_running() {
             return Err(self.failure("was dead before it was stopped"));
         }
-        self.signal(rustix::process::Signal::TERM);
+        self.signal(match self.options.engine.program() {
+            // TERM would wait for connections to end.
+            Program::Postgres => rustix::process::Signal::INT,
+            _ => rustix::process::Signal::TERM,
+        });
         let deadline = Instant::now() + STOP_LIMIT;
         while self.is_running() {
             if Instant::now() > deadline {
@@ -264,30 +316,61 @@ pub fn connect(socket: &Path, database: &str) -> Result<Conn> {
 /// What the server says.
 pub fn pool_status(conn: &mut Conn, engine: Engine) -> Result<PoolStatus> {
     let query = engine.status_query();
-    let rows: Vec<(String, String)> = conn.query(&query).map_err(Error::sql(query))?;
+    let rows: Vec<(String, String)> = Queryable::query(conn, &query).map_err(Error::sql(query))?;
     Ok(engine.pool_status(&rows))
 }
 
-/// Makes an empty data directory.
+/// `mariadbd` or `mysqld`, told where its own files are.
+fn sql_server(environment: &Environment, program: Program) -> Result<Command> {
+    let mut command;
+    if program == Program::MySql {
+        // It finds its files beside itself.
+        command = Command::new(environment.mysqld()?);
+        command.args(["--no-defaults", "--mysqlx=OFF", "--skip-log-bin"]);
+    } else {
+        command = Command::new(environment.value("MARIADBD")?);
+        command
+            .arg("--no-defaults")
+            .arg(format!("--basedir={}", environment.value("BASEDIR")?))
+            .arg(format!("--lc-messages-dir={}", environment.value("SHARE")?))
+            .arg(format!("--character-sets-dir={}", environment.value("CHARSETS")?));
+    }
+    Ok(command)
+}
+
+/// Makes an empty data directory for an engine's server.
 ///
 /// # Errors
-/// If `mariadb-install-db` fails: what it prints.
-pub fn install(environment: &Environment, data_dir: &Path) -> Result<()> {
-    let program = environment.value("INSTALL_DB")?;
-    let output = Command::new(program)
-        .arg("--no-defaults")
-        .arg(format!("--basedir={}", environment.value("BASEDIR")?))
-        .arg(format!("--datadir={}", data_dir.display()))
-        .args(["--auth-root-authentication-method=normal", "--skip-name-resolve"])
-        .args(["--innodb-log-file-size=10M", "--user=root"])
-        .stdin(Stdio::null())
-        .output()
-        .map_err(Error::io(program))?;
+/// If the server's own program for it fails: what it prints.
+pub fn install(environment: &Environment, engine: Engine, data_dir: &Path) -> Result<()> {
+    let mut command = match engine.program() {
+        Program::Postgres => return postgres::install(environment, data_dir),
+        Program::MySql => {
+            let mut command = Command::new(environment.mysqld()?);
+            command
+                .args(["--no-defaults", "--initialize-insecure", "--user=root"])
+                .arg(format!("--datadir={}", data_dir.display()));
+            command
+        }
+        Program::MariaDb => {
+            let mut command = Command::new(environment.value("INSTALL_DB")?);
+            command
+                .arg("--no-defaults")
+                .arg(format!("--basedir={}", environment.value("BASEDIR")?))
+                .arg(format!("--datadir={}", data_dir.display()))
+                .args(["--auth-root-authentication-method=normal", "--skip-name-resolve"])
+                .args(["--innodb-log-file-size=10M", "--user=root"]);
+            command
+        }
+    };
+    let program = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(Error::io(program.clone()))?;
     if output.status.success() {
         return Ok(());
     }
-    let message = tail(&String::from_utf8_lossy(&output.stdout), 20);
-    Err(Error::Program { program: "mariadb-install-db".into(), message })
+    // MySQL's says it on the one, MariaDB's on the other.
+    let said = [output.stdout, output.stderr].concat();
+    Err(Error::Program { program, message: tail(&String::from_utf8_lossy(&said), 20) })
 }
 
 /// The last lines of a text.

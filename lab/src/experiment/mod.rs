@@ -9,6 +9,7 @@ use crate::load::tables::DataSet;
 use crate::record::{Outcome, Record, statistics};
 
 pub mod advice;
+pub mod defaults;
 pub mod govern;
 pub mod idle;
 pub mod pressure;
@@ -25,21 +26,32 @@ pub struct Experiment {
     pub name: &'static str,
     /// Runs it and keeps its records.
     pub run: fn(&Lab) -> Result<()>,
+    /// The engines that it can run on.
+    pub engines: &'static [Engine],
     /// The data that it needs, for each of its engines.
     pub data: fn(&Settings) -> Vec<(Engine, DataSet)>,
 }
 
+/// Engines with a buffer pool whose size can be changed on line.
+const POOLS: [Engine; 2] = [Engine::Tidepool, Engine::InnoDb];
+
 /// All of them.
-pub const ALL: [Experiment; 9] = [
-    Experiment { name: "swap", run: swap::run, data: swap::data },
-    Experiment { name: "pressure", run: pressure::run, data: pressure::data },
-    Experiment { name: "govern", run: govern::run, data: govern::data },
-    Experiment { name: "resize", run: resize::run, data: resize::data },
-    Experiment { name: "sideload", run: sideload::run, data: sideload::data },
-    Experiment { name: "warm", run: warm::run, data: swap::data },
-    Experiment { name: "advice", run: advice::run, data: advice::data },
-    Experiment { name: "idle", run: idle::run, data: idle::data },
-    Experiment { name: "traces", run: traces::run, data: traces::data },
+pub const ALL: [Experiment; 10] = [
+    Experiment { name: "swap", run: swap::run, engines: &POOLS, data: swap::data },
+    Experiment { name: "pressure", run: pressure::run, engines: &POOLS, data: pressure::data },
+    Experiment { name: "govern", run: govern::run, engines: &POOLS, data: govern::data },
+    Experiment { name: "resize", run: resize::run, engines: &POOLS, data: resize::data },
+    Experiment { name: "sideload", run: sideload::run, engines: &POOLS, data: sideload::data },
+    Experiment { name: "warm", run: warm::run, engines: &POOLS, data: swap::data },
+    Experiment { name: "advice", run: advice::run, engines: &POOLS, data: advice::data },
+    Experiment { name: "idle", run: idle::run, engines: &POOLS, data: idle::data },
+    Experiment {
+        name: "defaults",
+        run: defaults::run,
+        engines: &defaults::ENGINES,
+        data: defaults::data,
+    },
+    Experiment { name: "traces", run: traces::run, engines: &POOLS, data: traces::data },
 ];
 
 /// The same data for every engine.

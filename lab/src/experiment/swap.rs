@@ -44,8 +44,8 @@ fn percents(engine: Engine, quick: bool) -> &'static [u64] {
     match (engine, quick) {
         (Engine::Tidepool, false) => &[0, 75, 100, 150, 300],
         (Engine::Tidepool, true) => &[0, 75, 150],
-        (Engine::InnoDb, false) => &[75, 100, 150],
-        (Engine::InnoDb, true) => &[75, 150],
+        (_, false) => &[75, 100, 150],
+        (_, true) => &[75, 150],
     }
 }
 

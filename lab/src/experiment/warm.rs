@@ -69,7 +69,7 @@ pub fn run(lab: &Lab) -> Result<()> {
         lab.keep(&record)?;
         let cold = match engine {
             Engine::Tidepool => "--loose-tidepool-buffer-pool-load-at-startup=OFF",
-            Engine::InnoDb => "--innodb-buffer-pool-load-at-startup=OFF",
+            _ => "--innodb-buffer-pool-load-at-startup=OFF",
         };
         for (scenario, option) in [("warm restart", None), ("cold restart", Some(cold))] {
             let mut restart = Plan {

@@ -11,6 +11,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -97,7 +98,7 @@ impl DataSet {
         if self.warehouses > 0 {
             content += &format!("warehouses:{}", self.warehouses);
         }
-        let version = environment.value("VERSION")?;
+        let version = environment.version_of(engine)?;
         let hash = fnv64(content.as_bytes()) & 0xffff_ffff;
         let name = format!("{}-{version}-{}-{hash:08x}", engine.key(), self.name);
         Ok(environment.work_dir.join("data").join(name))
@@ -129,11 +130,11 @@ pub fn prepare(
     check_room(&parent, data.size_bytes())?;
     let unfinished = beside(&dir, "new");
     let _ = fs::remove_dir_all(&unfinished);
-    install(environment, &unfinished)?;
+    install(environment, engine, &unfinished)?;
     let mut args = vec![
         engine.pool_size_option(data.size_bytes().clamp(256 << 20, 2 << 30)),
         engine.redo_option(256 << 20),
-        format!("--{}-flush-log-at-trx-commit=0", engine.key()),
+        engine.lazy_log_option(),
     ];
     if engine == Engine::InnoDb {
         args.push("--innodb-doublewrite=OFF".into());
@@ -154,9 +155,10 @@ pub fn prepare(
     if data.warehouses > 0 {
         progress("filling the tables of TPC-C", 0.0);
         server.execute(&format!("CREATE DATABASE {}", tpcc::consistency::DATABASE))?;
-        let mut conn = server.connect(tpcc::consistency::DATABASE)?;
-        tpcc::population::populate(&mut conn, &tpcc::Scale::full(data.warehouses), 1)
-            .map_err(Error::sql("the tables of TPC-C"))?;
+        let mut client = server.client(tpcc::consistency::DATABASE)?;
+        let scale = tpcc::Scale::full(data.warehouses);
+        tpcc::population::populate(client.as_mut(), &scale, 1)
+            .map_err(Error::statement("the tables of TPC-C"))?;
     }
     server.stop()?;
     tracing::info!("{}: {all} rows in {:.0} s", dir.display(), start.elapsed().as_secs_f64());
@@ -186,6 +188,7 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
         fs::remove_dir_all(to).map_err(Error::at(to))?;
     }
     fs::create_dir_all(to).map_err(Error::at(to))?;
+    keep_owner(from, to)?;
     for entry in fs::read_dir(from).map_err(Error::at(from))? {
         let entry = entry.map_err(Error::at(from))?;
         let (path, target) = (entry.path(), to.join(entry.file_name()));
@@ -193,6 +196,38 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
             copy(&path, &target)?;
         } else {
             fs::copy(&path, &target).map_err(Error::at(&target))?;
+            keep_owner(&path, &target)?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives a copy the owner and the mode of the original: PostgreSQL insists on both.
+fn keep_owner(from: &Path, to: &Path) -> Result<()> {
+    let (original, copy) = (from.metadata(), to.metadata());
+    let (original, copy) = (original.map_err(Error::at(from))?, copy.map_err(Error::at(to))?);
+    if original.uid() != copy.uid() {
+        chown(to, Some(original.uid()), Some(original.gid())).map_err(Error::at(to))?;
+    }
+    fs::set_permissions(to, original.permissions()).map_err(Error::at(to))
+}
+
+/// Writes a directory's files to the disk and drops them from the page cache, so that a server in a memory cgroup finds
+/// nothing there that it was not charged for.
+///
+/// # Errors
+/// If a file can't be read or written out.
+pub fn drop_from_cache(dir: &Path) -> Result<()> {
+    for entry in fs::read_dir(dir).map_err(Error::at(dir))? {
+        let entry = entry.map_err(Error::at(dir))?;
+        let (path, kind) = (entry.path(), entry.file_type().map_err(Error::at(dir))?);
+        if kind.is_dir() {
+            drop_from_cache(&path)?;
+        } else if kind.is_file() {
+            let file = File::open(&path).map_err(Error::at(&path))?;
+            file.sync_data().map_err(Error::at(&path))?;
+            rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)
+                .map_err(|errno| Error::at(&path)(errno.into()))?;
         }
     }
     Ok(())
@@ -242,7 +277,7 @@ fn fill(server: &Server, table: &Table, progress: &mut dyn FnMut(u64)) -> Result
     // InnoDB fills an empty table in bulk, but in one statement only.
     let batch = match engine {
         Engine::InnoDb => table.rows,
-        Engine::Tidepool => (BATCH_BYTES / (table.size_bytes() / table.rows.max(1)).max(1)).max(1),
+        _ => (BATCH_BYTES / (table.size_bytes() / table.rows.max(1)).max(1)).max(1),
     };
     let mut first = 1;
     while first <= table.rows {

@@ -6,6 +6,8 @@
 use crate::experiment::swap::{IN_TURNS, turn_figure};
 use crate::record::{Outcome, Record, statistics};
 
+mod defaults;
+
 /// Whose figures are judged.
 const OURS: &str = "tidepool";
 
@@ -70,6 +72,7 @@ pub fn rows(records: &[Record]) -> Vec<Row> {
     warm(&of("warm"), &mut rows);
     advice(&of("advice"), &mut rows);
     idle(&of("idle"), &mut rows);
+    defaults::rows(&of("defaults"), &mut rows);
     rows
 }
 
@@ -391,12 +394,17 @@ fn idle(records: &[&Record], rows: &mut Vec<Row>) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
 
-    fn record(experiment: &str, scenario: &str, engine: &str, figures: &[(&str, f64)]) -> Record {
+    pub(super) fn record(
+        experiment: &str,
+        scenario: &str,
+        engine: &str,
+        figures: &[(&str, f64)],
+    ) -> Record {
         Record {
             experiment: experiment.into(),
             scenario: scenario.into(),

@@ -1,11 +1,9 @@
 //! The consistency conditions (clause 3.3.2), each as a query for the rows that violate it; and what must be
 //! there because it was acknowledged.
 
-use mysql::Conn;
-use mysql::prelude::Queryable;
-
 use super::transactions::Kind;
 use super::{Report, Scale, schema};
+use crate::client::{Client, Dialect, Result, Row, Value};
 
 /// The database that holds the tables.
 pub const DATABASE: &str = "tpcc";
@@ -14,7 +12,7 @@ pub const DATABASE: &str = "tpcc";
 const SHOWN: usize = 3;
 
 /// A condition: its name, and the violations found, described.
-type Condition = (&'static str, fn(&mut Conn) -> mysql::Result<Vec<String>>);
+type Condition = (&'static str, fn(&mut dyn Client) -> Result<Vec<String>>);
 
 /// All twelve conditions.
 pub const CONDITIONS: [Condition; 12] = [
@@ -36,7 +34,7 @@ pub const CONDITIONS: [Condition; 12] = [
 ///
 /// # Errors
 /// What the server says.
-pub fn broken_conditions(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+pub fn broken_conditions(conn: &mut dyn Client) -> Result<Vec<String>> {
     let mut found = Vec::new();
     for (name, check) in CONDITIONS {
         found.extend(
@@ -46,17 +44,34 @@ pub fn broken_conditions(conn: &mut Conn) -> mysql::Result<Vec<String>> {
     Ok(found)
 }
 
-/// Checks all conditions, and CHECK TABLE of all tables. Returns what is wrong, described; empty if all is well.
+/// Checks all conditions, and the structure of all tables: by CHECK TABLE, or PostgreSQL's module `amcheck`. Returns what is wrong, described; empty if all is well.
 ///
 /// # Errors
 /// What the server says.
-pub fn violations(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+pub fn violations(conn: &mut dyn Client) -> Result<Vec<String>> {
     let mut found = broken_conditions(conn)?;
+    if conn.dialect() == Dialect::Postgres {
+        found.extend(broken_indexes(conn)?);
+        return Ok(found);
+    }
     for table in schema::TABLES {
-        let rows: Vec<(String, String, String, String)> =
-            conn.query(format!("CHECK TABLE {table} EXTENDED"))?;
-        if rows.last().is_none_or(|row| row.3 != "OK") {
+        let rows = conn.query(&format!("CHECK TABLE {table} EXTENDED"))?;
+        if rows.last().is_none_or(|row| row.0.get(3) != Some(&Value::from("OK"))) {
             found.push(format!("CHECK TABLE: {rows:?}"));
+        }
+    }
+    Ok(found)
+}
+
+/// Every index against its table, by `amcheck`.
+fn broken_indexes(conn: &mut dyn Client) -> Result<Vec<String>> {
+    conn.query("CREATE EXTENSION IF NOT EXISTS amcheck")?;
+    let indexes = conn.query("SELECT indexname FROM pg_indexes WHERE schemaname = 'public'")?;
+    let mut found = Vec::new();
+    for index in indexes {
+        let index = index.text(0)?;
+        if let Err(error) = conn.query(&format!("SELECT bt_index_check('{index}', true)")) {
+            found.push(format!("amcheck: {index}: {error}"));
         }
     }
     Ok(found)
@@ -67,19 +82,20 @@ pub fn violations(conn: &mut Conn) -> mysql::Result<Vec<String>> {
 /// # Errors
 /// What the server says.
 pub fn lost_or_phantom(
-    conn: &mut Conn,
+    conn: &mut dyn Client,
     scale: &Scale,
     report: &Report,
-) -> mysql::Result<Vec<String>> {
+) -> Result<Vec<String>> {
     let districts = u64::from(scale.warehouses * scale.districts);
     let (initial, initial_delivered) =
         (districts * u64::from(scale.customers), districts * u64::from(scale.delivered_orders()));
-    let count = |conn: &mut Conn, query| {
-        conn.query_first::<u64, _>(query).map(|n| n.expect("a count is a row"))
+    let count = |conn: &mut dyn Client, query| -> Result<u64> {
+        let rows = conn.query(query)?;
+        Ok(rows.first().map(|row| row.int(0)).transpose()?.unwrap_or(0).unsigned_abs())
     };
-    let entered = count(conn, "SELECT COUNT(*) FROM orders")? - initial;
+    let entered = count(conn, "SELECT COUNT(*) FROM orders")?.saturating_sub(initial);
     let delivered = count(conn, "SELECT COUNT(*) FROM orders WHERE o_carrier_id IS NOT NULL")?
-        - initial_delivered;
+        .saturating_sub(initial_delivered);
     let mut found = Vec::new();
     let mut expect = |what: &str, actual: u64, acknowledged: u64, in_doubt: u64| {
         if actual < acknowledged || actual > acknowledged + in_doubt {
@@ -93,21 +109,24 @@ pub fn lost_or_phantom(
 }
 
 /// The rows that a query finds, described.
-fn rows(conn: &mut Conn, query: &str) -> mysql::Result<Vec<String>> {
-    let rows: Vec<mysql::Row> = conn.query(query)?;
-    Ok(rows.into_iter().take(SHOWN).map(|row| format!("{row:?}")).collect())
+fn rows(conn: &mut dyn Client, query: &str) -> Result<Vec<String>> {
+    let text = |row: Row| {
+        let values: Vec<String> = row.0.iter().map(|value| format!("{value:?}")).collect();
+        values.join(", ")
+    };
+    Ok(conn.query(query)?.into_iter().take(SHOWN).map(text).collect())
 }
 
-fn warehouse_ytd_is_the_sum_of_its_districts(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn warehouse_ytd_is_the_sum_of_its_districts(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,
         "SELECT w_id, w_ytd, SUM(d_ytd) AS districts FROM warehouse LEFT JOIN district ON d_w_id = w_id
-         GROUP BY w_id, w_ytd HAVING districts IS NULL OR w_ytd <> districts",
+         GROUP BY w_id, w_ytd HAVING SUM(d_ytd) IS NULL OR w_ytd <> SUM(d_ytd)",
     )
 }
 
 /// A district without an open order has no largest one.
-fn next_order_follows_the_last(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn next_order_follows_the_last(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,
         "SELECT d_w_id, d_id, d_next_o_id, last_order, last_new_order FROM district
@@ -119,7 +138,7 @@ fn next_order_follows_the_last(conn: &mut Conn) -> mysql::Result<Vec<String>> {
     )
 }
 
-fn new_orders_have_no_gap(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn new_orders_have_no_gap(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,
         "SELECT no_w_id, no_d_id, MIN(no_o_id), MAX(no_o_id), COUNT(*) FROM new_order GROUP BY no_w_id, no_d_id
@@ -127,7 +146,7 @@ fn new_orders_have_no_gap(conn: &mut Conn) -> mysql::Result<Vec<String>> {
     )
 }
 
-fn districts_have_all_order_lines(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn districts_have_all_order_lines(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,
         "SELECT o_w_id, o_d_id, expected, actual
@@ -138,7 +157,7 @@ fn districts_have_all_order_lines(conn: &mut Conn) -> mysql::Result<Vec<String>>
     )
 }
 
-fn undelivered_orders_are_new_orders(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn undelivered_orders_are_new_orders(conn: &mut dyn Client) -> Result<Vec<String>> {
     let mut found = rows(
         conn,
         "SELECT o_w_id, o_d_id, o_id, o_carrier_id, no_o_id FROM orders
@@ -153,16 +172,16 @@ fn undelivered_orders_are_new_orders(conn: &mut Conn) -> mysql::Result<Vec<Strin
     Ok(found)
 }
 
-fn orders_have_all_their_lines(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn orders_have_all_their_lines(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,
         "SELECT o_w_id, o_d_id, o_id, o_ol_cnt, COUNT(ol_number) AS actual FROM orders
          LEFT JOIN order_line ON ol_w_id = o_w_id AND ol_d_id = o_d_id AND ol_o_id = o_id
-         GROUP BY o_w_id, o_d_id, o_id, o_ol_cnt HAVING o_ol_cnt <> actual",
+         GROUP BY o_w_id, o_d_id, o_id, o_ol_cnt HAVING o_ol_cnt <> COUNT(ol_number)",
     )
 }
 
-fn lines_are_delivered_with_their_order(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn lines_are_delivered_with_their_order(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,
         "SELECT ol_w_id, ol_d_id, ol_o_id, ol_number, ol_delivery_d, o_carrier_id FROM order_line
@@ -171,15 +190,15 @@ fn lines_are_delivered_with_their_order(conn: &mut Conn) -> mysql::Result<Vec<St
     )
 }
 
-fn warehouse_ytd_is_in_the_history(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn warehouse_ytd_is_in_the_history(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,
         "SELECT w_id, w_ytd, SUM(h_amount) AS paid FROM warehouse LEFT JOIN history ON h_w_id = w_id
-         GROUP BY w_id, w_ytd HAVING paid IS NULL OR w_ytd <> paid",
+         GROUP BY w_id, w_ytd HAVING SUM(h_amount) IS NULL OR w_ytd <> SUM(h_amount)",
     )
 }
 
-fn district_ytd_is_in_the_history(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn district_ytd_is_in_the_history(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,
         "SELECT d_w_id, d_id, d_ytd, paid FROM district
@@ -195,7 +214,7 @@ const DELIVERED: &str = "(SELECT o_w_id, o_d_id, o_c_id, SUM(ol_amount) AS deliv
     WHERE ol_delivery_d IS NOT NULL GROUP BY o_w_id, o_d_id, o_c_id) d
     ON o_w_id = c_w_id AND o_d_id = c_d_id AND o_c_id = c_id";
 
-fn balances_are_deliveries_less_payments(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn balances_are_deliveries_less_payments(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,
         &format!(
@@ -209,7 +228,7 @@ fn balances_are_deliveries_less_payments(conn: &mut Conn) -> mysql::Result<Vec<S
 }
 
 /// The specification states the figure 2100, which holds before any delivery; this is its meaning afterwards.
-fn delivered_orders_are_the_rest(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn delivered_orders_are_the_rest(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,
         "SELECT o_w_id, o_d_id, orders, delivered, COALESCE(open, 0)
@@ -221,7 +240,7 @@ fn delivered_orders_are_the_rest(conn: &mut Conn) -> mysql::Result<Vec<String>> 
     )
 }
 
-fn balances_and_payments_are_deliveries(conn: &mut Conn) -> mysql::Result<Vec<String>> {
+fn balances_and_payments_are_deliveries(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,
         &format!(

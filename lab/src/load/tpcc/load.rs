@@ -2,22 +2,19 @@
 //! or until the server is gone.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
-use mysql::Conn;
-use mysql::prelude::Queryable;
 use rand::SeedableRng;
 use rand::rngs::StdRng;
 
 use super::transactions::{Ending, Kind, body};
 use super::{Scale, consistency};
+use crate::client::{self, Client, Dialect, Row, SqlError, Value};
 use crate::server::connect;
-
-/// A deadlock, a lock wait timeout, a row changed since the snapshot: to be tried again, by SQL's rules.
-const RETRY_CODES: [u16; 3] = [1213, 1205, 1020];
 
 /// How a load is run.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +33,7 @@ pub struct Report {
     /// Orders rolled back because of an unknown item.
     pub rolled_back: u64,
     /// Attempts that ended with a deadlock or the like, and were repeated.
-    pub retried: BTreeMap<u16, u64>,
+    pub retried: BTreeMap<String, u64>,
     /// Orders delivered by acknowledged transactions.
     pub delivered: u64,
     /// Orders entered by transactions whose COMMIT was sent but not answered: they may be there or not.
@@ -78,20 +75,43 @@ impl Report {
 #[derive(Debug)]
 pub struct Load {
     stop: Arc<AtomicBool>,
+    meter: Arc<Meter>,
     terminals: Vec<JoinHandle<Report>>,
 }
 
 impl Load {
-    /// Starts the terminals on the database `tpcc` behind a socket.
+    /// Starts the terminals on the database `tpcc` behind a socket of MariaDB or MySQL.
     pub fn start(socket: &Path, scale: Scale, options: LoadOptions) -> Load {
-        let stop = Arc::new(AtomicBool::new(false));
+        let socket = socket.to_path_buf();
+        let connector: Connector = Arc::new(move || {
+            let conn = connect(&socket, consistency::DATABASE);
+            conn.map(|conn| Box::new(conn) as _).map_err(|e| SqlError::other(e.to_string()))
+        });
+        Load::start_on(connector, scale, options)
+    }
+
+    /// The same on whatever the connector connects to.
+    pub fn start_on(connector: Connector, scale: Scale, options: LoadOptions) -> Load {
+        let (stop, meter) = (Arc::new(AtomicBool::new(false)), Arc::new(Meter::default()));
         let terminals = (0..options.terminals)
             .map(|number| {
-                let (socket, stop) = (socket.to_path_buf(), Arc::clone(&stop));
-                thread::spawn(move || Terminal::new(socket, scale, options.seed, number).run(&stop))
+                let (connector, stop, meter) = (connector.clone(), stop.clone(), meter.clone());
+                thread::spawn(move || {
+                    Terminal::new(meter, scale, options.seed, number).run(&connector, &stop)
+                })
             })
             .collect();
-        Load { stop, terminals }
+        Load { stop, meter, terminals }
+    }
+
+    /// What was done since this was last called.
+    pub fn take(&self) -> Done {
+        self.meter.take()
+    }
+
+    /// False once all terminals have given up.
+    pub fn is_running(&self) -> bool {
+        self.terminals.iter().any(|terminal| !terminal.is_finished())
     }
 
     /// Stops the terminals, each after its current transaction, and sums up.
@@ -108,8 +128,63 @@ impl Load {
     }
 }
 
+/// Makes a connection to the database `tpcc`.
+pub type Connector = Arc<dyn Fn() -> client::Result<Box<dyn Client>> + Send + Sync>;
+
+/// What the terminals did in a while.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Done {
+    /// Statements, with those that begin and end transactions.
+    pub statements: u64,
+    /// How long each transaction took that was committed, with its repetitions.
+    pub latencies_ms: Vec<f64>,
+}
+
+/// Counts for all terminals.
+#[derive(Debug, Default)]
+struct Meter {
+    statements: AtomicU64,
+    latencies_ms: Mutex<Vec<f64>>,
+}
+
+impl Meter {
+    fn committed(&self, latency_ms: f64) {
+        self.latencies_ms.lock().unwrap_or_else(PoisonError::into_inner).push(latency_ms);
+    }
+
+    fn take(&self) -> Done {
+        let mut latencies = self.latencies_ms.lock().unwrap_or_else(PoisonError::into_inner);
+        Done {
+            statements: self.statements.swap(0, Ordering::Relaxed),
+            latencies_ms: std::mem::take(&mut latencies),
+        }
+    }
+}
+
+/// A connection whose statements are counted.
+struct Counted {
+    client: Box<dyn Client>,
+    meter: Arc<Meter>,
+}
+
+impl Client for Counted {
+    fn dialect(&self) -> Dialect {
+        self.client.dialect()
+    }
+
+    fn query(&mut self, statement: &str) -> client::Result<Vec<Row>> {
+        self.meter.statements.fetch_add(1, Ordering::Relaxed);
+        self.client.query(statement)
+    }
+
+    fn exec(&mut self, statement: &str, values: &[Value]) -> client::Result<Vec<Row>> {
+        self.meter.statements.fetch_add(1, Ordering::Relaxed);
+        self.client.exec(statement, values)
+    }
+}
+
 struct Terminal {
-    socket: PathBuf,
+    meter: Arc<Meter>,
     scale: Scale,
     warehouse: u32,
     rng: StdRng,
@@ -120,18 +195,18 @@ struct Terminal {
 enum Attempt {
     Done(Ending),
     Failed {
-        error: mysql::Error,
+        error: SqlError,
         /// What a COMMIT was sent for.
         in_doubt: Option<Ending>,
     },
 }
 
 impl Terminal {
-    fn new(socket: PathBuf, scale: Scale, seed: u64, number: u32) -> Terminal {
+    fn new(meter: Arc<Meter>, scale: Scale, seed: u64, number: u32) -> Terminal {
         let rng =
             StdRng::seed_from_u64(seed.wrapping_mul(1_000_003).wrapping_add(u64::from(number)));
         Terminal {
-            socket,
+            meter,
             scale,
             warehouse: number % scale.warehouses + 1,
             rng,
@@ -139,23 +214,28 @@ impl Terminal {
         }
     }
 
-    fn run(mut self, stop: &AtomicBool) -> Report {
-        match connect(&self.socket, consistency::DATABASE) {
-            Ok(mut conn) => while !stop.load(Ordering::Relaxed) && self.transaction(&mut conn) {},
+    fn run(mut self, connector: &Connector, stop: &AtomicBool) -> Report {
+        match connector() {
+            Ok(client) => {
+                let mut conn = Counted { client, meter: self.meter.clone() };
+                while !stop.load(Ordering::Relaxed) && self.transaction(&mut conn) {}
+            }
             Err(error) => self.report.errors.push(format!("connect: {error}")),
         }
         self.report
     }
 
     /// One transaction, repeated until it is done. False when the terminal must end.
-    fn transaction(&mut self, conn: &mut Conn) -> bool {
+    fn transaction(&mut self, conn: &mut dyn Client) -> bool {
         let kind = Kind::random(&mut self.rng);
         // A repeated attempt makes the same choices.
         let choices = self.rng.clone();
+        let begin = Instant::now();
         loop {
             self.rng = choices.clone();
             match self.attempt(kind, conn) {
                 Attempt::Done(Ending::Commit { delivered }) => {
+                    self.meter.committed(begin.elapsed().as_secs_f64() * 1e3);
                     *self.report.committed.entry(kind).or_default() += 1;
                     self.report.delivered += delivered;
                     return true;
@@ -164,12 +244,10 @@ impl Terminal {
                     self.report.rolled_back += 1;
                     return true;
                 }
-                Attempt::Failed { error: mysql::Error::MySqlError(e), .. }
-                    if RETRY_CODES.contains(&e.code) =>
-                {
-                    *self.report.retried.entry(e.code).or_default() += 1;
+                Attempt::Failed { error: SqlError { retry: Some(code), .. }, .. } => {
+                    *self.report.retried.entry(code).or_default() += 1;
                     // A lock wait timeout ends the statement only.
-                    if conn.query_drop("ROLLBACK").is_err() {
+                    if conn.query("ROLLBACK").is_err() {
                         return false;
                     }
                 }
@@ -185,17 +263,17 @@ impl Terminal {
         }
     }
 
-    fn attempt(&mut self, kind: Kind, conn: &mut Conn) -> Attempt {
-        let run = |conn: &mut Conn, rng: &mut StdRng| {
-            conn.query_drop("START TRANSACTION")?;
+    fn attempt(&mut self, kind: Kind, conn: &mut dyn Client) -> Attempt {
+        let run = |conn: &mut dyn Client, rng: &mut StdRng| {
+            conn.query("START TRANSACTION")?;
             body(kind, conn, rng, &self.scale, self.warehouse)
         };
         match run(conn, &mut self.rng) {
             Err(error) => Attempt::Failed { error, in_doubt: None },
             Ok(ending) => {
                 let statement = if ending == Ending::Rollback { "ROLLBACK" } else { "COMMIT" };
-                match conn.query_drop(statement) {
-                    Ok(()) => Attempt::Done(ending),
+                match conn.query(statement) {
+                    Ok(_) => Attempt::Done(ending),
                     Err(error) => Attempt::Failed { error, in_doubt: Some(ending) },
                 }
             }

@@ -1,7 +1,5 @@
 //! The initial rows (clause 4.3.3).
 
-use mysql::Conn;
-use mysql::prelude::Queryable;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -9,6 +7,7 @@ use super::random::{
     a_string, last_name, last_name_of, n_string, original_string, permutation, zip,
 };
 use super::{Scale, schema};
+use crate::client::{Client, Result};
 
 /// Rows of one INSERT, and INSERTs of one transaction.
 const ROWS_PER_STATEMENT: usize = 200;
@@ -16,31 +15,31 @@ const STATEMENTS_PER_TRANSACTION: usize = 20;
 
 /// Inserts many rows in batches.
 struct Inserter<'a> {
-    conn: &'a mut Conn,
+    conn: &'a mut dyn Client,
     table: &'static str,
     rows: Vec<String>,
     statements: usize,
 }
 
 impl<'a> Inserter<'a> {
-    fn new(conn: &'a mut Conn, table: &'static str) -> Inserter<'a> {
+    fn new(conn: &'a mut dyn Client, table: &'static str) -> Inserter<'a> {
         Inserter { conn, table, rows: Vec::new(), statements: 0 }
     }
 
     /// Adds a row: the values as SQL text, in the order of the columns.
-    fn row(&mut self, values: String) -> mysql::Result<()> {
+    fn row(&mut self, values: String) -> Result<()> {
         self.rows.push(values);
         if self.rows.len() == ROWS_PER_STATEMENT { self.flush() } else { Ok(()) }
     }
 
-    fn flush(&mut self) -> mysql::Result<()> {
+    fn flush(&mut self) -> Result<()> {
         if self.rows.is_empty() {
             return Ok(());
         }
         if self.statements == 0 {
-            self.conn.query_drop("START TRANSACTION")?;
+            self.conn.query("START TRANSACTION")?;
         }
-        self.conn.query_drop(format!(
+        self.conn.query(&format!(
             "INSERT INTO {} VALUES ({})",
             self.table,
             self.rows.join("), (")
@@ -50,12 +49,12 @@ impl<'a> Inserter<'a> {
         if self.statements == STATEMENTS_PER_TRANSACTION { self.commit() } else { Ok(()) }
     }
 
-    fn commit(&mut self) -> mysql::Result<()> {
+    fn commit(&mut self) -> Result<()> {
         self.statements = 0;
-        self.conn.query_drop("COMMIT")
+        self.conn.query("COMMIT").map(drop)
     }
 
-    fn finish(mut self) -> mysql::Result<()> {
+    fn finish(mut self) -> Result<()> {
         self.flush()?;
         self.commit()
     }
@@ -65,7 +64,7 @@ impl<'a> Inserter<'a> {
 ///
 /// # Errors
 /// What the server says.
-pub fn populate(conn: &mut Conn, scale: &Scale, seed: u64) -> mysql::Result<()> {
+pub fn populate(conn: &mut dyn Client, scale: &Scale, seed: u64) -> Result<()> {
     let rng = &mut StdRng::seed_from_u64(seed);
     schema::create(conn)?;
     items(conn, scale, rng)?;
@@ -80,7 +79,7 @@ pub fn populate(conn: &mut Conn, scale: &Scale, seed: u64) -> mysql::Result<()> 
     Ok(())
 }
 
-fn items(conn: &mut Conn, scale: &Scale, rng: &mut StdRng) -> mysql::Result<()> {
+fn items(conn: &mut dyn Client, scale: &Scale, rng: &mut StdRng) -> Result<()> {
     let mut insert = Inserter::new(conn, "item");
     for i in 1..=scale.items {
         let (image, name, price) = (
@@ -93,7 +92,7 @@ fn items(conn: &mut Conn, scale: &Scale, rng: &mut StdRng) -> mysql::Result<()> 
     insert.finish()
 }
 
-fn warehouse(conn: &mut Conn, scale: &Scale, rng: &mut StdRng, w: u32) -> mysql::Result<()> {
+fn warehouse(conn: &mut dyn Client, scale: &Scale, rng: &mut StdRng, w: u32) -> Result<()> {
     // A warehouse has received what its districts have: ten dollars of every customer.
     let district_ytd = scale.customers * 10;
     let mut insert = Inserter::new(conn, "warehouse");
@@ -111,7 +110,7 @@ fn warehouse(conn: &mut Conn, scale: &Scale, rng: &mut StdRng, w: u32) -> mysql:
     insert.finish()
 }
 
-fn stock(conn: &mut Conn, scale: &Scale, rng: &mut StdRng, w: u32) -> mysql::Result<()> {
+fn stock(conn: &mut dyn Client, scale: &Scale, rng: &mut StdRng, w: u32) -> Result<()> {
     let mut insert = Inserter::new(conn, "stock");
     for i in 1..=scale.items {
         let quantity = rng.random_range(10..=100);
@@ -123,13 +122,7 @@ fn stock(conn: &mut Conn, scale: &Scale, rng: &mut StdRng, w: u32) -> mysql::Res
     insert.finish()
 }
 
-fn customers(
-    conn: &mut Conn,
-    scale: &Scale,
-    rng: &mut StdRng,
-    w: u32,
-    d: u32,
-) -> mysql::Result<()> {
+fn customers(conn: &mut dyn Client, scale: &Scale, rng: &mut StdRng, w: u32, d: u32) -> Result<()> {
     let mut insert = Inserter::new(conn, "customer");
     for c in 1..=scale.customers {
         let last = if c <= scale.last_names() {
@@ -154,7 +147,7 @@ fn customers(
     insert.finish()
 }
 
-fn orders(conn: &mut Conn, scale: &Scale, rng: &mut StdRng, w: u32, d: u32) -> mysql::Result<()> {
+fn orders(conn: &mut dyn Client, scale: &Scale, rng: &mut StdRng, w: u32, d: u32) -> Result<()> {
     let customer_of = permutation(rng, scale.customers);
     let line_counts: Vec<u32> = customer_of.iter().map(|_| rng.random_range(5..=15)).collect();
     let delivered = |o: u32| o <= scale.delivered_orders();

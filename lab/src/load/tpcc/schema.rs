@@ -1,7 +1,6 @@
 //! The nine tables (clause 1.3), with the two secondary indexes that the transactions need.
 
-use mysql::Conn;
-use mysql::prelude::Queryable;
+use crate::client::{Client, Dialect, Result};
 
 const ADDRESS: [&str; 5] = [
     "street_1 VARCHAR(20)",
@@ -20,9 +19,16 @@ fn address(prefix: &str) -> String {
 ///
 /// # Errors
 /// What the server says.
-pub fn create(conn: &mut Conn) -> mysql::Result<()> {
+pub fn create(conn: &mut dyn Client) -> Result<()> {
     let stock_districts: String =
         (1..=10).map(|d| format!("s_dist_{d:02} CHAR(24) NOT NULL, ")).collect();
+    // In the table's definition PostgreSQL knows keys only, no other index; MariaDB would rebuild the table for it.
+    let (by_name, separate) = match conn.dialect() {
+        Dialect::MySql => (", KEY by_name (c_w_id, c_d_id, c_last, c_first)", None),
+        Dialect::Postgres => {
+            ("", Some("CREATE INDEX by_name ON customer (c_w_id, c_d_id, c_last, c_first)"))
+        }
+    };
     let tables = [
         format!(
             "warehouse (w_id INT PRIMARY KEY, w_name VARCHAR(10) NOT NULL, {}, w_tax DECIMAL(4,4) NOT NULL,
@@ -39,8 +45,7 @@ pub fn create(conn: &mut Conn) -> mysql::Result<()> {
              c_last VARCHAR(16) NOT NULL, {}, c_phone CHAR(16) NOT NULL, c_since DATETIME NOT NULL,
              c_credit CHAR(2) NOT NULL, c_credit_lim DECIMAL(12,2) NOT NULL, c_discount DECIMAL(4,4) NOT NULL,
              c_balance DECIMAL(12,2) NOT NULL, c_ytd_payment DECIMAL(12,2) NOT NULL, c_payment_cnt INT NOT NULL,
-             c_delivery_cnt INT NOT NULL, c_data VARCHAR(500) NOT NULL, PRIMARY KEY (c_w_id, c_d_id, c_id),
-             KEY by_name (c_w_id, c_d_id, c_last, c_first))",
+             c_delivery_cnt INT NOT NULL, c_data VARCHAR(500) NOT NULL, PRIMARY KEY (c_w_id, c_d_id, c_id){by_name})",
             address("c")
         ),
         "history (h_c_id INT NOT NULL, h_c_d_id INT NOT NULL, h_c_w_id INT NOT NULL, h_d_id INT NOT NULL,
@@ -49,7 +54,7 @@ pub fn create(conn: &mut Conn) -> mysql::Result<()> {
         "new_order (no_w_id INT, no_d_id INT, no_o_id INT, PRIMARY KEY (no_w_id, no_d_id, no_o_id))".into(),
         "orders (o_w_id INT, o_d_id INT, o_id INT, o_c_id INT NOT NULL, o_entry_d DATETIME NOT NULL,
          o_carrier_id INT, o_ol_cnt INT NOT NULL, o_all_local INT NOT NULL, PRIMARY KEY (o_w_id, o_d_id, o_id),
-         UNIQUE KEY by_customer (o_w_id, o_d_id, o_c_id, o_id))"
+         CONSTRAINT by_customer UNIQUE (o_w_id, o_d_id, o_c_id, o_id))"
             .into(),
         "order_line (ol_w_id INT, ol_d_id INT, ol_o_id INT, ol_number INT, ol_i_id INT NOT NULL,
          ol_supply_w_id INT NOT NULL, ol_delivery_d DATETIME, ol_quantity INT NOT NULL,
@@ -66,7 +71,14 @@ pub fn create(conn: &mut Conn) -> mysql::Result<()> {
         ),
     ];
     for table in tables {
-        conn.query_drop(format!("CREATE TABLE {table}"))?;
+        let statement = format!("CREATE TABLE {table}");
+        conn.query(&match conn.dialect() {
+            Dialect::MySql => statement,
+            Dialect::Postgres => statement.replace("DATETIME", "TIMESTAMP"),
+        })?;
+    }
+    if let Some(statement) = separate {
+        conn.query(statement)?;
     }
     Ok(())
 }

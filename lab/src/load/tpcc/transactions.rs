@@ -1,13 +1,13 @@
 //! The five transactions (clauses 2.4–2.8). Each is the body only: [`super::load`] begins and ends it.
 
-use mysql::Conn;
-use mysql::prelude::Queryable;
 use rand::Rng;
 use rand::rngs::StdRng;
 
 use super::Scale;
 use super::population::cents;
 use super::random::{customer, item, last_name};
+use crate::client::{Client, Result, Row, SqlError};
+use crate::values;
 
 /// The kinds of transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -61,11 +61,11 @@ const COMMIT: Ending = Ending::Commit { delivered: 0 };
 /// What the server says; a row that must be there and isn't shows as an error too.
 pub fn body(
     kind: Kind,
-    conn: &mut Conn,
+    conn: &mut dyn Client,
     rng: &mut StdRng,
     scale: &Scale,
     w: u32,
-) -> mysql::Result<Ending> {
+) -> Result<Ending> {
     match kind {
         Kind::NewOrder => new_order(conn, rng, scale, w),
         Kind::Payment => payment(conn, rng, scale, w),
@@ -76,8 +76,14 @@ pub fn body(
 }
 
 /// The row, which must exist.
-fn present<T>(row: Option<T>, what: &str) -> mysql::Result<T> {
-    row.ok_or_else(|| mysql::Error::from(std::io::Error::other(format!("{what}: no such row"))))
+fn present(row: Option<Row>, what: &str) -> Result<Row> {
+    row.ok_or_else(|| SqlError::other(format!("{what}: no such row")))
+}
+
+/// "12.34" as 1234.
+fn in_cents(price: &str) -> Result<u64> {
+    let digits: String = price.chars().filter(|&character| character != '.').collect();
+    digits.parse().map_err(|_| SqlError::other(format!("{price} is no price")))
 }
 
 /// Another warehouse than `w`, if there is one.
@@ -95,7 +101,7 @@ struct Line {
     quantity: u32,
 }
 
-fn new_order(conn: &mut Conn, rng: &mut StdRng, scale: &Scale, w: u32) -> mysql::Result<Ending> {
+fn new_order(conn: &mut dyn Client, rng: &mut StdRng, scale: &Scale, w: u32) -> Result<Ending> {
     let (d, c) = (rng.random_range(1..=scale.districts), customer(rng, scale.customers));
     let wrong_item = rng.random_range(0..100) == 0;
     let mut lines: Vec<Line> = (0..rng.random_range(5..=15))
@@ -112,89 +118,89 @@ fn new_order(conn: &mut Conn, rng: &mut StdRng, scale: &Scale, w: u32) -> mysql:
     }
     let all_local = lines.iter().all(|line| line.supply_w == w);
 
-    let next: Option<(u32, String)> = conn.exec_first(
+    let next = conn.first(
         "SELECT d_next_o_id, d_tax FROM district WHERE d_w_id = ? AND d_id = ? FOR UPDATE",
-        (w, d),
+        &values![w, d],
     )?;
-    let (o, _d_tax) = present(next, "district")?;
-    conn.exec_drop(
+    let o = present(next, "district")?.number(0)?;
+    conn.exec(
         "UPDATE district SET d_next_o_id = ? WHERE d_w_id = ? AND d_id = ?",
-        (o + 1, w, d),
+        &values![o + 1, w, d],
     )?;
-    let rates: Option<(String, String, String, String)> = conn.exec_first(
+    let rates = conn.first(
         "SELECT c_discount, c_last, c_credit, w_tax FROM customer JOIN warehouse ON w_id = c_w_id
          WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
-        (w, d, c),
+        &values![w, d, c],
     )?;
     present(rates, "customer")?;
-    conn.exec_drop(
+    conn.exec(
         "INSERT INTO orders VALUES (?, ?, ?, ?, NOW(), NULL, ?, ?)",
-        (w, d, o, c, lines.len(), u32::from(all_local)),
+        &values![w, d, o, c, lines.len() as u32, all_local],
     )?;
-    conn.exec_drop("INSERT INTO new_order VALUES (?, ?, ?)", (w, d, o))?;
+    conn.exec("INSERT INTO new_order VALUES (?, ?, ?)", &values![w, d, o])?;
     for (number, line) in (1u32..).zip(&lines) {
-        let price: Option<(u64, String, String)> = conn.exec_first(
-            "SELECT CAST(i_price * 100 AS UNSIGNED), i_name, i_data FROM item WHERE i_id = ?",
-            (line.item,),
+        let price = conn.first(
+            "SELECT i_price, i_name, i_data FROM item WHERE i_id = ?",
+            &values![line.item],
         )?;
-        let Some((price, _name, _data)) = price else {
+        let Some(found) = price else {
             return Ok(Ending::Rollback);
         };
-        order_line(conn, (w, d, o), number, line, price)?;
+        order_line(conn, (w, d, o), number, line, in_cents(&found.text(0)?)?)?;
     }
     Ok(COMMIT)
 }
 
 /// Takes a line's quantity from the stock, and enters the line.
 fn order_line(
-    conn: &mut Conn,
+    conn: &mut dyn Client,
     order: (u32, u32, u32),
     number: u32,
     line: &Line,
     price: u64,
-) -> mysql::Result<()> {
+) -> Result<()> {
     let (w, d, o) = order;
-    let stock: Option<(i64, String, String)> = conn.exec_first(
-        format!("SELECT s_quantity, s_data, s_dist_{d:02} FROM stock WHERE s_w_id = ? AND s_i_id = ? FOR UPDATE"),
-        (line.supply_w, line.item),
-    )?;
-    let (quantity, _data, info) = present(stock, "stock")?;
+    let stock = conn.first(&format!("SELECT s_quantity, s_data, s_dist_{d:02} FROM stock WHERE s_w_id = ? AND s_i_id = ? FOR UPDATE"), &values![line.supply_w, line.item])?;
+    let stock = present(stock, "stock")?;
+    let (quantity, info) = (stock.int(0)?, stock.text(2)?);
     let mut left = quantity - i64::from(line.quantity);
     if left < 10 {
         left += 91;
     }
-    conn.exec_drop(
+    conn.exec(
         "UPDATE stock SET s_quantity = ?, s_ytd = s_ytd + ?, s_order_cnt = s_order_cnt + 1,
          s_remote_cnt = s_remote_cnt + ? WHERE s_w_id = ? AND s_i_id = ?",
-        (left, line.quantity, u32::from(line.supply_w != w), line.supply_w, line.item),
+        &values![left, line.quantity, line.supply_w != w, line.supply_w, line.item],
     )?;
     let amount = cents(price * u64::from(line.quantity));
-    conn.exec_drop(
+    conn.exec(
         "INSERT INTO order_line VALUES (?, ?, ?, ?, ?, ?, NULL, ?, ?, ?)",
-        (w, d, o, number, line.item, line.supply_w, line.quantity, amount, info),
-    )
+        &values![w, d, o, number, line.item, line.supply_w, line.quantity, amount, info],
+    )?;
+    Ok(())
 }
 
 /// A customer: 60 % by last name (the middle one of those who bear it), 40 % by number.
 fn choose_customer(
-    conn: &mut Conn,
+    conn: &mut dyn Client,
     rng: &mut StdRng,
     scale: &Scale,
     w: u32,
     d: u32,
-) -> mysql::Result<u32> {
+) -> Result<u32> {
     if rng.random_range(0..100) >= 60 {
         return Ok(customer(rng, scale.customers));
     }
     let name = last_name(rng, scale.last_names());
-    let bearers: Vec<u32> = conn.exec(
+    let bearers = conn.exec(
         "SELECT c_id FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_last = ? ORDER BY c_first",
-        (w, d, name),
+        &values![w, d, name],
     )?;
-    present(bearers.get(bearers.len().saturating_sub(1) / 2).copied(), "customer by name")
+    let middle = bearers.get(bearers.len().saturating_sub(1) / 2).cloned();
+    present(middle, "customer by name")?.number(0)
 }
 
-fn payment(conn: &mut Conn, rng: &mut StdRng, scale: &Scale, w: u32) -> mysql::Result<Ending> {
+fn payment(conn: &mut dyn Client, rng: &mut StdRng, scale: &Scale, w: u32) -> Result<Ending> {
     let d = rng.random_range(1..=scale.districts);
     let (c_w, c_d) = if rng.random_range(0..100) < 85 {
         (w, d)
@@ -202,119 +208,105 @@ fn payment(conn: &mut Conn, rng: &mut StdRng, scale: &Scale, w: u32) -> mysql::R
         (another_warehouse(rng, scale, w), rng.random_range(1..=scale.districts))
     };
     let amount = cents(rng.random_range(100..=500_000));
-    conn.exec_drop("UPDATE warehouse SET w_ytd = w_ytd + ? WHERE w_id = ?", (&amount, w))?;
-    let w_name: Option<String> =
-        conn.exec_first("SELECT w_name FROM warehouse WHERE w_id = ?", (w,))?;
-    conn.exec_drop(
+    conn.exec("UPDATE warehouse SET w_ytd = w_ytd + ? WHERE w_id = ?", &values![&amount, w])?;
+    let w_name = conn.first("SELECT w_name FROM warehouse WHERE w_id = ?", &values![w])?;
+    conn.exec(
         "UPDATE district SET d_ytd = d_ytd + ? WHERE d_w_id = ? AND d_id = ?",
-        (&amount, w, d),
+        &values![&amount, w, d],
     )?;
-    let d_name: Option<String> =
-        conn.exec_first("SELECT d_name FROM district WHERE d_w_id = ? AND d_id = ?", (w, d))?;
+    let d_name =
+        conn.first("SELECT d_name FROM district WHERE d_w_id = ? AND d_id = ?", &values![w, d])?;
     let c = choose_customer(conn, rng, scale, c_w, c_d)?;
-    let credit: Option<(String, String)> = conn.exec_first(
-        "SELECT c_credit, c_data FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_id = ? FOR UPDATE",
-        (c_w, c_d, c),
-    )?;
-    let (credit, data) = present(credit, "customer")?;
-    conn.exec_drop(
+    let credit = conn.first(
+        "SELECT c_credit, c_data FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_id = ? FOR UPDATE", &values![c_w, c_d, c])?;
+    let credit = present(credit, "customer")?;
+    conn.exec(
         "UPDATE customer SET c_balance = c_balance - ?, c_ytd_payment = c_ytd_payment + ?,
          c_payment_cnt = c_payment_cnt + 1 WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
-        (&amount, &amount, c_w, c_d, c),
+        &values![&amount, &amount, c_w, c_d, c],
     )?;
-    if credit == "BC" {
-        let mut longer = format!("{c} {c_d} {c_w} {d} {w} {amount}|{data}");
+    if credit.text(0)? == "BC" {
+        let mut longer = format!("{c} {c_d} {c_w} {d} {w} {amount}|{}", credit.text(1)?);
         longer.truncate(500);
-        conn.exec_drop(
+        conn.exec(
             "UPDATE customer SET c_data = ? WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
-            (longer, c_w, c_d, c),
+            &values![longer, c_w, c_d, c],
         )?;
     }
-    let h_data = format!("{}    {}", present(w_name, "warehouse")?, present(d_name, "district")?);
-    conn.exec_drop(
+    let (w_name, d_name) = (present(w_name, "warehouse")?, present(d_name, "district")?);
+    let h_data = format!("{}    {}", w_name.text(0)?, d_name.text(0)?);
+    conn.exec(
         "INSERT INTO history VALUES (?, ?, ?, ?, ?, NOW(), ?, ?)",
-        (c, c_d, c_w, d, w, amount, h_data),
+        &values![c, c_d, c_w, d, w, amount, h_data],
     )?;
     Ok(COMMIT)
 }
 
-fn order_status(conn: &mut Conn, rng: &mut StdRng, scale: &Scale, w: u32) -> mysql::Result<Ending> {
+fn order_status(conn: &mut dyn Client, rng: &mut StdRng, scale: &Scale, w: u32) -> Result<Ending> {
     let d = rng.random_range(1..=scale.districts);
     let c = choose_customer(conn, rng, scale, w, d)?;
-    let who: Option<(String, String, String)> = conn.exec_first(
-        "SELECT c_balance, c_first, c_last FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
-        (w, d, c),
-    )?;
+    let who = conn.first(
+        "SELECT c_balance, c_first, c_last FROM customer WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?", &values![w, d, c])?;
     present(who, "customer")?;
-    let order: Option<(u32, u32)> = conn.exec_first(
-        "SELECT o_id, o_ol_cnt FROM orders WHERE o_w_id = ? AND o_d_id = ? AND o_c_id = ? ORDER BY o_id DESC LIMIT 1",
-        (w, d, c),
-    )?;
-    let (o, count) = present(order, "a customer's last order")?;
-    let lines: Vec<(u32, String)> = conn.exec(
-        "SELECT ol_i_id, ol_amount FROM order_line WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?",
-        (w, d, o),
-    )?;
+    let order = conn.first(
+        "SELECT o_id, o_ol_cnt FROM orders WHERE o_w_id = ? AND o_d_id = ? AND o_c_id = ? ORDER BY o_id DESC LIMIT 1", &values![w, d, c])?;
+    let order = present(order, "a customer's last order")?;
+    let (o, count) = (order.number(0)?, order.number(1)?);
+    let lines = conn.exec(
+        "SELECT ol_i_id, ol_amount FROM order_line WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?", &values![w, d, o])?;
     if lines.len() != count as usize {
         let text = format!(
             "order {w}/{d}/{o} has {} lines, not {count}: read in the middle of a transaction",
             lines.len()
         );
-        return Err(std::io::Error::other(text).into());
+        return Err(SqlError::other(text));
     }
     Ok(COMMIT)
 }
 
-fn delivery(conn: &mut Conn, rng: &mut StdRng, scale: &Scale, w: u32) -> mysql::Result<Ending> {
+fn delivery(conn: &mut dyn Client, rng: &mut StdRng, scale: &Scale, w: u32) -> Result<Ending> {
     let carrier = rng.random_range(1..=10);
     let mut delivered = 0;
     for d in 1..=scale.districts {
-        let oldest: Option<u32> = conn.exec_first(
-            "SELECT no_o_id FROM new_order WHERE no_w_id = ? AND no_d_id = ? ORDER BY no_o_id LIMIT 1 FOR UPDATE",
-            (w, d),
-        )?;
-        let Some(o) = oldest else { continue };
-        conn.exec_drop(
+        let oldest = conn.first(
+            "SELECT no_o_id FROM new_order WHERE no_w_id = ? AND no_d_id = ? ORDER BY no_o_id LIMIT 1 FOR UPDATE", &values![w, d])?;
+        let Some(oldest) = oldest else { continue };
+        let o = oldest.number(0)?;
+        conn.exec(
             "DELETE FROM new_order WHERE no_w_id = ? AND no_d_id = ? AND no_o_id = ?",
-            (w, d, o),
+            &values![w, d, o],
         )?;
-        let c: Option<u32> = conn.exec_first(
+        let c = conn.first(
             "SELECT o_c_id FROM orders WHERE o_w_id = ? AND o_d_id = ? AND o_id = ? FOR UPDATE",
-            (w, d, o),
+            &values![w, d, o],
         )?;
-        let c = present(c, "an order to deliver")?;
-        conn.exec_drop(
+        let c = present(c, "an order to deliver")?.number(0)?;
+        conn.exec(
             "UPDATE orders SET o_carrier_id = ? WHERE o_w_id = ? AND o_d_id = ? AND o_id = ?",
-            (carrier, w, d, o),
+            &values![carrier, w, d, o],
         )?;
-        conn.exec_drop(
-            "UPDATE order_line SET ol_delivery_d = NOW() WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?",
-            (w, d, o),
-        )?;
-        let total: Option<String> = conn.exec_first(
-            "SELECT SUM(ol_amount) FROM order_line WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?",
-            (w, d, o),
-        )?;
-        conn.exec_drop(
+        conn.exec(
+            "UPDATE order_line SET ol_delivery_d = NOW() WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?", &values![w, d, o])?;
+        let total = conn.first(
+            "SELECT SUM(ol_amount) FROM order_line WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id = ?", &values![w, d, o])?;
+        conn.exec(
             "UPDATE customer SET c_balance = c_balance + ?, c_delivery_cnt = c_delivery_cnt + 1
              WHERE c_w_id = ? AND c_d_id = ? AND c_id = ?",
-            (present(total, "lines of an order")?, w, d, c),
+            &values![present(total, "lines of an order")?.text(0)?, w, d, c],
         )?;
         delivered += 1;
     }
     Ok(Ending::Commit { delivered })
 }
 
-fn stock_level(conn: &mut Conn, rng: &mut StdRng, scale: &Scale, w: u32) -> mysql::Result<Ending> {
+fn stock_level(conn: &mut dyn Client, rng: &mut StdRng, scale: &Scale, w: u32) -> Result<Ending> {
     let (d, threshold) = (rng.random_range(1..=scale.districts), rng.random_range(10..=20));
-    let next: Option<u32> =
-        conn.exec_first("SELECT d_next_o_id FROM district WHERE d_w_id = ? AND d_id = ?", (w, d))?;
-    let next = present(next, "district")?;
-    let low: Option<u64> = conn.exec_first(
+    let next = conn
+        .first("SELECT d_next_o_id FROM district WHERE d_w_id = ? AND d_id = ?", &values![w, d])?;
+    let next = present(next, "district")?.int(0)?;
+    let low = conn.first(
         "SELECT COUNT(DISTINCT s_i_id) FROM order_line JOIN stock ON s_w_id = ol_w_id AND s_i_id = ol_i_id
-         WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id < ? AND ol_o_id >= ? AND s_quantity < ?",
-        (w, d, next, next.saturating_sub(20), threshold),
-    )?;
+         WHERE ol_w_id = ? AND ol_d_id = ? AND ol_o_id < ? AND ol_o_id >= ? AND s_quantity < ?", &values![w, d, next, next - 20, threshold])?;
     present(low, "a count")?;
     Ok(COMMIT)
 }
