@@ -98,15 +98,15 @@ impl Pool {
     }
 
     /// Reads pages of `space` that were hot in an earlier life, with one read that goes from the first to the last of them,
-    /// and tells the replacement policy how hot they were. `pages` rise, and `buffer` has room for all from the first to the
+    /// and tells the replacement policy how hot they were: `pages` are their numbers, rising, and heats; `buffer` has room for all from the first to the
     /// last; it is aligned for direct I/O.
     ///
     /// Nobody is displaced: it ends when [`Pool::has_room_to_warm`] says no. Pages that are here already, beyond the end of the
     /// file, free, never written or damaged are passed over without a word, and so are all if the read fails.
-    pub fn warm(&self, space: &Arc<Space>, pages: &[u32], heat: u8, buffer: &mut [u8]) -> Warmed {
+    pub fn warm(&self, space: &Arc<Space>, pages: &[(u32, u8)], buffer: &mut [u8]) -> Warmed {
         let mut warmed = Warmed::default();
-        let mut batch: Vec<Reading> = Vec::with_capacity(pages.len());
-        for &no in pages.iter().take_while(|&&no| no < space.page_count()) {
+        let mut batch: Vec<(Reading, u8)> = Vec::with_capacity(pages.len());
+        for &(no, heat) in pages.iter().take_while(|page| page.0 < space.page_count()) {
             let Ok(word) = space.word(no) else { continue };
             if word.load().frame().is_some() {
                 continue;
@@ -119,23 +119,19 @@ impl Pool {
             match self.install(space, word, no, frame) {
                 Ok(true) => {
                     let id = PageId::new(space.id(), no);
-                    batch.push(Reading {
-                        id,
-                        access: Access::Prefetch,
-                        frame,
-                        space: space.clone(),
-                    });
+                    let access = Access::Prefetch;
+                    batch.push((Reading { id, access, frame, space: space.clone() }, heat));
                 }
                 Ok(false) => {}
                 Err(_) => break,
             }
         }
-        let Some((first, last)) = batch.first().zip(batch.last()) else { return warmed };
+        let Some(((first, _), (last, _))) = batch.first().zip(batch.last()) else { return warmed };
         let (size, first) = (self.page_size().bytes(), first.id.no);
         let span = (last.id.no - first + 1) as usize * size;
         let offset = self.page_size().offset_of(first);
         let arrived = space.file().read_at(&mut buffer[..span], offset).is_ok();
-        for page in &batch {
+        for (page, heat) in &batch {
             let at = (page.id.no - first) as usize * size;
             let read = &buffer[at..at + size];
             let usable = page::page_type(read) != PageType::FREE
@@ -148,7 +144,7 @@ impl Pool {
             // SAFETY: `install` latched the page exclusively, and nothing else refers to its frame.
             unsafe { self.frames().bytes_mut(page.frame) }.copy_from_slice(read);
             self.replacement().insert(page.frame, page.id, page.access);
-            self.replacement().warm(page.frame, heat);
+            self.replacement().warm(page.frame, *heat);
             count(&self.counters.pages_data);
             page.word().unlock_exclusive(true);
             warmed.pages += 1;

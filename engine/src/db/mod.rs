@@ -17,6 +17,7 @@ mod open;
 mod steps;
 mod trx;
 mod warm;
+mod warm_reads;
 
 pub use trx::{Savepoint, Trx};
 

@@ -9,9 +9,9 @@
 //! old: each time that as many pages as are listed came in by queries, it loses a degree of heat, and with the last its place.
 //!
 //! # Loading
-//! Hottest pages first; of equals in the order of their files, so that many come with one read. It is last in every queue:
-//! after a read it rests for as long as the read took if queries had to read meanwhile; one read is in flight at most;
-//! nothing is evicted for it. When the pool is full, or was made smaller, it waits until the pool is made larger: not merely
+//! Many pages come with one read, [those that bring the most heat](super::warm_reads) first. One read is in flight at most, and
+//! if queries had to read meanwhile, it rests afterwards: for as long as the read took if it brought as few pages as queries
+//! would have brought in its place, for less if more. Nothing is evicted for it. When the pool is full, or was made smaller, it waits until the pool is made larger: not merely
 //! for free frames, since the evictor would make some again and again. An hour after its begin it waits no more.
 //!
 //! # Whose pages
@@ -24,6 +24,7 @@
 //! `work` before `definitions`; nobody waits for `work` holding anything. `texts` comes last.
 
 use super::Inner;
+use super::warm_reads::{READ_BYTES, Reads};
 use crate::env::{SYSTEM_SPACE, UNDO_SPACE};
 use crate::error::{Error, Result};
 use crate::hot_list::{self, HotPages, Owner, PAGES_MAX};
@@ -34,12 +35,10 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidepool_pool::storage::AlignedBuf;
-use tidepool_pool::{HEATS, PageId, Pool, PoolStats, Signal};
+use tidepool_pool::{HEATS, Pool, PoolStats, Signal, Warmed};
 
-/// Bytes from the first to the last page of one read.
-const READ_BYTES: usize = 1 << 20;
-/// Bytes that are read in vain rather than to begin another read behind them.
-const GAP_BYTES: usize = 128 << 10;
+/// After a read of so many pages it rests for as long as the read took, after one of twice as many for half of that.
+const PAGES_FOR_REST: u32 = 4;
 /// The longest rest between two reads.
 const REST_MAX: Duration = Duration::from_millis(50);
 /// How often a load that waits looks whether the pool was made larger, and how long after its begin it still does.
@@ -101,10 +100,7 @@ enum Load {
 
 /// A list that is being loaded.
 struct Loading {
-    pages: HotPages,
-    /// Whose turn is next: of this heat, the page at this index.
-    heat: usize,
-    next: usize,
+    reads: Reads,
     /// None while it waits.
     buffer: Option<AlignedBuf>,
     started: Instant,
@@ -132,29 +128,6 @@ fn came(stats: &PoolStats) -> u64 {
 }
 
 impl Loading {
-    fn total(&self) -> usize {
-        self.pages.iter().map(Vec::len).sum()
-    }
-
-    /// The pages of the next read, and their heat.
-    fn next_read(&mut self, page_size: usize) -> Option<(usize, Vec<PageId>)> {
-        while self.next == self.pages[self.heat].len() {
-            self.heat = self.heat.checked_sub(1)?;
-            self.next = 0;
-        }
-        let rest = &self.pages[self.heat][self.next..];
-        let (first, span) = (rest[0], (READ_BYTES / page_size) as u32);
-        let gap = (GAP_BYTES / page_size) as u32;
-        let follows = |pair: &&[PageId]| {
-            pair[1].space == first.space
-                && pair[1].no - pair[0].no <= gap + 1
-                && pair[1].no - first.no < span
-        };
-        let count = 1 + rest.windows(2).take_while(follows).count();
-        self.next += count;
-        Some((self.heat, rest[..count].to_vec()))
-    }
-
     /// Whether it may go on, with the pool as it is now.
     fn may_go_on(&mut self, pool: &Pool) -> bool {
         let limit = pool.page_limit();
@@ -321,7 +294,7 @@ impl Inner {
             Load::Running(loading) => loading,
         };
         let pool = self.env.pool();
-        let total = loading.total();
+        let total = loading.reads.total();
         let aborted = self.warm.abort.swap(false, Ordering::Relaxed);
         if !aborted && !loading.may_go_on(pool) && loading.started.elapsed() < LOAD_MAX {
             let (loaded, why) = (loading.loaded, loading.waits.unwrap_or_default());
@@ -331,8 +304,8 @@ impl Inner {
             return LoadStep::Waits;
         }
         let may_read = !aborted && loading.waits.is_none();
-        let next = may_read.then(|| loading.next_read(self.env.page_size())).flatten();
-        let Some((heat, pages)) = next else {
+        let next = may_read.then(|| loading.reads.peek()).flatten();
+        let Some((space, pages)) = next else {
             let how = match loading.waits {
                 _ if aborted => "aborted on request".to_owned(),
                 Some(why) => format!("ended, for the buffer pool {why}"),
@@ -346,24 +319,26 @@ impl Inner {
             return LoadStep::Idle;
         };
         let began = Instant::now();
+        let mut warmed = Warmed::default();
         // Not there: the table was dropped, or its file is missing, which whoever uses it will find out.
-        if let Some(space) = pool.space(pages[0].space) {
-            let numbers: Vec<u32> = pages.iter().map(|id| id.no).collect();
+        if let Some(space) = pool.space(space) {
             let buffer = loading.buffer.get_or_insert_with(|| AlignedBuf::zeroed(READ_BYTES));
-            let warmed = pool.warm(&space, &numbers, heat as u8, buffer);
+            warmed = pool.warm(&space, pages, buffer);
             loading.loaded += warmed.pages;
             work.loaded += warmed.pages;
-            if warmed.full {
-                // Once more, when there is room: those that came are passed over then.
-                loading.next -= numbers.len();
-            }
+        }
+        // If it was cut short, once more when there is room: those that came are passed over then.
+        if !warmed.full {
+            loading.reads.done();
         }
         let took = began.elapsed();
         let reads = pool.stats().reads;
         let others = reads - std::mem::replace(&mut loading.demand_reads, reads);
         let loaded = loading.loaded;
         self.warm.tell_load(format!("Loaded {loaded} of {total} pages"));
-        LoadStep::Goes(if others > 0 { took.min(REST_MAX) } else { Duration::ZERO })
+        let brought = u32::try_from(warmed.pages).unwrap_or(u32::MAX).max(1);
+        let rest = (took * PAGES_FOR_REST / brought).min(REST_MAX);
+        LoadStep::Goes(if others > 0 { rest } else { Duration::ZERO })
     }
 
     /// Reads the list and opens the spaces that it names.
@@ -397,16 +372,16 @@ impl Inner {
             }
         }
         let pool = self.env.pool();
+        let stats = pool.stats();
+        let room = (pool.page_limit() as usize).saturating_sub(stats.pages_data as usize);
         Load::Running(Box::new(Loading {
-            pages,
-            heat: HEATS - 1,
-            next: 0,
+            reads: Reads::plan(&pages, room, self.env.page_size()),
             buffer: None,
             started: Instant::now(),
             loaded: 0,
             limit: pool.page_limit(),
             waits: None,
-            demand_reads: pool.stats().reads,
+            demand_reads: stats.reads,
         }))
     }
 }
