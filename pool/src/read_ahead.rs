@@ -31,6 +31,9 @@ const QUEUE_MAX: usize = 4096;
 /// Pages read at once.
 const BATCH_PAGES: usize = 64;
 
+/// Bytes that a read of [`Pool::warm`] asks of the device at once, a multiple of every page size.
+const WARM_PART_BYTES: usize = 256 << 10;
+
 /// A page to be read, and [`Access::Prefetch`] or [`Access::PrefetchForScan`].
 pub(crate) type Wanted = (PageId, Access);
 
@@ -97,12 +100,12 @@ impl Pool {
         self.frames().debt() == 0 && self.frames().available() > self.reserve()
     }
 
-    /// Reads pages of `space` that were hot in an earlier life, with one read that goes from the first to the last of them,
+    /// Reads pages of `space` that were hot in an earlier life, with one read, in parts, that goes from the first to the last of them,
     /// and tells the replacement policy how hot they were: `pages` are their numbers, rising, and heats; `buffer` has room for all from the first to the
     /// last; it is aligned for direct I/O.
     ///
     /// Nobody is displaced: it ends when [`Pool::has_room_to_warm`] says no. Pages that are here already, beyond the end of the
-    /// file, free, never written or damaged are passed over without a word, and so are all if the read fails.
+    /// file, free, never written or damaged are passed over without a word, and so are those of a part that can't be read.
     pub fn warm(&self, space: &Arc<Space>, pages: &[(u32, u8)], buffer: &mut [u8]) -> Warmed {
         let mut warmed = Warmed::default();
         let mut batch: Vec<(Reading, u8)> = Vec::with_capacity(pages.len());
@@ -130,13 +133,19 @@ impl Pool {
         let (size, first) = (self.page_size().bytes(), first.id.no);
         let span = (last.id.no - first + 1) as usize * size;
         let offset = self.page_size().offset_of(first);
-        let arrived = space.file().read_at(&mut buffer[..span], offset).is_ok();
+        // In parts that go side by side: as one, it would stand in the device's queue as one.
+        let parts =
+            buffer[..span].chunks_mut(WARM_PART_BYTES).zip((offset..).step_by(WARM_PART_BYTES));
+        let mut ops: Vec<IoOp<'_>> =
+            parts.map(|(part, offset)| IoOp::read(&**space.file(), part, offset)).collect();
+        self.storage.run_batch(&mut ops);
+        let arrived: Vec<bool> = ops.into_iter().map(|op| op.result.is_ok()).collect();
         for (page, heat) in &batch {
             let at = (page.id.no - first) as usize * size;
             let read = &buffer[at..at + size];
             let usable = page::page_type(read) != PageType::FREE
                 && self.verify(space, page.id.no, read).is_ok();
-            if !arrived || !usable {
+            if !arrived[at / WARM_PART_BYTES] || !usable {
                 self.abandon(page.word(), page.frame);
                 continue;
             }
