@@ -1,7 +1,7 @@
 //! In which reads, and in which order, a list of hot pages is loaded.
 //!
-//! What counts is what a read brings for the time that it takes, and a read of sixty-four neighbours takes hardly longer than
-//! that of one page: on a volume that limits the number of reads it counts the same. So pages are not taken strictly by heat,
+//! What counts is what a read brings for the time that it takes, and a read of many neighbours takes hardly longer than that
+//! of one page: on a volume that limits the number of reads, sixteen count as one. So pages are not taken strictly by heat,
 //! which would come back to the same stretch of a file once for each degree, but stretch by stretch, the one with the most
 //! heat first. If there is not room for all, the coldest are put off: what there is room for comes first.
 
@@ -10,7 +10,7 @@ use tidepool_pool::{HEATS, PageId};
 use crate::hot_list::HotPages;
 
 /// Bytes from the first to the last page of one read.
-pub(super) const READ_BYTES: usize = 1 << 20;
+pub(super) const READ_BYTES: usize = 8 << 20;
 /// Bytes that are read in vain rather than to begin another read behind them.
 const GAP_BYTES: usize = 128 << 10;
 
@@ -144,13 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn a_read_is_a_mebibyte_at_most_and_leaps_over_small_gaps_only() {
+    fn a_read_is_of_eight_mebibytes_at_most_and_leaps_over_small_gaps_only() {
         let all: Vec<(usize, u32, u32)> =
-            (0..130).map(|no| (0, 1, no)).chain([(0, 1, 138), (0, 1, 148)]).collect();
+            (0..1026).map(|no| (0, 1, no)).chain([(0, 1, 1034), (0, 1, 1044)]).collect();
         let counts: Vec<usize> =
-            planned(&list(&all), 1000).iter().map(|read| read.1.len()).collect();
-        // Pages 128 to 138 lie no more than eight apart; 148 lies further.
-        assert_eq!(counts, [64, 64, 3, 1]);
+            planned(&list(&all), 2000).iter().map(|read| read.1.len()).collect();
+        // Pages 1024, 1025 and 1034 lie close enough; 1044 lies further.
+        assert_eq!(counts, [512, 512, 3, 1]);
     }
 
     #[test]

@@ -87,15 +87,19 @@ pub fn run(lab: &Lab) -> Result<()> {
                 Ok(())
             })?;
             summarise(&mut record);
-            judge(&mut record, steady_qps);
+            judge(&mut record);
             lab.keep(&record)?;
         }
     }
     Ok(())
 }
 
-/// Seconds from the start of the process until the first second from which on 90 % of the old throughput is held.
-fn judge(record: &mut Record, steady_qps: f64) {
+/// Seconds from the start of the process until the first three seconds with 90 % of the throughput at this run's end. (Not of
+/// that before the kill: the machine may have become slower or faster since.)
+fn judge(record: &mut Record) {
+    let Some(end) = record.series.last().map(|point| point.at_s) else { return };
+    let last = statistics::between(&record.series, end * 2.0 / 3.0, f64::MAX);
+    let steady_qps = statistics::median(last.iter().map(|point| point.qps));
     let enough = |at: usize| {
         let next = &record.series[at..record.series.len().min(at + 3)];
         statistics::mean(next.iter().map(|point| point.qps)) >= 0.9 * steady_qps
