@@ -63,8 +63,8 @@ impl ReadAhead {
 pub struct Warmed {
     /// Pages that came in.
     pub pages: u64,
-    /// There is no room for more.
-    pub full: bool,
+    /// How many of the pages asked for were dealt with, in whatever way. Less than all: there was no room for the next.
+    pub tried: usize,
 }
 
 /// A page being read: its frame, and where its word is.
@@ -107,16 +107,17 @@ impl Pool {
     /// Nobody is displaced: it ends when [`Pool::has_room_to_warm`] says no. Pages that are here already, beyond the end of the
     /// file, free, never written or damaged are passed over without a word, and so are those of a part that can't be read.
     pub fn warm(&self, space: &Arc<Space>, pages: &[(u32, u8)], buffer: &mut [u8]) -> Warmed {
-        let mut warmed = Warmed::default();
+        let mut warmed = Warmed { pages: 0, tried: pages.len() };
         let mut batch: Vec<(Reading, u8)> = Vec::with_capacity(pages.len());
-        for &(no, heat) in pages.iter().take_while(|page| page.0 < space.page_count()) {
+        let in_file = pages.iter().take_while(|page| page.0 < space.page_count());
+        for (at, &(no, heat)) in in_file.enumerate() {
             let Ok(word) = space.word(no) else { continue };
             if word.load().frame().is_some() {
                 continue;
             }
             let room = self.has_room_to_warm().then(|| self.frames().take()).flatten();
             let Some(frame) = room else {
-                warmed.full = true;
+                warmed.tried = at;
                 break;
             };
             match self.install(space, word, no, frame) {

@@ -10,7 +10,7 @@
 //!
 //! # Ahead of the neighbours
 //! A size takes effect after a reading, a statement, and the looks at what it cost: up to half a second, where a pool that governs itself needs a
-//! few milliseconds. So the headroom is ahead of the others' pace by that time ([`TIMING`]), and between two readings the room is
+//! few milliseconds. So the headroom is ahead of the others' pace by that time (`TIMING`), and between two readings the room is
 //! glanced at, which needs no server: when it goes, the next reading comes at
 //! once; and when half of the headroom has gone, no step is rested from.
 //!

@@ -319,7 +319,7 @@ impl Inner {
             return LoadStep::Idle;
         };
         let began = Instant::now();
-        let mut warmed = Warmed::default();
+        let mut warmed = Warmed { pages: 0, tried: pages.len() };
         // Not there: the table was dropped, or its file is missing, which whoever uses it will find out.
         if let Some(space) = pool.space(space) {
             let buffer = loading.buffer.get_or_insert_with(|| AlignedBuf::zeroed(READ_BYTES));
@@ -327,10 +327,7 @@ impl Inner {
             loading.loaded += warmed.pages;
             work.loaded += warmed.pages;
         }
-        // If it was cut short, once more when there is room: those that came are passed over then.
-        if !warmed.full {
-            loading.reads.done();
-        }
+        loading.reads.done(warmed.tried);
         let took = began.elapsed();
         let reads = pool.stats().reads;
         let others = reads - std::mem::replace(&mut loading.demand_reads, reads);

@@ -90,9 +90,12 @@ impl Reads {
         Some((read.space, &self.pages[read.first..read.first + read.count]))
     }
 
-    /// The read that `peek` told is done.
-    pub(super) fn done(&mut self) {
-        self.next += 1;
+    /// Of the read that `peek` told, the first `count` pages are done.
+    pub(super) fn done(&mut self, count: usize) {
+        let read = &mut self.reads[self.next];
+        read.first += count;
+        read.count -= count;
+        self.next += usize::from(read.count == 0);
     }
 }
 
@@ -114,8 +117,9 @@ mod tests {
         let mut reads = Reads::plan(list, room, PAGE);
         let mut all = Vec::new();
         while let Some((space, pages)) = reads.peek() {
-            all.push((space, pages.to_vec()));
-            reads.done();
+            let pages = pages.to_vec();
+            reads.done(pages.len());
+            all.push((space, pages));
         }
         all
     }
@@ -151,6 +155,18 @@ mod tests {
             planned(&list(&all), 2000).iter().map(|read| read.1.len()).collect();
         // Pages 1024, 1025 and 1034 lie close enough; 1044 lies further.
         assert_eq!(counts, [512, 512, 3, 1]);
+    }
+
+    #[test]
+    fn a_read_cut_short_goes_on_where_it_was() {
+        let mut reads = Reads::plan(&list(&[(0, 1, 5), (0, 1, 6), (0, 1, 7), (0, 2, 1)]), 9, PAGE);
+        reads.done(2);
+        assert_eq!(reads.peek(), Some((1, &[(7, 0)][..])));
+        reads.done(0);
+        reads.done(1);
+        assert_eq!(reads.peek(), Some((2, &[(1, 0)][..])));
+        reads.done(1);
+        assert_eq!(reads.peek(), None);
     }
 
     #[test]
