@@ -7,7 +7,7 @@
 //! and all that a server caches is charged to its cgroup, in its own pool or in the kernel's cache. After the run the
 //! server is stopped, or was killed; it is started once more outside the cgroup, and must hold all that it acknowledged.
 //!
-//! "Tuned" is the advice that each server's documentation gives: see [`cases`]. The sizes of defaults are left as they
+//! "Tuned" is the advice that each server's documentation gives: see `cases`. The sizes of defaults are left as they
 //! are: 128 MiB are a larger share of these small machines than of real ones, which favours the defaults of others.
 
 use std::path::Path;
