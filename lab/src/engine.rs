@@ -152,6 +152,15 @@ impl Engine {
         }
     }
 
+    /// The option that makes a start a cold one, where there is another kind.
+    pub fn cold_start_option(self) -> Option<&'static str> {
+        match self {
+            Engine::Tidepool => Some("--loose-tidepool-buffer-pool-load-at-startup=OFF"),
+            Engine::MyRocks | Engine::Postgres => None,
+            _ => Some("--innodb-buffer-pool-load-at-startup=OFF"),
+        }
+    }
+
     /// The option that sets the capacity of the redo log.
     pub fn redo_option(self, size_bytes: u64) -> String {
         match self {

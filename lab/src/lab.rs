@@ -193,7 +193,7 @@ impl Lab {
         let options = ServerOptions {
             engine: plan.engine,
             data_dir: plan.data_dir.clone(),
-            args: plan.args.clone(),
+            args: plan.server_args(),
             cgroup_procs: groups.into_iter().flatten().map(Cgroup::procs).collect(),
         };
         let mut record = plan.record(self.settings.quick);
@@ -330,6 +330,8 @@ pub struct Plan {
     pub data_dir: PathBuf,
     /// Options of the server.
     pub args: Vec<String>,
+    /// Begin with what an earlier run has left on the list of hot pages. Mostly that would be another experiment's.
+    pub starts_warm: bool,
     /// The limit of the memory cgroup that the server is in.
     pub memory_limit: Option<u64>,
     /// The limit of the server's reads.
@@ -358,6 +360,7 @@ impl Plan {
             variant: String::new(),
             data_dir: data_dir.to_path_buf(),
             args: Vec::new(),
+            starts_warm: false,
             memory_limit: None,
             reads_per_second: None,
             job,
@@ -374,6 +377,12 @@ impl Plan {
         self.warm_up_s + self.measure_s + 3
     }
 
+    /// All options of its server.
+    fn server_args(&self) -> Vec<String> {
+        let cold = self.engine.cold_start_option().filter(|_| !self.starts_warm);
+        self.args.iter().cloned().chain(cold.map(str::to_string)).collect()
+    }
+
     fn label(&self) -> String {
         format!("{} {}", self.engine.name(), self.variant).trim_end().to_string()
     }
@@ -381,7 +390,7 @@ impl Plan {
     /// A record of this plan with nothing measured yet.
     pub fn record(&self, quick: bool) -> Record {
         let mut config = BTreeMap::from([
-            ("server".to_string(), self.args.join(" ")),
+            ("server".to_string(), self.server_args().join(" ")),
             ("script".to_string(), self.job.script.clone()),
             ("rows".to_string(), self.job.rows.to_string()),
             ("threads".to_string(), self.job.threads.to_string()),

@@ -67,18 +67,14 @@ pub fn run(lab: &Lab) -> Result<()> {
         let steady_qps = statistics::median(last.iter().map(|point| point.qps));
         record.summary.insert("steady_qps".into(), steady_qps);
         lab.keep(&record)?;
-        let cold = match engine {
-            Engine::Tidepool => "--loose-tidepool-buffer-pool-load-at-startup=OFF",
-            _ => "--innodb-buffer-pool-load-at-startup=OFF",
-        };
-        for (scenario, option) in [("warm restart", None), ("cold restart", Some(cold))] {
-            let mut restart = Plan {
+        for (scenario, starts_warm) in [("warm restart", true), ("cold restart", false)] {
+            let restart = Plan {
                 scenario: scenario.into(),
                 measure_s: after_s,
+                starts_warm,
                 reads_per_second: Some(READS_PER_SECOND),
                 ..plan.clone()
             };
-            restart.args.extend(option.map(ToString::to_string));
             let mut record = lab.run(&restart, &mut progress, |stage, moment| {
                 // The next start shall find the list of the steady state, not of this one.
                 if moment == Moment::End {
