@@ -37,8 +37,10 @@ const LEAVES_AHEAD: usize = 16;
 const BATCHES_BEFORE_READ_AHEAD: usize = 6;
 /// A reading of more leaves than this part of the pool is a scan.
 const LONG_READING_PARTS: u64 = 8;
-/// And one whose rows are looked up elsewhere, if they are more than this part of the pool's pages.
-const LONG_LOOKUPS_PARTS: u64 = 2;
+/// And one whose rows are looked up elsewhere, if they are more than this part of the pool's pages. Each such row may bring a page
+/// of its own, and until it counts as a scan those displace what others use: half of the pool's pages, tried before, were enough
+/// for a report to push a third of a resident table out, which then could hardly get back in.
+const LONG_LOOKUPS_PARTS: u64 = 32;
 
 /// Where [`Cursor::seek`] goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -277,7 +279,7 @@ impl Cursor {
 
     /// Whether the cursor is in a scan, and so rows that are looked up by the entries that it finds
     /// had better be read by [`Trx::get_for_scan`]: it was announced, or the present statement
-    /// has already read about as many entries as the pool has pages.
+    /// has already read many entries, next to the pool's pages.
     pub fn is_scanning(&self) -> bool {
         let long = || self.rows > self.pool_pages() / LONG_LOOKUPS_PARTS;
         self.is_positioned() && self.statement == statement::current() && (self.scan || long())
