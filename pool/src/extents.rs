@@ -135,9 +135,14 @@ impl Extents {
         self.free
     }
 
+    /// Frames that may be started besides those that are.
+    fn room(&self) -> u32 {
+        self.limit.saturating_sub(self.started)
+    }
+
     /// Frames that can be taken without taking one from a page.
     pub(crate) fn available(&self) -> u32 {
-        self.free + self.limit.saturating_sub(self.started)
+        self.free + self.room()
     }
 
     /// Extents that were started at some time are below this.
@@ -200,7 +205,7 @@ impl Extents {
 
     /// Starts a vacant extent, or more frames of one that is started in part.
     fn start(&mut self) {
-        let room = self.limit.saturating_sub(self.started);
+        let room = self.room();
         if room == 0 {
             return;
         }
@@ -252,7 +257,7 @@ impl Extents {
     /// A vacant extent to prepare, if there is room for all of its frames. Until `finish_start` or
     /// `cancel_start` nobody but the caller touches its memory.
     pub(crate) fn begin_start(&mut self) -> Option<u32> {
-        if self.limit.saturating_sub(self.started) < self.frames_per_extent {
+        if self.room() < self.frames_per_extent {
             return None;
         }
         let number = self.next_vacant()?;
@@ -264,7 +269,7 @@ impl Extents {
     /// gives its memory back, and cancels.
     pub(crate) fn finish_start(&mut self, number: u32) -> bool {
         assert_eq!(self.extents[number as usize].state, ExtentState::Starting);
-        let room = self.limit.saturating_sub(self.started);
+        let room = self.room();
         let fits = room >= self.frames_per_extent;
         if fits {
             self.open(number, room);

@@ -169,6 +169,13 @@ impl Inner {
         Owner { uuid: self.env.instance(), page_size: self.env.page_size() as u32 }
     }
 
+    /// The spaces of all tables, and the engine's own.
+    fn known_spaces(&self) -> HashSet<u32> {
+        let tables = self.catalog.tables();
+        let own = [SYSTEM_SPACE, UNDO_SPACE];
+        tables.iter().map(|(_, record)| record.space).chain(own).collect()
+    }
+
     /// Begins, at the open: the list waits to be loaded, the thread runs.
     pub(super) fn start_warm_restart(self: &Arc<Self>) -> Result<()> {
         let options = self.options.read().clone();
@@ -245,9 +252,7 @@ impl Inner {
         let older = hot_list::load(&**self.env.storage(), self.hot_list_owner());
         // One that can't be used is replaced.
         let Ok(Some(mut older)) = older else { return asked_for };
-        let tables = self.catalog.tables();
-        let mut known: HashSet<u32> = tables.iter().map(|(_, record)| record.space).collect();
-        known.extend([SYSTEM_SPACE, UNDO_SPACE]);
+        let known = self.known_spaces();
         for of_heat in &mut older {
             of_heat.retain(|id| known.contains(&id.space));
         }
@@ -360,9 +365,7 @@ impl Inner {
                 break;
             }
             let _no_change = self.definitions.lock();
-            let tables = self.catalog.tables();
-            let mut known: HashSet<u32> = tables.iter().map(|(_, record)| record.space).collect();
-            known.extend([SYSTEM_SPACE, UNDO_SPACE]);
+            let known = self.known_spaces();
             for &space in some.iter().filter(|space| known.contains(space)) {
                 // Without a word: see `step_load`.
                 let _ = self.env.space(space);
