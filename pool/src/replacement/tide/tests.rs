@@ -364,6 +364,34 @@ fn a_new_working_set_comes_in_about_as_fast_as_it_is_read() {
     assert!(last < set * 21 / 20, "{last} misses for a new set of {set} pages");
 }
 
+/// Lookups by a secondary index, a page each and none twice, not known to be a scan until half a pool of them has come; the
+/// table that was resident is asked three times for each, no more: it waits for the disk.
+#[test]
+fn a_table_that_lookups_threw_out_gets_back_in() {
+    let (table, frames) = (1700, 2000);
+    let mut load = Load::new(ReplacementConfig::Tide(TideConfig::default()), frames);
+    for _ in 0..table * 10 {
+        let page = load.random() % table;
+        load.read(page, Access::Normal);
+    }
+    let missing = |load: &Load| (0..table).filter(|&page| !load.simulation.contains(page)).count();
+    let mut most_missing = 0;
+    for lookup in 0..6 * u64::from(frames) {
+        let access = if lookup < u64::from(frames) / 2 { Access::Normal } else { Access::Scan };
+        load.read(1 << 32 | lookup, access);
+        for _ in 0..3 {
+            let page = load.random() % table;
+            load.read(page, Access::Normal);
+        }
+        if lookup % 100 == 0 {
+            most_missing = most_missing.max(missing(&load));
+        }
+    }
+    assert!(most_missing > 50, "so the test shows something: {most_missing}");
+    let missing = missing(&load);
+    assert!(missing <= 2, "{missing} of {table} pages are still missing, once {most_missing}");
+}
+
 #[test]
 fn a_loop_larger_than_the_pool_keeps_a_part_of_itself() {
     let mut load = Load::new(ReplacementConfig::Tide(TideConfig::default()), 1000);
