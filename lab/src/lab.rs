@@ -1,7 +1,8 @@
 //! What all experiments share: settings, the machine, the data, and one run of a server under load.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,6 +15,7 @@ use crate::govern::Governing;
 use crate::load::sysbench::{self, Job, Silence, Sysbench};
 use crate::load::tables::{self, DataSet};
 use crate::machine::cgroup::{Cgroup, Hierarchy};
+use crate::machine::disk;
 use crate::machine::janitor::Janitor;
 use crate::machine::neighbour::{Neighbour, Pattern};
 use crate::machine::registry::{self, Leftover, Registry};
@@ -46,6 +48,8 @@ pub struct Lab {
     /// What the user chose.
     pub settings: Settings,
     output: Output,
+    /// Directories that were read through since the program started.
+    read_through: Mutex<BTreeSet<PathBuf>>,
     // Dropped in this order: the janitor has nothing left to do when it ends.
     registry: Registry,
     _janitor: Janitor,
@@ -71,7 +75,8 @@ impl Lab {
         registry.note(&Leftover::Directory(environment.run_dir()))?;
         let janitor = Janitor::start(registry.path())?;
         let output = Output::new(&settings.out)?;
-        Ok(Lab { environment, settings, output, registry, _janitor: janitor })
+        let read_through = Mutex::default();
+        Ok(Lab { environment, settings, output, read_through, registry, _janitor: janitor })
     }
 
     /// Begins an experiment's results.
@@ -90,15 +95,30 @@ impl Lab {
         self.output.write(record)
     }
 
-    /// The directory with an experiment's data for an engine; made the first time, which takes a while.
+    /// The directory with an experiment's data for an engine. It is made the first time, which takes a while, and
+    /// [read through](disk::read_through) the first time in a process.
     ///
     /// # Errors
-    /// As [`tables::prepare`].
+    /// As [`tables::prepare`], and if a file can't be read.
     pub fn data(&self, engine: Engine, data: &DataSet, progress: &mut Progress) -> Result<PathBuf> {
-        let mut say = |text: &str, share: f64| progress.say_share(text, share);
-        let dir = tables::prepare(&self.environment, engine, data, &mut say)?;
+        let dir = self.make_data(engine, data, progress)?;
+        let mut read = self.read_through.lock().unwrap_or_else(PoisonError::into_inner);
+        if read.insert(dir.clone()) {
+            let text = format!("reading {} through", dir.display());
+            disk::read_through(&dir, &mut |share| progress.say_share(&text, share))?;
+        }
         progress.forget_time();
         Ok(dir)
+    }
+
+    fn make_data(
+        &self,
+        engine: Engine,
+        data: &DataSet,
+        progress: &mut Progress,
+    ) -> Result<PathBuf> {
+        let mut say = |text: &str, share: f64| progress.say_share(text, share);
+        tables::prepare(&self.environment, engine, data, &mut say)
     }
 
     /// Makes data, unless it is there.
@@ -108,7 +128,7 @@ impl Lab {
     pub fn prepare(&self, data: &[(Engine, DataSet)]) -> Result<()> {
         let mut progress = Progress::new(1);
         for (engine, data) in data {
-            self.data(*engine, data, &mut progress)?;
+            self.make_data(*engine, data, &mut progress)?;
         }
         Ok(())
     }

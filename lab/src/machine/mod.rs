@@ -7,6 +7,7 @@
 pub mod ballast;
 pub mod cgroup;
 pub mod counters;
+pub mod disk;
 pub mod janitor;
 pub mod neighbour;
 pub mod registry;
