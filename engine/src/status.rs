@@ -79,6 +79,7 @@ impl Status {
         self.push("buffer_pool_reads", pool.reads);
         self.push("buffer_pool_read_ahead", pool.read_ahead);
         self.push("buffer_pool_read_ahead_evicted", pool.read_ahead_evicted);
+        self.push("buffer_pool_scan_rests_us", pool.scan_rests_us);
         self.push("buffer_pool_write_requests", pool.write_requests);
         self.push("buffer_pool_wait_free", pool.wait_free);
         self.push("buffer_pool_read_errors", pool.read_errors);

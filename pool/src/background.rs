@@ -3,58 +3,32 @@
 //!
 //! The threads hold the pool weakly between steps, so that dropping the last handle ends them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::pool::Pool;
+use crate::signal::Signal;
 
-/// Wakes one thread. Waking it twice before it looks is waking it once.
+/// One for each thread.
 #[derive(Default)]
-struct Bell {
-    rung: AtomicBool,
-    mutex: Mutex<()>,
-    condvar: Condvar,
-}
-
-impl Bell {
-    fn ring(&self) {
-        // Always a swap: whoever clears the flag then sees what was done before this ring.
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            let _guard = self.mutex.lock();
-            self.condvar.notify_one();
-        }
-    }
-
-    /// Waits for a ring, at most for `timeout`.
-    fn wait(&self, timeout: Duration) {
-        let mut guard = self.mutex.lock();
-        if !self.rung.load(Ordering::Acquire) {
-            self.condvar.wait_for(&mut guard, timeout);
-        }
-        self.rung.swap(false, Ordering::AcqRel);
-    }
-}
-
-#[derive(Default)]
-struct Bells {
-    cleaner: Bell,
-    evictor: Bell,
-    read_ahead: Bell,
-    advisor: Bell,
-    resize: Bell,
-    grower: Bell,
-    stop: AtomicBool,
+struct Signals {
+    cleaner: Signal,
+    evictor: Signal,
+    read_ahead: Signal,
+    advisor: Signal,
+    resize: Signal,
+    grower: Signal,
 }
 
 /// Handles of the threads.
 pub(crate) struct Background {
     enabled: bool,
-    bells: Arc<Bells>,
+    signals: Arc<Signals>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -81,7 +55,7 @@ const RESIZE_PRIORITY: i32 = -10;
 
 impl Background {
     pub(crate) fn new(enabled: bool) -> Background {
-        Background { enabled, bells: Arc::default(), threads: Mutex::default() }
+        Background { enabled, signals: Arc::default(), threads: Mutex::default() }
     }
 
     /// Whether there are threads that do the work.
@@ -90,32 +64,37 @@ impl Background {
     }
 
     pub(crate) fn wake_cleaner(&self) {
-        self.bells.cleaner.ring();
+        self.signals.cleaner.wake();
     }
 
     pub(crate) fn wake_evictor(&self) {
-        self.bells.evictor.ring();
+        self.signals.evictor.wake();
     }
 
     pub(crate) fn wake_read_ahead(&self) {
-        self.bells.read_ahead.ring();
+        self.signals.read_ahead.wake();
     }
 
     pub(crate) fn wake_advisor(&self) {
-        self.bells.advisor.ring();
+        self.signals.advisor.wake();
     }
 
     pub(crate) fn wake_resize(&self) {
-        self.bells.resize.ring();
+        self.signals.resize.wake();
     }
 
     pub(crate) fn wake_grower(&self) {
-        self.bells.grower.ring();
+        self.signals.grower.wake();
+    }
+
+    /// Whether the threads were told to end.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.signals.read_ahead.is_stopped()
     }
 
     pub(crate) fn start(pool: &Arc<Pool>) -> Result<()> {
-        let spawn = |name: &'static str, bell: fn(&Bells) -> &Bell, idle, step: fn(&Pool)| {
-            let (weak, bells) = (Arc::downgrade(pool), pool.background.bells.clone());
+        let spawn = |name: &'static str, signal: fn(&Signals) -> &Signal, idle, step: fn(&Pool)| {
+            let (weak, signals) = (Arc::downgrade(pool), pool.background.signals.clone());
             std::thread::Builder::new()
                 .name(name.to_owned())
                 .spawn(move || {
@@ -123,26 +102,25 @@ impl Background {
                         // Best effort: it may need a privilege. On Linux this is about the thread.
                         let _ = rustix::process::setpriority_process(None, RESIZE_PRIORITY);
                     }
-                    run(&weak, &bells, bell(&bells), idle, step);
+                    run(&weak, signal(&signals), idle, step);
                 })
                 .map_err(|error| Error::system(format!("starting the thread '{name}'"), error))
         };
         let mut threads = pool.background.threads.lock();
-        threads.push(spawn("tp-cleaner", |bells| &bells.cleaner, IDLE, clean)?);
-        threads.push(spawn("tp-evictor", |bells| &bells.evictor, IDLE, evict)?);
-        threads.push(spawn("tp-read-ahead", |bells| &bells.read_ahead, IDLE, read_ahead)?);
-        threads.push(spawn("tidepool-advise", |bells| &bells.advisor, ADVISOR_IDLE, advise)?);
-        threads.push(spawn("tidepool-grow", |bells| &bells.grower, IDLE, grow)?);
-        threads.push(spawn(RESIZE, |bells| &bells.resize, IDLE, resize)?);
+        threads.push(spawn("tp-cleaner", |signals| &signals.cleaner, IDLE, clean)?);
+        threads.push(spawn("tp-evictor", |signals| &signals.evictor, IDLE, evict)?);
+        threads.push(spawn("tp-read-ahead", |signals| &signals.read_ahead, IDLE, read_ahead)?);
+        threads.push(spawn("tidepool-advise", |signals| &signals.advisor, ADVISOR_IDLE, advise)?);
+        threads.push(spawn("tidepool-grow", |signals| &signals.grower, IDLE, grow)?);
+        threads.push(spawn(RESIZE, |signals| &signals.resize, IDLE, resize)?);
         Ok(())
     }
 
     /// Ends the threads, and waits for them (but for the one that may be calling).
     pub(crate) fn stop(&self) {
-        self.bells.stop.store(true, Ordering::Release);
-        let Bells { cleaner, evictor, read_ahead, advisor, resize, grower, .. } = &*self.bells;
-        for bell in [cleaner, evictor, read_ahead, advisor, resize, grower] {
-            bell.ring();
+        let Signals { cleaner, evictor, read_ahead, advisor, resize, grower } = &*self.signals;
+        for signal in [cleaner, evictor, read_ahead, advisor, resize, grower] {
+            signal.stop();
         }
         for thread in self.threads.lock().drain(..) {
             if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
@@ -152,12 +130,8 @@ impl Background {
     }
 }
 
-fn run(pool: &Weak<Pool>, bells: &Bells, bell: &Bell, idle: Duration, step: fn(&Pool)) {
-    loop {
-        bell.wait(idle);
-        if bells.stop.load(Ordering::Acquire) {
-            return;
-        }
+fn run(pool: &Weak<Pool>, signal: &Signal, idle: Duration, step: fn(&Pool)) {
+    while signal.sleep(idle) {
         let Some(pool) = pool.upgrade() else { return };
         step(&pool);
     }
@@ -165,7 +139,8 @@ fn run(pool: &Weak<Pool>, bells: &Bells, bell: &Bell, idle: Duration, step: fn(&
 
 fn clean(pool: &Pool) {
     let flushed = || pool.counters.pages_flushed.load(Ordering::Relaxed);
-    while !pool.background.bells.stop.load(Ordering::Acquire) {
+    let signal = &pool.background.signals.cleaner;
+    while !signal.is_stopped() {
         let before = flushed();
         match pool.run_cleaner_step() {
             Ok(0) => return,
@@ -173,7 +148,7 @@ fn clean(pool: &Pool) {
             // Already reported where it happened; the pages stay dirty. Others may have gone home.
             Err(_) if flushed() > before => {}
             Err(_) => {
-                std::thread::sleep(AFTER_FAILURE);
+                signal.rest(AFTER_FAILURE);
                 return;
             }
         }
@@ -193,29 +168,29 @@ fn advise(pool: &Pool) {
 }
 
 fn grow(pool: &Pool) {
-    let bells = &pool.background.bells;
-    while !bells.stop.load(Ordering::Acquire) {
+    let signal = &pool.background.signals.grower;
+    while !signal.is_stopped() {
         let began = Instant::now();
         if !pool.run_grower_step() {
             return;
         }
         let took = began.elapsed();
         if took > COMPACTION {
-            std::thread::sleep((took * COMPACTION_REST).min(COMPACTION_REST_MAX));
+            signal.rest((took * COMPACTION_REST).min(COMPACTION_REST_MAX));
         }
     }
 }
 
 fn resize(pool: &Pool) {
-    let bells = &pool.background.bells;
+    let signal = &pool.background.signals.resize;
     let mut pause = BLOCKED[0];
-    while !bells.stop.load(Ordering::Acquire) {
+    while !signal.is_stopped() {
         if pool.run_resize_step() {
             pause = BLOCKED[0];
         } else if pool.frames().debt() == 0 {
             return;
         } else {
-            bells.resize.wait(pause);
+            signal.sleep(pause);
             pause = (2 * pause).min(BLOCKED[1]);
         }
     }

@@ -27,6 +27,7 @@ mod latch;
 mod latch_tests;
 mod mapping;
 mod memory;
+mod pace;
 pub mod page;
 mod pool;
 mod read_ahead;

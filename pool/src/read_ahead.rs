@@ -9,11 +9,14 @@
 //! so many reads a second counts that as one or a few, and what it saves goes to the queries: with a
 //! read for each page, one of them would stand behind up to 63 others each time that it misses.
 //!
+//! What queries will want goes before what scans will, and scans keep to a [pace](crate::pace).
+//!
 //! Locking: the buffer's mutex comes before all latches; the queue's is innermost.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -25,11 +28,12 @@ use crate::space::Space;
 use crate::stats::count;
 use crate::storage::{AlignedBuf, IoOp};
 
-/// Requests kept; older ones win, being wanted sooner.
+/// Requests kept, of queries and of scans; older ones win, being wanted sooner.
 const QUEUE_MAX: usize = 4096;
 
-/// Pages read at once.
+/// Pages read at once, and for a scan while queries wait for reads.
 const BATCH_PAGES: usize = 64;
+const CONTENDED_PAGES: usize = 8;
 
 /// Bytes that a read of [`Pool::warm`] asks of the device at once, a multiple of every page size.
 const WARM_PART_BYTES: usize = 256 << 10;
@@ -39,21 +43,36 @@ pub(crate) type Wanted = (PageId, Access);
 
 #[derive(Default)]
 pub(crate) struct ReadAhead {
-    queue: Mutex<VecDeque<Wanted>>,
+    queues: Mutex<Queues>,
     /// Room for a batch.
     buffer: Mutex<Option<AlignedBuf>>,
 }
 
+#[derive(Default)]
+struct Queues {
+    queries: VecDeque<Wanted>,
+    scans: VecDeque<Wanted>,
+}
+
 impl ReadAhead {
+    /// Takes requests, all on behalf of a scan or none.
     pub(crate) fn request(&self, pages: &[Wanted]) {
-        let mut queue = self.queue.lock();
+        let Some((_, access)) = pages.first() else { return };
+        let mut queues = self.queues.lock();
+        let queue = match access.is_for_scan() {
+            true => &mut queues.scans,
+            false => &mut queues.queries,
+        };
         let room = QUEUE_MAX.saturating_sub(queue.len());
         queue.extend(pages.iter().take(room));
     }
 
-    fn take(&self) -> Vec<Wanted> {
-        let mut queue = self.queue.lock();
-        let count = queue.len().min(BATCH_PAGES);
+    /// The next batch, all of queries or all of scans; of the latter up to `scan_pages`.
+    fn take(&self, scan_pages: usize) -> Vec<Wanted> {
+        let Queues { queries, scans } = &mut *self.queues.lock();
+        let (queue, max) =
+            if queries.is_empty() { (scans, scan_pages) } else { (queries, BATCH_PAGES) };
+        let count = queue.len().min(max);
         queue.drain(..count).collect()
     }
 }
@@ -85,13 +104,18 @@ impl Pool {
     /// Reads the pages that [`Pool::prefetch`] asked for. Returns how many came in.
     pub fn run_read_ahead_step(&self) -> usize {
         let mut read = 0;
-        loop {
-            let wanted = self.read_ahead.take();
-            if wanted.is_empty() {
-                return read;
-            }
+        while !self.background.is_stopping() {
+            let contended = self.background.runs() && self.pace.is_contended(Instant::now());
+            let wanted =
+                self.read_ahead.take(if contended { CONTENDED_PAGES } else { BATCH_PAGES });
+            let Some((_, access)) = wanted.first() else { break };
+            let began = Instant::now();
             read += self.read_batch(&wanted);
+            if access.is_for_scan() {
+                self.let_queries_read(|pace, now| pace.rest_after(now - began, now));
+            }
         }
+        read
     }
 
     /// Whether a page may come in that nobody has asked for: not while memory is to be given back, nor into the frames

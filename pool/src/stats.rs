@@ -30,6 +30,8 @@ pub struct PoolStats {
     pub read_ahead: u64,
     /// Of these, pages evicted without ever having been accessed.
     pub read_ahead_evicted: u64,
+    /// How long scans have rested to let queries read, microseconds.
+    pub scan_rests_us: u64,
     /// Pages made anew.
     pub pages_created: u64,
     /// Mini-transactions' changes to pages.
@@ -138,6 +140,7 @@ pub(crate) struct Counters {
     pub(crate) reads: AtomicU64,
     pub(crate) read_ahead: AtomicU64,
     pub(crate) read_ahead_evicted: AtomicU64,
+    pub(crate) scan_rests_us: AtomicU64,
     pub(crate) pages_created: AtomicU64,
     pub(crate) pages_data: AtomicU64,
     pub(crate) pages_flushed: AtomicU64,
@@ -158,6 +161,7 @@ impl Counters {
             reads: AtomicU64::new(0),
             read_ahead: AtomicU64::new(0),
             read_ahead_evicted: AtomicU64::new(0),
+            scan_rests_us: AtomicU64::new(0),
             pages_created: AtomicU64::new(0),
             pages_data: AtomicU64::new(0),
             pages_flushed: AtomicU64::new(0),

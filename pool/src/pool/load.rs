@@ -4,9 +4,11 @@
 //! read; who fails to fill it takes it out again with [`Pool::abandon`].
 
 use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::latch::PageWord;
+use crate::pace::Pace;
 use crate::page::{self, PageId};
 use crate::pool::Pool;
 use crate::replacement::Access;
@@ -76,6 +78,12 @@ impl Pool {
         if space.is_closed() {
             return Err(Error::Space { space: space.id(), state: "is closed" });
         }
+        if hint.is_for_scan() {
+            self.let_queries_read(|pace, now| pace.rest_before_read(now));
+            if word.load().frame().is_some() {
+                return Ok(Load::Raced);
+            }
+        }
         let frame = self.take_frame()?;
         if !self.install(space, word, no, frame)? {
             return Ok(Load::Raced);
@@ -83,6 +91,7 @@ impl Pool {
         #[expect(unsafe_code, reason = "the page's latch makes its bytes ours")]
         // SAFETY: the page is exclusively latched by `install`.
         let bytes = unsafe { self.frames.bytes_mut(frame) };
+        let began = Instant::now();
         let read = space
             .file()
             .read_at(bytes, self.page_size().offset_of(no))
@@ -93,10 +102,26 @@ impl Pool {
             self.abandon(word, frame);
             return Err(error);
         }
+        match hint.is_for_scan() {
+            true => self.pace.scan_read(began.elapsed()),
+            false => self.pace.query_waited(began.elapsed()),
+        }
         count(&self.counters.reads);
         count(&self.counters.pages_data);
         self.replacement.insert(frame, PageId::new(space.id(), no), hint);
         Ok(Load::Done(frame))
+    }
+
+    /// Rests as long as the [`Pace`] says, on behalf of a scan. Without threads nobody else could read meanwhile.
+    pub(crate) fn let_queries_read(&self, rest: impl Fn(&Pace, Instant) -> Duration) {
+        if !self.background.runs() || self.background.is_stopping() {
+            return;
+        }
+        let rest = rest(&self.pace, Instant::now());
+        if rest > Duration::ZERO {
+            self.counters.scan_rests_us.fetch_add(rest.as_micros() as u64, Ordering::Relaxed);
+            std::thread::sleep(rest);
+        }
     }
 
     /// Checks a page as it came from its file.

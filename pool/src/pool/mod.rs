@@ -41,6 +41,7 @@ use crate::dirty::DirtyQueue;
 use crate::error::{Error, Result, WriteAheadError};
 use crate::flush::Flusher;
 use crate::frames::Frames;
+use crate::pace::Pace;
 use crate::page::{Lsn, PageSize};
 use crate::read_ahead::ReadAhead;
 use crate::replacement::{self, Clock, Replacement, ReplacementConfig};
@@ -126,6 +127,7 @@ pub struct Pool {
     pub(crate) write_ahead: RwLock<Option<Arc<dyn WriteAhead>>>,
     pub(crate) counters: Counters,
     pub(crate) read_ahead: ReadAhead,
+    pub(crate) pace: Pace,
     pub(crate) background: Background,
     /// The redo log wants every page clean whose recovery LSN is below this.
     checkpoint_target: AtomicU64,
@@ -185,6 +187,7 @@ impl Pool {
             write_ahead: RwLock::new(None),
             counters: Counters::new(),
             read_ahead: ReadAhead::default(),
+            pace: Pace::new(),
             background: Background::new(config.background),
             checkpoint_target: AtomicU64::new(0),
             last_write_error: Mutex::new(None),
@@ -269,6 +272,11 @@ impl Pool {
         Lsn(self.checkpoint_target.load(Ordering::Relaxed))
     }
 
+    /// Why the last page that could not be written was not. Others may have been written since.
+    pub fn last_write_error(&self) -> Option<Error> {
+        self.last_write_error.lock().clone()
+    }
+
     /// The counters.
     pub fn stats(&self) -> PoolStats {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
@@ -286,6 +294,7 @@ impl Pool {
             read_requests: counters.read_requests.sum(),
             reads: get(&counters.reads),
             read_ahead: get(&counters.read_ahead),
+            scan_rests_us: get(&counters.scan_rests_us),
             read_ahead_evicted: get(&counters.read_ahead_evicted),
             pages_created: get(&counters.pages_created),
             write_requests: counters.write_requests.sum(),

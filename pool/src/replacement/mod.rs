@@ -41,6 +41,11 @@ impl Access {
     pub fn is_prefetch(self) -> bool {
         matches!(self, Access::Prefetch | Access::PrefetchForScan)
     }
+
+    /// On behalf of a scan of a whole table or index, be it by read-ahead.
+    pub fn is_for_scan(self) -> bool {
+        matches!(self, Access::Scan | Access::PrefetchForScan)
+    }
 }
 
 /// The policy to use, and its settings.
