@@ -32,8 +32,8 @@
 //!   when nobody is left, and a thread goes to sleep only if it sees W under that same lock).
 
 use crate::sync::{
-    AtomicU64, Ordering, POLITE_ROUNDS, SPIN_ROUNDS, Wants, fence, park, spin, unpark_all,
-    unpark_next,
+    AtomicU64, Ordering, POLITE_NAPS, POLITE_ROUNDS, SPIN_ROUNDS, Wants, fence, nap, park, spin,
+    unpark_all, unpark_next,
 };
 
 pub(crate) const VERSION_MASK: u64 = (1 << 27) - 1;
@@ -170,11 +170,13 @@ impl PageWord {
         }
     }
 
-    /// Latches the page if it still has the frame and version that `seen` had; never waits.
+    /// Latches the page if it still has the frame and version that `seen` had; never waits. Shared not even if others do:
+    /// [`PageWord::lock_shared`] knows how to give way to them.
     pub(crate) fn try_upgrade(&self, seen: Word, wants: Wants) -> Option<Word> {
         loop {
             let word = Word(self.0.load(Ordering::Relaxed));
-            if (word.0 ^ seen.0) & IDENTITY != 0 || !word.admits(wants) {
+            let barges = wants == Wants::Shared && word.has_waiters();
+            if (word.0 ^ seen.0) & IDENTITY != 0 || !word.admits(wants) || barges {
                 return None;
             }
             let latched = word.latched(wants);
@@ -199,16 +201,22 @@ impl PageWord {
 
     #[cold]
     fn lock_slowly(&self, wants: Wants) -> Option<Word> {
-        let mut round = 0;
-        // A reader who just arrived gives way for a while to those who already sleep, or a stream
-        // of readers would starve writers. Not for ever: it may itself hold this latch, shared.
+        let (mut round, mut naps) = (0, 0);
+        // A reader who just arrived gives way for a while to those who already sleep, or a stream of readers who hold the
+        // latch for long, reading old versions, say, would starve writers. Not for ever: it may itself hold this latch, shared.
         let mut polite = wants == Wants::Shared;
         loop {
             let word = Word(self.0.load(Ordering::Relaxed));
             if word.is_absent() {
                 return None;
             }
-            let give_way = polite && word.has_waiters() && round < POLITE_ROUNDS;
+            let spins = round < POLITE_ROUNDS;
+            let give_way = polite && word.has_waiters() && (spins || naps < POLITE_NAPS);
+            if word.admits(wants) && give_way && !spins {
+                nap();
+                naps += 1;
+                continue;
+            }
             if word.admits(wants) && !give_way {
                 let latched = word.latched(wants);
                 if self.exchange(word, latched) {
@@ -230,6 +238,8 @@ impl PageWord {
                 !word.is_absent() && word.has_waiters() && !word.admits(wants)
             });
             polite = false;
+            // Who has slept will be quick to take what it was woken for.
+            round = 0;
         }
     }
 

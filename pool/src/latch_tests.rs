@@ -80,6 +80,43 @@ fn shared_latches_run_out_at_254() {
     word.try_lock(Wants::Exclusive).unwrap();
 }
 
+/// Readers who hold the latch for long and overlap: there is no moment without one, unless newcomers give way. (This test can
+/// only fail by not ending.)
+#[test]
+fn a_writer_gets_in_among_readers_who_overlap() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let word = PageWord::absent();
+    assert!(word.install(0, 0));
+    word.unlock_exclusive(true);
+    let done = AtomicBool::new(false);
+    let hold = std::time::Duration::from_millis(2);
+    std::thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let (word, done) = (&word, &done);
+            scope.spawn(move || {
+                std::thread::sleep(thread * hold / 4);
+                while !done.load(Ordering::Relaxed) {
+                    // Both ways in: that of who descends a tree, and that of who was turned away there.
+                    let seen = word.load();
+                    if thread % 2 == 0 || word.try_upgrade(seen, Wants::Shared).is_none() {
+                        word.lock_shared().unwrap();
+                    }
+                    std::thread::sleep(hold);
+                    word.unlock_shared();
+                }
+            });
+        }
+        for _ in 0..20 {
+            // Until all of them are at it.
+            std::thread::sleep(3 * hold);
+            word.lock_exclusive().unwrap();
+            word.unlock_exclusive(true);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(word.load().0 & (LATCH_MASK | WAITERS), 0);
+}
+
 #[test]
 fn threads_exclude_each_other_and_all_wake_up() {
     use std::cell::UnsafeCell;

@@ -5,14 +5,16 @@
 //! checker explores is the very code that runs.
 
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
 
 use parking_lot_core::{DEFAULT_PARK_TOKEN, DEFAULT_UNPARK_TOKEN, FilterOp, ParkToken};
 
 /// Rounds to spin for a latch before the thread parks.
 pub(crate) const SPIN_ROUNDS: u32 = 40;
 
-/// Rounds that a newcomer asking for a shared latch lets those pass who were there before it.
+/// Rounds that a newcomer asking for a shared latch lets those pass who were there before it, spinning and then asleep.
 pub(crate) const POLITE_ROUNDS: u32 = 20;
+pub(crate) const POLITE_NAPS: u32 = 50;
 
 /// What a parked thread waits to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +32,11 @@ pub(crate) fn spin(round: u32) {
     for _ in 0..1 << (round / 8).min(5) {
         std::hint::spin_loop();
     }
+}
+
+/// Sleeps for a moment: 50 of them are some 5 ms.
+pub(crate) fn nap() {
+    std::thread::sleep(Duration::from_micros(50));
 }
 
 /// Parks the thread at `address` unless `still_blocked` denies it. No wake-up on the same address

@@ -7,6 +7,7 @@ use loom::sync::{Condvar, Mutex};
 /// No spinning: the model is to park, which is what can go wrong.
 pub(crate) const SPIN_ROUNDS: u32 = 0;
 pub(crate) const POLITE_ROUNDS: u32 = 0;
+pub(crate) const POLITE_NAPS: u32 = 0;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wants {
@@ -30,6 +31,10 @@ loom::lazy_static! {
 }
 
 pub(crate) fn spin(_round: u32) {
+    loom::thread::yield_now();
+}
+
+pub(crate) fn nap() {
     loom::thread::yield_now();
 }
 
