@@ -48,8 +48,12 @@ impl Tree {
         walk.report.depth = depth;
         if depth == 1 {
             let leaf = self.leaf_shared(Seek::First, Access::Normal)?;
+            let no = leaf.page_id().no;
+            if no == self.root {
+                self.check_root(leaf.node())?;
+            }
             if leaf.upper_fence().is_none() {
-                walk.leaf(self, leaf.page_id().no, leaf.node(), &[])?;
+                walk.leaf(self, no, leaf.node(), &[])?;
                 return Ok(walk.report);
             }
             drop(leaf);
@@ -73,6 +77,14 @@ impl Tree {
             }
         }
         Ok(walk.report)
+    }
+
+    /// The root holds every key there is. No descent would notice if its fences said otherwise.
+    fn check_root(&self, root: Node<'_>) -> Result<()> {
+        if root.lower_fence().is_empty() && root.upper_fence().is_none() {
+            return Ok(());
+        }
+        Err(self.corrupt(self.root, "the root has fences"))
     }
 
     /// Levels of the tree, leaves included.
@@ -108,6 +120,9 @@ impl Tree {
             return Err(Stop::Retry);
         }
         let node = Node::trusted(&copy);
+        if no == self.root {
+            self.check_root(node).map_err(Stop::Failed)?;
+        }
         if !node.covers(from) {
             return Err(Stop::Retry);
         }

@@ -25,6 +25,7 @@ use crate::error::{Error, Result};
 use crate::mtr::{Mtr, PageHandle};
 use crate::page_op::{OpError, PageOp};
 use crate::space::Allocation;
+use std::cmp::Ordering;
 use tidepool_pool::{Access, ExclusiveGuard, PageType, Space};
 
 /// A leaf becomes a candidate for a merge when its cells take less than this part of a page…
@@ -148,8 +149,12 @@ impl Tree {
     ) -> Result<Split> {
         let root = self.own(self.env.pool().exclusive(&self.space, self.root, Access::Normal)?);
         let node = root.node();
-        if node.level() != level {
-            return Ok(Split::Again);
+        match node.level().cmp(&level) {
+            Ordering::Greater => return Ok(Split::Again),
+            // The tree shrank below this level meanwhile: there is nothing to split here. Whoever wanted
+            // room a level down looks again.
+            Ordering::Less => return Ok(Split::Done),
+            Ordering::Equal => {}
         }
         self.check_node(&root.guard, root.no, level)?;
         if node_has_room(&node, key, payload_len) {
@@ -311,8 +316,11 @@ impl Tree {
         }
         discard(&mut mtr, &mut allocation, child, child_no);
         mtr.commit();
-        // Perhaps that child, too, has a single one.
-        Ok(Merge::Done { parent_underfull: level > 1 })
+        // Perhaps that child, too, had a single one.
+        if level > 1 {
+            self.shrink_root(Mtr::begin(&self.env)?, level - 1)?;
+        }
+        Ok(Merge::Done { parent_underfull: false })
     }
 
     /// Frees the tree's pages, the root too; nobody may use the tree any more. Works in small steps, each of which leaves
@@ -460,4 +468,41 @@ pub(super) fn create_root<'a>(mtr: &mut Mtr<'a>, space: &'a Space, tree_id: u32)
         &PageOp::NodeInit { tree_id, level: 0, first_child: 0, lower: &[], upper: None },
     );
     Ok(no)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::btree::tests::{fixture, get, put, remove, verify};
+
+    /// A thread finds the root full, lets go of it to split it first, and meanwhile others remove so much that there is no
+    /// such level any more.
+    #[test]
+    fn a_split_of_a_level_that_is_gone_does_nothing() {
+        let tree = fixture::tree(64, 4096);
+        put(&tree, b"a", b"1").unwrap();
+        tree.split(1, b"a", 4).unwrap();
+        tree.split(3, b"a", 4).unwrap();
+        assert_eq!(get(&tree, b"a").unwrap().as_deref(), Some(&b"1"[..]));
+    }
+
+    /// Two inner levels of which each has one child.
+    #[test]
+    fn a_chain_of_single_children_is_shrunk_whole() {
+        let tree = fixture::tree(256, 4096);
+        let mut model = crate::btree::tests::Model::new();
+        let key = |n: u32| [vec![b'k'; 600], n.to_be_bytes().to_vec()].concat();
+        for n in 0..200 {
+            put(&tree, &key(n), b"p").unwrap();
+            model.insert(key(n), b"p".to_vec());
+        }
+        assert!(tree.depth().unwrap() > 2);
+        for n in 0..200 {
+            assert!(remove(&tree, &key(n)).unwrap());
+            model.remove(&key(n));
+            if n % 50 == 0 {
+                verify(&tree, &model);
+            }
+        }
+        assert_eq!(tree.depth().unwrap(), 1);
+    }
 }
