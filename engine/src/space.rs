@@ -163,6 +163,7 @@ pub fn size_pages(header: &[u8]) -> u32 {
 pub fn create<'a>(mtr: &mut Mtr<'a>, env: &Env, space: &'a Space) -> Result<()> {
     let page_size = env.page_size();
     space.file().set_len(u64::from(INITIAL_PAGES) * page_size as u64)?;
+    space.note_page_count(INITIAL_PAGES);
     let header = mtr.new_page(space, 0)?;
     let bitmap = mtr.new_page(space, 1)?;
     mtr.apply(header, &PageOp::Format { page_type: PageType::SPACE_HEADER, tree_id: 0 });
@@ -332,6 +333,7 @@ impl Allocation {
         if space.file().len()? < bytes {
             space.file().set_len(bytes)?;
         }
+        space.note_page_count(new_size);
         if new_range > last_range {
             let bitmap = mtr.new_page(space, new_range * per_bitmap + 1)?;
             self.bitmaps.push((new_range, bitmap));

@@ -50,14 +50,14 @@ impl Space {
     }
 
     /// How many pages the file is thought to hold: its length when it was opened, or what
-    /// [`Space::set_page_count`] said since. Read-ahead stops there; nothing else depends on it.
+    /// [`Space::note_page_count`] said since, if that is more. Read-ahead stops there; nothing else depends on it.
     pub fn page_count(&self) -> u32 {
         self.page_count.load(Ordering::Relaxed)
     }
 
-    /// Tells the pool that the file was extended or truncated.
-    pub fn set_page_count(&self, pages: u32) {
-        self.page_count.store(pages, Ordering::Relaxed);
+    /// Tells the pool that the file was extended to so many pages.
+    pub fn note_page_count(&self, pages: u32) {
+        self.page_count.fetch_max(pages, Ordering::Relaxed);
     }
 
     /// The word of page `no`.

@@ -330,7 +330,7 @@ impl Files<'_> {
         if file.len()? < pages * page_size {
             file.set_len(pages * page_size)?;
         }
-        space.set_page_count(pages.min(u64::from(u32::MAX)) as u32);
+        space.note_page_count(pages.min(u64::from(u32::MAX)) as u32);
         Ok(())
     }
 }

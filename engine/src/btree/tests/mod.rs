@@ -281,6 +281,16 @@ fn scans_read_ahead_by_the_parents_child_list() {
     assert_eq!(ahead(node::Seek::First, true, 8), 0);
 }
 
+#[test]
+fn pages_that_a_file_gained_since_it_was_opened_are_read_ahead() {
+    let tree = fixture::tree(256, 4096);
+    filled(&tree, 0..50_000, 40);
+    let read_ahead = || tree.env().pool().stats().read_ahead;
+    let before = read_ahead();
+    tree.read_ahead(node::Seek::First, false, 10, Access::Scan).unwrap();
+    assert!(read_ahead() >= before + 9, "{} of 10", read_ahead() - before);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::test_cases(24)))]
 
