@@ -439,9 +439,22 @@ impl Env {
     fn wait_for_redo_room_slowly(&self) -> Result<()> {
         self.redo.count_capacity_wait();
         let since = Instant::now();
+        let errors_before = self.pool.stats().write_errors;
+        let mut progress = (self.redo.checkpoint_lsn(), since);
         let mut idle_steps = 0;
         while !self.redo.has_room() {
             self.failure.check()?;
+            let checkpoint = self.redo.checkpoint_lsn();
+            if checkpoint > progress.0 {
+                progress = (checkpoint, Instant::now());
+            }
+            // A page that can't be written holds the checkpoint up for ever, and everybody with it.
+            if progress.1.elapsed() > FULL_DISK_PATIENCE
+                && self.pool.stats().write_errors > errors_before
+                && let Some(error) = self.pool.last_write_error()
+            {
+                return Err(error.into());
+            }
             let stuck = if self.background.runs() {
                 self.background.hurry();
                 self.redo.wait_for_room(Duration::from_millis(100));

@@ -616,6 +616,31 @@ fn io_error_on_fsync_of_the_log() {
     assert!(rows == 1000 || rows == 1001, "{rows}");
 }
 
+/// Pages stay in the pool and the redo log fills. Writers then get the disk's error, instead of waiting for ever, and go on when it is mended.
+#[test]
+fn io_error_on_writing_a_table() {
+    let sim = SimStorage::new(3);
+    let with_threads = Options { background: true, ..options() };
+    let db = Db::open_on(Arc::new(sim.clone()), with_threads).unwrap();
+    let table = db.create_table("a", &def()).unwrap();
+    fill(&db, &table, 1000).unwrap();
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).on("tables/").always());
+    let mut trx = db.begin(TrxOptions::default());
+    let mut update =
+        |round: u32| trx.update(&table, 0, &(round % 1000).to_be_bytes(), &[round as u8; 200]);
+    let (rounds, error) = (0..1_000_000)
+        .find_map(|round| update(round).err().map(|error| (round, error)))
+        .expect("the redo log is never full");
+    let text = error.to_string();
+    assert!(text.starts_with("cannot write 'tables/00000010.tpd' at offset "), "{text}");
+    assert!(text.contains("Input/output error (os error 5)"), "{text}");
+    sim.clear_faults();
+    update(rounds).unwrap();
+    trx.commit().unwrap();
+    assert_eq!(count(&db, &table).unwrap(), 1000);
+    assert!(table.check(&db, &mut |_| true).unwrap().is_clean());
+}
+
 #[test]
 fn io_error_on_fsync_of_a_table() {
     let (sim, db, table) = simulated();

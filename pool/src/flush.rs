@@ -311,6 +311,16 @@ impl Pool {
             bytes.copy_from_slice(unsafe { self.frames().bytes(frame) });
         }
         word.unlock_shared();
+        if ours && page::page_id(bytes) != id {
+            // Not under another page's name, nor at another page's place.
+            let why = format!("its header says that it is {}", page::page_id(bytes));
+            let error = Error::Corrupt { file: space.file().name().to_owned(), page: id, why };
+            tracing::error!(%error, "a changed page cannot be written");
+            self.dirty.complete(self.frames(), frame, false);
+            self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+            *self.last_write_error.lock() = Some(error);
+            return None;
+        }
         ours.then(|| Copied { frame, id, slot, lsn: page::page_lsn(bytes), space })
     }
 
@@ -423,7 +433,6 @@ impl Pool {
         self.ensure_durable(newest)?;
         for page in batch {
             let copy = &mut buffer[slot_range(flusher.page_size, page.slot)];
-            assert_eq!(page::page_id(copy), page.id, "a page's header must name the page");
             page::stamp_checksum(copy);
         }
         let Some(doublewrite) = &mut flusher.doublewrite else { return Ok(()) };

@@ -12,7 +12,7 @@ use tidepool_pool::{Pool, Signal};
 use crate::error::{Error, Result};
 use crate::redo::RedoLog;
 use crate::redo::capacity::AutomaticCapacity;
-use crate::redo::checkpoint::Pacer;
+use crate::redo::checkpoint::{Pace, Pacer};
 
 /// How often the checkpointer looks.
 const TICK: Duration = Duration::from_millis(100);
@@ -57,16 +57,7 @@ impl Checkpointer {
         let age_max = if self.redo.has_room() { age_max } else { 1 };
         let oldest = self.pool.oldest_dirty_lsn();
         let pace = self.pacer.step(oldest, self.redo.next_lsn(), age_max, elapsed);
-        if let Some(pace) = pace {
-            let started = Instant::now();
-            while self.pool.flush_up_to(pace.target, BATCH_PAGES)? > 0 {
-                if pace.urgent {
-                    self.checkpoint()?;
-                } else if started.elapsed() > TICK {
-                    break;
-                }
-            }
-        }
+        let flushed = pace.map_or(Ok(()), |pace| self.flush(&pace));
         self.since_checkpoint += elapsed;
         let oldest = self.pool.oldest_dirty_lsn().unwrap_or(self.redo.next_lsn());
         let gain = oldest.0.saturating_sub(self.redo.checkpoint_lsn().0);
@@ -74,6 +65,20 @@ impl Checkpointer {
             || (gain > 0 && self.since_checkpoint >= CHECKPOINT_INTERVAL)
         {
             self.checkpoint()?;
+        }
+        // Not before the checkpoint: a page that can't be written holds up what came after it, and no more.
+        flushed
+    }
+
+    /// Writes old pages for as long as a step may take.
+    fn flush(&mut self, pace: &Pace) -> Result<()> {
+        let started = Instant::now();
+        while self.pool.flush_up_to(pace.target, BATCH_PAGES)? > 0 {
+            if pace.urgent {
+                self.checkpoint()?;
+            } else if started.elapsed() > TICK {
+                break;
+            }
         }
         Ok(())
     }
