@@ -90,19 +90,62 @@ pub fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Seconds from the start of the process until the first three seconds with 90 % of the throughput at this run's end. (Not of
-/// that before the kill: the machine may have become slower or faster since.)
+/// Seconds that a throughput must last to be that of a warm pool.
+const LASTING_S: usize = 15;
+
+/// Seconds from the start of the process until the first three seconds with 90 % of the throughput of the next fifteen, which is near that
+/// at this run's end. (Not of that before the kill, nor of the end alone: the machine becomes slower and faster meanwhile.)
 fn judge(record: &mut Record) {
-    let Some(end) = record.series.last().map(|point| point.at_s) else { return };
-    let last = statistics::between(&record.series, end * 2.0 / 3.0, f64::MAX);
-    let steady_qps = statistics::median(last.iter().map(|point| point.qps));
-    let enough = |at: usize| {
-        let next = &record.series[at..record.series.len().min(at + 3)];
-        statistics::mean(next.iter().map(|point| point.qps)) >= 0.9 * steady_qps
+    let qps: Vec<f64> = record.series.iter().map(|point| point.qps).collect();
+    let part = |from: usize, len: usize| {
+        let from = from.min(qps.len());
+        qps[from..qps.len().min(from + len)].iter().copied()
+    };
+    let steady_qps = statistics::median(part(qps.len() * 2 / 3, qps.len()));
+    let is_warm = |&at: &usize| {
+        let now = statistics::mean(part(at, 3));
+        now >= 0.9 * statistics::median(part(at, LASTING_S)) && now >= 0.6 * steady_qps
     };
     let starting_s = record.figure("start_s").unwrap_or(0.0);
-    let warm = (0..record.series.len()).find(|&at| enough(at));
+    let warm = (0..qps.len()).find(is_warm);
     let seconds = warm.map_or(f64::from(u16::MAX), |at| starting_s + record.series[at].at_s);
     record.summary.insert("seconds_to_90_percent".into(), seconds);
     record.summary.insert("steady_qps".into(), steady_qps);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Point;
+
+    fn seconds(qps: &[u32]) -> f64 {
+        let job = Job {
+            script: "oltp_point_select".into(),
+            database: "sbtest".into(),
+            rows: 1,
+            threads: 1,
+            distribution: Distribution::Uniform,
+        };
+        let plan = Plan::new("warm", Engine::Tidepool, std::path::Path::new("data"), job);
+        let mut record = plan.record(false);
+        let point = |(at, &qps): (usize, &u32)| Point {
+            at_s: at as f64 + 1.0,
+            qps: qps.into(),
+            ..Point::default()
+        };
+        record.series = qps.iter().enumerate().map(point).collect();
+        judge(&mut record);
+        record.summary["seconds_to_90_percent"]
+    }
+
+    #[test]
+    fn a_pool_is_warm_when_what_follows_is_no_faster() {
+        // Slow for long, then warm; afterwards the machine becomes faster by a third.
+        let mut qps = vec![2; 20];
+        qps.extend([40, 90, 91, 90]);
+        qps.extend([90; 16]);
+        qps.extend([120; 20]);
+        assert_eq!(seconds(&qps), 22.0);
+        assert_eq!(seconds(&[100; 60]), 1.0);
+    }
 }
