@@ -247,8 +247,8 @@ impl Cursor {
     /// Reads on at `position`.
     fn advance(&mut self, trx: &mut Trx) -> Result<bool> {
         self.place = Place::Unpositioned;
-        trx.enlist(&self.table)?;
         let lock = trx.effective_lock(self.lock);
+        trx.enlist_to_read(&self.table, lock)?;
         let found = match lock {
             LockMode::None => self.fill(trx)?,
             _ => self.lock_next(trx, lock)?,

@@ -90,6 +90,9 @@ pub enum Error {
     /// There is no such table.
     #[error("table '{0}' does not exist")]
     TableMissing(String),
+    /// A transaction's snapshot is older than the table as it is now: it was made, emptied or renamed since.
+    #[error("table '{0}' has changed since the transaction's snapshot: roll back and try again")]
+    TableChanged(String),
     /// The table is in use: a transaction that wrote or locked it is unfinished, or another definition change runs.
     #[error("table '{0}' is in use by an unfinished transaction: end it and try again")]
     TableBusy(String),

@@ -162,6 +162,54 @@ fn a_truncated_table_is_empty_and_new() {
     assert_eq!(table.rows(), 5);
 }
 
+/// There are no versions from before: the snapshot would see an empty table, and take it for the truth.
+#[test]
+fn a_snapshot_older_than_the_table_is_refused() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 3);
+    drop(table);
+    let old_snapshot = || {
+        let mut trx = begin(&db);
+        trx.ensure_view();
+        trx
+    };
+    let changed = Error::TableChanged("t".into());
+    let key = 1u32.to_be_bytes();
+
+    let mut old = old_snapshot();
+    let table = db.truncate_table("t").unwrap();
+    fill(&db, &table, 3);
+    assert_eq!(get(&mut old, &table, &key).unwrap_err(), changed);
+    let mut cursor = Cursor::new(table.clone(), 0, LockMode::None, LockWait::Wait);
+    assert_eq!(cursor.first(&mut old).unwrap_err(), changed);
+    // Not even after it has written there.
+    old.insert(&table, 0, b"own", b"").unwrap();
+    assert_eq!(get(&mut old, &table, b"own").unwrap_err(), changed);
+    old.rollback().unwrap();
+    assert_eq!(get(&mut old, &table, &key).unwrap().as_deref(), Some(&b"some value"[..]));
+    old.commit().unwrap();
+    drop((cursor, table));
+
+    // A copy that is filled, and then takes the name of what it is a copy of.
+    let copy = db.create_table("copy", &def()).unwrap();
+    let mut old = old_snapshot();
+    fill(&db, &copy, 3);
+    db.drop_table("t").unwrap();
+    db.rename_table("copy", "t").unwrap();
+    assert_eq!(get(&mut old, &copy, &key).unwrap_err(), changed);
+    old.rollback().unwrap();
+    assert!(get(&mut old_snapshot(), &copy, &key).unwrap().is_some());
+
+    // One that a session has for itself.
+    let mut old = old_snapshot();
+    let own = db.create_table("own", &def()).unwrap();
+    own.set_temporary();
+    old.insert(&own, 0, b"own", b"new").unwrap();
+    assert_eq!(get(&mut old, &own, b"own").unwrap().as_deref(), Some(&b"new"[..]));
+}
+
 #[test]
 fn a_definition_change_cut_off_by_a_crash_leaves_no_file_behind() {
     // Every operation on the disk that creating, filling, truncating and dropping take, cut off once.

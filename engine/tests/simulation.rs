@@ -79,8 +79,10 @@ struct World {
     /// Tables that transactions detached in this life use; of those of earlier lives the engine does not know.
     detached: BTreeMap<Vec<u8>, BTreeSet<TableNo>>,
     next_xid: u64,
+    /// Commits and definitions so far, and the last for each key and for each table's content or name.
     commits: u64,
     changed: BTreeMap<(TableNo, Vec<u8>), u64>,
+    defined: BTreeMap<TableNo, u64>,
 }
 
 /// Tells on standard error what happens, if `TIDEPOOL_TRACE` is set.
@@ -180,6 +182,7 @@ impl World {
             detached: BTreeMap::new(),
             next_xid: 0,
             commits: 0,
+            defined: BTreeMap::new(),
             changed: BTreeMap::new(),
         }
     }
@@ -631,6 +634,13 @@ impl World {
         let found = scan(&mut session.trx, table);
         session.trx.end_statement();
         trace!("s{at} t{no} scan -> {:?}", found.as_ref().map(|rows| rows.len()));
+        let defined = self.defined.get(&no).copied().unwrap_or(0);
+        if self.sessions[at].view.as_ref().is_some_and(|(_, seen)| defined > *seen) {
+            if !self.sim.is_down() {
+                assert!(matches!(found, Err(Error::TableChanged(_))), "seed {}", self.seed);
+            }
+            return Ok(());
+        }
         let found = self.must(found)?;
         let session = &mut self.sessions[at];
         let mut expected = match session.isolation {
@@ -697,6 +707,7 @@ impl World {
             let def = TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("second")]);
             let created = self.db.create_table(&wanted, &def);
             self.handles.insert(self.next_table, self.must(created)?);
+            self.note_definition(self.next_table);
             self.next_table += 1;
             return self.defined(after);
         };
@@ -727,6 +738,7 @@ impl World {
                 self.in_flight = Some(after.clone());
                 let result = self.db.rename_table(&wanted, &to);
                 self.must(result)?;
+                self.note_definition(no);
                 return self.defined(after);
             }
             _ => {
@@ -736,6 +748,7 @@ impl World {
                 self.in_flight = Some(after.clone());
                 self.db.truncate_table(&wanted).map(|table| {
                     self.handles.insert(self.next_table, table);
+                    self.note_definition(self.next_table);
                     self.next_table += 1;
                 })
             }
@@ -748,6 +761,12 @@ impl World {
         self.must(result)?;
         self.handles.remove(&no);
         self.defined(after)
+    }
+
+    /// Older snapshots don't know the table any more.
+    fn note_definition(&mut self, no: TableNo) {
+        self.commits += 1;
+        self.defined.insert(no, self.commits);
     }
 
     fn defined(&mut self, after: Model) -> Step {

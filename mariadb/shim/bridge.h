@@ -58,7 +58,8 @@ enum tp_result {
   TP_CRASHED = 21,
   TP_INVALID = 22,
   TP_PANIC = 23,
-  TP_OTHER = 24
+  TP_OTHER = 24,
+  TP_TABLE_CHANGED = 25 /* since the transaction's snapshot */
 };
 
 enum tp_isolation {
@@ -196,6 +197,8 @@ int tp_table_names(const tp_db *db, void *context, void (*name)(void *context, c
 
 int tp_table_open(tp_db *db, const char *name, size_t name_len, tp_table **table);
 void tp_table_close(tp_table *table);
+/* A temporary table is read by any snapshot of its session, also by one that is older than the table. */
+void tp_table_set_temporary(const tp_table *table);
 size_t tp_table_index_count(const tp_table *table);
 size_t tp_table_key_len_max(const tp_table *table);
 uint64_t tp_table_rows(const tp_table *table);
@@ -271,7 +274,7 @@ int tp_rollback_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
 /* ---- writes. On TP_DUPLICATE, tp_duplicate_value gives the value of the entry that exists. */
 
 int tp_insert(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
-              const uint8_t *value, size_t value_len);
+              const uint8_t *value, size_t value_len, int duplicate_lock);
 int tp_update(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
               const uint8_t *value, size_t value_len);
 int tp_delete(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);

@@ -56,6 +56,8 @@ int server_error(int result, THD *thd) {
     return HA_ERR_TABLE_EXIST;
   case TP_TABLE_MISSING:
     return HA_ERR_NO_SUCH_TABLE;
+  case TP_TABLE_CHANGED:
+    return HA_ERR_TABLE_DEF_CHANGED;
   case TP_TABLE_BUSY:
     explain(thd, false);
     return HA_ERR_LOCK_WAIT_TIMEOUT;

@@ -81,6 +81,16 @@ int ha_tidepool::open(const char *name, int, uint) {
   return info(HA_STATUS_NO_LOCK | HA_STATUS_VARIABLE | HA_STATUS_CONST);
 }
 
+/* An index merge reads by several handlers: each locks as the first does. */
+handler *ha_tidepool::clone(const char *name, MEM_ROOT *root) {
+  auto *copy = static_cast<ha_tidepool *>(handler::clone(name, root));
+  if (copy) {
+    copy->row_lock = row_lock;
+    copy->skip_locked = skip_locked;
+  }
+  return copy;
+}
+
 int ha_tidepool::open_reader() {
   if (reader) tp_reader_close(reader);
   reader = nullptr;
@@ -104,6 +114,8 @@ int ha_tidepool::reset() {
     for (uint i = 0; i < trees().size(); i++) tp_reader_reset(reader, i);
   cursors_used = false;
   keyread_only = false;
+  duplicate_lock = TP_LOCK_SHARED;
+  last_write_known = false;
   plan_known = false;
   at_point = after_search = false;
   duplicate_key = MAX_KEY;
@@ -115,6 +127,13 @@ int ha_tidepool::extra(enum ha_extra_function operation) {
   case HA_EXTRA_KEYREAD:
     keyread_only = true;
     plan_known = false;
+    break;
+  case HA_EXTRA_INSERT_WITH_UPDATE:
+  case HA_EXTRA_WRITE_CAN_REPLACE:
+    duplicate_lock = TP_LOCK_EXCLUSIVE;
+    break;
+  case HA_EXTRA_WRITE_CANNOT_REPLACE:
+    duplicate_lock = TP_LOCK_SHARED;
     break;
   case HA_EXTRA_NO_KEYREAD:
     keyread_only = false;
@@ -148,9 +167,9 @@ void ha_tidepool::set_row_lock(int lock, bool skip) {
 
 int ha_tidepool::external_lock(THD *thd, int type) {
   if (type == F_UNLCK) {
-    if (own_session) end_own_statement();
+    const int error = own_session ? end_own_statement() : 0;
     session = nullptr;
-    return 0;
+    return error;
   }
   session = session_of(thd);
   if (!session) return HA_ERR_OUT_OF_MEM;
@@ -171,10 +190,10 @@ int ha_tidepool::begin_own_statement() {
   return fail(result);
 }
 
-void ha_tidepool::end_own_statement() {
-  if (!own_session->in_statement) return;
+int ha_tidepool::end_own_statement() {
+  if (!own_session->in_statement) return 0;
   own_session->in_transaction = own_session->in_statement = false;
-  fail(tp_commit(own_session->trx));
+  return fail(tp_commit(own_session->trx));
 }
 
 int ha_tidepool::start_stmt(THD *thd, thr_lock_type type) {
@@ -199,6 +218,12 @@ int ha_tidepool::ready_slowly() {
 }
 
 void ha_tidepool::print_error(int error, myf flags) {
+  /* The server has looked a row up after its write, and refuses it. */
+  if (error == HA_ERR_FOUND_DUPP_KEY && lookup_errkey != static_cast<uint>(-1) && is_checked_after_write() &&
+      last_write_known && session && session->in_statement && !tp_must_rollback(session->trx)) {
+    last_write_known = false;
+    if (int result = tp_rollback_to(session->trx, &before_last_write)) fail(result);
+  }
   if (error != HA_ERR_INDEX_COL_TOO_LONG) return handler::print_error(error, flags);
   /* The server's own text speaks of a column's definition; here it is the value, as it is stored in the key. */
   my_printf_error(ER_TOO_LONG_KEY, "Specified key was too long: Tidepool: %s", flags, last_error_text().c_ptr_safe());

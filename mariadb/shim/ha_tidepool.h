@@ -33,6 +33,7 @@ public:
   my_bool register_query_cache_table(THD *thd, const char *key, uint key_len, qc_engine_callback *callback,
                                      ulonglong *data) override;
 
+  handler *clone(const char *name, MEM_ROOT *root) override;
   int open(const char *name, int mode, uint test_if_locked) override;
   int close() override;
   int reset() override;
@@ -50,6 +51,7 @@ public:
   int delete_all_rows() override { return HA_ERR_WRONG_COMMAND; }
   int reset_auto_increment(ulonglong value) override;
   void update_create_info(HA_CREATE_INFO *info) override;
+  enum_alter_inplace_result check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) override;
   bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
 
   int index_init(uint keynr, bool sorted) override;
@@ -112,6 +114,7 @@ private:
   bool has_prefix(const tp_entry &entry) const;
   int step(uchar *buf, bool forward, Bound bound);
 
+  void note_write(const tp_savepoint &before);
   int insert_row(const uchar *record);
   int insert_entries(const uchar *record, size_t *done);
   int insert_secondary(uint tree, const uchar *record);
@@ -128,12 +131,14 @@ private:
   /* A SEQUENCE is not part of the user's transaction: each write to it is a transaction of its own. */
   std::unique_ptr<tidepool::Session> own_session;
   int begin_own_statement();
-  void end_own_statement();
+  int end_own_statement();
 
   /* Locking of this statement's reads. */
   int row_lock = TP_LOCK_NONE;
   bool skip_locked = false;
   bool keyread_only = false;
+  /* Of a row that INSERT meets with its key: exclusive if it is to be changed or replaced then. */
+  int duplicate_lock = TP_LOCK_SHARED;
 
   /* Columns to be set by reads: one byte each. */
   std::unique_ptr<uchar[]> needed;
@@ -160,6 +165,12 @@ private:
   tidepool::Buffer row_buffer, value_buffer;
   uchar row_id[tidepool::ROW_ID_LENGTH]{};
   uint duplicate_key = MAX_KEY;
+
+  /* Where the server checks a row only after the write (a hash as a unique key, WITHOUT OVERLAPS) and then refuses it, the
+     row is taken back here: within a function or trigger that handles the error, nobody else does it. */
+  bool is_checked_after_write() const { return table_share->long_unique_table || table_share->period.unique_keys; }
+  tp_savepoint before_last_write{};
+  bool last_write_known = false;
 };
 
 #endif

@@ -21,18 +21,22 @@ inline int ha_tidepool::ready() {
   return 0;
 }
 
-/* Which columns reads set. Statements that write get all of them: what is not changed is written back. */
+/* Which columns reads set. Statements that write get all of them: what is not changed is written back, and the server
+   compares columns that it has not asked for (WITHOUT OVERLAPS). */
 void ha_tidepool::plan_columns() {
   const int command = thd_sql_command(ha_thd());
-  const bool all = row_lock == TP_LOCK_EXCLUSIVE && !keyread_only && command != SQLCOM_SELECT;
+  const bool all = row_lock == TP_LOCK_EXCLUSIVE && command != SQLCOM_SELECT;
   last_needed = 0;
-  for (uint i = 0; i < table_share->fields; i++)
-    needed[i] = all ? table->field[i]->stored_in_db() || bitmap_is_set(table->read_set, i)
-                    : bitmap_is_set(table->read_set, i);
+  for (uint i = 0; i < table_share->fields; i++) {
+    const Field *field = table->field[i];
+    needed[i] = bitmap_is_set(table->read_set, i) ||
+                (all && (field->stored_in_db() || (keyread_only && field->part_of_key.is_set(active_index))));
+  }
   last_needed = row_layout().last_needed(needed.get());
   key_needed = row_layout().key_needed(needed.get());
-  /* An index merge reads keys alone, and compares them with the range's end, also where they are beginnings. */
-  entry_suffices = tree == 0 || !trees()[tree].has_beginning_of(needed.get());
+  /* An index merge reads keys alone, and compares them with the range's end, also where they are beginnings. Who means
+     to change a row, or says FOR UPDATE, locks the row and not only the entry: others come by other indexes. */
+  entry_suffices = tree == 0 || (row_lock != TP_LOCK_EXCLUSIVE && !trees()[tree].has_beginning_of(needed.get()));
   plan_known = true;
 }
 

@@ -49,7 +49,8 @@ int ha_tidepool::insert_secondary(uint index, const uchar *record) {
   const size_t key_len = layout.encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
   uchar *value = value_buffer.room(layout.value_max(record));
   const size_t value_len = layout.encode_value(value, record, clustered.get(), clustered_len, bare);
-  const int result = tp_insert(session->trx, shared->table, index, new_key.get(), key_len, value, value_len);
+  const int result = tp_insert(session->trx, shared->table, index, new_key.get(), key_len, value, value_len,
+                               duplicate_lock);
   if (likely(result == TP_OK)) return 0;
   return result == TP_DUPLICATE ? report_duplicate(index) : fail(result);
 }
@@ -58,11 +59,18 @@ int ha_tidepool::insert_row(const uchar *record) {
   encode_clustered(record, true);
   const size_t row_len = row_layout().encode(row_buffer, record);
   const int result =
-      tp_insert(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len);
+      tp_insert(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len,
+                duplicate_lock);
   if (unlikely(result != TP_OK)) return result == TP_DUPLICATE ? report_duplicate(0) : fail(result);
   for (uint i = 1; i < trees().size(); i++)
     if (int error = insert_secondary(i, record)) return error;
   return 0;
+}
+
+/* A row is about to be written from this position on. */
+void ha_tidepool::note_write(const tp_savepoint &before) {
+  before_last_write = before;
+  last_write_known = true;
 }
 
 int ha_tidepool::write_row(const uchar *record) {
@@ -74,17 +82,19 @@ int ha_tidepool::write_row(const uchar *record) {
     if (int result = shared->next_row_id(row_id)) return fail(result);
 
   int error;
-  if (trees().size() == 1) {
+  if (trees().size() == 1 && !is_checked_after_write()) {
     error = insert_row(record);
   } else {
     tp_savepoint before;
-    tp_savepoint_set(session->trx, &before);
+    if (int result = tp_savepoint_set(session->trx, &before)) return fail(result);
+    note_write(before);
     error = insert_row(record);
     if (unlikely(error) && !tp_must_rollback(session->trx))
       if (int result = tp_rollback_to(session->trx, &before)) return fail(result);
   }
   if (likely(!error) && table->found_next_number_field) raise_auto_increment_after(record);
-  if (unlikely(own_session != nullptr)) end_own_statement();
+  if (unlikely(own_session != nullptr))
+    if (int result = end_own_statement()) return result;
   return error;
 }
 
@@ -99,7 +109,8 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   if (!key_differs && row_layout().same(old_record, new_record)) return HA_ERR_RECORD_IS_THE_SAME;
 
   tp_savepoint before;
-  tp_savepoint_set(session->trx, &before);
+  if (int result = tp_savepoint_set(session->trx, &before)) return fail(result);
+  note_write(before);
   auto undone = [&](int error) {
     if (!tp_must_rollback(session->trx))
       if (int result = tp_rollback_to(session->trx, &before)) return fail(result);
@@ -124,7 +135,8 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   const size_t row_len = row_layout().encode(row_buffer, new_record);
   int result;
   if (moved) {
-    result = tp_insert(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len);
+    result = tp_insert(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len,
+                       TP_LOCK_SHARED);
     if (result == TP_OK)
       result = tp_delete(session->trx, shared->table, 0, old_clustered.get(), old_clustered_len);
   } else {
@@ -150,21 +162,25 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
     }
     result = tp_delete(session->trx, shared->table, i, old_key.get(), old_len);
     if (result == TP_OK)
-      result = tp_insert(session->trx, shared->table, i, new_key.get(), new_len, value, value_len);
+      result = tp_insert(session->trx, shared->table, i, new_key.get(), new_len, value, value_len, TP_LOCK_SHARED);
     if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(i) : fail(result));
   }
   if (table->found_next_number_field && new_record == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
     raise_auto_increment_after(new_record);
-  if (unlikely(own_session != nullptr)) end_own_statement();
-  return 0;
+  return unlikely(own_session != nullptr) ? end_own_statement() : 0;
 }
 
 int ha_tidepool::delete_row(const uchar *record) {
   if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
     if (int error = ready_slowly()) return error;
   encode_clustered(record, false);
+  /* DELETE IGNORE makes a warning of an error and goes on: a row may not be half gone then. */
+  tp_savepoint before;
+  if (trees().size() > 1)
+    if (int result = tp_savepoint_set(session->trx, &before)) return fail(result);
   int result = tp_delete(session->trx, shared->table, 0, clustered.get(), clustered_len);
+  const bool row_gone = result == TP_OK;
   for (uint i = 1; result == TP_OK && i < trees().size(); i++) {
     bool bare;
     const size_t len = trees()[i].encode(old_key.get(), record, table, clustered.get(), key_room, &bare);
@@ -172,10 +188,11 @@ int ha_tidepool::delete_row(const uchar *record) {
     if (unlikely(result == TP_NOT_FOUND)) {
       sql_print_error("Tidepool: table %s: index %s lacks the entry of a row that is deleted; run CHECK TABLE",
                       shared->name.c_str(), table->key_info[shared->layouts.key_of(i)].name.str);
-      return HA_ERR_CRASHED;
     }
   }
-  return fail(result);
+  if (unlikely(result != TP_OK) && row_gone && !tp_must_rollback(session->trx))
+    if (int undo = tp_rollback_to(session->trx, &before)) return fail(undo);
+  return row_gone && result == TP_NOT_FOUND ? HA_ERR_CRASHED : fail(result);
 }
 
 /* ---- auto-increment: the counter is the next value to be given, and stays when a transaction is rolled back */

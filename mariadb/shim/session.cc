@@ -57,6 +57,8 @@ int begin_statement(THD *thd, Session *session) {
   if (int result = tp_statement_begin(session->trx, lock_wait_timeout(thd), &session->statement_start))
     return server_error(result, thd);
   session->in_statement = true;
+  /* Killed while it was parsed or planned: the engine has just forgotten that. */
+  if (unlikely(thd_kill_level(thd) != THD_IS_NOT_KILLED)) tp_interrupt_raise(session->interrupt);
   trans_register_ha(thd, false, engine.hton, 0);
   if (thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN)) trans_register_ha(thd, true, engine.hton, 0);
   return 0;
@@ -199,9 +201,12 @@ static int commit_by_xid(handlerton *, XID *xid) { return by_xid(xid, tp_commit_
 static int rollback_by_xid(handlerton *, XID *xid) { return by_xid(xid, tp_rollback_prepared); }
 
 static void commit_checkpoint_request(void *cookie) {
-  /* All that went through commit_ordered must be durable before the binary log forgets it. */
-  if (tp_flush_all_log(engine.db) != TP_OK) server_error(TP_OTHER, nullptr);
-  commit_checkpoint_notify_ha(cookie);
+  /* All that went through commit_ordered must be durable before the binary log forgets it. If it can't be made so, the
+     server is never told: after a restart it then still finds in the binary log what it has acknowledged. */
+  if (tp_flush_all_log(engine.db) == TP_OK)
+    commit_checkpoint_notify_ha(cookie);
+  else
+    server_error(TP_OTHER, nullptr);
 }
 
 static bool flush_logs(handlerton *) { return tp_flush_all_log(engine.db) != TP_OK; }

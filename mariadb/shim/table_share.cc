@@ -55,9 +55,16 @@ bool Metadata::get(const uchar *from, size_t len) {
   return true;
 }
 
+/* The open table of this name. */
+static int open_table(const std::string &name, tp_table **table) {
+  const int result = tp_table_open(engine.db, name.data(), name.size(), table);
+  if (result == TP_OK && is_prefix(name.c_str(), TEMPORARY_PREFIX)) tp_table_set_temporary(*table);
+  return result;
+}
+
 Table_share::Table_share(const TABLE *form, const char *path, int *error)
     : layouts(form), name(table_name_of(path)), cardinalities(layouts.trees.size()) {
-  *error = server_error(tp_table_open(engine.db, name.data(), name.size(), &table), current_thd);
+  *error = server_error(open_table(name, &table), current_thd);
   if (*error) {
     table = nullptr;
     return;
@@ -93,7 +100,7 @@ Table_share::~Table_share() {
 
 int Table_share::reopen() {
   tp_table *opened;
-  if (int result = tp_table_open(engine.db, name.data(), name.size(), &opened)) return result;
+  if (int result = open_table(name, &opened)) return result;
   tp_table_close(table);
   table = opened;
   statistics_known = false;

@@ -64,6 +64,7 @@ pub(crate) fn code_of(error: &Error) -> c_int {
         Error::Format { .. } => 20,
         Error::Crashed(_) => 21,
         Error::InvalidOption(_) => 22,
+        Error::TableChanged(_) => return 25,
         _ => 24,
     };
     set_last_error(error.to_string());

@@ -85,6 +85,15 @@ pub unsafe extern "C" fn tp_reader_close(reader: *mut Reader) {
     guard_or((), || drop(unsafe { Box::from_raw(reader) }));
 }
 
+/// A `tp_lock`.
+pub(crate) fn lock_mode(lock: c_int) -> LockMode {
+    match lock {
+        0 => LockMode::None,
+        1 => LockMode::Shared,
+        _ => LockMode::Exclusive,
+    }
+}
+
 /// How the coming reads lock.
 ///
 /// # Safety
@@ -94,11 +103,7 @@ pub unsafe extern "C" fn tp_reader_set_lock(reader: *mut Reader, lock: c_int, wa
     guard_or((), || {
         // SAFETY: a valid reader from the shim.
         let reader = unsafe { &mut *reader };
-        reader.lock = match lock {
-            0 => LockMode::None,
-            1 => LockMode::Shared,
-            _ => LockMode::Exclusive,
-        };
+        reader.lock = lock_mode(lock);
         reader.wait = match wait {
             1 => LockWait::NoWait,
             2 => LockWait::SkipLocked,

@@ -12,6 +12,7 @@ use std::time::Duration;
 use tidepool::{Db, Error, Interrupt, Isolation, Savepoint, Table, Trx, TrxOptions};
 
 use crate::boundary::{Bytes, TP_DUPLICATE, TP_OK, bytes, guard, guard_or};
+use crate::reader::lock_mode;
 
 /// A connection's transaction.
 pub struct Session {
@@ -279,7 +280,7 @@ pub unsafe extern "C" fn tp_interrupt_free(interrupt: *mut Arc<Interrupt>) {
     guard_or((), || drop(unsafe { Box::from_raw(interrupt) }));
 }
 
-/// Inserts an entry.
+/// Inserts an entry. One that is there already is locked as `duplicate_lock` says.
 ///
 /// # Safety
 /// Valid pointers and lengths.
@@ -292,12 +293,14 @@ pub unsafe extern "C" fn tp_insert(
     key_len: usize,
     value: *const u8,
     value_len: usize,
+    duplicate_lock: c_int,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
         let (session, table, key, value) =
             unsafe { (&mut *session, &*table, bytes(key, key_len), bytes(value, value_len)) };
-        match session.trx.insert(table, index, key, value) {
+        let duplicate_lock = lock_mode(duplicate_lock);
+        match session.trx.insert_or_lock(table, index, key, value, duplicate_lock) {
             Ok(()) => Ok(TP_OK),
             Err(Error::DuplicateKey { value, .. }) => {
                 session.duplicate = value;

@@ -60,6 +60,16 @@ pub unsafe extern "C" fn tp_table_close(table: *mut Arc<Table>) {
     });
 }
 
+/// Says that the table is a temporary one.
+///
+/// # Safety
+/// `table` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_set_temporary(table: *const Arc<Table>) {
+    // SAFETY: an open table from the shim.
+    guard_or((), || unsafe { &*table }.set_temporary());
+}
+
 /// Number of indexes, the clustered one included.
 ///
 /// # Safety

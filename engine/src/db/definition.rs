@@ -43,6 +43,7 @@ impl Db {
         record.def = def.clone();
         let header = space::header(&inner.env, &space)?;
         let table = Arc::new(Table::open(&inner.env, &space, name, &record, &header));
+        table.set_since(inner.trx_system.csn.published());
         inner.tables.lock().insert(name.into(), table.clone());
         Ok(table)
     }
@@ -82,6 +83,8 @@ impl Db {
         let mut tables = inner.tables.lock();
         if let Some(table) = tables.remove(from) {
             table.set_name(to);
+            // It may have been filled under the other name, for instance by ALTER TABLE.
+            table.set_since(inner.trx_system.csn.published());
             tables.insert(to.into(), table);
         }
         Ok(())
@@ -113,6 +116,7 @@ impl Db {
                 return Err(error);
             }
         };
+        table.set_since(inner.trx_system.csn.published());
         inner.tables.lock().insert(name.into(), table.clone());
         inner.delete_space(old.space, old_table.as_deref());
         Ok(table)

@@ -202,8 +202,21 @@ impl Trx {
         key: &[u8],
         value: &[u8],
     ) -> Result<()> {
+        self.insert_or_lock(table, index, key, value, LockMode::Shared)
+    }
+
+    /// The same, with the lock that a duplicate gets: exclusive, if it is to be changed then. Two that lock it shared
+    /// first would each wait for the other.
+    pub fn insert_or_lock(
+        &mut self,
+        table: &Arc<Table>,
+        index: usize,
+        key: &[u8],
+        value: &[u8],
+        duplicate: LockMode,
+    ) -> Result<()> {
         let slot = self.begin_write(table)?;
-        self.inner.insert(table.tree(index), key, value, LockMode::Shared)?;
+        self.inner.insert(table.tree(index), key, value, duplicate)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, 1, Counter::RowsInserted);
         }
@@ -278,8 +291,8 @@ impl Trx {
         value: &mut Vec<u8>,
     ) -> Result<bool> {
         self.enter_call();
-        self.enlist(table)?;
         let lock = self.effective_lock(lock);
+        self.enlist_to_read(table, lock)?;
         self.inner.access = access;
         let found = self.inner.get(table.tree(index), key, lock, wait, value)?;
         if found {
@@ -398,6 +411,17 @@ impl Trx {
         self.tell_begin();
         self.activity.activity.add_table();
         Ok(self.used.len() - 1)
+    }
+
+    /// The same, of a read. One without a lock is of the snapshot, which would find the table empty if it is older than that.
+    pub(crate) fn enlist_to_read(&mut self, table: &Arc<Table>, lock: LockMode) -> Result<usize> {
+        let slot = self.enlist(table)?;
+        if lock == LockMode::None
+            && let Some(snapshot) = self.inner.snapshot()
+        {
+            table.check_snapshot(snapshot)?;
+        }
+        Ok(slot)
     }
 
     /// A read without a lock locks after all at SERIALIZABLE.

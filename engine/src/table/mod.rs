@@ -6,6 +6,10 @@
 //! must find the table to the end. Short work outside of transactions (estimates, statistics, CHECK) passes a
 //! gate instead (`Table::visit`), for which DROP waits.
 //!
+//! # Older snapshots
+//! A table that was made, emptied or filled by a copy and then given its name has no versions from before. A snapshot from before would find
+//! it empty, and say so as if it were true. So a table knows since when it is what it is, and reads by an older snapshot are refused.
+//!
 //! # Counters
 //! - Auto-increment: `auto_increment`.
 //! - Rows: counted in memory as transactions insert and delete, written to the space header at a clean shutdown; after a crash
@@ -25,11 +29,12 @@ use crate::error::{Error, Result};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::space::{self, AUTO_INCREMENT_AT, ROW_COUNT_AT, SpaceHeader};
+use crate::trx::Csn;
 use crate::versioned::VersionedTree;
 use auto_increment::AutoIncrement;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use tidepool_pool::Space;
 
 /// Set in `users` when the table is dropped: nobody enters any more.
@@ -46,6 +51,10 @@ pub struct Table {
     trees: Vec<VersionedTree>,
     auto_increment: AutoIncrement,
     rows: AtomicI64,
+    /// The last commit before it got its content or its name; 0: before this process began.
+    since: AtomicU64,
+    /// See [`Table::set_temporary`].
+    temporary: AtomicBool,
     /// Transactions inside, and [`DROPPED`].
     users: AtomicU64,
     gate: RwLock<()>,
@@ -76,6 +85,8 @@ impl Table {
             trees,
             auto_increment: AutoIncrement::new(header.auto_increment),
             rows: AtomicI64::new(header.row_count.min(i64::MAX as u64) as i64),
+            since: AtomicU64::new(0),
+            temporary: AtomicBool::new(false),
             users: AtomicU64::new(0),
             gate: RwLock::new(()),
         }
@@ -88,6 +99,26 @@ impl Table {
 
     pub(crate) fn set_name(&self, name: &str) {
         *self.name.write() = name.into();
+    }
+
+    /// Notes that it is what it is since the commit `since`.
+    pub(crate) fn set_since(&self, since: Csn) {
+        self.since.fetch_max(since.0, Ordering::Release);
+    }
+
+    /// Says that it is of one session alone, which may well have made it after it took its snapshot: it is read by any.
+    pub fn set_temporary(&self) {
+        self.temporary.store(true, Ordering::Relaxed);
+    }
+
+    /// [`Error::TableChanged`] if a snapshot that sees commits up to `snapshot` is older than the table as it is.
+    pub(crate) fn check_snapshot(&self, snapshot: Csn) -> Result<()> {
+        match snapshot.0 < self.since.load(Ordering::Acquire)
+            && !self.temporary.load(Ordering::Relaxed)
+        {
+            true => Err(Error::TableChanged(self.name())),
+            false => Ok(()),
+        }
     }
 
     /// Its definition, with the metadata as they were when the table was opened.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidepool_pool::{Access, Lsn};
 
-use super::csn::TrxId;
+use super::csn::{Csn, TrxId};
 use super::system::{Orphan, TrxSystem};
 use super::view::{ReadView, ViewSlot};
 use super::{Isolation, TrxOptions};
@@ -151,6 +151,12 @@ impl Transaction {
             }
         };
         if self.isolation == Isolation::ReadUncommitted { ReadView::EVERYTHING } else { view }
+    }
+
+    /// Up to where commits are visible, if there is a snapshot for the whole transaction.
+    pub(crate) fn snapshot(&self) -> Option<Csn> {
+        let view = self.view.filter(|_| self.isolation == Isolation::RepeatableRead);
+        view.map(|view| view.csn)
     }
 
     fn close_view(&mut self) {

@@ -1,0 +1,237 @@
+//! Statements that are easy to get half right: beside other sessions, with IGNORE, in functions, and under changing definitions.
+
+use std::thread;
+use std::time::Duration;
+
+use mysql::Conn;
+use mysql::prelude::Queryable;
+use tidepool_tests::server::{Options, Server};
+
+fn run(conn: &mut Conn, statements: &[&str]) {
+    for statement in statements {
+        conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+}
+
+/// The server's error code. (Rows are read to their end: the error may come instead of one.)
+fn code(conn: &mut Conn, statement: &str) -> u16 {
+    match conn.query::<mysql::Row, _>(statement) {
+        Err(mysql::Error::MySqlError(error)) => error.code,
+        Err(error) => panic!("{statement}: {error}"),
+        Ok(_) => panic!("{statement} succeeded"),
+    }
+}
+
+fn number(conn: &mut Conn, query: &str) -> i64 {
+    conn.query_first(query).unwrap_or_else(|error| panic!("{query}: {error}")).expect("a row")
+}
+
+/// What `CHECK TABLE` says last.
+fn check(conn: &mut Conn, table: &str) -> String {
+    let rows: Vec<(String, String, String, String)> =
+        conn.query(format!("CHECK TABLE {table}")).expect("a check");
+    rows.last().expect("a row").3.clone()
+}
+
+const TABLE_CHANGED: u16 = 1412;
+const DUPLICATE: u16 = 1062;
+const LOCK_WAIT_TIMEOUT: u16 = 1205;
+
+#[test]
+fn a_snapshot_that_is_older_than_the_table_is_told_so() {
+    let server = Server::start(Options::new("older_snapshot"));
+    let (mut old, mut new) = (server.connect_to("test"), server.connect_to("test"));
+    let changes: &[&[&str]] = &[
+        &["OPTIMIZE TABLE t"],
+        &["ALTER TABLE t ADD x INT, ALGORITHM=COPY"],
+        &["TRUNCATE t"],
+        &["DROP TABLE t", "CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"],
+        &["CREATE TABLE n LIKE t", "INSERT INTO n SELECT * FROM t", "RENAME TABLE t TO o, n TO t"],
+    ];
+    for change in changes {
+        run(&mut new, &["DROP TABLE IF EXISTS t, n, o", "CREATE TABLE t (id INT PRIMARY KEY)"]);
+        run(&mut new, &["INSERT INTO t VALUES (1), (2)"]);
+        run(&mut old, &["START TRANSACTION WITH CONSISTENT SNAPSHOT"]);
+        run(&mut new, change);
+        assert_eq!(code(&mut old, "SELECT COUNT(*) FROM t"), TABLE_CHANGED);
+        assert_eq!(code(&mut old, "SELECT * FROM t WHERE id = 1"), TABLE_CHANGED);
+        run(&mut old, &["COMMIT", "SELECT COUNT(*) FROM t"]);
+    }
+    // A temporary table is this session's own, and newer than its snapshot as often as not.
+    run(&mut old, &["START TRANSACTION WITH CONSISTENT SNAPSHOT"]);
+    run(
+        &mut old,
+        &["CREATE TEMPORARY TABLE own (id INT PRIMARY KEY)", "INSERT INTO own VALUES (7)"],
+    );
+    assert_eq!(number(&mut old, "SELECT id FROM own"), 7);
+    run(&mut old, &["ALTER TABLE own ADD x INT DEFAULT 8"]);
+    assert_eq!(number(&mut old, "SELECT x FROM own"), 8);
+    run(&mut old, &["TRUNCATE own", "INSERT INTO own VALUES (9, 9)"]);
+    assert_eq!(number(&mut old, "SELECT id FROM own"), 9);
+}
+
+#[test]
+fn delete_ignore_deletes_a_row_whole_or_not() {
+    let server = Server::start(Options::new("delete_ignore"));
+    let (mut holder, mut conn) = (server.connect_to("test"), server.connect_to("test"));
+    run(&mut conn, &["CREATE TABLE t (id INT PRIMARY KEY, b INT, c INT, KEY (b))"]);
+    run(&mut conn, &["INSERT INTO t VALUES (1, 5, 0), (2, 6, 0)"]);
+    // Of the row to be deleted only the index entry is locked.
+    run(&mut holder, &["BEGIN", "SELECT b FROM t FORCE INDEX (b) WHERE b = 5 LOCK IN SHARE MODE"]);
+    run(&mut conn, &["SET tidepool_lock_wait_timeout = 1", "DELETE IGNORE FROM t WHERE id = 1"]);
+    run(&mut holder, &["COMMIT"]);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t FORCE INDEX (b)"), 2);
+    assert_eq!(number(&mut conn, "SELECT id FROM t FORCE INDEX (b) WHERE b = 5 AND c = 0"), 1);
+    assert_eq!(check(&mut conn, "t"), "OK");
+}
+
+#[test]
+fn periods_do_not_overlap_with_or_without_a_binary_log() {
+    let server = Server::start(Options::new("periods"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT, s DATE, e DATE, PERIOD FOR p (s, e), UNIQUE (id, p WITHOUT OVERLAPS))",
+            "INSERT INTO t VALUES (1, '2020-01-01', '2020-03-01'), (2, '2020-02-01', '2020-04-01')",
+        ],
+    );
+    let overlapping = "INSERT INTO t VALUES (1, '2020-02-01', '2020-04-01')";
+    assert_eq!(code(&mut conn, overlapping), DUPLICATE);
+    assert_eq!(code(&mut conn, "UPDATE t SET id = 1 WHERE s = '2020-02-01'"), DUPLICATE);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 2);
+}
+
+#[test]
+fn a_row_found_by_a_covering_index_is_locked_too() {
+    let server = Server::start(Options::new("covering_lock"));
+    let (mut first, mut second) = (server.connect_to("test"), server.connect_to("test"));
+    run(&mut first, &["CREATE TABLE jobs (id INT PRIMARY KEY, st INT, p TEXT, KEY (st))"]);
+    run(&mut first, &["INSERT INTO jobs VALUES (1, 0, ''), (2, 0, '')"]);
+    run(&mut first, &["BEGIN"]);
+    let take = "SELECT id FROM jobs FORCE INDEX (st) WHERE st = 0 LIMIT 1 FOR UPDATE SKIP LOCKED";
+    assert_eq!(number(&mut first, take), 1);
+    let by_key = "SELECT p FROM jobs WHERE id = 1 FOR UPDATE NOWAIT";
+    assert_eq!(code(&mut second, by_key), LOCK_WAIT_TIMEOUT);
+    run(&mut first, &["ROLLBACK"]);
+    // The other way round: what is locked by its key is not handed out by the index.
+    run(&mut second, &["BEGIN", by_key]);
+    run(&mut first, &["BEGIN"]);
+    assert_eq!(number(&mut first, take), 2);
+}
+
+/// In a function nobody rolls the statement back whose error was handled.
+#[test]
+fn a_row_refused_after_its_write_does_not_stay() {
+    let server = Server::start(Options::new("refused_rows"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (a TEXT, UNIQUE (a))",
+            "INSERT INTO t VALUES ('x'), ('y')",
+            "CREATE FUNCTION put() RETURNS INT MODIFIES SQL DATA BEGIN
+                 DECLARE CONTINUE HANDLER FOR 1062 BEGIN END;
+                 INSERT INTO t VALUES ('x');
+                 UPDATE t SET a = 'x' WHERE a = 'y';
+                 RETURN 1;
+             END",
+        ],
+    );
+    assert_eq!(number(&mut conn, "SELECT put()"), 1);
+    let rows: Vec<String> = conn.query("SELECT a FROM t ORDER BY a").expect("rows");
+    assert_eq!(rows, ["x", "y"]);
+    assert_eq!(check(&mut conn, "t"), "OK");
+}
+
+#[test]
+fn a_virtual_column_below_an_indexed_one_is_changed_by_a_copy() {
+    let server = Server::start(Options::new("virtual_columns"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, v1 INT AS (a + 1) VIRTUAL, v2 INT AS (v1 * 10) VIRTUAL, KEY (v2))",
+            "INSERT INTO t (id, a) VALUES (1, 1)",
+            "ALTER TABLE t MODIFY v1 INT AS (a + 2) VIRTUAL",
+        ],
+    );
+    assert_eq!(number(&mut conn, "SELECT id FROM t FORCE INDEX (v2) WHERE v2 = 30"), 1);
+    assert_eq!(check(&mut conn, "t"), "OK");
+    run(&mut conn, &["DELETE FROM t WHERE id = 1"]);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t FORCE INDEX (v2)"), 0);
+}
+
+/// An index merge reads by several handlers.
+#[test]
+fn an_index_merge_locks_with_all_its_handlers() {
+    let server = Server::start(Options::new("index_merge"));
+    let (mut first, mut second) = (server.connect_to("test"), server.connect_to("test"));
+    run(
+        &mut first,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT, c INT, pad CHAR(200) DEFAULT '', KEY (a), KEY (b))",
+            "INSERT INTO t (id, a, b, c) SELECT seq, seq % 60, seq % 61, 0 FROM seq_1_to_20000",
+            "ANALYZE TABLE t",
+        ],
+    );
+    let update = "UPDATE t SET c = 1 WHERE a = 1 AND b = 1";
+    let plan: Vec<mysql::Row> = second.query(format!("EXPLAIN {update}")).expect("a plan");
+    let plan = format!("{plan:?}");
+    assert!(plan.contains("index_me"), "so the test shows something: {plan}");
+    run(&mut first, &["BEGIN", "DELETE FROM t WHERE id = 1"]);
+    let waiting = thread::spawn(move || {
+        run(&mut second, &["SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"]);
+        second.query_drop(update)
+    });
+    thread::sleep(Duration::from_millis(500));
+    run(&mut first, &["COMMIT"]);
+    waiting.join().expect("no panic").expect("the update waits, and does without the row");
+    let changed = number(&mut first, "SELECT COUNT(*) FROM t WHERE c = 1");
+    assert_eq!(changed, number(&mut first, "SELECT COUNT(*) FROM t WHERE a = 1 AND b = 1"));
+    assert!(changed > 0);
+}
+
+/// Both find the row, and both mean to change it.
+#[test]
+fn two_upserts_of_one_row_do_not_deadlock() {
+    let server = Server::start(Options::new("upserts"));
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE TABLE t (id INT PRIMARY KEY, n INT NOT NULL)"]);
+    run(&mut conn, &["INSERT INTO t VALUES (1, 0)"]);
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let mut conn = server.connect_to("test");
+            thread::spawn(move || {
+                for _ in 0..200 {
+                    let upsert = "INSERT INTO t VALUES (1, 1) ON DUPLICATE KEY UPDATE n = n + 1";
+                    conn.query_drop(upsert)?;
+                }
+                Ok::<(), mysql::Error>(())
+            })
+        })
+        .collect();
+    for thread in threads {
+        thread.join().expect("no panic").expect("no deadlock");
+    }
+    assert_eq!(number(&mut conn, "SELECT n FROM t"), 800);
+}
+
+#[test]
+fn a_table_with_a_prepared_transaction_is_not_altered() {
+    let server = Server::start(Options::new("alter_beside_xa"));
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"]);
+    let mut other = server.connect_to("test");
+    run(&mut other, &["XA START 'x'", "INSERT INTO t VALUES (2)", "XA END 'x'", "XA PREPARE 'x'"]);
+    drop(other);
+    // The session is gone, and with it its metadata lock.
+    run(&mut conn, &["SET lock_wait_timeout = 3"]);
+    let altered = conn.query_drop("ALTER TABLE t ADD x INT, ALGORITHM=COPY");
+    assert!(altered.is_err(), "the copy lacks a row that is not committed yet");
+    run(&mut conn, &["XA COMMIT 'x'"]);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 2);
+    run(&mut conn, &["ALTER TABLE t ADD x INT, ALGORITHM=COPY"]);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 2);
+    assert_eq!(check(&mut conn, "t"), "OK");
+}
