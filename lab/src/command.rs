@@ -48,6 +48,9 @@ pub struct Choice {
     /// The memory of the machine that the experiments pretend to have, as 1G or 512M.
     #[arg(long, value_parser = size, default_value = "1G")]
     memory: u64,
+    /// Of swap, pressure, resize and sideload, only the cases whose name contains this, as "in turns".
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
     /// The directory for results.
     #[arg(long, default_value = DEFAULT_OUT)]
     out: PathBuf,
@@ -119,6 +122,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         memory_bytes: choice.memory,
         out: choice.out,
         mysqld: choice.mysqld,
+        only: choice.only,
     };
     let mut lab = Lab::open(settings)?;
     if only_prepare {
@@ -158,6 +162,7 @@ mod tests {
             memory_bytes: 1 << 30,
             out: PathBuf::new(),
             mysqld: None,
+            only: None,
         };
         let both = [Engine::Tidepool, Engine::InnoDb];
         assert_eq!(engines(one("swap"), &[], &settings), both);

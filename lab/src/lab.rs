@@ -38,6 +38,15 @@ pub struct Settings {
     pub out: PathBuf,
     /// A MySQL server, for the engine of that name.
     pub mysqld: Option<PathBuf>,
+    /// Only cases whose name contains this, in the experiments whose cases stand alone.
+    pub only: Option<String>,
+}
+
+impl Settings {
+    /// Whether a case of this name was asked for.
+    pub fn wants(&self, case: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| case.contains(only.as_str()))
+    }
 }
 
 /// The laboratory: removes, when dropped, whatever its experiments have made.

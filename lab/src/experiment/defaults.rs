@@ -342,6 +342,7 @@ mod tests {
             memory_bytes,
             out: "out".into(),
             mysqld: None,
+            only: None,
         }
     }
 

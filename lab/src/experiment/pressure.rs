@@ -146,7 +146,7 @@ pub fn run(lab: &Lab) -> Result<()> {
             plans.push((plan, None));
         }
     }
-    for &pattern in patterns(settings.quick) {
+    for &pattern in patterns(settings.quick).iter().filter(|one| settings.wants(one.key())) {
         for (engine, dir, _) in &dirs {
             let mut plan = plan(lab, *engine, dir, rows);
             plan.scenario = pattern.key().into();
@@ -181,7 +181,9 @@ pub fn run(lab: &Lab) -> Result<()> {
         lab.keep(&record)?;
     }
     for ((engine, dir, second_dir), baseline) in dirs.iter().zip(&baselines) {
-        if let Some(second_dir) = second_dir {
+        if let Some(second_dir) = second_dir
+            && settings.wants("two servers")
+        {
             let plans = pair(lab, *engine, dir, second_dir, rows);
             run_pair(lab, &plans, baseline, &mut progress)?;
         }

@@ -87,6 +87,9 @@ pub fn run(lab: &Lab) -> Result<()> {
         if settings.quick && !matches!(case.name, "no change" | "4 → 2" | "4 → 8") {
             continue;
         }
+        if !settings.wants(case.name) {
+            continue;
+        }
         for &engine in &settings.engines {
             let dir = lab.data(engine, &data, &mut Progress::new(1))?;
             let per_gib = if case.small_data { SMALL_ROWS_PER_GIB } else { DATA_ROWS_PER_GIB };
@@ -133,7 +136,7 @@ pub fn run(lab: &Lab) -> Result<()> {
         lab.keep(&record)?;
     }
     // Of other engines the six cases say enough; this one needs a lot of disk.
-    if settings.engines.contains(&Engine::Tidepool) {
+    if settings.engines.contains(&Engine::Tidepool) && settings.wants(CLEAN_SHRINK) {
         match shrink(lab, Engine::Tidepool, &mut progress) {
             Ok(record) => lab.keep(&record)?,
             // Most likely there is no room on the disk; the six cases are worth keeping.
@@ -171,6 +174,9 @@ fn judge(record: &mut Record, timing: &Timing) {
     record.summary.extend(figures.map(|(name, value)| (name.to_string(), value)));
 }
 
+/// The name of the case beside the six.
+const CLEAN_SHRINK: &str = "shrink of clean pages";
+
 /// Fills a pool of this size with clean pages, shrinks it to an eighth, and waits until the memory is given back.
 fn shrink(lab: &Lab, engine: Engine, progress: &mut Progress) -> Result<Record> {
     let (size_bytes, data) = clean_pool(&lab.settings);
@@ -185,7 +191,7 @@ fn shrink(lab: &Lab, engine: Engine, progress: &mut Progress) -> Result<Record> 
         distribution: Distribution::Uniform,
     };
     let mut plan = Plan::new("resize", engine, &dir, job);
-    plan.scenario = "shrink of clean pages".into();
+    plan.scenario = CLEAN_SHRINK.into();
     plan.args = vec![engine.pool_size_option(size_bytes)];
     let mut record = plan.record(lab.settings.quick);
     let options =

@@ -130,6 +130,9 @@ pub fn run(lab: &Lab) -> Result<()> {
     };
     let mut plans = Vec::new();
     for case in cases(settings.quick) {
+        if !settings.wants(&case.name()) {
+            continue;
+        }
         for (engine, variant, args) in variants(&settings.engines, &case) {
             let dir = lab.data(engine, &data, &mut Progress::new(1))?;
             let database = format!("hot{}", case.share_percent);

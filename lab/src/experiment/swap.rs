@@ -129,9 +129,11 @@ pub fn run(lab: &Lab) -> Result<()> {
     let plans = plans(lab, &mut Progress::new(1))?;
     let _swap = lab.swap_file(2 * lab.settings.memory_bytes)?;
     lab.begin("swap")?;
+    let wanted: Vec<&Plan> =
+        plans.iter().filter(|plan| lab.settings.wants(&plan.scenario)).collect();
     let mut progress =
-        Progress::new(plans.iter().map(|plan| plan.warm_up_s + plan.measure_s).sum());
-    for plan in &plans {
+        Progress::new(wanted.iter().map(|plan| plan.warm_up_s + plan.measure_s).sum());
+    for plan in wanted {
         let mut record = lab.run(plan, &mut progress, |_, _| Ok(()))?;
         summarise(&mut record);
         lab.keep(&record)?;
@@ -140,18 +142,20 @@ pub fn run(lab: &Lab) -> Result<()> {
         .iter()
         .filter(|plan| plan.engine == Engine::Tidepool && plan.scenario.ends_with(", governed"));
     for plan in governed {
-        lab.keep(&in_turns(lab, plan)?)?;
+        let mut plan = plan.clone();
+        let (case, _) = plan.scenario.rsplit_once(", ").unwrap_or((&plan.scenario, ""));
+        plan.scenario = format!("{case}, {IN_TURNS}");
+        if lab.settings.wants(&plan.scenario) {
+            lab.keep(&in_turns(lab, plan)?)?;
+        }
     }
     Ok(())
 }
 
-/// The case of a plan again, with all sizes in turns on one server.
-fn in_turns(lab: &Lab, plan: &Plan) -> Result<Record> {
+/// The case of a plan, with all sizes in turns on one server.
+fn in_turns(lab: &Lab, mut plan: Plan) -> Result<Record> {
     let rounds = if lab.settings.quick { 2 } else { 7 };
     let turns = rounds * TURN_PERCENTS.len() as u32;
-    let mut plan = plan.clone();
-    let (case, _) = plan.scenario.rsplit_once(", ").unwrap_or((&plan.scenario, ""));
-    plan.scenario = format!("{case}, {IN_TURNS}");
     plan.measure_s = turns * TURN_S;
     let memory = lab.settings.memory_bytes;
     let mut progress = Progress::new(plan.warm_up_s + plan.measure_s);
