@@ -67,6 +67,7 @@ pub mod mtr;
 pub mod options;
 pub mod overflow;
 pub mod page_op;
+mod pause;
 mod recovery;
 pub mod redo;
 pub mod space;

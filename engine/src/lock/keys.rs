@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::LockMode;
 use super::owner::{Held, HeldKey, Owner};
 use super::report::{Covers, LockRecord, LockRecords};
+use crate::pause::{self, PausePoint};
 
 const SHARDS: usize = 64;
 
@@ -171,8 +172,9 @@ impl KeyLocks {
     }
 
     /// Asks for a lock, under a latch on the entry's leaf. `implicit` is the owner whose active transaction id the
-    /// entry carries, if that is another one: it is given the explicit lock that corresponds. With `wait` false
-    /// nothing is enqueued on a conflict.
+    /// entry carries, if that is another one: it is given the explicit lock that corresponds, before the request is enqueued
+    /// and in the same critical section, so that the request finds the lock whatever the holder is about to do. With
+    /// `wait` false nothing is enqueued on a conflict.
     pub fn acquire(
         &self,
         owner: &Arc<Owner>,
@@ -183,19 +185,23 @@ impl KeyLocks {
         wait: bool,
     ) -> Acquire {
         debug_assert_ne!(mode, LockMode::None);
-        if let Some(holder) = implicit {
-            debug_assert_ne!(holder.number(), owner.number());
-            if !wait {
-                return Acquire::Conflict;
-            }
-            if !self.make_explicit(holder, tree, key) {
-                return Acquire::Retry;
-            }
-        }
-        let mut held = owner.held.lock();
         let (shard, hash) = self.shard(tree, key);
+        let Some(holder) = implicit else {
+            let mut held = owner.held.lock();
+            return shard.with(hash, tree, key, true, |queue| {
+                enqueue(queue.expect("made on demand"), owner, &mut held, mode, wait)
+            });
+        };
+        if !wait {
+            return Acquire::Conflict;
+        }
+        let (mut held, mut held_by_holder) = lock_both(owner, holder);
         shard.with(hash, tree, key, true, |queue| {
             let queue = queue.expect("made on demand");
+            if !give_explicit(queue, holder, &mut held_by_holder) {
+                return Acquire::Retry;
+            }
+            pause::reach(PausePoint::HolderMadeExplicit);
             enqueue(queue, owner, &mut held, mode, wait)
         })
     }
@@ -292,29 +298,14 @@ impl KeyLocks {
         let mut held = holder.held.lock();
         let (shard, hash) = self.shard(tree, key);
         shard.with(hash, tree, key, true, |queue| {
-            let queue = queue.expect("made on demand");
-            if let Some(at) = queue.granted_to(holder) {
-                queue.requests[at].mode = LockMode::Exclusive;
-                return true;
-            }
-            if !Owner::remember(&mut held, tree, key) {
-                return false;
-            }
-            // Before all that wait: the implicit lock is older.
-            let request = Request {
-                owner: Arc::clone(holder),
-                mode: LockMode::Exclusive,
-                granted: true,
-                wait: 0,
-            };
-            queue.requests.insert(0, request);
-            true
+            give_explicit(queue.expect("made on demand"), holder, &mut held)
         })
     }
 
-    /// To be called when `owner` has just written the entry: what it held explicitly, the entry's implicit lock says as well. The
-    /// explicit one goes, so that an UPDATE of a million rows does not keep a million locks; unless somebody else is in
-    /// the queue, or the lock is not one of the newest (looking for it would cost more than it takes up).
+    /// To be called when `owner` has just written the entry, still under the leaf's exclusive latch: what it held explicitly, the
+    /// entry's implicit lock says as well. The explicit one goes, so that an UPDATE of a million rows does not keep a
+    /// million locks; unless somebody else is in the queue, or the lock is not one of the newest (looking for it would cost
+    /// more than it takes up).
     pub fn make_implicit(&self, owner: &Owner, tree: u32, key: &[u8]) {
         let (shard, hash) = self.shard(tree, key);
         if shard.count.load(Ordering::Relaxed) == 0 {
@@ -379,6 +370,36 @@ impl KeyLocks {
             before.filter(|r| conflict(r, request)).map(|r| Arc::clone(&r.owner)).collect()
         })
     }
+}
+
+/// Locks the lists of two owners, in the order of their numbers.
+fn lock_both<'o>(
+    owner: &'o Owner,
+    other: &'o Owner,
+) -> (MutexGuard<'o, Held>, MutexGuard<'o, Held>) {
+    debug_assert_ne!(owner.number(), other.number());
+    if owner.number() < other.number() {
+        let held = owner.held.lock();
+        (held, other.held.lock())
+    } else {
+        let held_by_other = other.held.lock();
+        (owner.held.lock(), held_by_other)
+    }
+}
+
+/// Grants `holder` the exclusive lock that it holds implicitly; false if it has ended.
+fn give_explicit(queue: &mut Queue, holder: &Arc<Owner>, held: &mut Held) -> bool {
+    if let Some(at) = queue.granted_to(holder) {
+        queue.requests[at].mode = LockMode::Exclusive;
+        return true;
+    }
+    if !Owner::remember(held, queue.tree, &queue.key) {
+        return false;
+    }
+    // Before all that wait: the implicit lock is older.
+    let owner = Arc::clone(holder);
+    queue.requests.insert(0, Request { owner, mode: LockMode::Exclusive, granted: true, wait: 0 });
+    true
 }
 
 fn enqueue(

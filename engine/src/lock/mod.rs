@@ -21,9 +21,10 @@
 //! shared, a writer holds it exclusively, so one of the two sees the other. Nobody waits for a lock while holding a
 //! latch: the operation lets go, waits, and begins anew.
 //!
-//! "See the holder, then park" loses no wake-up: a waiter enqueues under the holder's [`Owner`] mutex, and the holder
-//! sets `ended` under it before it releases; the waiter's own state is set to waiting before it can be granted, and a grant carries the
-//! number of the wait it ends.
+//! "See the holder, then park" loses no wake-up: a waiter gives the holder the explicit lock and enqueues behind it, both under the
+//! holder's [`Owner`] mutex, and the holder sets `ended` under it before it releases; the waiter's own state is set to waiting
+//! before it can be granted, and a grant carries the number of the wait it ends. A write that takes its explicit lock out again does so
+//! under the leaf's latch, so nobody is between seeing the holder and enqueueing meanwhile.
 //!
 //! # Deadlocks
 //! A wait enters itself in the wait-for graph *after* it has enqueued, then looks for a cycle through itself. Edges are not
@@ -31,8 +32,8 @@
 //! fewest undo records; the one that asks, if equal.
 //!
 //! # Order of the mutexes
-//! graph → `Owner::held` → key-lock shard → range shard → `Owner::wait`; `Owner::requested` is taken alone. All are leaves below page latches: a page latch may be held
-//! when one is taken, never the reverse.
+//! graph → `Owner::held` → key-lock shard → range shard → `Owner::wait`; `Owner::requested` is taken alone. Of two owners' `held`, that
+//! of the lower number comes first. All are leaves below page latches: a page latch may be held when one is taken, never the reverse.
 
 pub mod keys;
 pub mod owner;

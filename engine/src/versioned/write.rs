@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
 use crate::mtr::Mtr;
 use crate::overflow;
+use crate::pause::{self, PausePoint};
 use crate::space::Allocation;
 use crate::trx::Transaction;
 use crate::undo::RollPointer;
@@ -231,10 +232,12 @@ impl Transaction {
             Ok(slot) => leaf.replace(&mut mtr, slot, &self.payload),
             Err(slot) => leaf.insert(&mut mtr, slot, key, &self.payload),
         };
-        mtr.commit();
         if entry_was_there {
+            // Under the latch: whoever asks for the key next sees the implicit lock, not a queue that is about to go.
             system.locks.keys.make_implicit(&self.owner, tree.id(), key);
         }
+        mtr.commit();
+        pause::reach(PausePoint::WriteCommitted);
         Ok(Attempt::Done)
     }
 

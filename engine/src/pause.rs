@@ -1,0 +1,49 @@
+//! Pause points: named places at which a unit test may step in, to hold the thread up or to let somebody else act. So a race is lost
+//! every time, not once in a million runs. Outside of unit tests they are nothing.
+
+/// The place that a thread has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PausePoint {
+    /// A waiter has given the holder of an implicit lock the explicit one; its own request comes next.
+    HolderMadeExplicit,
+    /// A write is in the redo log, and its leaf's latch is gone.
+    WriteCommitted,
+}
+
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn reach(_: PausePoint) {}
+
+#[cfg(test)]
+pub(crate) use hook::{reach, with_hook};
+
+#[cfg(test)]
+mod hook {
+    use std::cell::RefCell;
+
+    use super::PausePoint;
+
+    type Hook = Box<dyn FnMut(PausePoint)>;
+
+    thread_local! {
+        static HOOK: RefCell<Option<Hook>> = const { RefCell::new(None) };
+    }
+
+    /// Calls this thread's hook. While it runs, there is none: what it does may reach points too.
+    pub(crate) fn reach(point: PausePoint) {
+        let Some(mut hook) = HOOK.with_borrow_mut(Option::take) else { return };
+        hook(point);
+        HOOK.with_borrow_mut(|slot| *slot = Some(hook));
+    }
+
+    /// Runs `body`, with `hook` called at each point that this thread comes to.
+    pub(crate) fn with_hook<R>(
+        hook: impl FnMut(PausePoint) + 'static,
+        body: impl FnOnce() -> R,
+    ) -> R {
+        HOOK.with_borrow_mut(|slot| *slot = Some(Box::new(hook)));
+        let outcome = body();
+        HOOK.with_borrow_mut(|slot| *slot = None);
+        outcome
+    }
+}

@@ -1,0 +1,111 @@
+//! Races, lost on purpose: a pause point stops one side at the worst moment.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::pause::{PausePoint, with_hook};
+
+fn wait_until(so: impl Fn() -> bool) {
+    while !so() {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_waiter_that_sees_the_writer_waits_for_it() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"0");
+    let [written, seen, done] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+    let mut holder = engine.begin(ReadCommitted);
+    let mut value = Vec::new();
+    holder.get(tree, b"k", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap();
+    thread::scope(|scope| {
+        // The waiter has seen the holder, and stops before its own request until the holder's write is over.
+        let at_holder = {
+            let (seen, done) = (Arc::clone(&seen), Arc::clone(&done));
+            move |point| {
+                if point == PausePoint::HolderMadeExplicit {
+                    seen.store(true, Ordering::SeqCst);
+                    wait_until(|| done.load(Ordering::SeqCst));
+                }
+            }
+        };
+        let waiter = scope.spawn(|| {
+            wait_until(|| written.load(Ordering::SeqCst));
+            let mut waiter = engine.begin(ReadCommitted);
+            waiter.set_lock_wait_timeout(Duration::from_secs(60));
+            with_hook(at_holder, || waiter.update(tree, b"k", b"2"))?;
+            waiter.commit()
+        });
+        let at_write = {
+            let (written, seen) = (Arc::clone(&written), Arc::clone(&seen));
+            move |point| {
+                if point == PausePoint::WriteCommitted {
+                    written.store(true, Ordering::SeqCst);
+                    wait_until(|| seen.load(Ordering::SeqCst));
+                }
+            }
+        };
+        with_hook(at_write, || holder.update(tree, b"k", b"1")).unwrap();
+        done.store(true, Ordering::SeqCst);
+        wait_until(|| engine.system.status().lock_waits_current > 0 || waiter.is_finished());
+        assert!(!waiter.is_finished(), "overwrote what was not committed");
+        holder.rollback().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!(engine.contents(0).unwrap()[&b"k"[..]], b"2");
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
+
+#[test]
+fn a_counter_under_threads_counts_the_commits() {
+    const THREADS: u64 = 4;
+    const ROUNDS: u32 = 200;
+    /// Long enough for others to get in between. More of it between transactions, or there would always be a queue.
+    const PAUSE: Duration = Duration::from_micros(100);
+    let options = EnvOptions { background: true, ..options() };
+    let engine = Engine::create(&SimStorage::new(1), &options);
+    engine.system.set_flush_log_at_trx_commit(0);
+    let tree = &engine.trees[0];
+    put(&engine, b"k", &0u64.to_le_bytes());
+    let commits = AtomicU64::new(0);
+    let count = |random: &mut StdRng| {
+        let mut trx = engine.begin(ReadCommitted);
+        trx.set_lock_wait_timeout(Duration::from_secs(60));
+        let mut value = Vec::new();
+        assert!(trx.get(tree, b"k", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap());
+        let counted = u64::from_le_bytes(value[..].try_into().expect("eight bytes"));
+        trx.update(tree, b"k", &(counted + 1).to_le_bytes()).unwrap();
+        if random.random_ratio(1, 10) {
+            trx.rollback().unwrap();
+        } else {
+            trx.commit().unwrap();
+            commits.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        for seed in 0..THREADS {
+            let count = &count;
+            scope.spawn(move || {
+                let mut random = StdRng::seed_from_u64(seed);
+                let rounds = || {
+                    for _ in 0..ROUNDS {
+                        count(&mut random);
+                        thread::sleep(PAUSE * random.random_range(0..16));
+                    }
+                };
+                with_hook(|_| thread::sleep(PAUSE), rounds);
+            });
+        }
+    });
+    let counted = engine.contents(0).unwrap()[&b"k"[..]].clone();
+    assert_eq!(counted, commits.load(Ordering::Relaxed).to_le_bytes());
+    assert_eq!(engine.system.status().rollbacks_pending, 0);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
