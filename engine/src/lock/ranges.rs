@@ -73,16 +73,21 @@ impl RangeLocks {
         if !blockers.is_empty() {
             return Err(blockers);
         }
+        let mine = |range: &Range| range.owner.number() == owner.number();
+        // Answered before anything is taken out: a range of another mode may cover what is asked for, but not all that the ranges
+        // of this mode cover with which it would melt.
+        let is_covered = |range: &Range| {
+            mine(range) && range.mode >= mode && *range.low <= *low && range.reaches_end(high)
+        };
+        if ranges.iter().any(is_covered) {
+            return Ok(());
+        }
         let mut new =
             Range { owner: Arc::clone(owner), mode, low: low.into(), high: high.map(Box::from) };
         let mut at = 0;
         while at < ranges.len() {
             let old = &ranges[at];
-            let same = old.owner.number() == owner.number() && old.overlaps(low, high);
-            if same && old.mode >= mode && *old.low <= *low && old.reaches_end(high) {
-                return Ok(());
-            }
-            if same && old.mode == mode {
+            if mine(old) && old.mode == mode && old.overlaps(low, high) {
                 let old = ranges.swap_remove(at);
                 self.count.fetch_sub(1, Ordering::SeqCst);
                 new.low = new.low.min(old.low);

@@ -355,8 +355,73 @@ fn ranges_of_one_owner_melt() {
     assert!(ranges.is_empty());
 }
 
+#[test]
+fn a_range_survives_one_of_another_mode_that_covers_part_of_it() {
+    let ranges = RangeLocks::default();
+    let (a, b) = (owner(1), owner(2));
+    for (low, high, mode) in [
+        (b"a", b"f", LockMode::Shared),
+        (b"e", b"z", LockMode::Exclusive),
+        (b"e", b"g", LockMode::Shared),
+    ] {
+        ranges.acquire(&a, 1, low, Some(high), mode).ok().unwrap();
+    }
+    for key in [b"a", b"c", b"e", b"g", b"z"] {
+        assert_eq!(ranges.blockers(&b, 1, key, LockMode::Exclusive).len(), 1, "{key:?}");
+    }
+    assert!(ranges.blockers(&b, 1, b"d", LockMode::Shared).is_empty());
+    assert_eq!(ranges.blockers(&b, 1, b"f", LockMode::Shared).len(), 1);
+    ranges.release(&a);
+    assert!(ranges.is_empty());
+}
+
+/// Ends of ranges in the model, as many single bytes; and this one stands for no end.
+const ENDS: u8 = 12;
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::test_cases(300)))]
+    /// Ranges against a model that notes the mode of each key, at the ends and in the gaps between.
+    #[test]
+    fn range_locks_follow_a_model(
+        steps in prop::collection::vec((0usize..3, 0..ENDS, 0..=ENDS, any::<bool>(), 0u8..20), 1..40),
+    ) {
+        let keys: Vec<Vec<u8>> = (0..ENDS).flat_map(|end| [vec![end], vec![end, 7]]).collect();
+        let ranges = RangeLocks::default();
+        let owners: Vec<_> = (0..3).map(owner).collect();
+        let mut model = vec![vec![LockMode::None; keys.len()]; owners.len()];
+        for (who, low, high, exclusive, what) in steps {
+            if what == 0 {
+                ranges.release(&owners[who]);
+                model[who].fill(LockMode::None);
+                continue;
+            }
+            let mode = if exclusive { LockMode::Exclusive } else { LockMode::Shared };
+            let (low, high) = (vec![low.min(high).min(ENDS - 1)], low.max(high));
+            let high = (high < ENDS).then(|| vec![high]);
+            let inside = |key: &Vec<u8>| *key >= low && high.as_ref().is_none_or(|high| key <= high);
+            let inside: Vec<usize> = (0..keys.len()).filter(|at| inside(&keys[*at])).collect();
+            let blocked = (0..owners.len())
+                .any(|other| other != who && inside.iter().any(|at| model[other][*at].conflicts(mode)));
+            let answer = ranges.acquire(&owners[who], 1, &low, high.as_deref(), mode);
+            prop_assert_eq!(answer.is_err(), blocked);
+            if !blocked {
+                inside.iter().for_each(|at| model[who][*at] = model[who][*at].max(mode));
+            }
+            for (at, key) in keys.iter().enumerate() {
+                for mode in [LockMode::Shared, LockMode::Exclusive] {
+                    for me in 0..owners.len() {
+                        let others = (0..owners.len()).filter(|other| *other != me);
+                        let expected = others.filter(|other| model[*other][at].conflicts(mode)).count();
+                        prop_assert_eq!(ranges.blockers(&owners[me], 1, key, mode).len(), expected);
+                        prop_assert_eq!(ranges.holds(&owners[me], 1, key, mode), model[me][at] >= mode);
+                    }
+                }
+            }
+        }
+        owners.iter().for_each(|owner| ranges.release(owner));
+        prop_assert!(ranges.is_empty());
+    }
+
     /// The queue's grants against a model: conflicts never granted together, first come first served.
     #[test]
     fn key_locks_follow_a_model(steps in prop::collection::vec((0u64..5, 0u8..4, any::<bool>()), 1..80)) {
