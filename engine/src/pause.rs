@@ -8,6 +8,8 @@ pub(crate) enum PausePoint {
     HolderMadeExplicit,
     /// A write is in the redo log, and its leaf's latch is gone.
     WriteCommitted,
+    /// A locking scan knows whether the entry before it is deleted for certain; it has not asked for its lock yet.
+    ScanJudgedEntry,
 }
 
 #[cfg(not(test))]

@@ -10,6 +10,7 @@ use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafRef, Seek};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
+use crate::pause::{self, PausePoint};
 use crate::trx::{Isolation, Transaction};
 
 /// Which way a scan goes.
@@ -330,6 +331,7 @@ impl Transaction {
             if absent && self.conflicts_with_view(entry.trx_id) {
                 return Err(Error::RecordChanged);
             }
+            pause::reach(PausePoint::ScanJudgedEntry);
             let lock = if absent {
                 ReadLock::Skip
             } else {
@@ -342,12 +344,19 @@ impl Transaction {
                     if self.conflicts_with_view(entry.trx_id) {
                         return Err(Error::RecordChanged);
                     }
-                    value.clear();
-                    value.extend_from_slice(entry.value);
-                    let flags = entry.flags;
-                    position.set(At::Past, key);
-                    return Ok(Step::Found(flags));
+                    // Else whoever deleted it has committed since it was asked whether that is certain.
+                    if !entry.is_deleted() {
+                        value.clear();
+                        value.extend_from_slice(entry.value);
+                        let flags = entry.flags;
+                        position.set(At::Past, key);
+                        return Ok(Step::Found(flags));
+                    }
                 }
+            }
+            if entry.is_deleted() && !self.locks_gaps() {
+                // It may have been locked by waiting for whoever deleted it; a row that is not there is nobody's.
+                self.unlock(tree, key);
             }
             position.set(At::Past, key);
             match direction {

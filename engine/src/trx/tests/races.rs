@@ -109,3 +109,67 @@ fn a_counter_under_threads_counts_the_commits() {
     engine.settle().unwrap();
     engine.check_settled().unwrap();
 }
+
+/// A locking read of the next key.
+fn lock_next(
+    trx: &mut Transaction,
+    tree: &VersionedTree,
+    position: &mut ScanPosition,
+) -> Option<Vec<u8>> {
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let (direction, mode, wait) = (Direction::Forward, LockMode::Exclusive, LockWait::Wait);
+    let found = trx.lock_next(tree, position, direction, mode, wait, &mut key, &mut value);
+    found.unwrap().then_some(key)
+}
+
+#[test]
+fn a_locking_scan_passes_a_row_whose_deletion_commits_meanwhile() {
+    for isolation in [ReadCommitted, RepeatableRead, Serializable] {
+        let engine = engine();
+        let tree = &engine.trees[0];
+        for key in [b"a", b"b", b"c"] {
+            put(&engine, key, b"0");
+        }
+        let mut deleter = engine.begin(ReadCommitted);
+        deleter.delete(tree, b"b").unwrap();
+        let mut deleter = Some(deleter);
+        let mut reader = engine.begin(isolation);
+        let mut position = ScanPosition::start();
+        assert_eq!(lock_next(&mut reader, tree, &mut position).unwrap(), b"a");
+        let commit = move |point| {
+            if point == PausePoint::ScanJudgedEntry
+                && let Some(mut deleter) = deleter.take()
+            {
+                deleter.commit().unwrap();
+            }
+        };
+        let next = with_hook(commit, || lock_next(&mut reader, tree, &mut position));
+        assert_eq!(next.unwrap(), b"c", "{isolation:?}");
+        let locks = &engine.system.locks.keys;
+        let is_locked = locks.holds(&reader.owner, tree.tree().id(), b"b", LockMode::Shared);
+        assert_eq!(is_locked, isolation == Serializable);
+        assert_eq!(lock_next(&mut reader, tree, &mut position), None);
+    }
+}
+
+#[test]
+fn a_locking_scan_keeps_no_lock_on_a_row_that_it_waited_for_and_that_is_gone() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    for key in [b"a", b"b", b"c"] {
+        put(&engine, key, b"0");
+    }
+    let mut deleter = engine.begin(ReadCommitted);
+    deleter.delete(tree, b"a").unwrap();
+    let mut reader = engine.begin(ReadCommitted);
+    reader.set_lock_wait_timeout(Duration::from_secs(60));
+    thread::scope(|scope| {
+        let next = scope.spawn(|| lock_next(&mut reader, tree, &mut ScanPosition::start()));
+        wait_until(|| engine.system.status().lock_waits_current > 0);
+        deleter.commit().unwrap();
+        assert_eq!(next.join().unwrap().unwrap(), b"b");
+    });
+    let locks = &engine.system.locks.keys;
+    assert!(!locks.holds(&reader.owner, tree.tree().id(), b"a", LockMode::Shared));
+    assert!(locks.holds(&reader.owner, tree.tree().id(), b"b", LockMode::Exclusive));
+}
