@@ -40,7 +40,8 @@ pub struct Transaction {
     pub(crate) lock_wait_timeout: Duration,
     /// How point reads and locking reads access leaves.
     pub(crate) access: Access,
-    /// The lock that the newest locking read took, if it was not held before: what `unlock` may give up.
+    /// The lock that the newest locking read took, if it was not held before and nothing was written since: what `unlock` may
+    /// give up.
     pub(crate) fresh_lock: Option<(u32, Vec<u8>)>,
     /// Memory for payloads, reused.
     pub(crate) payload: Vec<u8>,

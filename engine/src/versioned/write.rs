@@ -114,6 +114,8 @@ impl Transaction {
         loop {
             match self.attempt(tree, key, change, stored.as_ref())? {
                 Attempt::Done => {
+                    // The lock is the write's now, and stays to the end, whatever the read that took it thinks of the row.
+                    self.fresh_lock = None;
                     self.count_undo();
                     return Ok(());
                 }

@@ -173,3 +173,32 @@ fn a_locking_scan_keeps_no_lock_on_a_row_that_it_waited_for_and_that_is_gone() {
     assert!(!locks.holds(&reader.owner, tree.tree().id(), b"a", LockMode::Shared));
     assert!(locks.holds(&reader.owner, tree.tree().id(), b"b", LockMode::Exclusive));
 }
+
+#[test]
+fn a_written_row_stays_locked_when_its_reader_gives_it_up() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"0");
+    let mut holder = engine.begin(ReadCommitted);
+    let mut value = Vec::new();
+    holder.get(tree, b"k", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| {
+            let mut waiter = engine.begin(ReadCommitted);
+            waiter.set_lock_wait_timeout(Duration::from_secs(60));
+            waiter.update(tree, b"k", b"2")?;
+            waiter.commit()
+        });
+        wait_until(|| engine.system.status().lock_waits_current > 0);
+        holder.update(tree, b"k", b"1").unwrap();
+        holder.unlock(tree, b"k");
+        let id = tree.tree().id();
+        assert!(engine.system.locks.keys.holds(&holder.owner, id, b"k", LockMode::Exclusive));
+        assert!(!waiter.is_finished() && engine.system.status().lock_waits_current == 1);
+        holder.rollback().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    assert_eq!(engine.contents(0).unwrap()[&b"k"[..]], b"2");
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
