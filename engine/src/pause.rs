@@ -10,6 +10,8 @@ pub(crate) enum PausePoint {
     WriteCommitted,
     /// A locking scan knows whether the entry before it is deleted for certain; it has not asked for its lock yet.
     ScanJudgedEntry,
+    /// A rollback has read the newest undo record; what that is about is not latched yet.
+    UndoRecordRead,
 }
 
 #[cfg(not(test))]

@@ -16,9 +16,10 @@ use crate::error::{Error, Result};
 use crate::lock::Owner;
 use crate::mtr::Mtr;
 use crate::overflow;
+use crate::pause::{self, PausePoint};
 use crate::space::Allocation;
 use crate::undo::RollPointer;
-use crate::undo::log::{UndoLog, UndoPosition, set_chain, set_marks};
+use crate::undo::log::{UndoLog, UndoPosition, marks_of, set_chain, set_marks};
 use crate::undo::record::{Body, MARK_PRIOR_PURGED, MARK_REMOVED, Place, PriorValue, Record};
 use crate::versioned::entry::Entry;
 
@@ -155,6 +156,7 @@ impl TrxSystem {
         let step = step.ok_or_else(|| {
             self.undo.corrupt(at.page, "an undo log is shorter than its transaction")
         })?;
+        pause::reach(PausePoint::UndoRecordRead);
         match &step {
             Step::Nothing => self.cut(log, at)?,
             Step::Chain { space, tree, head } => self.undo_chain(log, at, *space, *tree, *head)?,
@@ -247,6 +249,8 @@ impl TrxSystem {
         Ok(())
     }
 
+    /// Restores the version before. If purge has passed that one since the record was read, nothing is done: the step is to begin
+    /// anew.
     fn undo_change(
         &self,
         log: &mut UndoLog,
@@ -281,6 +285,10 @@ impl TrxSystem {
                 continue;
             }
             let page = log.latch_tail(&self.undo, &mut mtr)?;
+            // Purge sets the mark under the leaf's latch: what the record says now stays true.
+            if marks_of(&mtr, page, at) & MARK_PRIOR_PURGED != 0 {
+                return Ok(());
+            }
             if let Some(owner) = owner
                 && trx_id != log.trx_id()
             {

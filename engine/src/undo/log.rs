@@ -291,6 +291,11 @@ impl UndoLog {
     }
 }
 
+/// The marks of a record on a latched page.
+pub fn marks_of(mtr: &Mtr<'_>, page: PageHandle, at: RollPointer) -> u8 {
+    mtr.page(page)[usize::from(at.offset) + MARKS_AT]
+}
+
 /// Sets the marks of a record on a latched page.
 pub fn set_marks(mtr: &mut Mtr<'_>, page: PageHandle, at: RollPointer, marks: u8) {
     mtr.apply(page, &write(usize::from(at.offset) + MARKS_AT, &[marks]));

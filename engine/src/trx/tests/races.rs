@@ -202,3 +202,27 @@ fn a_written_row_stays_locked_when_its_reader_gives_it_up() {
     engine.settle().unwrap();
     engine.check_settled().unwrap();
 }
+
+#[test]
+fn a_rollback_that_purge_overtakes_restores_no_delete_mark() {
+    for long in [false, true] {
+        let engine = engine();
+        let tree = &engine.trees[0];
+        put(&engine, b"k", if long { &[1; 9000] } else { b"short" });
+        let mut trx = engine.begin(ReadCommitted);
+        trx.delete(tree, b"k").unwrap();
+        trx.commit().unwrap();
+        let mut over = engine.begin(ReadCommitted);
+        over.insert(tree, b"k", b"again", LockMode::None).unwrap();
+        let system = Arc::clone(&engine.system);
+        let purge = move |point| {
+            if point == PausePoint::UndoRecordRead {
+                while system.purge_step(10).unwrap() > 0 {}
+            }
+        };
+        with_hook(purge, || over.rollback()).unwrap();
+        engine.settle().unwrap();
+        engine.check_settled().unwrap();
+        assert!(engine.contents(0).unwrap().is_empty());
+    }
+}
