@@ -171,7 +171,7 @@ impl TrxSystem {
                 }
                 Some(tree) => {
                     if marks & MARK_REMOVED == 0 {
-                        self.remove_for_good(log, at, &tree, &place.key, *marks, *chain)?;
+                        self.remove_for_good(log, at, &tree, &place.key, (*marks, *chain), owner)?;
                     }
                     if *chain == 0 {
                         if marks & MARK_REMOVED != 0 {
@@ -292,15 +292,20 @@ impl TrxSystem {
             if let Some(owner) = owner
                 && trx_id != log.trx_id()
             {
-                // Under the latch, so that nobody finds the entry without a lock.
-                let alive = self.locks.keys.make_explicit(owner, tree.id(), key);
-                debug_assert!(alive, "a transaction that has ended rolls back to a savepoint");
+                self.keep_locked(owner, tree, key);
             }
             leaf.replace(&mut mtr, slot, &payload);
             log.cut(&mut mtr, page, at);
             mtr.commit();
             return Ok(());
         }
+    }
+
+    /// Gives `owner` the explicit lock on an entry that is about to lose its implicit one: under the leaf's latch, so that nobody
+    /// finds it without a lock.
+    fn keep_locked(&self, owner: &Arc<Owner>, tree: &Tree, key: &[u8]) {
+        let alive = self.locks.keys.make_explicit(owner, tree.id(), key);
+        debug_assert!(alive, "a transaction that has ended rolls back to a savepoint");
     }
 
     /// Undoes a change whose prior version, a delete-marked one, purge has passed: removes the entry. If the prior version had
@@ -311,13 +316,17 @@ impl TrxSystem {
         at: RollPointer,
         tree: &Tree,
         key: &[u8],
-        marks: u8,
-        chain: u32,
+        (marks, chain): (u8, u32),
+        owner: Option<&Arc<Owner>>,
     ) -> Result<()> {
         let mut mtr = Mtr::begin(&self.env)?;
         let leaf = tree.leaf_exclusive(key)?;
         let slot = self.own_entry(&leaf, key, log.trx_id())?;
         let page = log.latch_tail(&self.undo, &mut mtr)?;
+        if let Some(owner) = owner {
+            // A SERIALIZABLE read may have locked that the key is absent.
+            self.keep_locked(owner, tree, key);
+        }
         let leaf = leaf.remove(&mut mtr, slot);
         if chain == 0 {
             log.cut(&mut mtr, page, at);

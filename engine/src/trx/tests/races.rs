@@ -226,3 +226,32 @@ fn a_rollback_that_purge_overtakes_restores_no_delete_mark() {
         assert!(engine.contents(0).unwrap().is_empty());
     }
 }
+
+#[test]
+fn an_absence_stays_locked_when_a_rollback_removes_the_purged_entry() {
+    for long in [false, true] {
+        let engine = engine();
+        let tree = &engine.trees[0];
+        put(&engine, b"k", if long { &[1; 9000] } else { b"short" });
+        let mut trx = engine.begin(ReadCommitted);
+        trx.delete(tree, b"k").unwrap();
+        trx.commit().unwrap();
+        let mut reader = engine.begin(Serializable);
+        let mut value = Vec::new();
+        let (mode, wait) = (LockMode::Shared, LockWait::Wait);
+        assert!(!reader.get(tree, b"k", mode, wait, &mut value).unwrap());
+        let savepoint = reader.savepoint();
+        reader.insert(tree, b"k", b"again", LockMode::None).unwrap();
+        while engine.system.purge_step(10).unwrap() > 0 {}
+        reader.rollback_to(savepoint).unwrap();
+        let mut other = engine.begin(ReadCommitted);
+        let refused = other.insert(tree, b"k", b"phantom", LockMode::None);
+        assert_eq!(refused, Err(Error::LockWaitTimeout));
+        assert!(!reader.get(tree, b"k", mode, wait, &mut value).unwrap());
+        reader.commit().unwrap();
+        other.insert(tree, b"k", b"new", LockMode::None).unwrap();
+        other.commit().unwrap();
+        engine.settle().unwrap();
+        engine.check_settled().unwrap();
+    }
+}
