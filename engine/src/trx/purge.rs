@@ -23,7 +23,7 @@ use parking_lot::{Condvar, Mutex, RwLockReadGuard};
 
 use super::system::TrxSystem;
 use crate::btree::{LeafMut, Tree};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::mtr::Mtr;
 use crate::undo::RollPointer;
 use crate::undo::log::set_marks;
@@ -31,7 +31,7 @@ use crate::undo::record::{Body, MARK_PRIOR_PURGED, MARK_REMOVED, Place, Prior, R
 use crate::undo::stream::HeadLog;
 use crate::versioned::entry::{DELETED, Entry};
 
-/// Records looked at before purge lets DROP TABLE in.
+/// Records looked at before purge lets DROP TABLE in, and looks whether it is to stop.
 const RECORDS_A_TURN: usize = 64;
 /// Logs in one go of the thread.
 const LOGS_A_GO: usize = 128;
@@ -52,23 +52,32 @@ pub(super) struct PurgeThread {
 /// Access to trees, let go now and then.
 struct Turn<'a> {
     system: &'a TrxSystem,
+    stop: &'a dyn Fn() -> bool,
     tables: Option<RwLockReadGuard<'a, ()>>,
     trees: HashMap<u32, Option<Tree>>,
     records: usize,
 }
 
 impl<'a> Turn<'a> {
-    fn new(system: &'a TrxSystem) -> Self {
-        Turn { system, tables: None, trees: HashMap::new(), records: 0 }
+    fn new(system: &'a TrxSystem, stop: &'a dyn Fn() -> bool) -> Self {
+        Turn { system, stop, tables: None, trees: HashMap::new(), records: 0 }
     }
 
-    fn tree(&mut self, place: &Place<'_>) -> Result<Option<Tree>> {
+    /// Another record is to be looked at. [`Error::Interrupted`] if purge is to stop.
+    fn next_record(&mut self) -> Result<()> {
         self.records += 1;
         if self.records.is_multiple_of(RECORDS_A_TURN) {
             // What was opened may be dropped now.
             self.trees.clear();
             self.tables = None;
+            if (self.stop)() {
+                return Err(Error::Interrupted);
+            }
         }
+        Ok(())
+    }
+
+    fn tree(&mut self, place: &Place<'_>) -> Result<Option<Tree>> {
         if self.tables.is_none() {
             self.tables = Some(self.system.enter_tables());
         }
@@ -84,10 +93,19 @@ impl<'a> Turn<'a> {
 impl TrxSystem {
     /// Purges up to `max_logs` logs; returns how many. Zero: nothing can be purged at the moment. An error: nothing could be.
     pub fn purge_step(&self, max_logs: usize) -> Result<usize> {
+        self.purge_step_unless(max_logs, &|| false)
+    }
+
+    /// As [`Self::purge_step`], but leaves off when `stop` says so, be it within a log: that is purged again from its beginning.
+    pub(super) fn purge_step_unless(
+        &self,
+        max_logs: usize,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<usize> {
         let _one = self.purging.lock();
-        let mut turn = Turn::new(self);
+        let mut turn = Turn::new(self, stop);
         let (mut done, mut stuck, mut trouble) = (0, Vec::new(), None);
-        while done < max_logs {
+        while done < max_logs && !stop() {
             let Some(horizon) = self.views.horizon(&self.csn) else { break };
             let Some(log) = self.undo.oldest_committed(horizon.0, &stuck)? else { break };
             let purged = self.undo.for_each_record(&log, |page, record| {
@@ -98,6 +116,7 @@ impl TrxSystem {
                     self.counters.purged_logs.fetch_add(1, Ordering::Relaxed);
                     done += 1;
                 }
+                Err(Error::Interrupted) => break,
                 // An unreadable table must not keep purge from all others.
                 Err(error) => {
                     stuck.push(log.stream);
@@ -118,6 +137,7 @@ impl TrxSystem {
         record: &Record<'_>,
         turn: &mut Turn<'_>,
     ) -> Result<()> {
+        turn.next_record()?;
         let at = RollPointer { page, offset: record.start as u16 };
         match &record.body {
             Body::Update(place, _) if record.chain != 0 => {
@@ -260,23 +280,25 @@ impl TrxSystem {
         }
     }
 
-    /// One go of the background thread; whether there is more to do.
-    fn background_go(&self) -> bool {
+    /// One go of the background thread; whether there is more to do. Soon over once [`Self::stop_background`] waits for it, however
+    /// much one transaction has written.
+    pub(super) fn background_go(&self) -> bool {
+        let stop = || *self.purge_thread.stop.lock();
         let mut busy = false;
         if !self.doomed.lock().is_empty() {
-            match self.rollback_step() {
+            match self.rollback_step_unless(&stop) {
                 Ok(done) => busy |= done,
                 Err(error) => self.background_error("rollback", &error),
             }
         }
-        match self.purge_step(LOGS_A_GO) {
+        match self.purge_step_unless(LOGS_A_GO, &stop) {
             Ok(done) => busy |= done > 0,
             Err(error) => self.background_error("purge", &error),
         }
         busy
     }
 
-    fn background_error(&self, what: &str, error: &crate::error::Error) {
+    fn background_error(&self, what: &str, error: &Error) {
         // Once a while: the same error comes again at each attempt.
         if self.counters.purge_errors.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
             tracing::warn!(%error, "{what} in the background failed and will be tried again");

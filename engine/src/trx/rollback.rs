@@ -112,7 +112,7 @@ fn step_of(record: &Record<'_>) -> Option<Step> {
     })
 }
 
-/// Steps of a background rollback before it lets DROP TABLE in.
+/// Steps of a background rollback before it lets DROP TABLE in, and looks whether it is to stop.
 const STEPS_A_TURN: usize = 64;
 
 /// Trees used by one rollback.
@@ -361,27 +361,43 @@ impl TrxSystem {
         self.doomed.lock().push(orphan);
     }
 
-    /// As [`Self::roll_back`], letting DROP TABLE in now and then.
-    fn roll_back_in_turns(&self, log: &mut UndoLog) -> Result<()> {
+    /// As [`Self::roll_back`], letting DROP TABLE in now and then. False if it stopped half-way, as `stop` asked for.
+    fn roll_back_in_turns(&self, log: &mut UndoLog, stop: &dyn Fn() -> bool) -> Result<bool> {
         log.begin_rollback(&self.undo)?;
         loop {
-            let _tables = self.enter_tables();
-            let mut trees = Trees::new();
-            for _ in 0..STEPS_A_TURN {
-                if !self.roll_back_step(log, UndoPosition::START, &mut trees, None)? {
-                    return self.roll_back(log);
+            {
+                let _tables = self.enter_tables();
+                let mut trees = Trees::new();
+                for _ in 0..STEPS_A_TURN {
+                    if !self.roll_back_step(log, UndoPosition::START, &mut trees, None)? {
+                        self.roll_back(log)?;
+                        return Ok(true);
+                    }
                 }
+            }
+            if stop() {
+                return Ok(false);
             }
         }
     }
 
     /// Finishes one rollback that recovery, or a failure, has left. False if there is none. After an error, it can be tried again.
     pub fn rollback_step(&self) -> Result<bool> {
+        self.rollback_step_unless(&|| false)
+    }
+
+    /// As [`Self::rollback_step`], but leaves off when `stop` says so: what is undone is cut off the log, so a later step, of this
+    /// life or the next, goes on from there.
+    pub(super) fn rollback_step_unless(&self, stop: &dyn Fn() -> bool) -> Result<bool> {
         let Some(mut orphan) = self.doomed.lock().pop() else { return Ok(false) };
-        match self.roll_back_in_turns(&mut orphan.log) {
-            Ok(()) => {
+        match self.roll_back_in_turns(&mut orphan.log, stop) {
+            Ok(true) => {
                 self.leave(&orphan.owner);
                 self.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
+                Ok(true)
+            }
+            Ok(false) => {
+                self.doomed.lock().push(orphan);
                 Ok(true)
             }
             Err(error) => {

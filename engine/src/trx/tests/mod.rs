@@ -4,6 +4,7 @@ mod races;
 mod simulation;
 mod stress;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread;
@@ -678,6 +679,53 @@ fn prepared_transactions_survive_a_crash_and_a_session() {
     assert_eq!(keys, [&b"c"[..], b"x1", b"x3"]);
     engine.settle().unwrap();
     engine.check_settled().unwrap();
+}
+
+#[test]
+fn a_shutdown_waits_for_no_rollback_and_no_purge() {
+    const ROWS: u32 = 300;
+    let storage = SimStorage::new(1);
+    let engine = Engine::create(&storage, &options());
+    let write = |value: &[u8]| {
+        let mut trx = engine.begin(ReadCommitted);
+        for row in 0..ROWS {
+            match value {
+                b"" => trx.delete(&engine.trees[0], &row.to_be_bytes()),
+                _ => trx.insert(&engine.trees[0], &row.to_be_bytes(), value, LockMode::None),
+            }
+            .unwrap();
+        }
+        trx
+    };
+    write(b"old").commit().unwrap();
+    write(b"").commit().unwrap();
+    let unfinished = write(b"lost");
+    engine.env.redo().flush().unwrap();
+    let mut storage = storage.crash();
+    drop(unfinished);
+    // One turn of the rollback in each life; the next goes on.
+    for life in 0..3 {
+        let engine = Engine::open(&storage, &options()).unwrap();
+        assert_eq!(engine.system.status().rollbacks_pending, 1);
+        engine.system.stop_background();
+        engine.system.background_go();
+        let status = engine.system.status();
+        assert_eq!(status.rollbacks_pending, 1, "life {life} rolled all of it back");
+        assert_eq!(status.history_len, 2, "life {life} purged");
+        assert_eq!(engine.contents(0).unwrap(), BTreeMap::new());
+        engine.env.redo().flush().unwrap();
+        storage = storage.crash();
+    }
+    let engine = Engine::open(&storage, &options()).unwrap();
+    assert!(engine.system.rollback_step().unwrap());
+    // Told to stop in the middle of a log.
+    let asked = Cell::new(0);
+    let stop = || asked.replace(asked.get() + 1) == 2;
+    assert_eq!(engine.system.purge_step_unless(10, &stop), Ok(0));
+    assert_eq!((asked.get(), engine.system.status().history_len), (3, 2));
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+    assert_eq!(engine.contents(0).unwrap(), BTreeMap::new());
 }
 
 #[test]
