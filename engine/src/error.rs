@@ -96,6 +96,9 @@ pub enum Error {
     /// The table is in use: a transaction that wrote or locked it is unfinished, or another definition change runs.
     #[error("table '{0}' is in use by an unfinished transaction: end it and try again")]
     TableBusy(String),
+    /// Another transaction is prepared under this XID.
+    #[error("a transaction is prepared under XID '{0}' already: commit it or roll it back first")]
+    XidExists(String),
     /// More transactions write at once than the undo log has streams.
     #[error("too many concurrent writing transactions (limit {0})")]
     TooManyTransactions(usize),

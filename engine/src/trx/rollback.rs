@@ -392,6 +392,7 @@ impl TrxSystem {
         let Some(mut orphan) = self.doomed.lock().pop() else { return Ok(false) };
         match self.roll_back_in_turns(&mut orphan.log, stop) {
             Ok(true) => {
+                self.forget_xid(&orphan.xid);
                 self.leave(&orphan.owner);
                 self.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
                 Ok(true)
@@ -433,7 +434,14 @@ impl TrxSystem {
     /// Takes over a prepared transaction that has no session.
     pub fn take_prepared(self: &Arc<Self>, xid: &[u8]) -> Option<Transaction> {
         let orphan = self.prepared.lock().remove(xid)?;
-        Some(Transaction::adopt(Arc::clone(self), xid.to_vec(), orphan))
+        Some(Transaction::adopt(Arc::clone(self), orphan))
+    }
+
+    /// The transaction prepared under `xid` (empty: none) has ended: another may take it.
+    pub(super) fn forget_xid(&self, xid: &[u8]) {
+        if !xid.is_empty() {
+            self.xids.lock().remove(xid);
+        }
     }
 
     /// The XID in a prepared log: its newest record.

@@ -36,6 +36,8 @@ const ACTIVE_SHARDS: usize = 16;
 pub(super) struct Orphan {
     pub log: UndoLog,
     pub owner: Arc<Owner>,
+    /// Under which it is prepared, or was when its rollback began; empty if it never was.
+    pub xid: Vec<u8>,
 }
 
 /// Switches that may change while transactions run.
@@ -64,6 +66,8 @@ pub struct TrxSystem {
     id_limit: Mutex<u64>,
     next_owner: AtomicU64,
     active: Box<[Mutex<Active>]>,
+    /// Of all prepared transactions, with a session or without, from their prepare until their end is in the log.
+    pub(super) xids: Mutex<HashSet<Vec<u8>>>,
     /// To be rolled back.
     pub(super) doomed: Mutex<Vec<Orphan>>,
     /// Prepared, by XID, without a session.
@@ -135,6 +139,7 @@ impl TrxSystem {
             id_limit: Mutex::new(found.trx_id_limit),
             next_owner: AtomicU64::new(1),
             active: (0..ACTIVE_SHARDS).map(|_| Mutex::default()).collect(),
+            xids: Mutex::default(),
             doomed: Mutex::default(),
             prepared: Mutex::default(),
             tables: RwLock::new(()),
@@ -143,13 +148,16 @@ impl TrxSystem {
             counters: Counters::default(),
         });
         for log in &found.open {
-            let orphan = Orphan {
+            let mut orphan = Orphan {
                 log: UndoLog::recovered(log),
                 owner: system.new_owner(Arc::new(Interrupt::default())),
+                xid: Vec::new(),
             };
             system.enter(&orphan.owner, log.record.trx_id);
             if log.record.state == LogState::Prepared {
                 let xid = system.xid_of(&orphan)?;
+                orphan.xid.clone_from(&xid);
+                system.xids.lock().insert(xid.clone());
                 system.prepared.lock().insert(xid, orphan);
             } else {
                 system.doomed.lock().push(orphan);

@@ -245,14 +245,20 @@ impl Transaction {
         outcome
     }
 
-    /// Prepares under `xid`, durably. Then only commit, rollback or detach can follow.
+    /// Prepares under `xid`, durably. Then only commit, rollback or detach can follow. [`Error::XidExists`] if another transaction
+    /// is prepared under it: a verdict must be about one.
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
         if xid.is_empty() || xid.len() > 140 {
             return Err(Error::InvalidOption(format!("XID of {} bytes (1 to 140)", xid.len())));
         }
         self.begin_write()?;
+        if !self.system.xids.lock().insert(xid.to_vec()) {
+            return Err(Error::XidExists(xid.escape_ascii().to_string()));
+        }
         let log = self.log.as_mut().expect("writing");
-        let lsn = log.prepare(&self.system.undo, xid)?;
+        let lsn = log.prepare(&self.system.undo, xid).inspect_err(|_| {
+            self.system.xids.lock().remove(xid);
+        })?;
         self.state = State::Prepared;
         self.xid = xid.to_vec();
         self.close_view();
@@ -299,7 +305,8 @@ impl Transaction {
         if let Some(mut log) = self.log.take() {
             let finished = self.system.roll_back(&mut log);
             if let Err(error) = finished {
-                self.system.doom(Orphan { log, owner: Arc::clone(&self.owner) });
+                let xid = std::mem::take(&mut self.xid);
+                self.system.doom(Orphan { log, owner: Arc::clone(&self.owner), xid });
                 self.state = State::Ended;
                 self.close_view();
                 self.system.views.release(self.slot);
@@ -320,19 +327,20 @@ impl Transaction {
 
     fn detach_prepared(&mut self) {
         let log = self.log.take().expect("a prepared transaction has a log");
-        let orphan = Orphan { log, owner: Arc::clone(&self.owner) };
-        self.system.prepared.lock().insert(std::mem::take(&mut self.xid), orphan);
+        let xid = std::mem::take(&mut self.xid);
+        let orphan = Orphan { log, owner: Arc::clone(&self.owner), xid: xid.clone() };
+        self.system.prepared.lock().insert(xid, orphan);
         self.state = State::Ended;
         self.system.views.release(self.slot);
     }
 
     /// A prepared transaction found by recovery, or detached.
-    pub(super) fn adopt(system: Arc<TrxSystem>, xid: Vec<u8>, orphan: Orphan) -> Transaction {
+    pub(super) fn adopt(system: Arc<TrxSystem>, orphan: Orphan) -> Transaction {
         let mut trx = Transaction::new(system, TrxOptions::default());
         trx.owner = orphan.owner;
         trx.log = Some(orphan.log);
         trx.state = State::Prepared;
-        trx.xid = xid;
+        trx.xid = orphan.xid;
         trx
     }
 
@@ -341,6 +349,7 @@ impl Transaction {
         self.state = State::Ended;
         self.close_view();
         self.system.views.release(self.slot);
+        self.system.forget_xid(&self.xid);
         self.system.leave(&self.owner);
     }
 }

@@ -682,6 +682,43 @@ fn prepared_transactions_survive_a_crash_and_a_session() {
 }
 
 #[test]
+fn an_xid_names_one_prepared_transaction() {
+    let storage = SimStorage::new(1);
+    let engine = Engine::create(&storage, &options());
+    let prepare = |engine: &Engine, key: &[u8]| {
+        let mut trx = engine.begin(ReadCommitted);
+        trx.insert(&engine.trees[0], key, b"prepared", LockMode::None).unwrap();
+        let outcome = trx.prepare(b"x\0");
+        (trx, outcome)
+    };
+    let exists = Err(Error::XidExists("x\\x00".into()));
+    let (first, prepared) = prepare(&engine, b"a");
+    prepared.unwrap();
+    let (mut second, refused) = prepare(&engine, b"b");
+    assert_eq!(refused, exists);
+    second.insert(&engine.trees[0], b"c", b"still usable", LockMode::None).unwrap();
+    second.commit().unwrap();
+    first.detach();
+    assert_eq!(prepare(&engine, b"d").1, exists);
+    engine.env.redo().flush().unwrap();
+    let engine = Engine::open(&storage.crash(), &options()).unwrap();
+    engine.settle().unwrap();
+    assert_eq!(prepare(&engine, b"d").1, exists);
+    engine.system.take_prepared(b"x\0").unwrap().rollback().unwrap();
+    let (mut again, prepared) = prepare(&engine, b"d");
+    prepared.unwrap();
+    again.commit().unwrap();
+    let (mut again, prepared) = prepare(&engine, b"e");
+    prepared.unwrap();
+    again.rollback().unwrap();
+    assert!(engine.system.xids.lock().is_empty());
+    let keys: Vec<_> = engine.contents(0).unwrap().into_keys().collect();
+    assert_eq!(keys, [b"b", b"c", b"d"]);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
+
+#[test]
 fn a_shutdown_waits_for_no_rollback_and_no_purge() {
     const ROWS: u32 = 300;
     let storage = SimStorage::new(1);
