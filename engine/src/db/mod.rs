@@ -10,7 +10,7 @@
 //!
 //! # Locking order
 //! `definitions` (one definition change at a time) → `tables` (open tables) → what the catalog's transaction and the pool
-//! take. A transaction's operation takes neither.
+//! take. A transaction's operation takes neither. `detached` → `ending` → the transaction system's prepared ones.
 
 mod definition;
 mod open;
@@ -18,6 +18,9 @@ mod steps;
 mod trx;
 mod warm;
 mod warm_reads;
+
+#[cfg(test)]
+mod tests;
 
 pub use trx::{Savepoint, Trx};
 
@@ -59,6 +62,8 @@ pub(crate) struct Inner {
     tables: Mutex<HashMap<String, Arc<Table>>>,
     /// What prepared transactions without a session use.
     detached: Mutex<HashMap<Vec<u8>, Vec<TableUse>>>,
+    /// Prepared transactions of an earlier life that are being committed or rolled back.
+    ending: Mutex<Vec<Vec<u8>>>,
     counters: [AtomicU64; Counter::COUNT],
     warm: warm::WarmRestart,
     closed: AtomicBool,
@@ -123,7 +128,35 @@ impl Inner {
     /// Whether there are prepared transactions of an earlier life.
     pub(crate) fn has_recovered_prepared(&self) -> bool {
         let detached = self.detached.lock();
-        self.trx_system.recovered_xids().iter().any(|xid| !detached.contains_key(xid))
+        // Held while both are looked at: an XID goes from one to the other, and back if its end fails.
+        let ending = self.ending.lock();
+        !ending.is_empty()
+            || self.trx_system.recovered_xids().iter().any(|xid| !detached.contains_key(xid))
+    }
+
+    /// Tells, for as long as the result lives, that a prepared transaction is being ended; to be called before it is taken. What one
+    /// of this life uses is known, in `detached`, and of that nothing needs to be told.
+    fn begin_ending<'a>(&'a self, xid: &'a [u8]) -> Option<Ending<'a>> {
+        let detached = self.detached.lock();
+        (!detached.contains_key(xid)).then(|| {
+            self.ending.lock().push(xid.to_vec());
+            Ending { inner: self, xid }
+        })
+    }
+}
+
+/// See [`Inner::begin_ending`].
+struct Ending<'a> {
+    inner: &'a Inner,
+    xid: &'a [u8],
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let mut ending = self.inner.ending.lock();
+        if let Some(at) = ending.iter().position(|xid| xid == self.xid) {
+            ending.swap_remove(at);
+        }
     }
 }
 
@@ -166,6 +199,7 @@ impl Db {
 
     fn end_prepared(&self, xid: &[u8], end: fn(&mut Transaction) -> Result<()>) -> Result<()> {
         self.inner.check_writable()?;
+        let _ending = self.inner.begin_ending(xid);
         let mut trx = self.inner.trx_system.take_prepared(xid).ok_or(Error::NotFound)?;
         end(&mut trx)?;
         self.inner.detached.lock().remove(xid);

@@ -72,6 +72,7 @@ impl Db {
             definitions: Mutex::default(),
             tables: Mutex::default(),
             detached: Mutex::default(),
+            ending: Mutex::default(),
             counters: Default::default(),
             warm: Default::default(),
             closed: AtomicBool::new(false),
