@@ -65,8 +65,8 @@ impl<'a> Mtr<'a> {
         Ok(Self::new(env))
     }
 
-    /// Begins a mini-transaction without a wait, for callers that hold a latch. The redo log keeps a reserve
-    /// for these; a caller that writes much should let go of its latches and use [`Mtr::begin`].
+    /// Begins a mini-transaction without a wait, for callers that hold a latch, and for the commit of what is prepared. The redo
+    /// log keeps a reserve for these; a caller that writes much should let go of its latches and use [`Mtr::begin`].
     pub fn begin_nested(env: &'a Env) -> Result<Self> {
         env.check_writable()?;
         Ok(Self::new(env))

@@ -248,7 +248,12 @@ impl UndoLog {
     /// Commits: writes the commit and publishes it in `csn`. Returns the LSN that makes it durable, and gives the stream back.
     pub fn commit(&mut self, undo: &Undo, csn: &CsnTable) -> Result<Lsn> {
         assert!(self.begun, "nothing to commit");
-        let mut mtr = Mtr::begin(undo.env())?;
+        let mut mtr = match Mtr::begin(undo.env()) {
+            // That it can commit was promised at its prepare, and the others may have done so by now: if there is no room, the redo
+            // log's reserve has some for these few bytes.
+            Err(_) if self.prepared => Mtr::begin_nested(undo.env())?,
+            begun => begun?,
+        };
         let first = undo.exclusive(&mut mtr, self.start.page, self.stream)?;
         let turn = csn.commit_turn();
         let keep = self.lasting || self.tail.page != self.start.page;

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidepool_pool::Access;
-use tidepool_pool::storage::SimStorage;
+use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
 
 use super::*;
 use crate::env::{Env, EnvOptions, FIRST_TABLE_SPACE};
@@ -714,6 +714,31 @@ fn an_xid_names_one_prepared_transaction() {
     assert!(engine.system.xids.lock().is_empty());
     let keys: Vec<_> = engine.contents(0).unwrap().into_keys().collect();
     assert_eq!(keys, [b"b", b"c", b"d"]);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
+
+#[test]
+fn what_is_prepared_commits_when_the_redo_log_has_no_room() {
+    let storage = SimStorage::new(1);
+    let engine = Engine::create(&storage, &options());
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"0");
+    let mut prepared = engine.begin(ReadCommitted);
+    prepared.insert(tree, b"p", b"prepared", LockMode::None).unwrap();
+    prepared.prepare(b"x").unwrap();
+    // No page of the table can be written, so no checkpoint moves on.
+    storage.inject(Fault::new(StorageOp::Write, FaultKind::NoSpace).on("tables/").always());
+    let mut writes = 0u32;
+    while Mtr::begin(&engine.env).is_ok() {
+        let mut trx = engine.begin(ReadCommitted);
+        let _ = trx.update(tree, b"k", &[writes as u8; 1000]).and_then(|()| trx.commit());
+        writes += 1;
+        assert!(writes < 20_000, "the log does not fill");
+    }
+    prepared.commit().unwrap();
+    storage.clear_faults();
+    assert_eq!(engine.contents(0).unwrap()[&b"p"[..]], b"prepared");
     engine.settle().unwrap();
     engine.check_settled().unwrap();
 }
