@@ -330,7 +330,21 @@ fn prepared_transactions_wait_for_their_verdict() {
         trx.commit().unwrap();
     }
     assert_eq!(sorted(db.recovered_xids()), [b"one", b"six", b"two"]);
-    assert_eq!(db.drop_table("t").unwrap_err(), Error::TableBusy("t".into()));
+    let busy = Error::TableBusy("t".into());
+    assert_eq!(db.drop_table("t").unwrap_err(), busy);
+    assert_eq!(db.rename_table("t", "u").unwrap_err(), busy);
+    // The copy that an ALTER makes is nobody's.
+    db.create_table("copy", &def()).unwrap();
+    db.rename_table("copy", "copied").unwrap();
+    let mut dropped = begin(&db);
+    let table_of_dropped = db.open_table("copied").unwrap();
+    dropped.insert(&table_of_dropped, 0, b"k", b"").unwrap();
+    dropped.prepare(b"dropped").unwrap();
+    db.rename_table("copied", "copy").unwrap();
+    drop(dropped);
+    assert_eq!(db.rename_table("copy", "copied").unwrap_err(), Error::TableBusy("copy".into()));
+    db.rollback_prepared(b"dropped").unwrap();
+    db.rename_table("copy", "copied").unwrap();
     db.commit_prepared(b"six").unwrap();
     assert_eq!(db.commit_prepared(b"six").unwrap_err(), Error::NotFound);
     assert_eq!(get(&mut begin(&db), &table, b"6").unwrap().unwrap(), b"prepared");
@@ -338,7 +352,8 @@ fn prepared_transactions_wait_for_their_verdict() {
     let db = open(&sim.crash());
     let table = db.open_table("t").unwrap();
     assert_eq!(sorted(db.recovered_xids()), [b"one", b"two"]);
-    assert_eq!(db.drop_table("t").unwrap_err(), Error::TableBusy("t".into()));
+    assert_eq!(db.drop_table("t").unwrap_err(), busy);
+    assert_eq!(db.rename_table("t", "u").unwrap_err(), busy);
     let mut trx = begin(&db);
     trx.set_lock_wait_timeout(std::time::Duration::ZERO);
     assert_eq!(trx.insert(&table, 0, b"1", b"").unwrap_err(), Error::LockWaitTimeout);
@@ -349,7 +364,8 @@ fn prepared_transactions_wait_for_their_verdict() {
     assert_eq!(get(&mut trx, &table, b"1").unwrap().unwrap(), b"prepared");
     assert_eq!(get(&mut trx, &table, b"2").unwrap(), None);
     trx.commit().unwrap();
-    db.drop_table("t").unwrap();
+    db.rename_table("t", "u").unwrap();
+    db.drop_table("u").unwrap();
 }
 
 fn sorted(mut xids: Vec<Vec<u8>>) -> Vec<Vec<u8>> {

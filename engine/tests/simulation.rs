@@ -713,9 +713,10 @@ impl World {
         };
         trace!("definition of {wanted} = t{no}");
         let of_earlier_life = |xid| !self.detached.contains_key(xid);
-        let in_use = self.sessions.iter().any(|session| session.used.contains(&no))
-            || self.detached.values().any(|used| used.contains(&no))
+        let is_used_by_prepared = self.detached.values().any(|used| used.contains(&no))
             || self.model.prepared.keys().any(of_earlier_life);
+        let is_used_by_session = self.sessions.iter().any(|session| session.used.contains(&no));
+        let mut renamed = false;
         let result = match self.random.random_range(0..3) {
             0 => {
                 after.names.remove(&wanted);
@@ -736,10 +737,8 @@ impl World {
                 after.names.remove(&wanted);
                 after.names.insert(to.clone(), no);
                 self.in_flight = Some(after.clone());
-                let result = self.db.rename_table(&wanted, &to);
-                self.must(result)?;
-                self.note_definition(no);
-                return self.defined(after);
+                renamed = true;
+                self.db.rename_table(&wanted, &to)
             }
             _ => {
                 after.rows.remove(&no);
@@ -753,13 +752,19 @@ impl World {
                 })
             }
         };
-        if in_use && !self.sim.is_down() {
+        // A rename is no concern of a session's transaction.
+        let is_refused = is_used_by_prepared || is_used_by_session && !renamed;
+        if is_refused && !self.sim.is_down() {
             assert_eq!(result, Err(Error::TableBusy(wanted)), "seed {}", self.seed);
             self.in_flight = None;
             return Ok(());
         }
         self.must(result)?;
-        self.handles.remove(&no);
+        if renamed {
+            self.note_definition(no);
+        } else {
+            self.handles.remove(&no);
+        }
         self.defined(after)
     }
 

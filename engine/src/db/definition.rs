@@ -68,16 +68,21 @@ impl Db {
     }
 
     /// Renames a table. Handles of it stay good. [`Error::TableMissing`] if there is none, [`Error::TableExists`] if the new
-    /// name is taken.
+    /// name is taken, [`Error::TableBusy`] while a prepared transaction without a session has used it.
+    ///
+    /// Other transactions may use it meanwhile. One without a session is known to nobody else: an ALTER TABLE that renames the
+    /// table away, in favour of a copy made from a snapshot, would lose what that transaction wrote. If the first rename was let
+    /// pass, so is the way back: while nobody prepares on the table, none without a session comes to use it.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         let inner = &self.inner;
         check_table_name(to, max_key_len(inner.env.page_size()))?;
         let _one = inner.begin_definition()?;
-        if inner.catalog.get(from).is_none() {
-            return Err(Error::TableMissing(from.into()));
-        }
+        let record = inner.catalog.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
         if inner.catalog.get(to).is_some() {
             return Err(Error::TableExists(to.into()));
+        }
+        if inner.has_recovered_prepared() || inner.is_used_by_detached(record.space) {
+            return Err(Error::TableBusy(from.into()));
         }
         inner.catalog.rename(&mut inner.definition_trx(), from, to)?;
         let mut tables = inner.tables.lock();

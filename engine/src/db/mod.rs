@@ -125,7 +125,13 @@ impl Inner {
         self.detached.lock().insert(xid, uses);
     }
 
-    /// Whether there are prepared transactions of an earlier life.
+    /// Whether a prepared transaction without a session, of this life, has used the table in `space`.
+    fn is_used_by_detached(&self, space: u32) -> bool {
+        let detached = self.detached.lock();
+        detached.values().flatten().any(|used| used.table().space_id() == space)
+    }
+
+    /// Whether there are prepared transactions of an earlier life; any table may be theirs.
     pub(crate) fn has_recovered_prepared(&self) -> bool {
         let detached = self.detached.lock();
         // Held while both are looked at: an XID goes from one to the other, and back if its end fails.

@@ -38,7 +38,7 @@ struct Used {
 ///
 /// An operation that fails leaves the transaction as it was before the operation, and it can go on, with
 /// two exceptions: after [`Error::Deadlock`] and [`Error::RecordChanged`] all that is left is
-/// [`rollback`](Self::rollback). A dropped `Trx` rolls back.
+/// [`rollback`](Self::rollback). A dropped `Trx` rolls back; or, prepared, it is detached.
 pub struct Trx {
     /// Before `used`: dropped, it rolls back, which needs the tables.
     inner: Transaction,
@@ -356,16 +356,29 @@ impl Trx {
     /// Leaves a prepared transaction to whoever completes it with [`Db::commit_prepared`] or [`Db::rollback_prepared`].
     /// The handle then is a new transaction.
     pub fn detach(&mut self) {
-        let Some(xid) = self.xid.take() else { return };
+        if self.xid.is_none() {
+            return;
+        }
         // From here on it may be completed by anyone, so what it uses is kept before.
-        self.db.keep_detached(xid, self.used.drain(..).map(|used| used.table).collect());
+        self.keep_used_if_prepared();
         let next = self.db.trx_system().begin(self.options);
         std::mem::replace(&mut self.inner, next).detach();
         self.renew(false);
     }
 
+    /// Keeps what a prepared transaction uses until its verdict, which this handle will not see. Not even a commit that failed is
+    /// one.
+    fn keep_used_if_prepared(&mut self) {
+        if self.inner.is_prepared()
+            && let Some(xid) = self.xid.take()
+        {
+            self.db.keep_detached(xid, self.used.drain(..).map(|used| used.table).collect());
+        }
+    }
+
     /// After the end: the tables are free, and the next transaction begins.
     fn renew(&mut self, committed: bool) {
+        self.keep_used_if_prepared();
         self.reads_epoch += 1;
         self.tell_counts();
         self.xid = None;
@@ -464,6 +477,12 @@ impl Trx {
     fn count_row(&mut self, slot: usize, rows: i64, counter: Counter) {
         self.used[slot].rows += rows;
         self.count(counter, 1);
+    }
+}
+
+impl Drop for Trx {
+    fn drop(&mut self) {
+        self.keep_used_if_prepared();
     }
 }
 
