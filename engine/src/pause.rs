@@ -12,6 +12,8 @@ pub(crate) enum PausePoint {
     ScanJudgedEntry,
     /// A rollback has read the newest undo record; what that is about is not latched yet.
     UndoRecordRead,
+    /// A DROP or TRUNCATE has found that its table is not open; the catalog still has it.
+    TableFoundClosed,
 }
 
 #[cfg(not(test))]

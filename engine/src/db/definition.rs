@@ -17,10 +17,12 @@ use crate::catalog::{TableDef, TableRecord, TreeRecord, check_table_name};
 use crate::env::{Env, space_file_name};
 use crate::error::{Error, Result};
 use crate::mtr::Mtr;
+use crate::pause::{self, PausePoint};
 use crate::space::{self, SpaceHeader};
 use crate::table::Table;
 use crate::trx::{Isolation, Transaction, TrxOptions};
 use crate::versioned::VersionedTree;
+use parking_lot::MutexGuard;
 use std::sync::Arc;
 use tidepool_pool::Space;
 
@@ -30,7 +32,7 @@ impl Db {
         let inner = &self.inner;
         check_table_name(name, max_key_len(inner.env.page_size()))?;
         def.validate()?;
-        let _one = inner.begin_definition()?;
+        let _one = inner.begin_definition(&[name])?;
         if inner.catalog.get(name).is_some() {
             return Err(Error::TableExists(name.into()));
         }
@@ -44,7 +46,7 @@ impl Db {
         let header = space::header(&inner.env, &space)?;
         let table = Arc::new(Table::open(&inner.env, &space, name, &record, &header));
         table.set_since(inner.trx_system.csn.published());
-        inner.tables.lock().insert(name.into(), table.clone());
+        inner.tables.lock().by_name.insert(name.into(), table.clone());
         Ok(table)
     }
 
@@ -53,7 +55,7 @@ impl Db {
     /// [`Error::TableMissing`] if there is none of this name; [`Error::TableBusy`] while a transaction that has used it is unfinished.
     pub fn drop_table(&self, name: &str) -> Result<()> {
         let inner = &self.inner;
-        let _one = inner.begin_definition()?;
+        let _one = inner.begin_definition(&[name])?;
         let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let table = inner.close_for_definition(name)?;
         let announced = inner.env.announce_drop(record.space);
@@ -62,7 +64,7 @@ impl Db {
             table.inspect(|table| table.reopen_entrance());
             return Err(error);
         }
-        inner.tables.lock().remove(name);
+        inner.tables.lock().by_name.remove(name);
         inner.delete_space(record.space, table.as_deref());
         Ok(())
     }
@@ -76,7 +78,7 @@ impl Db {
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         let inner = &self.inner;
         check_table_name(to, max_key_len(inner.env.page_size()))?;
-        let _one = inner.begin_definition()?;
+        let _one = inner.begin_definition(&[from, to])?;
         let record = inner.catalog.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
         if inner.catalog.get(to).is_some() {
             return Err(Error::TableExists(to.into()));
@@ -86,11 +88,11 @@ impl Db {
         }
         inner.catalog.rename(&mut inner.definition_trx(), from, to)?;
         let mut tables = inner.tables.lock();
-        if let Some(table) = tables.remove(from) {
+        if let Some(table) = tables.by_name.remove(from) {
             table.set_name(to);
             // It may have been filled under the other name, for instance by ALTER TABLE.
             table.set_since(inner.trx_system.csn.published());
-            tables.insert(to.into(), table);
+            tables.by_name.insert(to.into(), table);
         }
         Ok(())
     }
@@ -99,7 +101,7 @@ impl Db {
     /// returned is good. Errors as for [`drop_table`](Self::drop_table).
     pub fn truncate_table(&self, name: &str) -> Result<Arc<Table>> {
         let inner = &self.inner;
-        let _one = inner.begin_definition()?;
+        let _one = inner.begin_definition(&[name])?;
         let old = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let old_table = inner.close_for_definition(name)?;
         let swapped = inner.new_space(&old.def).and_then(|(space, mut new)| {
@@ -122,19 +124,22 @@ impl Db {
             }
         };
         table.set_since(inner.trx_system.csn.published());
-        inner.tables.lock().insert(name.into(), table.clone());
+        inner.tables.lock().by_name.insert(name.into(), table.clone());
         inner.delete_space(old.space, old_table.as_deref());
         Ok(table)
     }
 
-    /// Opens a table.
+    /// Opens a table; waits while its definition changes.
     ///
     /// [`Error::TableMissing`] if there is none of this name. If its file is missing, damaged or another directory's, the
     /// error names it; other tables are not concerned.
     pub fn open_table(&self, name: &str) -> Result<Arc<Table>> {
         self.inner.check_open()?;
         let mut tables = self.inner.tables.lock();
-        if let Some(table) = tables.get(name) {
+        while tables.changing.iter().any(|changing| changing == name) {
+            self.inner.changed.wait(&mut tables);
+        }
+        if let Some(table) = tables.by_name.get(name) {
             return Ok(table.clone());
         }
         let record =
@@ -144,7 +149,7 @@ impl Db {
         if !self.inner.env.was_clean() {
             table.estimate_rows()?;
         }
-        tables.insert(name.into(), table.clone());
+        tables.by_name.insert(name.into(), table.clone());
         Ok(table)
     }
 
@@ -171,7 +176,7 @@ impl Db {
     /// Replaces the metadata of a table. Open handles keep those that they were opened with.
     pub fn set_table_metadata(&self, name: &str, metadata: &[u8]) -> Result<()> {
         let inner = &self.inner;
-        let _one = inner.begin_definition()?;
+        let _one = inner.begin_definition(&[name])?;
         let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let mut record = TableRecord::clone(&record);
         record.def.metadata = metadata.to_vec();
@@ -180,14 +185,28 @@ impl Db {
     }
 }
 
+/// A definition change's turn.
+struct Definition<'a> {
+    inner: &'a Inner,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl Drop for Definition<'_> {
+    fn drop(&mut self) {
+        self.inner.tables.lock().changing.clear();
+        self.inner.changed.notify_all();
+    }
+}
+
 impl Inner {
     /// Waits for its turn, and for the rollback of what earlier lives left unfinished: their undo records name spaces and
-    /// catalog entries.
-    fn begin_definition(&self) -> Result<parking_lot::MutexGuard<'_, ()>> {
+    /// catalog entries. Then nobody opens the tables of these names until the result is dropped.
+    fn begin_definition(&self, names: &[&str]) -> Result<Definition<'_>> {
         self.check_writable()?;
         let turn = self.definitions.lock();
         self.finish_recovered_rollback();
-        Ok(turn)
+        self.tables.lock().changing = names.iter().map(|name| name.to_string()).collect();
+        Ok(Definition { inner: self, _turn: turn })
     }
 
     pub(super) fn definition_trx(&self) -> Transaction {
@@ -230,7 +249,11 @@ impl Inner {
             // What they wrote is known only to their undo records.
             return Err(Error::TableBusy(name.into()));
         }
-        let Some(table) = self.tables.lock().get(name).cloned() else { return Ok(None) };
+        let table = self.tables.lock().by_name.get(name).cloned();
+        let Some(table) = table else {
+            pause::reach(PausePoint::TableFoundClosed);
+            return Ok(None);
+        };
         table.close_entrance()?;
         Ok(Some(table))
     }

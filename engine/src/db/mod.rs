@@ -33,7 +33,7 @@ use crate::options::{self, Options};
 use crate::status::Status;
 use crate::table::{Table, TableUse};
 use crate::trx::{Transaction, TrxSystem};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -58,8 +58,9 @@ pub(crate) struct Inner {
     options: RwLock<Options>,
     /// Serializes definition changes.
     definitions: Mutex<()>,
-    /// Open tables by name.
-    tables: Mutex<HashMap<String, Arc<Table>>>,
+    tables: Mutex<OpenTables>,
+    /// Wakes those who wait for a name in [`OpenTables::changing`].
+    changed: Condvar,
     /// What prepared transactions without a session use.
     detached: Mutex<HashMap<Vec<u8>, Vec<TableUse>>>,
     /// Prepared transactions of an earlier life that are being committed or rolled back.
@@ -67,6 +68,14 @@ pub(crate) struct Inner {
     counters: [AtomicU64; Counter::COUNT],
     warm: warm::WarmRestart,
     closed: AtomicBool,
+}
+
+#[derive(Default)]
+struct OpenTables {
+    by_name: HashMap<String, Arc<Table>>,
+    /// Names that the definition change under way is about. Between its catalog commit and what it does with files and open tables
+    /// nobody opens them: a handle made there would be of a table that is about to go, or a second one of a table.
+    changing: Vec<String>,
 }
 
 /// What the layer of tables counts.
@@ -369,7 +378,7 @@ impl Db {
         for (counter, name) in Counter::ALL {
             status.push(name, inner.counters[counter as usize].load(Ordering::Relaxed));
         }
-        status.push("open_tables", inner.tables.lock().len() as u64);
+        status.push("open_tables", inner.tables.lock().by_name.len() as u64);
         status
     }
 }
@@ -377,7 +386,7 @@ impl Db {
 impl std::fmt::Debug for Db {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Db")
-            .field("tables", &self.inner.tables.lock().len())
+            .field("tables", &self.inner.tables.lock().by_name.len())
             .finish_non_exhaustive()
     }
 }

@@ -25,7 +25,7 @@ use crate::mtr::Mtr;
 use crate::options::{Options, Replacement};
 use crate::space;
 use crate::trx::TrxSystem;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
@@ -71,6 +71,7 @@ impl Db {
             options: RwLock::new(options),
             definitions: Mutex::default(),
             tables: Mutex::default(),
+            changed: Condvar::new(),
             detached: Mutex::default(),
             ending: Mutex::default(),
             counters: Default::default(),
@@ -123,7 +124,7 @@ impl Inner {
             if self.env.is_read_only() {
                 return Ok(());
             }
-            let tables: Vec<_> = self.tables.lock().values().cloned().collect();
+            let tables: Vec<_> = self.tables.lock().by_name.values().cloned().collect();
             tables.iter().try_for_each(|table| table.settle())
         };
         let settled = settled();
