@@ -20,7 +20,7 @@ mod warm;
 mod warm_reads;
 
 #[cfg(test)]
-mod tests;
+mod definition_tests;
 
 pub use trx::{Savepoint, Trx};
 
