@@ -39,8 +39,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageLock};
 use tidepool_pool::{
-    Lsn, MIN_FRAMES, PAGE_HEADER_SIZE, PageSize, Pool, PoolConfig, ReplacementConfig, Space,
-    WriteAhead, WriteAheadError, page,
+    Doublewrite, Lsn, MIN_FRAMES, PAGE_HEADER_SIZE, PageSize, Pool, PoolConfig, ReplacementConfig,
+    Space, WriteAhead, WriteAheadError, page,
 };
 
 use crate::error::{Error, Result};
@@ -217,6 +217,9 @@ impl Env {
         }
         if !clean {
             recovery::heal_torn_pages(&*storage, page_size)?;
+        }
+        if !options.doublewrite && !options.read_only {
+            Doublewrite::remove(&*storage)?;
         }
         check_owner(&*storage, page_size, &uuid)?;
 

@@ -25,6 +25,8 @@
 //!   newest by page LSN is the last that was written home, or a later one. Images beyond the count
 //!   in a header are of older batches, and are not looked at: healing a rotten page with one of
 //!   those would silently undo committed changes.
+//! - A pool that writes pages only once (`doublewrite` off) would make the images old without a word
+//!   about it here, so the file is removed before it is made.
 //! - A failed sync of this file costs the file, not the data: the next batch goes to a new file,
 //!   with the carried images, which takes the old one's name once it is durable.
 
@@ -221,6 +223,17 @@ impl Doublewrite {
             file.sync_data()?;
         }
         Ok(healed)
+    }
+
+    /// To be called after [`Doublewrite::recover`], and before a pool is made that writes pages only
+    /// once: it leaves the images here behind, and a later recovery would take them for the newest.
+    pub fn remove(storage: &dyn Storage) -> Result<()> {
+        if storage.exists(DOUBLEWRITE_FILE)? {
+            storage.remove(DOUBLEWRITE_FILE)?;
+        }
+        // Even if it is gone: a process that was killed may have removed it without this.
+        storage.sync_dir("")?;
+        Ok(())
     }
 }
 

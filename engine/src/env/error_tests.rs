@@ -1,4 +1,4 @@
-//! Data directories that are not as they should be, each with the exact message.
+//! Data directories that are not as they should be, each with the exact message or with what becomes of it.
 
 use std::sync::Arc;
 
@@ -358,4 +358,31 @@ fn a_disk_too_full_for_a_larger_log_leaves_the_engine_working() {
     }
     env.step_checkpoint(std::time::Duration::from_secs(1)).unwrap();
     assert!(env.redo().stats().files_bytes > stats.files_bytes, "it grows once there is space");
+}
+
+#[test]
+fn images_of_a_life_with_doublewrite_heal_no_page_written_without() {
+    let storage = SimStorage::new(1);
+    let env = open(&storage, &options()).unwrap();
+    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+    space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
+    write(&env, &space, 1, b"with");
+    env.close().unwrap();
+    drop((space, env));
+    let storage = storage.kill();
+    let once = EnvOptions { doublewrite: false, ..options() };
+    let env = open(&storage, &once).unwrap();
+    let space = env.space(FIRST_TABLE_SPACE).unwrap();
+    write(&env, &space, 1, b"without");
+    env.checkpoint_all().unwrap();
+    drop((space, env));
+    // The page rots, and its last change is in no log any more.
+    let storage = storage.kill();
+    storage.corrupt("tables/00000010.tpd", PAGE_SIZE as u64 + 100, 1);
+    let env = open(&storage, &options()).unwrap();
+    assert!(!env.was_clean());
+    let space = env.space(FIRST_TABLE_SPACE).unwrap();
+    let page = env.pool().shared(&space, 1, tidepool_pool::Access::Normal);
+    let error = page.map(drop).expect_err("an old version in place of the page").to_string();
+    assert!(error.contains("is corrupt: page 1 of space 16 cannot be used"), "{error}");
 }
