@@ -343,6 +343,30 @@ fn missing_system_file() {
 }
 
 #[test]
+fn empty_undo_file() {
+    let dir = directory();
+    fs::write(dir.path().join("undo.tpd"), b"").unwrap();
+    let expected = "undo.tpd: there is no undo log in it, though the data directory is not new: put the file back or restore \
+                    the data directory from a backup";
+    assert_eq!(open_error(dir.path()), expected);
+    assert_eq!(open_error(dir.path()), expected, "nothing was made in its place");
+    // With changes of it in the redo log, recovery may see it first.
+    let dir = killed();
+    fs::write(dir.path().join("undo.tpd"), b"").unwrap();
+    let error = open_error(dir.path());
+    assert!(error.starts_with("undo.tpd: "), "{error}");
+}
+
+#[test]
+fn undo_file_with_a_zeroed_first_page() {
+    let dir = directory();
+    let file = fs::OpenOptions::new().write(true).open(dir.path().join("undo.tpd")).unwrap();
+    file.write_all_at(&[0; PAGE_SIZE as usize], 0).unwrap();
+    let error = open_error(dir.path());
+    assert!(error.starts_with("undo.tpd: there is no undo log in it"), "{error}");
+}
+
+#[test]
 fn redo_of_another_directory() {
     let (dir, other) = (directory(), directory());
     fs::remove_dir_all(dir.path().join("redo")).unwrap();

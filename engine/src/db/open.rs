@@ -4,8 +4,9 @@
 //! 1. [`Env::open`] locks the directory, makes a new one or recovers: every page is as the last durable mini-transaction
 //!    left it.
 //! 2. The transaction system finds out what was unfinished, prepared, or is to be purged.
-//! 3. A new directory gets an empty catalog. That takes several mini-transactions; a crash between them leaves a catalog without a
-//!    format version, and the next open makes it again. Nobody has been told of a success before.
+//! 3. A new directory gets, before that, an undo space, and after it an empty catalog. That takes several mini-transactions; a crash between
+//!    them leaves a catalog without a format version, and the next open makes what is missing. Nobody has been told of a success before.
+//!    Once there is a catalog, an undo space without its first pages is damage.
 //! 4. The catalog is read; what unfinished transactions did to it is not visible.
 //! 5. Files in `tables/` that no table has are removed, if the log says that they are the rest of an unfinished CREATE or
 //!    DROP; any other is set aside, for it may be that not the file is wrong but the catalog. Tables whose file was missing while the redo log held
@@ -58,10 +59,10 @@ impl Db {
             &EnvOptions { replacement: replacement(&options), ..EnvOptions::from(&options) },
         )?;
         let system = first_space(&env)?;
-        let trx_system = TrxSystem::open(&env)?;
-        let catalog = match system {
-            Some(system) => Catalog::open(&env, &system)?,
-            None => make_catalog(&env)?,
+        // The undo space is the older of the two: where there is a catalog, there was an undo log.
+        let (trx_system, catalog) = match system {
+            Some(system) => (TrxSystem::open(&env)?, Catalog::open(&env, &system)?),
+            None => (TrxSystem::create(&env)?, make_catalog(&env)?),
         };
         catalog.load(&trx_system)?;
         let inner = Inner {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tidepool_pool::page::{page_type, tree_id};
-use tidepool_pool::{Access, Lsn, PageType};
+use tidepool_pool::{Access, Lsn, PageType, Space};
 
 use super::activity::{Activities, Observed, Phase};
 use super::csn::{Csn, CsnTable, TrxId};
@@ -95,19 +95,29 @@ pub struct PurgeExclusion<'a>(
 );
 
 impl TrxSystem {
-    /// Opens the transaction system of a recovered environment; makes the undo space if there is none yet.
-    pub fn open(env: &Arc<Env>) -> Result<Arc<TrxSystem>> {
+    /// Makes the undo space of a new data directory, unless a crash came after that, and opens the transaction system.
+    pub fn create(env: &Arc<Env>) -> Result<Arc<TrxSystem>> {
         let space = env.space(UNDO_SPACE)?;
-        let missing = space.file().is_empty()? || {
-            let page = env.pool().shared(&space, 0, Access::Normal)?;
-            page_type(&page) == PageType::FREE
-        };
-        if missing {
+        if is_unmade(env, &space)? {
             // One mini-transaction: a crash leaves all of it or nothing.
             let mut mtr = Mtr::begin(env)?;
             space::create(&mut mtr, env, &space)?;
             Undo::create(&mut mtr, &space)?;
             mtr.commit();
+        }
+        Self::open(env)
+    }
+
+    /// Opens the transaction system of a recovered environment.
+    pub fn open(env: &Arc<Env>) -> Result<Arc<TrxSystem>> {
+        let space = env.space(UNDO_SPACE)?;
+        if is_unmade(env, &space)? {
+            // A new one would give transaction ids a second time, and what is unfinished would pass for committed.
+            return Err(Error::format(
+                space.file().name(),
+                "there is no undo log in it, though the data directory is not new: put the file back or restore the \
+                 data directory from a backup",
+            ));
         }
         space::header(env, &space)?.check(
             space.file().name(),
@@ -365,4 +375,13 @@ impl TrxSystem {
         }
         Ok(Some(Tree::open(&self.env, &space, place.root, place.tree)))
     }
+}
+
+/// Whether the undo space has not got its first pages yet, or has lost them.
+fn is_unmade(env: &Env, space: &Space) -> Result<bool> {
+    if space.file().is_empty()? {
+        return Ok(true);
+    }
+    let page = env.pool().shared(space, 0, Access::Normal)?;
+    Ok(page_type(&page) == PageType::FREE)
 }

@@ -37,7 +37,7 @@ impl Engine {
     /// Makes a new one, with everything on disk.
     pub fn create(storage: &SimStorage, options: &EnvOptions) -> Engine {
         let env = Env::open(Arc::new(storage.clone()), options).unwrap();
-        let system = TrxSystem::open(&env).unwrap();
+        let system = TrxSystem::create(&env).unwrap();
         let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
         let mut mtr = Mtr::begin(&env).unwrap();
         space::create(&mut mtr, &env, &space).unwrap();
