@@ -22,7 +22,7 @@ use crate::error::{Error, Result};
 use crate::mtr::{Mtr, PageHandle};
 use crate::page_op::PageOp;
 use std::ops::Range;
-use tidepool_pool::{Access, PAGE_HEADER_SIZE, PageType, Space};
+use tidepool_pool::{Access, PAGE_HEADER_SIZE, PageId, PageType, Space, page};
 
 /// First bytes of a space header, behind the page header.
 pub const MAGIC: &[u8; 8] = b"TIDEPOOL";
@@ -259,6 +259,7 @@ impl Allocation {
     fn latch<'a>(mtr: &mut Mtr<'a>, space: &'a Space) -> Result<Allocation> {
         let header = mtr.exclusive(space, 0)?;
         let page = mtr.page(header);
+        check_page(space, 0, page, PageType::SPACE_HEADER)?;
         Ok(Allocation {
             page_size: page.len(),
             header,
@@ -275,7 +276,9 @@ impl Allocation {
         if let Some(&(_, page)) = self.bitmaps.iter().find(|(range, _)| *range == k) {
             return Ok(page);
         }
-        let page = mtr.exclusive(space, k * pages_per_bitmap(self.page_size) + 1)?;
+        let no = k * pages_per_bitmap(self.page_size) + 1;
+        let page = mtr.exclusive(space, no)?;
+        check_page(space, no, mtr.page(page), PageType::BITMAP)?;
         self.bitmaps.push((k, page));
         Ok(page)
     }
@@ -395,6 +398,19 @@ fn corrupt(space: &Space, no: u32, why: &str) -> Error {
     Error::corrupt(space.file().name(), no, why)
 }
 
+/// A header or bitmap of zeroes is no broken page to the pool, but one that was never written. To an allocation it would say that
+/// everything is free. The bitmaps of all ranges that the space's size reaches into have been written.
+fn check_page(space: &Space, no: u32, page: &[u8], page_type: PageType) -> Result<()> {
+    let is_it =
+        page::page_type(page) == page_type && page::page_id(page) == PageId::new(space.id(), no);
+    let what = match page_type {
+        PageType::BITMAP => "it is no allocation bitmap",
+        _ => "it is no space header",
+    };
+    let advice = "restore the file from a backup, or drop the table";
+    if is_it { Ok(()) } else { Err(corrupt(space, no, &format!("{what}: {advice}"))) }
+}
+
 fn bit(bitmap: &[u8], index: u32) -> bool {
     bitmap[BITS_AT + index as usize / 8] >> (index % 8) & 1 == 1
 }
@@ -429,6 +445,7 @@ pub fn allocated_pages(env: &Env, space: &Space) -> Result<Vec<u32>> {
     for k in 0..header.size_pages.div_ceil(per_bitmap) {
         let no = k * per_bitmap + 1;
         let bitmap = env.pool().shared(space, no, Access::Normal)?;
+        check_page(space, no, &bitmap, PageType::BITMAP)?;
         let covered = (header.size_pages - k * per_bitmap).min(per_bitmap);
         let before = pages.len();
         pages.extend((0..covered).filter(|&index| bit(&bitmap, index)).map(|i| k * per_bitmap + i));

@@ -112,6 +112,32 @@ fn flipped_bits_in_a_table_s_header() {
 }
 
 #[test]
+fn zeroed_allocation_bitmap() {
+    let dir = directory();
+    let file = fs::OpenOptions::new().write(true).open(file_of_a(dir.path())).unwrap();
+    file.write_all_at(&[0; PAGE_SIZE as usize], PAGE_SIZE).unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    let a = db.open_table("a").unwrap();
+    let mut inserted = 0;
+    let error = loop {
+        let mut trx = db.begin(TrxOptions::default());
+        match trx.insert(&a, 0, &[b"y", &[inserted as u8][..]].concat(), &[1; 3000]) {
+            Ok(()) => trx.commit().unwrap(),
+            Err(error) => break error,
+        }
+        inserted += 1;
+        assert!(inserted < 100, "pages come from somewhere");
+    };
+    assert_eq!(
+        error.to_string(),
+        "tables/00000010.tpd: page 1 is corrupt: it is no allocation bitmap: restore the file from a backup, or drop the table"
+    );
+    assert_eq!(count(&db, &a).unwrap(), 1000 + inserted, "nothing was overwritten");
+    drop(a);
+    db.drop_table("a").unwrap();
+}
+
+#[test]
 fn truncated_table_file() {
     let dir = directory();
     let file = fs::OpenOptions::new().write(true).open(file_of_a(dir.path())).unwrap();

@@ -265,6 +265,41 @@ fn a_truncated_file_that_the_log_changes() {
     assert!(env.space(FIRST_TABLE_SPACE).is_ok(), "its file can be looked at all the same");
 }
 
+/// As [`directory_with_old_space`], but of the changes in the log each fits a page of zeroes.
+fn directory_with_overwritten_space(id: u32) -> SimStorage {
+    let storage = SimStorage::new(1);
+    let env = open(&storage, &options()).unwrap();
+    let space = if id < FIRST_TABLE_SPACE { env.space(id) } else { env.create_space(id) }.unwrap();
+    space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
+    write(&env, &space, 1, b"before");
+    env.checkpoint_all().unwrap();
+    let mut mtr = Mtr::begin(&env).unwrap();
+    let page = mtr.exclusive(&space, 1).unwrap();
+    mtr.apply(page, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes: b"behind" });
+    mtr.commit();
+    env.redo().flush().unwrap();
+    drop((space, env));
+    storage.kill()
+}
+
+#[test]
+fn a_zeroed_page_that_the_log_overwrites_a_part_of() {
+    let storage = directory_with_overwritten_space(UNDO_SPACE);
+    storage.open("undo.tpd").unwrap().set_len(0).unwrap();
+    let error = message(&storage, &options());
+    assert!(
+        error.starts_with("undo.tpd: page 1 is corrupt: the redo log's change up to LSN "),
+        "{error}"
+    );
+    let storage = directory_with_overwritten_space(FIRST_TABLE_SPACE);
+    storage.open("tables/00000010.tpd").unwrap().set_len(0).unwrap();
+    let env = open(&storage, &options()).unwrap();
+    assert!(env.missing_spaces().contains(&FIRST_TABLE_SPACE), "only the table is lost");
+    let storage = directory_with_overwritten_space(FIRST_TABLE_SPACE);
+    let env = open(&storage, &options()).unwrap();
+    assert!(env.missing_spaces().is_empty(), "a whole file is not");
+}
+
 #[test]
 fn a_flipped_bit_in_the_log_before_changes_that_are_on_disk() {
     let storage = SimStorage::new(1);

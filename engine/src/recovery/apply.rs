@@ -18,7 +18,7 @@
 //! A file that the log neither creates nor deletes may be missing nonetheless, or a page of it broken. If it is the engine's
 //! own, that ends the recovery. If it is a table's, the other tables shall not suffer: its changes are passed over. A
 //! broken page stays broken, so nobody takes it for whole later; a missing file, or one whose pages are not those that the
-//! log has changes of (truncated, or replaced), is reported to the layer above, which remembers that changes of it are
+//! log has changes of (truncated, zeroed, or replaced), is reported to the layer above, which remembers that changes of it are
 //! lost.
 
 use std::collections::{HashMap, HashSet};
@@ -178,6 +178,13 @@ impl Batch {
             }
         };
         let seen = page.page_lsn();
+        if seen == Lsn::ZERO && !sets_whole_page(op(&changes[0])) {
+            // Zeroes pass for a page that was never written, but this one was: before the checkpoint, or the log would begin
+            // with all of it.
+            drop(page);
+            let nothing = OpError("there is nothing in it to be changed");
+            return files.give_up(&space, id.no, changes[0].end, nothing);
+        }
         if seen > files.scan.end {
             return Err(Error::corrupt(
                 space.file().name(),
