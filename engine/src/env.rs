@@ -26,6 +26,7 @@
 mod background;
 #[cfg(test)]
 mod error_tests;
+mod listed;
 mod orphans;
 #[cfg(test)]
 mod tests;
@@ -54,6 +55,7 @@ use crate::redo::record::LogRecord;
 use crate::redo::{self, Failure, RedoLog, Ring, format_uuid};
 
 use background::{Background, Checkpointer};
+use listed::ListedSpaces;
 
 /// The system tablespace: the catalog.
 pub const SYSTEM_SPACE: u32 = 0;
@@ -164,6 +166,7 @@ pub struct Env {
     missing_spaces: HashSet<u32>,
     /// Spaces that the log which was replayed creates, or whose table it takes off the catalog.
     unfinished_spaces: HashSet<u32>,
+    listed_spaces: ListedSpaces,
     recovered: Lsn,
     closed: AtomicBool,
     /// Held while a space's file is looked for, so that it is opened once.
@@ -277,6 +280,7 @@ impl Env {
             clean,
             missing_spaces,
             unfinished_spaces: scan.created.union(&scan.unlisted).copied().collect(),
+            listed_spaces: ListedSpaces::default(),
             recovered: scan.end,
             closed: AtomicBool::new(false),
             opening: Mutex::new(()),

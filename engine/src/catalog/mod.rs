@@ -129,6 +129,9 @@ impl Catalog {
                 tables.insert(name.to_string(), Arc::new(record));
             }
         }
+        for record in tables.values() {
+            self.list_space_of(record);
+        }
         *self.tables.write() = tables;
         Ok(())
     }
@@ -189,6 +192,7 @@ impl Catalog {
     pub fn insert(&self, trx: &mut Transaction, name: &str, record: TableRecord) -> Result<()> {
         trx.insert(&self.tree, name.as_bytes(), &record.encode(), LockMode::None)?;
         self.commit(trx)?;
+        self.list_space_of(&record);
         self.tables.write().insert(name.into(), Arc::new(record));
         Ok(())
     }
@@ -197,7 +201,12 @@ impl Catalog {
     pub fn replace(&self, trx: &mut Transaction, name: &str, record: TableRecord) -> Result<()> {
         trx.update(&self.tree, name.as_bytes(), &record.encode())?;
         self.commit(trx)?;
-        self.tables.write().insert(name.into(), Arc::new(record));
+        self.list_space_of(&record);
+        let space = record.space;
+        let old = self.tables.write().insert(name.into(), Arc::new(record));
+        if let Some(old) = old.filter(|old| old.space != space) {
+            self.env.unlist_space(old.space);
+        }
         Ok(())
     }
 
@@ -211,7 +220,9 @@ impl Catalog {
     pub fn remove(&self, trx: &mut Transaction, name: &str) -> Result<()> {
         trx.delete(&self.tree, name.as_bytes())?;
         self.commit(trx)?;
-        self.tables.write().remove(name);
+        if let Some(record) = self.tables.write().remove(name) {
+            self.env.unlist_space(record.space);
+        }
         Ok(())
     }
 
@@ -225,6 +236,15 @@ impl Catalog {
         tables.remove(from);
         tables.insert(to.into(), record);
         Ok(())
+    }
+
+    /// From here on a missing file of this table is missed. Not if the table has lost changes: it is of no use any more, and nor
+    /// is what undo says of it.
+    fn list_space_of(&self, record: &TableRecord) {
+        match record.lost_changes {
+            false => self.env.list_space(record.space),
+            true => self.env.unlist_space(record.space),
+        }
     }
 
     /// Commits durably at any `flush_log_at_trx_commit`: files are created and removed by what the catalog says.

@@ -15,6 +15,8 @@
 mod definition;
 mod open;
 mod steps;
+#[cfg(test)]
+mod tests;
 mod trx;
 mod warm;
 mod warm_reads;

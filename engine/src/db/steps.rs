@@ -51,13 +51,13 @@ impl Inner {
     /// Rolls back what an earlier life left unfinished. What cannot be, because its table is damaged, stays: dropping that table
     /// is what helps. What the background thread is at stays, too: its locks are waited for like any other's.
     pub(super) fn finish_recovered_rollback(&self) {
-        loop {
+        // Each once: those that fail go to the end of the line.
+        for _ in 0..self.trx_system.rollbacks_pending() {
             match self.trx_system.rollback_step() {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
                     tracing::warn!(%error, "a transaction of an earlier life cannot be rolled back");
-                    return;
                 }
             }
         }

@@ -211,13 +211,11 @@ impl TrxSystem {
         tree: u32,
         head: u32,
     ) -> Result<()> {
-        let name = crate::env::space_file_name(space);
-        if head == 0
-            || self.env.pool().space(space).is_none() && !self.env.storage().exists(&name)?
-        {
-            return self.cut(log, at);
-        }
-        let space = self.env.space(space)?;
+        let space = match head {
+            0 => None,
+            _ => self.env.space_unless_dropped(space)?,
+        };
+        let Some(space) = space else { return self.cut(log, at) };
         overflow::free_tail(&self.env, &space, tree, head)?;
         let mut mtr = Mtr::begin(&self.env)?;
         let page = log.latch_tail(&self.undo, &mut mtr)?;

@@ -16,7 +16,7 @@ use super::transaction::Transaction;
 use super::view::Views;
 use super::{TrxOptions, TrxStatus};
 use crate::btree::Tree;
-use crate::env::{Env, UNDO_SPACE, space_file_name};
+use crate::env::{Env, UNDO_SPACE};
 use crate::error::{Error, Result};
 use crate::lock::{Interrupt, Locks, Owner};
 use crate::memory::MemoryRow;
@@ -192,6 +192,11 @@ impl TrxSystem {
         PurgeExclusion(self.tables.write())
     }
 
+    /// Transactions that a background rollback has still to finish.
+    pub fn rollbacks_pending(&self) -> usize {
+        self.doomed.lock().len()
+    }
+
     pub(super) fn enter_tables(&self) -> RwLockReadGuard<'_, ()> {
         self.tables.read()
     }
@@ -358,16 +363,15 @@ impl TrxSystem {
         }
     }
 
-    /// The tree an undo record speaks of; none if it has been dropped.
+    /// The tree an undo record speaks of; none if it has been dropped. A file that is missing or zeroed is no dropped one.
     pub(super) fn tree_at(&self, place: &Place<'_>) -> Result<Option<Tree>> {
-        let missing = self.env.pool().space(place.space).is_none()
-            && !self.env.storage().exists(&space_file_name(place.space))?;
-        if missing {
-            return Ok(None);
-        }
-        let space = self.env.space(place.space)?;
+        let Some(space) = self.env.space_unless_dropped(place.space)? else { return Ok(None) };
         {
             let root = self.env.pool().shared(&space, place.root, Access::Normal)?;
+            if root.page_lsn() == Lsn::ZERO && self.env.lists_space(place.space) {
+                let why = "the root of a tree was there, and nothing is now: restore the file from a backup, or drop the table";
+                return Err(Error::corrupt(space.file().name(), place.root, why));
+            }
             let is_node = matches!(page_type(&root), PageType::TREE_LEAF | PageType::TREE_INNER);
             if !is_node || tree_id(&root) != place.tree {
                 return Ok(None);

@@ -1,0 +1,104 @@
+//! Data directories whose files are not all there, or not all the catalog's, on a simulated disk.
+
+use super::*;
+use crate::{IndexDef, LockMode, LockWait, TableDef, TrxOptions};
+use tidepool_pool::storage::{SimStorage, Storage};
+
+const FILE_OF_A: &str = "tables/00000010.tpd";
+
+fn open(sim: &SimStorage) -> Db {
+    let options = Options {
+        buffer_pool_size_bytes: 4 << 20,
+        redo_capacity_bytes: 8 << 20,
+        background: false,
+        ..Options::default()
+    };
+    Db::open_on(Arc::new(sim.clone()), options).unwrap()
+}
+
+/// The value of the key `k` in a table.
+fn value(db: &Db, table: &str) -> Result<Vec<u8>> {
+    let table = db.open_table(table)?;
+    let mut trx = db.begin(TrxOptions::default());
+    let mut value = vec![];
+    assert!(trx.get(&table, 0, b"k", LockMode::None, LockWait::Wait, &mut value)?);
+    Ok(value)
+}
+
+/// Tables `a` and `b`, in each a committed value and over it one that is not, all of it in the files of the pages: as a kill
+/// left it.
+fn unfinished() -> SimStorage {
+    let sim = SimStorage::new(5);
+    let db = open(&sim);
+    let mut unfinished = vec![];
+    for name in ["a", "b"] {
+        let table = db.create_table(name, &TableDef::new([IndexDef::unique("primary")])).unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        trx.insert(&table, 0, b"k", b"committed").unwrap();
+        trx.commit().unwrap();
+        trx.update(&table, 0, b"k", b"never committed").unwrap();
+        unfinished.push(trx);
+    }
+    db.inner.env().checkpoint_all().unwrap();
+    sim.kill()
+}
+
+#[test]
+fn a_rollback_waits_for_a_file_that_is_missing() {
+    let sim = unfinished();
+    sim.rename(FILE_OF_A, "away").unwrap();
+    let db = open(&sim);
+    // The other's is not held up by it.
+    db.inner.finish_recovered_rollback();
+    let error = db.step_rollback_recovered().unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "tables/00000010.tpd: the file is missing, and a transaction that changed it waits for it: put it back, or drop the table"
+    );
+    assert_eq!(db.inner.trx_system().rollbacks_pending(), 1);
+    assert_eq!(value(&db, "b").unwrap(), b"committed");
+    let b = db.open_table("b").unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    trx.update(&b, 0, b"k", b"newer").unwrap();
+    trx.commit().unwrap();
+    drop((trx, b));
+    db.close().unwrap();
+    drop(db);
+    let sim = sim.kill();
+    sim.rename("away", FILE_OF_A).unwrap();
+    let db = open(&sim);
+    while db.step_rollback_recovered().unwrap() {}
+    assert_eq!(value(&db, "a").unwrap(), b"committed");
+    assert_eq!(value(&db, "b").unwrap(), b"newer");
+}
+
+#[test]
+fn dropping_a_table_without_a_file_ends_the_rollback_that_waits_for_it() {
+    let sim = unfinished();
+    sim.remove(FILE_OF_A).unwrap();
+    let db = open(&sim);
+    db.drop_table("a").unwrap();
+    while db.step_rollback_recovered().unwrap() {}
+    assert_eq!(db.inner.trx_system().rollbacks_pending(), 0);
+    assert_eq!(value(&db, "b").unwrap(), b"committed");
+}
+
+#[test]
+fn a_rollback_waits_for_a_tree_that_is_zeroed() {
+    let sim = unfinished();
+    let file = sim.open(FILE_OF_A).unwrap();
+    let len = file.len().unwrap();
+    file.set_len(0).unwrap();
+    file.set_len(len).unwrap();
+    drop(file);
+    let db = open(&sim);
+    db.inner.finish_recovered_rollback();
+    let error = db.step_rollback_recovered().unwrap_err().to_string();
+    assert!(
+        error.starts_with("tables/00000010.tpd: page 2 is corrupt: the root of a tree"),
+        "{error}"
+    );
+    db.drop_table("a").unwrap();
+    while db.step_rollback_recovered().unwrap() {}
+    assert_eq!(db.inner.trx_system().rollbacks_pending(), 0);
+}
