@@ -68,8 +68,8 @@ const LOCK_FILE: &str = "lock";
 /// How long a mini-transaction waits for a redo log that cannot grow because the disk is full.
 const FULL_DISK_PATIENCE: Duration = Duration::from_secs(5);
 const TABLES_DIR: &str = "tables";
-/// Where files go that no table has and nobody is known to have dropped.
-const ORPHANS_DIR: &str = "tables/orphans";
+/// Where files go that no table has and nobody is known to have dropped, in `tables/`.
+const ORPHANS_DIR: &str = "orphans";
 
 /// Name of the file of a space.
 pub fn space_file_name(id: u32) -> String {
@@ -421,16 +421,6 @@ impl Env {
         self.storage.remove(&name)?;
         self.storage.sync_dir(dir_of(&name))?;
         Ok(())
-    }
-
-    /// Ids of the spaces that have a file in `tables/`, in use or not: what a crash may have left there and no
-    /// catalog knows can be found by this.
-    pub fn table_space_files(&self) -> Result<Vec<u32>> {
-        let id = |name: &String| {
-            let digits = name.strip_suffix(".tpd")?;
-            (digits.len() == 8).then(|| u32::from_str_radix(digits, 16).ok())?
-        };
-        Ok(self.storage.list(TABLES_DIR)?.iter().filter_map(id).collect())
     }
 
     // The log.

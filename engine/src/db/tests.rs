@@ -102,3 +102,39 @@ fn a_rollback_waits_for_a_tree_that_is_zeroed() {
     while db.step_rollback_recovered().unwrap() {}
     assert_eq!(db.inner.trx_system().rollbacks_pending(), 0);
 }
+
+#[test]
+fn files_that_cannot_be_tables_are_ignored() {
+    let sim = SimStorage::new(6);
+    let db = open(&sim);
+    let table = db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    trx.insert(&table, 0, b"k", b"v").unwrap();
+    trx.commit().unwrap();
+    drop((trx, table));
+    db.close().unwrap();
+    drop(db);
+    let sim = sim.kill();
+    let strangers = [
+        "00000000.tpd",
+        "00000001.tpd",
+        "0000000f.tpd",
+        "0000001A.tpd",
+        "+000001a.tpd",
+        "1a.tpd",
+        "a.txt",
+        "ffffffff.tpd",
+    ];
+    for name in strangers {
+        sim.create(&format!("tables/{name}")).unwrap();
+    }
+    for _ in 0..2 {
+        let db = open(&sim);
+        assert_eq!(value(&db, "a").unwrap(), b"v");
+        db.close().unwrap();
+        for name in strangers {
+            assert!(sim.exists(&format!("tables/{name}")).unwrap(), "{name}");
+        }
+        assert!(!sim.exists("tables/orphans").unwrap());
+    }
+}

@@ -9,12 +9,36 @@ use std::sync::Arc;
 use tidepool_pool::Space;
 use tidepool_pool::storage::AlignedBuf;
 
-use super::{Env, ORPHANS_DIR, TABLES_DIR, space_file_name};
+use super::{Env, FIRST_TABLE_SPACE, ORPHANS_DIR, TABLES_DIR, space_file_name};
 use crate::error::Result;
 use crate::mtr::Mtr;
 use crate::redo::record::LogRecord;
 
+/// The id of the table's space whose file has this name in `tables/`. The largest is no table's: there would be no next one.
+fn space_of_file(name: &str) -> Option<u32> {
+    let id = u32::from_str_radix(name.strip_suffix(".tpd")?, 16).ok()?;
+    let is_table = (FIRST_TABLE_SPACE..u32::MAX).contains(&id);
+    // One number can be written in many ways.
+    (is_table && space_file_name(id) == format!("{TABLES_DIR}/{name}")).then_some(id)
+}
+
 impl Env {
+    /// Ids of the spaces that have a file in `tables/`, in use or not: what a crash may have left there and no
+    /// catalog knows can be found by this. Files that no space can have are nobody's business but the administrator's.
+    pub fn table_space_files(&self) -> Result<Vec<u32>> {
+        let mut ids = Vec::new();
+        for name in self.storage.list(TABLES_DIR)? {
+            match space_of_file(&name) {
+                Some(id) => ids.push(id),
+                None if name == ORPHANS_DIR => {}
+                None => {
+                    tracing::warn!(name, "not the name of a table's file in {TABLES_DIR}/: ignored")
+                }
+            }
+        }
+        Ok(ids)
+    }
+
     /// To be called before a transaction takes the space's table off the catalog: should a crash come between that and
     /// [`Env::drop_space`], the next opening knows that the file is not wanted.
     pub fn announce_drop(&self, id: u32) -> Result<()> {
@@ -42,19 +66,20 @@ impl Env {
         let id = space.id();
         // What was recovered belongs to it.
         self.pool.close_space(space, false)?;
-        self.storage.create_dir(ORPHANS_DIR)?;
+        let orphans_dir = format!("{TABLES_DIR}/{ORPHANS_DIR}");
+        self.storage.create_dir(&orphans_dir)?;
         self.storage.sync_dir(TABLES_DIR)?;
         let name = space_file_name(id);
         let mut number = self.redo.next_lsn().0;
         let aside = loop {
-            let aside = format!("{ORPHANS_DIR}/{id:08x}-{number}.tpd");
+            let aside = format!("{orphans_dir}/{id:08x}-{number}.tpd");
             if !self.storage.exists(&aside)? {
                 break aside;
             }
             number += 1;
         };
         self.storage.rename(&name, &aside)?;
-        self.storage.sync_dir(ORPHANS_DIR)?;
+        self.storage.sync_dir(&orphans_dir)?;
         self.storage.sync_dir(TABLES_DIR)?;
         // Only now, for a recovery would remove the file; without this it would miss it, and no table does.
         let mut mtr = Mtr::begin(self)?;
