@@ -271,6 +271,19 @@ fn a_file_that_the_catalog_does_not_know_is_set_aside_whole() {
     assert_eq!(count(&db, &db.open_table("d").unwrap()).unwrap(), 10);
     assert_eq!(count(&db, &db.open_table("a").unwrap()).unwrap(), 1000);
     assert_eq!(table_files(crashed.path()).1, aside);
+    drop(db);
+    // Put back after a kill, it is set aside once more, and not taken for the rest of something.
+    let killed = tempfile::tempdir().unwrap();
+    copy_dir(older.path(), killed.path());
+    fs::rename(
+        killed.path().join("tables/orphans").join(&aside[0]),
+        killed.path().join("tables").join(c),
+    )
+    .unwrap();
+    let db = Db::open(killed.path(), options()).unwrap();
+    assert_eq!(count(&db, &db.open_table("a").unwrap()).unwrap(), 1000);
+    let again = table_files(killed.path()).1;
+    assert!(fs::read(killed.path().join("tables/orphans").join(&again[0])).unwrap() == bytes);
 }
 
 #[test]

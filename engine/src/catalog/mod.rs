@@ -172,8 +172,8 @@ impl Catalog {
         Ok(ids)
     }
 
-    /// No table gets the space id `used`, nor one below: the log says that the space is gone, and a later recovery would take that for
-    /// the table's. Matters only to a catalog that is older than its table files; durable on return.
+    /// No table gets the space id `used`, nor one below: its file, set aside, may be put back; or the log says that the space is gone, and
+    /// a later recovery would take that for the table's. Matters only to a catalog that is older than its table files; durable on return.
     pub fn skip_space_id(&self, used: u32) -> Result<()> {
         let mut mtr = Mtr::begin(&self.env)?;
         let header = mtr.exclusive(&self.system, 0)?;

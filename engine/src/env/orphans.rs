@@ -62,10 +62,14 @@ impl Env {
     }
 
     /// Takes a space out of use and keeps its file, under the name that is returned. Nobody may use the space any more.
+    ///
+    /// The log has no word about this. A record that deletes the space would have the next recovery remove the file, if it was put back
+    /// meanwhile; without one, there must be no change of the space left in the log that recovery would miss the file for.
     pub fn set_space_aside(&self, space: &Arc<Space>) -> Result<String> {
         let id = space.id();
         // What was recovered belongs to it.
         self.pool.close_space(space, false)?;
+        self.checkpoint_all()?;
         let orphans_dir = format!("{TABLES_DIR}/{ORPHANS_DIR}");
         self.storage.create_dir(&orphans_dir)?;
         self.storage.sync_dir(TABLES_DIR)?;
@@ -81,10 +85,6 @@ impl Env {
         self.storage.rename(&name, &aside)?;
         self.storage.sync_dir(&orphans_dir)?;
         self.storage.sync_dir(TABLES_DIR)?;
-        // Only now, for a recovery would remove the file; without this it would miss it, and no table does.
-        let mut mtr = Mtr::begin(self)?;
-        mtr.log(LogRecord::SpaceDelete(id));
-        self.redo.flush_to(mtr.commit())?;
         Ok(aside)
     }
 }
