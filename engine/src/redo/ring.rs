@@ -159,8 +159,9 @@ impl Ring {
         let mut handles = HashMap::new();
         let mut files = Vec::with_capacity(control.files.len());
         for mut entry in std::mem::take(&mut control.files) {
+            // One that ends at the checkpoint is the last, or it would be spare by now: it says where the log goes on.
             let needed =
-                |e: &FileEntry| e.start.is_some_and(|s| s.0 + e.size > control.checkpoint.0);
+                |e: &FileEntry| e.start.is_some_and(|s| s.0 + e.size >= control.checkpoint.0);
             if !needed(&entry) {
                 entry.start = None;
             }

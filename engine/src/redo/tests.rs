@@ -187,6 +187,24 @@ fn append_up_to(log: &RedoLog, end: u64, fill: u8) {
 }
 
 #[test]
+fn a_log_that_ends_with_its_last_file_goes_on_in_the_next() {
+    for clean in [true, false] {
+        let storage = SimStorage::new(1);
+        let (log, ..) = open(&storage).unwrap();
+        let end = log.ring.lock().end();
+        append_up_to(&log, end.0, 1);
+        log.checkpoint(|| None, clean).unwrap();
+        assert_eq!(log.checkpoint_lsn(), end);
+        assert_eq!(log.ring.lock().end(), end, "nothing has extended the ring");
+        drop(log);
+        let (log, scan, frames) = open(&storage.kill()).unwrap();
+        assert_eq!((scan.end, frames.len()), (end, 0));
+        append(&log, b"more");
+        log.flush().unwrap();
+    }
+}
+
+#[test]
 fn what_an_earlier_life_left_behind_its_end_stays_dead() {
     let storage = SimStorage::new(1);
     let (log, ..) = open(&storage).unwrap();
