@@ -261,6 +261,7 @@ impl Env {
             0 => HashSet::new(),
             _ => recovery::apply::apply(&storage, &pool, &redo, &scan)?,
         };
+        redo.hold_checkpoint(!missing_spaces.is_empty());
         redo.set_automatic_capacity(is_automatic);
         let checkpointer = Arc::new(Mutex::new(Checkpointer::new(pool.clone(), redo.clone())));
         let background = Background::default();
@@ -346,9 +347,14 @@ impl Env {
     }
 
     /// Tables' spaces whose file was missing, truncated or replaced when changes of it were to be recovered: these
-    /// changes are lost.
+    /// changes are lost. If there are any, each opening finds them until [`Env::losses_are_noted`].
     pub fn missing_spaces(&self) -> &HashSet<u32> {
         &self.missing_spaces
+    }
+
+    /// Which spaces are missing is known elsewhere, durably: from now on checkpoints may pass the changes that they have lost.
+    pub fn losses_are_noted(&self) {
+        self.redo.hold_checkpoint(false);
     }
 
     /// Whether nothing may be written.

@@ -136,6 +136,12 @@ impl Catalog {
         Ok(())
     }
 
+    /// Its tree, for a transaction that goes wrong.
+    #[cfg(test)]
+    pub fn tree(&self) -> &VersionedTree {
+        &self.tree
+    }
+
     /// A table by name.
     pub fn get(&self, name: &str) -> Option<Arc<TableRecord>> {
         self.tables.read().get(name).cloned()

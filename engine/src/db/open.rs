@@ -10,7 +10,7 @@
 //! 4. The catalog is read; what unfinished transactions did to it is not visible.
 //! 5. Files in `tables/` that no table has are removed, if the log says that they are the rest of an unfinished CREATE or
 //!    DROP; any other is set aside, for it may be that not the file is wrong but the catalog. Tables whose file was missing while the redo log held
-//!    changes of it are marked, so that an older copy that turns up later is not taken for whole.
+//!    changes of it are marked, so that an older copy that turns up later is not taken for whole. No checkpoint passes the log until they are.
 //! 6. Background work begins: rollback of the unfinished, purge, loading of what was hot.
 //!
 //! # Closing
@@ -19,7 +19,7 @@
 
 use super::{Db, Inner, closed};
 use crate::SYSTEM_FILE;
-use crate::catalog::Catalog;
+use crate::catalog::{CATALOG_TREE, Catalog};
 use crate::env::{Env, EnvOptions, SYSTEM_SPACE};
 use crate::error::{Error, Result};
 use crate::mtr::Mtr;
@@ -150,6 +150,8 @@ impl Inner {
         if lost.is_empty() {
             return Ok(());
         }
+        // A change of a definition that was not finished has its entry locked.
+        self.trx_system.roll_back_recovered_of(CATALOG_TREE)?;
         for (name, record) in self.catalog.tables() {
             if lost.contains(&record.space) {
                 tracing::error!(
@@ -159,6 +161,7 @@ impl Inner {
                 self.catalog.mark_lost_changes(&mut self.definition_trx(), &name)?;
             }
         }
+        self.env.losses_are_noted();
         Ok(())
     }
 

@@ -138,3 +138,28 @@ fn files_that_cannot_be_tables_are_ignored() {
         assert!(!sim.exists("tables/orphans").unwrap());
     }
 }
+
+#[test]
+fn a_table_that_lost_changes_is_marked_though_a_change_of_its_definition_was_unfinished() {
+    let sim = SimStorage::new(7);
+    let db = open(&sim);
+    let table = db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    db.inner.env().checkpoint_all().unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    trx.insert(&table, 0, b"k", b"v").unwrap();
+    trx.commit().unwrap();
+    let mut definition = db.inner.definition_trx();
+    definition.delete(db.inner.catalog.tree(), b"a").unwrap();
+    db.log_flush().unwrap();
+    let killed = sim.kill();
+    drop((definition, trx, table, db));
+    killed.rename(FILE_OF_A, "away").unwrap();
+    let db = open(&killed);
+    assert!(db.inner.catalog.get("a").unwrap().lost_changes);
+    db.close().unwrap();
+    drop(db);
+    let sim = killed.kill();
+    sim.rename("away", FILE_OF_A).unwrap();
+    let error = open(&sim).open_table("a").unwrap_err().to_string();
+    assert!(error.contains("lacks changes made before"), "{error}");
+}

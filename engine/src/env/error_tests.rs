@@ -421,3 +421,26 @@ fn images_of_a_life_with_doublewrite_heal_no_page_written_without() {
     let error = page.map(drop).expect_err("an old version in place of the page").to_string();
     assert!(error.contains("is corrupt: page 1 of space 16 cannot be used"), "{error}");
 }
+
+#[test]
+fn lost_changes_are_found_again_until_they_are_noted() {
+    let mut storage = directory_with_old_space(FIRST_TABLE_SPACE);
+    storage.remove("tables/00000010.tpd").unwrap();
+    for noted in [false, true] {
+        let env = open(&storage, &options()).unwrap();
+        assert!(env.missing_spaces().contains(&FIRST_TABLE_SPACE));
+        if noted {
+            env.losses_are_noted();
+        }
+        env.checkpoint_all().unwrap();
+        drop(env);
+        storage = storage.kill();
+    }
+    let env = open(&storage, &options()).unwrap();
+    assert!(env.missing_spaces().is_empty());
+    // Nor does a clean shutdown pass them.
+    let storage = directory_with_old_space(FIRST_TABLE_SPACE);
+    storage.remove("tables/00000010.tpd").unwrap();
+    let error = open(&storage, &options()).unwrap().close().unwrap_err().to_string();
+    assert_eq!(error, "what recovery found is not remembered yet");
+}

@@ -98,7 +98,17 @@ impl RedoLog {
 
     /// Whether a mini-transaction may begin.
     pub(crate) fn has_room(&self) -> bool {
-        self.next_lsn().0 < self.begin_limit.load(Ordering::Acquire)
+        self.next_lsn().0 < self.begin_limit.load(Ordering::Acquire) || self.is_checkpoint_held()
+    }
+
+    /// Keeps the checkpoint where it is, for what recovery read in the log is to be found there again; or no longer. Meanwhile the
+    /// log grows beyond its capacity, as nothing else can make room.
+    pub(crate) fn hold_checkpoint(&self, hold: bool) {
+        self.checkpoint_held.store(hold, Ordering::Release);
+    }
+
+    fn is_checkpoint_held(&self) -> bool {
+        self.checkpoint_held.load(Ordering::Acquire)
     }
 
     /// Counts a wait for room.
@@ -123,6 +133,13 @@ impl RedoLog {
         clean_shutdown: bool,
     ) -> Result<Lsn> {
         self.failure.check()?;
+        match (self.is_checkpoint_held(), clean_shutdown) {
+            (false, _) => {}
+            (true, false) => return Ok(self.checkpoint_lsn()),
+            (true, true) => {
+                return Err(Error::Storage("what recovery found is not remembered yet".into()));
+            }
+        }
         let lsn = self.with_end(|end| oldest_dirty().unwrap_or(end));
         let before = self.checkpoint_lsn();
         debug_assert!(lsn >= before, "a page is dirty since before the checkpoint");

@@ -119,6 +119,8 @@ pub struct RedoLog {
     written: AtomicU64,
     flushed: AtomicU64,
     pub(super) checkpoint: AtomicU64,
+    /// Whether the checkpoint must stay where it is.
+    pub(super) checkpoint_held: AtomicBool,
     pub(super) capacity: AtomicU64,
     /// Whether the capacity follows the pool.
     pub(super) automatic_capacity: AtomicBool,
@@ -175,6 +177,7 @@ impl RedoLog {
             written: AtomicU64::new(end.0),
             flushed: AtomicU64::new(end.0),
             checkpoint: AtomicU64::new(checkpoint.0),
+            checkpoint_held: AtomicBool::new(false),
             capacity: AtomicU64::new(capacity_bytes),
             automatic_capacity: AtomicBool::new(false),
             begin_limit: AtomicU64::new(0),

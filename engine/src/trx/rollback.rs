@@ -406,6 +406,44 @@ impl TrxSystem {
         }
     }
 
+    /// Finishes the rollbacks that recovery has left of transactions on one tree, and of no others. (A transaction that also changed
+    /// others is known by its last change.) Before the background begins.
+    pub fn roll_back_recovered_of(&self, tree: u32) -> Result<()> {
+        let orphans = std::mem::take(&mut *self.doomed.lock());
+        let mut outcome = Ok(());
+        for mut orphan in orphans {
+            // If that can't be read, it is the background's trouble.
+            let is_it =
+                matches!(self.newest_tree(&mut orphan.log), Ok(Some(newest)) if newest == tree);
+            if is_it && outcome.is_ok() {
+                outcome = self.roll_back_in_turns(&mut orphan.log, &|| false).map(drop);
+                if outcome.is_ok() {
+                    self.forget_xid(&orphan.xid);
+                    self.leave(&orphan.owner);
+                    self.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                }
+            }
+            self.doom(orphan);
+        }
+        outcome
+    }
+
+    /// The tree that the newest record of a log is about; none if there is no record, or it is about none.
+    fn newest_tree(&self, log: &mut UndoLog) -> Result<Option<u32>> {
+        log.trim(&self.undo, UndoPosition::START)?;
+        if log.is_at(UndoPosition::START) {
+            return Ok(None);
+        }
+        log.newest(&self.undo, |_, record| match &record.body {
+            Body::Insert(place) | Body::Update(place, _) | Body::Delete(place, _) => {
+                Some(place.tree)
+            }
+            Body::Chain { tree, .. } => Some(*tree),
+            Body::Log(_) | Body::Xid(_) => None,
+        })
+    }
+
     /// Frees the chain that the record at `at` names, of a committed log; the record forgets it.
     pub(super) fn free_recorded_chain(
         &self,
