@@ -24,7 +24,8 @@
 //!
 //! # Locking order
 //! `Handles::table` → `FileState::place`. A reopening takes the place alone, after it has made room; the search for a file to close
-//! only tries it. No read, write or sync happens under either.
+//! only tries it. No read, write or sync happens under either. `FileState::syncing` is held while a file is synced, with neither of
+//! them.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -39,7 +40,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::file::retry_interrupted;
+use super::file::{poisoned, retry_interrupted};
 
 /// Fewer than this are of no use: the redo log and the doublewrite file want some too.
 const OPEN_FILES_MIN: usize = 8;
@@ -104,6 +105,8 @@ pub(super) struct FileState {
     written: AtomicBool,
     /// Set by the first failed sync, never cleared.
     poisoned: AtomicBool,
+    /// Held from before a sync until its failure is known to all.
+    syncing: Mutex<()>,
 }
 
 struct Place {
@@ -129,17 +132,26 @@ impl FileState {
     }
 
     /// Whether a sync has failed.
-    pub(super) fn is_poisoned(&self) -> bool {
+    fn is_poisoned(&self) -> bool {
         self.poisoned.load(Ordering::Acquire)
     }
 
-    /// Makes all completed writes durable. The first failure poisons the file; asking [`Self::is_poisoned`] before and after is
-    /// the caller's.
-    pub(super) fn sync(&self, lease: &FileLease) -> Result<(), Errno> {
+    /// Makes all completed writes durable. The first failure poisons the file, and every later call fails.
+    pub(super) fn sync(&self, lease: &FileLease) -> io::Result<()> {
+        self.sync_by(|| retry_interrupted(|| rustix::fs::fdatasync(lease)))
+    }
+
+    /// One at a time: the kernel tells of a failed write once for each descriptor, and whoever synced beside the one that is told
+    /// would hear of success before the file is poisoned.
+    fn sync_by(&self, sync: impl FnOnce() -> Result<(), Errno>) -> io::Result<()> {
+        let _alone = self.syncing.lock();
+        if self.is_poisoned() {
+            return Err(poisoned());
+        }
         // Before the sync: a write that ends beside it is not covered.
         self.written.store(false, Ordering::SeqCst);
-        retry_interrupted(|| rustix::fs::fdatasync(lease))
-            .inspect_err(|_| self.poisoned.store(true, Ordering::Release))
+        sync().inspect_err(|_| self.poisoned.store(true, Ordering::Release))?;
+        Ok(())
     }
 
     fn lease_if_open(self: &Arc<Self>, purpose: FileUse) -> Option<FileLease> {
@@ -255,6 +267,7 @@ impl Handles {
             used: AtomicBool::new(true),
             written: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
+            syncing: Mutex::new(()),
         });
         table.by_path.entry(path).or_default().push(state.clone());
         self.note_open(&mut table, &state);

@@ -1,8 +1,13 @@
 //! More files than descriptors: contents, renames and removals of what is closed, and what must never be closed.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
+use parking_lot::{Mutex, RwLock};
+use rustix::io::Errno;
+
+use super::{FileState, Place};
 use crate::storage::{AlignedBuf, FileOptions, FileStorage, FileUse, IoOp, Storage, StorageFile};
 
 const BLOCK: usize = 4096;
@@ -199,4 +204,32 @@ fn threads_that_take_descriptors_from_each_other_read_what_they_wrote() {
         stop.store(true, Ordering::Relaxed);
     });
     assert!(storage.open_files() <= 8 + 5, "{}", storage.open_files());
+}
+
+#[test]
+fn a_sync_beside_one_that_fails_reports_no_success() {
+    let state = FileState {
+        place: RwLock::new(Place { path: "file".into(), handle: None, nameless: false }),
+        identity: (0, 0),
+        direct: AtomicBool::new(false),
+        used: AtomicBool::new(false),
+        written: AtomicBool::new(true),
+        poisoned: AtomicBool::new(false),
+        syncing: Mutex::new(()),
+    };
+    let told = Barrier::new(2);
+    std::thread::scope(|scope| {
+        let failing = scope.spawn(|| {
+            state.sync_by(|| {
+                // From here on the kernel has nothing to report to anybody else.
+                told.wait();
+                std::thread::sleep(Duration::from_millis(50));
+                Err(Errno::IO)
+            })
+        });
+        told.wait();
+        let error = state.sync_by(|| Ok(())).unwrap_err();
+        assert!(error.to_string().contains("an earlier sync of this file failed"), "{error}");
+        assert_eq!(failing.join().unwrap().unwrap_err().raw_os_error(), Some(5));
+    });
 }

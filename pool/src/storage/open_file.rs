@@ -10,9 +10,7 @@ use std::sync::atomic::AtomicBool;
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
-use super::file::{
-    clear_direct, is_aligned, misaligned, poisoned, report_fallback, retry_interrupted,
-};
+use super::file::{clear_direct, is_aligned, misaligned, report_fallback, retry_interrupted};
 use super::handles::{FileLease, FileState, FileUse, Handles};
 use super::{AlignedBuf, Result, StorageError, StorageFile, StorageOp};
 
@@ -170,18 +168,10 @@ impl StorageFile for OpenFile {
     }
 
     fn sync_data(&self) -> Result<()> {
-        if self.state.is_poisoned() {
-            return Err(StorageError::new(StorageOp::Sync, &self.name, poisoned()));
-        }
         let lease = self.descriptor(StorageOp::Sync, None, FileUse::Read)?;
         self.state
             .sync(&lease)
-            .map_err(|errno| StorageError::new(StorageOp::Sync, &self.name, errno))?;
-        // A sync that ran beside this one may have failed and taken this one's error with it.
-        if self.state.is_poisoned() {
-            return Err(StorageError::new(StorageOp::Sync, &self.name, poisoned()));
-        }
-        Ok(())
+            .map_err(|error| StorageError::new(StorageOp::Sync, &self.name, error))
     }
 
     fn len(&self) -> Result<u64> {
