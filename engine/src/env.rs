@@ -27,6 +27,8 @@ mod background;
 #[cfg(test)]
 mod error_tests;
 mod listed;
+#[cfg(test)]
+mod opening_tests;
 mod orphans;
 #[cfg(test)]
 mod tests;
@@ -54,7 +56,7 @@ use crate::redo::control::CONTROL_FILE;
 use crate::redo::record::LogRecord;
 use crate::redo::{self, Failure, RedoLog, Ring, format_uuid};
 
-use background::{Background, Checkpointer};
+use background::{Background, Checkpointer, Opening};
 use listed::ListedSpaces;
 
 /// The system tablespace: the catalog.
@@ -244,8 +246,10 @@ impl Env {
             },
             storage.clone(),
         )?;
+        let mut opening = Opening::new(pool.clone());
         // From here on: recovery, too, must not take memory that there isn't.
         let governor = size.govern(pool.clone(), options.background)?;
+        opening.governor = Some(governor.clone());
         let failure = Arc::new(Failure::default());
         let redo = Arc::new(RedoLog::start(
             ring,
@@ -268,6 +272,7 @@ impl Env {
         if options.background && !options.read_only {
             background.start(checkpointer.clone(), redo.clone(), options.flush_log_interval)?;
         }
+        opening.done();
         Ok(Arc::new(Self {
             storage,
             pool,

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tidepool_pool::{Pool, Signal};
 
 use crate::error::{Error, Result};
+use crate::governor::PoolGovernor;
 use crate::redo::RedoLog;
 use crate::redo::capacity::AutomaticCapacity;
 use crate::redo::checkpoint::{Pace, Pacer};
@@ -170,6 +171,38 @@ impl Background {
 impl Drop for Background {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// The threads that an opening starts on its way, if it fails: they end before the directory's lock goes, so that nothing is written
+/// once another process may have it.
+pub struct Opening {
+    pool: Arc<Pool>,
+    pub governor: Option<Arc<PoolGovernor>>,
+    done: bool,
+}
+
+impl Opening {
+    pub fn new(pool: Arc<Pool>) -> Self {
+        Self { pool, governor: None, done: false }
+    }
+
+    /// It has succeeded: the threads live as long as the environment.
+    pub fn done(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        if self.done {
+            return;
+        }
+        if let Some(governor) = &self.governor {
+            governor.stop();
+        }
+        self.pool.shutdown();
+        self.pool.clear_write_ahead();
     }
 }
 

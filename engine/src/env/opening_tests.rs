@@ -1,0 +1,123 @@
+//! An opening that fails while threads are at work already.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use tidepool_pool::PageType;
+use tidepool_pool::storage::{
+    Fault, FaultKind, IoOp, Result as StorageResult, SimStorage, StorageFile, StorageOp,
+};
+
+use super::*;
+use crate::page_op::PageOp;
+
+const PAGE_SIZE: usize = 4096;
+/// Pages of the first table: more than the pool has.
+const PAGES: u32 = 60;
+
+fn options() -> EnvOptions {
+    EnvOptions {
+        page_size: PAGE_SIZE,
+        buffer_pool_size_bytes: 20 * PAGE_SIZE as u64,
+        // Else its recovery would meet the fault first.
+        doublewrite: false,
+        ..EnvOptions::small()
+    }
+}
+
+/// A slow disk that counts the batches of writes which end after the directory's lock was released.
+struct Watched {
+    disk: SimStorage,
+    released: Arc<AtomicBool>,
+    late: AtomicU32,
+}
+
+/// Tells when it is dropped.
+struct Lock {
+    _held: StorageLock,
+    released: Arc<AtomicBool>,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        self.released.store(true, Ordering::SeqCst);
+    }
+}
+
+impl Storage for Watched {
+    fn open(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
+        self.disk.open(name)
+    }
+
+    fn create(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
+        self.disk.create(name)
+    }
+
+    fn remove(&self, name: &str) -> StorageResult<()> {
+        self.disk.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> StorageResult<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn exists(&self, name: &str) -> StorageResult<bool> {
+        self.disk.exists(name)
+    }
+
+    fn list(&self, dir: &str) -> StorageResult<Vec<String>> {
+        self.disk.list(dir)
+    }
+
+    fn create_dir(&self, dir: &str) -> StorageResult<()> {
+        self.disk.create_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &str) -> StorageResult<()> {
+        self.disk.sync_dir(dir)
+    }
+
+    fn lock(&self, name: &str) -> StorageResult<StorageLock> {
+        let (held, released) = (self.disk.lock(name)?, self.released.clone());
+        Ok(StorageLock::new(Lock { _held: held, released }))
+    }
+
+    fn run_batch(&self, ops: &mut [IoOp<'_>]) {
+        std::thread::sleep(Duration::from_millis(20));
+        self.disk.run_batch(ops);
+        if self.released.load(Ordering::SeqCst) {
+            self.late.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_written_after_an_opening_has_failed() {
+    let disk = SimStorage::new(1);
+    let env = Env::open(Arc::new(disk.clone()), &options()).unwrap();
+    for (id, pages) in [(FIRST_TABLE_SPACE, PAGES), (FIRST_TABLE_SPACE + 1, 1)] {
+        let space = env.create_space(id).unwrap();
+        space.file().set_len(u64::from(pages) * PAGE_SIZE as u64).unwrap();
+        for no in 0..pages {
+            let mut mtr = Mtr::begin(&env).unwrap();
+            let page = mtr.new_page(&space, no).unwrap();
+            mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
+            mtr.commit();
+        }
+    }
+    env.redo().flush().unwrap();
+    drop(env);
+    let disk = disk.kill();
+    // Recovery gets there when the cleaner has much to do.
+    disk.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("tables/00000011"));
+    let released = Arc::new(AtomicBool::new(false));
+    let watched = Arc::new(Watched { disk, released: released.clone(), late: AtomicU32::new(0) });
+    let error = Env::open(watched.clone(), &EnvOptions { background: true, ..options() })
+        .unwrap_err()
+        .to_string();
+    assert!(error.starts_with("cannot sync 'tables/00000011.tpd'"), "{error}");
+    assert!(released.load(Ordering::SeqCst));
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(watched.late.load(Ordering::SeqCst), 0);
+}
