@@ -204,15 +204,20 @@ impl Doublewrite {
         for (id, image) in images {
             let Some(file) = file_of(id) else { continue };
             let offset = page_size.offset_of(id.no);
-            match file.read_at(&mut home, offset) {
-                Ok(()) => {}
+            let whole = match file.read_at(&mut home, offset) {
+                Ok(()) => page::verify(&home, id).is_ok(),
                 // The file was not yet extended to there: the page never reached its home, and
                 // redo will make it anew.
                 Err(error) if error.source.kind() == std::io::ErrorKind::UnexpectedEof => continue,
-                Err(error) => return Err(error.into()),
-            }
+                // Some devices tell of a sector that a power cut tore in this way, until it is
+                // written again.
+                Err(error) => {
+                    tracing::warn!(%error, "taken for a torn page");
+                    false
+                }
+            };
             homes.insert(id.space, file.clone());
-            if page::verify(&home, id).is_ok() {
+            if whole {
                 continue;
             }
             file.write_at(&AlignedBuf::copy_of(&image), offset)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidepool_pool::storage::{AlignedBuf, SimStorage, Storage};
+use tidepool_pool::storage::{AlignedBuf, Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool_pool::{PAGE_HEADER_SIZE, PageType};
 
 use super::*;
@@ -443,4 +443,18 @@ fn lost_changes_are_found_again_until_they_are_noted() {
     storage.remove("tables/00000010.tpd").unwrap();
     let error = open(&storage, &options()).unwrap().close().unwrap_err().to_string();
     assert_eq!(error, "what recovery found is not remembered yet");
+}
+
+#[test]
+fn a_table_that_cannot_be_read_does_not_end_the_recovery_of_the_others() {
+    for doublewrite in [true, false] {
+        let storage = directory_with_old_space(FIRST_TABLE_SPACE);
+        storage.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").always());
+        let env = open(&storage, &EnvOptions { doublewrite, ..options() }).unwrap();
+        assert!(env.missing_spaces().contains(&FIRST_TABLE_SPACE), "only the table is lost");
+    }
+    let storage = directory_with_old_space(UNDO_SPACE);
+    storage.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("undo.tpd").always());
+    let error = message(&storage, &options());
+    assert!(error.starts_with("cannot read 'undo.tpd' at offset 0: "), "{error}");
 }

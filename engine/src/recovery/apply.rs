@@ -17,14 +17,14 @@
 //! # Damage
 //! A file that the log neither creates nor deletes may be missing nonetheless, or a page of it broken. If it is the engine's
 //! own, that ends the recovery. If it is a table's, the other tables shall not suffer: its changes are passed over. A
-//! broken page stays broken, so nobody takes it for whole later; a missing file, or one whose pages are not those that the
-//! log has changes of (truncated, zeroed, or replaced), is reported to the layer above, which remembers that changes of it are
+//! broken page stays broken, so nobody takes it for whole later; a missing file, one whose pages are not those that the
+//! log has changes of (truncated, zeroed, or replaced), or one that the disk fails to read, is reported to the layer above, which remembers that changes of it are
 //! lost.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use tidepool_pool::storage::Storage;
+use tidepool_pool::storage::{Storage, StorageOp};
 use tidepool_pool::{Access, Lsn, PageId, Pool, Space};
 
 use super::scan::{Scan, undecodable};
@@ -174,6 +174,12 @@ impl Batch {
                     tracing::error!(%error, "a broken page: its changes in the redo log are passed over");
                     return Ok(0);
                 }
+                // It may be readable again later, as it was before these changes, and pass for whole.
+                Err(tidepool_pool::Error::Storage(error))
+                    if id.space >= FIRST_TABLE_SPACE && error.op == StorageOp::Read =>
+                {
+                    return files.give_up(&space, id.no, changes[0].end, error);
+                }
                 page => page?,
             }
         };
@@ -294,14 +300,20 @@ impl Files<'_> {
         Ok(Some(space))
     }
 
-    /// A change does not fit its page: the file was truncated, or replaced by another. Ends the recovery, or, if
+    /// A change does not fit its page: the file was truncated, or replaced by another. Or the page cannot be read. Ends the recovery, or, if
     /// it is a table's file, only that of the table.
-    fn give_up(&mut self, space: &Arc<Space>, no: u32, lsn: Lsn, error: OpError) -> Result<u64> {
+    fn give_up(
+        &mut self,
+        space: &Arc<Space>,
+        no: u32,
+        lsn: Lsn,
+        why: impl std::fmt::Display,
+    ) -> Result<u64> {
         let error = Error::corrupt(
             space.file().name(),
             no,
             format!(
-                "the redo log's change up to LSN {} does not fit the page ({error}); restore the file from a backup",
+                "the redo log's change up to LSN {} cannot be made in it ({why}); restore the file from a backup",
                 lsn.0
             ),
         );
