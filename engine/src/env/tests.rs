@@ -418,3 +418,20 @@ fn what_a_killed_process_left_unsynced_is_synced_before_it_is_trusted() {
         assert_eq!(&page[PAGE_HEADER_SIZE..][..3], b"new", "seed {seed}");
     }
 }
+
+/// Its pages are changed already, and must say so, though no log takes the change any more.
+#[test]
+fn a_mini_transaction_that_no_failed_log_has_room_for_comes_to_its_end() {
+    let env = Env::open(Arc::new(SimStorage::new(1)), &options()).unwrap();
+    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+    space.file().set_len(PAGE_SIZE as u64).unwrap();
+    let mut mtr = Mtr::begin(&env).unwrap();
+    let page = mtr.new_page(&space, 0).unwrap();
+    mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
+    while mtr.log_len() <= options().redo_buffer_bytes {
+        mtr.apply(page, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes: &[1; 2000] });
+    }
+    let error = env.crash("on purpose".into());
+    mtr.commit();
+    assert_eq!(env.redo().flush(), Err(error));
+}

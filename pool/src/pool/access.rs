@@ -190,7 +190,8 @@ impl Pool {
     /// inside the redo log's append section, so that `start` never decreases from call to call.
     pub fn mark_dirty(&self, guard: &mut ExclusiveGuard<'_>, start: Lsn, end: Lsn) {
         assert!(guard.is_of(self), "the page is of another pool");
-        debug_assert!(start < end && guard.page_lsn() <= end, "LSNs only grow");
+        // A log that has failed gives every mini-transaction the place where it stopped.
+        debug_assert!(start <= end && guard.page_lsn() <= end, "LSNs only grow");
         page::set_page_lsn(guard.bytes_mut(), end);
         guard.set_marked();
         self.dirty.mark(&self.frames, guard.frame(), start);
