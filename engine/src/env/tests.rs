@@ -435,3 +435,27 @@ fn a_mini_transaction_that_no_failed_log_has_room_for_comes_to_its_end() {
     mtr.commit();
     assert_eq!(env.redo().flush(), Err(error));
 }
+
+#[test]
+fn checkpoints_of_several_threads_never_move_back() {
+    const THREADS: u32 = 4;
+    let env = Env::open(Arc::new(SimStorage::new(1)), &options()).unwrap();
+    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+    space.file().set_len(u64::from(THREADS) * PAGE_SIZE as u64).unwrap();
+    std::thread::scope(|scope| {
+        for no in 0..THREADS {
+            let (env, space) = (&env, &space);
+            scope.spawn(move || {
+                for _ in 0..300 {
+                    let mut mtr = Mtr::begin(env).unwrap();
+                    let page = mtr.new_page(space, no).unwrap();
+                    let op = PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 };
+                    mtr.apply(page, &op);
+                    mtr.commit();
+                    // Pages in another thread's hands are an error, a checkpoint that moves back a panic.
+                    let _ = env.checkpoint_all();
+                }
+            });
+        }
+    });
+}
