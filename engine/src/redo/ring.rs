@@ -400,7 +400,7 @@ impl Ring {
 
     /// Called by recovery when the log fills the last file in use to its end: if the newest control slot was
     /// lost, the log may go on in a file that the older slot calls spare, or does not list. The file's header
-    /// tells. Returns whether there is such a file, which is then in use.
+    /// tells. Returns whether there is such a file, which is then in use, and synced as [`Ring::sync_all`] does the others.
     pub fn adopt_successor(&mut self) -> Result<bool> {
         let end = self.end();
         let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
@@ -408,6 +408,7 @@ impl Ring {
             let file = &*self.handles[&entry.file_no];
             let header = read_header(file, &self.control.uuid, entry.file_no, &mut block)?;
             if header.is_some_and(|h| h.start == end && h.size == entry.size) {
+                file.sync_data()?;
                 entry.start = Some(end);
                 self.sort_files();
                 return Ok(true);
@@ -419,7 +420,9 @@ impl Ring {
         };
         let (file_no, header) = self.strays.swap_remove(i);
         let size = header.expect("matched above").size;
-        self.handles.insert(file_no, self.storage.open(&file_name(file_no))?);
+        let file = self.storage.open(&file_name(file_no))?;
+        file.sync_data()?;
+        self.handles.insert(file_no, file);
         self.control.files.push(FileEntry { file_no, start: Some(end), size });
         self.control.next_file_no = self.control.next_file_no.max(file_no + 1);
         self.sort_files();

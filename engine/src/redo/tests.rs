@@ -225,3 +225,29 @@ fn what_an_earlier_life_left_behind_its_end_stays_dead() {
     let (_, scan, frames) = open(&storage.kill()).unwrap();
     assert_eq!((scan.end, frames.len()), (Lsn(12288), 2), "the third frame is of an earlier epoch");
 }
+
+/// Where the log goes on is told by a file's header if the newest control slot is lost. What is in that file may be as undurable as
+/// in those that are listed.
+#[test]
+fn a_file_found_by_its_header_is_synced_before_its_log_counts() {
+    for seed in 0..10 {
+        let storage = SimStorage::new(seed);
+        let (log, ..) = open(&storage).unwrap();
+        let end = log.ring.lock().end();
+        append_up_to(&log, end.0, 1);
+        log.flush().unwrap();
+        append(&log, &[2; 3000]);
+        log.write_to(log.next_lsn()).unwrap();
+        let newest = control::Control::slot_offset(log.ring.lock().control().sequence);
+        drop(log);
+        let storage = storage.kill();
+        storage.corrupt("redo/control", newest + 100, 1);
+        let (log, found, _) = open(&storage).unwrap();
+        assert!(found.end > end, "the second file is part of the log");
+        drop(log);
+        for outcome in 0..10 {
+            let (_, scan, _) = open(&storage.crash_with(outcome)).unwrap();
+            assert!(scan.end >= found.end, "seed {seed}, outcome {outcome}: what was read is gone");
+        }
+    }
+}
