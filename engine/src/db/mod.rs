@@ -218,8 +218,12 @@ impl Db {
         self.inner.check_writable()?;
         let _ending = self.inner.begin_ending(xid);
         let mut trx = self.inner.trx_system.take_prepared(xid).ok_or(Error::NotFound)?;
-        end(&mut trx)?;
-        self.inner.detached.lock().remove(xid);
+        let ended = end(&mut trx);
+        if !trx.is_prepared() {
+            // One that failed to roll back has ended, too: the background goes on. Nobody would let go of its tables later.
+            self.inner.detached.lock().remove(xid);
+        }
+        ended?;
         // The verdict is final once told, a rollback's too: the transaction must not be found prepared again.
         self.log_flush()
     }

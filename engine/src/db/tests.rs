@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{IndexDef, LockMode, LockWait, TableDef, TrxOptions};
-use tidepool_pool::storage::{SimStorage, Storage};
+use tidepool_pool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 
 const FILE_OF_A: &str = "tables/00000010.tpd";
 
@@ -162,4 +162,31 @@ fn a_table_that_lost_changes_is_marked_though_a_change_of_its_definition_was_unf
     sim.rename("away", FILE_OF_A).unwrap();
     let error = open(&sim).open_table("a").unwrap_err().to_string();
     assert!(error.contains("lacks changes made before"), "{error}");
+}
+
+#[test]
+fn a_prepared_transaction_that_fails_to_roll_back_lets_go_of_its_tables() {
+    let sim = SimStorage::new(8);
+    let db = open(&sim);
+    let table = db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    trx.insert(&table, 0, b"k", b"v").unwrap();
+    trx.prepare(b"xid").unwrap();
+    trx.detach();
+    drop((trx, table));
+    assert_eq!(db.drop_table("a").unwrap_err(), Error::TableBusy("a".into()));
+    // The page is read again, and cannot be.
+    let env = db.inner.env();
+    let space = env.space(db.inner.catalog.get("a").unwrap().space).unwrap();
+    env.pool().flush_all().unwrap();
+    db.inner.tables.lock().clear();
+    env.pool().close_space(&space, false).unwrap();
+    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").always());
+    let error = db.rollback_prepared(b"xid").unwrap_err().to_string();
+    assert!(error.starts_with("cannot read 'tables/00000010.tpd'"), "{error}");
+    assert!(db.recovered_xids().is_empty());
+    assert!(db.inner.detached.lock().is_empty());
+    sim.clear_faults();
+    while db.step_rollback_recovered().unwrap() {}
+    db.drop_table("a").unwrap();
 }
