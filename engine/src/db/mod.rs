@@ -13,10 +13,10 @@
 //! take. A transaction's operation takes neither. `detached` → `ending` → the transaction system's prepared ones.
 
 mod definition;
+#[cfg(test)]
+mod file_tests;
 mod open;
 mod steps;
-#[cfg(test)]
-mod tests;
 mod trx;
 mod warm;
 mod warm_reads;

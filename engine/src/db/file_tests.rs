@@ -179,7 +179,7 @@ fn a_prepared_transaction_that_fails_to_roll_back_lets_go_of_its_tables() {
     let env = db.inner.env();
     let space = env.space(db.inner.catalog.get("a").unwrap().space).unwrap();
     env.pool().flush_all().unwrap();
-    db.inner.tables.lock().clear();
+    db.inner.tables.lock().by_name.clear();
     env.pool().close_space(&space, false).unwrap();
     sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").always());
     let error = db.rollback_prepared(b"xid").unwrap_err().to_string();
