@@ -3,15 +3,15 @@
 mod races;
 mod simulation;
 mod stress;
+mod unfinished;
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use tidepool_pool::Access;
-use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
+use tidepool_pool::storage::SimStorage;
 
 use super::*;
 use crate::env::{Env, EnvOptions, FIRST_TABLE_SPACE};
@@ -637,157 +637,6 @@ fn long_values_come_and_go_without_a_leak() {
     engine.settle().unwrap();
     engine.check_settled().unwrap();
     assert!(engine.contents(0).unwrap().is_empty());
-}
-
-#[test]
-fn prepared_transactions_survive_a_crash_and_a_session() {
-    let storage = SimStorage::new(1);
-    let engine = Engine::create(&storage, &options());
-    let tree = &engine.trees[0];
-    put(&engine, b"c", b"committed");
-    for xid in [b"x1", b"x2", b"x3"] {
-        let mut trx = engine.begin(ReadCommitted);
-        trx.insert(tree, xid, b"prepared", LockMode::None).unwrap();
-        trx.prepare(xid).unwrap();
-        assert!(matches!(trx.insert(tree, b"q", b"", LockMode::None), Err(Error::ReadOnly(_))));
-        trx.detach();
-    }
-    let mut lost = engine.begin(ReadCommitted);
-    lost.update(tree, b"c", b"lost").unwrap();
-    let mut third = engine.system.take_prepared(b"x3").unwrap();
-    third.commit().unwrap();
-    engine.env.redo().flush().unwrap();
-    let storage = storage.crash();
-    let engine = Engine::open(&storage, &options()).unwrap();
-    let tree = &engine.trees[0];
-    assert_eq!(engine.system.recovered_xids(), [b"x1", b"x2"]);
-    assert_eq!(engine.system.status().rollbacks_pending, 1);
-    let contents = engine.contents(0).unwrap();
-    assert_eq!(contents.keys().collect::<Vec<_>>(), [&b"c"[..], b"x3"]);
-    assert_eq!(contents[&b"c"[..]], b"committed");
-    // What the lost transaction wrote is locked until its rollback.
-    let mut trx = engine.begin(ReadCommitted);
-    assert_eq!(trx.update(tree, b"c", b"x"), Err(Error::LockWaitTimeout));
-    assert!(engine.system.rollback_step().unwrap());
-    trx.update(tree, b"c", b"new").unwrap();
-    assert_eq!(trx.update(tree, b"x1", b"x"), Err(Error::LockWaitTimeout));
-    trx.commit().unwrap();
-    engine.system.take_prepared(b"x1").unwrap().commit().unwrap();
-    engine.system.take_prepared(b"x2").unwrap().rollback().unwrap();
-    assert!(engine.system.take_prepared(b"x1").is_none());
-    let keys: Vec<_> = engine.contents(0).unwrap().into_keys().collect();
-    assert_eq!(keys, [&b"c"[..], b"x1", b"x3"]);
-    engine.settle().unwrap();
-    engine.check_settled().unwrap();
-}
-
-#[test]
-fn an_xid_names_one_prepared_transaction() {
-    let storage = SimStorage::new(1);
-    let engine = Engine::create(&storage, &options());
-    let prepare = |engine: &Engine, key: &[u8]| {
-        let mut trx = engine.begin(ReadCommitted);
-        trx.insert(&engine.trees[0], key, b"prepared", LockMode::None).unwrap();
-        let outcome = trx.prepare(b"x\0");
-        (trx, outcome)
-    };
-    let exists = Err(Error::XidExists("x\\x00".into()));
-    let (first, prepared) = prepare(&engine, b"a");
-    prepared.unwrap();
-    let (mut second, refused) = prepare(&engine, b"b");
-    assert_eq!(refused, exists);
-    second.insert(&engine.trees[0], b"c", b"still usable", LockMode::None).unwrap();
-    second.commit().unwrap();
-    first.detach();
-    assert_eq!(prepare(&engine, b"d").1, exists);
-    engine.env.redo().flush().unwrap();
-    let engine = Engine::open(&storage.crash(), &options()).unwrap();
-    engine.settle().unwrap();
-    assert_eq!(prepare(&engine, b"d").1, exists);
-    engine.system.take_prepared(b"x\0").unwrap().rollback().unwrap();
-    let (mut again, prepared) = prepare(&engine, b"d");
-    prepared.unwrap();
-    again.commit().unwrap();
-    let (mut again, prepared) = prepare(&engine, b"e");
-    prepared.unwrap();
-    again.rollback().unwrap();
-    assert!(engine.system.xids.lock().is_empty());
-    let keys: Vec<_> = engine.contents(0).unwrap().into_keys().collect();
-    assert_eq!(keys, [b"b", b"c", b"d"]);
-    engine.settle().unwrap();
-    engine.check_settled().unwrap();
-}
-
-#[test]
-fn what_is_prepared_commits_when_the_redo_log_has_no_room() {
-    let storage = SimStorage::new(1);
-    let engine = Engine::create(&storage, &options());
-    let tree = &engine.trees[0];
-    put(&engine, b"k", b"0");
-    let mut prepared = engine.begin(ReadCommitted);
-    prepared.insert(tree, b"p", b"prepared", LockMode::None).unwrap();
-    prepared.prepare(b"x").unwrap();
-    // No page of the table can be written, so no checkpoint moves on.
-    storage.inject(Fault::new(StorageOp::Write, FaultKind::NoSpace).on("tables/").always());
-    let mut writes = 0u32;
-    while Mtr::begin(&engine.env).is_ok() {
-        let mut trx = engine.begin(ReadCommitted);
-        let _ = trx.update(tree, b"k", &[writes as u8; 1000]).and_then(|()| trx.commit());
-        writes += 1;
-        assert!(writes < 20_000, "the log does not fill");
-    }
-    prepared.commit().unwrap();
-    storage.clear_faults();
-    assert_eq!(engine.contents(0).unwrap()[&b"p"[..]], b"prepared");
-    engine.settle().unwrap();
-    engine.check_settled().unwrap();
-}
-
-#[test]
-fn a_shutdown_waits_for_no_rollback_and_no_purge() {
-    const ROWS: u32 = 300;
-    let storage = SimStorage::new(1);
-    let engine = Engine::create(&storage, &options());
-    let write = |value: &[u8]| {
-        let mut trx = engine.begin(ReadCommitted);
-        for row in 0..ROWS {
-            match value {
-                b"" => trx.delete(&engine.trees[0], &row.to_be_bytes()),
-                _ => trx.insert(&engine.trees[0], &row.to_be_bytes(), value, LockMode::None),
-            }
-            .unwrap();
-        }
-        trx
-    };
-    write(b"old").commit().unwrap();
-    write(b"").commit().unwrap();
-    let unfinished = write(b"lost");
-    engine.env.redo().flush().unwrap();
-    let mut storage = storage.crash();
-    drop(unfinished);
-    // One turn of the rollback in each life; the next goes on.
-    for life in 0..3 {
-        let engine = Engine::open(&storage, &options()).unwrap();
-        assert_eq!(engine.system.status().rollbacks_pending, 1);
-        engine.system.stop_background();
-        engine.system.background_go();
-        let status = engine.system.status();
-        assert_eq!(status.rollbacks_pending, 1, "life {life} rolled all of it back");
-        assert_eq!(status.history_len, 2, "life {life} purged");
-        assert_eq!(engine.contents(0).unwrap(), BTreeMap::new());
-        engine.env.redo().flush().unwrap();
-        storage = storage.crash();
-    }
-    let engine = Engine::open(&storage, &options()).unwrap();
-    assert!(engine.system.rollback_step().unwrap());
-    // Told to stop in the middle of a log.
-    let asked = Cell::new(0);
-    let stop = || asked.replace(asked.get() + 1) == 2;
-    assert_eq!(engine.system.purge_step_unless(10, &stop), Ok(0));
-    assert_eq!((asked.get(), engine.system.status().history_len), (3, 2));
-    engine.settle().unwrap();
-    engine.check_settled().unwrap();
-    assert_eq!(engine.contents(0).unwrap(), BTreeMap::new());
 }
 
 #[test]
