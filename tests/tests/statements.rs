@@ -192,6 +192,23 @@ fn an_index_merge_locks_with_all_its_handlers() {
     assert!(changed > 0);
 }
 
+#[test]
+fn auto_increment_is_shown_of_tables_that_have_such_a_column() {
+    let server = Server::start(Options::new("show_create"));
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE TABLE without (a INT) AUTO_INCREMENT = 10"]);
+    run(
+        &mut conn,
+        &["CREATE TABLE with_one (a INT AUTO_INCREMENT PRIMARY KEY) AUTO_INCREMENT = 10"],
+    );
+    let mut shown = |table: &str| {
+        let row: Option<(String, String)> =
+            conn.query_first(format!("SHOW CREATE TABLE {table}")).expect("a definition");
+        row.expect("a row").1.contains("AUTO_INCREMENT=10")
+    };
+    assert!(shown("with_one") && !shown("without"));
+}
+
 /// Both find the row, and both mean to change it.
 #[test]
 fn two_upserts_of_one_row_do_not_deadlock() {
