@@ -3,6 +3,7 @@
 //!
 //! The threads hold the pool weakly between steps, so that dropping the last handle ends them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -133,7 +134,16 @@ impl Background {
 fn run(pool: &Weak<Pool>, signal: &Signal, idle: Duration, step: fn(&Pool)) {
     while signal.sleep(idle) {
         let Some(pool) = pool.upgrade() else { return };
-        step(&pool);
+        // Without this thread everybody would wait for ever. The message of the panic is on standard error.
+        if catch_unwind(AssertUnwindSafe(|| step(&pool))).is_err() {
+            let thread = std::thread::current();
+            let name = thread.name().unwrap_or_default();
+            tracing::error!(
+                thread = name,
+                "a step of the buffer pool panicked; please report this"
+            );
+            signal.rest(AFTER_FAILURE);
+        }
     }
 }
 

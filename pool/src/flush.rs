@@ -271,8 +271,9 @@ impl Pool {
         };
         let chosen = frames.iter().copied().filter(|&frame| may_write(frame));
         let mut chosen: Vec<u32> = chosen.take(flusher.batch_pages).collect();
-        // In file order, so that neighbours lie side by side in the buffer.
-        chosen.sort_unstable_by_key(|&frame| self.frames().descriptor(frame).page());
+        // In file order, so that neighbours lie side by side in the buffer. Each frame is asked once: a shrink moves pages from
+        // frame to frame meanwhile, and a sort whose keys change panics.
+        chosen.sort_by_cached_key(|&frame| self.frames().descriptor(frame).page());
         let mut batch: Vec<Copied> = Vec::with_capacity(chosen.len());
         for frame in chosen {
             let slot = batch.len() + 1;
