@@ -39,7 +39,7 @@ const BATCHES_BEFORE_READ_AHEAD: usize = 6;
 const LONG_READING_PARTS: u64 = 8;
 /// And one whose rows are looked up elsewhere, if they are more than this part of the pool's pages. Each such row may bring a page
 /// of its own, and until it counts as a scan those displace what others use: half of the pool's pages, tried before, were enough
-/// for a report to push a third of a resident table out, which then could hardly get back in.
+/// for a report to push a third of a resident table out.
 const LONG_LOOKUPS_PARTS: u64 = 32;
 
 /// Where [`Cursor::seek`] goes.

@@ -8,7 +8,8 @@ use std::sync::mpsc;
 use std::thread;
 use tidepool_pool::storage::SimStorage;
 
-fn open(sim: &SimStorage) -> Db {
+/// A database on this disk, without threads.
+pub(super) fn open(sim: &SimStorage) -> Db {
     let options = Options {
         buffer_pool_size_bytes: 4 << 20,
         redo_capacity_bytes: 8 << 20,

@@ -1,20 +1,11 @@
 //! Data directories whose files are not all there, or not all the catalog's, on a simulated disk.
 
+use super::definition_tests::open;
 use super::*;
 use crate::{IndexDef, LockMode, LockWait, TableDef, TrxOptions};
 use tidepool_pool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 
 const FILE_OF_A: &str = "tables/00000010.tpd";
-
-fn open(sim: &SimStorage) -> Db {
-    let options = Options {
-        buffer_pool_size_bytes: 4 << 20,
-        redo_capacity_bytes: 8 << 20,
-        background: false,
-        ..Options::default()
-    };
-    Db::open_on(Arc::new(sim.clone()), options).unwrap()
-}
 
 /// The value of the key `k` in a table.
 fn value(db: &Db, table: &str) -> Result<Vec<u8>> {

@@ -390,9 +390,7 @@ impl TrxSystem {
         let Some(mut orphan) = self.doomed.lock().pop() else { return Ok(false) };
         match self.roll_back_in_turns(&mut orphan.log, stop) {
             Ok(true) => {
-                self.forget_xid(&orphan.xid);
-                self.leave(&orphan.owner);
-                self.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
+                self.rolled_back(&orphan);
                 Ok(true)
             }
             Ok(false) => {
@@ -404,6 +402,13 @@ impl TrxSystem {
                 Err(error)
             }
         }
+    }
+
+    /// Nothing of the transaction is left.
+    fn rolled_back(&self, orphan: &Orphan) {
+        self.forget_xid(&orphan.xid);
+        self.leave(&orphan.owner);
+        self.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Finishes the rollbacks that recovery has left of transactions on one tree, and of no others. (A transaction that also changed
@@ -418,9 +423,7 @@ impl TrxSystem {
             if is_it && outcome.is_ok() {
                 outcome = self.roll_back_in_turns(&mut orphan.log, &|| false).map(drop);
                 if outcome.is_ok() {
-                    self.forget_xid(&orphan.xid);
-                    self.leave(&orphan.owner);
-                    self.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
+                    self.rolled_back(&orphan);
                     continue;
                 }
             }
