@@ -243,6 +243,12 @@ static int start_consistent_snapshot(handlerton *, THD *thd) {
   if (!session) return HA_ERR_OUT_OF_MEM;
   if (int error = begin_statement(thd, session)) return error;
   trans_register_ha(thd, true, engine.hton, 0);
+  /* Others read anew with each statement, or what is newest and lock it: no snapshot would serve them. */
+  if (session->isolation != TP_REPEATABLE_READ) {
+    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_UNSUPPORTED,
+                        "Tidepool: WITH CONSISTENT SNAPSHOT is ignored unless the isolation level is REPEATABLE READ");
+    return 0;
+  }
   return server_error(tp_snapshot(session->trx), thd);
 }
 

@@ -71,6 +71,31 @@ fn a_snapshot_that_is_older_than_the_table_is_told_so() {
 }
 
 #[test]
+fn a_consistent_snapshot_is_refused_to_levels_that_would_not_read_it() {
+    let server = Server::start(Options::new("snapshot_levels"));
+    let (mut reader, mut writer) = (server.connect_to("test"), server.connect_to("test"));
+    run(&mut writer, &["CREATE TABLE t (id INT PRIMARY KEY)"]);
+    // Rows inserted after the snapshot that are seen all the same, and warnings.
+    let cases = [("READ COMMITTED", 1, 1), ("SERIALIZABLE", 1, 1), ("REPEATABLE READ", 0, 0)];
+    for (level, seen, warnings) in cases {
+        run(&mut writer, &["DELETE FROM t"]);
+        run(
+            &mut reader,
+            &[
+                &format!("SET TRANSACTION ISOLATION LEVEL {level}"),
+                "START TRANSACTION WITH CONSISTENT SNAPSHOT",
+            ],
+        );
+        let said: Vec<(String, u16, String)> = reader.query("SHOW WARNINGS").expect("warnings");
+        assert_eq!(said.len(), warnings, "{level}: {said:?}");
+        assert!(said.iter().all(|(_, _, text)| text.contains("REPEATABLE READ")), "{said:?}");
+        run(&mut writer, &["INSERT INTO t VALUES (1)"]);
+        assert_eq!(number(&mut reader, "SELECT COUNT(*) FROM t"), seen, "{level}");
+        run(&mut reader, &["COMMIT"]);
+    }
+}
+
+#[test]
 fn delete_ignore_deletes_a_row_whole_or_not() {
     let server = Server::start(Options::new("delete_ignore"));
     let (mut holder, mut conn) = (server.connect_to("test"), server.connect_to("test"));
