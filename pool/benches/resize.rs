@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use tidepool_pool::storage::{Result, SimStorage, StorageFile};
-use tidepool_pool::{Access, Lsn, PageId, Pool, PoolConfig, page, statement};
+use tidepool_pool::{Access, Haste, Lsn, PageId, Pool, PoolConfig, page, statement};
 
 const PAGE: u64 = 16384;
 
@@ -127,7 +127,7 @@ fn shrink(what: &str, bytes: u64, to: u64, hot: Hot, dirty_pct: u64) {
         let (mut first, mut longest_step) = (None, Duration::ZERO);
         let (began, cpu_before) = (Instant::now(), cpu());
         let during = rate(&mut || {
-            pool.set_size(to);
+            pool.set_size(to, Haste::Pressing);
             loop {
                 let step = Instant::now();
                 let more = pool.run_resize_step();

@@ -204,12 +204,7 @@ impl Pool {
         if self.frames().available() < self.reserve() {
             written += self.flush_cold()?;
         } else if self.frames().debt() > 0 {
-            // A shrink is about to evict these.
-            let mut frames = Vec::new();
-            self.replacement().coldest(4 * self.flush_batch_pages(), &mut frames);
-            frames.retain(|&frame| self.frames().descriptor(frame).is_dirty());
-            frames.truncate(self.flush_batch_pages());
-            written += self.flush_for_frames(&frames)?;
+            written += self.flush_for_shrink()?;
         }
         let target = self.checkpoint_target();
         if self.oldest_dirty_lsn().is_some_and(|oldest| oldest < target) {
@@ -219,6 +214,24 @@ impl Pool {
             written += self.flush_up_to(Lsn::MAX, self.flush_batch_pages())?;
         }
         Ok(written)
+    }
+
+    /// Writes dirty pages among the coldest, which a shrink is about to evict.
+    fn flush_for_shrink(&self) -> Result<usize> {
+        let began = Instant::now();
+        if self.resize.rests(began) {
+            return Ok(0);
+        }
+        let mut frames = Vec::new();
+        self.replacement().coldest(4 * self.flush_batch_pages(), &mut frames);
+        frames.retain(|&frame| self.frames().descriptor(frame).is_dirty());
+        frames.truncate(self.flush_batch_pages());
+        let written = self.flush_for_frames(&frames);
+        if self.resize.is_at_leisure() {
+            let now = Instant::now();
+            self.resize.rest_until(now + self.pace.shrink_rest_after(now - began, now));
+        }
+        written
     }
 
     /// Writes dirty pages among the coldest, and evicts what is clean.

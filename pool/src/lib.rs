@@ -57,7 +57,7 @@ pub use replacement::{
     Access, MidpointConfig, ReplacementConfig, Request, Simulation, TideConfig, TideSetting,
 };
 pub use residents::Resident;
-pub use resize::{ResizeState, ResizeStatus};
+pub use resize::{Haste, ResizeState, ResizeStatus};
 pub use signal::Signal;
 pub use space::Space;
 pub use stats::PoolStats;

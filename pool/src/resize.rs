@@ -10,7 +10,8 @@
 //! 1. *evicts* the coldest pages of the whole pool, as the replacement policy names them, wherever
 //!    they are; as many as the wave's extents have frames, or as there are too many. Dirty ones the
 //!    cleaner writes meanwhile; only when nothing clean is left among the coldest does the resize
-//!    write itself.
+//!    write itself. At [leisure](Haste::AtLeisure) it doesn't even then, and the cleaner keeps to a
+//!    [pace](crate::pace), so that queries don't notice.
 //! 2. *marks* as draining the extents to be given back, all of them: those with the most free frames
 //!    (which are those that held cold pages). A frame of a draining extent, once free, stays free.
 //! 3. *moves* the pages that are left in the first of them to free frames of open extents, and gives
@@ -37,7 +38,7 @@
 //! before the free list's, and nothing else is taken under it.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
@@ -46,6 +47,15 @@ use crate::extents::ExtentState;
 use crate::frames::EXTENT_BYTES;
 use crate::pool::{Eviction, MIN_FRAMES, Pool};
 use crate::sync::Wants;
+
+/// How soon memory is to be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Haste {
+    /// As soon as can be: others need it.
+    Pressing,
+    /// Clean pages go at once; dirty ones are written at a pace that leaves the disk to queries.
+    AtLeisure,
+}
 
 /// What a resize is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -116,9 +126,25 @@ pub(crate) struct Resize {
     published: Mutex<Published>,
     longest_wait_us: AtomicU64,
     pages_moved: AtomicU64,
+    /// [`Haste::AtLeisure`], and until when the cleaner then rests.
+    at_leisure: AtomicBool,
+    rests_until: Mutex<Option<Instant>>,
 }
 
 impl Resize {
+    pub(crate) fn is_at_leisure(&self) -> bool {
+        self.at_leisure.load(Ordering::Relaxed)
+    }
+
+    /// Whether the cleaner is to leave alone what only a shrink wants written.
+    pub(crate) fn rests(&self, now: Instant) -> bool {
+        self.is_at_leisure() && self.rests_until.lock().is_some_and(|until| now < until)
+    }
+
+    pub(crate) fn rest_until(&self, until: Instant) {
+        *self.rests_until.lock() = Some(until);
+    }
+
     /// Somebody may have waited for this thread since `began`.
     pub(crate) fn note_wait(&self, began: Instant) {
         let us = began.elapsed().as_micros() as u64;
@@ -181,6 +207,8 @@ enum Slice {
     More,
     /// There is, but not now.
     Blocked(String),
+    /// There is, once the cleaner has written pages at its pace.
+    Waiting(String),
 }
 
 /// What came of trying to move a page.
@@ -194,15 +222,23 @@ impl Pool {
     /// Sets the size, rounded down to whole extents of 2 MiB, but at least one, and at most the
     /// address space reserved ([`PoolConfig::max_size_bytes`](crate::PoolConfig::max_size_bytes)).
     /// Returns at once. Growing, frames may be used from now on; shrinking, memory is given back in
-    /// the background, or by [`Pool::run_resize_step`]. A later call overrides the one under way.
-    pub fn set_size(&self, size_bytes: u64) {
+    /// the background, or by [`Pool::run_resize_step`]. A later call overrides the one under way; one with
+    /// the same size changes its haste, which is nothing to a pool without threads: time stands still there.
+    pub fn set_size(&self, size_bytes: u64, haste: Haste) {
         let frames = self.frames();
         let extent = frames.per_extent();
         let least = (MIN_FRAMES as u32).next_multiple_of(extent);
         let asked = size_bytes / EXTENT_BYTES as u64 * extent as u64;
         let asked = asked.clamp(least as u64, frames.reserved() as u64) as u32;
         let mut published = self.resize.published.lock();
+        let at_leisure = haste == Haste::AtLeisure && self.background.runs();
+        let was_at_leisure = self.resize.at_leisure.swap(at_leisure, Ordering::Relaxed);
         if asked == frames.limit() {
+            drop(published);
+            if was_at_leisure && !at_leisure {
+                self.background.wake_resize();
+                self.background.wake_cleaner();
+            }
             return;
         }
         published.state = match asked < frames.limit() {
@@ -270,7 +306,7 @@ impl Pool {
                 published.state = ResizeState::Shrinking;
                 true
             }
-            Slice::Blocked(why) => {
+            Slice::Blocked(why) | Slice::Waiting(why) => {
                 let since = *worker.blocked_since.get_or_insert_with(Instant::now);
                 if !self.background.runs() || since.elapsed() >= STUCK {
                     published.state = ResizeState::Stuck { why };
@@ -305,8 +341,12 @@ impl Pool {
         }
         let wave_frames = worker.wave_len * frames.per_extent() as usize;
         if worker.ahead < wave_frames && self.excess() > 0 && !worker.starved {
-            // If none can be evicted, there may be free frames all the same.
-            worker.starved = matches!(self.evict_slice(worker), Slice::Blocked(_));
+            match self.evict_slice(worker) {
+                // There may be free frames all the same.
+                Slice::Blocked(_) => worker.starved = true,
+                Slice::Waiting(why) => return Slice::Waiting(why),
+                Slice::Done | Slice::More => {}
+            }
             return Slice::More;
         }
         self.mark(worker);
@@ -354,6 +394,13 @@ impl Pool {
             if dirty.is_empty() {
                 let in_use = coldest.len() as u32;
                 return Slice::Blocked(PassedOver { in_use, in_flight: 0 }.why());
+            }
+            if self.resize.is_at_leisure() {
+                let why = match &*self.last_write_error.lock() {
+                    Some(error) => format!("the last page write failed: {error}"),
+                    None => format!("{} pages are dirty, and written at leisure", dirty.len()),
+                };
+                return Slice::Waiting(why);
             }
             dirty.truncate(self.flush_batch_pages());
             let written = self.flush_for_frames(&dirty);

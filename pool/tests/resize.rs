@@ -10,8 +10,8 @@ use tidepool_pool::storage::{
     Fault, FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageOp,
 };
 use tidepool_pool::{
-    Access, Error, ExclusiveGuard, Lsn, PageId, PageSize, PageView, Pool, PoolConfig, ResizeState,
-    Space, page, statement,
+    Access, Error, ExclusiveGuard, Haste, Lsn, PageId, PageSize, PageView, Pool, PoolConfig,
+    ResizeState, Space, page, statement,
 };
 
 /// The largest pages: 32 to an extent, so that a few pages are many extents.
@@ -32,7 +32,8 @@ fn fixture(storage: Arc<dyn Storage>, extents: u64, pages: u32, background: bool
         page_size: PageSize::new(SIZE).unwrap(),
         size_bytes: extents * EXTENT,
         max_size_bytes: 64 * EXTENT,
-        flush_batch_pages: 8,
+        // With threads, so many that a sort would notice pages that move meanwhile.
+        flush_batch_pages: if background { 32 } else { 8 },
         huge_pages: false,
         background,
         ..PoolConfig::default()
@@ -122,7 +123,7 @@ fn shrinking_evicts_the_coldest_and_keeps_the_rest_wherever_they_are() {
         it.read(no);
     }
     assert_eq!(it.pool.resident_bytes(), 8 * EXTENT);
-    it.pool.set_size(5 * EXTENT + 4711);
+    it.pool.set_size(5 * EXTENT + 4711, Haste::Pressing);
     let status = it.pool.resize_status();
     assert_eq!((status.target_bytes, status.limit_bytes), (5 * EXTENT, 8 * EXTENT));
     assert_eq!((status.state, status.resizes), (ResizeState::Shrinking, 1));
@@ -136,7 +137,7 @@ fn shrinking_evicts_the_coldest_and_keeps_the_rest_wherever_they_are() {
     let hot = resident.iter().filter(|&no| no % 4 == 0).count() as u32;
     assert_eq!(hot, pages / 4, "not one hot page was evicted");
     // And back: what was given back is used again.
-    it.pool.set_size(100 * EXTENT);
+    it.pool.set_size(100 * EXTENT, Haste::Pressing);
     assert_eq!(it.state(), ResizeState::Growing);
     it.run();
     assert_eq!(it.pool.resize_status().target_bytes, 64 * EXTENT, "all that is reserved");
@@ -154,7 +155,7 @@ fn dirty_pages_move_as_they_are_and_cold_ones_are_written() {
         it.write(no, 1).unwrap();
     }
     let (written, oldest) = (it.pool.stats().pages_flushed, it.pool.oldest_dirty_lsn());
-    it.pool.set_size(2 * EXTENT);
+    it.pool.set_size(2 * EXTENT, Haste::Pressing);
     it.run();
     let (stats, status) = (it.pool.stats(), it.pool.resize_status());
     assert_eq!((status.state, status.resident_bytes), (ResizeState::Idle, 2 * EXTENT));
@@ -177,22 +178,22 @@ fn a_later_size_overrides_the_one_under_way() {
         it.write(no, 1).unwrap();
     }
     it.pool.flush_all().unwrap();
-    it.pool.set_size(EXTENT);
+    it.pool.set_size(EXTENT, Haste::Pressing);
     for _ in 0..6 {
         assert!(it.pool.run_resize_step());
     }
     let midway = it.pool.resize_status().resident_bytes;
     assert!(midway > EXTENT, "{midway}");
-    it.pool.set_size(16 * EXTENT);
+    it.pool.set_size(16 * EXTENT, Haste::Pressing);
     it.run();
     assert_eq!((it.state(), it.pool.resident_bytes()), (ResizeState::Idle, midway));
     for no in 0..pages {
         assert_eq!(it.read(no), 1);
     }
     assert_eq!(it.pool.resident_bytes(), 16 * EXTENT);
-    it.pool.set_size(8 * EXTENT);
+    it.pool.set_size(8 * EXTENT, Haste::Pressing);
     it.pool.run_resize_step();
-    it.pool.set_size(0);
+    it.pool.set_size(0, Haste::Pressing);
     it.run();
     let status = it.pool.resize_status();
     assert_eq!((status.state, status.resident_bytes), (ResizeState::Idle, EXTENT), "the least");
@@ -213,7 +214,7 @@ fn a_latched_page_is_gone_round_until_there_is_no_other() {
     let mut held: Vec<_> = (0..4)
         .map(|extent| it.pool.shared(&it.space, extent * EXTENT_PAGES + 5, Access::Normal).unwrap())
         .collect();
-    it.pool.set_size(EXTENT);
+    it.pool.set_size(EXTENT, Haste::Pressing);
     it.run();
     let ResizeState::Stuck { why } = it.state() else { panic!("{:?}", it.state()) };
     assert!(why.contains("pages are being used"), "{why}");
@@ -239,7 +240,7 @@ fn a_broken_disk_leaves_it_stuck_with_the_reason_until_it_works_again() {
         it.write(no, 1).unwrap();
     }
     sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).always());
-    it.pool.set_size(2 * EXTENT);
+    it.pool.set_size(2 * EXTENT, Haste::Pressing);
     it.run();
     let ResizeState::Stuck { why } = it.state() else { panic!("{:?}", it.state()) };
     assert!(why.starts_with("write error: "), "{why}");
@@ -262,16 +263,19 @@ fn free_frames_go_without_a_page_being_evicted() {
     }
     // All but a few pages here and there leave.
     it.pool.flush_all().unwrap();
-    it.pool.set_size(EXTENT);
+    it.pool.set_size(EXTENT, Haste::Pressing);
     it.run();
-    it.pool.set_size(8 * EXTENT);
+    it.pool.set_size(8 * EXTENT, Haste::Pressing);
     for no in 0..2 * EXTENT_PAGES {
         it.write(no, 2).unwrap();
     }
     sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).always());
     let evicted = it.pool.stats().pages_evicted;
     let resident = it.pool.stats().pages_data as u32;
-    it.pool.set_size((resident + 4).next_multiple_of(EXTENT_PAGES) as u64 * SIZE as u64);
+    it.pool.set_size(
+        (resident + 4).next_multiple_of(EXTENT_PAGES) as u64 * SIZE as u64,
+        Haste::Pressing,
+    );
     it.run();
     assert_eq!((it.state(), it.pool.stats().pages_evicted), (ResizeState::Idle, evicted));
 }
@@ -289,11 +293,48 @@ fn extents_of_cold_pages_go_as_they_are() {
     for no in pages / 2..pages {
         it.read(no);
     }
-    it.pool.set_size(10 * EXTENT);
+    it.pool.set_size(10 * EXTENT, Haste::Pressing);
     it.run();
     assert_eq!((it.state(), it.pool.resident_bytes()), (ResizeState::Idle, 10 * EXTENT));
     let moved = it.pool.resize_status().pages_moved;
     assert!(moved <= EXTENT_PAGES as u64, "{moved}");
+}
+
+/// Only the cleaner writes then, and what it can't write is said.
+#[test]
+fn a_shrink_at_leisure_leaves_dirty_pages_to_the_cleaner() {
+    let pages = 8 * EXTENT_PAGES;
+    let sim = SimStorage::new(7);
+    let it = fixture(Arc::new(sim.clone()), 8, pages, true);
+    for no in 0..pages {
+        it.write(no, 1).unwrap();
+    }
+    it.pool.set_size(4 * EXTENT, Haste::AtLeisure);
+    it.settle();
+    assert_eq!(it.pool.resident_bytes(), 4 * EXTENT);
+
+    for no in 0..4 * EXTENT_PAGES {
+        it.write(no, 2).unwrap();
+    }
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).always());
+    it.pool.set_size(EXTENT, Haste::AtLeisure);
+    let began = Instant::now();
+    loop {
+        if let ResizeState::Stuck { why } = it.state() {
+            assert!(why.starts_with("the last page write failed: "), "{why}");
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", it.pool.resize_status());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // The same size, but now others need the memory.
+    sim.clear_faults();
+    it.pool.set_size(EXTENT, Haste::Pressing);
+    it.settle();
+    assert_eq!(it.pool.resident_bytes(), EXTENT);
+    for no in 0..4 * EXTENT_PAGES {
+        assert_eq!(it.read(no), 2);
+    }
 }
 
 /// One step of the property test.
@@ -364,7 +405,7 @@ proptest! {
                     }
                 }
                 Op::SetSize(extents) => {
-                    it.pool.set_size(extents * EXTENT);
+                    it.pool.set_size(extents * EXTENT, Haste::Pressing);
                     asked = extents.max(1);
                 }
                 Op::Step(steps) => {
@@ -501,7 +542,11 @@ fn queries_do_not_notice() {
         let began = Instant::now();
         let mut settled = 0;
         while began.elapsed().as_secs_f64() < time {
-            it.pool.set_size((1 + random(&mut state) % 9) * EXTENT);
+            let haste = match random(&mut state) % 2 {
+                0 => Haste::Pressing,
+                _ => Haste::AtLeisure,
+            };
+            it.pool.set_size((1 + random(&mut state) % 9) * EXTENT, haste);
             if random(&mut state).is_multiple_of(3) {
                 it.settle();
                 settled += 1;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tidepool_pool::storage::{Result, SimStorage, StorageFile};
-use tidepool_pool::{Access, Pool, PoolConfig, ResizeState, statement};
+use tidepool_pool::{Access, Haste, Pool, PoolConfig, ResizeState, statement};
 
 const EXTENT: u64 = 2 << 20;
 const PAGE: u64 = 16384;
@@ -83,13 +83,13 @@ fn memory_is_really_given_back() {
         pool.advance_clock(5000);
         statement::begin();
         read(8);
-        pool.set_size(16 * EXTENT);
+        pool.set_size(16 * EXTENT, Haste::Pressing);
         while pool.run_resize_step() {}
         let status = pool.resize_status();
         assert_eq!((&status.state, status.resident_bytes), (&ResizeState::Idle, 16 * EXTENT));
         assert!(status.pages_moved > 0, "{status:?}");
         check("shrunk");
-        pool.set_size(32 * EXTENT);
+        pool.set_size(32 * EXTENT, Haste::Pressing);
         read(1);
         assert_eq!(pool.resident_bytes(), 32 * EXTENT);
         check("grown");

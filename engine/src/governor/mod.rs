@@ -32,7 +32,7 @@ use tidepool_governor::journal::Entry;
 use tidepool_governor::kernel::Root;
 use tidepool_governor::trigger::Bell;
 use tidepool_governor::{Decision, Governor, Journal, PoolState, Reader, Signal, Signals};
-use tidepool_pool::{Pool, ResizeState};
+use tidepool_pool::{Haste, Pool, ResizeState};
 
 use crate::error::{Error, Result};
 use log::LogGate;
@@ -293,15 +293,31 @@ impl Control {
         };
         if let Some(decision) = decision {
             let before = self.target_bytes;
+            let haste = match decision.signal {
+                Signal::Ceiling => Haste::AtLeisure,
+                _ => Haste::Pressing,
+            };
             self.note(at, decision);
             if self.target_bytes != before {
-                pool.set_size(self.target_bytes);
+                pool.set_size(self.target_bytes, haste);
                 // The pool knows best what it can do: its address space has an end.
                 self.target_bytes = pool.resize_status().target_bytes;
                 self.changing_since = Some(at);
             }
         }
+        if self.changing_since.is_some() && self.is_short(pool) {
+            // A shrink to the user's ceiling may take its time no longer.
+            pool.set_size(self.target_bytes, Haste::Pressing);
+        }
         self.log.flush(at);
+    }
+
+    /// Whether the signals, which may have a say, leave less room than the pool holds.
+    fn is_short(&self, pool: &Pool) -> bool {
+        let resident_bytes = pool.resident_bytes();
+        let state = PoolState { ceiling_bytes: u64::MAX, ..self.pool_state(resident_bytes) };
+        self.is_governed()
+            && self.governor.target(&self.signals, &state).is_some_and(|room| room < resident_bytes)
     }
 
     /// Makes a decision the target, and writes it down, unless it comes to nothing in whole extents.
