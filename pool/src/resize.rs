@@ -35,7 +35,7 @@
 //!
 //! # Locking
 //! The worker's mutex comes before the flusher's, hence before everything; the status' mutex comes
-//! before the free list's, and nothing else is taken under it.
+//! before the free list's, and nothing else is taken under it. That of the rest at leisure is innermost.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
