@@ -14,7 +14,8 @@
 //! # Shrinking and growing
 //! * A target below the limit is taken **at once**.
 //! * A target above it is taken when it has lasted: the limit rises to the lowest target of the last [`GROW_AFTER`]. A
-//!   neighbour that breathes faster than that is met by one shrink, not by one shrink a breath.
+//!   neighbour that breathes faster than that is met by one shrink, not by one shrink a breath. Room above a ceiling counts: once
+//!   the ceiling is raised, the limit rises at once.
 //! * Nothing grows while the pool has no use for more ([`PoolState::wants_more`]), nor for [`HOLD_AFTER_TROUBLE`] after trouble.
 //!
 //! # Trouble
@@ -220,7 +221,8 @@ impl Governor {
         self.observe(signals, pool);
         let room = signals.room();
         let target = self.target(signals, pool);
-        match target {
+        // Without the ceiling, so that one which is raised finds the room that was there all along.
+        match self.target(signals, &PoolState { ceiling_bytes: u64::MAX, ..*pool }) {
             Some(target) => self.remember_target(signals.at, target),
             // Blind: what was seen before proves nothing about the time since.
             None => self.watched_since = None,
@@ -277,7 +279,7 @@ impl Governor {
         if !pool.wants_more || signals.at < self.hold_until || !self.window_is_full(signals.at) {
             return None;
         }
-        let lasted = self.targets.front()?.1;
+        let lasted = clamp(self.targets.front()?.1, pool);
         if lasted < pool.limit_bytes.saturating_add(step_worth_taking(pool.limit_bytes)) {
             return None;
         }

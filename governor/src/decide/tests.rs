@@ -291,6 +291,24 @@ fn a_ceiling_is_obeyed_and_a_blind_governor_keeps_what_it_has() {
     assert_eq!((decision.signal, decision.to_bytes), (Signal::Ceiling, 256 * MIB));
 }
 
+#[test]
+fn a_raised_ceiling_is_grown_into_at_once_as_far_as_room_has_lasted() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.pools[0].1.ceiling_bytes = 256 * MIB;
+    let others = |at: Duration| if at < Duration::from_secs(7) { 500 * MIB } else { 100 * MIB };
+    machine.run(Duration::from_secs(8), others);
+    assert_eq!(machine.pools[0].1.limit_bytes, 256 * MIB);
+    machine.pools[0].1.ceiling_bytes = 384 * MIB;
+    machine.run(TICK, |_| 100 * MIB);
+    assert_eq!(machine.pools[0].1.limit_bytes, 384 * MIB);
+    // A second ago there was no room for this.
+    machine.pools[0].1.ceiling_bytes = 800 * MIB;
+    machine.run(TICK, |_| 100 * MIB);
+    assert!(machine.pools[0].1.limit_bytes < 512 * MIB);
+    machine.run(GROW_AFTER, |_| 100 * MIB);
+    assert_eq!(machine.pools[0].1.limit_bytes, 800 * MIB);
+}
+
 proptest! {
     /// Whatever the neighbour does within the speed that the headroom covers, usage never exceeds the limit.
     #[test]
