@@ -124,10 +124,11 @@ impl Waiter {
     }
 }
 
-/// Asks the kernel to run the calling thread before others, by a nice value (-20 to 19). Without the privilege, nothing happens.
-pub fn raise_priority(nice: i32) {
+/// Asks the kernel to run the calling thread before others of its process, by this many nice values. Without the privilege, nothing happens.
+pub fn raise_priority(steps: i32) {
     // On Linux this is about a thread, and no id means the caller.
-    let _ = rustix::process::setpriority_process(None, nice);
+    let nice = rustix::process::getpriority_process(None).unwrap_or(0);
+    let _ = rustix::process::setpriority_process(None, nice - steps);
 }
 
 #[cfg(test)]

@@ -50,9 +50,9 @@ const COMPACTION_REST: u32 = 9;
 const COMPACTION_REST_MAX: Duration = Duration::from_millis(200);
 
 const RESIZE: &str = "tidepool-resize";
-/// Nice value of the resize thread. While it waits for a CPU, memory that others need is not given back, and what it holds is held
+/// How many nice values the resize thread is before others. While it waits for a CPU, memory that others need is not given back, and what it holds is held
 /// for longer; of all the CPU time it takes little.
-const RESIZE_PRIORITY: i32 = -10;
+const RESIZE_PRIORITY: i32 = 10;
 
 impl Background {
     pub(crate) fn new(enabled: bool) -> Background {
@@ -101,7 +101,8 @@ impl Background {
                 .spawn(move || {
                     if name == RESIZE {
                         // Best effort: it may need a privilege. On Linux this is about the thread.
-                        let _ = rustix::process::setpriority_process(None, RESIZE_PRIORITY);
+                        let nice = rustix::process::getpriority_process(None).unwrap_or(0);
+                        let _ = rustix::process::setpriority_process(None, nice - RESIZE_PRIORITY);
                     }
                     run(&weak, signal(&signals), idle, step);
                 })

@@ -26,7 +26,7 @@ const LOOKS: u32 = 4;
 /// A change of the room below this is not worth a full reading, in bytes.
 const GLANCE_MIN_BYTES: u64 = 2 << 20;
 /// Best effort: a governor that waits for a CPU while memory runs out is of little use.
-const PRIORITY: i32 = -10;
+const PRIORITY: i32 = 10;
 
 /// The running thread.
 pub(super) struct Thread {
