@@ -248,7 +248,7 @@ impl Cursor {
     fn advance(&mut self, trx: &mut Trx) -> Result<bool> {
         self.place = Place::Unpositioned;
         let lock = trx.effective_lock(self.lock);
-        trx.enlist_to_read(&self.table, lock)?;
+        trx.enlist_to_read(&self.table, self.index, lock)?;
         let found = match lock {
             LockMode::None => self.fill(trx)?,
             _ => self.lock_next(trx, lock)?,

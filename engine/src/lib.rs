@@ -70,6 +70,7 @@ pub mod page_op;
 mod pause;
 mod recovery;
 pub mod redo;
+mod sort;
 pub mod space;
 mod status;
 pub mod table;
@@ -79,7 +80,7 @@ pub mod versioned;
 
 pub use catalog::{IndexDef, TableDef};
 pub use cursor::{Cursor, Seek};
-pub use db::{Db, Savepoint, Trx};
+pub use db::{ChangedIndex, Db, DuplicateEntry, IndexChange, Savepoint, Trx};
 pub use error::{Error, Result};
 pub use lock::{Interrupt, LockMode, LockWait};
 pub use memory::{MemoryReport, MemoryRow};

@@ -370,6 +370,12 @@ impl Allocation {
         self.write_header(mtr, FREE_HINT_AT, self.free_hint);
     }
 
+    /// Zeroes eight bytes of the header's table area.
+    pub fn clear_in_header(&self, mtr: &mut Mtr<'_>, at: usize) {
+        assert!(TABLE_AREA.start <= at && at + 8 <= TABLE_AREA.end);
+        mtr.apply(self.header, &PageOp::Write { offset: at as u32, bytes: &[0; 8] });
+    }
+
     fn write_header(&self, mtr: &mut Mtr<'_>, at: usize, value: u32) {
         if u32_at(mtr.page(self.header), at) != value {
             let bytes = &value.to_le_bytes();

@@ -15,6 +15,7 @@
 //! | `descent` | optimistic lock coupling from the root down |
 //! | `leaf` | latched leaves: the readers' and writers' view |
 //! | `structure` | splits, merges, root, dropping a tree |
+//! | `load` | filling a new tree in the order of its keys |
 //! | [`check`] | walking and verifying a whole tree |
 //! | `estimate` | ranges and sizes estimated, leaves read ahead |
 //!
@@ -41,6 +42,7 @@ mod descent;
 pub(crate) mod edit;
 mod estimate;
 mod leaf;
+mod load;
 pub mod node;
 pub(crate) mod reshape;
 pub(crate) mod split;
@@ -48,6 +50,7 @@ mod structure;
 
 pub use estimate::TreeStatistics;
 pub use leaf::{LeafHandle, LeafMut, LeafRef};
+pub use load::Loader;
 pub use node::{Seek, max_key_len, max_payload_len};
 
 use crate::env::Env;

@@ -142,7 +142,7 @@ impl Tree {
     /// The root is the node to split: its content moves into a new child, which can then be split as any other.
     fn grow_root<'t>(
         &'t self,
-        mut mtr: Mtr<'t>,
+        mtr: Mtr<'t>,
         level: usize,
         key: &[u8],
         payload_len: usize,
@@ -160,18 +160,38 @@ impl Tree {
         if node_has_room(&node, key, payload_len) {
             return Ok(Split::Done);
         }
+        self.move_root_down(mtr, root)?;
+        Ok(Split::Again)
+    }
+
+    /// Moves the content of the latched root into a new child.
+    fn move_root_down<'t>(&'t self, mut mtr: Mtr<'t>, root: TreeNode<'t>) -> Result<()> {
         let (child_init, child_cells) =
-            reshape::whole(&node).map_err(|why| self.corrupt(root.no, why))?;
+            reshape::whole(&root.node()).map_err(|why| self.corrupt(root.no, why))?;
         let mut allocation = Allocation::reserve(&mut mtr, &self.space, self.root, 1)?;
         let root = mtr.adopt(root.guard);
         let (child_no, child) = allocation.take(&mut mtr);
         mtr.apply(child, &child_init.op());
-        mtr.apply(child, &child_cells.op());
+        if !child_cells.is_empty() {
+            mtr.apply(child, &child_cells.op());
+        }
         let init =
             NodeInit { level: child_init.level + 1, first_child: child_no, ..child_init.clone() };
         mtr.apply(root, &init.op());
         mtr.commit();
-        Ok(Split::Again)
+        Ok(())
+    }
+
+    /// Gives a tree that is nothing but its root, a leaf, another level; for [`Loader`](super::Loader), which is alone with the tree.
+    pub(super) fn push_root_down<'t>(&'t self, mtr: Mtr<'t>) -> Result<()> {
+        let root = self.own(self.env.pool().exclusive(&self.space, self.root, Access::Normal)?);
+        self.check_node(&root.guard, root.no, 0)?;
+        self.move_root_down(mtr, root)
+    }
+
+    /// Splits what must be split for a separator above the leaves.
+    pub(super) fn make_room_above(&self, separator: &[u8]) -> Result<()> {
+        self.split(1, separator, size_of::<u32>())
     }
 
     /// Merges the leaf for `key` with a neighbour if it is underfull and both fit one page; then, where that left the parent
@@ -328,7 +348,7 @@ impl Tree {
     pub fn free_all(&self) -> Result<u64> {
         let mut freed = 0;
         loop {
-            let step = self.free_step()?;
+            let step = self.free_step(None)?;
             freed += step.0;
             if step.1 {
                 return Ok(freed);
@@ -336,8 +356,9 @@ impl Tree {
         }
     }
 
-    /// Frees the rightmost lowest pages; says how many, and whether the root was among them.
-    pub fn free_step(&self) -> Result<(u64, bool)> {
+    /// Frees the rightmost lowest pages; says how many, and whether the root was among them. With the root, eight bytes of the
+    /// space's header are zeroed, at the offset `note`: what said that there is a tree to be freed.
+    pub fn free_step(&self, note: Option<usize>) -> Result<(u64, bool)> {
         /// Pages freed at once: enough to spread the cost of a mini-transaction, few enough to keep it small.
         const BATCH: usize = 16;
         let mut mtr = Mtr::begin(&self.env)?;
@@ -360,6 +381,9 @@ impl Tree {
                 drop_last_child(&mut mtr, parent);
             }
             discard(&mut mtr, &mut allocation, page, no);
+            if let Some(note) = note.filter(|_| no == self.root) {
+                allocation.clear_in_header(&mut mtr, note);
+            }
             mtr.commit();
             return Ok((1, no == self.root));
         }

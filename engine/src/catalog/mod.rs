@@ -30,6 +30,7 @@ use crate::lock::LockMode;
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::space::TABLE_AREA;
+use crate::trx::csn::TrxId;
 use crate::trx::{Batch, Direction, ScanPosition, Transaction, TrxOptions, TrxSystem};
 use crate::versioned::VersionedTree;
 use parking_lot::RwLock;
@@ -152,6 +153,21 @@ impl Catalog {
         self.tables.read().iter().map(|(name, record)| (name.clone(), record.clone())).collect()
     }
 
+    /// Gives new ids of trees, one behind the other, and returns the first; they are durable on return.
+    pub fn new_tree_ids(&self, trees: u32) -> Result<u32> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let header = mtr.exclusive(&self.system, 0)?;
+        let first = u32_at(mtr.page(header), NEXT_TREE_AT);
+        let Some(next) = first.checked_add(trees) else {
+            return Err(Error::NoSpace("tree ids: 2^32 have been used".into()));
+        };
+        let bytes = &next.to_le_bytes();
+        mtr.apply(header, &PageOp::Write { offset: NEXT_TREE_AT as u32, bytes });
+        let lsn = mtr.commit();
+        self.env.redo().flush_to(lsn)?;
+        Ok(first)
+    }
+
     /// Gives new ids; they are durable on return.
     pub fn new_ids(&self, trees: u32) -> Result<NewIds> {
         let mut mtr = Mtr::begin(&self.env)?;
@@ -203,9 +219,10 @@ impl Catalog {
         Ok(())
     }
 
-    /// Gives a table another record; durable on return.
-    pub fn replace(&self, trx: &mut Transaction, name: &str, record: TableRecord) -> Result<()> {
+    /// Gives a table another record; durable on return. The id of the transaction, which has committed then, is given back.
+    pub fn replace(&self, trx: &mut Transaction, name: &str, record: TableRecord) -> Result<TrxId> {
         trx.update(&self.tree, name.as_bytes(), &record.encode())?;
+        let id = trx.id();
         self.commit(trx)?;
         self.list_space_of(&record);
         let space = record.space;
@@ -213,13 +230,14 @@ impl Catalog {
         if let Some(old) = old.filter(|old| old.space != space) {
             self.env.unlist_space(old.space);
         }
-        Ok(())
+        Ok(id)
     }
 
     /// Notes that a table's file was missing when changes of it were to be recovered; durable on return.
     pub fn mark_lost_changes(&self, trx: &mut Transaction, name: &str) -> Result<()> {
         let record = self.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
-        self.replace(trx, name, TableRecord { lost_changes: true, ..TableRecord::clone(&record) })
+        let record = TableRecord { lost_changes: true, ..TableRecord::clone(&record) };
+        self.replace(trx, name, record).map(drop)
     }
 
     /// Removes a table; durable on return.

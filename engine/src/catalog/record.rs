@@ -1,7 +1,7 @@
 //! A table's entry in the catalog: the bytes stored under its name.
 //!
 //! ```text
-//! version u8 = 1 | flags u8 (bit 0: lost changes) | table id u64 | space id u32 | index count u16
+//! version u8 = 1 | flags u8 (bit 0: lost changes, bit 1: has notes) | table id u64 | space id u32 | index count u16
 //! per index: tree id u32 | root page u32 | flags u8 (bit 0: unique) | name length u16 | name
 //! metadata length u32 | metadata
 //! ```
@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 /// Version of the record format that this build writes, and the newest that it reads.
 const RECORD_VERSION: u8 = 1;
 const FLAG_LOST_CHANGES: u8 = 1;
+const FLAG_HAS_NOTES: u8 = 2;
 const INDEX_FLAG_UNIQUE: u8 = 1;
 
 /// Most indexes a table may have, the clustered one included.
@@ -108,6 +109,8 @@ pub(crate) struct TableRecord {
     pub space: u32,
     /// Its file was missing while the redo log held changes of it: a copy that turns up later is not whole.
     pub lost_changes: bool,
+    /// Its file's header may name trees that no index has: a change of its indexes is under way, or was not finished.
+    pub has_notes: bool,
     /// Where its trees are, in the order of `def.indexes`.
     pub trees: Vec<TreeRecord>,
     /// Definition as created.
@@ -129,7 +132,8 @@ impl TableRecord {
         assert_eq!(self.trees.len(), self.def.indexes.len(), "an index is a tree");
         let mut out = Vec::with_capacity(64 + self.def.metadata.len());
         out.push(RECORD_VERSION);
-        out.push(if self.lost_changes { FLAG_LOST_CHANGES } else { 0 });
+        let flag = |is_set: bool, flag: u8| if is_set { flag } else { 0 };
+        out.push(flag(self.lost_changes, FLAG_LOST_CHANGES) | flag(self.has_notes, FLAG_HAS_NOTES));
         out.extend_from_slice(&self.id.to_le_bytes());
         out.extend_from_slice(&self.space.to_le_bytes());
         out.extend_from_slice(&(self.trees.len() as u16).to_le_bytes());
@@ -167,10 +171,11 @@ impl<'a> Reader<'a> {
             ));
         }
         let flags = self.u8()?;
-        if flags & !FLAG_LOST_CHANGES != 0 {
+        if flags & !(FLAG_LOST_CHANGES | FLAG_HAS_NOTES) != 0 {
             return Err(format!("unknown flags {flags:#04x}"));
         }
         let lost_changes = flags & FLAG_LOST_CHANGES != 0;
+        let has_notes = flags & FLAG_HAS_NOTES != 0;
         let (id, space, count) = (self.u64()?, self.u32()?, self.u16()?);
         let mut trees = Vec::with_capacity(usize::from(count));
         let mut def = TableDef::default();
@@ -192,7 +197,7 @@ impl<'a> Reader<'a> {
             return Err(format!("{} bytes too many", self.rest.len()));
         }
         def.validate().map_err(|e| e.to_string())?;
-        Ok(TableRecord { id, space, lost_changes, trees, def })
+        Ok(TableRecord { id, space, lost_changes, has_notes, trees, def })
     }
 
     fn bytes(&mut self, len: usize) -> Result<&'a [u8], String> {
@@ -234,6 +239,7 @@ mod tests {
                     id,
                     space,
                     lost_changes: id % 3 == 0,
+                    has_notes: id % 5 == 0,
                     trees: vec![],
                     def: TableDef { indexes: vec![], metadata },
                 };

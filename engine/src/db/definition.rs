@@ -7,11 +7,12 @@
 //! drop      catalog commit → SPACE_DELETE, durable → file removed
 //! truncate  as create up to the pages → catalog commit (old space out, new one in) → as drop for the old one
 //! rename    catalog commit
+//! indexes   see `index_change`
 //! ```
 //! A crash in between leaves at most a file that no table has; `open` removes it. A file that is missing
 //! for a table is an error of that table alone; it can still be dropped.
 
-use super::{Db, Inner};
+use super::{Db, Inner, OpenTables};
 use crate::btree::max_key_len;
 use crate::catalog::{TableDef, TableRecord, TreeRecord, check_table_name};
 use crate::env::{Env, space_file_name};
@@ -139,18 +140,7 @@ impl Db {
         while tables.changing.iter().any(|changing| changing == name) {
             self.inner.changed.wait(&mut tables);
         }
-        if let Some(table) = tables.by_name.get(name) {
-            return Ok(table.clone());
-        }
-        let record =
-            self.inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
-        let (space, header) = self.inner.open_space_of(&record)?;
-        let table = Arc::new(Table::open(&self.inner.env, &space, name, &record, &header));
-        if !self.inner.env.was_clean() {
-            table.estimate_rows()?;
-        }
-        tables.by_name.insert(name.into(), table.clone());
-        Ok(table)
+        self.inner.open_among(&mut tables, name)
     }
 
     /// Names of all tables, in order.
@@ -181,12 +171,12 @@ impl Db {
         let mut record = TableRecord::clone(&record);
         record.def.metadata = metadata.to_vec();
         record.def.validate()?;
-        inner.catalog.replace(&mut inner.definition_trx(), name, record)
+        inner.catalog.replace(&mut inner.definition_trx(), name, record).map(drop)
     }
 }
 
 /// A definition change's turn.
-struct Definition<'a> {
+pub(super) struct Definition<'a> {
     inner: &'a Inner,
     _turn: MutexGuard<'a, ()>,
 }
@@ -201,12 +191,46 @@ impl Drop for Definition<'_> {
 impl Inner {
     /// Waits for its turn, and for the rollback of what earlier lives left unfinished: their undo records name spaces and
     /// catalog entries. Then nobody opens the tables of these names until the result is dropped.
-    fn begin_definition(&self, names: &[&str]) -> Result<Definition<'_>> {
+    ///
+    /// [`Error::TableBusy`] if the indexes of one are being changed.
+    pub(super) fn begin_definition(&self, names: &[&str]) -> Result<Definition<'_>> {
         self.check_writable()?;
         let turn = self.definitions.lock();
         self.finish_recovered_rollback();
-        self.tables.lock().changing = names.iter().map(|name| name.to_string()).collect();
+        let mut tables = self.tables.lock();
+        if let Some(busy) = names.iter().find(|name| tables.changing_indexes.contains(**name)) {
+            return Err(Error::TableBusy(busy.to_string()));
+        }
+        tables.changing = names.iter().map(|name| name.to_string()).collect();
         Ok(Definition { inner: self, _turn: turn })
+    }
+
+    /// The same for the end of a change of indexes, whose beginning had a turn of its own.
+    pub(super) fn begin_definition_of_change(&self, name: &str) -> Result<Definition<'_>> {
+        self.check_writable()?;
+        let turn = self.definitions.lock();
+        self.finish_recovered_rollback();
+        self.tables.lock().changing = vec![name.to_string()];
+        Ok(Definition { inner: self, _turn: turn })
+    }
+
+    /// The table, for the definition change whose turn it is.
+    pub(super) fn open_in_definition(&self, name: &str) -> Result<Arc<Table>> {
+        self.open_among(&mut self.tables.lock(), name)
+    }
+
+    fn open_among(&self, tables: &mut OpenTables, name: &str) -> Result<Arc<Table>> {
+        if let Some(table) = tables.by_name.get(name) {
+            return Ok(table.clone());
+        }
+        let record = self.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        let (space, header) = self.open_space_of(&record)?;
+        let table = Arc::new(Table::open(&self.env, &space, name, &record, &header));
+        if !self.env.was_clean() {
+            table.estimate_rows()?;
+        }
+        tables.by_name.insert(name.into(), table.clone());
+        Ok(table)
     }
 
     pub(super) fn definition_trx(&self) -> Transaction {
@@ -214,7 +238,7 @@ impl Inner {
     }
 
     /// Opens the file of `record` and checks its header.
-    fn open_space_of(&self, record: &TableRecord) -> Result<(Arc<Space>, SpaceHeader)> {
+    pub(super) fn open_space_of(&self, record: &TableRecord) -> Result<(Arc<Space>, SpaceHeader)> {
         let env = &self.env;
         let name = space_file_name(record.space);
         if !env.storage().exists(&name)? {
@@ -272,6 +296,7 @@ impl Inner {
                     id: ids.table,
                     space: ids.space,
                     lost_changes: false,
+                    has_notes: false,
                     trees,
                     def: def.clone(),
                 },

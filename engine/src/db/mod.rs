@@ -3,6 +3,7 @@
 //! # Contents
 //! - `open`: create or recover, checks, clean shutdown.
 //! - `definition`: tables are created, dropped, renamed, truncated, opened.
+//! - `index_change`: indexes are added and dropped.
 //! - `trx`: transactions on tables.
 //! - `steps`: background work, a step at a time.
 //! - `warm`: the hot pages of one life are read in the next.
@@ -15,6 +16,7 @@
 mod definition;
 #[cfg(test)]
 mod file_tests;
+mod index_change;
 mod open;
 mod steps;
 mod trx;
@@ -24,6 +26,7 @@ mod warm_reads;
 #[cfg(test)]
 mod definition_tests;
 
+pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
 pub use trx::{Savepoint, Trx};
 
 use crate::catalog::Catalog;
@@ -36,7 +39,7 @@ use crate::status::Status;
 use crate::table::{Table, TableUse};
 use crate::trx::{Transaction, TrxSystem};
 use parking_lot::{Condvar, Mutex, RwLock};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,6 +81,8 @@ struct OpenTables {
     /// Names that the definition change under way is about. Between its catalog commit and what it does with files and open tables
     /// nobody opens them: a handle made there would be of a table that is about to go, or a second one of a table.
     changing: Vec<String>,
+    /// Names of tables whose indexes are being changed: no other definition change may come in between.
+    changing_indexes: HashSet<String>,
 }
 
 /// What the layer of tables counts.

@@ -11,7 +11,8 @@
 //! 5. Files in `tables/` that no table has are removed, if the log says that they are the rest of an unfinished CREATE or
 //!    DROP; any other is set aside, for it may be that not the file is wrong but the catalog. Tables whose file was missing while the redo log held
 //!    changes of it are marked, so that an older copy that turns up later is not taken for whole. No checkpoint passes the log until they are.
-//! 6. Background work begins: rollback of the unfinished, purge, loading of what was hot.
+//! 6. Trees that a change of indexes has left without an index are freed, and files of sorts are removed.
+//! 7. Background work begins: rollback of the unfinished, purge, loading of what was hot.
 //!
 //! # Closing
 //! The hot pages are noted, counters go to the space headers, threads end, all pages are written, the log is marked clean. Transactions still
@@ -24,8 +25,8 @@ use crate::env::{Env, EnvOptions, SYSTEM_SPACE};
 use crate::error::{Error, Result};
 use crate::mtr::Mtr;
 use crate::options::{Options, Replacement};
-use crate::space;
 use crate::trx::TrxSystem;
+use crate::{sort, space};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashSet;
 use std::path::Path;
@@ -83,6 +84,8 @@ impl Db {
         if !inner.env.is_read_only() {
             inner.mark_tables_that_lost_changes()?;
             inner.clear_orphans()?;
+            inner.clear_noted_trees()?;
+            sort::clear_files(&**inner.env.storage())?;
         }
         let background = inner.options.read().background && !inner.env.is_read_only();
         if background {

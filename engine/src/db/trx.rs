@@ -292,7 +292,7 @@ impl Trx {
     ) -> Result<bool> {
         self.enter_call();
         let lock = self.effective_lock(lock);
-        self.enlist_to_read(table, lock)?;
+        self.enlist_to_read(table, index, lock)?;
         self.inner.access = access;
         let found = self.inner.get(table.tree(index), key, lock, wait, value)?;
         if found {
@@ -411,7 +411,10 @@ impl Trx {
         }
         self.db.check_writable()?;
         self.reads_epoch += 1;
-        self.enlist(table)
+        let slot = self.enlist(table)?;
+        // Whoever closes the table for writes has seen nobody inside before.
+        table.check_takes_writes()?;
+        Ok(slot)
     }
 
     /// Notes that the transaction uses `table`; gives its place in `used`.
@@ -427,12 +430,17 @@ impl Trx {
     }
 
     /// The same, of a read. One without a lock is of the snapshot, which would find the table empty if it is older than that.
-    pub(crate) fn enlist_to_read(&mut self, table: &Arc<Table>, lock: LockMode) -> Result<usize> {
+    pub(crate) fn enlist_to_read(
+        &mut self,
+        table: &Arc<Table>,
+        index: usize,
+        lock: LockMode,
+    ) -> Result<usize> {
         let slot = self.enlist(table)?;
         if lock == LockMode::None
             && let Some(snapshot) = self.inner.snapshot()
         {
-            table.check_snapshot(snapshot)?;
+            table.check_snapshot(index, snapshot)?;
         }
         Ok(slot)
     }

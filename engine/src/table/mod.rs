@@ -9,6 +9,7 @@
 //! # Older snapshots
 //! A table that was made, emptied or filled by a copy and then given its name has no versions from before. A snapshot from before would find
 //! it empty, and say so as if it were true. So a table knows since when it is what it is, and reads by an older snapshot are refused.
+//! Likewise an index that was added: it has the rows as they were then, and no versions from before.
 //!
 //! # Counters
 //! - Auto-increment: `auto_increment`.
@@ -17,6 +18,7 @@
 
 mod auto_increment;
 mod check;
+pub(crate) mod noted;
 mod statistics;
 
 pub use check::{CheckProgress, CheckReport, IndexCheck};
@@ -53,6 +55,10 @@ pub struct Table {
     rows: AtomicI64,
     /// The last commit before it got its content or its name; 0: before this process began.
     since: AtomicU64,
+    /// The same of each index.
+    index_since: Vec<AtomicU64>,
+    /// See [`Table::refuse_writes`].
+    refuses_writes: AtomicBool,
     /// See [`Table::set_temporary`].
     temporary: AtomicBool,
     /// Transactions inside, and [`DROPPED`].
@@ -86,6 +92,8 @@ impl Table {
             auto_increment: AutoIncrement::new(header.auto_increment),
             rows: AtomicI64::new(header.row_count.min(i64::MAX as u64) as i64),
             since: AtomicU64::new(0),
+            index_since: record.trees.iter().map(|_| AtomicU64::new(0)).collect(),
+            refuses_writes: AtomicBool::new(false),
             temporary: AtomicBool::new(false),
             users: AtomicU64::new(0),
             gate: RwLock::new(()),
@@ -111,11 +119,43 @@ impl Table {
         self.temporary.store(true, Ordering::Relaxed);
     }
 
-    /// [`Error::TableChanged`] if a snapshot that sees commits up to `snapshot` is older than the table as it is.
-    pub(crate) fn check_snapshot(&self, snapshot: Csn) -> Result<()> {
-        match snapshot.0 < self.since.load(Ordering::Acquire)
-            && !self.temporary.load(Ordering::Relaxed)
-        {
+    /// Notes that an index has its entries since the commit `since`.
+    pub(crate) fn set_index_since(&self, index: usize, since: Csn) {
+        self.index_since[index].fetch_max(since.0, Ordering::Release);
+    }
+
+    /// Takes over what `old` has come to know: the same table, with other indexes. `from` says which index of the old one each of
+    /// this one is.
+    pub(crate) fn succeed(&self, old: &Table, from: &[Option<usize>]) {
+        self.set_since(Csn(old.since.load(Ordering::Acquire)));
+        for (index, from) in from.iter().enumerate() {
+            if let Some(from) = from {
+                let since = old.index_since[*from].load(Ordering::Acquire);
+                self.set_index_since(index, Csn(since));
+            }
+        }
+        self.temporary.store(old.temporary.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.rows.store(old.rows.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// While an index is being built: transactions may read, and are told that the table is busy if they write.
+    pub(crate) fn refuse_writes(&self, refuse: bool) {
+        self.refuses_writes.store(refuse, Ordering::Release);
+    }
+
+    /// [`Error::TableBusy`] while an index is being built.
+    pub(crate) fn check_takes_writes(&self) -> Result<()> {
+        match self.refuses_writes.load(Ordering::Acquire) {
+            true => Err(Error::TableBusy(self.name())),
+            false => Ok(()),
+        }
+    }
+
+    /// [`Error::TableChanged`] if a snapshot that sees commits up to `snapshot` is older than the table, or this index, as it is.
+    pub(crate) fn check_snapshot(&self, index: usize, snapshot: Csn) -> Result<()> {
+        let since = self.since.load(Ordering::Acquire);
+        let since = since.max(self.index_since[index].load(Ordering::Acquire));
+        match snapshot.0 < since && !self.temporary.load(Ordering::Relaxed) {
             true => Err(Error::TableChanged(self.name())),
             false => Ok(()),
         }
@@ -144,6 +184,11 @@ impl Table {
     /// Longest key that an index takes, in bytes.
     pub fn key_len_max(&self) -> usize {
         max_key_len(self.env.page_size())
+    }
+
+    /// Longest value that an index keeps in its entry, in bytes; what is longer goes to pages of its own.
+    pub fn value_len_inline_max(&self) -> usize {
+        self.trees[Self::CLUSTERED].inline_max()
     }
 
     pub(crate) fn tree(&self, index: usize) -> &VersionedTree {

@@ -72,6 +72,8 @@ pub struct TrxSystem {
     pub(super) doomed: Mutex<Vec<Orphan>>,
     /// Prepared, by XID, without a session.
     pub(super) prepared: Mutex<BTreeMap<Vec<u8>, Orphan>>,
+    /// Trees that are being freed, or wait for it: what undo says of them is passed over. Ids are never used again.
+    condemned: RwLock<HashSet<u32>>,
     /// Shared while a step of purge or of a background rollback touches tables.
     pub(super) tables: RwLock<()>,
     /// One purge at a time.
@@ -152,6 +154,7 @@ impl TrxSystem {
             xids: Mutex::default(),
             doomed: Mutex::default(),
             prepared: Mutex::default(),
+            condemned: RwLock::default(),
             tables: RwLock::new(()),
             purging: Mutex::new(()),
             purge_thread: PurgeThread::default(),
@@ -190,6 +193,13 @@ impl TrxSystem {
     /// Undo that refers to what is gone is skipped later.
     pub fn exclude_purge(&self) -> PurgeExclusion<'_> {
         PurgeExclusion(self.tables.write())
+    }
+
+    /// Keeps purge and background rollbacks out of these trees from now on: they are about to be freed.
+    pub(crate) fn condemn_trees(&self, trees: impl IntoIterator<Item = u32>) {
+        self.condemned.write().extend(trees);
+        // Who is in one of them has come out when this is had.
+        drop(self.exclude_purge());
     }
 
     /// Transactions that a background rollback has still to finish.
@@ -365,6 +375,9 @@ impl TrxSystem {
 
     /// The tree an undo record speaks of; none if it has been dropped. A file that is missing or zeroed is no dropped one.
     pub(super) fn tree_at(&self, place: &Place<'_>) -> Result<Option<Tree>> {
+        if self.condemned.read().contains(&place.tree) {
+            return Ok(None);
+        }
         let Some(space) = self.env.space_unless_dropped(place.space)? else { return Ok(None) };
         {
             let root = self.env.pool().shared(&space, place.root, Access::Normal)?;

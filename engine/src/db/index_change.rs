@@ -1,0 +1,452 @@
+//! Indexes are added to a table and taken from it, in place.
+//!
+//! # Steps
+//! ```text
+//! begin     the table takes no more writes; catalog: the table has notes; new trees, each noted as its root is made; a snapshot
+//! rows      the caller reads the rows of the snapshot, and gives the entries of the new indexes for each
+//! build     the entries, sorted, fill the new trees
+//! commit    the trees to be dropped are noted → catalog commit: the new definition → these trees are freed, the notes forgotten
+//! ```
+//! What a crash leaves before the catalog's commit is the old definition, after it the new one; and notes of the trees that belong to
+//! neither ([`noted`]), which the next opening frees. An [`IndexChange`] that is dropped does the same at once.
+//!
+//! # Who else is there
+//! At the beginning and at the end, nobody: no transaction that has used the table may be unfinished, a prepared one without a
+//! session least of all. In between others may read. So the rows of the snapshot are all that is committed, and nothing else will be. A
+//! rollback that the background still owes makes no difference: its changes are not in the snapshot, and undone they
+//! leave what is.
+//!
+//! # Versions
+//! The entries are of one version, written by the transaction that wrote the first note into the catalog: committed, and
+//! before the index can be read. Older snapshots must not read them ([`Error::TableChanged`]); and undo records from before are of other
+//! trees, whose ids they carry.
+
+use super::definition::Definition;
+use super::trx::Trx;
+use super::{Db, Inner};
+use crate::btree::Loader;
+use crate::catalog::{CATALOG_TREE, IndexDef, TableDef, TableRecord, TreeRecord};
+use crate::cursor::Cursor;
+use crate::error::{Error, Result};
+use crate::lock::{LockMode, LockWait};
+use crate::pause::{self, PausePoint};
+use crate::sort::Sorter;
+use crate::space;
+use crate::table::{Table, noted};
+use crate::trx::csn::TrxId;
+use crate::trx::{Isolation, TrxOptions};
+use crate::undo::RollPointer;
+use crate::versioned::VersionedTree;
+use crate::versioned::entry::{ENTRY_HEADER_SIZE, Entry};
+use std::sync::Arc;
+
+/// Memory for sorting, all new indexes together.
+const SORT_MEMORY_BYTES: usize = 64 << 20;
+/// Entries between two looks at whether to go on.
+const ENTRIES_A_TURN: u32 = 1000;
+
+/// An index as a change of a table's indexes leaves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedIndex {
+    /// Its definition then.
+    pub def: IndexDef,
+    /// Which of the table's present indexes it is; `None`: a new one, to be filled.
+    pub from: Option<usize>,
+}
+
+/// Two entries of a new index with the same key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DuplicateEntry {
+    /// Position of the index in the new definition.
+    pub index: usize,
+    /// The key.
+    pub key: Vec<u8>,
+    /// Value of the entry that came later.
+    pub value: Vec<u8>,
+}
+
+/// A new index.
+struct NewIndex {
+    index: usize,
+    tree: VersionedTree,
+    /// Until it is built.
+    sorter: Option<Sorter>,
+}
+
+/// A change of a table's indexes under way, begun by [`Db::change_indexes`]. Dropped without
+/// [`commit`](Self::commit), it leaves the table as it was.
+pub struct IndexChange {
+    inner: Arc<Inner>,
+    name: String,
+    table: Arc<Table>,
+    from: Vec<Option<usize>>,
+    /// The definition to come.
+    record: TableRecord,
+    new: Vec<NewIndex>,
+    added: Vec<TreeRecord>,
+    dropped: Vec<TreeRecord>,
+    /// Whose entries the new indexes get.
+    writer: TrxId,
+    rows: Option<(Trx, Cursor)>,
+    duplicate: Option<DuplicateEntry>,
+    committed: bool,
+}
+
+impl Db {
+    /// Begins to change the indexes of a table: those that `indexes` does not name are dropped, those `from` none are added. The first is the
+    /// clustered one, and stays. Then come the rows, the new indexes' entries, and [`IndexChange::commit`]; until that, transactions
+    /// may read the table as it is, and get [`Error::TableBusy`] if they write.
+    ///
+    /// [`Error::TableMissing`] if there is no table of this name; [`Error::TableBusy`] while a transaction that has used it is unfinished.
+    ///
+    /// An index that holds values longer than [`Table::value_len_inline_max`] must not be dropped so: the pages that they are in would
+    /// stay in use.
+    pub fn change_indexes(&self, name: &str, indexes: &[ChangedIndex]) -> Result<IndexChange> {
+        let inner = &self.inner;
+        let turn = inner.begin_definition(&[name])?;
+        let old = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        let mut record = changed_record(&old, indexes)?;
+        record.has_notes = true;
+        let kept = |tree: &&TreeRecord| !record.trees.contains(tree);
+        let dropped: Vec<TreeRecord> = old.trees.iter().filter(kept).copied().collect();
+        if inner.has_recovered_prepared() {
+            // What they wrote is known only to their undo records.
+            return Err(Error::TableBusy(name.into()));
+        }
+        let table = inner.open_in_definition(name)?;
+        // Nobody is inside for this moment; who comes in later is told.
+        table.close_entrance()?;
+        table.refuse_writes(true);
+        table.reopen_entrance();
+        inner.tables.lock().changing_indexes.insert(name.into());
+
+        // From here on its end tidies up.
+        let mut change = IndexChange {
+            inner: inner.clone(),
+            name: name.into(),
+            table,
+            from: indexes.iter().map(|index| index.from).collect(),
+            record,
+            new: Vec::new(),
+            added: Vec::new(),
+            dropped,
+            writer: TrxId::NONE,
+            rows: None,
+            duplicate: None,
+            committed: false,
+        };
+        let begun = change.make_trees(&old);
+        drop(turn);
+        begun?;
+        let mut trx =
+            self.begin(TrxOptions { isolation: Isolation::RepeatableRead, read_only: true });
+        trx.ensure_view();
+        let mut cursor =
+            Cursor::new(change.table.clone(), Table::CLUSTERED, LockMode::None, LockWait::Wait);
+        cursor.set_scan(true);
+        change.rows = Some((trx, cursor));
+        Ok(change)
+    }
+}
+
+/// The table's record with other indexes; trees of new ones are still 0.
+fn changed_record(old: &TableRecord, indexes: &[ChangedIndex]) -> Result<TableRecord> {
+    let refuse = |why: &str| Err(Error::InvalidOption(format!("change of indexes: {why}")));
+    let mut record = old.clone();
+    record.trees.clear();
+    for (at, index) in indexes.iter().enumerate() {
+        let Some(from) = index.from else {
+            record.trees.push(TreeRecord { tree: 0, root: 0 });
+            continue;
+        };
+        let Some(&tree) = old.trees.get(from) else {
+            return refuse("it keeps an index that the table does not have");
+        };
+        if record.trees.contains(&tree) {
+            return refuse("it keeps an index twice");
+        }
+        if (from == Table::CLUSTERED) != (at == Table::CLUSTERED)
+            || old.def.indexes[from].unique != index.def.unique
+        {
+            return refuse("an index that is kept must stay what it is");
+        }
+        record.trees.push(tree);
+    }
+    if indexes.first().is_none_or(|first| first.from != Some(Table::CLUSTERED)) {
+        return refuse("the clustered index must stay");
+    }
+    record.def = TableDef {
+        indexes: indexes.iter().map(|index| index.def.clone()).collect(),
+        metadata: old.def.metadata.clone(),
+    };
+    record.def.validate()?;
+    Ok(record)
+}
+
+impl IndexChange {
+    fn make_trees(&mut self, old: &TableRecord) -> Result<()> {
+        let inner = self.inner.clone();
+        let new: Vec<usize> =
+            (0..self.from.len()).filter(|&index| self.from[index].is_none()).collect();
+        if new.len() + self.dropped.len() > noted::NOTES_MAX {
+            let most = noted::NOTES_MAX;
+            return Err(Error::InvalidOption(format!("more than {most} indexes change at once")));
+        }
+        let mut trx = inner.definition_trx();
+        let flagged = TableRecord { has_notes: true, ..old.clone() };
+        self.writer = inner.catalog.replace(&mut trx, &self.name, flagged)?;
+        if new.is_empty() {
+            return Ok(());
+        }
+        let first = inner.catalog.new_tree_ids(new.len() as u32)?;
+        let (env, space) = (&inner.env, inner.env.space(self.record.space)?);
+        for (&index, tree) in new.iter().zip(first..) {
+            let made = noted::create(env, &space, tree)?;
+            self.record.trees[index] = made;
+            self.added.push(made);
+            let name = format!("{tree:08x}");
+            let sorter = Sorter::new(env.storage(), &name, SORT_MEMORY_BYTES / new.len());
+            let tree = VersionedTree::open(env, &space, made.root, made.tree, index);
+            self.new.push(NewIndex { index, tree, sorter: Some(sorter) });
+        }
+        Ok(())
+    }
+
+    /// Sets how much memory the sort of each new index takes, about; before the first entry.
+    pub fn set_sort_memory(&mut self, bytes: usize) {
+        for new in &mut self.new {
+            let name = format!("{:08x}", new.tree.tree().id());
+            new.sorter = Some(Sorter::new(self.inner.env.storage(), &name, bytes));
+        }
+    }
+
+    /// Positions of the new indexes in the new definition.
+    pub fn new_indexes(&self) -> impl Iterator<Item = usize> {
+        self.new.iter().map(|new| new.index)
+    }
+
+    /// The next row, as the clustered index has it: its key and its value. `None` after the last.
+    pub fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        let (trx, cursor) = self.rows.as_mut().ok_or(Error::NotFound)?;
+        match cursor.next(trx)? {
+            true => Ok(Some((cursor.key(), cursor.value()))),
+            false => Ok(None),
+        }
+    }
+
+    /// Reads the row with this clustered key into `row`; false if there is none.
+    pub fn row(&mut self, key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
+        let (trx, _) = self.rows.as_mut().ok_or(Error::NotFound)?;
+        trx.get(&self.table, Table::CLUSTERED, key, LockMode::None, LockWait::Wait, row)
+    }
+
+    /// Adds an entry to the new index at this position of the new definition.
+    pub fn add(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        let max = self.table.key_len_max();
+        if key.len() > max {
+            return Err(Error::KeyTooLong { len: key.len(), max });
+        }
+        let max = self.table.value_len_inline_max();
+        if value.len() > max {
+            return Err(Error::ValueTooLong { len: value.len() as u64, max: max as u64 });
+        }
+        let new = self.new.iter_mut().find(|new| new.index == index);
+        let sorter = new.and_then(|new| new.sorter.as_mut()).ok_or(Error::NotFound)?;
+        sorter.push(key, value)
+    }
+
+    /// Fills the new indexes with the entries that were added. `go_on` is asked now and then; if it says no, the error is
+    /// [`Error::Interrupted`]. Two entries with the same key are an [`Error::DuplicateKey`], which names the index by its position in
+    /// the new definition: see [`duplicate`](Self::duplicate).
+    pub fn build(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+        for at in 0..self.new.len() {
+            let Some(sorter) = self.new[at].sorter.take() else { continue };
+            if let Err(duplicate) = self.fill(at, sorter, go_on)? {
+                let value = duplicate.value.clone();
+                let index = duplicate.index;
+                self.duplicate = Some(duplicate);
+                return Err(Error::DuplicateKey { index, value });
+            }
+        }
+        Ok(())
+    }
+
+    fn fill(
+        &self,
+        at: usize,
+        sorter: Sorter,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<std::result::Result<(), DuplicateEntry>> {
+        let NewIndex { index, tree, .. } = &self.new[at];
+        let mut sorted = sorter.sorted()?;
+        let mut loader = Loader::new(tree.tree());
+        let (mut key, mut value, mut before) = (Vec::new(), Vec::new(), None::<Vec<u8>>);
+        let mut payload = Vec::with_capacity(ENTRY_HEADER_SIZE);
+        let mut turn = 0;
+        while sorted.next(&mut key, &mut value)? {
+            if turn == 0 && !go_on() {
+                return Err(Error::Interrupted);
+            }
+            turn = (turn + 1) % ENTRIES_A_TURN;
+            if before.as_ref() == Some(&key) {
+                return Ok(Err(DuplicateEntry { index: *index, key, value }));
+            }
+            payload.clear();
+            let (trx_id, roll) = (self.writer, RollPointer::NONE);
+            Entry { flags: 0, trx_id, roll, value: &value }.encode(&mut payload);
+            loader.push(&key, &payload)?;
+            std::mem::swap(before.get_or_insert_default(), &mut key);
+        }
+        loader.finish()?;
+        Ok(Ok(()))
+    }
+
+    /// The entries that [`build`](Self::build) found to have the same key.
+    pub fn duplicate(&self) -> Option<&DuplicateEntry> {
+        self.duplicate.as_ref()
+    }
+
+    /// Makes the new definition the table's; durable on return. Handles of the table are void then, the one returned is good. `metadata`,
+    /// if given, replaces the table's.
+    ///
+    /// [`Error::TableBusy`] while a transaction that has used the table is unfinished.
+    pub fn commit(mut self, metadata: Option<&[u8]>) -> Result<Arc<Table>> {
+        self.rows = None;
+        if self.duplicate.is_some() || self.new.iter().any(|new| new.sorter.is_some()) {
+            return Err(Error::InvalidOption("change of indexes: a new index is not built".into()));
+        }
+        let inner = self.inner.clone();
+        let turn = inner.begin_definition_of_change(&self.name)?;
+        if let Some(metadata) = metadata {
+            self.record.def.metadata = metadata.to_vec();
+            self.record.def.validate()?;
+        }
+        if inner.has_recovered_prepared() {
+            return Err(Error::TableBusy(self.name.clone()));
+        }
+        // The exact counters: the table is opened anew by them.
+        self.table.settle()?;
+        self.table.close_entrance()?;
+        let table = self.switch().inspect_err(|_| self.table.reopen_entrance())?;
+        self.committed = true;
+        self.tidy_up(&turn);
+        Ok(table)
+    }
+
+    /// The moment of truth. The entrance is closed.
+    fn switch(&self) -> Result<Arc<Table>> {
+        let (inner, env, name) = (&self.inner, &self.inner.env, &self.name);
+        let space = env.space(self.record.space)?;
+        let header = space::header(env, &space)?;
+        let table = Arc::new(Table::open(env, &space, name, &self.record, &header));
+        for tree in &self.dropped {
+            noted::add(env, &space, *tree)?;
+        }
+        // Before its catalog entry is gone: rows of the table are still found by whoever asks for estimates.
+        let _nobody = self.table.clear();
+        let mut trx = inner.definition_trx();
+        inner.catalog.replace(&mut trx, name, self.record.clone())?;
+        table.succeed(&self.table, &self.from);
+        for new in &self.new {
+            table.set_index_since(new.index, inner.trx_system.csn.published());
+        }
+        inner.tables.lock().by_name.insert(name.clone(), table.clone());
+        pause::reach(PausePoint::IndexesSwitched);
+        Ok(table)
+    }
+
+    /// Frees the trees that belong to no index, those dropped or, if it did not come to the commit, those added; then the notes are
+    /// not needed any more. What fails here is done by the next opening.
+    fn tidy_up(&mut self, _turn: &Definition<'_>) {
+        let (inner, env) = (&self.inner, &self.inner.env);
+        let (unwanted, wanted) = match self.committed {
+            true => (&self.dropped, &self.added),
+            false => (&self.added, &self.dropped),
+        };
+        let tidied = || -> Result<()> {
+            let space = env.space(self.record.space)?;
+            inner.trx_system.condemn_trees(unwanted.iter().map(|tree| tree.tree));
+            for tree in unwanted {
+                noted::free(env, &space, *tree)?;
+            }
+            for tree in wanted {
+                noted::forget(env, &space, tree.tree)?;
+            }
+            let record = inner.catalog.get(&self.name);
+            let record = record.ok_or_else(|| Error::TableMissing(self.name.clone()))?;
+            if !record.has_notes || !noted::noted(env, &space)?.is_empty() {
+                return Ok(());
+            }
+            let record = TableRecord { has_notes: false, ..TableRecord::clone(&record) };
+            inner.catalog.replace(&mut inner.definition_trx(), &self.name, record)?;
+            Ok(())
+        };
+        if let Err(error) = tidied() {
+            tracing::warn!(
+                table = self.name,
+                %error,
+                "pages of an index that was dropped or not finished stay in use until the next start"
+            );
+        }
+    }
+}
+
+impl Drop for IndexChange {
+    fn drop(&mut self) {
+        self.rows = None;
+        self.new.clear();
+        if !self.committed {
+            match self.inner.clone().begin_definition_of_change(&self.name) {
+                Ok(turn) => self.tidy_up(&turn),
+                Err(error) => tracing::warn!(
+                    table = self.name,
+                    %error,
+                    "pages of an index that was not finished stay in use until the next start"
+                ),
+            }
+        }
+        self.inner.tables.lock().changing_indexes.remove(&self.name);
+        self.table.refuse_writes(false);
+    }
+}
+
+impl Inner {
+    /// Frees what a crash has left of changes of indexes. Before purge and rollbacks begin.
+    pub(super) fn clear_noted_trees(&self) -> Result<()> {
+        let tables = self.catalog.tables();
+        let has_notes = |record: &TableRecord| record.has_notes && !record.lost_changes;
+        if tables.iter().any(|(_, record)| has_notes(record)) {
+            // A change of a definition that was not finished has its entry locked.
+            self.trx_system.roll_back_recovered_of(CATALOG_TREE)?;
+        }
+        for (name, record) in tables.iter().filter(|(_, record)| has_notes(record)) {
+            if let Err(error) = self.clear_notes_of(name, record) {
+                self.check_writable()?;
+                tracing::warn!(
+                    table = name,
+                    %error,
+                    "pages of an index that was dropped or not finished stay in use until the next start"
+                );
+            }
+        }
+        Ok(())
+    }
+
+    fn clear_notes_of(&self, name: &str, record: &TableRecord) -> Result<()> {
+        let (space, _) = self.open_space_of(record)?;
+        let notes = noted::noted(&self.env, &space)?;
+        let unwanted: Vec<TreeRecord> =
+            notes.iter().filter(|note| !record.trees.contains(note)).copied().collect();
+        // Even if they can't be freed now, nobody may go there: they may be half freed already.
+        self.trx_system.condemn_trees(unwanted.iter().map(|tree| tree.tree));
+        for note in notes {
+            match unwanted.contains(&note) {
+                true => noted::free(&self.env, &space, note)?,
+                false => noted::forget(&self.env, &space, note.tree)?,
+            }
+        }
+        let record = TableRecord { has_notes: false, ..record.clone() };
+        self.catalog.replace(&mut self.definition_trx(), name, record)?;
+        Ok(())
+    }
+}
