@@ -1,6 +1,6 @@
 //! The whole engine on a simulated disk, from a seed, single-threaded: several sessions' transactions, definition changes,
 //! purge, cleaner and checkpoints in a random order; the buffer pool grows and shrinks, by steps that come between all these; power cuts
-//! in the middle of any disk operation; a full disk now and then.
+//! in the middle of any disk operation; a full disk now and then. A second index comes and goes: it has an entry for each row.
 //! After each recovery what the disk holds is compared with what was acknowledged: all of it is there, and nothing else,
 //! but for the one operation that the power cut interrupted, which may have happened or not.
 //!
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidepool::storage::SimStorage;
 use tidepool::{
-    Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Savepoint, Table,
-    TableDef, Trx, TrxOptions,
+    ChangedIndex, Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Savepoint,
+    Table, TableDef, Trx, TrxOptions,
 };
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -34,6 +34,8 @@ type Writes = BTreeMap<(TableNo, Vec<u8>), Option<Vec<u8>>>;
 struct Model {
     names: BTreeMap<String, TableNo>,
     rows: BTreeMap<TableNo, Rows>,
+    /// Tables that have the second index.
+    indexed: BTreeSet<TableNo>,
     /// Prepared transactions without a session, by identifier.
     prepared: BTreeMap<Vec<u8>, Writes>,
 }
@@ -83,6 +85,13 @@ struct World {
     commits: u64,
     changed: BTreeMap<(TableNo, Vec<u8>), u64>,
     defined: BTreeMap<TableNo, u64>,
+    /// The last second index that was built.
+    built: BTreeMap<TableNo, u64>,
+}
+
+/// The entry of a row in the second index: its key backward, so that it comes in another order.
+fn second_key(key: &[u8]) -> Vec<u8> {
+    key.iter().rev().copied().collect()
 }
 
 /// Tells on standard error what happens, if `TIDEPOOL_TRACE` is set.
@@ -183,6 +192,7 @@ impl World {
             next_xid: 0,
             commits: 0,
             defined: BTreeMap::new(),
+            built: BTreeMap::new(),
             changed: BTreeMap::new(),
         }
     }
@@ -249,11 +259,19 @@ impl World {
 
     /// What the disk holds of the tables of `model`, under its numbers.
     fn on_disk(&self, model: &Model) -> Model {
-        let mut found = Model { rows: BTreeMap::new(), ..model.clone() };
+        let mut found = Model { rows: BTreeMap::new(), indexed: BTreeSet::new(), ..model.clone() };
         for (name, no) in &model.names {
             let table = self.db.open_table(name).unwrap();
             let mut trx = self.db.begin(TrxOptions::default());
-            found.rows.insert(*no, scan(&mut trx, &table).unwrap());
+            let rows = scan(&mut trx, &table, 0).unwrap();
+            if table.index_count() > 1 {
+                found.indexed.insert(*no);
+                let entries = scan(&mut trx, &table, 1).unwrap();
+                let expected: BTreeSet<_> = rows.keys().map(|key| second_key(key)).collect();
+                let seed = self.seed;
+                assert!(entries.into_keys().eq(expected), "seed {seed}: {name}'s second index");
+            }
+            found.rows.insert(*no, rows);
         }
         found
     }
@@ -455,11 +473,36 @@ impl World {
         let value: Vec<u8> = (0..len).map(|i| (i * 31 + self.commits as usize) as u8).collect();
         let session = &mut self.sessions[at];
         session.trx.begin_statement();
-        let result = match kind {
+        let before = session.trx.savepoint();
+        let mut result = match kind {
             0 => session.trx.insert(table, 0, &key, &value),
             1 => session.trx.update(table, 0, &key, &value),
             _ => session.trx.delete(table, 0, &key),
         };
+        if result.is_ok() && table.index_count() > 1 {
+            let key = second_key(&key);
+            result = match kind {
+                0 => session.trx.insert(table, 1, &key, b"new"),
+                1 => session.trx.update(table, 1, &key, &value[..value.len().min(9)]),
+                _ => session.trx.delete(table, 1, &key),
+            };
+            let seen = session.view.as_ref().map(|(_, seen)| *seen);
+            match &result {
+                Err(Error::RecordChanged) if self.built.get(&no).copied() > seen => {
+                    // The entry is newer than the snapshot, be the row as old as it may.
+                    let rolled_back = self.sessions[at].trx.rollback();
+                    self.must(rolled_back)?;
+                    self.sessions.remove(at);
+                    return Ok(());
+                }
+                Err(Error::NoSpace(_) | Error::LockWaitTimeout) => {
+                    session.trx.rollback_to(before).unwrap();
+                }
+                Err(_) if self.sim.is_down() => {}
+                Err(error) => panic!("seed {}: second index: {error}", self.seed),
+                Ok(()) => {}
+            }
+        }
         session.trx.end_statement();
         let name = String::from_utf8_lossy(&key[..key.len().min(8)]).into_owned();
         let what = ["insert", "update", "delete"][kind as usize];
@@ -631,7 +674,7 @@ impl World {
     fn read(&mut self, at: usize, no: TableNo, table: &Arc<Table>) -> Step {
         let session = &mut self.sessions[at];
         session.trx.begin_statement();
-        let found = scan(&mut session.trx, table);
+        let found = scan(&mut session.trx, table, 0);
         session.trx.end_statement();
         trace!("s{at} t{no} scan -> {:?}", found.as_ref().map(|rows| rows.len()));
         let defined = self.defined.get(&no).copied().unwrap_or(0);
@@ -702,6 +745,7 @@ impl World {
         let Some(no) = self.model.names.get(&wanted).copied() else {
             after.names.insert(wanted.clone(), self.next_table);
             after.rows.insert(self.next_table, Rows::new());
+            after.indexed.insert(self.next_table);
             trace!("create {wanted} = t{}", self.next_table);
             self.in_flight = Some(after.clone());
             let def = TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("second")]);
@@ -716,11 +760,12 @@ impl World {
         let is_used_by_prepared = self.detached.values().any(|used| used.contains(&no))
             || self.model.prepared.keys().any(of_earlier_life);
         let is_used_by_session = self.sessions.iter().any(|session| session.used.contains(&no));
-        let mut renamed = false;
-        let result = match self.random.random_range(0..3) {
+        let (mut renamed, mut reindexed) = (false, false);
+        let result = match self.random.random_range(0..5) {
             0 => {
                 after.names.remove(&wanted);
                 after.rows.remove(&no);
+                after.indexed.remove(&no);
                 self.in_flight = Some(after.clone());
                 self.db.drop_table(&wanted)
             }
@@ -740,8 +785,27 @@ impl World {
                 renamed = true;
                 self.db.rename_table(&wanted, &to)
             }
+            2 | 3 => {
+                if !after.indexed.remove(&no) {
+                    after.indexed.insert(no);
+                }
+                self.in_flight = Some(after.clone());
+                reindexed = true;
+                self.change_indexes(&wanted, after.indexed.contains(&no)).map(|table| {
+                    if let Some(table) = table {
+                        self.handles.insert(no, table);
+                        self.commits += 1;
+                        self.built.insert(no, self.commits);
+                    } else {
+                        after = self.model.clone();
+                    }
+                })
+            }
             _ => {
                 after.rows.remove(&no);
+                if after.indexed.remove(&no) {
+                    after.indexed.insert(self.next_table);
+                }
                 after.rows.insert(self.next_table, Rows::new());
                 after.names.insert(wanted.clone(), self.next_table);
                 self.in_flight = Some(after.clone());
@@ -760,12 +824,47 @@ impl World {
             return Ok(());
         }
         self.must(result)?;
-        if renamed {
+        if reindexed {
+            let found = self.on_disk(&after);
+            assert_eq!(found.indexed, after.indexed, "seed {}", self.seed);
+        } else if renamed {
             self.note_definition(no);
         } else {
             self.handles.remove(&no);
         }
         self.defined(after)
+    }
+
+    /// Adds or drops the second index; none if it was given up half-way.
+    fn change_indexes(&mut self, name: &str, indexed: bool) -> Result<Option<Arc<Table>>, Error> {
+        let kept = ChangedIndex { def: IndexDef::unique("primary"), from: Some(0) };
+        let new = ChangedIndex { def: IndexDef::non_unique("second"), from: None };
+        let indexes = if indexed { vec![kept, new] } else { vec![kept] };
+        let mut change = self.db.change_indexes(name, &indexes)?;
+        trace!("second index of {name}: {indexed}");
+        change.set_sort_memory(self.random.random_range(100..5000));
+        while let Some((key, _)) = change.next_row()? {
+            if !indexed {
+                break;
+            }
+            let key = second_key(key);
+            change.add(1, &key, b"built")?;
+        }
+        let given_up = self.random.random_ratio(1, 6);
+        let mut turns = self.random.random_range(0..3);
+        let built = change.build(&mut || {
+            turns -= 1;
+            !given_up || turns >= 0
+        });
+        if given_up && !self.sim.is_down() {
+            drop(change);
+            return if self.sim.is_down() { Err(Error::Interrupted) } else { Ok(None) };
+        }
+        built?;
+        while self.random.random_bool(0.5) {
+            self.db.step_cleaner()?;
+        }
+        change.commit(None).map(Some)
     }
 
     /// Older snapshots don't know the table any more.
@@ -781,8 +880,8 @@ impl World {
     }
 }
 
-fn scan(trx: &mut Trx, table: &Arc<Table>) -> Result<Rows, Error> {
-    let mut cursor = Cursor::new(table.clone(), 0, LockMode::None, LockWait::Wait);
+fn scan(trx: &mut Trx, table: &Arc<Table>, index: usize) -> Result<Rows, Error> {
+    let mut cursor = Cursor::new(table.clone(), index, LockMode::None, LockWait::Wait);
     let (mut rows, mut more) = (Rows::new(), cursor.first(trx)?);
     while more {
         rows.insert(cursor.key().to_vec(), cursor.value().to_vec());

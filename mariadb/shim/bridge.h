@@ -27,6 +27,7 @@ typedef struct tp_table tp_table;
 typedef struct tp_trx tp_trx;
 typedef struct tp_reader tp_reader;
 typedef struct tp_interrupt tp_interrupt;
+typedef struct tp_index_change tp_index_change;
 
 typedef struct {
   const uint8_t *data;
@@ -201,6 +202,8 @@ void tp_table_close(tp_table *table);
 void tp_table_set_temporary(const tp_table *table);
 size_t tp_table_index_count(const tp_table *table);
 size_t tp_table_key_len_max(const tp_table *table);
+/* Longer values of an entry are in pages of their own. */
+size_t tp_table_value_len_inline_max(const tp_table *table);
 uint64_t tp_table_rows(const tp_table *table);
 
 typedef struct {
@@ -306,6 +309,37 @@ int tp_prev(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
 void tp_reader_set_scan(tp_reader *reader, size_t index, int scan);
 /* Unpositions the cursor of one index. */
 void tp_reader_reset(tp_reader *reader, size_t index);
+
+/* ---- indexes added and dropped in place */
+
+typedef struct {
+  const char *name;
+  size_t name_len;
+  int64_t from; /* which of the table's present trees it is; negative: a new one */
+  uint8_t unique;
+} tp_changed_index;
+
+/* The trees of `indexes` are those that the table will have, in this order. Until the change is committed or freed the table
+   takes no writes (TP_TABLE_BUSY). A dropped tree, and a new one, must have no values that are too long for their entries. */
+int tp_change_indexes(tp_db *db, const char *name, size_t name_len, const tp_changed_index *indexes,
+                      size_t index_count, tp_index_change **change);
+/* The next row of the table: clustered key and value; good until the next one. TP_END after the last. */
+int tp_change_next_row(tp_index_change *change, tp_entry *row);
+/* An entry of the new tree at `index` of the trees to come. */
+int tp_change_add(tp_index_change *change, size_t index, const uint8_t *key, size_t key_len, const uint8_t *value,
+                  size_t value_len);
+/* After the last entry. `killed` is asked now and then. TP_DUPLICATE: two entries have the same key. */
+int tp_change_build(tp_index_change *change, void *context, int (*killed)(void *context));
+/* Of which tree, and the later one of the two. */
+int tp_change_duplicate(const tp_index_change *change, size_t *index, tp_entry *entry);
+/* The row with this clustered key, or TP_END. */
+int tp_change_row(tp_index_change *change, const uint8_t *key, size_t key_len, tp_bytes *row);
+/* `change` is gone afterwards, whatever is returned. Open tp_table are void if it succeeds. */
+int tp_change_commit(tp_index_change *change, const uint8_t *metadata, size_t metadata_len);
+/* Leaves the table as it was. */
+void tp_change_free(tp_index_change *change);
+/* A number that changes with the trees of a table. */
+int tp_indexes_version(const tp_db *db, const char *name, size_t name_len, uint64_t *version);
 
 #ifdef __cplusplus
 }

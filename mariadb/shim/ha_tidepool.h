@@ -3,7 +3,8 @@
   The handler: one open instance of a table in one session.
 
       ha_tidepool.cc         what the engine can do, opening and closing, locks and statements
-      ha_tidepool_ddl.cc     CREATE, DROP, RENAME, TRUNCATE, ALTER
+      ha_tidepool_ddl.cc     CREATE, DROP, RENAME, TRUNCATE
+      ha_tidepool_alter.cc   ALTER: what is done in place, indexes added and dropped
       ha_tidepool_read.cc    index and table reads, positions
       ha_tidepool_write.cc   INSERT, UPDATE, DELETE, auto-increment
       ha_tidepool_info.cc    statistics, ranges, ANALYZE
@@ -16,6 +17,10 @@
 #include "errors.h"
 #include "session.h"
 #include "table_share.h"
+
+namespace tidepool {
+class Index_change;
+}
 
 class ha_tidepool final : public handler {
 public:
@@ -52,6 +57,10 @@ public:
   int reset_auto_increment(ulonglong value) override;
   void update_create_info(HA_CREATE_INFO *info) override;
   enum_alter_inplace_result check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) override;
+  bool prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) override;
+  bool inplace_alter_table(TABLE *altered, Alter_inplace_info *info) override;
+  bool commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) override;
+  ulonglong table_version() const override;
   bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
 
   int index_init(uint keynr, bool sorted) override;
@@ -123,6 +132,9 @@ private:
   void raise_auto_increment_after(const uchar *record);
 
   void sample_statistics(bool force);
+
+  enum_alter_inplace_result check_index_change(TABLE *altered, Alter_inplace_info *info);
+  void report_duplicate_of_build(TABLE *altered, tidepool::Index_change *context);
 
   tidepool::Table_share *shared = nullptr;
   tp_reader *reader = nullptr;

@@ -1,5 +1,5 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
-/* CREATE, DROP, RENAME, TRUNCATE, ALTER. */
+/* CREATE, DROP, RENAME, TRUNCATE. */
 #include "ddl.h"
 #include "engine.h"
 #include "errors.h"
@@ -146,20 +146,4 @@ void ha_tidepool::update_create_info(HA_CREATE_INFO *info_to_fill) {
   if ((info_to_fill->used_fields & HA_CREATE_USED_AUTO) || !table->found_next_number_field) return;
   info(HA_STATUS_AUTO);
   info_to_fill->auto_increment_value = stats.auto_increment_value;
-}
-
-/* The server takes another expression of a virtual column for a change of the definition alone, if no index has that
-   column. But another column that an index has may be computed from it: then entries would be stale. */
-enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
-  if (info->handler_flags & ALTER_VIRTUAL_GCOL_EXPR)
-    for (Field **field = table->field; *field; field++)
-      if (!(*field)->stored_in_db() && ((*field)->flags & (PART_KEY_FLAG | PART_INDIRECT_KEY_FLAG)))
-        return HA_ALTER_INPLACE_NOT_SUPPORTED;
-  return handler::check_if_supported_inplace_alter(altered, info);
-}
-
-bool ha_tidepool::check_if_incompatible_data(HA_CREATE_INFO *create_info, uint changes) {
-  if (changes != IS_EQUAL_YES) return COMPATIBLE_DATA_NO;
-  if ((create_info->used_fields & HA_CREATE_USED_AUTO) && create_info->auto_increment_value) return COMPATIBLE_DATA_NO;
-  return COMPATIBLE_DATA_YES;
 }

@@ -429,6 +429,27 @@ size_t Index_layout::value_max(const uchar *record) const {
   return max;
 }
 
+size_t Index_layout::value_bound() const {
+  return value_max(nullptr) - (bare_entries ? 0 : 2 + primary->key_max_);
+}
+
+bool Index_layout::same(const Index_layout &other) const {
+  if (parts.size() != other.parts.size() || users != other.users || unique != other.unique ||
+      clustered != other.clustered || bare_entries != other.bare_entries || nullable != other.nullable)
+    return false;
+  for (size_t i = 0; i < parts.size(); i++) {
+    const Part &a = parts[i], &b = other.parts[i];
+    if (a.image != b.image || a.unpack != b.unpack || a.whole != b.whole || a.mask != b.mask || a.length != b.length ||
+        a.image_length != b.image_length || a.encoded_max != b.encoded_max)
+      return false;
+    if (a.image == Part::ROW_ID) continue;
+    if (a.column.fieldnr != b.column.fieldnr || a.column.storage != b.column.storage ||
+        a.column.null_mask != b.column.null_mask || a.column.size != b.column.size || a.column.cs != b.column.cs)
+      return false;
+  }
+  return true;
+}
+
 size_t Index_layout::encode_value(uchar *to, const uchar *record, const uchar *pk, size_t pk_len, bool bare) const {
   uchar *const start = to;
   if (bare) {

@@ -120,6 +120,8 @@ public:
   const std::vector<Part> &all_parts() const { return parts; }
   /* Whether it holds only the beginning of one of the needed columns. */
   bool has_beginning_of(const uchar *needed) const;
+  /* Whether entries of the other are entries of this one: the same columns, written in the same way. */
+  bool same(const Index_layout &other) const;
   /* Length of every key, 0 if it varies. */
   size_t fixed_length() const { return fixed; }
 
@@ -133,6 +135,8 @@ public:
 
   /* Appends the value of a secondary entry. `to` has room for value_max(). */
   size_t value_max(const uchar *record) const;
+  /* No value is longer than this. */
+  size_t value_bound() const;
   size_t encode_value(uchar *to, const uchar *record, const uchar *pk, size_t pk_len, bool bare) const;
 
   /* The clustered key of a secondary entry: a pointer into the entry, or into `room` (of the clustered index's

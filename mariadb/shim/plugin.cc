@@ -75,6 +75,7 @@ int start(void *p) {
   hton->create = create_handler;
   hton->drop_table = drop_table;
   hton->drop_database = drop_database;
+  hton->check_version = check_version;
   hton->show_status = show_status;
   hton->tablefile_extensions = no_extensions;
   hton->flags = HTON_SUPPORTS_EXTENDED_KEYS;

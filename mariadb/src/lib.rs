@@ -8,6 +8,7 @@
 //! * [`boundary`]: result codes, the last error of a thread, and the catching of panics;
 //! * [`log`]: the engine's log lines go to the server's error log;
 //! * [`database`]: opening, closing, options, status, and the statements that make and drop tables;
+//! * [`index_change`]: indexes that are added and dropped in place;
 //! * [`explain`]: rows of the `information_schema` tables;
 //! * [`table`]: open tables: statistics, auto-increment, `CHECK TABLE`;
 //! * [`session`]: transactions and writes;
@@ -20,6 +21,7 @@
 pub mod boundary;
 pub mod database;
 pub mod explain;
+pub mod index_change;
 pub mod log;
 pub mod reader;
 pub mod session;

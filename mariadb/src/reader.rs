@@ -36,6 +36,17 @@ pub struct Entry {
     value_len: usize,
 }
 
+impl Entry {
+    pub(crate) fn of(key: &[u8], value: &[u8]) -> Self {
+        Self {
+            key: key.as_ptr(),
+            key_len: key.len(),
+            value: value.as_ptr(),
+            value_len: value.len(),
+        }
+    }
+}
+
 impl Reader {
     /// The cursor of an index, made on its first use, locking as the reader does now.
     fn cursor(&mut self, index: usize) -> &mut Cursor {

@@ -90,6 +90,16 @@ pub unsafe extern "C" fn tp_table_key_len_max(table: *const Arc<Table>) -> usize
     guard_or(0, || unsafe { &*table }.key_len_max())
 }
 
+/// Longest value that an entry holds itself, in bytes.
+///
+/// # Safety
+/// `table` is open.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_table_value_len_inline_max(table: *const Arc<Table>) -> usize {
+    // SAFETY: an open table from the shim.
+    guard_or(0, || unsafe { &*table }.value_len_inline_max())
+}
+
 /// Estimated number of rows.
 ///
 /// # Safety

@@ -163,6 +163,19 @@ impl Db {
         Ok(record.def.clone())
     }
 
+    /// A number that tells the sets of indexes apart that a table has had: no change of its indexes leaves it as it was. Their names make no
+    /// difference.
+    pub fn indexes_version(&self, name: &str) -> Result<u64> {
+        self.inner.check_open()?;
+        let record =
+            self.inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        let trees = record.trees.iter().flat_map(|tree| tree.tree.to_le_bytes());
+        // FNV-1a. Tree ids are never used again, so two sets of indexes are two lists of ids.
+        Ok(trees.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        }))
+    }
+
     /// Replaces the metadata of a table. Open handles keep those that they were opened with.
     pub fn set_table_metadata(&self, name: &str, metadata: &[u8]) -> Result<()> {
         let inner = &self.inner;

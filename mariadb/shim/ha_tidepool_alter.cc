@@ -1,0 +1,312 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  ALTER without a copy of the table: changes that only the .frm file knows of, and indexes added and dropped.
+
+  An index is built from the rows of a snapshot, by the code that makes its entries when rows are inserted, while others may
+  read the table and nobody writes it:
+      prepare    nobody else has the table: the engine begins the change, and takes no more writes
+      alter      rows → entries → sorted → the new trees
+      commit     nobody else again: the engine's catalog takes the new indexes, in the order of the new .frm
+  The server's log of definition changes knows whether a crash came before or after that: see check_version.
+
+  What is not surely right is left to the copy: keys on virtual columns, hashes as unique keys, periods, another primary key
+  (or what the server takes for one), partitions, and indexes with values too long for their entries.
+*/
+#include "ddl.h"
+#include "engine.h"
+#include "errors.h"
+#include "ha_tidepool.h"
+
+using namespace tidepool;
+
+namespace tidepool {
+
+/* A change under way: what the server keeps for us from prepare to commit. */
+class Index_change final : public inplace_alter_handler_ctx {
+public:
+  explicit Index_change(TABLE *altered) : layouts(altered) {}
+  ~Index_change() override {
+    if (change) tp_change_free(change);
+  }
+
+  tp_index_change *change = nullptr;
+  const Layouts layouts; /* of the table to come */
+  std::vector<uint> built; /* its new trees */
+};
+
+static int indexes_version(const std::string &name, ulonglong *version) {
+  uint64_t number = 0;
+  const int result = tp_indexes_version(engine.db, name.data(), name.size(), &number);
+  *version = number;
+  return result;
+}
+
+int check_version(handlerton *, const char *path, const LEX_CUSTRING *, ulonglong before) {
+  ulonglong now;
+  return indexes_version(table_name_of(path), &now) == TP_OK && now != before ? 0 : 1;
+}
+
+} // namespace tidepool
+
+namespace {
+
+constexpr alter_table_operations INDEX_CHANGES = ALTER_ADD_NON_UNIQUE_NON_PRIM_INDEX | ALTER_ADD_UNIQUE_INDEX |
+                                                 ALTER_DROP_NON_UNIQUE_NON_PRIM_INDEX | ALTER_DROP_UNIQUE_INDEX;
+/* What may come with them: the engine needs to know nothing of it but the indexes' names and order. */
+constexpr alter_table_operations BESIDE_THEM =
+    ALTER_RENAME_INDEX | ALTER_INDEX_IGNORABILITY | ALTER_INDEX_ORDER | ALTER_RENAME;
+/* More in one statement than the engine can note; in the copy there is no such limit. */
+constexpr size_t CHANGED_MAX = 32;
+constexpr uint ROWS_BETWEEN_LOOKS = 1000;
+
+int is_killed(void *thd) { return thd_kill_level(static_cast<THD *>(thd)) != THD_IS_NOT_KILLED; }
+
+bool same_name(const LEX_CSTRING &a, const LEX_CSTRING &b) {
+  return my_strcasecmp(system_charset_info, a.str, b.str) == 0;
+}
+
+/* Which key of the old table a key of the new one is; MAX_KEY: a new one. false: none, and not a new one either. */
+bool old_key_of(const TABLE *table, const KEY &key, const Alter_inplace_info *info, uint *keynr) {
+  *keynr = MAX_KEY;
+  for (uint i = 0; i < info->index_add_count; i++)
+    if (same_name(info->key_info_buffer[info->index_add_buffer[i]].name, key.name)) return true;
+  const LEX_CSTRING *old_name = &key.name;
+  for (const auto &pair : info->rename_keys)
+    if (same_name(pair.new_key->name, key.name)) old_name = &pair.old_key->name;
+  for (uint i = 0; i < table->s->keys; i++)
+    if (same_name(table->key_info[i].name, *old_name)) {
+      *keynr = i;
+      return true;
+    }
+  return false;
+}
+
+/* The trees to come, each with the present one that it is. false: not to be done in place. */
+bool plan(const TABLE *table, const Layouts &now, const TABLE *altered, const Layouts &next,
+          const Alter_inplace_info *info, std::vector<tp_changed_index> *indexes) {
+  for (uint tree = 0; tree < next.trees.size(); tree++) {
+    const uint keynr = next.key_of(tree);
+    if (keynr >= MAX_KEY) { /* the row id */
+      indexes->push_back({STRING_WITH_LEN("#row_id"), 0, next.trees[tree].is_unique()});
+      continue;
+    }
+    const KEY &key = altered->key_info[keynr];
+    uint old;
+    if (!old_key_of(table, key, info, &old)) return false;
+    int64_t from = -1;
+    if (old < MAX_KEY) {
+      from = now.tree_of(old);
+      if (!now.trees[from].same(next.trees[tree])) return false;
+    }
+    if ((from == 0) != (tree == 0)) return false;
+    for (const tp_changed_index &other : *indexes)
+      if (from >= 0 && other.from == from) return false;
+    indexes->push_back({key.name.str, key.name.length, from, next.trees[tree].is_unique()});
+  }
+  return true;
+}
+
+/* A key whose entries the engine can make of a row alone. */
+bool can_be_built(const KEY &key) {
+  if (key.flags & (HA_FULLTEXT | HA_SPATIAL)) return false;
+  if (key.algorithm != HA_KEY_ALG_UNDEF && key.algorithm != HA_KEY_ALG_BTREE) return false;
+  if (key.without_overlaps) return false;
+  for (uint i = 0; i < key.user_defined_key_parts; i++)
+    if (!key.key_part[i].field->stored_in_db()) return false;
+  return true;
+}
+
+} // namespace
+
+/* The server takes another expression of a virtual column for a change of the definition alone, if no index has that
+   column. But another column that an index has may be computed from it: then entries would be stale. */
+enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
+  if (info->handler_flags & INDEX_CHANGES) return check_index_change(altered, info);
+  if (info->handler_flags & ALTER_VIRTUAL_GCOL_EXPR)
+    for (Field **field = table->field; *field; field++)
+      if (!(*field)->stored_in_db() && ((*field)->flags & (PART_KEY_FLAG | PART_INDIRECT_KEY_FLAG)))
+        return HA_ALTER_INPLACE_NOT_SUPPORTED;
+  return handler::check_if_supported_inplace_alter(altered, info);
+}
+
+enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_inplace_info *info) {
+  constexpr auto COPY = HA_ALTER_INPLACE_NOT_SUPPORTED;
+  if (info->handler_flags & ~(INDEX_CHANGES | BESIDE_THEM)) return COPY;
+  /* ALTER IGNORE drops rows; partitions are tables of their own, which would not change at one moment. */
+  if (info->ignore || table->part_info || altered->part_info || table_share->tmp_table != NO_TMP_TABLE) return COPY;
+  if (own_session || is_checked_after_write() || altered->s->long_unique_table || altered->s->period.unique_keys ||
+      table->versioned() || altered->versioned())
+    return COPY;
+  /* What else the statement says must be nothing for the engine. */
+  const alter_table_operations all = info->handler_flags;
+  info->handler_flags &= ~(INDEX_CHANGES | ALTER_INDEX_ORDER);
+  const auto beside = handler::check_if_supported_inplace_alter(altered, info);
+  info->handler_flags = all;
+  if (beside != HA_ALTER_INPLACE_NO_LOCK) return COPY;
+
+  const Layouts &now = shared->layouts;
+  const Layouts next(altered);
+  std::vector<tp_changed_index> indexes;
+  if (now.has_row_id != next.has_row_id || !now.trees[0].same(next.trees[0]) ||
+      now.row->fingerprint() != next.row->fingerprint() || table_share->fields != altered->s->fields ||
+      !plan(table, now, altered, next, info, &indexes))
+    return COPY;
+
+  /* Chains of long values are found by their entries alone: a tree that has some is not freed in place, and none is built. */
+  const size_t inline_max = tp_table_value_len_inline_max(shared->table);
+  std::vector<bool> kept(now.trees.size(), false);
+  size_t added = 0, dropped = 0;
+  for (uint tree = 0; tree < next.trees.size(); tree++) {
+    if (indexes[tree].from >= 0) {
+      kept[indexes[tree].from] = true;
+      continue;
+    }
+    added++;
+    if (!can_be_built(altered->key_info[next.key_of(tree)]) || next.trees[tree].value_bound() > inline_max) return COPY;
+  }
+  for (uint tree = 0; tree < now.trees.size(); tree++) {
+    if (kept[tree]) continue;
+    dropped++;
+    if (tree == 0 || now.trees[tree].value_bound() > inline_max) return COPY;
+  }
+  if (added + dropped == 0 || added + dropped > CHANGED_MAX) return COPY;
+  return added ? HA_ALTER_INPLACE_NOCOPY_LOCK : HA_ALTER_INPLACE_INSTANT;
+}
+
+bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
+  if (!(info->handler_flags & INDEX_CHANGES)) return false;
+  auto *context = new Index_change(altered);
+  info->handler_ctx = context;
+  std::vector<tp_changed_index> indexes;
+  if (!plan(table, shared->layouts, altered, context->layouts, info, &indexes)) {
+    print_error(HA_ERR_WRONG_COMMAND, MYF(0));
+    return true;
+  }
+  for (uint tree = 0; tree < indexes.size(); tree++)
+    if (indexes[tree].from < 0) context->built.push_back(tree);
+  const int result = tp_change_indexes(engine.db, shared->name.data(), shared->name.size(), indexes.data(),
+                                       indexes.size(), &context->change);
+  if (result == TP_OK) return false;
+  context->change = nullptr;
+  print_error(fail(result), MYF(0));
+  return true;
+}
+
+bool ha_tidepool::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
+  auto *context = static_cast<Index_change *>(info->handler_ctx);
+  if (!context || context->built.empty()) return false;
+  const Layouts &layouts = context->layouts;
+  tp_index_change *const change = context->change;
+
+  /* Only the columns that the new entries are made of. */
+  std::vector<uchar> wanted(altered->s->fields, 0);
+  Key_room room;
+  size_t key_max = 0;
+  for (uint tree : context->built) {
+    const Index_layout &layout = layouts.trees[tree];
+    key_max = MY_MAX(key_max, layout.key_max());
+    room.scratch_len = MY_MAX(room.scratch_len, layout.scratch_size());
+    for (const Part &part : layout.all_parts())
+      if (part.image != Part::ROW_ID) wanted[part.column.fieldnr] = 1;
+  }
+  room.scratch = std::make_unique<uchar[]>(room.scratch_len);
+  const auto key = std::make_unique<uchar[]>(key_max);
+  Buffer values;
+  const uint last = layouts.row->last_needed(wanted.data());
+  const bool from_key = layouts.row->key_needed(wanted.data());
+  uchar *const record = altered->record[0];
+  THD *const thd = ha_thd();
+
+  tp_entry row;
+  int result;
+  for (uint rows = 0; (result = tp_change_next_row(change, &row)) == TP_OK; rows++) {
+    if (rows % ROWS_BETWEEN_LOOKS == 0 && is_killed(thd)) {
+      result = TP_INTERRUPTED;
+      break;
+    }
+    if ((last && !layouts.row->decode(record, row.value, row.value_len, wanted.data(), last)) ||
+        (from_key && !layouts.trees[0].decode_clustered(record, row.key, row.key_len, wanted.data()))) {
+      print_error(HA_ERR_CRASHED, MYF(0));
+      return true;
+    }
+    for (size_t i = 0; result == TP_OK && i < context->built.size(); i++) {
+      const uint tree = context->built[i];
+      const Index_layout &layout = layouts.trees[tree];
+      bool bare;
+      const size_t key_len = layout.encode(key.get(), record, altered, row.key, room, &bare);
+      uchar *const value = values.room(layout.value_max(record));
+      const size_t value_len = layout.encode_value(value, record, row.key, row.key_len, bare);
+      result = tp_change_add(change, tree, key.get(), key_len, value, value_len);
+    }
+    if (result != TP_OK) break;
+  }
+  if (result == TP_END) result = tp_change_build(change, thd, is_killed);
+  if (result == TP_OK) return false;
+  if (result == TP_DUPLICATE)
+    report_duplicate_of_build(altered, context);
+  else
+    print_error(fail(result), MYF(0));
+  return true;
+}
+
+/* Shows the server the row that can't have its key. */
+void ha_tidepool::report_duplicate_of_build(TABLE *altered, Index_change *context) {
+  const Layouts &layouts = context->layouts;
+  size_t tree;
+  tp_entry entry;
+  tp_bytes row;
+  const auto room = std::make_unique<uchar[]>(layouts.trees[0].key_max());
+  size_t len = 0;
+  const uchar *pk = nullptr;
+  if (tp_change_duplicate(context->change, &tree, &entry) == TP_OK)
+    pk = layouts.trees[tree].clustered_key(entry.key, entry.key_len, entry.value, entry.value_len, room.get(), &len);
+  const std::vector<uchar> all(altered->s->fields, 1);
+  uchar *const record = altered->record[0];
+  if (!pk || tp_change_row(context->change, pk, len, &row) != TP_OK ||
+      !layouts.row->decode(record, row.data, row.len, all.data(), layouts.row->last_needed(all.data())) ||
+      !layouts.trees[0].decode_clustered(record, pk, len, all.data())) {
+    print_error(HA_ERR_CRASHED, MYF(0));
+    return;
+  }
+  print_keydup_error(altered, &altered->key_info[layouts.key_of(static_cast<uint>(tree))], MYF(0));
+}
+
+bool ha_tidepool::commit_inplace_alter_table(TABLE *, Alter_inplace_info *info, bool commit) {
+  auto *context = static_cast<Index_change *>(info->handler_ctx);
+  if (!context || !context->change) return false;
+  tp_index_change *const change = context->change;
+  context->change = nullptr;
+  if (!commit) {
+    tp_change_free(change);
+    return false;
+  }
+  /* The epoch of row ids is the catalog's: it may have been raised since the table was opened. */
+  uchar bytes[Metadata::SIZE];
+  size_t len = 0;
+  Metadata metadata;
+  int result = tp_table_metadata(engine.db, shared->name.data(), shared->name.size(), bytes, sizeof bytes, &len);
+  if (result == TP_OK && !metadata.get(bytes, len)) result = TP_FORMAT;
+  if (result != TP_OK) {
+    tp_change_free(change);
+    print_error(fail(result), MYF(0));
+    return true;
+  }
+  metadata.fingerprint = context->layouts.fingerprint();
+  metadata.put(bytes);
+  result = tp_change_commit(change, bytes, sizeof bytes);
+  info->group_commit_ctx = nullptr;
+  if (result == TP_OK) return false;
+  print_error(fail(result), MYF(0));
+  return true;
+}
+
+ulonglong ha_tidepool::table_version() const {
+  ulonglong version;
+  return indexes_version(shared->name, &version) == TP_OK ? version : 0;
+}
+
+bool ha_tidepool::check_if_incompatible_data(HA_CREATE_INFO *create_info, uint changes) {
+  if (changes != IS_EQUAL_YES) return COMPATIBLE_DATA_NO;
+  if ((create_info->used_fields & HA_CREATE_USED_AUTO) && create_info->auto_increment_value) return COMPATIBLE_DATA_NO;
+  return COMPATIBLE_DATA_YES;
+}

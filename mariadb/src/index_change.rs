@@ -1,0 +1,217 @@
+// Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
+//! Indexes that are added and dropped in place.
+//!
+//! A `tp_index_change` is a boxed [`IndexChange`]. It gives the rows of the table one by one; the shim, which knows columns and
+//! collations, gives the entries of the new indexes back.
+
+use std::ffi::{c_char, c_int, c_void};
+
+use tidepool::{ChangedIndex, Db, IndexChange, IndexDef};
+
+use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or, text};
+use crate::reader::Entry;
+
+/// An index as the change leaves it.
+#[repr(C)]
+pub struct ChangedIndexDefinition {
+    name: *const c_char,
+    name_len: usize,
+    /// Which of the present trees it is; negative: a new one.
+    from: i64,
+    unique: u8,
+}
+
+/// A change under way, and the row last asked for.
+pub struct Change {
+    change: IndexChange,
+    row: Vec<u8>,
+}
+
+/// Begins a change; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_indexes(
+    db: *const Db,
+    name: *const c_char,
+    name_len: usize,
+    indexes: *const ChangedIndexDefinition,
+    index_count: usize,
+    change: *mut *mut Change,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name, indexes) = unsafe {
+            (&*db, text(name, name_len), std::slice::from_raw_parts(indexes, index_count))
+        };
+        let indexes: Vec<_> = indexes
+            .iter()
+            .map(|index| {
+                // SAFETY: each name is valid for its length.
+                let name = unsafe { text(index.name, index.name_len) }.into_owned();
+                ChangedIndex {
+                    def: IndexDef { name, unique: index.unique != 0 },
+                    from: usize::try_from(index.from).ok(),
+                }
+            })
+            .collect();
+        let begun = Change { change: db.change_indexes(&name, &indexes)?, row: Vec::new() };
+        // SAFETY: change is a valid place to store to.
+        unsafe { *change = Box::into_raw(Box::new(begun)) };
+        Ok(TP_OK)
+    })
+}
+
+/// The next row of the table; `TP_END` after the last.
+///
+/// # Safety
+/// Valid pointers; nobody else uses `change`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_next_row(change: *mut Change, entry: *mut Entry) -> c_int {
+    guard(|| {
+        // SAFETY: a change of the shim's alone.
+        let change = unsafe { &mut *change };
+        let Some((key, value)) = change.change.next_row()? else { return Ok(TP_END) };
+        // SAFETY: entry is a valid place to store to.
+        unsafe { *entry = Entry::of(key, value) };
+        Ok(TP_OK)
+    })
+}
+
+/// An entry of a new index.
+///
+/// # Safety
+/// Valid pointers and lengths; nobody else uses `change`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_add(
+    change: *mut Change,
+    index: usize,
+    key: *const u8,
+    key_len: usize,
+    value: *const u8,
+    value_len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (change, key, value) =
+            unsafe { (&mut *change, bytes(key, key_len), bytes(value, value_len)) };
+        change.change.add(index, key, value)?;
+        Ok(TP_OK)
+    })
+}
+
+/// Fills the new indexes.
+///
+/// # Safety
+/// Valid pointers; nobody else uses `change`; `killed` may be called with `context`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_build(
+    change: *mut Change,
+    context: *mut c_void,
+    killed: extern "C" fn(*mut c_void) -> c_int,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a change of the shim's alone.
+        let change = unsafe { &mut *change };
+        change.change.build(&mut || killed(context) == 0)?;
+        Ok(TP_OK)
+    })
+}
+
+/// What [`tp_change_build`] found twice; `TP_END` if nothing.
+///
+/// # Safety
+/// Valid pointers; nobody else uses `change`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_duplicate(
+    change: *const Change,
+    index: *mut usize,
+    entry: *mut Entry,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a change of the shim's alone.
+        let change = unsafe { &*change };
+        let Some(duplicate) = change.change.duplicate() else { return Ok(TP_END) };
+        // SAFETY: valid places to store to.
+        unsafe {
+            *index = duplicate.index;
+            *entry = Entry::of(&duplicate.key, &duplicate.value);
+        }
+        Ok(TP_OK)
+    })
+}
+
+/// The row with this clustered key; `TP_END` if there is none.
+///
+/// # Safety
+/// Valid pointers and lengths; nobody else uses `change`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_row(
+    change: *mut Change,
+    key: *const u8,
+    key_len: usize,
+    row: *mut Bytes,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (change, key) = unsafe { (&mut *change, bytes(key, key_len)) };
+        if !change.change.row(key, &mut change.row)? {
+            return Ok(TP_END);
+        }
+        // SAFETY: row is a valid place to store to.
+        unsafe { *row = Bytes::of(&change.row) };
+        Ok(TP_OK)
+    })
+}
+
+/// Makes the change; `change` is gone afterwards, whatever is returned.
+///
+/// # Safety
+/// `change` came from [`tp_change_indexes`] and is not used again; a valid pointer and length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_commit(
+    change: *mut Change,
+    metadata: *const u8,
+    metadata_len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: made by Box::into_raw in tp_change_indexes, given back once; valid bytes.
+        let (change, metadata) = unsafe { (Box::from_raw(change), bytes(metadata, metadata_len)) };
+        change.change.commit(Some(metadata))?;
+        Ok(TP_OK)
+    })
+}
+
+/// Takes the change back.
+///
+/// # Safety
+/// `change` came from [`tp_change_indexes`] and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_free(change: *mut Change) {
+    guard_or((), || {
+        // SAFETY: made by Box::into_raw in tp_change_indexes, given back once.
+        drop(unsafe { Box::from_raw(change) });
+    });
+}
+
+/// A number that another set of indexes of the table does not have.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_indexes_version(
+    db: *const Db,
+    name: *const c_char,
+    len: usize,
+    version: *mut u64,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name) = unsafe { (&*db, text(name, len)) };
+        let number = db.indexes_version(&name)?;
+        // SAFETY: version is a valid place to store to.
+        unsafe { *version = number };
+        Ok(TP_OK)
+    })
+}
