@@ -14,8 +14,6 @@ pub(crate) enum PausePoint {
     UndoRecordRead,
     /// A DROP or TRUNCATE has found that its table is not open; the catalog still has it.
     TableFoundClosed,
-    /// The catalog has a table's new indexes; trees of dropped ones are still there.
-    IndexesSwitched,
 }
 
 #[cfg(not(test))]

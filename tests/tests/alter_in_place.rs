@@ -468,7 +468,9 @@ fn a_server_killed_in_the_middle_has_the_old_or_the_new_indexes() {
     run(&mut conn, &["ALTER TABLE t ADD UNIQUE INDEX ck (c, k), ALGORITHM=INPLACE"]);
     let whole = since.elapsed();
     run(&mut conn, &["ALTER TABLE t DROP INDEX ck, ALGORITHM=INPLACE"]);
-    let rounds = 10;
+    let rounds = std::env::var("TIDEPOOL_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
+    // Behind the engine's commit the server has its own files to change: a crash there is the hardest.
+    let mut unacknowledged = 0;
     for round in 0..rounds {
         let before = keys(&mut conn, "t");
         let has = before.contains(&"ck".to_string());
@@ -479,8 +481,8 @@ fn a_server_killed_in_the_middle_has_the_old_or_the_new_indexes() {
         let mut altering = server.connect_to("test");
         let thread = thread::spawn(move || altering.query_drop(statement).is_ok());
         let ahead = match has {
-            true => Duration::from_millis(round * 3),
-            false => whole * (round as u32 + 2) / rounds as u32,
+            true => Duration::from_millis(round % 30),
+            false => whole * (round as u32 % 10 + 3) / 10,
         };
         thread::sleep(ahead);
         server.kill9();
@@ -490,6 +492,7 @@ fn a_server_killed_in_the_middle_has_the_old_or_the_new_indexes() {
         let now = keys(&mut conn, "t");
         let has_now = now.contains(&"ck".to_string());
         assert!(!done || has_now != has, "round {round}: {statement}: {now:?}");
+        unacknowledged += u32::from(!done && has_now != has);
         check(&mut conn, "t");
         run(
             &mut conn,
@@ -502,4 +505,5 @@ fn a_server_killed_in_the_middle_has_the_old_or_the_new_indexes() {
         check(&mut conn, "t");
         assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 200_000);
     }
+    println!("{unacknowledged} of {rounds} changed the table without an answer");
 }

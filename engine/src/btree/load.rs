@@ -218,7 +218,7 @@ mod tests {
     use rand::prelude::*;
     use rand::rngs::StdRng;
 
-    fn load(entries: &Model, frames: usize) -> crate::btree::Tree {
+    fn load(entries: &Model, frames: u64) -> crate::btree::Tree {
         let tree = fixture::tree(frames, 4096);
         let mut loader = Loader::new(&tree);
         for (key, payload) in entries {

@@ -29,7 +29,6 @@ use crate::catalog::{CATALOG_TREE, IndexDef, TableDef, TableRecord, TreeRecord};
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
-use crate::pause::{self, PausePoint};
 use crate::sort::Sorter;
 use crate::space;
 use crate::table::{Table, noted};
@@ -351,7 +350,6 @@ impl IndexChange {
             table.set_index_since(new.index, inner.trx_system.csn.published());
         }
         inner.tables.lock().by_name.insert(name.clone(), table.clone());
-        pause::reach(PausePoint::IndexesSwitched);
         Ok(table)
     }
 
