@@ -463,6 +463,12 @@ impl Env {
             {
                 return Err(error.into());
             }
+            if progress.1.elapsed() > FULL_DISK_PATIENCE && self.background.is_broken() {
+                return Err(Error::Storage(
+                    "the redo log is full, and its checkpointer meets an internal error, which the error log tells"
+                        .into(),
+                ));
+            }
             let stuck = if self.background.runs() {
                 self.background.hurry();
                 self.redo.wait_for_room(Duration::from_millis(100));

@@ -3,7 +3,6 @@
 //!
 //! The threads hold the pool weakly between steps, so that dropping the last handle ends them.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -14,6 +13,7 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result};
 use crate::pool::Pool;
 use crate::signal::Signal;
+use crate::step::Steps;
 
 /// One for each thread.
 #[derive(Default)]
@@ -104,7 +104,7 @@ impl Background {
                         let nice = rustix::process::getpriority_process(None).unwrap_or(0);
                         let _ = rustix::process::setpriority_process(None, nice - RESIZE_PRIORITY);
                     }
-                    run(&weak, signal(&signals), idle, step);
+                    run(&weak, name, signal(&signals), idle, step);
                 })
                 .map_err(|error| Error::system(format!("starting the thread '{name}'"), error))
         };
@@ -132,18 +132,13 @@ impl Background {
     }
 }
 
-fn run(pool: &Weak<Pool>, signal: &Signal, idle: Duration, step: fn(&Pool)) {
+fn run(pool: &Weak<Pool>, name: &'static str, signal: &Signal, idle: Duration, step: fn(&Pool)) {
+    let mut steps = Steps::new(name);
     while signal.sleep(idle) {
         let Some(pool) = pool.upgrade() else { return };
-        // Without this thread everybody would wait for ever. The message of the panic is on standard error.
-        if catch_unwind(AssertUnwindSafe(|| step(&pool))).is_err() {
-            let thread = std::thread::current();
-            let name = thread.name().unwrap_or_default();
-            tracing::error!(
-                thread = name,
-                "a step of the buffer pool panicked; please report this"
-            );
-            signal.rest(AFTER_FAILURE);
+        if let Err(pause) = steps.run(|| step(&pool)) {
+            drop(pool);
+            signal.rest(pause);
         }
     }
 }

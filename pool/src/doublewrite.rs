@@ -35,6 +35,7 @@ use std::sync::Arc;
 
 use crate::error::{Error, Result};
 use crate::page::{self, PageId, PageSize};
+use crate::step::survive;
 use crate::storage::{AlignedBuf, Storage, StorageFile};
 
 /// The file's name in the storage's root.
@@ -97,7 +98,10 @@ impl Doublewrite {
             }
         }
         encode_header(&mut half[..size], self.batch, self.page_size, images as u32);
-        let written = self.write_half(storage, &half[..(1 + images) * size]);
+        const WHAT: &str = "a write of the doublewrite file";
+        let bytes = &half[..(1 + images) * size];
+        let written = survive(WHAT, || self.write_half(storage, bytes));
+        let written = written.unwrap_or(Err(Error::Panicked(WHAT)));
         if written.is_err() {
             self.file = None;
             self.replace = true;

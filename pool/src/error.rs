@@ -70,6 +70,10 @@ pub enum Error {
         pages: u64,
     },
 
+    /// A step of the pool's work ended by a panic. What it was to do counts as failed.
+    #[error("{0} ended by an internal error, which the error log tells: please report it")]
+    Panicked(&'static str),
+
     /// The configuration cannot be.
     #[error("invalid buffer pool configuration: {0}")]
     InvalidConfig(String),

@@ -16,6 +16,8 @@
 //!   and the doublewrite file must stay as it is for recovery. So nothing is written any more; the
 //!   pool goes on serving what it has and can read, and the log is told
 //!   ([`WriteAhead::storage_failed`](crate::WriteAhead::storage_failed)).
+//! - A panic (a bug): where the disk was being asked for something, that counts as failed. Anywhere else the panic goes on to
+//!   whoever called, and the pages left in flight are dirty as before ([`Batch`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -29,6 +31,7 @@ use crate::latch::PageWord;
 use crate::page::{self, Lsn, PageId, PageSize};
 use crate::pool::Pool;
 use crate::space::Space;
+use crate::step::survive;
 use crate::storage::{AlignedBuf, IoOp};
 use crate::sync::Wants;
 
@@ -91,6 +94,32 @@ impl Copied {
     fn is_before(&self, next: &Copied) -> bool {
         (self.id.no + 1, self.slot + 1) == (next.id.no, next.slot)
             && Arc::ptr_eq(&self.space, &next.space)
+    }
+}
+
+/// The pages in flight, which nobody else can write, move or evict: each is completed, or dirty again in the end, however that comes.
+struct Batch<'a> {
+    pool: &'a Pool,
+    pages: Vec<Copied>,
+}
+
+impl Batch<'_> {
+    /// Each page of the batch is clean now, or as dirty as before.
+    fn complete(mut self, mut is_written: impl FnMut(usize) -> bool) {
+        for (i, page) in std::mem::take(&mut self.pages).into_iter().enumerate() {
+            self.pool.dirty.complete(self.pool.frames(), page.frame, is_written(i));
+        }
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        for page in &self.pages {
+            self.pool.dirty.complete(self.pool.frames(), page.frame, false);
+        }
+        if !self.pages.is_empty() {
+            self.pool.counters.write_errors.fetch_add(self.pages.len() as u64, Ordering::Relaxed);
+        }
     }
 }
 
@@ -287,16 +316,16 @@ impl Pool {
         // In file order, so that neighbours lie side by side in the buffer. Each frame is asked once: a shrink moves pages from
         // frame to frame meanwhile, and a sort whose keys change panics.
         chosen.sort_by_cached_key(|&frame| self.frames().descriptor(frame).page());
-        let mut batch: Vec<Copied> = Vec::with_capacity(chosen.len());
+        let mut batch = Batch { pool: self, pages: Vec::with_capacity(chosen.len()) };
         for frame in chosen {
-            let slot = batch.len() + 1;
-            batch.extend(self.copy_dirty(
+            let slot = batch.pages.len() + 1;
+            batch.pages.extend(self.copy_dirty(
                 frame,
                 slot,
                 &mut buffer[slot_range(flusher.page_size, slot)],
             ));
         }
-        let passed_over = full.is_some() && batch.is_empty();
+        let passed_over = full.is_some() && batch.pages.is_empty();
         let result = match self.write_batch(flusher, &mut buffer, batch, cause) {
             Ok(0) if passed_over => self.last_write_error.lock().clone().map_or(Ok(0), Err),
             result => result,
@@ -338,49 +367,39 @@ impl Pool {
         ours.then(|| Copied { frame, id, slot, lsn: page::page_lsn(bytes), space })
     }
 
-    /// Writes the copies. Completes every page of the batch, one way or the other.
+    /// Writes the copies.
     fn write_batch(
         &self,
         flusher: &mut Flusher,
         buffer: &mut AlignedBuf,
-        batch: Vec<Copied>,
+        batch: Batch<'_>,
         cause: Cause,
     ) -> Result<usize> {
-        if batch.is_empty() {
+        let pages = &batch.pages;
+        if pages.is_empty() {
             return Ok(0);
         }
-        if let Err(error) = self.prepare_batch(flusher, buffer, &batch) {
-            for page in &batch {
-                self.dirty.complete(self.frames(), page.frame, false);
-            }
-            self.counters.write_errors.fetch_add(batch.len() as u64, Ordering::Relaxed);
-            return Err(error);
-        }
+        self.prepare_batch(flusher, buffer, pages)?;
 
-        let mut results = self.write_home(flusher.page_size, buffer, &batch);
+        const WRITE: &str = "a write of pages";
+        let results = survive(WRITE, || self.write_home(flusher.page_size, buffer, pages));
+        let mut results = results.unwrap_or_else(|| vec![Err(Error::Panicked(WRITE)); pages.len()]);
         if let Some(doublewrite) = &mut flusher.doublewrite {
-            for (page, _) in batch.iter().zip(&results).filter(|(_, result)| result.is_err()) {
+            for (page, _) in pages.iter().zip(&results).filter(|(_, result)| result.is_err()) {
                 doublewrite.carry(page.id, &buffer[slot_range(flusher.page_size, page.slot)]);
             }
         }
-        let syncs = self.sync_homes(&batch);
-        for (page, result) in batch.iter().zip(&mut results) {
+        let syncs = self.sync_homes(pages);
+        for (page, result) in pages.iter().zip(&mut results) {
             if let (Ok(()), Some(Err(error))) = (&result, syncs.get(&page.id.space)) {
                 *result = Err(error.clone());
             }
         }
-        let mut written = 0;
-        let mut failure = None;
-        for (page, result) in batch.iter().zip(results) {
-            self.dirty.complete(self.frames(), page.frame, result.is_ok());
-            match result {
-                Ok(()) => written += 1,
-                Err(error) => {
-                    self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
-                    failure.get_or_insert(error);
-                }
-            }
-        }
+        batch.complete(|i| results[i].is_ok());
+        let written = results.iter().filter(|result| result.is_ok()).count();
+        let failed = (results.len() - written) as u64;
+        self.counters.write_errors.fetch_add(failed, Ordering::Relaxed);
+        let failure = results.into_iter().find_map(Result::err);
         self.counters.pages_flushed.fetch_add(written as u64, Ordering::Relaxed);
         if cause == Cause::Eviction {
             self.counters.pages_flushed_lru.fetch_add(written as u64, Ordering::Relaxed);
@@ -461,7 +480,12 @@ impl Pool {
     fn sync_homes(&self, batch: &[Copied]) -> BTreeMap<u32, Result<()>> {
         let homes: BTreeMap<u32, &Space> =
             batch.iter().map(|page| (page.id.space, &*page.space)).collect();
-        let sync = |space: &Space| space.file().sync_data().map_err(Error::from);
+        // After a panic nobody knows whether the file was synced, and a second sync might lie.
+        const SYNC: &str = "a sync of a data file";
+        let sync = |space: &Space| {
+            let synced = survive(SYNC, || space.file().sync_data().map_err(Error::from));
+            synced.unwrap_or(Err(Error::Panicked(SYNC)))
+        };
         let homes: Vec<(u32, &Space)> = homes.into_iter().collect();
         let mut results = BTreeMap::new();
         for group in homes.chunks(if self.background.runs() { SYNCS_AT_ONCE } else { 1 }) {
@@ -470,11 +494,20 @@ impl Pool {
                 let Some(((id, space), others)) = group.split_last() else { return };
                 let others: Vec<_> = others
                     .iter()
-                    .map(|&(id, space)| (id, scope.spawn(move || sync(space))))
+                    .map(|&(id, space)| {
+                        let thread =
+                            std::thread::Builder::new().spawn_scoped(scope, move || sync(space));
+                        (id, space, thread)
+                    })
                     .collect();
                 results.insert(*id, sync(space));
-                for (id, thread) in others {
-                    results.insert(id, thread.join().expect("a sync does not panic"));
+                for (id, space, thread) in others {
+                    let synced = match thread {
+                        Ok(thread) => thread.join().unwrap_or(Err(Error::Panicked(SYNC))),
+                        // No thread to be had.
+                        Err(_) => sync(space),
+                    };
+                    results.insert(id, synced);
                 }
             });
         }

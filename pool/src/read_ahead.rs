@@ -26,6 +26,7 @@ use crate::pool::Pool;
 use crate::replacement::Access;
 use crate::space::Space;
 use crate::stats::count;
+use crate::step::survive;
 use crate::storage::{AlignedBuf, IoOp};
 
 /// Requests kept, of queries and of scans; older ones win, being wanted sooner.
@@ -161,10 +162,9 @@ impl Pool {
         // In parts that go side by side: as one, it would stand in the device's queue as one.
         let parts =
             buffer[..span].chunks_mut(WARM_PART_BYTES).zip((offset..).step_by(WARM_PART_BYTES));
-        let mut ops: Vec<IoOp<'_>> =
+        let ops: Vec<IoOp<'_>> =
             parts.map(|(part, offset)| IoOp::read(&**space.file(), part, offset)).collect();
-        self.storage.run_batch(&mut ops);
-        let arrived: Vec<bool> = ops.into_iter().map(|op| op.result.is_ok()).collect();
+        let arrived = self.run_reads(ops);
         for (page, heat) in &batch {
             let at = (page.id.no - first) as usize * size;
             let read = &buffer[at..at + size];
@@ -185,6 +185,12 @@ impl Pool {
         }
         self.counters.read_ahead.fetch_add(warmed.pages, Ordering::Relaxed);
         warmed
+    }
+
+    /// Which of the reads succeeded; none after a panic.
+    fn run_reads(&self, mut ops: Vec<IoOp<'_>>) -> Vec<bool> {
+        let ran = survive("a read of pages", || self.storage.run_batch(&mut ops)).is_some();
+        ops.into_iter().map(|op| ran && op.result.is_ok()).collect()
     }
 
     fn read_batch(&self, wanted: &[Wanted]) -> usize {
@@ -224,8 +230,7 @@ impl Pool {
             let offset = self.page_size().offset_of(first.id.no);
             ops.push(IoOp::read(&**first.space.file(), bytes, offset));
         }
-        self.storage.run_batch(&mut ops);
-        let arrived: Vec<bool> = ops.into_iter().map(|op| op.result.is_ok()).collect();
+        let arrived = self.run_reads(ops);
         let mut read = 0;
         let mut buffered = buffer.as_deref().unwrap_or_default();
         for (run, arrived) in runs.zip(arrived) {

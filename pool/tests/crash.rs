@@ -187,7 +187,11 @@ fn no_page_is_ever_lost() {
                 sim.set_error_chance(StorageOp::Write, FaultKind::Io, 40_000);
             }
             if random.below(4) == 0 {
-                sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).skip(random.below(40)));
+                sim.set_error_chance(StorageOp::Write, FaultKind::Panic, 20_000);
+            }
+            if random.below(4) == 0 {
+                let kind = if random.below(2) == 0 { FaultKind::Io } else { FaultKind::Panic };
+                sim.inject(Fault::new(StorageOp::Sync, kind).skip(random.below(40)));
             }
             sim.crash_at(sim.operation_count() + 1 + random.below(300));
             let steps = 50 + random.below(400);
@@ -264,44 +268,70 @@ fn neighbouring_pages_go_home_with_one_write() {
 
 #[test]
 fn a_failed_sync_ends_all_writing_but_not_reading() {
-    let (sim, life, mut redo) = one_dirty_page();
-    sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("16"));
-    life.pool.flush_all().unwrap_err();
-    let before = sim.operation_count();
-    life.write(&mut redo, PageId::new(17, 5), 1).unwrap();
-    assert!(life.pool.flush_all().is_err());
-    assert_eq!(sim.operation_count(), before, "not even the doublewrite file is touched");
-    let read = |no| life.pool.shared(&life.spaces[0], no, Access::Normal).unwrap()[100];
-    assert_eq!((read(3), read(20)), (7, 0));
-    // The next start heals what was torn.
-    drop(life);
-    recover(&sim.crash(), &mut redo, 0).pool.flush_all().unwrap();
+    for kind in [FaultKind::Io, FaultKind::Panic] {
+        let (sim, life, mut redo) = one_dirty_page();
+        sim.inject(Fault::new(StorageOp::Sync, kind).on("16"));
+        life.pool.flush_all().unwrap_err();
+        let before = sim.operation_count();
+        life.write(&mut redo, PageId::new(17, 5), 1).unwrap();
+        assert!(life.pool.flush_all().is_err());
+        assert_eq!(sim.operation_count(), before, "not even the doublewrite file is touched");
+        let read = |no| life.pool.shared(&life.spaces[0], no, Access::Normal).unwrap()[100];
+        assert_eq!((read(3), read(20)), (7, 0));
+        // The next start heals what was torn.
+        drop(life);
+        recover(&sim.crash(), &mut redo, 0).pool.flush_all().unwrap();
+    }
 }
 
 #[test]
 fn a_failed_doublewrite_sync_costs_only_the_file() {
+    for kind in [FaultKind::Io, FaultKind::Panic] {
+        let (sim, life, mut redo) = one_dirty_page();
+        sim.inject(Fault::new(StorageOp::Sync, kind).on("doublewrite").skip(1));
+        assert!(life.pool.flush_all().is_err());
+        assert_eq!(life.pool.oldest_dirty_lsn(), Some(Lsn(10)));
+        life.pool.flush_all().unwrap();
+        life.write(&mut redo, PageId::new(16, 4), 1).unwrap();
+        life.pool.flush_all().unwrap();
+        assert!(!sim.exists("doublewrite.tpd.new").unwrap());
+    }
+}
+
+#[test]
+fn a_write_that_panics_leaves_the_page_dirty_and_is_tried_again() {
     let (sim, life, mut redo) = one_dirty_page();
-    sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("doublewrite").skip(1));
-    assert!(life.pool.flush_all().is_err());
+    life.write(&mut redo, PageId::new(17, 3), 8).unwrap();
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::Panic).on("16"));
+    let error = life.pool.flush_all().unwrap_err();
+    assert!(matches!(error, Error::Panicked(_)), "{error}");
     assert_eq!(life.pool.oldest_dirty_lsn(), Some(Lsn(10)));
+    // It may be torn, so its image outlives any number of batches.
+    for no in 10..30 {
+        life.write(&mut redo, PageId::new(17, no), 9).unwrap();
+        sim.inject(Fault::new(StorageOp::Write, FaultKind::Panic).on("16"));
+        let _ = life.pool.flush_up_to(Lsn::MAX, 2);
+    }
+    drop(life);
+    let life = recover(&sim.crash(), &mut redo, 0);
     life.pool.flush_all().unwrap();
-    life.write(&mut redo, PageId::new(16, 4), 1).unwrap();
-    life.pool.flush_all().unwrap();
-    assert!(!sim.exists("doublewrite.tpd.new").unwrap());
+    assert_eq!(life.pool.stats().pages_dirty, 0);
 }
 
 #[test]
 fn an_unreadable_page_is_an_error_until_it_is_readable() {
-    let (sim, life, _) = one_dirty_page();
-    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("16"));
-    let error = life.pool.shared(&life.spaces[0], 8, Access::Normal).unwrap_err();
-    assert!(matches!(error, Error::Storage(_)), "{error}");
-    assert_eq!(life.pool.shared(&life.spaces[0], 8, Access::Normal).unwrap()[0], 0);
-    // Read-ahead keeps the error to itself.
-    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("16"));
-    life.pool.prefetch(&life.spaces[0], &[9], Access::Normal);
-    assert_eq!(life.pool.shared(&life.spaces[0], 9, Access::Normal).unwrap()[0], 0);
-    assert_eq!(life.pool.stats().read_errors, 2);
+    for kind in [FaultKind::Io, FaultKind::Panic] {
+        let (sim, life, _) = one_dirty_page();
+        sim.inject(Fault::new(StorageOp::Read, kind).on("16"));
+        let error = life.pool.shared(&life.spaces[0], 8, Access::Normal).unwrap_err();
+        assert!(matches!(error, Error::Storage(_) | Error::Panicked(_)), "{error}");
+        assert_eq!(life.pool.shared(&life.spaces[0], 8, Access::Normal).unwrap()[0], 0);
+        // Read-ahead keeps the error to itself.
+        sim.inject(Fault::new(StorageOp::Read, kind).on("16"));
+        life.pool.prefetch(&life.spaces[0], &[9], Access::Normal);
+        assert_eq!(life.pool.shared(&life.spaces[0], 9, Access::Normal).unwrap()[0], 0);
+        assert_eq!(life.pool.stats().read_errors, 2);
+    }
 }
 
 #[test]

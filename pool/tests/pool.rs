@@ -326,6 +326,55 @@ fn no_page_is_written_before_its_redo() {
     assert_eq!(value_of(&page), 1);
 }
 
+/// A log with a bug, as often as this says.
+struct BrokenLog(AtomicU64);
+
+impl WriteAhead for BrokenLog {
+    fn ensure_durable(&self, _: Lsn) -> Result<(), WriteAheadError> {
+        let left = self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        assert!(left.is_err(), "on purpose");
+        Ok(())
+    }
+}
+
+#[test]
+fn a_batch_that_panics_gives_its_pages_back() {
+    let it = fixture(32, 40, false);
+    it.pool.set_write_ahead(Arc::new(BrokenLog(AtomicU64::new(1))));
+    for no in 0..20 {
+        it.write_new(no, 1);
+    }
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| it.pool.flush_all()));
+    assert!(panicked.is_err());
+    let stats = it.pool.stats();
+    assert!(stats.pages_dirty == 20 && stats.write_errors > 0, "{stats:?}");
+    assert_eq!(it.pool.oldest_dirty_lsn(), Some(Lsn(100)));
+    // They can be changed, written, and evicted.
+    it.fill(&mut it.pool.exclusive(&it.space, 3, Access::Normal).unwrap(), 5);
+    it.pool.flush_all().unwrap();
+    assert_eq!((it.pool.oldest_dirty_lsn(), it.pool.stats().pages_dirty), (None, 0));
+    it.pool.close_space(&it.space, false).unwrap();
+    let space = it.pool.open_space(16, it.storage.open("16.tpd").unwrap()).unwrap();
+    let read = |no| value_of(&it.pool.shared(&space, no, Access::Normal).unwrap());
+    assert_eq!((read(0), read(3)), (1, 5));
+}
+
+/// Nobody waits for ever for frames that a thread with a bug would have freed.
+#[test]
+fn threads_outlive_panics() {
+    let it = fixture(32, 400, true);
+    it.pool.set_write_ahead(Arc::new(BrokenLog(AtomicU64::new(3))));
+    for no in 0..400 {
+        let write = || it.write_new(no, no as u64);
+        while std::panic::catch_unwind(std::panic::AssertUnwindSafe(write)).is_err() {}
+    }
+    for no in 0..400 {
+        assert_eq!(it.read(no), no as u64);
+    }
+    it.pool.flush_all().unwrap();
+    assert_eq!(it.pool.stats().pages_dirty, 0);
+}
+
 /// Threads over a pool a quarter the size of the data: every page is always whole, and no update
 /// is lost.
 #[test]

@@ -35,7 +35,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidepool_pool::storage::AlignedBuf;
-use tidepool_pool::{HEATS, Pool, PoolStats, Signal, Warmed};
+use tidepool_pool::{HEATS, Pool, PoolStats, Signal, Steps, Warmed};
 
 /// After a read of so many pages it rests for as long as the read took, after one of twice as many for half of that.
 const PAGES_FOR_REST: u32 = 4;
@@ -51,6 +51,7 @@ const SAVE_FIRST: Duration = Duration::from_secs(5);
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 /// A list is written anew when this share of its pages came, or changed their heat, since the last.
 const CHANGED_SHARE: u64 = 32;
+const THREAD: &str = "tidepool-warm";
 /// Rest between two slices of the search for hot pages.
 const SLICE_REST: Duration = Duration::from_millis(1);
 
@@ -187,7 +188,7 @@ impl Inner {
         }
         let (weak, signal) = (Arc::downgrade(self), self.warm.signal.clone());
         let thread = std::thread::Builder::new()
-            .name("tidepool-warm".into())
+            .name(THREAD.into())
             .spawn(move || run(&weak, &signal))
             .map_err(|error| {
                 Error::Storage(format!("cannot start thread tidepool-warm: {error}"))
@@ -343,6 +344,12 @@ impl Inner {
         LoadStep::Goes(if others > 0 { rest } else { Duration::ZERO })
     }
 
+    /// Ends a loading that meets a bug. The rest of the pages come when they are asked for.
+    fn give_up_load(&self) {
+        self.warm.work.lock().load = Load::Idle;
+        self.warm.tell_load("Buffer pool(s) load ended by an internal error".into());
+    }
+
     /// Reads the list and opens the spaces that it names.
     fn begin_load(&self) -> Load {
         let pages = match hot_list::load(&**self.env.storage(), self.hot_list_owner()) {
@@ -390,9 +397,15 @@ fn run(inner: &Weak<Inner>, signal: &Signal) {
     let mut save_pause = SAVE_FIRST;
     let mut save_at = Instant::now() + save_pause;
     let mut pause = Duration::ZERO;
+    let mut steps = Steps::new(THREAD);
     while signal.sleep(pause) {
         let Some(inner) = inner.upgrade() else { return };
-        let look_again = match inner.step_load() {
+        let loaded = steps.run(|| inner.step_load()).unwrap_or_else(|_| {
+            // It would panic again.
+            inner.give_up_load();
+            LoadStep::Idle
+        });
+        let look_again = match loaded {
             LoadStep::Goes(rest) => {
                 (pause, save_pause) = (rest, SAVE_FIRST);
                 save_at = Instant::now() + save_pause;
@@ -402,9 +415,12 @@ fn run(inner: &Weak<Inner>, signal: &Signal) {
             LoadStep::Idle => Duration::MAX,
         };
         if Instant::now() >= save_at {
-            inner.save_hot_list_if_old(|| {
-                std::thread::sleep(SLICE_REST);
-                !signal.is_stopped()
+            // If this panics, the pause until the next time is one already.
+            let _ = steps.run(|| {
+                inner.save_hot_list_if_old(|| {
+                    std::thread::sleep(SLICE_REST);
+                    !signal.is_stopped()
+                })
             });
             save_pause = (2 * save_pause).min(SAVE_EVERY);
             save_at = Instant::now() + save_pause;

@@ -1,13 +1,15 @@
 //! The environment's threads: the checkpointer, and the log's regular flush.
 //!
-//! They hold the pool and the log, never the environment, so that dropping it ends them.
+//! They hold the pool and the log, never the environment, so that dropping it ends them. A step that panics is logged and
+//! repeated after a pause ([`Steps`]); if it was about to write the log, the log has failed for good.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tidepool_pool::{Pool, Signal};
+use tidepool_pool::{Pool, Signal, Steps};
 
 use crate::error::{Error, Result};
 use crate::governor::PoolGovernor;
@@ -97,8 +99,13 @@ pub struct Background {
     checkpoints: Arc<Signal>,
     flushes: Arc<Signal>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    runs: std::sync::atomic::AtomicBool,
+    runs: AtomicBool,
+    /// The checkpointer's last step panicked.
+    panicked: Arc<AtomicBool>,
 }
+
+const CHECKPOINTER: &str = "tidepool-ckpt";
+const FLUSHER: &str = "tidepool-flush";
 
 impl Background {
     pub fn start(
@@ -107,17 +114,21 @@ impl Background {
         redo: Arc<RedoLog>,
         flush_interval: Duration,
     ) -> Result<()> {
-        let signal = self.checkpoints.clone();
+        let (signal, panicked) = (self.checkpoints.clone(), self.panicked.clone());
         let checkpoints = move || {
             let mut last = Instant::now();
+            let mut steps = Steps::new(CHECKPOINTER);
             loop {
                 let elapsed = last.elapsed();
                 last = Instant::now();
-                let well = report("checkpoint", checkpointer.lock().step(elapsed));
+                let step = || report("checkpoint", checkpointer.lock().step(elapsed));
+                let well = steps.run(step);
+                panicked.store(well.is_err(), Ordering::Release);
                 // A disk that fails is not asked ten times a second, whoever is in a hurry.
                 let goes_on = match well {
-                    true => signal.sleep(TICK),
-                    false => signal.rest(RETRY_PAUSE),
+                    Ok(true) => signal.sleep(TICK),
+                    Ok(false) => signal.rest(RETRY_PAUSE),
+                    Err(pause) => signal.rest(pause),
                 };
                 if !goes_on {
                     break;
@@ -126,13 +137,16 @@ impl Background {
         };
         let signal = self.flushes.clone();
         let flushes = move || {
+            let mut steps = Steps::new(FLUSHER);
             while signal.sleep(flush_interval) {
-                report("log flush", redo.flush());
+                if let Err(pause) = steps.run(|| report("log flush", redo.flush())) {
+                    signal.rest(pause);
+                }
             }
         };
-        self.spawn("tidepool-ckpt", checkpoints)?;
-        self.spawn("tidepool-flush", flushes)?;
-        self.runs.store(true, std::sync::atomic::Ordering::Release);
+        self.spawn(CHECKPOINTER, checkpoints)?;
+        self.spawn(FLUSHER, flushes)?;
+        self.runs.store(true, Ordering::Release);
         Ok(())
     }
 
@@ -147,7 +161,12 @@ impl Background {
 
     /// Whether there are threads.
     pub fn runs(&self) -> bool {
-        self.runs.load(std::sync::atomic::Ordering::Acquire)
+        self.runs.load(Ordering::Acquire)
+    }
+
+    /// Whether the checkpointer, by a bug, cannot do its work at present.
+    pub fn is_broken(&self) -> bool {
+        self.panicked.load(Ordering::Acquire)
     }
 
     /// Wakes the checkpointer.
@@ -164,7 +183,7 @@ impl Background {
                 tracing::error!("a background thread had panicked");
             }
         }
-        self.runs.store(false, std::sync::atomic::Ordering::Release);
+        self.runs.store(false, Ordering::Release);
     }
 }
 

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use tidepool_governor::cgroup::Version;
 use tidepool_governor::trigger::{Bell, Trigger, Waiter, Woken};
+use tidepool_pool::Steps;
 
 use super::PoolGovernor;
 
@@ -25,6 +26,7 @@ const VANISH_BYTES_PER_S: u64 = 4 << 30;
 const LOOKS: u32 = 4;
 /// A change of the room below this is not worth a full reading, in bytes.
 const GLANCE_MIN_BYTES: u64 = 2 << 20;
+const THREAD: &str = "tidepool-govern";
 /// Best effort: a governor that waits for a CPU while memory runs out is of little use.
 const PRIORITY: i32 = 10;
 
@@ -40,7 +42,7 @@ impl Thread {
         let stop = Arc::new(AtomicBool::new(false));
         let (weak, bell, stopped) = (Arc::downgrade(governor), governor.bell.clone(), stop.clone());
         let handle = std::thread::Builder::new()
-            .name("tidepool-govern".to_owned())
+            .name(THREAD.to_owned())
             .spawn(move || run(&weak, bell, &stopped))?;
         Ok(Thread { handle, stop })
     }
@@ -83,28 +85,31 @@ fn run(governor: &Weak<PoolGovernor>, bell: Bell, stop: &AtomicBool) {
     let started = Instant::now();
     tidepool_governor::trigger::raise_priority(PRIORITY);
     let mut waiter = Waiter::new(bell);
+    let mut steps = Steps::new(THREAD);
     if let Some(governor) = governor.upgrade() {
-        arm_pressure(&governor, &mut waiter);
+        // Without a trigger it polls.
+        let _ = steps.run(|| arm_pressure(&governor, &mut waiter));
     }
     let mut seen = Seen::default();
     let mut read_at = Duration::ZERO;
+    let mut pause = seen.pause();
     while !stop.load(Ordering::Acquire) {
-        let woken = waiter.wait(seen.pause()).unwrap_or_else(|_| {
+        let woken = waiter.wait(pause).unwrap_or_else(|_| {
             std::thread::sleep(READ_EVERY);
             Woken::Timeout
         });
         let Some(governor) = governor.upgrade() else { return };
-        let mut control = governor.control.lock();
-        let now = started.elapsed();
-        if woken == Woken::Timeout
-            && now - read_at < READ_EVERY
-            && !seen.calls_for_reading(control.reader.glance())
-        {
-            continue;
-        }
-        control.step(&governor.pool, now);
-        read_at = now;
-        seen = Seen { room_bytes: control.signals.room().map(|room| room.bytes) };
+        let step = || {
+            let mut control = governor.control.lock();
+            let now = started.elapsed();
+            let is_due = woken != Woken::Timeout || now - read_at >= READ_EVERY;
+            if is_due || seen.calls_for_reading(control.reader.glance()) {
+                control.step(&governor.pool, now);
+                read_at = now;
+                seen = Seen { room_bytes: control.signals.room().map(|room| room.bytes) };
+            }
+        };
+        pause = steps.run(step).map_or_else(|rest| rest, |()| seen.pause());
     }
 }
 

@@ -150,7 +150,7 @@ impl RedoLog {
         self.flush_to(lsn)?;
         let epoch = self.epoch_at(lsn);
         let mut ring = self.ring.lock();
-        ring.set_checkpoint(lsn, epoch, clean_shutdown).map_err(|error| self.fail(error))?;
+        self.or_fail(|| ring.set_checkpoint(lsn, epoch, clean_shutdown))?;
         self.checkpoint.store(lsn.0, Ordering::Release);
         self.update_begin_limit(&ring);
         drop(ring);
@@ -181,9 +181,9 @@ impl RedoLog {
             let mut ring = self.ring.lock();
             let next = self.next_lsn().0;
             if ring.end().0.saturating_sub(next) < ring.file_size() && ring.spares() > 0 {
-                ring.extend().map_err(|error| self.fail(error))?;
+                self.or_fail(|| ring.extend())?;
             }
-            while ring.remove_spare(self.capacity()).map_err(|error| self.fail(error))? {}
+            while self.or_fail(|| ring.remove_spare(self.capacity()))? {}
             self.update_begin_limit(&ring);
             let size = ring.file_size();
             let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes();
@@ -199,7 +199,7 @@ impl RedoLog {
         match made {
             Ok(file) => {
                 ring.set_growth_error(None);
-                ring.add_spare(file_no, file, size).map_err(|error| self.fail(error))?;
+                self.or_fail(|| ring.add_spare(file_no, file, size))?;
                 self.update_begin_limit(&ring);
                 Ok(true)
             }

@@ -17,8 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex};
-use tidepool_pool::Lsn;
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
+use tidepool_pool::{Lsn, survive};
 
 use super::group::{Group, Role};
 use super::reader::{Frame, Reader};
@@ -282,7 +282,8 @@ impl RedoLog {
         let done = || self.flushed_lsn() >= lsn || self.failure.is_set();
         while !done() {
             if self.group.enter(lsn, done) == Role::Leader {
-                let result = self.flush_once();
+                // Whatever becomes of it, the group must hear of it: all others wait for that.
+                let result = self.or_fail(|| self.flush_once());
                 self.group.finish(self.flushed_lsn(), result.is_err());
             }
         }
@@ -331,16 +332,18 @@ impl RedoLog {
     /// Takes the log buffer away and writes it.
     fn write_out(&self, io: &mut Io) -> Result<()> {
         self.failure.check()?;
-        let (base, end) = {
-            let mut append = self.append.lock();
-            if append.end == io.written {
-                return Ok(());
-            }
-            append.swap(&mut io.spare)
-        };
-        self.write_blocks(io, base, end).map_err(|error| self.fail(error)).inspect(|()| {
+        self.or_fail(|| {
+            let (base, end) = {
+                let mut append = self.append.lock();
+                if append.end == io.written {
+                    return Ok(());
+                }
+                append.swap(&mut io.spare)
+            };
+            self.write_blocks(io, base, end)?;
             io.written = end;
             self.written.store(end, Ordering::Release);
+            Ok(())
         })
     }
 
@@ -367,6 +370,14 @@ impl RedoLog {
             at = piece_end;
         }
         Ok(())
+    }
+
+    /// Runs what writes the log's files, or its books of them. If that fails, writing has stopped for good; so it has after a panic,
+    /// for then nobody knows what was written, and the next write might leave a hole behind it.
+    pub(super) fn or_fail<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        const WHAT: &str = "a write of the redo log";
+        let bug = || Err(Error::Storage(format!("{WHAT} panicked")));
+        survive(WHAT, body).unwrap_or_else(bug).map_err(|error| self.fail(error))
     }
 
     /// Makes `error` the reason why writing has stopped, and wakes who waits for room.

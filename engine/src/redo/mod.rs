@@ -26,7 +26,8 @@
 //!
 //! # Failure
 //! A write or sync of the log that fails leaves unknown what is durable; the log then refuses everything
-//! for good ([`Failure`]), and a restart finds out by recovery. A failed sync is never tried again.
+//! for good ([`Failure`]), and a restart finds out by recovery. A failed sync is never tried again. A panic in one of them (a bug)
+//! counts as its failure: nobody may wait for ever for a sync whose thread is gone.
 
 pub mod capacity;
 pub mod checkpoint;

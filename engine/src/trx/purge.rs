@@ -20,6 +20,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLockReadGuard};
+use tidepool_pool::Steps;
 
 use super::system::TrxSystem;
 use crate::btree::{LeafMut, Tree};
@@ -35,6 +36,7 @@ use crate::versioned::entry::{DELETED, Entry};
 const RECORDS_A_TURN: usize = 64;
 /// Logs in one go of the thread.
 const LOGS_A_GO: usize = 128;
+const THREAD: &str = "tidepool-purge";
 /// How long the thread sleeps when there is nothing to do.
 const IDLE: Duration = Duration::from_millis(200);
 /// The longest delay of one writer when no limit is set.
@@ -262,7 +264,7 @@ impl TrxSystem {
     pub fn start_background(self: &Arc<Self>) {
         *self.purge_thread.stop.lock() = false;
         let system = Arc::downgrade(self);
-        let thread = std::thread::Builder::new().name("tidepool-purge".into());
+        let thread = std::thread::Builder::new().name(THREAD.into());
         match thread.spawn(move || run(&system)) {
             Ok(handle) => *self.purge_thread.handle.lock() = Some(handle),
             Err(error) => tracing::error!(%error, "the purge thread cannot be started"),
@@ -280,46 +282,78 @@ impl TrxSystem {
         }
     }
 
-    /// One go of the background thread; whether there is more to do. Soon over once [`Self::stop_background`] waits for it, however
-    /// much one transaction has written.
-    pub(super) fn background_go(&self) -> bool {
-        let stop = || *self.purge_thread.stop.lock();
-        let mut busy = false;
-        if !self.doomed.lock().is_empty() {
-            match self.rollback_step_unless(&stop) {
-                Ok(done) => busy |= done,
-                Err(error) => self.background_error("rollback", &error),
-            }
-        }
-        match self.purge_step_unless(LOGS_A_GO, &stop) {
-            Ok(done) => busy |= done > 0,
-            Err(error) => self.background_error("purge", &error),
-        }
-        busy
+    /// One go of the background thread at left rollbacks; whether there is more to do. Soon over once [`Self::stop_background`] waits
+    /// for it, however much one transaction has written.
+    pub(super) fn rollback_go(&self) -> bool {
+        self.is_busy("rollback", self.rollback_step_unless(&|| self.is_to_stop()))
     }
 
-    fn background_error(&self, what: &str, error: &Error) {
-        // Once a while: the same error comes again at each attempt.
-        if self.counters.purge_errors.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
-            tracing::warn!(%error, "{what} in the background failed and will be tried again");
+    /// The same at purge.
+    fn purge_go(&self) -> bool {
+        let purged = self.purge_step_unless(LOGS_A_GO, &|| self.is_to_stop());
+        self.is_busy("purge", purged.map(|logs| logs > 0))
+    }
+
+    fn is_to_stop(&self) -> bool {
+        *self.purge_thread.stop.lock()
+    }
+
+    fn is_busy(&self, what: &str, outcome: Result<bool>) -> bool {
+        outcome.unwrap_or_else(|error| {
+            // Once a while: the same error comes again at each attempt.
+            if self.counters.purge_errors.fetch_add(1, Ordering::Relaxed).is_multiple_of(100) {
+                tracing::warn!(%error, "{what} in the background failed and will be tried again");
+            }
+            false
+        })
+    }
+
+    fn sleep_in_background(&self) {
+        let PurgeThread { stop, wake, asleep, .. } = &self.purge_thread;
+        let mut stop = stop.lock();
+        if !*stop {
+            asleep.store(true, Ordering::Relaxed);
+            wake.wait_until(&mut stop, Instant::now() + IDLE);
+            asleep.store(false, Ordering::Relaxed);
         }
     }
 }
 
+/// One of the thread's two duties. Each outlives panics by itself: a rollback that panics whenever it is tried must not keep purge
+/// from its work.
+struct Duty {
+    go: fn(&TrxSystem) -> bool,
+    steps: Steps,
+    rests_until: Instant,
+}
+
+impl Duty {
+    fn new(go: fn(&TrxSystem) -> bool) -> Duty {
+        Duty { go, steps: Steps::new(THREAD), rests_until: Instant::now() }
+    }
+
+    /// Whether there is more to do.
+    fn go(&mut self, system: &TrxSystem) -> bool {
+        if Instant::now() < self.rests_until {
+            return false;
+        }
+        self.steps.run(|| (self.go)(system)).unwrap_or_else(|pause| {
+            self.rests_until = Instant::now() + pause;
+            false
+        })
+    }
+}
+
 fn run(system: &Weak<TrxSystem>) {
-    loop {
-        let Some(system) = system.upgrade() else { return };
-        if *system.purge_thread.stop.lock() {
+    let mut duties = [TrxSystem::rollback_go, TrxSystem::purge_go].map(Duty::new);
+    while let Some(system) = system.upgrade() {
+        if system.is_to_stop() {
             return;
         }
-        if system.env.check_writable().is_ok() && system.background_go() {
-            continue;
-        }
-        let mut stop = system.purge_thread.stop.lock();
-        if !*stop {
-            system.purge_thread.asleep.store(true, Ordering::Relaxed);
-            system.purge_thread.wake.wait_until(&mut stop, Instant::now() + IDLE);
-            system.purge_thread.asleep.store(false, Ordering::Relaxed);
+        let is_busy = system.env.check_writable().is_ok()
+            && duties.each_mut().map(|duty| duty.go(&system)).contains(&true);
+        if !is_busy {
+            system.sleep_in_background();
         }
     }
 }

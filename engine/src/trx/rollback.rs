@@ -115,6 +115,21 @@ fn step_of(record: &Record<'_>) -> Option<Step> {
 /// Steps of a background rollback before it lets DROP TABLE in, and looks whether it is to stop.
 const STEPS_A_TURN: usize = 64;
 
+/// A rollback taken up. If an error, or a panic, keeps it from being finished, it is left to be tried again, after all others:
+/// else its locks would stay for good.
+struct LeftRollback<'a> {
+    system: &'a TrxSystem,
+    orphan: Option<Orphan>,
+}
+
+impl Drop for LeftRollback<'_> {
+    fn drop(&mut self) {
+        if let Some(orphan) = self.orphan.take() {
+            self.system.doomed.lock().insert(0, orphan);
+        }
+    }
+}
+
 /// Trees used by one rollback.
 type Trees = HashMap<u32, Option<Tree>>;
 
@@ -387,21 +402,16 @@ impl TrxSystem {
     /// As [`Self::rollback_step`], but leaves off when `stop` says so: what is undone is cut off the log, so a later step, of this
     /// life or the next, goes on from there.
     pub(super) fn rollback_step_unless(&self, stop: &dyn Fn() -> bool) -> Result<bool> {
-        let Some(mut orphan) = self.doomed.lock().pop() else { return Ok(false) };
-        match self.roll_back_in_turns(&mut orphan.log, stop) {
-            Ok(true) => {
-                self.rolled_back(&orphan);
-                Ok(true)
-            }
-            Ok(false) => {
-                self.doomed.lock().push(orphan);
-                Ok(true)
-            }
-            Err(error) => {
-                self.doomed.lock().insert(0, orphan);
-                Err(error)
-            }
+        let Some(orphan) = self.doomed.lock().pop() else { return Ok(false) };
+        let mut left = LeftRollback { system: self, orphan: Some(orphan) };
+        let log = &mut left.orphan.as_mut().expect("it was just put there").log;
+        let is_done = self.roll_back_in_turns(log, stop)?;
+        let orphan = left.orphan.take().expect("it is there until now");
+        match is_done {
+            true => self.rolled_back(&orphan),
+            false => self.doomed.lock().push(orphan),
         }
+        Ok(true)
     }
 
     /// Nothing of the transaction is left.

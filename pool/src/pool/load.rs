@@ -1,7 +1,7 @@
 //! Pages loaded: put into a frame, read from their file, verified; and taken out again.
 //!
 //! A page being loaded is exclusively latched from [`Pool::install`] on, so nobody sees it half
-//! read; who fails to fill it takes it out again with [`Pool::abandon`].
+//! read; who fails to fill it, be it by a panic, takes it out again with [`Pool::abandon`].
 
 use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use crate::pool::Pool;
 use crate::replacement::Access;
 use crate::space::Space;
 use crate::stats::count;
+use crate::step::survive;
 
 /// Outcome of [`Pool::load`].
 pub(super) enum Load {
@@ -92,12 +93,12 @@ impl Pool {
         // SAFETY: the page is exclusively latched by `install`.
         let bytes = unsafe { self.frames.bytes_mut(frame) };
         let began = Instant::now();
-        let read = space
-            .file()
-            .read_at(bytes, self.page_size().offset_of(no))
-            .map_err(Error::from)
-            .and_then(|()| self.verify(space, no, bytes));
-        if let Err(error) = read {
+        const READ: &str = "a read of a page";
+        let read = || {
+            space.file().read_at(bytes, self.page_size().offset_of(no))?;
+            self.verify(space, no, bytes)
+        };
+        if let Err(error) = survive(READ, read).unwrap_or(Err(Error::Panicked(READ))) {
             count(&self.counters.read_errors);
             self.abandon(word, frame);
             return Err(error);

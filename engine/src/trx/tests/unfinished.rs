@@ -137,7 +137,7 @@ fn a_shutdown_waits_for_no_rollback_and_no_purge() {
         let engine = Engine::open(&storage, &options()).unwrap();
         assert_eq!(engine.system.status().rollbacks_pending, 1);
         engine.system.stop_background();
-        engine.system.background_go();
+        engine.system.rollback_go();
         let status = engine.system.status();
         assert_eq!(status.rollbacks_pending, 1, "life {life} rolled all of it back");
         assert_eq!(status.history_len, 2, "life {life} purged");

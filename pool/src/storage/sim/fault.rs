@@ -16,6 +16,8 @@ pub enum FaultKind {
     NoSpace,
     /// `EROFS`: the file system has been remounted read-only; nothing has changed.
     ReadOnly,
+    /// No error: the program panics in the operation, which is a bug of its own. As with `Io`, a write may be half done.
+    Panic,
 }
 
 impl FaultKind {
@@ -24,6 +26,7 @@ impl FaultKind {
             FaultKind::Io => Errno::IO,
             FaultKind::NoSpace => Errno::NOSPC,
             FaultKind::ReadOnly => Errno::ROFS,
+            FaultKind::Panic => panic!("simulated bug"),
         }
         .into()
     }

@@ -362,7 +362,7 @@ impl SimFile {
                 if matches!(course, Course::Interrupted) { Err(power_cut()) } else { Ok(()) }
             }
             Course::Fails(kind) => {
-                if kind == FaultKind::Io {
+                if matches!(kind, FaultKind::Io | FaultKind::Panic) {
                     let keep = torn(&mut disk.random, sector_count(offset, bytes.len()));
                     disk.inode(self.inode).write_some(bytes, offset, order, &keep);
                 }
