@@ -47,6 +47,24 @@ void raise_open_files_limit() {
   if (limit.rlim_max >= WANTED || setrlimit(RLIMIT_NOFILE, &privileged) != 0) setrlimit(RLIMIT_NOFILE, &allowed);
 }
 
+/*
+  Before the server closes its binary log (or the tc.log that takes its place), with all sessions gone. Whether the server
+  looks into the binary log at the next start, to tell which prepared transactions were committed, depends on how it was
+  closed; and after a clean close it refuses to start if there are any. Behind the binary log, a commit is durable here only
+  with the next flush. So if the last flush fails, be it that the log failed long ago and the server went on for who reads,
+  the process ends here and now: the binary log is then as after a crash, and the next start recovers by itself.
+*/
+void pre_shutdown() {
+  if (!engine.db || tp_flush_all_log(engine.db) == TP_OK) return;
+  String text = last_error_text();
+  sql_print_error("Tidepool: %s. The server ends here, without closing its binary log, so that the next start recovers "
+                  "all that was committed: just start it",
+                  text.c_ptr_safe());
+  /* Nobody would restart a server that was told to stop: for mysqld_safe, a pid file that stays means a crash. */
+  unlink(pidfile_name);
+  _exit(EXIT_FAILURE);
+}
+
 int start(void *p) {
   auto *hton = static_cast<handlerton *>(p);
   engine.hton = hton;
@@ -79,6 +97,7 @@ int start(void *p) {
   hton->show_status = show_status;
   hton->tablefile_extensions = no_extensions;
   hton->flags = HTON_SUPPORTS_EXTENDED_KEYS;
+  hton->pre_shutdown = pre_shutdown;
   setup_transactions(hton);
   if (!options.read_only) drop_temporary_tables();
   return 0;

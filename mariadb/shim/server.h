@@ -19,6 +19,7 @@
 #include "field.h"
 #include "key.h"
 #include "log.h"
+#include "mysqld.h"
 #include "sql_show.h"
 #include "sql_table.h"
 #include "transaction.h"

@@ -223,8 +223,11 @@ impl Server {
         } else {
             "--skip-symbolic-links"
         };
-        let mut command = Command::new(environment.path("MARIADBD"));
+        // A write beyond the limit of files' sizes is to be an error, not the end of the process.
+        let mut command = Command::new("env");
         command
+            .arg("--ignore-signal=XFSZ")
+            .arg(environment.path("MARIADBD"))
             .arg("--no-defaults")
             .arg(format!("--basedir={}", environment.value("BASEDIR")))
             .arg(format!("--lc-messages-dir={}", environment.value("SHARE")))
@@ -287,16 +290,29 @@ impl Server {
     /// # Panics
     /// If it does not stop in time, or ends with an error.
     pub fn stop(&mut self) {
-        let mut child = self.child.take().expect("the server runs");
-        let pid = rustix::process::Pid::from_child(&child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-            .expect("can be signalled");
-        let status = wait_until_exit(&mut child);
+        let status = self.terminate();
         assert!(
             status.success(),
             "the server ended with {status}:\n{}",
             tail(&self.error_log(), 40)
         );
+    }
+
+    /// The same, however it ends.
+    pub fn terminate(&mut self) -> ExitStatus {
+        let mut child = self.child.take().expect("the server runs");
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM)
+            .expect("can be signalled");
+        wait_until_exit(&mut child)
+    }
+
+    /// Lets each write fail from now on that ends beyond `bytes` of its file; `None`: no longer.
+    pub fn limit_file_size(&self, bytes: Option<u64>) {
+        use rustix::process::{Resource, Rlimit, prlimit};
+        let pid = rustix::process::Pid::from_child(self.child.as_ref().expect("the server runs"));
+        let limit = Rlimit { current: bytes, maximum: None };
+        prlimit(Some(pid), Resource::Fsize, limit).expect("a child can be limited");
     }
 
     /// Starts again after [`kill9`](Self::kill9) or [`stop`](Self::stop), or stops first if it runs.
