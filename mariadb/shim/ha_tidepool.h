@@ -115,6 +115,7 @@ private:
   void set_row_lock(int lock, bool skip_locked);
   int read_entry(uchar *buf, const tp_entry &entry);
   int check_pushed_condition(uchar *buf, const tp_entry &entry);
+  void give_up(const tp_entry &entry);
   int decode_row(uchar *buf, tp_bytes row);
   /* Whether a read stays among the entries that begin with the key searched for. */
   enum Bound { ANY_KEY, SAME_KEY };

@@ -77,9 +77,14 @@ int ha_tidepool::check_pushed_condition(uchar *buf, const tp_entry &found) {
   case CHECK_ABORTED_BY_USER:
     return HA_ERR_ABORTED_BY_USER;
   default:
-    if (row_lock != TP_LOCK_NONE) tp_unlock(session->trx, shared->table, tree, found.key, found.key_len);
+    give_up(found);
     return PASS_OVER;
   }
+}
+
+/* The entry is not wanted after all: its lock, too, if the isolation level allows that. */
+void ha_tidepool::give_up(const tp_entry &found) {
+  if (row_lock != TP_LOCK_NONE) tp_unlock(session->trx, shared->table, tree, found.key, found.key_len);
 }
 
 /* Sets the record from the entry of the present tree; for one of a secondary index that doesn't cover what is asked,
@@ -110,7 +115,10 @@ int ha_tidepool::read_entry(uchar *buf, const tp_entry &found) {
   if (result == TP_OK) return decode_row(buf, row);
   if (result != TP_END) return fail(result);
   /* Of an uncommitted entry, the row may have been taken back by now. */
-  if (row_lock != TP_LOCK_NONE || session->isolation == TP_READ_UNCOMMITTED) return PASS_OVER;
+  if (row_lock != TP_LOCK_NONE || session->isolation == TP_READ_UNCOMMITTED) {
+    give_up(found);
+    return PASS_OVER;
+  }
   sql_print_error("Tidepool: table %s: an entry of index %s has no row; run CHECK TABLE", shared->name.c_str(),
                   table->key_info[shared->layouts.key_of(tree)].name.str);
   return HA_ERR_CRASHED;
@@ -127,10 +135,16 @@ int ha_tidepool::cursor_result(uchar *buf, int result, const tp_entry &first, bo
   for (;;) {
     if (result == TP_END) return if_none;
     if (unlikely(result != TP_OK)) return fail(result);
-    if (bound == SAME_KEY && !has_prefix(found)) return if_none;
+    if (bound == SAME_KEY && !has_prefix(found)) {
+      give_up(found);
+      return if_none;
+    }
     const int error = read_entry(buf, found);
     if (likely(error < PASS_OVER)) return error;
-    if (error == PAST_RANGE) return if_none;
+    if (error == PAST_RANGE) {
+      give_up(found);
+      return if_none;
+    }
     result = forward ? tp_next(reader, session->trx, tree, &found) : tp_prev(reader, session->trx, tree, &found);
   }
 }

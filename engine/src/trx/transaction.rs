@@ -13,6 +13,7 @@ use super::{Isolation, TrxOptions};
 use crate::error::{Error, Result};
 use crate::lock::{Interrupt, Owner};
 use crate::undo::log::{UndoLog, UndoPosition};
+use crate::versioned::FreshLocks;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -40,9 +41,8 @@ pub struct Transaction {
     pub(crate) lock_wait_timeout: Duration,
     /// How point reads and locking reads access leaves.
     pub(crate) access: Access,
-    /// The lock that the newest locking read took, if it was not held before and nothing was written since: what `unlock` may
-    /// give up.
-    pub(crate) fresh_lock: Option<(u32, Vec<u8>)>,
+    /// What `unlock` may give up.
+    pub(crate) fresh_locks: FreshLocks,
     /// Memory for payloads, reused.
     pub(crate) payload: Vec<u8>,
 }
@@ -65,7 +65,7 @@ impl Transaction {
             xid: Vec::new(),
             lock_wait_timeout,
             access: Access::Normal,
-            fresh_lock: None,
+            fresh_locks: FreshLocks::default(),
             payload: Vec::new(),
         }
     }

@@ -33,6 +33,50 @@ pub(super) enum ReadLock {
     Wait(Obstacle),
 }
 
+/// Locking reads that a row takes at most: of an index entry, and of the row that it leads to.
+const READS_OF_A_ROW: usize = 2;
+
+/// The locks that the newest locking reads took and that were not held before, if nothing was written since.
+///
+/// A lock that a later read finds held is nobody's to give up any more: of two readers in one statement, the first may want the row.
+#[derive(Default)]
+pub(crate) struct FreshLocks {
+    /// Number of the newest read.
+    read: usize,
+    /// What each read took, in the order of their numbers modulo the length: tree and key.
+    locks: [Option<(u32, Vec<u8>)>; READS_OF_A_ROW],
+}
+
+impl FreshLocks {
+    /// Another locking read begins.
+    pub(super) fn begin_read(&mut self) {
+        self.read = (self.read + 1) % READS_OF_A_ROW;
+        self.locks[self.read] = None;
+    }
+
+    /// The present read has the lock, or has asked for it. `fresh`: it was not held until now.
+    fn note(&mut self, tree: u32, key: &[u8], fresh: bool) {
+        let is_it = |(id, locked): &mut (u32, Vec<u8>)| *id == tree && *locked == key;
+        for (read, lock) in self.locks.iter_mut().enumerate() {
+            if read != self.read {
+                lock.take_if(is_it);
+            } else if fresh {
+                *lock = Some((tree, key.to_vec()));
+            }
+        }
+    }
+
+    /// Whether the lock is among them; it is not any more.
+    fn take(&mut self, tree: u32, key: &[u8]) -> bool {
+        let is_it = |(id, locked): &mut (u32, Vec<u8>)| *id == tree && *locked == key;
+        self.locks.iter_mut().any(|lock| lock.take_if(is_it).is_some())
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.locks = Default::default();
+    }
+}
+
 impl Transaction {
     /// Whether an entry carries the implicit lock of another transaction.
     pub(super) fn is_written_by_other(&self, entry: &Entry<'_>) -> bool {
@@ -117,15 +161,12 @@ impl Transaction {
             locks.keys.acquire(&self.owner, tree.id(), key, mode, holder.as_ref(), may_wait);
         match answer {
             Acquire::Granted(fresh) => {
-                if fresh {
-                    self.fresh_lock = Some((tree.id(), key.to_vec()));
-                }
+                self.fresh_locks.note(tree.id(), key, fresh);
                 Ok(ReadLock::Held)
             }
             Acquire::MustWait => {
-                if !locks.keys.holds(&self.owner, tree.id(), key, LockMode::Shared) {
-                    self.fresh_lock = Some((tree.id(), key.to_vec()));
-                }
+                let fresh = !locks.keys.holds(&self.owner, tree.id(), key, LockMode::Shared);
+                self.fresh_locks.note(tree.id(), key, fresh);
                 Ok(ReadLock::Wait(Obstacle::Queue))
             }
             Acquire::Conflict => conflict(),
@@ -152,10 +193,10 @@ impl Transaction {
         }
     }
 
-    /// Gives up the lock that the newest locking read took on this key, if it was not held before. Written entries stay locked.
+    /// Gives up the lock on this key, if one of the last two locking reads (an index entry's, and its row's) took it, and it was
+    /// not held before. Written entries stay locked.
     pub fn unlock(&mut self, tree: &VersionedTree, key: &[u8]) {
-        let fresh = self.fresh_lock.take_if(|(id, locked)| *id == tree.id() && *locked == key);
-        if fresh.is_some() {
+        if self.fresh_locks.take(tree.id(), key) {
             self.system.locks.keys.unlock(&self.owner, tree.id(), key);
         }
     }
@@ -172,7 +213,7 @@ impl Transaction {
         wait: LockWait,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        self.fresh_lock = None;
+        self.fresh_locks.begin_read();
         loop {
             let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
             let obstacle = match leaf.find(key) {

@@ -24,6 +24,8 @@ mod read;
 pub mod scan;
 mod write;
 
+pub(crate) use locking::FreshLocks;
+
 use std::sync::Arc;
 
 use tidepool_pool::{PageId, Space};

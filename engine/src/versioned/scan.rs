@@ -281,7 +281,7 @@ impl Transaction {
         value: &mut Vec<u8>,
     ) -> Result<bool> {
         self.check_running()?;
-        self.fresh_lock = None;
+        self.fresh_locks.begin_read();
         loop {
             let step = self.lock_step(tree, position, direction, mode, wait, key, value);
             match step.map_err(|error| self.note(error))? {

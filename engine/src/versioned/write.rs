@@ -115,7 +115,7 @@ impl Transaction {
             match self.attempt(tree, key, change, stored.as_ref())? {
                 Attempt::Done => {
                     // The lock is the write's now, and stays to the end, whatever the read that took it thinks of the row.
-                    self.fresh_lock = None;
+                    self.fresh_locks.clear();
                     self.count_undo();
                     return Ok(());
                 }

@@ -502,6 +502,44 @@ fn unlock_gives_up_only_what_the_last_read_locked() {
 }
 
 #[test]
+fn unlock_gives_up_all_that_the_row_was_read_by() {
+    let engine = engine();
+    let (rows, index) = (&engine.trees[0], &engine.trees[1]);
+    for no in 0..3u8 {
+        for tree in [rows, index] {
+            let mut trx = engine.begin(ReadCommitted);
+            trx.insert(tree, &[no], b"0", LockMode::None).unwrap();
+            trx.commit().unwrap();
+        }
+    }
+    let (mode, wait) = (LockMode::Exclusive, LockWait::NoWait);
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let mut trx = engine.begin(ReadCommitted);
+    let mut other = engine.begin(ReadCommitted);
+    trx.get(rows, &[1], mode, wait, &mut value).unwrap();
+    // A scan of the index, with a look at each row: which it had locked before stays locked.
+    let mut position = ScanPosition::start();
+    let forward = Direction::Forward;
+    while trx.lock_next(index, &mut position, forward, mode, wait, &mut key, &mut value).unwrap() {
+        assert!(trx.get(rows, &key, mode, wait, &mut value).unwrap());
+        assert_eq!(engine.system.locks.keys.len(), if key[0] == 1 { 2 } else { 3 });
+        trx.unlock(index, &key);
+        trx.unlock(rows, &key);
+        assert_eq!(engine.system.locks.keys.len(), 1);
+    }
+    assert_eq!(other.get(rows, &[1], mode, wait, &mut value), Err(Error::LockNoWait));
+    assert!(other.get(rows, &[0], mode, wait, &mut value).unwrap());
+    other.commit().unwrap();
+    // What another reader of the statement finds locked is not given up by it, nor by the first then.
+    let mut other = engine.begin(ReadCommitted);
+    trx.get(rows, &[2], mode, wait, &mut value).unwrap();
+    trx.get(rows, &[2], mode, wait, &mut value).unwrap();
+    trx.unlock(rows, &[2]);
+    assert_eq!(other.get(rows, &[2], mode, wait, &mut value), Err(Error::LockNoWait));
+    trx.commit().unwrap();
+}
+
+#[test]
 fn a_bulk_update_keeps_no_lock_for_each_row() {
     const ROWS: u32 = 500;
     let engine = engine();
