@@ -23,7 +23,7 @@ use crate::db::{Counter, Trx};
 use crate::error::Result;
 use crate::lock::{LockMode, LockWait};
 use crate::table::Table;
-use crate::trx::{Batch, Direction, ScanPosition};
+use crate::trx::{Batch, Direction, Peek, ScanPosition};
 use std::ops::Bound;
 use std::sync::Arc;
 use tidepool_pool::{Access, statement};
@@ -69,6 +69,7 @@ pub struct Cursor {
     index: usize,
     lock: LockMode,
     wait: LockWait,
+    semi_consistent: bool,
     scan: bool,
     /// Rows of the reading so far, in how many batches, and in which statement it began.
     rows: u64,
@@ -94,6 +95,8 @@ pub struct Cursor {
     value: Vec<u8>,
     /// Whether the current entry is in `key` and `value`, not in the batch.
     single: bool,
+    /// Whether it was read without the lock that it should have, because another transaction has that.
+    peeked: bool,
 }
 
 impl Cursor {
@@ -105,6 +108,7 @@ impl Cursor {
             index,
             lock,
             wait,
+            semi_consistent: false,
             scan: false,
             rows: 0,
             batches: 0,
@@ -121,6 +125,7 @@ impl Cursor {
             key: Vec::new(),
             value: Vec::new(),
             single: false,
+            peeked: false,
         }
     }
 
@@ -138,6 +143,29 @@ impl Cursor {
     pub fn set_lock(&mut self, lock: LockMode, wait: LockWait) {
         self.reset();
         (self.lock, self.wait) = (lock, wait);
+    }
+
+    /// Says that a locking reading at READ COMMITTED or below is not to wait for entries that others have locked: such an entry is
+    /// given as it was committed last, unlocked. [`is_peeked`](Self::is_peeked) tells, and [`lock_current`](Self::lock_current)
+    /// is for who wants it.
+    pub fn set_semi_consistent(&mut self, on: bool) {
+        self.semi_consistent = on;
+    }
+
+    /// Whether the current entry is one that another transaction has locked, as it was committed last.
+    pub fn is_peeked(&self) -> bool {
+        self.is_positioned() && self.single && self.peeked
+    }
+
+    /// Reads the current entry again, with a lock and a wait; its neighbour in the reading's direction, if it is not there any more. False
+    /// if there is none.
+    pub fn lock_current(&mut self, trx: &mut Trx) -> Result<bool> {
+        assert!(self.is_peeked(), "the current entry is locked");
+        self.position = ScanPosition::at(Bound::Included(&self.key));
+        let semi_consistent = std::mem::take(&mut self.semi_consistent);
+        let found = self.advance(trx);
+        self.semi_consistent = semi_consistent;
+        found
     }
 
     /// Says that the whole index is going to be read: pages are read ahead, and do not displace those in use.
@@ -338,12 +366,21 @@ impl Cursor {
 
     /// Locks and reads the next entry; false at the end.
     fn lock_next(&mut self, trx: &mut Trx, lock: LockMode) -> Result<bool> {
-        self.single = true;
+        let peeks = self.semi_consistent
+            && self.wait != LockWait::SkipLocked
+            && trx.isolation().is_by_statement();
+        (self.single, self.peeked) = (true, false);
         self.rows += 1;
         trx.inner().access = if self.scan { Access::Scan } else { Access::Normal };
         let tree = self.table.tree(self.index);
         let (position, direction) = (&mut self.position, self.direction);
         let (key, value) = (&mut self.key, &mut self.value);
+        if peeks {
+            let found =
+                trx.inner().lock_next_or_peek(tree, position, direction, lock, key, value)?;
+            self.peeked = found == Peek::Committed;
+            return Ok(found != Peek::End);
+        }
         trx.inner().lock_next(tree, position, direction, lock, self.wait, key, value)
     }
 }

@@ -297,6 +297,11 @@ int tp_reader_open(const tp_table *table, tp_reader **reader);
 void tp_reader_close(tp_reader *reader);
 /* How the coming reads lock. */
 void tp_reader_set_lock(tp_reader *reader, int lock, int wait);
+/* Whether the coming locking moves in the clustered index wait for nobody, at READ COMMITTED and below: a row that another
+   transaction has locked is then given as it was committed last, and not locked. */
+void tp_reader_set_semi_consistent(tp_reader *reader, int on);
+/* Whether that is so of the row which the last move in the clustered index gave. */
+int tp_is_peeked(const tp_reader *reader);
 /* Point read: TP_OK or TP_END. */
 int tp_get(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len, tp_bytes *value);
 int tp_seek(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len, int seek,
@@ -305,6 +310,8 @@ int tp_first(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
 int tp_last(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
 int tp_next(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
 int tp_prev(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
+/* The present entry of the clustered index (tp_is_peeked) again, locked; if it is gone, the next in the same direction. */
+int tp_lock_current(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
 /* The coming reads of this index are a scan of the whole of it (or not). */
 void tp_reader_set_scan(tp_reader *reader, size_t index, int scan);
 /* Unpositions the cursor of one index. */

@@ -97,6 +97,7 @@ int ha_tidepool::open_reader() {
   reader_generation = shared->generation;
   if (int result = tp_reader_open(shared->table, &reader)) return fail(result);
   tp_reader_set_lock(reader, row_lock, TP_WAIT);
+  tp_reader_set_semi_consistent(reader, semi_consistent);
   return 0;
 }
 
@@ -113,6 +114,7 @@ int ha_tidepool::reset() {
   if (reader && cursors_used)
     for (uint i = 0; i < trees().size(); i++) tp_reader_reset(reader, i);
   cursors_used = false;
+  try_semi_consistent_read(false);
   keyread_only = false;
   duplicate_lock = TP_LOCK_SHARED;
   last_write_known = false;

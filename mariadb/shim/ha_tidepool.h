@@ -78,6 +78,8 @@ public:
   int rnd_pos(uchar *buf, uchar *pos) override;
   void position(const uchar *record) override;
   void unlock_row() override;
+  void try_semi_consistent_read(bool yes) override;
+  bool was_semi_consistent_read() override { return peeked; }
   Item *idx_cond_push(uint keynr, Item *condition) override;
 
   int write_row(const uchar *buf) override;
@@ -123,6 +125,7 @@ private:
   int seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound = ANY_KEY);
   bool has_prefix(const tp_entry &entry) const;
   int step(uchar *buf, bool forward, Bound bound);
+  int lock_peeked(uchar *buf, bool forward, Bound bound);
 
   void note_write(const tp_savepoint &before);
   int insert_row(const uchar *record);
@@ -149,6 +152,9 @@ private:
   /* Locking of this statement's reads. */
   int row_lock = TP_LOCK_NONE;
   bool skip_locked = false;
+  /* UPDATE asks whether it wants a row before it waits for it: the row read last was not locked, but read as it was
+     committed last. If the server wants it, it reads on, and means this one; else it calls unlock_row(). */
+  bool semi_consistent = false, peeked = false;
   bool keyread_only = false;
   /* Of a row that INSERT meets with its key: exclusive if it is to be changed or replaced then. */
   int duplicate_lock = TP_LOCK_SHARED;

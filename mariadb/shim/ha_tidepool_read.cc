@@ -132,6 +132,7 @@ bool ha_tidepool::has_prefix(const tp_entry &found) const {
 int ha_tidepool::cursor_result(uchar *buf, int result, const tp_entry &first, bool forward, int if_none, Bound bound) {
   tp_entry found = first;
   cursors_used = true;
+  peeked = false;
   for (;;) {
     if (result == TP_END) return if_none;
     if (unlikely(result != TP_OK)) return fail(result);
@@ -140,7 +141,10 @@ int ha_tidepool::cursor_result(uchar *buf, int result, const tp_entry &first, bo
       return if_none;
     }
     const int error = read_entry(buf, found);
-    if (likely(error < PASS_OVER)) return error;
+    if (likely(error < PASS_OVER)) {
+      peeked = semi_consistent && tree == 0 && error == 0 && tp_is_peeked(reader);
+      return error;
+    }
     if (error == PAST_RANGE) {
       give_up(found);
       return if_none;
@@ -173,7 +177,7 @@ static bool successor(uchar *key, size_t *len) {
 int ha_tidepool::index_init(uint keynr, bool) {
   active_index = keynr;
   tree = shared->layouts.tree_of(keynr);
-  at_point = after_search = false;
+  at_point = after_search = peeked = false;
   plan_known = false;
   entry = tp_entry{};
   return 0;
@@ -187,6 +191,7 @@ int ha_tidepool::index_end() {
 
 int ha_tidepool::index_read_map(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag) {
   if (int error = ready()) return error;
+  peeked = false;
   const Index_layout &layout = trees()[tree];
   Search made;
   search_len = layout.encode_search(search.get(), &table->key_info[active_index], key, map, table, key_room, &made);
@@ -253,6 +258,7 @@ int ha_tidepool::index_read_last_map(uchar *buf, const uchar *key, key_part_map 
 int ha_tidepool::step(uchar *buf, bool forward, Bound bound) {
   if (int error = ready()) return error;
   const int none = HA_ERR_END_OF_FILE;
+  if (unlikely(peeked)) return lock_peeked(buf, forward, bound);
   if (bound == SAME_KEY && (at_point || after_search)) {
     at_point = false;
     after_search = true;
@@ -272,6 +278,16 @@ int ha_tidepool::step(uchar *buf, bool forward, Bound bound) {
     return cursor_result(buf, result, found, false, none);
   }
   const int result = forward ? tp_next(reader, session->trx, tree, &found) : tp_prev(reader, session->trx, tree, &found);
+  const int error = cursor_result(buf, result, found, forward, none, bound);
+  after_search = error == none && bound == SAME_KEY;
+  return error;
+}
+
+/* The server wants the row that it was shown. */
+int ha_tidepool::lock_peeked(uchar *buf, bool forward, Bound bound) {
+  tp_entry found;
+  const int result = tp_lock_current(reader, session->trx, 0, &found);
+  const int none = HA_ERR_END_OF_FILE;
   const int error = cursor_result(buf, result, found, forward, none, bound);
   after_search = error == none && bound == SAME_KEY;
   return error;
@@ -308,7 +324,7 @@ int ha_tidepool::index_last(uchar *buf) {
 
 int ha_tidepool::rnd_init(bool scan) {
   tree = 0;
-  at_point = after_search = false;
+  at_point = after_search = peeked = false;
   scanning_started = false;
   plan_known = false;
   entry = tp_entry{};
@@ -324,6 +340,7 @@ int ha_tidepool::rnd_end() {
 
 int ha_tidepool::rnd_next(uchar *buf) {
   if (int error = ready()) return error;
+  if (unlikely(peeked)) return lock_peeked(buf, true, ANY_KEY);
   tp_entry found;
   at_point = after_search = false;
   const int result = scanning_started ? tp_next(reader, session->trx, 0, &found)
@@ -344,6 +361,7 @@ void ha_tidepool::position(const uchar *record) {
 
 int ha_tidepool::rnd_pos(uchar *buf, uchar *pos) {
   if (int error = ready()) return error;
+  peeked = false;
   const size_t fixed = trees()[0].fixed_length();
   clustered_len = fixed ? fixed : uint2korr(pos + ref_length - 2);
   if (clustered_len > trees()[0].key_max()) return HA_ERR_KEY_NOT_FOUND;
@@ -355,7 +373,17 @@ int ha_tidepool::rnd_pos(uchar *buf, uchar *pos) {
   return decode_row(buf, row);
 }
 
+void ha_tidepool::try_semi_consistent_read(bool yes) {
+  semi_consistent = yes;
+  peeked = false;
+  if (reader) tp_reader_set_semi_consistent(reader, yes);
+}
+
 void ha_tidepool::unlock_row() {
+  if (peeked) {
+    peeked = false;
+    return;
+  }
   if (row_lock == TP_LOCK_NONE || !session || session->isolation > TP_READ_COMMITTED) return;
   if (tree != 0 && entry.key) tp_unlock(session->trx, shared->table, tree, entry.key, entry.key_len);
   if (clustered_len) tp_unlock(session->trx, shared->table, 0, clustered.get(), clustered_len);

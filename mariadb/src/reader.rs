@@ -17,6 +17,7 @@ pub struct Reader {
     table: Arc<Table>,
     lock: LockMode,
     wait: LockWait,
+    semi_consistent: bool,
     cursors: Vec<Option<KeptCursor>>,
     row: Vec<u8>,
 }
@@ -61,6 +62,8 @@ impl Reader {
             kept.lock = lock;
             kept.wait = wait;
         }
+        // By another index, the entry might be of one version and the row of another.
+        kept.cursor.set_semi_consistent(self.semi_consistent && index == Table::CLUSTERED);
         &mut kept.cursor
     }
 }
@@ -78,8 +81,8 @@ pub unsafe extern "C" fn tp_reader_open(
         // SAFETY: an open table from the shim.
         let table = Arc::clone(unsafe { &*table });
         let cursors = (0..table.index_count()).map(|_| None).collect();
-        let reader =
-            Reader { table, lock: LockMode::None, wait: LockWait::Wait, cursors, row: Vec::new() };
+        let (lock, wait) = (LockMode::None, LockWait::Wait);
+        let reader = Reader { table, lock, wait, semi_consistent: false, cursors, row: Vec::new() };
         // SAFETY: a valid place to store to.
         unsafe { *place = Box::into_raw(Box::new(reader)) };
         Ok(TP_OK)
@@ -121,6 +124,29 @@ pub unsafe extern "C" fn tp_reader_set_lock(reader: *mut Reader, lock: c_int, wa
             _ => LockWait::Wait,
         };
     });
+}
+
+/// Whether the coming locking moves in the clustered index wait for nobody; see bridge.h.
+///
+/// # Safety
+/// A valid reader.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_reader_set_semi_consistent(reader: *mut Reader, on: c_int) {
+    // SAFETY: a valid reader from the shim.
+    guard_or((), || unsafe { &mut *reader }.semi_consistent = on != 0);
+}
+
+/// Whether the row that the clustered index's cursor is at was read without a lock.
+///
+/// # Safety
+/// A valid reader.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_is_peeked(reader: *const Reader) -> c_int {
+    guard_or(0, || {
+        // SAFETY: a valid reader from the shim.
+        let kept = unsafe { &*reader }.cursors[Table::CLUSTERED].as_ref();
+        kept.is_some_and(|kept| kept.cursor.is_peeked()).into()
+    })
 }
 
 /// Point read.
@@ -239,6 +265,8 @@ moves! {
     tp_next next;
     /// The previous entry.
     tp_prev prev;
+    /// The current entry again, locked.
+    tp_lock_current lock_current;
 }
 
 /// The coming reads of this index are a scan of the whole of it, or not.

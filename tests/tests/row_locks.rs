@@ -1,4 +1,6 @@
-//! Which rows READ COMMITTED keeps locked.
+//! Which rows READ COMMITTED keeps locked, and for which it waits.
+
+use std::time::{Duration, Instant};
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
@@ -54,4 +56,116 @@ fn a_row_that_does_not_match_is_locked_in_no_index() {
         assert_eq!(free(&server, hint), all, "{hint}");
     }
     run(&mut conn, &["ROLLBACK"]);
+}
+
+#[test]
+fn an_update_waits_only_for_rows_that_it_wants() {
+    let server = Server::start(Options::new("semi_consistent"));
+    update_past_locked_rows(&server, "");
+    server.connect_to("test").query_drop("DROP TABLE t").expect("nobody uses it");
+    update_past_locked_rows(&server, "PARTITION BY HASH (id) PARTITIONS 3");
+}
+
+fn update_past_locked_rows(server: &Server, partitions: &str) {
+    let mut holder = read_committed(server);
+    let create = format!("CREATE TABLE t (id INT PRIMARY KEY, a INT, v TEXT) {partitions}");
+    run(
+        &mut holder,
+        &[
+            &create,
+            "INSERT INTO t SELECT seq, seq, REPEAT('v', 20000) FROM seq_1_to_10",
+            "BEGIN",
+            "UPDATE t SET a = 100 WHERE id = 2",
+            "DELETE FROM t WHERE id = 4",
+            "INSERT INTO t VALUES (11, 50, 'new')",
+            "SELECT * FROM t WHERE id = 8 FOR UPDATE",
+        ],
+    );
+    let mut conn = read_committed(server);
+    run(&mut conn, &["SET SESSION innodb_lock_wait_timeout = 1"]);
+    if server.engine().name() == "Tidepool" {
+        run(&mut conn, &["SET SESSION tidepool_lock_wait_timeout = 1"]);
+    }
+    // None of the locked rows: by a scan of the table, and of a part of it.
+    for range in ["", "AND id BETWEEN 2 AND 9"] {
+        let sql = format!("UPDATE t SET v = CONCAT(v, 'x') WHERE a IN (3, 5, 50, 100) {range}");
+        run(&mut conn, &["BEGIN", &sql]);
+        assert_eq!(conn.affected_rows(), 2, "{range}");
+        run(&mut conn, &["ROLLBACK"]);
+    }
+    // Each of them: it is waited for, as what it was.
+    for wanted in [2, 4, 8] {
+        run(&mut conn, &["BEGIN"]);
+        let error = conn.query_drop(format!("UPDATE t SET v = 'w' WHERE a = {wanted}"));
+        let error = error.expect_err("the row is locked").to_string();
+        assert!(error.contains("1205"), "{error}");
+        run(&mut conn, &["ROLLBACK"]);
+    }
+    // At REPEATABLE READ there is no such thing.
+    run(&mut conn, &["SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ", "BEGIN"]);
+    conn.query_drop("UPDATE t SET v = 'w' WHERE a = 3").expect_err("row 2 is locked");
+    run(&mut conn, &["ROLLBACK", "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"]);
+
+    // Who waited decides anew: row 2 does not match any more, row 4 is gone, row 8 matches.
+    run(&mut conn, &["SET SESSION innodb_lock_wait_timeout = 50"]);
+    if server.engine().name() == "Tidepool" {
+        run(&mut conn, &["SET SESSION tidepool_lock_wait_timeout = 50"]);
+    }
+    let waiter = std::thread::spawn(move || {
+        let since = Instant::now();
+        run(&mut conn, &["UPDATE t SET v = 'mine' WHERE a IN (2, 4, 8, 50)"]);
+        (conn.affected_rows(), since.elapsed())
+    });
+    std::thread::sleep(Duration::from_millis(500));
+    run(&mut holder, &["COMMIT"]);
+    let (changed, took) = waiter.join().expect("it ends");
+    assert!(took >= Duration::from_millis(300), "it did not wait: {took:?}");
+    let mine: Vec<i32> =
+        holder.query("SELECT id FROM t WHERE v = 'mine' ORDER BY id").expect("rows");
+    // The new row is passed over or met, as it comes.
+    assert!(mine == [8] || mine == [8, 11], "{mine:?}");
+    assert_eq!(changed, mine.len() as u64);
+}
+
+/// Updates by scans, each of a few rows: none is lost, and none is done twice.
+#[test]
+fn concurrent_updates_by_scans_are_all_there_once() {
+    const THREADS: u32 = 4;
+    const ROUNDS: u32 = 60;
+    let server = Server::start(Options::new("semi_updates"));
+    let mut conn = read_committed(&server);
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, n INT NOT NULL)",
+            "INSERT INTO t SELECT seq, seq % 7, 0 FROM seq_1_to_70",
+        ],
+    );
+    let changed: u64 = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let mut conn = read_committed(&server);
+                scope.spawn(move || {
+                    let mut changed = 0;
+                    for round in 0..ROUNDS {
+                        // It moves rows between the sets that others look for.
+                        let (from, to) = ((thread + round) % 7, (thread + 2 * round) % 7);
+                        let sql = format!("UPDATE t SET n = n + 1, a = {to} WHERE a = {from}");
+                        match conn.query_drop(sql) {
+                            Ok(()) => changed += conn.affected_rows(),
+                            Err(error) => assert!(error.to_string().contains("1213"), "{error}"),
+                        }
+                    }
+                    changed
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().expect("ends")).sum()
+    });
+    let (rows, sum): (u64, u64) =
+        conn.query_first("SELECT COUNT(*), SUM(n) FROM t").expect("can be read").expect("a row");
+    assert_eq!((rows, sum), (70, changed));
+    let checked: (String, String, String, String) =
+        conn.query_first("CHECK TABLE t").expect("CHECK TABLE answers").expect("a row");
+    assert_eq!(checked.3, "OK");
 }

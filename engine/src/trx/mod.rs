@@ -34,6 +34,8 @@
 //!           an empty batch with `position.at_end()` means the end, an empty batch without means "ask again"
 //!     .lock_next(&VersionedTree, &mut ScanPosition, Direction, LockMode, LockWait, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<bool>
 //!           locking read: locks the next live entry and gives its newest version; in SERIALIZABLE the gap as well
+//!     .lock_next_or_peek(..) -> Result<Peek>      the same for READ COMMITTED and below, but waits for nobody: what others have locked, it
+//!           gives as it was committed last
 //!     .prepare(xid) -> Result<()>  .commit() -> Result<()>  .commit_no_flush() -> Result<Lsn>  .rollback() -> Result<()>  .detach()
 //! ```
 //! In SERIALIZABLE, `get` and `scan` with [`LockMode::None`](crate::lock::LockMode) are turned by the caller into shared locking reads.
@@ -47,6 +49,7 @@ mod transaction;
 pub mod view;
 
 pub use crate::versioned::scan::{Batch, Direction, ScanPosition};
+pub use crate::versioned::semi_consistent::Peek;
 pub use csn::{Csn, TrxId};
 pub use system::{PurgeExclusion, TrxSystem};
 pub use transaction::{Savepoint, Transaction};

@@ -37,6 +37,10 @@ impl ReadView {
     pub const EVERYTHING: ReadView =
         ReadView { csn: Csn(u64::MAX), low: TrxId(u64::MAX), high: TrxId(u64::MAX) };
 
+    /// Sees the version of every entry that was committed last, whenever that was.
+    pub const COMMITTED: ReadView =
+        ReadView { csn: Csn(u64::MAX), low: TrxId::NONE, high: TrxId(u64::MAX) };
+
     /// Whether a version written by `id` is visible. A transaction's own versions are its own business: the caller
     /// compares with its own id first.
     pub fn sees(&self, table: &CsnTable, id: TrxId) -> bool {

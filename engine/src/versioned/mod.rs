@@ -11,6 +11,7 @@
 //! | `write` | insert, update, delete |
 //! | `locking` | when a write or a locking read must wait |
 //! | [`scan`] | batches of consistent reads, and locking reads in order |
+//! | [`semi_consistent`] | locking reads in order that wait for nobody |
 //!
 //! # Latches
 //! An operation latches one leaf. While it holds it, it may latch undo pages (one at a time when reading), read overflow
@@ -22,6 +23,7 @@ pub mod entry;
 mod locking;
 mod read;
 pub mod scan;
+pub mod semi_consistent;
 mod write;
 
 pub(crate) use locking::FreshLocks;

@@ -68,6 +68,11 @@ impl ScanPosition {
         self.at == At::Done
     }
 
+    /// The entry with this key has been read.
+    pub(super) fn pass(&mut self, key: &[u8]) {
+        self.set(At::Past, key);
+    }
+
     fn set(&mut self, at: At, key: &[u8]) {
         self.at = at;
         self.key.clear();
@@ -301,7 +306,7 @@ impl Transaction {
 
     /// One leaf of [`Self::lock_next`].
     #[expect(clippy::too_many_arguments, reason = "a cursor's whole state")]
-    fn lock_step(
+    pub(super) fn lock_step(
         &mut self,
         tree: &VersionedTree,
         position: &mut ScanPosition,
@@ -409,7 +414,7 @@ impl Transaction {
 }
 
 /// What one leaf gave to a locking read.
-enum Step {
+pub(super) enum Step {
     Found(u8),
     End,
     NextLeaf,

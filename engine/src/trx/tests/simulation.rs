@@ -517,6 +517,70 @@ impl Sim<'_> {
         Ok(())
     }
 
+    /// Locks a few entries in order, and is shown those that others have locked as they were committed last.
+    fn peeking_scan(&mut self, me: usize) -> Flow {
+        if self.running[me].isolation != Isolation::ReadCommitted {
+            return Ok(());
+        }
+        let (tree, start) = self.random_key();
+        let forward = self.rng.random_bool(0.6);
+        let direction = if forward { Direction::Forward } else { Direction::Backward };
+        let mut newest = self.model.current.clone();
+        apply(&mut newest, &self.running[me].changes);
+        let wanted: Vec<(Vec<u8>, Vec<u8>)> = {
+            let of_tree = newest.into_iter().filter(|(at, _)| at.0 == tree);
+            let of_tree = of_tree.map(|((_, key), value)| (key, value));
+            match forward {
+                true => of_tree.filter(|(key, _)| *key >= start).collect(),
+                false => {
+                    let below: Vec<_> = of_tree.filter(|(key, _)| *key <= start).collect();
+                    below.into_iter().rev().collect()
+                }
+            }
+        };
+        let mut wanted = wanted.into_iter();
+        let mut position = ScanPosition::at(Bound::Included(&start));
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        self.running[me].trx.begin_statement();
+        let mut outcome = Ok(());
+        for _ in 0..self.rng.random_range(1..12) {
+            let found = self.running[me].trx.lock_next_or_peek(
+                &self.engine.trees[tree],
+                &mut position,
+                direction,
+                LockMode::Exclusive,
+                &mut key,
+                &mut value,
+            );
+            let seed = self.seed;
+            let found = match found {
+                Ok(Peek::End) => {
+                    assert_eq!(wanted.next(), None, "seed {seed}: passed over");
+                    break;
+                }
+                Ok(found) => found,
+                Err(error) => {
+                    // Locked by now, perhaps, but its long value could not be read.
+                    self.running[me].touched.insert((tree, key));
+                    outcome = self.disk_error("peeking scan", &error);
+                    break;
+                }
+            };
+            assert_eq!(wanted.next(), Some((key.clone(), value.clone())), "seed {seed}");
+            let at = (tree, key.clone());
+            let (surely, maybe) = self.others(me, &at);
+            match found {
+                Peek::Locked => {
+                    assert!(!surely, "seed {seed}: {at:?} is locked by two");
+                    self.running[me].touched.insert(at);
+                }
+                _ => assert!(maybe, "seed {seed}: {at:?} is not locked by anybody"),
+            }
+        }
+        self.running[me].trx.end_statement();
+        outcome
+    }
+
     fn savepoint(&mut self, me: usize) -> Flow {
         let trx = &mut self.running[me];
         if trx.savepoints.is_empty() || self.rng.random_bool(0.5) {
@@ -695,7 +759,8 @@ impl Sim<'_> {
             480..530 => self.scan(me),
             530..590 => self.locking_get(me),
             590..610 => self.locking_scan(me),
-            610..670 => self.savepoint(me),
+            610..620 => self.peeking_scan(me),
+            620..670 => self.savepoint(me),
             670..675 => self.bulk_insert(me),
             675..690 => self.end_prepared(),
             690..695 => {
