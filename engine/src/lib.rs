@@ -82,7 +82,7 @@ pub use catalog::{IndexDef, TableDef};
 pub use cursor::{Cursor, Seek};
 pub use db::{ChangedIndex, Db, DuplicateEntry, IndexChange, Savepoint, Trx};
 pub use error::{Error, Result};
-pub use lock::{Interrupt, LockMode, LockWait};
+pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};
 pub use options::{Options, Replacement};
 pub use status::Status;

@@ -242,11 +242,20 @@ typedef struct {
   uint64_t opaque[16];
 } tp_savepoint;
 
+/* Sets who is told which transactions wait for which, of those whose connections have a name. Called once, before the first
+   transaction, with a function that is called by the waiting thread when it is about to wait for another's lock: `holder` is 0 if
+   that one has no name. The holder's transaction does not end before the function returns. The answer: 1 if the holder will be
+   killed for it. */
+void tp_set_wait_observer(const tp_db *db, int (*waits_for)(uintptr_t waiter, uintptr_t holder));
+
 int tp_trx_new(tp_db *db, tp_trx **trx);
 /* Rolls back what is unfinished. */
 void tp_trx_free(tp_trx *trx);
 /* Before the first statement of a transaction. */
 int tp_trx_start(tp_trx *trx, int isolation);
+/* After tp_trx_start: the waits of this transaction are told to the observer, and those of others for it, with the connection under
+   this name, which is not 0. It is forgotten before the transaction's commit, rollback or detach returns. */
+void tp_trx_name_session(tp_trx *trx, uintptr_t name);
 /* Before each statement: forgets a stale KILL, sets the lock wait timeout. */
 int tp_statement_begin(tp_trx *trx, uint64_t lock_wait_timeout_s, tp_savepoint *savepoint);
 int tp_statement_end(tp_trx *trx);

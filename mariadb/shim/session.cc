@@ -4,6 +4,10 @@
 #include "errors.h"
 #include "sysvars.h"
 
+/* In the server's sql_class.cc, for engines, without a declaration in a header. */
+extern "C" int thd_need_wait_reports(const MYSQL_THD thd);
+extern "C" int thd_rpl_deadlock_check(MYSQL_THD waiter, MYSQL_THD holder);
+
 namespace tidepool {
 
 static bool ends_transaction(THD *thd, bool all) {
@@ -53,6 +57,7 @@ int begin_statement(THD *thd, Session *session) {
     session->isolation = isolation_of(thd);
     if (int result = tp_trx_start(session->trx, session->isolation)) return server_error(result, thd);
     session->in_transaction = true;
+    if (thd_need_wait_reports(thd)) tp_trx_name_session(session->trx, reinterpret_cast<uintptr_t>(thd));
   }
   if (int result = tp_statement_begin(session->trx, lock_wait_timeout(thd), &session->statement_start))
     return server_error(result, thd);
@@ -62,6 +67,17 @@ int begin_statement(THD *thd, Session *session) {
   trans_register_ha(thd, false, engine.hton, 0);
   if (thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN)) trans_register_ha(thd, true, engine.hton, 0);
   return 0;
+}
+
+/* In parallel replication the holder is killed and tried again if it must commit after the waiter: it waits for that, with its locks.
+   The killing is done later, by a thread of the server's own, and only sets flags and wakes. Beside that, a transaction that had to
+   wait is marked in the binary log as one that replicas had better not begin early, and whoever others wait for does not tarry in
+   a group commit.
+
+   thd_need_ordering_with() is not asked: it spares waits for gap locks, and there are none below SERIALIZABLE. There a range does not
+   say what of it is gap, and a conflict of ranges ends as any other does: by this. */
+static int waits_for(uintptr_t waiter, uintptr_t holder) {
+  return thd_rpl_deadlock_check(reinterpret_cast<THD *>(waiter), reinterpret_cast<THD *>(holder));
 }
 
 static void end_transaction(Session *session) {
@@ -273,6 +289,7 @@ static void kill_query(handlerton *, THD *thd, enum thd_kill_levels) {
 }
 
 void setup_transactions(handlerton *hton) {
+  tp_set_wait_observer(engine.db, waits_for);
   hton->savepoint_offset = sizeof(tp_savepoint);
   hton->savepoint_set = savepoint_set;
   hton->savepoint_rollback = savepoint_rollback;

@@ -9,7 +9,9 @@ use std::mem::{align_of, size_of};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidepool::{Db, Error, Interrupt, Isolation, Savepoint, Table, Trx, TrxOptions};
+use tidepool::{
+    Db, Error, Interrupt, Isolation, Savepoint, SessionToken, Table, Trx, TrxOptions, WaitObserver,
+};
 
 use crate::boundary::{Bytes, TP_DUPLICATE, TP_OK, bytes, guard, guard_or};
 use crate::reader::lock_mode;
@@ -97,6 +99,40 @@ pub unsafe extern "C" fn tp_trx_start(session: *mut Session, isolation: c_int) -
             Ok(())
         })
     }
+}
+
+/// The shim's function that is told of waits; see bridge.h. The names are addresses of the server's connections, never looked into here.
+struct ServerObserver(extern "C" fn(usize, usize) -> c_int);
+
+impl WaitObserver for ServerObserver {
+    fn waits_for(&self, waiter: SessionToken, holder: Option<SessionToken>) -> bool {
+        (self.0)(waiter.0, holder.map_or(0, |holder| holder.0)) != 0
+    }
+}
+
+/// Sets who is told which transactions wait for which.
+///
+/// # Safety
+/// An open data directory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_set_wait_observer(
+    db: *const Db,
+    waits_for: extern "C" fn(usize, usize) -> c_int,
+) {
+    guard_or((), || {
+        // SAFETY: an open data directory from the shim.
+        unsafe { &*db }.set_wait_observer(Box::new(ServerObserver(waits_for)));
+    });
+}
+
+/// Has the waits of the present transaction told, and those for it, with the connection under this name.
+///
+/// # Safety
+/// A valid session.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_trx_name_session(session: *mut Session, name: usize) {
+    // SAFETY: a valid session from the shim.
+    guard_or((), || unsafe { &mut *session }.trx.name_session(SessionToken(name)));
 }
 
 /// Before each statement.

@@ -33,6 +33,7 @@ use crate::catalog::Catalog;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::governor::PoolGovernor;
+use crate::lock::WaitObserver;
 use crate::memory::MemoryReport;
 use crate::options::{self, Options};
 use crate::status::Status;
@@ -336,6 +337,12 @@ impl Db {
     pub fn set_deadlock_detect(&self, value: bool) {
         self.inner.trx_system.set_deadlock_detect(value);
         self.inner.options.write().deadlock_detect = value;
+    }
+
+    /// Sets who is told which transactions wait for which, of those whose session has a name: see [`Trx::name_session`]. Once: false, and nothing
+    /// changes, if there is an observer already.
+    pub fn set_wait_observer(&self, observer: Box<dyn WaitObserver>) -> bool {
+        self.inner.trx_system.locks.set_observer(observer)
     }
 
     /// Changes whether a REPEATABLE READ transaction may overwrite what changed after its snapshot.

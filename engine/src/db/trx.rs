@@ -6,7 +6,7 @@
 
 use super::{Counter, Db, Inner};
 use crate::error::{Error, Result};
-use crate::lock::{Interrupt, LockMode, LockWait};
+use crate::lock::{Interrupt, LockMode, LockWait, SessionToken};
 use crate::table::{Table, TableUse};
 use crate::trx::activity::{Activity, Phase};
 use crate::trx::{Isolation, Savepoint as InnerSavepoint, Transaction, TrxOptions, TrxSystem};
@@ -97,6 +97,12 @@ impl Trx {
     /// Names the session for reports, by whatever the layer above knows it; 0 = not at all.
     pub fn set_session(&mut self, session: u64) {
         self.activity.activity.set_session(session);
+    }
+
+    /// Has the waits of the present transaction told to the observer ([`Db::set_wait_observer`]), and those of others for it, with the
+    /// session under this name. The name is forgotten before the transaction's end, or a [`detach`](Self::detach), returns.
+    pub fn name_session(&mut self, session: SessionToken) {
+        self.inner.name_session(session);
     }
 
     /// Tells that the transaction has begun, if it has not been told.

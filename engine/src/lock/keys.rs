@@ -63,6 +63,14 @@ impl Queue {
         self.requests[..at].iter().any(|before| conflict(before, request))
     }
 
+    /// Tells those who wait behind a lock of `owner`'s that has just become this strong, or is asked for as strong, in front of them.
+    fn pass(&self, owner: &Owner, mode: LockMode) {
+        let waiting = self.requests.iter().filter(|r| !r.granted);
+        waiting
+            .filter(|r| r.owner.number() != owner.number() && r.mode.conflicts(mode))
+            .for_each(|r| r.owner.pass());
+    }
+
     /// Grants all that nothing blocks any more.
     fn grant(&mut self) {
         let mut at = self.requests.iter().take_while(|r| r.granted).count();
@@ -390,7 +398,10 @@ fn lock_both<'o>(
 /// Grants `holder` the exclusive lock that it holds implicitly; false if it has ended.
 fn give_explicit(queue: &mut Queue, holder: &Arc<Owner>, held: &mut Held) -> bool {
     if let Some(at) = queue.granted_to(holder) {
-        queue.requests[at].mode = LockMode::Exclusive;
+        if queue.requests[at].mode != LockMode::Exclusive {
+            queue.requests[at].mode = LockMode::Exclusive;
+            queue.pass(holder, LockMode::Exclusive);
+        }
         return true;
     }
     if !Owner::remember(held, queue.tree, &queue.key) {
@@ -399,6 +410,7 @@ fn give_explicit(queue: &mut Queue, holder: &Arc<Owner>, held: &mut Held) -> boo
     // Before all that wait: the implicit lock is older.
     let owner = Arc::clone(holder);
     queue.requests.insert(0, Request { owner, mode: LockMode::Exclusive, granted: true, wait: 0 });
+    queue.pass(holder, LockMode::Exclusive);
     true
 }
 
@@ -420,6 +432,7 @@ fn enqueue(
             .any(|r| r.granted && r.owner.number() != owner.number() && r.mode.conflicts(mode));
         if alone {
             queue.requests[at].mode = mode;
+            queue.pass(owner, mode);
             return Acquire::Granted(false);
         }
     }
@@ -439,6 +452,9 @@ fn enqueue(
     if blocked {
         request.wait = owner.announce_wait();
         queue.requests.insert(at, request);
+        if mine.is_some() {
+            queue.pass(owner, mode);
+        }
         return Acquire::MustWait;
     }
     request.granted = true;

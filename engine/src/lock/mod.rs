@@ -28,14 +28,16 @@
 //!
 //! # Deadlocks
 //! A wait enters itself in the wait-for graph *after* it has enqueued, then looks for a cycle through itself. Edges are not
-//! stored but read from the queues. The last of a cycle to enter sees the whole cycle. The victim is the member with the
-//! fewest undo records; the one that asks, if equal.
+//! stored but read from the queues. The last of a cycle to enter sees the whole cycle. The victim is a member that the embedder
+//! wants rolled back anyway ([`observer`], which is told before), else the one with the fewest undo records; the one that asks, if equal.
 //!
 //! # Order of the mutexes
 //! graph → `Owner::held` → key-lock shard → range shard → `Owner::wait`; `Owner::requested` is taken alone. Of two owners' `held`, that
 //! of the lower number comes first. All are leaves below page latches: a page latch may be held when one is taken, never the reverse.
+//! `Owner::session` is taken with nothing held, and the embedder's observer is called under it.
 
 pub mod keys;
+pub mod observer;
 pub mod owner;
 pub mod ranges;
 pub mod report;
@@ -44,11 +46,12 @@ pub mod wait;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 pub use keys::KeyLocks;
+pub use observer::{SessionToken, WaitObserver};
 pub(crate) use owner::Requested;
 pub use owner::{Interrupt, Owner};
 pub use ranges::RangeLocks;
@@ -113,6 +116,7 @@ pub struct Locks {
     pub ranges: RangeLocks,
     graph: wait::WaitGraph,
     no_detection: AtomicBool,
+    observer: OnceLock<Box<dyn WaitObserver>>,
     /// Counters.
     pub counters: LockCounters,
 }
@@ -182,6 +186,8 @@ impl Locks {
         owner.set_requested(Some(requested));
         self.counters.waits.fetch_add(1, Ordering::Relaxed);
         self.counters.waiting.fetch_add(1, Ordering::Relaxed);
+        // Before the graph is looked at: who is to be rolled back anyway is the best victim.
+        self.tell(owner, &target);
         let victims = if self.no_detection.load(Ordering::Relaxed) {
             Vec::new()
         } else {
@@ -193,7 +199,7 @@ impl Locks {
             Err(Error::Deadlock)
         } else {
             victims.iter().for_each(|victim| victim.condemn());
-            owner.park(timeout)
+            owner.park(timeout, || self.tell(owner, &target))
         };
         self.graph.leave(owner);
         owner.set_requested(None);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::LockMode;
+use super::{LockMode, SessionToken};
 use crate::error::{Error, Result};
 use crate::trx::csn::TrxId;
 
@@ -70,6 +70,8 @@ pub(super) struct WaitState {
     state: Waiting,
     /// Number of the present or last wait.
     number: u64,
+    /// Somebody has got in front since the embedder was told whom this one waits for.
+    passed: bool,
 }
 
 /// The lock that an owner waits for, for reports.
@@ -94,6 +96,20 @@ pub struct Owner {
     pub(super) wait: Mutex<WaitState>,
     pub(super) wake: Condvar,
     requested: Mutex<Option<Requested>>,
+    /// See [`super::observer`].
+    session: Mutex<Option<SessionToken>>,
+    /// The embedder has said that it will be rolled back.
+    gives_way: AtomicBool,
+}
+
+/// An owner whose session has a name, until this is dropped.
+pub(crate) struct Named(Arc<Owner>);
+
+impl Drop for Named {
+    /// Returns only when no observer is looking at the session any more.
+    fn drop(&mut self) {
+        *self.0.session.lock() = None;
+    }
 }
 
 impl Owner {
@@ -105,9 +121,11 @@ impl Owner {
             undo_records: AtomicU64::new(0),
             interrupt,
             held: Mutex::default(),
-            wait: Mutex::new(WaitState { state: Waiting::No, number: 0 }),
+            wait: Mutex::new(WaitState { state: Waiting::No, number: 0, passed: false }),
             wake: Condvar::new(),
             requested: Mutex::default(),
+            session: Mutex::default(),
+            gives_way: AtomicBool::new(false),
         })
     }
 
@@ -160,11 +178,35 @@ impl Owner {
         *self.requested.lock() = requested;
     }
 
+    /// Names the session, as long as the answer lives: from here on its waits are told, and who waits for it.
+    pub(crate) fn name_session(self: &Arc<Self>, session: SessionToken) -> Named {
+        *self.session.lock() = Some(session);
+        Named(Arc::clone(self))
+    }
+
+    pub(super) fn session(&self) -> Option<SessionToken> {
+        *self.session.lock()
+    }
+
+    /// Calls `tell` with the session's name, which stays until that returns; it answers whether this owner will be rolled back.
+    pub(super) fn with_session(&self, tell: impl FnOnce(Option<SessionToken>) -> bool) {
+        let session = self.session.lock();
+        if tell(*session) {
+            self.gives_way.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the embedder has said that it will be rolled back.
+    pub(super) fn gives_way(&self) -> bool {
+        self.gives_way.load(Ordering::Relaxed)
+    }
+
     /// Begins a wait and returns its number. From here on a grant with this number counts.
     pub(super) fn announce_wait(&self) -> u64 {
         let mut wait = self.wait.lock();
         debug_assert_ne!(wait.state, Waiting::Yes, "one wait at a time");
         wait.state = Waiting::Yes;
+        wait.passed = false;
         wait.number += 1;
         wait.number
     }
@@ -196,12 +238,22 @@ impl Owner {
         }
     }
 
+    /// Has the present wait, if there is one, told once more: another owner has got in front.
+    pub(super) fn pass(&self) {
+        let mut wait = self.wait.lock();
+        if wait.state == Waiting::Yes {
+            wait.passed = true;
+            drop(wait);
+            self.wake.notify_all();
+        }
+    }
+
     pub(super) fn is_waiting(&self) -> bool {
         self.wait.lock().state == Waiting::Yes
     }
 
-    /// Sleeps until the announced wait ends.
-    pub(super) fn park(self: &Arc<Self>, timeout: Duration) -> Result<()> {
+    /// Sleeps until the announced wait ends. `tell` is called, with nothing held, each time this owner has been passed.
+    pub(super) fn park(self: &Arc<Self>, timeout: Duration, mut tell: impl FnMut()) -> Result<()> {
         let deadline = Instant::now().checked_add(timeout);
         *self.interrupt.sleeper.lock() = Some(Arc::clone(self));
         let mut wait = self.wait.lock();
@@ -214,6 +266,10 @@ impl Owner {
             }
             if self.interrupt.set.load(Ordering::SeqCst) {
                 break Err(Error::Interrupted);
+            }
+            if std::mem::take(&mut wait.passed) {
+                MutexGuard::unlocked(&mut wait, &mut tell);
+                continue;
             }
             match deadline {
                 None => self.wake.wait(&mut wait),

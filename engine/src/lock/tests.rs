@@ -4,9 +4,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::keys::Acquire;
+use super::owner::Named;
 use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -211,8 +213,6 @@ fn the_queue_is_served_in_order() {
     assert!(locks.keys.is_empty());
 }
 
-use parking_lot::Mutex;
-
 /// a holds x and wants y, b holds y and wants x.
 fn crossed(weight_a: u64, weight_b: u64) -> (Result<()>, Result<()>) {
     let locks = Arc::new(Locks::default());
@@ -244,6 +244,211 @@ fn a_deadlock_costs_the_one_with_the_fewest_undo_records() {
     assert_eq!(crossed(9, 1), (Ok(()), Err(Error::Deadlock)));
     // Equal: the one that closed the cycle.
     assert_eq!(crossed(5, 5), (Ok(()), Err(Error::Deadlock)));
+}
+
+/// (waiter, holder) as told, and what to do then: interrupt that owner, if any. `answer` is given.
+#[derive(Default)]
+struct Told {
+    pairs: Mutex<Vec<(usize, Option<usize>)>>,
+    interrupts: Mutex<Option<Arc<Interrupt>>>,
+    answer: bool,
+}
+
+struct Observer(Arc<Told>);
+
+impl WaitObserver for Observer {
+    fn waits_for(&self, waiter: SessionToken, holder: Option<SessionToken>) -> bool {
+        self.0.pairs.lock().push((waiter.0, holder.map(|holder| holder.0)));
+        if let Some(interrupt) = self.0.interrupts.lock().take() {
+            interrupt.interrupt();
+        }
+        self.0.answer
+    }
+}
+
+/// Locks whose waits are noted.
+fn observed(answer: bool) -> (Arc<Locks>, Arc<Told>) {
+    let (locks, told) = (Arc::new(Locks::default()), Arc::new(Told { answer, ..Told::default() }));
+    assert!(locks.set_observer(Box::new(Observer(Arc::clone(&told)))));
+    assert!(!locks.set_observer(Box::new(Observer(Arc::clone(&told)))), "there is one already");
+    (locks, told)
+}
+
+/// An owner whose session is named after its number.
+fn named(n: u64) -> (Arc<Owner>, Named) {
+    let owner = owner(n);
+    let named = owner.name_session(SessionToken(n as usize));
+    (owner, named)
+}
+
+impl Told {
+    fn wait_for(&self, expected: &[(usize, Option<usize>)]) {
+        let deadline = std::time::Instant::now() + LONG;
+        while *self.pairs.lock() != expected {
+            assert!(std::time::Instant::now() < deadline, "{:?}", self.pairs.lock());
+            thread::yield_now();
+        }
+    }
+}
+
+/// Locks in a thread, lets go of all then, and gives the outcome.
+fn lock_beside(
+    locks: &Arc<Locks>,
+    owner: &Arc<Owner>,
+    key: &'static [u8],
+    mode: LockMode,
+) -> thread::JoinHandle<Result<()>> {
+    let (locks, me) = (Arc::clone(locks), Arc::clone(owner));
+    let thread = thread::spawn(move || {
+        let outcome = lock(&locks, &me, key, mode, LONG);
+        locks.release_all(&me);
+        outcome
+    });
+    waiting(owner);
+    thread
+}
+
+#[test]
+fn a_wait_is_told_with_all_in_front() {
+    let (locks, told) = observed(false);
+    let ((a, _a), (b, _b), nobody, (d, _d)) = (named(1), named(2), owner(3), named(4));
+    lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
+    // Implicit locks are told as others are.
+    assert_eq!(
+        locks.keys.acquire(&b, 1, b"x", LockMode::Shared, Some(&a), true),
+        Acquire::MustWait
+    );
+    assert_eq!(locks.wait_for_key(&b, 1, b"x", Duration::ZERO), Err(Error::LockWaitTimeout));
+    told.wait_for(&[(2, Some(1))]);
+    told.pairs.lock().clear();
+    let second = lock_beside(&locks, &b, b"k", LockMode::Exclusive);
+    told.wait_for(&[(2, Some(1))]);
+    // One without a name tells nothing, and is told of without one.
+    let third = lock_beside(&locks, &nobody, b"k", LockMode::Exclusive);
+    let fourth = lock_beside(&locks, &d, b"k", LockMode::Shared);
+    told.wait_for(&[(2, Some(1)), (4, Some(1)), (4, Some(2)), (4, None)]);
+    // Nothing is told to those that stay when one in front goes.
+    locks.release_all(&a);
+    for waiter in [second, third, fourth] {
+        assert_eq!(waiter.join().unwrap(), Ok(()));
+    }
+    assert_eq!(told.pairs.lock().len(), 4);
+}
+
+#[test]
+fn a_wait_for_a_range_is_told_with_all_who_cover_the_key() {
+    let (locks, told) = observed(false);
+    let ((a, _a), (b, _b), (c, _c)) = (named(1), named(2), named(3));
+    for owner in [&a, &b] {
+        assert!(locks.ranges.acquire(owner, 1, b"a", None, LockMode::Shared).is_ok());
+    }
+    let blockers = locks.ranges.blockers(&c, 1, b"k", LockMode::Exclusive);
+    let wanted = (1, &b"k"[..], LockMode::Exclusive);
+    let outcome = locks.wait_for_end(&c, blockers, wanted, Duration::ZERO);
+    assert_eq!(outcome, Err(Error::LockWaitTimeout));
+    told.wait_for(&[(3, Some(1)), (3, Some(2))]);
+}
+
+#[test]
+fn a_waiter_that_is_passed_tells_again() {
+    // Whether the one that passes has its stronger lock at once, or waits for it.
+    for others in [0, 1] {
+        let (locks, told) = observed(false);
+        let ((a, _a), (b, _b), (c, _c), other) = (named(1), named(2), named(3), owner(9));
+        lock(&locks, &a, b"k", LockMode::Shared, LONG).unwrap();
+        if others == 1 {
+            lock(&locks, &other, b"k", LockMode::Shared, LONG).unwrap();
+        }
+        let writer = lock_beside(&locks, &b, b"k", LockMode::Exclusive);
+        let reader = lock_beside(&locks, &c, b"k", LockMode::Shared);
+        told.wait_for(if others == 0 {
+            &[(2, Some(1)), (3, Some(2))]
+        } else {
+            &[(2, Some(1)), (2, None), (3, Some(2))]
+        });
+        told.pairs.lock().clear();
+        // What is held is what the reader would share; what is asked for is not.
+        let answer = locks.keys.acquire(&a, 1, b"k", LockMode::Exclusive, None, true);
+        let must_wait = others == 1;
+        assert_eq!(answer == Acquire::MustWait, must_wait);
+        let has_told = |pair| told.pairs.lock().contains(&pair);
+        let deadline = std::time::Instant::now() + LONG;
+        while !(has_told((3, Some(1))) && has_told((2, Some(1)))) {
+            assert!(std::time::Instant::now() < deadline, "{:?}", told.pairs.lock());
+            thread::yield_now();
+        }
+        if must_wait {
+            locks.release_all(&other);
+            locks.wait_for_key(&a, 1, b"k", LONG).unwrap();
+        }
+        locks.release_all(&a);
+        assert_eq!((writer.join().unwrap(), reader.join().unwrap()), (Ok(()), Ok(())));
+        assert!(locks.keys.is_empty());
+    }
+}
+
+/// As a replica does: the holder, which waits itself, is killed for the one that waits for it.
+#[test]
+fn the_observer_may_interrupt_the_holder() {
+    let (locks, told) = observed(true);
+    let (first, (holder, _holder), (waiter, _waiter)) = (owner(1), named(2), named(3));
+    lock(&locks, &first, b"x", LockMode::Exclusive, LONG).unwrap();
+    lock(&locks, &holder, b"k", LockMode::Exclusive, LONG).unwrap();
+    let killed = lock_beside(&locks, &holder, b"x", LockMode::Exclusive);
+    told.wait_for(&[(2, None)]);
+    *told.interrupts.lock() = Some(Arc::clone(holder.interrupt()));
+    lock(&locks, &waiter, b"k", LockMode::Exclusive, LONG).unwrap();
+    assert_eq!(killed.join().unwrap(), Err(Error::Interrupted));
+    told.wait_for(&[(2, None), (3, Some(2))]);
+    // Who holds what it waited for is not concerned.
+    assert!(locks.keys.holds(&first, 1, b"x", LockMode::Exclusive));
+}
+
+#[test]
+fn one_that_will_be_rolled_back_is_the_victim() {
+    for (answer, outcome) in [(true, Ok(())), (false, Err(Error::Deadlock))] {
+        let (locks, _) = observed(answer);
+        let (b, (a, _a)) = (owner(2), named(1));
+        // By what it has written it would be spared.
+        b.set_undo_records(9);
+        lock(&locks, &a, b"x", LockMode::Exclusive, LONG).unwrap();
+        lock(&locks, &b, b"y", LockMode::Exclusive, LONG).unwrap();
+        let other = lock_beside(&locks, &b, b"x", LockMode::Exclusive);
+        assert_eq!(lock(&locks, &a, b"y", LockMode::Exclusive, LONG), outcome);
+        locks.release_all(&a);
+        assert_eq!(other.join().unwrap().is_ok(), outcome.is_err());
+    }
+}
+
+#[test]
+fn a_name_is_not_forgotten_while_somebody_is_told_it() {
+    struct Slow(Arc<(Mutex<bool>, AtomicU64)>);
+    impl WaitObserver for Slow {
+        fn waits_for(&self, _: SessionToken, holder: Option<SessionToken>) -> bool {
+            assert_eq!(holder, Some(SessionToken(1)));
+            self.0.1.store(1, Ordering::SeqCst);
+            // Until the test lets go, and longer than the other thread would need to end.
+            drop(self.0.0.lock());
+            thread::sleep(Duration::from_millis(50));
+            self.0.1.store(2, Ordering::SeqCst);
+            false
+        }
+    }
+    let locks = Arc::new(Locks::default());
+    let state = Arc::new((Mutex::new(false), AtomicU64::new(0)));
+    locks.set_observer(Box::new(Slow(Arc::clone(&state))));
+    let ((a, name), (b, _b)) = (named(1), named(2));
+    lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
+    let gate = state.0.lock();
+    let waiter = lock_beside(&locks, &b, b"k", LockMode::Exclusive);
+    while state.1.load(Ordering::SeqCst) == 0 {
+        thread::yield_now();
+    }
+    drop(gate);
+    drop(name);
+    assert_eq!(state.1.load(Ordering::SeqCst), 2, "the call is over");
+    locks.release_all(&a);
+    assert_eq!(waiter.join().unwrap(), Ok(()));
 }
 
 #[test]

@@ -36,8 +36,10 @@ impl WaitGraph {
             if !owner.is_waiting() {
                 break;
             }
-            // The first of equals wins in `min_by_key`, and the cycle begins with the one that asks.
-            let victim = cycle.into_iter().min_by_key(|member| member.undo_records());
+            // One that will be rolled back in any case costs nothing. The first of equals wins in `min_by_key`, and the cycle begins
+            // with the one that asks.
+            let victim =
+                cycle.into_iter().min_by_key(|member| (!member.gives_way(), member.undo_records()));
             let victim = victim.expect("a cycle has members").number();
             // It waits no more: other cycles through it are broken as well.
             let victim = waiting.remove(&victim).expect("members of a cycle wait");

@@ -11,7 +11,8 @@ use super::system::{Orphan, TrxSystem};
 use super::view::{ReadView, ViewSlot};
 use super::{Isolation, TrxOptions};
 use crate::error::{Error, Result};
-use crate::lock::{Interrupt, Owner};
+use crate::lock::owner::Named;
+use crate::lock::{Interrupt, Owner, SessionToken};
 use crate::undo::log::{UndoLog, UndoPosition};
 use crate::versioned::FreshLocks;
 
@@ -30,6 +31,8 @@ pub struct Savepoint(UndoPosition);
 pub struct Transaction {
     pub(crate) system: Arc<TrxSystem>,
     pub(crate) owner: Arc<Owner>,
+    /// While the owner's session has a name.
+    named: Option<Named>,
     slot: ViewSlot,
     view: Option<ReadView>,
     pub(crate) log: Option<UndoLog>,
@@ -55,6 +58,7 @@ impl Transaction {
         Transaction {
             system,
             owner,
+            named: None,
             slot,
             view: None,
             log: None,
@@ -98,7 +102,15 @@ impl Transaction {
     /// Makes lock waits listen to a session's interrupt, which outlives its transactions. Before the first operation only.
     pub fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
         debug_assert!(self.owner.key_locks() == 0 && self.id() == TrxId::NONE);
+        debug_assert!(self.named.is_none());
         self.owner = self.system.new_owner(interrupt);
+    }
+
+    /// Names the session to the observer of waits, until the transaction ends or is detached.
+    pub fn name_session(&mut self, session: SessionToken) {
+        // An older name goes first: dropped after, it would take the new one with it.
+        self.named = None;
+        self.named = Some(self.owner.name_session(session));
     }
 
     /// Whether there is anything to commit.
@@ -306,6 +318,8 @@ impl Transaction {
             let finished = self.system.roll_back(&mut log);
             if let Err(error) = finished {
                 let xid = std::mem::take(&mut self.xid);
+                // Its locks outlive the session.
+                self.named = None;
                 self.system.doom(Orphan { log, owner: Arc::clone(&self.owner), xid });
                 self.state = State::Ended;
                 self.close_view();
@@ -328,6 +342,8 @@ impl Transaction {
     fn detach_prepared(&mut self) {
         let log = self.log.take().expect("a prepared transaction has a log");
         let xid = std::mem::take(&mut self.xid);
+        // Its locks outlive the session.
+        self.named = None;
         let orphan = Orphan { log, owner: Arc::clone(&self.owner), xid: xid.clone() };
         self.system.prepared.lock().insert(xid, orphan);
         self.state = State::Ended;
@@ -347,6 +363,7 @@ impl Transaction {
     /// After the outcome is published.
     fn end(&mut self) {
         self.state = State::Ended;
+        self.named = None;
         self.close_view();
         self.system.views.release(self.slot);
         self.system.forget_xid(&self.xid);

@@ -1,0 +1,272 @@
+//! A replica that applies transactions in parallel, before it knows that they don't conflict. Commits come in the order of the
+//! primary; a later transaction that has got a row first is rolled back for an earlier one and tried again, at once, and not when a lock
+//! wait times out.
+
+use std::net::TcpListener;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use mysql::Conn;
+use mysql::prelude::Queryable;
+use tidepool_tests::server::{Engine, Options, Server};
+
+/// A wait that only its timeout ends is far longer than what a test waits, s.
+const LOCK_WAIT_TIMEOUT: u32 = 50;
+/// Longer than any replica here needs, shorter than a lock wait that times out, s.
+const CATCH_UP_LIMIT: u32 = 40;
+const HOT_ROWS: usize = 5;
+const ROWS: usize = 200;
+const TRANSACTIONS: usize = 400;
+
+fn run(conn: &mut Conn, statements: &[&str]) {
+    for statement in statements {
+        conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
+    }
+}
+
+fn number(conn: &mut Conn, query: &str) -> i64 {
+    conn.query_first(query).unwrap_or_else(|error| panic!("{query}: {error}")).expect("a row")
+}
+
+/// A status variable that is a number.
+fn status(conn: &mut Conn, name: &str) -> i64 {
+    let row: Option<(String, String)> =
+        conn.query_first(format!("SHOW GLOBAL STATUS LIKE '{name}'")).expect("a status variable");
+    row.unwrap_or_else(|| panic!("there is no {name}")).1.parse().expect("a number")
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(CATCH_UP_LIMIT.into());
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within {CATCH_UP_LIMIT} s: {what}");
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// The options of both servers.
+fn options(name: &str, server_id: u32) -> Options {
+    // Nothing is crashed here, and a slow disk is not to be taken for a wait.
+    let options = Options::new(name)
+        .arg(format!("--server-id={server_id}"))
+        .arg("--binlog-format=ROW")
+        .arg("--innodb-flush-log-at-trx-commit=2");
+    let prefix = match options.engine {
+        Engine::Tidepool => "tidepool",
+        Engine::InnoDb => "innodb",
+    };
+    options
+        .arg(format!("--{prefix}-flush-log-at-trx-commit=2"))
+        .arg(format!("--{prefix}-lock-wait-timeout={LOCK_WAIT_TIMEOUT}"))
+}
+
+/// Two servers; the replica has to be started.
+struct Pair {
+    primary: Server,
+    replica: Server,
+}
+
+impl Pair {
+    /// Starts both; `replica_args` are more options of the replica.
+    fn start(name: &str, mode: &str, replica_args: &[&str]) -> Pair {
+        // A free port; the server takes it over from the listener.
+        let port = TcpListener::bind("127.0.0.1:0")
+            .and_then(|l| l.local_addr())
+            .expect("there is a free port")
+            .port();
+        let primary = Server::start(
+            options(&format!("{name}_primary"), 1)
+                .arg("--log-bin=primary")
+                .arg("--skip-networking=0")
+                .arg("--bind-address=127.0.0.1")
+                .arg(format!("--port={port}")),
+        );
+        let mut replica = options(&format!("{name}_replica"), 2)
+            .arg("--skip-slave-start")
+            .arg("--slave-parallel-threads=4")
+            .arg(format!("--slave-parallel-mode={mode}"));
+        for arg in replica_args {
+            replica = replica.arg(*arg);
+        }
+        let replica = Server::start(replica);
+        run(
+            &mut primary.connect(),
+            &["GRANT REPLICATION SLAVE ON *.* TO replica@'127.0.0.1' IDENTIFIED BY 'x'"],
+        );
+        let change = format!(
+            "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, MASTER_USER='replica', MASTER_PASSWORD='x',
+             MASTER_USE_GTID=slave_pos"
+        );
+        run(&mut replica.connect(), &[&change]);
+        Pair { primary, replica }
+    }
+
+    /// Waits until the replica has applied what the primary has committed.
+    fn catch_up(&self) {
+        let mut replica = self.replica.connect();
+        let position: Option<String> =
+            self.primary.connect().query_first("SELECT @@gtid_binlog_pos").expect("a position");
+        let position = position.expect("a row");
+        let wait = format!("SELECT MASTER_GTID_WAIT('{position}', {CATCH_UP_LIMIT})");
+        let reached = number(&mut replica, &wait) == 0;
+        if !reached {
+            let threads: Vec<mysql::Row> = replica.query("SHOW PROCESSLIST").expect("a list");
+            let slave: Vec<mysql::Row> = replica.query("SHOW SLAVE STATUS").expect("a status");
+            panic!("the replica hangs: {threads:#?}\n{slave:?}");
+        }
+    }
+}
+
+/// A row of each of two transactions is locked on the replica, so that the later one, which needs no other row, gets the
+/// row that both change.
+fn later_takes_the_row_first(name: &str, mode: &str, later_waits_for_a_row: bool) {
+    let pair = Pair::start(name, mode, &[]);
+    let mut primary = pair.primary.connect_to("test");
+    run(
+        &mut primary,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20) NOT NULL)",
+            "INSERT INTO t VALUES (1, ''), (2, ''), (3, '')",
+        ],
+    );
+    run(&mut pair.replica.connect(), &["START SLAVE"]);
+    pair.catch_up();
+
+    let (mut holder_of_1, mut holder_of_3) =
+        (pair.replica.connect_to("test"), pair.replica.connect_to("test"));
+    run(&mut holder_of_1, &["BEGIN", "SELECT * FROM t WHERE id = 1 FOR UPDATE"]);
+    run(&mut primary, &["BEGIN", "UPDATE t SET v = 'a' WHERE id = 1"]);
+    run(&mut primary, &["UPDATE t SET v = CONCAT(v, 'a') WHERE id = 2", "COMMIT"]);
+    run(&mut primary, &["BEGIN", "UPDATE t SET v = CONCAT(v, 'b') WHERE id = 2"]);
+    if later_waits_for_a_row {
+        run(&mut holder_of_3, &["BEGIN", "SELECT * FROM t WHERE id = 3 FOR UPDATE"]);
+        run(&mut primary, &["UPDATE t SET v = 'b' WHERE id = 3"]);
+    }
+    run(&mut primary, &["COMMIT"]);
+
+    let mut replica = pair.replica.connect_to("test");
+    let state = if later_waits_for_a_row { "Update" } else { "Waiting for prior transaction" };
+    let is_there = format!(
+        "SELECT COUNT(*) FROM information_schema.processlist WHERE command = 'Slave_worker' AND state LIKE '{state}%'"
+    );
+    let expected = if later_waits_for_a_row { 2 } else { 1 };
+    wait_until("the later one has the row", || number(&mut replica, &is_there) == expected);
+    let row_2 = "SELECT COUNT(*) FROM t WHERE id = 2 FOR UPDATE SKIP LOCKED";
+    wait_until("the later one has the row", || number(&mut replica, row_2) == 0);
+    let (retried, started) = (status(&mut replica, "Slave_retried_transactions"), Instant::now());
+    run(&mut holder_of_1, &["COMMIT"]);
+    let first = "SELECT COUNT(*) FROM t WHERE id = 2 AND v LIKE 'a%'";
+    wait_until("the earlier one is applied", || number(&mut replica, first) == 1);
+    println!("the earlier transaction waited for {:?}", started.elapsed());
+    run(&mut holder_of_3, &["COMMIT"]);
+    pair.catch_up();
+    assert_eq!(status(&mut replica, "Slave_retried_transactions"), retried + 1);
+    let rows: Vec<String> = replica.query("SELECT v FROM t ORDER BY id").expect("rows");
+    assert_eq!(rows, ["a", "ab", if later_waits_for_a_row { "b" } else { "" }]);
+}
+
+#[test]
+fn one_that_waits_for_its_turn_to_commit_gives_way() {
+    later_takes_the_row_first("rpl_turn", "optimistic", false);
+}
+
+#[test]
+fn one_that_waits_for_another_row_gives_way() {
+    later_takes_the_row_first("rpl_row", "aggressive", true);
+}
+
+/// Many small transactions that change the same rows, in all the ways that there are.
+fn conflicting_load(name: &str, mode: &str, replica_args: &[&str]) {
+    let pair = Pair::start(name, mode, replica_args);
+    let mut primary = pair.primary.connect_to("test");
+    run(
+        &mut primary,
+        &[
+            "CREATE TABLE hot (id INT PRIMARY KEY, n INT NOT NULL, last INT NOT NULL, KEY (n))",
+            "CREATE TABLE t (id INT PRIMARY KEY, n INT NOT NULL, u INT NOT NULL, UNIQUE (u))",
+            &format!("INSERT INTO hot SELECT seq, 0, 0 FROM seq_1_to_{HOT_ROWS}"),
+            &format!("INSERT INTO t SELECT seq, 0, seq FROM seq_1_to_{ROWS}"),
+        ],
+    );
+    run(&mut pair.replica.connect(), &["START SLAVE"]);
+    pair.catch_up();
+    run(&mut pair.replica.connect(), &["STOP SLAVE SQL_THREAD"]);
+
+    for n in 1..=TRANSACTIONS {
+        let (row, new) = (n * 7 % ROWS + 1, ROWS + n);
+        let (hot, other) = (n % HOT_ROWS + 1, n * 3 % HOT_ROWS + 1);
+        let statements = match n % 4 {
+            // Later ones are shorter, and so get to the hot rows before this.
+            0 => vec![
+                format!("UPDATE t SET n = n + 1 WHERE id BETWEEN {row} AND {row} + 50"),
+                format!("UPDATE hot SET n = n + 1, last = {n} WHERE id = {hot}"),
+                format!("UPDATE hot SET n = n * 2 % 1000 WHERE id = {other}"),
+            ],
+            // Both ways round.
+            1 => vec![
+                format!("UPDATE hot SET n = n + 3, last = {n} WHERE id = {other}"),
+                format!("UPDATE hot SET n = n + 1 WHERE id = {hot}"),
+            ],
+            // A unique value that one gives up and the next takes.
+            2 => vec![
+                format!("DELETE FROM t WHERE id = {row}"),
+                format!("INSERT INTO t VALUES ({new}, 1, {new})"),
+                format!("UPDATE hot SET last = {n} WHERE id = {hot}"),
+            ],
+            _ => {
+                let old = new - 1;
+                vec![
+                    format!("UPDATE t SET u = -u WHERE id = {old}"),
+                    format!("REPLACE INTO t VALUES ({new}, 2, {old})"),
+                    format!("UPDATE hot SET n = n + 7 WHERE id IN (1, {HOT_ROWS})"),
+                ]
+            }
+        };
+        run(&mut primary, &["BEGIN"]);
+        statements.iter().for_each(|statement| run(&mut primary, &[statement]));
+        run(&mut primary, &["COMMIT"]);
+    }
+
+    let started = Instant::now();
+    let mut replica = pair.replica.connect_to("test");
+    let retried = status(&mut replica, "Slave_retried_transactions");
+    run(&mut replica, &["START SLAVE SQL_THREAD"]);
+    pair.catch_up();
+    let retried = status(&mut replica, "Slave_retried_transactions") - retried;
+    println!("{mode}: caught up after {:?}, {retried} tried again", started.elapsed());
+    assert!(retried > 0, "so the test shows something");
+    if pair.replica.engine() == Engine::Tidepool {
+        assert_eq!(status(&mut replica, "Tidepool_row_lock_timeouts"), 0);
+    }
+    for table in ["hot", "t"] {
+        let all = format!("SELECT * FROM {table} ORDER BY id");
+        let on_primary: Vec<(i64, i64, i64)> = primary.query(&all).expect("rows");
+        let on_replica: Vec<(i64, i64, i64)> = replica.query(&all).expect("rows");
+        assert_eq!(on_primary, on_replica);
+        let checked: Vec<(String, String, String, String)> =
+            replica.query(format!("CHECK TABLE {table}")).expect("a check");
+        assert_eq!(checked.last().expect("a row").3, "OK");
+    }
+}
+
+#[test]
+fn conflicting_transactions_are_applied_in_optimistic_mode() {
+    conflicting_load("rpl_optimistic", "optimistic", &[]);
+}
+
+/// With a binary log, what waits for its turn is prepared already; and the table of positions is the engine's own too.
+#[test]
+fn conflicting_transactions_are_applied_in_aggressive_mode_and_logged() {
+    let engine = Engine::from_environment().name();
+    conflicting_load(
+        "rpl_aggressive",
+        "aggressive",
+        &["--log-bin=replica", "--log-slave-updates", &format!("--gtid-pos-auto-engines={engine}")],
+    );
+}
+
+/// At SERIALIZABLE the replica locks ranges too, which are waited for in another way than rows.
+#[test]
+fn conflicting_transactions_are_applied_at_serializable() {
+    let serializable = "--transaction-isolation=SERIALIZABLE";
+    conflicting_load("rpl_serializable", "optimistic", &[serializable]);
+}
