@@ -24,32 +24,31 @@
 //! What was acknowledged is durable; the rest is decided by the recovery at the next start.
 
 mod background;
+mod directory;
 #[cfg(test)]
 mod error_tests;
 mod listed;
 #[cfg(test)]
 mod opening_tests;
+mod options;
 mod orphans;
 #[cfg(test)]
 mod tests;
 
 use std::collections::HashSet;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use tidepool_pool::storage::{AlignedBuf, Storage, StorageLock};
+use tidepool_pool::storage::{Storage, StorageLock};
 use tidepool_pool::{
-    Doublewrite, Lsn, MIN_FRAMES, PAGE_HEADER_SIZE, PageSize, Pool, PoolConfig, ReplacementConfig,
-    Space, WriteAhead, WriteAheadError, page,
+    Doublewrite, Lsn, MIN_FRAMES, PageSize, Pool, PoolConfig, Space, WriteAhead, WriteAheadError,
 };
 
 use crate::error::{Error, Result};
 use crate::governor::{self, PoolGovernor, SizeOptions};
 use crate::mtr::Mtr;
-use crate::options::Options;
 use crate::recovery;
 use crate::redo::capacity::AUTOMATIC_RANGE_BYTES;
 use crate::redo::control::CONTROL_FILE;
@@ -57,7 +56,9 @@ use crate::redo::record::LogRecord;
 use crate::redo::{self, Failure, RedoLog, Ring, format_uuid};
 
 use background::{Background, Checkpointer, Opening};
+use directory::{check_owner, create_directory};
 use listed::ListedSpaces;
+pub use options::EnvOptions;
 
 /// The system tablespace: the catalog.
 pub const SYSTEM_SPACE: u32 = 0;
@@ -79,75 +80,6 @@ pub fn space_file_name(id: u32) -> String {
         SYSTEM_SPACE => crate::SYSTEM_FILE.into(),
         UNDO_SPACE => "undo.tpd".into(),
         _ => format!("{TABLES_DIR}/{id:08x}.tpd"),
-    }
-}
-
-/// How an environment is opened.
-#[derive(Debug, Clone)]
-pub struct EnvOptions {
-    /// Page size in bytes; 0 = the data directory's, or 16 KiB for a new one.
-    pub page_size: usize,
-    /// Memory for pages, bytes; 0 = governed.
-    pub buffer_pool_size_bytes: u64,
-    /// Whether a number there is a ceiling only.
-    pub memory_guard: bool,
-    /// Where `/proc` and `/sys` are.
-    pub system_root: PathBuf,
-    /// The pool's replacement policy.
-    pub replacement: ReplacementConfig,
-    /// Whether pages are written twice, against torn writes.
-    pub doublewrite: bool,
-    /// Size of the redo log, bytes; 0 = automatic.
-    pub redo_capacity_bytes: u64,
-    /// Size of each of the two log buffers, bytes.
-    pub redo_buffer_bytes: usize,
-    /// How often the log is flushed without being asked.
-    pub flush_log_interval: Duration,
-    /// Nothing is ever written.
-    pub read_only: bool,
-    /// Whether threads do the background work, or the caller by the `step_…` methods.
-    pub background: bool,
-    /// Identity of a new data directory; `None` = random.
-    pub uuid: Option<[u8; 16]>,
-}
-
-impl Default for EnvOptions {
-    fn default() -> Self {
-        Self::from(&Options::default())
-    }
-}
-
-impl From<&Options> for EnvOptions {
-    fn from(options: &Options) -> Self {
-        Self {
-            page_size: options.page_size,
-            buffer_pool_size_bytes: options.buffer_pool_size_bytes,
-            memory_guard: options.memory_guard,
-            system_root: options.system_root.clone(),
-            replacement: ReplacementConfig::default(),
-            doublewrite: options.doublewrite,
-            redo_capacity_bytes: options.redo_capacity_bytes,
-            redo_buffer_bytes: 4 << 20,
-            flush_log_interval: options.flush_log_interval,
-            read_only: options.read_only,
-            background: options.background,
-            uuid: None,
-        }
-    }
-}
-
-impl EnvOptions {
-    /// A small environment without threads, for tests and simulations.
-    pub fn small() -> Self {
-        Self {
-            buffer_pool_size_bytes: 4 << 20,
-            memory_guard: false,
-            redo_capacity_bytes: redo::CAPACITY_MIN_BYTES,
-            redo_buffer_bytes: 64 << 10,
-            background: false,
-            uuid: Some(*b"tidepool-sim-env"),
-            ..Self::default()
-        }
     }
 }
 
@@ -597,81 +529,4 @@ impl WriteAhead for RedoLog {
 /// The directory part of a name.
 pub(crate) fn dir_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(dir, _)| dir)
-}
-
-/// Makes a new data directory. It exists when the control file does, which comes last.
-fn create_directory(
-    storage: &Arc<dyn Storage>,
-    options: &EnvOptions,
-    file_size: u64,
-) -> Result<Ring> {
-    if options.read_only {
-        return Err(Error::ReadOnly("there is no data directory, and none can be made".into()));
-    }
-    let bytes = if options.page_size == 0 { PageSize::DEFAULT.bytes() } else { options.page_size };
-    let page_size = PageSize::new(bytes)
-        .ok_or_else(|| Error::InvalidOption(format!("page_size = {bytes}: impossible")))?;
-    for id in [SYSTEM_SPACE, UNDO_SPACE] {
-        let name = space_file_name(id);
-        if !storage.exists(&name)? {
-            storage.create(&name)?.sync_data()?;
-        } else if !storage.open(&name)?.is_empty()? {
-            return Err(Error::format(
-                CONTROL_FILE,
-                format!(
-                    "missing, though the data directory holds '{name}'; put the file back or restore the data \
-                     directory from a backup"
-                ),
-            ));
-        }
-    }
-    storage.create_dir(TABLES_DIR)?;
-    storage.sync_dir("")?;
-    Ring::create(storage.clone(), page_size, options.uuid.unwrap_or_else(random_uuid), file_size)
-}
-
-/// The system tablespace must be of the same data directory as the redo log.
-fn check_owner(storage: &dyn Storage, page_size: PageSize, uuid: &[u8; 16]) -> Result<()> {
-    const UUID_AT: usize = 56;
-    let name = space_file_name(SYSTEM_SPACE);
-    let file = storage.open(&name)?;
-    let mut header = AlignedBuf::zeroed(page_size.bytes());
-    match file.read_at(&mut header, 0) {
-        Ok(()) => {}
-        // Never written: the first recovery will make it.
-        Err(error) if error.is_unexpected_eof() => return Ok(()),
-        Err(error) => return Err(error.into()),
-    }
-    let id = tidepool_pool::PageId::new(SYSTEM_SPACE, 0);
-    // A page that is broken is reported when it is read through the pool.
-    if page::verify(&header, id).is_err() || &header[PAGE_HEADER_SIZE..UUID_AT - 16] != b"TIDEPOOL"
-    {
-        return Ok(());
-    }
-    let owner: [u8; 16] = header[UUID_AT..UUID_AT + 16].try_into().expect("16 bytes");
-    if owner == *uuid || owner == [0; 16] {
-        return Ok(());
-    }
-    Err(Error::format(
-        redo::REDO_DIR,
-        format!(
-            "the redo log belongs to another data directory (instance {}, but {name} is of {}); put back this \
-             data directory's own redo log",
-            format_uuid(uuid),
-            format_uuid(&owner)
-        ),
-    ))
-}
-
-/// A random uuid (version 4).
-fn random_uuid() -> [u8; 16] {
-    use std::hash::{BuildHasher, RandomState};
-    // Each `RandomState` is seeded from the operating system's randomness.
-    let half = || RandomState::new().hash_one(std::time::SystemTime::now()).to_le_bytes();
-    let mut uuid = [0; 16];
-    uuid[..8].copy_from_slice(&half());
-    uuid[8..].copy_from_slice(&half());
-    uuid[6] = uuid[6] & 0x0f | 0x40;
-    uuid[8] = uuid[8] & 0x3f | 0x80;
-    uuid
 }

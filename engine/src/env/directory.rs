@@ -1,0 +1,92 @@
+//! A new data directory, and whether the files of one belong together.
+
+use std::sync::Arc;
+
+use tidepool_pool::storage::{AlignedBuf, Storage};
+use tidepool_pool::{PAGE_HEADER_SIZE, PageSize, page};
+
+use super::{EnvOptions, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, space_file_name};
+use crate::error::{Error, Result};
+use crate::redo::control::CONTROL_FILE;
+use crate::redo::{self, Ring, format_uuid};
+
+/// Makes a new data directory. It exists when the control file does, which comes last.
+pub(super) fn create_directory(
+    storage: &Arc<dyn Storage>,
+    options: &EnvOptions,
+    file_size: u64,
+) -> Result<Ring> {
+    if options.read_only {
+        return Err(Error::ReadOnly("there is no data directory, and none can be made".into()));
+    }
+    let bytes = if options.page_size == 0 { PageSize::DEFAULT.bytes() } else { options.page_size };
+    let page_size = PageSize::new(bytes)
+        .ok_or_else(|| Error::InvalidOption(format!("page_size = {bytes}: impossible")))?;
+    for id in [SYSTEM_SPACE, UNDO_SPACE] {
+        let name = space_file_name(id);
+        if !storage.exists(&name)? {
+            storage.create(&name)?.sync_data()?;
+        } else if !storage.open(&name)?.is_empty()? {
+            return Err(Error::format(
+                CONTROL_FILE,
+                format!(
+                    "missing, though the data directory holds '{name}'; put the file back or restore the data \
+                     directory from a backup"
+                ),
+            ));
+        }
+    }
+    storage.create_dir(TABLES_DIR)?;
+    storage.sync_dir("")?;
+    Ring::create(storage.clone(), page_size, options.uuid.unwrap_or_else(random_uuid), file_size)
+}
+
+/// The system tablespace must be of the same data directory as the redo log.
+pub(super) fn check_owner(
+    storage: &dyn Storage,
+    page_size: PageSize,
+    uuid: &[u8; 16],
+) -> Result<()> {
+    const UUID_AT: usize = 56;
+    let name = space_file_name(SYSTEM_SPACE);
+    let file = storage.open(&name)?;
+    let mut header = AlignedBuf::zeroed(page_size.bytes());
+    match file.read_at(&mut header, 0) {
+        Ok(()) => {}
+        // Never written: the first recovery will make it.
+        Err(error) if error.is_unexpected_eof() => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    let id = tidepool_pool::PageId::new(SYSTEM_SPACE, 0);
+    // A page that is broken is reported when it is read through the pool.
+    if page::verify(&header, id).is_err() || &header[PAGE_HEADER_SIZE..UUID_AT - 16] != b"TIDEPOOL"
+    {
+        return Ok(());
+    }
+    let owner: [u8; 16] = header[UUID_AT..UUID_AT + 16].try_into().expect("16 bytes");
+    if owner == *uuid || owner == [0; 16] {
+        return Ok(());
+    }
+    Err(Error::format(
+        redo::REDO_DIR,
+        format!(
+            "the redo log belongs to another data directory (instance {}, but {name} is of {}); put back this \
+             data directory's own redo log",
+            format_uuid(uuid),
+            format_uuid(&owner)
+        ),
+    ))
+}
+
+/// A random uuid (version 4).
+fn random_uuid() -> [u8; 16] {
+    use std::hash::{BuildHasher, RandomState};
+    // Each `RandomState` is seeded from the operating system's randomness.
+    let half = || RandomState::new().hash_one(std::time::SystemTime::now()).to_le_bytes();
+    let mut uuid = [0; 16];
+    uuid[..8].copy_from_slice(&half());
+    uuid[8..].copy_from_slice(&half());
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}

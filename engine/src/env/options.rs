@@ -1,0 +1,78 @@
+//! How an environment is opened.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tidepool_pool::ReplacementConfig;
+
+use crate::options::Options;
+use crate::redo;
+
+/// How an environment is opened.
+#[derive(Debug, Clone)]
+pub struct EnvOptions {
+    /// Page size in bytes; 0 = the data directory's, or 16 KiB for a new one.
+    pub page_size: usize,
+    /// Memory for pages, bytes; 0 = governed.
+    pub buffer_pool_size_bytes: u64,
+    /// Whether a number there is a ceiling only.
+    pub memory_guard: bool,
+    /// Where `/proc` and `/sys` are.
+    pub system_root: PathBuf,
+    /// The pool's replacement policy.
+    pub replacement: ReplacementConfig,
+    /// Whether pages are written twice, against torn writes.
+    pub doublewrite: bool,
+    /// Size of the redo log, bytes; 0 = automatic.
+    pub redo_capacity_bytes: u64,
+    /// Size of each of the two log buffers, bytes.
+    pub redo_buffer_bytes: usize,
+    /// How often the log is flushed without being asked.
+    pub flush_log_interval: Duration,
+    /// Nothing is ever written.
+    pub read_only: bool,
+    /// Whether threads do the background work, or the caller by the `step_…` methods.
+    pub background: bool,
+    /// Identity of a new data directory; `None` = random.
+    pub uuid: Option<[u8; 16]>,
+}
+
+impl Default for EnvOptions {
+    fn default() -> Self {
+        Self::from(&Options::default())
+    }
+}
+
+impl From<&Options> for EnvOptions {
+    fn from(options: &Options) -> Self {
+        Self {
+            page_size: options.page_size,
+            buffer_pool_size_bytes: options.buffer_pool_size_bytes,
+            memory_guard: options.memory_guard,
+            system_root: options.system_root.clone(),
+            replacement: ReplacementConfig::default(),
+            doublewrite: options.doublewrite,
+            redo_capacity_bytes: options.redo_capacity_bytes,
+            redo_buffer_bytes: 4 << 20,
+            flush_log_interval: options.flush_log_interval,
+            read_only: options.read_only,
+            background: options.background,
+            uuid: None,
+        }
+    }
+}
+
+impl EnvOptions {
+    /// A small environment without threads, for tests and simulations.
+    pub fn small() -> Self {
+        Self {
+            buffer_pool_size_bytes: 4 << 20,
+            memory_guard: false,
+            redo_capacity_bytes: redo::CAPACITY_MIN_BYTES,
+            redo_buffer_bytes: 64 << 10,
+            background: false,
+            uuid: Some(*b"tidepool-sim-env"),
+            ..Self::default()
+        }
+    }
+}
