@@ -415,8 +415,11 @@ fn others_read_while_an_index_is_built_and_a_kill_ends_it() {
         let mut builder = server.connect_to("test");
         let id = builder.connection_id();
         let building = thread::spawn(move || {
-            builder
-                .query_drop("ALTER TABLE t ADD INDEX k (k), ADD INDEX ck (c, k), ALGORITHM=INPLACE")
+            let built = builder.query_drop(
+                "ALTER TABLE t ADD INDEX k (k), ADD INDEX ck (c, k), ALGORITHM=INPLACE",
+            );
+            // The connection is to be there for the KILL.
+            (built, builder)
         });
         thread::sleep(Duration::from_millis(delay));
         // Not blocked: the build takes longer than this, or has not begun, or is over.
@@ -430,7 +433,7 @@ fn others_read_while_an_index_is_built_and_a_kill_ends_it() {
             read += number(&mut conn, state);
         }
         run(&mut conn, &[&format!("KILL QUERY {id}")]);
-        match building.join().expect("no panic") {
+        match building.join().expect("no panic").0 {
             Ok(()) => {
                 run(&mut conn, &["ALTER TABLE t DROP INDEX k, DROP INDEX ck"]);
                 delay = delay * 2 / 3;
