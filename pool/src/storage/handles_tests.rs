@@ -69,7 +69,8 @@ fn three_thousand_files_share_two_hundred_descriptors() {
             assert!(ops.iter().all(|op| op.result.is_ok()));
             files.iter().for_each(|file| file.sync_data().unwrap());
         }
-        assert!(storage.open_files() <= LIMIT && descriptors_below(&dir) <= LIMIT + 1);
+        let (open, descriptors) = (storage.open_files(), descriptors_below(&dir));
+        assert!(open <= LIMIT && descriptors <= LIMIT + 1, "{uring}: {open}, {descriptors}");
         for (i, file) in files.iter().enumerate().rev() {
             assert_eq!(file.len().unwrap(), 2 * BLOCK as u64);
             let mut both = AlignedBuf::zeroed(2 * BLOCK);
