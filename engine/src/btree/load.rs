@@ -16,9 +16,10 @@ use super::Tree;
 use super::descent::Exclusive;
 use super::node::{self, Node, Seek, cell_size, common_prefix_len, shortest_separator};
 use super::reshape::NodeInit;
+use super::structure::insert_child;
 use crate::error::Result;
 use crate::mtr::Mtr;
-use crate::page_op::{CellList, PageOp};
+use crate::page_op::CellList;
 use crate::space::Allocation;
 use tidepool_pool::Access;
 
@@ -191,14 +192,7 @@ impl<'t> Loader<'t> {
         mtr.apply(leaf, &init.op());
         mtr.apply(leaf, &cells.op());
         mtr.apply(next, &next_init.op());
-        mtr.apply(
-            parent,
-            &PageOp::InsertCell {
-                slot: count as u16,
-                suffix: &separator[parent_prefix..],
-                payload: &next_no.to_le_bytes(),
-            },
-        );
+        insert_child(&mut mtr, parent, count, &separator[parent_prefix..], next_no);
         mtr.commit();
         Ok(true)
     }

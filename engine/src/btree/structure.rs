@@ -127,14 +127,7 @@ impl Tree {
         mtr.apply(right, &right_init.op());
         mtr.apply(right, &right_cells.op());
         mtr.apply(left, &PageOp::SetUpper { keep: at as u16, upper: Some(&separator) });
-        mtr.apply(
-            parent,
-            &PageOp::InsertCell {
-                slot: index as u16,
-                suffix: &separator[parent_prefix..],
-                payload: &right_no.to_le_bytes(),
-            },
-        );
+        insert_child(&mut mtr, parent, index, &separator[parent_prefix..], right_no);
         mtr.commit();
         Ok(Split::Done)
     }
@@ -475,6 +468,19 @@ fn drop_last_child(mtr: &mut Mtr<'_>, page: PageHandle) {
         let offset = node::FIRST_CHILD as u32;
         mtr.apply(page, &PageOp::Write { offset, bytes: &0u32.to_le_bytes() });
     }
+}
+
+/// Makes page `no` the child to the right of the separator that takes slot `slot` of `parent`. `suffix` is the separator without the parent's
+/// prefix.
+pub(super) fn insert_child(
+    mtr: &mut Mtr<'_>,
+    parent: PageHandle,
+    slot: usize,
+    suffix: &[u8],
+    no: u32,
+) {
+    let payload = &no.to_le_bytes();
+    mtr.apply(parent, &PageOp::InsertCell { slot: slot as u16, suffix, payload });
 }
 
 /// Frees a page that leaves the tree, and changes its bytes for readers that stand on it.

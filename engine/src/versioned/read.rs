@@ -4,7 +4,7 @@ use tidepool_pool::PageId;
 
 use super::entry::{DELETED, Entry, OVERFLOW, OverflowReference};
 use super::{VersionedTree, corrupt_entry};
-use crate::btree::Seek;
+use crate::btree::{LeafRef, Seek};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
 use crate::overflow;
@@ -90,6 +90,28 @@ impl VersionedTree {
 }
 
 impl Transaction {
+    /// Puts the version that `view` sees of the entry with this key, which is in `leaf` if there is one, into `value`; its flags.
+    pub(super) fn visible_in(
+        &self,
+        leaf: &LeafRef<'_>,
+        tree: &VersionedTree,
+        view: &ReadView,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<Option<u8>> {
+        let Ok(slot) = leaf.find_covered(key) else { return Ok(None) };
+        self.system.visible_version(
+            tree,
+            view,
+            self.id(),
+            || key.to_vec(),
+            leaf.page_id(),
+            slot,
+            leaf.payload_at(slot),
+            value,
+        )
+    }
+
     /// Reads the entry with this key into `value`; false if there is none.
     ///
     /// With [`LockMode::None`]: as the transaction's view sees it, without any lock. Else: locks the entry and gives its
@@ -112,18 +134,7 @@ impl Transaction {
         let dirty = self.isolation() == Isolation::ReadUncommitted;
         let flags = {
             let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
-            let Ok(slot) = leaf.find_covered(key) else { return Ok(false) };
-            self.system
-                .visible_version(
-                    tree,
-                    &view,
-                    self.id(),
-                    || key.to_vec(),
-                    leaf.page_id(),
-                    slot,
-                    leaf.payload_at(slot),
-                    value,
-                )?
+            self.visible_in(&leaf, tree, &view, key, value)?
                 .map(|flags| {
                     // A rollback frees the chain of an uncommitted version, but not before it has taken it out of the leaf.
                     if dirty {

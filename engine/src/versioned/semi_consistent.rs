@@ -73,17 +73,7 @@ impl Transaction {
         self.read_view();
         let flags = {
             let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
-            let Ok(slot) = leaf.find_covered(key) else { return Ok(false) };
-            self.system.visible_version(
-                tree,
-                &ReadView::COMMITTED,
-                self.id(),
-                || key.to_vec(),
-                leaf.page_id(),
-                slot,
-                leaf.payload_at(slot),
-                value,
-            )?
+            self.visible_in(&leaf, tree, &ReadView::COMMITTED, key, value)?
         };
         let Some(flags) = flags else { return Ok(false) };
         tree.complete(flags, value)?;
