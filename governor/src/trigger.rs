@@ -124,13 +124,6 @@ impl Waiter {
     }
 }
 
-/// Asks the kernel to run the calling thread before others of its process, by this many nice values. Without the privilege, nothing happens.
-pub fn raise_priority(steps: i32) {
-    // On Linux this is about a thread, and no id means the caller.
-    let nice = rustix::process::getpriority_process(None).unwrap_or(0);
-    let _ = rustix::process::setpriority_process(None, nice - steps);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -100,9 +100,7 @@ impl Background {
                 .name(name.to_owned())
                 .spawn(move || {
                     if name == RESIZE {
-                        // Best effort: it may need a privilege. On Linux this is about the thread.
-                        let nice = rustix::process::getpriority_process(None).unwrap_or(0);
-                        let _ = rustix::process::setpriority_process(None, nice - RESIZE_PRIORITY);
+                        raise_priority(RESIZE_PRIORITY);
                     }
                     run(&weak, name, signal(&signals), idle, step);
                 })
@@ -130,6 +128,13 @@ impl Background {
             }
         }
     }
+}
+
+/// Asks the kernel to run the calling thread before others of its process, by this many nice values. Without the privilege, nothing happens.
+pub fn raise_priority(steps: i32) {
+    // On Linux this is about a thread, and no id means the caller.
+    let nice = rustix::process::getpriority_process(None).unwrap_or(0);
+    let _ = rustix::process::setpriority_process(None, nice - steps);
 }
 
 fn run(pool: &Weak<Pool>, name: &'static str, signal: &Signal, idle: Duration, step: fn(&Pool)) {

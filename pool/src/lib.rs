@@ -46,6 +46,7 @@ pub mod trace;
 mod view;
 
 pub use advisor::{Advice, AdviceRow};
+pub use background::raise_priority;
 pub use doublewrite::Doublewrite;
 pub use error::{Error, Result, WriteAheadError};
 pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};

@@ -396,11 +396,10 @@ impl Pool {
                 return Slice::Blocked(PassedOver { in_use, in_flight: 0 }.why());
             }
             if self.resize.is_at_leisure() {
-                let why = match &*self.last_write_error.lock() {
-                    Some(error) => format!("the last page write failed: {error}"),
-                    None => format!("{} pages are dirty, and written at leisure", dirty.len()),
-                };
-                return Slice::Waiting(why);
+                let why = self.write_failure();
+                return Slice::Waiting(why.unwrap_or_else(|| {
+                    format!("{} pages are dirty, and written at leisure", dirty.len())
+                }));
             }
             dirty.truncate(self.flush_batch_pages());
             let written = self.flush_for_frames(&dirty);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tidepool_governor::cgroup::Version;
 use tidepool_governor::trigger::{Bell, Trigger, Waiter, Woken};
-use tidepool_pool::Steps;
+use tidepool_pool::{Steps, raise_priority};
 
 use super::PoolGovernor;
 
@@ -83,7 +83,7 @@ impl Seen {
 
 fn run(governor: &Weak<PoolGovernor>, bell: Bell, stop: &AtomicBool) {
     let started = Instant::now();
-    tidepool_governor::trigger::raise_priority(PRIORITY);
+    raise_priority(PRIORITY);
     let mut waiter = Waiter::new(bell);
     let mut steps = Steps::new(THREAD);
     if let Some(governor) = governor.upgrade() {

@@ -136,11 +136,14 @@ impl Pool {
     }
 
     fn no_free_frame(&self) -> Error {
-        let why = match &*self.last_write_error.lock() {
-            Some(error) => format!("the last page write failed: {error}"),
-            None => "all are in use".to_owned(),
-        };
+        let why = self.write_failure().unwrap_or_else(|| "all are in use".to_owned());
         Error::NoFreeFrame { frames: self.frames.limit(), why }
+    }
+
+    /// What the last page write failed by, for those who can't have frames because of it.
+    pub(crate) fn write_failure(&self) -> Option<String> {
+        let error = self.last_write_error.lock();
+        error.as_ref().map(|error| format!("the last page write failed: {error}"))
     }
 
     /// How many frames the evictor keeps free.
