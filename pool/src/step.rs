@@ -5,6 +5,7 @@
 //! lets the thread go on: what the step held it gave back as it unwound, and what it did not do is still to be done. Where a panic
 //! leaves more unknown than that, [`survive`] makes an error of it, and the code around does what it does about a failed disk.
 
+use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Runs `body`; `None` if it panicked, which the log then tells of `what`.
 ///
 /// Whatever `body` changes must be right at any point at which it may panic, or be put right by the caller.
-pub fn survive<R>(what: &str, body: impl FnOnce() -> R) -> Option<R> {
+pub fn survive<R>(what: impl Display, body: impl FnOnce() -> R) -> Option<R> {
     // What the panic said is told by the panic hook.
     catch_unwind(AssertUnwindSafe(body))
         .inspect_err(|_| tracing::error!("{what} panicked; please report this"))
@@ -41,7 +42,7 @@ impl Steps {
     /// # Errors
     /// It panicked: how long to rest before the next one.
     pub fn run<R>(&mut self, step: impl FnOnce() -> R) -> Result<R, Duration> {
-        match survive(&format!("a step of the thread {}", self.thread), step) {
+        match survive(format_args!("a step of the thread {}", self.thread), step) {
             Some(result) => {
                 self.pause = PAUSE;
                 Ok(result)
