@@ -220,13 +220,14 @@ impl Governor {
         let trouble = self.trouble(signals, pool);
         self.observe(signals, pool);
         let room = signals.room();
-        let target = self.target(signals, pool);
         // Without the ceiling, so that one which is raised finds the room that was there all along.
-        match self.target(signals, &PoolState { ceiling_bytes: u64::MAX, ..*pool }) {
+        let unbounded = self.target(signals, &PoolState { ceiling_bytes: u64::MAX, ..*pool });
+        match unbounded {
             Some(target) => self.remember_target(signals.at, target),
             // Blind: what was seen before proves nothing about the time since.
             None => self.watched_since = None,
         }
+        let target = unbounded.map(|target| clamp(target, pool));
         let allowed = clamp(pool.limit_bytes, pool);
         let decision = |signal, to_bytes, reason| {
             Some(Decision { signal, from_bytes: pool.limit_bytes, to_bytes, reason })
