@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`environment`] | where `scripts/deps` put the server, and where the plugin is |
 //! | [`server`] | a private server that a test starts, kills, restarts and stops |
+//! | [`sql`] | what many tests ask of a connection |
 //! | [`cgroup`] | a memory cgroup with a limit, and a neighbour in it |
 //! | [`crash`] | the crash loop: SIGKILL under load, and what must be there afterwards |
 //! | [`sysbench`] | runs sysbench and reads its report |
@@ -18,6 +19,7 @@ pub mod crash;
 pub mod differential;
 pub mod environment;
 pub mod server;
+pub mod sql;
 pub mod sysbench;
 
 pub use tidepool_lab::load::tpcc;

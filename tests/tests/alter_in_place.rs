@@ -6,17 +6,12 @@ use std::time::Duration;
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row};
 use tidepool_tests::server::{Options, Server};
+use tidepool_tests::sql::{number, run};
 
 const TABLE_CHANGED: u16 = 1412;
 const DUPLICATE: u16 = 1062;
 const INTERRUPTED: u16 = 1317;
 const NOT_IN_PLACE: [u16; 2] = [1845, 1846];
-
-fn run(conn: &mut Conn, statements: &[&str]) {
-    for statement in statements {
-        conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
-    }
-}
 
 fn error(conn: &mut Conn, statement: &str) -> mysql::MySqlError {
     match conn.query::<Row, _>(statement) {
@@ -24,10 +19,6 @@ fn error(conn: &mut Conn, statement: &str) -> mysql::MySqlError {
         Err(error) => panic!("{statement}: {error}"),
         Ok(_) => panic!("{statement} succeeded"),
     }
-}
-
-fn number(conn: &mut Conn, query: &str) -> i64 {
-    conn.query_first(query).unwrap_or_else(|error| panic!("{query}: {error}")).expect("a row")
 }
 
 fn check(conn: &mut Conn, table: &str) {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::sql::{number, run};
 
 /// A wait that only its timeout ends is far longer than what a test waits, s.
 const LOCK_WAIT_TIMEOUT: u32 = 50;
@@ -17,16 +18,6 @@ const CATCH_UP_LIMIT: u32 = 40;
 const HOT_ROWS: usize = 5;
 const ROWS: usize = 200;
 const TRANSACTIONS: usize = 400;
-
-fn run(conn: &mut Conn, statements: &[&str]) {
-    for statement in statements {
-        conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
-    }
-}
-
-fn number(conn: &mut Conn, query: &str) -> i64 {
-    conn.query_first(query).unwrap_or_else(|error| panic!("{query}: {error}")).expect("a row")
-}
 
 /// A status variable that is a number.
 fn status(conn: &mut Conn, name: &str) -> i64 {

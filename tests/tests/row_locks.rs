@@ -5,12 +5,7 @@ use std::time::{Duration, Instant};
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
-
-fn run(conn: &mut Conn, statements: &[&str]) {
-    for statement in statements {
-        conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
-    }
-}
+use tidepool_tests::sql::run;
 
 fn read_committed(server: &Server) -> Conn {
     let mut conn = server.connect_to("test");

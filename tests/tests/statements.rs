@@ -6,12 +6,7 @@ use std::time::Duration;
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Options, Server};
-
-fn run(conn: &mut Conn, statements: &[&str]) {
-    for statement in statements {
-        conn.query_drop(statement).unwrap_or_else(|error| panic!("{statement}: {error}"));
-    }
-}
+use tidepool_tests::sql::{number, run};
 
 /// The server's error code. (Rows are read to their end: the error may come instead of one.)
 fn code(conn: &mut Conn, statement: &str) -> u16 {
@@ -20,10 +15,6 @@ fn code(conn: &mut Conn, statement: &str) -> u16 {
         Err(error) => panic!("{statement}: {error}"),
         Ok(_) => panic!("{statement} succeeded"),
     }
-}
-
-fn number(conn: &mut Conn, query: &str) -> i64 {
-    conn.query_first(query).unwrap_or_else(|error| panic!("{query}: {error}")).expect("a row")
 }
 
 /// What `CHECK TABLE` says last.
