@@ -195,9 +195,19 @@ fn grow(pool: &Pool) {
 fn resize(pool: &Pool) {
     let signal = &pool.background.signals.resize;
     let mut pause = BLOCKED[0];
+    let requests = || pool.counters.read_requests.sum();
+    let mut requests_before = requests();
     while !signal.is_stopped() {
+        let began = Instant::now();
         if pool.run_resize_step() {
             pause = BLOCKED[0];
+            let now = requests();
+            let asked = now.saturating_sub(requests_before);
+            let rest = pool.resize.leisure.rest_after(began.elapsed(), asked);
+            if !rest.is_zero() {
+                signal.sleep(rest);
+            }
+            requests_before = now;
         } else if pool.frames().debt() == 0 {
             return;
         } else {

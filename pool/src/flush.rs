@@ -37,6 +37,8 @@ use crate::sync::Wants;
 
 /// Pages beyond this share of the pool, in percent, are not left dirty even if nothing asks.
 const DIRTY_PCT_MAX: u64 = 75;
+/// Up to here there is no hurry, unless others press for the memory.
+const DIRTY_PCT_PRESSING: u64 = 90;
 
 /// Files synced at the same time.
 const SYNCS_AT_ONCE: usize = 8;
@@ -239,34 +241,58 @@ impl Pool {
         if self.oldest_dirty_lsn().is_some_and(|oldest| oldest < target) {
             written += self.flush_up_to(target, self.flush_batch_pages())?;
         }
-        if self.dirty.count() * 100 > self.frames().limit() as u64 * DIRTY_PCT_MAX {
-            written += self.flush_up_to(Lsn::MAX, self.flush_batch_pages())?;
+        if self.is_too_dirty() {
+            written += self.at_its_pace(|| self.flush_up_to(Lsn::MAX, self.flush_batch_pages()))?;
         }
         Ok(written)
     }
 
+    /// Whether so much is dirty that some must be written though nobody wants the frames or the log.
+    fn is_too_dirty(&self) -> bool {
+        let frames = match self.resize.leisure.is_taken() {
+            // What is not given back yet is no reason to hurry.
+            true => self.frames().limit().max(self.frames().started()),
+            false => self.frames().limit(),
+        };
+        let pct = self.dirty.count() * 100 / u64::from(frames.max(1));
+        let has_time = || {
+            self.background.runs() && (self.frames().debt() == 0 || self.resize.leisure.is_taken())
+        };
+        pct > DIRTY_PCT_PRESSING
+            || pct > DIRTY_PCT_MAX && !(has_time() && self.resize.leisure.cleaner_rests())
+    }
+
     /// Writes dirty pages among the coldest, which a shrink is about to evict.
     fn flush_for_shrink(&self) -> Result<usize> {
-        let began = Instant::now();
-        if self.resize.rests(began) {
+        if self.resize.leisure.is_taken() && self.resize.leisure.cleaner_rests() {
             return Ok(0);
         }
         let mut frames = Vec::new();
-        self.replacement().coldest(4 * self.flush_batch_pages(), &mut frames);
+        self.replacement().coldest(self.cold_depth(), &mut frames);
         frames.retain(|&frame| self.frames().descriptor(frame).is_dirty());
         frames.truncate(self.flush_batch_pages());
-        let written = self.flush_for_frames(&frames);
-        if self.resize.is_at_leisure() {
-            let now = Instant::now();
-            self.resize.rest_until(now + self.pace.shrink_rest_after(now - began, now));
-        }
+        self.at_its_pace(|| self.flush_for_frames(&frames))
+    }
+
+    /// Writes what nobody waits for. After that the cleaner rests from such writes, if they have time.
+    fn at_its_pace(&self, write: impl FnOnce() -> Result<usize>) -> Result<usize> {
+        let began = Instant::now();
+        let written = write();
+        let now = Instant::now();
+        let rest = self.pace.rest_after_writing(now - began, now);
+        self.resize.leisure.cleaner_rests_until(now + rest);
         written
+    }
+
+    /// How many of the coldest pages the cleaner looks at for dirty ones at first.
+    pub(crate) fn cold_depth(&self) -> usize {
+        4 * self.flush_batch_pages()
     }
 
     /// Writes dirty pages among the coldest, and evicts what is clean.
     fn flush_cold(&self) -> Result<usize> {
         let batch = self.flush_batch_pages();
-        let mut depth = 4 * batch;
+        let mut depth = self.cold_depth();
         loop {
             let mut frames = Vec::new();
             self.replacement().coldest(depth, &mut frames);

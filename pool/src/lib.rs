@@ -25,6 +25,7 @@ mod hot_pages;
 mod latch;
 #[cfg(test)]
 mod latch_tests;
+mod leisure;
 mod mapping;
 mod memory;
 mod pace;
@@ -51,6 +52,7 @@ pub use doublewrite::Doublewrite;
 pub use error::{Error, Result, WriteAheadError};
 pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
 pub use hot_pages::HEATS;
+pub use leisure::Haste;
 pub use memory::MemoryUse;
 pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
 pub use pool::{MIN_FRAMES, Pool, PoolConfig, WriteAhead};
@@ -59,7 +61,7 @@ pub use replacement::{
     Access, MidpointConfig, ReplacementConfig, Request, Simulation, TideConfig, TideSetting,
 };
 pub use residents::Resident;
-pub use resize::{Haste, ResizeState, ResizeStatus};
+pub use resize::{ResizeState, ResizeStatus};
 pub use signal::Signal;
 pub use space::Space;
 pub use stats::PoolStats;

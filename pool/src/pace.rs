@@ -6,10 +6,10 @@
 //! the time that queries wait. So a query that does nothing but wait has most of the disk, and one that
 //! misses now and then hardly slows the scan.
 //!
-//! A shrink that nothing presses writes its dirty pages at the same pace, and half of the time at most, since commits
-//! want the disk too.
+//! What the cleaner writes though nobody waits for it (a shrink that nothing presses, too large a share of dirty pages) goes at the same pace,
+//! and half of the time at most, since commits want the disk too.
 //!
-//! Locking: the mutex is innermost, and only scans take it.
+//! Locking: the mutex is innermost; scans and the cleaner take it.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ use parking_lot::Mutex;
 const REST: f64 = 4.0;
 /// The longest rest at once.
 const REST_MAX: Duration = Duration::from_millis(20);
-/// The same, of a shrink, whose writes are longer than a scan's reads.
-const SHRINK_REST_MAX: Duration = Duration::from_millis(500);
+/// The same, of the cleaner, whose writes are longer than a scan's reads.
+const WRITER_REST_MAX: Duration = Duration::from_millis(500);
 /// The share of the time that queries wait is measured over this long at least.
 const WINDOW: Duration = Duration::from_millis(10);
 /// From this share on, a scan reads little at once.
@@ -77,10 +77,10 @@ impl Pace {
         work.mul_f64(REST * share).min(REST_MAX)
     }
 
-    /// How long a shrink that nothing presses is to rest that has written for `work` until `now`.
-    pub(crate) fn shrink_rest_after(&self, work: Duration, now: Instant) -> Duration {
+    /// How long the cleaner is to rest that has written for `work` until `now` what nobody waits for.
+    pub(crate) fn rest_after_writing(&self, work: Duration, now: Instant) -> Duration {
         let share = self.share(&mut self.window.lock(), now);
-        work.mul_f64((REST * share).max(1.0)).min(SHRINK_REST_MAX)
+        work.mul_f64((REST * share).max(1.0)).min(WRITER_REST_MAX)
     }
 
     /// How long a scan is to rest before it reads a page by itself. Before, not after: then it would have the page latched.
@@ -121,15 +121,15 @@ mod tests {
     }
 
     #[test]
-    fn a_shrink_rests_half_of_the_time_at_least() {
+    fn the_cleaner_rests_half_of_the_time_at_least() {
         let pace = Pace::new();
         let began = pace.window.lock().began;
-        assert_eq!(pace.shrink_rest_after(10 * MS, began + WINDOW), 10 * MS);
+        assert_eq!(pace.rest_after_writing(10 * MS, began + WINDOW), 10 * MS);
         pace.query_waited(WINDOW / 2);
-        assert_eq!(pace.shrink_rest_after(10 * MS, began + 2 * WINDOW), 20 * MS);
+        assert_eq!(pace.rest_after_writing(10 * MS, began + 2 * WINDOW), 20 * MS);
         pace.query_waited(8 * WINDOW);
-        assert_eq!(pace.shrink_rest_after(10 * MS, began + 3 * WINDOW), 40 * MS);
-        assert_eq!(pace.shrink_rest_after(1000 * MS, began + 3 * WINDOW), SHRINK_REST_MAX);
+        assert_eq!(pace.rest_after_writing(10 * MS, began + 3 * WINDOW), 40 * MS);
+        assert_eq!(pace.rest_after_writing(1000 * MS, began + 3 * WINDOW), WRITER_REST_MAX);
     }
 
     #[test]

@@ -10,8 +10,7 @@
 //! 1. *evicts* the coldest pages of the whole pool, as the replacement policy names them, wherever
 //!    they are; as many as the wave's extents have frames, or as there are too many. Dirty ones the
 //!    cleaner writes meanwhile; only when nothing clean is left among the coldest does the resize
-//!    write itself. At [leisure](Haste::AtLeisure) it doesn't even then, and the cleaner keeps to a
-//!    [pace](crate::pace), so that queries don't notice.
+//!    write itself. At [leisure](crate::leisure) it doesn't even then.
 //! 2. *marks* as draining the extents to be given back, all of them: those with the most free frames
 //!    (which are those that held cold pages). A frame of a draining extent, once free, stays free.
 //! 3. *moves* the pages that are left in the first of them to free frames of open extents, and gives
@@ -35,27 +34,19 @@
 //!
 //! # Locking
 //! The worker's mutex comes before the flusher's, hence before everything; the status' mutex comes
-//! before the free list's, and nothing else is taken under it. That of the rest at leisure is innermost.
+//! before the free list's, and nothing else is taken under it.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
 use crate::extents::ExtentState;
 use crate::frames::EXTENT_BYTES;
+use crate::leisure::{Haste, Leisure, marked_at_most};
 use crate::pool::{Eviction, MIN_FRAMES, Pool};
 use crate::sync::Wants;
-
-/// How soon memory is to be given back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Haste {
-    /// As soon as can be: others need it.
-    Pressing,
-    /// Clean pages go at once; dirty ones are written at a pace that leaves the disk to queries.
-    AtLeisure,
-}
 
 /// What a resize is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -126,25 +117,10 @@ pub(crate) struct Resize {
     published: Mutex<Published>,
     longest_wait_us: AtomicU64,
     pages_moved: AtomicU64,
-    /// [`Haste::AtLeisure`], and until when the cleaner then rests.
-    at_leisure: AtomicBool,
-    rests_until: Mutex<Option<Instant>>,
+    pub(crate) leisure: Leisure,
 }
 
 impl Resize {
-    pub(crate) fn is_at_leisure(&self) -> bool {
-        self.at_leisure.load(Ordering::Relaxed)
-    }
-
-    /// Whether the cleaner is to leave alone what only a shrink wants written.
-    pub(crate) fn rests(&self, now: Instant) -> bool {
-        self.is_at_leisure() && self.rests_until.lock().is_some_and(|until| now < until)
-    }
-
-    pub(crate) fn rest_until(&self, until: Instant) {
-        *self.rests_until.lock() = Some(until);
-    }
-
     /// Somebody may have waited for this thread since `began`.
     pub(crate) fn note_wait(&self, began: Instant) {
         let us = began.elapsed().as_micros() as u64;
@@ -232,7 +208,7 @@ impl Pool {
         let asked = asked.clamp(least as u64, frames.reserved() as u64) as u32;
         let mut published = self.resize.published.lock();
         let at_leisure = haste == Haste::AtLeisure && self.background.runs();
-        let was_at_leisure = self.resize.at_leisure.swap(at_leisure, Ordering::Relaxed);
+        let was_at_leisure = self.resize.leisure.set(at_leisure);
         if asked == frames.limit() {
             drop(published);
             if was_at_leisure && !at_leisure {
@@ -287,6 +263,9 @@ impl Pool {
     pub fn run_resize_step(&self) -> bool {
         let mut worker = self.resize.worker.lock();
         let slice = self.resize_slice(&mut worker);
+        if self.resize.leisure.ends_at(self.frames().debt()) {
+            self.background.wake_cleaner();
+        }
         let mut published = self.resize.published.lock();
         if worker.limit != Some(self.frames().limit()) {
             // Overridden meanwhile.
@@ -368,8 +347,24 @@ impl Pool {
         (pages + free).saturating_sub(self.frames().limit() as u64)
     }
 
+    /// Whether so few frames are free that those who miss should have them first.
+    fn is_short_of_free(&self) -> bool {
+        self.frames().available() <= self.reserve() / 2
+    }
+
+    fn waiting(&self, why: impl FnOnce() -> String) -> Slice {
+        Slice::Waiting(self.write_failure().unwrap_or_else(why))
+    }
+
     /// Evicts some of the coldest pages.
     fn evict_slice(&self, worker: &mut Worker) -> Slice {
+        let at_leisure = self.resize.leisure.is_taken();
+        if at_leisure && self.is_short_of_free() {
+            self.background.wake_evictor();
+            return self.waiting(|| "free frames go to queries first".to_owned());
+        }
+        // The cleaner looks no further then.
+        let depth_max = if at_leisure { self.cold_depth() } else { DEPTH_MAX };
         let mut coldest = Vec::new();
         loop {
             coldest.clear();
@@ -387,7 +382,7 @@ impl Pool {
                 worker.depth = (worker.depth / 2).max(SLICE_PAGES);
                 return Slice::More;
             }
-            if !write_now && worker.depth < DEPTH_MAX && coldest.len() == worker.depth {
+            if !write_now && worker.depth < depth_max && coldest.len() == worker.depth {
                 worker.depth *= 2;
                 continue;
             }
@@ -395,11 +390,9 @@ impl Pool {
                 let in_use = coldest.len() as u32;
                 return Slice::Blocked(PassedOver { in_use, in_flight: 0 }.why());
             }
-            if self.resize.is_at_leisure() {
-                let why = self.write_failure();
-                return Slice::Waiting(why.unwrap_or_else(|| {
-                    format!("{} pages are dirty, and written at leisure", dirty.len())
-                }));
+            if at_leisure {
+                let dirty = dirty.len();
+                return self.waiting(|| format!("{dirty} pages are dirty, and written at leisure"));
             }
             dirty.truncate(self.flush_batch_pages());
             let written = self.flush_for_frames(&dirty);
@@ -450,8 +443,13 @@ impl Pool {
         });
         let debt = frames.debt();
         let mut paid = 0;
+        let most = match self.resize.leisure.is_taken() {
+            true => marked_at_most(extents.len()),
+            false => extents.len(),
+        };
         let chosen: Vec<u32> = extents
             .iter()
+            .take(most)
             .take_while(|it| {
                 let wanted = paid < debt;
                 paid += it.started as u32;
@@ -472,7 +470,7 @@ impl Pool {
         if worker.last_resort {
             worker.blocked.clear();
         }
-        worker.wave_len = (worker.wave_len * 2).min((chosen.len() / 64).max(WAVE_MAX));
+        worker.wave_len = (worker.wave_len * 2).min((chosen.len() / 64).max(WAVE_MAX)).min(most);
         worker.marked = chosen_set;
         (worker.at, worker.ahead) = (0, 0);
         (worker.progress, worker.starved) = (false, false);
@@ -548,7 +546,7 @@ impl Pool {
     fn take_to_move(&self) -> Option<u32> {
         let frames = self.frames();
         // The last free frames are for those who must not wait, as long as others can be had.
-        if frames.available() <= self.reserve() / 2 && self.excess() > 0 {
+        if self.is_short_of_free() && self.excess() > 0 {
             return None;
         }
         let to = frames.take()?;

@@ -1,0 +1,145 @@
+//! Leisure: what a shrink that nothing presses leaves to queries.
+//!
+//! Half of a pool can be given back within a fraction of a second, and whoever runs queries beside that notices. If nobody else needs
+//! the memory it may take some seconds instead:
+//! - *Free frames go to misses first.* The shrink evicts only while more than half of the evictor's reserve is free, or misses would
+//!   find only dirty pages at the cold end, and wait for writes.
+//! - *Few extents are marked at a time*, [`marked_at_most`]. A frame that is freed in a marked extent is lost to misses; with half of the extents
+//!   marked, two pages must be evicted for each that is read, and twice as many written. The price is that some pages move more than once.
+//! - *Dirty pages* are written by the cleaner alone, at the [pace](crate::pace) of scans. That the smaller pool has too large a share of them
+//!   is mended at that pace as well, whoever asked.
+//! - *The resizing thread rests* after each slice, [`REST`] times as long as it worked, while queries ask for pages.
+//!
+//! It ends when nothing comes of it: queries that miss all the time eat up every free frame, and a slow disk may need more than half of its time.
+//! If nothing was given back for [`PATIENCE`], the shrink goes on as if others pressed.
+//! Without background threads there is no leisure, since nobody would go on.
+//!
+//! Locking: the mutexes are innermost, and never held together.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+/// How soon memory is to be given back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Haste {
+    /// As soon as can be: others need it.
+    Pressing,
+    /// At a pace that leaves disk, free frames and CPU to queries.
+    AtLeisure,
+}
+
+/// How long a leisurely shrink may give nothing back.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How many of the pool's extents are marked at a time.
+pub(crate) fn marked_at_most(extents: usize) -> usize {
+    (extents / 64).max(8)
+}
+
+/// Rest of the resizing thread, in times of its work.
+const REST: u32 = 4;
+/// Fewer requests for pages than this in a slice and its rest are no load.
+const LOAD_MIN: u64 = 4;
+
+/// Whether there is leisure, and what follows.
+#[derive(Default)]
+pub(crate) struct Leisure {
+    taken: AtomicBool,
+    /// The least that was to be given back still, and since when.
+    least_debt: Mutex<Option<(u32, Instant)>>,
+    cleaner_rests_until: Mutex<Option<Instant>>,
+}
+
+impl Leisure {
+    /// Whether the last resize was asked for at leisure.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.taken.load(Relaxed)
+    }
+
+    /// Returns what it was before.
+    pub(crate) fn set(&self, taken: bool) -> bool {
+        *self.least_debt.lock() = None;
+        self.taken.swap(taken, Relaxed)
+    }
+
+    /// So many frames are still to be given back. If they don't get fewer, leisure ends: true.
+    pub(crate) fn ends_at(&self, debt: u32) -> bool {
+        if !self.is_taken() || debt == 0 {
+            return false;
+        }
+        let mut least = self.least_debt.lock();
+        match *least {
+            Some((least, since)) if debt >= least => {
+                since.elapsed() > PATIENCE && self.taken.swap(false, Relaxed)
+            }
+            _ => {
+                *least = Some((debt, Instant::now()));
+                false
+            }
+        }
+    }
+
+    /// Whether the cleaner is to leave alone what nobody waits for.
+    pub(crate) fn cleaner_rests(&self) -> bool {
+        self.cleaner_rests_until.lock().is_some_and(|until| Instant::now() < until)
+    }
+
+    pub(crate) fn cleaner_rests_until(&self, until: Instant) {
+        *self.cleaner_rests_until.lock() = Some(until);
+    }
+
+    /// How long the resizing thread is to rest after a slice that took `work`, when queries asked for `requests` pages since it last began to rest.
+    pub(crate) fn rest_after(&self, work: Duration, requests: u64) -> Duration {
+        match self.is_taken() && requests >= LOAD_MIN {
+            true => work * REST,
+            false => Duration::ZERO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_leisurely_shrink_rests_while_there_are_queries() {
+        let leisure = Leisure::default();
+        assert_eq!(leisure.rest_after(MS, 1000), Duration::ZERO);
+        assert!(!leisure.set(true));
+        assert_eq!(leisure.rest_after(MS, 1000), 4 * MS);
+        assert_eq!(leisure.rest_after(MS, LOAD_MIN - 1), Duration::ZERO);
+        assert_eq!((marked_at_most(1), marked_at_most(32_768)), (8, 512));
+    }
+
+    #[test]
+    fn it_ends_when_nothing_comes_of_it() {
+        let leisure = Leisure::default();
+        leisure.set(true);
+        let since_long_ago = || {
+            let (least, _) = leisure.least_debt.lock().unwrap();
+            *leisure.least_debt.lock() = Some((least, Instant::now() - 2 * PATIENCE));
+        };
+        assert!(!leisure.ends_at(20));
+        assert!(!leisure.ends_at(20));
+        since_long_ago();
+        assert!(!leisure.ends_at(19));
+        since_long_ago();
+        assert!(!leisure.ends_at(0));
+        assert!(leisure.ends_at(19));
+        assert!(!leisure.is_taken() && !leisure.ends_at(19));
+    }
+
+    #[test]
+    fn the_cleaner_rests_until_then() {
+        let leisure = Leisure::default();
+        assert!(!leisure.cleaner_rests());
+        leisure.cleaner_rests_until(Instant::now() + Duration::from_secs(3600));
+        assert!(leisure.cleaner_rests());
+        leisure.cleaner_rests_until(Instant::now());
+        assert!(!leisure.cleaner_rests());
+    }
+}
