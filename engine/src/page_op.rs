@@ -18,6 +18,7 @@
 //! `docs/format-pages.md` has it byte by byte.
 
 use crate::btree::{edit, node};
+use crate::versioned::settle::settle_cells;
 use tidepool_pool::page::{set_page_type, set_tree_id};
 use tidepool_pool::{PAGE_HEADER_SIZE, PageType};
 
@@ -102,6 +103,11 @@ pub enum PageOp<'a> {
         /// The cells, as [`CellList`] collects them.
         cells: &'a [u8],
     },
+    /// Settles entries of a leaf: their headers shrink to one byte ([`crate::versioned::entry`]).
+    SettleCells {
+        /// A bit for each cell, the first of a byte being its lowest. Cells that it has no bit for stay as they are.
+        slots: &'a [u8],
+    },
 }
 
 const TAG_FORMAT: u8 = 1;
@@ -113,6 +119,7 @@ const TAG_REMOVE_CELL: u8 = 6;
 const TAG_REPLACE_CELL: u8 = 7;
 const TAG_SET_UPPER: u8 = 8;
 const TAG_APPEND_CELLS: u8 = 9;
+const TAG_SETTLE_CELLS: u8 = 10;
 
 impl<'a> PageOp<'a> {
     /// The shortest operation that turns the payload `old` of cell `slot` into `new`.
@@ -182,6 +189,10 @@ impl<'a> PageOp<'a> {
                 out.push(TAG_APPEND_CELLS);
                 out.extend_from_slice(cells);
             }
+            PageOp::SettleCells { slots } => {
+                out.push(TAG_SETTLE_CELLS);
+                out.extend_from_slice(slots);
+            }
         }
     }
 
@@ -219,6 +230,7 @@ impl<'a> PageOp<'a> {
             },
             TAG_SET_UPPER => PageOp::SetUpper { keep: r.varint_u16()?, upper: r.fence()? },
             TAG_APPEND_CELLS => PageOp::AppendCells { cells: r.take_rest() },
+            TAG_SETTLE_CELLS => PageOp::SettleCells { slots: r.take_rest() },
             _ => return Err(OpError("unknown page operation")),
         };
         if !r.rest.is_empty() {
@@ -279,6 +291,7 @@ impl<'a> PageOp<'a> {
                 }
                 Ok(())
             }
+            PageOp::SettleCells { slots } => settle_cells(page, slots),
         }
     }
 }

@@ -27,7 +27,7 @@ use tidepool_pool::{Access, PAGE_HEADER_SIZE, PageId, PageType, Space, page};
 /// First bytes of a space header, behind the page header.
 pub const MAGIC: &[u8; 8] = b"TIDEPOOL";
 /// Version of the page formats that this code reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 const MAGIC_AT: usize = 32;
 const VERSION_AT: usize = 40;
@@ -120,7 +120,7 @@ impl SpaceHeader {
     pub fn check(&self, file: &str, page_size: usize, id: u32, instance: &[u8; 16]) -> Result<()> {
         let why = if self.format_version != FORMAT_VERSION {
             format!(
-                "written in format version {}, this program reads version {FORMAT_VERSION}: use a newer program",
+                "written in format version {}, this program reads version {FORMAT_VERSION}: use the version of Tidepool that wrote it",
                 self.format_version
             )
         } else if self.page_size as usize != page_size {

@@ -479,7 +479,7 @@ fn newer_format_version_of_a_table() {
     set_format_version(&file_of_a(dir.path()), 9);
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: written in format version 9, this program reads version 1: use a newer program",
+        "tables/00000010.tpd: written in format version 9, this program reads version 2: use the version of Tidepool that wrote it",
     );
 }
 
@@ -489,7 +489,7 @@ fn newer_format_version_of_the_directory() {
     set_format_version(&dir.path().join("system.tpd"), 9);
     assert_eq!(
         open_error(dir.path()),
-        "system.tpd: written in format version 9, this program reads version 1: use a newer program"
+        "system.tpd: written in format version 9, this program reads version 2: use the version of Tidepool that wrote it"
     );
 }
 
@@ -511,7 +511,7 @@ fn newer_format_version_of_the_redo_log() {
     }
     assert_eq!(
         open_error(dir.path()),
-        "redo/control: format version 9, but this program reads only version 1: use the version of Tidepool that wrote it"
+        "redo/control: format version 9, but this program reads only version 2: use the version of Tidepool that wrote it"
     );
 }
 

@@ -623,11 +623,21 @@ fn an_older_transaction_may_write_what_it_knows() {
     let mut by_statement =
         db.begin(TrxOptions { isolation: Isolation::ReadCommitted, ..TrxOptions::default() });
     by_statement.ensure_view();
+    let mut trx = begin(&db);
+    update(&mut trx, &table, &key(2), b"changed").unwrap();
+    trx.commit().unwrap();
     let table = change(&db, "t", &["primary", "unique", "by value"]).unwrap();
     insert(&mut old, &table, &key(11), &value(11)).unwrap();
-    // The entry is newer than the snapshot, though the row is not.
-    assert_eq!(delete(&mut old, &table, &key(1)).unwrap_err(), Error::RecordChanged);
+    // The entry is newer than the snapshot; what matters is whether the row is.
+    delete(&mut old, &table, &key(1)).unwrap();
+    // By that index it can't be told which rows have changed.
+    let (mut found, lock) = (vec![], LockMode::Exclusive);
+    let got = old.get(&table, 1, &value(3), lock, LockWait::Wait, &mut found);
+    assert_eq!(got.unwrap_err(), Error::TableChanged("t".into()));
+    let got = old.get(&table, 0, &key(2), lock, LockWait::Wait, &mut found);
+    assert_eq!(got.unwrap_err(), Error::RecordChanged);
     old.rollback().unwrap();
+    assert_eq!(agree(&db, &table).len(), 10);
     delete(&mut by_statement, &table, &key(1)).unwrap();
     by_statement.begin_statement();
     assert_eq!(scan(&mut by_statement, &table, 1).unwrap().len(), 9);

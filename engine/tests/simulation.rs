@@ -85,8 +85,6 @@ struct World {
     commits: u64,
     changed: BTreeMap<(TableNo, Vec<u8>), u64>,
     defined: BTreeMap<TableNo, u64>,
-    /// The last second index that was built.
-    built: BTreeMap<TableNo, u64>,
 }
 
 /// The entry of a row in the second index: its key backward, so that it comes in another order.
@@ -192,7 +190,6 @@ impl World {
             next_xid: 0,
             commits: 0,
             defined: BTreeMap::new(),
-            built: BTreeMap::new(),
             changed: BTreeMap::new(),
         }
     }
@@ -486,15 +483,7 @@ impl World {
                 1 => session.trx.update(table, 1, &key, &value[..value.len().min(9)]),
                 _ => session.trx.delete(table, 1, &key),
             };
-            let seen = session.view.as_ref().map(|(_, seen)| *seen);
             match &result {
-                Err(Error::RecordChanged) if self.built.get(&no).copied() > seen => {
-                    // The entry is newer than the snapshot, be the row as old as it may.
-                    let rolled_back = self.sessions[at].trx.rollback();
-                    self.must(rolled_back)?;
-                    self.sessions.remove(at);
-                    return Ok(());
-                }
                 Err(Error::NoSpace(_) | Error::LockWaitTimeout) => {
                     session.trx.rollback_to(before).unwrap();
                 }
@@ -795,7 +784,6 @@ impl World {
                     if let Some(table) = table {
                         self.handles.insert(no, table);
                         self.commits += 1;
-                        self.built.insert(no, self.commits);
                     } else {
                         after = self.model.clone();
                     }

@@ -183,6 +183,11 @@ impl LeafHandle {
         mtr.apply(self.page, &op);
     }
 
+    /// Settles the entries whose bits are set, the first of a byte being its lowest: see [`crate::versioned::entry`].
+    pub fn settle(&self, mtr: &mut Mtr<'_>, slots: &[u8]) {
+        mtr.apply(self.page, &PageOp::SettleCells { slots });
+    }
+
     /// Removes the entry at `slot`. A leaf that became small may be merged afterwards: `Tree::try_merge`.
     pub fn remove(&self, mtr: &mut Mtr<'_>, slot: usize) {
         mtr.apply(self.page, &PageOp::RemoveCell { slot: slot as u16 });

@@ -580,12 +580,23 @@ impl<'p> Node<'p> {
 
     /// Whether a new cell with a key and payload of these lengths fits. The key must lie within the fences.
     pub fn fits(&self, key_len: usize, payload_len: usize) -> bool {
-        cell_size(key_len.saturating_sub(self.prefix_len()), payload_len) <= self.free_bytes()
+        self.lacking(key_len, payload_len) == 0
     }
 
     /// Whether the cell fits with a payload of this length instead of its own.
     pub fn fits_replaced(&self, index: usize, payload_len: usize) -> bool {
-        payload_len <= self.free_bytes() + self.payload(index).len()
+        self.growth_lacking(index, payload_len) == 0
+    }
+
+    /// Bytes that lack for a new cell with a key, within the fences, and a payload of these lengths.
+    pub fn lacking(&self, key_len: usize, payload_len: usize) -> usize {
+        let size = cell_size(key_len.saturating_sub(self.prefix_len()), payload_len);
+        size.saturating_sub(self.free_bytes())
+    }
+
+    /// Bytes that lack for the cell to have a payload of this length instead of its own.
+    pub fn growth_lacking(&self, index: usize, payload_len: usize) -> usize {
+        payload_len.saturating_sub(self.free_bytes() + self.payload(index).len())
     }
 }
 

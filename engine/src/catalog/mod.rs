@@ -30,7 +30,6 @@ use crate::lock::LockMode;
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::space::TABLE_AREA;
-use crate::trx::csn::TrxId;
 use crate::trx::{Batch, Direction, ScanPosition, Transaction, TrxOptions, TrxSystem};
 use crate::versioned::VersionedTree;
 use parking_lot::RwLock;
@@ -219,10 +218,9 @@ impl Catalog {
         Ok(())
     }
 
-    /// Gives a table another record; durable on return. The id of the transaction, which has committed then, is given back.
-    pub fn replace(&self, trx: &mut Transaction, name: &str, record: TableRecord) -> Result<TrxId> {
+    /// Gives a table another record; durable on return.
+    pub fn replace(&self, trx: &mut Transaction, name: &str, record: TableRecord) -> Result<()> {
         trx.update(&self.tree, name.as_bytes(), &record.encode())?;
-        let id = trx.id();
         self.commit(trx)?;
         self.list_space_of(&record);
         let space = record.space;
@@ -230,14 +228,14 @@ impl Catalog {
         if let Some(old) = old.filter(|old| old.space != space) {
             self.env.unlist_space(old.space);
         }
-        Ok(id)
+        Ok(())
     }
 
     /// Notes that a table's file was missing when changes of it were to be recovered; durable on return.
     pub fn mark_lost_changes(&self, trx: &mut Transaction, name: &str) -> Result<()> {
         let record = self.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let record = TableRecord { lost_changes: true, ..TableRecord::clone(&record) };
-        self.replace(trx, name, record).map(drop)
+        self.replace(trx, name, record)
     }
 
     /// Removes a table; durable on return.

@@ -184,7 +184,7 @@ impl Db {
         let mut record = TableRecord::clone(&record);
         record.def.metadata = metadata.to_vec();
         record.def.validate()?;
-        inner.catalog.replace(&mut inner.definition_trx(), name, record).map(drop)
+        inner.catalog.replace(&mut inner.definition_trx(), name, record)
     }
 }
 

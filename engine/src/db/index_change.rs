@@ -17,9 +17,12 @@
 //! leave what is.
 //!
 //! # Versions
-//! The entries are of one version, written by the transaction that wrote the first note into the catalog: committed, and
-//! before the index can be read. Older snapshots must not read them ([`Error::TableChanged`]); and undo records from before are of other
-//! trees, whose ids they carry.
+//! The entries are settled from the beginning: of one version that all see who may read the index. All they are made of was
+//! committed before the index can be read. A snapshot older than the index must not read it, with or without locks
+//! ([`Error::TableChanged`]): its rows may be others, and the entries don't tell which. It may write: the rows in the clustered index
+//! tell whether they have changed since. At READ COMMITTED a statement that has not used the table before may come to an index younger than
+//! itself, and finds what was committed last. No transaction has written what is there, so none can roll it back, or come to
+//! purge it: undo records from before are of other trees, whose ids they carry.
 
 use super::definition::Definition;
 use super::trx::Trx;
@@ -32,11 +35,9 @@ use crate::lock::{LockMode, LockWait};
 use crate::sort::Sorter;
 use crate::space;
 use crate::table::{Table, noted};
-use crate::trx::csn::TrxId;
 use crate::trx::{Isolation, TrxOptions};
-use crate::undo::RollPointer;
 use crate::versioned::VersionedTree;
-use crate::versioned::entry::{ENTRY_HEADER_SIZE, Entry};
+use crate::versioned::entry::Entry;
 use std::sync::Arc;
 
 /// Memory for sorting, all new indexes together.
@@ -84,8 +85,6 @@ pub struct IndexChange {
     new: Vec<NewIndex>,
     added: Vec<TreeRecord>,
     dropped: Vec<TreeRecord>,
-    /// Whose entries the new indexes get.
-    writer: TrxId,
     rows: Option<(Trx, Cursor)>,
     duplicate: Option<DuplicateEntry>,
     committed: bool,
@@ -129,7 +128,6 @@ impl Db {
             new: Vec::new(),
             added: Vec::new(),
             dropped,
-            writer: TrxId::NONE,
             rows: None,
             duplicate: None,
             committed: false,
@@ -193,7 +191,7 @@ impl IndexChange {
         }
         let mut trx = inner.definition_trx();
         let flagged = TableRecord { has_notes: true, ..old.clone() };
-        self.writer = inner.catalog.replace(&mut trx, &self.name, flagged)?;
+        inner.catalog.replace(&mut trx, &self.name, flagged)?;
         if new.is_empty() {
             return Ok(());
         }
@@ -280,7 +278,7 @@ impl IndexChange {
         let mut sorted = sorter.sorted()?;
         let mut loader = Loader::new(tree.tree());
         let (mut key, mut value, mut before) = (Vec::new(), Vec::new(), None::<Vec<u8>>);
-        let mut payload = Vec::with_capacity(ENTRY_HEADER_SIZE);
+        let mut payload = Vec::new();
         let mut turn = 0;
         while sorted.next(&mut key, &mut value)? {
             if turn == 0 && !go_on() {
@@ -291,8 +289,7 @@ impl IndexChange {
                 return Ok(Err(DuplicateEntry { index: *index, key, value }));
             }
             payload.clear();
-            let (trx_id, roll) = (self.writer, RollPointer::NONE);
-            Entry { flags: 0, trx_id, roll, value: &value }.encode(&mut payload);
+            Entry::settled(&value).encode(&mut payload);
             loader.push(&key, &payload)?;
             std::mem::swap(before.get_or_insert_default(), &mut key);
         }

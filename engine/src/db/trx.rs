@@ -435,7 +435,8 @@ impl Trx {
         Ok(self.used.len() - 1)
     }
 
-    /// The same, of a read. One without a lock is of the snapshot, which would find the table empty if it is older than that.
+    /// The same, of a read. One without a lock is of the snapshot, which would find the table empty if it is older than that. One
+    /// with a lock must miss no row that has changed since the snapshot; an index younger than that tells of none.
     pub(crate) fn enlist_to_read(
         &mut self,
         table: &Arc<Table>,
@@ -443,10 +444,12 @@ impl Trx {
         lock: LockMode,
     ) -> Result<usize> {
         let slot = self.enlist(table)?;
-        if lock == LockMode::None
-            && let Some(snapshot) = self.inner.snapshot()
-        {
-            table.check_snapshot(index, snapshot)?;
+        if let Some(snapshot) = self.inner.snapshot() {
+            match lock {
+                LockMode::None => table.check_snapshot(index, snapshot)?,
+                _ if self.inner.refuses_changed() => table.check_index_snapshot(index, snapshot)?,
+                _ => {}
+            }
         }
         Ok(slot)
     }

@@ -17,7 +17,7 @@ fn with_any_op(kind: u8, a: u16, b: u16, c: u32, x: &[u8], y: &[u8], f: impl FnO
     let mut cells = CellList::new();
     cells.push(x, y, x);
     cells.push(y, &[], y);
-    f(&match kind % 10 {
+    f(&match kind % 11 {
         0 => PageOp::Format { page_type: PageType(a), tree_id: c },
         1 => PageOp::Write { offset: a.into(), bytes: x },
         2 => PageOp::Image { page_type: PageType(a), tree_id: c, body: x },
@@ -27,6 +27,7 @@ fn with_any_op(kind: u8, a: u16, b: u16, c: u32, x: &[u8], y: &[u8], f: impl FnO
         6 => PageOp::RemoveCell { slot: a },
         7 => PageOp::ReplaceCell { slot: a, front: b, back: c as u16, middle: x },
         8 => PageOp::SetUpper { keep: a, upper: b.is_multiple_of(2).then_some(x) },
+        9 => PageOp::SettleCells { slots: x },
         _ => cells.op(),
     });
 }
@@ -97,4 +98,51 @@ fn redo_of_small_changes_is_small() {
     assert_eq!(encode(&insert).len(), 1 + 2 + 1 + 4 + 100);
     let replace = PageOp::ReplaceCell { slot: 200, front: 13, back: 80, middle: b"x" };
     assert_eq!(encode(&replace).len(), 1 + 2 + 1 + 1 + 1);
+}
+
+#[test]
+fn settling_shortens_the_headers_it_is_told_to() {
+    use crate::trx::csn::TrxId;
+    use crate::undo::RollPointer;
+    use crate::versioned::entry::{DELETED, Entry, OVERFLOW, SETTLED};
+    let mut page = vec![0; 4096];
+    let init = PageOp::NodeInit { tree_id: 1, level: 0, first_child: 0, lower: b"", upper: None };
+    init.apply(&mut page).unwrap();
+    let roll = RollPointer { page: 7, offset: 50 };
+    let value = |slot: u16| vec![slot as u8; 12 + usize::from(slot)];
+    let payload = |slot: u16, flags: u8| {
+        let mut payload = Vec::new();
+        let value = &value(slot);
+        let trx_id = if flags & SETTLED == 0 { TrxId(9) } else { TrxId::NONE };
+        let roll = if flags & SETTLED == 0 { roll } else { RollPointer::NONE };
+        Entry { flags, trx_id, roll, value }.encode(&mut payload);
+        payload
+    };
+    let flags = |slot: u16| match slot {
+        3 => DELETED,
+        5 => OVERFLOW,
+        8 => SETTLED,
+        _ => 0,
+    };
+    for slot in 0..20 {
+        let payload = payload(slot, flags(slot));
+        let suffix = &slot.to_be_bytes();
+        PageOp::InsertCell { slot, suffix, payload: &payload }.apply(&mut page).unwrap();
+    }
+    let before = page.clone();
+    let (free, used) = (Node::new(&page).unwrap().free_bytes(), [0b0010_0001, 0b10, 0b1000]);
+    PageOp::SettleCells { slots: &used }.apply(&mut page).unwrap();
+    let node = Node::new(&page).unwrap();
+    node.verify().unwrap();
+    assert_eq!(node.free_bytes(), free + 4 * 12);
+    for slot in 0..20 {
+        let set = [0, 5, 9, 19].contains(&slot);
+        let flags = flags(slot) | if set { SETTLED } else { 0 };
+        assert_eq!(node.payload(slot.into()), payload(slot, flags), "slot {slot}");
+    }
+    // What cannot be settled is refused: a delete-mark, a settled one, one that is not there.
+    for slots in [&[0b1000][..], &[0, 1], &[0, 0, 0b1_0000]] {
+        assert!(PageOp::SettleCells { slots }.apply(&mut before.clone()).is_err());
+    }
+    assert!(PageOp::SettleCells { slots: &used }.apply(&mut page).is_err());
 }

@@ -116,6 +116,8 @@ pub struct TrxStatus {
     pub purged_logs: u64,
     /// Entries removed by purge since the start.
     pub purged_entries: u64,
+    /// Entries settled in full leaves since the start.
+    pub settled_entries: u64,
     /// Lock waits begun since the start.
     pub lock_waits: u64,
     /// Lock waits that timed out.

@@ -79,15 +79,16 @@ pub struct TrxSystem {
     /// One purge at a time.
     pub(super) purging: Mutex<()>,
     pub(super) purge_thread: PurgeThread,
-    pub(super) counters: Counters,
+    pub(crate) counters: Counters,
 }
 
 #[derive(Default)]
-pub(super) struct Counters {
+pub(crate) struct Counters {
     pub commits: AtomicU64,
     pub rollbacks: AtomicU64,
     pub purged_logs: AtomicU64,
     pub purged_entries: AtomicU64,
+    pub settled_entries: AtomicU64,
     pub purge_errors: AtomicU64,
 }
 
@@ -261,6 +262,7 @@ impl TrxSystem {
             rollbacks: get(&self.counters.rollbacks),
             purged_logs: get(&self.counters.purged_logs),
             purged_entries: get(&self.counters.purged_entries),
+            settled_entries: get(&self.counters.settled_entries),
             lock_waits: get(&locks.waits),
             lock_timeouts: get(&locks.timeouts),
             deadlocks: get(&locks.deadlocks),

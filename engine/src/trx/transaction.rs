@@ -183,7 +183,12 @@ impl Transaction {
         self.isolation == Isolation::RepeatableRead
             && id != self.id()
             && self.view.is_some_and(|view| !view.sees(&self.system.csn, id))
-            && self.system.settings.snapshot_isolation.load(Ordering::Relaxed)
+            && self.refuses_changed()
+    }
+
+    /// Whether what has changed since the snapshot may not be locked or overwritten.
+    pub(crate) fn refuses_changed(&self) -> bool {
+        self.system.settings.snapshot_isolation.load(Ordering::Relaxed)
     }
 
     /// An error if no operation is possible.

@@ -32,6 +32,9 @@ pub struct ReadView {
     pub high: TrxId,
 }
 
+/// The first id that a transaction can have. Below it there is only the one that settled entries are by, which every view sees.
+const FIRST_ID: TrxId = TrxId(1);
+
 impl ReadView {
     /// Sees the newest version of every entry, committed or not.
     pub const EVERYTHING: ReadView =
@@ -39,7 +42,7 @@ impl ReadView {
 
     /// Sees the version of every entry that was committed last, whenever that was.
     pub const COMMITTED: ReadView =
-        ReadView { csn: Csn(u64::MAX), low: TrxId::NONE, high: TrxId(u64::MAX) };
+        ReadView { csn: Csn(u64::MAX), low: FIRST_ID, high: TrxId(u64::MAX) };
 
     /// Whether a version written by `id` is visible. A transaction's own versions are its own business: the caller
     /// compares with its own id first.
@@ -172,6 +175,21 @@ impl Views {
             }
         }
         Some(horizon)
+    }
+
+    /// What every live view sees, and every later one will, as a view. None if a view is just being opened or closed.
+    ///
+    /// An id below its `high` is one that no live view takes for younger than itself. So where the table says that it committed,
+    /// or ended long ago, it says so to them all.
+    pub fn common(&self, table: &CsnTable) -> Option<ReadView> {
+        // Before the slots are looked at: a view opened later has at least these.
+        let (published, next_id) = (table.published(), table.next_id());
+        let mut common = ReadView { csn: published, low: FIRST_ID, high: next_id };
+        for view in self.bounds()? {
+            common.csn = common.csn.min(view.csn);
+            common.high = common.high.min(view.high);
+        }
+        Some(common)
     }
 
     /// The bounds of every live view; none if a view is just being opened or closed.

@@ -1,20 +1,33 @@
 //! The payload of an entry in a versioned tree.
 //!
 //! ```text
-//! 0   flags         u8    1 = DELETED (delete-marked: the key is absent, older views may still see it), 2 = OVERFLOW
+//! 0   flags         u8    1 = DELETED (delete-marked: the key is absent, older views may still see it), 2 = OVERFLOW, 4 = SETTLED
 //! 1   trx id        u48   the transaction that wrote this version; while it is active, the entry's exclusive lock
 //! 7   roll page     u32   undo record that leads to the version before, in space 1; 0 = there is none
 //! 11  roll offset   u16
 //! 13  value
 //! ```
+//! A version that is committed, and that every view sees, now and later, needs none of this but the flags: it is *settled*, and its
+//! header is one byte.
+//! ```text
+//! 0   flags         u8    SETTLED, perhaps OVERFLOW; never DELETED, for purge knows a delete-mark by its id and its undo record
+//! 1   value
+//! ```
+//! It decodes to the id of no transaction, which committed before all others and holds no lock, and a roll pointer to nowhere. Whatever
+//! replaces or deletes it has a header of 13 bytes again, and so may need room that the leaf does not have; the undo record
+//! of the change names the settled version as the one before, and a rollback brings it back. Entries become settled when their
+//! leaf is full (`settle`), or are born so where nobody can see the time before them ([`crate::db`]: indexes added in place).
+//!
 //! With OVERFLOW the value is `total length u64 | first overflow page u32 | head`, the head being the value's beginning,
 //! the chain holding the rest.
 
 use crate::trx::csn::TrxId;
 use crate::undo::RollPointer;
 
-/// Bytes before the value.
+/// Bytes before the value, if the entry is not settled.
 pub const ENTRY_HEADER_SIZE: usize = 13;
+/// Bytes before the value of a settled entry.
+pub const SETTLED_HEADER_SIZE: usize = 1;
 /// Bytes of an overflow reference before the head.
 pub const OVERFLOW_REFERENCE_SIZE: usize = 12;
 
@@ -22,29 +35,43 @@ pub const OVERFLOW_REFERENCE_SIZE: usize = 12;
 pub const DELETED: u8 = 1;
 /// The value continues in an overflow chain.
 pub const OVERFLOW: u8 = 2;
+/// Every view sees the entry's version: its header is short.
+pub const SETTLED: u8 = 4;
 
 /// A decoded payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// [`DELETED`] and [`OVERFLOW`].
+    /// [`DELETED`], [`OVERFLOW`], [`SETTLED`].
     pub flags: u8,
-    /// Who wrote this version.
+    /// Who wrote this version; [`TrxId::NONE`] if it is settled.
     pub trx_id: TrxId,
-    /// Where the version before is.
+    /// Where the version before is; nowhere if this one is settled.
     pub roll: RollPointer,
     /// The value, or the overflow reference.
     pub value: &'a [u8],
 }
 
 impl<'a> Entry<'a> {
+    /// An entry that is settled from the beginning, its value all in it.
+    pub fn settled(value: &'a [u8]) -> Entry<'a> {
+        Entry { flags: SETTLED, trx_id: TrxId::NONE, roll: RollPointer::NONE, value }
+    }
+
     /// Reads a payload; none if it cannot be one.
     pub fn decode(payload: &'a [u8]) -> Option<Entry<'a>> {
-        let (head, value) = payload.split_at_checked(ENTRY_HEADER_SIZE)?;
-        let flags = head[0];
-        let trx_id = TrxId(u64_from_6(&head[1..7]));
-        let roll = RollPointer::read(&head[7..13]);
+        let flags = *payload.first()?;
+        let is_settled = flags & SETTLED != 0;
+        let size = if is_settled { SETTLED_HEADER_SIZE } else { ENTRY_HEADER_SIZE };
+        let (head, value) = payload.split_at_checked(size)?;
+        let (trx_id, roll) = if is_settled {
+            (TrxId::NONE, RollPointer::NONE)
+        } else {
+            (TrxId(u64_from_6(&head[1..7])), RollPointer::read(&head[7..13]))
+        };
         let too_short = flags & OVERFLOW != 0 && value.len() < OVERFLOW_REFERENCE_SIZE;
-        if flags & !(DELETED | OVERFLOW) != 0 || too_short {
+        let impossible = flags & !(DELETED | OVERFLOW | SETTLED) != 0
+            || flags & (DELETED | SETTLED) == DELETED | SETTLED;
+        if impossible || too_short {
             return None;
         }
         Some(Entry { flags, trx_id, roll, value })
@@ -53,9 +80,21 @@ impl<'a> Entry<'a> {
     /// Appends the payload to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(self.flags);
-        out.extend_from_slice(&self.trx_id.0.to_le_bytes()[..6]);
-        self.roll.write(out);
+        if !self.is_settled() {
+            out.extend_from_slice(&self.trx_id.0.to_le_bytes()[..6]);
+            self.roll.write(out);
+        }
         out.extend_from_slice(self.value);
+    }
+
+    /// Whether every view sees this version, and no older one is needed.
+    pub fn is_settled(&self) -> bool {
+        self.flags & SETTLED != 0
+    }
+
+    /// Whether the entry could be settled if every view saw it.
+    pub fn may_settle(&self) -> bool {
+        self.flags & (DELETED | SETTLED) == 0
     }
 
     /// Whether the entry is delete-marked.
@@ -118,13 +157,31 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(crate::test_cases(200)))]
         #[test]
         fn an_entry_survives_its_encoding(
-            flags in 0u8..2, id in 0u64..1 << 48, page: u32, offset: u16, value in prop::collection::vec(any::<u8>(), 0..40),
+            flags in 0u8..4, id in 0u64..1 << 48, page: u32, offset: u16, value in prop::collection::vec(any::<u8>(), 12..40),
         ) {
             let roll = RollPointer { page, offset };
             let entry = Entry { flags, trx_id: TrxId(id), roll, value: &value };
             let mut bytes = Vec::new();
             entry.encode(&mut bytes);
+            prop_assert_eq!(bytes.len(), ENTRY_HEADER_SIZE + value.len());
             prop_assert_eq!(Entry::decode(&bytes), Some(entry));
+            prop_assert_eq!(entry.may_settle(), !entry.is_deleted());
+        }
+
+        #[test]
+        fn a_settled_entry_has_a_header_of_one_byte(
+            overflow: bool, value in prop::collection::vec(any::<u8>(), 12..40),
+        ) {
+            let mut entry = Entry::settled(&value);
+            entry.flags |= if overflow { OVERFLOW } else { 0 };
+            let mut bytes = Vec::new();
+            entry.encode(&mut bytes);
+            prop_assert_eq!(bytes.len(), SETTLED_HEADER_SIZE + value.len());
+            prop_assert_eq!(Entry::decode(&bytes), Some(entry));
+            prop_assert!(entry.is_settled() && !entry.is_deleted() && !entry.may_settle());
+            prop_assert_eq!(entry.overflow().is_some(), overflow);
+            bytes[0] |= DELETED;
+            prop_assert_eq!(Entry::decode(&bytes), None);
         }
 
         #[test]

@@ -11,7 +11,7 @@ use crate::btree::Seek;
 use crate::error::{Error, Result};
 use crate::lock::keys::Acquire;
 use crate::lock::{LockMode, LockWait, Owner};
-use crate::trx::{Isolation, Transaction};
+use crate::trx::{Isolation, Transaction, TrxId};
 
 /// What stands in the way. To be waited for without a latch.
 pub(super) enum Obstacle {
@@ -78,6 +78,11 @@ impl FreshLocks {
 }
 
 impl Transaction {
+    /// Whether this transaction wrote an entry. (One that has not written yet has the id that settled entries are by.)
+    pub(super) fn wrote(&self, entry: &Entry<'_>) -> bool {
+        entry.trx_id == self.id() && entry.trx_id != TrxId::NONE
+    }
+
     /// Whether an entry carries the implicit lock of another transaction.
     pub(super) fn is_written_by_other(&self, entry: &Entry<'_>) -> bool {
         entry.trx_id != self.id() && self.system.csn.is_active(entry.trx_id)
@@ -95,7 +100,7 @@ impl Transaction {
         key: &[u8],
         entry: Option<&Entry<'_>>,
     ) -> Option<Obstacle> {
-        if entry.is_some_and(|entry| entry.trx_id == self.id()) {
+        if entry.is_some_and(|entry| self.wrote(entry)) {
             // Its lock is exclusive and held. A range of another that covers the key was locked by one that still waits for
             // the entry itself.
             return None;
@@ -134,7 +139,7 @@ impl Transaction {
         mode: LockMode,
         wait: LockWait,
     ) -> Result<ReadLock> {
-        if entry.trx_id == self.id() {
+        if self.wrote(entry) {
             // The implicit lock is exclusive.
             return Ok(ReadLock::Held);
         }

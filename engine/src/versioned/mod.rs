@@ -9,6 +9,7 @@
 //! | [`entry`] | the payload's bytes |
 //! | `read` | which version is visible, long values, `get` |
 //! | `write` | insert, update, delete |
+//! | `settle` | room in full leaves, by shorter headers |
 //! | `locking` | when a write or a locking read must wait |
 //! | [`scan`] | batches of consistent reads, and locking reads in order |
 //! | [`semi_consistent`] | locking reads in order that wait for nobody |
@@ -24,6 +25,7 @@ mod locking;
 mod read;
 pub mod scan;
 pub mod semi_consistent;
+pub(crate) mod settle;
 mod write;
 
 pub(crate) use locking::FreshLocks;

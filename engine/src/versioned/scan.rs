@@ -332,7 +332,7 @@ impl Transaction {
             }
             // A delete-mark that is certain is nothing; one that may be rolled back must be waited for.
             let absent = entry.is_deleted()
-                && (entry.trx_id == self.id() || !self.system.csn.is_active(entry.trx_id));
+                && (self.wrote(&entry) || !self.system.csn.is_active(entry.trx_id));
             if absent && self.conflicts_with_view(entry.trx_id) {
                 return Err(Error::RecordChanged);
             }

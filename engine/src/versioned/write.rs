@@ -9,12 +9,15 @@
 //!     undo record + leaf; commit
 //! }
 //! ```
+//! Room in a leaf is made by settling entries of it, if that does, or else by a split. A delete-mark may need some too, for the header
+//! of a settled entry is shorter than its own.
+//!
 //! A value too long for the leaf goes into an overflow chain first, whose head is allocated together with an undo record of its own:
 //! a rollback frees it, whether the entry came to name it or not.
 
 use tidepool_pool::{Access, PageId};
 
-use super::entry::{DELETED, ENTRY_HEADER_SIZE, Entry, OVERFLOW, OverflowReference};
+use super::entry::{DELETED, ENTRY_HEADER_SIZE, Entry, OVERFLOW, OverflowReference, SETTLED};
 use super::locking::{Obstacle, ReadLock};
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafMut, Seek, max_key_len};
@@ -196,7 +199,7 @@ impl Transaction {
             return Err(Error::NotFound);
         }
         let (flags, value) = match (change, &entry) {
-            (Change::Delete, Some(entry)) => (entry.flags | DELETED, entry.value),
+            (Change::Delete, Some(entry)) => (entry.flags & !SETTLED | DELETED, entry.value),
             (Change::Insert(value, _) | Change::Update(value), _) => match stored {
                 Some(stored) => (stored.flags, &stored.bytes[..]),
                 None if value.len() > tree.inline_max() => return Ok(Attempt::StoreValue),
@@ -211,7 +214,10 @@ impl Transaction {
             Err(_) => leaf.fits(key.len(), payload_len),
         };
         if !fits {
-            return Ok(Attempt::LeafFull(payload_len));
+            return Ok(match system.settle(mtr, leaf, key, payload_len)? {
+                true => Attempt::Again,
+                false => Attempt::LeafFull(payload_len),
+            });
         }
         let log = self.log.as_mut().expect("writing");
         let undo_len = UNDO_OVERHEAD + key.len() + entry.map_or(0, |entry| entry.value.len());

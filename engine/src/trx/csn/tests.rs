@@ -25,6 +25,54 @@ fn ids_stop_at_the_limit() {
 }
 
 #[test]
+fn the_common_view_sees_what_every_view_sees() {
+    let table = CsnTable::new(TrxId(5), Csn(9), &[TrxId(3)]);
+    let views = Views::default();
+    let sees = |id: TrxId| views.common(&table).unwrap().sees(&table, id);
+    assert!(sees(TrxId::NONE) && sees(TrxId(4)));
+    // Recovery found it unfinished.
+    assert!(!sees(TrxId(3)));
+    let (early, late) = (assign(&table, &views), assign(&table, &views));
+    commit(&table, early);
+    assert!(sees(early) && !sees(late));
+    let slot = views.claim();
+    views.open(slot, &table);
+    commit(&table, late);
+    let young = assign(&table, &views);
+    commit(&table, young);
+    assert!(sees(early) && !sees(late) && !sees(young));
+    let other = views.claim();
+    views.open(other, &table);
+    views.close(slot);
+    assert!(sees(late) && sees(young));
+    // Handed out since, and rolled back: no entry has it.
+    let undone = assign(&table, &views);
+    table.rolled_back(undone);
+    views.close(other);
+    assert!(!sees(undone));
+    table.rolled_back(TrxId(3));
+    assert!(!views.common(&table).unwrap().sees(&table, table.next_id()));
+}
+
+/// A chunk that is gone says "ended" of ids that an old view takes for younger than itself.
+#[test]
+fn an_old_view_keeps_younger_ids_out_of_the_common_view_when_their_chunk_is_gone() {
+    let table = CsnTable::new(TrxId(1), Csn::FIRST, &[]);
+    let views = Views::default();
+    let slot = views.claim();
+    let old = views.open(slot, &table);
+    let id = TrxId(CHUNK_IDS + 7);
+    for _ in 0..3 * CHUNK_IDS {
+        commit(&table, assign(&table, &views));
+    }
+    assert_eq!(table.state(id), TrxState::Ended);
+    assert!(!old.sees(&table, id));
+    assert!(!views.common(&table).unwrap().sees(&table, id));
+    views.close(slot);
+    assert!(views.common(&table).unwrap().sees(&table, id));
+}
+
+#[test]
 fn a_commit_that_is_given_up_uses_no_number() {
     let table = CsnTable::new(TrxId(5), Csn(9), &[]);
     let views = Views::default();

@@ -1,6 +1,7 @@
 //! Transactions over real pages: what each operation does, alone and against others.
 
 mod races;
+mod settled;
 mod simulation;
 mod stress;
 mod unfinished;
