@@ -306,6 +306,11 @@ impl Env {
         error
     }
 
+    /// Whether writing has stopped, and who is told when it does.
+    pub(crate) fn failure(&self) -> &Arc<Failure> {
+        &self.failure
+    }
+
     /// An error if writing has stopped.
     pub fn check_alive(&self) -> Result<()> {
         self.failure.check()

@@ -1,12 +1,17 @@
 //! The redo log fails under a running server: what was acknowledged is there after the next start, and that needs nobody's help.
 
+use std::time::{Duration, Instant};
+
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::sql::{number, run};
 
 /// So many updates bring the redo log beyond the limit at which its writes then fail, and the binary log not nearly there.
 const UPDATES: u32 = 60;
 const LIMIT_BYTES: u64 = 64 << 10;
+/// Nothing here takes long.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Much for the redo log, and little for a binary log that is compressed. Needs no new page.
 fn update(conn: &mut Conn, n: u32) -> mysql::Result<()> {
@@ -27,11 +32,60 @@ fn fail_the_log(server: &Server) {
     // Behind a binary log, the last commit is in the redo log's memory only.
     server.limit_file_size(Some(LIMIT_BYTES));
     update(&mut conn, UPDATES + 1).expect_err("the log cannot be written");
+    // The statement may have met the limit in another file first; the log's regular flush comes within a second.
+    let since = Instant::now();
+    while !server.error_log().contains("the engine stops writing") {
+        assert!(since.elapsed() < PATIENCE, "{}", server.error_log());
+        std::thread::sleep(Duration::from_millis(20));
+    }
     server.limit_file_size(None);
-    assert!(server.error_log().contains("the engine stops writing"), "{}", server.error_log());
     // Reads go on. Without a binary log, a commit is seen before it is durable, and is taken back by the restart.
     assert!([UPDATES, UPDATES + 1].contains(&value(&mut conn)));
     conn.query_drop("INSERT INTO t VALUES (2, 0, '')").expect_err("writes don't");
+}
+
+/// What becomes of a statement that needs a row which another session has locked.
+fn wait_for_a_lock(server: &Server) -> mysql::Result<()> {
+    let mut conn = server.connect_to("test");
+    conn.query_drop("SET SESSION tidepool_lock_wait_timeout = 240").expect("patience");
+    conn.query_drop("UPDATE held SET n = 2")
+}
+
+#[test]
+fn nobody_waits_for_a_lock_once_the_redo_log_has_failed() {
+    let options = Options::new("failed_log_waits").engine(Engine::Tidepool);
+    let server = Server::start(options.arg("--tidepool-redo-log-capacity=8M"));
+    let mut holder = server.connect_to("test");
+    run(
+        &mut holder,
+        &[
+            "CREATE TABLE held (id INT PRIMARY KEY, n INT)",
+            "INSERT INTO held VALUES (1, 0)",
+            "BEGIN",
+            "UPDATE held SET n = 1",
+        ],
+    );
+    let before = std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| wait_for_a_lock(&server));
+        let waits = "SELECT COUNT(*) FROM information_schema.TIDEPOOL_TRX WHERE trx_requested_lock_id IS NOT NULL";
+        while number(&mut holder, waits) == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        fail_the_log(&server);
+        let since = Instant::now();
+        while !waiter.is_finished() {
+            assert!(since.elapsed() < PATIENCE, "it still waits");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        waiter.join().expect("a thread of the test")
+    });
+    let since = Instant::now();
+    let after = wait_for_a_lock(&server);
+    assert!(since.elapsed() < PATIENCE);
+    for outcome in [before, after] {
+        let text = outcome.expect_err("somebody has the row").to_string();
+        assert!(text.contains("the engine has stopped writing"), "{text}");
+    }
 }
 
 #[test]

@@ -31,9 +31,14 @@
 //! stored but read from the queues. The last of a cycle to enter sees the whole cycle. The victim is a member that the embedder
 //! wants rolled back anyway ([`observer`], which is told before), else the one with the fewest undo records; the one that asks, if equal.
 //!
+//! # When the log has failed
+//! Writing has stopped for good, and so nobody's locks are released any more by a commit or a rollback that writes. Waits end with the log's
+//! error ([`crate::redo::Failure`]), those under way ([`sleepers`]) and those to come. What is granted stays granted.
+//!
 //! # Order of the mutexes
 //! graph → `Owner::held` → key-lock shard → range shard → `Owner::wait`; `Owner::requested` is taken alone. Of two owners' `held`, that
 //! of the lower number comes first. All are leaves below page latches: a page latch may be held when one is taken, never the reverse.
+//! The list of sleepers comes before `Owner::wait` and after all else, the log's mutexes too: a failure of the log reads it.
 //! `Owner::session` is taken with nothing held, and the embedder's observer is called under it.
 
 pub mod keys;
@@ -41,6 +46,7 @@ pub mod observer;
 pub mod owner;
 pub mod ranges;
 pub mod report;
+mod sleepers;
 pub mod wait;
 
 #[cfg(test)]
@@ -57,6 +63,8 @@ pub use owner::{Interrupt, Owner};
 pub use ranges::RangeLocks;
 
 use crate::error::{Error, Result};
+use crate::redo::Failure;
+use sleepers::Sleepers;
 
 /// How a read locks what it finds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -117,11 +125,21 @@ pub struct Locks {
     graph: wait::WaitGraph,
     no_detection: AtomicBool,
     observer: OnceLock<Box<dyn WaitObserver>>,
+    failure: Arc<Failure>,
+    sleepers: Arc<Sleepers>,
     /// Counters.
     pub counters: LockCounters,
 }
 
 impl Locks {
+    /// A lock system whose waits end when `failure` says that writing has stopped.
+    pub fn new(failure: Arc<Failure>) -> Self {
+        let locks = Self { failure, ..Self::default() };
+        let sleepers = Arc::clone(&locks.sleepers);
+        locks.failure.wake_at_failure(move || sleepers.wake_all());
+        locks
+    }
+
     /// Whether deadlocks are looked for (the default); if not, the timeout ends them.
     pub fn set_deadlock_detect(&self, detect: bool) {
         self.no_detection.store(!detect, Ordering::Relaxed);
@@ -182,12 +200,30 @@ impl Locks {
         requested: Requested,
         timeout: Duration,
     ) -> Result<()> {
+        let outcome =
+            self.failure.check().and_then(|()| self.sleep(owner, &target, requested, timeout));
+        let granted = owner.end_wait();
+        if let (Err(_), wait::Target::Key { tree, key }) = (&outcome, &target)
+            && !granted
+        {
+            self.keys.withdraw(owner, *tree, key);
+        }
+        outcome
+    }
+
+    fn sleep(
+        &self,
+        owner: &Arc<Owner>,
+        target: &wait::Target,
+        requested: Requested,
+        timeout: Duration,
+    ) -> Result<()> {
         let started = std::time::Instant::now();
         owner.set_requested(Some(requested));
         self.counters.waits.fetch_add(1, Ordering::Relaxed);
         self.counters.waiting.fetch_add(1, Ordering::Relaxed);
         // Before the graph is looked at: who is to be rolled back anyway is the best victim.
-        self.tell(owner, &target);
+        self.tell(owner, target);
         let victims = if self.no_detection.load(Ordering::Relaxed) {
             Vec::new()
         } else {
@@ -199,16 +235,13 @@ impl Locks {
             Err(Error::Deadlock)
         } else {
             victims.iter().for_each(|victim| victim.condemn());
-            owner.park(timeout, || self.tell(owner, &target))
+            self.sleepers.enter(owner);
+            let outcome = owner.park(timeout, &self.failure, || self.tell(owner, target));
+            self.sleepers.leave(owner);
+            outcome
         };
         self.graph.leave(owner);
         owner.set_requested(None);
-        let granted = owner.end_wait();
-        if let (Err(_), wait::Target::Key { tree, key }) = (&outcome, &target)
-            && !granted
-        {
-            self.keys.withdraw(owner, *tree, key);
-        }
         if matches!(outcome, Err(Error::LockWaitTimeout)) {
             self.counters.timeouts.fetch_add(1, Ordering::Relaxed);
         }

@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{LockMode, SessionToken};
 use crate::error::{Error, Result};
+use crate::redo::Failure;
 use crate::trx::csn::TrxId;
 
 /// Interrupts a transaction's lock wait from another thread (KILL QUERY). Stays set until cleared, so that an interrupt which comes
@@ -25,10 +26,7 @@ impl Interrupt {
         self.set.store(true, Ordering::SeqCst);
         let sleeper = self.sleeper.lock().clone();
         if let Some(owner) = sleeper {
-            // The sleeper looks at `set` under its mutex before it sleeps: taking the mutex here means that it either
-            // saw the flag or is asleep by now.
-            drop(owner.wait.lock());
-            owner.wake.notify_all();
+            owner.look_again();
         }
     }
 
@@ -252,8 +250,20 @@ impl Owner {
         self.wait.lock().state == Waiting::Yes
     }
 
-    /// Sleeps until the announced wait ends. `tell` is called, with nothing held, each time this owner has been passed.
-    pub(super) fn park(self: &Arc<Self>, timeout: Duration, mut tell: impl FnMut()) -> Result<()> {
+    /// Has the sleeper look at what ends its wait from outside, its interrupt and the failure of the log. It looks under its mutex before it
+    /// sleeps: taking the mutex here means that it either saw what has been set or is asleep by now.
+    pub(super) fn look_again(&self) {
+        drop(self.wait.lock());
+        self.wake.notify_all();
+    }
+
+    /// Sleeps until the announced wait ends, which a `failure` does too. `tell` is called, with nothing held, each time this owner has been passed.
+    pub(super) fn park(
+        self: &Arc<Self>,
+        timeout: Duration,
+        failure: &Failure,
+        mut tell: impl FnMut(),
+    ) -> Result<()> {
         let deadline = Instant::now().checked_add(timeout);
         *self.interrupt.sleeper.lock() = Some(Arc::clone(self));
         let mut wait = self.wait.lock();
@@ -266,6 +276,9 @@ impl Owner {
             }
             if self.interrupt.set.load(Ordering::SeqCst) {
                 break Err(Error::Interrupted);
+            }
+            if let Err(error) = failure.check() {
+                break Err(error);
             }
             if std::mem::take(&mut wait.passed) {
                 MutexGuard::unlocked(&mut wait, &mut tell);

@@ -107,6 +107,59 @@ fn an_interrupt_ends_the_wait_even_if_it_came_first() {
 }
 
 #[test]
+fn a_failure_of_the_log_ends_all_waits_and_lets_none_begin() {
+    let failure = Arc::new(Failure::default());
+    let locks = Arc::new(Locks::new(Arc::clone(&failure)));
+    let (holder, key, end) = (owner(1), owner(2), owner(3));
+    lock(&locks, &holder, b"k", LockMode::Exclusive, LONG).unwrap();
+    locks.ranges.acquire(&holder, 1, b"r", None, LockMode::Exclusive).ok().unwrap();
+    let wait_for_end = {
+        let (locks, holder) = (Arc::clone(&locks), Arc::clone(&holder));
+        move |me: &Arc<Owner>| {
+            let wanted = (1, &b"r"[..], LockMode::Exclusive);
+            locks.wait_for_end(me, vec![Arc::clone(&holder)], wanted, LONG)
+        }
+    };
+    let sleepers = thread::scope(|scope| {
+        let sleepers = [
+            scope.spawn(|| lock(&locks, &key, b"k", LockMode::Shared, LONG)),
+            scope.spawn(|| wait_for_end(&end)),
+        ];
+        [&key, &end].into_iter().for_each(waiting);
+        failure.set("a disk is gone");
+        sleepers.map(|sleeper| sleeper.join().unwrap())
+    });
+    let stopped = || Err(Error::Crashed("a disk is gone".into()));
+    assert_eq!(sleepers, [stopped(), stopped()]);
+    let waits = locks.counters.waits.load(Ordering::Relaxed);
+    assert_eq!(lock(&locks, &key, b"k", LockMode::Shared, LONG), stopped());
+    assert_eq!(wait_for_end(&end), stopped());
+    assert_eq!(locks.counters.waits.load(Ordering::Relaxed), waits);
+    // Who is granted a lock has it, and nothing is left of the requests.
+    lock(&locks, &holder, b"k", LockMode::Exclusive, LONG).unwrap();
+    assert_eq!([&key, &end].map(|owner| (owner.is_waiting(), owner.key_locks())), [(false, 0); 2]);
+    locks.release_all(&holder);
+    assert!(locks.keys.is_empty());
+}
+
+/// Whichever comes first, the failure or the sleep.
+#[test]
+fn no_sleeper_misses_a_failure_of_the_log() {
+    for _ in 0..300 {
+        let failure = Arc::new(Failure::default());
+        let locks = Locks::new(Arc::clone(&failure));
+        let (a, b) = (owner(1), owner(2));
+        lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
+        let outcome = thread::scope(|scope| {
+            let sleeper = scope.spawn(|| lock(&locks, &b, b"k", LockMode::Exclusive, LONG));
+            failure.set("on purpose");
+            sleeper.join().unwrap()
+        });
+        assert_eq!(outcome, Err(Error::Crashed("on purpose".into())));
+    }
+}
+
+#[test]
 fn an_implicit_lock_becomes_explicit_for_whoever_waits() {
     let locks = Arc::new(Locks::default());
     let (a, b) = (owner(1), owner(2));

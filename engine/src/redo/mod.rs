@@ -26,7 +26,8 @@
 //!
 //! # Failure
 //! A write or sync of the log that fails leaves unknown what is durable; the log then refuses everything
-//! for good ([`Failure`]), and a restart finds out by recovery. A failed sync is never tried again. A panic in one of them (a bug)
+//! for good ([`Failure`]), and a restart finds out by recovery. Waits for transactional locks end then, since what they wait for can
+//! neither commit nor be rolled back. A failed sync is never tried again. A panic in one of them (a bug)
 //! counts as its failure: nobody may wait for ever for a sync whose thread is gone.
 
 pub mod capacity;
@@ -44,6 +45,8 @@ pub(crate) mod tests;
 pub(crate) mod varint;
 
 use std::sync::OnceLock;
+
+use parking_lot::Mutex;
 
 use control::CONTROL_FILE;
 
@@ -87,28 +90,48 @@ pub fn format_uuid(uuid: &[u8; 16]) -> String {
     out
 }
 
+/// What wakes those who wait for something that only a write would bring.
+type Wake = Box<dyn Fn() + Send + Sync>;
+
 /// Whether writing has stopped for good, and why. Shared by the log, the environment and every waiter.
-#[derive(Debug, Default)]
-pub struct Failure(OnceLock<String>);
+#[derive(Default)]
+pub struct Failure {
+    reason: OnceLock<String>,
+    /// Called once writing has stopped, in the thread that met the failure, whatever it holds.
+    wakes: Mutex<Vec<Wake>>,
+}
 
 impl Failure {
     /// Stops all writing; the first reason stays.
     pub fn set(&self, reason: impl Into<String>) -> Error {
         let reason = reason.into();
-        if self.0.set(reason.clone()).is_ok() {
+        if self.reason.set(reason.clone()).is_ok() {
             tracing::error!(reason, "the engine stops writing");
+            self.wake_all();
         }
-        Error::Crashed(self.0.get().cloned().unwrap_or(reason))
+        Error::Crashed(self.reason.get().cloned().unwrap_or(reason))
     }
 
     /// Stops all writing at the end of an ordinary life, which is nothing to report.
     pub(crate) fn set_quietly(&self, reason: &str) {
-        let _ = self.0.set(reason.into());
+        if self.reason.set(reason.into()).is_ok() {
+            self.wake_all();
+        }
+    }
+
+    /// From now on a failure calls `wake`, which takes only mutexes that are leaves: the thread may hold latches, and any mutex of the log.
+    /// Whoever waits lets himself be found by `wake` first, and then asks whether writing has stopped already.
+    pub(crate) fn wake_at_failure(&self, wake: impl Fn() + Send + Sync + 'static) {
+        self.wakes.lock().push(Box::new(wake));
+    }
+
+    fn wake_all(&self) {
+        self.wakes.lock().iter().for_each(|wake| wake());
     }
 
     /// An error if writing has stopped.
     pub fn check(&self) -> Result<()> {
-        match self.0.get() {
+        match self.reason.get() {
             None => Ok(()),
             Some(reason) => Err(Error::Crashed(reason.clone())),
         }
@@ -116,7 +139,7 @@ impl Failure {
 
     /// Whether writing has stopped.
     pub fn is_set(&self) -> bool {
-        self.0.get().is_some()
+        self.reason.get().is_some()
     }
 }
 

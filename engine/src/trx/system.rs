@@ -140,7 +140,7 @@ impl TrxSystem {
             undo,
             csn: CsnTable::new(TrxId(found.trx_id_limit), newest, &active),
             views: Views::default(),
-            locks: Locks::default(),
+            locks: Locks::new(Arc::clone(env.failure())),
             settings: Settings {
                 flush_log_at_trx_commit: AtomicU8::new(1),
                 lock_wait_timeout_ms: AtomicU64::new(50_000),

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidepool_pool::Access;
-use tidepool_pool::storage::SimStorage;
+use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
 
 use super::*;
 use crate::env::{Env, EnvOptions, FIRST_TABLE_SPACE};
@@ -430,6 +430,40 @@ fn a_kill_ends_a_lock_wait() {
         }
         interrupt.interrupt();
         assert_eq!(waiter.join().unwrap(), Err(Error::Interrupted));
+    });
+}
+
+#[test]
+fn a_failed_sync_of_the_log_ends_a_lock_wait() {
+    let storage = SimStorage::new(1);
+    let engine = Engine::create(&storage, &options());
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"0");
+    let mut first = engine.begin(ReadCommitted);
+    first.update(tree, b"k", b"1").unwrap();
+    let update = || {
+        let mut second = engine.begin(ReadCommitted);
+        second.set_lock_wait_timeout(Duration::from_secs(3600));
+        second.update(tree, b"k", b"2")
+    };
+    let lock = || {
+        let mut reader = engine.begin(ReadCommitted);
+        reader.set_lock_wait_timeout(Duration::from_secs(3600));
+        reader.get(tree, b"k", LockMode::Shared, LockWait::Wait, &mut Vec::new())
+    };
+    thread::scope(|scope| {
+        let (writer, reader) = (scope.spawn(update), scope.spawn(lock));
+        while engine.system.status().lock_waits_current < 2 {
+            thread::yield_now();
+        }
+        storage.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("redo/redo"));
+        let failed = engine.env.redo().flush().unwrap_err();
+        assert!(matches!(failed, Error::Crashed(_)), "{failed}");
+        assert_eq!(writer.join().unwrap(), Err(failed.clone()));
+        assert_eq!(reader.join().unwrap(), Err(failed.clone()));
+        assert_eq!(first.rollback(), Err(failed.clone()));
+        // The locks stay, and nobody begins to wait for them.
+        assert_eq!((update(), lock()), (Err(failed.clone()), Err(failed)));
     });
 }
 

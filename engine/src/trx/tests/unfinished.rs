@@ -2,8 +2,6 @@
 
 use std::cell::Cell;
 
-use tidepool_pool::storage::{Fault, FaultKind, StorageOp};
-
 use super::*;
 
 #[test]
