@@ -35,6 +35,7 @@ impl MemoryReport {
         pool: &Pool,
         trx_system: &TrxSystem,
         redo_buffer_bytes: u64,
+        sort_bytes: u64,
         process_bytes: Option<u64>,
     ) -> MemoryReport {
         let pool_rows = pool.memory().into_iter().map(|used| MemoryRow {
@@ -49,6 +50,7 @@ impl MemoryReport {
             bound_bytes: Some(redo_buffer_bytes),
         });
         rows.extend(trx_system.memory());
+        rows.push(MemoryRow { name: "sorts", bytes: sort_bytes, bound_bytes: None });
         MemoryReport { rows, process_bytes }
     }
 

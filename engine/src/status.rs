@@ -167,6 +167,7 @@ impl Status {
                 "lock_table" => "memory_lock_table",
                 "trx_states" => "memory_trx_states",
                 "undo_streams" => "memory_undo_streams",
+                "sorts" => "memory_sorts",
                 name => {
                     debug_assert!(false, "row {name} has no counter");
                     continue;

@@ -511,6 +511,51 @@ fn a_sort_that_does_not_fit_in_memory_goes_by_the_disk() {
     nothing_is_lost(&db, &table);
 }
 
+#[test]
+fn a_bad_read_of_a_sort_leaves_the_old_indexes() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 0..10_000);
+    drop(table);
+    let names = ["primary", "by value", "backward"];
+    let begun = || {
+        let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+        change.set_sort_memory(100_000);
+        feed(&mut change, &names).unwrap();
+        let file = format!("sort/{}", sim.list("sort").unwrap()[0]);
+        (change, file)
+    };
+    let unchanged = || {
+        let table = db.open_table("t").unwrap();
+        assert_eq!(table.def(), &def());
+        assert_eq!(agree(&db, &table).len(), 10_000);
+        nothing_is_lost(&db, &table);
+        assert!(sim.list("sort").unwrap().is_empty());
+        assert_eq!(db.status().get("memory_sorts"), Some(0));
+    };
+    let (mut change, file) = begun();
+    assert!(db.status().get("memory_sorts").unwrap() > 90_000);
+    sim.corrupt(&file, (64 << 10) + 5, 1);
+    let error = change.build(&mut || true).unwrap_err().to_string();
+    assert!(
+        error.contains(&format!("{file}: the checksum is wrong of the block at offset 65536:")),
+        "{error}"
+    );
+    drop(change);
+    unchanged();
+    // An error of the disk names them too.
+    let (mut change, file) = begun();
+    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("sort/").skip(2));
+    let error = change.build(&mut || true).unwrap_err().to_string();
+    assert!(error.contains(&file) && error.contains("at offset 262144"), "{error}");
+    drop(change);
+    unchanged();
+    let (mut change, _) = begun();
+    change.build(&mut || true).unwrap();
+    assert_eq!(agree(&db, &change.commit(None).unwrap()).len(), 10_000);
+}
+
 /// Every operation on the disk that a change takes, cut off once.
 #[test]
 fn a_change_cut_off_anywhere_leaves_the_old_or_the_new_indexes() {

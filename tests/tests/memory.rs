@@ -140,6 +140,8 @@ fn memory_is_accounted_for() {
     assert!(locked > before + 20_000 * 100, "{before} and {locked}");
     locker.query_drop("ROLLBACK").expect("a rollback");
     wait_until("the locks' end", || number(conn, "memory_lock_table") == before);
+    conn.query_drop("ALTER TABLE t ADD INDEX (v), ALGORITHM=NOCOPY").expect("an index");
+    assert_eq!(number(conn, "memory_sorts"), 0, "a sort's memory goes with it");
     assert!(number(conn, "memory_total") < number(conn, "memory_own_resident_bytes") + 64 * MIB);
 }
 

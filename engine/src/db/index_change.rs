@@ -201,8 +201,7 @@ impl IndexChange {
             let made = noted::create(env, &space, tree)?;
             self.record.trees[index] = made;
             self.added.push(made);
-            let name = format!("{tree:08x}");
-            let sorter = Sorter::new(env.storage(), &name, SORT_MEMORY_BYTES / new.len());
+            let sorter = inner.sorter(tree, SORT_MEMORY_BYTES / new.len());
             let tree = VersionedTree::open(env, &space, made.root, made.tree, index);
             self.new.push(NewIndex { index, tree, sorter: Some(sorter) });
         }
@@ -212,8 +211,7 @@ impl IndexChange {
     /// Sets how much memory the sort of each new index takes, about; before the first entry.
     pub fn set_sort_memory(&mut self, bytes: usize) {
         for new in &mut self.new {
-            let name = format!("{:08x}", new.tree.tree().id());
-            new.sorter = Some(Sorter::new(self.inner.env.storage(), &name, bytes));
+            new.sorter = Some(self.inner.sorter(new.tree.tree().id(), bytes));
         }
     }
 
@@ -406,6 +404,10 @@ impl Drop for IndexChange {
 }
 
 impl Inner {
+    fn sorter(&self, tree: u32, memory_bytes: usize) -> Sorter {
+        Sorter::new(self.env.storage(), &format!("{tree:08x}"), memory_bytes, &self.sort_memory)
+    }
+
     /// Frees what a crash has left of changes of indexes. Before purge and rollbacks begin.
     pub(super) fn clear_noted_trees(&self) -> Result<()> {
         let tables = self.catalog.tables();

@@ -36,6 +36,7 @@ use crate::governor::PoolGovernor;
 use crate::lock::WaitObserver;
 use crate::memory::MemoryReport;
 use crate::options::{self, Options};
+use crate::sort::SortMemory;
 use crate::status::Status;
 use crate::table::{Table, TableUse};
 use crate::trx::{Transaction, TrxSystem};
@@ -72,6 +73,8 @@ pub(crate) struct Inner {
     /// Prepared transactions of an earlier life that are being committed or rolled back.
     ending: Mutex<Vec<Vec<u8>>>,
     counters: [AtomicU64; Counter::COUNT],
+    /// Of the sorts of new indexes.
+    sort_memory: Arc<SortMemory>,
     warm: warm::WarmRestart,
     closed: AtomicBool,
 }
@@ -377,7 +380,8 @@ impl Db {
         let inner = &self.inner;
         let process = inner.env.governor().report().own_resident_bytes;
         let redo = inner.env.redo().buffer_bytes();
-        MemoryReport::of(inner.env.pool(), &inner.trx_system, redo, process)
+        let sort = inner.sort_memory.bytes();
+        MemoryReport::of(inner.env.pool(), &inner.trx_system, redo, sort, process)
     }
 
     /// All counters.

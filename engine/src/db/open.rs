@@ -77,6 +77,7 @@ impl Db {
             detached: Mutex::default(),
             ending: Mutex::default(),
             counters: Default::default(),
+            sort_memory: Arc::default(),
             warm: Default::default(),
             closed: AtomicBool::new(false),
         };

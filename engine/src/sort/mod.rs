@@ -3,15 +3,21 @@
 //! Entries are collected in memory. When that is used up, they are sorted and written to a file one behind the other, a *run*; in the end all runs are
 //! merged. Without a run nothing is written at all.
 //! ```text
-//! run      entries, ascending; begins at a multiple of BLOCK in the file
+//! run      entries, ascending, in blocks with a checksum each (`run`); begins at a multiple of BLOCK in the file
 //! entry    key length u32 | value length u32 | key | value
 //! ```
 //! The file is of no use to anybody else: it goes with the [`Sorter`], and after a crash at the next opening of the directory
 //! ([`clear_files`]). It is never synced.
+//!
+//! What sorts take of memory is counted ([`SortMemory`]): the collected entries, and while runs are merged a block for each.
 
+mod account;
 mod run;
 
+pub(crate) use account::SortMemory;
+
 use crate::error::Result;
+use account::Share;
 use run::{Run, RunReader, RunWriter};
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -44,6 +50,7 @@ pub(crate) struct Sorter {
     storage: Arc<dyn Storage>,
     name: String,
     memory_bytes: usize,
+    counted: Share,
     bytes: Vec<u8>,
     entries: Vec<Entry>,
     file: Option<Arc<dyn StorageFile>>,
@@ -51,12 +58,18 @@ pub(crate) struct Sorter {
 }
 
 impl Sorter {
-    /// A sorter that takes about `memory_bytes`. `name` is its file's, if it comes to need one.
-    pub fn new(storage: &Arc<dyn Storage>, name: &str, memory_bytes: usize) -> Self {
+    /// A sorter that takes about `memory_bytes`, counted in `memory`. `name` is its file's, if it comes to need one.
+    pub fn new(
+        storage: &Arc<dyn Storage>,
+        name: &str,
+        memory_bytes: usize,
+        memory: &Arc<SortMemory>,
+    ) -> Self {
         Self {
             storage: storage.clone(),
             name: format!("{SORT_DIR}/{name}"),
             memory_bytes,
+            counted: Share::new(memory),
             bytes: Vec::new(),
             entries: Vec::new(),
             file: None,
@@ -67,10 +80,12 @@ impl Sorter {
     /// Adds an entry.
     pub fn push(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let used = self.bytes.len() + self.entries.len() * size_of::<Entry>();
-        if used + key.len() + value.len() + size_of::<Entry>() > self.memory_bytes
-            && !self.entries.is_empty()
-        {
+        let needed = used + key.len() + value.len() + size_of::<Entry>();
+        if needed > self.memory_bytes && !self.entries.is_empty() {
+            // The memory is kept for the next run.
             self.write_run()?;
+        } else {
+            self.counted.grow_to(needed);
         }
         self.entries.push(Entry {
             head: head_of(key),
@@ -112,7 +127,7 @@ impl Sorter {
                 self.file.insert(file).clone()
             }
         };
-        let start = self.runs.last().map_or(0, |run| run.end.next_multiple_of(BLOCK as u64));
+        let start = self.runs.last().map_or(0, Run::end);
         let mut writer = RunWriter::new(&*file, start);
         for entry in &self.entries {
             writer.entry(self.key(entry), self.value(entry))?;
@@ -134,6 +149,7 @@ impl Sorter {
         }
         self.bytes = Vec::new();
         self.entries = Vec::new();
+        self.counted.set((self.runs.len() * BLOCK) as u64);
         let file = self.file.clone().expect("runs are in a file");
         let mut readers = Vec::with_capacity(self.runs.len());
         for run in &self.runs {
@@ -235,18 +251,26 @@ mod tests {
 
     type Entries = Vec<(Vec<u8>, Vec<u8>)>;
 
-    fn sort(storage: &Arc<dyn Storage>, entries: &Entries, memory_bytes: usize) -> Entries {
-        let mut sorter = Sorter::new(storage, "x", memory_bytes);
+    fn sorter(storage: &Arc<dyn Storage>, entries: &Entries, memory_bytes: usize) -> Sorter {
+        let mut sorter = Sorter::new(storage, "x", memory_bytes, &Arc::default());
         for (key, value) in entries {
             sorter.push(key, value).unwrap();
         }
+        sorter
+    }
+
+    fn give(sorter: Sorter) -> Result<Entries> {
         let (mut key, mut value, mut out) = (Vec::new(), Vec::new(), Vec::new());
-        let mut sorted = sorter.sorted().unwrap();
-        while sorted.next(&mut key, &mut value).unwrap() {
+        let mut sorted = sorter.sorted()?;
+        while sorted.next(&mut key, &mut value)? {
             out.push((key.clone(), value.clone()));
         }
-        assert!(!sorted.next(&mut key, &mut value).unwrap());
-        out
+        assert!(!sorted.next(&mut key, &mut value)?);
+        Ok(out)
+    }
+
+    fn sort(storage: &Arc<dyn Storage>, entries: &Entries, memory_bytes: usize) -> Entries {
+        give(sorter(storage, entries, memory_bytes)).unwrap()
     }
 
     #[test]
@@ -282,13 +306,82 @@ mod tests {
     fn files_of_an_earlier_life_are_removed() {
         let storage: Arc<dyn Storage> = Arc::new(SimStorage::new(1));
         clear_files(&*storage).unwrap();
-        let mut sorter = Sorter::new(&storage, "x", 10);
-        for n in 0..10u8 {
-            sorter.push(&[n], b"value").unwrap();
-        }
-        std::mem::forget(sorter);
+        let entries = (0..10u8).map(|n| (vec![n], b"value".to_vec())).collect();
+        std::mem::forget(sorter(&storage, &entries, 10));
         assert_eq!(storage.list("sort").unwrap(), ["x"]);
         clear_files(&*storage).unwrap();
         assert!(storage.list("sort").unwrap().is_empty());
+    }
+
+    /// Three runs of some blocks each, the last of each not full.
+    fn entries_of_three_runs() -> Entries {
+        (0..3000u32)
+            .map(|n| (n.wrapping_mul(2_654_435_761).to_be_bytes().into(), vec![9; 150]))
+            .collect()
+    }
+
+    #[test]
+    fn a_damaged_block_is_an_error_that_names_its_place() {
+        let sim = SimStorage::new(1);
+        let storage: Arc<dyn Storage> = Arc::new(sim.clone());
+        let (entries, block) = (entries_of_three_runs(), BLOCK as u64);
+        let blocks = {
+            let _file = sorter(&storage, &entries, 200_000);
+            sim.open("sort/x").unwrap().len().unwrap() / block
+        };
+        assert_eq!(blocks, 6);
+        for damaged in 0..blocks {
+            for at in [0, 3, 4, 1000, block - 1] {
+                let sorter = sorter(&storage, &entries, 200_000);
+                let runs = sorter.runs.len();
+                sim.corrupt("sort/x", damaged * block + at, 0x10);
+                // The last run is still in memory.
+                assert_eq!((runs, sorter.entries.is_empty()), (2, false));
+                let error = give(sorter).unwrap_err().to_string();
+                let place = format!(
+                    "sort/x: the checksum is wrong of the block at offset {}:",
+                    damaged * block
+                );
+                assert!(error.contains(&place), "{error}");
+                assert!(!storage.exists("sort/x").unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn a_block_from_elsewhere_is_found_out() {
+        let storage: Arc<dyn Storage> = Arc::new(SimStorage::new(1));
+        let sorter = sorter(&storage, &entries_of_three_runs(), 200_000);
+        let file = storage.open("sort/x").unwrap();
+        let mut block = tidepool_pool::storage::AlignedBuf::zeroed(BLOCK);
+        file.read_at(&mut block, 0).unwrap();
+        file.write_at(&block, BLOCK as u64).unwrap();
+        let error = give(sorter).unwrap_err().to_string();
+        assert!(error.contains("offset 65536"), "{error}");
+    }
+
+    #[test]
+    fn memory_is_counted_while_it_is_had() {
+        let storage: Arc<dyn Storage> = Arc::new(SimStorage::new(1));
+        let memory: Arc<SortMemory> = Arc::default();
+        let mut sorters = ["a", "b"].map(|name| Sorter::new(&storage, name, 1 << 20, &memory));
+        assert_eq!(memory.bytes(), 0);
+        let mut pushed = 0;
+        for n in 0..20_000u32 {
+            for sorter in &mut sorters {
+                sorter.push(&n.to_be_bytes(), &[1; 100]).unwrap();
+                pushed += 104 + size_of::<Entry>() as u64;
+            }
+            let expected = pushed.min(2 << 20);
+            assert!(memory.bytes() + (1 << 10) >= expected, "{} of {expected}", memory.bytes());
+            assert!(memory.bytes() <= expected + 2 * BLOCK as u64);
+        }
+        let [a, b] = sorters;
+        let runs = a.runs.len() as u64 + 1;
+        drop(b);
+        let merged = a.sorted().unwrap();
+        assert_eq!(memory.bytes(), runs * BLOCK as u64);
+        drop(merged);
+        assert_eq!(memory.bytes(), 0);
     }
 }

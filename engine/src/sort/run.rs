@@ -1,31 +1,56 @@
 //! Runs of a sort in its file: written once, read once, in blocks.
+//!
+//! ```text
+//! block    crc32c u32 of the block's offset in the file (u64) and of all that follows | PAYLOAD bytes of the run
+//! ```
+//! The offset is under the checksum because a disk can also give a block that belongs elsewhere.
 
 use super::BLOCK;
 use crate::error::{Error, Result};
 use std::sync::Arc;
 use tidepool_pool::storage::{AlignedBuf, StorageFile};
 
-/// Where a run is in the file, in bytes.
+const CRC_SIZE: usize = size_of::<u32>();
+/// Bytes of a run in a block.
+const PAYLOAD: usize = BLOCK - CRC_SIZE;
+
+fn checksum(block: &[u8], offset: u64) -> [u8; CRC_SIZE] {
+    let place = crc32c::crc32c(&offset.to_le_bytes());
+    crc32c::crc32c_append(place, &block[CRC_SIZE..]).to_le_bytes()
+}
+
+/// Where a run is in the file.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Run {
-    pub start: u64,
-    pub end: u64,
+    /// Offset of the first block.
+    start: u64,
+    /// Bytes of its entries.
+    len: u64,
+}
+
+impl Run {
+    /// Where the next run can begin.
+    pub fn end(&self) -> u64 {
+        self.start + self.len.div_ceil(PAYLOAD as u64) * BLOCK as u64
+    }
 }
 
 /// Writes a run.
 pub(super) struct RunWriter<'f> {
     file: &'f dyn StorageFile,
-    start: u64,
+    run: Run,
     /// Where `block` goes.
     offset: u64,
     block: AlignedBuf,
+    /// Bytes of the run in `block`.
     filled: usize,
 }
 
 impl<'f> RunWriter<'f> {
     /// `start` is a multiple of the block size.
     pub fn new(file: &'f dyn StorageFile, start: u64) -> Self {
-        Self { file, start, offset: start, block: AlignedBuf::zeroed(BLOCK), filled: 0 }
+        let run = Run { start, len: 0 };
+        Self { file, run, offset: start, block: AlignedBuf::zeroed(BLOCK), filled: 0 }
     }
 
     pub fn entry(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
@@ -36,12 +61,14 @@ impl<'f> RunWriter<'f> {
     }
 
     fn bytes(&mut self, mut bytes: &[u8]) -> Result<()> {
+        self.run.len += bytes.len() as u64;
         while !bytes.is_empty() {
-            if self.filled == BLOCK {
+            if self.filled == PAYLOAD {
                 self.write_block()?;
             }
-            let len = bytes.len().min(BLOCK - self.filled);
-            self.block[self.filled..self.filled + len].copy_from_slice(&bytes[..len]);
+            let len = bytes.len().min(PAYLOAD - self.filled);
+            let at = CRC_SIZE + self.filled;
+            self.block[at..at + len].copy_from_slice(&bytes[..len]);
             self.filled += len;
             bytes = &bytes[len..];
         }
@@ -49,7 +76,9 @@ impl<'f> RunWriter<'f> {
     }
 
     fn write_block(&mut self) -> Result<()> {
-        // All of it: direct I/O takes no odd lengths.
+        // All of it, whatever is behind the run's end: direct I/O takes no odd lengths.
+        let crc = checksum(&self.block, self.offset);
+        self.block[..CRC_SIZE].copy_from_slice(&crc);
         self.file.write_at(&self.block, self.offset)?;
         self.offset += BLOCK as u64;
         self.filled = 0;
@@ -57,20 +86,20 @@ impl<'f> RunWriter<'f> {
     }
 
     pub fn finish(mut self) -> Result<Run> {
-        let end = self.offset + self.filled as u64;
         if self.filled > 0 {
             self.write_block()?;
         }
-        Ok(Run { start: self.start, end })
+        Ok(self.run)
     }
 }
 
 /// Reads a run, entry by entry.
 pub(super) struct RunReader {
     file: Arc<dyn StorageFile>,
-    /// Where the next block is, and where the run ends.
+    /// Where the next block is.
     offset: u64,
-    end: u64,
+    /// Bytes of the run in the blocks that come.
+    unread: u64,
     block: AlignedBuf,
     /// What of the block is still to be given.
     rest: std::ops::Range<usize>,
@@ -83,12 +112,12 @@ impl RunReader {
     pub fn new(file: Arc<dyn StorageFile>, run: &Run) -> Self {
         let block = AlignedBuf::zeroed(BLOCK);
         let (key, value) = (Vec::new(), Vec::new());
-        Self { file, offset: run.start, end: run.end, block, rest: 0..0, key, value }
+        Self { file, offset: run.start, unread: run.len, block, rest: 0..0, key, value }
     }
 
     /// Goes to the next entry; false at the end.
     pub fn advance(&mut self) -> Result<bool> {
-        if self.rest.is_empty() && self.offset >= self.end {
+        if self.rest.is_empty() && self.unread == 0 {
             return Ok(false);
         }
         let (mut key, mut value) = (std::mem::take(&mut self.key), std::mem::take(&mut self.value));
@@ -112,14 +141,7 @@ impl RunReader {
     fn take(&mut self, mut len: usize, out: &mut Vec<u8>) -> Result<()> {
         while len > 0 {
             if self.rest.is_empty() {
-                if self.offset >= self.end {
-                    let why = format!("{}: a sorted run is cut short", self.file.name());
-                    return Err(Error::Storage(why));
-                }
-                self.file.read_at(&mut self.block, self.offset)?;
-                let filled = (self.end - self.offset).min(BLOCK as u64) as usize;
-                self.rest = 0..filled;
-                self.offset += BLOCK as u64;
+                self.read_block()?;
             }
             let taken = len.min(self.rest.len());
             out.extend_from_slice(&self.block[self.rest.start..self.rest.start + taken]);
@@ -127,5 +149,29 @@ impl RunReader {
             len -= taken;
         }
         Ok(())
+    }
+
+    fn read_block(&mut self) -> Result<()> {
+        if self.unread == 0 {
+            return Err(self.damaged("a sorted run is cut short before"));
+        }
+        self.file.read_at(&mut self.block, self.offset)?;
+        if self.block[..CRC_SIZE] != checksum(&self.block, self.offset) {
+            return Err(self.damaged("the checksum is wrong of the block at"));
+        }
+        let filled = self.unread.min(PAYLOAD as u64) as usize;
+        self.rest = CRC_SIZE..CRC_SIZE + filled;
+        self.unread -= filled as u64;
+        self.offset += BLOCK as u64;
+        Ok(())
+    }
+
+    fn damaged(&self, what: &str) -> Error {
+        Error::Storage(format!(
+            "{}: {what} offset {}: the disk did not give back what was written; the table is as it was, repeat the statement, \
+             and check the disk if it comes again",
+            self.file.name(),
+            self.offset
+        ))
     }
 }
