@@ -138,6 +138,40 @@ fn a_rename_is_atomic_and_keeps_handles() {
 }
 
 #[test]
+fn indexes_can_be_renamed() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 10);
+    let names = |db: &Db| -> Vec<String> {
+        db.table_def("t").unwrap().indexes.into_iter().map(|index| index.name).collect()
+    };
+    let version = db.indexes_version("t").unwrap();
+    // Beside a transaction that has used the table.
+    let mut trx = begin(&db);
+    assert_eq!(trx.delete(&table, 0, &1u32.to_be_bytes()), Ok(()));
+    db.rename_indexes("t", &["first", "primary"]).unwrap();
+    trx.commit().unwrap();
+    assert_eq!(names(&db), ["first", "primary"]);
+    for wrong in [&["first"][..], &["first", "first"], &["first", ""]] {
+        let error = db.rename_indexes("t", wrong).unwrap_err();
+        assert!(matches!(error, Error::InvalidOption(_)), "{error}");
+        assert!(db.learn_index_names("t", wrong).is_err());
+    }
+    assert_eq!(db.rename_indexes("u", &["a"]), Err(Error::TableMissing("u".into())));
+    assert!(!db.table_def("t").unwrap().indexes[1].unique);
+    assert_eq!(db.indexes_version("t"), Ok(version));
+    drop((trx, table));
+    let db = open(&sim.crash());
+    assert_eq!(names(&db), ["first", "primary"]);
+    db.learn_index_names("t", &["first", "other"]).unwrap();
+    assert_eq!(names(&db), ["first", "other"]);
+    let table = db.open_table("t").unwrap();
+    assert!(table.check(&db, &mut |_| true).unwrap().is_clean());
+    db.close().unwrap();
+}
+
+#[test]
 fn a_truncated_table_is_empty_and_new() {
     let sim = SimStorage::new(1);
     let db = open(&sim);

@@ -189,6 +189,11 @@ int tp_create_table(tp_db *db, const char *name, size_t name_len, const tp_index
                     const uint8_t *metadata, size_t metadata_len);
 int tp_drop_table(tp_db *db, const char *name, size_t name_len);
 int tp_rename_table(tp_db *db, const char *from, size_t from_len, const char *to, size_t to_len);
+/* Gives the indexes of a table the names of these, in their order; `unique` is not looked at. */
+int tp_rename_indexes(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count);
+/* The names that they have in the server: should the catalog know others, reports say these from now on. */
+int tp_learn_index_names(const tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes,
+                         size_t index_count);
 int tp_truncate_table(tp_db *db, const char *name, size_t name_len);
 int tp_set_table_metadata(tp_db *db, const char *name, size_t name_len, const uint8_t *metadata, size_t metadata_len);
 /* The present metadata: at most `capacity` bytes of it are copied, *metadata_len is all of its length. */

@@ -9,6 +9,9 @@
       commit     nobody else again: the engine's catalog takes the new indexes, in the order of the new .frm
   The server's log of definition changes knows whether a crash came before or after that: see check_version.
 
+  RENAME INDEX alone is in the .frm, and the engine's catalog is told of it for its reports; should a crash come between, the next
+  opening of the table tells it (see Table_share).
+
   What is not surely right is left to the copy: keys on virtual columns, hashes as unique keys, periods, another primary key
   (or what the server takes for one), partitions, and indexes with values too long for their entries.
 */
@@ -271,8 +274,16 @@ void ha_tidepool::report_duplicate_of_build(TABLE *altered, Index_change *contex
   print_keydup_error(altered, &altered->key_info[layouts.key_of(static_cast<uint>(tree))], MYF(0));
 }
 
-bool ha_tidepool::commit_inplace_alter_table(TABLE *, Alter_inplace_info *info, bool commit) {
+bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) {
   auto *context = static_cast<Index_change *>(info->handler_ctx);
+  if (commit && !context && (info->handler_flags & ALTER_RENAME_INDEX)) {
+    const std::vector<tp_index_def> indexes = Layouts(altered).definitions(altered);
+    const int renamed = tp_rename_indexes(engine.db, shared->name.data(), shared->name.size(), indexes.data(),
+                                          indexes.size());
+    if (renamed == TP_OK) return false;
+    print_error(fail(renamed), MYF(0));
+    return true;
+  }
   if (!context || !context->change) return false;
   tp_index_change *const change = context->change;
   context->change = nullptr;

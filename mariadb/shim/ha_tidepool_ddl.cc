@@ -28,12 +28,7 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   }
 
   const Layouts layouts(form);
-  std::vector<tp_index_def> indexes;
-  for (uint tree = 0; tree < layouts.trees.size(); tree++) {
-    const uint keynr = layouts.key_of(tree);
-    const LEX_CSTRING name = keynr < MAX_KEY ? form->key_info[keynr].name : LEX_CSTRING{STRING_WITH_LEN("#row_id")};
-    indexes.push_back({name.str, name.length, layouts.trees[tree].is_unique()});
-  }
+  const std::vector<tp_index_def> indexes = layouts.definitions(form);
   Metadata metadata;
   metadata.fingerprint = layouts.fingerprint();
   uchar bytes[Metadata::SIZE];

@@ -41,6 +41,16 @@ uint64 Layouts::fingerprint() const {
   return print;
 }
 
+std::vector<tp_index_def> Layouts::definitions(const TABLE *table) const {
+  std::vector<tp_index_def> all;
+  for (uint tree = 0; tree < trees.size(); tree++) {
+    const uint keynr = key_of(tree);
+    const LEX_CSTRING name = keynr < MAX_KEY ? table->key_info[keynr].name : LEX_CSTRING{STRING_WITH_LEN("#row_id")};
+    all.push_back({name.str, name.length, trees[tree].is_unique()});
+  }
+  return all;
+}
+
 void Metadata::put(uchar *to) const {
   to[0] = KEY_FORMAT;
   to[1] = ROW_FORMAT;
@@ -88,6 +98,9 @@ Table_share::Table_share(const TABLE *form, const char *path, int *error)
                     name.c_str());
     *error = HA_ERR_TABLE_DEF_CHANGED;
   } else {
+    /* A crash may have come between the two places of a name. Without it, reports say another, and that is all. */
+    const std::vector<tp_index_def> indexes = layouts.definitions(form);
+    tp_learn_index_names(engine.db, name.data(), name.size(), indexes.data(), indexes.size());
     return;
   }
   tp_table_close(table);

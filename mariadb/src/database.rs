@@ -3,6 +3,7 @@
 //!
 //! A `tp_db` is a boxed [`Db`]; the server has one for its life.
 
+use std::borrow::Cow;
 use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::time::Duration;
@@ -359,6 +360,57 @@ pub unsafe extern "C" fn tp_rename_table(
         // SAFETY: valid pointers and lengths from the shim.
         let (db, from, to) = unsafe { (&*db, text(from, from_len), text(to, to_len)) };
         db.rename_table(&from, &to)?;
+        Ok(TP_OK)
+    })
+}
+
+/// The names in definitions of indexes.
+///
+/// # Safety
+/// Valid pointers and lengths.
+unsafe fn names_of<'a>(indexes: *const IndexDefinition, index_count: usize) -> Vec<Cow<'a, str>> {
+    // SAFETY: the caller's contract.
+    let indexes = unsafe { std::slice::from_raw_parts(indexes, index_count) };
+    // SAFETY: each name is valid for its length.
+    indexes.iter().map(|index| unsafe { text(index.name, index.name_len) }).collect()
+}
+
+/// Gives the indexes of a table other names; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_rename_indexes(
+    db: *const Db,
+    name: *const c_char,
+    len: usize,
+    indexes: *const IndexDefinition,
+    index_count: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name, names) = unsafe { (&*db, text(name, len), names_of(indexes, index_count)) };
+        db.rename_indexes(&name, &names.iter().map(|name| &**name).collect::<Vec<_>>())?;
+        Ok(TP_OK)
+    })
+}
+
+/// Tells the names of a table's indexes; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_learn_index_names(
+    db: *const Db,
+    name: *const c_char,
+    len: usize,
+    indexes: *const IndexDefinition,
+    index_count: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name, names) = unsafe { (&*db, text(name, len), names_of(indexes, index_count)) };
+        db.learn_index_names(&name, &names.iter().map(|name| &**name).collect::<Vec<_>>())?;
         Ok(TP_OK)
     })
 }

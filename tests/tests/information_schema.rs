@@ -171,6 +171,61 @@ fn names_are_told_as_the_user_wrote_them() {
     assert_eq!(found.len(), 2 * tables.len() + 2, "{found:?}");
 }
 
+/// The names of a table's indexes that have pages in memory, and of its partitions' if `table` ends with a `%`.
+fn cached_indexes(conn: &mut Conn, table: &str) -> Vec<String> {
+    let query = format!(
+        "SELECT DISTINCT INDEX_NAME FROM information_schema.TIDEPOOL_BUFFER_POOL_BY_INDEX
+         WHERE TABLE_SCHEMA = 'test' AND TABLE_NAME LIKE '{table}' AND INDEX_NAME IS NOT NULL ORDER BY 1"
+    );
+    conn.query(query).expect("a select works")
+}
+
+#[test]
+fn a_renamed_index_has_its_new_name() {
+    let mut server = start("i_s_renamed");
+    let mut conn = server.connect_to("test");
+    run(&mut conn, "CREATE TABLE t (a INT, b INT, KEY x (a), KEY y (b))");
+    run(
+        &mut conn,
+        "CREATE TABLE p (id INT PRIMARY KEY, a INT, KEY x (a)) PARTITION BY HASH (id) PARTITIONS 2",
+    );
+    run(&mut conn, "INSERT INTO t VALUES (1, 2)");
+    run(&mut conn, "INSERT INTO p VALUES (1, 1), (2, 2)");
+    let by_in_place = "ALGORITHM=INPLACE, LOCK=NONE";
+    run(&mut conn, &format!("ALTER TABLE t RENAME INDEX x TO xx, {by_in_place}"));
+    assert_eq!(cached_indexes(&mut conn, "t"), ["#row_id", "xx", "y"]);
+    // Two that change their names with each other, and a name that differs by its case only.
+    run(&mut conn, "ALTER TABLE t RENAME KEY xx TO y, RENAME KEY y TO xx");
+    run(&mut conn, "ALTER TABLE t RENAME KEY xx TO XX");
+    assert_eq!(cached_indexes(&mut conn, "t"), ["#row_id", "XX", "y"]);
+    run(&mut conn, "ALTER TABLE t RENAME INDEX y TO z, RENAME TO u, ALTER a SET DEFAULT 7");
+    assert_eq!(cached_indexes(&mut conn, "t"), [""; 0]);
+    assert_eq!(cached_indexes(&mut conn, "u"), ["#row_id", "XX", "z"]);
+    run(&mut conn, "RENAME TABLE u TO v");
+    assert_eq!(cached_indexes(&mut conn, "v"), ["#row_id", "XX", "z"]);
+    run(&mut conn, &format!("ALTER TABLE p RENAME INDEX x TO xx, {by_in_place}"));
+    assert_eq!(cached_indexes(&mut conn, "p#P#p%"), ["PRIMARY", "xx"]);
+
+    // Before anybody has opened the tables.
+    let old_definition = std::fs::read(server.data_dir().join("test/v.frm")).expect("a .frm");
+    run(&mut conn, "ALTER TABLE v RENAME INDEX z TO late");
+    run(&mut conn, "SELECT * FROM v FORCE INDEX (XX, late) WHERE a = 1 OR b = 2");
+    drop(conn);
+    server.restart();
+    let mut conn = server.connect_to("test");
+    assert_eq!(cached_indexes(&mut conn, "v"), ["#row_id", "late", "XX"]);
+    assert_eq!(cached_indexes(&mut conn, "p#P#p%"), ["PRIMARY", "xx"]);
+
+    // As if a crash had come before the server's own definition was replaced: that is what it goes by.
+    drop(conn);
+    server.stop();
+    std::fs::write(server.data_dir().join("test/v.frm"), old_definition).expect("a .frm");
+    server.launch().expect("it starts");
+    let mut conn = server.connect_to("test");
+    run(&mut conn, "SELECT * FROM v FORCE INDEX (z) WHERE a = 2");
+    assert_eq!(cached_indexes(&mut conn, "v"), ["#row_id", "XX", "z"]);
+}
+
 type Trx = (u64, String, u64, u64, u64, String, Option<String>);
 
 /// Transactions of connections, by id.

@@ -260,6 +260,18 @@ impl Catalog {
         Ok(())
     }
 
+    /// Other names of a table's indexes, until the directory is closed or the record is replaced.
+    pub fn learn_index_names(&self, name: &str, names: &[&str]) -> Result<()> {
+        let record = self.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        let Some(renamed) = record.with_index_names(names)? else { return Ok(()) };
+        let mut tables = self.tables.write();
+        // Not over a record that has come in between.
+        if let Some(present) = tables.get_mut(name).filter(|now| Arc::ptr_eq(now, &record)) {
+            *present = Arc::new(renamed);
+        }
+        Ok(())
+    }
+
     /// From here on a missing file of this table is missed. Not if the table has lost changes: it is of no use any more, and nor
     /// is what undo says of it.
     fn list_space_of(&self, record: &TableRecord) {

@@ -127,6 +127,26 @@ pub(crate) struct TreeRecord {
 }
 
 impl TableRecord {
+    /// The record with these names of its indexes, in their order; none if they have them.
+    pub fn with_index_names(&self, names: &[&str]) -> Result<Option<TableRecord>> {
+        let indexes = &self.def.indexes;
+        if names.len() != indexes.len() {
+            let (count, has) = (names.len(), indexes.len());
+            return Err(Error::InvalidOption(format!(
+                "{count} names for the {has} indexes of a table"
+            )));
+        }
+        if indexes.iter().map(|index| &index.name).eq(names) {
+            return Ok(None);
+        }
+        let mut renamed = self.clone();
+        for (index, name) in renamed.def.indexes.iter_mut().zip(names) {
+            index.name = name.to_string();
+        }
+        renamed.def.validate()?;
+        Ok(Some(renamed))
+    }
+
     /// Encodes; `decode` gives the same back.
     pub fn encode(&self) -> Vec<u8> {
         assert_eq!(self.trees.len(), self.def.indexes.len(), "an index is a tree");

@@ -7,7 +7,7 @@
 //! drop      catalog commit → SPACE_DELETE, durable → file removed
 //! truncate  as create up to the pages → catalog commit (old space out, new one in) → as drop for the old one
 //! rename    catalog commit
-//! indexes   see `index_change`
+//! indexes   see `index_change`; their names alone: catalog commit
 //! ```
 //! A crash in between leaves at most a file that no table has; `open` removes it. A file that is missing
 //! for a table is an error of that table alone; it can still be dropped.
@@ -174,6 +174,29 @@ impl Db {
         Ok(trees.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         }))
+    }
+
+    /// Gives the indexes of a table these names, in their order. Transactions may use the table meanwhile; open handles keep the
+    /// definition that they were opened with.
+    ///
+    /// [`Error::TableMissing`] if there is no table of this name; [`Error::TableBusy`] while its indexes are being changed.
+    pub fn rename_indexes(&self, name: &str, names: &[&str]) -> Result<()> {
+        let inner = &self.inner;
+        let _one = inner.begin_definition(&[name])?;
+        let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        match record.with_index_names(names)? {
+            None => Ok(()),
+            Some(renamed) => {
+                inner.catalog.replace(&mut inner.definition_trx(), name, renamed).map(drop)
+            }
+        }
+    }
+
+    /// Tells the names that a table's indexes have where its definition is kept besides: if a crash came between the two, the
+    /// reports say these from now on. Writes nothing.
+    pub fn learn_index_names(&self, name: &str, names: &[&str]) -> Result<()> {
+        self.inner.check_open()?;
+        self.inner.catalog.learn_index_names(name, names)
     }
 
     /// Replaces the metadata of a table. Open handles keep those that they were opened with.

@@ -59,14 +59,16 @@ impl Table {
         db.check_open()?;
         let _inside = self.visit()?;
         let mut report = CheckReport::default();
+        // The names that they have now; this handle may be older.
+        let record = db.catalog().get(&self.name());
+        let def = record.as_ref().map_or(&self.def, |record| &record.def);
         for index in 0..self.index_count() {
             let mut found = IndexCheck::default();
             match self.check_index(index, &mut found, progress) {
                 Ok(()) => {}
                 Err(error @ (Error::Corrupt { .. } | Error::Format { .. } | Error::Storage(_))) => {
-                    report
-                        .problems
-                        .push(format!("index '{}': {error}", self.def.indexes[index].name));
+                    let name = def.indexes.get(index).map_or("?", |index| &index.name);
+                    report.problems.push(format!("index '{name}': {error}"));
                 }
                 Err(error) => return Err(error),
             }
