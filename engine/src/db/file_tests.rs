@@ -63,6 +63,164 @@ fn a_rollback_waits_for_a_file_that_is_missing() {
     assert_eq!(value(&db, "b").unwrap(), b"newer");
 }
 
+/// Messages of errors and warnings.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<String>>>);
+
+impl tracing::field::Visit for Told {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.lock().push(format!("{value:?}"));
+        }
+    }
+}
+
+impl tracing::Subscriber for Told {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() <= tracing::Level::WARN
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut self.clone());
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+const KEYS: u16 = 4000;
+
+/// Tables `a` and `b` with [`KEYS`] keys each, some with long values; every second is deleted, and nothing purged. Clean, and the file of `a`
+/// is away.
+fn unpurged_without_a_file() -> SimStorage {
+    let sim = SimStorage::new(9);
+    let db = open(&sim);
+    for name in ["a", "b"] {
+        let table = db.create_table(name, &TableDef::new([IndexDef::unique("primary")])).unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        for n in 0..KEYS {
+            let len = if n % 100 == 0 { 50_000 } else { 20 };
+            trx.insert(&table, 0, &n.to_be_bytes(), &vec![1; len]).unwrap();
+        }
+        trx.commit().unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        for n in (0..KEYS).step_by(2) {
+            trx.delete(&table, 0, &n.to_be_bytes()).unwrap();
+        }
+        trx.commit().unwrap();
+    }
+    db.close().unwrap();
+    let sim = sim.kill();
+    sim.rename(FILE_OF_A, "away").unwrap();
+    sim
+}
+
+fn history(db: &Db) -> u64 {
+    db.status().get("history_list_length").unwrap()
+}
+
+fn purge(db: &Db) {
+    while db.step_purge().unwrap() {}
+    assert_eq!(history(db), 0);
+}
+
+/// Entries of a table that are delete-marked.
+fn delete_marked(db: &Db, table: &Table) -> u64 {
+    let report = table.check(db, &mut |_| true).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    report.indexes[0].delete_marked
+}
+
+#[test]
+fn purge_passes_over_a_table_whose_file_is_missing() {
+    let sim = unpurged_without_a_file();
+    let db = open(&sim);
+    let told = Told::default();
+    tracing::subscriber::with_default(told.clone(), || purge(&db));
+    assert_eq!(db.status().get("purge_entries"), Some(u64::from(KEYS) / 2));
+    assert_eq!(
+        *told.0.lock(),
+        [
+            "tables/00000010.tpd: the file of a table is missing: purge passes over what transactions deleted there; put the file back, or drop the table"
+        ]
+    );
+    let error = db.open_table("a").unwrap_err().to_string();
+    assert_eq!(error, "tables/00000010.tpd: the file is missing: put it back, or drop the table");
+    let b = db.open_table("b").unwrap();
+    assert_eq!((delete_marked(&db, &b), b.unreachable_pages().unwrap()), (0, vec![]));
+    drop(b);
+    db.close().unwrap();
+    drop(db);
+
+    // Put back, it has what was committed, and is written as ever.
+    let sim = sim.kill();
+    sim.rename("away", FILE_OF_A).unwrap();
+    let db = open(&sim);
+    let a = db.open_table("a").unwrap();
+    let live = || -> Vec<u16> {
+        let mut trx = db.begin(TrxOptions::default());
+        let (mode, wait, mut value) = (LockMode::None, LockWait::Wait, vec![]);
+        let mut is_there = |n: &u16| trx.get(&a, 0, &n.to_be_bytes(), mode, wait, &mut value);
+        (0..KEYS).filter(|n| is_there(n).unwrap()).collect()
+    };
+    let is_odd = |n: &u16| n % 2 == 1;
+    assert_eq!(live(), (0..KEYS).filter(is_odd).collect::<Vec<_>>());
+    purge(&db);
+    let left = delete_marked(&db, &a);
+    assert!(left > 1000, "{left}");
+    let insert = |end: fn(&mut crate::Trx)| {
+        let mut trx = db.begin(TrxOptions::default());
+        for n in (0..KEYS / 2).step_by(2) {
+            trx.insert(&a, 0, &n.to_be_bytes(), b"anew").unwrap();
+        }
+        end(&mut trx);
+    };
+    insert(|trx| trx.rollback().unwrap());
+    assert_eq!((live().len() as u16, delete_marked(&db, &a)), (KEYS / 2, left));
+    insert(|trx| trx.commit().unwrap());
+    let mut trx = db.begin(TrxOptions::default());
+    for n in 0..KEYS / 4 {
+        trx.delete(&a, 0, &n.to_be_bytes()).unwrap();
+    }
+    trx.commit().unwrap();
+    purge(&db);
+    assert_eq!(live(), (KEYS / 4..KEYS).filter(|n| is_odd(n) || *n < KEYS / 2).collect::<Vec<_>>());
+    assert!(delete_marked(&db, &a) < left);
+    drop(a);
+    db.drop_table("a").unwrap();
+    db.close().unwrap();
+}
+
+#[test]
+fn purge_waits_for_a_disk_that_cannot_tell_whether_a_file_is_there() {
+    let sim = unpurged_without_a_file();
+    sim.rename("away", FILE_OF_A).unwrap();
+    for op in [StorageOp::List, StorageOp::Open, StorageOp::Read] {
+        let sim = sim.kill();
+        let db = open(&sim);
+        sim.inject(Fault::new(op, FaultKind::Io).on(FILE_OF_A).always());
+        while db.step_purge().is_ok_and(|purged| purged) {}
+        let error = db.step_purge().unwrap_err().to_string();
+        assert!(error.contains("tables/00000010.tpd"), "{op:?}: {error}");
+        assert!(history(&db) > 0, "{op:?}");
+        sim.clear_faults();
+        purge(&db);
+        let a = db.open_table("a").unwrap();
+        assert_eq!((delete_marked(&db, &a), a.unreachable_pages().unwrap()), (0, vec![]));
+        drop(a);
+        db.close().unwrap();
+    }
+}
+
 #[test]
 fn dropping_a_table_without_a_file_ends_the_rollback_that_waits_for_it() {
     let sim = unfinished();

@@ -1,7 +1,8 @@
 //! The spaces that the catalog lists: what tells a table that was dropped from one whose file is missing.
 //!
-//! Undo outlives tables. What it says of a dropped one is passed over, for good; what it says of one whose file is only not there
-//! at the moment must be kept, or the file, put back, would show changes that were never committed.
+//! Undo outlives tables. What it says of a dropped one is passed over, for good. Of one whose file is only not there at the moment, what a
+//! rollback needs must be kept, or the file, put back, would show changes that were never committed. What purge would do there is passed
+//! over too: the file, put back, keeps entries that nobody can see, and that is all.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -30,6 +31,13 @@ impl Env {
     /// Whether the catalog has a table in the space `id`.
     pub fn lists_space(&self, id: u32) -> bool {
         self.listed_spaces.0.read().contains(&id)
+    }
+
+    /// Whether the catalog has a table in the space `id`, whose file is not there. A disk that cannot tell is an error.
+    pub fn misses_space(&self, id: u32) -> Result<bool> {
+        Ok(self.pool.space(id).is_none()
+            && !self.storage.exists(&space_file_name(id))?
+            && self.lists_space(id))
     }
 
     /// The space `id`, opened if need be; `None` if it was dropped. If its file is only missing, that is an error.

@@ -9,11 +9,17 @@
 //! come back to purge it. So purge marks the overwriter's undo record ([`MARK_PRIOR_PURGED`]): its rollback
 //! removes the entry instead of restoring the delete-mark.
 //!
+//! # When the table's file is gone
+//! though the catalog has the table: what is to be removed there is passed over, lest one table that somebody took away keeps the history of all
+//! from being purged. Should the file be put back, it has delete-marked entries, which no view sees and a later insert of their
+//! keys overwrites, and chains that nothing leads to: room lost until the table is rebuilt, no more. Any other trouble with a file may pass, and
+//! is waited for.
+//!
 //! # Crashes
 //! Purging a log twice does no harm: an entry is removed only if it leads to the very record, and a chain is freed
 //! only while the record names it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -24,6 +30,7 @@ use tidepool_pool::Steps;
 
 use super::system::TrxSystem;
 use crate::btree::{LeafMut, Tree};
+use crate::env::space_file_name;
 use crate::error::{Error, Result};
 use crate::mtr::Mtr;
 use crate::undo::RollPointer;
@@ -49,6 +56,21 @@ pub(super) struct PurgeThread {
     stop: Mutex<bool>,
     wake: Condvar,
     asleep: AtomicBool,
+}
+
+/// Spaces whose file was missing when purge came to them: each is told once.
+#[derive(Default)]
+pub(super) struct PassedOver(Mutex<HashSet<u32>>);
+
+impl PassedOver {
+    fn tell(&self, space: u32) {
+        if self.0.lock().insert(space) {
+            tracing::error!(
+                "{}: the file of a table is missing: purge passes over what transactions deleted there; put the file back, or drop the table",
+                space_file_name(space)
+            );
+        }
+    }
 }
 
 /// Access to trees, let go now and then.
@@ -86,7 +108,13 @@ impl<'a> Turn<'a> {
         if let Some(tree) = self.trees.get(&place.tree) {
             return Ok(tree.clone());
         }
-        let tree = self.system.tree_at(place)?;
+        let tree = match self.system.env.misses_space(place.space)? {
+            true => {
+                self.system.passed_over.tell(place.space);
+                None
+            }
+            false => self.system.tree_at(place)?,
+        };
         self.trees.insert(place.tree, tree.clone());
         Ok(tree)
     }

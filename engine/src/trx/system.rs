@@ -11,7 +11,7 @@ use tidepool_pool::{Access, Lsn, PageType, Space};
 
 use super::activity::{Activities, Observed, Phase};
 use super::csn::{Csn, CsnTable, TrxId};
-use super::purge::PurgeThread;
+use super::purge::{PassedOver, PurgeThread};
 use super::transaction::Transaction;
 use super::view::Views;
 use super::{TrxOptions, TrxStatus};
@@ -79,6 +79,7 @@ pub struct TrxSystem {
     /// One purge at a time.
     pub(super) purging: Mutex<()>,
     pub(super) purge_thread: PurgeThread,
+    pub(super) passed_over: PassedOver,
     pub(crate) counters: Counters,
 }
 
@@ -159,6 +160,7 @@ impl TrxSystem {
             tables: RwLock::new(()),
             purging: Mutex::new(()),
             purge_thread: PurgeThread::default(),
+            passed_over: PassedOver::default(),
             counters: Counters::default(),
         });
         for log in &found.open {
