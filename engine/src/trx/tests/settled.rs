@@ -239,7 +239,7 @@ fn purge_passes_by_settled_entries() {
     let engine = engine();
     let tree = &engine.trees[0];
     // Each is deleted and inserted again, some with long values, before any purge.
-    let long = |n: u32| vec![n as u8; if n % 50 == 0 { 9000 } else { 4 }];
+    let long = |n: u32| vec![n as u8; if n.is_multiple_of(50) { 9000 } else { 4 }];
     for n in shuffled(0..ROWS, 1) {
         put(&engine, &key(n), &long(n));
     }
