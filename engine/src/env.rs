@@ -54,6 +54,7 @@ use crate::redo::capacity::AUTOMATIC_RANGE_BYTES;
 use crate::redo::control::CONTROL_FILE;
 use crate::redo::record::LogRecord;
 use crate::redo::{self, Failure, RedoLog, Ring, format_uuid};
+use crate::space;
 
 use background::{Background, Checkpointer, Opening};
 use directory::{check_owner, create_directory};
@@ -483,6 +484,9 @@ impl Env {
                     "pages were changed while the engine was closing".into(),
                 ));
             }
+            if let Err(error) = self.cut_undo_file() {
+                tracing::warn!(%error, "the undo file stays longer than its space");
+            }
             Ok(())
         };
         let result = closed();
@@ -493,6 +497,24 @@ impl Env {
         self.failure.set_quietly("it was closed");
         drop(self.lock.lock().take());
         result
+    }
+}
+
+impl Env {
+    /// Cuts off the undo file what is beyond the end of its space. Everything is in the files, and a checkpoint at the end of the log
+    /// says so.
+    fn cut_undo_file(&self) -> Result<()> {
+        let Some(space) = self.pool.space(UNDO_SPACE) else { return Ok(()) };
+        let header = space::header(self, &space)?;
+        let bytes = u64::from(header.size_pages) * self.page_size() as u64;
+        if space.file().len()? <= bytes {
+            return Ok(());
+        }
+        // In both slots of the control file: a recovery by the older one, should the newer be damaged, must not meet changes of pages
+        // that are gone.
+        self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), true)?;
+        space.file().set_len(bytes)?;
+        Ok(space.file().sync_data()?)
     }
 }
 

@@ -10,7 +10,7 @@
 //! chosen close behind a given one, then from the lowest that may be free.
 //!
 //! A file grows before the header says so; a crash in between leaves it longer than `size_pages`, and the next growth takes the
-//! surplus up.
+//! surplus up. Likewise a space gets shorter by its header ([`cut_free_tail`]), and its file later, if it does.
 //!
 //! # Latching
 //! The header and the bitmap pages come last of all page latches (behind trees and undo), the header before the bitmaps, which
@@ -370,6 +370,11 @@ impl Allocation {
         self.write_header(mtr, FREE_HINT_AT, self.free_hint);
     }
 
+    /// The page that is taken next.
+    pub fn next_page(&self) -> u32 {
+        self.pages.last().expect("no more pages are taken than were set aside").0
+    }
+
     /// Zeroes eight bytes of the header's table area.
     pub fn clear_in_header(&self, mtr: &mut Mtr<'_>, at: usize) {
         assert!(TABLE_AREA.start <= at && at + 8 <= TABLE_AREA.end);
@@ -439,6 +444,39 @@ fn first_clear(bitmap: &[u8], start: u32, end: u32) -> Option<u32> {
         index += 1;
     }
     None
+}
+
+/// Makes the space end behind its last allocated page, if that is at least `least` pages less; returns how many. The file stays as it is, and
+/// must, as long as recovery may come to changes of the pages that are gone.
+pub fn cut_free_tail(env: &Env, space: &Space, least: u32) -> Result<u32> {
+    let mut mtr = Mtr::begin(env)?;
+    let allocation = Allocation::latch(&mut mtr, space)?;
+    let per_bitmap = pages_per_bitmap(allocation.page_size);
+    let mut end = allocation.size_pages;
+    while end > INITIAL_PAGES {
+        let (k, covered) = ((end - 1) / per_bitmap, (end - 1) % per_bitmap + 1);
+        let no = k * per_bitmap + 1;
+        // Shared, and one at a time: who would change it needs the header.
+        let bitmap = env.pool().shared(space, no, Access::Normal)?;
+        check_page(space, no, &bitmap, PageType::BITMAP)?;
+        // The bitmap itself, the second page of its range, is needed for the others only.
+        match (0..covered).rev().find(|&index| index != 1 && bit(&bitmap, index)) {
+            Some(index) => {
+                end = k * per_bitmap + (index + 1).max(2);
+                break;
+            }
+            None => end = k * per_bitmap,
+        }
+    }
+    let end = end.max(INITIAL_PAGES);
+    let gone = allocation.size_pages.saturating_sub(end);
+    if gone == 0 || gone < least {
+        return Ok(0);
+    }
+    allocation.write_header(&mut mtr, SIZE_PAGES_AT, end);
+    allocation.write_header(&mut mtr, FREE_HINT_AT, allocation.free_hint.min(end));
+    mtr.commit();
+    Ok(gone)
 }
 
 /// The pages of a space that are allocated, header and bitmaps included, ascending: to compare with what is reachable.

@@ -133,6 +133,11 @@ impl Inner {
             tables.iter().try_for_each(|table| table.settle())
         };
         let settled = settled();
+        if self.env.check_writable().is_ok()
+            && let Err(error) = self.trx_system.shrink_undo()
+        {
+            tracing::warn!(%error, "the undo space stays as long as it is");
+        }
         settled.and(self.env.close())
     }
 

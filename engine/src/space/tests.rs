@@ -134,6 +134,52 @@ fn a_large_space_has_several_bitmaps() {
 }
 
 #[test]
+fn a_free_tail_is_cut_off() {
+    let (env, space) = new_space(4096);
+    let per_bitmap = pages_per_bitmap(4096);
+    let size = || header(&env, &space).unwrap().size_pages;
+    assert_eq!((cut_free_tail(&env, &space, 1).unwrap(), size()), (0, 8));
+    let mut all = Vec::new();
+    while all.len() < per_bitmap as usize + 500 {
+        let mut mtr = Mtr::begin(&env).unwrap();
+        let near = all.last().copied().unwrap_or(0);
+        let mut allocation = Allocation::reserve(&mut mtr, &space, near, 1).unwrap();
+        all.push(allocation.take(&mut mtr).0);
+        mtr.commit();
+    }
+    let sound = |allocated: usize| {
+        let header = header(&env, &space).unwrap();
+        assert!(header.free_hint <= header.size_pages);
+        assert_eq!(allocated_pages(&env, &space).unwrap().len(), allocated);
+    };
+    let last = *all.last().unwrap();
+    let surplus = size() - last - 1;
+    assert_eq!(cut_free_tail(&env, &space, surplus + 1).unwrap(), 0);
+    assert_eq!((cut_free_tail(&env, &space, 1).unwrap(), size()), (surplus, last + 1));
+    // Down to the first page of the second range, which needs its bitmap behind it; then into the first range, without one.
+    let free_from = |from: u32| all.iter().copied().filter(move |&no| no >= from);
+    for (kept, expected) in
+        [(per_bitmap + 1, per_bitmap + 2), (per_bitmap, per_bitmap), (1000, 1000), (2, 8)]
+    {
+        let taken: BTreeSet<u32> = allocated_pages(&env, &space).unwrap().into_iter().collect();
+        for no in free_from(kept).filter(|no| taken.contains(no)) {
+            give(&env, &space, &[no]);
+        }
+        assert!(cut_free_tail(&env, &space, 1).unwrap() > 0);
+        assert_eq!(size(), expected, "pages from {kept} on are free");
+        let bitmaps = if expected > per_bitmap { 2 } else { 1 };
+        sound(free_from(2).filter(|&no| no < kept).count() + 1 + bitmaps);
+    }
+    // And up again, over the bitmap that comes anew.
+    for _ in 0..per_bitmap / 5 + 20 {
+        let near = size();
+        take(&env, &space, near, 5).unwrap();
+    }
+    assert!(size() > per_bitmap);
+    sound((per_bitmap as usize / 5 + 20) * 5 + 3);
+}
+
+#[test]
 fn a_full_disk_changes_nothing() {
     let storage = SimStorage::new(1);
     let env = Env::open(Arc::new(storage.clone()), &fixture::options(64, 4096)).unwrap();

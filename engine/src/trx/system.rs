@@ -29,6 +29,8 @@ use crate::undo::stream::{Found, Undo};
 
 /// Ids reserved at a time; a restart skips at most this many.
 const ID_BATCH: u64 = 1 << 14;
+/// Less than this is kept for the next life.
+const UNDO_GIVEN_BACK_BYTES: usize = 1 << 20;
 /// Shards of the map of active transactions.
 const ACTIVE_SHARDS: usize = 16;
 
@@ -227,6 +229,16 @@ impl TrxSystem {
 
     pub(crate) fn lock_wait_timeout(&self) -> Duration {
         Duration::from_millis(self.settings.lock_wait_timeout_ms.load(Ordering::Relaxed))
+    }
+
+    /// At a clean close: gives back what a long history has left free in the undo space.
+    pub(crate) fn shrink_undo(&self) -> Result<()> {
+        let _no_purge = self.purging.lock();
+        let pages = self.undo.shrink((UNDO_GIVEN_BACK_BYTES / self.env.page_size()) as u32)?;
+        if pages > 0 {
+            tracing::info!(pages, "the undo space is shorter");
+        }
+        Ok(())
     }
 
     /// Whether deadlocks are looked for; if not, the timeout ends them.

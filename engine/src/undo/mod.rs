@@ -18,7 +18,8 @@
 //! - Purge takes committed logs from the head. The head moves before pages are freed, page by page, so that a crash leaks none.
 //!
 //! # Contents
-//! [`record`]: the bytes of records; [`page`]: the bytes of pages and of the directory; [`stream`]: streams; [`log`]: one transaction's log.
+//! [`record`]: the bytes of records; [`page`]: the bytes of pages and of the directory; [`stream`]: streams; [`log`]: one transaction's log;
+//! [`shrink`]: room is given back.
 //! `docs/format-undo.md` has the format byte by byte.
 //!
 //! # Latches
@@ -27,6 +28,7 @@
 pub mod log;
 pub mod page;
 pub mod record;
+pub mod shrink;
 pub mod stream;
 
 pub use log::UndoLog;

@@ -28,12 +28,12 @@ struct Head {
 }
 
 /// A stream's state in memory.
-struct Stream {
+pub(super) struct Stream {
     /// Where the next log begins. Meaningful while no log is open.
-    tail: Mutex<RollPointer>,
+    pub(super) tail: Mutex<RollPointer>,
     head: Mutex<Head>,
     /// Committed logs not yet purged.
-    committed: AtomicU64,
+    pub(super) committed: AtomicU64,
     /// CSN of the oldest of these, if known; else 0.
     head_csn: AtomicU64,
 }
@@ -42,11 +42,11 @@ struct Stream {
 pub struct Undo {
     env: Arc<Env>,
     space: Arc<Space>,
-    streams: Box<[Stream]>,
+    pub(super) streams: Box<[Stream]>,
     /// Streams that exist.
     count: AtomicU32,
     /// Streams that no transaction uses, the one used last on top.
-    free: Mutex<Vec<u32>>,
+    pub(super) free: Mutex<Vec<u32>>,
     creating: Mutex<()>,
     history: AtomicU64,
 }
@@ -253,12 +253,23 @@ impl Undo {
     pub(super) fn append_page(&self, stream: u32, last: u32) -> Result<u32> {
         let mut mtr = Mtr::begin(&self.env)?;
         let before = self.exclusive(&mut mtr, last, stream)?;
-        let mut allocation = Allocation::reserve(&mut mtr, &self.space, last, 1)?;
+        let allocation = Allocation::reserve(&mut mtr, &self.space, last, 1)?;
+        Ok(self.append_taken(mtr, stream, (last, before), allocation))
+    }
+
+    /// The same, with the page that was set aside; `before` is the last one, latched.
+    pub(super) fn append_taken(
+        &self,
+        mut mtr: Mtr<'_>,
+        stream: u32,
+        (last, before): (u32, PageHandle),
+        mut allocation: Allocation,
+    ) -> u32 {
         let (no, page) = allocation.take(&mut mtr);
         self.format_page(&mut mtr, page, stream, last);
         mtr.apply(before, &write(super::page::NEXT_AT, &no.to_le_bytes()));
         mtr.commit();
-        Ok(no)
+        no
     }
 
     /// Frees the stream's last page, which holds no record. Returns the new end of the stream.
@@ -388,22 +399,25 @@ impl Undo {
     /// Records that a head log has been purged, and frees the pages it leaves empty.
     pub fn purged(&self, log: &HeadLog) -> Result<()> {
         let state = &self.streams[log.stream as usize];
-        {
-            let mut head = state.head.lock();
-            debug_assert_eq!(head.at, log.start);
-            let end = log.record.end;
-            // Within a page the directory may lag behind: purging twice does no harm.
-            if end.page != head.stored.head.page {
-                let entry = DirectoryEntry { head: end, ..head.stored };
-                self.store_entry(log.stream, entry)?;
-                head.stored = entry;
-            }
-            head.at = end;
-        }
+        debug_assert_eq!(state.head.lock().at, log.start);
+        self.move_head(log.stream, log.record.end)?;
         state.head_csn.store(0, Ordering::Relaxed);
         state.committed.fetch_sub(1, Ordering::Release);
         self.history.fetch_sub(1, Ordering::Relaxed);
         self.free_before_head(log.stream)
+    }
+
+    /// Purge has nothing to do in a stream before `to`.
+    pub(super) fn move_head(&self, stream: u32, to: RollPointer) -> Result<()> {
+        let mut head = self.streams[stream as usize].head.lock();
+        // Within a page the directory may lag behind: purging twice does no harm.
+        if to.page != head.stored.head.page {
+            let entry = DirectoryEntry { head: to, ..head.stored };
+            self.store_entry(stream, entry)?;
+            head.stored = entry;
+        }
+        head.at = to;
+        Ok(())
     }
 
     fn store_entry(&self, stream: u32, entry: DirectoryEntry) -> Result<()> {
@@ -415,7 +429,7 @@ impl Undo {
     }
 
     /// Frees the pages before the one that the stored head is on, one mini-transaction each.
-    fn free_before_head(&self, stream: u32) -> Result<()> {
+    pub(super) fn free_before_head(&self, stream: u32) -> Result<()> {
         let mut head = self.streams[stream as usize].head.lock();
         while head.stored.first != head.stored.head.page {
             let no = head.stored.first;

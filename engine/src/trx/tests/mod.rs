@@ -2,6 +2,7 @@
 
 mod races;
 mod settled;
+mod shrink;
 mod simulation;
 mod stress;
 mod unfinished;
@@ -128,6 +129,17 @@ impl Engine {
         let allocated = space::allocated_pages(&self.env, self.system.undo.space())?;
         assert_eq!(allocated, undo, "leaked or missing undo pages");
         Ok(())
+    }
+
+    /// Of an engine that was closed when nothing more could be given back: the undo file ends with a page in use, or is as short as they
+    /// come.
+    pub fn check_undo_file(&self) {
+        let undo = self.system.undo.space();
+        let len = undo.file().len().unwrap();
+        let size = space::header(&self.env, undo).unwrap().size_pages;
+        assert_eq!(len, u64::from(size) * self.env.page_size() as u64);
+        let last = space::allocated_pages(&self.env, undo).unwrap().pop();
+        assert!(size == 8 || last == Some(size - 1), "{size} pages, the last in use is {last:?}");
     }
 }
 

@@ -716,6 +716,13 @@ impl Sim<'_> {
                 let all = self.model.commits.iter().map(|(lsn, _)| *lsn).max();
                 self.model.acknowledged = self.model.acknowledged.max(all.unwrap_or_default());
             }),
+            90..93 => {
+                let least = self.rng.random_range(1..20);
+                let gone = self.engine.system.undo.shrink(least);
+                gone.map(|gone| {
+                    *self.seen.entry("undo page given back").or_default() += u64::from(gone)
+                })
+            }
             _ => self.engine.system.rollback_step().map(|_| ()),
         };
         if let Err(error) = outcome {
@@ -921,7 +928,11 @@ fn run(seed: u64, seen: &mut Seen) {
             _ if storage.is_down() => storage.crash(),
             (Ok(()), 0) => {
                 drop(running);
+                let shrunk = rng.random_bool(0.5) && engine.system.undo.shrink(1).is_ok();
                 if engine.env.close().is_ok() {
+                    if shrunk && !storage.is_down() {
+                        engine.check_undo_file();
+                    }
                     let all = model.commits.iter().map(|(lsn, _)| *lsn).max();
                     model.acknowledged = model.acknowledged.max(all.unwrap_or_default());
                 }
@@ -964,6 +975,7 @@ fn any_history_with_crashes_matches_the_model() {
         "recovered history",
         "purged entry",
         "settled entry",
+        "undo page given back",
     ] {
         assert!(
             !enough || seen.get(what).is_some_and(|times| *times > 0),

@@ -1,0 +1,68 @@
+//! The undo file after a long history: as long as it has to be, and no longer than that after a clean close.
+
+use std::sync::Arc;
+
+use tidepool::storage::{SimStorage, Storage};
+use tidepool::{Db, IndexDef, LockMode, LockWait, Options, TableDef, TrxOptions};
+
+fn open(sim: &SimStorage) -> Db {
+    let options = Options {
+        buffer_pool_size_bytes: 4 << 20,
+        redo_capacity_bytes: 8 << 20,
+        background: false,
+        ..Options::default()
+    };
+    Db::open_on(Arc::new(sim.clone()), options).unwrap()
+}
+
+fn undo_bytes(sim: &SimStorage) -> u64 {
+    sim.open("undo.tpd").unwrap().len().unwrap()
+}
+
+#[test]
+fn a_clean_close_gives_back_what_a_long_history_has_left() {
+    let mut sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let update_all = |db: &Db, round: u8| {
+        let table = db.open_table("t").unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        for n in 0..2000u32 {
+            let value = vec![round; 1000];
+            match round {
+                0 => trx.insert(&table, 0, &n.to_be_bytes(), &value).unwrap(),
+                _ => trx.update(&table, 0, &n.to_be_bytes(), &value).unwrap(),
+            }
+        }
+        trx.commit().unwrap();
+    };
+    update_all(&db, 0);
+    drop((table, db));
+    for life in 1..4u8 {
+        sim = sim.kill();
+        let db = open(&sim);
+        // A snapshot keeps the history.
+        let mut reader = db.begin(TrxOptions::default());
+        reader.ensure_view();
+        for round in 0..3 {
+            update_all(&db, 3 * life + round);
+        }
+        reader.commit().unwrap();
+        let long = undo_bytes(&sim);
+        assert!(long > 5 << 20, "{long}");
+        drop(reader);
+        while db.step_purge().unwrap() {}
+        db.close().unwrap();
+        drop(db);
+        let short = undo_bytes(&sim);
+        assert!(short < 1 << 20, "{short}");
+    }
+    let db = open(&sim.kill());
+    let table = db.open_table("t").unwrap();
+    let (mut trx, mut value) = (db.begin(TrxOptions::default()), vec![]);
+    for n in 0..2000u32 {
+        let key = n.to_be_bytes();
+        assert!(trx.get(&table, 0, &key, LockMode::None, LockWait::Wait, &mut value).unwrap());
+        assert_eq!(value, [11; 1000]);
+    }
+}
