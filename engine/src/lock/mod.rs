@@ -33,7 +33,7 @@
 //!
 //! # When the log has failed
 //! Writing has stopped for good, and so nobody's locks are released any more by a commit or a rollback that writes. Waits end with the log's
-//! error ([`crate::redo::Failure`]), those under way ([`sleepers`]) and those to come. What is granted stays granted.
+//! error ([`crate::redo::Failure`]), those under way (`sleepers`) and those to come. What is granted stays granted.
 //!
 //! # Order of the mutexes
 //! graph → `Owner::held` → key-lock shard → range shard → `Owner::wait`; `Owner::requested` is taken alone. Of two owners' `held`, that
