@@ -256,21 +256,26 @@ impl World {
 
     /// What the disk holds of the tables of `model`, under its numbers.
     fn on_disk(&self, model: &Model) -> Model {
+        self.try_on_disk(model).unwrap()
+    }
+
+    /// The same, while there may be power cuts.
+    fn try_on_disk(&self, model: &Model) -> Result<Model, Error> {
         let mut found = Model { rows: BTreeMap::new(), indexed: BTreeSet::new(), ..model.clone() };
         for (name, no) in &model.names {
-            let table = self.db.open_table(name).unwrap();
+            let table = self.db.open_table(name)?;
             let mut trx = self.db.begin(TrxOptions::default());
-            let rows = scan(&mut trx, &table, 0).unwrap();
+            let rows = scan(&mut trx, &table, 0)?;
             if table.index_count() > 1 {
                 found.indexed.insert(*no);
-                let entries = scan(&mut trx, &table, 1).unwrap();
+                let entries = scan(&mut trx, &table, 1)?;
                 let expected: BTreeSet<_> = rows.keys().map(|key| second_key(key)).collect();
                 let seed = self.seed;
                 assert!(entries.into_keys().eq(expected), "seed {seed}: {name}'s second index");
             }
             found.rows.insert(*no, rows);
         }
-        found
+        Ok(found)
     }
 
     fn model_is_on_disk(&self, check: bool) {
@@ -812,15 +817,17 @@ impl World {
             return Ok(());
         }
         self.must(result)?;
-        if reindexed {
-            let found = self.on_disk(&after);
-            assert_eq!(found.indexed, after.indexed, "seed {}", self.seed);
-        } else if renamed {
+        if renamed {
             self.note_definition(no);
-        } else {
+        } else if !reindexed {
             self.handles.remove(&no);
         }
-        self.defined(after)
+        self.defined(after)?;
+        if reindexed {
+            let found = self.must(self.try_on_disk(&self.model))?;
+            assert_eq!(found.indexed, self.model.indexed, "seed {}", self.seed);
+        }
+        Ok(())
     }
 
     /// Adds or drops the second index; none if it was given up half-way.
