@@ -364,15 +364,27 @@ pub unsafe extern "C" fn tp_rename_table(
     })
 }
 
-/// The names in definitions of indexes.
+/// Does something with a table and the names of its indexes.
 ///
 /// # Safety
 /// Valid pointers and lengths.
-unsafe fn names_of<'a>(indexes: *const IndexDefinition, index_count: usize) -> Vec<Cow<'a, str>> {
-    // SAFETY: the caller's contract.
-    let indexes = unsafe { std::slice::from_raw_parts(indexes, index_count) };
-    // SAFETY: each name is valid for its length.
-    indexes.iter().map(|index| unsafe { text(index.name, index.name_len) }).collect()
+unsafe fn with_index_names(
+    db: *const Db,
+    (name, len): (*const c_char, usize),
+    (indexes, index_count): (*const IndexDefinition, usize),
+    work: impl FnOnce(&Db, &str, &[&str]) -> Result<(), tidepool::Error>,
+) -> c_int {
+    guard(|| {
+        // SAFETY: the caller's contract.
+        let (db, name) = unsafe { (&*db, text(name, len)) };
+        // SAFETY: the caller's contract.
+        let indexes = unsafe { std::slice::from_raw_parts(indexes, index_count) };
+        // SAFETY: each name is valid for its length.
+        let names = indexes.iter().map(|index| unsafe { text(index.name, index.name_len) });
+        let names: Vec<Cow<'_, str>> = names.collect();
+        work(db, &name, &names.iter().map(|name| &**name).collect::<Vec<_>>())?;
+        Ok(TP_OK)
+    })
 }
 
 /// Gives the indexes of a table other names; see bridge.h.
@@ -387,12 +399,8 @@ pub unsafe extern "C" fn tp_rename_indexes(
     indexes: *const IndexDefinition,
     index_count: usize,
 ) -> c_int {
-    guard(|| {
-        // SAFETY: valid pointers and lengths from the shim.
-        let (db, name, names) = unsafe { (&*db, text(name, len), names_of(indexes, index_count)) };
-        db.rename_indexes(&name, &names.iter().map(|name| &**name).collect::<Vec<_>>())?;
-        Ok(TP_OK)
-    })
+    // SAFETY: valid pointers and lengths from the shim.
+    unsafe { with_index_names(db, (name, len), (indexes, index_count), Db::rename_indexes) }
 }
 
 /// Tells the names of a table's indexes; see bridge.h.
@@ -407,12 +415,8 @@ pub unsafe extern "C" fn tp_learn_index_names(
     indexes: *const IndexDefinition,
     index_count: usize,
 ) -> c_int {
-    guard(|| {
-        // SAFETY: valid pointers and lengths from the shim.
-        let (db, name, names) = unsafe { (&*db, text(name, len), names_of(indexes, index_count)) };
-        db.learn_index_names(&name, &names.iter().map(|name| &**name).collect::<Vec<_>>())?;
-        Ok(TP_OK)
-    })
+    // SAFETY: valid pointers and lengths from the shim.
+    unsafe { with_index_names(db, (name, len), (indexes, index_count), Db::learn_index_names) }
 }
 
 /// Empties a table by giving it a new space.

@@ -254,17 +254,19 @@ impl Pool {
             true => self.frames().limit().max(self.frames().started()),
             false => self.frames().limit(),
         };
-        let pct = self.dirty.count() * 100 / u64::from(frames.max(1));
-        let has_time = || {
-            self.background.runs() && (self.frames().debt() == 0 || self.resize.leisure.is_taken())
-        };
-        pct > DIRTY_PCT_PRESSING
-            || pct > DIRTY_PCT_MAX && !(has_time() && self.resize.leisure.cleaner_rests())
+        let exceeds = |pct: u64| self.dirty.count() * 100 > u64::from(frames) * pct;
+        exceeds(DIRTY_PCT_PRESSING) || exceeds(DIRTY_PCT_MAX) && !self.cleaner_rests()
+    }
+
+    /// Whether the cleaner leaves alone what nobody waits for. Not while a shrink presses, nor without threads.
+    fn cleaner_rests(&self) -> bool {
+        let pressed = self.frames().debt() > 0 && !self.resize.leisure.is_taken();
+        self.background.runs() && !pressed && self.resize.leisure.cleaner_rests()
     }
 
     /// Writes dirty pages among the coldest, which a shrink is about to evict.
     fn flush_for_shrink(&self) -> Result<usize> {
-        if self.resize.leisure.is_taken() && self.resize.leisure.cleaner_rests() {
+        if self.cleaner_rests() {
             return Ok(0);
         }
         let mut frames = Vec::new();

@@ -186,9 +186,7 @@ impl Db {
         let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         match record.with_index_names(names)? {
             None => Ok(()),
-            Some(renamed) => {
-                inner.catalog.replace(&mut inner.definition_trx(), name, renamed).map(drop)
-            }
+            Some(renamed) => inner.catalog.replace(&mut inner.definition_trx(), name, renamed),
         }
     }
 

@@ -27,6 +27,19 @@ fn take(env: &Env, space: &Space, near: u32, count: usize) -> Result<Vec<u32>> {
     Ok(pages)
 }
 
+/// Pages of 4 KiB up to the edge of the first bitmap's range, and over it, without touching them.
+fn take_beyond_a_bitmap(env: &Env, space: &Space) -> Vec<u32> {
+    let mut all = Vec::new();
+    while all.len() < pages_per_bitmap(4096) as usize + 500 {
+        let mut mtr = Mtr::begin(env).unwrap();
+        let near = all.last().copied().unwrap_or(0);
+        let mut allocation = Allocation::reserve(&mut mtr, space, near, 1).unwrap();
+        all.push(allocation.take(&mut mtr).0);
+        mtr.commit();
+    }
+    all
+}
+
 fn give(env: &Env, space: &Space, pages: &[u32]) {
     let mut mtr = Mtr::begin(env).unwrap();
     let mut allocation = Allocation::holding(&mut mtr, space, pages).unwrap();
@@ -112,15 +125,7 @@ fn pages_come_from_nearby() {
 fn a_large_space_has_several_bitmaps() {
     let (env, space) = new_space(4096);
     let per_bitmap = pages_per_bitmap(4096);
-    // Up to the edge of the first range, and over it, without touching the pages.
-    let mut all = Vec::new();
-    while all.len() < per_bitmap as usize + 500 {
-        let mut mtr = Mtr::begin(&env).unwrap();
-        let near = all.last().copied().unwrap_or(0);
-        let mut allocation = Allocation::reserve(&mut mtr, &space, near, 1).unwrap();
-        all.push(allocation.take(&mut mtr).0);
-        mtr.commit();
-    }
+    let all = take_beyond_a_bitmap(&env, &space);
     assert!(!all.contains(&(per_bitmap + 1)), "that is the second bitmap");
     assert!(all.contains(&per_bitmap) && all.contains(&(per_bitmap + 2)));
     assert_eq!(allocated_pages(&env, &space).unwrap().len(), all.len() + 3);
@@ -139,14 +144,7 @@ fn a_free_tail_is_cut_off() {
     let per_bitmap = pages_per_bitmap(4096);
     let size = || header(&env, &space).unwrap().size_pages;
     assert_eq!((cut_free_tail(&env, &space, 1).unwrap(), size()), (0, 8));
-    let mut all = Vec::new();
-    while all.len() < per_bitmap as usize + 500 {
-        let mut mtr = Mtr::begin(&env).unwrap();
-        let near = all.last().copied().unwrap_or(0);
-        let mut allocation = Allocation::reserve(&mut mtr, &space, near, 1).unwrap();
-        all.push(allocation.take(&mut mtr).0);
-        mtr.commit();
-    }
+    let all = take_beyond_a_bitmap(&env, &space);
     let sound = |allocated: usize| {
         let header = header(&env, &space).unwrap();
         assert!(header.free_hint <= header.size_pages);
