@@ -56,6 +56,19 @@ impl Environment {
         })
     }
 
+    /// A machine without any program, and with this working directory.
+    #[cfg(test)]
+    pub fn in_directory(work_dir: &Path) -> Environment {
+        Environment {
+            values: parse("VERSION=10.11.18"),
+            file: work_dir.join("mariadb.env"),
+            postgres: work_dir.join("postgresql"),
+            mysqld: None,
+            plugin_dir: work_dir.to_path_buf(),
+            work_dir: work_dir.to_path_buf(),
+        }
+    }
+
     /// The directory for what the servers of this process need while they run.
     pub fn run_dir(&self) -> PathBuf {
         self.work_dir.join(format!("tidepool-lab-{}", std::process::id()))

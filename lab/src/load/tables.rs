@@ -114,7 +114,7 @@ impl DataSet {
 /// The directory with this data, made if it is not there yet. `progress` is told the share that is done.
 ///
 /// # Errors
-/// If there is no room for it, or the server fails.
+/// If there is no room for it, the server fails, or another process is making it.
 pub fn prepare(
     environment: &Environment,
     engine: Engine,
@@ -127,6 +127,11 @@ pub fn prepare(
     }
     let parent = environment.work_dir.join("data");
     fs::create_dir_all(&parent).map_err(Error::at(&parent))?;
+    // Else what another run has made so far would be removed below its server.
+    let _lock = lock(&dir)?;
+    if dir.exists() {
+        return Ok(dir);
+    }
     check_room(&parent, data.size_bytes())?;
     let unfinished = beside(&dir, "new");
     let _ = fs::remove_dir_all(&unfinished);
@@ -368,6 +373,22 @@ mod tests {
         copy(&from, &to).unwrap();
         assert_eq!(fs::read(to.join("inner/page")).unwrap(), b"16k");
         assert!(!to.join("stale").exists());
+    }
+
+    #[test]
+    fn what_another_run_is_making_stays_as_it_is() {
+        let work = tempfile::tempdir().unwrap();
+        let environment = Environment::in_directory(work.path());
+        let data = DataSet::one("small", 10);
+        let dir = data.dir(&environment, Engine::Tidepool).unwrap();
+        let page = beside(&dir, "new").join("page");
+        fs::create_dir_all(page.parent().unwrap()).unwrap();
+        fs::write(&page, b"16k").unwrap();
+        let making = lock(&dir).unwrap();
+        let error = prepare(&environment, Engine::Tidepool, &data, &mut |_, _| ()).unwrap_err();
+        assert!(error.to_string().contains("in use by another run"), "{error}");
+        assert_eq!(fs::read(&page).unwrap(), b"16k");
+        drop(making);
     }
 
     #[test]
