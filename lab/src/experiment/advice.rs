@@ -62,14 +62,9 @@ pub fn run(lab: &Lab) -> Result<()> {
     let memory = settings.memory_bytes;
     let present_bytes = memory / 8;
     let large = swap::tables(memory);
-    let job = |distribution| Job {
-        script: "oltp_point_select".into(),
-        database: "sbtest".into(),
-        // Eight times the present size: of the largest size, a half.
-        rows: large.tables[0].rows * 10 / 32,
-        threads: 8,
-        distribution,
-    };
+    // Eight times the present size: of the largest size, a half.
+    let rows = large.tables[0].rows * 10 / 32;
+    let job = |distribution| Job::point_selects(rows, 8, distribution);
     let warehouses = warehouses(memory);
     let mut cases = vec![
         ("uniform", large.clone(), Work::Sysbench(job(Distribution::Uniform))),

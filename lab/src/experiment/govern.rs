@@ -52,13 +52,7 @@ pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
 
 fn plan(lab: &Lab, dir: &Path, rows: u64, case: &Case, percent: u64, governed: bool) -> Plan {
     let (memory, quick) = (lab.settings.memory_bytes, lab.settings.quick);
-    let job = Job {
-        script: "oltp_point_select".into(),
-        database: "sbtest".into(),
-        rows,
-        threads: 16,
-        distribution: Distribution::Uniform,
-    };
+    let job = Job::point_selects(rows, 16, Distribution::Uniform);
     let mut plan = Plan::new("govern", ENGINE, dir, job);
     plan.scenario = case.name.into();
     plan.variant = if governed { "govern".into() } else { format!("{percent} %") };

@@ -98,10 +98,7 @@ fn plans(lab: &Lab, progress: &mut Progress) -> Result<Vec<Plan>> {
                 let dir = lab.data(engine, &data, progress)?;
                 let job = Job {
                     script: (*script).into(),
-                    database: "sbtest".into(),
-                    rows: data.tables[0].rows,
-                    threads: 16,
-                    distribution: *distribution,
+                    ..Job::point_selects(data.tables[0].rows, 16, *distribution)
                 };
                 let writes = *script != "oltp_point_select";
                 let mut plan = Plan::new("swap", engine, &dir, job);

@@ -38,13 +38,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     }
     lab.begin("warm")?;
     for (engine, dir) in &prepared {
-        let job = Job {
-            script: "oltp_point_select".into(),
-            database: "sbtest".into(),
-            rows,
-            threads: 8,
-            distribution: Distribution::Uniform,
-        };
+        let job = Job::point_selects(rows, 8, Distribution::Uniform);
         let mut plan = Plan::new("warm", *engine, dir, job);
         plan.args = vec![engine.pool_size_option(pool_bytes)];
         plan.warm_up_s = 0;
@@ -119,13 +113,7 @@ mod tests {
     use crate::record::Point;
 
     fn seconds(qps: &[u32]) -> f64 {
-        let job = Job {
-            script: "oltp_point_select".into(),
-            database: "sbtest".into(),
-            rows: 1,
-            threads: 1,
-            distribution: Distribution::Uniform,
-        };
+        let job = Job::point_selects(1, 1, Distribution::Uniform);
         let plan = Plan::new("warm", Engine::Tidepool, std::path::Path::new("data"), job);
         let mut record = plan.record(false);
         let point = |(at, &qps): (usize, &u32)| Point {

@@ -44,6 +44,19 @@ pub struct Job {
     pub distribution: Distribution,
 }
 
+impl Job {
+    /// Point selects by primary key, on the large table of the experiments.
+    pub fn point_selects(rows: u64, threads: u32, distribution: Distribution) -> Job {
+        Job {
+            script: "oltp_point_select".into(),
+            database: "sbtest".into(),
+            rows,
+            threads,
+            distribution,
+        }
+    }
+}
+
 /// One second as sysbench reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Second {
