@@ -48,7 +48,7 @@ pub struct Choice {
     /// The memory of the machine that the experiments pretend to have, as 1G or 512M.
     #[arg(long, value_parser = size, default_value = "1G")]
     memory: u64,
-    /// Of swap, pressure, resize and sideload, only the cases whose name contains this, as "in turns".
+    /// Of swap, pressure, govern, resize and sideload, only the cases whose name contains this, as "in turns".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// The directory for results.

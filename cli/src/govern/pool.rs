@@ -7,8 +7,9 @@
 //! # What a shrink throws away
 //! That MariaDB moves pages out of the part that goes only into free blocks, and makes these by evicting from the end of the LRU list until it has
 //! met `innodb_lru_scan_depth` pages *of that part* (or as many as go). A small step, whose part is a small share of the pool, so
-//! evicts nearly all: 40 MiB off 400 MiB left 136 MiB of pages. With a depth of 100 around the statement the first free
-//! blocks serve for moving the rest: 332 MiB were left. The depth is set back after the statement.
+//! evicts nearly all: 40 MiB off 400 MiB left 136 MiB of pages. With a depth of 100 around the resize the first free
+//! blocks serve for moving the rest: 332 MiB were left. The server itself sets the depth back, in the same compound statement, so that it
+//! does so as well when we are killed in the middle.
 
 use std::time::{Duration, Instant};
 
@@ -185,14 +186,15 @@ impl InnodbPool {
     pub fn set_size(&mut self, bytes: u64) -> Result<u64> {
         let grant = self.set_privilege();
         let before = self.resize_status()?;
-        let statement = format!("SET GLOBAL innodb_buffer_pool_size = {bytes}");
-        let depth = self.shallow(bytes)?;
-        let done = self.server.execute("setting the pool's size", grant, &statement);
-        if let Some(depth) = depth {
-            let back = format!("SET GLOBAL innodb_lru_scan_depth = {depth}");
-            self.server.execute("setting innodb_lru_scan_depth back", grant, &back)?;
-        }
-        done?;
+        let shrinks = self.last.is_some_and(|(_, state)| bytes < state.size_bytes);
+        let statement = if self.synchronous && shrinks {
+            // The grammar of the mode ORACLE has no such block.
+            self.server.execute("setting sql_mode", "", "SET SESSION sql_mode = ''")?;
+            shallow_shrink(bytes)
+        } else {
+            format!("SET GLOBAL innodb_buffer_pool_size = {bytes}")
+        };
+        self.server.execute("setting the pool's size", grant, &statement)?;
         if !self.synchronous {
             self.wait(&before)?;
         }
@@ -201,19 +203,6 @@ impl InnodbPool {
         let size = size.unwrap_or(0);
         self.held_bytes = self.held_bytes.min(size);
         Ok(size)
-    }
-
-    /// Has a shrink to `bytes` throw away as little as it can. Returns the scan depth to set back.
-    fn shallow(&mut self, bytes: u64) -> Result<Option<u64>> {
-        if !self.synchronous || self.last.is_none_or(|(_, state)| bytes >= state.size_bytes) {
-            return Ok(None);
-        }
-        let query = "SELECT @@GLOBAL.innodb_lru_scan_depth";
-        let depth: Option<u64> = self.server.first("the scan depth", "", query)?;
-        let Some(depth) = depth.filter(|&depth| depth > SHALLOW) else { return Ok(None) };
-        let statement = format!("SET GLOBAL innodb_lru_scan_depth = {SHALLOW}");
-        self.server.execute("setting innodb_lru_scan_depth", self.set_privilege(), &statement)?;
-        Ok(Some(depth))
     }
 
     fn wait(&mut self, before: &str) -> Result<()> {
@@ -242,6 +231,23 @@ impl InnodbPool {
             self.server.named("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_resize_status'")?;
         Ok(status.into_values().next().unwrap_or_default())
     }
+}
+
+/// A shrink to `bytes` that throws away as little as it can, whatever becomes of it.
+fn shallow_shrink(bytes: u64) -> String {
+    format!(
+        "BEGIN NOT ATOMIC
+           DECLARE depth BIGINT UNSIGNED DEFAULT @@GLOBAL.innodb_lru_scan_depth;
+           DECLARE EXIT HANDLER FOR SQLEXCEPTION
+           BEGIN
+             SET GLOBAL innodb_lru_scan_depth = depth;
+             RESIGNAL;
+           END;
+           SET GLOBAL innodb_lru_scan_depth = {SHALLOW};
+           SET GLOBAL innodb_buffer_pool_size = {bytes};
+           SET GLOBAL innodb_lru_scan_depth = depth;
+         END"
+    )
 }
 
 /// Whether these words, of MySQL or of MariaDB before 10.11.12, say that no resize is going on.

@@ -187,6 +187,32 @@ fn a_ceiling_is_kept_and_a_kill_leaves_a_size_that_is_safe() {
 }
 
 #[test]
+fn a_kill_in_the_middle_of_a_step_leaves_no_setting_behind() {
+    let args = ["--innodb-buffer-pool-size=256M", "--innodb-log-file-size=96M"];
+    let server = innodb("govern-depth", &args);
+    fill(&server, 200);
+    let mut conn = server.connect();
+    let mut depth =
+        || -> u64 { conn.query_first("SELECT @@GLOBAL.innodb_lru_scan_depth").unwrap().unwrap() };
+    let before = depth();
+    let mut govern = Govern::start(tidepool(server.socket()).args([
+        "govern",
+        "--apply",
+        "--max=64M",
+        "--min=16M",
+    ]));
+    let deadline = Instant::now() + PATIENCE;
+    while depth() == before {
+        assert!(Instant::now() < deadline, "no step down was seen: {:#?}", govern.seen);
+    }
+    govern.signal(Signal::KILL);
+    govern.child.wait().unwrap();
+    while depth() != before {
+        assert!(Instant::now() < deadline, "innodb_lru_scan_depth stayed at {}", depth());
+    }
+}
+
+#[test]
 fn setting_needs_a_privilege_and_says_which() {
     let server = innodb("govern-grant", &["--innodb-buffer-pool-size=64M"]);
     server.connect().query_drop("CREATE USER poor@localhost").unwrap();

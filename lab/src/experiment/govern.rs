@@ -82,7 +82,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     let data = swap::tables(memory);
     let dir = lab.data(ENGINE, &data, &mut Progress::new(1))?;
     let mut plans = Vec::new();
-    for case in &CASES {
+    for case in CASES.iter().filter(|case| settings.wants(case.name)) {
         // In a hurry: what fits, and the governed one.
         let fixed = if settings.quick { &case.fixed[1..2] } else { case.fixed };
         if settings.quick && matches!(case.pattern, Some(Pattern::Ramp)) {
