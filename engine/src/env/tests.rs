@@ -209,22 +209,25 @@ fn run(seed: u64) {
     let mut storage = SimStorage::new(seed);
     let mut model = Model { next_space: FIRST_TABLE_SPACE, ..Model::default() };
     for _ in 0..rng.random_range(2..7) {
+        let kill = rng.random_bool(0.3);
+        let down = |storage: &SimStorage| if kill { storage.kill() } else { storage.crash() };
         if rng.random_bool(0.8) {
             let most = [10, 100, 1000][rng.random_range(0..3)];
-            storage.crash_at(storage.operation_count() + rng.random_range(1..most));
+            let at = storage.operation_count() + rng.random_range(1..most);
+            if kill { storage.kill_at(at) } else { storage.crash_at(at) }
         }
         let env = match Env::open(Arc::new(storage.clone()), &options()) {
             Ok(env) => env,
             Err(error) => {
                 assert!(storage.is_down(), "seed {seed}: {error}");
-                storage = storage.crash();
+                storage = down(&storage);
                 continue;
             }
         };
         if let Err(error) = model.check(&env, seed) {
             assert!(storage.is_down(), "seed {seed}: {error}");
             drop(env);
-            storage = storage.crash();
+            storage = down(&storage);
             continue;
         }
         let spaces: BTreeSet<u32> = [SYSTEM_SPACE, UNDO_SPACE]
@@ -242,13 +245,13 @@ fn run(seed: u64) {
         });
         assert!(result.is_ok() || storage.is_down(), "seed {seed}: {result:?}");
         match rng.random_range(0..5) {
-            _ if storage.is_down() => storage = storage.crash(),
+            _ if storage.is_down() => storage = down(&storage),
             0 => {
                 if env.close().is_ok() {
                     model.flushed = env.redo().next_lsn();
                 }
                 drop(env);
-                storage = if storage.is_down() { storage.crash() } else { storage.kill() };
+                storage = if storage.is_down() { down(&storage) } else { storage.kill() };
             }
             1 => storage = storage.kill(),
             2 => {
@@ -256,7 +259,7 @@ fn run(seed: u64) {
                 let file = ["system", "undo", "tables"][rng.random_range(0..3)];
                 storage.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on(file));
                 let _ = env.pool().flush_all();
-                storage = if storage.is_down() { storage.crash() } else { storage.kill() };
+                storage = if storage.is_down() { down(&storage) } else { storage.kill() };
                 storage.clear_faults();
             }
             _ => storage = storage.crash(),

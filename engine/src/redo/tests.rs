@@ -149,10 +149,11 @@ fn crashes_lose_nothing_flushed_and_keep_a_prefix() {
         let mut storage = SimStorage::new(seed);
         let mut model = Model::default();
         for _ in 0..rng.random_range(1..6) {
+            let kill = rng.random_bool(0.3);
             if rng.random_bool(0.8) {
                 let most = [10, 60, 400][rng.random_range(0..3)];
-                let ahead = rng.random_range(1..most);
-                storage.crash_at(storage.operation_count() + ahead);
+                let at = storage.operation_count() + rng.random_range(1..most);
+                if kill { storage.kill_at(at) } else { storage.crash_at(at) }
             }
             match open(&storage) {
                 Ok((log, scan, found)) => {
@@ -164,6 +165,7 @@ fn crashes_lose_nothing_flushed_and_keep_a_prefix() {
                 Err(error) => assert!(storage.is_down(), "seed {seed}: {error}"),
             }
             storage = match rng.random_range(0..4) {
+                _ if kill && storage.is_down() => storage.kill(),
                 0 if !storage.is_down() => storage.kill(),
                 _ => storage.crash(),
             };

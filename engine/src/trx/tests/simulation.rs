@@ -869,9 +869,15 @@ fn run(seed: u64, seen: &mut Seen) {
     let ends = [15, 60, 150][rng.random_range(0..3)];
     for life in 0..=lives {
         let last = life == lives;
+        let kill = rng.random_bool(0.3);
+        let down = |storage: &SimStorage| match kill && storage.is_down() {
+            true => storage.kill(),
+            false => storage.crash(),
+        };
         if !last && rng.random_bool(0.7) {
             let most = [30, 300, 3000][rng.random_range(0..3)];
-            storage.crash_at(storage.operation_count() + rng.random_range(1..most));
+            let at = storage.operation_count() + rng.random_range(1..most);
+            if kill { storage.kill_at(at) } else { storage.crash_at(at) }
         }
         let opened = Engine::open(&storage, &options())
             .and_then(|engine| check_recovered(&engine, &mut model, seed).map(|()| engine));
@@ -880,7 +886,7 @@ fn run(seed: u64, seen: &mut Seen) {
             Err(error) => {
                 assert!(storage.is_down(), "seed {seed}: {error}");
                 note(seen, "crash in recovery");
-                storage = storage.crash();
+                storage = down(&storage);
                 continue;
             }
         };
@@ -923,9 +929,9 @@ fn run(seed: u64, seen: &mut Seen) {
         storage.set_error_chance(StorageOp::Read, FaultKind::Io, 0);
         storage.set_capacity(None);
         let mut next = match (flow, rng.random_range(0..4)) {
-            (Err(()), _) => storage.crash(),
+            (Err(()), _) => down(&storage),
             // The cut came in a step whose failure nobody is told of.
-            _ if storage.is_down() => storage.crash(),
+            _ if storage.is_down() => down(&storage),
             (Ok(()), 0) => {
                 drop(running);
                 let shrunk = rng.random_bool(0.5) && engine.system.undo.shrink(1).is_ok();
@@ -936,7 +942,7 @@ fn run(seed: u64, seen: &mut Seen) {
                     let all = model.commits.iter().map(|(lsn, _)| *lsn).max();
                     model.acknowledged = model.acknowledged.max(all.unwrap_or_default());
                 }
-                if storage.is_down() { storage.crash() } else { storage.kill() }
+                if storage.is_down() { down(&storage) } else { storage.kill() }
             }
             (Ok(()), 1) => storage.kill(),
             (Ok(()), _) => storage.crash(),

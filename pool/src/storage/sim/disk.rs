@@ -19,6 +19,7 @@ pub(super) struct Disk {
     /// Operations so far that change or sync something; also numbers the changes.
     pub(super) operations: u64,
     pub(super) crash_at: Option<u64>,
+    pub(super) kill_at: Option<u64>,
     pub(super) down: Option<Down>,
     pub(super) faults: Faults,
     pub(super) names: Names,
@@ -74,6 +75,7 @@ impl Disk {
             capacity_bytes: None,
             operations: 0,
             crash_at: None,
+            kill_at: None,
             down: None,
             faults: Faults::default(),
             names: Names::default(),
@@ -96,6 +98,12 @@ impl Disk {
 
     /// How the operation is to go; counts it.
     pub(super) fn begin(&mut self, op: StorageOp, name: &str) -> io::Result<Course> {
+        if op.is_counted()
+            && self.down.is_none()
+            && self.kill_at.is_some_and(|at| at <= self.operations + 1)
+        {
+            self.down = Some(Down::Killed);
+        }
         match self.down {
             None => {}
             Some(Down::PowerCut) => return Err(power_cut()),

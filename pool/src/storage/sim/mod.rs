@@ -96,6 +96,12 @@ impl SimStorage {
         self.disk.lock().crash_at = Some(operation);
     }
 
+    /// Kills the process before the operation that [`SimStorage::operation_count`] would count as number
+    /// `operation`: it fails, as does all that follows. [`SimStorage::kill`] gives what the next process finds.
+    pub fn kill_at(&self, operation: u64) {
+        self.disk.lock().kill_at = Some(operation);
+    }
+
     /// Whether the power has been cut (or the process killed): every operation fails.
     pub fn is_down(&self) -> bool {
         self.disk.lock().down.is_some()
