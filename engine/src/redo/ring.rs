@@ -368,6 +368,10 @@ impl Ring {
         let max = self.control.epoch.max(seen).checked_add(1);
         self.control.epoch = max.ok_or_else(|| Error::format(CONTROL_FILE, "out of epochs"))?;
         self.control.clean = false;
+        // A process that was killed may have left the slot that was read, and the file's name, without a sync: a power cut in the
+        // write of the other slot would take both.
+        self.control_file.sync_data()?;
+        self.storage.sync_dir(REDO_DIR)?;
         self.write_control()?;
         for (file_no, _) in std::mem::take(&mut self.strays) {
             self.storage.remove(&file_name(file_no))?;

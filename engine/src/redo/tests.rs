@@ -176,6 +176,55 @@ fn crashes_lose_nothing_flushed_and_keep_a_prefix() {
     }
 }
 
+/// What a process that is killed in the middle of a write of the control file leaves there is read by the next one, and can still be
+/// lost; the other slot must be whole until it can't.
+#[test]
+fn a_control_slot_left_unsynced_is_durable_before_the_other_is_overwritten() {
+    for seed in 0..3 {
+        let storage = SimStorage::new(seed);
+        let (log, ..) = open(&storage).unwrap();
+        append(&log, b"acknowledged");
+        log.flush().unwrap();
+        // The slot is written, but not synced.
+        storage.kill_at(storage.operation_count() + 2);
+        log.checkpoint(|| None, false).unwrap_err();
+        drop(log);
+        let killed = storage.kill();
+        for ahead in 1..8 {
+            let storage = killed.kill();
+            storage.crash_at(storage.operation_count() + ahead);
+            let _ = open(&storage);
+            for outcome in 0..100 {
+                let reopened = open(&storage.crash_with(outcome));
+                let why = reopened.err().map(|error| error.to_string());
+                assert_eq!(why, None, "seed {seed}, operation {ahead}, outcome {outcome}");
+            }
+        }
+    }
+}
+
+/// The same of the names that it gives while it makes the directory.
+#[test]
+fn a_log_whose_making_was_killed_is_there_once_it_has_acknowledged_something() {
+    let storage = SimStorage::new(0);
+    open(&storage).unwrap();
+    for at in 1..=storage.operation_count() {
+        let storage = SimStorage::new(at);
+        storage.kill_at(at);
+        let _ = open(&storage);
+        let storage = storage.kill();
+        let (log, ..) = open(&storage).unwrap();
+        append(&log, b"acknowledged");
+        log.flush().unwrap();
+        for outcome in 0..20 {
+            let storage = storage.crash_with(outcome);
+            assert!(storage.exists(control::CONTROL_FILE).unwrap(), "operation {at}");
+            let (_, scan, _) = open(&storage).unwrap();
+            assert!(scan.end >= log.flushed_lsn(), "operation {at}, outcome {outcome}");
+        }
+    }
+}
+
 /// Appends a frame that ends at `end`.
 fn append_up_to(log: &RedoLog, end: u64, fill: u8) {
     let room = (end - log.next_lsn().0) as usize;
