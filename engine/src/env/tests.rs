@@ -422,6 +422,33 @@ fn what_a_killed_process_left_unsynced_is_synced_before_it_is_trusted() {
     }
 }
 
+/// The log says that the file is gone, but not for ever; and a process that was killed may have removed it without a sync.
+#[test]
+fn a_file_whose_removal_was_killed_does_not_come_back() {
+    let name = space_file_name(FIRST_TABLE_SPACE);
+    let mut gone = 0;
+    for ahead in 1..8 {
+        let storage = SimStorage::new(ahead);
+        let env = Env::open(Arc::new(storage.clone()), &options()).unwrap();
+        let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+        env.redo().flush().unwrap();
+        storage.kill_at(storage.operation_count() + ahead);
+        let _ = env.drop_space(&space);
+        drop((space, env));
+        let storage = storage.kill();
+        gone += u32::from(!storage.exists(&name).unwrap());
+        let env = Env::open(Arc::new(storage.clone()), &options()).unwrap();
+        let dropped = !storage.exists(&name).unwrap();
+        env.checkpoint_all().unwrap();
+        for outcome in 0..20 {
+            let storage = storage.crash_with(outcome);
+            let is_back = dropped && storage.exists(&name).unwrap();
+            assert!(!is_back, "operation {ahead}, outcome {outcome}");
+        }
+    }
+    assert!(gone > 0, "it was never removed before the kill");
+}
+
 /// Its pages are changed already, and must say so, though no log takes the change any more.
 #[test]
 fn a_mini_transaction_that_no_failed_log_has_room_for_comes_to_its_end() {

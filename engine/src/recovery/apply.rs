@@ -246,8 +246,10 @@ impl Files<'_> {
         let mut dirs = Vec::new();
         for &id in &self.scan.created {
             let name = space_file_name(id);
-            if !self.scan.deleted.contains(&id) && !self.storage.exists(&name)? {
-                self.storage.create(&name)?.sync_data()?;
+            if !self.scan.deleted.contains(&id) {
+                if !self.storage.exists(&name)? {
+                    self.storage.create(&name)?.sync_data()?;
+                }
                 dirs.push(name);
             }
         }
@@ -255,9 +257,10 @@ impl Files<'_> {
             let name = space_file_name(id);
             if self.storage.exists(&name)? {
                 self.storage.remove(&name)?;
-                dirs.push(name);
             }
+            dirs.push(name);
         }
+        // Even if there was nothing to do: a process that was killed may have done it without this.
         let mut dirs: Vec<&str> = dirs.iter().map(|name| crate::env::dir_of(name)).collect();
         dirs.sort_unstable();
         dirs.dedup();
