@@ -396,6 +396,22 @@ fn a_disk_too_full_for_a_larger_log_leaves_the_engine_working() {
 }
 
 #[test]
+fn a_log_told_to_grow_on_a_full_disk_goes_on_in_the_files_it_has() {
+    let storage = SimStorage::new(1);
+    let env = open(&storage, &options()).unwrap();
+    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+    space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
+    write(&env, &space, 0, b"before");
+    env.checkpoint_all().unwrap();
+    storage.set_capacity(Some(storage.used_bytes()));
+    env.set_redo_capacity(1 << 30).unwrap();
+    for i in 0..1000u32 {
+        write(&env, &space, i % 4, &[i as u8; 1000]);
+        env.redo().flush().unwrap();
+    }
+}
+
+#[test]
 fn images_of_a_life_with_doublewrite_heal_no_page_written_without() {
     let storage = SimStorage::new(1);
     let env = open(&storage, &options()).unwrap();

@@ -84,7 +84,8 @@ impl RedoLog {
     /// go on.
     pub(super) fn update_begin_limit(&self, ring: &Ring) {
         let limit = ring.end().0 + ring.spare_bytes();
-        let limit = limit.saturating_sub(self.reserve());
+        // With no disk to grow, the ring may be far smaller than the capacity: some of it must be left to use.
+        let limit = limit.saturating_sub(self.reserve().min(ring.total_size() / 4));
         let before = self.begin_limit.swap(limit, Ordering::Release);
         if limit > before {
             self.wake_room();
