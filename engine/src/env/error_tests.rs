@@ -300,6 +300,38 @@ fn a_zeroed_page_that_the_log_overwrites_a_part_of() {
     assert!(env.missing_spaces().is_empty(), "a whole file is not");
 }
 
+/// What a page was makes no difference if the log goes on to set all of it.
+#[test]
+fn a_broken_page_that_the_log_sets_as_a_whole_later() {
+    for zeroed in [false, true] {
+        let storage = SimStorage::new(1);
+        let env = open(&storage, &options()).unwrap();
+        let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+        space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
+        write(&env, &space, 1, b"before");
+        env.checkpoint_all().unwrap();
+        let mut mtr = Mtr::begin(&env).unwrap();
+        let page = mtr.exclusive(&space, 1).unwrap();
+        mtr.apply(page, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes: b"behind" });
+        mtr.commit();
+        write(&env, &space, 1, b"anew");
+        env.redo().flush().unwrap();
+        drop((space, env));
+        let storage = storage.kill();
+        match zeroed {
+            true => storage.open("tables/00000010.tpd").unwrap().set_len(0).unwrap(),
+            false => storage.corrupt("tables/00000010.tpd", PAGE_SIZE as u64 + 100, 1),
+        }
+        let once = EnvOptions { doublewrite: false, ..options() };
+        storage.remove("doublewrite.tpd").unwrap();
+        let env = open(&storage, &once).unwrap();
+        assert!(env.missing_spaces().is_empty(), "zeroed: {zeroed}");
+        let space = env.space(FIRST_TABLE_SPACE).unwrap();
+        let page = env.pool().shared(&space, 1, tidepool_pool::Access::Normal).unwrap();
+        assert_eq!(&page[PAGE_HEADER_SIZE..][..6], b"anew\0\0", "zeroed: {zeroed}");
+    }
+}
+
 #[test]
 fn a_flipped_bit_in_the_log_before_changes_that_are_on_disk() {
     let storage = SimStorage::new(1);

@@ -163,8 +163,10 @@ impl Batch {
         let Some(space) = files.space(id.space)? else { return Ok(0) };
         files.extend(&space, id.no)?;
         let op = |change: &Change| &self.bytes[change.at as usize..][..change.len as usize];
-        // A page that is set as a whole need not be read, nor be readable.
-        let mut page = if sets_whole_page(op(&changes[0])) {
+        // A page that is set as a whole need not be read, nor be readable, whatever was changed in it before.
+        let whole = changes.iter().rposition(|change| sets_whole_page(op(change)));
+        let changes = &changes[whole.unwrap_or(0)..];
+        let mut page = if whole.is_some() {
             files.pool.new_page(&space, id.no)?
         } else {
             match files.pool.exclusive(&space, id.no, Access::Normal) {
@@ -184,7 +186,7 @@ impl Batch {
             }
         };
         let seen = page.page_lsn();
-        if seen == Lsn::ZERO && !sets_whole_page(op(&changes[0])) {
+        if seen == Lsn::ZERO && whole.is_none() {
             // Zeroes pass for a page that was never written, but this one was: before the checkpoint, or the log would begin
             // with all of it.
             drop(page);
