@@ -35,7 +35,7 @@ use crate::redo::RedoLog;
 use crate::redo::record::Record;
 use crate::space;
 
-/// Bytes of operations collected before they are applied.
+/// Bytes of operations, and of what is noted of them, collected before they are applied.
 const BATCH_BYTES: usize = 32 << 20;
 /// Pages read ahead at a time.
 const PREFETCH_PAGES: usize = 64;
@@ -91,12 +91,9 @@ pub fn apply(
                 continue;
             }
             batch.start.get_or_insert(frame.start);
-            let at = batch.bytes.len() as u32;
-            batch.bytes.extend_from_slice(op);
-            let page = PageId::new(space, page);
-            batch.changes.push(Change { page, end: frame.end, at, len: op.len() as u32 });
+            batch.push(PageId::new(space, page), frame.end, op);
         }
-        if batch.bytes.len() >= BATCH_BYTES {
+        if batch.is_full() {
             applied += batch.apply(&mut files)?;
         }
     }
@@ -106,6 +103,17 @@ pub fn apply(
 }
 
 impl Batch {
+    fn push(&mut self, page: PageId, end: Lsn, op: &[u8]) {
+        let at = self.bytes.len() as u32;
+        self.bytes.extend_from_slice(op);
+        self.changes.push(Change { page, end, at, len: op.len() as u32 });
+    }
+
+    fn is_full(&self) -> bool {
+        // An operation may be smaller than what is noted of it.
+        self.bytes.len() + self.changes.len() * size_of::<Change>() >= BATCH_BYTES
+    }
+
     /// Applies the changes and empties the batch. Returns how many the pages had not seen.
     fn apply(&mut self, files: &mut Files<'_>) -> Result<u64> {
         let Some(start) = self.start.take() else { return Ok(0) };
@@ -356,5 +364,20 @@ impl Files<'_> {
         }
         space.note_page_count(pages.min(u64::from(u32::MAX)) as u32);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_batch_of_tiny_changes_is_no_larger_than_others() {
+        let mut batch = Batch::default();
+        while !batch.is_full() {
+            batch.push(PageId::new(FIRST_TABLE_SPACE, 1), Lsn(1), &[0; 2]);
+        }
+        let bytes = batch.bytes.len() + batch.changes.len() * size_of::<Change>();
+        assert!(bytes <= BATCH_BYTES + size_of::<Change>() + 2, "{bytes} bytes");
     }
 }
