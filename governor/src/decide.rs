@@ -40,7 +40,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use crate::signals::{Room, Signals};
+use crate::signals::{Place, Room, Signals};
 
 const MIB: u64 = 1 << 20;
 
@@ -153,8 +153,8 @@ pub struct Governor {
     /// (when, target), lowest first from the front: a monotonic queue, so that its head is the window's minimum.
     targets: VecDeque<(Duration, u64)>,
     timing: Timing,
-    /// (when, what the others used) of the last [`Timing::reaction`].
-    others: VecDeque<(Duration, u64)>,
+    /// What the others used below each limit of the last reading.
+    others: Vec<Others>,
     /// (when, bytes that others grew by within one [`Timing::reaction`]), largest first from the front.
     bursts: VecDeque<(Duration, u64)>,
     /// What the others will have grown by within [`Timing::lead`], bytes.
@@ -165,6 +165,14 @@ pub struct Governor {
     hold_until: Duration,
     trouble_at: Option<Duration>,
     started: bool,
+}
+
+/// The others below one limit. Which limit is the tightest may change with every reading, and those below another are others.
+#[derive(Debug)]
+struct Others {
+    place: Place,
+    /// (when, what they used) of the last [`Timing::reaction`].
+    used: VecDeque<(Duration, u64)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -343,9 +351,22 @@ impl Governor {
 
     fn observe(&mut self, signals: &Signals, pool: &PoolState) {
         let at = signals.at;
-        match signals.room() {
-            Some(room) => self.observe_others(others_bytes(&room, pool), at, room.bytes == 0),
-            None => (self.lead_bytes, self.others) = (0, VecDeque::new()),
+        let mut known = std::mem::take(&mut self.others);
+        let tightest = signals.room();
+        self.lead_bytes = 0;
+        for room in signals.rooms() {
+            let is_here = |others: &Others| others.place == room.place;
+            let mut others = match known.iter().position(is_here) {
+                Some(index) => known.swap_remove(index),
+                None => Others { place: room.place.clone(), used: VecDeque::new() },
+            };
+            let now_bytes = others_bytes(&room, pool);
+            others.forget(at, self.timing.reaction);
+            if tightest.as_ref() == Some(&room) {
+                self.observe_growth(&others, now_bytes, at, room.bytes == 0);
+            }
+            others.used.push_back((at, now_bytes));
+            self.others.push(others);
         }
         self.last = Some(Last {
             at,
@@ -354,36 +375,16 @@ impl Governor {
         });
     }
 
-    fn observe_others(&mut self, now_bytes: u64, at: Duration, cut_off: bool) {
-        // The newest of those that are too old stays: readings may be far apart, and growth counts from the last one then.
-        let oldest = self.timing.reaction;
-        while self.others.get(1).is_some_and(|&(seen, _)| at.saturating_sub(seen) >= oldest) {
-            self.others.pop_front();
-        }
-        let grown_within = |time: Duration| {
-            let recent = self.others.iter().rev().scan(false, |past, &(seen, bytes)| {
-                let take = (!*past).then_some((seen, bytes));
-                *past |= at.saturating_sub(seen) >= time;
-                take
-            });
-            let growth = recent.map(|(seen, bytes)| {
-                let grown = now_bytes.saturating_sub(bytes);
-                // Readings further apart than that say less about a jump, so they are scaled down.
-                let elapsed = at.saturating_sub(seen).max(Duration::from_millis(1));
-                (grown as f64 * (time.as_secs_f64() / elapsed.as_secs_f64()).min(1.0)) as u64
-            });
-            growth.max().unwrap_or(0)
-        };
+    /// The others below the tightest limit use `now_bytes`.
+    fn observe_growth(&mut self, others: &Others, now_bytes: u64, at: Duration, cut_off: bool) {
         let Timing { reaction, pace, lead } = self.timing;
-        let mut burst = grown_within(reaction);
+        let mut burst = others.grown_within(reaction, now_bytes, at);
         let paces = lead.as_secs_f64() / pace.as_secs_f64();
-        let lead_bytes = (grown_within(pace) as f64 * paces) as u64;
-        self.lead_bytes = lead_bytes;
+        self.lead_bytes = (others.grown_within(pace, now_bytes, at) as f64 * paces) as u64;
         if cut_off {
             // The jump was cut off by the limit: how far it would have gone is unknown.
             burst = burst.saturating_mul(2);
         }
-        self.others.push_back((at, now_bytes));
         while self.bursts.back().is_some_and(|&(_, smaller)| smaller <= burst) {
             self.bursts.pop_back();
         }
@@ -407,6 +408,31 @@ impl Governor {
 
     fn window_is_full(&self, at: Duration) -> bool {
         self.watched_since.is_some_and(|since| at.saturating_sub(since) >= GROW_AFTER)
+    }
+}
+
+impl Others {
+    /// The newest of the readings that are too old stays: readings may be far apart, and growth counts from the last one then.
+    fn forget(&mut self, at: Duration, oldest: Duration) {
+        while self.used.get(1).is_some_and(|&(seen, _)| at.saturating_sub(seen) >= oldest) {
+            self.used.pop_front();
+        }
+    }
+
+    /// By how much they have grown within `time` until they used `now_bytes`.
+    fn grown_within(&self, time: Duration, now_bytes: u64, at: Duration) -> u64 {
+        let recent = self.used.iter().rev().scan(false, |past, &(seen, bytes)| {
+            let take = (!*past).then_some((seen, bytes));
+            *past |= at.saturating_sub(seen) >= time;
+            take
+        });
+        let growth = recent.map(|(seen, bytes)| {
+            let grown = now_bytes.saturating_sub(bytes);
+            // Readings further apart than that say less about a jump, so they are scaled down.
+            let elapsed = at.saturating_sub(seen).max(Duration::from_millis(1));
+            (grown as f64 * (time.as_secs_f64() / elapsed.as_secs_f64()).min(1.0)) as u64
+        });
+        growth.max().unwrap_or(0)
     }
 }
 

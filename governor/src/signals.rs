@@ -35,6 +35,11 @@ impl Signals {
     /// Bytes that the pool could still take before the tightest limit, the machine's included, and where that limit is.
     /// `None` when nothing could be read at all.
     pub fn room(&self) -> Option<Room> {
+        self.rooms().min_by_key(|room| room.bytes)
+    }
+
+    /// The room below each limit.
+    pub(crate) fn rooms(&self) -> impl Iterator<Item = Room> {
         let levels = self.levels.iter().filter_map(|level| {
             Some(Room {
                 bytes: level.room_bytes()?,
@@ -47,7 +52,7 @@ impl Signals {
             limit_bytes: self.machine_total_bytes.unwrap_or(u64::MAX).max(bytes),
             place: Place::Machine,
         });
-        levels.chain(machine).min_by_key(|room| room.bytes)
+        levels.chain(machine)
     }
 }
 

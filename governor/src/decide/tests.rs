@@ -272,6 +272,44 @@ fn a_stall_of_the_own_cgroup_shrinks_and_one_of_the_machine_only_if_memory_is_sh
     assert_eq!(run(Some(1_000), None, 8 * GIB), None);
 }
 
+/// The neighbours of a container and those of its machine are not the same: where memory is shortest at the moment says nothing of growth.
+#[test]
+fn another_limit_that_becomes_the_tightest_is_no_jump_of_the_neighbours() {
+    let mut governor = Governor::new();
+    let mut pool = PoolState {
+        resident_bytes: 4 * GIB,
+        limit_bytes: 0,
+        floor_bytes: 16 * MIB,
+        ceiling_bytes: u64::MAX,
+        wants_more: true,
+    };
+    let group = Level {
+        directory: "/db".into(),
+        limit_bytes: Some(16 * GIB),
+        usage_bytes: 5 * GIB,
+        file_cache_bytes: 0,
+        limit_hits: 0,
+    };
+    let signals = |tick: u32, available: u64| Signals {
+        at: TICK * tick,
+        levels: vec![group.clone()],
+        machine_available_bytes: Some(available),
+        machine_total_bytes: Some(128 * GIB),
+        ..Signals::default()
+    };
+    // The group has 11 GiB left, the machine hardly more, then hardly less: others take 2 MiB a reading. Then it is now this, now that.
+    let available = |tick: u32| match tick {
+        0..100 => 11 * GIB + 100 * MIB - u64::from(tick) * 2 * MIB,
+        _ => 11 * GIB - 100 * MIB + u64::from(tick % 2) * 200 * MIB,
+    };
+    for tick in 0..200 {
+        if let Some(decision) = governor.decide(&signals(tick, available(tick)), &pool) {
+            pool.limit_bytes = decision.to_bytes;
+        }
+        assert!(pool.limit_bytes > 13 * GIB, "{} MiB at {tick}", pool.limit_bytes / MIB);
+    }
+}
+
 #[test]
 fn a_ceiling_is_obeyed_and_a_blind_governor_keeps_what_it_has() {
     let mut governor = Governor::new();
