@@ -8,6 +8,7 @@
 //! mounted (`/../..`); then the mount point itself is the process's group as far as it can see.
 
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::kernel::{Root, Source, field, pressure_some_total_us};
 
@@ -63,9 +64,16 @@ impl Level {
 }
 
 /// Finds the memory controller of the process whose `/proc` directory is `proc_dir` (`/proc/self`, `/proc/4711`).
-pub fn find(root: &Root, proc_dir: &Path) -> Option<Hierarchy> {
-    let mounts = root.text(proc_dir.join("mountinfo"))?;
-    let groups = root.text(proc_dir.join("cgroup"))?;
+///
+/// # Errors
+/// When it can't be looked up, as by a process that has no file descriptor left: which is not to say that there is none.
+pub fn find(root: &Root, proc_dir: &Path) -> io::Result<Option<Hierarchy>> {
+    let text = |name| fs::read_to_string(root.path(proc_dir.join(name)));
+    Ok(find_in(root, &text("mountinfo")?, &text("cgroup")?))
+}
+
+/// The same from the process's `mountinfo` and `cgroup`.
+fn find_in(root: &Root, mounts: &str, groups: &str) -> Option<Hierarchy> {
     let group_of = |wanted: &dyn Fn(&str) -> bool| {
         groups.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':');
@@ -228,7 +236,6 @@ impl<'a> Mount<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     fn write(base: &Path, file: &str, text: &str) {
         let path = base.join(file);
@@ -269,7 +276,7 @@ mod tests {
             );
         }
         let root = Root::new(dir.path());
-        let found = find(&root, Path::new("/proc/self")).unwrap();
+        let found = find(&root, Path::new("/proc/self")).unwrap().unwrap();
         assert_eq!(found.version, Version::V1);
         assert_eq!(found.directories.len(), 4);
         let levels: Vec<_> = found
@@ -302,7 +309,7 @@ mod tests {
             );
         }
         let root = Root::new(dir.path());
-        let found = find(&root, Path::new("/proc/self")).unwrap();
+        let found = find(&root, Path::new("/proc/self")).unwrap().unwrap();
         assert_eq!(found.version, Version::V2);
         let own = LevelFiles::new(&root, found.version, &found.directories[0]).read().unwrap();
         assert_eq!((own.limit_bytes, own.usage_bytes, own.limit_hits), (Some(1500), 700, 7));
@@ -324,7 +331,7 @@ mod tests {
         write(dir.path(), "sys/fs/cgroup/memory.current", "700");
         write(dir.path(), "sys/fs/cgroup/memory.max", "1000");
         let root = Root::new(dir.path());
-        let found = find(&root, Path::new("/proc/self")).unwrap();
+        let found = find(&root, Path::new("/proc/self")).unwrap().unwrap();
         assert_eq!(found.directories, [PathBuf::from("/sys/fs/cgroup")]);
         assert_eq!(
             LevelFiles::new(&root, found.version, &found.directories[0])
@@ -338,13 +345,14 @@ mod tests {
     #[test]
     fn no_controller_is_no_hierarchy() {
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(find(&Root::new(dir.path()), Path::new("/proc/self")), None);
+        let found = || find(&Root::new(dir.path()), Path::new("/proc/self"));
+        assert_eq!(found().unwrap_err().kind(), io::ErrorKind::NotFound);
         write(dir.path(), "proc/self/cgroup", "0::/\n");
         write(
             dir.path(),
             "proc/self/mountinfo",
             "garbage\n30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
         );
-        assert_eq!(find(&Root::new(dir.path()), Path::new("/proc/self")), None);
+        assert_eq!(found().unwrap(), None);
     }
 }

@@ -149,10 +149,11 @@ impl Reader {
         &self.root
     }
 
-    /// A process may be moved to another group, and a group may vanish.
+    /// A process may be moved to another group, and a group may vanish. As long as that can't be looked up, what is known holds: to take a
+    /// container for the whole machine would be the end of the process.
     fn find_levels(&mut self, at: Duration) {
         self.found_at = at;
-        let found = cgroup::find(&self.root, &self.proc_dir);
+        let Ok(found) = cgroup::find(&self.root, &self.proc_dir) else { return };
         if found != self.hierarchy {
             self.levels = found.iter().flat_map(|h| h.files(&self.root)).collect();
             self.hierarchy = found;
@@ -302,6 +303,30 @@ mod tests {
         write("cg/other/memory.stat", "");
         assert_eq!(reader.read(Duration::ZERO).room().unwrap().place, Place::Machine);
         assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes, 30);
+    }
+
+    #[test]
+    fn a_process_out_of_descriptors_keeps_the_limits_that_it_knows() {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |file: &str, text: &str| {
+            let path = dir.path().join(file);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("proc/self/cgroup", "0::/db\n");
+        write("proc/self/mountinfo", "30 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
+        write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 9000 kB\n");
+        write("cg/db/memory.max", "1000");
+        write("cg/db/memory.current", "400");
+        write("cg/db/memory.stat", "");
+        let mut reader = Reader::new(Root::new(dir.path()), None);
+        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes, 600);
+        for file in ["proc/self/mountinfo", "proc/self/cgroup"] {
+            // Where the process is can't be looked up. What was open stays readable.
+            std::fs::remove_file(dir.path().join(file)).unwrap();
+            assert_eq!(reader.read(FIND_AGAIN).room().unwrap().bytes, 600);
+            assert_eq!(reader.read(FIND_AGAIN * 2).room().unwrap().bytes, 600);
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub struct Cgroup {
 impl Cgroup {
     /// A group without a limit; `None` where this user can't make one.
     pub fn new(name: &str) -> Option<Cgroup> {
-        let found = find(&Root::default(), Path::new("/proc/self"))?;
+        let found = find(&Root::default(), Path::new("/proc/self")).ok()??;
         let directory = found.directories.first()?.join(format!("{name}-{}", std::process::id()));
         fs::create_dir(&directory).ok()?;
         Some(Cgroup { directory, version: found.version })
