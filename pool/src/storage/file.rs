@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 
@@ -258,18 +259,26 @@ impl fmt::Debug for FileStorage {
     }
 }
 
-/// Runs the operations of a batch in a few threads, this one among them.
+/// Runs the operations of a batch in a few threads, this one among them; in this one alone if there are no others to be had.
 fn run_in_threads(ops: &mut [IoOp<'_>]) {
     /// Below this many operations a further thread costs more than it gains.
     const OPERATIONS_PER_THREAD_MIN: usize = 4;
     const THREADS_MAX: usize = 16;
     let threads = (ops.len() / OPERATIONS_PER_THREAD_MIN).clamp(1, THREADS_MAX);
-    let (mine, others) = ops.split_at_mut(ops.len().div_ceil(threads));
-    std::thread::scope(|scope| {
-        for share in others.chunks_mut(mine.len().max(1)) {
-            scope.spawn(|| share.iter_mut().for_each(IoOp::run));
+    let left = Mutex::new(ops.iter_mut());
+    let next = || left.lock().next();
+    let run = || {
+        while let Some(op) = next() {
+            op.run();
         }
-        mine.iter_mut().for_each(IoOp::run);
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            if std::thread::Builder::new().spawn_scoped(scope, run).is_err() {
+                break;
+            }
+        }
+        run();
     });
 }
 
