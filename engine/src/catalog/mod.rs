@@ -277,7 +277,7 @@ impl Catalog {
     fn list_space_of(&self, record: &TableRecord) {
         match record.lost_changes {
             false => self.env.list_space(record.space),
-            true => self.env.unlist_space(record.space),
+            true => self.env.list_lost_space(record.space),
         }
     }
 

@@ -339,3 +339,47 @@ fn a_prepared_transaction_that_fails_to_roll_back_lets_go_of_its_tables() {
     while db.step_rollback_recovered().unwrap() {}
     db.drop_table("a").unwrap();
 }
+
+/// What recovery could not make is lost for good, and what undo says of the table is of no use: its file is there, but not as undo takes
+/// it to be.
+#[test]
+fn rollback_and_purge_pass_over_a_table_that_lost_changes() {
+    let sim = SimStorage::new(10);
+    let db = open(&sim);
+    let [a, b] = ["a", "b"].map(|name| {
+        let def = TableDef::new([IndexDef::unique("primary")]);
+        let table = db.create_table(name, &def).unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        trx.insert(&table, 0, b"k", b"committed").unwrap();
+        trx.commit().unwrap();
+        table
+    });
+    db.inner.env().checkpoint_all().unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    for n in 0..100u16 {
+        trx.insert(&a, 0, &n.to_be_bytes(), &[1; 50_000]).unwrap();
+        trx.update(&a, 0, &n.to_be_bytes(), b"short").unwrap();
+        trx.delete(&a, 0, &n.to_be_bytes()).unwrap();
+    }
+    trx.commit().unwrap();
+    trx.update(&b, 0, b"k", b"never committed").unwrap();
+    trx.update(&a, 0, b"k", b"never committed").unwrap();
+    db.log_flush().unwrap();
+    let sim = sim.kill();
+    drop((trx, a, b, db));
+
+    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on(FILE_OF_A).always());
+    let db = open(&sim);
+    sim.clear_faults();
+    assert!(db.inner.catalog.get("a").unwrap().lost_changes);
+    while db.step_rollback_recovered().unwrap() {}
+    purge(&db);
+    let b = db.open_table("b").unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    trx.update(&b, 0, b"k", b"newer").unwrap();
+    trx.commit().unwrap();
+    drop((trx, b));
+    assert!(db.open_table("a").unwrap_err().to_string().contains("lacks changes made before"));
+    db.drop_table("a").unwrap();
+    db.close().unwrap();
+}
