@@ -383,3 +383,42 @@ fn rollback_and_purge_pass_over_a_table_that_lost_changes() {
     db.drop_table("a").unwrap();
     db.close().unwrap();
 }
+
+/// A broken page keeps the log that is about it, and none that begins after purge has met it.
+#[test]
+fn a_broken_table_does_not_keep_the_history_of_others() {
+    let sim = SimStorage::new(11);
+    let db = open(&sim);
+    for name in ["a", "b"] {
+        let table = db.create_table(name, &TableDef::new([IndexDef::unique("primary")])).unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        trx.insert(&table, 0, b"k", b"v").unwrap();
+        trx.commit().unwrap();
+    }
+    let mut trx = db.begin(TrxOptions::default());
+    trx.delete(&db.open_table("a").unwrap(), 0, b"k").unwrap();
+    trx.commit().unwrap();
+    drop(trx);
+    db.close().unwrap();
+    drop(db);
+    let sim = sim.kill();
+    // Page 2: the tree's root.
+    sim.corrupt(FILE_OF_A, (2 << 14) + 1000, 1);
+
+    let db = open(&sim);
+    let error = db.step_purge().unwrap_err().to_string();
+    assert!(error.starts_with("tables/00000010.tpd: page 2 is corrupt"), "{error}");
+    let b = db.open_table("b").unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    for n in 0..100u8 {
+        trx.update(&b, 0, b"k", &[n]).unwrap();
+        trx.commit().unwrap();
+        let purged = db.step_purge();
+        assert_eq!((purged, history(&db)), (Ok(true), 1));
+    }
+    assert_eq!(db.status().get("undo_streams"), Some(2));
+    drop((trx, b));
+    db.drop_table("a").unwrap();
+    purge(&db);
+    db.close().unwrap();
+}

@@ -132,7 +132,7 @@ pub struct TrxStatus {
     pub key_locks: u64,
     /// Locked ranges.
     pub range_locks: u64,
-    /// Undo streams that exist: the most writers there were at once.
+    /// Undo streams that exist: the most writers there were at once, and some more if purge was stuck in one.
     pub undo_streams: u64,
     /// Rollbacks left to the background.
     pub rollbacks_pending: u64,

@@ -15,6 +15,10 @@
 //! keys overwrites, and chains that nothing leads to: room lost until the table is rebuilt, no more. Any other trouble with a file may pass, and
 //! is waited for.
 //!
+//! # When a log has to wait
+//! for such trouble to pass, so do those behind it in its stream. Others do not: their streams are purged on, and as long as a stream is
+//! stuck no transaction takes it, if it can have another.
+//!
 //! # Crashes
 //! Purging a log twice does no harm: an entry is removed only if it leads to the very record, and a chain is freed
 //! only while the record names it.
@@ -143,12 +147,14 @@ impl TrxSystem {
             });
             match purged.and_then(|()| self.undo.purged(&log)) {
                 Ok(()) => {
+                    self.undo.set_stuck(log.stream, false);
                     self.counters.purged_logs.fetch_add(1, Ordering::Relaxed);
                     done += 1;
                 }
                 Err(Error::Interrupted) => break,
                 // An unreadable table must not keep purge from all others.
                 Err(error) => {
+                    self.undo.set_stuck(log.stream, true);
                     stuck.push(log.stream);
                     trouble = Some(error);
                 }

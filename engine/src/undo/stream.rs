@@ -1,7 +1,7 @@
 //! Streams: lists of undo pages that transactions take turns to append to, and the directory that leads to them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tidepool_pool::page::page_type;
@@ -36,6 +36,8 @@ pub(super) struct Stream {
     pub(super) committed: AtomicU64,
     /// CSN of the oldest of these, if known; else 0.
     head_csn: AtomicU64,
+    /// Purge cannot do the oldest of these. Written under the mutex of [`Undo::free`].
+    stuck: AtomicBool,
 }
 
 /// The undo log of an engine.
@@ -45,7 +47,7 @@ pub struct Undo {
     pub(super) streams: Box<[Stream]>,
     /// Streams that exist.
     count: AtomicU32,
-    /// Streams that no transaction uses, the one used last on top.
+    /// Streams that no transaction uses, the one used last on top, those that are stuck below all others.
     pub(super) free: Mutex<Vec<u32>>,
     creating: Mutex<()>,
     history: AtomicU64,
@@ -96,6 +98,7 @@ impl Undo {
                 head: Mutex::new(Head { stored: nowhere, at: RollPointer::NONE }),
                 committed: AtomicU64::new(0),
                 head_csn: AtomicU64::new(0),
+                stuck: AtomicBool::new(false),
             })
             .collect();
         let undo = Undo {
@@ -210,14 +213,20 @@ impl Undo {
         Ok(())
     }
 
-    /// Takes a stream for a transaction; says where its log begins.
+    /// Takes a stream for a transaction; says where its log begins. One that is stuck only if there can't be another: the log would wait for
+    /// its purge as long as those before it.
     pub fn acquire(&self) -> Result<(u32, RollPointer)> {
-        let free = self.free.lock().pop();
-        let stream = match free {
+        let stream = match self.take_free(false) {
             Some(stream) => stream,
-            None => self.create_stream()?,
+            None => self.create_stream().or_else(|error| self.take_free(true).ok_or(error))?,
         };
         Ok((stream, *self.streams[stream as usize].tail.lock()))
+    }
+
+    fn take_free(&self, even_stuck: bool) -> Option<u32> {
+        let mut free = self.free.lock();
+        let is_stuck = self.streams[*free.last()? as usize].stuck.load(Ordering::Relaxed);
+        if is_stuck && !even_stuck { None } else { free.pop() }
     }
 
     fn create_stream(&self) -> Result<u32> {
@@ -296,7 +305,14 @@ impl Undo {
             self.history.fetch_add(1, Ordering::Relaxed);
             state.committed.fetch_add(1, Ordering::Release);
         }
-        self.free.lock().push(stream);
+        self.put_free(&mut self.free.lock(), stream);
+    }
+
+    fn put_free(&self, free: &mut Vec<u32>, stream: u32) {
+        match self.streams[stream as usize].stuck.load(Ordering::Relaxed) {
+            true => free.insert(0, stream),
+            false => free.push(stream),
+        }
     }
 
     /// Latches an undo page for reading and checks that it is one, of that stream.
@@ -405,6 +421,20 @@ impl Undo {
         state.committed.fetch_sub(1, Ordering::Release);
         self.history.fetch_sub(1, Ordering::Relaxed);
         self.free_before_head(log.stream)
+    }
+
+    /// Notes whether the oldest log of a stream can't be purged at present.
+    pub fn set_stuck(&self, stream: u32, stuck: bool) {
+        let state = &self.streams[stream as usize];
+        if state.stuck.load(Ordering::Relaxed) == stuck {
+            return;
+        }
+        let mut free = self.free.lock();
+        state.stuck.store(stuck, Ordering::Relaxed);
+        if let Some(at) = free.iter().position(|&other| other == stream) {
+            free.remove(at);
+            self.put_free(&mut free, stream);
+        }
     }
 
     /// Purge has nothing to do in a stream before `to`.
