@@ -125,7 +125,8 @@ impl Undo {
             undo.scan(stream as u32, entry, &mut found)?;
         }
         // Purge may have been stopped between moving a head and freeing what is before it.
-        for stream in 0..undo.count.load(Ordering::Relaxed) {
+        let count = if env.is_read_only() { 0 } else { undo.count.load(Ordering::Relaxed) };
+        for stream in 0..count {
             undo.free_before_head(stream)?;
         }
         Ok((undo, found))

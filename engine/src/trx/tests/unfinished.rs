@@ -154,3 +154,35 @@ fn a_shutdown_waits_for_no_rollback_and_no_purge() {
     engine.check_settled().unwrap();
     assert_eq!(engine.contents(0).unwrap(), BTreeMap::new());
 }
+
+/// What is before a head is freed at the next opening, if that may write.
+#[test]
+fn a_directory_is_read_though_purge_has_left_pages_before_a_head() {
+    let storage = SimStorage::new(1);
+    let engine = Engine::create(&storage, &options());
+    put(&engine, b"k", b"old");
+    let mut trx = engine.begin(ReadCommitted);
+    for n in 0..20 {
+        trx.update(&engine.trees[0], b"k", &[n; 900]).unwrap();
+    }
+    trx.commit().unwrap();
+    engine.env.close().unwrap();
+    let mut left = 0;
+    for skipped in 0..10 {
+        let storage = storage.kill();
+        let engine = Engine::open(&storage, &options()).unwrap();
+        let fault = Fault::new(StorageOp::Read, FaultKind::Io).on("undo.tpd").skip(skipped);
+        storage.inject(fault);
+        let failed = engine.system.purge_step(10).is_err();
+        left += u32::from(failed && engine.system.status().history_len == 0);
+        storage.clear_faults();
+        engine.env.close().unwrap();
+        let read_only = EnvOptions { read_only: true, ..options() };
+        let engine = Engine::open(&storage.kill(), &read_only).unwrap();
+        assert_eq!(engine.contents(0).unwrap()[&b"k"[..]], [19; 900]);
+        let engine = Engine::open(&storage.kill(), &options()).unwrap();
+        engine.settle().unwrap();
+        engine.check_settled().unwrap();
+    }
+    assert!(left > 0);
+}
