@@ -208,6 +208,14 @@ impl Tree {
         }
     }
 
+    /// The same for who has done what it came for, and does not depend on it: if it fails, the leaf stays as small as it is. A page that
+    /// cannot be read will be told of by who needs it.
+    pub fn merge_if_possible(&self, key: &[u8]) {
+        if let Err(error) = self.try_merge(key) {
+            tracing::debug!(%error, tree = self.id, "a leaf cannot be merged");
+        }
+    }
+
     fn merge_at(&self, level: usize, key: &[u8]) -> Result<Merge> {
         let Some(with_left) = self.merge_candidate(level, key)? else { return Ok(Merge::Nothing) };
         let mtr = Mtr::begin(&self.env)?;

@@ -228,7 +228,7 @@ impl TrxSystem {
         mtr.commit();
         self.counters.purged_entries.fetch_add(1, Ordering::Relaxed);
         if underfull {
-            tree.try_merge(key)?;
+            tree.merge_if_possible(key);
         }
         Ok(true)
     }

@@ -257,7 +257,7 @@ impl TrxSystem {
         let underfull = leaf.is_underfull(&mtr);
         mtr.commit();
         if underfull {
-            tree.try_merge(key)?;
+            tree.merge_if_possible(key);
         }
         Ok(())
     }
@@ -349,7 +349,7 @@ impl TrxSystem {
         let underfull = leaf.is_underfull(&mtr);
         mtr.commit();
         if underfull {
-            tree.try_merge(key)?;
+            tree.merge_if_possible(key);
         }
         Ok(())
     }
