@@ -318,7 +318,12 @@ impl Cursor {
         let access = self.access();
         (self.single, self.at) = (false, 0);
         self.batch.clear();
+        let mut leaves = 0;
         while self.batch.is_empty() && !self.position.at_end() {
+            if leaves > 0 {
+                trx.inner().check_interrupt()?;
+            }
+            leaves += 1;
             let tree = self.table.tree(self.index);
             let (position, rows) = (&mut self.position, self.batch_rows);
             let (Bound::Included(stop) | Bound::Excluded(stop)) = &self.end else {
@@ -382,5 +387,45 @@ impl Cursor {
             return Ok(found != Peek::End);
         }
         trx.inner().lock_next(tree, position, direction, lock, self.wait, key, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, Error, IndexDef, Isolation, Options, TableDef, TrxOptions};
+    use tidepool_pool::storage::SimStorage;
+
+    #[test]
+    fn a_reading_that_finds_nothing_can_be_interrupted() {
+        let options = Options {
+            buffer_pool_size_bytes: 4 << 20,
+            redo_capacity_bytes: 8 << 20,
+            background: false,
+            ..Options::default()
+        };
+        let db = Db::open_on(Arc::new(SimStorage::new(1)), options).unwrap();
+        let def = TableDef::new([IndexDef::unique("primary")]);
+        let table = db.create_table("t", &def).unwrap();
+        let options = TrxOptions { isolation: Isolation::ReadCommitted, read_only: false };
+        let mut trx = db.begin(options);
+        // Some leaves of entries that are deleted, and not purged.
+        for n in 0..2000u16 {
+            trx.insert(&table, Table::CLUSTERED, &n.to_be_bytes(), &[1; 50]).unwrap();
+            trx.delete(&table, Table::CLUSTERED, &n.to_be_bytes()).unwrap();
+        }
+        trx.commit().unwrap();
+        for (lock, semi_consistent) in
+            [(LockMode::None, false), (LockMode::Shared, false), (LockMode::Shared, true)]
+        {
+            let mut cursor = Cursor::new(table.clone(), Table::CLUSTERED, lock, LockWait::Wait);
+            cursor.set_semi_consistent(semi_consistent);
+            assert_eq!(cursor.first(&mut trx), Ok(false));
+            trx.interrupt_handle().interrupt();
+            assert_eq!(cursor.first(&mut trx), Err(Error::Interrupted));
+            assert_eq!(cursor.last(&mut trx), Err(Error::Interrupted));
+            trx.interrupt_handle().clear();
+            assert_eq!(cursor.last(&mut trx), Ok(false));
+        }
     }
 }

@@ -192,7 +192,7 @@ impl Trx {
         self.inner.set_lock_wait_timeout(timeout);
     }
 
-    /// Ends this session's lock waits from another thread.
+    /// Ends this session's lock waits, and readings that find nothing for long, from another thread.
     pub fn interrupt_handle(&self) -> Arc<Interrupt> {
         self.interrupt.clone()
     }

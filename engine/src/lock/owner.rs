@@ -21,7 +21,8 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Makes the present lock wait, or the next one, fail with [`Error::Interrupted`].
+    /// Makes the present lock wait, or the next one, fail with [`Error::Interrupted`]; and a reading that comes to the next leaf without having
+    /// found anything.
     pub fn interrupt(&self) {
         self.set.store(true, Ordering::SeqCst);
         let sleeper = self.sleeper.lock().clone();

@@ -94,7 +94,7 @@ impl Transaction {
         self.lock_wait_timeout = timeout;
     }
 
-    /// Interrupts lock waits from another thread. It lives as long as this transaction.
+    /// Interrupts lock waits, and readings that find nothing for long, from another thread. It lives as long as this transaction.
     pub fn interrupt_handle(&self) -> Arc<Interrupt> {
         Arc::clone(self.owner.interrupt())
     }
@@ -199,6 +199,11 @@ impl Transaction {
             State::Prepared => Err(Error::ReadOnly("the transaction is prepared".into())),
             State::Ended => Err(Error::ReadOnly("the transaction has ended".into())),
         }
+    }
+
+    /// [`Error::Interrupted`] if an interrupt is pending. For reads that may go on for long without finding anything.
+    pub(crate) fn check_interrupt(&self) -> Result<()> {
+        if self.owner.interrupt().is_set() { Err(Error::Interrupted) } else { Ok(()) }
     }
 
     /// Notes an error that leaves nothing but a rollback, and passes it on.

@@ -296,7 +296,7 @@ impl Transaction {
                     return Ok(true);
                 }
                 Step::End => return Ok(false),
-                Step::NextLeaf => {}
+                Step::NextLeaf => self.check_interrupt()?,
                 Step::Wait(obstacle) => {
                     self.wait(tree, key, obstacle).map_err(|error| self.note(error))?;
                 }

@@ -49,7 +49,7 @@ impl Transaction {
                     return Ok(Peek::Locked);
                 }
                 Ok(Step::End) => return Ok(Peek::End),
-                Ok(Step::NextLeaf) => {}
+                Ok(Step::NextLeaf) => self.check_interrupt()?,
                 // For somebody who is just ending, and for nobody else.
                 Ok(Step::Wait(obstacle)) => {
                     self.wait(tree, key, obstacle).map_err(|error| self.note(error))?;
