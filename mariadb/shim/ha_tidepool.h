@@ -177,6 +177,7 @@ private:
   size_t search_len = 0;
   std::unique_ptr<uchar[]> clustered; /* key of the current row */
   size_t clustered_len = 0;
+  bool row_read = false; /* the row itself, not only an entry that leads to it */
 
   /* Room for writes. */
   tidepool::Key_room key_room;

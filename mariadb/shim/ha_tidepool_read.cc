@@ -91,6 +91,7 @@ void ha_tidepool::give_up(const tp_entry &found) {
    from its row. PASS_OVER also if the row is locked by another transaction, and such are to be skipped. */
 int ha_tidepool::read_entry(uchar *buf, const tp_entry &found) {
   entry = found;
+  row_read = tree == 0;
   if (tree == 0) {
     memcpy(clustered.get(), found.key, found.key_len);
     clustered_len = found.key_len;
@@ -112,7 +113,8 @@ int ha_tidepool::read_entry(uchar *buf, const tp_entry &found) {
   }
   tp_bytes row;
   const int result = tp_get(reader, session->trx, 0, clustered.get(), clustered_len, &row);
-  if (result == TP_OK) return decode_row(buf, row);
+  row_read = result == TP_OK;
+  if (row_read) return decode_row(buf, row);
   if (result != TP_END) return fail(result);
   /* Of an uncommitted entry, the row may have been taken back by now. */
   if (row_lock != TP_LOCK_NONE || session->isolation == TP_READ_UNCOMMITTED) {
@@ -368,6 +370,7 @@ int ha_tidepool::rnd_pos(uchar *buf, uchar *pos) {
   memcpy(clustered.get(), pos, clustered_len);
   tp_bytes row;
   const int result = tp_get(reader, session->trx, 0, clustered.get(), clustered_len, &row);
+  row_read = result == TP_OK;
   if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
   if (unlikely(result != TP_OK)) return fail(result);
   return decode_row(buf, row);
@@ -386,5 +389,6 @@ void ha_tidepool::unlock_row() {
   }
   if (row_lock == TP_LOCK_NONE || !session || session->isolation > TP_READ_COMMITTED) return;
   if (tree != 0 && entry.key) tp_unlock(session->trx, shared->table, tree, entry.key, entry.key_len);
-  if (clustered_len) tp_unlock(session->trx, shared->table, 0, clustered.get(), clustered_len);
+  /* Of a row that was not read, an earlier read may have the lock, and want it. */
+  if (row_read) tp_unlock(session->trx, shared->table, 0, clustered.get(), clustered_len);
 }

@@ -54,6 +54,25 @@ fn a_row_that_does_not_match_is_locked_in_no_index() {
 }
 
 #[test]
+fn an_entry_that_does_not_match_takes_no_lock_of_its_row_along() {
+    let server = Server::start(Options::new("unlock_entry"));
+    let mut conn = read_committed(&server);
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT, KEY (a))",
+            "INSERT INTO t VALUES (5, 1, 0), (6, 2, 0)",
+            "BEGIN",
+            "SELECT * FROM t WHERE id = 5 FOR UPDATE",
+            // By the index alone, which leads to that row.
+            "SELECT id FROM t FORCE INDEX (a) WHERE a = 1 AND id % 2 = 0 LOCK IN SHARE MODE",
+        ],
+    );
+    assert_eq!(free(&server, "FORCE INDEX (PRIMARY)"), [6]);
+    run(&mut conn, &["ROLLBACK"]);
+}
+
+#[test]
 fn an_update_waits_only_for_rows_that_it_wants() {
     let server = Server::start(Options::new("semi_consistent"));
     update_past_locked_rows(&server, "");
