@@ -220,9 +220,10 @@ int ha_tidepool::ready_slowly() {
 }
 
 void ha_tidepool::print_error(int error, myf flags) {
-  /* The server has looked a row up after its write, and refuses it. */
-  if (error == HA_ERR_FOUND_DUPP_KEY && lookup_errkey != static_cast<uint>(-1) && is_checked_after_write() &&
-      last_write_known && session && session->in_statement && !tp_must_rollback(session->trx)) {
+  /* The server has looked a row up after its write, and refuses it; an update with IGNORE by another error. */
+  const bool is_refused = error == HA_ERR_FOUND_DUPP_KEY || error == HA_ERR_UNSUPPORTED;
+  if (is_refused && lookup_errkey != static_cast<uint>(-1) && is_checked_after_write() && last_write_known && session &&
+      session->in_statement && !tp_must_rollback(session->trx)) {
     last_write_known = false;
     if (int result = tp_rollback_to(session->trx, &before_last_write)) fail(result);
   }

@@ -147,9 +147,10 @@ fn a_row_refused_after_its_write_does_not_stay() {
             "CREATE TABLE t (a TEXT, UNIQUE (a))",
             "INSERT INTO t VALUES ('x'), ('y')",
             "CREATE FUNCTION put() RETURNS INT MODIFIES SQL DATA BEGIN
-                 DECLARE CONTINUE HANDLER FOR 1062 BEGIN END;
+                 DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
                  INSERT INTO t VALUES ('x');
                  UPDATE t SET a = 'x' WHERE a = 'y';
+                 INSERT IGNORE INTO t VALUES ('y') ON DUPLICATE KEY UPDATE a = 'x';
                  RETURN 1;
              END",
         ],
