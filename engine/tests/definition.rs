@@ -367,6 +367,8 @@ fn prepared_transactions_wait_for_their_verdict() {
     let busy = Error::TableBusy("t".into());
     assert_eq!(db.drop_table("t").unwrap_err(), busy);
     assert_eq!(db.rename_table("t", "u").unwrap_err(), busy);
+    assert!(db.is_used_without_session(|name| name == "t"));
+    assert!(!db.is_used_without_session(|name| name == "u"));
     // The copy that an ALTER makes is nobody's.
     db.create_table("copy", &def()).unwrap();
     db.rename_table("copy", "copied").unwrap();
@@ -386,6 +388,8 @@ fn prepared_transactions_wait_for_their_verdict() {
     let db = open(&sim.crash());
     let table = db.open_table("t").unwrap();
     assert_eq!(sorted(db.recovered_xids()), [b"one", b"two"]);
+    // What they used is not known any more.
+    assert!(db.is_used_without_session(|name| name == "u"));
     assert_eq!(db.drop_table("t").unwrap_err(), busy);
     assert_eq!(db.rename_table("t", "u").unwrap_err(), busy);
     let mut trx = begin(&db);
@@ -394,6 +398,7 @@ fn prepared_transactions_wait_for_their_verdict() {
     db.commit_prepared(b"one").unwrap();
     db.rollback_prepared(b"two").unwrap();
     assert!(db.recovered_xids().is_empty());
+    assert!(!db.is_used_without_session(|_| true));
     trx.commit().unwrap();
     assert_eq!(get(&mut trx, &table, b"1").unwrap().unwrap(), b"prepared");
     assert_eq!(get(&mut trx, &table, b"2").unwrap(), None);

@@ -205,6 +205,8 @@ int tp_table_open(tp_db *db, const char *name, size_t name_len, tp_table **table
 void tp_table_close(tp_table *table);
 /* A temporary table is read by any snapshot of its session, also by one that is older than the table. */
 void tp_table_set_temporary(const tp_table *table);
+/* TP_TABLE_BUSY while a prepared transaction without a session has used the table of this name or one of its partitions. */
+int tp_check_copy(const tp_db *db, const char *name, size_t name_len);
 size_t tp_table_index_count(const tp_table *table);
 size_t tp_table_key_len_max(const tp_table *table);
 /* Longer values of an entry are in pages of their own. */

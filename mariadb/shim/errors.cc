@@ -13,8 +13,11 @@ String last_error_text() {
 
 static void explain(THD *thd, bool log) {
   String text = last_error_text();
-  if (thd)
+  if (thd) {
+    /* A warning beside the error, which strict mode must not put in the error's place. */
+    Abort_on_warning_instant_set no_error(thd, false);
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_GET_ERRMSG, "Tidepool: %s", text.c_ptr_safe());
+  }
   if (log) sql_print_error("Tidepool: %s", text.c_ptr_safe());
 }
 

@@ -124,6 +124,8 @@ private:
   int cursor_result(uchar *buf, int result, const tp_entry &entry, bool forward, int if_none, Bound bound = ANY_KEY);
   int seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound = ANY_KEY);
   bool has_prefix(const tp_entry &entry) const;
+  /* Before the rows are copied to a table that takes the place of this one. A TP_* code. */
+  int check_copy() const;
   int step(uchar *buf, bool forward, Bound bound);
   int lock_peeked(uchar *buf, bool forward, Bound bound);
 

@@ -6,6 +6,7 @@
   ways to search are then seeks before or after all entries with that prefix (key_codec.h says why no other entry
   begins with it). A search by all columns of a unique index is a point read, which takes one descent and no cursor.
 */
+#include "engine.h"
 #include "errors.h"
 #include "ha_tidepool.h"
 
@@ -324,7 +325,24 @@ int ha_tidepool::index_last(uchar *buf) {
 
 /* ---- table reads */
 
+/* Of a table, and not of each partition when its turn comes: all are read by one snapshot, taken at the first. While the
+   statement runs nobody prepares on the table, so none comes to be without a session. */
+int ha_tidepool::check_copy() const {
+  switch (thd_sql_command(ha_thd())) {
+  case SQLCOM_ALTER_TABLE:
+  case SQLCOM_CREATE_INDEX:
+  case SQLCOM_DROP_INDEX:
+  case SQLCOM_OPTIMIZE:
+  case SQLCOM_REPAIR:
+    if (table_share->tmp_table != NO_TMP_TABLE) return TP_OK;
+    return tp_check_copy(engine.db, shared->name.data(), MY_MIN(shared->name.find("#P#"), shared->name.size()));
+  default:
+    return TP_OK;
+  }
+}
+
 int ha_tidepool::rnd_init(bool scan) {
+  if (int result = scan ? check_copy() : TP_OK) return fail(result);
   tree = 0;
   at_point = after_search = peeked = false;
   scanning_started = false;

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use tidepool::{Db, Table};
+use tidepool::{Db, Error, Table};
 
 use crate::boundary::{Bytes, TP_OK, bytes, guard, guard_or, text};
 
@@ -68,6 +68,26 @@ pub unsafe extern "C" fn tp_table_close(table: *mut Arc<Table>) {
 pub unsafe extern "C" fn tp_table_set_temporary(table: *const Arc<Table>) {
     // SAFETY: an open table from the shim.
     guard_or((), || unsafe { &*table }.set_temporary());
+}
+
+/// Whether a table may be copied to one that takes its place; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_check_copy(db: *const Db, name: *const c_char, len: usize) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name) = unsafe { (&*db, text(name, len)) };
+        let is_meant = |used: &str| {
+            let rest = used.strip_prefix(&*name);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with("#P#"))
+        };
+        match db.is_used_without_session(is_meant) {
+            true => Err(Error::TableBusy(name.into_owned())),
+            false => Ok(TP_OK),
+        }
+    })
 }
 
 /// Number of indexes, the clustered one included.

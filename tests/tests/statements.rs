@@ -251,15 +251,20 @@ fn two_upserts_of_one_row_do_not_deadlock() {
     assert_eq!(number(&mut conn, "SELECT n FROM t"), 800);
 }
 
+/// Runs the statements in a transaction that is prepared, and then without a connection (and its metadata locks).
+fn prepare_and_leave(server: &Server, statements: &[&str]) {
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["XA START 'x'"]);
+    run(&mut conn, statements);
+    run(&mut conn, &["XA END 'x'", "XA PREPARE 'x'"]);
+}
+
 #[test]
 fn a_table_with_a_prepared_transaction_is_not_altered() {
     let server = Server::start(Options::new("alter_beside_xa"));
     let mut conn = server.connect_to("test");
     run(&mut conn, &["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"]);
-    let mut other = server.connect_to("test");
-    run(&mut other, &["XA START 'x'", "INSERT INTO t VALUES (2)", "XA END 'x'", "XA PREPARE 'x'"]);
-    drop(other);
-    // The session is gone, and with it its metadata lock.
+    prepare_and_leave(&server, &["INSERT INTO t VALUES (2)"]);
     run(&mut conn, &["SET lock_wait_timeout = 3"]);
     let altered = conn.query_drop("ALTER TABLE t ADD x INT, ALGORITHM=COPY");
     assert!(altered.is_err(), "the copy lacks a row that is not committed yet");
@@ -268,4 +273,65 @@ fn a_table_with_a_prepared_transaction_is_not_altered() {
     run(&mut conn, &["ALTER TABLE t ADD x INT, ALGORITHM=COPY"]);
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 2);
     assert_eq!(check(&mut conn, "t"), "OK");
+}
+
+#[test]
+fn a_partition_with_a_prepared_transaction_is_not_copied() {
+    let server = Server::start(Options::new("reorganize_beside_xa"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT) PARTITION BY RANGE (id)
+             (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))",
+            "INSERT INTO t VALUES (1, 1), (11, 1)",
+        ],
+    );
+    prepare_and_leave(
+        &server,
+        &["INSERT INTO t VALUES (12, 2)", "UPDATE t SET a = 2 WHERE id = 11"],
+    );
+    run(&mut conn, &["SET lock_wait_timeout = 3"]);
+    for change in [
+        "REORGANIZE PARTITION p0, p1 INTO (PARTITION p VALUES LESS THAN (20))",
+        "REBUILD PARTITION p1",
+        "REMOVE PARTITIONING",
+    ] {
+        let changed = conn.query_drop(format!("ALTER TABLE t {change}"));
+        assert!(changed.is_err(), "{change}: the copy lacks what is not committed yet");
+        assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 2, "{change}");
+    }
+    run(&mut conn, &["XA COMMIT 'x'"]);
+    let sum = "SELECT SUM(id * a) FROM t";
+    assert_eq!(number(&mut conn, sum), 1 + 22 + 24);
+    run(&mut conn, &["ALTER TABLE t REBUILD PARTITION p1"]);
+    run(
+        &mut conn,
+        &["ALTER TABLE t REORGANIZE PARTITION p0, p1 INTO (PARTITION p VALUES LESS THAN (20))"],
+    );
+    assert_eq!(number(&mut conn, sum), 1 + 22 + 24);
+    assert_eq!(check(&mut conn, "t"), "OK");
+}
+
+#[test]
+fn what_is_committed_while_a_table_is_copied_is_in_the_copy() {
+    let server = Server::start(Options::new("commit_beside_alter"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, KEY (a))",
+            "INSERT INTO t SELECT seq, seq FROM seq_1_to_200000",
+        ],
+    );
+    prepare_and_leave(&server, &["INSERT INTO t VALUES (0, 0)"]);
+    let mut altering = server.connect_to("test");
+    let alter = thread::spawn(move || {
+        altering.query_drop("ALTER TABLE t ADD x INT, ALGORITHM=COPY").is_ok()
+    });
+    // Most likely within the copy, if there is one; what counts is that the row is never lost.
+    thread::sleep(Duration::from_millis(100));
+    run(&mut conn, &["XA COMMIT 'x'"]);
+    let altered = alter.join().expect("no panic");
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 200_001, "altered: {altered}");
 }

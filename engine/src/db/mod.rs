@@ -213,6 +213,15 @@ impl Db {
         self.inner.trx_system.recovered_xids()
     }
 
+    /// Whether a prepared transaction that belongs to no session may have used a table whose name `is_meant`. It ends when anybody says
+    /// so: a copy from a snapshot, made to take the table's place, would lack what it wrote.
+    pub fn is_used_without_session(&self, is_meant: impl Fn(&str) -> bool) -> bool {
+        self.inner.has_recovered_prepared() || {
+            let detached = self.inner.detached.lock();
+            detached.values().flatten().any(|used| is_meant(&used.table().name()))
+        }
+    }
+
     /// Commits a prepared transaction that belongs to no session. [`Error::NotFound`] if there is none of this identifier.
     pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
         self.end_prepared(xid, Transaction::commit)
