@@ -114,6 +114,7 @@ int ha_tidepool::delete_table(const char *name) { return tidepool::drop_table(ht
 
 int ha_tidepool::rename_table(const char *from, const char *to) {
   const std::string old_name = table_name_of(from), new_name = table_name_of(to);
+  give_away_parted();
   return fail(tp_rename_table(engine.db, old_name.data(), old_name.size(), new_name.data(), new_name.size()));
 }
 

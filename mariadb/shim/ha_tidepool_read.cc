@@ -335,6 +335,7 @@ int ha_tidepool::check_copy() const {
   case SQLCOM_OPTIMIZE:
   case SQLCOM_REPAIR:
     if (table_share->tmp_table != NO_TMP_TABLE) return TP_OK;
+    give_away_parted();
     return tp_check_copy(engine.db, shared->name.data(), MY_MIN(shared->name.find("#P#"), shared->name.size()));
   default:
     return TP_OK;

@@ -3,6 +3,8 @@
 #include "engine.h"
 #include "errors.h"
 #include "sysvars.h"
+#include <algorithm>
+#include <mutex>
 
 /* In the server's sql_class.cc, for engines, without a declaration in a header. */
 extern "C" int thd_need_wait_reports(const MYSQL_THD thd);
@@ -51,8 +53,56 @@ ulong lock_wait_timeout(THD *thd) {
   return MY_MIN(session_lock_wait_timeout(thd), thd->variables.lock_wait_timeout);
 }
 
+/*
+  ---- prepared transactions and their connections
+
+  What XA PREPARE has prepared is the connection's until the server parts the two: when the connection ends, but also at
+  COM_RESET_CONNECTION and COM_CHANGE_USER, and of these it tells no engine. From then on the transaction is ended by its
+  XID, from any connection; its metadata locks are gone; and the connection's next statement begins another. So it is
+  given away by whoever comes first: the connection's next statement, its end, the verdict, or who must know of all that
+  belong to nobody.
+*/
+
+static std::mutex prepared_mutex;
+static std::vector<Session *> prepared_sessions;
+
+static void forget_prepared(Session *session) {
+  prepared_sessions.erase(std::find(prepared_sessions.begin(), prepared_sessions.end(), session));
+}
+
+/* Under the mutex; the session's own thread is not in the engine, or it is the caller. */
+static void give_away(Session *session) {
+  forget_prepared(session);
+  if (session->prepared)
+    tp_detach(session->trx);
+  else
+    tp_rollback(session->trx); /* it has only read here */
+  session->in_transaction = session->in_statement = session->ordered = session->prepared = false;
+  session->xa_prepared = false; /* last: its own thread looks at this alone */
+}
+
+static void give_away_if_prepared(Session *session) {
+  if (likely(!session->xa_prepared)) return;
+  std::lock_guard<std::mutex> guard(prepared_mutex);
+  if (session->xa_prepared) give_away(session);
+}
+
+template <typename Is_one> static void give_away_each(Is_one is_one) {
+  std::lock_guard<std::mutex> guard(prepared_mutex);
+  const std::vector<Session *> sessions = prepared_sessions;
+  for (Session *session : sessions)
+    if (is_one(session)) give_away(session);
+}
+
+void give_away_parted() {
+  /* A connection doesn't end without the mutex, and parts before it lets go of its metadata locks. The server's own
+     reading of system tables, in a transaction beside, doesn't part them. */
+  give_away_each([](const Session *session) { return !session->thd->default_transaction.xid_state.is_explicit_XA(); });
+}
+
 int begin_statement(THD *thd, Session *session) {
   if (session->in_statement) return 0;
+  give_away_if_prepared(session);
   if (!session->in_transaction) {
     session->isolation = isolation_of(thd);
     if (int result = tp_trx_start(session->trx, session->isolation)) return server_error(result, thd);
@@ -81,6 +131,11 @@ static int waits_for(uintptr_t waiter, uintptr_t holder) {
 }
 
 static void end_transaction(Session *session) {
+  if (unlikely(session->xa_prepared)) {
+    std::lock_guard<std::mutex> guard(prepared_mutex);
+    forget_prepared(session);
+    session->xa_prepared = false;
+  }
   session->in_transaction = session->in_statement = session->ordered = session->prepared = false;
   for (const std::string &name : session->dropped)
     if (int result = tp_drop_table(engine.db, name.data(), name.size())) server_error(result, session->thd);
@@ -167,12 +222,21 @@ static int prepare(handlerton *, THD *thd, bool all) {
     session->in_statement = false;
     return server_error(tp_statement_end(session->trx), thd);
   }
-  if (!session->in_transaction || !tp_has_writes(session->trx)) return 0;
+  if (!session->in_transaction) return 0;
   uchar xid[XID_BYTES_MAX];
   const size_t len = put_xid(xid, thd->get_xid());
-  const int result = tp_prepare(session->trx, xid, len);
-  if (result == TP_OK) session->prepared = true;
-  return server_error(result, thd);
+  if (tp_has_writes(session->trx)) {
+    const int result = tp_prepare(session->trx, xid, len);
+    if (result != TP_OK) return server_error(result, thd);
+    session->prepared = true;
+  }
+  if (thd->transaction->xid_state.is_explicit_XA() && !session->xa_prepared) {
+    std::lock_guard<std::mutex> guard(prepared_mutex);
+    session->xid.assign(reinterpret_cast<char *>(xid), len);
+    prepared_sessions.push_back(session);
+    session->xa_prepared = true;
+  }
+  return 0;
 }
 
 namespace {
@@ -202,7 +266,10 @@ static int recover(handlerton *, XID *list, uint capacity) {
 
 static int by_xid(XID *xid, int (*end)(tp_db *, const uint8_t *, size_t)) {
   uchar bytes[XID_BYTES_MAX];
-  switch (end(engine.db, bytes, put_xid(bytes, xid))) {
+  const size_t len = put_xid(bytes, xid);
+  const std::string wanted(reinterpret_cast<char *>(bytes), len);
+  give_away_each([&](const Session *session) { return session->xid == wanted; });
+  switch (end(engine.db, bytes, len)) {
   case TP_OK:
     return XA_OK;
   case TP_NOT_FOUND:
@@ -273,6 +340,7 @@ static int close_connection(handlerton *hton, THD *thd) {
   if (!session) return 0;
   /* Under LOCK_thd_data, which a KILL holds too: it sees the session whole or not at all. */
   thd_set_ha_data(thd, hton, nullptr);
+  give_away_if_prepared(session);
   if (session->prepared)
     tp_detach(session->trx);
   else if (session->in_transaction)

@@ -12,6 +12,7 @@
 
 #include "bridge.h"
 #include "server.h"
+#include <atomic>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct Session {
   bool in_statement = false;   /* registered with the server */
   bool ordered = false;        /* commit_ordered ran; commit has yet to */
   bool prepared = false;
+  std::atomic<bool> xa_prepared{false}; /* XA PREPARE: the server may part it from the connection (see session.cc) */
+  std::string xid;                      /* then */
   int isolation = TP_REPEATABLE_READ;
   std::vector<std::string> dropped; /* tables that go when the transaction ends: it has used them */
 };
@@ -39,6 +42,9 @@ int begin_statement(THD *thd, Session *session);
 /* The timeout of lock waits in this statement: the smaller of the engine's and the server's (which NOWAIT and WAIT n
    set), in seconds. */
 ulong lock_wait_timeout(THD *thd);
+
+/* Tells the engine of the prepared transactions that the server has parted from their connections. */
+void give_away_parted();
 
 void setup_transactions(handlerton *hton);
 

@@ -335,3 +335,48 @@ fn what_is_committed_while_a_table_is_copied_is_in_the_copy() {
     let altered = alter.join().expect("no panic");
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 200_001, "altered: {altered}");
 }
+
+#[test]
+fn a_connection_that_is_reset_leaves_its_prepared_transaction() {
+    let server = Server::start(Options::new("reset_after_xa"));
+    let (mut conn, mut other) = (server.connect_to("test"), server.connect_to("test"));
+    run(&mut conn, &["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"]);
+    let prepare = |conn: &mut Conn, statement: &str| {
+        run(conn, &["XA START 'x'", statement, "XA END 'x'", "XA PREPARE 'x'"]);
+        conn.reset().expect("the connection is reset");
+    };
+    let count = "SELECT COUNT(*) FROM t";
+
+    // The next statements are a transaction of their own, and no verdict.
+    prepare(&mut conn, "INSERT INTO t VALUES (2)");
+    assert_eq!(number(&mut conn, count), 1);
+    run(&mut conn, &["INSERT INTO t VALUES (3)"]);
+    assert_eq!(number(&mut other, count), 2);
+    run(&mut other, &["XA ROLLBACK 'x'"]);
+    assert_eq!(number(&mut other, count), 2);
+
+    // The verdict may come before them, from anybody.
+    prepare(&mut conn, "INSERT INTO t VALUES (4)");
+    run(&mut other, &["XA COMMIT 'x'"]);
+    assert_eq!(number(&mut conn, count), 3);
+    prepare(&mut conn, "INSERT INTO t VALUES (5)");
+    run(&mut conn, &["XA COMMIT 'x'"]);
+    assert_eq!(number(&mut other, count), 4);
+
+    // What has only read goes too, with its snapshot.
+    run(&mut conn, &["XA START 'x'"]);
+    assert_eq!(number(&mut conn, count), 4);
+    run(&mut conn, &["INSERT IGNORE INTO t VALUES (1)", "XA END 'x'", "XA PREPARE 'x'"]);
+    conn.reset().expect("the connection is reset");
+    run(&mut other, &["DELETE FROM t WHERE id = 5"]);
+    assert_eq!(number(&mut conn, count), 3);
+    run(&mut other, &["XA COMMIT 'x'"]);
+
+    // Nobody copies the table before the verdict.
+    prepare(&mut conn, "INSERT INTO t VALUES (6)");
+    assert_eq!(code(&mut other, "ALTER TABLE t FORCE, ALGORITHM=COPY"), LOCK_WAIT_TIMEOUT);
+    drop(conn);
+    run(&mut other, &["XA COMMIT 'x'", "ALTER TABLE t FORCE, ALGORITHM=COPY"]);
+    assert_eq!(number(&mut other, count), 4);
+    assert_eq!(check(&mut other, "t"), "OK");
+}
