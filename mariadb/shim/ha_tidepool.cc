@@ -120,7 +120,6 @@ int ha_tidepool::reset() {
   last_write_known = false;
   plan_known = false;
   at_point = after_search = false;
-  duplicate_key = MAX_KEY;
   return 0;
 }
 

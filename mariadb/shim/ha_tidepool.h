@@ -186,7 +186,6 @@ private:
   std::unique_ptr<uchar[]> old_key, new_key;
   tidepool::Buffer row_buffer, value_buffer;
   uchar row_id[tidepool::ROW_ID_LENGTH]{};
-  uint duplicate_key = MAX_KEY;
 
   /* Where the server checks a row only after the write (a hash as a unique key, WITHOUT OVERLAPS) and then refuses it, the
      row is taken back here: within a function or trigger that handles the error, nobody else does it. */

@@ -97,7 +97,11 @@ void ha_tidepool::sample_statistics(bool force) {
 }
 
 int ha_tidepool::info(uint flag) {
-  if (flag & HA_STATUS_ERRKEY) errkey = duplicate_key;
+  if (flag & HA_STATUS_ERRKEY) {
+    /* The one asked may be the handler of another partition than that of the conflict. */
+    const Session *asking = session ? session : session_of(ha_thd());
+    errkey = asking ? asking->duplicate_key : MAX_KEY;
+  }
   if (flag & HA_STATUS_AUTO) stats.auto_increment_value = tp_auto_increment(shared->table);
   if (!(flag & (HA_STATUS_VARIABLE | HA_STATUS_CONST))) return 0;
 

@@ -112,6 +112,7 @@ int begin_statement(THD *thd, Session *session) {
   if (int result = tp_statement_begin(session->trx, lock_wait_timeout(thd), &session->statement_start))
     return server_error(result, thd);
   session->in_statement = true;
+  session->duplicate_key = MAX_KEY;
   /* Killed while it was parsed or planned: the engine has just forgotten that. */
   if (unlikely(thd_kill_level(thd) != THD_IS_NOT_KILLED)) tp_interrupt_raise(session->interrupt);
   trans_register_ha(thd, false, engine.hton, 0);

@@ -32,6 +32,7 @@ struct Session {
   std::atomic<bool> xa_prepared{false}; /* XA PREPARE: the server may part it from the connection (see session.cc) */
   std::string xid;                      /* then */
   int isolation = TP_REPEATABLE_READ;
+  uint duplicate_key = MAX_KEY; /* of the statement's last duplicate */
   std::vector<std::string> dropped; /* tables that go when the transaction ends: it has used them */
 };
 
