@@ -107,13 +107,15 @@ int ha_tidepool::info(uint flag) {
 
   sample_statistics(false);
   if (flag & HA_STATUS_VARIABLE) {
-    /* 0 makes the optimizer believe that the table is empty. */
-    stats.records = MY_MAX(tp_table_rows(shared->table), 2);
+    /* 0 makes the optimizer believe that the table is empty; others want to know: SHOW TABLE STATUS, and whoever looks for
+       the first empty partition for history. */
+    const bool exactly = flag & (HA_STATUS_TIME | HA_STATUS_OPEN);
+    stats.records = MY_MAX(tp_table_rows(shared->table), exactly ? 0 : 2);
     stats.deleted = 0;
     stats.data_file_length = shared->clustered_size;
     stats.index_file_length = shared->secondary_size;
     stats.delete_length = shared->free_size;
-    stats.mean_rec_length = static_cast<ulong>(stats.data_file_length / stats.records);
+    stats.mean_rec_length = stats.records ? static_cast<ulong>(stats.data_file_length / stats.records) : 0;
   }
   if (flag & HA_STATUS_CONST) {
     std::lock_guard<std::mutex> guard(shared->statistics_mutex);
