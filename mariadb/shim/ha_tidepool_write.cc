@@ -239,9 +239,11 @@ void ha_tidepool::raise_auto_increment_after(const uchar *record) {
   field->move_field_offset(shift);
   const longlong value = field->val_int();
   const bool is_unsigned = field->flags & UNSIGNED_FLAG;
+  const ulonglong max = field->get_max_int_value();
   field->move_field_offset(-shift);
   if (value <= 0 && !(is_unsigned && value < 0)) return;
   const auto given = static_cast<ulonglong>(value);
+  if (given > max) return; /* of a real number: past those that are counted by ones */
   if (given >= tp_auto_increment(shared->table))
     tp_raise_auto_increment(shared->table, given == ULONGLONG_MAX ? given : given + 1);
 }
