@@ -277,6 +277,8 @@ static int by_xid(XID *xid, int (*end)(tp_db *, const uint8_t *, size_t)) {
     return XAER_NOTA;
   default:
     server_error(TP_OTHER, nullptr); /* to the error log */
+    /* What is returned the server passes over. By the error it knows that the transaction is still to be ended. */
+    if (current_thd) my_error(ER_XAER_RMERR, MYF(0));
     return XAER_RMFAIL;
   }
 }

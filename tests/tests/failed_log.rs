@@ -89,6 +89,30 @@ fn nobody_waits_for_a_lock_once_the_redo_log_has_failed() {
 }
 
 #[test]
+fn a_verdict_that_cannot_be_written_is_an_error() {
+    let options = Options::new("failed_log_xa").engine(Engine::Tidepool);
+    let mut server = Server::start(options.arg("--tidepool-redo-log-capacity=8M"));
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE TABLE kept (id INT PRIMARY KEY)"]);
+    for (xid, id) in [("yes", 1), ("no", 2)] {
+        let mut conn = server.connect_to("test");
+        let xa = |verb: &str| format!("XA {verb} '{xid}'");
+        let insert = format!("INSERT INTO kept VALUES ({id})");
+        run(&mut conn, &[&xa("START"), &insert, &xa("END"), &xa("PREPARE")]);
+    }
+    fail_the_log(&server);
+    for verdict in ["XA COMMIT 'yes'", "XA ROLLBACK 'no'"] {
+        let error = conn.query_drop(verdict).expect_err("it cannot be written").to_string();
+        assert!(error.contains("XAER_RMERR"), "{error}");
+    }
+    server.kill9();
+    server.restart();
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["XA COMMIT 'yes'", "XA ROLLBACK 'no'"]);
+    assert_eq!(number(&mut conn, "SELECT SUM(id) FROM kept"), 1);
+}
+
+#[test]
 fn the_server_starts_by_itself_after_the_redo_log_failed() {
     for binary_log in [true, false] {
         let mut options = Options::new("failed_log")
