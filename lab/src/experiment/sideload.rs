@@ -28,8 +28,9 @@ const READS_PER_SECOND: u32 = 2000;
 /// The database of the big table.
 const BIG: &str = "sbtest";
 const PAGE_BYTES: u64 = 16 * 1024;
-/// How the names of the cases end in which the OLTP moves.
+/// How the name of the case ends in which the OLTP moves.
 pub const MOVING: &str = "moving working set";
+/// The same without a dump.
 pub const MOVING_ALONE: &str = "moving working set without a dump";
 /// How long such a case goes on after the move: long enough for a slow disk.
 const AFTER_MOVE_S: u32 = 40;
