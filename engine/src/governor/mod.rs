@@ -113,6 +113,8 @@ struct Control {
     log: LogGate,
     /// What the pool was told, bytes.
     target_bytes: u64,
+    /// The most that it can be told, as its address space has an end. Not known before there is a pool.
+    size_max_bytes: u64,
     /// When the change that the pool is still at was decided.
     changing_since: Option<Duration>,
     appetite: Appetite,
@@ -150,6 +152,7 @@ impl Beginning {
                 0 => BLIND_SIZE_BYTES,
                 size => size,
             },
+            size_max_bytes: u64::MAX,
             changing_since: None,
             appetite: Appetite::default(),
             signals,
@@ -177,7 +180,8 @@ impl Beginning {
     ///
     /// # Errors
     /// When the process can't have another thread or file descriptor.
-    pub(crate) fn govern(self, pool: Arc<Pool>, background: bool) -> Result<Arc<PoolGovernor>> {
+    pub(crate) fn govern(mut self, pool: Arc<Pool>, background: bool) -> Result<Arc<PoolGovernor>> {
+        self.control.size_max_bytes = pool.size_max_bytes();
         let refused =
             |error: std::io::Error| Error::Storage(format!("starting tidepool-govern: {error}"));
         let governor = Arc::new(PoolGovernor {
@@ -242,11 +246,16 @@ impl Control {
         self.options.size_bytes == 0 || self.options.memory_guard
     }
 
+    /// What the user, and the pool's address space, allow at most.
+    fn ceiling_bytes(&self) -> u64 {
+        match self.options.size_bytes {
+            0 => self.size_max_bytes,
+            size => size.min(self.size_max_bytes),
+        }
+    }
+
     fn pool_state(&self, resident_bytes: u64) -> PoolState {
-        let ceiling_bytes = match self.options.size_bytes {
-            0 => u64::MAX,
-            size => size,
-        };
+        let ceiling_bytes = self.ceiling_bytes();
         PoolState {
             resident_bytes,
             limit_bytes: self.target_bytes,
@@ -284,11 +293,15 @@ impl Control {
             let state = self.pool_state(pool.resident_bytes());
             self.governor.decide(&self.signals, &state)
         } else {
-            (self.options.size_bytes != self.target_bytes).then(|| Decision {
+            let allowed = self.ceiling_bytes();
+            (allowed != self.target_bytes).then(|| Decision {
                 signal: Signal::Ceiling,
                 from_bytes: self.target_bytes,
-                to_bytes: self.options.size_bytes,
-                reason: "this size was asked for, and the memory guard is off".to_owned(),
+                to_bytes: allowed,
+                reason: match allowed < self.options.size_bytes {
+                    true => "more was asked for, but the pool's address space ends here".to_owned(),
+                    false => "this size was asked for, and the memory guard is off".to_owned(),
+                },
             })
         };
         if let Some(decision) = decision {
@@ -300,7 +313,7 @@ impl Control {
             self.note(at, decision);
             if self.target_bytes != before {
                 pool.set_size(self.target_bytes, haste);
-                // The pool knows best what it can do: its address space has an end.
+                // The pool knows best what it can do.
                 self.target_bytes = pool.resize_status().target_bytes;
                 self.changing_since = Some(at);
             }

@@ -151,6 +151,30 @@ fn a_number_is_a_ceiling_and_the_guard_can_be_taken_off() {
 }
 
 #[test]
+fn what_lies_beyond_the_address_space_is_decided_once() {
+    let sizes = |db: &Db| -> Vec<u64> {
+        db.governor().decisions().iter().map(|entry| entry.decision.to_bytes / MIB).collect()
+    };
+    // A number, the guard off: more than the machine has.
+    let mut machine = Machine::new(1);
+    let options = Options { memory_guard: false, ..machine.options(300 * MIB) };
+    let db = Db::open_on(Arc::new(SimStorage::new(1)), options).unwrap();
+    db.set_buffer_pool_size(64 << 30).unwrap();
+    assert_eq!(machine.run(&db, Duration::from_secs(5)), 8 << 30);
+    assert_eq!(sizes(&db), [8 << 10]);
+    assert_eq!(db.status().get("memory_grows"), Some(1));
+    db.set_buffer_pool_size(300 * MIB).unwrap();
+    assert_eq!(machine.run(&db, Duration::from_secs(1)), 300 * MIB);
+    // The guard on: there is room, but not among the addresses.
+    let mut machine = Machine::new(1);
+    machine.write("proc/meminfo", "");
+    let db = machine.open(800 * MIB);
+    db.set_buffer_pool_size(5000 * MIB).unwrap();
+    assert_eq!(machine.run(&db, Duration::from_secs(10)), 800 * MIB);
+    assert_eq!(sizes(&db), [800]);
+}
+
+#[test]
 fn a_governed_pool_without_use_for_more_does_not_grow() {
     let mut machine = Machine::new(2);
     machine.others(600);

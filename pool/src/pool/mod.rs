@@ -221,6 +221,11 @@ impl Pool {
         self.frames.limit()
     }
 
+    /// The most bytes of frames that [`Pool::set_size`] can give: those that address space is reserved for.
+    pub fn size_max_bytes(&self) -> u64 {
+        self.frames.reserved() as u64 * self.page_size().bytes() as u64
+    }
+
     /// The size of every page.
     pub fn page_size(&self) -> PageSize {
         self.frames.page_size()
