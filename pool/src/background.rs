@@ -37,7 +37,7 @@ pub(crate) struct Background {
 const IDLE: Duration = Duration::from_secs(1);
 /// The same, of the advisor, whose rings fill without anybody waking it.
 const ADVISOR_IDLE: Duration = Duration::from_millis(100);
-/// How long a resize pauses that can't go on: longer each time, from the first to the second.
+/// How long a resize pauses that can't go on: as long as nothing has come of it, within these bounds.
 const BLOCKED: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 /// How long the cleaner rests after writes of which none succeeded, so as not to spin on a broken disk.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
@@ -194,13 +194,11 @@ fn grow(pool: &Pool) {
 
 fn resize(pool: &Pool) {
     let signal = &pool.background.signals.resize;
-    let mut pause = BLOCKED[0];
     let requests = || pool.counters.read_requests.sum();
     let mut requests_before = requests();
     while !signal.is_stopped() {
         let began = Instant::now();
         if pool.run_resize_step() {
-            pause = BLOCKED[0];
             let now = requests();
             let asked = now.saturating_sub(requests_before);
             let rest = pool.resize.leisure.rest_after(began.elapsed(), asked);
@@ -211,8 +209,7 @@ fn resize(pool: &Pool) {
         } else if pool.frames().debt() == 0 {
             return;
         } else {
-            signal.sleep(pause);
-            pause = (2 * pause).min(BLOCKED[1]);
+            signal.sleep(pool.resize_blocked_for().clamp(BLOCKED[0], BLOCKED[1]));
         }
     }
 }

@@ -153,6 +153,9 @@ struct Worker {
     passed_over: PassedOver,
     /// How many of the coldest pages to look at.
     depth: usize,
+    /// Whether the present slice has evicted a page or given memory back (a page that moves may move back again), and since when
+    /// none has after one was blocked.
+    worked: bool,
     blocked_since: Option<Instant>,
 }
 
@@ -262,6 +265,7 @@ impl Pool {
     /// ([`ResizeState::Stuck`]).
     pub fn run_resize_step(&self) -> bool {
         let mut worker = self.resize.worker.lock();
+        worker.worked = false;
         let slice = self.resize_slice(&mut worker);
         if self.resize.leisure.ends_at(self.frames().debt()) {
             self.background.wake_cleaner();
@@ -281,8 +285,11 @@ impl Pool {
                 false
             }
             Slice::More => {
-                worker.blocked_since = None;
-                published.state = ResizeState::Shrinking;
+                // Else it has only chosen, or moved to and fro, what it tries again.
+                if worker.worked {
+                    worker.blocked_since = None;
+                    published.state = ResizeState::Shrinking;
+                }
                 true
             }
             Slice::Blocked(why) | Slice::Waiting(why) => {
@@ -293,6 +300,12 @@ impl Pool {
                 false
             }
         }
+    }
+
+    /// For how long nothing has come of the resize, since it was blocked.
+    pub(crate) fn resize_blocked_for(&self) -> Duration {
+        let blocked_since = self.resize.worker.lock().blocked_since;
+        blocked_since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     fn resize_slice(&self, worker: &mut Worker) -> Slice {
@@ -378,7 +391,7 @@ impl Pool {
             // and again.
             let write_now = !self.background.runs() && dirty.len() >= self.flush_batch_pages();
             if evicted > 0 && !write_now {
-                worker.ahead += evicted;
+                (worker.ahead, worker.worked) = (worker.ahead + evicted, true);
                 worker.depth = (worker.depth / 2).max(SLICE_PAGES);
                 return Slice::More;
             }
@@ -399,6 +412,7 @@ impl Pool {
             let (more, still_dirty) = self.evict_some(&dirty, most);
             let evicted = evicted + more;
             worker.ahead += evicted;
+            worker.worked |= evicted > 0;
             return match written {
                 _ if evicted > 0 => Slice::More,
                 Err(error) => Slice::Blocked(format!("write error: {error}")),
@@ -522,7 +536,7 @@ impl Pool {
             Ok(true) => {
                 worker.marked.remove(&extent);
                 worker.wave.remove(worker.at);
-                worker.progress = true;
+                (worker.progress, worker.worked) = (true, true);
                 Slice::More
             }
             Ok(false) => {

@@ -232,6 +232,32 @@ fn a_latched_page_is_gone_round_until_there_is_no_other() {
     assert!(change_of(&held[0], 0) == 0);
 }
 
+/// With threads, which try again and again, but neither in haste nor in silence.
+#[test]
+fn a_shrink_that_latched_pages_stop_says_so_for_as_long() {
+    let pages = 4 * EXTENT_PAGES;
+    let it = fixture(Arc::new(SimStorage::new(7)), 4, pages, true);
+    // One in each extent, as the first that came.
+    let held: Vec<_> = (0..pages)
+        .map(|no| (no, it.pool.shared(&it.space, no, Access::Normal).unwrap()))
+        .filter(|(no, _)| no % EXTENT_PAGES == 5)
+        .collect();
+    it.pool.set_size(EXTENT, Haste::Pressing);
+    let is_stuck = || matches!(it.state(), ResizeState::Stuck { .. });
+    let began = Instant::now();
+    while !is_stuck() {
+        assert!(began.elapsed() < Duration::from_secs(20), "{:?}", it.pool.resize_status());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    for _ in 0..50 {
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(is_stuck(), "nothing has come of it since");
+    }
+    drop(held);
+    it.settle();
+    assert_eq!(it.pool.resident_bytes(), EXTENT);
+}
+
 #[test]
 fn a_broken_disk_leaves_it_stuck_with_the_reason_until_it_works_again() {
     let pages = 4 * EXTENT_PAGES;
