@@ -1,5 +1,6 @@
 //! Transactions over real pages: what each operation does, alone and against others.
 
+mod churn;
 mod races;
 mod settled;
 mod shrink;
