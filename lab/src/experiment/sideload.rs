@@ -28,11 +28,7 @@ const READS_PER_SECOND: u32 = 2000;
 /// The database of the big table.
 const BIG: &str = "sbtest";
 const PAGE_BYTES: u64 = 16 * 1024;
-/// How the name of the case ends in which the OLTP moves.
-pub const MOVING: &str = "moving working set";
-/// The same without a dump.
-pub const MOVING_ALONE: &str = "moving working set without a dump";
-/// How long such a case goes on after the move: long enough for a slow disk.
+/// How long a case goes on in which the OLTP moves, after that: long enough for a slow disk.
 const AFTER_MOVE_S: u32 = 40;
 
 /// What happens beside the OLTP.
@@ -69,8 +65,8 @@ impl Case {
             Side::CachedDumps(1) => "dump of a cached table".to_string(),
             Side::CachedDumps(count) => format!("{count} dumps of a cached table"),
             Side::Report => "report".to_string(),
-            Side::Move => MOVING.to_string(),
-            Side::MoveAlone => MOVING_ALONE.to_string(),
+            Side::Move => "moving working set".to_string(),
+            Side::MoveAlone => "moving working set without a dump".to_string(),
         };
         format!("resident {} %, {side}", self.share_percent)
     }
