@@ -1,11 +1,11 @@
 //! Statements that are easy to get half right: beside other sessions, with IGNORE, in functions, and under changing definitions.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use tidepool_tests::server::{Options, Server};
+use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sql::{number, run};
 
 /// The server's error code. (Rows are read to their end: the error may come instead of one.)
@@ -334,6 +334,41 @@ fn what_is_committed_while_a_table_is_copied_is_in_the_copy() {
     run(&mut conn, &["XA COMMIT 'x'"]);
     let altered = alter.join().expect("no panic");
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 200_001, "altered: {altered}");
+}
+
+#[test]
+fn an_alter_cut_off_by_a_kill_is_undone_beside_a_prepared_transaction() {
+    let mut server = Server::start(Options::new("kill9_a_copy").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE other (id INT PRIMARY KEY)",
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, KEY (a))",
+            "INSERT INTO t SELECT seq, seq FROM seq_1_to_100000",
+        ],
+    );
+    prepare_and_leave(&server, &["INSERT INTO other VALUES (1)"]);
+    let alter = "ALTER TABLE t FORCE, ALGORITHM=COPY";
+    let since = Instant::now();
+    run(&mut conn, &[alter]);
+    let whole = since.elapsed();
+    for percent in [30, 60, 90, 97] {
+        let mut altering = server.connect_to("test");
+        let thread = thread::spawn(move || altering.query_drop(alter).is_ok());
+        thread::sleep(whole * percent / 100);
+        server.kill9();
+        thread.join().expect("no panic");
+        server.restart();
+        conn = server.connect_to("test");
+        assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 100_000, "at {percent} %");
+        assert_eq!(check(&mut conn, "t"), "OK");
+        // The copy is gone, or the original.
+        let files = std::fs::read_dir(server.data_dir().join("tidepool/tables"));
+        assert_eq!(files.expect("the engine's directory").count(), 2, "at {percent} %");
+    }
+    run(&mut conn, &["XA COMMIT 'x'"]);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM other"), 1);
 }
 
 #[test]

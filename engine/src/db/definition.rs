@@ -58,7 +58,7 @@ impl Db {
         let inner = &self.inner;
         let _one = inner.begin_definition(&[name])?;
         let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
-        let table = inner.close_for_definition(name)?;
+        let table = inner.close_for_definition(name, record.space)?;
         let announced = inner.env.announce_drop(record.space);
         let mut trx = inner.definition_trx();
         if let Err(error) = announced.and_then(|()| inner.catalog.remove(&mut trx, name)) {
@@ -84,7 +84,7 @@ impl Db {
         if inner.catalog.get(to).is_some() {
             return Err(Error::TableExists(to.into()));
         }
-        if inner.has_recovered_prepared() || inner.is_used_by_detached(record.space) {
+        if inner.is_used_by_recovered(record.space) || inner.is_used_by_detached(record.space) {
             return Err(Error::TableBusy(from.into()));
         }
         inner.catalog.rename(&mut inner.definition_trx(), from, to)?;
@@ -104,7 +104,7 @@ impl Db {
         let inner = &self.inner;
         let _one = inner.begin_definition(&[name])?;
         let old = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
-        let old_table = inner.close_for_definition(name)?;
+        let old_table = inner.close_for_definition(name, old.space)?;
         let swapped = inner.new_space(&old.def).and_then(|(space, mut new)| {
             new.id = old.id;
             let header = space::header(&inner.env, &space)?;
@@ -302,9 +302,8 @@ impl Inner {
     }
 
     /// The open table of this name with its entrance closed, or `None` if its file is missing or unusable.
-    fn close_for_definition(&self, name: &str) -> Result<Option<Arc<Table>>> {
-        if self.has_recovered_prepared() {
-            // What they wrote is known only to their undo records.
+    fn close_for_definition(&self, name: &str, space: u32) -> Result<Option<Arc<Table>>> {
+        if self.is_used_by_recovered(space) {
             return Err(Error::TableBusy(name.into()));
         }
         let table = self.tables.lock().by_name.get(name).cloned();

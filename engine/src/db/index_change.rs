@@ -107,8 +107,7 @@ impl Db {
         record.has_notes = true;
         let kept = |tree: &&TreeRecord| !record.trees.contains(tree);
         let dropped: Vec<TreeRecord> = old.trees.iter().filter(kept).copied().collect();
-        if inner.has_recovered_prepared() {
-            // What they wrote is known only to their undo records.
+        if inner.is_used_by_recovered(old.space) {
             return Err(Error::TableBusy(name.into()));
         }
         let table = inner.open_in_definition(name)?;
@@ -315,7 +314,7 @@ impl IndexChange {
             self.record.def.metadata = metadata.to_vec();
             self.record.def.validate()?;
         }
-        if inner.has_recovered_prepared() {
+        if inner.is_used_by_recovered(self.record.space) {
             return Err(Error::TableBusy(self.name.clone()));
         }
         // The exact counters: the table is opened anew by them.

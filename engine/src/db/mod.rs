@@ -11,7 +11,7 @@
 //!
 //! # Locking order
 //! `definitions` (one definition change at a time) → `tables` (open tables) → what the catalog's transaction and the pool
-//! take. A transaction's operation takes neither. `detached` → `ending` → the transaction system's prepared ones.
+//! take. A transaction's operation takes neither. `detached` and `recovered` are innermost, and never held together.
 
 mod definition;
 #[cfg(test)]
@@ -68,10 +68,11 @@ pub(crate) struct Inner {
     tables: Mutex<OpenTables>,
     /// Wakes those who wait for a name in [`OpenTables::changing`].
     changed: Condvar,
-    /// What prepared transactions without a session use.
+    /// What prepared transactions without a session use, by XID.
     detached: Mutex<HashMap<Vec<u8>, Vec<TableUse>>>,
-    /// Prepared transactions of an earlier life that are being committed or rolled back.
-    ending: Mutex<Vec<Vec<u8>>>,
+    /// Spaces that prepared transactions of an earlier life have changed, by XID, until they have ended. `None`: their undo can't be read,
+    /// and it may be any.
+    recovered: Mutex<HashMap<Vec<u8>, Option<HashSet<u32>>>>,
     counters: [AtomicU64; Counter::COUNT],
     /// Of the sorts of new indexes.
     sort_memory: Arc<SortMemory>,
@@ -151,37 +152,20 @@ impl Inner {
         detached.values().flatten().any(|used| used.table().space_id() == space)
     }
 
-    /// Whether there are prepared transactions of an earlier life; any table may be theirs.
-    pub(crate) fn has_recovered_prepared(&self) -> bool {
-        let detached = self.detached.lock();
-        // Held while both are looked at: an XID goes from one to the other, and back if its end fails.
-        let ending = self.ending.lock();
-        !ending.is_empty()
-            || self.trx_system.recovered_xids().iter().any(|xid| !detached.contains_key(xid))
+    /// Whether a prepared transaction of an earlier life has changed the table in `space`.
+    pub(crate) fn is_used_by_recovered(&self, space: u32) -> bool {
+        let recovered = self.recovered.lock();
+        recovered.values().any(|used| used.as_ref().is_none_or(|spaces| spaces.contains(&space)))
     }
 
-    /// Tells, for as long as the result lives, that a prepared transaction is being ended; to be called before it is taken. What one
-    /// of this life uses is known, in `detached`, and of that nothing needs to be told.
-    fn begin_ending<'a>(&'a self, xid: &'a [u8]) -> Option<Ending<'a>> {
-        let detached = self.detached.lock();
-        (!detached.contains_key(xid)).then(|| {
-            self.ending.lock().push(xid.to_vec());
-            Ending { inner: self, xid }
-        })
-    }
-}
-
-/// See [`Inner::begin_ending`].
-struct Ending<'a> {
-    inner: &'a Inner,
-    xid: &'a [u8],
-}
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        let mut ending = self.inner.ending.lock();
-        if let Some(at) = ending.iter().position(|xid| xid == self.xid) {
-            ending.swap_remove(at);
+    /// At open: notes what the prepared transactions of an earlier life have changed.
+    fn note_recovered(&self) {
+        for xid in self.trx_system.recovered_xids() {
+            let spaces = self.trx_system.spaces_of_prepared(&xid);
+            let spaces = spaces.inspect_err(|error| {
+                tracing::warn!(%error, "no table can be dropped or changed until all prepared transactions have ended");
+            });
+            self.recovered.lock().insert(xid, spaces.ok());
         }
     }
 }
@@ -213,13 +197,18 @@ impl Db {
         self.inner.trx_system.recovered_xids()
     }
 
-    /// Whether a prepared transaction that belongs to no session may have used a table whose name `is_meant`. It ends when anybody says
+    /// Whether a prepared transaction that belongs to no session has changed a table whose name `is_meant`. It ends when anybody says
     /// so: a copy from a snapshot, made to take the table's place, would lack what it wrote.
     pub fn is_used_without_session(&self, is_meant: impl Fn(&str) -> bool) -> bool {
-        self.inner.has_recovered_prepared() || {
-            let detached = self.inner.detached.lock();
+        let inner = &self.inner;
+        let by_detached = {
+            let detached = inner.detached.lock();
             detached.values().flatten().any(|used| is_meant(&used.table().name()))
-        }
+        };
+        let mut tables = inner.catalog.tables().into_iter();
+        by_detached
+            || tables
+                .any(|(name, table)| is_meant(&name) && inner.is_used_by_recovered(table.space))
     }
 
     /// Commits a prepared transaction that belongs to no session. [`Error::NotFound`] if there is none of this identifier.
@@ -234,12 +223,12 @@ impl Db {
 
     fn end_prepared(&self, xid: &[u8], end: fn(&mut Transaction) -> Result<()>) -> Result<()> {
         self.inner.check_writable()?;
-        let _ending = self.inner.begin_ending(xid);
         let mut trx = self.inner.trx_system.take_prepared(xid).ok_or(Error::NotFound)?;
         let ended = end(&mut trx);
         if !trx.is_prepared() {
             // One that failed to roll back has ended, too: the background goes on. Nobody would let go of its tables later.
             self.inner.detached.lock().remove(xid);
+            self.inner.recovered.lock().remove(xid);
         }
         ended?;
         // The verdict is final once told, a rollback's too: the transaction must not be found prepared again.

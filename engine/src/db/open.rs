@@ -75,7 +75,7 @@ impl Db {
             tables: Mutex::default(),
             changed: Condvar::new(),
             detached: Mutex::default(),
-            ending: Mutex::default(),
+            recovered: Mutex::default(),
             counters: Default::default(),
             sort_memory: Arc::default(),
             warm: Default::default(),
@@ -83,6 +83,7 @@ impl Db {
         };
         inner.apply_options();
         if !inner.env.is_read_only() {
+            inner.note_recovered();
             inner.mark_tables_that_lost_changes()?;
             inner.clear_orphans()?;
             inner.clear_noted_trees()?;

@@ -142,7 +142,8 @@ impl TrxSystem {
         while done < max_logs && !stop() {
             let Some(horizon) = self.views.horizon(&self.csn) else { break };
             let Some(log) = self.undo.oldest_committed(horizon.0, &stuck)? else { break };
-            let purged = self.undo.for_each_record(&log, |page, record| {
+            let (start, end) = (log.start, log.record.end);
+            let purged = self.undo.for_each_record(log.stream, start, end, |page, record| {
                 self.purge_record(&log, page, &record, &mut turn)
             });
             match purged.and_then(|()| self.undo.purged(&log)) {

@@ -4,7 +4,7 @@
 //! point leaves a log from which the rollback goes on. Overflow chains take several: the chain's own steps keep it complete from its
 //! head, and the record that names the head is cut together with the freeing of the head.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -478,6 +478,14 @@ impl TrxSystem {
     /// XIDs of prepared transactions without a session.
     pub fn recovered_xids(&self) -> Vec<Vec<u8>> {
         self.prepared.lock().keys().cloned().collect()
+    }
+
+    /// The spaces that a prepared transaction without a session has changed, from its undo log; none if there is no such transaction.
+    pub fn spaces_of_prepared(&self, xid: &[u8]) -> Result<HashSet<u32>> {
+        match self.prepared.lock().get(xid) {
+            Some(orphan) => orphan.log.spaces(&self.undo),
+            None => Ok(HashSet::new()),
+        }
     }
 
     /// Takes over a prepared transaction that has no session.

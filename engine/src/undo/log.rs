@@ -1,5 +1,7 @@
 //! One transaction's undo log: append, walk backward, cut, end.
 
+use std::collections::HashSet;
+
 use tidepool_pool::Lsn;
 
 use super::page::{DATA_AT, USED_AT, write};
@@ -77,6 +79,16 @@ impl UndoLog {
             lasting: true,
             buffer: Vec::new(),
         }
+    }
+
+    /// The spaces that its records are about. Reads all of it.
+    pub fn spaces(&self, undo: &Undo) -> Result<HashSet<u32>> {
+        let mut spaces = HashSet::new();
+        undo.for_each_record(self.stream, self.start, self.tail, |_, record| {
+            spaces.extend(record.space());
+            Ok(())
+        })?;
+        Ok(spaces)
     }
 
     /// Tells whose log it is.

@@ -229,6 +229,17 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
+    /// The space that it is about; `None` if it is about none.
+    pub fn space(&self) -> Option<u32> {
+        match &self.body {
+            Body::Insert(place) | Body::Update(place, _) | Body::Delete(place, _) => {
+                Some(place.space)
+            }
+            Body::Chain { space, .. } => Some(*space),
+            Body::Log(_) | Body::Xid(_) => None,
+        }
+    }
+
     /// Reads the record at `start` of a page whose records end at `used`.
     pub fn decode(page: &'a [u8], start: usize, used: usize) -> Result<Record<'a>, &'static str> {
         let bytes = page.get(start..used).ok_or("undo record beyond the page's end")?;

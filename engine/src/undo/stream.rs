@@ -480,25 +480,29 @@ impl Undo {
         Ok(())
     }
 
-    /// Calls `f` with each record of a log behind its log record, oldest first, no latch held; `f` gets the page and the record.
+    /// Calls `f` with each record of a log behind its log record, oldest first, no latch held; `f` gets the page and the record. The log is
+    /// the part of `stream` from `start` to `end`.
     pub fn for_each_record(
         &self,
-        log: &HeadLog,
+        stream: u32,
+        start: RollPointer,
+        end: RollPointer,
         mut f: impl FnMut(u32, Record<'_>) -> Result<()>,
     ) -> Result<()> {
-        let (mut no, mut at) = (log.start.page, usize::from(log.start.offset));
+        let (mut no, mut at) = (start.page, usize::from(start.offset));
         let mut copy = Vec::new();
         loop {
             {
-                let page = self.page(no, log.stream)?;
+                let page = self.page(no, stream)?;
                 copy.clear();
                 copy.extend_from_slice(&page);
             }
             let header = PageHeader::read(&copy).expect("checked");
-            let last = no == log.record.end.page;
-            let end = if last { usize::from(log.record.end.offset) } else { header.used };
-            while at < end {
-                let record = Record::decode(&copy, at, end).map_err(|why| self.corrupt(no, why))?;
+            let last = no == end.page;
+            let used = if last { usize::from(end.offset) } else { header.used };
+            while at < used {
+                let record =
+                    Record::decode(&copy, at, used).map_err(|why| self.corrupt(no, why))?;
                 at += record.len;
                 if !matches!(record.body, Body::Log(_)) {
                     f(no, record)?;
