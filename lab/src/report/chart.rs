@@ -198,7 +198,11 @@ fn subtitle(record: &Record) -> String {
 /// A number for an axis: 1500 as "1.5k".
 pub fn number(value: f64) -> String {
     let short = |value: f64| {
-        let text = format!("{value:.2}");
+        let text = match value.abs() {
+            magnitude if magnitude >= 100.0 => return format!("{value:.0}"),
+            magnitude if magnitude >= 10.0 => format!("{value:.1}"),
+            _ => format!("{value:.2}"),
+        };
         text.trim_end_matches('0').trim_end_matches('.').to_string()
     };
     match value.abs() {
@@ -231,5 +235,7 @@ mod tests {
         assert_eq!(number(1500.0), "1.5k");
         assert_eq!(number(0.0), "0");
         assert_eq!(number(20_000.0), "20k");
+        assert_eq!(number(613.74), "614");
+        assert_eq!(number(12_345.0), "12.3k");
     }
 }

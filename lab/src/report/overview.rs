@@ -119,7 +119,14 @@ fn bars(records: &[Record], measure: &Measure) -> Option<Overview> {
     let mut svg = Svg::new(WIDTH, bottom + 30.0);
     svg.text("title", (12.0, 20.0), Anchor::Start, measure.title);
     let mut legend = 12.0;
+    // There are not as many colours as engines with their set-ups: each engine has one then.
     let named_at_bars = labels.len() > COLOURS.len();
+    let mut engines: Vec<&String> = Vec::new();
+    for bar in groups.iter().flat_map(|(_, bars)| bars) {
+        if !engines.contains(&&bar.record.engine) {
+            engines.push(&bar.record.engine);
+        }
+    }
     for (number, label) in labels.iter().enumerate().filter(|_| !named_at_bars) {
         svg.rect(&format!("f{}", colour(number)), legend, 33.0, 11.0, 11.0);
         svg.text("", (legend + 16.0, 43.0), Anchor::Start, label);
@@ -143,16 +150,19 @@ fn bars(records: &[Record], measure: &Measure) -> Option<Overview> {
         let middle = y + bars.len() as f64 * BAR / 2.0 + 4.0;
         svg.text("", (LEFT - 10.0, middle), Anchor::End, &scenario.replace("oltp_", ""));
         for bar in bars {
-            let which = labels.iter().position(|label| *label == bar.label).unwrap_or(0);
+            let which = match named_at_bars {
+                true => engines.iter().position(|engine| **engine == bar.record.engine),
+                false => labels.iter().position(|label| *label == bar.label),
+            };
+            let fill = format!("f{}", colour(which.unwrap_or(0)));
             let end = if bar.value >= never { most } else { bar.value };
-            svg.rect(&format!("f{}", colour(which)), LEFT, y + 1.5, x(end) - LEFT, BAR - 3.0);
+            svg.rect(&fill, LEFT, y + 1.5, x(end) - LEFT, BAR - 3.0);
             let text = match &bar.record.outcome {
                 Outcome::OomKilled => "killed: out of memory".to_string(),
                 Outcome::Failed(_) => "failed".to_string(),
                 Outcome::Finished if bar.value >= never => "never".to_string(),
                 Outcome::Finished => number(bar.value),
             };
-            // There are not as many colours as engines with their set-ups.
             let text = if named_at_bars { format!("{text} {}", bar.label) } else { text };
             svg.text("soft", (x(end) + 5.0, y + BAR - 4.0), Anchor::Start, &text);
             y += BAR;
