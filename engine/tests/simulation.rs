@@ -750,9 +750,12 @@ impl World {
             return self.defined(after);
         };
         trace!("definition of {wanted} = t{no}");
-        let of_earlier_life = |xid| !self.detached.contains_key(xid);
+        // Of one of an earlier life it is known what it has written, not what it has read.
+        let has_written = |(xid, writes): (&Vec<u8>, &Writes)| {
+            !self.detached.contains_key(xid) && writes.keys().any(|(table, _)| *table == no)
+        };
         let is_used_by_prepared = self.detached.values().any(|used| used.contains(&no))
-            || self.model.prepared.keys().any(of_earlier_life);
+            || self.model.prepared.iter().any(has_written);
         let is_used_by_session = self.sessions.iter().any(|session| session.used.contains(&no));
         let (mut renamed, mut reindexed) = (false, false);
         let result = match self.random.random_range(0..5) {
