@@ -272,19 +272,28 @@ mod tests {
         assert!(room.bytes <= signals.machine_total_bytes.unwrap());
     }
 
-    #[test]
-    fn a_glance_sees_the_usage_and_a_reading_the_limit_too() {
+    fn write_below(root: &std::path::Path, file: &str, text: &str) {
+        let path = root.join(file);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    }
+
+    /// The root of a process in a cgroup of version 2 that uses 400 of 1000 bytes; what it uses them for is still to be written.
+    fn in_a_cgroup() -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
-        let write = |file: &str, text: &str| {
-            let path = dir.path().join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
+        let write = |file: &str, text: &str| write_below(dir.path(), file, text);
         write("proc/self/cgroup", "0::/db\n");
         write("proc/self/mountinfo", "30 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
         write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 9000 kB\n");
         write("cg/db/memory.max", "1000");
         write("cg/db/memory.current", "400");
+        dir
+    }
+
+    #[test]
+    fn a_glance_sees_the_usage_and_a_reading_the_limit_too() {
+        let dir = in_a_cgroup();
+        let write = |file: &str, text: &str| write_below(dir.path(), file, text);
         write("cg/db/memory.stat", "inactive_file 100\nactive_file 0\n");
         let mut reader = Reader::new(Root::new(dir.path()), None);
         assert_eq!(reader.glance(), None);
@@ -307,17 +316,8 @@ mod tests {
 
     #[test]
     fn a_process_out_of_descriptors_keeps_the_limits_that_it_knows() {
-        let dir = tempfile::tempdir().unwrap();
-        let write = |file: &str, text: &str| {
-            let path = dir.path().join(file);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        write("proc/self/cgroup", "0::/db\n");
-        write("proc/self/mountinfo", "30 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n");
-        write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 9000 kB\n");
-        write("cg/db/memory.max", "1000");
-        write("cg/db/memory.current", "400");
+        let dir = in_a_cgroup();
+        let write = |file: &str, text: &str| write_below(dir.path(), file, text);
         write("cg/db/memory.stat", "");
         let mut reader = Reader::new(Root::new(dir.path()), None);
         assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes, 600);

@@ -84,7 +84,7 @@ impl Db {
         if inner.catalog.get(to).is_some() {
             return Err(Error::TableExists(to.into()));
         }
-        if inner.is_used_by_recovered(record.space) || inner.is_used_by_detached(record.space) {
+        if inner.is_used_without_session(record.space) {
             return Err(Error::TableBusy(from.into()));
         }
         inner.catalog.rename(&mut inner.definition_trx(), from, to)?;

@@ -158,6 +158,11 @@ impl Inner {
         recovered.values().any(|used| used.as_ref().is_none_or(|spaces| spaces.contains(&space)))
     }
 
+    /// Whether a prepared transaction without a session has used the table in `space`.
+    fn is_used_without_session(&self, space: u32) -> bool {
+        self.is_used_by_recovered(space) || self.is_used_by_detached(space)
+    }
+
     /// At open: notes what the prepared transactions of an earlier life have changed.
     fn note_recovered(&self) {
         for xid in self.trx_system.recovered_xids() {
@@ -201,14 +206,8 @@ impl Db {
     /// so: a copy from a snapshot, made to take the table's place, would lack what it wrote.
     pub fn is_used_without_session(&self, is_meant: impl Fn(&str) -> bool) -> bool {
         let inner = &self.inner;
-        let by_detached = {
-            let detached = inner.detached.lock();
-            detached.values().flatten().any(|used| is_meant(&used.table().name()))
-        };
         let mut tables = inner.catalog.tables().into_iter();
-        by_detached
-            || tables
-                .any(|(name, table)| is_meant(&name) && inner.is_used_by_recovered(table.space))
+        tables.any(|(name, table)| is_meant(&name) && inner.is_used_without_session(table.space))
     }
 
     /// Commits a prepared transaction that belongs to no session. [`Error::NotFound`] if there is none of this identifier.

@@ -14,7 +14,7 @@ use crate::load::tables::DataSet;
 use crate::progress::Progress;
 use crate::record::{Outcome, Point, Record, statistics};
 
-use super::{for_tidepool, resize::read_all, summarise};
+use super::{for_tidepool, resize::read_all, summarise, turn_qps};
 
 /// Rows of a table that fits any pool.
 const ROWS: u64 = 500_000;
@@ -97,11 +97,7 @@ struct Spread {
 
 impl Spread {
     fn of(series: &[Point], pairs: u32) -> Spread {
-        let of_turn = |turn: u32| {
-            let from_s = f64::from(turn * TURN_S + SETTLE_S);
-            let points = statistics::between(series, from_s, f64::from((turn + 1) * TURN_S));
-            statistics::mean(points.iter().map(|point| point.qps))
-        };
+        let of_turn = |turn: u32| turn_qps(series, turn, TURN_S, SETTLE_S);
         let ratio = |pair: u32| {
             let (first, second) = (of_turn(2 * pair), of_turn(2 * pair + 1));
             let (on, off) = if is_on(2 * pair) { (first, second) } else { (second, first) };

@@ -6,7 +6,7 @@ use crate::engine::Engine;
 use crate::error::Result;
 use crate::lab::{Lab, Settings};
 use crate::load::tables::DataSet;
-use crate::record::{Outcome, Record, statistics};
+use crate::record::{Outcome, Point, Record, statistics};
 
 pub mod advice;
 pub mod defaults;
@@ -69,11 +69,18 @@ fn for_tidepool(settings: &Settings, data: Vec<DataSet>) -> Vec<(Engine, DataSet
     data.into_iter().filter(|_| chosen).map(|data| (Engine::Tidepool, data)).collect()
 }
 
+/// The mean throughput of one of several turns of `turn_s` seconds, of which the first `settle_s` don't count.
+fn turn_qps(series: &[Point], turn: u32, turn_s: u32, settle_s: u32) -> f64 {
+    let from_s = f64::from(turn * turn_s + settle_s);
+    let points = statistics::between(series, from_s, f64::from((turn + 1) * turn_s));
+    statistics::mean(points.iter().map(|point| point.qps))
+}
+
 /// The figures of the measured seconds that every experiment gives.
 fn summarise(record: &mut Record) {
     let measured = statistics::between(&record.series, 0.0, f64::MAX);
-    let median = |of: fn(&crate::record::Point) -> f64| statistics::median(measured.iter().map(of));
-    let mean = |of: fn(&crate::record::Point) -> f64| statistics::mean(measured.iter().map(of));
+    let median = |of: fn(&Point) -> f64| statistics::median(measured.iter().map(of));
+    let mean = |of: fn(&Point) -> f64| statistics::mean(measured.iter().map(of));
     let figures = [
         ("qps", median(|point| point.qps)),
         ("tps", median(|point| point.tps)),

@@ -15,7 +15,7 @@ use crate::load::tables::{DataSet, Table};
 use crate::progress::Progress;
 use crate::record::{Outcome, Point, Record, statistics};
 
-use super::{for_all, sideload, summarise};
+use super::{for_all, sideload, summarise, turn_qps};
 
 /// Rows of the table for each GiB of memory.
 const ROWS_PER_GIB: u64 = 16_000_000;
@@ -174,11 +174,7 @@ fn in_turns(lab: &Lab, mut plan: Plan) -> Result<Record> {
 /// times the median of the latter.
 fn turn_figures(series: &[Point], rounds: u32) -> Vec<(String, f64)> {
     let sizes = TURN_PERCENTS.len() as u32;
-    let of_turn = |turn: u32| {
-        let from_s = f64::from(turn * TURN_S + SETTLE_S);
-        let points = statistics::between(series, from_s, f64::from((turn + 1) * TURN_S));
-        statistics::mean(points.iter().map(|point| point.qps))
-    };
+    let of_turn = |turn: u32| turn_qps(series, turn, TURN_S, SETTLE_S);
     let of_round = |round: u32, percent: u64| {
         let turn = (round * sizes..(round + 1) * sizes).find(|turn| turn_percent(*turn) == percent);
         turn.map_or(0.0, of_turn)
