@@ -25,10 +25,9 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
-
 use crate::frames::Frames;
 use crate::page::Lsn;
+use crate::watched::Watched;
 
 /// A recovery LSN plus one (as descriptors keep it), and the frame.
 type Entry = (u64, u32);
@@ -42,7 +41,7 @@ struct Queues {
 
 #[derive(Default)]
 pub(crate) struct DirtyQueue {
-    queues: Mutex<Queues>,
+    queues: Watched<Queues>,
     /// Dirty pages, those in flight included.
     count: AtomicU64,
 }
@@ -51,6 +50,11 @@ impl DirtyQueue {
     /// Dirty pages now.
     pub(crate) fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
+    }
+
+    /// How often a thread found the mutex taken.
+    pub(crate) fn waits(&self) -> u64 {
+        self.queues.waits()
     }
 
     /// Notes a change whose redo starts at `start`. The caller has the page latched exclusively.

@@ -26,7 +26,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Condvar;
 
 use crate::error::{Error, Result};
 use crate::extents::{Extents, Survey};
@@ -34,6 +34,7 @@ use crate::latch::MAX_FRAMES;
 use crate::mapping::{Mapping, Zeroable, ZeroedArray};
 use crate::page::{PageId, PageSize};
 use crate::view::RacyBytes;
+use crate::watched::Watched;
 
 /// Bytes that are taken into use, and given back, together.
 pub(crate) const EXTENT_BYTES: usize = 2 << 20;
@@ -99,7 +100,7 @@ pub(crate) struct Frames {
     page_size: PageSize,
     descriptors: ZeroedArray<Descriptor>,
     reserved: u32,
-    free: Mutex<FreeList>,
+    free: Watched<FreeList>,
     freed: Condvar,
     // What the extents say, as of the last change.
     limit: AtomicU32,
@@ -156,7 +157,7 @@ impl Frames {
             page_size,
             descriptors,
             reserved,
-            free: Mutex::new(FreeList { extents, waiting: 0 }),
+            free: Watched::new(FreeList { extents, waiting: 0 }),
             freed: Condvar::new(),
             limit: AtomicU32::new(limit as u32),
             started: AtomicU32::new(0),
@@ -253,6 +254,11 @@ impl Frames {
     /// Extents that hold memory.
     pub(crate) fn extents_held(&self) -> u32 {
         self.held.load(Ordering::Relaxed)
+    }
+
+    /// How often a thread found the free list's mutex taken.
+    pub(crate) fn waits(&self) -> u64 {
+        self.free.waits()
     }
 
     /// Frames that must be given back for the pool to be within its limit.

@@ -75,7 +75,8 @@ impl Word {
         self.0 & LATCH_MASK == EXCLUSIVE
     }
 
-    fn has_waiters(self) -> bool {
+    /// Whether threads sleep until the latch is let go. Those who spin don't count: they will sleep before long, or have it.
+    pub(crate) fn has_waiters(self) -> bool {
         self.0 & WAITERS != 0
     }
 

@@ -45,6 +45,7 @@ mod sync;
 mod tap;
 pub mod trace;
 mod view;
+mod watched;
 
 pub use advisor::{Advice, AdviceRow};
 pub use background::raise_priority;

@@ -29,8 +29,9 @@
 //!
 //! # What anybody waits for
 //! A writer waits for the copy of its page, a reader for the change of numbers. Besides, a mutex of
-//! the policy or the free list is held for a slice's share of work. All of these, and any wait for a
-//! free frame while there is debt, go into [`ResizeStatus::longest_wait_us`].
+//! the policy, the free list or the dirty queue is held for a slice's share of work. Each of these goes into
+//! [`ResizeStatus::longest_wait_us`] with the whole time it took, if anybody was there to wait for it: threads asleep on the
+//! page's latch, or that found one of the mutexes taken meanwhile. So does any wait for a free frame while there is debt.
 //!
 //! # Locking
 //! The worker's mutex comes before the flusher's, hence before everything; the status' mutex comes
@@ -77,8 +78,8 @@ pub struct ResizeStatus {
     pub resident_bytes: u64,
     /// What it is doing.
     pub state: ResizeState,
-    /// The longest that any thread may have waited because of a resize, in microseconds, since the
-    /// pool was made.
+    /// The longest that any thread can have waited because of a resize, in microseconds, since the
+    /// pool was made. 0: none had to.
     pub longest_wait_us: u64,
     /// Resizes since the pool was made.
     pub resizes: u64,
@@ -121,7 +122,7 @@ pub(crate) struct Resize {
 }
 
 impl Resize {
-    /// Somebody may have waited for this thread since `began`.
+    /// Somebody waited for a resize, since `began` at the earliest.
     pub(crate) fn note_wait(&self, began: Instant) {
         let us = began.elapsed().as_micros() as u64;
         if us > self.longest_wait_us.load(Ordering::Relaxed) {
@@ -345,12 +346,19 @@ impl Pool {
         Slice::More
     }
 
-    /// Does something that others may wait for.
+    /// Does something under a mutex that others may wait for.
     fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
-        let began = Instant::now();
+        let (began, waits) = (Instant::now(), self.mutex_waits());
         let result = work();
-        self.resize.note_wait(began);
+        if self.mutex_waits() != waits {
+            self.resize.note_wait(began);
+        }
         result
+    }
+
+    /// How often a thread found a mutex taken of those that a resize takes.
+    fn mutex_waits(&self) -> u64 {
+        self.replacement().waits() + self.frames().waits() + self.dirty.waits()
     }
 
     /// Pages too many for the limit, a few free frames included.
@@ -589,25 +597,31 @@ impl Pool {
         unsafe {
             frames.bytes_mut(to).copy_from_slice(frames.bytes(frame));
         }
+        let mut is_awaited = word.load().has_waiters();
         word.unlock_shared();
         // If frame and version are the same, so are the bytes.
-        if word.try_upgrade(latched, Wants::Exclusive).is_none() {
-            self.resize.note_wait(began);
-            return Move::InUse;
+        let upgraded = word.try_upgrade(latched, Wants::Exclusive).is_some();
+        let moved = upgraded && !in_flight();
+        if moved {
+            to_frame.set_page(Some(id));
+            self.timed(|| self.replacement().relocate(frame, to));
+            let set_word = || word.relocate(to, to_frame.version());
+            let version = self.timed(|| self.dirty.relocate(frames, frame, to, set_word));
+            from_frame.set_page(None);
+            from_frame.set_version(version);
         }
-        if in_flight() {
-            word.unlock_exclusive(false);
-            self.resize.note_wait(began);
-            return Move::InFlight;
+        if upgraded {
+            is_awaited |= word.load().has_waiters();
+            word.unlock_exclusive(moved);
         }
-        to_frame.set_page(Some(id));
-        self.replacement().relocate(frame, to);
-        let version =
-            self.dirty.relocate(frames, frame, to, || word.relocate(to, to_frame.version()));
-        from_frame.set_page(None);
-        from_frame.set_version(version);
-        word.unlock_exclusive(true);
-        self.resize.note_wait(began);
+        if is_awaited {
+            self.resize.note_wait(began);
+        }
+        match (upgraded, moved) {
+            (_, true) => {}
+            (true, false) => return Move::InFlight,
+            (false, false) => return Move::InUse,
+        }
         drop(spaces);
         frames.give(frame);
         self.resize.pages_moved.fetch_add(1, Ordering::Relaxed);

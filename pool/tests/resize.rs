@@ -132,6 +132,7 @@ fn shrinking_evicts_the_coldest_and_keeps_the_rest_wherever_they_are() {
     assert_eq!((&status.state, status.resident_bytes), (&ResizeState::Idle, 5 * EXTENT));
     assert_eq!(status.limit_bytes, status.target_bytes);
     assert!(status.pages_moved > 0, "{status:?}");
+    assert_eq!(status.longest_wait_us, 0, "nobody was there to wait");
     let resident = it.resident(pages);
     assert!(resident.len() as u32 >= 5 * EXTENT_PAGES - 8, "{}", resident.len());
     let hot = resident.iter().filter(|&no| no % 4 == 0).count() as u32;

@@ -49,11 +49,17 @@ impl Pool {
             word.unlock_exclusive(false);
             return Eviction::Dirty;
         }
+        // A shrink evicts what would have stayed.
+        let began = (self.frames.debt() > 0).then(Instant::now);
         if !self.replacement.was_accessed(frame) {
             count(&self.counters.read_ahead_evicted);
         }
         self.replacement.remove(frame);
+        let is_awaited = word.load().has_waiters();
         self.vacate(word, frame);
+        if let Some(began) = began.filter(|_| is_awaited) {
+            self.resize.note_wait(began);
+        }
         count(&self.counters.pages_evicted);
         Eviction::Done
     }

@@ -24,13 +24,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-use parking_lot::Mutex;
-
 use super::lists::Lists;
 use super::{Access, Clock, Replacement, ReplacementConfig, ReplacementStats};
 use crate::error::{Error, Result};
 use crate::mapping::ZeroedArray;
 use crate::page::PageId;
+use crate::watched::Watched;
 
 /// Settings of the midpoint policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +60,7 @@ const SLACK: usize = 64;
 
 pub(crate) struct Midpoint {
     access: ZeroedArray<AtomicU32>,
-    lists: Mutex<Lists<2>>,
+    lists: Watched<Lists<2>>,
     old_blocks_pct: AtomicU32,
     old_blocks_time_ms: AtomicU32,
     made_young: AtomicU64,
@@ -78,7 +77,7 @@ impl Midpoint {
         let array = |error| Error::system("reserving replacement state", error);
         let policy = Midpoint {
             access: ZeroedArray::new(frames as usize).map_err(array)?,
-            lists: Mutex::new(Lists::new(frames)?),
+            lists: Watched::new(Lists::new(frames)?),
             old_blocks_pct: AtomicU32::new(0),
             old_blocks_time_ms: AtomicU32::new(0),
             made_young: AtomicU64::new(0),
@@ -260,6 +259,10 @@ impl Replacement for Midpoint {
     fn memory_bytes(&self, frames: u32) -> u64 {
         // The last access, and the list's two links.
         frames as u64 * 3 * size_of::<u32>() as u64
+    }
+
+    fn waits(&self) -> u64 {
+        self.lists.waits()
     }
 
     fn stats(&self) -> ReplacementStats {

@@ -120,6 +120,9 @@ pub(crate) trait Replacement: Send + Sync {
     /// best. Called by one background thread, every tenth of a second or so.
     fn observe(&self, _sampled: &[Request], _pages_per_sample: u32) {}
 
+    /// How often a thread found the policy's mutex taken.
+    fn waits(&self) -> u64;
+
     /// Memory that the policy takes while no more than the first `frames` frames have ever been used, bytes.
     fn memory_bytes(&self, frames: u32) -> u64;
 

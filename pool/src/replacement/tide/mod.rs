@@ -57,6 +57,7 @@ use crate::error::{Error, Result};
 use crate::mapping::ZeroedArray;
 use crate::page::PageId;
 use crate::statement;
+use crate::watched::Watched;
 
 /// Settings of the default policy. There is nothing to set but for experiments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,7 +98,7 @@ pub(crate) struct Tide {
     epoch_ends: AtomicU64,
     /// [`Setting::burst_generations`] of the present one.
     burst: AtomicU32,
-    state: Mutex<State>,
+    state: Watched<State>,
     shadows: Mutex<Option<Shadows>>,
     learns: bool,
 }
@@ -112,7 +113,7 @@ impl Tide {
             ticks: AtomicU64::new(0),
             epoch_ends: AtomicU64::new(u64::from(frames) * u64::from(setting.epoch_uses)),
             burst: AtomicU32::new(setting.burst_generations),
-            state: Mutex::new(State::new(frames, setting)?),
+            state: Watched::new(State::new(frames, setting)?),
             shadows: Mutex::new(None),
             learns: config.fixed.is_none(),
         })
@@ -280,6 +281,10 @@ impl Replacement for Tide {
             state.ghosts = ghosts;
         }
         self.begin_epoch(&state);
+    }
+
+    fn waits(&self) -> u64 {
+        self.state.waits()
     }
 
     fn learns(&self) -> bool {
