@@ -6,6 +6,8 @@
 //!   find only dirty pages at the cold end, and wait for writes.
 //! - *Few extents are marked at a time*, [`marked_at_most`]. A frame that is freed in a marked extent is lost to misses; with half of the extents
 //!   marked, two pages must be evicted for each that is read, and twice as many written. The price is that some pages move more than once.
+//! - *Pages leave slowly while queries wait for the disk*: one for [`READS_PER_EVICTION`] that were read. Each page that leaves is one more that
+//!   is read again or must be written now, and half of a pool at once takes a fifth of the throughput from a disk that is busy.
 //! - *Dirty pages* are written by the cleaner alone, at the [pace](crate::pace) of scans. That the smaller pool has too large a share of them
 //!   is mended at that pace as well, whoever asked.
 //! - *The resizing thread rests* after each slice, [`REST`] times as long as it worked, while queries ask for pages.
@@ -33,6 +35,15 @@ pub enum Haste {
 /// How long a leisurely shrink may give nothing back.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Pages that are read for each that the shrink evicts, while queries wait for reads.
+const READS_PER_EVICTION: f64 = 8.0;
+/// But it goes so fast that it is over within this time, whatever is read.
+const LONGEST: Duration = Duration::from_secs(120);
+/// And so fast that something is given back before patience ends: pages a second.
+const EVICTIONS_MIN: f64 = 256.0;
+/// Evictions that may be saved up.
+const ALLOWANCE_MAX: f64 = 256.0;
+
 /// How many of the pool's extents are marked at a time.
 pub(crate) fn marked_at_most(extents: usize) -> usize {
     (extents / 64).max(8)
@@ -50,6 +61,18 @@ pub(crate) struct Leisure {
     /// The least that was to be given back still, and since when.
     least_debt: Mutex<Option<(u32, Instant)>>,
     cleaner_rests_until: Mutex<Option<Instant>>,
+    allowance: Mutex<Option<Allowance>>,
+}
+
+/// Evictions that queries which wait for the disk can bear.
+#[derive(Clone, Copy)]
+struct Allowance {
+    pages: f64,
+    /// Pages a second that come whatever is read.
+    rate: f64,
+    /// Pages read, and when this was looked at last.
+    reads: u64,
+    at: Instant,
 }
 
 impl Leisure {
@@ -61,6 +84,7 @@ impl Leisure {
     /// Returns what it was before.
     pub(crate) fn set(&self, taken: bool) -> bool {
         *self.least_debt.lock() = None;
+        *self.allowance.lock() = None;
         self.taken.swap(taken, Relaxed)
     }
 
@@ -78,6 +102,31 @@ impl Leisure {
                 *least = Some((debt, Instant::now()));
                 false
             }
+        }
+    }
+
+    /// How many pages may be evicted at `now` while queries wait for the disk. `reads` have been read since the pool was made; `debt`
+    /// frames are to be given back.
+    pub(crate) fn allowance(&self, reads: u64, debt: u32, now: Instant) -> usize {
+        let mut allowance = self.allowance.lock();
+        let it = allowance.get_or_insert_with(|| Allowance {
+            pages: 0.0,
+            rate: (f64::from(debt) / LONGEST.as_secs_f64()).max(EVICTIONS_MIN),
+            reads,
+            at: now,
+        });
+        let elapsed = now.saturating_duration_since(it.at).as_secs_f64();
+        let read = reads.saturating_sub(it.reads) as f64;
+        it.pages =
+            (it.pages + (read / READS_PER_EVICTION).max(it.rate * elapsed)).min(ALLOWANCE_MAX);
+        (it.reads, it.at) = (reads, now);
+        it.pages as usize
+    }
+
+    /// So many pages were evicted.
+    pub(crate) fn evicted(&self, pages: usize) {
+        if let Some(allowance) = &mut *self.allowance.lock() {
+            allowance.pages = (allowance.pages - pages as f64).max(0.0);
         }
     }
 
@@ -131,6 +180,25 @@ mod tests {
         assert!(!leisure.ends_at(0));
         assert!(leisure.ends_at(19));
         assert!(!leisure.is_taken() && !leisure.ends_at(19));
+    }
+
+    #[test]
+    fn pages_leave_at_the_pace_of_reads_or_within_two_minutes() {
+        let leisure = Leisure::default();
+        let began = Instant::now();
+        let second = |n: u32| began + n * Duration::from_secs(1);
+        assert_eq!(leisure.allowance(1000, 100, began), 0);
+        assert_eq!(leisure.allowance(1000 + 8 * 100, 100, began + 10 * MS), 100);
+        leisure.evicted(90);
+        assert_eq!(leisure.allowance(1800, 100, began + 10 * MS), 10);
+        leisure.evicted(64);
+        assert_eq!(leisure.allowance(1800, 100, began + 10 * MS), 0);
+        // Slowly, though nothing is read; and not more at once for having waited.
+        assert_eq!(leisure.allowance(1800, 100, began + 510 * MS), 128);
+        assert_eq!(leisure.allowance(1800, 100, second(60)), 256);
+        leisure.set(true);
+        assert_eq!(leisure.allowance(1800, 120_000, second(60)), 0);
+        assert_eq!(leisure.allowance(1800, 60_000, second(60) + 100 * MS), 100);
     }
 
     #[test]

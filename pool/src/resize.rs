@@ -384,13 +384,24 @@ impl Pool {
             self.background.wake_evictor();
             return self.waiting(|| "free frames go to queries first".to_owned());
         }
+        let now = Instant::now();
+        let allowance = match at_leisure && self.pace.is_contended(now) {
+            true => {
+                let reads = self.counters.reads.load(Ordering::Relaxed);
+                self.resize.leisure.allowance(reads, self.frames().debt(), now)
+            }
+            false => usize::MAX,
+        };
+        if allowance < SLICE_PAGES / 4 {
+            return self.waiting(|| "what queries read goes first".to_owned());
+        }
         // The cleaner looks no further then.
         let depth_max = if at_leisure { self.cold_depth() } else { DEPTH_MAX };
         let mut coldest = Vec::new();
         loop {
             coldest.clear();
             self.timed(|| self.replacement().coldest(worker.depth, &mut coldest));
-            let most = SLICE_PAGES.min(self.excess().max(1) as usize);
+            let most = SLICE_PAGES.min(allowance).min(self.excess().max(1) as usize);
             let (evicted, mut dirty) = self.evict_some(&coldest, most);
             if !dirty.is_empty() {
                 self.background.wake_cleaner();
@@ -400,6 +411,7 @@ impl Pool {
             let write_now = !self.background.runs() && dirty.len() >= self.flush_batch_pages();
             if evicted > 0 && !write_now {
                 (worker.ahead, worker.worked) = (worker.ahead + evicted, true);
+                self.resize.leisure.evicted(evicted);
                 worker.depth = (worker.depth / 2).max(SLICE_PAGES);
                 return Slice::More;
             }
