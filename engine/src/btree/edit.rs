@@ -79,7 +79,8 @@ pub(crate) fn insert(
     Ok(())
 }
 
-/// Appends a cell whose suffix comes in two pieces.
+/// Appends a cell whose suffix comes in two pieces. A node filled so looks like one filled by ascending inserts: if the next ones
+/// ascend as well, it is, and the first that doesn't tells.
 pub(crate) fn append(
     page: &mut [u8],
     suffix_a: &[u8],
@@ -87,7 +88,10 @@ pub(crate) fn append(
     payload: &[u8],
 ) -> Result<(), OpError> {
     let count = open(page)?.count();
-    insert_cell(page, count, suffix_a, suffix_b, payload)
+    insert_cell(page, count, suffix_a, suffix_b, payload)?;
+    put_u16(page, node::RUN_SLOT, count);
+    put_u16(page, node::RUN_LEN, count.min(i16::MAX as usize));
+    Ok(())
 }
 
 fn insert_cell(

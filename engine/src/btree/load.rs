@@ -16,15 +16,13 @@ use super::Tree;
 use super::descent::Exclusive;
 use super::node::{self, Node, Seek, cell_size, common_prefix_len, shortest_separator};
 use super::reshape::NodeInit;
+use super::split::fill_limit;
 use super::structure::insert_child;
 use crate::error::Result;
 use crate::mtr::Mtr;
 use crate::page_op::CellList;
 use crate::space::Allocation;
 use tidepool_pool::Access;
-
-/// A leaf is left with this part of it free, for the first inserts that come.
-const FREE_DIVISOR: usize = 16;
 
 /// Entries that wait for their leaf.
 #[derive(Default)]
@@ -128,9 +126,8 @@ impl<'t> Loader<'t> {
         }
         let prefix_len = common_prefix_len(&self.lower, upper);
         let cells = self.pending.size(prefix_len) + cell_size(0, len) - prefix_len;
-        let page_size = self.tree.env.page_size();
-        let room = page_size - page_size / FREE_DIVISOR;
-        node::SLOTS + self.lower.len() + upper.len() + cells <= room
+        let room = self.tree.env.page_size() - node::SLOTS - self.lower.len() - upper.len();
+        cells <= fill_limit(room, cells, self.pending.ends.len() + 1)
     }
 
     fn cells(&self, prefix_len: usize) -> CellList {
@@ -258,7 +255,7 @@ mod tests {
     #[test]
     fn the_longest_entries_fit() {
         let (key_len, payload_len) =
-            (super::node::max_key_len(4096), super::node::max_payload_len(4096));
+            (super::node::max_key_len(4096), super::node::max_payload_len(4096, 896));
         let mut model = Model::new();
         for n in 0..200u32 {
             // Some share all but their end, some nothing.

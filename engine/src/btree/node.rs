@@ -69,18 +69,25 @@ pub const fn max_key_len(page_size: usize) -> usize {
     page_size * 7 / 32
 }
 
-/// Longest payload a tree on pages of this size takes, bytes: 4096 at 16 KiB.
-pub const fn max_payload_len(page_size: usize) -> usize {
-    page_size / 4
+/// Longest entry, its key and payload together, that a leaf of this size takes, bytes: 8128 at 16 KiB. Two share a leaf, if the keys
+/// are short: what was longer would have a page of its own anyhow.
+pub const fn max_entry_len(page_size: usize) -> usize {
+    page_size / 2 - SLOTS
+}
+
+/// Longest payload that a leaf of this size takes beside a key of `key_len` bytes; 4544 at 16 KiB beside the longest key.
+pub const fn max_payload_len(page_size: usize, key_len: usize) -> usize {
+    max_entry_len(page_size).saturating_sub(key_len)
 }
 
 const _: () = {
     let mut size = 4096;
     while size <= 65536 {
         let room = size - SLOTS;
-        let cell = SLOT_SIZE + CELL_HEADER + max_key_len(size);
-        assert!(2 * max_key_len(size) + cell + max_payload_len(size) <= room);
-        assert!(2 * max_key_len(size) + 2 * (cell + 4) <= room);
+        let overhead = SLOT_SIZE + CELL_HEADER;
+        assert!(2 * max_key_len(size) + overhead + max_entry_len(size) <= room);
+        assert!(2 * max_key_len(size) + 2 * (overhead + max_key_len(size) + 4) <= room);
+        assert!(2 * (overhead + max_entry_len(size)) <= room);
         size *= 2;
     }
 };

@@ -3,18 +3,27 @@
 //! A node splits near the middle of its bytes, at the place in a window around it whose separator is shortest: short
 //! separators make inner nodes wide and fences small. Where the last inserts went side by side, the split follows them
 //! instead: keys inserted in ascending order leave nodes up to 15/16 full behind them (the rest is for rows that grow later),
-//! and so do keys in descending order.
+//! and so do keys in descending order. Where entries are larger than that rest, nodes are left as full as they are.
 //!
 //! # Why both halves always fit
 //! The separator that a half takes as a new fence is no longer than the cell next to it on the other side and the fence it
-//! replaces together: a half never grows. A leaf with one cell splits between it and the new key; then the limits
-//! on keys and payloads leave room ([`node::max_key_len`](super::node::max_key_len)).
+//! replaces together: a half never grows. Where all cells stay together, it is seen to that they fit with the new fence. A leaf with
+//! one cell splits between it and the new key; then the limits on keys and payloads leave room
+//! ([`node::max_key_len`](super::node::max_key_len)).
 
-use super::node::{Node, common_prefix_len, shortest_separator};
+use super::node::{Node, SLOTS, common_prefix_len, shortest_separator};
 use std::ops::RangeInclusive;
 
-/// From this many inserts side by side on, a split follows them.
-const RUN_MIN: i16 = 8;
+/// From this many inserts side by side on, a split follows them; or if half of what the node holds came so.
+const RUN_MIN: usize = 8;
+/// The room over this is left free for rows that grow, and for the first inserts that come.
+const RESERVE: usize = 16;
+
+/// How much of `room` bytes `count` cells that take `cells` bytes may fill when they are left behind. A reserve that is smaller than
+/// a cell would be of no use.
+pub(crate) fn fill_limit(room: usize, cells: usize, count: usize) -> usize {
+    if cells > count * (room / RESERVE) { room } else { room - room / RESERVE }
+}
 
 /// A split of a leaf: cells from `at` on go right.
 #[derive(Debug, PartialEq, Eq)]
@@ -36,6 +45,9 @@ pub(crate) fn split_leaf(node: &Node<'_>, key: &[u8]) -> Option<LeafSplit> {
             Err(_) => Some(LeafSplit { at: 1, separator: shortest_separator(&only, key).to_vec() }),
         };
     }
+    if let Some(split) = position.err().and_then(|at| split_beside(node, key, at)) {
+        return Some(split);
+    }
     let separator_len = |at: usize| {
         let (left, right) = (node.suffix(at - 1), node.suffix(at));
         shortest_separator(left, right).len()
@@ -44,6 +56,28 @@ pub(crate) fn split_leaf(node: &Node<'_>, key: &[u8]) -> Option<LeafSplit> {
     let separator =
         [node.prefix(), shortest_separator(node.suffix(at - 1), node.suffix(at))].concat();
     Some(LeafSplit { at, separator })
+}
+
+/// The split that leaves all cells of a leaf together, when a run of inserts has reached either end of it.
+fn split_beside(node: &Node<'_>, key: &[u8], position: usize) -> Option<LeafSplit> {
+    let count = node.count();
+    let (at, separator) = match run_at(node, position)? {
+        Run::Up if position == count => {
+            (count, shortest_separator(&node.key(count - 1), key).to_vec())
+        }
+        Run::Down if position == 0 => (0, shortest_separator(key, &node.key(0)).to_vec()),
+        _ => return None,
+    };
+    let (lower, upper) = match at {
+        0 => (&separator[..], node.upper_fence()),
+        _ => (node.lower_fence(), Some(&separator[..])),
+    };
+    let prefix_len = upper.map_or(0, |upper| common_prefix_len(lower, upper));
+    let shrink_by = prefix_len.saturating_sub(node.prefix_len());
+    let cells = node.used_bytes() - count * shrink_by;
+    let fences = lower.len() + upper.map_or(0, <[u8]>::len);
+    let room = (node.page().len() - SLOTS).checked_sub(fences)?;
+    (cells <= fill_limit(room, cells, count)).then_some(LeafSplit { at, separator })
 }
 
 /// Where to split an inner node that a separator `key` does not fit into: the cell whose key moves up to the parent.
@@ -57,6 +91,23 @@ pub(crate) fn split_inner(node: &Node<'_>, key: &[u8]) -> Option<usize> {
     }
 }
 
+/// A run of inserts side by side.
+enum Run {
+    Up,
+    Down,
+}
+
+/// The run that an insert at `position` would go on with.
+fn run_at(node: &Node<'_>, position: usize) -> Option<Run> {
+    let (slot, run) = node.insert_run();
+    let is_run = usize::from(run.unsigned_abs()) >= RUN_MIN.min((node.count() / 2).max(2) - 1);
+    match run {
+        1.. if is_run && position == slot + 1 => Some(Run::Up),
+        ..=-1 if is_run && position == slot => Some(Run::Down),
+        _ => None,
+    }
+}
+
 /// The best place to cut within `places`: at the run of inserts that reaches `position`, or near the middle.
 fn choose(
     node: &Node<'_>,
@@ -66,23 +117,23 @@ fn choose(
 ) -> usize {
     let (first, last) = (*places.start(), *places.end());
     let count = node.count();
-    let (run_slot, run) = node.insert_run();
     let total: usize = (0..count).map(|index| node.cell_size(index)).sum();
     let room = total + node.free_bytes();
-    if run >= RUN_MIN && position == run_slot + 1 {
+    let run = run_at(node, position);
+    if matches!(run, Some(Run::Up)) {
         if position < count {
             return position.clamp(first, last);
         }
         // The left half gets an upper fence, perhaps its first, and with it a longer prefix: its cells shrink.
         let longest = common_prefix_len(node.lower_fence(), &node.key(count - 1));
         let shrink_by = longest.saturating_sub(node.prefix_len());
-        return last_cut_below(node, room * 15 / 16, shrink_by).clamp(first, last);
+        return last_cut_below(node, room - room / RESERVE, shrink_by).clamp(first, last);
     }
-    if run <= -RUN_MIN && position == run_slot {
+    if matches!(run, Some(Run::Down)) {
         if position > 0 {
             return position.clamp(first, last);
         }
-        let cut = last_cut_below(node, total.saturating_sub(room * 15 / 16), 0);
+        let cut = last_cut_below(node, total.saturating_sub(room - room / RESERVE), 0);
         return (cut + 1).clamp(first, last);
     }
     // The shortest separator with 2/5 to 3/5 of the bytes on either side; of equals the nearest to the middle.

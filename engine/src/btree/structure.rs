@@ -412,7 +412,7 @@ impl Tree {
         if key_len > max_key {
             return Err(Error::KeyTooLong { len: key_len, max: max_key });
         }
-        let max_payload = node::max_payload_len(page_size);
+        let max_payload = node::max_payload_len(page_size, key_len);
         if payload_len > max_payload {
             return Err(Error::ValueTooLong { len: payload_len as u64, max: max_payload as u64 });
         }

@@ -194,9 +194,9 @@ impl Table {
         max_key_len(self.env.page_size())
     }
 
-    /// Longest value that an index keeps in its entry, in bytes; what is longer goes to pages of its own.
+    /// Longest value that an index keeps in its entry whatever the key, in bytes; what is longer may go to pages of its own.
     pub fn value_len_inline_max(&self) -> usize {
-        self.trees[Self::CLUSTERED].inline_max()
+        self.trees[Self::CLUSTERED].inline_max(self.key_len_max())
     }
 
     pub(crate) fn tree(&self, index: usize) -> &VersionedTree {

@@ -34,7 +34,7 @@ use std::sync::Arc;
 
 use tidepool_pool::{PageId, Space};
 
-use crate::btree::{Tree, max_payload_len};
+use crate::btree::{Tree, max_key_len, max_payload_len};
 use crate::env::{Env, space_file_name};
 use crate::error::{Error, Result};
 use crate::mtr::Mtr;
@@ -86,14 +86,15 @@ impl VersionedTree {
         self.tree.id()
     }
 
-    /// The longest value that is kept in the leaf.
-    pub fn inline_max(&self) -> usize {
-        max_payload_len(self.tree.env().page_size()) - ENTRY_HEADER_SIZE
+    /// The longest value that is kept in the leaf beside a key of this length.
+    pub fn inline_max(&self, key_len: usize) -> usize {
+        max_payload_len(self.tree.env().page_size(), key_len) - ENTRY_HEADER_SIZE
     }
 
     /// How much of a long value stays in the leaf.
     fn overflow_head_len(&self) -> usize {
-        OVERFLOW_HEAD_MAX.min(self.inline_max() - OVERFLOW_REFERENCE_SIZE)
+        let longest_key = max_key_len(self.tree.env().page_size());
+        OVERFLOW_HEAD_MAX.min(self.inline_max(longest_key) - OVERFLOW_REFERENCE_SIZE)
     }
 }
 

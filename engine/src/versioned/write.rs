@@ -202,7 +202,7 @@ impl Transaction {
             (Change::Delete, Some(entry)) => (entry.flags & !SETTLED | DELETED, entry.value),
             (Change::Insert(value, _) | Change::Update(value), _) => match stored {
                 Some(stored) => (stored.flags, &stored.bytes[..]),
-                None if value.len() > tree.inline_max() => return Ok(Attempt::StoreValue),
+                None if value.len() > tree.inline_max(key.len()) => return Ok(Attempt::StoreValue),
                 None => (0, value),
             },
             (Change::Delete, None) => unreachable!("not found, above"),

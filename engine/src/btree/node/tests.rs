@@ -160,14 +160,15 @@ proptest! {
 
     /// Keys and payloads of any permitted length: however the splits fall, the new cell fits in the end.
     #[test]
-    fn splitting_leaves_always_makes_room(cells in prop::collection::vec((0usize..897, 0usize..1025, any::<bool>(), any::<u8>()), 1..40)) {
+    fn splitting_leaves_always_makes_room(cells in prop::collection::vec((0usize..897, 0usize..1985, any::<bool>(), any::<u8>()), 1..40)) {
         let mut leaves: Vec<(Vec<u8>, Model)> = vec![(new_node(4096, b"", None), Model::new())];
         for (key_len, payload_len, shared, byte) in cells {
             let mut key = vec![if shared { b'm' } else { byte }; key_len.min(node::max_key_len(4096))];
             if let Some(last) = key.last_mut() {
                 *last = byte;
             }
-            let put = Change::Put(key.clone(), vec![byte; payload_len.min(node::max_payload_len(4096))]);
+            let payload_len = payload_len.min(node::max_payload_len(4096, key.len()));
+            let put = Change::Put(key.clone(), vec![byte; payload_len]);
             for attempt in 0.. {
                 prop_assert!(attempt < 12, "no room after {} splits", attempt);
                 let at = leaves.partition_point(|(page, _)| Node::new(page).unwrap().lower_fence() <= &key[..]) - 1;

@@ -215,15 +215,54 @@ fn the_longest_keys_and_payloads_fit() {
         let mut key = vec![b'k'; node::max_key_len(page_size)];
         let end = key.len() - 2;
         key[end..].copy_from_slice(&((n * 37 % 60) as u16).to_be_bytes());
-        let payload = vec![n as u8; node::max_payload_len(page_size)];
+        let payload = vec![n as u8; node::max_payload_len(page_size, key.len())];
+        put(&tree, &key, &payload).unwrap();
+        model.insert(key, payload);
+        let key = vec![n as u8];
+        let payload = vec![n as u8; node::max_payload_len(page_size, key.len())];
         put(&tree, &key, &payload).unwrap();
         model.insert(key, payload);
     }
     verify(&tree, &model);
+    let too_long = node::max_payload_len(page_size, 1) + 1;
+    assert!(matches!(
+        tree.make_room(b"k", too_long),
+        Err(crate::Error::ValueTooLong { len: 1984, max: 1983 })
+    ));
     assert!(matches!(
         tree.make_room(&vec![0; node::max_key_len(page_size) + 1], 1),
         Err(crate::Error::KeyTooLong { len: 897, max: 896 })
     ));
+}
+
+/// Leaves that are left behind by ascending or descending inserts, or filled by a loader, hold what fits.
+#[test]
+fn large_entries_fill_their_leaves_too() {
+    for (payload_len, to_a_leaf) in [(8000, 2), (7500, 2), (5200, 3), (4000, 4), (2200, 7)] {
+        let payload = vec![1; payload_len];
+        let keys: Vec<[u8; 4]> = (0..420u32).map(u32::to_be_bytes).collect();
+        let leaves = |fill: &dyn Fn(&Tree)| {
+            let tree = fixture::tree(2048, 16384);
+            fill(&tree);
+            verify(&tree, &keys.iter().map(|key| (key.to_vec(), payload.clone())).collect());
+            tree.statistics().unwrap().leaf_pages
+        };
+        let up = leaves(&|tree| keys.iter().for_each(|key| put(tree, key, &payload).unwrap()));
+        let down =
+            leaves(&|tree| keys.iter().rev().for_each(|key| put(tree, key, &payload).unwrap()));
+        let loaded = leaves(&|tree| {
+            let mut loader = super::load::Loader::new(tree);
+            keys.iter().for_each(|key| loader.push(key, &payload).unwrap());
+            loader.finish().unwrap();
+        });
+        let best = 420 / to_a_leaf;
+        for leaves in [up, down, loaded] {
+            assert!(
+                (best..=best + 1).contains(&leaves),
+                "{payload_len}: {up} up, {down} down, {loaded} loaded, {best} would do"
+            );
+        }
+    }
 }
 
 #[test]

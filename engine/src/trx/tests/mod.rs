@@ -17,6 +17,7 @@ use tidepool_pool::Access;
 use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
 
 use super::*;
+use crate::btree::node::Node;
 use crate::env::{Env, EnvOptions, FIRST_TABLE_SPACE};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
@@ -723,6 +724,45 @@ fn long_values_come_and_go_without_a_leak() {
     engine.settle().unwrap();
     engine.check_settled().unwrap();
     assert!(engine.contents(0).unwrap().is_empty());
+}
+
+#[test]
+fn values_of_up_to_half_a_page_stay_in_their_leaf() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    let long_values = || {
+        let mut count = 0;
+        let look = &mut |leaf: Node<'_>, _: usize| {
+            let entries = (0..leaf.count()).map(|slot| Entry::decode(leaf.payload(slot)).unwrap());
+            count += entries.filter(|entry| entry.overflow().is_some()).count();
+            Ok(())
+        };
+        tree.tree().check(look).unwrap();
+        count
+    };
+    for key in [&b"k"[..], &[b'l'; 500]] {
+        let max = tree.inline_max(key.len());
+        assert!((max + key.len()).abs_diff(engine.env.page_size() / 2) < 100, "{max}");
+        let mut trx = engine.begin(RepeatableRead);
+        trx.insert(tree, key, &vec![1; max], LockMode::None).unwrap();
+        trx.commit().unwrap();
+        assert_eq!(long_values(), 0);
+        let mut old = engine.begin(RepeatableRead);
+        old.ensure_view();
+        let mut trx = engine.begin(RepeatableRead);
+        trx.update(tree, key, &vec![2; max]).unwrap();
+        let savepoint = trx.savepoint();
+        trx.update(tree, key, &vec![3; max + 1]).unwrap();
+        assert_eq!(long_values(), 1);
+        trx.rollback_to(savepoint).unwrap();
+        assert_eq!(get(&mut trx, tree, key).unwrap(), vec![2; max]);
+        trx.delete(tree, key).unwrap();
+        trx.commit().unwrap();
+        assert_eq!(get(&mut old, tree, key).unwrap(), vec![1; max]);
+        drop(old);
+        engine.settle().unwrap();
+        engine.check_settled().unwrap();
+    }
 }
 
 #[test]
