@@ -88,46 +88,58 @@ pub fn run(lab: &Lab) -> Result<()> {
         if settings.quick && matches!(case.pattern, Some(Pattern::Ramp)) {
             continue;
         }
-        let sizes = fixed.iter().map(|&percent| (percent, false)).chain([(case.start, true)]);
-        plans.extend(sizes.map(|(percent, governed)| {
-            let rows = data.tables[0].rows;
-            (case, plan(lab, &dir, rows, case, percent, governed))
-        }));
+        // Beside what it is compared with, and before what swaps: a disk may be slower for minutes after that.
+        let mut sizes: Vec<_> = fixed.iter().map(|&percent| (percent, false)).collect();
+        sizes.insert(1, (case.start, true));
+        let rows = data.tables[0].rows;
+        let of_case =
+            sizes.iter().map(|&(percent, governed)| plan(lab, &dir, rows, case, percent, governed));
+        plans.push((case, of_case.collect::<Vec<_>>()));
     }
     let _swap = lab.swap_file(2 * memory)?;
     lab.begin("govern")?;
-    let mut progress = Progress::new(plans.iter().map(|(_, plan)| plan.duration_s()).sum());
-    let mut best: Option<(&str, f64)> = None;
-    for (case, plan) in &plans {
+    let all = plans.iter().flat_map(|(_, plans)| plans);
+    let mut progress = Progress::new(all.map(Plan::duration_s).sum());
+    for (case, plans) in &plans {
+        run_case(lab, case, plans, &mut progress)?;
+    }
+    Ok(())
+}
+
+fn run_case(lab: &Lab, case: &Case, plans: &[Plan], progress: &mut Progress) -> Result<()> {
+    let mut best = 0.0_f64;
+    let mut governed = None;
+    for plan in plans {
         // Steps of the governor up to each second.
         let mut counts = Vec::new();
-        let mut record = lab.run(plan, &mut progress, |stage, moment| {
+        let mut record = lab.run(plan, progress, |stage, moment| {
             if let Moment::After(_) = moment {
                 counts.push(stage.governor_steps());
             }
             match case.pattern {
                 Some(pattern) if moment == Moment::After(BEFORE_S) => {
-                    stage.start_neighbour(pattern, memory / 2)
+                    stage.start_neighbour(pattern, lab.settings.memory_bytes / 2)
                 }
                 _ => Ok(()),
             }
         })?;
         summarise(&mut record);
         judge(&mut record, &counts);
-        if best.is_none_or(|(name, _)| name != case.name) {
-            best = Some((case.name, 0.0));
+        if plan.governed {
+            governed = Some(record);
+            continue;
         }
-        let mean = record.figure("mean_qps").unwrap_or(0.0);
-        if let Some((_, most)) = &mut best {
-            if plan.governed && *most > 0.0 {
-                record.summary.insert("against_best_fixed".into(), mean / *most);
-            } else if record.outcome == Outcome::Finished {
-                *most = most.max(mean);
-            }
+        if record.outcome == Outcome::Finished {
+            best = best.max(record.figure("mean_qps").unwrap_or(0.0));
         }
         lab.keep(&record)?;
     }
-    Ok(())
+    let Some(mut record) = governed else { return Ok(()) };
+    if best > 0.0 {
+        let mean = record.figure("mean_qps").unwrap_or(0.0);
+        record.summary.insert("against_best_fixed".into(), mean / best);
+    }
+    lab.keep(&record)
 }
 
 /// Adds the figures that the bounds are about. `counts[n]`: the governor's steps until `n` measured seconds had passed.
