@@ -56,10 +56,15 @@ pub struct Level {
 }
 
 impl Level {
+    /// Bytes that would stay charged, were all file cache given up. They may be over the limit: `memory.high` can be passed, and either
+    /// limit be lowered under them.
+    pub fn unreclaimable_bytes(&self) -> u64 {
+        self.usage_bytes.saturating_sub(self.file_cache_bytes)
+    }
+
     /// Bytes that can still be charged before the limit, were all file cache given up; `None` without a limit.
     pub fn room_bytes(&self) -> Option<u64> {
-        let unreclaimable = self.usage_bytes.saturating_sub(self.file_cache_bytes);
-        self.limit_bytes.map(|limit| limit.saturating_sub(unreclaimable))
+        self.limit_bytes.map(|limit| limit.saturating_sub(self.unreclaimable_bytes()))
     }
 }
 

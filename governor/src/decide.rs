@@ -1,15 +1,19 @@
 //! From one reading of the signals to the pool's limit: pure decision.
 //!
 //! # The rule
-//! Let *room* be what the tightest limit above the process still allows (file cache counts as free: the kernel drops it before it
-//! swaps). The pool may use what it has, plus the room, less a headroom:
+//! There may be several limits above the process: one on each cgroup, and the machine's own. Below each the pool may use what is left by
+//! all others, less a headroom (file cache counts as free: the kernel drops it before it swaps):
 //!
 //! ```text
-//! target = resident + room - headroom        clamped to [floor, ceiling]
+//! target = min over the limits of (limit - others - headroom)        clamped to [floor, ceiling]
 //! ```
 //!
-//! `resident + room` is exactly "the limit less everything but the pool", measured instead of guessed: connections, sort
-//! buffers, another engine's pool and the neighbours in the cgroup are all in the room already.
+//! The others are "whatever is used below the limit, less what the pool holds", measured instead of guessed: connections, sort
+//! buffers, another engine's pool and the neighbours in the cgroup are all in it already. Usage may be above a limit that was lowered
+//! under it; then the pool makes good for all of that at once, as far as it can.
+//!
+//! The limit with the lowest target is the one that *binds*; it need not be the one with the least room. As the headroom is subtracted
+//! before they are compared, the target moves as far as the signals do, also where another limit begins to bind.
 //!
 //! # Shrinking and growing
 //! * A target below the limit is taken **at once**.
@@ -24,7 +28,7 @@
 //! sized to the signal, whatever the room says.
 //!
 //! # Headroom
-//! The largest of
+//! Each limit has its own, from what was seen of the others below it. It is the largest of
 //! * a share of the limit ([`HEADROOM_SHARE`], within bounds);
 //! * what the others grew by in their fastest [`Timing::reaction`] of the last minute: a neighbour that jumps is given a wider berth than
 //!   one that doesn't;
@@ -62,6 +66,8 @@ pub const BURST_MEMORY: Duration = Duration::from_secs(60);
 pub const BURST_SHARE: u64 = 12;
 /// A jump under way asks at most for the limit over this.
 pub const LEAD_SHARE: u64 = 6;
+/// A jump is taken to be cut off when what is left is less than the jump over this; wholly so when nothing is.
+const CUT_OFF_STEEPNESS: u64 = 4;
 /// Stalled this share of the time since the last reading, in per cent: trouble.
 pub const STALL_PERCENT: u64 = 10;
 /// Trouble is answered at most this often, so that a step can take effect before the next is sized.
@@ -153,12 +159,8 @@ pub struct Governor {
     /// (when, target), lowest first from the front: a monotonic queue, so that its head is the window's minimum.
     targets: VecDeque<(Duration, u64)>,
     timing: Timing,
-    /// What the others used below each limit of the last reading.
+    /// The others below each limit of the last reading.
     others: Vec<Others>,
-    /// (when, bytes that others grew by within one [`Timing::reaction`]), largest first from the front.
-    bursts: VecDeque<(Duration, u64)>,
-    /// What the others will have grown by within [`Timing::lead`], bytes.
-    lead_bytes: u64,
     /// Since when targets have been seen without a gap.
     watched_since: Option<Duration>,
     last: Option<Last>,
@@ -167,12 +169,34 @@ pub struct Governor {
     started: bool,
 }
 
-/// The others below one limit. Which limit is the tightest may change with every reading, and those below another are others.
+/// What was seen of the others below one limit.
 #[derive(Debug)]
 struct Others {
     place: Place,
     /// (when, what they used) of the last [`Timing::reaction`].
     used: VecDeque<(Duration, u64)>,
+    /// (when, bytes that they grew by within one [`Timing::reaction`]), largest first from the front.
+    bursts: VecDeque<(Duration, u64)>,
+    /// What they will have grown by within [`Timing::lead`], bytes.
+    lead_bytes: u64,
+}
+
+/// What one limit allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allowance {
+    /// The limit, and what is used below it.
+    pub room: Room,
+    /// What is kept free below it, bytes.
+    pub headroom_bytes: u64,
+    /// What is left for the pool, bytes.
+    pub pool_bytes: u64,
+}
+
+impl Allowance {
+    /// Whether more than the headroom's rest is in use.
+    fn is_short(&self) -> bool {
+        self.room.bytes() < self.headroom_bytes
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -195,41 +219,53 @@ impl Governor {
 
     /// The target for one reading, before any hysteresis; `None` when nothing could be read.
     pub fn target(&self, signals: &Signals, pool: &PoolState) -> Option<u64> {
-        let room = signals.room()?;
-        Some(target_with(&room, pool, self.headroom(&room, pool, signals.at)))
+        Some(clamp(self.binding(signals, pool)?.pool_bytes, pool))
     }
 
-    /// What is left free below the tightest limit that `signals` show, bytes; 0 if they show none.
-    pub fn headroom_bytes(&self, signals: &Signals, pool: &PoolState) -> u64 {
-        signals.room().map_or(0, |room| self.headroom(&room, pool, signals.at))
+    /// What the limit that binds allows; `None` when nothing could be read.
+    pub fn binding(&self, signals: &Signals, pool: &PoolState) -> Option<Allowance> {
+        self.binding_ahead(signals, pool, 1)
     }
 
-    /// What is left free below `room`'s limit, bytes.
-    fn headroom(&self, room: &Room, pool: &PoolState, at: Duration) -> u64 {
-        self.headroom_ahead(room, pool, at, self.lead_bytes)
+    /// The same with the lead divided by `part`.
+    fn binding_ahead(&self, signals: &Signals, pool: &PoolState, part: u64) -> Option<Allowance> {
+        let allowances = signals.rooms().map(|room| {
+            let headroom_bytes = self.headroom(&room, pool, signals.at, part);
+            let kept = u128::from(room.used_bytes) + u128::from(headroom_bytes);
+            let most = u128::from(room.limit_bytes) + u128::from(pool.resident_bytes);
+            let pool_bytes = u64::try_from(most.saturating_sub(kept)).unwrap_or(u64::MAX);
+            Allowance { room, headroom_bytes, pool_bytes }
+        });
+        allowances.min_by_key(|allowance| allowance.pool_bytes)
     }
 
-    /// The same with another lead.
-    fn headroom_ahead(&self, room: &Room, pool: &PoolState, at: Duration, lead_bytes: u64) -> u64 {
+    /// What is left free below `room`'s limit, bytes, if the lead is divided by `part`.
+    fn headroom(&self, room: &Room, pool: &PoolState, at: Duration, part: u64) -> u64 {
         let share =
             (room.limit_bytes / HEADROOM_SHARE).clamp(HEADROOM_MIN_BYTES, HEADROOM_MAX_BYTES);
-        let others = others_bytes(room, pool).max(1);
-        let large = (pool.resident_bytes.min(others) as u128 * 100 / others as u128) as u64;
-        let respected = HEADROOM_SMALL_PERCENT + (100 - HEADROOM_SMALL_PERCENT) * large / 100;
-        let burst = self.bursts.front().filter(|(seen, _)| at.saturating_sub(*seen) < BURST_MEMORY);
+        // Others that are fewer than that hardly count: a pool beside them is large as soon as it is larger than the headroom.
+        let others = others_bytes(room, pool).max(share);
+        let smaller_by = others.saturating_sub(pool.resident_bytes);
+        let unrespected = share * (100 - HEADROOM_SMALL_PERCENT) / 100;
+        let spared = (u128::from(unrespected) * u128::from(smaller_by) / u128::from(others)) as u64;
+        let respected = share - spared;
+        let Some(seen) = self.others.iter().find(|others| others.place == room.place) else {
+            return respected;
+        };
+        let burst = seen.bursts.front().filter(|(seen, _)| at.saturating_sub(*seen) < BURST_MEMORY);
         // A single huge jump must not take the pool away for a minute.
         let burst = burst.map_or(0, |&(_, bytes)| bytes.min(room.limit_bytes / BURST_SHARE));
-        let lead = lead_bytes.min(room.limit_bytes / LEAD_SHARE);
-        (share * respected / 100).max(burst).max(lead)
+        let lead = (seen.lead_bytes / part).min(room.limit_bytes / LEAD_SHARE);
+        respected.max(burst).max(lead)
     }
 
     /// Takes one reading and says what the pool's limit should be from now on, if it should change.
     pub fn decide(&mut self, signals: &Signals, pool: &PoolState) -> Option<Decision> {
         let trouble = self.trouble(signals, pool);
         self.observe(signals, pool);
-        let room = signals.room();
+        let binding = self.binding(signals, pool);
         // Without the ceiling, so that one which is raised finds the room that was there all along.
-        let unbounded = self.target(signals, &PoolState { ceiling_bytes: u64::MAX, ..*pool });
+        let unbounded = binding.as_ref().map(|binding| binding.pool_bytes);
         match unbounded {
             Some(target) => self.remember_target(signals.at, target),
             // Blind: what was seen before proves nothing about the time since.
@@ -242,16 +278,9 @@ impl Governor {
         };
         if !std::mem::replace(&mut self.started, true) {
             let to = target.unwrap_or(allowed);
-            let why = room.map_or(
+            let why = binding.map_or(
                 "no memory signal can be read: keeping the configured size".to_owned(),
-                |room| {
-                    format!(
-                        "{} has {} left of {}",
-                        room.place,
-                        mib(room.bytes),
-                        mib(room.limit_bytes)
-                    )
-                },
+                |binding| binding.room.to_string(),
             );
             return decision(Signal::Start, to, why);
         }
@@ -265,24 +294,16 @@ impl Governor {
                 format!("the allowed range is now up to {}", mib(allowed)),
             );
         }
-        let (room, target) = (room?, target?);
+        let (binding, target) = (binding?, target?);
         if target < pool.limit_bytes {
-            // Less is noise, and the headroom is there to take it.
-            let headroom = self.headroom(&room, pool, signals.at);
             // While others grow fast, a decision goes the whole lead ahead, and the next is due when half of that is used up:
             // a shrink that is told anew every few milliseconds gets nowhere.
-            let due = self.headroom_ahead(&room, pool, signals.at, self.lead_bytes / 2);
-            let step = pool.limit_bytes.saturating_sub(target_with(&room, pool, due));
-            let worth_it = step >= (headroom / 8).max(2 * MIB);
-            let why = || {
-                format!(
-                    "{} has {} left of {}, and {} is kept free",
-                    room.place,
-                    mib(room.bytes),
-                    mib(room.limit_bytes),
-                    mib(headroom)
-                )
-            };
+            let due = self.binding_ahead(signals, pool, 2)?;
+            let step = pool.limit_bytes.saturating_sub(clamp(due.pool_bytes, pool));
+            // Less is noise, and the headroom is there to take it.
+            let worth_it = step >= (binding.headroom_bytes / 8).max(2 * MIB);
+            let why =
+                || format!("{}, and {} is kept free", binding.room, mib(binding.headroom_bytes));
             return worth_it.then(why).and_then(|why| decision(Signal::RoomShrank, target, why));
         }
         if !pool.wants_more || signals.at < self.hold_until || !self.window_is_full(signals.at) {
@@ -295,7 +316,7 @@ impl Governor {
         let why = format!(
             "room for this has been there for {} s in {}",
             GROW_AFTER.as_secs(),
-            room.place
+            binding.room.place
         );
         decision(Signal::RoomLasted, lasted, why)
     }
@@ -344,28 +365,20 @@ impl Governor {
             return None;
         }
         // The machine's figure counts the stalls of others at limits of their own. It is ours only when memory is short for us too.
-        let room = signals.room()?;
-        let short = room.bytes < self.headroom(&room, pool, signals.at);
+        let short = self.binding(signals, pool)?.is_short();
         (signals.own_stall_us.is_some() || short).then_some(percent)
     }
 
     fn observe(&mut self, signals: &Signals, pool: &PoolState) {
         let at = signals.at;
         let mut known = std::mem::take(&mut self.others);
-        let tightest = signals.room();
-        self.lead_bytes = 0;
         for room in signals.rooms() {
             let is_here = |others: &Others| others.place == room.place;
             let mut others = match known.iter().position(is_here) {
                 Some(index) => known.swap_remove(index),
-                None => Others { place: room.place.clone(), used: VecDeque::new() },
+                None => Others::new(room.place.clone()),
             };
-            let now_bytes = others_bytes(&room, pool);
-            others.forget(at, self.timing.reaction);
-            if tightest.as_ref() == Some(&room) {
-                self.observe_growth(&others, now_bytes, at, room.bytes == 0);
-            }
-            others.used.push_back((at, now_bytes));
+            others.observe(&room, others_bytes(&room, pool), at, self.timing);
             self.others.push(others);
         }
         self.last = Some(Last {
@@ -373,26 +386,6 @@ impl Governor {
             own_swapped_bytes: signals.own_swapped_bytes,
             stall_us: stall_us(signals),
         });
-    }
-
-    /// The others below the tightest limit use `now_bytes`.
-    fn observe_growth(&mut self, others: &Others, now_bytes: u64, at: Duration, cut_off: bool) {
-        let Timing { reaction, pace, lead } = self.timing;
-        let mut burst = others.grown_within(reaction, now_bytes, at);
-        let paces = lead.as_secs_f64() / pace.as_secs_f64();
-        self.lead_bytes = (others.grown_within(pace, now_bytes, at) as f64 * paces) as u64;
-        if cut_off {
-            // The jump was cut off by the limit: how far it would have gone is unknown.
-            burst = burst.saturating_mul(2);
-        }
-        while self.bursts.back().is_some_and(|&(_, smaller)| smaller <= burst) {
-            self.bursts.pop_back();
-        }
-        self.bursts.push_back((at, burst));
-        while self.bursts.front().is_some_and(|(seen, _)| at.saturating_sub(*seen) >= BURST_MEMORY)
-        {
-            self.bursts.pop_front();
-        }
     }
 
     fn remember_target(&mut self, at: Duration, target: u64) {
@@ -412,6 +405,31 @@ impl Governor {
 }
 
 impl Others {
+    fn new(place: Place) -> Others {
+        Others { place, used: VecDeque::new(), bursts: VecDeque::new(), lead_bytes: 0 }
+    }
+
+    /// They use `now_bytes`.
+    fn observe(&mut self, room: &Room, now_bytes: u64, at: Duration, timing: Timing) {
+        let Timing { reaction, pace, lead } = timing;
+        self.forget(at, reaction);
+        let burst = self.grown_within(reaction, now_bytes, at);
+        let paces = lead.as_secs_f64() / pace.as_secs_f64();
+        self.lead_bytes = (self.grown_within(pace, now_bytes, at) as f64 * paces) as u64;
+        // With hardly any room left, the limit may have cut the jump off: how far it would have gone is unknown, and twice as far a guess.
+        let cut_off = burst.saturating_sub(room.bytes().saturating_mul(CUT_OFF_STEEPNESS));
+        let burst = burst.saturating_add(cut_off);
+        while self.bursts.back().is_some_and(|&(_, smaller)| smaller <= burst) {
+            self.bursts.pop_back();
+        }
+        self.bursts.push_back((at, burst));
+        while self.bursts.front().is_some_and(|(seen, _)| at.saturating_sub(*seen) >= BURST_MEMORY)
+        {
+            self.bursts.pop_front();
+        }
+        self.used.push_back((at, now_bytes));
+    }
+
     /// The newest of the readings that are too old stays: readings may be far apart, and growth counts from the last one then.
     fn forget(&mut self, at: Duration, oldest: Duration) {
         while self.used.get(1).is_some_and(|&(seen, _)| at.saturating_sub(seen) >= oldest) {
@@ -436,13 +454,9 @@ impl Others {
     }
 }
 
-fn target_with(room: &Room, pool: &PoolState, headroom: u64) -> u64 {
-    clamp(pool.resident_bytes.saturating_add(room.bytes).saturating_sub(headroom), pool)
-}
-
-/// Limit less room less the pool: what all the others use.
+/// What is used below the limit by all but the pool.
 fn others_bytes(room: &Room, pool: &PoolState) -> u64 {
-    room.limit_bytes.saturating_sub(room.bytes).saturating_sub(pool.resident_bytes)
+    room.used_bytes.saturating_sub(pool.resident_bytes)
 }
 
 fn stall_us(signals: &Signals) -> Option<u64> {
@@ -460,6 +474,16 @@ fn step_worth_taking(limit_bytes: u64) -> u64 {
 
 fn mib(bytes: u64) -> String {
     format!("{} MiB", bytes / MIB)
+}
+
+impl fmt::Display for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let limit = mib(self.limit_bytes);
+        match self.used_bytes.checked_sub(self.limit_bytes) {
+            Some(over) if over > 0 => write!(f, "{} has {} over {limit}", self.place, mib(over)),
+            _ => write!(f, "{} has {} left of {limit}", self.place, mib(self.bytes())),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -29,42 +29,64 @@ pub struct Signals {
     pub own_stall_us: Option<u64>,
     /// Microseconds of memory stall on the machine, ever.
     pub machine_stall_us: Option<u64>,
+    /// What processes may be promised, where the kernel counts that strictly.
+    pub commit: Option<Commit>,
+}
+
+/// Strict accounting (`vm.overcommit_memory` = 2): private memory counts from when it may be written, used or not, and beyond
+/// the limit nobody is given any.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Commit {
+    /// `CommitLimit`, bytes.
+    pub limit_bytes: u64,
+    /// `Committed_AS`, bytes.
+    pub used_bytes: u64,
 }
 
 impl Signals {
-    /// Bytes that the pool could still take before the tightest limit, the machine's included, and where that limit is.
-    /// `None` when nothing could be read at all.
+    /// Where the least can still be taken, the machine's own limits included. `None` when nothing could be read at all.
     pub fn room(&self) -> Option<Room> {
-        self.rooms().min_by_key(|room| room.bytes)
+        self.rooms().min_by_key(Room::bytes)
     }
 
     /// The room below each limit.
     pub(crate) fn rooms(&self) -> impl Iterator<Item = Room> {
         let levels = self.levels.iter().filter_map(|level| {
             Some(Room {
-                bytes: level.room_bytes()?,
                 limit_bytes: level.limit_bytes?,
+                used_bytes: level.unreclaimable_bytes(),
                 place: Place::Cgroup(level.directory.clone()),
             })
         });
-        let machine = self.machine_available_bytes.map(|bytes| Room {
-            bytes,
-            limit_bytes: self.machine_total_bytes.unwrap_or(u64::MAX).max(bytes),
-            place: Place::Machine,
+        let machine = self.machine_available_bytes.map(|available| {
+            let limit_bytes = self.machine_total_bytes.unwrap_or(u64::MAX).max(available);
+            Room { limit_bytes, used_bytes: limit_bytes - available, place: Place::Machine }
         });
-        levels.chain(machine)
+        let commit = self.commit.map(|Commit { limit_bytes, used_bytes }| Room {
+            limit_bytes,
+            used_bytes,
+            place: Place::Commit,
+        });
+        levels.chain(machine).chain(commit)
     }
 }
 
 /// The room below one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
-    /// Bytes that can still be used.
-    pub bytes: u64,
-    /// The limit itself, bytes.
+    /// The limit, bytes.
     pub limit_bytes: u64,
+    /// What is used below it and can't just be dropped, bytes. More than the limit if that was lowered under it.
+    pub used_bytes: u64,
     /// Whose limit.
     pub place: Place,
+}
+
+impl Room {
+    /// What can still be used, bytes.
+    pub fn bytes(&self) -> u64 {
+        self.limit_bytes.saturating_sub(self.used_bytes)
+    }
 }
 
 /// Whose limit is the tightest.
@@ -74,6 +96,8 @@ pub enum Place {
     Machine,
     /// A cgroup's, by its directory.
     Cgroup(PathBuf),
+    /// What the machine's processes may be promised.
+    Commit,
 }
 
 impl std::fmt::Display for Place {
@@ -81,9 +105,14 @@ impl std::fmt::Display for Place {
         match self {
             Place::Machine => f.write_str("the machine"),
             Place::Cgroup(directory) => write!(f, "cgroup {}", directory.display()),
+            Place::Commit => f.write_str("the commit limit (vm.overcommit_memory is 2)"),
         }
     }
 }
+
+/// How memory is accounted for, and the number for "strictly".
+const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
+const STRICT: u64 = 2;
 
 /// How often the reader looks whether the process was moved to another cgroup.
 const FIND_AGAIN: Duration = Duration::from_secs(5);
@@ -100,6 +129,9 @@ pub struct Reader {
     status: Source,
     vmstat: Source,
     pressure: Source,
+    /// The mode of accounting, if it is the strict one in which this process began. A process that began in another has memory
+    /// that is never counted, and so has nothing to give back to that limit.
+    overcommit: Option<Source>,
     /// Where the last reading found the least room, and that reading's room and usage there.
     tightest: Option<Tightest>,
     silent: Vec<&'static str>,
@@ -108,10 +140,18 @@ pub struct Reader {
 
 #[derive(Debug, Clone, Copy)]
 struct Tightest {
-    /// Index into `levels`; `None` is the machine.
-    level: Option<usize>,
+    glance: Glance,
     room_bytes: u64,
     usage_bytes: u64,
+}
+
+/// Which number tells of the room.
+#[derive(Debug, Clone, Copy)]
+enum Glance {
+    /// The usage of `levels[_]`.
+    Level(usize),
+    Available,
+    Commit,
 }
 
 impl Reader {
@@ -126,6 +166,9 @@ impl Reader {
             status: Source::new(&root, proc_dir.join("status")),
             vmstat: Source::new(&root, "/proc/vmstat"),
             pressure: Source::new(&root, "/proc/pressure/memory"),
+            // What of another process's memory is counted can't be told from here.
+            overcommit: Some(Source::new(&root, OVERCOMMIT))
+                .filter(|_| pid.is_none() && root.number(OVERCOMMIT) == Some(STRICT)),
             root,
             proc_dir,
             hierarchy: None,
@@ -183,6 +226,8 @@ impl Reader {
         if signals.levels.is_empty() {
             self.find_levels(at);
         }
+        let counts_commits =
+            self.overcommit.as_mut().is_some_and(|mode| mode.number() == Some(STRICT));
         let mut read = |source: &mut Source, name, then: &mut dyn FnMut(&str)| {
             let text = source.text();
             let missing = text.is_none();
@@ -192,6 +237,7 @@ impl Reader {
         read(&mut self.meminfo, "/proc/meminfo", &mut |text| {
             signals.machine_total_bytes = field_kib(text, "MemTotal");
             signals.machine_available_bytes = available_bytes(text);
+            signals.commit = commit(text).filter(|_| counts_commits);
         });
         read(&mut self.status, "the process's status", &mut |text| {
             signals.own_swapped_bytes = field_kib(text, "VmSwap");
@@ -203,18 +249,17 @@ impl Reader {
         });
         // Many kernels are built without it: that is no news.
         signals.machine_stall_us = self.pressure.text().and_then(pressure_some_total_us);
-        self.tightest = signals.room().map(|room| {
-            let at = match &room.place {
-                Place::Machine => None,
+        self.tightest = signals.room().and_then(|room| {
+            let (glance, usage_bytes) = match &room.place {
+                Place::Machine => (Glance::Available, 0),
+                Place::Commit => (Glance::Commit, 0),
                 Place::Cgroup(directory) => {
-                    signals.levels.iter().position(|level| level.directory == *directory)
+                    let is_here = |level: &Level| level.directory == *directory;
+                    let at = signals.levels.iter().position(is_here)?;
+                    (Glance::Level(indexes[at]), signals.levels[at].usage_bytes)
                 }
             };
-            Tightest {
-                level: at.map(|at| indexes[at]),
-                room_bytes: room.bytes,
-                usage_bytes: at.map_or(0, |at| signals.levels[at].usage_bytes),
-            }
+            Some(Tightest { glance, room_bytes: room.bytes(), usage_bytes })
         });
         signals
     }
@@ -223,12 +268,16 @@ impl Reader {
     /// for between two readings. `None` when there was no reading, or it can't be told.
     pub fn glance(&mut self) -> Option<u64> {
         let tightest = self.tightest?;
-        match tightest.level {
-            Some(level) => {
+        match tightest.glance {
+            Glance::Level(level) => {
                 let usage = self.levels[level].usage_bytes()?;
                 Some((tightest.room_bytes + tightest.usage_bytes).saturating_sub(usage))
             }
-            None => available_bytes(self.meminfo.text()?),
+            Glance::Available => available_bytes(self.meminfo.text()?),
+            Glance::Commit => {
+                let Commit { limit_bytes, used_bytes } = commit(self.meminfo.text()?)?;
+                Some(limit_bytes.saturating_sub(used_bytes))
+            }
         }
     }
 }
@@ -258,6 +307,14 @@ fn available_bytes(meminfo: &str) -> Option<u64> {
     })
 }
 
+/// What processes may be promised, and what they have been.
+fn commit(meminfo: &str) -> Option<Commit> {
+    Some(Commit {
+        limit_bytes: field_kib(meminfo, "CommitLimit")?,
+        used_bytes: field_kib(meminfo, "Committed_AS")?,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -269,7 +326,7 @@ mod tests {
         assert!(signals.machine_total_bytes.unwrap() >= signals.machine_available_bytes.unwrap());
         assert!(signals.own_resident_bytes.unwrap() > 0);
         let room = signals.room().unwrap();
-        assert!(room.bytes <= signals.machine_total_bytes.unwrap());
+        assert!(room.bytes() <= signals.machine_total_bytes.unwrap());
     }
 
     fn write_below(root: &std::path::Path, file: &str, text: &str) {
@@ -297,12 +354,12 @@ mod tests {
         write("cg/db/memory.stat", "inactive_file 100\nactive_file 0\n");
         let mut reader = Reader::new(Root::new(dir.path()), None);
         assert_eq!(reader.glance(), None);
-        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes, 700);
+        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes(), 700);
         write("cg/db/memory.current", "600");
         assert_eq!(reader.glance(), Some(500));
         write("cg/db/memory.max", "800");
         assert_eq!(reader.glance(), Some(500));
-        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes, 300);
+        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes(), 300);
         // The group vanishes, then the process is somewhere else: found by the next reading but one.
         std::fs::remove_dir_all(dir.path().join("cg")).unwrap();
         assert_eq!(reader.glance(), None);
@@ -311,7 +368,36 @@ mod tests {
         write("cg/other/memory.current", "20");
         write("cg/other/memory.stat", "");
         assert_eq!(reader.read(Duration::ZERO).room().unwrap().place, Place::Machine);
-        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes, 30);
+        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes(), 30);
+    }
+
+    #[test]
+    fn commits_count_where_they_did_from_the_start_and_still_do() {
+        let dir = in_a_cgroup();
+        let write = |file: &str, text: &str| write_below(dir.path(), file, text);
+        let meminfo = |committed: u64| {
+            let memory = "MemTotal: 9000 kB\nMemAvailable: 9000 kB\nCommitLimit: 500 kB\n";
+            write("proc/meminfo", &format!("{memory}Committed_AS: {committed} kB\n"));
+        };
+        write("cg/db/memory.max", "max");
+        meminfo(100);
+        let mode = "proc/sys/vm/overcommit_memory";
+        write(mode, "0\n");
+        let reader = |pid| Reader::new(Root::new(dir.path()), pid);
+        let mut lenient = reader(None);
+        write(mode, "2\n");
+        assert_eq!(lenient.read(Duration::ZERO).commit, None, "not what this process has");
+        assert_eq!(reader(Some(1)).read(Duration::ZERO).commit, None, "who knows what that has");
+        let mut strict = reader(None);
+        let room = strict.read(Duration::ZERO).room().unwrap();
+        assert_eq!((room.bytes(), room.place), (400 << 10, Place::Commit));
+        meminfo(450);
+        assert_eq!(strict.glance(), Some(50 << 10));
+        // Above the limit, as when that was lowered.
+        meminfo(510);
+        assert_eq!(strict.read(Duration::ZERO).room().unwrap().bytes(), 0);
+        write(mode, "1\n");
+        assert_eq!(strict.read(Duration::ZERO).room().unwrap().place, Place::Machine);
     }
 
     #[test]
@@ -320,12 +406,12 @@ mod tests {
         let write = |file: &str, text: &str| write_below(dir.path(), file, text);
         write("cg/db/memory.stat", "");
         let mut reader = Reader::new(Root::new(dir.path()), None);
-        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes, 600);
+        assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes(), 600);
         for file in ["proc/self/mountinfo", "proc/self/cgroup"] {
             // Where the process is can't be looked up. What was open stays readable.
             std::fs::remove_file(dir.path().join(file)).unwrap();
-            assert_eq!(reader.read(FIND_AGAIN).room().unwrap().bytes, 600);
-            assert_eq!(reader.read(FIND_AGAIN * 2).room().unwrap().bytes, 600);
+            assert_eq!(reader.read(FIND_AGAIN).room().unwrap().bytes(), 600);
+            assert_eq!(reader.read(FIND_AGAIN * 2).room().unwrap().bytes(), 600);
         }
     }
 
@@ -344,7 +430,7 @@ mod tests {
         )
         .unwrap();
         let signals = reader.read(Duration::ZERO);
-        assert_eq!(signals.room().unwrap().bytes, 60 * 1024);
+        assert_eq!(signals.room().unwrap().bytes(), 60 * 1024);
         assert_eq!(reader.take_notices(), ["/proc/meminfo can be read again"]);
     }
 
@@ -367,6 +453,6 @@ mod tests {
             ..Signals::default()
         };
         let room = signals.room().unwrap();
-        assert_eq!((room.bytes, room.place), (300, Place::Cgroup("/a".into())));
+        assert_eq!((room.bytes(), room.place), (300, Place::Cgroup("/a".into())));
     }
 }

@@ -128,7 +128,7 @@ impl Look {
             available_bytes: now.machine_available_bytes?,
             limit_bytes: room.limit_bytes,
             limit_place: room.place.to_string(),
-            room_bytes: room.bytes,
+            room_bytes: room.bytes(),
             swap_bytes: field_kib(&meminfo, "SwapTotal").unwrap_or(0),
             swappiness: swappiness(&root, &room.place),
             swap_bytes_per_s: pages as f64 * page_bytes / elapsed.as_secs_f64().max(0.001),
@@ -145,7 +145,7 @@ impl Look {
 fn swappiness(root: &Root, place: &Place) -> Option<u64> {
     let own = match place {
         Place::Cgroup(directory) => root.number(directory.join("memory.swappiness")),
-        Place::Machine => None,
+        Place::Machine | Place::Commit => None,
     };
     own.or_else(|| root.number("/proc/sys/vm/swappiness"))
 }

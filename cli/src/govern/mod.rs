@@ -213,7 +213,7 @@ impl Governing {
     fn tick(&mut self, options: &Options) -> Result<Duration> {
         let state = self.pool.state()?;
         let signals = self.reader.read(self.start.elapsed());
-        self.room_bytes = signals.room().map(|room| room.bytes);
+        self.room_bytes = signals.room().map(|room| room.bytes());
         self.resting = false;
         for notice in self.reader.take_notices() {
             self.log.note(&notice);
@@ -223,9 +223,12 @@ impl Governing {
         }
         let pool = self.as_pool_state(&state, options);
         let decision = self.governor.decide(&signals, &pool);
-        self.headroom_bytes = self.governor.headroom_bytes(&signals, &pool);
+        let binding = self.governor.binding(&signals, &pool);
+        self.headroom_bytes = binding.as_ref().map_or(0, |binding| binding.headroom_bytes);
+        let out_of_room =
+            binding.is_some_and(|binding| binding.room.bytes() < binding.headroom_bytes / 2);
         if let Some(decision) = decision {
-            self.take(&decision, &signals, options);
+            self.take(&decision, out_of_room, options);
         }
         let Some(goal) = self.goal else { return Ok(TICK) };
         if !options.apply {
@@ -252,7 +255,7 @@ impl Governing {
     }
 
     /// Makes a decision the goal, if there is anything to do about it.
-    fn take(&mut self, decision: &Decision, signals: &Signals, options: &Options) {
+    fn take(&mut self, decision: &Decision, out_of_room: bool, options: &Options) {
         let mut decision = decision.clone();
         if decision.to_bytes > decision.from_bytes {
             if decision.signal == Signal::Start {
@@ -277,8 +280,6 @@ impl Governing {
         {
             return;
         }
-        let short = self.headroom_bytes / 2;
-        let out_of_room = signals.room().is_some_and(|room| room.bytes < short);
         let urgent = match decision.signal {
             Signal::OwnSwap | Signal::Stall => true,
             Signal::RoomShrank | Signal::Start => out_of_room,

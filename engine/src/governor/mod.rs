@@ -72,7 +72,7 @@ pub struct GovernorReport {
     pub memory_guard: bool,
     /// What the pool was told.
     pub target_bytes: u64,
-    /// What the tightest limit above the process still allowed at the last reading, if it could be read.
+    /// What the limit that binds still allowed at the last reading, if any could be read.
     pub room_bytes: Option<u64>,
     /// That limit.
     pub limit_bytes: Option<u64>,
@@ -376,16 +376,17 @@ impl Control {
 
     fn report(&self, pool: &Pool) -> GovernorReport {
         let state = self.pool_state(pool.resident_bytes());
-        let room = self.signals.room();
+        let binding = self.governor.binding(&self.signals, &state);
+        let room = binding.as_ref().map(|binding| &binding.room);
         let newest = self.journal.entries().next_back();
         GovernorReport {
             size_bytes: self.options.size_bytes,
             memory_guard: self.options.memory_guard,
             target_bytes: self.target_bytes,
-            room_bytes: room.as_ref().map(|room| room.bytes),
-            limit_bytes: room.as_ref().map(|room| room.limit_bytes),
-            limit_place: room.as_ref().map(|room| room.place.to_string()).unwrap_or_default(),
-            headroom_bytes: self.governor.headroom_bytes(&self.signals, &state),
+            room_bytes: room.map(|room| room.bytes()),
+            limit_bytes: room.map(|room| room.limit_bytes),
+            limit_place: room.map(|room| room.place.to_string()).unwrap_or_default(),
+            headroom_bytes: binding.as_ref().map_or(0, |binding| binding.headroom_bytes),
             own_swapped_bytes: self.signals.own_swapped_bytes,
             own_resident_bytes: self.signals.own_resident_bytes,
             shrinks: self.shrinks,

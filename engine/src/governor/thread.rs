@@ -106,7 +106,7 @@ fn run(governor: &Weak<PoolGovernor>, bell: Bell, stop: &AtomicBool) {
             if is_due || seen.calls_for_reading(control.reader.glance()) {
                 control.step(&governor.pool, now);
                 read_at = now;
-                seen = Seen { room_bytes: control.signals.room().map(|room| room.bytes) };
+                seen = Seen { room_bytes: control.signals.room().map(|room| room.bytes()) };
             }
         };
         pause = steps.run(step).map_or_else(|rest| rest, |()| seen.pause());

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::cgroup::Level;
+use crate::signals::Commit;
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
@@ -308,6 +309,138 @@ fn another_limit_that_becomes_the_tightest_is_no_jump_of_the_neighbours() {
         }
         assert!(pool.limit_bytes > 13 * GIB, "{} MiB at {tick}", pool.limit_bytes / MIB);
     }
+}
+
+/// One moment of a pool in a cgroup of a machine of 64 GiB, bytes.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    limit: u64,
+    resident: u64,
+    /// Others in the group, and outside.
+    inside: u64,
+    outside: u64,
+}
+
+impl Moment {
+    fn fields(self) -> [u64; 4] {
+        [self.limit, self.resident, self.inside, self.outside]
+    }
+
+    /// `part` of the way (of `parts`) from here to `other`.
+    fn towards(self, other: Moment, part: u64, parts: u64) -> Moment {
+        let between = |(from, to): (u64, u64)| (from * (parts - part) + to * part) / parts;
+        let [limit, resident, inside, outside] =
+            std::array::from_fn(|at| between((self.fields()[at], other.fields()[at])));
+        Moment { limit, resident, inside, outside }
+    }
+
+    fn distance(self, other: Moment) -> u64 {
+        self.fields().into_iter().zip(other.fields()).map(|(one, two)| one.abs_diff(two)).sum()
+    }
+
+    fn see(self, governor: &mut Governor, tick: u32) -> u64 {
+        let level = Level {
+            directory: "/db".into(),
+            limit_bytes: Some(self.limit),
+            usage_bytes: self.resident + self.inside,
+            file_cache_bytes: 0,
+            limit_hits: 0,
+        };
+        let used = self.resident + self.inside + self.outside;
+        let signals = Signals {
+            at: TICK * tick,
+            levels: vec![level],
+            machine_available_bytes: Some((64 * GIB).saturating_sub(used)),
+            machine_total_bytes: Some(64 * GIB),
+            ..Signals::default()
+        };
+        let pool = PoolState {
+            resident_bytes: self.resident,
+            limit_bytes: GIB,
+            floor_bytes: 0,
+            ceiling_bytes: u64::MAX,
+            wants_more: true,
+        };
+        governor.decide(&signals, &pool);
+        governor.target(&signals, &pool).unwrap()
+    }
+}
+
+fn moment() -> impl Strategy<Value = Moment> {
+    let bytes = |mib: std::ops::Range<u64>| mib.prop_map(|mib| mib * MIB);
+    (bytes(64..40_000), bytes(0..30_000), bytes(0..8_000), bytes(0..40_000))
+        .prop_map(|(limit, resident, inside, outside)| Moment { limit, resident, inside, outside })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// From any course of events to any other in small steps, the target follows in small steps: whichever limit binds, and
+    /// whatever is left below it.
+    #[test]
+    fn a_small_change_of_the_signals_changes_the_target_by_little(
+        from in prop::collection::vec(moment(), 6),
+        to in prop::collection::vec(moment(), 6),
+    ) {
+        const STEPS: u64 = 500;
+        let course = |step: u64| -> Vec<Moment> {
+            from.iter().zip(&to).map(|(from, to)| from.towards(*to, step, STEPS)).collect()
+        };
+        let mut before: Option<(Vec<Moment>, u64)> = None;
+        for step in 0..=STEPS {
+            let moments = course(step);
+            let mut governor = Governor::new();
+            let target = (0..).zip(&moments).map(|(tick, it)| it.see(&mut governor, tick)).last();
+            let target = target.unwrap();
+            if let Some((past, past_target)) = before {
+                let changed: u64 = moments.iter().zip(&past).map(|(now, then)| now.distance(*then)).sum();
+                let moved = target.abs_diff(past_target);
+                prop_assert!(
+                    moved <= 8 * changed + 1024,
+                    "{} KiB for {} KiB at step {step}: {past:?} to {moments:?}", moved >> 10, changed >> 10
+                );
+            }
+            before = Some((moments, target));
+        }
+    }
+}
+
+#[test]
+fn usage_above_a_limit_that_was_lowered_is_made_good_for_at_once() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 100 * MIB);
+    assert!(machine.pools[0].1.resident_bytes > 850 * MIB);
+    machine.limit = GIB / 2;
+    let shrinks = machine.shrinks;
+    machine.tick(100 * MIB);
+    // In one step, and with the headroom that such a limit has.
+    let fits = GIB / 2 - 100 * MIB - GIB / 2 / HEADROOM_SHARE;
+    assert_eq!((machine.shrinks - shrinks, machine.pools[0].1.limit_bytes), (1, fits));
+    // The others have not grown, though it may look so: they are not given a wider berth.
+    machine.run(Duration::from_secs(10), |_| 100 * MIB);
+    assert_eq!((machine.shrinks - shrinks, machine.pools[0].1.resident_bytes), (1, fits));
+}
+
+#[test]
+fn what_may_be_promised_is_a_limit_like_the_others() {
+    let pool = PoolState {
+        resident_bytes: 2 * GIB,
+        limit_bytes: 4 * GIB,
+        floor_bytes: 16 * MIB,
+        ceiling_bytes: u64::MAX,
+        wants_more: true,
+    };
+    let signals = Signals {
+        machine_available_bytes: Some(8 * GIB),
+        machine_total_bytes: Some(16 * GIB),
+        commit: Some(Commit { limit_bytes: 8 * GIB, used_bytes: 7 * GIB }),
+        ..Signals::default()
+    };
+    let binding = Governor::new().binding(&signals, &pool).unwrap();
+    assert_eq!((binding.room.bytes(), &binding.room.place), (GIB, &Place::Commit));
+    assert!(binding.pool_bytes < 3 * GIB && binding.pool_bytes > 2 * GIB);
+    let decision = Governor::new().decide(&signals, &pool).unwrap();
+    assert!(decision.reason.starts_with("the commit limit"), "{}", decision.reason);
 }
 
 #[test]
