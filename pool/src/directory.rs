@@ -5,35 +5,54 @@
 //! 4 KiB parts that were touched, so a small table costs two such parts, and the untouched middle
 //! of a huge one costs nothing. A group, once made, stays until the directory goes: page words have
 //! stable addresses, on which threads park.
+//!
+//! Where all counts that [may be written](crate::mapping), whether touched or not, that would be a mebibyte a table. So there a group is
+//! writable up to some word only, and [`Directory::let_be_installed`] moves that on. The words behind are zero, and nobody
+//! writes a word that is zero but to install a page. How far it is stands in a part of its own before the words,
+//! which is not even touched elsewhere.
 
 #![expect(unsafe_code, reason = "groups are published through atomic pointers")]
 
 use std::io;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use crate::latch::PageWord;
-use crate::mapping::{Mapping, ZeroedArray};
+use crate::mapping::{Accounting, Mapping, ZeroedArray};
 
 /// Pages whose words are made together.
 const GROUP_PAGES: usize = 1 << 16;
-const GROUP_BYTES: usize = GROUP_PAGES * size_of::<PageWord>();
+/// The kernel's pages, before the words of a group and in general.
+const PART_BYTES: usize = 4096;
+const PART_WORDS: usize = PART_BYTES / size_of::<PageWord>();
+const GROUP_BYTES: usize = PART_BYTES + GROUP_PAGES * size_of::<PageWord>();
+/// Groups whose pointers can be written from the start.
+const GROUPS_AT_FIRST: usize = PART_BYTES / size_of::<AtomicPtr<PageWord>>();
 
 /// Translation words of the 2^32 pages that a tablespace may have.
 pub(crate) struct Directory {
     groups: ZeroedArray<AtomicPtr<PageWord>>,
+    accounting: Accounting,
 }
 
 impl Directory {
-    pub(crate) fn new() -> io::Result<Directory> {
-        Ok(Directory { groups: ZeroedArray::new((1 << 32) / GROUP_PAGES)? })
+    pub(crate) fn new(accounting: Accounting) -> io::Result<Directory> {
+        let groups = ZeroedArray::new_in_parts((1 << 32) / GROUP_PAGES, accounting)?;
+        groups.commit_up_to(GROUPS_AT_FIRST)?;
+        Ok(Directory { groups, accounting })
+    }
+
+    /// The first word of the group of page `no`; null if there is no group.
+    #[inline]
+    fn group(&self, no: u32) -> *mut PageWord {
+        // Acquire pairs with the publication in `get_or_make`.
+        self.groups[no as usize / GROUP_PAGES].load(Ordering::Acquire)
     }
 
     /// The word of page `no`, unless its group has never been needed: then the page is absent.
     #[inline]
     pub(crate) fn get(&self, no: u32) -> Option<&PageWord> {
-        // Acquire pairs with the publication in `get_or_make`.
-        let group = self.groups[no as usize / GROUP_PAGES].load(Ordering::Acquire);
+        let group = self.group(no);
         if group.is_null() {
             return None;
         }
@@ -59,13 +78,18 @@ impl Directory {
     #[cold]
     pub(crate) fn get_or_make(&self, no: u32) -> io::Result<&PageWord> {
         if self.get(no).is_none() {
-            let mapping = Mapping::reserve(GROUP_BYTES)?;
+            let group = no as usize / GROUP_PAGES;
+            if group >= GROUPS_AT_FIRST {
+                self.groups.commit_up_to(self.groups.len())?;
+            }
+            let mapping = Mapping::reserve(GROUP_BYTES, self.accounting)?;
             mapping.exclude_from_core_dumps();
-            let slot = &self.groups[no as usize / GROUP_PAGES];
-            let base = mapping.base().as_ptr().cast();
-            let published = slot.compare_exchange(
+            mapping.commit(0, PART_BYTES)?;
+            // SAFETY: the words begin one part into the mapping.
+            let words = unsafe { mapping.base().as_ptr().add(PART_BYTES) };
+            let published = self.groups[group].compare_exchange(
                 std::ptr::null_mut(),
-                base,
+                words.cast(),
                 Ordering::Release,
                 Ordering::Relaxed,
             );
@@ -76,16 +100,56 @@ impl Directory {
         }
         Ok(self.get(no).expect("the group was just made, by this thread or another"))
     }
+
+    /// To be called before a page is installed in the word of page `no`, whose group there is.
+    ///
+    /// # Errors
+    /// If the kernel may promise no more memory.
+    #[inline]
+    pub(crate) fn let_be_installed(&self, no: u32) -> io::Result<()> {
+        match self.accounting {
+            Accounting::Touched => Ok(()),
+            Accounting::Writable => self.commit_word(no),
+        }
+    }
+
+    #[cold]
+    fn commit_word(&self, no: u32) -> io::Result<()> {
+        let words = NonNull::new(self.group(no)).expect("words are asked for before pages come");
+        // SAFETY: one part before the words is where the group's mapping begins.
+        let base = unsafe { words.cast::<u8>().sub(PART_BYTES) };
+        // SAFETY: it was committed from birth, is zero (valid) then, and nothing else lies there.
+        let committed = unsafe { base.cast::<AtomicU32>().as_ref() };
+        let index = no as usize % GROUP_PAGES;
+        if index < committed.load(Ordering::Acquire) as usize {
+            return Ok(());
+        }
+        // Twice as far each time, so that it is not done often.
+        let end = (index + 1).next_power_of_two().max(PART_WORDS);
+        // SAFETY: `into_raw` gave it, and it is given back at once.
+        let mapping = unsafe { Mapping::from_raw(base, GROUP_BYTES, self.accounting) };
+        let whole = GROUP_BYTES - PART_BYTES;
+        let result = mapping
+            .commit(PART_BYTES, end * size_of::<PageWord>())
+            .map(|()| end)
+            // It takes no further mapping of the kernel's, of which it may have too many, if there is no rest.
+            .or_else(|_| mapping.commit(PART_BYTES, whole).map(|()| GROUP_PAGES));
+        let _ = mapping.into_raw();
+        committed.fetch_max(result? as u32, Ordering::Release);
+        Ok(())
+    }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        for group in &mut *self.groups {
-            if let Some(base) = NonNull::new(group.get_mut().cast()) {
-                // SAFETY: the pointer came from `into_raw` of a mapping of this size, and
-                // `&mut self` says that nobody uses it any more.
-                drop(unsafe { Mapping::from_raw(base, GROUP_BYTES) });
-            }
+        // Of the pointers that can't be written, none was.
+        let groups = self.groups.iter().map(|group| group.load(Ordering::Acquire));
+        for words in groups.filter_map(NonNull::new) {
+            // SAFETY: the words begin one part into a mapping of this size, which `into_raw` gave, and `&mut self`
+            // says that nobody uses it any more.
+            drop(unsafe {
+                Mapping::from_raw(words.cast().sub(PART_BYTES), GROUP_BYTES, self.accounting)
+            });
         }
     }
 }
@@ -93,26 +157,62 @@ impl Drop for Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapping::charged_bytes;
+
+    const BOTH: [Accounting; 2] = [Accounting::Touched, Accounting::Writable];
 
     #[test]
     fn words_start_absent_and_keep_their_address() {
-        let directory = Directory::new().unwrap();
-        for no in [0, 1, 65_535, 65_536, 1 << 31, u32::MAX] {
-            assert!(no % 65_536 != 0 || directory.get(no).is_none());
-            let word = std::ptr::from_ref(directory.get_or_make(no).unwrap());
-            assert_eq!(word, std::ptr::from_ref(directory.get(no).unwrap()));
-            assert_eq!(directory.get(no).unwrap().load().frame(), None);
+        for directory in BOTH.map(|accounting| Directory::new(accounting).unwrap()) {
+            for no in [0, 1, 65_535, 65_536, 70_000, 1 << 31, u32::MAX] {
+                assert!(no % 65_536 != 0 || directory.get(no).is_none());
+                let word = std::ptr::from_ref(directory.get_or_make(no).unwrap());
+                assert_eq!(word, std::ptr::from_ref(directory.get(no).unwrap()));
+                assert_eq!(directory.get(no).unwrap().load().frame(), None);
+                assert_eq!(directory.get(no).unwrap().lock_shared(), None);
+                assert_eq!(directory.get(no).unwrap().lock_exclusive(), None);
+                directory.let_be_installed(no).unwrap();
+                assert!(directory.get(no).unwrap().install(7, 0));
+            }
         }
     }
 
     #[test]
+    fn where_all_counts_that_may_be_written_a_small_table_may_write_little() {
+        let directory = Directory::new(Accounting::Writable).unwrap();
+        let pages = |to: u32| {
+            for no in (0..to).step_by(100) {
+                directory.get_or_make(no).unwrap();
+                directory.let_be_installed(no).unwrap();
+                directory.get(no).unwrap().install(0, 0);
+            }
+            let words = directory.get(0).map_or(0, |word| std::ptr::from_ref(word) as usize);
+            let groups = self::charged_bytes(directory.groups.as_ptr().cast(), 1 << 19);
+            let words = charged_bytes((words - PART_BYTES) as *const u8, GROUP_BYTES);
+            groups.zip(words)
+        };
+        let Some(small) = pages(500) else {
+            eprintln!("skipped: the kernel does not say what it counts");
+            return;
+        };
+        assert_eq!(small, (4096, 2 * 4096));
+        assert_eq!(pages(5000), Some((4096, 4096 + 8 * 8192)));
+        assert_eq!(pages(65_536), Some((4096, GROUP_BYTES as u64)));
+    }
+
+    #[test]
     fn two_threads_make_one_group() {
-        let directory = Directory::new().unwrap();
-        let addresses: Vec<usize> = std::thread::scope(|scope| {
-            let make = || std::ptr::from_ref(directory.get_or_make(5).unwrap()) as usize;
-            let threads: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
-        });
-        assert!(addresses.windows(2).all(|pair| pair[0] == pair[1]));
+        for directory in BOTH.map(|accounting| Directory::new(accounting).unwrap()) {
+            let addresses: Vec<usize> = std::thread::scope(|scope| {
+                let make = || {
+                    let address = std::ptr::from_ref(directory.get_or_make(5).unwrap()) as usize;
+                    directory.let_be_installed(5).unwrap();
+                    address
+                };
+                let threads: Vec<_> = (0..4).map(|_| scope.spawn(make)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            assert!(addresses.windows(2).all(|pair| pair[0] == pair[1]));
+        }
     }
 }

@@ -211,10 +211,11 @@ fn is_live(frames: &Frames, lsn: u64, frame: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapping::Accounting;
     use crate::page::PageSize;
 
     fn frames() -> Frames {
-        Frames::new(PageSize::MIN, 1 << 20, 0, false).unwrap()
+        Frames::new(PageSize::MIN, 1 << 20, 0, false, Accounting::Touched).unwrap()
     }
 
     fn collect(queue: &DirtyQueue, frames: &Frames, below: u64, max: usize) -> Vec<u32> {

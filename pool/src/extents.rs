@@ -19,6 +19,8 @@
 //! memory ahead of need, for whom they are `starting` meanwhile. But for those few, the extents in
 //! use are full of pages. Those given back are started again before those that never were.
 //!
+//! The kernel may refuse the memory of an extent to be started. Then no vacant one is started until there is reason to ask again.
+//!
 //! Every operation but a start takes constant time: an extent's free frames are a linked stack, and
 //! the open extents that have any are in an array. A start is a loop over one extent's frames.
 //!
@@ -76,6 +78,8 @@ pub(crate) struct Extents {
     reserved: u32,
     /// Frames that may be started.
     limit: u32,
+    /// The kernel refuses more memory.
+    refused: bool,
     started: u32,
     free: u32,
     /// Extents that are not vacant.
@@ -103,6 +107,7 @@ impl Extents {
             frames_per_extent,
             reserved,
             limit,
+            refused: false,
             started: 0,
             free: 0,
             held: 0,
@@ -137,7 +142,19 @@ impl Extents {
 
     /// Frames that may be started besides those that are.
     fn room(&self) -> u32 {
-        self.limit.saturating_sub(self.started)
+        match self.refused {
+            true => 0,
+            false => self.limit.saturating_sub(self.started),
+        }
+    }
+
+    /// Whether the kernel has refused memory, and was not asked again.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    pub(crate) fn set_refused(&mut self, refused: bool) {
+        self.refused = refused;
     }
 
     /// Frames that can be taken without taking one from a page.
@@ -154,6 +171,7 @@ impl Extents {
     pub(crate) fn set_limit(&mut self, frames: u32) {
         assert!(frames as u64 <= self.reserved as u64 * self.frames_per_extent as u64);
         self.limit = frames;
+        self.refused = false;
     }
 
     fn extent_of(&self, frame: u32) -> u32 {
@@ -161,10 +179,10 @@ impl Extents {
     }
 
     /// Takes a free frame of an open extent, starting a vacant one if there is none and the limit
-    /// allows.
-    pub(crate) fn take(&mut self) -> Option<u32> {
+    /// allows and `commit` says that its memory may be used.
+    pub(crate) fn take(&mut self, commit: impl FnOnce(u32) -> bool) -> Option<u32> {
         if self.with_free.is_empty() {
-            self.start();
+            self.start(commit);
         }
         let number = *self.with_free.last()?;
         let extent = &mut self.extents[number as usize];
@@ -204,7 +222,7 @@ impl Extents {
     }
 
     /// Starts a vacant extent, or more frames of one that is started in part.
-    fn start(&mut self) {
+    fn start(&mut self, commit: impl FnOnce(u32) -> bool) {
         let room = self.room();
         if room == 0 {
             return;
@@ -213,7 +231,15 @@ impl Extents {
             let extent = &self.extents[number as usize];
             extent.state == ExtentState::Open && (extent.started as u32) < self.frames_per_extent
         });
-        if let Some(number) = partial.or_else(|| self.next_vacant()) {
+        let number = partial.or_else(|| {
+            let number = self.next_vacant()?;
+            self.refused = !commit(number);
+            if self.refused {
+                self.given_back.push(number);
+            }
+            (!self.refused).then_some(number)
+        });
+        if let Some(number) = number {
             self.open(number, room);
         }
     }
@@ -337,6 +363,7 @@ impl Extents {
         extent.state = ExtentState::Vacant;
         (extent.started, extent.free, extent.top) = (0, 0, 0);
         self.given_back.push(number);
+        self.refused = false;
     }
 
     /// Appends to `out` what there is of the extents in `range` that are not vacant.
@@ -367,17 +394,20 @@ mod tests {
     #[test]
     fn an_extent_goes_through_its_states() {
         let mut extents = Extents::new(4, 8, 6).unwrap();
-        let taken: Vec<u32> = std::iter::from_fn(|| extents.take()).collect();
+        let taken: Vec<u32> = std::iter::from_fn(|| extents.take(|_| true)).collect();
         assert_eq!(taken, [0, 1, 2, 3, 4, 5]);
         extents.set_limit(12);
-        assert_eq!((extents.available(), extents.take(), extents.take()), (6, Some(6), Some(7)));
-        assert_eq!(extents.take(), Some(8));
+        assert_eq!(
+            (extents.available(), extents.take(|_| true), extents.take(|_| true)),
+            (6, Some(6), Some(7))
+        );
+        assert_eq!(extents.take(|_| true), Some(8));
         assert_eq!((extents.available(), extents.started()), (3, 12));
         extents.set_limit(4);
         assert_eq!(extents.available(), 3);
         // What a draining extent has is out of reach, and so is what it gets.
         extents.drain(2);
-        assert_eq!((extents.available(), extents.take()), (0, None));
+        assert_eq!((extents.available(), extents.take(|_| true)), (0, None));
         extents.drain(1);
         assert!(extents.give(0));
         for frame in [4, 5, 6] {
@@ -397,14 +427,15 @@ mod tests {
         );
         // The one given back is used again before one that never was.
         extents.set_limit(16);
-        let more: BTreeSet<u32> = std::iter::from_fn(|| extents.take()).collect();
+        let more: BTreeSet<u32> = std::iter::from_fn(|| extents.take(|_| true)).collect();
         assert_eq!(more, BTreeSet::from_iter((4..16).chain([0])));
         assert_eq!((extents.available(), extents.started()), (0, 16));
     }
 
     #[derive(Clone, Debug)]
     enum Op {
-        Take,
+        /// And whether the kernel gives memory for one more extent.
+        Take(bool),
         Give(usize),
         SetLimit(u32),
         Drain(usize),
@@ -416,7 +447,7 @@ mod tests {
 
     fn op() -> impl Strategy<Value = Op> {
         prop_oneof![
-            6 => Just(Op::Take),
+            6 => prop::bool::weighted(0.9).prop_map(Op::Take),
             5 => any::<usize>().prop_map(Op::Give),
             1 => (0..=40u32).prop_map(Op::SetLimit),
             1 => any::<usize>().prop_map(Op::Drain),
@@ -458,12 +489,13 @@ mod tests {
                 };
                 let started: u32 = model.iter().map(|it| it.1).sum();
                 match op {
-                    Op::Take => match extents.take() {
+                    Op::Take(commits) => match extents.take(|_| commits) {
                         Some(frame) => {
                             let before = free(&model);
                             let extent = &mut model[frame as usize / 4];
                             if !extent.2.contains(&frame) {
                                 prop_assert!(before == 0 && started < limit);
+                                prop_assert!(commits || extent.1 > 0);
                                 let count = (4 - extent.1).min(limit - started);
                                 let first = frame / 4 * 4 + extent.1;
                                 extent.2 = (first..first + count).collect();
@@ -475,8 +507,14 @@ mod tests {
                             prop_assert!(extent.2.remove(&frame));
                             taken.push(frame);
                         }
-                        None => prop_assert!(free(&model) == 0 && started >= limit
-                            || model.iter().all(|it| it.0 != ExtentState::Vacant)),
+                        None => {
+                            prop_assert!(free(&model) == 0);
+                            let none_is_vacant =
+                                model.iter().all(|it| it.0 != ExtentState::Vacant);
+                            prop_assert!(started >= limit || none_is_vacant || !commits);
+                            prop_assert!(!extents.is_refused() || extents.available() == 0);
+                            extents.set_refused(false);
+                        }
                     },
                     Op::Give(index) if !taken.is_empty() => {
                         let frame = taken.swap_remove(index % taken.len());

@@ -12,18 +12,22 @@
 //! reservation stays mapped for ever, so a stale optimistic read never faults: it may read zeroes.
 //! And a frame's descriptor outlives its memory, so that versions go on where they were.
 //!
+//! Where the kernel counts [what may be written](crate::mapping), an extent is committed when it is started and given up with its
+//! memory, which the kernel may refuse: then the pool goes on with what it has. That cuts the mapping in as many parts as there are runs of
+//! extents in use, and holes between them; at worst one for every 2 MiB, of which 65,530 are allowed as a rule.
+//!
 //! A frame is *free* (on the list; no page; nobody touches it), *in use* (some page word names it;
 //! its bytes belong to who holds that word's latch), or *in transit*: owned by the one thread that
 //! took it off the list, or that evicted its page, until that thread installs or gives it back.
 //!
-//! Locking: the list's mutex is innermost; nothing is called under it.
+//! Locking: the list's mutex is innermost; nothing is called under it (but `mprotect`, for the extent that somebody waits for).
 
 #![expect(
     unsafe_code,
     reason = "hands out the bytes of frames, whose exclusion the latches ensure"
 )]
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use parking_lot::Condvar;
@@ -31,7 +35,7 @@ use parking_lot::Condvar;
 use crate::error::{Error, Result};
 use crate::extents::{Extents, Survey};
 use crate::latch::MAX_FRAMES;
-use crate::mapping::{Mapping, Zeroable, ZeroedArray};
+use crate::mapping::{Accounting, Mapping, Zeroable, ZeroedArray};
 use crate::page::{PageId, PageSize};
 use crate::view::RacyBytes;
 use crate::watched::Watched;
@@ -114,6 +118,13 @@ pub(crate) struct Frames {
     advised: AtomicU32,
     /// Extents that are draining or leaving.
     draining: AtomicU32,
+    accounting: Accounting,
+    /// Whether the kernel has refused memory, and was not asked again; and whether the log knows.
+    refused: AtomicBool,
+    refusal_told: AtomicBool,
+    /// Makes the kernel seem to refuse.
+    #[cfg(test)]
+    pub(crate) refuse: AtomicBool,
 }
 
 impl Frames {
@@ -124,6 +135,7 @@ impl Frames {
         bytes: u64,
         max_bytes: u64,
         huge_pages: bool,
+        accounting: Accounting,
     ) -> Result<Frames> {
         let frames_in = |bytes: u64| bytes / page_size.bytes() as u64;
         let limit = frames_in(bytes);
@@ -139,7 +151,7 @@ impl Frames {
         let mut wanted = whole(frames_in(max_bytes.max(bytes))).min(most);
         let (memory, reserved) = loop {
             let len = wanted as usize * page_size.bytes() + EXTENT_BYTES;
-            match Mapping::reserve(len) {
+            match Mapping::reserve(len, accounting) {
                 Ok(memory) => break (memory, wanted as u32),
                 Err(_) if wanted > least => wanted = whole(wanted / 2).max(least),
                 Err(error) => return Err(Error::system(format!("reserving {len} bytes"), error)),
@@ -151,8 +163,13 @@ impl Frames {
             .map_err(|error| Error::system("reserving frame descriptors", error))?;
         let extents = Extents::new(per_extent, reserved / per_extent, limit as u32)
             .map_err(|error| Error::system("reserving the list of free frames", error))?;
+        let skip = base.next_multiple_of(EXTENT_BYTES) - base;
+        // The first to be started, so that a pool which could have no memory at all is none.
+        memory
+            .commit(skip, EXTENT_BYTES)
+            .map_err(|error| Error::system("the first 2 MiB of frames", error))?;
         Ok(Frames {
-            skip: base.next_multiple_of(EXTENT_BYTES) - base,
+            skip,
             memory,
             page_size,
             descriptors,
@@ -167,7 +184,17 @@ impl Frames {
             huge_pages,
             advised: AtomicU32::new(0),
             draining: AtomicU32::new(0),
+            accounting,
+            refused: AtomicBool::new(false),
+            refusal_told: AtomicBool::new(false),
+            #[cfg(test)]
+            refuse: AtomicBool::new(false),
         })
+    }
+
+    /// How the kernel counts the pool's memory.
+    pub(crate) fn accounting(&self) -> Accounting {
+        self.accounting
     }
 
     /// Frames that address space is reserved for.
@@ -273,6 +300,71 @@ impl Frames {
         self.held.store(extents.held(), Ordering::Relaxed);
         self.available.store(extents.available(), Ordering::Relaxed);
         self.free_frames.store(extents.free(), Ordering::Relaxed);
+        self.refused.store(extents.is_refused(), Ordering::Relaxed);
+    }
+
+    fn offset_of(&self, extent: u32) -> usize {
+        self.skip + extent as usize * EXTENT_BYTES
+    }
+
+    /// Lets a vacant extent be written. False: the kernel refuses.
+    fn commit(&self, extent: u32) -> bool {
+        let committed = self.memory.commit(self.offset_of(extent), EXTENT_BYTES);
+        #[cfg(test)]
+        let committed = match self.refuse.load(Ordering::Relaxed) {
+            true => Err(std::io::ErrorKind::OutOfMemory.into()),
+            false => committed,
+        };
+        match committed {
+            Ok(()) => {
+                if self.accounting == Accounting::Writable {
+                    self.refusal_told.store(false, Ordering::Relaxed);
+                }
+                true
+            }
+            Err(error) => {
+                if !self.refusal_told.swap(true, Ordering::Relaxed) {
+                    let mib = u64::from(self.extents_held()) * EXTENT_BYTES as u64 / (1 << 20);
+                    tracing::warn!(
+                        %error,
+                        "the kernel gives the buffer pool no more memory: it goes on with {mib} MiB (vm.overcommit_memory is 2: see CommitLimit in /proc/meminfo)"
+                    );
+                }
+                false
+            }
+        }
+    }
+
+    /// Gives a committed extent's memory back.
+    ///
+    /// # Safety
+    /// Nobody has a reference into the extent, but racy readers.
+    unsafe fn release(&self, extent: u32) -> std::io::Result<()> {
+        let offset = self.offset_of(extent);
+        // SAFETY: by the caller's promise.
+        unsafe { self.memory.release(offset, EXTENT_BYTES)? };
+        if self.accounting == Accounting::Writable {
+            // What replaces it must be like what is beside it, or the two stay two mappings for ever.
+            self.memory.exclude_from_core_dumps_at(offset, EXTENT_BYTES);
+            if extent < self.advised.load(Ordering::Relaxed) {
+                self.memory.prefer_huge_pages(offset, EXTENT_BYTES);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel has refused memory, and was not asked again.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// It may be asked again.
+    pub(crate) fn forget_refusal(&self) {
+        if self.is_refused() {
+            let mut free = self.free.lock();
+            free.extents.set_refused(false);
+            self.publish(&free.extents);
+        }
     }
 
     /// Changes how many frames may be in use. Raised, they come with the next misses; lowered,
@@ -290,9 +382,12 @@ impl Frames {
     /// Takes a free frame, starting a new extent if the list is empty and the limit allows.
     pub(crate) fn take(&self) -> Option<u32> {
         let mut free = self.free.lock();
-        let frame = free.extents.take()?;
-        self.publish(&free.extents);
-        Some(frame)
+        let was_refused = free.extents.is_refused();
+        let frame = free.extents.take(|extent| self.commit(extent));
+        if frame.is_some() || free.extents.is_refused() != was_refused {
+            self.publish(&free.extents);
+        }
+        frame
     }
 
     /// Gives a frame back that has no page.
@@ -370,14 +465,12 @@ impl Frames {
         if !self.free.lock().extents.leave(extent) {
             return Ok(false);
         }
-        let first = (extent * self.per_extent()) as usize;
-        let offset = self.skip + first * self.page_size.bytes();
         // SAFETY: all frames of the extent are free, and none is taken while it is leaving; so
         // nobody has a page word that names one of them latched, and without that nobody but
         // optimistic readers looks at a frame. Those read atomics, may find zeroes as they may find
         // anything, and don't believe it: their page left the frame, so its word has changed.
-        let discarded = unsafe { self.memory.discard(offset, EXTENT_BYTES) };
-        if let Err(error) = discarded {
+        let released = unsafe { self.release(extent) };
+        if let Err(error) = released {
             self.reopen(extent);
             return Err(error);
         }
@@ -396,6 +489,7 @@ impl Frames {
         let ahead = (AHEAD_EXTENTS * self.per_extent()).min(limit / 16);
         self.free_frames.load(Ordering::Relaxed) < ahead
             && limit.saturating_sub(started) >= self.per_extent()
+            && !self.is_refused()
     }
 
     /// Starts an extent whose memory the kernel has backed already, with a huge page if it can.
@@ -405,9 +499,16 @@ impl Frames {
     /// If there is no room any more once it is ready, and the kernel refuses to take it back.
     pub(crate) fn start_extent(&self) -> std::io::Result<bool> {
         let Some(extent) = self.free.lock().extents.begin_start() else { return Ok(false) };
+        if !self.commit(extent) {
+            let mut free = self.free.lock();
+            free.extents.cancel_start(extent);
+            free.extents.set_refused(true);
+            self.publish(&free.extents);
+            return Ok(false);
+        }
         let advised = self.advised.load(Ordering::Relaxed);
         if self.huge_pages && extent >= advised {
-            let from = self.skip + advised as usize * EXTENT_BYTES;
+            let from = self.offset_of(advised);
             self.memory.prefer_huge_pages(from, (extent + 1 - advised) as usize * EXTENT_BYTES);
             self.advised.store(extent + 1, Ordering::Relaxed);
         }
@@ -425,12 +526,11 @@ impl Frames {
             return Ok(true);
         }
         drop(free);
-        let offset = self.skip + extent as usize * EXTENT_BYTES;
         // SAFETY: the extent is starting, so none of its frames is in use or in transit; optimistic
         // readers that still look at one may find zeroes, as in `give_back`.
-        let discarded = unsafe { self.memory.discard(offset, EXTENT_BYTES) };
+        let released = unsafe { self.release(extent) };
         self.free.lock().extents.cancel_start(extent);
-        discarded.map(|()| false)
+        released.map(|()| false)
     }
 
     /// Touches every page of a frame in transit or of a starting extent, so that who fills it under a latch meets no fault.
@@ -451,11 +551,13 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mapping::charged_bytes;
+    use crate::view::PageView;
 
     #[test]
     fn frames_are_aligned_distinct_and_limited() {
         let size = PageSize::DEFAULT;
-        let frames = Frames::new(size, 200 * 16384, 1 << 30, true).unwrap();
+        let frames = Frames::new(size, 200 * 16384, 1 << 30, true, Accounting::Touched).unwrap();
         assert_eq!((frames.limit(), frames.reserved()), (200, 65536));
         let mut taken: Vec<u32> = std::iter::from_fn(|| frames.take()).collect();
         assert_eq!(taken, (0..128).chain(128..200).collect::<Vec<_>>());
@@ -471,7 +573,9 @@ mod tests {
 
     #[test]
     fn the_limit_is_raised_in_place() {
-        let frames = Frames::new(PageSize::DEFAULT, 100 * 16384, 1 << 30, true).unwrap();
+        let frames =
+            Frames::new(PageSize::DEFAULT, 100 * 16384, 1 << 30, true, Accounting::Touched)
+                .unwrap();
         let taken = std::iter::from_fn(|| frames.take()).count();
         frames.set_limit(300);
         assert_eq!((taken, frames.limit(), frames.available()), (100, 300, 200));
@@ -481,7 +585,8 @@ mod tests {
 
     #[test]
     fn a_drained_extent_loses_its_bytes_and_comes_back_empty() {
-        let frames = Frames::new(PageSize::DEFAULT, 256 * 16384, 0, false).unwrap();
+        let frames =
+            Frames::new(PageSize::DEFAULT, 256 * 16384, 0, false, Accounting::Touched).unwrap();
         let taken: Vec<u32> = std::iter::from_fn(|| frames.take()).collect();
         // SAFETY: the frame is in transit.
         unsafe { frames.bytes_mut(130).fill(7) };
@@ -505,7 +610,8 @@ mod tests {
     #[test]
     fn extents_are_started_ahead_while_there_is_room() {
         const EXTENT: u64 = EXTENT_BYTES as u64;
-        let frames = Frames::new(PageSize::DEFAULT, 40 * EXTENT, 0, true).unwrap();
+        let frames =
+            Frames::new(PageSize::DEFAULT, 40 * EXTENT, 0, true, Accounting::Touched).unwrap();
         // A sixteenth of the frames is 320, in three extents.
         assert!(frames.wants_extent());
         while frames.wants_extent() {
@@ -524,6 +630,58 @@ mod tests {
         assert!(!frames.start_extent().unwrap());
         assert_eq!(frames.take(), Some(384));
         // A small pool has none started ahead.
-        assert!(!Frames::new(PageSize::DEFAULT, EXTENT / 2, 0, true).unwrap().wants_extent());
+        assert!(
+            !Frames::new(PageSize::DEFAULT, EXTENT / 2, 0, true, Accounting::Touched)
+                .unwrap()
+                .wants_extent()
+        );
+    }
+
+    #[test]
+    fn where_all_counts_that_may_be_written_only_extents_in_use_may() {
+        const EXTENT: u64 = EXTENT_BYTES as u64;
+        let (size, most) = (4 * EXTENT, 64 << 30);
+        let frames = Frames::new(PageSize::DEFAULT, size, most, false, Accounting::Writable);
+        let frames = frames.unwrap();
+        let charged = || charged_bytes(frames.memory.base().as_ptr(), most as usize);
+        if charged().is_none() {
+            eprintln!("skipped: the kernel does not say what it counts");
+            return;
+        }
+        assert_eq!(charged(), Some(EXTENT), "what is started first");
+        let fill = || {
+            let taken: Vec<u32> = std::iter::from_fn(|| frames.take()).collect();
+            for &frame in &taken {
+                // SAFETY: the frame is in transit.
+                unsafe { frames.bytes_mut(frame).fill(7) };
+            }
+            taken
+        };
+        assert_eq!((fill().len(), charged()), (512, Some(size)));
+        frames.drain(1);
+        (128..256).for_each(|frame| frames.give(frame));
+        assert!(frames.give_back(1).unwrap());
+        assert_eq!(charged(), Some(size - EXTENT));
+        // Who still looks there finds zeroes.
+        assert_eq!(frames.racy(130).u64_at(8), Ok(0));
+        assert_eq!((fill(), charged()), ((128..256).collect(), Some(size)));
+    }
+
+    #[test]
+    fn a_refused_extent_is_asked_for_again_when_there_is_reason() {
+        const EXTENT: u64 = EXTENT_BYTES as u64;
+        let frames = Frames::new(PageSize::DEFAULT, 40 * EXTENT, 0, false, Accounting::Touched);
+        let frames = frames.unwrap();
+        frames.refuse.store(true, Ordering::Relaxed);
+        assert_eq!((frames.take(), frames.available(), frames.limit()), (None, 0, 40 * 128));
+        assert!(!frames.wants_extent(), "nobody is woken for nothing");
+        frames.forget_refusal();
+        assert!(frames.wants_extent() && !frames.start_extent().unwrap());
+        assert!(frames.is_refused());
+        frames.refuse.store(false, Ordering::Relaxed);
+        assert_eq!(frames.take(), None, "not asked again yet");
+        frames.set_limit(20 * 128);
+        assert_eq!(frames.available(), 20 * 128);
+        assert_eq!(std::iter::from_fn(|| frames.take()).count(), 20 * 128);
     }
 }

@@ -1,4 +1,10 @@
 //! Memory straight from the kernel: reserved at once, zero until touched, costing nothing till then.
+//!
+//! # Accounting
+//! As a rule only memory that is touched costs anything. With `vm.overcommit_memory` = 2 all counts that *may be written*, against a limit
+//! beyond which nobody is given any: not us, and not whoever calls `malloc`. `MAP_NORESERVE` means nothing then. What may be read only
+//! counts for nothing, so a [`Mapping::reserve`] is mapped to be read there, which is all that who looks
+//! without a latch needs, and a part of it can be written from [`Mapping::commit`] until [`Mapping::release`].
 
 #![expect(unsafe_code, reason = "mmap, and turning its bytes into slices")]
 
@@ -7,15 +13,38 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64};
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+use rustix::mm::{
+    Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
+};
 
 use crate::extents::Extent;
 use crate::latch::PageWord;
 
-/// A private, anonymous, zero-filled mapping that counts against no commit limit until touched.
+/// What the kernel counts of the memory that it has promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accounting {
+    /// What is touched.
+    Touched,
+    /// What may be written.
+    Writable,
+}
+
+impl Accounting {
+    /// The present way of this machine.
+    pub(crate) fn of_machine() -> Accounting {
+        match std::fs::read_to_string("/proc/sys/vm/overcommit_memory") {
+            Ok(mode) if mode.trim() == "2" => Accounting::Writable,
+            _ => Accounting::Touched,
+        }
+    }
+}
+
+/// A private, anonymous, zero-filled mapping.
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: usize,
+    /// Of a mapping that can be written only in parts: `Writable`.
+    accounting: Accounting,
 }
 
 // SAFETY: the mapping is plain memory, owned by this value; whoever hands out references into it
@@ -25,19 +54,14 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Reserves `len` bytes of address space.
-    pub(crate) fn reserve(len: usize) -> io::Result<Mapping> {
+    /// `len` bytes, of which those may be written that were [committed](Mapping::commit).
+    pub(crate) fn reserve(len: usize, accounting: Accounting) -> io::Result<Mapping> {
+        let (protection, flags) = modes(accounting);
+        let len = len.max(1);
         // SAFETY: a new anonymous mapping at an address of the kernel's choice disturbs nothing.
-        let base = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                len.max(1),
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | MapFlags::NORESERVE,
-            )?
-        };
+        let base = unsafe { mmap_anonymous(std::ptr::null_mut(), len, protection, flags)? };
         let base = NonNull::new(base.cast()).expect("mmap never returns null without MAP_FIXED");
-        Ok(Mapping { base, len: len.max(1) })
+        Ok(Mapping { base, len, accounting })
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -53,8 +77,28 @@ impl Mapping {
     ///
     /// # Safety
     /// `base` came from `into_raw` of a mapping of `len` bytes, and is taken back once.
-    pub(crate) unsafe fn from_raw(base: NonNull<u8>, len: usize) -> Mapping {
-        Mapping { base, len }
+    pub(crate) unsafe fn from_raw(
+        base: NonNull<u8>,
+        len: usize,
+        accounting: Accounting,
+    ) -> Mapping {
+        Mapping { base, len, accounting }
+    }
+
+    /// Lets a range be written. Again, if it may be already: nothing happens.
+    ///
+    /// # Errors
+    /// If that would be more than the kernel may promise.
+    pub(crate) fn commit(&self, offset: usize, len: usize) -> io::Result<()> {
+        assert!(offset + len <= self.len);
+        if self.accounting == Accounting::Touched {
+            return Ok(());
+        }
+        // SAFETY: the range lies in this mapping (just checked), and is allowed more than before.
+        unsafe {
+            let at = self.base.as_ptr().add(offset).cast();
+            Ok(mprotect(at, len, MprotectFlags::READ | MprotectFlags::WRITE)?)
+        }
     }
 
     fn advise(&self, offset: usize, len: usize, advice: Advice) -> io::Result<()> {
@@ -66,7 +110,12 @@ impl Mapping {
 
     /// Leaves the mapping out of core dumps. Best effort: it is about the dump's size only.
     pub(crate) fn exclude_from_core_dumps(&self) {
-        let _ = self.advise(0, self.len, Advice::LinuxDontDump);
+        self.exclude_from_core_dumps_at(0, self.len);
+    }
+
+    /// The same, of a range.
+    pub(crate) fn exclude_from_core_dumps_at(&self, offset: usize, len: usize) {
+        let _ = self.advise(offset, len, Advice::LinuxDontDump);
     }
 
     /// Asks for huge pages in a range. Best effort: kernels without them refuse.
@@ -74,12 +123,38 @@ impl Mapping {
         let _ = self.advise(offset, len, Advice::LinuxHugepage);
     }
 
-    /// Gives the memory of a range back to the kernel; it reads as zeroes afterwards.
+    /// Gives the memory of a range back to the kernel; it reads as zeroes afterwards, and is to be committed before it is
+    /// written.
     ///
     /// # Safety
-    /// Nobody holds a reference into the range, but to atomics that others may change.
-    pub(crate) unsafe fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
+    /// Nobody holds a reference into the range, but to atomics that others may read.
+    pub(crate) unsafe fn release(&self, offset: usize, len: usize) -> io::Result<()> {
+        if self.accounting == Accounting::Writable {
+            assert!(offset + len <= self.len);
+            let (protection, flags) = modes(self.accounting);
+            // `mprotect` would not do: the kernel goes on counting what was touched once. This replaces the range in one go, so
+            // who reads it meanwhile meets no hole.
+            // SAFETY: the range lies in this mapping (just checked), and nobody minds its loss by the caller's promise.
+            let replaced = unsafe {
+                let at = self.base.as_ptr().add(offset).cast();
+                mmap_anonymous(at, len, protection, flags | MapFlags::FIXED)
+            };
+            if replaced.is_ok() {
+                return Ok(());
+            }
+            // With too many mappings (`vm.max_map_count`), say. The memory can go all the same, though it still counts.
+        }
         self.advise(offset, len, Advice::LinuxDontNeed)
+    }
+}
+
+/// How to map what can only be written in parts, if the kernel counts so.
+fn modes(accounting: Accounting) -> (ProtFlags, MapFlags) {
+    match accounting {
+        Accounting::Touched => {
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE)
+        }
+        Accounting::Writable => (ProtFlags::READ, MapFlags::PRIVATE),
     }
 }
 
@@ -120,11 +195,22 @@ pub(crate) struct ZeroedArray<T: Zeroable> {
 impl<T: Zeroable> ZeroedArray<T> {
     /// `len` elements of all-zero bytes.
     pub(crate) fn new(len: usize) -> io::Result<ZeroedArray<T>> {
+        ZeroedArray::new_in_parts(len, Accounting::Touched)
+    }
+
+    /// The same, where [`ZeroedArray::commit_up_to`] must come before an element is written.
+    pub(crate) fn new_in_parts(len: usize, accounting: Accounting) -> io::Result<ZeroedArray<T>> {
         // Mappings are aligned to the machine's page size.
         const { assert!(align_of::<T>() <= 4096) };
-        let mapping = Mapping::reserve(len * size_of::<T>())?;
+        let mapping = Mapping::reserve(len * size_of::<T>(), accounting)?;
         mapping.exclude_from_core_dumps();
         Ok(ZeroedArray { mapping, len, elements: PhantomData })
+    }
+
+    /// Lets the elements before `end` be written.
+    pub(crate) fn commit_up_to(&self, end: usize) -> io::Result<()> {
+        assert!(end <= self.len);
+        self.mapping.commit(0, end * size_of::<T>())
     }
 }
 
@@ -143,4 +229,27 @@ impl<T: Zeroable> std::ops::DerefMut for ZeroedArray<T> {
         // SAFETY: as in `deref`; `&mut self` excludes all other references.
         unsafe { std::slice::from_raw_parts_mut(self.mapping.base.as_ptr().cast(), self.len) }
     }
+}
+
+/// Bytes of a range that the kernel counts as promised; `None` where it does not say.
+#[cfg(test)]
+pub(crate) fn charged_bytes(from: *const u8, len: usize) -> Option<u64> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let (from, to) = (from as usize, from as usize + len);
+    let mut here = 0;
+    let mut charged = 0;
+    for line in smaps.lines() {
+        let addresses = line.split(' ').next().and_then(|range| range.split_once('-'));
+        if let Some(range) = addresses {
+            let [begin, end] = [range.0, range.1].map(|hex| usize::from_str_radix(hex, 16));
+            if let (Ok(begin), Ok(end)) = (begin, end) {
+                here = end.min(to).saturating_sub(begin.max(from));
+            }
+        } else if let Some(flags) = line.strip_prefix("VmFlags:")
+            && flags.split(' ').any(|flag| flag == "ac")
+        {
+            charged += here as u64;
+        }
+    }
+    Some(charged)
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::latch::PageWord;
+use crate::mapping::Accounting;
 use crate::page::PageSize;
 use crate::storage::StorageFile;
 
@@ -24,9 +25,14 @@ pub struct Space {
 }
 
 impl Space {
-    pub(crate) fn new(id: u32, file: Arc<dyn StorageFile>, page_size: PageSize) -> Result<Space> {
+    pub(crate) fn new(
+        id: u32,
+        file: Arc<dyn StorageFile>,
+        page_size: PageSize,
+        accounting: Accounting,
+    ) -> Result<Space> {
         let pages = file.len()? / page_size.bytes() as u64;
-        let directory = Directory::new()
+        let directory = Directory::new(accounting)
             .map_err(|error| Error::system("reserving the translation directory", error))?;
         Ok(Space {
             id,
@@ -77,10 +83,15 @@ impl Space {
         self.directory.get(no)
     }
 
-    pub(crate) fn note_resident(&self, no: u32) {
+    /// To be called before a page is installed in its word.
+    pub(crate) fn note_resident(&self, no: u32) -> Result<()> {
+        self.directory
+            .let_be_installed(no)
+            .map_err(|error| Error::system("growing the translation directory", error))?;
         if self.highest_resident.load(Ordering::Relaxed) < no {
             self.highest_resident.fetch_max(no, Ordering::SeqCst);
         }
+        Ok(())
     }
 
     pub(crate) fn highest_resident(&self) -> u32 {

@@ -1,13 +1,17 @@
-//! That shrinking gives memory back, as the kernel counts it. A test binary of its own, so that
-//! nothing else in the process moves the figure.
+//! What a pool costs, as the kernel counts it. A test binary of its own, and one test at a time, so that
+//! nothing else in the process moves the figures.
 
 use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use tidepool_pool::storage::{Result, SimStorage, StorageFile};
 use tidepool_pool::{Access, Haste, Pool, PoolConfig, ResizeState, statement};
 
 const EXTENT: u64 = 2 << 20;
 const PAGE: u64 = 16384;
+
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// A file of zeroes that takes no memory.
 struct ZeroFile(u64);
@@ -44,15 +48,21 @@ impl StorageFile for ZeroFile {
     }
 }
 
-/// Anonymous memory that the process has, in bytes; `None` where the kernel does not say.
-fn resident_anonymous() -> Option<u64> {
+/// A figure of the process, in bytes; `None` where the kernel does not say.
+fn status(name: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
+/// Anonymous memory that the process has.
+fn resident_anonymous() -> Option<u64> {
+    status("RssAnon")
 }
 
 #[test]
 fn memory_is_really_given_back() {
+    let _alone = ALONE.lock();
     if resident_anonymous().is_none() {
         eprintln!("skipped: the kernel does not say what memory the process has");
         return;
@@ -94,5 +104,42 @@ fn memory_is_really_given_back() {
         assert_eq!(pool.resident_bytes(), 32 * EXTENT);
         check("grown");
         drop(space);
+    }
+}
+
+/// Where all counts that may be written, be it touched or not. That is a setting of the whole machine, so it is taken as it is.
+#[test]
+fn room_to_grow_is_not_promised_before_it_is_used() {
+    let _alone = ALONE.lock();
+    let mode = std::fs::read_to_string("/proc/sys/vm/overcommit_memory").unwrap_or_default();
+    if mode.trim() != "2" {
+        eprintln!("skipped: on this machine what is not touched does not count");
+        return;
+    }
+    let writable = || status("VmData").unwrap();
+    let before = writable();
+    let config = PoolConfig {
+        size_bytes: 8 * EXTENT,
+        max_size_bytes: 4 << 30,
+        background: false,
+        ..PoolConfig::default()
+    };
+    let pool = Pool::new(config, Arc::new(SimStorage::new(3))).unwrap();
+    assert_eq!(pool.size_max_bytes(), 4 << 30);
+    let file = 64 * EXTENT;
+    let space = pool.open_space(16, Arc::new(ZeroFile(file))).unwrap();
+    // What describes 4 GiB of pages, and what the allocator has in stock.
+    let least = writable() - before;
+    assert!(least < (4 << 30) / 64, "{least}");
+    for size in [8, 64, 4, 32].map(|extents| extents * EXTENT) {
+        pool.set_size(size, Haste::Pressing);
+        while pool.run_resize_step() {}
+        for no in 0..(file / PAGE) as u32 {
+            pool.shared(&space, no, Access::Normal).unwrap();
+        }
+        let writable = writable() - before;
+        println!("{} KiB may be written with {} in use", writable >> 10, size >> 10);
+        assert_eq!(pool.resident_bytes(), size);
+        assert!(writable >= size && writable < size + least + EXTENT);
     }
 }

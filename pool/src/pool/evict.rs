@@ -142,7 +142,10 @@ impl Pool {
     }
 
     fn no_free_frame(&self) -> Error {
-        let why = self.write_failure().unwrap_or_else(|| "all are in use".to_owned());
+        let why = self.write_failure().unwrap_or_else(|| match self.frames.is_refused() {
+            true => "the kernel may promise no more memory (vm.overcommit_memory is 2)".to_owned(),
+            false => "all are in use".to_owned(),
+        });
         Error::NoFreeFrame { frames: self.frames.limit(), why }
     }
 
@@ -157,9 +160,10 @@ impl Pool {
         reserve_of(self.frames.limit())
     }
 
-    /// Takes an extent into use ahead of need, if few frames are free and there is room for it.
-    /// False: there is nothing to do.
+    /// Takes an extent into use ahead of need, if few frames are free and there is room for it. Memory that the kernel refused is
+    /// asked for again. False: there is nothing to do.
     pub fn run_grower_step(&self) -> bool {
+        self.frames.forget_refusal();
         self.frames.wants_extent() && self.frames.start_extent().unwrap_or_else(|error| {
             tracing::warn!(%error, "2 MiB prepared for the buffer pool could not be given back");
             false
@@ -199,6 +203,43 @@ impl Pool {
             if evicted == before {
                 return evicted;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::pool::PoolConfig;
+    use crate::replacement::Access;
+    use crate::storage::{SimStorage, Storage};
+
+    #[test]
+    fn a_pool_that_is_refused_memory_goes_on_with_what_it_has() {
+        const EXTENT: u64 = 2 << 20;
+        for background in [false, true] {
+            let storage = SimStorage::new(1);
+            let file = storage.create("16.tpd").unwrap();
+            file.set_len(8 * EXTENT).unwrap();
+            let config = PoolConfig { size_bytes: 8 * EXTENT, background, ..PoolConfig::default() };
+            let pool = Pool::new(config, Arc::new(storage)).unwrap();
+            let space = pool.open_space(16, file).unwrap();
+            let read = |pages: std::ops::Range<u32>| {
+                for no in pages {
+                    pool.shared(&space, no, Access::Normal).unwrap();
+                }
+            };
+            read(0..100);
+            pool.frames().refuse.store(true, Ordering::Relaxed);
+            read(0..1024);
+            // One may have been prepared ahead.
+            assert!(pool.resident_bytes() <= if background { 2 * EXTENT } else { EXTENT });
+            pool.frames().refuse.store(false, Ordering::Relaxed);
+            pool.run_grower_step();
+            read(0..1024);
+            assert!(background || pool.resident_bytes() == 8 * EXTENT);
         }
     }
 }

@@ -34,7 +34,10 @@ impl Pool {
         no: u32,
         frame: u32,
     ) -> Result<bool> {
-        space.note_resident(no);
+        if let Err(error) = space.note_resident(no) {
+            self.frames.give(frame);
+            return Err(error);
+        }
         let descriptor = self.frames.descriptor(frame);
         if !word.install(frame, descriptor.version()) {
             self.frames.give(frame);

@@ -41,6 +41,7 @@ use crate::dirty::DirtyQueue;
 use crate::error::{Error, Result, WriteAheadError};
 use crate::flush::Flusher;
 use crate::frames::Frames;
+use crate::mapping::Accounting;
 use crate::pace::Pace;
 use crate::page::{Lsn, PageSize};
 use crate::read_ahead::ReadAhead;
@@ -160,6 +161,7 @@ impl Pool {
             config.size_bytes,
             config.max_size_bytes,
             config.huge_pages,
+            Accounting::of_machine(),
         )?;
         let clock = Arc::new(match config.background {
             true => Clock::Machine,

@@ -11,7 +11,7 @@ use crate::storage::StorageFile;
 impl Pool {
     /// Makes the pages of `file` available as the tablespace `id`.
     pub fn open_space(&self, id: u32, file: Arc<dyn StorageFile>) -> Result<Arc<Space>> {
-        let space = Arc::new(Space::new(id, file, self.page_size())?);
+        let space = Arc::new(Space::new(id, file, self.page_size(), self.frames.accounting())?);
         let mut spaces = self.spaces.write();
         if spaces.contains_key(&id) {
             return Err(Error::Space { space: id, state: "is already open" });
