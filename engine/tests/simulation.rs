@@ -70,8 +70,6 @@ struct World {
     /// The largest has so few pages in an extent that even these small tables fill several.
     page_size: usize,
     db: Db,
-    /// The pool's size when this life began.
-    opened_bytes: u64,
     /// Times that the governor was stepped.
     looks: u32,
     model: Model,
@@ -175,7 +173,6 @@ impl World {
         let mut random = StdRng::seed_from_u64(seed);
         let page_size = *[4096, 16384, 65536].choose(&mut random).unwrap();
         let options = options(page_size, *SIZES_MIB.start());
-        let opened_bytes = options.buffer_pool_size_bytes;
         let db = Db::open_on(Arc::new(sim.clone()), options).unwrap();
         Self {
             seed,
@@ -183,7 +180,6 @@ impl World {
             sim,
             page_size,
             db,
-            opened_bytes,
             looks: 0,
             model: Model::default(),
             in_flight: None,
@@ -205,9 +201,7 @@ impl World {
     }
 
     fn options(&mut self) -> Options {
-        let options = options(self.page_size, self.random.random_range(SIZES_MIB));
-        self.opened_bytes = options.buffer_pool_size_bytes;
-        options
+        options(self.page_size, self.random.random_range(SIZES_MIB))
     }
 
     /// The next life: on what the disk kept, or (one time in eight) after a clean shutdown.
@@ -369,10 +363,8 @@ impl World {
         }
         let resident = self.db.status().get("buffer_pool_resident_bytes").unwrap();
         trace!("resized, {} MiB are resident", resident >> 20);
-        // A pool that was opened with half an extent more has the memory of a whole one; and of a second one, if the half was about to be
-        // given back when the pool grew.
-        let in_part = !self.opened_bytes.is_multiple_of(EXTENT_BYTES);
-        let limit = bytes.next_multiple_of(EXTENT_BYTES) + u64::from(in_part) * EXTENT_BYTES;
+        // A pool that was opened with half an extent more has the memory of a whole one.
+        let limit = bytes.next_multiple_of(EXTENT_BYTES);
         assert!(resident <= limit, "seed {}: {resident} bytes of {limit}", self.seed);
         Ok(())
     }

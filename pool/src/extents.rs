@@ -24,10 +24,15 @@
 //! Every operation but a start takes constant time: an extent's free frames are a linked stack, and
 //! the open extents that have any are in an array. A start is a loop over one extent's frames.
 //!
+//! Draining extents are for paying what is started beyond the limit. When nothing is, be it that the limit was raised or that enough was given
+//! back, those that still drain are open again at once. Otherwise, with an extent drained of which only some frames are started, another would be
+//! started for the rest of them, and the pool would hold one more than it needs.
+//!
 //! Invariants: `started` is the sum of the frames started in all extents that are not vacant,
 //! `free` that of the free frames in open ones; `started` exceeds `limit` only while the pool
 //! shrinks.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use crate::mapping::ZeroedArray;
@@ -93,6 +98,9 @@ pub(crate) struct Extents {
     with_free: Vec<u32>,
     /// Extents given back.
     given_back: Vec<u32>,
+    draining: BTreeSet<u32>,
+    /// Extents that are leaving.
+    leaving: u32,
     /// Open or draining extents of which only some frames are started, the limit being no multiple
     /// of an extent. (May name an extent that has been given back since.)
     partial: Vec<u32>,
@@ -116,6 +124,8 @@ impl Extents {
             below: ZeroedArray::new(reserved as usize * frames_per_extent as usize)?,
             with_free: Vec::new(),
             given_back: Vec::new(),
+            draining: BTreeSet::new(),
+            leaving: 0,
             partial: Vec::new(),
         })
     }
@@ -167,11 +177,26 @@ impl Extents {
         self.never_started
     }
 
-    /// Changes how many frames may be started. Those that are, are not touched.
+    /// Changes how many frames may be started. Those that are, are not touched, but for those of extents that need not drain any more.
     pub(crate) fn set_limit(&mut self, frames: u32) {
         assert!(frames as u64 <= self.reserved as u64 * self.frames_per_extent as u64);
         self.limit = frames;
         self.refused = false;
+        self.settle();
+    }
+
+    /// Opens what need not be drained any more.
+    fn settle(&mut self) {
+        if self.started <= self.limit {
+            while let Some(&number) = self.draining.first() {
+                self.reopen(number);
+            }
+        }
+    }
+
+    /// Extents of which no frame is taken, draining or leaving.
+    pub(crate) fn closed(&self) -> u32 {
+        self.draining.len() as u32 + self.leaving
     }
 
     fn extent_of(&self, frame: u32) -> u32 {
@@ -311,8 +336,11 @@ impl Extents {
         self.given_back.push(number);
     }
 
-    /// Takes an open extent out of use: no frame of it is taken any more.
+    /// Takes an open extent out of use: no frame of it is taken any more. Nothing happens if there is no need, or if it drains already.
     pub(crate) fn drain(&mut self, number: u32) {
+        if self.started <= self.limit || !self.draining.insert(number) {
+            return;
+        }
         let extent = &mut self.extents[number as usize];
         assert_eq!(extent.state, ExtentState::Open);
         extent.state = ExtentState::Draining;
@@ -327,10 +355,15 @@ impl Extents {
         }
     }
 
-    /// Takes a draining extent into use again.
+    /// Takes an extent into use again that is draining or leaving. Nothing happens if it is open already.
     pub(crate) fn reopen(&mut self, number: u32) {
         let extent = &mut self.extents[number as usize];
-        assert!(matches!(extent.state, ExtentState::Draining | ExtentState::Leaving));
+        match extent.state {
+            ExtentState::Draining => _ = self.draining.remove(&number),
+            ExtentState::Leaving => self.leaving -= 1,
+            ExtentState::Open => return,
+            state => unreachable!("an extent that is {state:?} holds nothing to be used again"),
+        }
         extent.state = ExtentState::Open;
         if (extent.started as u32) < self.frames_per_extent && !self.partial.contains(&number) {
             self.partial.push(number);
@@ -343,14 +376,15 @@ impl Extents {
     }
 
     /// Marks a draining extent as about to be given back, if all its frames are free: then nobody
-    /// but the caller touches its memory until `given_back` or `reopen`.
+    /// but the caller touches its memory until `given_back` or `reopen`. False too if it is open again meanwhile.
     pub(crate) fn leave(&mut self, number: u32) -> bool {
         let extent = &mut self.extents[number as usize];
-        assert_eq!(extent.state, ExtentState::Draining);
-        if extent.free < extent.started {
+        if extent.state != ExtentState::Draining || extent.free < extent.started {
             return false;
         }
         extent.state = ExtentState::Leaving;
+        self.draining.remove(&number);
+        self.leaving += 1;
         true
     }
 
@@ -360,10 +394,12 @@ impl Extents {
         assert_eq!(extent.state, ExtentState::Leaving);
         self.started -= extent.started as u32;
         self.held -= 1;
+        self.leaving -= 1;
         extent.state = ExtentState::Vacant;
         (extent.started, extent.free, extent.top) = (0, 0, 0);
         self.given_back.push(number);
         self.refused = false;
+        self.settle();
     }
 
     /// Appends to `out` what there is of the extents in `range` that are not vacant.
@@ -467,6 +503,38 @@ mod tests {
         (!of_state.is_empty()).then(|| of_state[index % of_state.len()])
     }
 
+    /// Nothing drains without need.
+    fn settle(model: &mut Model, limit: u32) {
+        if model.iter().map(|it| it.1).sum::<u32>() <= limit {
+            for extent in model.iter_mut().filter(|it| it.0 == ExtentState::Draining) {
+                extent.0 = ExtentState::Open;
+            }
+        }
+    }
+
+    #[test]
+    fn an_extent_in_part_that_need_not_drain_is_filled_before_another_is_started() {
+        // An extent and a half; half an extent less is wanted, then half an extent more.
+        let mut extents = Extents::new(4, 8, 6).unwrap();
+        assert_eq!(std::iter::from_fn(|| extents.take(|_| true)).count(), 6);
+        extents.set_limit(4);
+        extents.drain(1);
+        extents.set_limit(8);
+        assert_eq!((extents.available(), extents.take(|_| true)), (2, Some(6)));
+        assert_eq!((extents.take(|_| true), extents.held()), (Some(7), 2));
+        // The same when more is given back than was wanted.
+        let mut extents = Extents::new(4, 8, 6).unwrap();
+        assert_eq!(std::iter::from_fn(|| extents.take(|_| true)).count(), 6);
+        extents.set_limit(4);
+        extents.drain(1);
+        extents.drain(0);
+        assert!((0..4).all(|frame| !extents.give(frame)) && extents.leave(0));
+        extents.given_back(0);
+        assert_eq!((extents.closed(), extents.held()), (0, 1));
+        assert_eq!((extents.take(|_| true), extents.take(|_| true)), (Some(6), Some(7)));
+        assert_eq!((extents.take(|_| true), extents.held()), (None, 1));
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(400))]
 
@@ -525,11 +593,13 @@ mod tests {
                     Op::SetLimit(frames) => {
                         limit = frames;
                         extents.set_limit(frames);
+                        settle(&mut model, limit);
                     }
                     Op::Drain(index) => {
                         if let Some(extent) = pick(&model, ExtentState::Open, index) {
                             extents.drain(extent);
                             model[extent as usize].0 = ExtentState::Draining;
+                            settle(&mut model, limit);
                         }
                     }
                     Op::Reopen(index) => {
@@ -547,6 +617,7 @@ mod tests {
                                 extents.given_back(extent);
                                 model[extent as usize] =
                                     (ExtentState::Vacant, 0, BTreeSet::new());
+                                settle(&mut model, limit);
                             }
                         }
                     }

@@ -301,6 +301,7 @@ impl Frames {
         self.available.store(extents.available(), Ordering::Relaxed);
         self.free_frames.store(extents.free(), Ordering::Relaxed);
         self.refused.store(extents.is_refused(), Ordering::Relaxed);
+        self.draining.store(extents.closed(), Ordering::Relaxed);
     }
 
     fn offset_of(&self, extent: u32) -> usize {
@@ -440,11 +441,10 @@ impl Frames {
         }
     }
 
-    /// Takes no more frames from the extent. Only the resize calls this, and what follows.
+    /// Takes no more frames from the extent, if any must be given back. Only the resize calls this, and what follows.
     pub(crate) fn drain(&self, extent: u32) {
         let mut free = self.free.lock();
         free.extents.drain(extent);
-        self.draining.fetch_add(1, Ordering::Relaxed);
         self.publish(&free.extents);
     }
 
@@ -452,7 +452,6 @@ impl Frames {
     pub(crate) fn reopen(&self, extent: u32) {
         let mut free = self.free.lock();
         free.extents.reopen(extent);
-        self.draining.fetch_sub(1, Ordering::Relaxed);
         self.publish(&free.extents);
         if free.waiting > 0 {
             self.freed.notify_all();
@@ -476,8 +475,10 @@ impl Frames {
         }
         let mut free = self.free.lock();
         free.extents.given_back(extent);
-        self.draining.fetch_sub(1, Ordering::Relaxed);
         self.publish(&free.extents);
+        if free.waiting > 0 {
+            self.freed.notify_all();
+        }
         Ok(true)
     }
 
@@ -658,10 +659,12 @@ mod tests {
             taken
         };
         assert_eq!((fill().len(), charged()), (512, Some(size)));
+        frames.set_limit(3 * 128);
         frames.drain(1);
         (128..256).for_each(|frame| frames.give(frame));
         assert!(frames.give_back(1).unwrap());
         assert_eq!(charged(), Some(size - EXTENT));
+        frames.set_limit(4 * 128);
         // Who still looks there finds zeroes.
         assert_eq!(frames.racy(130).u64_at(8), Ok(0));
         assert_eq!((fill(), charged()), ((128..256).collect(), Some(size)));

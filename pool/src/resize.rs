@@ -135,9 +135,7 @@ impl Resize {
 struct Worker {
     /// The limit that all this is about.
     limit: Option<u32>,
-    /// The draining extents.
-    marked: BTreeSet<u32>,
-    /// Those of them that are being emptied.
+    /// The marked extents that are being emptied.
     wave: Vec<u32>,
     /// Where in the wave the next slice goes on.
     at: usize,
@@ -314,18 +312,10 @@ impl Pool {
         let limit = frames.limit();
         if worker.limit != Some(limit) {
             self.replacement().set_capacity(limit);
-            *worker = Worker {
-                limit: Some(limit),
-                marked: std::mem::take(&mut worker.marked),
-                wave_len: 1,
-                depth: SLICE_PAGES,
-                ..Worker::default()
-            };
+            *worker =
+                Worker { limit: Some(limit), wave_len: 1, depth: SLICE_PAGES, ..Worker::default() };
         }
         if frames.debt() == 0 {
-            for extent in std::mem::take(&mut worker.marked) {
-                self.timed(|| frames.reopen(extent));
-            }
             worker.wave.clear();
             return Slice::Done;
         }
@@ -492,11 +482,12 @@ impl Pool {
             .map(|it| it.extent)
             .collect();
         let chosen_set: BTreeSet<u32> = chosen.iter().copied().collect();
-        for &extent in worker.marked.difference(&chosen_set) {
-            self.timed(|| frames.reopen(extent));
-        }
-        for &extent in chosen_set.difference(&worker.marked) {
-            self.timed(|| frames.drain(extent));
+        for it in &extents {
+            match (it.state, chosen_set.contains(&it.extent)) {
+                (ExtentState::Draining, false) => self.timed(|| frames.reopen(it.extent)),
+                (ExtentState::Open, true) => self.timed(|| frames.drain(it.extent)),
+                _ => {}
+            }
         }
         worker.wave = chosen.iter().take(worker.wave_len).copied().collect();
         // These come last, so if one is chosen for the wave, there are no others.
@@ -505,7 +496,6 @@ impl Pool {
             worker.blocked.clear();
         }
         worker.wave_len = (worker.wave_len * 2).min((chosen.len() / 64).max(WAVE_MAX)).min(most);
-        worker.marked = chosen_set;
         (worker.at, worker.ahead) = (0, 0);
         (worker.progress, worker.starved) = (false, false);
         worker.passed_over = PassedOver::default();
@@ -554,7 +544,6 @@ impl Pool {
         }
         match frames.give_back(extent) {
             Ok(true) => {
-                worker.marked.remove(&extent);
                 worker.wave.remove(worker.at);
                 (worker.progress, worker.worked) = (true, true);
                 Slice::More
@@ -567,7 +556,6 @@ impl Pool {
                 Slice::More
             }
             Err(error) => {
-                worker.marked.remove(&extent);
                 worker.wave.clear();
                 Slice::Blocked(format!(
                     "the kernel does not take memory back ({error}); is the process' memory locked?"
