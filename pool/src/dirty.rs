@@ -26,6 +26,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::frames::Frames;
+use crate::latch::PageWord;
 use crate::page::Lsn;
 use crate::watched::Watched;
 
@@ -85,6 +86,13 @@ impl DirtyQueue {
         if queues.fifo.len() > 4096 && queues.fifo.len() as u64 > 4 * frames.limit() as u64 {
             queues.fifo.retain(|&(lsn, frame)| is_live(frames, lsn, frame));
         }
+    }
+
+    /// The frame of a page, if it is dirty or on its way to its file. Unlike [`Descriptor::is_dirty`](crate::frames::Descriptor::is_dirty)
+    /// this needs no latch, and overlooks no page whose write-out begins, fails, or that moves meanwhile.
+    pub(crate) fn dirty_frame_of(&self, frames: &Frames, word: &PageWord) -> Option<u32> {
+        let _all_that_is_by_the_mutex = self.queues.lock();
+        word.load().frame().filter(|&frame| frames.descriptor(frame).is_dirty())
     }
 
     /// Where the redo begins that the dirty pages need.
@@ -178,8 +186,6 @@ impl DirtyQueue {
         assert_eq!(from_frame.flushing.load(Ordering::Relaxed), 0, "page still being written");
         debug_assert!(!to_frame.is_dirty(), "a free frame is clean");
         let lsn = from_frame.rec_lsn.load(Ordering::Relaxed);
-        // Who looks without latch and mutex, for the frame at the word and then whether that is
-        // dirty, finds it dirty, or the word changed: see `Pool::flush_space`.
         to_frame.rec_lsn.store(lsn, Ordering::Release);
         let result = set_word();
         from_frame.rec_lsn.store(0, Ordering::Release);
@@ -306,5 +312,29 @@ mod tests {
         queue.mark(&frames, 6, Lsn(30));
         assert_eq!(collect(&queue, &frames, 99, 1), [6], "not held up by those aside");
         assert_eq!(collect(&queue, &frames, 99, 9), [5, 4, 6]);
+    }
+
+    #[test]
+    fn a_page_whose_write_out_begins_or_fails_is_never_taken_for_clean() {
+        let (frames, queue) = (frames(), DirtyQueue::default());
+        let word = PageWord::absent();
+        assert!(word.install(1, 0));
+        queue.mark(&frames, 1, Lsn(5));
+        let done = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..200_000 {
+                    assert!(queue.begin(&frames, 1));
+                    queue.complete(&frames, 1, false);
+                }
+                done.store(1, Ordering::Release);
+            });
+            while done.load(Ordering::Acquire) == 0 {
+                assert_eq!(queue.dirty_frame_of(&frames, &word), Some(1));
+            }
+        });
+        assert!(queue.begin(&frames, 1));
+        queue.complete(&frames, 1, true);
+        assert_eq!(queue.dirty_frame_of(&frames, &word), None);
     }
 }

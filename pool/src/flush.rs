@@ -27,7 +27,6 @@ use std::time::{Duration, Instant};
 
 use crate::doublewrite::Doublewrite;
 use crate::error::{Error, Result};
-use crate::latch::PageWord;
 use crate::page::{self, Lsn, PageId, PageSize};
 use crate::pool::Pool;
 use crate::space::Space;
@@ -169,7 +168,7 @@ impl Pool {
         let dirty = || {
             let mut frames = Vec::new();
             space.for_each_resident(|_, word| {
-                frames.extend(self.dirty_frame_of(word));
+                frames.extend(self.dirty.dirty_frame_of(self.frames(), word));
             });
             frames
         };
@@ -181,20 +180,6 @@ impl Pool {
             Ok(written)
         };
         self.flush_patiently(flush, || dirty().len() as u64)
-    }
-
-    /// The frame of a page, if it is dirty.
-    fn dirty_frame_of(&self, word: &PageWord) -> Option<u32> {
-        loop {
-            let frame = word.load().frame()?;
-            if self.frames().descriptor(frame).is_dirty() {
-                return Some(frame);
-            }
-            // Unless it moved to another frame meanwhile.
-            if word.load().frame() == Some(frame) {
-                return None;
-            }
-        }
     }
 
     fn flush_patiently(

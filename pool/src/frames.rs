@@ -83,9 +83,11 @@ impl Descriptor {
         self.version.store(version, Ordering::Relaxed);
     }
 
-    /// Whether the page differs from its file. Once false under the exclusive latch, it stays so.
+    /// Whether the page differs from its file. Exact under the exclusive latch, where once false it stays so, and under the dirty
+    /// queue's mutex. Otherwise a hint: between the two looks a write-out may begin, which takes the one mark off when the
+    /// other is set.
     pub(crate) fn is_dirty(&self) -> bool {
-        // A failed write-out restores `rec_lsn` before it clears `flushing`, hence this order.
+        // A failed write-out restores `rec_lsn` before it clears `flushing`, and needs no latch for that, hence this order.
         self.flushing.load(Ordering::Acquire) != 0 || self.rec_lsn.load(Ordering::Acquire) != 0
     }
 }
