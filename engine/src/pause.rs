@@ -14,6 +14,8 @@ pub(crate) enum PausePoint {
     UndoRecordRead,
     /// A DROP or TRUNCATE has found that its table is not open; the catalog still has it.
     TableFoundClosed,
+    /// A redo file was made ahead of need, without the ring's mutex; it is not listed yet.
+    RedoFileMade,
 }
 
 #[cfg(not(test))]

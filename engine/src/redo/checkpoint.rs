@@ -20,9 +20,10 @@ use std::time::Duration;
 use tidepool_pool::Lsn;
 
 use super::log::count;
-use super::ring::{default_file_size, make_file};
+use super::ring::{default_file_size, file_name, make_file};
 use super::{CAPACITY_MIN_BYTES, RedoLog, Ring};
 use crate::error::{Error, Result};
+use crate::pause::{self, PausePoint};
 
 /// A share of the capacity kept free for mini-transactions under way.
 const RESERVE_SHARE: u64 = 32;
@@ -196,8 +197,16 @@ impl RedoLog {
         };
         // Filling a file takes a while: not under the ring's mutex.
         let made = make_file(&*self.storage, file_no, size);
+        pause::reach(PausePoint::RedoFileMade);
         let mut ring = self.ring.lock();
         match made {
+            Ok(file) if !ring.has_room() => {
+                // The writer could not wait for it, and listed the last that can be listed.
+                drop((ring, file));
+                // Best effort: a file that stays is removed at the next open.
+                let _ = self.storage.remove(&file_name(file_no));
+                Ok(false)
+            }
             Ok(file) => {
                 ring.set_growth_error(None);
                 self.or_fail(|| ring.add_spare(file_no, file, size))?;

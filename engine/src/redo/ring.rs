@@ -283,6 +283,7 @@ impl Ring {
         let spare = match self.control.files.iter().position(|file| file.start.is_none()) {
             Some(spare) => spare,
             None => {
+                self.check_room()?;
                 let file_no = self.take_file_no();
                 let file = make_file(&*self.storage, file_no, self.file_size)?;
                 self.push_spare(file_no, file, self.file_size)?
@@ -306,14 +307,19 @@ impl Ring {
     }
 
     fn push_spare(&mut self, file_no: u32, file: Arc<dyn StorageFile>, size: u64) -> Result<usize> {
-        if self.control.files.len() >= MAX_FILES {
-            return Err(Error::InvalidOption(format!(
-                "the redo log cannot have over {MAX_FILES} files"
-            )));
-        }
+        self.check_room()?;
         self.control.files.push(FileEntry { file_no, start: None, size });
         self.handles.insert(file_no, file);
         Ok(self.control.files.len() - 1)
+    }
+
+    fn check_room(&self) -> Result<()> {
+        match self.has_room() {
+            true => Ok(()),
+            false => Err(Error::InvalidOption(format!(
+                "the redo log cannot have over {MAX_FILES} files; with a larger capacity they are larger"
+            ))),
+        }
     }
 
     /// Whether one more file can be listed.

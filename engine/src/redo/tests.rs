@@ -8,6 +8,7 @@ use tidepool_pool::storage::{SimStorage, Storage};
 use tidepool_pool::{Lsn, PageSize};
 
 use super::*;
+use crate::pause::{PausePoint, with_hook};
 use crate::recovery::scan::{Scan, scan};
 use crate::redo::reader::Reader;
 use crate::redo::record::{Record, Writer};
@@ -301,4 +302,37 @@ fn a_file_found_by_its_header_is_synced_before_its_log_counts() {
             assert!(scan.end >= found.end, "seed {seed}, outcome {outcome}: what was read is gone");
         }
     }
+}
+
+#[test]
+fn a_file_made_ahead_is_thrown_away_if_the_list_became_full_meanwhile() {
+    let storage = SimStorage::new(1);
+    let (log, ..) = open(&storage).unwrap();
+    log.set_capacity(1 << 30).unwrap();
+    log.ring.lock().set_file_size(file_size());
+    let files = |log: &RedoLog| log.ring.lock().control().files.len();
+    // The log is at the end of its last file, and one more can be listed.
+    while files(&log) < control::MAX_FILES - 1 || log.next_lsn() < log.ring.lock().end() {
+        let end = log.ring.lock().end();
+        append_up_to(&log, end.0 + if log.next_lsn() == end { file_size() } else { 0 }, 1);
+        log.flush().unwrap();
+    }
+    let log = Arc::new(log);
+    let writer = log.clone();
+    let hook = move |point| {
+        assert_eq!(point, PausePoint::RedoFileMade);
+        if writer.ring.lock().has_room() {
+            writer.ring.lock().extend().unwrap();
+        }
+    };
+    with_hook(hook, || log.prepare_files()).unwrap();
+    assert_eq!(files(&log), control::MAX_FILES);
+    assert_eq!(storage.list(ring::REDO_DIR).unwrap().len(), control::MAX_FILES + 1);
+    // Nor does the writer leave one behind that it can't list.
+    assert!(log.ring.lock().extend().is_err());
+    assert_eq!(storage.list(ring::REDO_DIR).unwrap().len(), control::MAX_FILES + 1);
+    append(&log, b"more");
+    log.flush().unwrap();
+    log.checkpoint(|| None, false).unwrap();
+    log.prepare_files().unwrap();
 }
