@@ -12,6 +12,7 @@
 //! - The redo log, or the doublewrite file: nothing was written home; all stay dirty.
 //! - A page's home write: it stays dirty and is tried again; its image stays in the doublewrite
 //!   file until that succeeds. The others of the batch are not held up.
+//! - All that is tried again for ever is in the log now and then only.
 //! - A home file's sync: final. What that file holds is no longer known, a second sync would lie,
 //!   and the doublewrite file must stay as it is for recovery. So nothing is written any more; the
 //!   pool goes on serving what it has and can read, and the log is told
@@ -345,10 +346,17 @@ impl Pool {
         };
         flusher.buffer = Some(buffer);
         if let Err(error) = &result {
-            tracing::error!(%error, "writing dirty pages failed; they stay in the pool");
+            self.say_write_failed(error);
             *self.last_write_error.lock() = Some(error.clone());
         }
         result
+    }
+
+    /// The cleaner tries again several times a second, for as long as it takes.
+    fn say_write_failed(&self, error: &Error) {
+        if let Some(unsaid) = self.write_failures.is_due(Instant::now()) {
+            tracing::error!(%error, unsaid, "writing dirty pages failed; they stay in the pool");
+        }
     }
 
     /// Copies the page in `frame` and notes it in flight, if it is dirty and can be latched.
@@ -371,7 +379,7 @@ impl Pool {
             // Not under another page's name, nor at another page's place.
             let why = format!("its header says that it is {}", page::page_id(bytes));
             let error = Error::Corrupt { file: space.file().name().to_owned(), page: id, why };
-            tracing::error!(%error, "a changed page cannot be written");
+            self.say_write_failed(&error);
             self.dirty.complete(self.frames(), frame, false);
             self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
             *self.last_write_error.lock() = Some(error);

@@ -31,6 +31,7 @@ mod memory;
 mod pace;
 pub mod page;
 mod pool;
+mod rarely;
 mod read_ahead;
 pub mod replacement;
 mod residents;

@@ -281,6 +281,45 @@ fn a_broken_disk_leaves_it_stuck_with_the_reason_until_it_works_again() {
     }
 }
 
+/// Counts the errors that are logged.
+struct Errors(Arc<AtomicU64>);
+
+impl tracing::Subscriber for Errors {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        *metadata.level() == tracing::Level::ERROR
+    }
+
+    fn event(&self, _: &tracing::Event<'_>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn a_disk_that_stays_broken_is_not_logged_with_every_try() {
+    let errors = Arc::new(AtomicU64::new(0));
+    let (it, sim) = simulated(4, 16);
+    tracing::subscriber::with_default(Errors(errors.clone()), || {
+        for no in 0..16 {
+            it.write(no, 1).unwrap();
+        }
+        sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).always());
+        for _ in 0..20 {
+            it.pool.flush_all().unwrap_err();
+        }
+    });
+    // A second one if twenty tries take more than half a minute.
+    assert!((1..=2).contains(&errors.load(Ordering::Relaxed)), "{errors:?}");
+}
+
 #[test]
 fn free_frames_go_without_a_page_being_evicted() {
     let pages = 8 * EXTENT_PAGES;

@@ -44,6 +44,7 @@ use crate::frames::Frames;
 use crate::mapping::Accounting;
 use crate::pace::Pace;
 use crate::page::{Lsn, PageSize};
+use crate::rarely::Rarely;
 use crate::read_ahead::ReadAhead;
 use crate::replacement::{self, Clock, Replacement, ReplacementConfig};
 use crate::resize::Resize;
@@ -134,6 +135,8 @@ pub struct Pool {
     checkpoint_target: AtomicU64,
     /// The last failed page write, for those who starve because of it.
     pub(crate) last_write_error: Mutex<Option<Error>>,
+    /// Tells of failed page writes in the log.
+    pub(crate) write_failures: Rarely,
     flush_batch_pages_max: usize,
     pub(crate) resize: Resize,
 }
@@ -193,6 +196,7 @@ impl Pool {
             background: Background::new(config.background),
             checkpoint_target: AtomicU64::new(0),
             last_write_error: Mutex::new(None),
+            write_failures: Rarely::default(),
             flush_batch_pages_max: config.flush_batch_pages,
             resize: Resize::default(),
         });
