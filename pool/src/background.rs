@@ -194,18 +194,18 @@ fn grow(pool: &Pool) {
 
 fn resize(pool: &Pool) {
     let signal = &pool.background.signals.resize;
-    let requests = || pool.counters.read_requests.sum();
-    let mut requests_before = requests();
+    // A pressing shrink does not ask, so what it finds when it comes to have leisure may be old: once it rests for nothing then.
+    let mut requests_before = pool.counters.read_requests.sum();
     while !signal.is_stopped() {
         let began = Instant::now();
         if pool.run_resize_step() {
-            let now = requests();
-            let asked = now.saturating_sub(requests_before);
-            let rest = pool.resize.leisure.rest_after(began.elapsed(), asked);
+            let rest = pool.resize.leisure.rest_after(began.elapsed(), || {
+                let now = pool.counters.read_requests.sum();
+                now.saturating_sub(std::mem::replace(&mut requests_before, now))
+            });
             if !rest.is_zero() {
                 signal.sleep(rest);
             }
-            requests_before = now;
         } else if pool.frames().debt() == 0 {
             return;
         } else {

@@ -139,9 +139,10 @@ impl Leisure {
         *self.cleaner_rests_until.lock() = Some(until);
     }
 
-    /// How long the resizing thread is to rest after a slice that took `work`, when queries asked for `requests` pages since it last began to rest.
-    pub(crate) fn rest_after(&self, work: Duration, requests: u64) -> Duration {
-        match self.is_taken() && requests >= LOAD_MIN {
+    /// How long the resizing thread is to rest after a slice that took `work`, when queries asked for as many pages as `requests` says since
+    /// it last began to rest. It is not asked unless there is leisure.
+    pub(crate) fn rest_after(&self, work: Duration, requests: impl FnOnce() -> u64) -> Duration {
+        match self.is_taken() && requests() >= LOAD_MIN {
             true => work * REST,
             false => Duration::ZERO,
         }
@@ -157,10 +158,11 @@ mod tests {
     #[test]
     fn a_leisurely_shrink_rests_while_there_are_queries() {
         let leisure = Leisure::default();
-        assert_eq!(leisure.rest_after(MS, 1000), Duration::ZERO);
+        let pressing = leisure.rest_after(MS, || unreachable!("it takes time to count them"));
+        assert_eq!(pressing, Duration::ZERO);
         assert!(!leisure.set(true));
-        assert_eq!(leisure.rest_after(MS, 1000), 4 * MS);
-        assert_eq!(leisure.rest_after(MS, LOAD_MIN - 1), Duration::ZERO);
+        assert_eq!(leisure.rest_after(MS, || 1000), 4 * MS);
+        assert_eq!(leisure.rest_after(MS, || LOAD_MIN - 1), Duration::ZERO);
         assert_eq!((marked_at_most(1), marked_at_most(32_768)), (8, 512));
     }
 

@@ -20,6 +20,10 @@
 //! leaves the pool is what is coldest in it, not what happens to lie in the extents that go.
 //! Every wave chooses the marked anew: a page that stays latched makes its extent the last choice.
 //!
+//! # Contents
+//! Here: what is asked for and told, and what a slice does next. `coldest`: what leaves the pool. `emptying`: which extents go, and how
+//! the pages in them are moved.
+//!
 //! # Moving a page
 //! Like cleaner and evictor, the mover only tries latches. It takes a free frame, copies the page
 //! under a shared latch, lets go, and takes the exclusive latch if the page is unchanged
@@ -37,17 +41,18 @@
 //! The worker's mutex comes before the flusher's, hence before everything; the status' mutex comes
 //! before the free list's, and nothing else is taken under it.
 
+mod coldest;
+mod emptying;
+
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-use crate::extents::ExtentState;
 use crate::frames::EXTENT_BYTES;
-use crate::leisure::{Haste, Leisure, marked_at_most};
-use crate::pool::{Eviction, MIN_FRAMES, Pool};
-use crate::sync::Wants;
+use crate::leisure::{Haste, Leisure};
+use crate::pool::{MIN_FRAMES, Pool};
 
 /// What a resize is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -93,12 +98,6 @@ pub struct ResizeStatus {
 
 /// Pages evicted at a time.
 const SLICE_PAGES: usize = 64;
-
-/// How many of the coldest pages are looked at for clean ones before dirty ones are written.
-const DEPTH_MAX: usize = 2048;
-
-/// Extents of a wave, if not for the many that a huge resize has.
-const WAVE_MAX: usize = 64;
 
 /// How long nothing may have come of a shrink before it is called stuck.
 const STUCK: Duration = Duration::from_secs(1);
@@ -187,13 +186,6 @@ enum Slice {
     Blocked(String),
     /// There is, once the cleaner has written pages at its pace.
     Waiting(String),
-}
-
-/// What came of trying to move a page.
-enum Move {
-    Done,
-    InUse,
-    InFlight,
 }
 
 impl Pool {
@@ -349,282 +341,5 @@ impl Pool {
     /// How often a thread found a mutex taken of those that a resize takes.
     fn mutex_waits(&self) -> u64 {
         self.replacement().waits() + self.frames().waits() + self.dirty.waits()
-    }
-
-    /// Pages too many for the limit, a few free frames included.
-    fn excess(&self) -> u64 {
-        let pages = self.counters.pages_data.load(Ordering::Relaxed);
-        let free = (self.reserve() / 2) as u64;
-        (pages + free).saturating_sub(self.frames().limit() as u64)
-    }
-
-    /// Whether so few frames are free that those who miss should have them first.
-    fn is_short_of_free(&self) -> bool {
-        self.frames().available() <= self.reserve() / 2
-    }
-
-    fn waiting(&self, why: impl FnOnce() -> String) -> Slice {
-        Slice::Waiting(self.write_failure().unwrap_or_else(why))
-    }
-
-    /// Evicts some of the coldest pages.
-    fn evict_slice(&self, worker: &mut Worker) -> Slice {
-        let at_leisure = self.resize.leisure.is_taken();
-        if at_leisure && self.is_short_of_free() {
-            self.background.wake_evictor();
-            return self.waiting(|| "free frames go to queries first".to_owned());
-        }
-        let now = Instant::now();
-        let allowance = match at_leisure && self.pace.is_contended(now) {
-            true => {
-                let reads = self.counters.reads.load(Ordering::Relaxed);
-                self.resize.leisure.allowance(reads, self.frames().debt(), now)
-            }
-            false => usize::MAX,
-        };
-        if allowance < SLICE_PAGES / 4 {
-            return self.waiting(|| "what queries read goes first".to_owned());
-        }
-        // The cleaner looks no further then.
-        let depth_max = if at_leisure { self.cold_depth() } else { DEPTH_MAX };
-        let mut coldest = Vec::new();
-        loop {
-            coldest.clear();
-            self.timed(|| self.replacement().coldest(worker.depth, &mut coldest));
-            let most = SLICE_PAGES.min(allowance).min(self.excess().max(1) as usize);
-            let (evicted, mut dirty) = self.evict_some(&coldest, most);
-            if !dirty.is_empty() {
-                self.background.wake_cleaner();
-            }
-            // Without a cleaner beside us they would pile up at the cold end, to be looked at again
-            // and again.
-            let write_now = !self.background.runs() && dirty.len() >= self.flush_batch_pages();
-            if evicted > 0 && !write_now {
-                (worker.ahead, worker.worked) = (worker.ahead + evicted, true);
-                self.resize.leisure.evicted(evicted);
-                worker.depth = (worker.depth / 2).max(SLICE_PAGES);
-                return Slice::More;
-            }
-            if !write_now && worker.depth < depth_max && coldest.len() == worker.depth {
-                worker.depth *= 2;
-                continue;
-            }
-            if dirty.is_empty() {
-                let in_use = coldest.len() as u32;
-                return Slice::Blocked(PassedOver { in_use, in_flight: 0 }.why());
-            }
-            if at_leisure {
-                let dirty = dirty.len();
-                return self.waiting(|| format!("{dirty} pages are dirty, and written at leisure"));
-            }
-            dirty.truncate(self.flush_batch_pages());
-            let written = self.flush_for_frames(&dirty);
-            let (more, still_dirty) = self.evict_some(&dirty, most);
-            let evicted = evicted + more;
-            worker.ahead += evicted;
-            worker.worked |= evicted > 0;
-            return match written {
-                _ if evicted > 0 => Slice::More,
-                Err(error) => Slice::Blocked(format!("write error: {error}")),
-                Ok(_) => {
-                    let in_flight = still_dirty.len() as u32;
-                    let in_use = dirty.len() as u32 - in_flight;
-                    Slice::Blocked(PassedOver { in_use, in_flight }.why())
-                }
-            };
-        }
-    }
-
-    /// Evicts up to `most` of the clean pages in `frames`; how many, and which are dirty.
-    fn evict_some(&self, frames: &[u32], most: usize) -> (usize, Vec<u32>) {
-        let (mut evicted, mut dirty) = (0, Vec::new());
-        for &frame in frames {
-            match self.timed(|| self.try_evict(frame)) {
-                Eviction::Done => {
-                    self.frames().give(frame);
-                    evicted += 1;
-                    if evicted == most {
-                        break;
-                    }
-                }
-                Eviction::Dirty => dirty.push(frame),
-                Eviction::Busy => {}
-            }
-        }
-        (evicted, dirty)
-    }
-
-    /// Chooses the extents to give back, and the wave.
-    fn mark(&self, worker: &mut Worker) {
-        let frames = self.frames();
-        let mut extents = self.timed(|| frames.survey());
-        // Those that were stuck last; the emptiest first; rather those that are marked already,
-        // into which nothing was moved; rather those at the end.
-        extents.sort_by_cached_key(|it| {
-            let pages = (it.started - it.free) as u32 * 1024 / it.started as u32;
-            let fresh = it.state != ExtentState::Draining;
-            (worker.blocked.contains(&it.extent), pages, fresh, std::cmp::Reverse(it.extent))
-        });
-        let debt = frames.debt();
-        let mut paid = 0;
-        let most = match self.resize.leisure.is_taken() {
-            true => marked_at_most(extents.len()),
-            false => extents.len(),
-        };
-        let chosen: Vec<u32> = extents
-            .iter()
-            .take(most)
-            .take_while(|it| {
-                let wanted = paid < debt;
-                paid += it.started as u32;
-                wanted
-            })
-            .map(|it| it.extent)
-            .collect();
-        let chosen_set: BTreeSet<u32> = chosen.iter().copied().collect();
-        for it in &extents {
-            match (it.state, chosen_set.contains(&it.extent)) {
-                (ExtentState::Draining, false) => self.timed(|| frames.reopen(it.extent)),
-                (ExtentState::Open, true) => self.timed(|| frames.drain(it.extent)),
-                _ => {}
-            }
-        }
-        worker.wave = chosen.iter().take(worker.wave_len).copied().collect();
-        // These come last, so if one is chosen for the wave, there are no others.
-        worker.last_resort = worker.wave.first().is_some_and(|it| worker.blocked.contains(it));
-        if worker.last_resort {
-            worker.blocked.clear();
-        }
-        worker.wave_len = (worker.wave_len * 2).min((chosen.len() / 64).max(WAVE_MAX)).min(most);
-        (worker.at, worker.ahead) = (0, 0);
-        (worker.progress, worker.starved) = (false, false);
-        worker.passed_over = PassedOver::default();
-    }
-
-    /// Empties the next extent of the wave as far as it can be, and gives it back if it is empty.
-    fn drain_next(&self, worker: &mut Worker) -> Slice {
-        let frames = self.frames();
-        if worker.at >= worker.wave.len() {
-            if !worker.progress {
-                let wave = std::mem::take(&mut worker.wave);
-                if worker.last_resort {
-                    return Slice::Blocked(worker.passed_over.why());
-                }
-                worker.blocked.extend(wave);
-                return Slice::More;
-            }
-            (worker.at, worker.progress) = (0, false);
-            worker.passed_over = PassedOver::default();
-        }
-        let extent = worker.wave[worker.at];
-        let first = extent * frames.per_extent();
-        let mut free = None;
-        for frame in first..first + frames.per_extent() {
-            if frames.descriptor(frame).page().is_none() {
-                continue;
-            }
-            let Some(to) = free.take().or_else(|| self.take_to_move()) else {
-                // This extent is gone on with once there are frames.
-                return self.evict_slice(worker);
-            };
-            match self.try_move(frame, to) {
-                Move::Done => worker.progress = true,
-                Move::InUse => {
-                    worker.passed_over.in_use += 1;
-                    free = Some(to);
-                }
-                Move::InFlight => {
-                    worker.passed_over.in_flight += 1;
-                    free = Some(to);
-                }
-            }
-        }
-        if let Some(to) = free {
-            frames.give(to);
-        }
-        match frames.give_back(extent) {
-            Ok(true) => {
-                worker.wave.remove(worker.at);
-                (worker.progress, worker.worked) = (true, true);
-                Slice::More
-            }
-            Ok(false) => {
-                let PassedOver { in_use, in_flight } = &mut worker.passed_over;
-                // If no page of it was passed over, a frame is in transit.
-                *in_use += u32::from(*in_use + *in_flight == 0);
-                worker.at += 1;
-                Slice::More
-            }
-            Err(error) => {
-                worker.wave.clear();
-                Slice::Blocked(format!(
-                    "the kernel does not take memory back ({error}); is the process' memory locked?"
-                ))
-            }
-        }
-    }
-
-    /// A free frame to move a page to, unless pages should be evicted first.
-    fn take_to_move(&self) -> Option<u32> {
-        let frames = self.frames();
-        // The last free frames are for those who must not wait, as long as others can be had.
-        if self.is_short_of_free() && self.excess() > 0 {
-            return None;
-        }
-        let to = frames.take()?;
-        frames.touch(to);
-        Some(to)
-    }
-
-    /// Tries to move the page in `frame` to the frame `to`, which is in transit. Never waits. See
-    /// the head of this module.
-    fn try_move(&self, frame: u32, to: u32) -> Move {
-        let frames = self.frames();
-        let (from_frame, to_frame) = (frames.descriptor(frame), frames.descriptor(to));
-        let Some(id) = from_frame.page() else { return Move::InUse };
-        let in_flight = || from_frame.flushing.load(Ordering::Acquire) != 0;
-        let spaces = self.spaces.read();
-        let word = spaces.get(&id.space).and_then(|space| space.existing_word(id.no));
-        let Some(word) = word else { return Move::InUse };
-        let began = Instant::now();
-        let Ok(latched) = word.try_lock(Wants::Shared) else { return Move::InUse };
-        if latched.latched_frame() != frame || in_flight() {
-            word.unlock_shared();
-            return if in_flight() { Move::InFlight } else { Move::InUse };
-        }
-        #[expect(unsafe_code, reason = "the latch makes the bytes safe to read")]
-        // SAFETY: the page in `frame` is latched shared; `to` is in transit, and is another.
-        unsafe {
-            frames.bytes_mut(to).copy_from_slice(frames.bytes(frame));
-        }
-        let mut is_awaited = word.load().has_waiters();
-        word.unlock_shared();
-        // If frame and version are the same, so are the bytes.
-        let upgraded = word.try_upgrade(latched, Wants::Exclusive).is_some();
-        let moved = upgraded && !in_flight();
-        if moved {
-            to_frame.set_page(Some(id));
-            self.timed(|| self.replacement().relocate(frame, to));
-            let set_word = || word.relocate(to, to_frame.version());
-            let version = self.timed(|| self.dirty.relocate(frames, frame, to, set_word));
-            from_frame.set_page(None);
-            from_frame.set_version(version);
-        }
-        if upgraded {
-            is_awaited |= word.load().has_waiters();
-            word.unlock_exclusive(moved);
-        }
-        if is_awaited {
-            self.resize.note_wait(began);
-        }
-        match (upgraded, moved) {
-            (_, true) => {}
-            (true, false) => return Move::InFlight,
-            (false, false) => return Move::InUse,
-        }
-        drop(spaces);
-        frames.give(frame);
-        self.resize.pages_moved.fetch_add(1, Ordering::Relaxed);
-        Move::Done
     }
 }
