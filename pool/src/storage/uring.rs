@@ -10,19 +10,24 @@
 //! # Safety of the buffers
 //! The kernel uses the buffers between submission and completion. They are borrowed by the caller's
 //! operations all that time, because [`Rings::run`] returns only once every submitted operation has
-//! completed, and nothing in between can unwind. If the kernel stopped delivering completions, the
-//! process would have to end; see [`Batch::wait`].
+//! completed, and nothing in between can unwind.
+//!
+//! # When the ring fails
+//! It takes nothing more then: what it has is waited for, and the rest goes by system call. That wait ends when the last completion is there, and
+//! not before, whatever the ring says meanwhile: to give up would be to hand out buffers that the kernel still writes to. It may well take long,
+//! as a system call that reads from a disk which hangs takes long, and is no reason to end the process; the log is
+//! told now and then.
 #![expect(unsafe_code, reason = "the kernel is given raw pointers to the buffers of a batch")]
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
-use rustix::io::Errno;
 
 use super::{FileLease, FileUse, IoBuf, IoOp};
+use crate::rarely::Rarely;
 
 /// Operations in flight in one batch.
 const RING_ENTRIES: u32 = 128;
@@ -30,12 +35,16 @@ const RING_ENTRIES: u32 = 128;
 /// Rings kept for later batches; each holds a descriptor and a few pages of memory.
 const IDLE_RINGS_MAX: usize = 16;
 
+/// Failed waits for a completion between two lines about it, a millisecond each.
+const FAILURES_A_LINE: u64 = 10_000;
+
 /// Longer operations go by system call: the kernel's result could not hold their length.
 const OPERATION_BYTES_MAX: usize = 1 << 30;
 
 /// All rings of a storage.
 pub(super) struct Rings {
     idle: Mutex<Vec<IoUring>>,
+    failures: Rarely,
 }
 
 impl Rings {
@@ -46,7 +55,7 @@ impl Rings {
         ring.submitter().register_probe(&mut probe).ok()?;
         let usable =
             probe.is_supported(opcode::Read::CODE) && probe.is_supported(opcode::Write::CODE);
-        usable.then(|| Self { idle: Mutex::new(vec![ring]) })
+        usable.then(|| Self { idle: Mutex::new(vec![ring]), failures: Rarely::default() })
     }
 
     /// Runs the operations, all concurrently, and waits for all.
@@ -57,11 +66,18 @@ impl Rings {
             ops.iter_mut().for_each(IoOp::run);
             return;
         };
-        let mut batch = Batch::new(ring, ops);
-        if batch.run() {
-            let mut idle = self.idle.lock();
-            if idle.len() < IDLE_RINGS_MAX {
-                idle.push(batch.ring);
+        let mut batch = Batch::new(ring, Kernel, ops);
+        match batch.run() {
+            Ok(()) => {
+                let mut idle = self.idle.lock();
+                if idle.len() < IDLE_RINGS_MAX {
+                    idle.push(batch.ring);
+                }
+            }
+            Err(error) => {
+                if let Some(unsaid) = self.failures.is_due(Instant::now()) {
+                    tracing::warn!(%error, unsaid, "io_uring failed: a batch went on by system calls");
+                }
             }
         }
     }
@@ -76,9 +92,40 @@ fn new_ring() -> io::Result<IoUring> {
         .or_else(|_| IoUring::new(RING_ENTRIES))
 }
 
+/// The calls that may fail.
+trait Enter {
+    /// Submits what is queued, and waits for a completion.
+    fn submit_and_wait(&mut self, ring: &IoUring) -> io::Result<()>;
+    /// Waits for a completion of what was submitted.
+    fn wait(&mut self, ring: &IoUring) -> io::Result<()>;
+    /// Passes a moment after a failed wait.
+    fn rest(&mut self);
+}
+
+/// The real ones.
+struct Kernel;
+
+impl Enter for Kernel {
+    fn submit_and_wait(&mut self, ring: &IoUring) -> io::Result<()> {
+        ring.submit_and_wait(1).map(drop)
+    }
+
+    fn wait(&mut self, ring: &IoUring) -> io::Result<()> {
+        /// `IORING_ENTER_GETEVENTS`: wait for as many as said.
+        const GETEVENTS: u32 = 1;
+        // SAFETY: nothing is submitted, and no argument is given.
+        unsafe { ring.submitter().enter::<()>(0, 1, GETEVENTS, None).map(drop) }
+    }
+
+    fn rest(&mut self) {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// A batch on its way through a ring.
-struct Batch<'b, 'a> {
+struct Batch<'b, 'a, E> {
     ring: IoUring,
+    enter: E,
     ops: &'b mut [IoOp<'a>],
     /// Keeps each operation's file open; `None` = not for the ring.
     leases: Vec<Option<FileLease>>,
@@ -91,9 +138,9 @@ struct Batch<'b, 'a> {
     retry: Vec<usize>,
 }
 
-impl<'b, 'a> Batch<'b, 'a> {
+impl<'b, 'a, E: Enter> Batch<'b, 'a, E> {
     /// Does all that may allocate, or call code of others, before anything is in flight.
-    fn new(ring: IoUring, ops: &'b mut [IoOp<'a>]) -> Self {
+    fn new(ring: IoUring, enter: E, ops: &'b mut [IoOp<'a>]) -> Self {
         let lease = |op: &IoOp<'_>| {
             let purpose = match op.buf {
                 IoBuf::Read(_) => FileUse::Read,
@@ -104,16 +151,17 @@ impl<'b, 'a> Batch<'b, 'a> {
         };
         let leases = ops.iter().map(lease).collect();
         let retry = Vec::with_capacity(ops.len());
-        Self { ring, ops, leases, next: 0, submitted: 0, completed: 0, retry }
+        Self { ring, enter, ops, leases, next: 0, submitted: 0, completed: 0, retry }
     }
 
-    /// Whether the ring may be used again.
-    fn run(&mut self) -> bool {
-        let mut usable = true;
-        while usable && self.completed < self.ops.len() {
+    /// Runs all operations. On an error the ring is not to be used again.
+    fn run(&mut self) -> io::Result<()> {
+        let mut ring = Ok(());
+        while ring.is_ok() && self.completed < self.ops.len() {
             self.fill_queue();
-            usable = self.wait();
+            ring = self.submit();
         }
+        self.finish();
         // Nothing is in flight. What follows asks for its files anew, and may need the descriptors.
         self.leases.clear();
         // A transfer that failed or fell short is done once more, alone, by the path that knows how
@@ -122,12 +170,9 @@ impl<'b, 'a> Batch<'b, 'a> {
         for index in rest {
             self.ops[index].run();
         }
-        if !usable {
-            // The ring takes nothing more, and nothing is in flight. What stands in the queue or
-            // never came there is the tail of the batch.
-            self.ops[self.submitted..].iter_mut().for_each(IoOp::run);
-        }
-        usable
+        // Of a ring that takes nothing more: what stands in the queue or never came there is the tail of the batch.
+        self.ops[self.submitted..].iter_mut().for_each(IoOp::run);
+        ring
     }
 
     /// Moves operations into the submission queue, as many as have room.
@@ -165,36 +210,41 @@ impl<'b, 'a> Batch<'b, 'a> {
         }
     }
 
-    /// Submits what is queued, waits for a completion, and takes note of all there are. False: the
-    /// ring is of no use any more, and nothing is in flight.
-    fn wait(&mut self) -> bool {
-        let mut failures = 0;
-        loop {
-            let queued = self.next - self.submitted;
-            let outcome = self.ring.submit_and_wait(1);
-            // The queue itself tells what the kernel took, however the call ended.
-            self.submitted += queued - self.ring.submission().len();
+    /// Submits what is queued, waits for a completion, and takes note of all there are.
+    fn submit(&mut self) -> io::Result<()> {
+        let queued = self.next - self.submitted;
+        let outcome = self.enter.submit_and_wait(&self.ring);
+        // The queue itself tells what the kernel took, however the call ended.
+        self.submitted += queued - self.ring.submission().len();
+        self.reap();
+        match outcome {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Returns when nothing is in flight any more.
+    fn finish(&mut self) {
+        let mut failures: u64 = 0;
+        while self.completed < self.submitted {
+            let outcome = self.enter.wait(&self.ring);
             let before = self.completed;
             self.reap();
-            let error = match outcome {
-                Ok(_) => return true,
-                Err(_) if self.completed > before => return true,
-                Err(error) if error.raw_os_error() == Some(Errno::INTR.raw_os_error()) => continue,
-                Err(error) => error,
-            };
-            if self.submitted == self.completed {
-                tracing::warn!(%error, "io_uring fails: this batch goes on by system calls");
-                return false;
+            let Err(error) = outcome else { continue };
+            if self.completed > before || error.kind() == io::ErrorKind::Interrupted {
+                continue;
             }
-            // Short of memory, say. The kernel still writes into the buffers: there is no way
-            // back to the caller without the completions.
+            // Even a ring that answers nothing shows what has completed.
             failures += 1;
-            if failures > 10_000 {
+            if failures.is_multiple_of(FAILURES_A_LINE) {
+                let left = self.submitted - self.completed;
                 // Written without a macro that could panic.
-                let _ = writeln!(io::stderr(), "io_uring delivers no completions: {error}");
-                std::process::abort();
+                let _ = writeln!(
+                    io::stderr(),
+                    "io_uring ({error}): waiting for {left} reads or writes to complete"
+                );
             }
-            std::thread::sleep(Duration::from_millis(1));
+            self.enter.rest();
         }
     }
 
@@ -209,6 +259,77 @@ impl<'b, 'a> Batch<'b, 'a> {
                 self.retry.push(index);
             }
             self.completed += 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::storage::{FileOptions, FileStorage, Storage};
+
+    /// Takes the first operations, then fails for so long; when it has, somebody feeds the pipe that is read from.
+    struct Failing<'f> {
+        takes: bool,
+        failures: u32,
+        pipe: &'f std::fs::File,
+    }
+
+    impl Enter for Failing<'_> {
+        fn submit_and_wait(&mut self, ring: &IoUring) -> io::Result<()> {
+            match std::mem::replace(&mut self.takes, false) {
+                true => ring.submit().map(drop),
+                false => Err(io::ErrorKind::WouldBlock.into()),
+            }
+        }
+
+        fn wait(&mut self, _: &IoUring) -> io::Result<()> {
+            self.failures += 1;
+            if self.failures == 25_000 {
+                self.pipe.write_all(b"late").unwrap();
+            }
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+
+        fn rest(&mut self) {
+            // So that the kernel gets at this thread.
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_ring_that_fails_is_waited_for_and_the_rest_goes_by_system_calls() {
+        if Rings::probe().is_none() {
+            eprintln!("skipped: io_uring is not allowed here");
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let options = FileOptions { direct_io: false, ..FileOptions::default() };
+        let storage = FileStorage::new(dir.path(), options).unwrap();
+        let path = dir.path().join("pipe");
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        let pipe = storage.open("pipe").unwrap();
+        let feed = std::fs::File::options().read(true).write(true).open(&path).unwrap();
+        let file = storage.create("file").unwrap();
+        file.write_at(&[7; 300], 0).unwrap();
+        for takes in [true, false] {
+            let mut bytes = [0; 300];
+            let mut late = [0; 4];
+            // More than the ring takes at once. The pipe is first, and holds it up.
+            let mut ops: Vec<IoOp<'_>> = Vec::new();
+            if takes {
+                ops.push(IoOp::read(&*pipe, &mut late, 0));
+            }
+            let reads = bytes.chunks_mut(1).zip(0..);
+            ops.extend(reads.map(|(byte, at)| IoOp::read(&*file, byte, at)));
+            let enter = Failing { takes, failures: 0, pipe: &feed };
+            let mut batch = Batch::new(new_ring().unwrap(), enter, &mut ops);
+            batch.run().unwrap_err();
+            assert!(!takes || batch.enter.failures >= 25_000);
+            assert!(ops.iter().all(|op| op.result.is_ok()));
+            drop(ops);
+            assert_eq!((bytes, &late), ([7; 300], if takes { b"late" } else { &[0; 4] }));
         }
     }
 }
