@@ -28,7 +28,7 @@
 )]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Condvar;
 
@@ -37,6 +37,7 @@ use crate::extents::{Extents, Survey};
 use crate::latch::MAX_FRAMES;
 use crate::mapping::{Accounting, Mapping, Zeroable, ZeroedArray};
 use crate::page::{PageId, PageSize};
+use crate::rarely::Rarely;
 use crate::view::RacyBytes;
 use crate::watched::Watched;
 
@@ -121,9 +122,9 @@ pub(crate) struct Frames {
     /// Extents that are draining or leaving.
     draining: AtomicU32,
     accounting: Accounting,
-    /// Whether the kernel has refused memory, and was not asked again; and whether the log knows.
+    /// Whether the kernel has refused memory, and was not asked again.
     refused: AtomicBool,
-    refusal_told: AtomicBool,
+    refusals: Rarely,
     /// Makes the kernel seem to refuse.
     #[cfg(test)]
     pub(crate) refuse: AtomicBool,
@@ -188,7 +189,7 @@ impl Frames {
             draining: AtomicU32::new(0),
             accounting,
             refused: AtomicBool::new(false),
-            refusal_told: AtomicBool::new(false),
+            refusals: Rarely::default(),
             #[cfg(test)]
             refuse: AtomicBool::new(false),
         })
@@ -318,23 +319,16 @@ impl Frames {
             true => Err(std::io::ErrorKind::OutOfMemory.into()),
             false => committed,
         };
-        match committed {
-            Ok(()) => {
-                if self.accounting == Accounting::Writable {
-                    self.refusal_told.store(false, Ordering::Relaxed);
-                }
-                true
-            }
-            Err(error) => {
-                if !self.refusal_told.swap(true, Ordering::Relaxed) {
-                    let mib = u64::from(self.extents_held()) * EXTENT_BYTES as u64 / (1 << 20);
-                    tracing::warn!(
-                        %error,
-                        "the kernel gives the buffer pool no more memory: it goes on with {mib} MiB (vm.overcommit_memory is 2: see CommitLimit in /proc/meminfo)"
-                    );
-                }
-                false
-            }
+        committed.is_ok()
+    }
+
+    /// Not to be called under the mutex.
+    fn say_refused(&self) {
+        if self.refusals.is_due(Instant::now()).is_some() {
+            let mib = u64::from(self.extents_held()) * EXTENT_BYTES as u64 / (1 << 20);
+            tracing::warn!(
+                "the kernel may promise no more memory (vm.overcommit_memory is 2, see CommitLimit in /proc/meminfo): the buffer pool goes on with {mib} MiB"
+            );
         }
     }
 
@@ -387,8 +381,13 @@ impl Frames {
         let mut free = self.free.lock();
         let was_refused = free.extents.is_refused();
         let frame = free.extents.take(|extent| self.commit(extent));
-        if frame.is_some() || free.extents.is_refused() != was_refused {
+        let is_refused = free.extents.is_refused();
+        if frame.is_some() || is_refused != was_refused {
             self.publish(&free.extents);
+        }
+        drop(free);
+        if is_refused && !was_refused {
+            self.say_refused();
         }
         frame
     }
@@ -507,6 +506,8 @@ impl Frames {
             free.extents.cancel_start(extent);
             free.extents.set_refused(true);
             self.publish(&free.extents);
+            drop(free);
+            self.say_refused();
             return Ok(false);
         }
         let advised = self.advised.load(Ordering::Relaxed);
