@@ -35,7 +35,7 @@ mod orphans;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -99,9 +99,11 @@ pub struct Env {
     /// It had been closed cleanly.
     clean: bool,
     missing_spaces: HashSet<u32>,
-    /// Spaces that the log which was replayed creates, or whose table it takes off the catalog.
+    /// Spaces that the log which was replayed creates or deletes, or whose table it takes off the catalog.
     unfinished_spaces: HashSet<u32>,
     listed_spaces: ListedSpaces,
+    /// Spaces of dropped tables whose file could not be removed.
+    unremoved: Mutex<BTreeSet<u32>>,
     recovered: Lsn,
     closed: AtomicBool,
     /// Held while a space's file is looked for, so that it is opened once.
@@ -218,8 +220,9 @@ impl Env {
             created,
             clean,
             missing_spaces,
-            unfinished_spaces: scan.created.union(&scan.unlisted).copied().collect(),
+            unfinished_spaces: &(&scan.created | &scan.unlisted) | &scan.deleted,
             listed_spaces: ListedSpaces::default(),
+            unremoved: Mutex::default(),
             recovered: scan.end,
             closed: AtomicBool::new(false),
             opening: Mutex::new(()),
@@ -465,7 +468,7 @@ impl Env {
     }
 
     /// Closes cleanly: stops the threads, writes all pages, and marks the directory so that the next opening
-    /// needs no recovery. Nobody may change anything any more. Without it, the next opening recovers.
+    /// needs no recovery (unless there are files that could not be removed, of which the log is to tell). Nobody may change anything any more. Without it, the next opening recovers.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -476,8 +479,14 @@ impl Env {
                 return Ok(());
             }
             self.failure.check()?;
+            let unremoved = self.forget_the_rest();
             self.pool.flush_all()?;
-            self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), true)?;
+            self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), unremoved.is_empty())?;
+            if !unremoved.is_empty() {
+                // The next opening knows by the log that these files are not somebody's data; so there must be a log to read.
+                unremoved.into_iter().try_for_each(|id| self.announce_drop(id))?;
+                return self.redo.flush();
+            }
             let stats = self.redo.stats();
             if stats.checkpoint_lsn != stats.next_lsn {
                 return Err(Error::Storage(

@@ -152,6 +152,11 @@ impl Catalog {
         self.tables.read().iter().map(|(name, record)| (name.clone(), record.clone())).collect()
     }
 
+    /// Every tree id given out is below.
+    pub fn tree_id_limit(&self) -> Result<u32> {
+        Ok(u32_at(&self.env.pool().shared(&self.system, 0, Access::Normal)?, NEXT_TREE_AT))
+    }
+
     /// Gives new ids of trees, one behind the other, and returns the first; they are durable on return.
     pub fn new_tree_ids(&self, trees: u32) -> Result<u32> {
         let mut mtr = Mtr::begin(&self.env)?;

@@ -40,7 +40,7 @@ impl Db {
         let (space, mut record) = inner.new_space(def)?;
         let mut trx = inner.definition_trx();
         if let Err(error) = inner.catalog.insert(&mut trx, name, record.clone()) {
-            inner.forget_space(record.space);
+            inner.env.forget_space(record.space);
             return Err(error);
         }
         record.def = def.clone();
@@ -114,7 +114,7 @@ impl Db {
                 .env
                 .announce_drop(old.space)
                 .and_then(|()| inner.catalog.replace(&mut inner.definition_trx(), name, new));
-            replaced.inspect_err(|_| inner.forget_space(space))?;
+            replaced.inspect_err(|_| inner.env.forget_space(space))?;
             Ok(table)
         });
         let table = match swapped {
@@ -335,31 +335,18 @@ impl Inner {
                 },
             )),
             Err(error) => {
-                self.forget_space(ids.space);
+                self.env.forget_space(ids.space);
                 Err(error)
             }
         }
     }
 
-    /// Removes the space of a dropped table. The table is gone already: what fails here leaves a file that the next open
+    /// Removes the space of a dropped table. The table is gone already: what fails here leaves a file that the close, or the next open,
     /// removes.
     fn delete_space(&self, space: u32, table: Option<&Table>) {
         let _no_purge = self.trx_system.exclude_purge();
         let _cleared = table.map(Table::clear);
-        self.forget_space(space);
-    }
-
-    /// Removes the file of a space that no table has.
-    fn forget_space(&self, space: u32) {
-        let removed = || -> Result<()> {
-            match self.env.storage().exists(&space_file_name(space))? {
-                true => self.env.drop_space(&self.env.space(space)?),
-                false => Ok(()),
-            }
-        };
-        if let Err(error) = removed() {
-            tracing::warn!(space, %error, "the file of a dropped table stays until the next start");
-        }
+        self.env.forget_space(space);
     }
 }
 

@@ -2,6 +2,8 @@
 
 use super::definition_tests::open;
 use super::*;
+use crate::btree::Tree;
+use crate::table::noted;
 use crate::{IndexDef, LockMode, LockWait, TableDef, TrxOptions};
 use tidepool_pool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 
@@ -420,5 +422,112 @@ fn a_broken_table_does_not_keep_the_history_of_others() {
     drop((trx, b));
     db.drop_table("a").unwrap();
     purge(&db);
+    db.close().unwrap();
+}
+
+#[test]
+fn a_file_that_cannot_be_removed_goes_as_soon_as_it_can_be() {
+    #[derive(Debug, PartialEq)]
+    enum Until {
+        Close,
+        NextOpen,
+        NextClose,
+    }
+    for crashes in [false, true] {
+        for until in [Until::Close, Until::NextOpen, Until::NextClose] {
+            let mut sim = SimStorage::new(12);
+            let db = open(&sim);
+            db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+            let fault = || Fault::new(StorageOp::Remove, FaultKind::Io).on(FILE_OF_A).always();
+            sim.inject(fault());
+            db.drop_table("a").unwrap();
+            assert!(sim.exists(FILE_OF_A).unwrap());
+            if until == Until::Close {
+                sim.clear_faults();
+            }
+            if !crashes {
+                db.close().unwrap();
+            }
+            sim = sim.kill();
+            if until == Until::NextClose {
+                sim.inject(fault());
+            }
+            let db = open(&sim);
+            sim.clear_faults();
+            assert_eq!(sim.exists(FILE_OF_A).unwrap(), until == Until::NextClose);
+            db.close().unwrap();
+            for file in [FILE_OF_A, "tables/orphans"] {
+                assert!(!sim.exists(file).unwrap(), "{file}, {until:?}, crashes: {crashes}");
+            }
+            assert!(open(&sim.kill()).inner.env().was_clean());
+        }
+    }
+}
+
+/// Undo must not go into a tree that is half freed; which ones are is noted in the file.
+#[test]
+fn purge_passes_over_a_half_freed_tree_whose_file_was_away_at_the_opening() {
+    let sim = SimStorage::new(13);
+    let db = open(&sim);
+    let indexes = ["primary", "dropped"].map(IndexDef::unique);
+    let table = db.create_table("a", &TableDef::new(indexes)).unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    for n in 0..KEYS {
+        trx.insert(&table, 1, &n.to_be_bytes(), &[1; 20]).unwrap();
+    }
+    trx.commit().unwrap();
+    for n in 0..KEYS {
+        trx.delete(&table, 1, &n.to_be_bytes()).unwrap();
+    }
+    trx.commit().unwrap();
+    db.close().unwrap();
+    drop((trx, table, db));
+    // None of its pages can be read: the tree is only noted.
+    let db = open(&sim);
+    db.open_table("a").unwrap();
+    let primary = db.table_def("a").unwrap().indexes[0].clone();
+    let kept = [ChangedIndex { def: primary, from: Some(0) }];
+    let change = db.change_indexes("a", &kept).unwrap();
+    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on(FILE_OF_A).always());
+    change.commit(None).unwrap();
+    sim.clear_faults();
+    {
+        let env = db.inner.env();
+        let space = env.space(db.inner.catalog.get("a").unwrap().space).unwrap();
+        let noted = noted::noted(env, &space).unwrap()[0];
+        let (freed, is_all) =
+            Tree::open(env, &space, noted.root, noted.tree).free_step(None).unwrap();
+        assert!(freed > 0 && !is_all);
+    }
+    db.close().unwrap();
+    drop(db);
+    let sim = sim.kill();
+    sim.rename(FILE_OF_A, "away").unwrap();
+    let db = open(&sim);
+    sim.rename("away", FILE_OF_A).unwrap();
+    purge(&db);
+
+    // An index that is made now is not among those passed over.
+    let mut indexes = kept.to_vec();
+    indexes.push(ChangedIndex { def: IndexDef::unique("added"), from: None });
+    let mut change = db.change_indexes("a", &indexes).unwrap();
+    change.build(&mut || true).unwrap();
+    let table = change.commit(None).unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    trx.insert(&table, 1, b"never committed", b"").unwrap();
+    trx.rollback().unwrap();
+    trx.insert(&table, 1, b"deleted", b"").unwrap();
+    trx.commit().unwrap();
+    trx.delete(&table, 1, b"deleted").unwrap();
+    trx.commit().unwrap();
+    purge(&db);
+    let report = table.check(&db, &mut |_| true).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    assert_eq!((report.indexes[1].entries, report.indexes[1].delete_marked), (0, 0));
+    drop((trx, table));
+    db.close().unwrap();
+    drop(db);
+    let db = open(&sim);
+    assert_eq!(db.open_table("a").unwrap().unreachable_pages().unwrap(), []);
     db.close().unwrap();
 }

@@ -418,6 +418,10 @@ impl Inner {
         for (name, record) in tables.iter().filter(|(_, record)| has_notes(record)) {
             if let Err(error) = self.clear_notes_of(name, record) {
                 self.check_writable()?;
+                // The file may be missing, and come back: what is noted there is half freed perhaps.
+                let spared = record.trees.iter().map(|tree| tree.tree).collect();
+                let limit = self.catalog.tree_id_limit()?;
+                self.trx_system.condemn_all_trees_but(record.space, limit, spared);
                 tracing::warn!(
                     table = name,
                     %error,

@@ -190,7 +190,7 @@ impl Inner {
                     space = id,
                     "removing the file of a table that was dropped or never finished"
                 );
-                self.env.drop_space(&space)?;
+                self.env.forget_space(id);
             } else {
                 let aside = self.env.set_space_aside(&space)?;
                 tracing::warn!(

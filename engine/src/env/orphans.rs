@@ -48,6 +48,27 @@ impl Env {
         Ok(())
     }
 
+    /// Removes the file of a space that no table has any more, if it is there. Should that fail, the close tries again.
+    pub fn forget_space(&self, id: u32) {
+        if let Err(error) = self.try_to_forget(id) {
+            tracing::warn!(space = id, %error, "the file of a dropped table stays for now");
+            self.unremoved.lock().insert(id);
+        }
+    }
+
+    fn try_to_forget(&self, id: u32) -> Result<()> {
+        match self.storage.exists(&space_file_name(id))? {
+            true => self.drop_space(&self.space(id)?),
+            false => Ok(()),
+        }
+    }
+
+    /// Tries once more to remove the files that could not be; says which are still there.
+    pub(super) fn forget_the_rest(&self) -> Vec<u32> {
+        let unremoved = std::mem::take(&mut *self.unremoved.lock());
+        unremoved.into_iter().filter(|&id| self.try_to_forget(id).is_err()).collect()
+    }
+
     /// Whether a space that no catalog lists is known to be the rest of an unfinished creation or removal: the log that was replayed
     /// says so, or nothing was ever written to it.
     pub fn is_leftover(&self, space: &Space) -> Result<bool> {

@@ -42,6 +42,24 @@ pub(super) struct Orphan {
     pub xid: Vec<u8>,
 }
 
+/// Trees that are being freed, or wait for it: what undo says of them is passed over. Ids are never used again.
+#[derive(Default)]
+struct Condemned {
+    trees: HashSet<u32>,
+    /// By space: of the trees with ids below the limit, all but these.
+    all_but: HashMap<u32, (u32, Vec<u32>)>,
+}
+
+impl Condemned {
+    fn has(&self, place: &Place<'_>) -> bool {
+        self.trees.contains(&place.tree)
+            || self
+                .all_but
+                .get(&place.space)
+                .is_some_and(|(limit, spared)| place.tree < *limit && !spared.contains(&place.tree))
+    }
+}
+
 /// Switches that may change while transactions run.
 pub(crate) struct Settings {
     pub flush_log_at_trx_commit: AtomicU8,
@@ -74,8 +92,7 @@ pub struct TrxSystem {
     pub(super) doomed: Mutex<Vec<Orphan>>,
     /// Prepared, by XID, without a session.
     pub(super) prepared: Mutex<BTreeMap<Vec<u8>, Orphan>>,
-    /// Trees that are being freed, or wait for it: what undo says of them is passed over. Ids are never used again.
-    condemned: RwLock<HashSet<u32>>,
+    condemned: RwLock<Condemned>,
     /// Shared while a step of purge or of a background rollback touches tables.
     pub(super) tables: RwLock<()>,
     /// One purge at a time.
@@ -202,9 +219,15 @@ impl TrxSystem {
 
     /// Keeps purge and background rollbacks out of these trees from now on: they are about to be freed.
     pub(crate) fn condemn_trees(&self, trees: impl IntoIterator<Item = u32>) {
-        self.condemned.write().extend(trees);
+        self.condemned.write().trees.extend(trees);
         // Who is in one of them has come out when this is had.
         drop(self.exclude_purge());
+    }
+
+    /// The same of the trees in a space with ids below `limit`, except `spared`: of those that wait to be freed it is not known which
+    /// they are. Before purge and rollbacks begin.
+    pub(crate) fn condemn_all_trees_but(&self, space: u32, limit: u32, spared: Vec<u32>) {
+        self.condemned.write().all_but.insert(space, (limit, spared));
     }
 
     /// Transactions that a background rollback has still to finish.
@@ -391,7 +414,7 @@ impl TrxSystem {
 
     /// The tree an undo record speaks of; none if it has been dropped. A file that is missing or zeroed is no dropped one.
     pub(super) fn tree_at(&self, place: &Place<'_>) -> Result<Option<Tree>> {
-        if self.condemned.read().contains(&place.tree) {
+        if self.condemned.read().has(place) {
             return Ok(None);
         }
         let Some(space) = self.env.space_unless_dropped(place.space)? else { return Ok(None) };
