@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -333,8 +333,8 @@ impl Handles {
         remove: impl FnOnce() -> io::Result<()>,
     ) -> io::Result<()> {
         let mut table = self.table.lock();
-        let files = table.named(path);
-        let mut places = self.hold(&mut table, &files)?;
+        let files = self.open_named(&mut table, path)?;
+        let mut places: Vec<_> = files.iter().map(|state| state.place.write()).collect();
         remove()?;
         places.iter_mut().for_each(|place| place.nameless = true);
         table.by_path.remove(path);
@@ -352,8 +352,10 @@ impl Handles {
             return rename();
         }
         let mut table = self.table.lock();
-        let (moved, replaced) = (table.named(from), table.named(to));
-        let mut replaced_places = self.hold(&mut table, &replaced)?;
+        let replaced = self.open_named(&mut table, to)?;
+        let moved = table.named(from);
+        let mut replaced_places: Vec<_> =
+            replaced.iter().map(|state| state.place.write()).collect();
         let mut moved_places: Vec<_> = moved.iter().map(|state| state.place.write()).collect();
         rename()?;
         replaced_places.iter_mut().for_each(|place| place.nameless = true);
@@ -366,29 +368,44 @@ impl Handles {
         Ok(())
     }
 
-    /// The places of files, held against everybody, with their descriptors open.
-    fn hold<'f>(
+    /// The files of a name, with their descriptors open; as long as the table stays locked, nobody closes them. On the way it may have been
+    /// unlocked.
+    fn open_named(
         &self,
-        table: &mut Table,
-        files: &'f [Arc<FileState>],
-    ) -> io::Result<Vec<RwLockWriteGuard<'f, Place>>> {
-        let mut places = Vec::new();
-        for state in files {
-            let mut place = state.place.write();
-            if place.handle.is_none() {
-                match state.reopen(&place.path) {
-                    Ok(file) => {
-                        place.handle = Some(Arc::new(file));
-                        self.note_open(table, state);
-                    }
-                    // Somebody else has removed it already: there is nothing to keep.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                    Err(error) => return Err(error),
-                }
+        table: &mut MutexGuard<'_, Table>,
+        path: &Path,
+    ) -> io::Result<Vec<Arc<FileState>>> {
+        let mut tries = 0;
+        loop {
+            let files = table.named(path);
+            let Err(error) = files.iter().try_for_each(|state| self.ensure_open(table, state))
+            else {
+                return Ok(files);
+            };
+            // Not for ever: two of this name might be closed for each other.
+            tries += 1;
+            let gives_up = !is_out_of_descriptors(&error) || tries > files.len() + SYNCS_MAX;
+            if gives_up || !MutexGuard::unlocked(table, || self.close_one_by_force()) {
+                return Err(error);
             }
-            places.push(place);
         }
-        Ok(places)
+    }
+
+    /// Opens a file again that has no descriptor, unless somebody else has removed it: then there is nothing to keep.
+    fn ensure_open(&self, table: &mut Table, state: &Arc<FileState>) -> io::Result<()> {
+        let mut place = state.place.write();
+        if place.handle.is_some() {
+            return Ok(());
+        }
+        match state.reopen(&place.path) {
+            Ok(file) => {
+                place.handle = Some(Arc::new(file));
+                self.note_open(table, state);
+                Ok(())
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     fn note_open(&self, table: &mut Table, state: &Arc<FileState>) {
