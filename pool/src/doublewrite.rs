@@ -200,7 +200,7 @@ impl Doublewrite {
         let mut images = BTreeMap::new();
         let half_bytes = file.len()? / 2;
         for start in [0, half_bytes] {
-            read_half(&*file, page_size, start, half_bytes, &mut images)?;
+            read_half(&*file, page_size, start, half_bytes, &mut images);
         }
         let mut healed = Vec::new();
         let mut homes: BTreeMap<u32, Arc<dyn StorageFile>> = BTreeMap::new();
@@ -266,27 +266,30 @@ fn decode_header(header: &[u8], page_size: PageSize) -> Option<u32> {
 }
 
 /// Adds the whole images of a half, keeping the newest of each page.
+///
+/// What can't be read counts as what is broken: some devices tell of a sector that a power cut tore in this way, and the
+/// pages of a batch that the power cut are whole at home.
 fn read_half(
     file: &dyn StorageFile,
     page_size: PageSize,
     start: u64,
     half_bytes: u64,
     images: &mut BTreeMap<PageId, Box<[u8]>>,
-) -> Result<(), Error> {
+) {
     let size = page_size.bytes();
     if half_bytes < size as u64 || !half_bytes.is_multiple_of(size as u64) {
-        return Ok(());
+        return;
     }
     let mut chunk = AlignedBuf::zeroed(RECOVERY_CHUNK * size);
-    file.read_at(&mut chunk[..size], start)?;
+    read_pages(file, &mut chunk[..size], size, start);
     // Without a header this batch was never begun at home.
-    let Some(count) = decode_header(&chunk[..size], page_size) else { return Ok(()) };
+    let Some(count) = decode_header(&chunk[..size], page_size) else { return };
     let count = (count as u64).min(half_bytes / size as u64 - 1);
     let mut slot = 0;
     while slot < count {
         let part = (count - slot).min(RECOVERY_CHUNK as u64) as usize;
         let bytes = &mut chunk[..part * size];
-        file.read_at(bytes, start + (1 + slot) * size as u64)?;
+        read_pages(file, bytes, size, start + (1 + slot) * size as u64);
         for image in bytes.chunks_exact(size) {
             let id = page::page_id(image);
             if page::verify(image, id).is_err() || page::is_zero(image) {
@@ -300,5 +303,17 @@ fn read_half(
         }
         slot += part as u64;
     }
-    Ok(())
+}
+
+/// Reads pages; those that can't be read are zeroes.
+fn read_pages(file: &dyn StorageFile, pages: &mut [u8], size: usize, at: u64) {
+    if file.read_at(pages, at).is_ok() {
+        return;
+    }
+    for (page, at) in pages.chunks_exact_mut(size).zip((at..).step_by(size)) {
+        if let Err(error) = file.read_at(page, at) {
+            tracing::warn!(%error, "taken for a torn image");
+            page.fill(0);
+        }
+    }
 }

@@ -392,3 +392,32 @@ fn rot_is_not_undone_by_an_earlier_run_either() {
     }
     expect_rot_is_reported(&sim, PageId::new(16, 3));
 }
+
+/// As a device tells of sectors that the power cut tore: the batch never got home.
+#[test]
+fn images_that_cannot_be_read_count_as_torn() {
+    let (sim, life, mut redo) = one_dirty_page();
+    for no in [4, 5, 6] {
+        life.write(&mut redo, PageId::new(16, no), 1).unwrap();
+    }
+    life.pool.flush_all().unwrap();
+    drop(life);
+    let file = sim.open(&file_name(16)).unwrap();
+    let flip = || sim.corrupt(&file_name(16), page_size().offset_of(4) + 500, 1);
+    let recover = |fault: Fault| {
+        flip();
+        sim.inject(fault.on("doublewrite"));
+        let healed = Doublewrite::recover(&sim, page_size(), |_| Some(file.clone()));
+        sim.clear_faults();
+        healed.unwrap()
+    };
+    let fault = || Fault::new(StorageOp::Read, FaultKind::Io);
+    assert_eq!(recover(fault().always()), []);
+    flip();
+    // The header of the first half, which has nothing; that of the second.
+    assert_eq!(recover(fault().times(2)), [PageId::new(16, 4)]);
+    assert_eq!(recover(fault().skip(1).times(2)), []);
+    flip();
+    // The images at once, and of them the first.
+    assert_eq!(recover(fault().skip(2).times(2)), [PageId::new(16, 4)]);
+}
