@@ -58,7 +58,9 @@ impl Db {
             .map(|one| {
                 let owner = &one.owner;
                 let requested = owner.requested();
-                let (rows_locked, rows_modified) = (owner.key_locks() as u64, owner.undo_records());
+                let kept = self.trx_system().locks.kept.len_of(owner);
+                let rows_locked = (owner.key_locks() + kept) as u64;
+                let rows_modified = owner.undo_records();
                 TransactionReport {
                     id: shown_id(owner),
                     state: match one.phase {

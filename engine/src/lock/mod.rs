@@ -6,7 +6,7 @@
 //!   on the holder's behalf, so that waiters queue in order and each release wakes one. The other way round, a write of an entry
 //!   that the transaction had locked by reading it takes the explicit lock out again, if nobody waits in its queue. When
 //!   a savepoint's rollback takes the write back, the entry no longer says that it is locked: the explicit lock comes back, under the
-//!   leaf's latch.
+//!   leaf's latch; or, if these are many, a *kept* lock ([`kept::KeptLocks`]), which whoever must wait for it makes explicit.
 //! - **Key locks** ([`keys::KeyLocks`]): shared or exclusive on (tree, key), first come, first served. Taken by locking
 //!   reads and by whoever had to wait. A writer looks for them while it holds the leaf's exclusive latch; when the
 //!   shard of the table is empty, which is the rule, that is one load.
@@ -36,11 +36,12 @@
 //! error ([`crate::redo::Failure`]), those under way (`sleepers`) and those to come. What is granted stays granted.
 //!
 //! # Order of the mutexes
-//! graph → `Owner::held` → key-lock shard → range shard → `Owner::wait`; `Owner::requested` is taken alone. Of two owners' `held`, that
+//! graph → `Owner::held` → key-lock shard → range shard → kept locks → `Owner::wait`; `Owner::requested` is taken alone. Of two owners' `held`, that
 //! of the lower number comes first. All are leaves below page latches: a page latch may be held when one is taken, never the reverse.
 //! The list of sleepers comes before `Owner::wait` and after all else, the log's mutexes too: a failure of the log reads it.
 //! `Owner::session` is taken with nothing held, and the embedder's observer is called under it.
 
+pub mod kept;
 pub mod keys;
 pub mod observer;
 pub mod owner;
@@ -56,6 +57,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+pub use kept::KeptLocks;
 pub use keys::KeyLocks;
 pub use observer::{SessionToken, WaitObserver};
 pub(crate) use owner::Requested;
@@ -122,6 +124,8 @@ pub struct Locks {
     pub keys: KeyLocks,
     /// Range locks.
     pub ranges: RangeLocks,
+    /// Locks that rollbacks to savepoints keep.
+    pub kept: KeptLocks,
     graph: wait::WaitGraph,
     no_detection: AtomicBool,
     observer: OnceLock<Box<dyn WaitObserver>>,
@@ -143,6 +147,11 @@ impl Locks {
     /// Whether deadlocks are looked for (the default); if not, the timeout ends them.
     pub fn set_deadlock_detect(&self, detect: bool) {
         self.no_detection.store(!detect, Ordering::Relaxed);
+    }
+
+    /// Memory of the locks held, about, bytes.
+    pub fn memory_bytes(&self) -> u64 {
+        self.keys.memory_bytes() + self.ranges.memory_bytes() + self.kept.memory_bytes()
     }
 
     /// Waits until the wait that `owner` has announced (by [`KeyLocks::acquire`] answering [`keys::Acquire::MustWait`])
@@ -251,10 +260,22 @@ impl Locks {
         outcome
     }
 
+    /// Keeps `owner`'s exclusive lock on an entry that is about to lose its implicit one, under the leaf's latch; false if it has ended.
+    pub(crate) fn keep(&self, owner: &Arc<Owner>, tree: u32, key: &[u8]) -> bool {
+        match owner.key_locks() < kept::KEPT_IN_TABLE {
+            true => self.keys.make_explicit(owner, tree, key),
+            false => self.kept.insert(owner, tree, key),
+        }
+    }
+
     /// Releases everything `owner` holds and wakes whoever waits for its end. To be called after the transaction's
     /// outcome is published.
     pub fn release_all(&self, owner: &Arc<Owner>) {
         let held = owner.end();
+        // First: who has waited for one of the others would find this owner again.
+        if held.kept {
+            self.kept.release(owner);
+        }
         for lock in held.keys {
             self.keys.release(owner, lock.tree, &lock.key);
         }

@@ -53,6 +53,8 @@ pub(super) struct HeldKey {
 pub(super) struct Held {
     pub keys: Vec<HeldKey>,
     pub ranges: bool,
+    /// See [`super::kept`].
+    pub kept: bool,
     pub end_waiters: Vec<(Arc<Owner>, u64)>,
     ended: bool,
 }
@@ -325,6 +327,12 @@ impl Owner {
         }
         held.keys.push(HeldKey { tree, key: key.into() });
         true
+    }
+
+    /// Notes that there are locks in a set of the owner's; false if it has ended.
+    pub(super) fn keep(held: &mut Held) -> bool {
+        held.kept |= !held.ended;
+        held.kept
     }
 
     pub(super) fn forget(&self, tree: u32, key: &[u8]) {

@@ -128,7 +128,7 @@ pub struct TrxStatus {
     pub lock_wait_micros: u64,
     /// Lock waits at the moment.
     pub lock_waits_current: u64,
-    /// Keys with explicit locks.
+    /// Keys with locks that no written entry tells of.
     pub key_locks: u64,
     /// Locked ranges.
     pub range_locks: u64,

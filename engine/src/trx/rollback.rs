@@ -314,10 +314,10 @@ impl TrxSystem {
         }
     }
 
-    /// Gives `owner` the explicit lock on an entry that is about to lose its implicit one: under the leaf's latch, so that nobody
+    /// Gives `owner` a lock of its own on an entry that is about to lose its implicit one: under the leaf's latch, so that nobody
     /// finds it without a lock.
     fn keep_locked(&self, owner: &Arc<Owner>, tree: &Tree, key: &[u8]) {
-        let alive = self.locks.keys.make_explicit(owner, tree.id(), key);
+        let alive = self.locks.keep(owner, tree.id(), key);
         debug_assert!(alive, "a transaction that has ended rolls back to a savepoint");
     }
 

@@ -305,7 +305,7 @@ impl TrxSystem {
             deadlocks: get(&locks.deadlocks),
             lock_wait_micros: get(&locks.wait_micros),
             lock_waits_current: get(&locks.waiting),
-            key_locks: self.locks.keys.len() as u64,
+            key_locks: (self.locks.keys.len() + self.locks.kept.len()) as u64,
             range_locks: self.locks.ranges.len() as u64,
             undo_streams: self.undo.stream_count().into(),
             rollbacks_pending: self.doomed.lock().len() as u64,
@@ -318,11 +318,7 @@ impl TrxSystem {
     pub(crate) fn memory(&self) -> [MemoryRow; 3] {
         let streams = self.undo.memory_bytes();
         [
-            MemoryRow {
-                name: "lock_table",
-                bytes: self.locks.keys.memory_bytes() + self.locks.ranges.memory_bytes(),
-                bound_bytes: None,
-            },
+            MemoryRow { name: "lock_table", bytes: self.locks.memory_bytes(), bound_bytes: None },
             MemoryRow {
                 name: "trx_states",
                 bytes: self.csn.memory_bytes(),

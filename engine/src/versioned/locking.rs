@@ -93,6 +93,19 @@ impl Transaction {
         self.is_written_by_other(entry).then(|| self.system.owner_of(entry.trx_id))
     }
 
+    /// The owner whose lock on `key`, whose entry is given if there is one, is in no queue yet: another transaction that has written it, or
+    /// keeps it locked. `Some(None)`: it has just ended.
+    fn holder(
+        &self,
+        tree: &VersionedTree,
+        key: &[u8],
+        entry: Option<&Entry<'_>>,
+    ) -> Option<Option<Arc<Owner>>> {
+        entry
+            .and_then(|entry| self.implicit_holder(entry))
+            .or_else(|| self.system.locks.kept.holder(&self.owner, tree.id(), key).map(Some))
+    }
+
     /// Tests whether this transaction may write at `key`, whose entry, if there is one, is given.
     pub(super) fn obstacle_to_write(
         &self,
@@ -110,7 +123,7 @@ impl Transaction {
         if !owners.is_empty() {
             return Some(Obstacle::Owners(owners, LockMode::Exclusive));
         }
-        let answer = match entry.and_then(|entry| self.implicit_holder(entry)) {
+        let answer = match self.holder(tree, key, entry) {
             None => locks.keys.acquire_for_write(&self.owner, tree.id(), key, true),
             Some(None) => Acquire::Retry,
             Some(Some(holder)) => locks.keys.acquire(
@@ -157,7 +170,7 @@ impl Transaction {
                 conflict()
             };
         }
-        let holder = match self.implicit_holder(entry) {
+        let holder = match self.holder(tree, key, Some(entry)) {
             Some(None) => return Ok(ReadLock::Wait(Obstacle::Gone)),
             Some(holder) => holder,
             None => None,

@@ -96,7 +96,8 @@ impl Engine {
     pub fn check_settled(&self) -> Result<()> {
         assert_eq!(self.system.status().history_len, 0);
         assert_eq!(self.system.status().active_writers, 0, "{:?}", self.system.status());
-        assert!(self.system.locks.keys.is_empty() && self.system.locks.ranges.is_empty());
+        let locks = &self.system.locks;
+        assert!(locks.keys.is_empty() && locks.ranges.is_empty() && locks.kept.is_empty());
         let space = self.env.space(FIRST_TABLE_SPACE)?;
         let mut reached = BTreeSet::from([0, 1]);
         for tree in &self.trees {
@@ -724,6 +725,80 @@ fn long_values_come_and_go_without_a_leak() {
     engine.settle().unwrap();
     engine.check_settled().unwrap();
     assert!(engine.contents(0).unwrap().is_empty());
+}
+
+/// A statement that is taken back leaves its transaction the locks, and they take little memory each.
+#[test]
+fn a_large_rollback_to_a_savepoint_keeps_its_locks_in_little_memory() {
+    const ROWS: u32 = 20_000;
+    let engine = engine();
+    let tree = &engine.trees[0];
+    let mut trx = engine.begin(RepeatableRead);
+    for n in 0..=ROWS {
+        trx.insert(tree, &n.to_be_bytes(), b"old", LockMode::None).unwrap();
+    }
+    trx.commit().unwrap();
+    let bytes = || engine.system.memory()[0].bytes;
+    let before = bytes();
+    let mut trx = engine.begin(RepeatableRead);
+    let savepoint = trx.savepoint();
+    for n in 0..ROWS {
+        match n % 2 {
+            0 => trx.update(tree, &n.to_be_bytes(), b"new").unwrap(),
+            _ => trx.delete(tree, &n.to_be_bytes()).unwrap(),
+        }
+    }
+    assert_eq!(bytes(), before);
+    trx.rollback_to(savepoint).unwrap();
+    assert_eq!(engine.system.status().key_locks, ROWS.into());
+    let a_row = (bytes() - before) as f64 / f64::from(ROWS);
+    assert!(a_row < 40.0, "{a_row} bytes a row");
+
+    // They are as good as others.
+    let mut other = engine.begin(ReadCommitted);
+    let (mut key, mut value) = (vec![], vec![]);
+    for n in (0..ROWS).step_by(501) {
+        let key = n.to_be_bytes();
+        assert_eq!(other.update(tree, &key, b"x"), Err(Error::LockWaitTimeout));
+        assert_eq!(other.delete(tree, &key), Err(Error::LockWaitTimeout));
+        let inserted = other.insert(tree, &key, b"x", LockMode::Shared);
+        assert_eq!(inserted, Err(Error::LockWaitTimeout));
+        for (wait, end) in [
+            (LockWait::Wait, Err(Error::LockWaitTimeout)),
+            (LockWait::NoWait, Err(Error::LockNoWait)),
+            (LockWait::SkipLocked, Ok(false)),
+        ] {
+            assert_eq!(other.get(tree, &key, LockMode::Shared, wait, &mut value), end);
+        }
+        assert_eq!(get(&mut other, tree, &key).unwrap(), b"old");
+        // And their owner's.
+        assert!(trx.get(tree, &key, LockMode::Exclusive, LockWait::NoWait, &mut value).unwrap());
+        trx.unlock(tree, &key);
+        assert_eq!(other.update(tree, &key, b"x"), Err(Error::LockWaitTimeout));
+        trx.update(tree, &key, b"newer").unwrap();
+    }
+    let mut position = ScanPosition::start();
+    let (direction, mode) = (Direction::Forward, LockMode::Exclusive);
+    let skip = LockWait::SkipLocked;
+    assert!(
+        other.lock_next(tree, &mut position, direction, mode, skip, &mut key, &mut value).unwrap()
+    );
+    assert_eq!(key, ROWS.to_be_bytes());
+    // One that waits goes on when they are released.
+    other.set_lock_wait_timeout(Duration::from_secs(60));
+    let waits = engine.system.status().lock_waits;
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| other.update(tree, &1u32.to_be_bytes(), b"x"));
+        while engine.system.status().lock_waits == waits {
+            thread::yield_now();
+        }
+        trx.rollback().unwrap();
+        waiter.join().unwrap().unwrap();
+    });
+    other.commit().unwrap();
+    assert_eq!(bytes(), before);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
 }
 
 #[test]
