@@ -58,6 +58,7 @@ use crate::space;
 
 use background::{Background, Checkpointer, Opening};
 use directory::{check_owner, create_directory};
+pub use listed::FoundSpace;
 use listed::ListedSpaces;
 pub use options::EnvOptions;
 

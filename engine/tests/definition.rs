@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use tidepool::storage::{SimStorage, Storage};
 use tidepool::{
-    Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef, Trx,
+    Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Seek, Table, TableDef, Trx,
     TrxOptions,
 };
 
@@ -235,6 +235,36 @@ fn a_snapshot_older_than_the_table_is_refused() {
     assert_eq!(get(&mut old, &copy, &key).unwrap_err(), changed);
     old.rollback().unwrap();
     assert!(get(&mut old_snapshot(), &copy, &key).unwrap().is_some());
+    drop(copy);
+
+    // A read that locks must not miss what was there: the copy does not tell of a row that was deleted before.
+    let gone = 2u32.to_be_bytes();
+    let mut old = old_snapshot();
+    let table = db.open_table("t").unwrap();
+    let mut trx = begin(&db);
+    trx.delete(&table, 0, &gone).unwrap();
+    trx.commit().unwrap();
+    drop(table);
+    let copy = db.create_table("copy", &def()).unwrap();
+    trx.insert(&copy, 0, &key, b"some value").unwrap();
+    trx.commit().unwrap();
+    db.drop_table("t").unwrap();
+    db.rename_table("copy", "t").unwrap();
+    let (mode, wait) = (LockMode::Exclusive, LockWait::Wait);
+    let mut value = vec![];
+    for key in [key, gone] {
+        assert_eq!(old.get(&copy, 0, &key, mode, wait, &mut value).unwrap_err(), changed);
+    }
+    let mut cursor = Cursor::new(copy.clone(), 0, mode, wait);
+    assert_eq!(cursor.seek(&mut old, &gone, Seek::AtOrAfter).unwrap_err(), changed);
+    // Nothing is lost by a new row, nor by one that is overwritten where that is no error.
+    old.insert(&copy, 0, b"new", b"").unwrap();
+    db.set_snapshot_isolation(false);
+    assert!(old.get(&copy, 0, &key, mode, wait, &mut value).unwrap());
+    db.set_snapshot_isolation(true);
+    old.rollback().unwrap();
+    assert!(old.get(&copy, 0, &key, mode, wait, &mut value).unwrap());
+    old.commit().unwrap();
 
     // One that a session has for itself.
     let mut old = old_snapshot();

@@ -582,6 +582,12 @@ impl World {
         assert!(others > 0, "seed {}: waits for nobody", self.seed);
     }
 
+    /// Whether a session's snapshot is older than the table as it is.
+    fn is_older_than(&self, at: usize, no: TableNo) -> bool {
+        let defined = self.defined.get(&no).copied().unwrap_or(0);
+        self.sessions[at].view.as_ref().is_some_and(|(_, seen)| defined > *seen)
+    }
+
     /// A locking read sees the newest version.
     fn lock(&mut self, at: usize, no: TableNo, table: &Arc<Table>) -> Step {
         let key = format!("k{}", self.random.random_range(0..40)).into_bytes();
@@ -597,6 +603,10 @@ impl World {
             return Err(PowerCut);
         }
         let seed = self.seed;
+        if self.is_older_than(at, no) {
+            assert!(matches!(found, Err(Error::TableChanged(_))), "seed {seed}: {found:?}");
+            return Ok(());
+        }
         match found {
             Err(Error::LockNoWait) => self.others_are_there(),
             Err(Error::RecordChanged) => {
@@ -671,8 +681,7 @@ impl World {
         let found = scan(&mut session.trx, table, 0);
         session.trx.end_statement();
         trace!("s{at} t{no} scan -> {:?}", found.as_ref().map(|rows| rows.len()));
-        let defined = self.defined.get(&no).copied().unwrap_or(0);
-        if self.sessions[at].view.as_ref().is_some_and(|(_, seen)| defined > *seen) {
+        if self.is_older_than(at, no) {
             if !self.sim.is_down() {
                 assert!(matches!(found, Err(Error::TableChanged(_))), "seed {}", self.seed);
             }

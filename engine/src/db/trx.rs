@@ -436,7 +436,8 @@ impl Trx {
     }
 
     /// The same, of a read. One without a lock is of the snapshot, which would find the table empty if it is older than that. One
-    /// with a lock must miss no row that has changed since the snapshot; an index younger than that tells of none.
+    /// with a lock must miss no row that has changed since the snapshot; a table or an index younger than that does not tell of those
+    /// that were deleted before.
     pub(crate) fn enlist_to_read(
         &mut self,
         table: &Arc<Table>,
@@ -447,7 +448,7 @@ impl Trx {
         if let Some(snapshot) = self.inner.snapshot() {
             match lock {
                 LockMode::None => table.check_snapshot(index, snapshot)?,
-                _ if self.inner.refuses_changed() => table.check_index_snapshot(index, snapshot)?,
+                _ if self.inner.refuses_changed() => table.check_snapshot(index, snapshot)?,
                 _ => {}
             }
         }

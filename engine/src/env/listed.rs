@@ -24,6 +24,16 @@ enum Listed {
     Lost,
 }
 
+/// Whether there is a space, as undo asks.
+pub enum FoundSpace {
+    /// It is there.
+    Space(Arc<Space>),
+    /// The catalog has a table there, whose file is missing.
+    FileMissing,
+    /// It was dropped, or has lost changes.
+    Gone,
+}
+
 /// The spaces whose tables are in the catalog, by id.
 #[derive(Default)]
 pub(super) struct ListedSpaces(RwLock<HashMap<u32, Listed>>);
@@ -55,28 +65,26 @@ impl Env {
         self.listed_spaces.get(id) == Some(Listed::Whole)
     }
 
-    /// Whether the catalog has a table in the space `id`, whose file is not there. A disk that cannot tell is an error.
-    pub fn misses_space(&self, id: u32) -> Result<bool> {
-        Ok(self.pool.space(id).is_none()
-            && !self.storage.exists(&space_file_name(id))?
-            && self.lists_space(id))
+    /// The space `id`, opened if need be. A disk that cannot tell whether its file is there is an error.
+    pub fn find_space(&self, id: u32) -> Result<FoundSpace> {
+        if self.listed_spaces.get(id) == Some(Listed::Lost) {
+            return Ok(FoundSpace::Gone);
+        }
+        if self.pool.space(id).is_some() || self.storage.exists(&space_file_name(id))? {
+            return self.space(id).map(FoundSpace::Space);
+        }
+        Ok(if self.lists_space(id) { FoundSpace::FileMissing } else { FoundSpace::Gone })
     }
 
-    /// The space `id`, opened if need be; `None` if it was dropped, or has lost changes. If its file is only missing, that is an error.
+    /// The same; `None` if the space is gone. If its file is only missing, that is an error.
     pub fn space_unless_dropped(&self, id: u32) -> Result<Option<Arc<Space>>> {
-        if self.listed_spaces.get(id) == Some(Listed::Lost) {
-            return Ok(None);
-        }
-        let name = space_file_name(id);
-        if self.pool.space(id).is_some() || self.storage.exists(&name)? {
-            return self.space(id).map(Some);
-        }
-        if self.lists_space(id) {
-            return Err(Error::format(
-                name,
+        match self.find_space(id)? {
+            FoundSpace::Space(space) => Ok(Some(space)),
+            FoundSpace::Gone => Ok(None),
+            FoundSpace::FileMissing => Err(Error::format(
+                space_file_name(id),
                 "the file is missing, and a transaction that changed it waits for it: put it back, or drop the table",
-            ));
+            )),
         }
-        Ok(None)
     }
 }

@@ -153,16 +153,8 @@ impl Table {
 
     /// [`Error::TableChanged`] if a snapshot that sees commits up to `snapshot` is older than the table, or this index, as it is.
     pub(crate) fn check_snapshot(&self, index: usize, snapshot: Csn) -> Result<()> {
-        self.check_newer_than(self.since.load(Ordering::Acquire), snapshot)?;
-        self.check_index_snapshot(index, snapshot)
-    }
-
-    /// The same, if it is older than the index.
-    pub(crate) fn check_index_snapshot(&self, index: usize, snapshot: Csn) -> Result<()> {
-        self.check_newer_than(self.index_since[index].load(Ordering::Acquire), snapshot)
-    }
-
-    fn check_newer_than(&self, since: u64, snapshot: Csn) -> Result<()> {
+        let (table, index) = (&self.since, &self.index_since[index]);
+        let since = table.load(Ordering::Acquire).max(index.load(Ordering::Acquire));
         match snapshot.0 < since && !self.temporary.load(Ordering::Relaxed) {
             true => Err(Error::TableChanged(self.name())),
             false => Ok(()),

@@ -34,7 +34,7 @@ use tidepool_pool::Steps;
 
 use super::system::TrxSystem;
 use crate::btree::{LeafMut, Tree};
-use crate::env::space_file_name;
+use crate::env::{FoundSpace, space_file_name};
 use crate::error::{Error, Result};
 use crate::mtr::Mtr;
 use crate::undo::RollPointer;
@@ -112,12 +112,13 @@ impl<'a> Turn<'a> {
         if let Some(tree) = self.trees.get(&place.tree) {
             return Ok(tree.clone());
         }
-        let tree = match self.system.env.misses_space(place.space)? {
-            true => {
+        let tree = match self.system.find_space_of(place)? {
+            FoundSpace::Space(space) => self.system.tree_in(&space, place)?,
+            FoundSpace::Gone => None,
+            FoundSpace::FileMissing => {
                 self.system.passed_over.tell(place.space);
                 None
             }
-            false => self.system.tree_at(place)?,
         };
         self.trees.insert(place.tree, tree.clone());
         Ok(tree)

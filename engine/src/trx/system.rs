@@ -16,7 +16,7 @@ use super::transaction::Transaction;
 use super::view::Views;
 use super::{TrxOptions, TrxStatus};
 use crate::btree::Tree;
-use crate::env::{Env, UNDO_SPACE};
+use crate::env::{Env, FoundSpace, UNDO_SPACE};
 use crate::error::{Error, Result};
 use crate::lock::{Interrupt, Locks, Owner};
 use crate::memory::MemoryRow;
@@ -408,24 +408,35 @@ impl TrxSystem {
         }
     }
 
+    /// The space of the tree that an undo record speaks of; gone if the tree is about to be freed.
+    pub(super) fn find_space_of(&self, place: &Place<'_>) -> Result<FoundSpace> {
+        match self.condemned.read().has(place) {
+            true => Ok(FoundSpace::Gone),
+            false => self.env.find_space(place.space),
+        }
+    }
+
     /// The tree an undo record speaks of; none if it has been dropped. A file that is missing or zeroed is no dropped one.
     pub(super) fn tree_at(&self, place: &Place<'_>) -> Result<Option<Tree>> {
         if self.condemned.read().has(place) {
             return Ok(None);
         }
-        let Some(space) = self.env.space_unless_dropped(place.space)? else { return Ok(None) };
-        {
-            let root = self.env.pool().shared(&space, place.root, Access::Normal)?;
-            if root.page_lsn() == Lsn::ZERO && self.env.lists_space(place.space) {
-                let why = "the root of a tree was there, and nothing is now: restore the file from a backup, or drop the table";
-                return Err(Error::corrupt(space.file().name(), place.root, why));
-            }
-            let is_node = matches!(page_type(&root), PageType::TREE_LEAF | PageType::TREE_INNER);
-            if !is_node || tree_id(&root) != place.tree {
-                return Ok(None);
-            }
+        match self.env.space_unless_dropped(place.space)? {
+            Some(space) => self.tree_in(&space, place),
+            None => Ok(None),
         }
-        Ok(Some(Tree::open(&self.env, &space, place.root, place.tree)))
+    }
+
+    /// The same, of a space that is there.
+    pub(super) fn tree_in(&self, space: &Arc<Space>, place: &Place<'_>) -> Result<Option<Tree>> {
+        let root = self.env.pool().shared(space, place.root, Access::Normal)?;
+        if root.page_lsn() == Lsn::ZERO && self.env.lists_space(place.space) {
+            let why = "the root of a tree was there, and nothing is now: restore the file from a backup, or drop the table";
+            return Err(Error::corrupt(space.file().name(), place.root, why));
+        }
+        let is_node = matches!(page_type(&root), PageType::TREE_LEAF | PageType::TREE_INNER);
+        let is_it = is_node && tree_id(&root) == place.tree;
+        Ok(is_it.then(|| Tree::open(&self.env, space, place.root, place.tree)))
     }
 }
 
