@@ -260,8 +260,11 @@ impl Inner {
         let record = self.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let (space, header) = self.open_space_of(&record)?;
         let table = Arc::new(Table::open(&self.env, &space, name, &record, &header));
-        if !self.env.was_clean() {
-            table.estimate_rows()?;
+        if !self.env.was_clean()
+            && let Err(error) = table.estimate_rows()
+        {
+            // Whoever comes to that page is told; the others are of use.
+            tracing::warn!(table = name, %error, "the rows of a table can't be estimated");
         }
         tables.by_name.insert(name.into(), table.clone());
         Ok(table)

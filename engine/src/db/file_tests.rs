@@ -531,3 +531,139 @@ fn purge_passes_over_a_half_freed_tree_whose_file_was_away_at_the_opening() {
     assert_eq!(db.open_table("a").unwrap().unreachable_pages().unwrap(), []);
     db.close().unwrap();
 }
+
+/// Three tables, of which `a` has several leaves, and a transaction that has changed all of them in turns and is not finished, all in the files
+/// of the pages. With the page of the leaf of `a` that has the first key.
+fn unfinished_in_many() -> (SimStorage, u32) {
+    let sim = SimStorage::new(14);
+    let db = open(&sim);
+    let tables = ["a", "b", "c"].map(|name| {
+        let def = TableDef::new([IndexDef::unique("primary")]);
+        let table = db.create_table(name, &def).unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        for n in 0..1000u16 {
+            trx.insert(&table, 0, &n.to_be_bytes(), &[1; 50]).unwrap();
+        }
+        trx.commit().unwrap();
+        table
+    });
+    let mut trx = db.begin(TrxOptions::default());
+    for (turn, n) in [0u16, 990, 1, 991].into_iter().enumerate() {
+        for table in &tables {
+            trx.update(table, 0, &n.to_be_bytes(), &[2; 60]).unwrap();
+            trx.delete(table, 0, &(n + 2).to_be_bytes()).unwrap();
+            trx.insert(table, 0, &(2000 + n).to_be_bytes(), b"never committed").unwrap();
+            // Long values, at first and over it again.
+            trx.insert(table, 0, &(3000 + n).to_be_bytes(), &[turn as u8; 60_000]).unwrap();
+            trx.update(table, 0, &(3000 + n).to_be_bytes(), &[9; 50_000]).unwrap();
+        }
+    }
+    let first = {
+        let tree = tables[0].tree(0).tree();
+        let key = crate::btree::Seek::Key(&[0, 0]);
+        tree.leaf_shared(key, tidepool_pool::Access::Normal).unwrap().page_id().no
+    };
+    db.inner.env().checkpoint_all().unwrap();
+    (sim.kill(), first)
+}
+
+/// What stands in the way of one table's rollback keeps nobody from the others, and those who want what it has locked are told.
+#[test]
+fn a_rollback_that_a_broken_page_stands_in_the_way_of_keeps_only_that_table() {
+    let (sim, first_leaf) = unfinished_in_many();
+    let break_or_mend =
+        |sim: &SimStorage| sim.corrupt(FILE_OF_A, (u64::from(first_leaf) << 14) + 999, 1);
+    break_or_mend(&sim);
+    let mut db = open(&sim);
+    let begin = |db: &Db| {
+        let mut trx = db.begin(TrxOptions::default());
+        trx.set_lock_wait_timeout(Duration::ZERO);
+        trx
+    };
+    let (last, free) = (990u16.to_be_bytes(), 900u16.to_be_bytes());
+    // One waits already.
+    let a = db.open_table("a").unwrap();
+    let mut waiter = db.begin(TrxOptions::default());
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| waiter.update(&a, 0, &last, b"x").unwrap_err().to_string());
+        while db.status().get("row_lock_current_waits") != Some(1) {
+            std::thread::yield_now();
+        }
+        let error = db.step_rollback_recovered().unwrap_err().to_string();
+        assert!(error.starts_with("tables/00000010.tpd: page"), "{error}");
+        let error = waiting.join().unwrap();
+        assert!(
+            error.starts_with(
+                "tables/00000010.tpd: a transaction that has changed this row can't be rolled back"
+            ),
+            "{error}"
+        );
+    });
+    drop((waiter, a));
+    for life in 0..3 {
+        assert_eq!(db.inner.trx_system().rollbacks_pending(), 1);
+        assert_eq!(db.transactions().iter().filter(|trx| trx.session.is_none()).count(), 1);
+        let mut trx = begin(&db);
+        for name in ["b", "c"] {
+            let table = db.open_table(name).unwrap();
+            for n in [0u16, 2, 3, 990, 992, 993] {
+                trx.update(&table, 0, &n.to_be_bytes(), &[life; 70]).unwrap();
+            }
+            trx.insert(&table, 0, &2990u16.to_be_bytes(), b"").unwrap();
+            trx.delete(&table, 0, &2990u16.to_be_bytes()).unwrap();
+        }
+        let a = db.open_table("a").unwrap();
+        trx.update(&a, 0, &free, &[life; 50]).unwrap();
+        let mut value = vec![];
+        let (none, wait) = (LockMode::None, LockWait::Wait);
+        assert!(trx.get(&a, 0, &last, none, wait, &mut value).unwrap());
+        assert_eq!(value, [1; 50]);
+        trx.commit().unwrap();
+        let is_told = |done: Result<()>| {
+            let error = done.unwrap_err();
+            let text = error.to_string();
+            assert!(matches!(error, Error::Format { .. }) && text.contains("is corrupt"), "{text}");
+        };
+        is_told(trx.update(&a, 0, &last, b""));
+        is_told(trx.delete(&a, 0, &last));
+        is_told(trx.insert(&a, 0, &2990u16.to_be_bytes(), b""));
+        let (mode, skip, no_wait) = (LockMode::Shared, LockWait::SkipLocked, LockWait::NoWait);
+        is_told(trx.get(&a, 0, &last, mode, wait, &mut value).map(drop));
+        assert_eq!(trx.get(&a, 0, &last, mode, skip, &mut value), Ok(false));
+        assert_eq!(trx.get(&a, 0, &last, mode, no_wait, &mut value), Err(Error::LockNoWait));
+        trx.rollback().unwrap();
+        assert!(db.step_rollback_recovered().is_err());
+        drop((trx, a));
+        // By a clean close, and by a crash.
+        if life == 0 {
+            db.close().unwrap();
+        }
+        db.log_flush().ok();
+        let killed = sim.kill();
+        drop(db);
+        if life == 2 {
+            break_or_mend(&killed);
+        }
+        db = open(&killed);
+        let rolled_back = db.step_rollback_recovered();
+        assert_eq!(rolled_back.is_ok(), life == 2);
+    }
+    assert_eq!(db.inner.trx_system().rollbacks_pending(), 0);
+    purge(&db);
+    for (name, changed) in [("a", 1), ("b", 6), ("c", 6)] {
+        let table = db.open_table(name).unwrap();
+        let mut trx = begin(&db);
+        let mut cursor = crate::Cursor::new(table.clone(), 0, LockMode::Shared, LockWait::Wait);
+        let (mut rows, mut other) = (0, 0);
+        while cursor.next(&mut trx).unwrap() {
+            rows += 1;
+            other += i32::from(cursor.value() != [1; 50]);
+        }
+        assert_eq!((rows, other), (1000, changed), "{name}");
+        drop((trx, cursor));
+        let report = table.check(&db, &mut |_| true).unwrap();
+        assert!(report.is_clean(), "{:?}", report.problems);
+        assert_eq!(table.unreachable_pages().unwrap(), [], "{name}");
+    }
+    db.close().unwrap();
+}

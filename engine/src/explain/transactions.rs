@@ -54,7 +54,7 @@ impl Db {
             .trx_system()
             .observe()
             .into_iter()
-            .filter(|one| !one.owner.has_ended())
+            .filter(|one| !one.owner.has_ended() || one.owner.stranded().is_some())
             .map(|one| {
                 let owner = &one.owner;
                 let requested = owner.requested();

@@ -1,7 +1,7 @@
 //! Who holds locks and waits for them: one [`Owner`] a transaction.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -101,6 +101,8 @@ pub struct Owner {
     session: Mutex<Option<SessionToken>>,
     /// The embedder has said that it will be rolled back.
     gives_way: AtomicBool,
+    /// Why its rollback can't be finished.
+    stranded: OnceLock<String>,
 }
 
 /// An owner whose session has a name, until this is dropped.
@@ -127,6 +129,7 @@ impl Owner {
             requested: Mutex::default(),
             session: Mutex::default(),
             gives_way: AtomicBool::new(false),
+            stranded: OnceLock::new(),
         })
     }
 
@@ -163,6 +166,17 @@ impl Owner {
     /// Whether the owner has released everything for good.
     pub fn has_ended(&self) -> bool {
         self.held.lock().ended
+    }
+
+    /// Notes that its rollback can't be finished, and why: it will release its locks, and what it still has written is not to be
+    /// waited for.
+    pub(crate) fn strand(&self, why: String) {
+        let _ = self.stranded.set(why);
+    }
+
+    /// Why its rollback can't be finished, if that is so.
+    pub(crate) fn stranded(&self) -> Option<&str> {
+        self.stranded.get().map(String::as_str)
     }
 
     /// Key locks held or waited for.

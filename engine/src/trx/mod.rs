@@ -44,6 +44,7 @@ pub mod activity;
 pub mod csn;
 mod purge;
 mod rollback;
+mod stranded;
 mod system;
 mod transaction;
 pub mod view;

@@ -14,17 +14,19 @@ use super::transaction::Transaction;
 use crate::btree::Tree;
 use crate::error::{Error, Result};
 use crate::lock::Owner;
-use crate::mtr::Mtr;
+use crate::mtr::{Mtr, PageHandle};
 use crate::overflow;
 use crate::pause::{self, PausePoint};
 use crate::space::Allocation;
 use crate::undo::RollPointer;
 use crate::undo::log::{UndoLog, UndoPosition, marks_of, set_chain, set_marks};
-use crate::undo::record::{Body, MARK_PRIOR_PURGED, MARK_REMOVED, Place, PriorValue, Record};
+use crate::undo::record::{
+    Body, MARK_PRIOR_PURGED, MARK_REMOVED, MARK_UNDONE, Place, PriorValue, Record,
+};
 use crate::versioned::entry::Entry;
 
 /// A record, copied out of its page.
-enum Step {
+pub(super) enum Step {
     Insert(OwnedPlace),
     Restore {
         place: OwnedPlace,
@@ -41,7 +43,7 @@ enum Step {
     Nothing,
 }
 
-struct OwnedPlace {
+pub(super) struct OwnedPlace {
     tree: u32,
     space: u32,
     root: u32,
@@ -59,7 +61,7 @@ impl OwnedPlace {
     }
 }
 
-struct OwnedPrior {
+pub(super) struct OwnedPrior {
     flags: u8,
     trx_id: TrxId,
     roll: RollPointer,
@@ -84,9 +86,10 @@ impl OwnedValue {
     }
 }
 
-fn step_of(record: &Record<'_>) -> Option<Step> {
+pub(super) fn step_of(record: &Record<'_>) -> Option<Step> {
     Some(match &record.body {
         Body::Log(_) => return None,
+        _ if record.marks & MARK_UNDONE != 0 => Step::Nothing,
         Body::Insert(place) => Step::Insert(OwnedPlace::new(place)),
         Body::Update(place, prior) | Body::Delete(place, prior) => Step::Restore {
             place: OwnedPlace::new(place),
@@ -112,8 +115,16 @@ fn step_of(record: &Record<'_>) -> Option<Step> {
     })
 }
 
+/// The record that a step undoes.
+#[derive(Clone, Copy)]
+pub(super) struct Undone {
+    pub at: RollPointer,
+    /// It is not the newest: it stays, with a mark.
+    pub stays: bool,
+}
+
 /// Steps of a background rollback before it lets DROP TABLE in, and looks whether it is to stop.
-const STEPS_A_TURN: usize = 64;
+pub(super) const STEPS_A_TURN: usize = 64;
 
 /// A rollback taken up. If an error, or a panic, keeps it from being finished, it is left to be tried again, after all others:
 /// else its locks would stay for good.
@@ -131,7 +142,7 @@ impl Drop for LeftRollback<'_> {
 }
 
 /// Trees used by one rollback.
-type Trees = HashMap<u32, Option<Tree>>;
+pub(super) type Trees = HashMap<u32, Option<Tree>>;
 
 impl TrxSystem {
     /// Rolls back to `to`. `owner`, if given, lives on: the entries that lose its implicit lock get an explicit one.
@@ -172,33 +183,44 @@ impl TrxSystem {
             self.undo.corrupt(at.page, "an undo log is shorter than its transaction")
         })?;
         pause::reach(PausePoint::UndoRecordRead);
-        match &step {
-            Step::Nothing => self.cut(log, at)?,
-            Step::Chain { space, tree, head } => self.undo_chain(log, at, *space, *tree, *head)?,
+        self.undo_step(log, Undone { at, stays: false }, &step, trees, owner)?;
+        Ok(true)
+    }
+
+    /// Undoes a record, or a part of that: then it is as it was, but for its marks.
+    pub(super) fn undo_step(
+        &self,
+        log: &mut UndoLog,
+        record: Undone,
+        step: &Step,
+        trees: &mut Trees,
+        owner: Option<&Arc<Owner>>,
+    ) -> Result<()> {
+        match step {
+            Step::Nothing => self.finish(log, record),
+            Step::Chain { space, tree, head } => self.undo_chain(log, record, *space, *tree, *head),
             Step::Insert(place) => match self.tree_of(trees, place)? {
-                Some(tree) => self.undo_insert(log, at, &tree, &place.key)?,
-                None => self.cut(log, at)?,
+                Some(tree) => self.undo_insert(log, record, &tree, &place.key),
+                None => self.finish(log, record),
             },
             Step::Restore { place, marks, chain, prior } => match self.tree_of(trees, place)? {
-                None => self.cut(log, at)?,
+                None => self.finish(log, record),
                 Some(tree) if marks & MARK_PRIOR_PURGED == 0 => {
-                    self.undo_change(log, at, &tree, &place.key, prior, owner)?;
+                    self.undo_change(log, record, &tree, &place.key, prior, owner)
                 }
                 Some(tree) => {
                     if marks & MARK_REMOVED == 0 {
-                        self.remove_for_good(log, at, &tree, &place.key, (*marks, *chain), owner)?;
+                        let left = (*marks, *chain);
+                        self.remove_for_good(log, record, &tree, &place.key, left, owner)?;
                     }
-                    if *chain == 0 {
-                        if marks & MARK_REMOVED != 0 {
-                            self.cut(log, at)?;
-                        }
-                    } else {
-                        self.undo_chain(log, at, place.space, place.tree, *chain)?;
+                    match (*chain, marks & MARK_REMOVED) {
+                        (0, 0) => Ok(()),
+                        (0, _) => self.finish(log, record),
+                        (head, _) => self.undo_chain(log, record, place.space, place.tree, head),
                     }
                 }
             },
         }
-        Ok(true)
     }
 
     fn tree_of(&self, trees: &mut Trees, place: &OwnedPlace) -> Result<Option<Tree>> {
@@ -210,10 +232,11 @@ impl TrxSystem {
         Ok(tree)
     }
 
-    fn cut(&self, log: &mut UndoLog, at: RollPointer) -> Result<()> {
+    /// Notes that nothing of the record is left to be undone.
+    fn finish(&self, log: &mut UndoLog, record: Undone) -> Result<()> {
         let mut mtr = Mtr::begin(&self.env)?;
-        let page = log.latch_tail(&self.undo, &mut mtr)?;
-        log.cut(&mut mtr, page, at);
+        let page = log.latch(&self.undo, &mut mtr, record.at)?;
+        settle(log, &mut mtr, page, record);
         mtr.commit();
         Ok(())
     }
@@ -221,7 +244,7 @@ impl TrxSystem {
     fn undo_chain(
         &self,
         log: &mut UndoLog,
-        at: RollPointer,
+        record: Undone,
         space: u32,
         tree: u32,
         head: u32,
@@ -230,12 +253,12 @@ impl TrxSystem {
             0 => None,
             _ => self.env.space_unless_dropped(space)?,
         };
-        let Some(space) = space else { return self.cut(log, at) };
+        let Some(space) = space else { return self.finish(log, record) };
         overflow::free_tail(&self.env, &space, tree, head)?;
         let mut mtr = Mtr::begin(&self.env)?;
-        let page = log.latch_tail(&self.undo, &mut mtr)?;
+        let page = log.latch(&self.undo, &mut mtr, record.at)?;
         let mut allocation = Allocation::holding(&mut mtr, &space, &[head])?;
-        log.cut(&mut mtr, page, at);
+        settle(log, &mut mtr, page, record);
         overflow::free_head(&mut mtr, &mut allocation, head);
         mtr.commit();
         Ok(())
@@ -244,16 +267,16 @@ impl TrxSystem {
     fn undo_insert(
         &self,
         log: &mut UndoLog,
-        at: RollPointer,
+        record: Undone,
         tree: &Tree,
         key: &[u8],
     ) -> Result<()> {
         let mut mtr = Mtr::begin(&self.env)?;
         let leaf = tree.leaf_exclusive(key)?;
         let slot = self.own_entry(&leaf, key, log.trx_id())?;
-        let page = log.latch_tail(&self.undo, &mut mtr)?;
+        let page = log.latch(&self.undo, &mut mtr, record.at)?;
         let leaf = leaf.remove(&mut mtr, slot);
-        log.cut(&mut mtr, page, at);
+        settle(log, &mut mtr, page, record);
         let underfull = leaf.is_underfull(&mtr);
         mtr.commit();
         if underfull {
@@ -267,7 +290,7 @@ impl TrxSystem {
     fn undo_change(
         &self,
         log: &mut UndoLog,
-        at: RollPointer,
+        record: Undone,
         tree: &Tree,
         key: &[u8],
         prior: &OwnedPrior,
@@ -279,15 +302,16 @@ impl TrxSystem {
             let leaf = tree.leaf_exclusive(key)?;
             let slot = self.own_entry(&leaf, key, log.trx_id())?;
             let entry = Entry::decode(leaf.payload_at(slot)).expect("checked");
-            if entry.roll != at {
+            if entry.roll != record.at {
                 return Err(self
                     .undo
-                    .corrupt(at.page, "an entry does not lead to its newest undo record"));
+                    .corrupt(record.at.page, "an entry does not lead to its newest undo record"));
             }
             value.clear();
             value.extend_from_slice(entry.value);
             prior.value.restore(&mut value).ok_or_else(|| {
-                self.undo.corrupt(at.page, "an undo record does not fit the entry it is about")
+                self.undo
+                    .corrupt(record.at.page, "an undo record does not fit the entry it is about")
             })?;
             payload.clear();
             let (flags, trx_id, roll) = (prior.flags, prior.trx_id, prior.roll);
@@ -297,9 +321,9 @@ impl TrxSystem {
                 tree.make_room(key, payload.len())?;
                 continue;
             }
-            let page = log.latch_tail(&self.undo, &mut mtr)?;
+            let page = log.latch(&self.undo, &mut mtr, record.at)?;
             // Purge sets the mark under the leaf's latch: what the record says now stays true.
-            if marks_of(&mtr, page, at) & MARK_PRIOR_PURGED != 0 {
+            if marks_of(&mtr, page, record.at) & MARK_PRIOR_PURGED != 0 {
                 return Ok(());
             }
             if let Some(owner) = owner
@@ -308,7 +332,7 @@ impl TrxSystem {
                 self.keep_locked(owner, tree, key);
             }
             leaf.replace(&mut mtr, slot, &payload);
-            log.cut(&mut mtr, page, at);
+            settle(log, &mut mtr, page, record);
             mtr.commit();
             return Ok(());
         }
@@ -326,7 +350,7 @@ impl TrxSystem {
     fn remove_for_good(
         &self,
         log: &mut UndoLog,
-        at: RollPointer,
+        record: Undone,
         tree: &Tree,
         key: &[u8],
         (marks, chain): (u8, u32),
@@ -335,16 +359,16 @@ impl TrxSystem {
         let mut mtr = Mtr::begin(&self.env)?;
         let leaf = tree.leaf_exclusive(key)?;
         let slot = self.own_entry(&leaf, key, log.trx_id())?;
-        let page = log.latch_tail(&self.undo, &mut mtr)?;
+        let page = log.latch(&self.undo, &mut mtr, record.at)?;
         if let Some(owner) = owner {
             // A SERIALIZABLE read may have locked that the key is absent.
             self.keep_locked(owner, tree, key);
         }
         let leaf = leaf.remove(&mut mtr, slot);
         if chain == 0 {
-            log.cut(&mut mtr, page, at);
+            settle(log, &mut mtr, page, record);
         } else {
-            set_marks(&mut mtr, page, at, marks | MARK_REMOVED);
+            set_marks(&mut mtr, page, record.at, marks | MARK_REMOVED);
         }
         let underfull = leaf.is_underfull(&mtr);
         mtr.commit();
@@ -404,8 +428,10 @@ impl TrxSystem {
     pub(super) fn rollback_step_unless(&self, stop: &dyn Fn() -> bool) -> Result<bool> {
         let Some(orphan) = self.doomed.lock().pop() else { return Ok(false) };
         let mut left = LeftRollback { system: self, orphan: Some(orphan) };
-        let log = &mut left.orphan.as_mut().expect("it was just put there").log;
-        let is_done = self.roll_back_in_turns(log, stop)?;
+        let orphan = left.orphan.as_mut().expect("it was just put there");
+        let is_done = self
+            .roll_back_in_turns(&mut orphan.log, stop)
+            .or_else(|error| self.strand(orphan, error, stop))?;
         let orphan = left.orphan.take().expect("it is there until now");
         match is_done {
             true => self.rolled_back(&orphan),
@@ -448,13 +474,7 @@ impl TrxSystem {
         if log.is_at(UndoPosition::START) {
             return Ok(None);
         }
-        log.newest(&self.undo, |_, record| match &record.body {
-            Body::Insert(place) | Body::Update(place, _) | Body::Delete(place, _) => {
-                Some(place.tree)
-            }
-            Body::Chain { tree, .. } => Some(*tree),
-            Body::Log(_) | Body::Xid(_) => None,
-        })
+        log.newest(&self.undo, |_, record| record.tree())
     }
 
     /// Frees the chain that the record at `at` names, of a committed log; the record forgets it.
@@ -507,5 +527,13 @@ impl TrxSystem {
             Body::Xid(xid) => Ok(xid.to_vec()),
             _ => Err(self.undo.corrupt(at.page, "a prepared transaction without an XID")),
         })?
+    }
+}
+
+/// A record has been undone, in the mini-transaction that has latched its page.
+fn settle(log: &mut UndoLog, mtr: &mut Mtr<'_>, page: PageHandle, record: Undone) {
+    match record.stays {
+        false => log.cut(mtr, page, record.at),
+        true => set_marks(mtr, page, record.at, marks_of(mtr, page, record.at) | MARK_UNDONE),
     }
 }

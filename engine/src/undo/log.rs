@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use tidepool_pool::Lsn;
 
-use super::page::{DATA_AT, USED_AT, write};
+use super::page::{DATA_AT, PageHeader, USED_AT, write};
 use super::record::{
     CHAIN_AT, LOG_RECORD_SIZE, LOG_STATE_AT, LogRecord, LogState, MARKS_AT, Record, RollPointer,
     Writer,
@@ -209,6 +209,46 @@ impl UndoLog {
         let record = Record::decode_before(&page, self.tail.offset.into())
             .map_err(|why| undo.corrupt(self.tail.page, why))?;
         Ok(f(RollPointer { page: self.tail.page, offset: record.start as u16 }, record))
+    }
+
+    /// Where the newest record ends.
+    pub fn tail(&self) -> RollPointer {
+        self.tail
+    }
+
+    /// Reads the record that ends at `end`, without changing anything; none if the log begins there. `f` runs with the page latched.
+    pub fn before<R>(
+        &self,
+        undo: &Undo,
+        mut end: RollPointer,
+        f: impl FnOnce(RollPointer, Record<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let first = usize::from(self.start.offset) + LOG_RECORD_SIZE;
+        while end.page != self.start.page || usize::from(end.offset) != first {
+            let page = undo.page(end.page, self.stream)?;
+            if usize::from(end.offset) == DATA_AT {
+                let prev = PageHeader::read(&page).expect("checked").prev;
+                drop(page);
+                let used = PageHeader::read(&undo.page(prev, self.stream)?).expect("checked").used;
+                end = RollPointer { page: prev, offset: used as u16 };
+                continue;
+            }
+            let record = Record::decode_before(&page, end.offset.into())
+                .map_err(|why| undo.corrupt(end.page, why))?;
+            let at = RollPointer { page: end.page, offset: record.start as u16 };
+            return Ok(Some(f(at, record)));
+        }
+        Ok(None)
+    }
+
+    /// Latches the page of one of its records.
+    pub fn latch<'a>(
+        &self,
+        undo: &'a Undo,
+        mtr: &mut Mtr<'a>,
+        at: RollPointer,
+    ) -> Result<PageHandle> {
+        undo.exclusive(mtr, at.page, self.stream)
     }
 
     /// Frees empty pages at the end until `to`, or a record, is the end.

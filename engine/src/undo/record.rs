@@ -25,7 +25,8 @@
 //!
 //! **Marks.** `PRIOR_PURGED`: purge of the transaction that delete-marked the prior version has passed by; so a
 //! rollback must remove the entry rather than restore the delete-mark that nobody would ever purge. `REMOVED`: the entry has
-//! been removed, what remains is the chain.
+//! been removed, what remains is the chain. `UNDONE`: a rollback that had to pass over newer records has undone this one; it will be cut
+//! off after those.
 
 use crate::trx::csn::TrxId;
 use crate::versioned::entry::{Entry, u64_from_6};
@@ -99,6 +100,8 @@ pub const MARK_CHAIN: u8 = 1;
 pub const MARK_PRIOR_PURGED: u8 = 2;
 /// See the module's description.
 pub const MARK_REMOVED: u8 = 4;
+/// See the module's description.
+pub const MARK_UNDONE: u8 = 8;
 
 /// Offset of the marks in a record.
 pub const MARKS_AT: usize = 3;
@@ -229,15 +232,25 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The space that it is about; `None` if it is about none.
-    pub fn space(&self) -> Option<u32> {
+    /// The space and the tree that it is about; `None` if it is about none.
+    fn space_and_tree(&self) -> Option<(u32, u32)> {
         match &self.body {
             Body::Insert(place) | Body::Update(place, _) | Body::Delete(place, _) => {
-                Some(place.space)
+                Some((place.space, place.tree))
             }
-            Body::Chain { space, .. } => Some(*space),
+            Body::Chain { space, tree } => Some((*space, *tree)),
             Body::Log(_) | Body::Xid(_) => None,
         }
+    }
+
+    /// The space that it is about; `None` if it is about none.
+    pub fn space(&self) -> Option<u32> {
+        self.space_and_tree().map(|(space, _)| space)
+    }
+
+    /// The tree that it is about; `None` if it is about none.
+    pub fn tree(&self) -> Option<u32> {
+        self.space_and_tree().map(|(_, tree)| tree)
     }
 
     /// Reads the record at `start` of a page whose records end at `used`.

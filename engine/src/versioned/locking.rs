@@ -112,35 +112,32 @@ impl Transaction {
         tree: &VersionedTree,
         key: &[u8],
         entry: Option<&Entry<'_>>,
-    ) -> Option<Obstacle> {
+    ) -> Result<Option<Obstacle>> {
         if entry.is_some_and(|entry| self.wrote(entry)) {
             // Its lock is exclusive and held. A range of another that covers the key was locked by one that still waits for
             // the entry itself.
-            return None;
+            return Ok(None);
         }
         let locks = &self.system.locks;
         let owners = locks.ranges.blockers(&self.owner, tree.id(), key, LockMode::Exclusive);
         if !owners.is_empty() {
-            return Some(Obstacle::Owners(owners, LockMode::Exclusive));
+            return Ok(Some(Obstacle::Owners(owners, LockMode::Exclusive)));
         }
         let answer = match self.holder(tree, key, entry) {
             None => locks.keys.acquire_for_write(&self.owner, tree.id(), key, true),
             Some(None) => Acquire::Retry,
-            Some(Some(holder)) => locks.keys.acquire(
-                &self.owner,
-                tree.id(),
-                key,
-                LockMode::Exclusive,
-                Some(&holder),
-                true,
-            ),
+            Some(Some(holder)) => {
+                check_not_stranded(tree, &holder)?;
+                let mode = LockMode::Exclusive;
+                locks.keys.acquire(&self.owner, tree.id(), key, mode, Some(&holder), true)
+            }
         };
-        match answer {
+        Ok(match answer {
             Acquire::Granted(_) => None,
             Acquire::MustWait => Some(Obstacle::Queue),
             Acquire::Retry => Some(Obstacle::Gone),
             Acquire::Conflict => unreachable!("waiting was allowed"),
-        }
+        })
     }
 
     /// Asks for a lock on an entry that exists (perhaps delete-marked).
@@ -175,6 +172,11 @@ impl Transaction {
             Some(holder) => holder,
             None => None,
         };
+        if let Some(holder) = &holder
+            && may_wait
+        {
+            check_not_stranded(tree, holder)?;
+        }
         let answer =
             locks.keys.acquire(&self.owner, tree.id(), key, mode, holder.as_ref(), may_wait);
         match answer {
@@ -277,4 +279,13 @@ impl Transaction {
             self.wait(tree, key, obstacle)?;
         }
     }
+}
+
+/// An error if nobody knows when the holder will let go of the entry.
+fn check_not_stranded(tree: &VersionedTree, holder: &Owner) -> Result<()> {
+    let Some(why) = holder.stranded() else { return Ok(()) };
+    let why = format!(
+        "a transaction that has changed this row can't be rolled back ({why}): restore the file from a backup, or drop the table"
+    );
+    Err(Error::format(tree.tree.space().file().name(), why))
 }

@@ -177,7 +177,7 @@ impl Transaction {
             // Certain already; the lock on the duplicate is another matter.
             return Ok(Attempt::Duplicate);
         }
-        if let Some(obstacle) = self.obstacle_to_write(tree, key, entry.as_ref()) {
+        if let Some(obstacle) = self.obstacle_to_write(tree, key, entry.as_ref())? {
             let queued = matches!(obstacle, Obstacle::Queue);
             let held =
                 queued && system.locks.keys.holds(&self.owner, tree.id(), key, LockMode::Shared);
