@@ -10,6 +10,8 @@ pub(crate) enum PausePoint {
     WriteCommitted,
     /// A locking scan knows whether the entry before it is deleted for certain; it has not asked for its lock yet.
     ScanJudgedEntry,
+    /// A reader is about to go from a version to the one before.
+    VersionPassed,
     /// A rollback has read the newest undo record; what that is about is not latched yet.
     UndoRecordRead,
     /// A DROP or TRUNCATE has found that its table is not open; the catalog still has it.

@@ -17,6 +17,7 @@
 //! # Latches
 //! An operation latches one leaf. While it holds it, it may latch undo pages (one at a time when reading), read overflow
 //! pages, and look into the lock tables; it waits for locks, makes room in the tree or in the undo log, and begins overflow chains only without.
+//! Of a long chain of versions only the first are walked under the latch, and what is not committed.
 //! A version's undo record can't vanish while its reader holds the leaf: a rollback needs the leaf exclusively to take the
 //! version back, and purge leaves alone what a live view may walk through.
 

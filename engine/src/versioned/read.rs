@@ -8,14 +8,33 @@ use crate::btree::{LeafRef, Seek};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
 use crate::overflow;
+use crate::pause::{self, PausePoint};
 use crate::trx::csn::TrxId;
 use crate::trx::view::ReadView;
 use crate::trx::{Isolation, Transaction, TrxSystem};
+use crate::undo::RollPointer;
 use crate::undo::record::Body;
 
+/// Versions that are passed under the leaf's latch. The rest of a long chain, which an old view makes purge keep, is walked without:
+/// every one may take a read from the disk.
+const LATCHED_VERSIONS: usize = 32;
+
+/// The outcome of looking for the version that a view sees.
+pub(super) enum Version {
+    /// It is this, with these flags; none if there is none or it is a delete-mark.
+    Found(Option<u8>),
+    /// It is farther back: to be had by [`TrxSystem::walk`], without a latch.
+    Older(Walk),
+}
+
+/// A version that is not the one yet.
+pub(super) struct Walk {
+    trx_id: TrxId,
+    roll: RollPointer,
+}
+
 impl TrxSystem {
-    /// Puts the newest version of `payload` that `view` sees into `value`; its flags, or none if there is none or
-    /// it is a delete-mark. The leaf must be latched.
+    /// Puts the newest version of `payload` that `view` sees into `value`, or one from where a [`Walk`] goes on. The leaf must be latched.
     #[expect(clippy::too_many_arguments, reason = "an entry, and who looks at it")]
     pub(super) fn visible_version(
         &self,
@@ -27,42 +46,82 @@ impl TrxSystem {
         slot: usize,
         payload: &[u8],
         value: &mut Vec<u8>,
-    ) -> Result<Option<u8>> {
+    ) -> Result<Version> {
         let newest = Entry::decode(payload).ok_or_else(|| corrupt_entry(page, slot))?;
-        let Entry { mut flags, mut trx_id, mut roll, value: newest_value } = newest;
+        let Entry { flags, trx_id, roll, value: newest_value } = newest;
         value.clear();
         if trx_id == own || view.sees(&self.csn, trx_id) {
             if flags & DELETED != 0 {
-                return Ok(None);
+                return Ok(Version::Found(None));
             }
             value.extend_from_slice(newest_value);
-            return Ok(Some(flags));
+            return Ok(Version::Found(Some(flags)));
         }
         let key = key();
         value.extend_from_slice(newest_value);
-        loop {
-            if roll.is_none() {
-                return Ok(None);
+        let mut walk = Walk { trx_id, roll };
+        let mut passed = 0;
+        // What an active transaction has written is taken back under the leaf's latch, and only so. Behind that, all is committed, and
+        // purge keeps it: `view` is an open one, and does not see it.
+        while passed < LATCHED_VERSIONS || self.csn.is_active(walk.trx_id) {
+            if let Some(found) = self.pass(tree, view, own, &key, &mut walk, value)? {
+                return Ok(Version::Found(found));
             }
-            (flags, trx_id, roll) = self.undo.read(roll, |record| {
-                let (Body::Update(place, prior) | Body::Delete(place, prior)) = record.body else {
-                    let why = "a roll pointer leads to a record of no older version";
-                    return Err(self.undo.corrupt(roll.page, why));
-                };
-                if place.tree != tree.id() || place.key != key {
-                    let why = "a roll pointer leads to a record of another entry";
-                    return Err(self.undo.corrupt(roll.page, why));
-                }
-                prior.value.restore(value).ok_or_else(|| {
-                    self.undo
-                        .corrupt(roll.page, "an undo record does not fit the version it undoes")
-                })?;
-                Ok((prior.flags, prior.trx_id, prior.roll))
-            })?;
-            if trx_id == own || view.sees(&self.csn, trx_id) {
-                return Ok((flags & DELETED == 0).then_some(flags));
+            passed += 1;
+        }
+        Ok(Version::Older(walk))
+    }
+
+    /// Goes on from where [`Self::visible_version`] has left off, no latch held; the flags of the version then in `value`, or none if there
+    /// is none or it is a delete-mark. `view` must have been open all the time.
+    pub(super) fn walk(
+        &self,
+        tree: &VersionedTree,
+        view: &ReadView,
+        own: TrxId,
+        key: &[u8],
+        mut walk: Walk,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<u8>> {
+        loop {
+            if let Some(found) = self.pass(tree, view, own, key, &mut walk, value)? {
+                return Ok(found);
             }
         }
+    }
+
+    /// From a version to the one before. What [`Self::walk`] gives, if that is it, or there is none.
+    fn pass(
+        &self,
+        tree: &VersionedTree,
+        view: &ReadView,
+        own: TrxId,
+        key: &[u8],
+        walk: &mut Walk,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Option<u8>>> {
+        let roll = walk.roll;
+        if roll.is_none() {
+            return Ok(Some(None));
+        }
+        pause::reach(PausePoint::VersionPassed);
+        let flags = self.undo.read(roll, |record| {
+            let (Body::Update(place, prior) | Body::Delete(place, prior)) = record.body else {
+                let why = "a roll pointer leads to a record of no older version";
+                return Err(self.undo.corrupt(roll.page, why));
+            };
+            if place.tree != tree.id() || place.key != key {
+                let why = "a roll pointer leads to a record of another entry";
+                return Err(self.undo.corrupt(roll.page, why));
+            }
+            prior.value.restore(value).ok_or_else(|| {
+                self.undo.corrupt(roll.page, "an undo record does not fit the version it undoes")
+            })?;
+            *walk = Walk { trx_id: prior.trx_id, roll: prior.roll };
+            Ok(prior.flags)
+        })?;
+        let is_it = walk.trx_id == own || view.sees(&self.csn, walk.trx_id);
+        Ok(is_it.then(|| (flags & DELETED == 0).then_some(flags)))
     }
 }
 
@@ -90,7 +149,7 @@ impl VersionedTree {
 }
 
 impl Transaction {
-    /// Puts the version that `view` sees of the entry with this key, which is in `leaf` if there is one, into `value`; its flags.
+    /// Looks for the version that `view` sees of the entry with this key, which is in `leaf` if there is one.
     pub(super) fn visible_in(
         &self,
         leaf: &LeafRef<'_>,
@@ -98,8 +157,8 @@ impl Transaction {
         view: &ReadView,
         key: &[u8],
         value: &mut Vec<u8>,
-    ) -> Result<Option<u8>> {
-        let Ok(slot) = leaf.find_covered(key) else { return Ok(None) };
+    ) -> Result<Version> {
+        let Ok(slot) = leaf.find_covered(key) else { return Ok(Version::Found(None)) };
         self.system.visible_version(
             tree,
             view,
@@ -132,18 +191,20 @@ impl Transaction {
         }
         let view = self.read_view();
         let dirty = self.isolation() == Isolation::ReadUncommitted;
-        let flags = {
+        let version = {
             let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
-            self.visible_in(&leaf, tree, &view, key, value)?
-                .map(|flags| {
-                    // A rollback frees the chain of an uncommitted version, but not before it has taken it out of the leaf.
-                    if dirty {
-                        tree.complete(flags, value)?;
-                        return Ok(0);
-                    }
-                    Ok::<_, Error>(flags)
-                })
-                .transpose()?
+            match self.visible_in(&leaf, tree, &view, key, value)? {
+                // A rollback frees the chain of an uncommitted version, but not before it has taken it out of the leaf.
+                Version::Found(Some(flags)) if dirty => {
+                    tree.complete(flags, value)?;
+                    Version::Found(Some(0))
+                }
+                version => version,
+            }
+        };
+        let flags = match version {
+            Version::Found(flags) => flags,
+            Version::Older(walk) => self.system.walk(tree, &view, self.id(), key, walk, value)?,
         };
         let Some(flags) = flags else { return Ok(false) };
         // The view keeps the chain of what it sees.

@@ -6,6 +6,7 @@ use tidepool_pool::Access;
 
 use super::entry::{Entry, OVERFLOW};
 use super::locking::{Obstacle, ReadLock};
+use super::read::Version;
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafRef, Seek};
 use crate::error::{Error, Result};
@@ -172,7 +173,7 @@ impl Batch {
 
 impl Transaction {
     /// A consistent read of the next entries: appends those that the view sees to `batch`, at most `rows` and at most the rest of one
-    /// leaf, and moves `position` past them. An entry with a long value comes alone. An empty batch does not mean
+    /// leaf, and moves `position` past them. An entry with a long value comes alone, and so does one whose version is far back. An empty batch does not mean
     /// the end: [`ScanPosition::at_end`] does.
     pub fn scan(
         &mut self,
@@ -206,14 +207,14 @@ impl Transaction {
             return Ok(());
         };
         let (mut key, mut value) = (Vec::new(), std::mem::take(&mut batch.scratch));
-        let mut long = None;
+        let (mut long, mut older) = (None, None);
         let (mut added, mut stopped) = (0, false);
         {
             let leaf = tree.tree.leaf_shared(seek, access)?;
             let (mut low, mut high) = position.slots(&leaf, direction);
             while low < high && added < rows {
                 let slot = if direction == Direction::Forward { low } else { high - 1 };
-                let flags = self.system.visible_version(
+                let version = self.system.visible_version(
                     tree,
                     &view,
                     self.id(),
@@ -227,6 +228,16 @@ impl Transaction {
                     leaf.payload_at(slot),
                     &mut value,
                 )?;
+                let flags = match version {
+                    Version::Found(flags) => flags,
+                    // As a long value, it comes alone.
+                    Version::Older(_) if added > 0 => break,
+                    Version::Older(walk) => {
+                        leaf.key_at(slot, &mut key);
+                        older = Some(walk);
+                        None
+                    }
+                };
                 if let Some(flags) = flags {
                     if flags & OVERFLOW != 0 && added > 0 {
                         break;
@@ -249,7 +260,7 @@ impl Transaction {
                     Direction::Forward => low += 1,
                     Direction::Backward => high -= 1,
                 }
-                if stopped || long.is_some() {
+                if stopped || long.is_some() || older.is_some() {
                     break;
                 }
             }
@@ -261,6 +272,9 @@ impl Transaction {
                 leaf.key_at(last, &mut position.key);
                 position.at = At::Past;
             }
+        }
+        if let Some(walk) = older {
+            long = self.system.walk(tree, &view, self.id(), &key, walk, &mut value)?;
         }
         if let Some(flags) = long {
             // The view keeps the chain of what it sees.

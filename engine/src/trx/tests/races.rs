@@ -14,6 +14,65 @@ fn wait_until(so: impl Fn() -> bool) {
     }
 }
 
+/// Most of a long chain of versions is walked without the leaf's latch, whatever happens there meanwhile.
+#[test]
+fn an_old_view_keeps_nobody_from_a_row_with_many_versions() {
+    const VERSIONS: u32 = 300;
+    let engine = Arc::new(engine());
+    put(&engine, b"k", b"seen");
+    put(&engine, b"l", b"seen");
+    let mut old = engine.begin(RepeatableRead);
+    old.ensure_view();
+    for n in 0..VERSIONS {
+        put(&engine, b"k", &[n as u8; 20]);
+    }
+    let mut unfinished = engine.begin(ReadCommitted);
+    for n in 0..50 {
+        unfinished.update(&engine.trees[0], b"k", &[n; 30]).unwrap();
+    }
+    let is_latched = |engine: &Engine| {
+        let root = engine.env.space(FIRST_TABLE_SPACE).unwrap();
+        engine.env.pool().try_exclusive(&root, 2, Access::Normal).is_none()
+    };
+    let unfinished = Arc::new(parking_lot::Mutex::new(Some(unfinished)));
+    let [latched, passed] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+    let hook = || {
+        let (engine, unfinished) = (Arc::clone(&engine), Arc::clone(&unfinished));
+        let (latched, passed) = (Arc::clone(&latched), Arc::clone(&passed));
+        move |point| {
+            if point != PausePoint::VersionPassed {
+                return;
+            }
+            passed.fetch_add(1, Ordering::Relaxed);
+            if is_latched(&engine) {
+                latched.fetch_add(1, Ordering::Relaxed);
+            } else if let Some(mut unfinished) = unfinished.lock().take() {
+                // The chain's beginning goes, another one comes, and purge goes as far as it may.
+                unfinished.rollback().unwrap();
+                put(&engine, b"k", b"newest");
+                engine.settle().unwrap();
+            }
+        }
+    };
+    let tree = &engine.trees[0];
+    let read = with_hook(hook(), || get(&mut old, tree, b"k"));
+    assert_eq!(read.unwrap(), b"seen");
+    assert!(unfinished.lock().is_none());
+    let counts = || (passed.swap(0, Ordering::Relaxed), latched.swap(0, Ordering::Relaxed));
+    let (all, under_latch) = counts();
+    assert_eq!(all, u64::from(VERSIONS) + 50);
+    assert!((50..100).contains(&under_latch), "{under_latch}");
+    for direction in [Direction::Forward, Direction::Backward] {
+        let seen = with_hook(hook(), || scan_all(&mut old, tree, direction)).unwrap();
+        assert_eq!(seen, [(b"k".to_vec(), b"seen".to_vec()), (b"l".to_vec(), b"seen".to_vec())]);
+        let (all, under_latch) = counts();
+        assert!(all > u64::from(VERSIONS) && under_latch < 100, "{under_latch} of {all}");
+    }
+    drop(old);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
+
 #[test]
 fn a_waiter_that_sees_the_writer_waits_for_it() {
     let engine = engine();
