@@ -398,13 +398,7 @@ mod tests {
 
     #[test]
     fn a_reading_that_finds_nothing_can_be_interrupted() {
-        let options = Options {
-            buffer_pool_size_bytes: 4 << 20,
-            redo_capacity_bytes: 8 << 20,
-            background: false,
-            ..Options::default()
-        };
-        let db = Db::open_on(Arc::new(SimStorage::new(1)), options).unwrap();
+        let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::small()).unwrap();
         let def = TableDef::new([IndexDef::unique("primary")]);
         let table = db.create_table("t", &def).unwrap();
         let options = TrxOptions { isolation: Isolation::ReadCommitted, read_only: false };

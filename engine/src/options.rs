@@ -117,6 +117,16 @@ impl Default for Options {
 }
 
 impl Options {
+    /// A small database without threads, for tests and simulations.
+    pub fn small() -> Self {
+        Self {
+            buffer_pool_size_bytes: 4 << 20,
+            redo_capacity_bytes: 8 << 20,
+            background: false,
+            ..Self::default()
+        }
+    }
+
     /// Checks every field; the error names the field, the value and what it may be.
     pub fn validate(&self) -> Result<()> {
         if self.page_size != 0

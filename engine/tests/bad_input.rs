@@ -13,12 +13,7 @@ const PAGE_SIZE: u64 = 16384;
 
 /// Without threads, so that the messages' numbers are the same each time.
 fn options() -> Options {
-    Options {
-        buffer_pool_size_bytes: 4 << 20,
-        redo_capacity_bytes: 8 << 20,
-        background: false,
-        ..Options::default()
-    }
+    Options::small()
 }
 
 fn def() -> TableDef {

@@ -9,12 +9,7 @@ use tidepool::{
 };
 
 fn options() -> Options {
-    Options {
-        buffer_pool_size_bytes: 4 << 20,
-        redo_capacity_bytes: 8 << 20,
-        background: false,
-        ..Options::default()
-    }
+    Options::small()
 }
 
 fn open(sim: &SimStorage) -> Db {

@@ -12,13 +12,7 @@ use tidepool::{
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn options() -> Options {
-    Options {
-        buffer_pool_size_bytes: 4 << 20,
-        redo_capacity_bytes: 8 << 20,
-        lock_wait_timeout: Duration::ZERO,
-        background: false,
-        ..Options::default()
-    }
+    Options { lock_wait_timeout: Duration::ZERO, ..Options::small() }
 }
 
 fn open(sim: &SimStorage) -> Db {

@@ -88,13 +88,7 @@ struct Subject {
 }
 
 fn options() -> Options {
-    Options {
-        page_size: 4096,
-        buffer_pool_size_bytes: 4 << 20,
-        redo_capacity_bytes: 8 << 20,
-        background: false,
-        ..Options::default()
-    }
+    Options { page_size: 4096, ..Options::small() }
 }
 
 fn begin(db: &Db) -> Trx {

@@ -6,13 +6,7 @@ use tidepool::storage::{SimStorage, Storage};
 use tidepool::{Db, IndexDef, LockMode, LockWait, Options, TableDef, TrxOptions};
 
 fn open(sim: &SimStorage) -> Db {
-    let options = Options {
-        buffer_pool_size_bytes: 4 << 20,
-        redo_capacity_bytes: 8 << 20,
-        background: false,
-        ..Options::default()
-    };
-    Db::open_on(Arc::new(sim.clone()), options).unwrap()
+    Db::open_on(Arc::new(sim.clone()), Options::small()).unwrap()
 }
 
 fn undo_bytes(sim: &SimStorage) -> u64 {

@@ -33,13 +33,7 @@ impl WaitObserver for InOrder {
 }
 
 fn setup(sessions: usize) -> (Db, Arc<Table>, Vec<Trx>, Receiver<Wait>) {
-    let options = Options {
-        buffer_pool_size_bytes: 4 << 20,
-        redo_capacity_bytes: 8 << 20,
-        background: false,
-        ..Options::default()
-    };
-    let db = Db::open_on(Arc::new(SimStorage::new(1)), options).unwrap();
+    let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::small()).unwrap();
     let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
     let trxs: Vec<Trx> = (0..sessions).map(|_| db.begin(TrxOptions::default())).collect();
     let (sender, told) = channel();

@@ -342,6 +342,8 @@ typedef struct {
   uint8_t unique;
 } tp_changed_index;
 
+/* Most trees that one change makes and drops together. */
+size_t tp_changed_indexes_max(void);
 /* The trees of `indexes` are those that the table will have, in this order. Until the change is committed or freed the table
    takes no writes (TP_TABLE_BUSY). A dropped tree, and a new one, must have no values that are too long for their entries. */
 int tp_change_indexes(tp_db *db, const char *name, size_t name_len, const tp_changed_index *indexes,

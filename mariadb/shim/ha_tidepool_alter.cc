@@ -58,8 +58,6 @@ constexpr alter_table_operations INDEX_CHANGES = ALTER_ADD_NON_UNIQUE_NON_PRIM_I
 /* What may come with them: the engine needs to know nothing of it but the indexes' names and order. */
 constexpr alter_table_operations BESIDE_THEM =
     ALTER_RENAME_INDEX | ALTER_INDEX_IGNORABILITY | ALTER_INDEX_ORDER | ALTER_RENAME;
-/* More in one statement than the engine can note; in the copy there is no such limit. */
-constexpr size_t CHANGED_MAX = 32;
 constexpr uint ROWS_BETWEEN_LOOKS = 1000;
 
 int is_killed(void *thd) { return thd_kill_level(static_cast<THD *>(thd)) != THD_IS_NOT_KILLED; }
@@ -172,7 +170,8 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
     dropped++;
     if (tree == 0 || now.trees[tree].value_bound() > inline_max) return COPY;
   }
-  if (added + dropped == 0 || added + dropped > CHANGED_MAX) return COPY;
+  /* In the copy there is no such limit. */
+  if (added + dropped == 0 || added + dropped > tp_changed_indexes_max()) return COPY;
   return added ? HA_ALTER_INPLACE_NOCOPY_LOCK : HA_ALTER_INPLACE_INSTANT;
 }
 

@@ -259,6 +259,9 @@ static void take_xid(void *context, const uint8_t *bytes, size_t len) {
   found->count++;
 }
 
+/* Always from the beginning: the server asks again only if its list came back full, and that has room for 131,072 (for less only if
+   the server could not get these 19 MB). There are far fewer: each prepared transaction has an undo stream to itself, of
+   which there are 1,361 with pages of 16 KiB, and 5,457 with the largest. */
 static int recover(handlerton *, XID *list, uint capacity) {
   Xid_list found{list, capacity, 0};
   if (list && capacity) tp_recovered_xids(engine.db, &found, take_xid);

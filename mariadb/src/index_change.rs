@@ -27,6 +27,12 @@ pub struct Change {
     row: Vec<u8>,
 }
 
+/// Most indexes that a change adds and drops together.
+#[unsafe(no_mangle)]
+pub extern "C" fn tp_changed_indexes_max() -> usize {
+    IndexChange::INDEXES_MAX
+}
+
 /// Begins a change; see bridge.h.
 ///
 /// # Safety

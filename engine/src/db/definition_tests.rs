@@ -10,13 +10,7 @@ use tidepool_pool::storage::SimStorage;
 
 /// A database on this disk, without threads.
 pub(super) fn open(sim: &SimStorage) -> Db {
-    let options = Options {
-        buffer_pool_size_bytes: 4 << 20,
-        redo_capacity_bytes: 8 << 20,
-        background: false,
-        ..Options::default()
-    };
-    Db::open_on(Arc::new(sim.clone()), options).unwrap()
+    Db::open_on(Arc::new(sim.clone()), Options::small()).unwrap()
 }
 
 fn create(db: &Db, name: &str) -> Arc<Table> {

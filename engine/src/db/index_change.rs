@@ -180,12 +180,15 @@ fn changed_record(old: &TableRecord, indexes: &[ChangedIndex]) -> Result<TableRe
 }
 
 impl IndexChange {
+    /// Most indexes that one change adds and drops together: what can be noted.
+    pub const INDEXES_MAX: usize = noted::NOTES_MAX;
+
     fn make_trees(&mut self, old: &TableRecord) -> Result<()> {
         let inner = self.inner.clone();
         let new: Vec<usize> =
             (0..self.from.len()).filter(|&index| self.from[index].is_none()).collect();
-        if new.len() + self.dropped.len() > noted::NOTES_MAX {
-            let most = noted::NOTES_MAX;
+        let most = Self::INDEXES_MAX;
+        if new.len() + self.dropped.len() > most {
             return Err(Error::InvalidOption(format!("more than {most} indexes change at once")));
         }
         let mut trx = inner.definition_trx();

@@ -402,8 +402,8 @@ fn a_directory_in_use() {
     );
 }
 
-#[test]
-fn a_disk_too_full_for_a_larger_log_leaves_the_engine_working() {
+/// An engine on a disk that is full, with a space of four pages.
+fn on_a_full_disk() -> (SimStorage, Arc<Env>, Arc<Space>) {
     let storage = SimStorage::new(1);
     let env = open(&storage, &options()).unwrap();
     let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
@@ -412,6 +412,12 @@ fn a_disk_too_full_for_a_larger_log_leaves_the_engine_working() {
     // The doublewrite file is made by the first page that is written.
     env.checkpoint_all().unwrap();
     storage.set_capacity(Some(storage.used_bytes()));
+    (storage, env, space)
+}
+
+#[test]
+fn a_disk_too_full_for_a_larger_log_leaves_the_engine_working() {
+    let (storage, env, space) = on_a_full_disk();
     // Far more log than the two files hold.
     for i in 0..1000u32 {
         write(&env, &space, i % 4, &[i as u8; 1000]);
@@ -429,13 +435,7 @@ fn a_disk_too_full_for_a_larger_log_leaves_the_engine_working() {
 
 #[test]
 fn a_log_told_to_grow_on_a_full_disk_goes_on_in_the_files_it_has() {
-    let storage = SimStorage::new(1);
-    let env = open(&storage, &options()).unwrap();
-    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
-    space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
-    write(&env, &space, 0, b"before");
-    env.checkpoint_all().unwrap();
-    storage.set_capacity(Some(storage.used_bytes()));
+    let (_storage, env, space) = on_a_full_disk();
     env.set_redo_capacity(1 << 30).unwrap();
     for i in 0..1000u32 {
         write(&env, &space, i % 4, &[i as u8; 1000]);
