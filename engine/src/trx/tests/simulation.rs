@@ -154,12 +154,16 @@ impl Sim<'_> {
         if self.storage.is_down() {
             return Err(());
         }
-        let blamed = matches!(error, Error::Storage(_) | Error::NoSpace(_)) && self.faulty;
+        let pending = self.engine.system.rollbacks_pending() > 0;
+        let (blamed, noted) = match error {
+            Error::Storage(_) => (self.faulty, "read error"),
+            Error::NoSpace(_) => (self.faulty, "disk full"),
+            // Of a row that a rollback could not undo for want of a page.
+            Error::Format { .. } => (pending, "stranded rollback"),
+            _ => (false, ""),
+        };
         assert!(blamed, "seed {}: {what}: {error}", self.seed);
-        note(
-            self.seen,
-            if matches!(error, Error::NoSpace(_)) { "disk full" } else { "read error" },
-        );
+        note(self.seen, noted);
         Ok(())
     }
 
