@@ -39,7 +39,7 @@ pub struct Choice {
     /// The engines to compare; they take turns. Without it tidepool and innodb, for `defaults` all that are there.
     #[arg(long, value_delimiter = ',')]
     engine: Vec<Engine>,
-    /// The server of the engine mysql.
+    /// The server of the engine mysql [default: the one that scripts/deps has unpacked].
     #[arg(long)]
     mysqld: Option<PathBuf>,
     /// At most three minutes an experiment (after its data has been made).
@@ -71,9 +71,9 @@ fn size(text: &str) -> std::result::Result<u64, String> {
 }
 
 /// The engines that an experiment gets: those that were asked for, less those that it has nothing for.
-fn engines(experiment: &Experiment, wanted: &[Engine], settings: &Settings) -> Vec<Engine> {
+fn engines(experiment: &Experiment, wanted: &[Engine], mysql: bool) -> Vec<Engine> {
     if wanted.is_empty() {
-        let usable = |engine: &&Engine| **engine != Engine::MySql || settings.mysqld.is_some();
+        let usable = |engine: &&Engine| **engine != Engine::MySql || mysql;
         return experiment.engines.iter().filter(usable).copied().collect();
     }
     let (able, other): (Vec<Engine>, Vec<Engine>) =
@@ -125,16 +125,17 @@ pub fn run(command: Command) -> Result<ExitCode> {
         only: choice.only,
     };
     let mut lab = Lab::open(settings)?;
+    let mysql = lab.environment.mysqld.is_some();
     if only_prepare {
         for experiment in chosen {
-            lab.settings.engines = engines(experiment, &choice.engine, &lab.settings);
+            lab.settings.engines = engines(experiment, &choice.engine, mysql);
             lab.prepare(&(experiment.data)(&lab.settings))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     let mut code = ExitCode::SUCCESS;
     for experiment in chosen {
-        lab.settings.engines = engines(experiment, &choice.engine, &lab.settings);
+        lab.settings.engines = engines(experiment, &choice.engine, mysql);
         match (experiment.run)(&lab) {
             Ok(()) => {}
             Err(Error::Missing(what)) => {
@@ -156,21 +157,12 @@ mod tests {
     #[test]
     fn an_experiment_gets_the_engines_that_it_is_made_for() {
         let one = |name: &str| experiment::ALL.iter().find(|one| one.name == name).unwrap();
-        let mut settings = Settings {
-            engines: Vec::new(),
-            quick: true,
-            memory_bytes: 1 << 30,
-            out: PathBuf::new(),
-            mysqld: None,
-            only: None,
-        };
         let both = [Engine::Tidepool, Engine::InnoDb];
-        assert_eq!(engines(one("swap"), &[], &settings), both);
+        assert_eq!(engines(one("swap"), &[], false), both);
         let asked = [Engine::Postgres, Engine::InnoDb];
-        assert_eq!(engines(one("swap"), &asked, &settings), [Engine::InnoDb]);
-        assert_eq!(engines(one("defaults"), &asked, &settings), asked);
-        assert!(!engines(one("defaults"), &[], &settings).contains(&Engine::MySql));
-        settings.mysqld = Some("/usr/sbin/mysqld".into());
-        assert!(engines(one("defaults"), &[], &settings).contains(&Engine::MySql));
+        assert_eq!(engines(one("swap"), &asked, false), [Engine::InnoDb]);
+        assert_eq!(engines(one("defaults"), &asked, false), asked);
+        assert!(!engines(one("defaults"), &[], false).contains(&Engine::MySql));
+        assert!(engines(one("defaults"), &[], true).contains(&Engine::MySql));
     }
 }

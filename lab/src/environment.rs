@@ -8,6 +8,9 @@ use std::process::{Command, Stdio};
 use crate::engine::{Engine, Program};
 use crate::error::{Error, Result};
 
+/// Where `scripts/deps` puts a MySQL server, below the top of a checkout.
+pub const MYSQLD: &str = "var/mysql/mysqld";
+
 /// The paths that experiments need.
 #[derive(Clone, Debug)]
 pub struct Environment {
@@ -15,7 +18,7 @@ pub struct Environment {
     file: PathBuf,
     /// Holds PostgreSQL's programs, unpacked.
     postgres: PathBuf,
-    /// A MySQL server, if the user has one.
+    /// A MySQL server, if there is one: the one that was unpacked, unless the user names another.
     pub mysqld: Option<PathBuf>,
     /// Holds `ha_tidepool.so`.
     pub plugin_dir: PathBuf,
@@ -51,7 +54,7 @@ impl Environment {
             plugin_dir: directory("TIDEPOOL_PLUGIN_DIR", "target/release"),
             work_dir: directory("TIDEPOOL_LAB_DIR", "var/lab"),
             postgres: root.join("var/postgresql/usr/lib/postgresql"),
-            mysqld: None,
+            mysqld: Some(root.join(MYSQLD)).filter(|path| path.is_file()),
             file,
         })
     }
@@ -90,13 +93,14 @@ impl Environment {
     /// The MySQL server.
     ///
     /// # Errors
-    /// If the user has named none, or what is not there.
+    /// If none has been unpacked and the user has named none, or what is not there.
     pub fn mysqld(&self) -> Result<&Path> {
         match &self.mysqld {
             Some(path) if path.is_file() => Ok(path),
             Some(path) => Err(Error::Missing(format!("--mysqld: {} is no file", path.display()))),
             None => Err(Error::Missing(
-                "a MySQL server is needed: name its mysqld by --mysqld PATH".into(),
+                "a MySQL server is needed: run scripts/deps --test, or name its mysqld by --mysqld PATH"
+                    .into(),
             )),
         }
     }
@@ -112,14 +116,7 @@ impl Environment {
                 self.postgres_programs()?;
                 Ok(newest_postgres(&self.postgres).map_or(0, |(version, _)| version).to_string())
             }
-            Program::MySql => {
-                let mysqld = self.mysqld()?;
-                let output = Command::new(mysqld).arg("--version").stdin(Stdio::null()).output();
-                let output = output.map_err(Error::at(mysqld))?;
-                version_in(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
-                    Error::Missing(format!("{} --version tells no version", mysqld.display()))
-                })
-            }
+            Program::MySql => mysql_version(self.mysqld()?),
         }
     }
 
@@ -143,6 +140,18 @@ fn newest_postgres(directory: &Path) -> Option<(u32, PathBuf)> {
         programs.join("postgres").is_file().then_some((version, programs))
     });
     versions.max_by_key(|(version, _)| *version)
+}
+
+/// What a `mysqld` says that it is.
+///
+/// # Errors
+/// If it can't be run, or says nothing like a version of MySQL.
+pub fn mysql_version(mysqld: &Path) -> Result<String> {
+    let output = Command::new(mysqld).arg("--version").stdin(Stdio::null()).output();
+    let output = output.map_err(Error::at(mysqld))?;
+    version_in(&String::from_utf8_lossy(&output.stdout)).ok_or_else(|| {
+        Error::Missing(format!("{} --version tells no version of MySQL", mysqld.display()))
+    })
 }
 
 /// "8.4.6" of "mysqld  Ver 8.4.6 for Linux on x86_64". A MariaDB server is none.

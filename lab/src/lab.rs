@@ -36,7 +36,7 @@ pub struct Settings {
     pub memory_bytes: u64,
     /// Where results go.
     pub out: PathBuf,
-    /// A MySQL server, for the engine of that name.
+    /// A MySQL server other than the one that was unpacked.
     pub mysqld: Option<PathBuf>,
     /// Only cases whose name contains this, in the experiments whose cases stand alone.
     pub only: Option<String>,
@@ -71,7 +71,9 @@ impl Lab {
     /// If something of an earlier run can't be removed, or a directory can't be made.
     pub fn open(settings: Settings) -> Result<Lab> {
         let mut environment = Environment::find()?;
-        environment.mysqld = settings.mysqld.clone();
+        if settings.mysqld.is_some() {
+            environment.mysqld.clone_from(&settings.mysqld);
+        }
         let lists = if rustix::process::geteuid().is_root() {
             PathBuf::from("/run/tidepool-lab")
         } else {

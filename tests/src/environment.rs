@@ -1,4 +1,5 @@
-//! Where things are: the unpacked MariaDB server (from `var/mariadb.env`, which `scripts/deps` writes) and the plugin.
+//! Where things are: the unpacked MariaDB server (from `var/mariadb.env`, which `scripts/deps` writes), the plugin,
+//! and a MySQL server.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -48,6 +49,13 @@ impl Environment {
     /// The top of the checkout.
     pub fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// A MySQL server, if `scripts/deps --test` could have one, and its version.
+    pub fn mysqld(&self) -> Option<(PathBuf, String)> {
+        let mysqld = self.root.join(environment::MYSQLD);
+        let version = environment::mysql_version(&mysqld).ok()?;
+        Some((mysqld, version))
     }
 
     /// The directory for what tests leave behind; made on demand.

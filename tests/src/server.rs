@@ -1,7 +1,7 @@
 //! A private server for one test: its own data directory, its own socket, gone when the test ends.
 //!
 //! ```text
-//! var/test/template-<version>/     made once by mariadb-install-db
+//! var/test/template-<version>/     made once by the server's own means
 //! var/test/<name>-<pid>-<n>/       one server
 //!     data/                        copied from the template
 //!     error.log
@@ -103,6 +103,15 @@ impl Engine {
     }
 }
 
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// MariaDB, with or without the plugin.
+    MariaDb,
+    /// MySQL, where [`Environment::mysqld`] has one.
+    MySql,
+}
+
 /// What a server is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -110,7 +119,9 @@ pub struct Options {
     pub name: String,
     /// The default storage engine.
     pub engine: Engine,
-    /// More options for `mariadbd`.
+    /// The server itself.
+    pub program: Program,
+    /// More options for it.
     pub args: Vec<String>,
     /// The file of a cgroup through which the process joins it.
     pub cgroup_procs: Option<PathBuf>,
@@ -122,6 +133,7 @@ impl Options {
         Options {
             name: name.into(),
             engine: Engine::from_environment(),
+            program: Program::MariaDb,
             args: Vec::new(),
             cgroup_procs: None,
         }
@@ -136,6 +148,12 @@ impl Options {
     /// The same with another engine.
     pub fn engine(mut self, engine: Engine) -> Options {
         self.engine = engine;
+        self
+    }
+
+    /// The same on MySQL, whose engine is InnoDB.
+    pub fn mysql(mut self) -> Options {
+        (self.program, self.engine) = (Program::MySql, Engine::InnoDb);
         self
     }
 
@@ -178,7 +196,7 @@ impl Server {
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
             socket = std::env::temp_dir().join(format!("tidepool-{dir_name}.sock"));
         }
-        copy_tree(&template(), &dir.join("data"));
+        copy_tree(&template(options.program), &dir.join("data"));
         Server { options, dir, socket, child: None, keep: false }
     }
 
@@ -213,31 +231,23 @@ impl Server {
     /// Starts the process without waiting until it is ready. Returns where its part of the error log begins.
     pub fn spawn(&mut self) -> u64 {
         assert!(self.child.is_none(), "the server runs already");
-        let environment = Environment::get();
         let log = self.log_path();
         let log_start = fs::metadata(&log).map_or(0, |m| m.len());
         let log_file =
             File::options().create(true).append(true).open(&log).expect("a log can be opened");
-        let user = if rustix::process::geteuid().is_root() {
-            "--user=root"
-        } else {
-            "--skip-symbolic-links"
-        };
         // A write beyond the limit of files' sizes is to be an error, not the end of the process.
         let mut command = Command::new("env");
+        command.arg("--ignore-signal=XFSZ").args(command_line(self.options.program));
+        if rustix::process::geteuid().is_root() {
+            command.arg("--user=root");
+        }
         command
-            .arg("--ignore-signal=XFSZ")
-            .arg(environment.path("MARIADBD"))
-            .arg("--no-defaults")
-            .arg(format!("--basedir={}", environment.value("BASEDIR")))
-            .arg(format!("--lc-messages-dir={}", environment.value("SHARE")))
-            .arg(format!("--character-sets-dir={}", environment.value("CHARSETS")))
             .arg(format!("--datadir={}", self.data_dir().display()))
             .arg(format!("--tmpdir={}", self.dir.display()))
             .arg(format!("--socket={}", self.socket.display()))
             .arg(format!("--pid-file={}", self.dir.join("pid").display()))
             .arg(format!("--log-error={}", log.display()))
-            .args(["--skip-networking", "--performance-schema=OFF", "--max-connections=500", user])
+            .args(["--skip-networking", "--max-connections=500"])
             .args(self.options.engine.options())
             .args(&self.options.args)
             .stdin(Stdio::null())
@@ -468,13 +478,43 @@ fn libc_sigkill() -> i32 {
     rustix::process::Signal::KILL.as_raw()
 }
 
+/// The program, and what each of its servers is told.
+fn command_line(program: Program) -> Vec<String> {
+    let environment = Environment::get();
+    match program {
+        Program::MariaDb => vec![
+            environment.value("MARIADBD").into(),
+            "--no-defaults".into(),
+            format!("--basedir={}", environment.value("BASEDIR")),
+            format!("--lc-messages-dir={}", environment.value("SHARE")),
+            format!("--character-sets-dir={}", environment.value("CHARSETS")),
+            "--performance-schema=OFF".into(),
+        ],
+        // It finds its files beside itself. performance_schema stays on, as in any installation of it.
+        Program::MySql => vec![
+            mysqld().0.display().to_string(),
+            "--no-defaults".into(),
+            "--mysqlx=OFF".into(),
+            "--skip-log-bin".into(),
+        ],
+    }
+}
+
+fn mysqld() -> (PathBuf, String) {
+    Environment::get().mysqld().expect("whoever wants MySQL has looked whether it is there")
+}
+
 /// The data directory that all others are copied from; made once per version of the server.
-fn template() -> PathBuf {
+fn template(program: Program) -> PathBuf {
     static MAKING: Mutex<()> = Mutex::new(());
     let _one_thread = MAKING.lock();
     let environment = Environment::get();
     let base = environment.test_dir();
-    let template = base.join(format!("template-{}", environment.value("VERSION")));
+    let name = match program {
+        Program::MariaDb => format!("template-{}", environment.value("VERSION")),
+        Program::MySql => format!("template-mysql-{}", mysqld().1),
+    };
+    let template = base.join(name);
     // Several test programs may run at once.
     let lock = File::create(base.join("template.lock")).expect("a lock file can be made");
     rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).expect("a lock can be had");
@@ -483,19 +523,35 @@ fn template() -> PathBuf {
     }
     let new = base.join("template.new");
     let _ = fs::remove_dir_all(&new);
-    let output = Command::new(environment.path("INSTALL_DB"))
-        .arg("--no-defaults")
-        .arg(format!("--basedir={}", environment.value("BASEDIR")))
+    let mut command = match program {
+        Program::MariaDb => {
+            let mut command = Command::new(environment.path("INSTALL_DB"));
+            command
+                .arg("--no-defaults")
+                .arg(format!("--basedir={}", environment.value("BASEDIR")))
+                .args(["--auth-root-authentication-method=normal", "--skip-name-resolve"])
+                .args(["--innodb-log-file-size=10M", "--user=root"]);
+            command
+        }
+        Program::MySql => {
+            let mut command = Command::new(mysqld().0);
+            command.args(["--no-defaults", "--initialize-insecure"]);
+            if rustix::process::geteuid().is_root() {
+                command.arg("--user=root");
+            }
+            command
+        }
+    };
+    let output = command
         .arg(format!("--datadir={}", new.display()))
-        .args(["--auth-root-authentication-method=normal", "--skip-name-resolve"])
-        .args(["--innodb-log-file-size=10M", "--user=root"])
         .stdin(Stdio::null())
         .output()
-        .expect("mariadb-install-db can be run");
+        .expect("the program that makes a data directory can be run");
     assert!(
         output.status.success(),
-        "mariadb-install-db failed: {}",
-        String::from_utf8_lossy(&output.stdout)
+        "no data directory could be made: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
     );
     fs::rename(&new, &template).expect("the template can be named");
     template

@@ -26,6 +26,11 @@ const SOCKETS: [&str; 4] = [
     "/tmp/mysql.sock",
 ];
 
+const SECURE_TRANSPORT_REQUIRED: u16 = 3159;
+/// The server is there, but not for this user: 1045: wrong password; 1698: the account wants another way of proof (a Unix socket's
+/// peer, say); 1130: this host may not connect; 1862: the password has expired; 3118 and, of MariaDB, 4151: the account is locked.
+const DENIED: [u16; 7] = [1045, 1698, 1130, 1862, 3118, 4151, SECURE_TRANSPORT_REQUIRED];
+
 /// The connection's options.
 #[derive(Debug, Clone, Default, clap::Args)]
 #[command(next_help_heading = "Connection")]
@@ -183,10 +188,14 @@ impl Target {
     fn refusal(&self, error: mysql::Error) -> Error {
         let place = self.place();
         match error {
-            // 1045: wrong password; 1698: the account wants another way of proof (a Unix socket's peer, say); 1130: this host
-            // may not connect; 1251, 2059: a method this client doesn't have.
-            mysql::Error::MySqlError(e) if [1045, 1698, 1130].contains(&e.code) => {
-                let hint = if self.password.is_none() { " (no password was given)" } else { "" };
+            mysql::Error::MySqlError(e) if DENIED.contains(&e.code) => {
+                let hint = match (e.code, &self.password) {
+                    (SECURE_TRANSPORT_REQUIRED, _) => {
+                        " (this program does not encrypt: use the Unix socket)"
+                    }
+                    (_, None) => " (no password was given)",
+                    _ => "",
+                };
                 Error::Denied {
                     place,
                     user: self.user.clone(),
@@ -197,7 +206,10 @@ impl Target {
             mysql::Error::DriverError(DriverError::UnknownAuthPlugin(name)) => Error::Denied {
                 place,
                 user: self.user.clone(),
-                why: format!("the account uses {name}, which this program can't speak"),
+                // MySQL makes a method up for accounts that are not there, lest their names be guessed.
+                why: format!(
+                    "the server asks for {name}, which this program can't speak; MySQL does that for some wrong names of users too"
+                ),
             },
             other => Error::NoServer { place, why: plain(&other) },
         }

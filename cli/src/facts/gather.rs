@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::machine::{Look, server_pid};
 use super::{AdviceRow, Connections, Data, Facts, Pool, Redo, Settings, Tidepool, Unseen};
-use crate::bytes::MIB;
+use crate::bytes::{GIB, MIB};
 use crate::exit::{Error, Result};
 use crate::server::{Flavour, Kind, Named, Server, number, switch};
 
@@ -68,15 +68,31 @@ impl Rates<'_> {
     }
 }
 
-/// Whether and how the pool can be resized: (on line, unit, bound).
-pub fn resizing(kind: &Kind, variables: &Named) -> (bool, u64, Option<u64>) {
-    let bound = number(variables, "innodb_buffer_pool_size_max").filter(|&max| max > 0);
+/// Whether and how the pool can be resized while the server runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resizing {
+    /// Whether at all.
+    pub online: bool,
+    /// Sizes are multiples of this.
+    pub unit_bytes: u64,
+    /// The smallest.
+    pub least_bytes: u64,
+    /// The largest, where there is such a bound.
+    pub most_bytes: Option<u64>,
+}
+
+/// What the server's settings say about it.
+pub fn resizing(kind: &Kind, variables: &Named) -> Resizing {
+    let most_bytes = number(variables, "innodb_buffer_pool_size_max").filter(|&max| max > 0);
     let chunk = number(variables, "innodb_buffer_pool_chunk_size").unwrap_or(0);
     let instances = number(variables, "innodb_buffer_pool_instances").unwrap_or(1).max(1);
     // MariaDB since 10.11.12 (and the releases of that day of the other series) resizes without chunks, and reports a chunk of 0.
-    let unit = if chunk == 0 { MIB } else { chunk * instances };
+    let unit_bytes = if chunk == 0 { MIB } else { chunk * instances };
+    // Several instances have a GiB at least; with less a server starts with one.
+    let least_bytes = if chunk > 0 && instances > 1 { GIB } else { unit_bytes.max(5 * MIB) };
     let online = kind.flavour != Flavour::MariaDb || kind.version >= (10, 2, 2);
-    (online, unit, bound)
+    let least_bytes = least_bytes.next_multiple_of(unit_bytes);
+    Resizing { online, unit_bytes, least_bytes, most_bytes }
 }
 
 /// What the page cleaner keeps free at the end of each instance's list, bytes.
@@ -88,13 +104,16 @@ pub fn kept_free(variables: &Named) -> u64 {
 }
 
 fn pool(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Pool {
-    let (online, unit_bytes, size_max_bytes) = resizing(kind, variables);
+    let can = resizing(kind, variables);
     let page = number(variables, "innodb_page_size").unwrap_or(16384);
     Pool {
         size_bytes: number(variables, "innodb_buffer_pool_size").unwrap_or(0),
-        size_max_bytes,
-        unit_bytes,
-        online,
+        size_max_bytes: can.most_bytes,
+        least_bytes: can.least_bytes,
+        unit_bytes: can.unit_bytes,
+        online: can.online,
+        described: number(variables, "innodb_buffer_pool_chunk_size")
+            .is_some_and(|chunk| chunk > 0),
         data_bytes: rates.ever("innodb_buffer_pool_bytes_data"),
         free_bytes: rates.ever("innodb_buffer_pool_pages_free") * page,
         kept_free_bytes: kept_free(variables),
@@ -113,6 +132,9 @@ fn redo(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Redo {
     let files = number(variables, "innodb_log_files_in_group").unwrap_or(1).max(1);
     let mysql_capacity = capacity.filter(|_| kind.is_mysql_since((8, 0, 30)));
     let written = rates.ever("innodb_os_log_written");
+    // MySQL says how much of its log is in use, but not where writers wait: with its margins that is at about five sixths.
+    let mysql_age = mysql_capacity.and(number(rates.now, "innodb_redo_log_logical_size"));
+    let mysql_max = mysql_capacity.map(|capacity| capacity / 6 * 5);
     Redo {
         capacity_bytes: mysql_capacity.unwrap_or(file * files),
         files: if mysql_capacity.is_some() { 1 } else { files },
@@ -125,8 +147,8 @@ fn redo(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Redo {
         written_per_s: rates.per_s("innodb_os_log_written"),
         // The first minutes of a server are no average: loading a dump is not its life.
         written_per_s_ever: written as f64 / rates.ever("uptime").max(3600) as f64,
-        checkpoint_age_bytes: number(rates.now, "innodb_checkpoint_age"),
-        checkpoint_max_bytes: number(rates.now, "innodb_checkpoint_max_age"),
+        checkpoint_age_bytes: number(rates.now, "innodb_checkpoint_age").or(mysql_age),
+        checkpoint_max_bytes: number(rates.now, "innodb_checkpoint_max_age").or(mysql_max),
     }
 }
 
@@ -159,6 +181,7 @@ fn settings(variables: &Named) -> Settings {
         load_at_startup: switch(variables, "innodb_buffer_pool_load_at_startup"),
         dump_pct: number(variables, "innodb_buffer_pool_dump_pct"),
         dedicated_server: switch(variables, "innodb_dedicated_server"),
+        container_aware: switch(variables, "container_aware"),
         key_buffer_bytes: number(variables, "key_buffer_size").unwrap_or(0),
     }
 }
@@ -167,6 +190,14 @@ fn settings(variables: &Named) -> Settings {
 /// `information_schema.tables` leaves out, silently, what the user may not see.
 fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
     let mut data = Data::default();
+    if server.kind().is_mysql_since((8, 0, 0)) {
+        // Else it answers from what it wrote down up to a day ago, and writes down what it had to look up.
+        server.execute(
+            "setting information_schema_stats_expiry",
+            "",
+            "SET SESSION information_schema_stats_expiry = 0",
+        )?;
+    }
     let tables: Vec<(Option<String>, u64, u64, u64)> = server.rows(
         "the tables' sizes",
         "SELECT",
@@ -251,5 +282,31 @@ pub fn tidepool_advice(server: &mut Server) -> Result<Vec<AdviceRow>> {
             .collect()),
         Err(error @ Error::Gone(_)) => Err(error),
         Err(_) => Ok(Vec::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_is_resized_by_what_its_server_can_do() {
+        let of = |version: &str, settings: &[(&str, u64)]| {
+            let kind = Kind::from_words(version, "").unwrap();
+            let named =
+                settings.iter().map(|(name, value)| ((*name).to_owned(), value.to_string()));
+            resizing(&kind, &named.collect())
+        };
+        let chunk = ("innodb_buffer_pool_chunk_size", 128 * MIB);
+        let one = of("9.7.4", &[chunk, ("innodb_buffer_pool_instances", 1)]);
+        assert_eq!((one.unit_bytes, one.least_bytes, one.most_bytes), (128 * MIB, 128 * MIB, None));
+        let three = of("9.7.4", &[chunk, ("innodb_buffer_pool_instances", 3)]);
+        assert_eq!((three.unit_bytes, three.least_bytes), (384 * MIB, 1152 * MIB));
+        // It has no chunks any more, says so with a 0, and reserves its address space.
+        let settings = [("innodb_buffer_pool_chunk_size", 0), ("innodb_buffer_pool_size_max", GIB)];
+        let maria = of("10.11.18-MariaDB", &settings);
+        assert_eq!((maria.unit_bytes, maria.least_bytes), (MIB, 5 * MIB));
+        assert_eq!((maria.online, maria.most_bytes), (true, Some(GIB)));
+        assert!(!of("10.2.1-MariaDB", &[]).online);
     }
 }

@@ -44,10 +44,15 @@ pub struct Pool {
     pub size_bytes: u64,
     /// The most it can be set to without a restart; `None` where there is no such bound.
     pub size_max_bytes: Option<u64>,
+    /// The least that it can be set to without a restart.
+    pub least_bytes: u64,
     /// It can only be a multiple of this.
     pub unit_bytes: u64,
     /// Whether it can be set while the server runs.
     pub online: bool,
+    /// Whether the descriptors of all pages are in memory from the start, those of pages that were never used as well. So it is where
+    /// the pool consists of chunks.
+    pub described: bool,
     /// Bytes of pages in it.
     pub data_bytes: u64,
     /// Bytes that were never used or were given free.
@@ -79,12 +84,26 @@ impl Pool {
         (requests >= ENOUGH).then(|| (1.0 - reads / requests).max(0.0))
     }
 
+    /// Whether it can be set to this size while the server runs.
+    pub fn takes(&self, bytes: u64) -> bool {
+        self.online && (self.least_bytes..=self.size_max_bytes.unwrap_or(u64::MAX)).contains(&bytes)
+    }
+
     /// Memory that it has taken from the machine. In a full pool that is all of it: what the cleaner keeps free has been used.
     pub fn held_bytes(&self) -> u64 {
         if self.is_full() {
             self.size_bytes
         } else {
             self.size_bytes.saturating_sub(self.free_bytes)
+        }
+    }
+
+    /// Memory of the server that describes pages which hold nothing: a smaller pool gives it back.
+    pub fn idle_descriptors_bytes(&self) -> u64 {
+        if self.described {
+            (self.size_bytes - self.held_bytes().min(self.size_bytes)) / 13
+        } else {
+            0
         }
     }
 
@@ -201,6 +220,8 @@ pub struct Settings {
     pub dump_pct: Option<u64>,
     /// `innodb_dedicated_server`; `None` where there is no such option.
     pub dedicated_server: Option<bool>,
+    /// `container_aware`: whether a MySQL server sees limits below the machine's; `None` where it can't.
+    pub container_aware: Option<bool>,
     /// `key_buffer_size`: memory outside the pool, for MyISAM and Aria indexes.
     pub key_buffer_bytes: u64,
 }

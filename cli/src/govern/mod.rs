@@ -122,6 +122,12 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     if kind.tidepool {
         log.note("this is about InnoDB's pool only: Tidepool governs its own");
     }
+    if let Some(max) = options.max.filter(|&max| max < pool.least_bytes) {
+        let (max, least) = (human(max), human(pool.least_bytes));
+        log.note(&format!(
+            "--max {max} is less than this server can be set to while it runs: {least}"
+        ));
+    }
     let mut governing = Governing {
         reader: Reader::new(Root::default(), Some(pid)),
         governor: Governor::with_timing(TIMING),
@@ -244,7 +250,7 @@ impl Governing {
 
     fn as_pool_state(&self, state: &State, options: &Options) -> PoolState {
         let floor =
-            options.min.unwrap_or(FLOOR_BYTES.min(state.size_bytes)).max(self.pool.unit_bytes);
+            options.min.unwrap_or(FLOOR_BYTES.min(state.size_bytes)).max(self.pool.least_bytes);
         PoolState {
             resident_bytes: state.held_bytes,
             limit_bytes: self.imagined.unwrap_or(state.size_bytes),

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use crate::exit::{Error, Result};
 use crate::facts::gather::{kept_free, resizing};
 use crate::facts::is_full;
-use crate::server::{Flavour, Named, Server, number, switch};
+use crate::server::{Flavour, Server, number, switch};
 
 /// A resize that says nothing for so long is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -50,6 +50,8 @@ pub struct InnodbPool {
     server: Server,
     /// It can only be a multiple of this.
     pub unit_bytes: u64,
+    /// The least it can be without a restart of the server.
+    pub least_bytes: u64,
     /// The most it can be without a restart of the server.
     pub size_max_bytes: u64,
     page_bytes: u64,
@@ -75,8 +77,8 @@ impl InnodbPool {
             ));
         }
         let variables = server.variables()?;
-        let (online, unit_bytes, bound) = resizing(&kind, &variables);
-        if !online {
+        let can = resizing(&kind, &variables);
+        if !can.online {
             return Err(Error::Unsupported(format!(
                 "{kind} can't resize the InnoDB buffer pool while it runs"
             )));
@@ -90,8 +92,9 @@ impl InnodbPool {
         }
         Ok(InnodbPool {
             server,
-            unit_bytes,
-            size_max_bytes: bound.unwrap_or(u64::MAX),
+            unit_bytes: can.unit_bytes,
+            least_bytes: can.least_bytes,
+            size_max_bytes: can.most_bytes.unwrap_or(u64::MAX),
             page_bytes: number(&variables, "innodb_page_size").unwrap_or(16384),
             kept_free_bytes: kept_free(&variables),
             synchronous,
@@ -185,7 +188,7 @@ impl InnodbPool {
     /// [`Error::Refused`] when the server gives up: the pool then keeps a size between the two. [`Error::Gone`].
     pub fn set_size(&mut self, bytes: u64) -> Result<u64> {
         let grant = self.set_privilege();
-        let before = self.resize_status()?;
+        let before = self.resize()?;
         let shrinks = self.last.is_some_and(|(_, state)| bytes < state.size_bytes);
         let statement = if self.synchronous && shrinks {
             // The grammar of the mode ORACLE has no such block.
@@ -205,32 +208,43 @@ impl InnodbPool {
         Ok(size)
     }
 
-    fn wait(&mut self, before: &str) -> Result<()> {
-        let (mut seen, mut since) = (before.to_owned(), Instant::now());
+    fn wait(&mut self, before: &Resize) -> Result<()> {
+        let (mut seen, mut since) = (before.clone(), Instant::now());
         let begin = since;
         loop {
-            let status = self.resize_status()?;
-            // The words tell the second: two resizes that ended in one can't be told apart but by waiting until it is over.
-            if is_done(&status)
-                && (status != before || begin.elapsed() > Duration::from_millis(1500))
-            {
-                return Ok(());
+            let now = self.resize()?;
+            // What it says may still be of the resize before. The words tell the second, and a resize that fails leaves the pages
+            // as they were: two that ended alike in one second can't be told apart but by waiting until it is over.
+            if now != *before || begin.elapsed() > Duration::from_millis(1500) {
+                match now.progress() {
+                    Progress::Done => return Ok(()),
+                    Progress::Failed => return Err(refused(now.words)),
+                    Progress::GoingOn => {}
+                }
             }
-            if status != seen {
-                (seen, since) = (status, Instant::now());
+            if now != seen {
+                (seen, since) = (now, Instant::now());
             } else if since.elapsed() > PATIENCE {
-                let why = format!("no progress for {} s: {seen}", PATIENCE.as_secs());
-                return Err(Error::Refused { what: "resizing the pool".into(), why });
+                let why = format!("no progress for {} s: {}", PATIENCE.as_secs(), seen.words);
+                return Err(refused(why));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
     }
 
-    fn resize_status(&mut self) -> Result<String> {
-        let status: Named =
-            self.server.named("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_resize_status'")?;
-        Ok(status.into_values().next().unwrap_or_default())
+    fn resize(&mut self) -> Result<Resize> {
+        let status = self.server.named(
+            "SHOW GLOBAL STATUS WHERE Variable_name IN \
+             ('Innodb_buffer_pool_resize_status', 'Innodb_buffer_pool_pages_total')",
+        )?;
+        let pages = number(&status, "innodb_buffer_pool_pages_total").unwrap_or(0);
+        let words = status.get("innodb_buffer_pool_resize_status").cloned().unwrap_or_default();
+        Ok(Resize { words, pages })
     }
+}
+
+fn refused(why: String) -> Error {
+    Error::Refused { what: "resizing the pool".into(), why }
 }
 
 /// A shrink to `bytes` that throws away as little as it can, whatever becomes of it.
@@ -250,33 +264,64 @@ fn shallow_shrink(bytes: u64) -> String {
     )
 }
 
-/// Whether these words, of MySQL or of MariaDB before 10.11.12, say that no resize is going on.
-fn is_done(status: &str) -> bool {
-    status.is_empty()
-        || status.starts_with("Completed")
-        || status.starts_with("Size did not change")
-        || status.contains("is already")
+/// What a server that resizes in the background says of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Resize {
+    /// `Innodb_buffer_pool_resize_status`.
+    words: String,
+    /// `Innodb_buffer_pool_pages_total`.
+    pages: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    GoingOn,
+    Done,
+    Failed,
+}
+
+impl Resize {
+    /// From the words of MySQL or of MariaDB before 10.11.12. (MySQL has a code beside them, but only since 8.0.31.)
+    fn progress(&self) -> Progress {
+        let words = self.words.to_ascii_lowercase();
+        if words.contains("failed") {
+            Progress::Failed
+        } else if words.is_empty()
+            || words.starts_with("completed")
+            || words.starts_with("size did not change")
+            || words.contains("is already")
+        {
+            Progress::Done
+        } else {
+            Progress::GoingOn
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::is_done;
+    use super::{Progress, Resize};
 
     #[test]
     fn the_servers_words_are_understood() {
-        for done in [
-            "",
-            "Completed resizing buffer pool at 260101 10:00:09.",
-            "Size did not change (old size = new size = 134217728. Nothing to do.",
+        for (words, progress) in [
+            ("", Progress::Done),
+            ("Completed resizing buffer pool at 260101 10:00:09.", Progress::Done),
+            (
+                "Size did not change (old size = new size = 134217728. Nothing to do.",
+                Progress::Done,
+            ),
+            ("Resizing buffer pool from 1 to 2 (unit=134217728).", Progress::GoingOn),
+            ("buffer pool 0 : resizing with chunks 2 to 3.", Progress::GoingOn),
+            ("Withdrawing blocks to be shrunken.", Progress::GoingOn),
+            ("Latching whole of buffer pool.", Progress::GoingOn),
+            ("Failed to validate requested buffer pool size.", Progress::Failed),
+            (
+                "Resizing buffer pool failed, finished resizing at 260101 10:00:09.",
+                Progress::Failed,
+            ),
         ] {
-            assert!(is_done(done), "{done}");
-        }
-        for going_on in [
-            "Resizing buffer pool from 1 to 2 (unit=134217728).",
-            "Withdrawing blocks to be shrunken.",
-            "Latching whole of buffer pool.",
-        ] {
-            assert!(!is_done(going_on), "{going_on}");
+            assert_eq!(Resize { words: words.into(), pages: 0 }.progress(), progress, "{words}");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! `innodb_dedicated_server` (MySQL and Percona Server since 8.0): sizes taken from the machine's memory at the start.
+//! `innodb_dedicated_server` (MySQL and Percona Server since 8.0): sizes taken from the machine's memory at the start. It sees the limits of
+//! cgroups only where there is `container_aware` and that is on; the default is off.
 
 use super::room::{fit, sentence};
 use super::{Finding, Severity};
@@ -12,14 +13,16 @@ pub fn on_where_it_is_not(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let fit = fit(facts)?;
-    let blind = machine.limit_bytes < machine.memory_bytes && !facts.kind.is_mysql_since((9, 3, 0));
+    let aware = facts.settings.container_aware;
+    let blind = machine.limit_bytes < machine.memory_bytes && aware != Some(true);
     let crowded = machine.others_bytes > machine.memory_bytes / 5;
     if !(blind || crowded) || pool.size_bytes <= fit.bytes {
         return None;
     }
     let reason = if blind {
         format!(
-            "this version takes {} of machine for its own and does not see that {} has {}",
+            "{} takes {} of machine for its own and does not see that {} has {}",
+            if aware.is_none() { "this version" } else { "with container_aware = OFF it" },
             human(machine.memory_bytes),
             machine.limit_place,
             human(machine.limit_bytes)
@@ -36,15 +39,30 @@ pub fn on_where_it_is_not(facts: &Facts) -> Option<Finding> {
         human(pool.size_bytes),
         sentence(&fit, machine)
     );
-    let mut finding = Finding::new(
+    let finding = Finding::new(
         "dedicated_server_on",
         Severity::High,
         "innodb_dedicated_server is on, and the machine is not the server's alone".into(),
         why,
-    )
-    .risk("with the option off, the redo log's size and the flush method are yours to set too")
-    .variable(false, "innodb_dedicated_server", "", "OFF");
-    finding.set.push(format!("SET GLOBAL innodb_buffer_pool_size = {};", fit.bytes));
+    );
+    let now = pool
+        .takes(fit.bytes)
+        .then(|| format!("SET GLOBAL innodb_buffer_pool_size = {};", fit.bytes));
+    if aware == Some(false) && !crowded {
+        let mut finding = finding
+            .risk("memory beside the pool is not counted: it may still be too much in a small container")
+            .variable(false, "container_aware", "", "ON");
+        finding.set.extend(now);
+        return Some(finding);
+    }
+    let too = match facts.kind.is_mysql_since((8, 4, 0)) {
+        true => "with the option off, the redo log's size is yours to set too",
+        false => {
+            "with the option off, the redo log's size and the flush method are yours to set too"
+        }
+    };
+    let mut finding = finding.risk(too).variable(false, "innodb_dedicated_server", "", "OFF");
+    finding.set.extend(now);
     finding.config.push(format!("innodb_buffer_pool_size = {}", option(fit.bytes)));
     Some(finding)
 }
@@ -53,7 +71,8 @@ pub fn on_where_it_is_not(facts: &Facts) -> Option<Finding> {
 pub fn off_where_it_is(facts: &Facts) -> Option<Finding> {
     const BUILT_IN_DEFAULT_BYTES: u64 = 128 << 20;
     let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
-    let bare = machine.limit_bytes == machine.memory_bytes || facts.kind.is_mysql_since((9, 3, 0));
+    let bare =
+        machine.limit_bytes == machine.memory_bytes || facts.settings.container_aware == Some(true);
     let alone = machine.others_bytes < machine.memory_bytes / 10;
     if facts.settings.dedicated_server != Some(false)
         || pool.size_bytes != BUILT_IN_DEFAULT_BYTES
@@ -62,9 +81,17 @@ pub fn off_where_it_is(facts: &Facts) -> Option<Finding> {
     {
         return None;
     }
+    // What it sets has changed: the log follows the number of processors since 8.4, and O_DIRECT is the default.
+    let what = match facts.kind.is_mysql_since((8, 4, 0)) {
+        true => {
+            "pool and redo log have their defaults. With the option on, the server sets both from the memory and the processors that it finds"
+        }
+        false => {
+            "pool, redo log and flush method have their defaults. With the option on, the server sets all three from the memory that it finds"
+        }
+    };
     let why = format!(
-        "The other processes use {} of {}, and pool, redo log and flush method have their defaults. With the option on, the server \
-         sets all three from the memory that it finds.",
+        "The other processes use {} of {}, and {what}.",
         human(machine.others_bytes),
         human(machine.memory_bytes)
     );

@@ -1,5 +1,6 @@
 //! Memory beyond the pool: swap, the kernel's eagerness to use it, and what the connections may take.
 
+use super::pool_size::too_large;
 use super::room::{fit, headroom};
 use super::{Finding, Severity};
 use crate::bytes::{MIB, human, option};
@@ -34,7 +35,7 @@ pub fn swapped(facts: &Facts) -> Option<Finding> {
     Some(
         finding
             .risk("shrinking touches what is in swap: minutes of heavy stalls on a busy server; in small steps they are short (`tidepool govern`)")
-            .variable(pool.online, "innodb_buffer_pool_size", fit.bytes, &option(fit.bytes)),
+            .variable(pool.takes(fit.bytes), "innodb_buffer_pool_size", fit.bytes, &option(fit.bytes)),
     )
 }
 
@@ -70,11 +71,17 @@ pub fn swappiness(facts: &Facts) -> Option<Finding> {
 /// If every allowed connection came and worked, memory would not be enough.
 pub fn connections(facts: &Facts) -> Option<Finding> {
     let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
+    if too_large(facts).is_some() {
+        // Beside that pool there is memory for nobody, whatever the number of connections.
+        return None;
+    }
     let clients = &facts.connections;
     let held = pool.held_bytes();
     let used = machine.limit_bytes.saturating_sub(machine.room_bytes);
     // What the connections of today use is in there already; only idle memory is certain.
-    let others = used.saturating_sub(held).saturating_sub(clients.connected * clients.idle_bytes);
+    let others = used
+        .saturating_sub(held + pool.idle_descriptors_bytes())
+        .saturating_sub(clients.connected * clients.idle_bytes);
     let full_pool = pool.size_bytes.min(facts.data.innodb_bytes().max(held)) / 12 * 13;
     let all = clients.allowed * clients.busy_bytes;
     let left = machine.limit_bytes.saturating_sub(others + full_pool + headroom(machine));

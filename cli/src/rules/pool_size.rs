@@ -53,8 +53,9 @@ pub fn too_large(facts: &Facts) -> Option<Finding> {
 pub fn too_small(facts: &Facts) -> Option<Finding> {
     let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
     let data = facts.data.innodb_bytes();
-    // With a tenth for growth, undo and the change buffer.
-    let wanted = settable((data + data / 10).min(fit.bytes), pool);
+    // With a tenth for growth, undo and the change buffer, and up to a whole unit: of 128 MiB the last may hold much.
+    let useful = (data + data / 10).next_multiple_of(pool.unit_bytes.max(1));
+    let wanted = settable(useful.min(fit.bytes), pool);
     if !pool.is_full() || data <= pool.size_bytes || wanted < pool.size_bytes + pool.size_bytes / 4
     {
         return None;
@@ -164,10 +165,10 @@ pub fn tidepool_too_large(facts: &Facts) -> Option<Finding> {
 }
 
 fn set(finding: Finding, pool: &Pool, bytes: u64) -> Finding {
-    // Beyond the reservation of address space a pool grows by a restart only.
-    let online = pool.online && pool.size_max_bytes.is_none_or(|max| bytes <= max);
+    // Beyond the reservation of address space a pool grows by a restart only, and one of several instances can't get small without.
+    let online = pool.takes(bytes);
     let mut finding = finding.variable(online, "innodb_buffer_pool_size", bytes, &option(bytes));
-    if !online && pool.online {
+    if pool.online && pool.size_max_bytes.is_some_and(|max| bytes > max) {
         finding.config.push(format!("innodb_buffer_pool_size_max = {}", option(bytes)));
     }
     finding

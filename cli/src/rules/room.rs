@@ -6,7 +6,8 @@
 //! *held* is the memory that the pool has now, *room* what the tightest limit still leaves: together that is the limit less
 //! everything but the pool, measured and not guessed, as in crate `governor`, whose headroom this is too. *peak* is
 //! what the connections of the busiest hour so far would take beyond today's. Each page of growth also costs descriptors,
-//! hash cells and locks, about a thirteenth of the whole.
+//! hash cells and locks, about a thirteenth of the whole. A pool of chunks has those of all its pages from the start; as far as nothing is in
+//! them yet they count as *room*, or a pool far too large would seem to have no place at any size.
 
 use tidepool_governor::decide::{HEADROOM_MAX_BYTES, HEADROOM_MIN_BYTES, HEADROOM_SHARE};
 
@@ -20,6 +21,8 @@ pub struct Fit {
     pub bytes: u64,
     /// Memory that the pool has now.
     pub held_bytes: u64,
+    /// Memory of descriptors that a smaller pool would not have.
+    pub idle_bytes: u64,
     /// Kept free below the limit.
     pub headroom_bytes: u64,
     /// For connections that are not there now, but were.
@@ -35,13 +38,20 @@ pub fn fit(facts: &Facts) -> Option<Fit> {
     let peak = (clients.used_max * 5 / 4).min(clients.allowed).saturating_sub(clients.connected);
     let peak_bytes = peak * clients.busy_bytes;
     let kept = headroom_bytes + peak_bytes;
-    let bytes = if machine.room_bytes >= kept {
-        held_bytes + (machine.room_bytes - kept) / 13 * 12
+    let room = machine.room_bytes + pool.idle_descriptors_bytes();
+    let bytes = if room >= kept {
+        held_bytes + (room - kept) / 13 * 12
     } else {
-        held_bytes.saturating_sub(kept - machine.room_bytes)
+        held_bytes.saturating_sub(kept - room)
     };
     let bytes = bytes.saturating_sub(machine.server_swapped_bytes);
-    Some(Fit { bytes: settable(bytes, pool), held_bytes, headroom_bytes, peak_bytes })
+    Some(Fit {
+        bytes: settable(bytes, pool),
+        held_bytes,
+        idle_bytes: pool.idle_descriptors_bytes(),
+        headroom_bytes,
+        peak_bytes,
+    })
 }
 
 /// The share of the limit that is left free.
@@ -60,14 +70,19 @@ pub fn settable(bytes: u64, pool: &Pool) -> u64 {
 
 /// "all but the pool uses …", for a finding's figures.
 pub fn sentence(fit: &Fit, machine: &Machine) -> String {
-    let others =
-        machine.limit_bytes.saturating_sub(machine.room_bytes).saturating_sub(fit.held_bytes);
+    let others = machine
+        .limit_bytes
+        .saturating_sub(machine.room_bytes)
+        .saturating_sub(fit.held_bytes + fit.idle_bytes);
     let mut parts = vec![
         format!("{} has {}", machine.limit_place, human(machine.limit_bytes)),
         format!("everything but the pool uses {}", human(others)),
         format!("the pool holds {} now", human(fit.held_bytes)),
-        format!("{} should stay free", human(fit.headroom_bytes)),
     ];
+    if fit.idle_bytes > fit.bytes / 50 {
+        parts.push(format!("descriptors of what it does not hold take {}", human(fit.idle_bytes)));
+    }
+    parts.extend([format!("{} should stay free", human(fit.headroom_bytes))]);
     if fit.peak_bytes > 0 {
         parts.push(format!("connections of the busiest time would add {}", human(fit.peak_bytes)));
     }

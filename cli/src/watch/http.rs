@@ -114,7 +114,7 @@ fn set_size(request: &mut Request, watched: &Watched) -> Answer {
         return text(400, "the body must be {\"bytes\": <number>}");
     };
     let unit = watched.about.unit_bytes.max(1);
-    let bytes = (bytes / unit * unit).max(unit);
+    let bytes = (bytes / unit * unit).max(watched.about.least_bytes);
     let seen = watched.seen();
     let last = seen.history.last();
     let fits = last.and_then(|sample| sample.target_bytes).or(watched.about.size_max_bytes);

@@ -95,6 +95,8 @@ pub struct About {
     pub local: bool,
     /// The pool's size can only be a multiple of this.
     pub unit_bytes: u64,
+    /// The least it can be set to.
+    pub least_bytes: u64,
     /// The most it can be set to at all.
     pub size_max_bytes: Option<u64>,
 }
@@ -151,7 +153,7 @@ impl Sampler {
         }
         let latency = Latency::new(&mut server, &variables)?;
         let pid = pid.or_else(|| server_pid(server.target(), &variables));
-        let (_, unit_bytes, size_max_bytes) = resizing(&kind, &variables);
+        let can = resizing(&kind, &variables);
         let about = About {
             server: kind.to_string(),
             place: server.target().place(),
@@ -164,8 +166,9 @@ impl Sampler {
                 "the engine's data files"
             },
             local: pid.is_some(),
-            unit_bytes: if engine == Engine::Innodb { unit_bytes } else { 2 * MIB },
-            size_max_bytes: size_max_bytes.filter(|_| engine == Engine::Innodb),
+            unit_bytes: if engine == Engine::Innodb { can.unit_bytes } else { 2 * MIB },
+            least_bytes: if engine == Engine::Innodb { can.least_bytes } else { 2 * MIB },
+            size_max_bytes: can.most_bytes.filter(|_| engine == Engine::Innodb),
         };
         Ok(Sampler {
             server,

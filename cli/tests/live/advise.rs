@@ -10,7 +10,7 @@ use crate::{Reader, fill, innodb, stderr, stdout, tidepool};
 const MIB: u64 = 1 << 20;
 
 /// What `advise --json` says, with the findings' rules in their order.
-fn advise(server: &Server) -> (Value, Vec<String>) {
+pub fn advise(server: &Server) -> (Value, Vec<String>) {
     let output =
         tidepool(server.socket()).args(["advise", "--json", "--interval=0.3"]).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
@@ -20,7 +20,7 @@ fn advise(server: &Server) -> (Value, Vec<String>) {
     (report, rules)
 }
 
-fn finding<'a>(report: &'a Value, rule: &str) -> &'a Value {
+pub fn finding<'a>(report: &'a Value, rule: &str) -> &'a Value {
     let findings = report["findings"].as_array().unwrap();
     findings
         .iter()
@@ -29,7 +29,7 @@ fn finding<'a>(report: &'a Value, rule: &str) -> &'a Value {
 }
 
 /// Asks until there is an answer: a busy machine may be slow, but not for ever.
-fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
     for _ in 0..100 {
         if let Some(answer) = ask() {
             return answer;
@@ -39,14 +39,14 @@ fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
 }
 
 /// The statements of a finding do what they say.
-fn apply(server: &Server, finding: &Value) {
+pub fn apply(server: &Server, finding: &Value) {
     let mut conn = server.connect();
     for statement in finding["set"].as_array().unwrap() {
         conn.query_drop(statement.as_str().unwrap()).unwrap();
     }
 }
 
-fn global(server: &Server, name: &str) -> u64 {
+pub fn global(server: &Server, name: &str) -> u64 {
     server.connect().query_first(format!("SELECT @@GLOBAL.{name}")).unwrap().unwrap()
 }
 

@@ -15,21 +15,21 @@ use crate::{Reader, fill, innodb, stderr, tidepool};
 
 const MIB: u64 = 1 << 20;
 /// Long enough for any machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
-fn pool_size(server: &Server) -> u64 {
+pub fn pool_size(server: &Server) -> u64 {
     server.connect().query_first("SELECT @@GLOBAL.innodb_buffer_pool_size").unwrap().unwrap()
 }
 
 /// A running `tidepool govern` and what it prints. Killed when dropped.
-struct Govern {
-    child: Child,
+pub struct Govern {
+    pub child: Child,
     lines: Receiver<String>,
-    seen: Vec<String>,
+    pub seen: Vec<String>,
 }
 
 impl Govern {
-    fn start(command: &mut Command) -> Govern {
+    pub fn start(command: &mut Command) -> Govern {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let stdout = BufReader::new(child.stdout.take().unwrap());
         let (sender, lines) = channel();
@@ -38,7 +38,7 @@ impl Govern {
     }
 
     /// Waits for a line with this in it.
-    fn line(&mut self, with: &str) -> String {
+    pub fn line(&mut self, with: &str) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
@@ -55,7 +55,7 @@ impl Govern {
         }
     }
 
-    fn signal(&self, signal: Signal) {
+    pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 }

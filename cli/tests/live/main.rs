@@ -6,6 +6,7 @@ mod browser;
 mod cgroup;
 mod govern;
 mod lab;
+mod mysql_server;
 mod tidepool_server;
 mod watch;
 
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, spawn};
 
 use mysql::prelude::Queryable;
-use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::server::{Engine, Options, Program, Server};
 
 /// The program, set to reach a server; no option file of this machine is read.
 fn tidepool(socket: &Path) -> Command {
@@ -45,6 +46,16 @@ fn fill(server: &Server, mib: u64) -> u64 {
 fn fill_in(engine: Engine, server: &Server, mib: u64) -> u64 {
     let mut conn = server.connect();
     let rows = mib * 64 * 14;
+    let numbers = match server.options().program {
+        Program::MariaDb => format!("SELECT seq, REPEAT('x', 1100) FROM seq_1_to_{rows}"),
+        Program::MySql => {
+            conn.query_drop(format!("SET cte_max_recursion_depth = {rows}")).unwrap();
+            format!(
+                "WITH RECURSIVE numbers (seq) AS (SELECT 1 UNION ALL SELECT seq + 1 FROM numbers WHERE seq < {rows}) \
+                 SELECT seq, REPEAT('x', 1100) FROM numbers"
+            )
+        }
+    };
     for statement in [
         "CREATE DATABASE IF NOT EXISTS test".to_owned(),
         "USE test".to_owned(),
@@ -54,7 +65,7 @@ fn fill_in(engine: Engine, server: &Server, mib: u64) -> u64 {
             "CREATE TABLE test.filler (id INT PRIMARY KEY, v VARCHAR(1100)) ENGINE={}",
             engine.name()
         ),
-        format!("INSERT INTO test.filler SELECT seq, REPEAT('x', 1100) FROM seq_1_to_{rows}"),
+        format!("INSERT INTO test.filler {numbers}"),
     ] {
         conn.query_drop(statement).unwrap();
     }

@@ -55,11 +55,11 @@ impl Page {
         (status, if chunked { unchunked(body) } else { body.to_owned() })
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    pub fn get(&self, path: &str) -> (u16, String) {
         self.request(&format!("GET {path}"), &[("Host", &self.address)], "")
     }
 
-    fn state(&self) -> Value {
+    pub fn state(&self) -> Value {
         let (status, body) = self.get("/api/state");
         assert_eq!(status, 200, "{body}");
         serde_json::from_str(&body).unwrap()
@@ -79,7 +79,7 @@ impl Page {
     }
 
     /// A POST as the page itself makes it, but for what is replaced.
-    fn post(&self, path: &str, body: &str, replaced: &[(&str, Option<&str>)]) -> (u16, String) {
+    pub fn post(&self, path: &str, body: &str, replaced: &[(&str, Option<&str>)]) -> (u16, String) {
         let origin = format!("http://{}", self.address);
         let own = [
             ("Host", self.address.as_str()),

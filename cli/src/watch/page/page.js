@@ -298,7 +298,7 @@ function updateSlider() {
     // From an eighth of today's size to what fits, or to four times today's where nobody knows.
     most = Math.max(now, Math.min(known(fits) ? fits : now * 4, now * 16));
     most = Math.max(Math.floor(most / unit) * unit, now);
-    least = Math.min(now, Math.max(unit, Math.ceil(now / 8 / unit) * unit));
+    least = Math.min(now, Math.max(about.least_bytes, Math.ceil(now / 8 / unit) * unit));
     size.value = notchOf(chosenSize());
   }
   size.disabled = !token;
