@@ -76,8 +76,9 @@ fn engines(experiment: &Experiment, wanted: &[Engine], mysql: bool) -> Vec<Engin
         let usable = |engine: &&Engine| **engine != Engine::MySql || mysql;
         return experiment.engines.iter().filter(usable).copied().collect();
     }
-    let (able, other): (Vec<Engine>, Vec<Engine>) =
-        wanted.iter().partition(|engine| experiment.engines.contains(engine));
+    let can =
+        |engine: &&Engine| experiment.engines.contains(engine) || experiment.also.contains(engine);
+    let (able, other): (Vec<Engine>, Vec<Engine>) = wanted.iter().partition(can);
     for engine in other {
         eprintln!("tidepool lab: {} has nothing for {}", experiment.name, engine.key());
     }
@@ -159,6 +160,8 @@ mod tests {
         let one = |name: &str| experiment::ALL.iter().find(|one| one.name == name).unwrap();
         let both = [Engine::Tidepool, Engine::InnoDb];
         assert_eq!(engines(one("swap"), &[], false), both);
+        assert_eq!(engines(one("swap"), &[], true), both);
+        assert_eq!(engines(one("swap"), &[Engine::MySql], true), [Engine::MySql]);
         let asked = [Engine::Postgres, Engine::InnoDb];
         assert_eq!(engines(one("swap"), &asked, false), [Engine::InnoDb]);
         assert_eq!(engines(one("defaults"), &asked, false), asked);

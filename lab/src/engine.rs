@@ -121,7 +121,12 @@ impl Engine {
                     "--innodb-log-file-size=10M".into(),
                 ]
             }
-            Engine::InnoDb | Engine::MySql => vec!["--default-storage-engine=InnoDB".into()],
+            Engine::InnoDb => vec!["--default-storage-engine=InnoDB".into()],
+            Engine::MySql => vec![
+                "--default-storage-engine=InnoDB".into(),
+                // It rounds sizes up to whole chunks, and the default of 128 MiB is a large part of these machines.
+                "--innodb-buffer-pool-chunk-size=8M".into(),
+            ],
             Engine::MyRocks => {
                 let directory = environment.value("STOCK_PLUGIN_DIR")?;
                 if !std::path::Path::new(directory).join("ha_rocksdb.so").exists() {

@@ -423,7 +423,7 @@ impl Plan {
     }
 
     fn label(&self) -> String {
-        format!("{} {}", self.engine.name(), self.variant).trim_end().to_string()
+        format!("{} {}", self.engine.key(), self.variant).trim_end().to_string()
     }
 
     /// A record of this plan with nothing measured yet.

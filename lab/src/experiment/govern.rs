@@ -17,7 +17,11 @@ use crate::record::{Outcome, Point, Record, statistics};
 
 use super::{summarise, swap};
 
-const ENGINE: Engine = Engine::InnoDb;
+/// Those that it is about: InnoDB, wherever it is.
+fn engines(settings: &Settings) -> Vec<Engine> {
+    settings.engines.iter().copied().filter(|engine| *engine != Engine::Tidepool).collect()
+}
+
 /// When the neighbour starts, and how long the server is watched after it has gone.
 const BEFORE_S: u32 = 8;
 const AFTER_S: u32 = 15;
@@ -47,19 +51,28 @@ const CASES: [Case; 4] = [
 
 /// What the experiment needs.
 pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
-    vec![(ENGINE, swap::tables(settings.memory_bytes))]
+    let data = swap::tables(settings.memory_bytes);
+    engines(settings).into_iter().map(|engine| (engine, data.clone())).collect()
 }
 
-fn plan(lab: &Lab, dir: &Path, rows: u64, case: &Case, percent: u64, governed: bool) -> Plan {
+/// A run of an engine on its data.
+fn plan(
+    lab: &Lab,
+    (engine, dir): (Engine, &Path),
+    rows: u64,
+    case: &Case,
+    percent: u64,
+    governed: bool,
+) -> Plan {
     let (memory, quick) = (lab.settings.memory_bytes, lab.settings.quick);
     let job = Job::point_selects(rows, 16, Distribution::Uniform);
-    let mut plan = Plan::new("govern", ENGINE, dir, job);
+    let mut plan = Plan::new("govern", engine, dir, job);
     plan.scenario = case.name.into();
     plan.variant = if governed { "govern".into() } else { format!("{percent} %") };
     plan.memory_limit = Some(memory);
     plan.governed = governed;
     plan.args =
-        vec![ENGINE.pool_size_option(memory / 100 * percent), ENGINE.redo_option(memory / 2)];
+        vec![engine.pool_size_option(memory / 100 * percent), engine.redo_option(memory / 2)];
     plan.warm_up_s = if quick { 8 } else { 12 };
     plan.measure_s = match case.pattern {
         Some(pattern) => BEFORE_S + pattern.duration_s() + AFTER_S,
@@ -75,12 +88,16 @@ fn plan(lab: &Lab, dir: &Path, rows: u64, case: &Case, percent: u64, governed: b
 pub fn run(lab: &Lab) -> Result<()> {
     lab.need_memory_cgroups()?;
     let settings = &lab.settings;
-    if !settings.engines.contains(&ENGINE) {
+    let engines = engines(settings);
+    if engines.is_empty() {
         return Err(Error::Missing("it is about InnoDB, which was not asked for".into()));
     }
     let memory = settings.memory_bytes;
     let data = swap::tables(memory);
-    let dir = lab.data(ENGINE, &data, &mut Progress::new(1))?;
+    let mut dirs = Vec::new();
+    for engine in engines {
+        dirs.push((engine, lab.data(engine, &data, &mut Progress::new(1))?));
+    }
     let mut plans = Vec::new();
     for case in CASES.iter().filter(|case| settings.wants(case.name)) {
         // In a hurry: what fits, and the governed one.
@@ -92,9 +109,12 @@ pub fn run(lab: &Lab) -> Result<()> {
         let mut sizes: Vec<_> = fixed.iter().map(|&percent| (percent, false)).collect();
         sizes.insert(1, (case.start, true));
         let rows = data.tables[0].rows;
-        let of_case =
-            sizes.iter().map(|&(percent, governed)| plan(lab, &dir, rows, case, percent, governed));
-        plans.push((case, of_case.collect::<Vec<_>>()));
+        for (engine, dir) in &dirs {
+            let of_case = sizes.iter().map(|&(percent, governed)| {
+                plan(lab, (*engine, dir), rows, case, percent, governed)
+            });
+            plans.push((case, of_case.collect::<Vec<_>>()));
+        }
     }
     let _swap = lab.swap_file(2 * memory)?;
     lab.begin("govern")?;

@@ -26,33 +26,47 @@ pub struct Experiment {
     pub name: &'static str,
     /// Runs it and keeps its records.
     pub run: fn(&Lab) -> Result<()>,
-    /// The engines that it can run on.
+    /// The engines that it runs on.
     pub engines: &'static [Engine],
+    /// Others that it runs on where they are asked for.
+    pub also: &'static [Engine],
     /// The data that it needs, for each of its engines.
     pub data: fn(&Settings) -> Vec<(Engine, DataSet)>,
 }
 
-/// Engines with a buffer pool whose size can be changed on line.
+/// Engines with a buffer pool whose size can be changed on line, in the same server.
 const POOLS: [Engine; 2] = [Engine::Tidepool, Engine::InnoDb];
+/// InnoDB as it is in MySQL.
+const MYSQL: [Engine; 1] = [Engine::MySql];
 
 /// All of them.
 pub const ALL: [Experiment; 10] = [
-    Experiment { name: "swap", run: swap::run, engines: &POOLS, data: swap::data },
-    Experiment { name: "pressure", run: pressure::run, engines: &POOLS, data: pressure::data },
-    Experiment { name: "govern", run: govern::run, engines: &POOLS, data: govern::data },
-    Experiment { name: "resize", run: resize::run, engines: &POOLS, data: resize::data },
-    Experiment { name: "sideload", run: sideload::run, engines: &POOLS, data: sideload::data },
-    Experiment { name: "warm", run: warm::run, engines: &POOLS, data: swap::data },
-    Experiment { name: "advice", run: advice::run, engines: &POOLS, data: advice::data },
-    Experiment { name: "idle", run: idle::run, engines: &POOLS, data: idle::data },
+    with_mysql("swap", swap::run, swap::data),
+    with_mysql("pressure", pressure::run, pressure::data),
+    with_mysql("govern", govern::run, govern::data),
+    with_mysql("resize", resize::run, resize::data),
+    with_mysql("sideload", sideload::run, sideload::data),
+    with_mysql("warm", warm::run, swap::data),
+    Experiment { name: "advice", run: advice::run, engines: &POOLS, also: &[], data: advice::data },
+    Experiment { name: "idle", run: idle::run, engines: &POOLS, also: &[], data: idle::data },
     Experiment {
         name: "defaults",
         run: defaults::run,
         engines: &defaults::ENGINES,
+        also: &[],
         data: defaults::data,
     },
-    Experiment { name: "traces", run: traces::run, engines: &POOLS, data: traces::data },
+    Experiment { name: "traces", run: traces::run, engines: &POOLS, also: &[], data: traces::data },
 ];
+
+/// An experiment that compares pools, in MySQL too where that is asked for.
+const fn with_mysql(
+    name: &'static str,
+    run: fn(&Lab) -> Result<()>,
+    data: fn(&Settings) -> Vec<(Engine, DataSet)>,
+) -> Experiment {
+    Experiment { name, run, engines: &POOLS, also: &MYSQL, data }
+}
 
 /// The same data for every engine.
 fn for_all(settings: &Settings, data: &[DataSet]) -> Vec<(Engine, DataSet)> {

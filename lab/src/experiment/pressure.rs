@@ -62,6 +62,10 @@ fn plan(lab: &Lab, engine: Engine, dir: &Path, rows: u64) -> Plan {
 fn options(engine: Engine, memory: u64) -> (Vec<String>, String) {
     match engine {
         Engine::Tidepool => (vec![engine.pool_size_option(0)], String::new()),
+        // It has nothing of the kind.
+        Engine::MySql => {
+            (vec![engine.pool_size_option(memory / 100 * FIXED_PERCENT)], String::new())
+        }
         _ => {
             let size = memory / 100 * FIXED_PERCENT;
             let min = memory / 100 * AUTO_MIN_PERCENT;

@@ -141,7 +141,7 @@ pub fn prepare(
         engine.redo_option(256 << 20),
         engine.lazy_log_option(),
     ];
-    if engine == Engine::InnoDb {
+    if matches!(engine, Engine::InnoDb | Engine::MySql) {
         args.push("--innodb-doublewrite=OFF".into());
     }
     let options =
@@ -279,7 +279,7 @@ fn fill(server: &Server, table: &Table, progress: &mut dyn FnMut(u64)) -> Result
         engine.name()
     ))?;
     run("SET SESSION foreign_key_checks=0, unique_checks=0")?;
-    // InnoDB fills an empty table in bulk, but in one statement only.
+    // MariaDB's InnoDB fills an empty table in bulk, but in one statement only.
     let batch = match engine {
         Engine::InnoDb => table.rows,
         _ => (BATCH_BYTES / (table.size_bytes() / table.rows.max(1)).max(1)).max(1),

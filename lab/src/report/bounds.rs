@@ -240,7 +240,7 @@ fn pressure(records: &[&Record], rows: &mut Vec<Row>) {
     });
 }
 
-/// What is judged is the governor; the engine is always InnoDB.
+/// What is judged is the governor; the engine is always InnoDB, of MariaDB unless it is said.
 fn govern(records: &[&Record], rows: &mut Vec<Row>) {
     let mut add = |what: String, bound: Bound, show: fn(f64) -> String, value: f64| {
         let ours = Figure { text: show(value), pass: bound.admits(value) };
@@ -256,18 +256,19 @@ fn govern(records: &[&Record], rows: &mut Vec<Row>) {
     let governed: Vec<&Record> =
         records.iter().copied().filter(|record| record.variant == "govern").collect();
     for record in &governed {
+        let scenario = match record.engine.as_str() {
+            "mysql" => format!("{}, MySQL", record.scenario),
+            _ => record.scenario.clone(),
+        };
         if let Some(value) = record.figure("against_best_fixed") {
             let what = format!(
-                "{}: InnoDB under tidepool govern, relative to the best fixed size",
-                record.scenario
+                "{scenario}: InnoDB under tidepool govern, relative to the best fixed size"
             );
             add(what, Bound::AtLeast(0.95), ratio, value);
         }
         if let Some(value) = record.figure("worst_step_ratio") {
-            let what = format!(
-                "{}: the worst second with a step, relative to those beside it",
-                record.scenario
-            );
+            let what =
+                format!("{scenario}: the worst second with a step, relative to those beside it");
             add(what, Bound::AtLeast(0.8), ratio, value);
         }
     }
