@@ -6,7 +6,7 @@
 //! | 1 | an experiment of `lab` failed, or could not begin |
 //! | 2 | the command line is wrong |
 //! | 3 | no server could be reached |
-//! | 4 | the server refused the user or the password |
+//! | 4 | the server refused the user, the password, or this way to connect |
 //! | 5 | the user lacks a privilege; the message says which grant |
 //! | 6 | this server, or this version of it, can't do what is asked |
 //! | 7 | the server went away in the middle |

@@ -221,8 +221,10 @@ fn explain(what: &str, grant: &str, error: mysql::Error) -> Error {
             let grant = if grant.is_empty() { e.message } else { grant.to_owned() };
             Error::Privilege { what: what.into(), grant }
         }
-        // 1053: shutdown in progress; 1317 and 1927: killed.
-        mysql::Error::MySqlError(e) if [1053, 1927].contains(&e.code) => Error::Gone(e.message),
+        // 1053: shutdown in progress; 1927, and of MySQL 3169: killed; 4031: of MySQL, idle for too long.
+        mysql::Error::MySqlError(e) if [1053, 1927, 3169, 4031].contains(&e.code) => {
+            Error::Gone(e.message)
+        }
         mysql::Error::MySqlError(e) => Error::Refused { what: what.into(), why: e.message },
         mysql::Error::IoError(e) => Error::Gone(e.to_string()),
         mysql::Error::CodecError(e) => Error::Gone(e.to_string()),
@@ -267,6 +269,22 @@ mod tests {
             let kind = Kind::from_words(text, comment).unwrap();
             assert_eq!((kind.flavour, kind.version), (flavour, version), "{text}");
         }
+    }
+
+    #[test]
+    fn a_server_that_ends_the_session_has_gone_away() {
+        let error = |code| {
+            let (state, message) = ("HY000".into(), "the session ends".into());
+            explain(
+                "asking",
+                "",
+                mysql::Error::MySqlError(mysql::MySqlError { state, message, code }),
+            )
+        };
+        for code in [1053, 1927, 3169, 4031] {
+            assert_eq!(error(code).code(), 7, "{code}");
+        }
+        assert_eq!(error(1064).code(), 9);
     }
 
     #[test]

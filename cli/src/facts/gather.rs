@@ -192,11 +192,10 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
     let mut data = Data::default();
     if server.kind().is_mysql_since((8, 0, 0)) {
         // Else it answers from what it wrote down up to a day ago, and writes down what it had to look up.
-        server.execute(
-            "setting information_schema_stats_expiry",
-            "",
-            "SET SESSION information_schema_stats_expiry = 0",
-        )?;
+        let afresh = "SET SESSION information_schema_stats_expiry = 0";
+        if let Err(error @ Error::Gone(_)) = server.execute("the tables' sizes", "", afresh) {
+            return Err(error);
+        }
     }
     let tables: Vec<(Option<String>, u64, u64, u64)> = server.rows(
         "the tables' sizes",

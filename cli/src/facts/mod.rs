@@ -199,6 +199,11 @@ pub struct Data {
 }
 
 impl Data {
+    /// Whether anything of InnoDB's could be seen at all: a server without any data has its own tables.
+    pub fn is_seen(&self) -> bool {
+        self.innodb_file_bytes.is_some() || self.innodb_bytes() > 0
+    }
+
     /// What a pool would have to hold to hold everything of InnoDB's.
     pub fn innodb_bytes(&self) -> u64 {
         (self.innodb_data_bytes + self.innodb_index_bytes).max(self.innodb_file_bytes.unwrap_or(0))

@@ -121,7 +121,11 @@ pub fn built_in_default(facts: &Facts) -> Option<Finding> {
             "that costs nothing today, and will as soon as the working set is larger than 128 MiB",
         )
     };
-    let why = format!("{}. With {} of data {effect}.", sentence(&fit, machine), human(data));
+    let known = match facts.data.is_seen() {
+        true => format!("With {} of data {effect}", human(data)),
+        false => "How much data there is this user may not see: a working set of more than 128 MiB would be read again and again".into(),
+    };
+    let why = format!("{}. {known}.", sentence(&fit, machine));
     let finding = Finding::new("pool_default", severity, title, why).risk(
         "none now: memory is taken as pages come in; other programs started later will find less",
     );

@@ -82,7 +82,7 @@ pub fn sentence(fit: &Fit, machine: &Machine) -> String {
     if fit.idle_bytes > fit.bytes / 50 {
         parts.push(format!("descriptors of what it does not hold take {}", human(fit.idle_bytes)));
     }
-    parts.extend([format!("{} should stay free", human(fit.headroom_bytes))]);
+    parts.push(format!("{} should stay free", human(fit.headroom_bytes)));
     if fit.peak_bytes > 0 {
         parts.push(format!("connections of the busiest time would add {}", human(fit.peak_bytes)));
     }

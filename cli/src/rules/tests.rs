@@ -200,6 +200,10 @@ fn the_built_in_default_is_mentioned_while_there_is_no_data_and_is_no_more_than_
     facts.data = Data { innodb_data_bytes: 10 * GIB, ..Data::default() };
     assert_eq!(only(&facts).severity, Severity::Medium);
     facts.data = Data { innodb_data_bytes: 10 * MIB, ..Data::default() };
+    // A user without privileges sees no table.
+    facts.data = Data::default();
+    assert!(only(&facts).why.contains("may not see"));
+    facts.data = Data { innodb_data_bytes: 10 * MIB, ..Data::default() };
     // On a server whose tables are Tidepool's, InnoDB's pool has nothing to do.
     facts.kind.tidepool = true;
     assert_eq!(evaluate(&facts), []);
