@@ -5,10 +5,10 @@
 //! the others each is a hash, in a set of its owner's. Who meets one gives its owner the lock in the table and waits there,
 //! as with the implicit lock of a written entry. Two keys with one hash are both locked: that is one lock too many, and no harm.
 //!
-//! There are few such sets: an owner has one only after it has taken back more rows than [`KEPT_IN_TABLE`]. Hence a plain list, and a
+//! There are few such sets: an owner has one only after it has taken back more rows than `KEPT_IN_TABLE`. Hence a plain list, and a
 //! counter that says "none at all".
 //!
-//! Sets are written and asked under the latch on the key's leaf. Their mutex comes after [`Owner::held`], and nothing after it.
+//! Sets are written and asked under the latch on the key's leaf. Their mutex comes after `Owner::held`, and nothing after it.
 
 use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
