@@ -99,6 +99,9 @@ pub enum Error {
     /// Another transaction is prepared under this XID.
     #[error("a transaction is prepared under XID '{0}' already: commit it or roll it back first")]
     XidExists(String),
+    /// There is no row id above the greatest one in the table.
+    #[error("table '{0}' has used up its row ids: rebuild it, or give it a primary key")]
+    RowIdsUsedUp(String),
     /// More transactions write at once than the undo log has streams.
     #[error("too many concurrent writing transactions (limit {0})")]
     TooManyTransactions(usize),

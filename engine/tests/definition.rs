@@ -167,6 +167,62 @@ fn indexes_can_be_renamed() {
 }
 
 #[test]
+fn row_ids_follow_whatever_the_table_holds() {
+    let id = |n: u64| n.to_be_bytes();
+    let def = TableDef::new([IndexDef::unique("#row_id")]);
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def).unwrap();
+    let mut trx = begin(&db);
+    for n in 1..=3 {
+        assert_eq!(table.next_row_id().unwrap(), id(n));
+        trx.insert(&table, 0, &id(n), b"").unwrap();
+    }
+    trx.commit().unwrap();
+    drop((trx, table));
+
+    // The greatest entry is one that is deleted and not purged; then one that is not committed.
+    let sim = sim.crash();
+    let db = open(&sim);
+    let table = db.open_table("t").unwrap();
+    let mut trx = begin(&db);
+    trx.delete(&table, 0, &id(3)).unwrap();
+    trx.commit().unwrap();
+    let lsn = db.current_lsn();
+    assert_eq!(table.next_row_id().unwrap(), id(4));
+    assert_eq!(db.current_lsn(), lsn, "it costs no write");
+    trx.insert(&table, 0, &id(4), b"").unwrap();
+    trx.prepare(b"x").unwrap();
+    drop((trx, table));
+
+    let sim = sim.crash();
+    let db = open(&sim);
+    let table = db.open_table("t").unwrap();
+    assert_eq!(table.next_row_id().unwrap(), id(5));
+    db.rollback_prepared(b"x").unwrap();
+    assert_eq!(table.next_row_id().unwrap(), id(6));
+    let mut trx = begin(&db);
+    trx.insert(&table, 0, &id(u64::MAX - 1), b"").unwrap();
+    trx.commit().unwrap();
+    drop((trx, table));
+
+    let sim = sim.crash();
+    let db = open(&sim);
+    let table = db.open_table("t").unwrap();
+    assert_eq!(table.next_row_id(), Err(Error::RowIdsUsedUp("t".into())));
+    let table = db.truncate_table("t").unwrap();
+    assert_eq!(table.next_row_id().unwrap(), id(1));
+    let mut trx = begin(&db);
+    trx.insert(&table, 0, b"seven b", b"").unwrap();
+    trx.commit().unwrap();
+    drop((trx, table));
+    let sim = sim.crash();
+    let db = open(&sim);
+    let error = db.open_table("t").unwrap().next_row_id().unwrap_err();
+    assert!(error.to_string().contains("a key of 7 bytes where row ids have 8"), "{error}");
+}
+
+#[test]
 fn a_truncated_table_is_empty_and_new() {
     let sim = SimStorage::new(1);
     let db = open(&sim);

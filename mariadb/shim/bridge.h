@@ -195,7 +195,6 @@ int tp_rename_indexes(tp_db *db, const char *name, size_t name_len, const tp_ind
 int tp_learn_index_names(const tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes,
                          size_t index_count);
 int tp_truncate_table(tp_db *db, const char *name, size_t name_len);
-int tp_set_table_metadata(tp_db *db, const char *name, size_t name_len, const uint8_t *metadata, size_t metadata_len);
 /* The present metadata: at most `capacity` bytes of it are copied, *metadata_len is all of its length. */
 int tp_table_metadata(const tp_db *db, const char *name, size_t name_len, uint8_t *metadata, size_t capacity,
                       size_t *metadata_len);
@@ -237,6 +236,9 @@ int tp_estimate_range(const tp_table *table, size_t index, const uint8_t *lo, si
 /* Walks every tree. `problem` is called for each thing found wrong; `killed` is asked now and then. */
 int tp_check(const tp_db *db, const tp_table *table, void *context,
              void (*problem)(void *context, const char *text, size_t len), int (*killed)(void *context));
+
+/* The clustered key, of 8 bytes, for a new row of a table whose rows have no key of their own: above all that were given. */
+int tp_next_row_id(const tp_table *table, uint8_t *row_id);
 
 uint64_t tp_auto_increment(const tp_table *table);
 int tp_raise_auto_increment(const tp_table *table, uint64_t next);

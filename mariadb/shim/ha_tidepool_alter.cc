@@ -290,20 +290,11 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
     tp_change_free(change);
     return false;
   }
-  /* The epoch of row ids is the catalog's: it may have been raised since the table was opened. */
   uchar bytes[Metadata::SIZE];
-  size_t len = 0;
-  Metadata metadata;
-  int result = tp_table_metadata(engine.db, shared->name.data(), shared->name.size(), bytes, sizeof bytes, &len);
-  if (result == TP_OK && !metadata.get(bytes, len)) result = TP_FORMAT;
-  if (result != TP_OK) {
-    tp_change_free(change);
-    print_error(fail(result), MYF(0));
-    return true;
-  }
+  Metadata metadata = shared->metadata;
   metadata.fingerprint = context->layouts.fingerprint();
   metadata.put(bytes);
-  result = tp_change_commit(change, bytes, sizeof bytes);
+  const int result = tp_change_commit(change, bytes, sizeof bytes);
   info->group_commit_ctx = nullptr;
   if (result == TP_OK) return false;
   print_error(fail(result), MYF(0));

@@ -79,7 +79,7 @@ int ha_tidepool::write_row(const uchar *record) {
   if (table->next_number_field && record == table->record[0])
     if (int error = update_auto_increment()) return error;
   if (shared->layouts.has_row_id)
-    if (int result = shared->next_row_id(row_id)) return fail(result);
+    if (int result = tp_next_row_id(shared->table, row_id)) return fail(result);
 
   int error;
   if (trees().size() == 1 && !is_checked_after_write()) {

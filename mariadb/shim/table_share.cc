@@ -121,24 +121,4 @@ int Table_share::reopen() {
   return TP_OK;
 }
 
-int Table_share::next_row_id(uchar *row_id) {
-  constexpr uint EPOCH_SHIFT = 40;
-  uint64 id = row_id_counter.fetch_add(1);
-  if (unlikely(id >> EPOCH_SHIFT == 0)) {
-    std::lock_guard<std::mutex> guard(row_id_mutex);
-    if (row_id_counter >> EPOCH_SHIFT == 0) {
-      Metadata next = metadata;
-      next.row_id_epoch++;
-      uchar bytes[Metadata::SIZE];
-      next.put(bytes);
-      if (int result = tp_set_table_metadata(engine.db, name.data(), name.size(), bytes, sizeof bytes)) return result;
-      metadata = next;
-      row_id_counter = static_cast<uint64>(next.row_id_epoch) << EPOCH_SHIFT;
-    }
-    id = row_id_counter.fetch_add(1);
-  }
-  mi_int8store(row_id, id);
-  return TP_OK;
-}
-
 } // namespace tidepool

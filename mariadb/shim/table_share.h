@@ -1,14 +1,13 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  What all open handlers of a table share: the engine's table, how keys and rows are laid out, statistics, and the
-  counters from which values are given.
+  What all open handlers of a table share: the engine's table, how keys and rows are laid out, and statistics.
 
   Trees: tree 0 is the clustered index; the server's other keys follow in their order.
 
   Metadata of a table in the engine's catalog:
       format of keys (1 byte) | format of rows (1 byte) | epoch of row ids (4 bytes) | fingerprint of the row (8 bytes)
-  Row ids (of tables without a primary key) are epoch << 40 | counter. The epoch is raised when the first row is
-  inserted after a start of the server, so that a row id is never given twice, whatever became of the last ones.
+  The epoch is older versions': their row ids began with one that they raised each time they opened the table. Here an id
+  follows the greatest in the tree; the epoch is kept, so that they can have the table back.
 */
 #ifndef TIDEPOOL_TABLE_SHARE_H
 #define TIDEPOOL_TABLE_SHARE_H
@@ -67,12 +66,11 @@ public:
   tp_table *table = nullptr;
   Layouts layouts;
   std::string name;
+  Metadata metadata;
   /* Goes on when the table was truncated: handlers then open their readers anew. */
   std::atomic<uint> generation{0};
 
   int reopen();
-  /* Fills row_id with the next one. Returns a TP_* code. */
-  int next_row_id(uchar *row_id);
 
   std::mutex auto_increment_mutex;
 
@@ -83,11 +81,6 @@ public:
   std::atomic<uint64> clustered_size{0}, secondary_size{0}, free_size{0}; /* in bytes */
   std::mutex statistics_mutex;
   std::vector<Cardinality> cardinalities; /* by tree */
-
-private:
-  std::atomic<uint64> row_id_counter{0}; /* 0: the epoch has yet to be raised */
-  std::mutex row_id_mutex;
-  Metadata metadata;
 };
 
 } // namespace tidepool

@@ -437,27 +437,6 @@ pub unsafe extern "C" fn tp_truncate_table(
     })
 }
 
-/// Replaces a table's metadata.
-///
-/// # Safety
-/// Valid pointers and lengths.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_set_table_metadata(
-    db: *const Db,
-    name: *const c_char,
-    len: usize,
-    metadata: *const u8,
-    metadata_len: usize,
-) -> c_int {
-    guard(|| {
-        // SAFETY: valid pointers and lengths from the shim.
-        let (db, name, metadata) =
-            unsafe { (&*db, text(name, len), bytes(metadata, metadata_len)) };
-        db.set_table_metadata(&name, metadata)?;
-        Ok(TP_OK)
-    })
-}
-
 /// Copies a table's present metadata; see bridge.h.
 ///
 /// # Safety

@@ -1,5 +1,5 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
-//! Open tables: statistics, auto-increment, `CHECK TABLE`.
+//! Open tables: statistics, row ids, auto-increment, `CHECK TABLE`.
 //!
 //! A `tp_table` is a boxed `Arc<Table>`: it stays safe to use after the table is dropped.
 
@@ -237,6 +237,21 @@ pub unsafe extern "C" fn tp_check(
         for text in &report.problems {
             problem(context, text.as_ptr().cast(), text.len());
         }
+        Ok(TP_OK)
+    })
+}
+
+/// The key of a new row; see bridge.h.
+///
+/// # Safety
+/// `table` is open; `row_id` has room for 8 bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_next_row_id(table: *const Arc<Table>, row_id: *mut [u8; 8]) -> c_int {
+    guard(|| {
+        // SAFETY: an open table from the shim.
+        let id = unsafe { &*table }.next_row_id()?;
+        // SAFETY: a valid place to store to, of bytes.
+        unsafe { *row_id = id };
         Ok(TP_OK)
     })
 }

@@ -121,6 +121,22 @@ impl Tree {
         self.leaf_shared(Seek::Before(key), access)
     }
 
+    /// The greatest key, whatever is under it; `None` if there is no entry.
+    pub fn greatest_key(&self) -> Result<Option<Vec<u8>>> {
+        let mut leaf = self.leaf_shared(Seek::Last, Access::Normal)?;
+        while leaf.count() == 0 {
+            let fence = leaf.lower_fence().to_vec();
+            drop(leaf);
+            if fence.is_empty() {
+                return Ok(None);
+            }
+            leaf = self.leaf_before(&fence, Access::Normal)?;
+        }
+        let mut key = Vec::new();
+        leaf.key_at(leaf.count() - 1, &mut key);
+        Ok(Some(key))
+    }
+
     /// Latches the leaf whose range holds `key`, for changing.
     #[inline]
     pub fn leaf_exclusive(&self, key: &[u8]) -> Result<LeafMut<'_>> {

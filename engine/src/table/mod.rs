@@ -13,12 +13,14 @@
 //!
 //! # Counters
 //! - Auto-increment: `auto_increment`.
+//! - Row ids: `row_ids`.
 //! - Rows: counted in memory as transactions insert and delete, written to the space header at a clean shutdown; after a crash
 //!   estimated anew from the tree. An estimate for the optimizer, never an answer to a query.
 
 mod auto_increment;
 mod check;
 pub(crate) mod noted;
+mod row_ids;
 mod statistics;
 
 pub use check::{CheckProgress, CheckReport, IndexCheck};
@@ -35,6 +37,7 @@ use crate::trx::Csn;
 use crate::versioned::VersionedTree;
 use auto_increment::AutoIncrement;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use row_ids::RowIds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use tidepool_pool::Space;
@@ -52,6 +55,7 @@ pub struct Table {
     def: TableDef,
     trees: Vec<VersionedTree>,
     auto_increment: AutoIncrement,
+    row_ids: RowIds,
     rows: AtomicI64,
     /// The last commit before it got its content or its name; 0: before this process began.
     since: AtomicU64,
@@ -90,6 +94,7 @@ impl Table {
             def: record.def.clone(),
             trees,
             auto_increment: AutoIncrement::new(header.auto_increment),
+            row_ids: RowIds::new(),
             rows: AtomicI64::new(header.row_count.min(i64::MAX as u64) as i64),
             since: AtomicU64::new(0),
             index_since: record.trees.iter().map(|_| AtomicU64::new(0)).collect(),
@@ -136,6 +141,7 @@ impl Table {
         }
         self.temporary.store(old.temporary.load(Ordering::Relaxed), Ordering::Relaxed);
         self.rows.store(old.rows.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.row_ids.succeed(&old.row_ids);
     }
 
     /// While an index is being built: transactions may read, and are told that the table is busy if they write.

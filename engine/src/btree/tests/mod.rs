@@ -132,6 +132,7 @@ pub(crate) fn verify(tree: &Tree, model: &Model) {
     let expected: Vec<_> = model.iter().map(|(k, p)| (k.clone(), p.clone())).collect();
     assert!(scan(tree).unwrap() == expected);
     assert!(scan_backward(tree).unwrap().into_iter().rev().eq(expected));
+    assert_eq!(tree.greatest_key().unwrap().as_ref(), model.keys().next_back());
 }
 
 /// The tree's pages are all that is allocated in its space, besides header and bitmap.
@@ -191,6 +192,23 @@ fn a_tree_shrinks_to_one_leaf_again() {
     }
     verify(&tree, &model);
     assert_eq!(tree.depth().unwrap(), 1);
+}
+
+#[test]
+fn the_greatest_key_is_found_behind_empty_leaves() {
+    let tree = fixture::tree(256, 4096);
+    let keys: Vec<_> = filled(&tree, 0..2_000, 30).into_keys().collect();
+    for key in keys.iter().rev() {
+        assert_eq!(tree.greatest_key().unwrap().as_ref(), Some(key));
+        // As `remove` does it, but what is too small stays.
+        let mut mtr = Mtr::begin(tree.env()).unwrap();
+        let leaf = tree.leaf_exclusive(key).unwrap();
+        let slot = leaf.find_covered(key).unwrap();
+        leaf.remove(&mut mtr, slot);
+        mtr.commit();
+    }
+    assert!(tree.depth().unwrap() > 1);
+    assert_eq!(tree.greatest_key().unwrap(), None);
 }
 
 #[test]
