@@ -86,7 +86,7 @@ pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};
 pub use options::{Options, Replacement};
 pub use status::Status;
-pub use table::{CheckProgress, CheckReport, Table, TableStatistics};
+pub use table::{CheckProgress, CheckReport, Sampled, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
 pub use tidepool_pool::{Advice, AdviceRow, Lsn, Sample, storage};
 pub use trx::{Isolation, TrxOptions};

@@ -227,9 +227,11 @@ typedef struct {
 /* Fills at most `index_capacity` of `indexes`. */
 int tp_table_statistics_read(const tp_table *table, tp_table_statistics *statistics, tp_index_statistics *indexes,
                              size_t index_capacity);
-/* Shows a random sample of `count` leaves of an index: the keys of each in order, and how many leaves it stands for. */
-int tp_sample_leaves(const tp_table *table, size_t index, size_t count, void *context,
-                     void (*leaf)(void *context, const tp_bytes *keys, size_t key_count, double stands_for));
+/* Shows `count` lists of neighbouring keys of an index, at random, each in order, with how many lists it stands for: the entries of a
+   leaf and the bound to the next, or (bounds = 1) bounds between leaves only, if there is more than one leaf. A bound is greater than the
+   keys before it, and cut short behind the first byte that makes it so. */
+int tp_sample_keys(const tp_table *table, size_t index, int bounds, size_t count, void *context,
+                   void (*list)(void *context, const tp_bytes *keys, size_t key_count, double stands_for));
 /* Entries with lo <= key < hi; a null pointer is an open end. */
 int tp_estimate_range(const tp_table *table, size_t index, const uint8_t *lo, size_t lo_len, const uint8_t *hi,
                       size_t hi_len, uint64_t *entries);

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use tidepool::{Db, Error, Table};
+use tidepool::{Db, Error, Sampled, Table};
 
 use crate::boundary::{Bytes, TP_OK, bytes, guard, guard_or, text};
 
@@ -166,14 +166,15 @@ pub unsafe extern "C" fn tp_table_statistics_read(
     })
 }
 
-/// Shows a sample of leaves; see bridge.h.
+/// Shows a sample of keys; see bridge.h.
 ///
 /// # Safety
 /// Valid pointers; `give` may be called with `context`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_sample_leaves(
+pub unsafe extern "C" fn tp_sample_keys(
     table: *const Arc<Table>,
     index: usize,
+    bounds: c_int,
     count: usize,
     context: *mut c_void,
     give: extern "C" fn(*mut c_void, *const Bytes, usize, f64),
@@ -181,10 +182,11 @@ pub unsafe extern "C" fn tp_sample_leaves(
     guard(|| {
         // SAFETY: an open table from the shim.
         let table = unsafe { &*table };
+        let sampled = if bounds == 0 { Sampled::Entries } else { Sampled::Bounds };
         let mut keys: Vec<Bytes> = Vec::new();
-        table.sample_leaves(index, count, &mut |leaf, stands_for| {
+        table.sample_keys(index, sampled, count, &mut |list, stands_for| {
             keys.clear();
-            keys.extend(leaf.iter().map(|key| Bytes::of(key)));
+            keys.extend(list.iter().map(|key| Bytes::of(key)));
             give(context, keys.as_ptr(), keys.len(), stands_for);
         })?;
         Ok(TP_OK)

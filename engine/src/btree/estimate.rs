@@ -181,7 +181,7 @@ impl Tree {
         let depth = self.depth()?;
         let mut samples = 0.0;
         let (mut pages, mut entries, mut bytes) = (0.0, 0.0, 0.0);
-        self.sample_leaves(SAMPLED_LEAVES, &mut |leaf, stands_for| {
+        self.sample_nodes(0, SAMPLED_LEAVES, &mut |leaf, stands_for| {
             samples += 1.0;
             pages += stands_for;
             entries += stands_for * leaf.count() as f64;
@@ -197,10 +197,11 @@ impl Tree {
         })
     }
 
-    /// Shows `count` leaves, chosen at random (the same ones for the same tree), to `visitor`, each with the number of leaves
-    /// it stands for. A tree of one leaf shows that one once. The visitor runs under the leaf's latch.
-    pub fn sample_leaves(
+    /// Shows `count` nodes of a level, chosen at random (the same ones for the same tree), to `visitor`, each with the number of nodes
+    /// it stands for. The root is shown once; a tree that is lower shows nothing. The visitor runs under the node's latch.
+    pub fn sample_nodes(
         &self,
+        level: usize,
         count: usize,
         visitor: &mut dyn FnMut(Node<'_>, f64) -> Result<()>,
     ) -> Result<()> {
@@ -211,23 +212,25 @@ impl Tree {
             // Stratified at the root: the samples are spread over its children.
             let stratum = (shown as f64 + 0.5) / count as f64;
             let outcome = if backoff.is_exhausted() {
-                self.sample_leaf::<Coupled<'_>>(stratum, &mut random, visitor)
+                self.sample_node::<Coupled<'_>>(level, stratum, &mut random, visitor)
             } else {
-                self.sample_leaf::<OptimisticGuard<'_>>(stratum, &mut random, visitor)
+                self.sample_node::<OptimisticGuard<'_>>(level, stratum, &mut random, visitor)
             };
             match outcome {
                 Ok(true) => return Ok(()),
                 Ok(false) => shown += 1,
-                Err(Stop::Retry | Stop::TooLow) => backoff.wait(),
+                Err(Stop::TooLow) => return Ok(()),
+                Err(Stop::Retry) => backoff.wait(),
                 Err(Stop::Failed(error)) => return Err(error),
             }
         }
         Ok(())
     }
 
-    /// Shows one leaf; says whether it is the only one.
-    fn sample_leaf<'t, S: Standing<'t>>(
+    /// Shows one node; says whether it is the only one.
+    fn sample_node<'t, S: Standing<'t>>(
         &'t self,
+        target: usize,
         stratum: f64,
         random: &mut u64,
         visitor: &mut dyn FnMut(Node<'_>, f64) -> Result<()>,
@@ -237,12 +240,16 @@ impl Tree {
         let mut no = self.root;
         let mut page = S::on(pool, space, no, Access::Normal)?;
         loop {
-            let level = self.read(&page, no, |page| page.u16_at(node::LEVEL))?;
-            if level == 0 {
+            let level = usize::from(self.read(&page, no, |page| page.u16_at(node::LEVEL))?);
+            if level < target {
+                page.validate()?;
+                return Err(Stop::TooLow);
+            }
+            if level == target {
                 let is_only = no == self.root;
-                let leaf = page.into_shared()?;
-                self.check_node(&leaf, no, 0)?;
-                visitor(Node::trusted(&leaf), stands_for)?;
+                let node = page.into_shared()?;
+                self.check_node(&node, no, target)?;
+                visitor(Node::trusted(&node), stands_for)?;
                 return Ok(is_only);
             }
             let choice = if no == self.root { stratum } else { next_random(random) };
@@ -252,7 +259,7 @@ impl Tree {
             })?;
             page.validate()?;
             stands_for *= width as f64;
-            page = self.step_down(page, child_no, usize::from(level) - 1, Access::Scan)?;
+            page = self.step_down(page, child_no, level - 1, Access::Scan)?;
             no = child_no;
         }
     }

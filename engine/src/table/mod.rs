@@ -24,7 +24,7 @@ mod row_ids;
 mod statistics;
 
 pub use check::{CheckProgress, CheckReport, IndexCheck};
-pub use statistics::{IndexStatistics, TableStatistics};
+pub use statistics::{IndexStatistics, Sampled, TableStatistics};
 
 use crate::btree::max_key_len;
 use crate::catalog::{TableDef, TableRecord};

@@ -34,6 +34,15 @@ pub struct IndexStatistics {
     pub levels: u32,
 }
 
+/// What [`Table::sample_keys`] shows: the level of the nodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sampled {
+    /// Keys of entries.
+    Entries = 0,
+    /// Bounds between leaves; none if there is one leaf.
+    Bounds = 1,
+}
+
 impl Table {
     /// Samples every index. The row count is what is known from counting, not from the sample.
     pub fn statistics(&self) -> Result<TableStatistics> {
@@ -62,21 +71,30 @@ impl Table {
         self.tree(index).tree().estimate_range(lo, hi)
     }
 
-    /// Shows a random sample of an index's leaves, each as its keys in order and the number of leaves that it stands for. For
-    /// estimates of how many keys share a prefix. Deleted entries are left out.
-    pub fn sample_leaves(
+    /// Shows the keys of leaves of an index ([`Sampled::Entries`]), or the bounds between them, of a random sample: lists of neighbours,
+    /// in order, each with the number of such lists that it stands for. For estimates of how many keys share a prefix.
+    ///
+    /// A bound is greater than all keys before it and no greater than those behind, and as short as that allows: where
+    /// it differs from the key before it, so does the key behind. The bound to what follows ends a list of entries, too: pages are split where
+    /// keys differ most, so that the greatest differences are there and nowhere else. Deleted entries are left out.
+    pub fn sample_keys(
         &self,
         index: usize,
+        sampled: Sampled,
         count: usize,
         visit: &mut dyn FnMut(&[Vec<u8>], f64),
     ) -> Result<()> {
         let _inside = self.visit()?;
         let mut keys = Vec::new();
-        self.tree(index).tree().sample_leaves(count, &mut |leaf, stands_for| {
+        let level = sampled as usize;
+        self.tree(index).tree().sample_nodes(level, count, &mut |node, stands_for| {
+            let live = |slot: &usize| {
+                let entry = || Entry::decode(node.payload(*slot));
+                sampled == Sampled::Bounds || entry().is_some_and(|entry| !entry.is_deleted())
+            };
             keys.clear();
-            let live =
-                |slot: &usize| Entry::decode(leaf.payload(*slot)).is_some_and(|e| !e.is_deleted());
-            keys.extend((0..leaf.count()).filter(live).map(|slot| leaf.key(slot)));
+            keys.extend((0..node.count()).filter(live).map(|slot| node.key(slot)));
+            keys.extend(node.upper_fence().map(<[u8]>::to_vec));
             visit(&keys, stands_for);
             Ok(())
         })
@@ -87,5 +105,58 @@ impl Table {
         let sampled = self.tree(Table::CLUSTERED).tree().statistics()?;
         self.rows.store(sampled.entries.min(i64::MAX as u64) as i64, Ordering::Relaxed);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Db, IndexDef, Options, TableDef, TrxOptions};
+    use std::sync::Arc;
+    use tidepool_pool::storage::SimStorage;
+
+    /// Groups of many leaves: where one ends a leaf ends, too, so that among the entries of a leaf no change is ever seen.
+    #[test]
+    fn ends_of_large_groups_are_seen() {
+        const GROUPS: u8 = 10;
+        let options = Options {
+            buffer_pool_size_bytes: 8 << 20,
+            redo_capacity_bytes: 8 << 20,
+            background: false,
+            ..Options::default()
+        };
+        let db = Db::open_on(Arc::new(SimStorage::new(1)), options).unwrap();
+        let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        let mut lists = Vec::new();
+        let mut show = |sampled| {
+            lists.clear();
+            let mut take = |keys: &[Vec<u8>], stands_for| lists.push((keys.to_vec(), stands_for));
+            table.sample_keys(0, sampled, 5, &mut take).unwrap();
+            lists.clone()
+        };
+        assert_eq!(show(Sampled::Entries), [(vec![], 1.0)]);
+        assert_eq!(show(Sampled::Bounds), []);
+        for n in 0..2_000_u32 {
+            for group in 0..GROUPS {
+                let key = [&[group; 20][..], &n.to_be_bytes()].concat();
+                trx.insert(&table, 0, &key, &[7; 40]).unwrap();
+            }
+        }
+        trx.commit().unwrap();
+
+        let changes =
+            |keys: &[Vec<u8>]| keys.windows(2).filter(|two| two[0][0] != two[1][0]).count();
+        let bounds = show(Sampled::Bounds);
+        assert_eq!(bounds.len(), 1, "the tree's root");
+        assert_eq!((changes(&bounds[0].0), bounds[0].1), (usize::from(GROUPS) - 1, 1.0));
+        let entries = show(Sampled::Entries);
+        assert_eq!(entries.len(), 5);
+        let leaves = bounds[0].0.len() + 1;
+        for (keys, stands_for) in &entries {
+            assert!(keys.is_sorted(), "the bound comes last");
+            assert_eq!(*stands_for, leaves as f64);
+        }
+        db.close().unwrap();
     }
 }

@@ -1,0 +1,73 @@
+//! What the optimizer is told: how many values an index has, and what reading costs. The same plans as with InnoDB come of it.
+
+use mysql::prelude::Queryable;
+use mysql::{Conn, Row};
+use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::sql::run;
+
+/// Columns with so many values each.
+const VALUES: [(&str, f64); 4] =
+    [("ten", 10.0), ("hundred", 100.0), ("thousand", 1_000.0), ("name", 20.0)];
+
+fn create(conn: &mut Conn, table: &str, engine: Engine, rows: u32) {
+    run(
+        conn,
+        &[
+            &format!(
+                "CREATE TABLE {table} (id INT PRIMARY KEY, ten INT, hundred INT, thousand INT, name VARCHAR(30), u INT,
+                 KEY (ten), KEY (hundred), KEY (thousand), KEY (name), UNIQUE (u)) ENGINE={}",
+                engine.name()
+            ),
+            &format!(
+                "INSERT INTO {table} SELECT seq, seq % 10, seq % 100, seq % 1000, CONCAT('a common beginning ', seq % 20), seq
+                 FROM seq_1_to_{rows}"
+            ),
+            &format!("ANALYZE TABLE {table}"),
+        ],
+    );
+}
+
+#[test]
+fn few_values_in_many_rows_are_counted() {
+    let server = Server::start(Options::new("cardinality").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    create(&mut conn, "t", Engine::Tidepool, 30_000);
+    for (column, values) in VALUES {
+        let shown = "SELECT CARDINALITY FROM information_schema.STATISTICS WHERE TABLE_NAME = 't' AND COLUMN_NAME = ?";
+        let found: u64 = conn.exec_first(shown, (column,)).expect("statistics").expect("an index");
+        let ratio = found as f64 / values;
+        assert!((0.5..2.0).contains(&ratio), "{column}: {found} values, there are {values}");
+    }
+}
+
+/// How each table of a query's plan is read: by what, and how.
+fn plan(conn: &mut Conn, query: &str) -> Vec<[Option<String>; 3]> {
+    let rows: Vec<Row> = conn.query(format!("EXPLAIN {query}")).expect("a plan");
+    let columns = ["type", "key", "Extra"];
+    rows.iter().map(|row| columns.map(|column| row.get(column).expect("a column"))).collect()
+}
+
+#[test]
+fn small_tables_are_read_as_those_of_innodb() {
+    let server = Server::start(Options::new("plans").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    for rows in [3, 8] {
+        run(&mut conn, &["DROP TABLE IF EXISTS t, i"]);
+        create(&mut conn, "t", Engine::Tidepool, rows);
+        create(&mut conn, "i", Engine::InnoDb, rows);
+        for query in [
+            "SELECT * FROM # WHERE u IN (1, 2, 3)",
+            "SELECT * FROM # WHERE u BETWEEN 2 AND 3",
+            "SELECT * FROM # WHERE ten = 1",
+            "SELECT * FROM # ORDER BY ten LIMIT 3",
+            "SELECT * FROM # ORDER BY u DESC LIMIT 5",
+            "SELECT ten FROM # WHERE ten > 1",
+            "SELECT * FROM # a JOIN # b ON a.ten = b.u",
+            "SELECT * FROM # WHERE id IN (1, 3)",
+        ] {
+            let [tidepool, innodb] =
+                ["t", "i"].map(|table| plan(&mut conn, &query.replace('#', table)));
+            assert_eq!(tidepool, innodb, "{query}, {rows} rows");
+        }
+    }
+}
