@@ -4,6 +4,7 @@
 #define TIDEPOOL_DDL_H
 
 #include "server.h"
+#include <string>
 
 namespace tidepool {
 
@@ -13,6 +14,10 @@ void drop_database(handlerton *hton, char *path);
 int check_version(handlerton *hton, const char *path, const LEX_CUSTRING *version, ulonglong before);
 /* At start: what a server that ended without order left behind. */
 void drop_temporary_tables();
+/* A temporary table that has lost its owner, at once or when the prepared transaction that has used it is over. */
+void drop_ownerless(const std::string &name, THD *thd);
+/* After the end of a prepared transaction: those that it has kept. */
+void drop_ownerless_tables();
 
 } // namespace tidepool
 

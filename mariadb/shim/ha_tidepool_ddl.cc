@@ -4,6 +4,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "ha_tidepool.h"
+#include <set>
 
 using namespace tidepool;
 
@@ -62,8 +63,13 @@ int drop_table(handlerton *, const char *path) {
   THD *thd = current_thd;
   if (result == TP_TABLE_BUSY && thd) {
     /* A table that this transaction has used: a temporary one, or the one of a CREATE … SELECT that failed. Its name
-       is free at once; it goes when the transaction ends, or at the next start of the server. */
+       is free at once; it goes when the transaction is over. If that is prepared, the connection is about to end, and
+       another may already have ended it or be at it. */
     Session *session = session_of(thd);
+    if (is_prefix(name.c_str(), TEMPORARY_PREFIX) && (!session || session->xa_prepared || !session->in_transaction)) {
+      drop_ownerless(name, thd);
+      return 0;
+    }
     if (session && session->in_transaction) {
       static std::atomic<uint> dropped{0};
       const std::string aside = std::string(TEMPORARY_PREFIX) + "dropped-" + std::to_string(my_hrtime().val) + "-" +
@@ -90,11 +96,10 @@ static void take_name(void *context, const char *name, size_t len) {
   if (found.compare(0, wanted->prefix.size(), wanted->prefix) == 0) wanted->names.push_back(std::move(found));
 }
 
-static void drop_all(const std::string &prefix) {
+static std::vector<std::string> names_with(const std::string &prefix) {
   Names wanted{prefix, {}};
   tp_table_names(engine.db, &wanted, take_name);
-  for (const std::string &name : wanted.names)
-    if (int result = tp_drop_table(engine.db, name.data(), name.size())) server_error(result, nullptr);
+  return wanted.names;
 }
 
 void drop_database(handlerton *, char *path) {
@@ -103,10 +108,44 @@ void drop_database(handlerton *, char *path) {
   while (!name.empty() && name.back() == FN_LIBCHAR) name.pop_back();
   const size_t slash = name.rfind(FN_LIBCHAR);
   if (slash != std::string::npos) name.erase(0, slash + 1);
-  if (!name.empty()) drop_all(name + "/");
+  if (name.empty()) return;
+  for (const std::string &table : names_with(name + "/"))
+    if (int result = tp_drop_table(engine.db, table.data(), table.size())) server_error(result, nullptr);
 }
 
-void drop_temporary_tables() { drop_all(TEMPORARY_PREFIX); }
+/*
+  What a prepared transaction has used can't go before it is over, and that may be after its connection, and after this server's
+  life. InnoDB lets temporary tables go with the connection, for it undoes nothing in them after a restart; here they are
+  as other tables. Nobody can name them any more: the next connection's get other names (see table_name_of).
+*/
+static std::mutex ownerless_mutex;
+static std::set<std::string> ownerless;
+
+void drop_ownerless(const std::string &name, THD *thd) {
+  std::lock_guard<std::mutex> guard(ownerless_mutex);
+  const int result = tp_drop_table(engine.db, name.data(), name.size());
+  if (result == TP_TABLE_BUSY)
+    ownerless.insert(name);
+  else
+    server_error(result, thd);
+}
+
+void drop_ownerless_tables() {
+  std::lock_guard<std::mutex> guard(ownerless_mutex);
+  for (auto name = ownerless.begin(); name != ownerless.end();) {
+    const int result = tp_drop_table(engine.db, name->data(), name->size());
+    if (result == TP_TABLE_BUSY) {
+      name++;
+    } else {
+      server_error(result, nullptr);
+      name = ownerless.erase(name);
+    }
+  }
+}
+
+void drop_temporary_tables() {
+  for (const std::string &name : names_with(TEMPORARY_PREFIX)) drop_ownerless(name, nullptr);
+}
 
 } // namespace tidepool
 

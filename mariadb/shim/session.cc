@@ -1,5 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "session.h"
+#include "ddl.h"
 #include "engine.h"
 #include "errors.h"
 #include "sysvars.h"
@@ -138,8 +139,7 @@ static void end_transaction(Session *session) {
     session->xa_prepared = false;
   }
   session->in_transaction = session->in_statement = session->ordered = session->prepared = false;
-  for (const std::string &name : session->dropped)
-    if (int result = tp_drop_table(engine.db, name.data(), name.size())) server_error(result, session->thd);
+  for (const std::string &name : session->dropped) drop_ownerless(name, session->thd);
   session->dropped.clear();
 }
 
@@ -275,6 +275,7 @@ static int by_xid(XID *xid, int (*end)(tp_db *, const uint8_t *, size_t)) {
   give_away_each([&](const Session *session) { return session->xid == wanted; });
   switch (end(engine.db, bytes, len)) {
   case TP_OK:
+    drop_ownerless_tables();
     return XA_OK;
   case TP_NOT_FOUND:
     return XAER_NOTA;

@@ -8,7 +8,10 @@ namespace tidepool {
 std::string table_name_of(const char *path) {
   const char *file = strrchr(path, FN_LIBCHAR);
   file = file ? file + 1 : path;
-  if (is_prefix(file, "#sql-temptable-")) return std::string(TEMPORARY_PREFIX) + file;
+  if (is_prefix(file, "#sql-temptable-")) {
+    static const std::string life = TEMPORARY_PREFIX + std::to_string(my_hrtime().val) + "-";
+    return life + file;
+  }
   /* The directory is the database's. */
   const char *directory = file > path ? file - 1 : path;
   while (directory > path && directory[-1] != FN_LIBCHAR) directory--;

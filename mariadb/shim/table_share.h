@@ -22,7 +22,8 @@
 
 namespace tidepool {
 
-/* "./db/table" → "db/table"; a temporary table's path → "#tmp/<file name>". */
+/* "./db/table" → "db/table"; a temporary table's path → "#tmp/<start of the server>-<file name>": the server numbers the files
+   anew in each of its lives, and a prepared transaction may have kept a table of an earlier one. */
 std::string table_name_of(const char *path);
 constexpr char TEMPORARY_PREFIX[] = "#tmp/";
 

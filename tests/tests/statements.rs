@@ -415,3 +415,52 @@ fn a_connection_that_is_reset_leaves_its_prepared_transaction() {
     assert_eq!(number(&mut other, count), 4);
     assert_eq!(check(&mut other, "t"), "OK");
 }
+
+/// How many files of tables the engine has.
+fn table_files(server: &Server) -> usize {
+    let tables = server.data_dir().join("tidepool/tables");
+    std::fs::read_dir(tables).expect("the tables' directory").count()
+}
+
+#[test]
+fn temporary_tables_of_a_prepared_transaction_go_when_it_is_over() {
+    let mut server = Server::start(Options::new("temporary_in_xa").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE TABLE t (id INT)"]);
+    let before = table_files(&server);
+    let prepare = |server: &Server| {
+        let mut conn = server.connect_to("test");
+        run(&mut conn, &["CREATE TEMPORARY TABLE tmp (id INT)", "XA START 'x'"]);
+        // Without the other table the server rolls back when the connection ends.
+        run(&mut conn, &["INSERT INTO tmp VALUES (1)", "INSERT INTO t VALUES (1)"]);
+        run(&mut conn, &["XA END 'x'", "XA PREPARE 'x'"]);
+        conn
+    };
+    let mut owner = prepare(&server);
+    run(&mut owner, &["XA COMMIT 'x'", "DROP TEMPORARY TABLE tmp"]);
+    assert_eq!(table_files(&server), before);
+
+    for end in ["XA COMMIT 'x'", "XA ROLLBACK 'x'"] {
+        drop(prepare(&server));
+        // The server may not have noticed yet that the connection is gone.
+        let since = Instant::now();
+        while let Err(error) = conn.query_drop(end) {
+            assert!(since.elapsed() < Duration::from_secs(60), "{end}: {error}");
+            thread::sleep(Duration::from_millis(5));
+        }
+        while table_files(&server) != before {
+            assert!(since.elapsed() < Duration::from_secs(60), "{end}: a table is left");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    // What a crash has left, too; and it is not in the way of temporary tables with the same file names.
+    let _owner = prepare(&server);
+    server.kill9();
+    server.launch().expect("the server starts");
+    let mut conn = server.connect_to("test");
+    assert_eq!(table_files(&server), before + 1);
+    run(&mut conn, &["CREATE TEMPORARY TABLE tmp (id INT)", "INSERT INTO tmp VALUES (2)"]);
+    run(&mut conn, &["DROP TEMPORARY TABLE tmp", "XA COMMIT 'x'"]);
+    assert_eq!(table_files(&server), before);
+}
