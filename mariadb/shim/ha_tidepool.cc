@@ -224,7 +224,7 @@ void ha_tidepool::print_error(int error, myf flags) {
   if (is_refused && lookup_errkey != static_cast<uint>(-1) && is_checked_after_write() && last_write_known && session &&
       session->in_statement && !tp_must_rollback(session->trx)) {
     last_write_known = false;
-    if (int result = tp_rollback_to(session->trx, &before_last_write)) fail(result);
+    take_row_back(before_last_write, error);
   }
   if (error != HA_ERR_INDEX_COL_TOO_LONG) return handler::print_error(error, flags);
   /* The server's own text speaks of a column's definition; here it is the value, as it is stored in the key. */

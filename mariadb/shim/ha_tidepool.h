@@ -129,7 +129,8 @@ private:
   int step(uchar *buf, bool forward, Bound bound);
   int lock_peeked(uchar *buf, bool forward, Bound bound);
 
-  void note_write(const tp_savepoint &before);
+  int mark_before_row(tp_savepoint *before);
+  int take_row_back(const tp_savepoint &before, int error);
   int insert_row(const uchar *record);
   int insert_entries(const uchar *record, size_t *done);
   int insert_secondary(uint tree, const uchar *record);

@@ -67,10 +67,19 @@ int ha_tidepool::insert_row(const uchar *record) {
   return 0;
 }
 
-/* A row is about to be written from this position on. */
-void ha_tidepool::note_write(const tp_savepoint &before) {
-  before_last_write = before;
+/* A row is about to be written from this position on. (Not for deletes: what the server refuses is a row that it wrote.) */
+int ha_tidepool::mark_before_row(tp_savepoint *before) {
+  if (int result = tp_savepoint_set(session->trx, before)) return fail(result);
+  before_last_write = *before;
   last_write_known = true;
+  return 0;
+}
+
+/* Undoes what there is of it, unless all of the transaction will be. Returns the error, or another one met on the way. */
+int ha_tidepool::take_row_back(const tp_savepoint &before, int error) {
+  if (!tp_must_rollback(session->trx))
+    if (int result = tp_rollback_to(session->trx, &before)) return fail(result);
+  return error;
 }
 
 int ha_tidepool::write_row(const uchar *record) {
@@ -86,11 +95,8 @@ int ha_tidepool::write_row(const uchar *record) {
     error = insert_row(record);
   } else {
     tp_savepoint before;
-    if (int result = tp_savepoint_set(session->trx, &before)) return fail(result);
-    note_write(before);
-    error = insert_row(record);
-    if (unlikely(error) && !tp_must_rollback(session->trx))
-      if (int result = tp_rollback_to(session->trx, &before)) return fail(result);
+    error = mark_before_row(&before);
+    if (likely(!error) && unlikely(error = insert_row(record))) error = take_row_back(before, error);
   }
   if (likely(!error) && table->found_next_number_field) raise_auto_increment_after(record);
   if (unlikely(own_session != nullptr))
@@ -109,13 +115,8 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   if (!key_differs && row_layout().same(old_record, new_record)) return HA_ERR_RECORD_IS_THE_SAME;
 
   tp_savepoint before;
-  if (int result = tp_savepoint_set(session->trx, &before)) return fail(result);
-  note_write(before);
-  auto undone = [&](int error) {
-    if (!tp_must_rollback(session->trx))
-      if (int result = tp_rollback_to(session->trx, &before)) return fail(result);
-    return error;
-  };
+  if (int error = mark_before_row(&before)) return error;
+  auto undone = [&](int error) { return take_row_back(before, error); };
 
   encode_clustered(old_record, false);
   bool moved = false;
@@ -190,9 +191,8 @@ int ha_tidepool::delete_row(const uchar *record) {
                       shared->name.c_str(), table->key_info[shared->layouts.key_of(i)].name.str);
     }
   }
-  if (unlikely(result != TP_OK) && row_gone && !tp_must_rollback(session->trx))
-    if (int undo = tp_rollback_to(session->trx, &before)) return fail(undo);
-  return row_gone && result == TP_NOT_FOUND ? HA_ERR_CRASHED : fail(result);
+  const int error = row_gone && result == TP_NOT_FOUND ? HA_ERR_CRASHED : fail(result);
+  return unlikely(error) && row_gone ? take_row_back(before, error) : error;
 }
 
 /* ---- auto-increment: the counter is the next value to be given, and stays when a transaction is rolled back */

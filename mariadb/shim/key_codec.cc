@@ -4,289 +4,15 @@
 
 namespace tidepool {
 
-/* ---- columns */
-
-Column::Column(const Field *field, const TABLE_SHARE *share)
-    : fieldnr(field->field_index), offset(static_cast<uint32>(field->ptr - share->default_values)),
-      size(field->pack_length_in_rec()), cs(&my_charset_bin) {
-  if (field->null_ptr) {
-    null_mask = field->null_bit;
-    null_offset = static_cast<uint32>(field->null_ptr - share->default_values);
-  }
-  switch (field->real_type()) {
-  case MYSQL_TYPE_VARCHAR:
-    storage = VARCHAR;
-    length_bytes = static_cast<const Field_varstring *>(field)->length_bytes;
-    size = field->field_length;
-    cs = field->charset();
-    break;
-  case MYSQL_TYPE_TINY_BLOB:
-  case MYSQL_TYPE_MEDIUM_BLOB:
-  case MYSQL_TYPE_LONG_BLOB:
-  case MYSQL_TYPE_BLOB:
-  case MYSQL_TYPE_GEOMETRY:
-    storage = BLOB;
-    length_bytes = static_cast<uint8>(static_cast<const Field_blob *>(field)->pack_length_no_ptr());
-    cs = field->charset();
-    break;
-  case MYSQL_TYPE_STRING:
-  case MYSQL_TYPE_VAR_STRING:
-    /* BINARY, INET4, INET6 and UUID sort as bytes and are stored whole. */
-    if (field->sort_charset() != &my_charset_bin) {
-      storage = CHAR;
-      cs = field->charset();
-    }
-    break;
-  default:
-    break;
-  }
-  null_image = share->default_values + offset;
-  switch (storage) {
-  case FIXED:
-  case CHAR:
-    null_image_len = size;
-    break;
-  case VARCHAR: {
-    size_t len;
-    text(share->default_values, &len);
-    null_image_len = static_cast<uint32>(length_bytes + len);
-    break;
-  }
-  case BLOB:
-    null_image_len = length_bytes + sizeof(uchar *);
-    break;
-  }
-}
-
-static uint32 read_le(const uchar *from, uint bytes) {
-  uint32 n = 0;
-  for (uint i = 0; i < bytes; i++) n |= static_cast<uint32>(from[i]) << (8 * i);
-  return n;
-}
-
-const uchar *Column::text(const uchar *record, size_t *len) const {
-  const uchar *at = record + offset;
-  switch (storage) {
-  case VARCHAR:
-    *len = length_bytes == 1 ? *at : uint2korr(at);
-    return at + length_bytes;
-  case BLOB: {
-    const uchar *bytes;
-    *len = read_le(at, length_bytes);
-    memcpy(&bytes, at + length_bytes, sizeof bytes);
-    return bytes;
-  }
-  default:
-    *len = size;
-    return at;
-  }
-}
-
-bool Column::same(const uchar *a, const uchar *b) const {
-  const bool a_is_null = is_null(a);
-  if (a_is_null != is_null(b)) return false;
-  if (a_is_null) return true;
-  if (storage == FIXED) return memcmp(a + offset, b + offset, size) == 0;
-  size_t a_len, b_len;
-  const uchar *a_text = text(a, &a_len), *b_text = text(b, &b_len);
-  return a_len == b_len && (a_len == 0 || memcmp(a_text, b_text, a_len) == 0);
-}
-
-void Column::set_text_length(uchar *record, size_t len) const {
-  uchar *at = record + offset;
-  switch (storage) {
-  case CHAR:
-    if (len < size) cs->cset->fill(cs, reinterpret_cast<char *>(at) + len, size - len, ' ');
-    break;
-  case VARCHAR:
-  case BLOB:
-    for (uint i = 0; i < length_bytes; i++) at[i] = static_cast<uchar>(len >> (8 * i));
-    break;
-  case FIXED:
-    break;
-  }
-}
-
-/* ---- parts */
-
-static Part make_part(const TABLE_SHARE *share, const KEY_PART_INFO *info) {
-  const Field *field = share->field[info->field->field_index];
-  Part part;
-  part.column = Column(field, share);
-  part.length = info->length;
-  part.mask = info->key_part_flag & HA_REVERSE_SORT ? 0xFF : 0;
-  part.store_length = info->store_length;
-
-  if (part.column.storage != Column::FIXED) {
-    part.image = Part::STRING;
-    part.codec = String_codec(part.column.cs, part.column.storage == Column::CHAR);
-    part.whole = part.column.storage != Column::BLOB && info->length >= part.column.size;
-    part.encoded_max = static_cast<uint32>(part.codec.encoded_max(info->length));
-    if (!part.codec.is_bytes())
-      part.unpack = Part::TEXT;
-    else if (part.codec.pads() && part.column.storage == Column::VARCHAR)
-      part.unpack = Part::SPACES;
-  } else {
-    part.image_length = part.column.size;
-    switch (field->real_type()) {
-    case MYSQL_TYPE_TINY:
-    case MYSQL_TYPE_SHORT:
-    case MYSQL_TYPE_INT24:
-    case MYSQL_TYPE_LONG:
-    case MYSQL_TYPE_LONGLONG:
-    case MYSQL_TYPE_YEAR:
-      part.image = (field->flags & UNSIGNED_FLAG) || field->real_type() == MYSQL_TYPE_YEAR ? Part::UNSIGNED
-                                                                                           : Part::SIGNED;
-      break;
-    case MYSQL_TYPE_ENUM:
-    case MYSQL_TYPE_SET:
-    case MYSQL_TYPE_NEWDATE:
-      part.image = Part::UNSIGNED;
-      break;
-    case MYSQL_TYPE_FLOAT:
-      part.image = Part::FLOAT; /* -0 and 0 are one key: the bytes are kept beside it */
-      part.unpack = Part::BYTES;
-      break;
-    case MYSQL_TYPE_DOUBLE:
-      part.image = Part::DOUBLE;
-      part.unpack = Part::BYTES;
-      break;
-    case MYSQL_TYPE_NEWDECIMAL:
-    case MYSQL_TYPE_BIT:
-    case MYSQL_TYPE_STRING:
-    case MYSQL_TYPE_TIMESTAMP2:
-    case MYSQL_TYPE_DATETIME2:
-    case MYSQL_TYPE_TIME2:
-      part.image = Part::RAW;
-      if (info->length < part.column.size) {
-        part.whole = false;
-        part.image_length = info->length;
-      }
-      break;
-    default: /* old formats */
-      part.image = Part::SORTED;
-      part.unpack = Part::BYTES;
-      part.image_length = field->sort_length();
-      break;
-    }
-    part.encoded_max = part.image_length;
-  }
-  if (part.column.null_mask) part.encoded_max++;
-  return part;
-}
+/* ---- keys */
 
 static void invert(uchar *from, const uchar *end) {
   for (; from < end; from++) *from ^= 0xFF;
 }
 
-/* Big-endian, sign flipped so that negative numbers come first. */
-static inline uchar *put_integer(uchar *to, const uchar *from, size_t len, uchar flip) {
-  for (size_t i = 0; i < len; i++) to[i] = from[len - 1 - i];
-  to[0] ^= flip;
-  return to + len;
-}
-
-template <typename Bits> static uchar *put_real(uchar *to, Bits bits) {
-  constexpr Bits sign = Bits(1) << (8 * sizeof(Bits) - 1);
-  bits = bits & sign ? ~bits : bits | sign;
-  for (size_t i = 0; i < sizeof bits; i++) to[i] = static_cast<uchar>(bits >> (8 * (sizeof bits - 1 - i)));
-  return to + sizeof bits;
-}
-
-/* The value at `at` (in a record or in a key image); for a STRING `len` bytes of text there. */
-static uchar *put_value(uchar *to, const Part &part, const uchar *at, size_t len, TABLE *table, Key_room &room) {
-  switch (part.image) {
-  case Part::RAW:
-    memcpy(to, at, part.image_length);
-    return to + part.image_length;
-  case Part::UNSIGNED:
-    return put_integer(to, at, part.image_length, 0);
-  case Part::SIGNED:
-    return put_integer(to, at, part.image_length, 0x80);
-  case Part::FLOAT: {
-    float value;
-    memcpy(&value, at, sizeof value);
-    if (value == 0) value = 0;
-    uint32 bits;
-    memcpy(&bits, &value, sizeof bits);
-    return put_real(to, bits);
-  }
-  case Part::DOUBLE: {
-    double value;
-    memcpy(&value, at, sizeof value);
-    if (value == 0) value = 0;
-    uint64 bits;
-    memcpy(&bits, &value, sizeof bits);
-    return put_real(to, bits);
-  }
-  case Part::SORTED: {
-    Field *field = table->field[part.column.fieldnr];
-    uchar *const saved = field->ptr;
-    field->ptr = const_cast<uchar *>(at);
-    field->sort_string(to, part.image_length);
-    field->ptr = saved;
-    return to + part.image_length;
-  }
-  case Part::STRING: {
-    len = MY_MIN(len, part.length);
-    CHARSET_INFO *cs = part.column.cs;
-    if (cs->mbmaxlen > 1 && !part.whole)
-      len = MY_MIN(len, cs->charpos(at, at + len, part.length / cs->mbmaxlen));
-    return part.codec.encode(to, at, len, room.scratch.get(), room.scratch_len);
-  }
-  case Part::ROW_ID:
-    memcpy(to, at, ROW_ID_LENGTH);
-    return to + ROW_ID_LENGTH;
-  }
-  return to;
-}
-
-static const uchar *skip_part(const Part &part, const uchar *from, const uchar *end) {
-  if (part.column.null_mask) {
-    if (from >= end) return nullptr;
-    if ((*from++ ^ part.mask) == 0) return from;
-  }
-  if (part.image == Part::STRING) return part.codec.skip(from, end, part.mask);
-  return static_cast<size_t>(end - from) < part.image_length ? nullptr : from + part.image_length;
-}
-
-/* Sets the column of a reversible part, or of one with SPACES (*len is its text's length then). */
-static const uchar *decode_part(const Part &part, uchar *record, const uchar *from, const uchar *end, size_t *len) {
-  const Column &column = part.column;
-  if (column.null_mask) {
-    if (from >= end) return nullptr;
-    if ((*from++ ^ part.mask) == 0) {
-      column.set_null(record);
-      return from;
-    }
-    column.set_not_null(record);
-  }
-  if (part.image == Part::STRING) {
-    from = part.codec.decode(column.text_room(record), column.size, len, from, end, part.mask);
-    if (from) column.set_text_length(record, *len);
-    return from;
-  }
-  const size_t n = part.image_length;
-  if (static_cast<size_t>(end - from) < n) return nullptr;
-  uchar *to = record + column.offset;
-  if (part.image == Part::RAW) {
-    for (size_t i = 0; i < n; i++) to[i] = from[i] ^ part.mask;
-  } else {
-    const uchar flip = part.mask ^ (part.image == Part::SIGNED ? 0x80 : 0);
-    to[n - 1] = from[0] ^ flip;
-    for (size_t i = 1; i < n; i++) to[n - 1 - i] = from[i] ^ part.mask;
-  }
-  return from + n;
-}
-
-/* ---- indexes */
-
 Index_layout Index_layout::row_id() {
   Index_layout layout;
-  Part part;
-  part.image = Part::ROW_ID;
-  part.image_length = part.encoded_max = ROW_ID_LENGTH;
-  layout.parts.push_back(part);
+  layout.parts.push_back(Part::row_id());
   layout.clustered = layout.unique = true;
   layout.measure();
   return layout;
@@ -296,7 +22,7 @@ Index_layout::Index_layout(const TABLE_SHARE *share, const KEY *key, const Index
     : users(key->user_defined_key_parts),
       unique((key->flags & HA_NOSAME) && key->algorithm != HA_KEY_ALG_LONG_HASH), clustered(!pk), primary(pk) {
   for (uint i = 0; i < users; i++) {
-    parts.push_back(make_part(share, key->key_part + i));
+    parts.emplace_back(share, key->key_part + i);
     nullable |= parts.back().column.null_mask != 0;
   }
   if (pk) {
@@ -356,7 +82,7 @@ uchar *Index_layout::encode_parts(uchar *to, uint first, uint last, const uchar 
     const uchar *at = part.image == Part::ROW_ID   ? row_id
                       : part.image == Part::STRING ? part.column.text(record, &len)
                                                    : record + part.column.offset;
-    to = put_value(to, part, at, len, table, room);
+    to = part.put(to, at, len, table, room);
     if (part.mask) invert(start, to);
   }
   return to;
@@ -402,7 +128,7 @@ size_t Index_layout::encode_search(uchar *to, const KEY *key, const uchar *image
       len = uint2korr(at);
       at += HA_KEY_BLOB_LENGTH;
     }
-    to = put_value(to, part, at, len, table, room);
+    to = part.put(to, at, len, table, room);
     if (part.mask) invert(part_start, to);
   }
   search->parts = i;
@@ -410,12 +136,12 @@ size_t Index_layout::encode_search(uchar *to, const KEY *key, const uchar *image
 }
 
 const uchar *Index_layout::skip_parts(const uchar *key, const uchar *end, uint n) const {
-  for (uint i = 0; i < n && key; i++) key = skip_part(parts[i], key, end);
+  for (uint i = 0; i < n && key; i++) key = parts[i].skip(key, end);
   return key;
 }
 
 const uchar *Index_layout::skip_part_at(uint part, const uchar *from, const uchar *end) const {
-  return skip_part(parts[part], from, end);
+  return parts[part].skip(from, end);
 }
 
 /* ---- values of secondary entries */
@@ -514,7 +240,7 @@ const uchar *Index_layout::clustered_key(const uchar *key, size_t key_len, const
   uint i = 0;
   for (; i < users && at; i++) {
     starts[i] = at;
-    at = skip_part(parts[i], at, end);
+    at = parts[i].skip(at, end);
   }
   if (!at) return nullptr;
   if (bare_entries && at == end) return value_pk(value, value + value_len, primary->fixed, len);
@@ -524,7 +250,7 @@ const uchar *Index_layout::clustered_key(const uchar *key, size_t key_len, const
   }
   for (; i < parts.size() && at; i++) {
     starts[i] = at;
-    at = skip_part(parts[i], at, end);
+    at = parts[i].skip(at, end);
   }
   if (!at) return nullptr;
   starts[i] = at;
@@ -541,14 +267,14 @@ static bool decode_entry_part(const Part &part, uchar *record, bool wanted, cons
   const Column &column = part.column;
   size_t len;
   if (!part.whole || part.image == Part::ROW_ID) {
-    *at = skip_part(part, *at, end);
+    *at = part.skip(*at, end);
     return *at != nullptr;
   }
   const bool is_null = column.null_mask && *at < end && (**at ^ part.mask) == 0;
   if (wanted && (is_null || part.unpack == Part::NOTHING || part.unpack == Part::SPACES)) {
-    *at = decode_part(part, record, *at, end, &len);
+    *at = part.decode(record, *at, end, &len);
   } else {
-    *at = skip_part(part, *at, end);
+    *at = part.skip(*at, end);
     if (wanted) column.set_not_null(record);
   }
   if (!*at) return false;
@@ -601,7 +327,7 @@ bool Index_layout::decode(uchar *record, const uchar *key, size_t key_len, const
     const Part &part = primary->parts[i];
     const bool appended = pieces.empty() || pieces[i].part >= users;
     if (!appended) {
-      pk = skip_part(part, pk, pk_end);
+      pk = part.skip(pk, pk_end);
       if (!pk) return false;
     } else if (!decode_entry_part(part, record, part.image != Part::ROW_ID && needed[part.column.fieldnr], &pk, pk_end,
                                   &unpack, unpack_end)) {
@@ -620,9 +346,9 @@ bool Index_layout::decode_clustered(uchar *record, const uchar *key, size_t key_
   for (const Part &part : parts) {
     if (part.reversible() && needed[part.column.fieldnr]) {
       size_t len;
-      key = decode_part(part, record, key, end, &len);
+      key = part.decode(record, key, end, &len);
     } else {
-      key = skip_part(part, key, end);
+      key = part.skip(key, end);
     }
     if (!key) return false;
   }

@@ -26,76 +26,13 @@
 #ifndef TIDEPOOL_KEY_CODEC_H
 #define TIDEPOOL_KEY_CODEC_H
 
-#include "collation.h"
-#include <memory>
+#include "key_part.h"
 #include <vector>
 
 namespace tidepool {
 
 /* Format of keys and of secondary entries' values; part of a table's metadata. */
 constexpr uchar KEY_FORMAT = 1;
-constexpr size_t ROW_ID_LENGTH = 8;
-
-/* How a column lies in a record of the server. */
-struct Column {
-  enum Storage : uchar { FIXED, CHAR, VARCHAR, BLOB };
-  uint16 fieldnr = 0;
-  Storage storage = FIXED;
-  uint8 length_bytes = 0; /* VARCHAR, BLOB */
-  uchar null_mask = 0;    /* 0 = NOT NULL */
-  uint32 offset = 0;
-  uint32 null_offset = 0;
-  uint32 size = 0; /* FIXED, CHAR: bytes in the record; VARCHAR: longest text */
-  uint32 null_image_len = 0;
-  const uchar *null_image = nullptr; /* in the TABLE_SHARE */
-  CHARSET_INFO *cs = nullptr;
-
-  Column() = default;
-  Column(const Field *field, const TABLE_SHARE *share);
-
-  bool is_null(const uchar *record) const { return null_mask && (record[null_offset] & null_mask); }
-  /* The server compares the bytes of a NULL too: they are set as in its record of default values. */
-  void set_null(uchar *record) const {
-    record[null_offset] |= null_mask;
-    memcpy(record + offset, null_image, null_image_len);
-  }
-  void set_not_null(uchar *record) const {
-    if (null_mask) record[null_offset] &= ~null_mask;
-  }
-  /* The text of a CHAR (with its padding), VARCHAR or BLOB. */
-  const uchar *text(const uchar *record, size_t *len) const;
-  /* Room for the text of a CHAR or VARCHAR. */
-  uchar *text_room(uchar *record) const { return record + offset + (storage == VARCHAR ? length_bytes : 0); }
-  /* Whether two records have the same bytes here (which is stricter than what the collation says). */
-  bool same(const uchar *a, const uchar *b) const;
-  /* After the text was written there: sets the length, or pads. */
-  void set_text_length(uchar *record, size_t len) const;
-};
-
-struct Part {
-  enum Image : uchar { RAW, UNSIGNED, SIGNED, FLOAT, DOUBLE, STRING, SORTED, ROW_ID };
-  enum Unpack : uchar { NOTHING, BYTES, TEXT, SPACES };
-
-  Column column;
-  Image image = RAW;
-  Unpack unpack = NOTHING; /* of a part that covers its column */
-  bool whole = true;       /* covers its column, not only the beginning */
-  uchar mask = 0;          /* FF if descending */
-  uint32 length = 0;       /* bytes of the column that count */
-  uint32 image_length = 0; /* without the NULL byte; 0 = varies */
-  uint32 encoded_max = 0;
-  uint32 store_length = 0; /* in the server's key image */
-  String_codec codec;
-
-  /* Can be read back from the key alone. */
-  bool reversible() const { return whole && unpack == NOTHING && image != ROW_ID; }
-};
-
-/* Room in which keys are made: one for each open handler, large enough for any key of its table. */
-struct Key_room {
-  std::unique_ptr<uchar[]> scratch;
-  size_t scratch_len = 0;
-};
 
 /* What a search key was made of. */
 struct Search {

@@ -1,0 +1,64 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  A part of a key: one column's value, or the beginning of it, as bytes that memcmp orders as the index does. key_codec.h says what they
+  are, and what becomes of them in a descending part: here they are read as they stand there, and written as in an ascending one.
+*/
+#ifndef TIDEPOOL_KEY_PART_H
+#define TIDEPOOL_KEY_PART_H
+
+#include "collation.h"
+#include "column.h"
+#include <memory>
+
+namespace tidepool {
+
+constexpr size_t ROW_ID_LENGTH = 8;
+
+/* Room in which keys are made: one for each open handler, large enough for any key of its table. */
+struct Key_room {
+  std::unique_ptr<uchar[]> scratch;
+  size_t scratch_len = 0;
+};
+
+struct Part {
+  enum Image : uchar { RAW, UNSIGNED, SIGNED, FLOAT, DOUBLE, STRING, SORTED, ROW_ID };
+  enum Unpack : uchar { NOTHING, BYTES, TEXT, SPACES };
+
+  Column column;
+  Image image = RAW;
+  Unpack unpack = NOTHING; /* of a part that covers its column */
+  bool whole = true;       /* covers its column, not only the beginning */
+  uchar mask = 0;          /* FF if descending */
+  uint32 length = 0;       /* bytes of the column that count */
+  uint32 image_length = 0; /* without the NULL byte; 0 = varies */
+  uint32 encoded_max = 0;
+  uint32 store_length = 0; /* in the server's key image */
+  String_codec codec;
+
+  Part() = default;
+  Part(const TABLE_SHARE *share, const KEY_PART_INFO *info);
+  static Part row_id();
+
+  /* Can be read back from the key alone. */
+  bool reversible() const { return whole && unpack == NOTHING && image != ROW_ID; }
+
+  /* The value at `at` (in a record or in a key image); for a STRING `len` bytes of text there. */
+  uchar *put(uchar *to, const uchar *at, size_t len, TABLE *table, Key_room &room) const;
+  /* Where the part that begins here ends; nullptr: corrupt, or cut short. */
+  const uchar *skip(const uchar *from, const uchar *end) const;
+  /* Sets the column of a reversible part, or of one with SPACES (*len is its text's length then). */
+  const uchar *decode(uchar *record, const uchar *from, const uchar *end, size_t *len) const;
+};
+
+inline const uchar *Part::skip(const uchar *from, const uchar *end) const {
+  if (column.null_mask) {
+    if (from >= end) return nullptr;
+    if ((*from++ ^ mask) == 0) return from;
+  }
+  if (image == STRING) return codec.skip(from, end, mask);
+  return static_cast<size_t>(end - from) < image_length ? nullptr : from + image_length;
+}
+
+} // namespace tidepool
+
+#endif
