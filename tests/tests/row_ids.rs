@@ -11,7 +11,7 @@ const EPOCH: std::ops::Range<usize> = 2..6;
 const LAST_EPOCH: u32 = 0xFF_FFFF;
 
 fn set_epoch(server: &Server, table: &str, epoch: u32) {
-    let db = Db::open(&server.data_dir().join("tidepool"), EngineOptions::default());
+    let db = Db::open(server.data_dir().join("tidepool"), EngineOptions::default());
     let db = db.expect("the engine's directory can be opened");
     let mut metadata = db.table_def(table).expect("the table is there").metadata;
     metadata[EPOCH].copy_from_slice(&epoch.to_le_bytes());

@@ -377,6 +377,10 @@ impl Case {
             return;
         }
         self.end_snapshot();
+        if self.dice.percent(40) {
+            self.killed();
+            return;
+        }
         let kill = self.dice.percent(60);
         if !kill {
             self.end_transaction("COMMIT");
@@ -384,6 +388,26 @@ impl Case {
         self.in_transaction = false;
         self.tables.retain(|table| !table.temporary);
         self.push(Statement::new(Body::Restart { kill }));
+        self.settings();
+        self.verify_all(0);
+    }
+
+    /// A change that the server is killed in.
+    fn killed(&mut self) {
+        self.end_transaction("COMMIT");
+        let Some(at) = self.any_table().filter(|at| !self.tables[*at].temporary) else { return };
+        let statement = match self.dice.range(0, 2) {
+            0 => Some(dml::delete(&mut self.dice, &self.tables[at])),
+            1 => dml::update(&mut self.dice, &self.tables[at]),
+            _ => {
+                self.tables[at].bulky = true;
+                let count = self.dice.range(100, 1500);
+                Some(dml::bulk_insert(&mut self.dice, &mut self.tables[at], count))
+            }
+        };
+        let Some(statement) = statement else { return };
+        self.tables.retain(|table| !table.temporary);
+        self.push(statement.killed());
         self.settings();
         self.verify_all(0);
     }

@@ -48,6 +48,9 @@ use case::{Case, Limits};
 use session::{Answer, Outcome, Side};
 use statement::{Body, Statement};
 
+/// A server that is killed in a statement is killed within this time.
+const KILL_WITHIN_US: u64 = 20_000;
+
 /// How the tester runs.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -341,6 +344,9 @@ impl Pair {
         if let Body::Restart { kill } = statement.body {
             return (self.restart(kill), true);
         }
+        if statement.killed {
+            return (self.run_and_kill(statement), true);
+        }
         let sql = statement.sql();
         let start = Instant::now();
         let reference = self.reference.run(statement.session, &sql);
@@ -364,6 +370,41 @@ impl Pair {
             self.revive(&why.clone());
         }
         (difference, reference.is_ok())
+    }
+
+    /// Kills the server while both sides run a statement, and runs it again where nothing of it was done. What follows compares the sides: one
+    /// that has done a part of it has other rows.
+    fn run_and_kill(&mut self, statement: &Statement) -> Option<String> {
+        let sql = statement.sql();
+        // Somewhere in the middle, by the text alone: a script says when, too.
+        let delay = Duration::from_micros(sql.bytes().map(u64::from).sum::<u64>() % KILL_WITHIN_US);
+        let mode = self.reference.run(0, "SELECT CONCAT('SET sql_mode = ''', @@sql_mode, '''')");
+        let mode = mode.first_value().unwrap_or_else(|| "SET sql_mode = DEFAULT".into());
+        let before = [self.reference.checksums(), self.subject.checksums()];
+        let (server, reference, subject) =
+            (&mut self.server, &mut self.reference, &mut self.subject);
+        let answers = std::thread::scope(|scope| {
+            let sides = [reference, subject].map(|side| scope.spawn(|| side.run(0, &sql)));
+            std::thread::sleep(delay);
+            server.kill9();
+            sides.map(|side| side.join().expect("a side answers, or is lost"))
+        });
+        if let Some(difference) = self.restart(true) {
+            return Some(difference);
+        }
+        let sides = [&mut self.reference, &mut self.subject];
+        for ((side, before), answer) in sides.into_iter().zip(before).zip(answers) {
+            side.run(0, &mode);
+            let found = side.checksums();
+            let changed = matches!(answer.answer, Answer::Done { affected: 1.., .. });
+            if changed && found == before {
+                return Some(format!("{}: it was acknowledged, and is gone", side.engine));
+            }
+            if answer.is_lost() && found == before {
+                side.run(0, &sql);
+            }
+        }
+        None
     }
 
     fn restart(&mut self, kill: bool) -> Option<String> {

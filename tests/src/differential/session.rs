@@ -66,6 +66,13 @@ impl Outcome {
         matches!(self.answer, Answer::Rows { .. } | Answer::Done { .. })
     }
 
+    /// The first value of the first row, as text.
+    pub fn first_value(&self) -> Option<String> {
+        let Answer::Rows { rows, .. } = &self.answer else { return None };
+        let value = rows.first()?.first()?.as_ref()?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    }
+
     /// Whether the server died.
     pub fn is_lost(&self) -> bool {
         matches!(self.answer, Answer::Lost(_))
@@ -130,6 +137,26 @@ impl Side {
             *session = Some(conn);
         }
         Ok(())
+    }
+
+    /// The checksum of each table, in the order of their names.
+    pub fn checksums(&mut self) -> Vec<(String, Option<String>)> {
+        let text = |value: &Option<Vec<u8>>| {
+            value.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
+        };
+        let names: Vec<String> = match self.run(0, "SHOW TABLES").answer {
+            Answer::Rows { rows, .. } => rows.iter().filter_map(|row| text(&row[0])).collect(),
+            _ => Vec::new(),
+        };
+        let checksum = |name: String| {
+            let found = self.run(0, &format!("CHECKSUM TABLE {name} EXTENDED"));
+            let checksum = match found.answer {
+                Answer::Rows { rows, .. } => rows.first().and_then(|row| text(&row[1])),
+                _ => None,
+            };
+            (name, checksum)
+        };
+        names.into_iter().map(checksum).collect()
     }
 
     /// Runs a statement.

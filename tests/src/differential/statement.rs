@@ -72,6 +72,9 @@ pub struct Statement {
     pub session: usize,
     /// How outcomes are compared.
     pub strictness: Strictness,
+    /// The server is killed while it runs it. It must be done wholly or not at all, wholly if that was answered; then it is done on
+    /// both sides.
+    pub killed: bool,
     /// What is run.
     pub body: Body,
 }
@@ -84,7 +87,7 @@ impl Statement {
 
     /// A body, for the first session, compared strictly.
     pub fn new(body: Body) -> Statement {
-        Statement { session: 0, strictness: Strictness::default(), body }
+        Statement { session: 0, strictness: Strictness::default(), killed: false, body }
     }
 
     /// A query without a complete ORDER BY.
@@ -127,6 +130,12 @@ impl Statement {
         self
     }
 
+    /// The same with the server killed meanwhile.
+    pub fn killed(mut self) -> Statement {
+        self.killed = true;
+        self
+    }
+
     /// The text for the server.
     pub fn sql(&self) -> String {
         match &self.body {
@@ -154,6 +163,7 @@ impl Statement {
             (lenient, "lenient"),
             (no_warnings, "no_warnings"),
             (no_count, "no_count"),
+            (self.killed, "killed"),
             (self.body == Body::Restart { kill: false }, "restart"),
             (self.body == Body::Restart { kill: true }, "kill"),
         ];
@@ -187,6 +197,7 @@ impl Statement {
                 "lenient" => statement.strictness.lenient = true,
                 "no_warnings" => statement.strictness.no_warnings = true,
                 "no_count" => statement.strictness.no_count = true,
+                "killed" => statement.killed = true,
                 "restart" => statement.body = Body::Restart { kill: false },
                 "kill" => statement.body = Body::Restart { kill: true },
                 _ => return Err(format!("{word:?} in {line:?} means nothing")),
@@ -212,6 +223,7 @@ mod tests {
             Statement::plain("SELECT 1"),
             Statement::query("SELECT /* x */ ';'").in_second_session(),
             Statement::plain("UPDATE t SET a = 1").lenient().no_count(),
+            Statement::plain("DELETE FROM t").killed(),
             Statement::new(Body::Restart { kill: true }),
         ];
         for statement in statements {
