@@ -246,6 +246,11 @@ impl Extents {
         self.extents[self.extent_of(frame) as usize].state == ExtentState::Open
     }
 
+    /// Whether the extent is being emptied.
+    pub(crate) fn is_draining(&self, number: u32) -> bool {
+        self.extents[number as usize].state == ExtentState::Draining
+    }
+
     /// Starts a vacant extent, or more frames of one that is started in part.
     fn start(&mut self, commit: impl FnOnce(u32) -> bool) {
         let room = self.room();

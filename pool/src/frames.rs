@@ -449,6 +449,11 @@ impl Frames {
         self.publish(&free.extents);
     }
 
+    /// Whether no frame is taken from the extent, because it is to be given back.
+    pub(crate) fn is_draining(&self, extent: u32) -> bool {
+        self.free.lock().extents.is_draining(extent)
+    }
+
     /// The draining extent is in use again.
     pub(crate) fn reopen(&self, extent: u32) {
         let mut free = self.free.lock();

@@ -204,6 +204,33 @@ fn a_later_size_overrides_the_one_under_way() {
     }
 }
 
+/// Between two steps, so that the limit is what the worker knows, and nothing drains any more.
+#[test]
+fn a_size_taken_back_and_asked_for_again_is_reached() {
+    for steps in 0..40 {
+        let pages = 8 * EXTENT_PAGES;
+        let (it, _) = simulated(8, pages);
+        for no in 0..pages {
+            it.read(no);
+        }
+        // Cold pages, and so the frames that become free, are in every extent.
+        it.pool.advance_clock(5000);
+        statement::begin();
+        for no in (0..pages).filter(|no| no % 4 > 0) {
+            it.read(no);
+        }
+        it.pool.set_size(4 * EXTENT, Haste::Pressing);
+        for _ in 0..steps {
+            it.pool.run_resize_step();
+        }
+        it.pool.set_size(8 * EXTENT, Haste::Pressing);
+        it.pool.set_size(4 * EXTENT, Haste::Pressing);
+        let is_done = (0..10_000).any(|_| !it.pool.run_resize_step());
+        assert!(is_done, "after {steps} steps: {:?}", it.pool.resize_status());
+        assert_eq!((it.state(), it.pool.resident_bytes()), (ResizeState::Idle, 4 * EXTENT));
+    }
+}
+
 #[test]
 fn a_latched_page_is_gone_round_until_there_is_no_other() {
     let pages = 4 * EXTENT_PAGES;

@@ -84,6 +84,11 @@ impl Pool {
             worker.passed_over = PassedOver::default();
         }
         let extent = worker.wave[worker.at];
+        if !frames.is_draining(extent) {
+            // The limit was raised and lowered again meanwhile: pages would be moved to and fro within it.
+            worker.wave.clear();
+            return Slice::More;
+        }
         let first = extent * frames.per_extent();
         let mut free = None;
         for frame in first..first + frames.per_extent() {
