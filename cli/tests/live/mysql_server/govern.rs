@@ -8,7 +8,7 @@ use tidepool_tests::server::Server;
 
 use super::mysql;
 use crate::cgroup::Cgroup;
-use crate::govern::{Govern, PATIENCE, pool_size};
+use crate::govern::{Govern, PATIENCE, a_kill_leaves_a_safe_size, pool_size};
 use crate::{Reader, fill, stderr, tidepool};
 
 const MIB: u64 = 1 << 20;
@@ -121,32 +121,7 @@ fn steps_are_whole_chunks_of_every_instance_and_end_at_a_gib() {
 fn a_kill_leaves_a_size_that_the_next_one_goes_on_from() {
     let args = ["--innodb-buffer-pool-size=96M", "--innodb-buffer-pool-chunk-size=1M"];
     let Some(server) = mysql("mysql-kill", &args) else { return };
-    let mut govern = Govern::start(tidepool(server.socket()).args([
-        "govern",
-        "--apply",
-        "--max=64M",
-        "--min=16M",
-    ]));
-    govern.line("step 96 MiB ->");
-    govern.signal(Signal::KILL);
-    govern.child.wait().unwrap();
-    let size = pool_size(&server);
-    assert!((64 * MIB..96 * MIB).contains(&size), "{size}");
-    // The next one goes on from there.
-    let mut govern = Govern::start(tidepool(server.socket()).args([
-        "govern",
-        "--apply",
-        "--max=40M",
-        "--min=16M",
-    ]));
-    let deadline = Instant::now() + PATIENCE;
-    while pool_size(&server) != 40 * MIB {
-        assert!(Instant::now() < deadline, "{:#?}", govern.seen);
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    govern.signal(Signal::TERM);
-    govern.line("stopped");
-    assert!(govern.child.wait().unwrap().success());
+    a_kill_leaves_a_safe_size(&server);
 }
 
 #[test]
