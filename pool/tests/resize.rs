@@ -70,6 +70,18 @@ fn change_of(bytes: &[u8], no: u32) -> u64 {
 }
 
 impl Fixture {
+    /// Reads all pages, and those that are hot once more, much later.
+    fn read_all(&self, pages: u32, is_hot: impl Fn(u32) -> bool) {
+        for no in 0..pages {
+            self.read(no);
+        }
+        self.pool.advance_clock(5000);
+        statement::begin();
+        for no in (0..pages).filter(|&no| is_hot(no)) {
+            self.read(no);
+        }
+    }
+
     fn write(&self, no: u32, change: u64) -> Result<(), Error> {
         let mut guard = self.pool.exclusive(&self.space, no, Access::Normal)?;
         fill(&mut guard, no, change);
@@ -113,15 +125,8 @@ impl Fixture {
 fn shrinking_evicts_the_coldest_and_keeps_the_rest_wherever_they_are() {
     let pages = 8 * EXTENT_PAGES;
     let (it, _) = simulated(8, pages);
-    for no in 0..pages {
-        it.read(no);
-    }
     // Every fourth page is hot, in every extent.
-    it.pool.advance_clock(5000);
-    statement::begin();
-    for no in (0..pages).step_by(4) {
-        it.read(no);
-    }
+    it.read_all(pages, |no| no % 4 == 0);
     assert_eq!(it.pool.resident_bytes(), 8 * EXTENT);
     it.pool.set_size(5 * EXTENT + 4711, Haste::Pressing);
     let status = it.pool.resize_status();
@@ -210,15 +215,8 @@ fn a_size_taken_back_and_asked_for_again_is_reached() {
     for steps in 0..40 {
         let pages = 8 * EXTENT_PAGES;
         let (it, _) = simulated(8, pages);
-        for no in 0..pages {
-            it.read(no);
-        }
         // Cold pages, and so the frames that become free, are in every extent.
-        it.pool.advance_clock(5000);
-        statement::begin();
-        for no in (0..pages).filter(|no| no % 4 > 0) {
-            it.read(no);
-        }
+        it.read_all(pages, |no| no % 4 > 0);
         it.pool.set_size(4 * EXTENT, Haste::Pressing);
         for _ in 0..steps {
             it.pool.run_resize_step();
