@@ -343,6 +343,7 @@ mod tests {
             out: "out".into(),
             mysqld: None,
             only: None,
+            append: false,
         }
     }
 

@@ -12,6 +12,7 @@ use crate::record::{Record, read_all};
 pub mod bounds;
 pub mod chart;
 pub mod overview;
+mod repeats;
 pub mod svg;
 
 use bounds::Row;
@@ -41,7 +42,9 @@ pub fn write(dir: &Path) -> Result<Written> {
             format!("{} holds no results: run an experiment with --out first", dir.display());
         return Err(Error::Missing(text));
     }
-    let rows = bounds::rows(&records);
+    let condensed = repeats::condensed(&records);
+    let rows = bounds::rows(&condensed);
+    number_repeats(&mut records);
     let charts_dir = dir.join("charts");
     fs::create_dir_all(&charts_dir).map_err(Error::at(&charts_dir))?;
     let mut charts = 0;
@@ -50,7 +53,7 @@ pub fn write(dir: &Path) -> Result<Written> {
         charts += 1;
         fs::write(&path, text).map_err(Error::at(&path))
     };
-    for overview in overview::all(&records) {
+    for overview in overview::all(&condensed) {
         save(&overview.name, &overview.svg.standalone(&overview.title))?;
     }
     for record in records.iter().filter(|record| !record.series.is_empty()) {
@@ -62,11 +65,21 @@ pub fn write(dir: &Path) -> Result<Written> {
         fs::write(&path, text).map_err(Error::at(&path)).map(|()| path)
     };
     put("summary.md", &markdown(&records, &rows))?;
-    let page = put("report.html", &html(&records, &rows))?;
+    let page = put("report.html", &html(&records, &condensed, &rows))?;
     let judged =
         rows.iter().filter(|row| !row.bound.is_empty()).filter_map(|row| row.ours.as_ref());
     let met = judged.clone().filter(|figure| figure.pass).count();
     Ok(Written { page, met: (met, judged.count()), charts })
+}
+
+/// Says of runs that were repeated which one each is.
+fn number_repeats(records: &mut [Record]) {
+    let numbers = repeats::numbers(records);
+    for (record, (number, count)) in records.iter_mut().zip(numbers) {
+        if count > 1 {
+            let _ = write!(record.scenario, " (run {number} of {count})");
+        }
+    }
 }
 
 /// A name for the chart's file: letters, digits and hyphens.
@@ -190,7 +203,8 @@ details summary{cursor:pointer;font-weight:600;margin:.5rem 0}
 @media (prefers-color-scheme:dark){body{background:#14181d;color:#e4e7eb}th,td{border-color:#2d343c}.met{color:#35c99b}.missed{color:#ff8a80}.soft{color:#9aa5b1}}
 ";
 
-fn html(records: &[Record], rows: &[Row]) -> String {
+/// The page: the verdicts, then each experiment's pictures from the condensed records, and all its runs.
+fn html(records: &[Record], condensed: &[Record], rows: &[Row]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
@@ -227,7 +241,7 @@ fn html(records: &[Record], rows: &[Row]) -> String {
             experiments.push(&record.experiment);
         }
     }
-    let overviews = overview::all(records);
+    let overviews = overview::all(condensed);
     for experiment in experiments {
         let _ = writeln!(page, "<h2>{}</h2>", escape(experiment));
         for overview in overviews.iter().filter(|overview| overview.experiment == experiment) {
@@ -282,6 +296,28 @@ mod tests {
         assert!(!page.contains("<script") && !page.contains("<img"));
         assert!(!page.contains("http://") && !page.contains("https://"));
         assert!(page.contains("&lt;script&gt;"));
+        let charts = fs::read_dir(dir.path().join("charts")).unwrap().count();
+        assert_eq!(charts, written.charts);
+    }
+
+    #[test]
+    fn a_repeated_run_has_a_chart_each_and_one_verdict() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = Output::new(dir.path()).unwrap();
+        for wait in [100, 9000] {
+            let line = format!(
+                r#"{{"experiment":"resize","scenario":"4 → 2","engine":"tidepool","variant":"","server_version":"","config":{{}},
+                "config_hash":"0","quick":false,"started_at":0,"outcome":"finished","events":[],"series":[],
+                "summary":{{"resize_longest_wait_us":{wait}}}}}"#
+            );
+            let mut record: Record = serde_json::from_str(&line.replace('\n', "")).unwrap();
+            record.series.push(crate::record::Point { at_s: 1.0, qps: 5.0, ..Default::default() });
+            output.write(&record).unwrap();
+        }
+        let written = write(dir.path()).unwrap();
+        let page = fs::read_to_string(&written.page).unwrap();
+        assert!(page.contains("4 → 2 (run 1 of 2)") && page.contains("4 → 2 (run 2 of 2)"));
+        assert_eq!(page.matches("longest wait that a resize caused").count(), 1);
         let charts = fs::read_dir(dir.path().join("charts")).unwrap().count();
         assert_eq!(charts, written.charts);
     }
