@@ -1,9 +1,9 @@
 # Every target installs by itself what it needs (scripts/deps).
-.PHONY: help run start stop build test bench lint fmt clean
+.PHONY: help run start stop build package test bench lint fmt clean
 .DEFAULT_GOAL := help
 
 help:   ## this list
-	@sed -nE 's/^([a-z]+): *##/  make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -nE 's/^([a-z]+): *##/  make \1\t/p' $(MAKEFILE_LIST) | expand -t 18
 
 run:    ## a private MariaDB server on Tidepool in the foreground; TIDEPOOL_OPTS="--…" adds server options
 	@scripts/build-plugin
@@ -18,6 +18,9 @@ stop:   ## stops it
 
 build:  ## builds target/release/ha_tidepool.so
 	@scripts/build-plugin
+
+package: ## Debian packages of the plugin and of the command, in target/debian
+	@scripts/package
 
 test:   ## everything that CI runs
 	@scripts/test
