@@ -29,7 +29,7 @@
 //!
 //! # Headroom
 //! Each limit has its own, from what was seen of the others below it. It is the largest of
-//! * a share of the limit ([`HEADROOM_SHARE`], within bounds);
+//! * a share of the limit ([`Room::share_bytes`]);
 //! * what the others grew by in their fastest [`Timing::reaction`] of the last minute: a neighbour that jumps is given a wider berth than
 //!   one that doesn't;
 //! * what they will have grown by within the next [`Timing::lead`], if they go on as in the last [`Timing::pace`]: while a neighbour is at it, the
@@ -52,12 +52,6 @@ const MIB: u64 = 1 << 20;
 pub const GROW_AFTER: Duration = Duration::from_secs(3);
 /// No growth for this long after memory of ours was swapped, or we stalled.
 pub const HOLD_AFTER_TROUBLE: Duration = Duration::from_secs(5);
-/// The limit over this is left free.
-pub const HEADROOM_SHARE: u64 = 20;
-/// Headroom is never below this, bytes.
-pub const HEADROOM_MIN_BYTES: u64 = 24 * MIB;
-/// The share never asks for more than this, bytes.
-pub const HEADROOM_MAX_BYTES: u64 = 1024 * MIB;
 /// Share of the headroom that a very small pool respects, in per cent.
 pub const HEADROOM_SMALL_PERCENT: u64 = 60;
 /// How long a jump of the others is remembered.
@@ -241,8 +235,7 @@ impl Governor {
 
     /// What is left free below `room`'s limit, bytes, if the lead is divided by `part`.
     fn headroom(&self, room: &Room, pool: &PoolState, at: Duration, part: u64) -> u64 {
-        let share =
-            (room.limit_bytes / HEADROOM_SHARE).clamp(HEADROOM_MIN_BYTES, HEADROOM_MAX_BYTES);
+        let share = room.share_bytes();
         // Others that are fewer than that hardly count: a pool beside them is large as soon as it is larger than the headroom.
         let others = others_bytes(room, pool).max(share);
         let smaller_by = others.saturating_sub(pool.resident_bytes);

@@ -44,9 +44,10 @@ pub struct Commit {
 }
 
 impl Signals {
-    /// Where the least can still be taken, the machine's own limits included. `None` when nothing could be read at all.
+    /// The limit that binds, the machine's own included: where the least can be taken and its share still stays free. `None` when
+    /// nothing could be read at all.
     pub fn room(&self) -> Option<Room> {
-        self.rooms().min_by_key(Room::bytes)
+        self.rooms().min_by_key(|room| i128::from(room.bytes()) - i128::from(room.share_bytes()))
     }
 
     /// The room below each limit.
@@ -71,6 +72,13 @@ impl Signals {
     }
 }
 
+/// The limit over this is left free.
+pub const HEADROOM_SHARE: u64 = 20;
+/// Headroom is never below this, bytes.
+pub const HEADROOM_MIN_BYTES: u64 = 24 << 20;
+/// The share never asks for more than this, bytes.
+pub const HEADROOM_MAX_BYTES: u64 = 1024 << 20;
+
 /// The room below one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
@@ -87,6 +95,16 @@ impl Room {
     pub fn bytes(&self) -> u64 {
         self.limit_bytes.saturating_sub(self.used_bytes)
     }
+
+    /// [The share of the limit](share_bytes) that stays free, bytes.
+    pub fn share_bytes(&self) -> u64 {
+        share_bytes(self.limit_bytes)
+    }
+}
+
+/// What stays free below a limit where nothing asks for more, bytes.
+pub fn share_bytes(limit_bytes: u64) -> u64 {
+    (limit_bytes / HEADROOM_SHARE).clamp(HEADROOM_MIN_BYTES, HEADROOM_MAX_BYTES)
 }
 
 /// Whose limit is the tightest.
@@ -320,6 +338,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_limit_that_binds_is_the_one_whose_share_is_used_up_first() {
+        // The group has less left than the machine, but the machine must keep more free.
+        let level = Level {
+            directory: "/g".into(),
+            limit_bytes: Some(1 << 30),
+            usage_bytes: 900 << 20,
+            file_cache_bytes: 0,
+            limit_hits: 0,
+        };
+        let signals = Signals {
+            levels: vec![level],
+            machine_total_bytes: Some(64 << 30),
+            machine_available_bytes: Some(900 << 20),
+            ..Signals::default()
+        };
+        assert_eq!(signals.room().unwrap().place, Place::Machine);
+    }
+
+    #[test]
     fn this_machine_can_be_read() {
         let mut reader = Reader::new(Root::default(), None);
         let signals = reader.read(Duration::ZERO);
@@ -449,6 +486,7 @@ mod tests {
                 level("/a", Some(1200), 900),
                 level("/", None, 5000),
             ],
+            machine_total_bytes: Some(10_000),
             machine_available_bytes: Some(5000),
             ..Signals::default()
         };

@@ -237,6 +237,9 @@ impl Governing {
         if let Some(decision) = decision {
             self.take(&decision, out_of_room, options);
         }
+        if let Some(probe) = &self.probe {
+            probe.attend(self.goal.is_some());
+        }
         let Some(goal) = self.goal else { return Ok(TICK) };
         if !options.apply {
             self.imagined = Some(goal.bytes);

@@ -1,7 +1,8 @@
 //! What a resize step costs the server's queries, measured from outside.
 //!
-//! A thread with a connection of its own asks, some forty times a second, how many pages InnoDB's queries have read so far, and how long a
-//! small read of an InnoDB table takes now. Two figures come of that:
+//! A thread with a connection of its own asks how many pages InnoDB's queries have read so far, and how long a small read of an InnoDB
+//! table takes now: some forty times a second while steps are taken, and four times otherwise, for what is normal before one. (Forty all
+//! the time are noticed by the server's users.) Two figures come of that:
 //!
 //! * **work lost**: where the page reads fall below nine tenths of their median rate before the step, the missing part, summed
 //!   up as time. A second in which half the reads happen has lost 0.5 s.
@@ -12,14 +13,16 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{JoinHandle, sleep, spawn};
+use std::thread::{JoinHandle, park_timeout, spawn};
 use std::time::{Duration, Instant};
 
 use crate::connect::Target;
 use crate::exit::Result;
 use crate::server::Server;
 
+/// Between two rounds while steps are taken, and while none is.
 const PERIOD: Duration = Duration::from_millis(25);
+const IDLE_PERIOD: Duration = Duration::from_millis(250);
 /// What came before a step and says what is normal.
 const BEFORE: Duration = Duration::from_secs(2);
 /// Stalls may come a moment after the step: dirty pages, refilled hashes.
@@ -89,6 +92,8 @@ pub fn cost<'a>(samples: impl IntoIterator<Item = &'a Sample>, from: Instant, to
 pub struct Probe {
     samples: Arc<Mutex<VecDeque<Sample>>>,
     stop: Arc<AtomicBool>,
+    /// Steps are being taken.
+    attentive: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -103,8 +108,10 @@ impl Probe {
         let table = "SELECT COUNT(*) FROM (SELECT 1 FROM mysql.innodb_table_stats LIMIT 1) t";
         let ping = if server.first::<u64>("ping", "", table).is_ok() { table } else { "DO 1" };
         let samples = Arc::new(Mutex::new(VecDeque::new()));
-        let stop = Arc::new(AtomicBool::new(false));
-        let (shared, stopped) = (Arc::clone(&samples), Arc::clone(&stop));
+        let (stop, attentive) =
+            (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (shared, stopped, hurried) =
+            (Arc::clone(&samples), Arc::clone(&stop), Arc::clone(&attentive));
         let thread = spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
                 // A server that went away is noticed, and reported, by the thread that governs.
@@ -115,10 +122,25 @@ impl Probe {
                     samples.pop_front();
                 }
                 drop(samples);
-                sleep(PERIOD);
+                let hurry = hurried.load(Ordering::Relaxed);
+                park_timeout(if hurry { PERIOD } else { IDLE_PERIOD });
             }
         });
-        Ok(Probe { samples, stop, thread: Some(thread) })
+        Ok(Probe { samples, stop, attentive, thread: Some(thread) })
+    }
+
+    /// From now on steps are taken, or none is any more. The first one begins with a round of its own.
+    pub fn attend(&self, attentive: bool) {
+        let was = self.attentive.swap(attentive, Ordering::Relaxed);
+        if attentive && !was {
+            self.wake();
+        }
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
     }
 
     /// What happened between two moments cost.
@@ -130,6 +152,7 @@ impl Probe {
 impl Drop for Probe {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
+        self.wake();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

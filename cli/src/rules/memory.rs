@@ -1,7 +1,9 @@
 //! Memory beyond the pool: swap, the kernel's eagerness to use it, and what the connections may take.
 
+use tidepool_governor::signals::share_bytes;
+
 use super::pool_size::too_large;
-use super::room::{fit, headroom};
+use super::room::fit;
 use super::{Finding, Severity};
 use crate::bytes::{MIB, human, option};
 use crate::facts::Facts;
@@ -84,7 +86,8 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
         .saturating_sub(clients.connected * clients.idle_bytes);
     let full_pool = pool.size_bytes.min(facts.data.innodb_bytes().max(held)) / 12 * 13;
     let all = clients.allowed * clients.busy_bytes;
-    let left = machine.limit_bytes.saturating_sub(others + full_pool + headroom(machine));
+    let left =
+        machine.limit_bytes.saturating_sub(others + full_pool + share_bytes(machine.limit_bytes));
     if all <= left || all < machine.limit_bytes / 10 || clients.busy_bytes == 0 {
         return None;
     }

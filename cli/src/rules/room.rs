@@ -9,7 +9,7 @@
 //! hash cells and locks, about a thirteenth of the whole. A pool of chunks has those of all its pages from the start; as far as nothing is in
 //! them yet they count as *room*, or a pool far too large would seem to have no place at any size.
 
-use tidepool_governor::decide::{HEADROOM_MAX_BYTES, HEADROOM_MIN_BYTES, HEADROOM_SHARE};
+use tidepool_governor::signals::share_bytes;
 
 use crate::bytes::{MIB, human};
 use crate::facts::{Facts, Machine, Pool};
@@ -33,7 +33,7 @@ pub struct Fit {
 pub fn fit(facts: &Facts) -> Option<Fit> {
     let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
     let held_bytes = pool.held_bytes();
-    let headroom_bytes = headroom(machine);
+    let headroom_bytes = share_bytes(machine.limit_bytes);
     let clients = &facts.connections;
     let peak = (clients.used_max * 5 / 4).min(clients.allowed).saturating_sub(clients.connected);
     let peak_bytes = peak * clients.busy_bytes;
@@ -52,11 +52,6 @@ pub fn fit(facts: &Facts) -> Option<Fit> {
         headroom_bytes,
         peak_bytes,
     })
-}
-
-/// The share of the limit that is left free.
-pub fn headroom(machine: &Machine) -> u64 {
-    (machine.limit_bytes / HEADROOM_SHARE).clamp(HEADROOM_MIN_BYTES, HEADROOM_MAX_BYTES)
 }
 
 /// The next smaller size that the server can take and people can read: steps of about 3 %.

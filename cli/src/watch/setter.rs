@@ -100,6 +100,7 @@ impl Setter {
     fn set_innodb(&self, target: &Target) -> Result<()> {
         let mut pool = InnodbPool::new(Server::connect(target)?)?;
         let probe = Probe::start(target)?;
+        probe.attend(true);
         let mut stride = Stride::new(pool.unit_bytes.max(MIB), MAX_STALL);
         let mut size = pool.state()?.size_bytes;
         // Some normal time to compare with.

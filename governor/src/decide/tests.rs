@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cgroup::Level;
-use crate::signals::Commit;
+use crate::signals::{Commit, HEADROOM_MIN_BYTES, HEADROOM_SHARE};
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
