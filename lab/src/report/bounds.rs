@@ -288,6 +288,11 @@ fn govern(records: &[&Record], rows: &mut Vec<Row>) {
                 format!("{scenario}: the worst second with a step, relative to those beside it");
             add(what, Bound::AtLeast(0.8), ratio, value);
         }
+        // A second may be slow for other reasons too; this is what the step itself did to the page reads around it.
+        if let Some(value) = record.figure("step_lost_ms_max") {
+            let what = format!("{scenario}: the most of the queries' work that one step cost");
+            add(what, Bound::AtMost(200.0), milliseconds, value);
+        }
     }
     if !governed.is_empty() {
         add("runs with a kill".into(), Bound::AtMost(0.0), count, killed(&governed));

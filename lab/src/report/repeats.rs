@@ -6,13 +6,14 @@
 use crate::record::{Outcome, Record, statistics};
 
 /// Figures of which the greatest of all repeats counts.
-const WORST: [&str; 6] = [
+const WORST: [&str; 7] = [
     "oom_kills",
     "resize_longest_wait_us",
     "swap_in_mb_s",
     "swap_out_share",
     "missing_share",
     "violations",
+    "step_lost_ms_max",
 ];
 
 /// One record for each case of an engine, in the order in which they first came. Its figures are those of all its repeats, its
