@@ -17,7 +17,7 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
 };
 
-use crate::extents::Extent;
+use crate::frames::Extent;
 use crate::latch::PageWord;
 
 /// What the kernel counts of the memory that it has promised.

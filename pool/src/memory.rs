@@ -26,7 +26,7 @@ impl Pool {
     /// What the pool's memory goes to, frames first.
     pub fn memory(&self) -> Vec<MemoryUse> {
         let frames = self.frames();
-        let touched = frames.ever_started() as u64;
+        let touched = frames.highest() as u64;
         let page_size = self.page_size().bytes() as u64;
         let spaces: Vec<_> = self.all_spaces();
         let translation = |pages: u64| (pages * 8).next_multiple_of(4096) + 4096;

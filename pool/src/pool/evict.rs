@@ -212,13 +212,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::frames::EXTENT_BYTES;
     use crate::pool::PoolConfig;
     use crate::replacement::Access;
     use crate::storage::{SimStorage, Storage};
 
     #[test]
     fn a_pool_that_is_refused_memory_goes_on_with_what_it_has() {
-        const EXTENT: u64 = 2 << 20;
+        const EXTENT: u64 = EXTENT_BYTES as u64;
         for background in [false, true] {
             let storage = SimStorage::new(1);
             let file = storage.create("16.tpd").unwrap();

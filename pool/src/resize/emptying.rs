@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{PassedOver, Slice, Worker};
-use crate::extents::ExtentState;
+use crate::frames::ExtentState;
 use crate::leisure::marked_at_most;
 use crate::pool::Pool;
 use crate::sync::Wants;
