@@ -1,0 +1,10 @@
+//! What can be wrong with a data directory or a disk, each with the exact message a user sees, and what stays usable.
+
+mod directory;
+mod disk;
+mod fixture;
+mod read_only;
+mod redo_log;
+mod table_file;
+mod unknown_file;
+mod version;
