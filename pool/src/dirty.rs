@@ -16,8 +16,8 @@
 //! outside the queue's order, or moved to another frame (whose entry is put aside); they are dropped
 //! when they reach the head. An entry is stale if the frame's `rec_lsn` is another. It may come alive
 //! again, when a failed write-out restores the frame's `rec_lsn`, or a page of the same
-//! mini-transaction moves into the frame: then the frame is in the queue and aside, both say the
-//! truth, and the first of them to be written out leaves the other stale.
+//! mini-transaction moves into the frame. Then the frame has two valid entries, one in the queue and one aside; once
+//! its page has been written out by either, the other is stale.
 //!
 //! Locking: the mutex is taken under page latches and under the redo log's mutex; under it nothing
 //! is taken.

@@ -19,7 +19,7 @@ pub struct MemoryUse {
     pub bound_bytes: Option<u64>,
 }
 
-/// Beside the descriptor: the link of the free list.
+/// What describes a frame: its descriptor, and its link of the free list.
 const FRAME_BYTES: u64 = size_of::<Descriptor>() as u64 + 4;
 
 impl Pool {
