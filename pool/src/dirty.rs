@@ -25,10 +25,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::contention::CountingMutex;
 use crate::frames::Frames;
 use crate::latch::PageWord;
 use crate::page::Lsn;
-use crate::watched::Watched;
 
 /// A recovery LSN plus one (as descriptors keep it), and the frame.
 type Entry = (u64, u32);
@@ -42,7 +42,7 @@ struct Queues {
 
 #[derive(Default)]
 pub(crate) struct DirtyQueue {
-    queues: Watched<Queues>,
+    queues: CountingMutex<Queues>,
     /// Dirty pages, those in flight included.
     count: AtomicU64,
 }

@@ -42,13 +42,13 @@ use parking_lot::Condvar;
 pub(crate) use self::descriptor::Descriptor;
 use self::extents::Extents;
 pub(crate) use self::extents::{Extent, ExtentState};
+use crate::contention::CountingMutex;
 use crate::error::{Error, Result};
 use crate::latch::MAX_FRAMES;
+use crate::log_throttle::LogThrottle;
 use crate::mapping::{Accounting, Mapping, ZeroedArray};
 use crate::page::PageSize;
-use crate::rarely::Rarely;
 use crate::view::RacyBytes;
-use crate::watched::Watched;
 
 /// Bytes of an extent, the unit in which a pool takes memory and gives it back: a huge page of x86-64, so that each
 /// comes and goes whole.
@@ -68,7 +68,7 @@ pub(crate) struct Frames {
     page_size: PageSize,
     descriptors: ZeroedArray<Descriptor>,
     reserved: u32,
-    free: Watched<FreeList>,
+    free: CountingMutex<FreeList>,
     freed: Condvar,
     // What the extents say, as of the last change: written by `publish` only.
     limit: AtomicU32,
@@ -86,7 +86,7 @@ pub(crate) struct Frames {
     advised: AtomicU32,
     accounting: Accounting,
     /// When a refusal was logged.
-    refusals: Rarely,
+    refusals: LogThrottle,
     /// Makes the kernel seem to refuse.
     #[cfg(test)]
     pub(crate) refuse: AtomicBool,
@@ -130,7 +130,7 @@ impl Frames {
             page_size,
             descriptors,
             reserved,
-            free: Watched::new(FreeList { extents, waiting: 0 }),
+            free: CountingMutex::new(FreeList { extents, waiting: 0 }),
             freed: Condvar::new(),
             limit: AtomicU32::new(limit as u32),
             started: AtomicU32::new(0),
@@ -142,7 +142,7 @@ impl Frames {
             draining: AtomicU32::new(0),
             accounting,
             refused: AtomicBool::new(false),
-            refusals: Rarely::default(),
+            refusals: LogThrottle::default(),
             #[cfg(test)]
             refuse: AtomicBool::new(false),
         })

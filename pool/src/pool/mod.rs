@@ -41,10 +41,10 @@ use crate::dirty::DirtyQueue;
 use crate::error::{Error, Result, WriteAheadError};
 use crate::flush::Flusher;
 use crate::frames::Frames;
+use crate::log_throttle::LogThrottle;
 use crate::mapping::Accounting;
 use crate::pace::Pace;
 use crate::page::{Lsn, PageSize};
-use crate::rarely::Rarely;
 use crate::read_ahead::ReadAhead;
 use crate::replacement::{self, Clock, Replacement, ReplacementConfig};
 use crate::resize::Resize;
@@ -156,7 +156,7 @@ pub struct Pool {
     /// The last failed page write, for those who starve because of it.
     pub(crate) last_write_error: Mutex<Option<Error>>,
     /// Tells of failed page writes in the log.
-    pub(crate) write_failures: Rarely,
+    pub(crate) write_failures: LogThrottle,
     flush_batch_pages_max: usize,
     pub(crate) resize: Resize,
 }
@@ -203,7 +203,7 @@ impl Pool {
             background: Background::new(config.background),
             checkpoint_target: AtomicU64::new(0),
             last_write_error: Mutex::new(None),
-            write_failures: Rarely::default(),
+            write_failures: LogThrottle::default(),
             flush_batch_pages_max: config.flush_batch_pages,
             resize: Resize::default(),
         });
