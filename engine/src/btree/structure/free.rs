@@ -26,8 +26,8 @@ impl Tree {
         }
     }
 
-    /// Frees the rightmost lowest pages; says how many, and whether the root was among them. With the root, eight bytes of the
-    /// space's header are zeroed, at the offset `note`: what said that there is a tree to be freed.
+    /// Frees some pages at the right edge, lowest level first; says how many, and whether the root was among them. With the root goes the
+    /// note of the tree in the space's header, if there is one: eight bytes at the offset `note` become 0.
     pub fn free_step(&self, note: Option<usize>) -> Result<(u64, bool)> {
         /// Pages freed at once: enough to spread the cost of a mini-transaction, few enough to keep it small.
         const BATCH: usize = 16;

@@ -55,8 +55,8 @@ impl Tree {
         }
     }
 
-    /// The same for who has done what it came for, and does not depend on it: if it fails, the leaf stays as small as it is. A page that
-    /// cannot be read will be told of by who needs it.
+    /// The same for a caller that does not depend on the merge: an error is logged for debugging only, and the leaf stays as small as it
+    /// is. A page that cannot be read is reported when somebody needs it.
     pub fn merge_if_possible(&self, key: &[u8]) {
         if let Err(error) = self.try_merge(key) {
             tracing::debug!(%error, tree = self.id, "a leaf cannot be merged");
@@ -86,9 +86,9 @@ impl Tree {
         self.merge_pair(mtr, parent, left_index, left, right)
     }
 
-    /// A look beforehand, with shared latches: most attempts at a merge end here, without getting in anyone's way, and the
-    /// pages that the others will latch are in the pool then. `None`: a merge is impossible; else whether it looks possible
-    /// with the left neighbour (or with the right one, or not clear).
+    /// A look beforehand, with shared latches: most attempts at a merge end here, without getting in anyone's way, and those that
+    /// don't will find the pages that they latch exclusively in the pool. `None`: no merge is possible. Else whether to try
+    /// with the left neighbour; if not, with the right one.
     fn merge_candidate(&self, level: usize, key: &[u8]) -> Result<Option<bool>> {
         let Some(parent) = self.descend::<Shared>(Seek::Key(key), level + 1, Access::Normal)?
         else {
