@@ -4,9 +4,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tidepool::{
-    Cursor, Db, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef, TrxOptions,
-};
+use tidepool::{Db, IndexDef, Options, Result, Table, TableDef, TrxOptions};
+
+use crate::scan::scan;
 
 pub const PAGE_SIZE: u64 = 16384;
 
@@ -29,13 +29,7 @@ pub fn fill(db: &Db, table: &Arc<Table>, rows: u32) -> Result<()> {
 
 pub fn count(db: &Db, table: &Arc<Table>) -> Result<u32> {
     let mut trx = db.begin(TrxOptions::default());
-    let mut cursor = Cursor::new(table.clone(), 0, LockMode::None, LockWait::Wait);
-    let (mut rows, mut more) = (0, cursor.first(&mut trx)?);
-    while more {
-        rows += 1;
-        more = cursor.next(&mut trx)?;
-    }
-    Ok(rows)
+    Ok(scan(&mut trx, table, 0)?.len() as u32)
 }
 
 /// A cleanly closed directory with the tables `a` (file 10) and `b` (file 11), 1000 rows each.

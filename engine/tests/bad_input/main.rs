@@ -5,6 +5,8 @@ mod disk;
 mod fixture;
 mod read_only;
 mod redo_log;
+#[path = "../scan/mod.rs"]
+mod scan;
 mod table_file;
 mod unknown_file;
 mod version;

@@ -5,9 +5,10 @@ use tidepool::storage::SimStorage;
 use tidepool::{Error, LockMode, LockWait, Table};
 
 use crate::fixture::{
-    agree, begin, change, def, delete, entry, fill, insert, key, nothing_is_lost, open, scan,
-    update, value, wanted,
+    agree, begin, change, def, delete, entry, fill, insert, key, nothing_is_lost, open, update,
+    value, wanted,
 };
+use crate::scan::scan;
 
 #[test]
 fn a_new_index_has_the_rows_that_are_there() {

@@ -1,15 +1,14 @@
 //! A table whose indexes say of each row what they must have of it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tidepool::storage::SimStorage;
 use tidepool::{
-    ChangedIndex, Cursor, Db, IndexChange, IndexDef, LockMode, LockWait, Options, Result, Table,
-    TableDef, Trx, TrxOptions,
+    ChangedIndex, Db, IndexChange, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef,
+    Trx, TrxOptions,
 };
 
-pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+use crate::scan::{Rows, scan};
 
 pub fn options() -> Options {
     Options { lock_wait_timeout: Duration::ZERO, ..Options::small() }
@@ -66,16 +65,6 @@ pub fn update(trx: &mut Trx, table: &Arc<Table>, key: &[u8], new: &[u8]) -> Resu
         trx.insert(table, at, &key, &value)?;
     }
     Ok(())
-}
-
-pub fn scan(trx: &mut Trx, table: &Arc<Table>, index: usize) -> Result<Rows> {
-    let mut cursor = Cursor::new(table.clone(), index, LockMode::None, LockWait::Wait);
-    let (mut rows, mut more) = (Rows::new(), cursor.first(trx)?);
-    while more {
-        rows.insert(cursor.key().to_vec(), cursor.value().to_vec());
-        more = cursor.next(trx)?;
-    }
-    Ok(rows)
 }
 
 /// All indexes agree with the clustered one, whose rows are given back.

@@ -5,3 +5,5 @@ mod disk;
 mod fixture;
 mod others;
 mod refusal;
+#[path = "../scan/mod.rs"]
+mod scan;

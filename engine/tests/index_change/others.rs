@@ -4,9 +4,10 @@ use tidepool::storage::SimStorage;
 use tidepool::{Error, Isolation, LockMode, LockWait, TrxOptions};
 
 use crate::fixture::{
-    agree, begin, change, def, delete, feed, fill, insert, key, nothing_is_lost, open, scan,
-    update, value, wanted,
+    agree, begin, change, def, delete, feed, fill, insert, key, nothing_is_lost, open, update,
+    value, wanted,
 };
+use crate::scan::scan;
 
 #[test]
 fn while_an_index_is_built_others_read() {

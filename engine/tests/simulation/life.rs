@@ -8,7 +8,8 @@ use tidepool::storage::SimStorage;
 use tidepool::{Db, Error, Options, TrxOptions};
 
 use crate::model::{Model, second_key};
-use crate::{SIZES_MIB, World, options, scan};
+use crate::scan::scan;
+use crate::{SIZES_MIB, World, options};
 
 impl World {
     pub fn new(seed: u64) -> Self {

@@ -23,6 +23,8 @@ mod definition;
 mod life;
 mod memory;
 mod model;
+#[path = "../scan/mod.rs"]
+mod scan;
 mod statement;
 mod transaction;
 
@@ -32,9 +34,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidepool::storage::SimStorage;
-use tidepool::{Cursor, Db, Error, Isolation, LockMode, LockWait, Options, Savepoint, Table, Trx};
+use tidepool::{Db, Error, Isolation, Options, Savepoint, Table, Trx};
 
-use model::{Model, Rows, TableNo, Writes};
+use model::{Model, TableNo, Writes};
 
 const SESSIONS: usize = 4;
 const LIVES: usize = 4;
@@ -180,14 +182,4 @@ impl World {
             }
         }
     }
-}
-
-fn scan(trx: &mut Trx, table: &Arc<Table>, index: usize) -> Result<Rows, Error> {
-    let mut cursor = Cursor::new(table.clone(), index, LockMode::None, LockWait::Wait);
-    let (mut rows, mut more) = (Rows::new(), cursor.first(trx)?);
-    while more {
-        rows.insert(cursor.key().to_vec(), cursor.value().to_vec());
-        more = cursor.next(trx)?;
-    }
-    Ok(rows)
 }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+pub use crate::scan::Rows;
+
 /// Model's identity of a table: survives a rename, not a truncation.
 pub type TableNo = u64;
 

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use tidepool::{Error, Isolation, LockMode, LockWait, Table, TrxOptions};
 
 use crate::model::{TableNo, second_key};
-use crate::{PowerCut, SESSIONS, Session, Step, World, scan};
+use crate::scan::scan;
+use crate::{PowerCut, SESSIONS, Session, Step, World};
 
 impl World {
     /// A session to use, begun if need be.
