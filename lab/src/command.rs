@@ -49,6 +49,12 @@ pub struct Choice {
     /// Of swap, pressure, govern, resize and sideload, only the cases whose name contains this, as "in turns".
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// How many times each experiment is run. The report judges the median of the repeats, and of waits and kills the worst.
+    #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    repeat: u32,
+    /// Keep the results of the same experiments that the directory holds, and add to them.
+    #[arg(long)]
+    append: bool,
     /// The directory for results.
     #[arg(long, default_value = DEFAULT_OUT)]
     out: PathBuf,
@@ -122,6 +128,7 @@ pub fn run(command: Command) -> Result<ExitCode> {
         out: choice.out,
         mysqld: choice.mysqld,
         only: choice.only,
+        append: choice.append,
     };
     let mut lab = Lab::open(settings)?;
     let mysql = lab.environment.mysqld.is_some();
@@ -135,15 +142,20 @@ pub fn run(command: Command) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for experiment in chosen {
         lab.settings.engines = engines(experiment, &choice.engine, mysql);
-        match (experiment.run)(&lab) {
-            Ok(()) => {}
-            Err(Error::Missing(what)) => {
-                eprintln!("tidepool lab: {} skipped: {what}", experiment.name)
+        lab.settings.append = choice.append;
+        for _ in 0..choice.repeat {
+            match (experiment.run)(&lab) {
+                Ok(()) => {}
+                Err(Error::Missing(what)) => {
+                    eprintln!("tidepool lab: {} skipped: {what}", experiment.name);
+                    break;
+                }
+                Err(error) => {
+                    eprintln!("tidepool lab: {}: {error}", experiment.name);
+                    code = ExitCode::FAILURE;
+                }
             }
-            Err(error) => {
-                eprintln!("tidepool lab: {}: {error}", experiment.name);
-                code = ExitCode::FAILURE;
-            }
+            lab.settings.append = true;
         }
     }
     Ok(code)

@@ -222,6 +222,16 @@ pub mod statistics {
         if count == 0 { 0.0 } else { sum / f64::from(count) }
     }
 
+    /// The standard error of the mean; 0 of fewer than two values.
+    pub fn standard_error(values: &[f64]) -> f64 {
+        if values.len() < 2 {
+            return 0.0;
+        }
+        let (count, mean) = (values.len() as f64, mean(values.iter().copied()));
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        (squares / (count - 1.0) / count).sqrt()
+    }
+
     /// The points with `from_s < at_s ≤ to_s`.
     pub fn between(series: &[Point], from_s: f64, to_s: f64) -> &[Point] {
         let first = series.partition_point(|point| point.at_s <= from_s);

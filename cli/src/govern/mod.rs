@@ -5,8 +5,9 @@
 //!
 //! # Small steps
 //! A resize is a sequence of `SET GLOBAL innodb_buffer_pool_size`, each so small that it costs the queries less than
-//! `--max-stall` of their work ([`stride`], [`probe`]), with a rest after each. When memory runs out *now* (half of the headroom is gone), steps are larger and there is no
-//! rest: a stall is better than swap, and much better than the kernel's killer.
+//! `--max-stall` of their work ([`stride`], [`probe`]), with a rest after each. When memory runs out *now* (half of the headroom is gone), there is no
+//! rest: a stall is better than swap, and much better than the kernel's killer. Steps are no larger then: a server gives the memory of
+//! a step back at its end.
 //!
 //! # Ahead of the neighbours
 //! A size takes effect after a reading, a statement, and the looks at what it cost: up to half a second, where a pool that governs itself needs a
@@ -317,7 +318,7 @@ impl Governing {
         }
         match direction {
             Direction::Grow if to <= state.size_bytes => state.size_bytes,
-            _ => self.stride.next(state.size_bytes, to, goal.urgent),
+            _ => self.stride.next(state.size_bytes, to),
         }
     }
 

@@ -106,7 +106,7 @@ impl Setter {
         sleep(AFTER);
         loop {
             let Some(wanted) = self.progress().wanted_bytes else { return Ok(()) };
-            let next = stride.next(size, wanted, false);
+            let next = stride.next(size, wanted);
             if next == size {
                 return Ok(());
             }

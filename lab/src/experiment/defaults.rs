@@ -344,6 +344,7 @@ mod tests {
             out: "out".into(),
             mysqld: None,
             only: None,
+            append: false,
         }
     }
 

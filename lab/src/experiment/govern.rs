@@ -1,9 +1,11 @@
 //! InnoDB under `tidepool govern`: the oversized pool and the neighbour of `swap` and `pressure`, with a pool of a fixed
 //! size and with one that is looked after from outside.
 //!
-//! Each case is run with several fixed sizes first. The best of those that live through it is what somebody who knew all beforehand
-//! would have set; the governed pool starts with a size that is wrong.
+//! The best of several fixed sizes that live through a case is what somebody who knew all beforehand would have set; the governed
+//! pool starts with a size that is wrong. The machine drifts by more than the two may differ, so each size that fits is run before
+//! and, in reverse order, after the governed one: the means of both meet the same machine.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use crate::engine::Engine;
@@ -56,22 +58,49 @@ pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
     engines(settings).into_iter().map(|engine| (engine, data.clone())).collect()
 }
 
+/// One run of a case.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Run {
+    /// With this size, per cent of the memory, for the first or the second time.
+    Fixed {
+        percent: u64,
+        again: bool,
+    },
+    Governed,
+}
+
+/// The runs of a case in their order. What does not fit comes last: a disk may be slower for minutes after somebody has swapped to it.
+fn runs(case: &Case, quick: bool) -> Vec<Run> {
+    if quick {
+        return vec![Run::Fixed { percent: case.fixed[1], again: false }, Run::Governed];
+    }
+    let fixed = |again| move |&percent| Run::Fixed { percent, again };
+    let (fit, rest): (Vec<u64>, Vec<u64>) =
+        case.fixed.iter().partition(|percent| **percent < case.start);
+    let mut runs: Vec<Run> = fit.iter().map(fixed(false)).collect();
+    runs.push(Run::Governed);
+    runs.extend(fit.iter().rev().map(fixed(true)));
+    runs.extend(rest.iter().map(fixed(false)));
+    runs
+}
+
 /// A run of an engine on its data.
-fn plan(
-    lab: &Lab,
-    (engine, dir): (Engine, &Path),
-    rows: u64,
-    case: &Case,
-    percent: u64,
-    governed: bool,
-) -> Plan {
+fn plan(lab: &Lab, (engine, dir): (Engine, &Path), rows: u64, case: &Case, run: Run) -> Plan {
     let (memory, quick) = (lab.settings.memory_bytes, lab.settings.quick);
     let job = Job::point_selects(rows, 16, Distribution::Uniform);
     let mut plan = Plan::new("govern", engine, dir, job);
     plan.scenario = case.name.into();
-    plan.variant = if governed { "govern".into() } else { format!("{percent} %") };
+    let percent = match run {
+        Run::Fixed { percent, .. } => percent,
+        Run::Governed => case.start,
+    };
+    plan.variant = match run {
+        Run::Fixed { percent, again: false } => format!("{percent} %"),
+        Run::Fixed { percent, again: true } => format!("{percent} %, again"),
+        Run::Governed => "govern".into(),
+    };
     plan.memory_limit = Some(memory);
-    plan.governed = governed;
+    plan.governed = run == Run::Governed;
     plan.args =
         vec![engine.pool_size_option(memory / 100 * percent), engine.redo_option(memory / 2)];
     plan.warm_up_s = if quick { 8 } else { 12 };
@@ -101,19 +130,14 @@ pub fn run(lab: &Lab) -> Result<()> {
     }
     let mut plans = Vec::new();
     for case in CASES.iter().filter(|case| settings.wants(case.name)) {
-        // In a hurry: what fits, and the governed one.
-        let fixed = if settings.quick { &case.fixed[1..2] } else { case.fixed };
         if settings.quick && matches!(case.pattern, Some(Pattern::Ramp)) {
             continue;
         }
-        // Beside what it is compared with, and before what swaps: a disk may be slower for minutes after that.
-        let mut sizes: Vec<_> = fixed.iter().map(|&percent| (percent, false)).collect();
-        sizes.insert(1, (case.start, true));
         let rows = data.tables[0].rows;
         for (engine, dir) in &dirs {
-            let of_case = sizes.iter().map(|&(percent, governed)| {
-                plan(lab, (*engine, dir), rows, case, percent, governed)
-            });
+            let of_case = runs(case, settings.quick)
+                .into_iter()
+                .map(|run| plan(lab, (*engine, dir), rows, case, run));
             plans.push((case, of_case.collect::<Vec<_>>()));
         }
     }
@@ -128,8 +152,9 @@ pub fn run(lab: &Lab) -> Result<()> {
 }
 
 fn run_case(lab: &Lab, case: &Case, plans: &[Plan], progress: &mut Progress) -> Result<()> {
-    let mut best = 0.0_f64;
     let mut governed = None;
+    // The throughput of each fixed size, a figure a run that it lived through.
+    let mut fixed: BTreeMap<Vec<String>, Vec<f64>> = BTreeMap::new();
     for plan in plans {
         // Steps of the governor up to each second.
         let mut counts = Vec::new();
@@ -150,13 +175,13 @@ fn run_case(lab: &Lab, case: &Case, plans: &[Plan], progress: &mut Progress) -> 
             governed = Some(record);
             continue;
         }
-        if record.outcome == Outcome::Finished {
-            best = best.max(record.figure("mean_qps").unwrap_or(0.0));
-        }
+        let qps = record.figure("mean_qps").filter(|_| record.outcome == Outcome::Finished);
+        fixed.entry(plan.args.clone()).or_default().extend(qps);
         lab.keep(&record)?;
     }
     let Some(mut record) = governed else { return Ok(()) };
-    if best > 0.0 {
+    let levels = fixed.into_values().map(statistics::mean);
+    if let Some(best) = levels.reduce(f64::max).filter(|best| *best > 0.0) {
         let mean = record.figure("mean_qps").unwrap_or(0.0);
         record.summary.insert("against_best_fixed".into(), mean / best);
     }
@@ -201,7 +226,7 @@ fn against_neighbours(qps: &[f64], at: usize) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::against_neighbours;
+    use super::{CASES, Run, against_neighbours, runs};
 
     #[test]
     fn a_dip_is_seen_and_a_new_level_is_none() {
@@ -211,5 +236,22 @@ mod tests {
         assert_eq!(against_neighbours(&qps, 7), 1.0);
         assert_eq!(against_neighbours(&qps, 10), 1.0);
         assert_eq!(against_neighbours(&[0.0], 0), 1.0);
+    }
+
+    #[test]
+    fn what_fits_is_run_on_both_sides_of_the_governed_pool() {
+        let fixed = |percent, again| Run::Fixed { percent, again };
+        for case in &CASES {
+            let runs = runs(case, false);
+            let governed = runs.iter().position(|run| *run == Run::Governed).unwrap();
+            for (at, run) in runs[..governed].iter().enumerate() {
+                let Run::Fixed { percent, again: false } = *run else { panic!("{run:?}") };
+                assert_eq!(runs[2 * governed - at], fixed(percent, true), "{}", case.name);
+            }
+            assert_eq!(
+                runs.last(),
+                case.fixed.last().map(|&percent| fixed(percent, false)).as_ref()
+            );
+        }
     }
 }

@@ -28,28 +28,35 @@ fn percents(engine: Engine, quick: bool) -> &'static [u64] {
     }
 }
 
-/// The sizes that take turns, in percent of the memory; 0 is "governed", which the others are compared with.
+/// The sizes that take turns, in percent of the memory; 0 is "governed".
 const TURN_PERCENTS: [u64; 5] = [0, 100, 75, 150, 300];
 /// Seconds of a turn, and how many of them pass before it counts: the pool must fill again after 75 %.
-const TURN_S: u32 = 9;
-const SETTLE_S: u32 = 5;
+const TURN_S: u32 = 5;
+const SETTLE_S: u32 = 2;
 
 /// Where the name of a scenario in turns ends.
 pub const IN_TURNS: &str = "in turns";
 
-/// The name of a size's figure in the summary of a run in turns.
+/// The name of a size's throughput in the summary of a run in turns, queries per second.
 pub fn turn_figure(size: &str) -> String {
     format!("turn_qps {size}")
+}
+
+/// The name of its relative standard error.
+pub fn turn_error(size: &str) -> String {
+    format!("turn_error {size}")
 }
 
 fn size_name(percent: u64) -> String {
     if percent == 0 { "governed".into() } else { format!("{percent} %") }
 }
 
-/// The size of a turn. Rounds begin with another size each, so that none always follows the same one.
+/// The size of a turn. Rounds begin with another size each, and every other one goes backwards, so that no size always follows the
+/// same one.
 fn turn_percent(turn: u32) -> u64 {
     let sizes = TURN_PERCENTS.len();
     let (round, place) = (turn as usize / sizes, turn as usize % sizes);
+    let place = if round.is_multiple_of(2) { place } else { sizes - 1 - place };
     TURN_PERCENTS[(round + place) % sizes]
 }
 
@@ -130,7 +137,7 @@ pub fn run(lab: &Lab) -> Result<()> {
 
 /// The case of a plan, with all sizes in turns on one server.
 fn in_turns(lab: &Lab, mut plan: Plan) -> Result<Record> {
-    let rounds = if lab.settings.quick { 2 } else { 7 };
+    let rounds = if lab.settings.quick { 3 } else { 24 };
     let turns = rounds * TURN_PERCENTS.len() as u32;
     plan.measure_s = turns * TURN_S;
     let memory = lab.settings.memory_bytes;
@@ -149,48 +156,97 @@ fn in_turns(lab: &Lab, mut plan: Plan) -> Result<Record> {
     Ok(record)
 }
 
-/// Of each size the median, over the rounds, of its turn's throughput relative to the governed turn of the same round;
-/// times the median of the latter.
+/// Of each size the throughput, and its relative standard error.
+///
+/// What a turn is compared with is the mean of its round, which meets the same machine. The mean of these ratios over all rounds, times
+/// the median round, is the size's throughput. Rounds in which the server did nothing tell nothing.
 fn turn_figures(series: &[Point], rounds: u32) -> Vec<(String, f64)> {
     let sizes = TURN_PERCENTS.len() as u32;
-    let of_turn = |turn: u32| turn_qps(series, turn, TURN_S, SETTLE_S);
-    let of_round = |round: u32, percent: u64| {
-        let turn = (round * sizes..(round + 1) * sizes).find(|turn| turn_percent(*turn) == percent);
-        turn.map_or(0.0, of_turn)
+    let rounds: Vec<Vec<(u64, f64)>> = (0..rounds)
+        .map(|round| {
+            let turns = round * sizes..(round + 1) * sizes;
+            turns
+                .map(|turn| (turn_percent(turn), turn_qps(series, turn, TURN_S, SETTLE_S)))
+                .collect()
+        })
+        .collect();
+    let level = |round: &[(u64, f64)]| statistics::mean(round.iter().map(|(_, qps)| *qps));
+    let median = statistics::median(rounds.iter().map(|round| level(round)));
+    let figures = |percent: u64| {
+        let ratios: Vec<f64> = rounds
+            .iter()
+            .filter(|round| level(round) > 0.0)
+            .filter_map(|round| {
+                let turn = round.iter().find(|(size, _)| *size == percent)?;
+                Some(turn.1 / level(round))
+            })
+            .collect();
+        let mean = statistics::mean(ratios.iter().copied());
+        let error = statistics::standard_error(&ratios);
+        let size = size_name(percent);
+        [
+            (turn_figure(&size), median * mean),
+            (turn_error(&size), error / mean.max(f64::MIN_POSITIVE)),
+        ]
     };
-    let governed = statistics::median((0..rounds).map(|round| of_round(round, 0)));
-    let figure = |percent: u64| {
-        let ratios =
-            (0..rounds).map(|round| of_round(round, percent) / of_round(round, 0).max(1.0));
-        (turn_figure(&size_name(percent)), governed * statistics::median(ratios))
-    };
-    TURN_PERCENTS.into_iter().map(figure).collect()
+    TURN_PERCENTS.into_iter().flat_map(figures).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    /// The machine gets slower from round to round; 75 % has half of the others' throughput, whenever it comes.
+    fn series(rounds: u32) -> Vec<Point> {
+        let turns = 0..rounds * TURN_PERCENTS.len() as u32;
+        let seconds = turns.flat_map(|turn| (0..TURN_S).map(move |second| (turn, second)));
+        seconds
+            .zip(1..)
+            .map(|((turn, second), at_s)| {
+                let speed = 1000.0 - 100.0 * f64::from(turn / TURN_PERCENTS.len() as u32);
+                let qps = match turn_percent(turn) {
+                    _ if second < SETTLE_S => 1.0,
+                    75 => speed / 2.0,
+                    _ => speed,
+                };
+                Point { at_s: f64::from(at_s), qps, ..Point::default() }
+            })
+            .collect()
+    }
+
     #[test]
     fn turns_are_compared_with_their_own_round() {
-        // The machine gets slower from round to round; 75 % has half of the others' throughput, whenever it comes.
-        let rounds = 3;
-        let mut series = Vec::new();
-        for second in 1..=rounds * 5 * TURN_S {
-            let turn = (second - 1) / TURN_S;
-            let speed = 1000.0 - 100.0 * f64::from(turn / 5);
-            let settled = (second - 1) % TURN_S >= SETTLE_S;
-            let qps = match turn_percent(turn) {
-                _ if !settled => 1.0,
-                75 => speed / 2.0,
-                _ => speed,
-            };
-            series.push(Point { at_s: f64::from(second), qps, ..Point::default() });
-        }
         let figures: std::collections::BTreeMap<_, _> =
-            turn_figures(&series, rounds).into_iter().collect();
-        assert_eq!(figures[&turn_figure("governed")], 900.0);
-        assert_eq!(figures[&turn_figure("300 %")], 900.0);
-        assert_eq!(figures[&turn_figure("75 %")], 450.0);
+            turn_figures(&series(3), 3).into_iter().collect();
+        let is = |name: String, wanted: f64| {
+            assert!((figures[&name] - wanted).abs() < 1e-9, "{name}: {figures:?}");
+        };
+        is(turn_figure("governed"), 900.0);
+        is(turn_figure("300 %"), 900.0);
+        is(turn_figure("75 %"), 450.0);
+        is(turn_error("75 %"), 0.0);
+    }
+
+    #[test]
+    fn a_turn_that_was_slow_once_shows_as_an_error() {
+        let mut series = series(3);
+        let slow = (0..).find(|turn| turn_percent(*turn) == 300).unwrap();
+        for point in &mut series[(slow * TURN_S) as usize..((slow + 1) * TURN_S) as usize] {
+            point.qps /= 2.0;
+        }
+        let figures = turn_figures(&series, 3);
+        let error = figures.iter().find(|(name, _)| *name == turn_error("300 %")).unwrap().1;
+        assert!(error > 0.1, "{error}");
+    }
+
+    #[test]
+    fn no_size_always_follows_the_same_one() {
+        for percent in TURN_PERCENTS {
+            let turns = (1..24 * 5).filter(|turn| turn_percent(*turn) == percent);
+            let mut before: Vec<u64> = turns.map(|turn| turn_percent(turn - 1)).collect();
+            before.sort_unstable();
+            before.dedup();
+            assert!(before.len() > 1, "{percent} % always follows {before:?}");
+        }
     }
 }

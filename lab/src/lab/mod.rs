@@ -44,6 +44,8 @@ pub struct Settings {
     pub mysqld: Option<PathBuf>,
     /// Only cases whose name contains this, in the experiments whose cases stand alone.
     pub only: Option<String>,
+    /// Whether results are added to those of the same experiment that are there already.
+    pub append: bool,
 }
 
 impl Settings {
@@ -94,12 +96,12 @@ impl Lab {
         Ok(Lab { environment, settings, output, read_through, registry, _janitor: janitor })
     }
 
-    /// Begins an experiment's results.
+    /// Begins an experiment's results. Those of an earlier run go, unless [`Settings::append`] says otherwise.
     ///
     /// # Errors
     /// If the file can't be made.
     pub fn begin(&self, experiment: &str) -> Result<()> {
-        self.output.begin(experiment)
+        if self.settings.append { Ok(()) } else { self.output.begin(experiment) }
     }
 
     /// Keeps a result.

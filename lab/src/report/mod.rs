@@ -1,9 +1,10 @@
 //! The report on a directory of results: one HTML page that needs nothing else, a chart a run as a file of its own, and
 //! a summary in Markdown.
 //!
-//! Here: which files, and the words that both texts share. `bounds` judges; `overview` and `chart` draw, by `svg`; `page` and
+//! Here: which files, and the words that both texts share. `repeats` makes one record of a case that was repeated; `bounds` judges; `overview` and `chart` draw, by `svg`; `page` and
 //! `summary` write.
 
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -15,6 +16,7 @@ pub mod bounds;
 pub mod chart;
 pub mod overview;
 mod page;
+mod repeats;
 mod summary;
 pub mod svg;
 
@@ -44,7 +46,9 @@ pub fn write(dir: &Path) -> Result<Written> {
             format!("{} holds no results: run an experiment with --out first", dir.display());
         return Err(Error::Missing(text));
     }
-    let rows = bounds::rows(&records);
+    let condensed = repeats::condensed(&records);
+    let rows = bounds::rows(&condensed);
+    number_repeats(&mut records);
     let charts_dir = dir.join("charts");
     fs::create_dir_all(&charts_dir).map_err(Error::at(&charts_dir))?;
     let mut charts = 0;
@@ -53,7 +57,7 @@ pub fn write(dir: &Path) -> Result<Written> {
         charts += 1;
         fs::write(&path, text).map_err(Error::at(&path))
     };
-    for overview in overview::all(&records) {
+    for overview in overview::all(&condensed) {
         save(&overview.name, &overview.svg.standalone(&overview.title))?;
     }
     for record in records.iter().filter(|record| !record.series.is_empty()) {
@@ -65,11 +69,21 @@ pub fn write(dir: &Path) -> Result<Written> {
         fs::write(&path, text).map_err(Error::at(&path)).map(|()| path)
     };
     put("summary.md", &summary::markdown(&records, &rows))?;
-    let page = put("report.html", &page::html(&records, &rows))?;
+    let page = put("report.html", &page::html(&records, &condensed, &rows))?;
     let judged =
         rows.iter().filter(|row| !row.bound.is_empty()).filter_map(|row| row.ours.as_ref());
     let met = judged.clone().filter(|figure| figure.pass).count();
     Ok(Written { page, met: (met, judged.count()), charts })
+}
+
+/// Says of runs that were repeated which one each is.
+fn number_repeats(records: &mut [Record]) {
+    let numbers = repeats::numbers(records);
+    for (record, (number, count)) in records.iter_mut().zip(numbers) {
+        if count > 1 {
+            let _ = write!(record.scenario, " (run {number} of {count})");
+        }
+    }
 }
 
 /// A name for the chart's file: letters, digits and hyphens.
@@ -179,6 +193,28 @@ mod tests {
         assert!(!page.contains("<script") && !page.contains("<img"));
         assert!(!page.contains("http://") && !page.contains("https://"));
         assert!(page.contains("&lt;script&gt;"));
+        let charts = fs::read_dir(dir.path().join("charts")).unwrap().count();
+        assert_eq!(charts, written.charts);
+    }
+
+    #[test]
+    fn a_repeated_run_has_a_chart_each_and_one_verdict() {
+        let dir = tempfile::tempdir().unwrap();
+        let output = Output::new(dir.path()).unwrap();
+        for wait in [100, 9000] {
+            let line = format!(
+                r#"{{"experiment":"resize","scenario":"4 → 2","engine":"tidepool","variant":"","server_version":"","config":{{}},
+                "config_hash":"0","quick":false,"started_at":0,"outcome":"finished","events":[],"series":[],
+                "summary":{{"resize_longest_wait_us":{wait}}}}}"#
+            );
+            let mut record: Record = serde_json::from_str(&line.replace('\n', "")).unwrap();
+            record.series.push(crate::record::Point { at_s: 1.0, qps: 5.0, ..Default::default() });
+            output.write(&record).unwrap();
+        }
+        let written = write(dir.path()).unwrap();
+        let page = fs::read_to_string(&written.page).unwrap();
+        assert!(page.contains("4 → 2 (run 1 of 2)") && page.contains("4 → 2 (run 2 of 2)"));
+        assert_eq!(page.matches("longest wait that a resize caused").count(), 1);
         let charts = fs::read_dir(dir.path().join("charts")).unwrap().count();
         assert_eq!(charts, written.charts);
     }

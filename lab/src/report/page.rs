@@ -22,7 +22,8 @@ details summary{cursor:pointer;font-weight:600;margin:.5rem 0}
 @media (prefers-color-scheme:dark){body{background:#14181d;color:#e4e7eb}th,td{border-color:#2d343c}.met{color:#35c99b}.missed{color:#ff8a80}.soft{color:#9aa5b1}}
 ";
 
-pub(super) fn html(records: &[Record], rows: &[Row]) -> String {
+/// The page: the verdicts, then each experiment's pictures from the condensed records, and all its runs.
+pub(super) fn html(records: &[Record], condensed: &[Record], rows: &[Row]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
@@ -33,7 +34,7 @@ pub(super) fn html(records: &[Record], rows: &[Row]) -> String {
         let _ = writeln!(page, "<p class=\"soft\">{QUICK}</p>");
     }
     requirements(&mut page, rows);
-    let overviews = overview::all(records);
+    let overviews = overview::all(condensed);
     let mut experiments: Vec<&str> = Vec::new();
     for record in records {
         if !experiments.contains(&record.experiment.as_str()) {
