@@ -5,7 +5,10 @@
 //! acknowledged; the parent kills it after a random time, opens the directory, checks it, and starts over on the same
 //! directory. `TIDEPOOL_KILLS=n` sets the number of rounds.
 
+mod scan;
+
 use rand::Rng;
+use scan::{Rows, scan};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,8 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tidepool::{
-    Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef, Trx,
-    TrxOptions,
+    Db, Error, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef, Trx, TrxOptions,
 };
 
 const WRITERS: u64 = 3;
@@ -82,8 +84,8 @@ fn check(dir: &Path, acknowledged: &BTreeMap<String, u64>) -> BTreeMap<String, u
             continue;
         };
         let mut trx = db.begin(TrxOptions::default());
-        let rows = all(&mut trx, &table, 0);
-        let by_number = all(&mut trx, &table, 1);
+        let rows = scan(&mut trx, &table, 0).unwrap();
+        let by_number = scan(&mut trx, &table, 1).unwrap();
         drop(trx);
         let numbers: Vec<u64> =
             rows.iter().filter(|(k, _)| k[0] == b'r').map(|(_, v)| number(v)).collect();
@@ -99,9 +101,7 @@ fn check(dir: &Path, acknowledged: &BTreeMap<String, u64>) -> BTreeMap<String, u
             logged.iter().copied().eq(oldest..=newest),
             "w{writer}: log {logged:?} of {newest}"
         );
-        let mut expected: Vec<_> =
-            rows.iter().map(|(k, v)| ([&v[..8], k].concat(), vec![])).collect();
-        expected.sort();
+        let expected: Rows = rows.iter().map(|(k, v)| ([&v[..8], k].concat(), vec![])).collect();
         assert!(by_number == expected, "w{writer}: the index and the table differ");
         expect(&format!("w{writer}"), newest);
         let report = table.check(&db, &mut |_| true).unwrap();
@@ -129,16 +129,6 @@ fn check(dir: &Path, acknowledged: &BTreeMap<String, u64>) -> BTreeMap<String, u
 
 fn number(bytes: &[u8]) -> u64 {
     u64::from_be_bytes(bytes[..8].try_into().unwrap())
-}
-
-fn all(trx: &mut Trx, table: &Arc<Table>, index: usize) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let mut cursor = Cursor::new(table.clone(), index, LockMode::None, LockWait::Wait);
-    let (mut out, mut more) = (vec![], cursor.first(trx).unwrap());
-    while more {
-        out.push((cursor.key().to_vec(), cursor.value().to_vec()));
-        more = cursor.next(trx).unwrap();
-    }
-    out
 }
 
 /// The child: works until it is killed.

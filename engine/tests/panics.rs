@@ -2,13 +2,14 @@
 //!
 //! The simulated disk panics in an operation, in whichever thread asks for it.
 
+mod scan;
+
+use scan::scan;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidepool::storage::{Fault, FaultKind, SimStorage, StorageOp};
-use tidepool::{
-    Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Table, TableDef, TrxOptions,
-};
+use tidepool::{Db, Error, IndexDef, Options, Table, TableDef, TrxOptions};
 
 fn options() -> Options {
     Options {
@@ -38,13 +39,8 @@ fn insert(db: &Db, table: &Arc<Table>, no: u32) -> Result<(), Error> {
 fn keys(db: &Db) -> Vec<u32> {
     let table = db.open_table("t").unwrap();
     let mut trx = db.begin(TrxOptions::default());
-    let mut cursor = Cursor::new(table, 0, LockMode::None, LockWait::Wait);
-    let (mut found, mut more) = (Vec::new(), cursor.first(&mut trx).unwrap());
-    while more {
-        found.push(u32::from_be_bytes(cursor.key().try_into().unwrap()));
-        more = cursor.next(&mut trx).unwrap();
-    }
-    found
+    let rows = scan(&mut trx, &table, 0).unwrap();
+    rows.into_keys().map(|key| u32::from_be_bytes(key[..].try_into().unwrap())).collect()
 }
 
 fn wait_for(what: &str, is_it: impl Fn() -> bool) {

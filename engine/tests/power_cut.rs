@@ -1,9 +1,12 @@
 //! What a power cut leaves of a file that was growing.
 
+mod scan;
+
+use scan::scan;
 use std::sync::Arc;
 
 use tidepool::storage::{SimStorage, Storage};
-use tidepool::{Cursor, Db, IndexDef, LockMode, LockWait, Options, TableDef, TrxOptions};
+use tidepool::{Db, IndexDef, Options, TableDef, TrxOptions};
 
 fn options() -> Options {
     Options {
@@ -18,13 +21,7 @@ fn options() -> Options {
 fn rows(db: &Db) -> u32 {
     let table = db.open_table("t").unwrap();
     let mut trx = db.begin(TrxOptions::default());
-    let mut rows = Cursor::new(table, 0, LockMode::None, LockWait::Wait);
-    let (mut count, mut more) = (0, rows.first(&mut trx).unwrap());
-    while more {
-        count += 1;
-        more = rows.next(&mut trx).unwrap();
-    }
-    count
+    scan(&mut trx, &table, 0).unwrap().len() as u32
 }
 
 /// A file grows ahead of what is written to it. Its new length is no part of the log and is lost unless the file was synced;

@@ -7,10 +7,8 @@ use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::experiment::{self, Experiment};
 use crate::lab::{Lab, Settings};
+use crate::record::DEFAULT_OUT;
 use crate::{policy, report};
-
-/// Where results go.
-pub(crate) const DEFAULT_OUT: &str = "var/lab/results";
 
 /// What to do.
 #[derive(Debug, clap::Subcommand)]

@@ -65,6 +65,18 @@ impl Engine {
         }
     }
 
+    /// The version of its server, for the names of directories.
+    ///
+    /// # Errors
+    /// If the server is missing.
+    pub fn version(self, environment: &Environment) -> Result<String> {
+        match self.program() {
+            Program::MariaDb => Ok(environment.value("VERSION")?.to_string()),
+            Program::Postgres => environment.postgres_version(),
+            Program::MySql => environment.mysql_version(),
+        }
+    }
+
     /// The program it is in.
     pub fn program(self) -> Program {
         match self {

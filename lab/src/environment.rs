@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::engine::{Engine, Program};
 use crate::error::{Error, Result};
 
 /// Where `scripts/deps` puts a MySQL server, below the top of a checkout.
@@ -82,7 +81,11 @@ impl Environment {
     /// # Errors
     /// If none has been unpacked.
     pub fn postgres_programs(&self) -> Result<PathBuf> {
-        newest_postgres(&self.postgres).map(|(_, dir)| dir).ok_or_else(|| {
+        self.postgres().map(|(_, programs)| programs)
+    }
+
+    fn postgres(&self) -> Result<(u32, PathBuf)> {
+        newest_postgres(&self.postgres).ok_or_else(|| {
             Error::Missing(
                 "PostgreSQL (Debian's package postgresql) is missing: run scripts/deps --lab"
                     .into(),
@@ -105,19 +108,20 @@ impl Environment {
         }
     }
 
-    /// The version of an engine's server, for the names of directories.
+    /// The version of the PostgreSQL that was unpacked.
     ///
     /// # Errors
-    /// If the server is missing.
-    pub fn version_of(&self, engine: Engine) -> Result<String> {
-        match engine.program() {
-            Program::MariaDb => Ok(self.value("VERSION")?.to_string()),
-            Program::Postgres => {
-                self.postgres_programs()?;
-                Ok(newest_postgres(&self.postgres).map_or(0, |(version, _)| version).to_string())
-            }
-            Program::MySql => mysql_version(self.mysqld()?),
-        }
+    /// If none was.
+    pub fn postgres_version(&self) -> Result<String> {
+        self.postgres().map(|(version, _)| version.to_string())
+    }
+
+    /// The version of the MySQL server.
+    ///
+    /// # Errors
+    /// As [`mysqld`](Self::mysqld), and if it can't be run.
+    pub fn mysql_version(&self) -> Result<String> {
+        mysql_version(self.mysqld()?)
     }
 
     /// A value of `var/mariadb.env`.

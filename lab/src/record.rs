@@ -112,6 +112,9 @@ impl Record {
     }
 }
 
+/// The directory that results go to, unless another is named.
+pub(crate) const DEFAULT_OUT: &str = "var/lab/results";
+
 /// Writes records as they come.
 #[derive(Debug)]
 pub struct Output {

@@ -5,9 +5,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tidepool_lab::policy::command::read;
 use tidepool_lab::policy::table::{NAMES, SIZES, Table, WITHIN, measure};
-use tidepool_lab::policy::trace::Trace;
+use tidepool_lab::policy::trace::{Trace, read};
 
 fn paths() -> Vec<PathBuf> {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/traces");

@@ -5,50 +5,21 @@
 //! resizing thread's own time, which a busy machine does not distort; "first" is when the first extent
 //! was back with the kernel.
 
+#[path = "../tests/zero_file/mod.rs"]
+mod zero_file;
+
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use tidepool_pool::storage::{Result, SimStorage, StorageFile};
+use tidepool_pool::storage::SimStorage;
 use tidepool_pool::{Access, Haste, Lsn, PageId, Pool, PoolConfig, page, statement};
 
+use zero_file::ZeroFile;
+
 const PAGE: u64 = 16384;
-
-/// A file whose pages are all zero, whatever is written.
-struct ZeroFile(u64);
-
-impl StorageFile for ZeroFile {
-    fn name(&self) -> &str {
-        "zero"
-    }
-
-    fn read_at(&self, buf: &mut [u8], _: u64) -> Result<()> {
-        buf.fill(0);
-        Ok(())
-    }
-
-    fn write_at(&self, _: &[u8], _: u64) -> Result<()> {
-        Ok(())
-    }
-
-    fn sync_data(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn len(&self) -> Result<u64> {
-        Ok(self.0)
-    }
-
-    fn set_len(&self, _: u64) -> Result<()> {
-        Ok(())
-    }
-
-    fn io_alignment(&self) -> usize {
-        1
-    }
-}
 
 /// Which pages are hot.
 #[derive(Clone, Copy)]

@@ -15,7 +15,7 @@ use crate::pool::Pool;
 use crate::signal::Signal;
 use crate::step::Steps;
 
-/// One for each thread.
+/// What each thread sleeps on.
 #[derive(Default)]
 struct Signals {
     cleaner: Signal,
@@ -37,7 +37,7 @@ pub(crate) struct Background {
 const IDLE: Duration = Duration::from_secs(1);
 /// The same, of the advisor, whose rings fill without anybody waking it.
 const ADVISOR_IDLE: Duration = Duration::from_millis(100);
-/// How long a resize pauses that can't go on: as long as nothing has come of it, within these bounds.
+/// How long a blocked resize pauses before it tries again: as long as it has been blocked, within these bounds.
 const BLOCKED: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
 /// How long the cleaner rests after writes of which none succeeded, so as not to spin on a broken disk.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
@@ -50,8 +50,8 @@ const COMPACTION_REST: u32 = 9;
 const COMPACTION_REST_MAX: Duration = Duration::from_millis(200);
 
 const RESIZE: &str = "tidepool-resize";
-/// How many nice values the resize thread is before others. While it waits for a CPU, memory that others need is not given back, and what it holds is held
-/// for longer; of all the CPU time it takes little.
+/// How many nice values the resize thread is before others. While it waits for a CPU, memory that others need is not given back, and
+/// queries wait for the latches that it holds; and it takes little CPU time.
 const RESIZE_PRIORITY: i32 = 10;
 
 impl Background {

@@ -6,10 +6,11 @@
 //! of a huge one costs nothing. A group, once made, stays until the directory goes: page words have
 //! stable addresses, on which threads park.
 //!
-//! Where all counts that [may be written](crate::mapping), whether touched or not, that would be a mebibyte a table. So there a group is
-//! writable up to some word only, and [`Directory::let_be_installed`] moves that on. The words behind are zero, and nobody
-//! writes a word that is zero but to install a page. How far it is stands in a part of its own before the words,
-//! which is not even touched elsewhere.
+//! Where the kernel [counts all writable memory](crate::mapping), touched or not, two such arrays would cost each table a
+//! mebibyte. So there only the first words of a group can be written, and [`Directory::let_be_installed`] moves that
+//! border as pages come. Behind the border all words are zero, and a word that is zero is written only to
+//! install a page. Where the border is, stands in a 4 KiB part of its own before the words; where the kernel counts
+//! touched memory only, that part is never touched.
 
 #![expect(unsafe_code, reason = "groups are published through atomic pointers")]
 

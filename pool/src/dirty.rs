@@ -16,8 +16,8 @@
 //! outside the queue's order, or moved to another frame (whose entry is put aside); they are dropped
 //! when they reach the head. An entry is stale if the frame's `rec_lsn` is another. It may come alive
 //! again, when a failed write-out restores the frame's `rec_lsn`, or a page of the same
-//! mini-transaction moves into the frame: then the frame is in the queue and aside, both say the
-//! truth, and the first of them to be written out leaves the other stale.
+//! mini-transaction moves into the frame. Then the frame has two valid entries, one in the queue and one aside; once
+//! its page has been written out by either, the other is stale.
 //!
 //! Locking: the mutex is taken under page latches and under the redo log's mutex; under it nothing
 //! is taken.
@@ -25,10 +25,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::contention::CountingMutex;
 use crate::frames::Frames;
 use crate::latch::PageWord;
 use crate::page::Lsn;
-use crate::watched::Watched;
 
 /// A recovery LSN plus one (as descriptors keep it), and the frame.
 type Entry = (u64, u32);
@@ -42,7 +42,7 @@ struct Queues {
 
 #[derive(Default)]
 pub(crate) struct DirtyQueue {
-    queues: Watched<Queues>,
+    queues: CountingMutex<Queues>,
     /// Dirty pages, those in flight included.
     count: AtomicU64,
 }

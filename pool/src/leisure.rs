@@ -1,4 +1,4 @@
-//! Leisure: what a shrink that nothing presses leaves to queries.
+//! Shrinking at leisure: how a shrink that nobody waits for leaves disk, free frames and CPU to queries.
 //!
 //! Half of a pool can be given back within a fraction of a second, and whoever runs queries beside that notices. If nobody else needs
 //! the memory it may take some seconds instead:
@@ -49,7 +49,7 @@ pub(crate) fn marked_at_most(extents: usize) -> usize {
     (extents / 64).max(8)
 }
 
-/// Rest of the resizing thread, in times of its work.
+/// How many times as long as it has worked the resizing thread rests.
 const REST: u32 = 4;
 /// Fewer requests for pages than this in a slice and its rest are no load.
 const LOAD_MIN: u64 = 4;
@@ -58,7 +58,7 @@ const LOAD_MIN: u64 = 4;
 #[derive(Default)]
 pub(crate) struct Leisure {
     taken: AtomicBool,
-    /// The least that was to be given back still, and since when.
+    /// The fewest frames that were still to be given back, and since when they are that few.
     least_debt: Mutex<Option<(u32, Instant)>>,
     cleaner_rests_until: Mutex<Option<Instant>>,
     allowance: Mutex<Option<Allowance>>,
@@ -68,9 +68,9 @@ pub(crate) struct Leisure {
 #[derive(Clone, Copy)]
 struct Allowance {
     pages: f64,
-    /// Pages a second that come whatever is read.
+    /// Evictions a second that are allowed whatever is read.
     rate: f64,
-    /// Pages read, and when this was looked at last.
+    /// Pages read from disk, and when, at the last call.
     reads: u64,
     at: Instant,
 }

@@ -6,18 +6,23 @@
 //! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
 //! chooses who leaves, `dirty` knows what must be written and in what order, `flush` and
 //! [`doublewrite`] write it, `read_ahead` reads what will be wanted, `background` has the threads.
+//! `resize` changes how many frames there are while all that goes on; `leisure` and `pace` say how
+//! fast what nobody waits for is done.
+//!
 //! `tap` hears of accesses, [`trace`] records them, and [`advisor`] says from them what another size
 //! would bring; `residents` tells who is here, `hot_pages` who
 //! should be here again after the next start.
-//! Below all of it is [`storage`]: files, real and simulated.
+//! Below all of it is [`storage`]: files, real and simulated. `mapping` is memory straight from the kernel,
+//! `sync` the atomics and the parking lot that latches are made of, `contention` a mutex that counts who waits
+//! for it, `signal` and `step` what background threads sleep on and run.
 
 pub mod advisor;
 mod background;
+mod contention;
 mod directory;
 mod dirty;
 pub mod doublewrite;
 mod error;
-mod extents;
 mod flush;
 mod frames;
 mod guard;
@@ -26,12 +31,12 @@ mod latch;
 #[cfg(test)]
 mod latch_tests;
 mod leisure;
+mod log_throttle;
 mod mapping;
 mod memory;
 mod pace;
 pub mod page;
 mod pool;
-mod rarely;
 mod read_ahead;
 pub mod replacement;
 mod residents;
@@ -46,12 +51,12 @@ mod sync;
 mod tap;
 pub mod trace;
 mod view;
-mod watched;
 
 pub use advisor::{Advice, AdviceRow};
 pub use background::raise_priority;
 pub use doublewrite::Doublewrite;
 pub use error::{Error, Result, WriteAheadError};
+pub use frames::EXTENT_BYTES;
 pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
 pub use hot_pages::HEATS;
 pub use leisure::Haste;

@@ -1,10 +1,11 @@
 //! Memory straight from the kernel: reserved at once, zero until touched, costing nothing till then.
 //!
 //! # Accounting
-//! As a rule only memory that is touched costs anything. With `vm.overcommit_memory` = 2 all counts that *may be written*, against a limit
-//! beyond which nobody is given any: not us, and not whoever calls `malloc`. `MAP_NORESERVE` means nothing then. What may be read only
-//! counts for nothing, so a [`Mapping::reserve`] is mapped to be read there, which is all that who looks
-//! without a latch needs, and a part of it can be written from [`Mapping::commit`] until [`Mapping::release`].
+//! As a rule only memory that is touched costs anything. With `vm.overcommit_memory` = 2 the kernel counts all memory that
+//! *may be written*, touched or not, against a limit of the machine beyond which every `mmap` and `malloc` fails, and
+//! `MAP_NORESERVE` means nothing. Memory that may only be read is not counted. So there a [`Mapping::reserve`] is mapped
+//! to be read, which is all that optimistic readers need, and a part of it can be written from
+//! [`Mapping::commit`] until [`Mapping::release`].
 
 #![expect(unsafe_code, reason = "mmap, and turning its bytes into slices")]
 
@@ -17,7 +18,7 @@ use rustix::mm::{
     Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect, munmap,
 };
 
-use crate::extents::Extent;
+use crate::frames::Extent;
 use crate::latch::PageWord;
 
 /// What the kernel counts of the memory that it has promised.
@@ -85,7 +86,7 @@ impl Mapping {
         Mapping { base, len, accounting }
     }
 
-    /// Lets a range be written. Again, if it may be already: nothing happens.
+    /// Lets a range be written. Nothing happens if it can be already.
     ///
     /// # Errors
     /// If that would be more than the kernel may promise.

@@ -19,14 +19,14 @@ pub struct MemoryUse {
     pub bound_bytes: Option<u64>,
 }
 
-/// Beside the descriptor: the link of the free list.
+/// What describes a frame: its descriptor, and its link of the free list.
 const FRAME_BYTES: u64 = size_of::<Descriptor>() as u64 + 4;
 
 impl Pool {
     /// What the pool's memory goes to, frames first.
     pub fn memory(&self) -> Vec<MemoryUse> {
         let frames = self.frames();
-        let touched = frames.ever_started() as u64;
+        let touched = frames.highest() as u64;
         let page_size = self.page_size().bytes() as u64;
         let spaces: Vec<_> = self.all_spaces();
         let translation = |pages: u64| (pages * 8).next_multiple_of(4096) + 4096;

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A scan's rest, in times of its work, while queries wait all the time.
+/// How many times as long as a scan has worked it rests, if queries wait all the time.
 const REST: f64 = 4.0;
 /// The longest rest at once.
 const REST_MAX: Duration = Duration::from_millis(20);
@@ -36,7 +36,7 @@ pub(crate) struct Pace {
 struct Window {
     began: Instant,
     waited_us: u64,
-    /// Of the window before.
+    /// The share of the time in which queries waited, in the window before this one.
     share: f64,
     /// How long the last read of a scan by itself took.
     last_read: Duration,

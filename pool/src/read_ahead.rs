@@ -20,9 +20,10 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
+use crate::error::Result;
 use crate::latch::PageWord;
 use crate::page::{self, PageId, PageType};
-use crate::pool::Pool;
+use crate::pool::{NEAR_DEPTH, Pool};
 use crate::replacement::Access;
 use crate::space::Space;
 use crate::stats::count;
@@ -87,7 +88,8 @@ pub struct Warmed {
     pub tried: usize,
 }
 
-/// A page being read: its frame, and where its word is.
+/// A page being read. It is exclusively latched from [`Pool::begin_read`] to [`Pool::finish_read`] or `abandon`, and
+/// this is the only value through which its frame is reached meanwhile.
 struct Reading {
     id: PageId,
     access: Access,
@@ -98,6 +100,20 @@ struct Reading {
 impl Reading {
     fn word(&self) -> &PageWord {
         self.space.existing_word(self.id.no).expect("the page was installed in its word")
+    }
+
+    /// The bytes of the page's frame, to be filled.
+    fn bytes<'a>(&'a mut self, pool: &'a Pool) -> &'a mut [u8] {
+        #[expect(unsafe_code, reason = "the page's latch makes its bytes ours")]
+        // SAFETY: the page is exclusively latched on behalf of this value, which is borrowed mutably.
+        unsafe {
+            pool.frames().bytes_mut(self.frame)
+        }
+    }
+
+    /// Whether the next page is the next one in the same file.
+    fn is_before(&self, next: &Reading) -> bool {
+        (self.id.space, self.id.no + 1) == (next.id.space, next.id.no)
     }
 }
 
@@ -125,12 +141,12 @@ impl Pool {
         self.frames().debt() == 0 && self.frames().available() > self.reserve()
     }
 
-    /// Reads pages of `space` that were hot in an earlier life, with one read, in parts, that goes from the first to the last of them,
-    /// and tells the replacement policy how hot they were: `pages` are their numbers, rising, and heats; `buffer` has room for all from the first to the
-    /// last; it is aligned for direct I/O.
+    /// Reads pages of `space` that were hot before the last restart, and tells the replacement policy how hot they were. `pages` are their
+    /// numbers, ascending, and heats. All from the first to the last are read into `buffer`, which has room for so many pages
+    /// and is aligned for direct I/O.
     ///
-    /// Nobody is displaced: it ends when [`Pool::has_room_to_warm`] says no. Pages that are here already, beyond the end of the
-    /// file, free, never written or damaged are passed over without a word, and so are those of a part that can't be read.
+    /// No page is displaced: it ends when [`Pool::has_room_to_warm`] says no. Passed over, without an error, are pages that are
+    /// resident already, beyond the end of the file, free, never written or damaged, and those of a part that can't be read.
     pub fn warm(&self, space: &Arc<Space>, pages: &[(u32, u8)], buffer: &mut [u8]) -> Warmed {
         let mut warmed = Warmed { pages: 0, tried: pages.len() };
         let mut batch: Vec<(Reading, u8)> = Vec::with_capacity(pages.len());
@@ -145,13 +161,8 @@ impl Pool {
                 warmed.tried = at;
                 break;
             };
-            match self.install(space, word, no, frame) {
-                Ok(true) => {
-                    let id = PageId::new(space.id(), no);
-                    let access = Access::Prefetch;
-                    batch.push((Reading { id, access, frame, space: space.clone() }, heat));
-                }
-                Ok(false) => {}
+            match self.begin_read(space, word, no, Access::Prefetch, frame) {
+                Ok(page) => batch.extend(page.map(|page| (page, heat))),
                 Err(_) => break,
             }
         }
@@ -159,28 +170,23 @@ impl Pool {
         let (size, first) = (self.page_size().bytes(), first.id.no);
         let span = (last.id.no - first + 1) as usize * size;
         let offset = self.page_size().offset_of(first);
-        // In parts that go side by side: as one, it would stand in the device's queue as one.
+        // In parts, so that the device works on several at a time.
         let parts =
             buffer[..span].chunks_mut(WARM_PART_BYTES).zip((offset..).step_by(WARM_PART_BYTES));
         let ops: Vec<IoOp<'_>> =
             parts.map(|(part, offset)| IoOp::read(&**space.file(), part, offset)).collect();
         let arrived = self.run_reads(ops);
-        for (page, heat) in &batch {
+        for (page, heat) in &mut batch {
             let at = (page.id.no - first) as usize * size;
             let read = &buffer[at..at + size];
-            let usable = page::page_type(read) != PageType::FREE
+            let is_usable = page::page_type(read) != PageType::FREE
                 && self.verify(space, page.id.no, read).is_ok();
-            if !arrived[at / WARM_PART_BYTES] || !usable {
+            if !arrived[at / WARM_PART_BYTES] || !is_usable {
                 self.abandon(page.word(), page.frame);
                 continue;
             }
-            #[expect(unsafe_code, reason = "the page's latch makes its bytes ours")]
-            // SAFETY: `install` latched the page exclusively, and nothing else refers to its frame.
-            unsafe { self.frames().bytes_mut(page.frame) }.copy_from_slice(read);
-            self.replacement().insert(page.frame, page.id, page.access);
-            self.replacement().warm(page.frame, *heat);
-            count(&self.counters.pages_data);
-            page.word().unlock_exclusive(true);
+            page.bytes(self).copy_from_slice(read);
+            self.finish_read(page, Some(*heat));
             warmed.pages += 1;
         }
         self.counters.read_ahead.fetch_add(warmed.pages, Ordering::Relaxed);
@@ -193,8 +199,33 @@ impl Pool {
         ops.into_iter().map(|op| ran && op.result.is_ok()).collect()
     }
 
-    fn read_batch(&self, wanted: &[Wanted]) -> usize {
-        let mut buffer = self.read_ahead.buffer.lock();
+    /// Makes an absent page resident in `frame`, exclusively latched, to be read. `None` (and the frame is given back): it
+    /// is not absent any more.
+    fn begin_read(
+        &self,
+        space: &Arc<Space>,
+        word: &PageWord,
+        no: u32,
+        access: Access,
+        frame: u32,
+    ) -> Result<Option<Reading>> {
+        let is_ours = self.install(space, word, no, frame)?;
+        let id = PageId::new(space.id(), no);
+        Ok(is_ours.then(|| Reading { id, access, frame, space: space.clone() }))
+    }
+
+    /// Lets others have a page whose bytes have come and are verified; `heat` is what it had in an earlier life, if that is known.
+    fn finish_read(&self, page: &Reading, heat: Option<u8>) {
+        self.replacement().insert(page.frame, page.id, page.access);
+        if let Some(heat) = heat {
+            self.replacement().warm(page.frame, heat);
+        }
+        count(&self.counters.pages_data);
+        page.word().unlock_exclusive(true);
+    }
+
+    /// Takes frames for the pages that are still absent, in file order.
+    fn begin_batch(&self, wanted: &[Wanted]) -> Vec<Reading> {
         let mut batch: Vec<Reading> = Vec::with_capacity(wanted.len());
         for &(id, access) in wanted {
             let Some(space) = self.space(id.space) else { continue };
@@ -202,57 +233,56 @@ impl Pool {
             if word.load().frame().is_some() || space.is_closed() {
                 continue;
             }
-            let Some(frame) = self.take_frame_at_once(64) else { break };
-            if let Ok(true) = self.install(&space, word, id.no, frame) {
-                batch.push(Reading { id, access, frame, space });
-            }
+            let Some(frame) = self.take_frame_at_once(NEAR_DEPTH) else { break };
+            let page = self.begin_read(&space, word, id.no, access, frame);
+            batch.extend(page.ok().flatten());
         }
         batch.sort_unstable_by_key(|page| (page.id.space, page.id.no));
+        batch
+    }
+
+    /// Reads a batch: neighbours with one read, through the buffer, and a page by itself straight into its frame.
+    fn read_batch(&self, wanted: &[Wanted]) -> usize {
+        let mut buffer = self.read_ahead.buffer.lock();
+        let mut batch = self.begin_batch(wanted);
         let size = self.page_size().bytes();
         let mut room =
             &mut buffer.get_or_insert_with(|| AlignedBuf::zeroed(BATCH_PAGES * size))[..];
-        let runs = batch
-            .chunk_by(|page, next| (page.id.space, page.id.no + 1) == (next.id.space, next.id.no));
         let mut ops: Vec<IoOp<'_>> = Vec::new();
-        for run in runs.clone() {
-            let first = &run[0];
+        let spaces: Vec<Arc<Space>> =
+            batch.chunk_by(Reading::is_before).map(|run| run[0].space.clone()).collect();
+        for (run, space) in batch.chunk_by_mut(Reading::is_before).zip(&spaces) {
+            let offset = self.page_size().offset_of(run[0].id.no);
             let bytes = if run.len() > 1 {
                 let (bytes, rest) = std::mem::take(&mut room).split_at_mut(run.len() * size);
                 room = rest;
                 bytes
             } else {
-                #[expect(unsafe_code, reason = "the page's latch makes its bytes ours")]
-                // SAFETY: `install` latched the page exclusively, and each frame is there once.
-                unsafe {
-                    self.frames().bytes_mut(first.frame)
-                }
+                run[0].bytes(self)
             };
-            let offset = self.page_size().offset_of(first.id.no);
-            ops.push(IoOp::read(&**first.space.file(), bytes, offset));
+            ops.push(IoOp::read(&**space.file(), bytes, offset));
         }
         let arrived = self.run_reads(ops);
         let mut read = 0;
         let mut buffered = buffer.as_deref().unwrap_or_default();
-        for (run, arrived) in runs.zip(arrived) {
+        let runs = batch.chunk_by_mut(Reading::is_before).zip(&spaces);
+        for ((run, space), arrived) in runs.zip(arrived) {
+            let is_buffered = run.len() > 1;
             for page in run {
-                #[expect(unsafe_code, reason = "the page's latch makes its bytes ours")]
-                // SAFETY: still exclusively latched, and the operation that wrote it is gone.
-                let frame = unsafe { self.frames().bytes_mut(page.frame) };
-                if run.len() > 1 {
+                if is_buffered {
                     let (bytes, rest) = buffered.split_at(size);
                     buffered = rest;
                     if arrived {
-                        frame.copy_from_slice(bytes);
+                        page.bytes(self).copy_from_slice(bytes);
                     }
                 }
-                if !arrived || self.verify(&page.space, page.id.no, frame).is_err() {
+                let no = page.id.no;
+                if !arrived || self.verify(space, no, page.bytes(self)).is_err() {
                     count(&self.counters.read_errors);
                     self.abandon(page.word(), page.frame);
                     continue;
                 }
-                self.replacement().insert(page.frame, page.id, page.access);
-                count(&self.counters.pages_data);
-                page.word().unlock_exclusive(true);
+                self.finish_read(page, None);
                 read += 1;
             }
         }

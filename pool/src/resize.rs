@@ -143,10 +143,10 @@ struct Worker {
     /// Pages evicted since the last wave, and whether no more could be.
     ahead: usize,
     starved: bool,
-    /// Extents with pages that could not be moved, and whether the wave is of nothing else.
+    /// Extents with pages that could not be moved, and whether the wave consists of such extents only.
     blocked: BTreeSet<u32>,
     last_resort: bool,
-    /// Whether anything came of this pass over the wave, and what did not.
+    /// Whether this pass over the wave has moved a page or given an extent back, and the pages that it passed over.
     progress: bool,
     passed_over: PassedOver,
     /// How many of the coldest pages to look at.
@@ -328,7 +328,8 @@ impl Pool {
         Slice::More
     }
 
-    /// Does something under a mutex that others may wait for.
+    /// Does something under the mutexes of policy, free list or dirty queue, and notes how long it took if any thread found one of
+    /// them taken meanwhile.
     fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
         let (began, waits) = (Instant::now(), self.mutex_waits());
         let result = work();

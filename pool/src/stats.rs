@@ -61,7 +61,7 @@ pub struct PoolStats {
 /// Cells of a sharded counter.
 pub(crate) const CELLS: usize = 128;
 
-/// The cell that threads share who came when all others had an owner.
+/// The cell of all threads that found no other without an owner.
 pub(crate) const SHARED_CELL: usize = CELLS - 1;
 
 /// Numbers of cells without an owner.

@@ -208,7 +208,7 @@ struct Consumer {
     dropped: u64,
 }
 
-/// What [`Tap::drain`] could not deliver, and what it could.
+/// How many events [`Tap::drain`] delivered, and how many were lost because a ring was full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Drained {
     pub(crate) events: usize,

@@ -1,52 +1,21 @@
 //! What a pool costs, as the kernel counts it. A test binary of its own, and one test at a time, so that
 //! nothing else in the process moves the figures.
 
+mod zero_file;
+
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use tidepool_pool::storage::{Result, SimStorage, StorageFile};
-use tidepool_pool::{Access, Haste, Pool, PoolConfig, ResizeState, statement};
+use tidepool_pool::storage::SimStorage;
+use tidepool_pool::{Access, EXTENT_BYTES, Haste, Pool, PoolConfig, ResizeState, statement};
 
-const EXTENT: u64 = 2 << 20;
+use zero_file::ZeroFile;
+
+const EXTENT: u64 = EXTENT_BYTES as u64;
 const PAGE: u64 = 16384;
 
 static ALONE: Mutex<()> = Mutex::new(());
-
-/// A file of zeroes that takes no memory.
-struct ZeroFile(u64);
-
-impl StorageFile for ZeroFile {
-    fn name(&self) -> &str {
-        "zero"
-    }
-
-    fn read_at(&self, buf: &mut [u8], _: u64) -> Result<()> {
-        // The kernel gives memory for bytes that are written, whatever they are.
-        buf.fill(0);
-        Ok(())
-    }
-
-    fn write_at(&self, _: &[u8], _: u64) -> Result<()> {
-        unreachable!("nothing is dirty")
-    }
-
-    fn sync_data(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn len(&self) -> Result<u64> {
-        Ok(self.0)
-    }
-
-    fn set_len(&self, _: u64) -> Result<()> {
-        Ok(())
-    }
-
-    fn io_alignment(&self) -> usize {
-        1
-    }
-}
 
 /// A figure of the process, in bytes; `None` where the kernel does not say.
 fn status(name: &str) -> Option<u64> {

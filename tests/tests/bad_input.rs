@@ -1,5 +1,5 @@
 //! What can be wrong with a data directory or a disk, as a client and the error log of a server tell it, and what stays usable.
-//! (`engine/tests/bad_input.rs` has more cases, without a server.)
+//! (`engine/tests/bad_input/` has more cases, without a server.)
 
 use std::fs;
 use std::os::unix::fs::FileExt;

@@ -305,6 +305,27 @@ impl Governing {
         self.goal = Some(Goal { bytes: decision.to_bytes, urgent });
     }
 
+    /// The size that the next step sets; the present one if there is nothing to be done, or no room any more.
+    fn next_size(
+        &self,
+        goal: Goal,
+        direction: Direction,
+        state: &State,
+        signals: &Signals,
+        pool: &PoolState,
+    ) -> u64 {
+        let mut to = goal.bytes;
+        if direction == Direction::Grow {
+            // What fitted when it was decided must still fit.
+            to = to.min(self.governor.target(signals, pool).unwrap_or(0));
+        }
+        match direction {
+            Direction::Grow if to <= state.size_bytes => state.size_bytes,
+            _ => self.stride.next(state.size_bytes, to),
+        }
+    }
+
+    /// Takes a step towards the goal, and learns what it cost. Returns how long to rest from it.
     fn step(
         &mut self,
         goal: Goal,
@@ -314,15 +335,7 @@ impl Governing {
     ) -> Result<Duration> {
         let direction =
             if goal.bytes < state.size_bytes { Direction::Shrink } else { Direction::Grow };
-        let mut to = goal.bytes;
-        if direction == Direction::Grow {
-            // What fitted when it was decided must still fit.
-            to = to.min(self.governor.target(signals, pool).unwrap_or(0));
-        }
-        let next = match direction {
-            Direction::Grow if to <= state.size_bytes => state.size_bytes,
-            _ => self.stride.next(state.size_bytes, to),
-        };
+        let next = self.next_size(goal, direction, state, signals, pool);
         if next == state.size_bytes {
             self.goal = None;
             return Ok(TICK);
@@ -333,7 +346,7 @@ impl Governing {
         let size = match set {
             Ok(size) => size,
             Err(Error::Refused { why, .. }) => {
-                // It may have come part of the way.
+                // It may have come part of the way; the next reading tells.
                 self.stride.failed(direction);
                 self.retry_at = Some(Instant::now() + RETRY_AFTER);
                 let asked = human(next);

@@ -13,8 +13,16 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// A group without a limit; `None` where this user can't make one.
+    /// A group without a limit. `None`, and a message that the test is skipped, where this user can't make one.
     pub fn new(name: &str) -> Option<Cgroup> {
+        let group = Cgroup::make(name);
+        if group.is_none() {
+            eprintln!("skipped: no memory cgroup can be made by this user");
+        }
+        group
+    }
+
+    fn make(name: &str) -> Option<Cgroup> {
         let found = find(&Root::default(), Path::new("/proc/self")).ok()??;
         let directory = found.directories.first()?.join(format!("{name}-{}", std::process::id()));
         fs::create_dir(&directory).ok()?;
@@ -22,9 +30,12 @@ impl Cgroup {
     }
 
     /// Starts a process in the group: all that it ever takes is charged there. Version 1 only, where a thread may be in a
-    /// group of its own and its children are born there; `None` elsewhere.
+    /// group of its own and its children are born there; elsewhere `None`, and a message that the test is skipped.
     pub fn start<T>(&self, start: impl FnOnce() -> T) -> Option<T> {
         if self.version != Version::V1 {
+            eprintln!(
+                "skipped: no process can be started in a memory cgroup of version 2 from here"
+            );
             return None;
         }
         let tasks = self.directory.join("tasks");

@@ -79,8 +79,8 @@ pub(crate) fn insert(
     Ok(())
 }
 
-/// Appends a cell whose suffix comes in two pieces. A node filled so looks like one filled by ascending inserts: if the next ones
-/// ascend as well, it is, and the first that doesn't tells.
+/// Appends a cell whose suffix comes in two pieces. The node then counts as filled by ascending inserts; if the next insert
+/// is not at the end, that ends the run.
 pub(crate) fn append(
     page: &mut [u8],
     suffix_a: &[u8],

@@ -9,8 +9,9 @@
 //! used like any other.
 //!
 //! # How full
-//! A leaf's cells lack what its fences have in common, and the upper fence depends on the key that comes next. So the leaf is cut
-//! one key late: before the newest key, at a fence known to make all that is before it fit.
+//! Cells are stored without the common prefix of the leaf's fences, so how much room they take depends on the upper fence, and that on the key
+//! behind the leaf's last one. So each entry waits until the next one is known: if it does not fit the leaf with the fence that
+//! the next key would give, the leaf ends before it.
 
 use super::Tree;
 use super::descent::Exclusive;
@@ -118,8 +119,8 @@ impl<'t> Loader<'t> {
         Ok(())
     }
 
-    /// Whether the last leaf takes another entry of this length beside those that wait, if it ends at `upper`. The first it takes
-    /// always: the limits on keys and payloads see to that.
+    /// Whether the last leaf, if it ends at `upper`, has room for an entry of this length beside those that wait. There always is room for
+    /// the first: the limits on keys and payloads see to that.
     fn takes(&self, len: usize, upper: &[u8]) -> bool {
         if self.pending.ends.is_empty() {
             return true;

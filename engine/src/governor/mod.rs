@@ -32,7 +32,7 @@ use tidepool_governor::journal::Entry;
 use tidepool_governor::kernel::Root;
 use tidepool_governor::trigger::Bell;
 use tidepool_governor::{Decision, Governor, Journal, PoolState, Reader, Signal, Signals};
-use tidepool_pool::{Haste, Pool, ResizeState};
+use tidepool_pool::{EXTENT_BYTES, Haste, Pool, ResizeState};
 
 use crate::error::{Error, Result};
 use log::LogGate;
@@ -47,8 +47,6 @@ const BLIND_SIZE_BYTES: u64 = 128 << 20;
 const JOURNAL_ENTRIES: usize = 1000;
 /// How often it is asked whether the pool has use for more.
 const APPETITE_EVERY: Duration = Duration::from_millis(500);
-/// Sizes are whole extents of the pool.
-const EXTENT_BYTES: u64 = 2 << 20;
 
 /// What the pool's size is to follow.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -336,7 +334,8 @@ impl Control {
     /// Makes a decision the target, and writes it down, unless it comes to nothing in whole extents.
     fn note(&mut self, at: Duration, mut decision: Decision) {
         let first = decision.signal == Signal::Start;
-        decision.to_bytes = (decision.to_bytes / EXTENT_BYTES).max(1) * EXTENT_BYTES;
+        let extent = EXTENT_BYTES as u64;
+        decision.to_bytes = (decision.to_bytes / extent).max(1) * extent;
         if decision.to_bytes == self.target_bytes && !first {
             return;
         }

@@ -18,7 +18,7 @@ use crate::load::tpcc;
 use crate::progress::Progress;
 use crate::server::{Server, ServerOptions};
 
-use super::{for_tidepool, swap};
+use super::data::{for_tidepool, tables};
 
 /// The sizes, in quarters of the present one. The present one is first: its run predicts the others.
 const QUARTERS: [u64; 5] = [4, 1, 2, 8, 16];
@@ -42,7 +42,7 @@ fn warehouses(memory_bytes: u64) -> u32 {
 
 /// What the experiment needs.
 pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
-    let mut data = vec![swap::tables(settings.memory_bytes)];
+    let mut data = vec![tables(settings.memory_bytes)];
     if !settings.quick {
         data.push(DataSet::tpcc(warehouses(settings.memory_bytes)));
     }
@@ -61,7 +61,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     let engine = Engine::Tidepool;
     let memory = settings.memory_bytes;
     let present_bytes = memory / 8;
-    let large = swap::tables(memory);
+    let large = tables(memory);
     // Eight times the present size: of the largest size, a half.
     let rows = large.tables[0].rows * 10 / 32;
     let job = |distribution| Job::point_selects(rows, 8, distribution);

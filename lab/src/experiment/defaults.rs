@@ -26,7 +26,8 @@ use crate::record::{Outcome, Record, statistics};
 use crate::sample::Sampler;
 use crate::server::{Server, ServerOptions};
 
-use super::{for_all, summarise};
+use super::data::for_all;
+use super::summarise;
 
 /// The engines that take part.
 pub(super) const ENGINES: [Engine; 5] =

@@ -17,7 +17,8 @@ use crate::machine::neighbour::Pattern;
 use crate::progress::Progress;
 use crate::record::{Outcome, Point, Record, statistics};
 
-use super::{summarise, swap};
+use super::data::tables;
+use super::summarise;
 
 /// Those that it is about: InnoDB, wherever it is.
 fn engines(settings: &Settings) -> Vec<Engine> {
@@ -53,7 +54,7 @@ const CASES: [Case; 4] = [
 
 /// What the experiment needs.
 pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
-    let data = swap::tables(settings.memory_bytes);
+    let data = tables(settings.memory_bytes);
     engines(settings).into_iter().map(|engine| (engine, data.clone())).collect()
 }
 
@@ -122,7 +123,7 @@ pub fn run(lab: &Lab) -> Result<()> {
         return Err(Error::Missing("it is about InnoDB, which was not asked for".into()));
     }
     let memory = settings.memory_bytes;
-    let data = swap::tables(memory);
+    let data = tables(memory);
     let mut dirs = Vec::new();
     for engine in engines {
         dirs.push((engine, lab.data(engine, &data, &mut Progress::new(1))?));

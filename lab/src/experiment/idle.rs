@@ -14,7 +14,8 @@ use crate::load::tables::DataSet;
 use crate::progress::Progress;
 use crate::record::{Outcome, Point, Record, statistics};
 
-use super::{for_tidepool, resize::read_all, summarise, turn_qps};
+use super::data::{for_tidepool, read_all};
+use super::{summarise, turn_qps};
 
 /// Rows of a table that fits any pool.
 const ROWS: u64 = 500_000;

@@ -9,6 +9,7 @@ use crate::load::tables::DataSet;
 use crate::record::{Outcome, Point, Record, statistics};
 
 pub mod advice;
+mod data;
 pub mod defaults;
 pub mod govern;
 pub mod idle;
@@ -41,12 +42,12 @@ const MYSQL: [Engine; 1] = [Engine::MySql];
 
 /// All of them.
 pub const ALL: [Experiment; 10] = [
-    with_mysql("swap", swap::run, swap::data),
+    with_mysql("swap", swap::run, data::data),
     with_mysql("pressure", pressure::run, pressure::data),
     with_mysql("govern", govern::run, govern::data),
     with_mysql("resize", resize::run, resize::data),
-    with_mysql("sideload", sideload::run, sideload::data),
-    with_mysql("warm", warm::run, swap::data),
+    with_mysql("sideload", sideload::run, data::data),
+    with_mysql("warm", warm::run, data::data),
     Experiment { name: "advice", run: advice::run, engines: &POOLS, also: &[], data: advice::data },
     Experiment { name: "idle", run: idle::run, engines: &POOLS, also: &[], data: idle::data },
     Experiment {
@@ -59,6 +60,9 @@ pub const ALL: [Experiment; 10] = [
     Experiment { name: "traces", run: traces::run, engines: &POOLS, also: &[], data: traces::data },
 ];
 
+/// What the disk of a side load or a restart allows, as a cloud volume does: reads a second.
+pub(crate) const READS_PER_SECOND: u32 = 2000;
+
 /// An experiment that compares pools, in MySQL too where that is asked for.
 const fn with_mysql(
     name: &'static str,
@@ -66,21 +70,6 @@ const fn with_mysql(
     data: fn(&Settings) -> Vec<(Engine, DataSet)>,
 ) -> Experiment {
     Experiment { name, run, engines: &POOLS, also: &MYSQL, data }
-}
-
-/// The same data for every engine.
-fn for_all(settings: &Settings, data: &[DataSet]) -> Vec<(Engine, DataSet)> {
-    let pairs = settings
-        .engines
-        .iter()
-        .flat_map(|&engine| data.iter().map(move |data| (engine, data.clone())));
-    pairs.collect()
-}
-
-/// Data for Tidepool alone, if it is among the engines.
-fn for_tidepool(settings: &Settings, data: Vec<DataSet>) -> Vec<(Engine, DataSet)> {
-    let chosen = settings.engines.contains(&Engine::Tidepool);
-    data.into_iter().filter(|_| chosen).map(|data| (Engine::Tidepool, data)).collect()
 }
 
 /// The mean throughput of one of several turns of `turn_s` seconds, of which the first `settle_s` don't count.

@@ -5,7 +5,7 @@
 //! divided by that of a server whose pool was always that large, in the same cgroup, with nobody beside it. These
 //! baselines are measured first, at four sizes; between them the throughput is interpolated.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -16,7 +16,8 @@ use crate::machine::neighbour::Pattern;
 use crate::progress::Progress;
 use crate::record::{Outcome, Record, statistics};
 
-use super::{for_all, summarise, swap};
+use super::data::{for_all, tables};
+use super::summarise;
 
 /// Percent of the memory that the baselines' pools have.
 const BASELINE_PERCENTS: [u64; 4] = [20, 35, 55, 75];
@@ -89,12 +90,12 @@ fn patterns(quick: bool) -> &'static [Pattern] {
 
 /// The table of a second server: as large as the share of the memory that it may get.
 fn second_table(memory_bytes: u64) -> DataSet {
-    DataSet::one("second", swap::tables(memory_bytes).tables[0].rows / 4)
+    DataSet::one("second", tables(memory_bytes).tables[0].rows / 4)
 }
 
 /// What the experiment needs.
 pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
-    let mut data = vec![swap::tables(settings.memory_bytes)];
+    let mut data = vec![tables(settings.memory_bytes)];
     if !settings.quick {
         data.push(second_table(settings.memory_bytes));
     }
@@ -109,10 +110,10 @@ pub fn run(lab: &Lab) -> Result<()> {
     lab.need_memory_cgroups()?;
     let settings = &lab.settings;
     let memory = settings.memory_bytes;
-    let data = swap::tables(memory);
+    let data = tables(memory);
     let rows = data.tables[0].rows;
     let second = second_table(memory);
-    let mut dirs = Vec::new();
+    let mut dirs: Vec<Directories> = Vec::new();
     for &engine in &settings.engines {
         let dir = lab.data(engine, &data, &mut Progress::new(1))?;
         let second_dir = if settings.quick {
@@ -125,34 +126,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     let _swap = lab.swap_file(2 * memory)?;
     lab.begin("pressure")?;
 
-    let (percents, after_s) = if settings.quick {
-        (&BASELINE_PERCENTS[1..], 12)
-    } else {
-        (&BASELINE_PERCENTS[..], AFTER_S)
-    };
-    let mut plans = Vec::new();
-    for &percent in percents {
-        for (engine, dir, _) in &dirs {
-            let mut plan = plan(lab, *engine, dir, rows);
-            plan.scenario = format!("baseline, {percent} %");
-            plan.args = vec![engine.pool_size_option(memory / 100 * percent)];
-            if *engine == Engine::Tidepool {
-                // A fixed size, not a ceiling.
-                plan.args.push("--tidepool-memory-guard=OFF".into());
-            }
-            plan.measure_s = if settings.quick { 4 } else { 5 };
-            plans.push((plan, None));
-        }
-    }
-    for &pattern in patterns(settings.quick).iter().filter(|one| settings.wants(one.key())) {
-        for (engine, dir, _) in &dirs {
-            let mut plan = plan(lab, *engine, dir, rows);
-            plan.scenario = pattern.key().into();
-            (plan.args, plan.variant) = options(*engine, memory);
-            plan.measure_s = BEFORE_S + pattern.duration_s() + after_s;
-            plans.push((plan, Some(pattern)));
-        }
-    }
+    let plans = plans(lab, &dirs, rows);
     let pair_s = if settings.quick { 0 } else { (WARM_UP_S + PAIR_S) * dirs.len() as u32 };
     let planned: u32 = plans.iter().map(|(plan, _)| plan.duration_s()).sum();
     let mut progress = Progress::new(planned + pair_s);
@@ -187,6 +161,44 @@ pub fn run(lab: &Lab) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// An engine's data, and that of the second server, if there is to be one.
+type Directories = (Engine, PathBuf, Option<PathBuf>);
+
+/// The runs of one server: first the baselines, then each pattern.
+fn plans(lab: &Lab, dirs: &[Directories], rows: u64) -> Vec<(Plan, Option<Pattern>)> {
+    let settings = &lab.settings;
+    let memory = settings.memory_bytes;
+    let (percents, after_s) = if settings.quick {
+        (&BASELINE_PERCENTS[1..], 12)
+    } else {
+        (&BASELINE_PERCENTS[..], AFTER_S)
+    };
+    let mut plans = Vec::new();
+    for &percent in percents {
+        for (engine, dir, _) in dirs {
+            let mut plan = plan(lab, *engine, dir, rows);
+            plan.scenario = format!("baseline, {percent} %");
+            plan.args = vec![engine.pool_size_option(memory / 100 * percent)];
+            if *engine == Engine::Tidepool {
+                // A fixed size, not a ceiling.
+                plan.args.push("--tidepool-memory-guard=OFF".into());
+            }
+            plan.measure_s = if settings.quick { 4 } else { 5 };
+            plans.push((plan, None));
+        }
+    }
+    for &pattern in patterns(settings.quick).iter().filter(|one| settings.wants(one.key())) {
+        for (engine, dir, _) in dirs {
+            let mut plan = plan(lab, *engine, dir, rows);
+            plan.scenario = pattern.key().into();
+            (plan.args, plan.variant) = options(*engine, memory);
+            plan.measure_s = BEFORE_S + pattern.duration_s() + after_s;
+            plans.push((plan, Some(pattern)));
+        }
+    }
+    plans
 }
 
 /// Adds the figures that the bounds are about.

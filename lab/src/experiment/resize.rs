@@ -16,7 +16,8 @@ use crate::progress::Progress;
 use crate::record::{Record, statistics};
 use crate::server::{Server, ServerOptions};
 
-use super::{for_tidepool, summarise, swap};
+use super::data::{self, for_tidepool, read_all, tables};
+use super::summarise;
 
 /// Rows of the article's data, and of its small data, for each byte of memory.
 const DATA_ROWS_PER_GIB: u64 = 10_000_000;
@@ -69,9 +70,9 @@ fn clean_pool(settings: &Settings) -> (u64, DataSet) {
 
 /// What the experiment needs.
 pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
-    let mut data = swap::data(settings);
-    data.extend(for_tidepool(settings, vec![clean_pool(settings).1]));
-    data
+    let mut needed = data::data(settings);
+    needed.extend(for_tidepool(settings, vec![clean_pool(settings).1]));
+    needed
 }
 
 /// Runs the experiment.
@@ -81,9 +82,43 @@ pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
 pub fn run(lab: &Lab) -> Result<()> {
     let settings = &lab.settings;
     let memory = settings.memory_bytes;
-    let data = swap::tables(memory);
-    let rows_for = |per_gib: u64| ((u128::from(memory) * u128::from(per_gib)) >> 30) as u64;
     let timing = timing(settings.quick);
+    let plans = plans(lab, &timing)?;
+    let planned = plans.iter().map(|(plan, _)| plan.warm_up_s + plan.measure_s).sum();
+    let mut progress = Progress::new(planned);
+    lab.begin("resize")?;
+    for (plan, case) in &plans {
+        let mut record = lab.run(plan, &mut progress, |stage, moment| match moment {
+            Moment::After(second) if second == timing.change_s && case.from != case.to => {
+                stage.set_pool_size(memory / 4 * case.to)
+            }
+            Moment::After(second) if second == timing.restore_s && case.restore => {
+                stage.set_pool_size(memory / 4 * case.from)
+            }
+            _ => Ok(()),
+        })?;
+        summarise(&mut record);
+        judge(&mut record, &timing);
+        lab.keep(&record)?;
+    }
+    // Of other engines the cases say enough; this one needs a lot of disk.
+    if settings.engines.contains(&Engine::Tidepool) && settings.wants(CLEAN_SHRINK) {
+        match shrink(lab, Engine::Tidepool, &mut progress) {
+            Ok(record) => lab.keep(&record)?,
+            // Most likely there is no room on the disk; the six cases are worth keeping.
+            Err(Error::Missing(what)) => tracing::warn!("shrink of clean pages skipped: {what}"),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The article's cases on each engine.
+fn plans(lab: &Lab, timing: &Timing) -> Result<Vec<(Plan, &'static Case)>> {
+    let settings = &lab.settings;
+    let memory = settings.memory_bytes;
+    let data = tables(memory);
+    let rows_for = |per_gib: u64| ((u128::from(memory) * u128::from(per_gib)) >> 30) as u64;
     let mut plans = Vec::new();
     for case in &CASES {
         if settings.quick && !matches!(case.name, "no change" | "4 → 2" | "4 → 8") {
@@ -120,38 +155,7 @@ pub fn run(lab: &Lab) -> Result<()> {
             plans.push((plan, case));
         }
     }
-    let planned = plans.iter().map(|(plan, _)| plan.warm_up_s + plan.measure_s).sum();
-    let mut progress = Progress::new(planned);
-    lab.begin("resize")?;
-    for (plan, case) in &plans {
-        let mut record = lab.run(plan, &mut progress, |stage, moment| match moment {
-            Moment::After(second) if second == timing.change_s && case.from != case.to => {
-                stage.set_pool_size(memory / 4 * case.to)
-            }
-            Moment::After(second) if second == timing.restore_s && case.restore => {
-                stage.set_pool_size(memory / 4 * case.from)
-            }
-            _ => Ok(()),
-        })?;
-        summarise(&mut record);
-        judge(&mut record, &timing);
-        lab.keep(&record)?;
-    }
-    // Of other engines the cases say enough; this one needs a lot of disk.
-    if settings.engines.contains(&Engine::Tidepool) && settings.wants(CLEAN_SHRINK) {
-        match shrink(lab, Engine::Tidepool, &mut progress) {
-            Ok(record) => lab.keep(&record)?,
-            // Most likely there is no room on the disk; the six cases are worth keeping.
-            Err(Error::Missing(what)) => tracing::warn!("shrink of clean pages skipped: {what}"),
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-/// A statement that reads the first rows of a table.
-pub(super) fn read_all(table: &str, rows: u64) -> String {
-    format!("SELECT SUM(LENGTH(pad)) FROM {table} FORCE INDEX (PRIMARY) WHERE id <= {rows}")
+    Ok(plans)
 }
 
 /// The worst second after the change, relative to the lower of the steady states before and after.
@@ -208,30 +212,12 @@ fn shrink(lab: &Lab, engine: Engine, progress: &mut Progress) -> Result<Record> 
         crate::machine::counters::resident_bytes(pid).unwrap_or(0)
     };
     let resident_full = resident();
-    let start = Instant::now();
-    let statement = engine.set_pool_size(target);
-    let times = std::thread::scope(|scope| -> Result<(f64, f64)> {
-        let set = scope.spawn(|| server.execute(&statement).map(|()| start.elapsed()));
-        // The size that the server reports may be only a promise: the memory must really be back.
-        let enough = resident_full.saturating_sub((size_bytes - target) * 9 / 10);
-        let is_done = || -> Result<bool> {
-            Ok(server.pool_status()?.size_bytes <= target && resident() <= enough)
-        };
-        // The statement may return long before or long after.
-        while !set.is_finished() && !is_done()? {
-            sleep(Duration::from_millis(10));
-        }
-        let done_s = start.elapsed().as_secs_f64();
-        let returned = set.join().map_err(|_| Error::Missing("SET GLOBAL panicked".into()))??;
-        if is_done()? {
-            return Ok((done_s, returned.as_secs_f64()));
-        }
-        while !is_done()? && start.elapsed() < SHRINK_LIMIT {
-            sleep(Duration::from_millis(10));
-        }
-        Ok((start.elapsed().as_secs_f64(), returned.as_secs_f64()))
-    });
-    let (took, returned) = times?;
+    // The size that the server reports may be only a promise: the memory must really be back.
+    let enough = resident_full.saturating_sub((size_bytes - target) * 9 / 10);
+    let is_done = || -> Result<bool> {
+        Ok(server.pool_status()?.size_bytes <= target && resident() <= enough)
+    };
+    let (took, returned) = set_and_wait(&server, &engine.set_pool_size(target), is_done)?;
     let figures = [
         (
             "shrunk_mib",
@@ -247,6 +233,31 @@ fn shrink(lab: &Lab, engine: Engine, progress: &mut Progress) -> Result<Record> 
     tracing::info!("resize {}: {} MiB in {took:.2} s", engine.name(), size_bytes >> 20);
     server.stop()?;
     Ok(record)
+}
+
+/// Runs the statement, and waits until it has returned and the pool `is_done`, or for [`SHRINK_LIMIT`]. Says after how many seconds the pool
+/// was done, and the statement returned; the one may come long before the other.
+fn set_and_wait(
+    server: &Server,
+    statement: &str,
+    is_done: impl Fn() -> Result<bool>,
+) -> Result<(f64, f64)> {
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        let set = scope.spawn(|| server.execute(statement).map(|()| start.elapsed()));
+        while !set.is_finished() && !is_done()? {
+            sleep(Duration::from_millis(10));
+        }
+        let done_s = start.elapsed().as_secs_f64();
+        let returned = set.join().map_err(|_| Error::Missing("SET GLOBAL panicked".into()))??;
+        if is_done()? {
+            return Ok((done_s, returned.as_secs_f64()));
+        }
+        while !is_done()? && start.elapsed() < SHRINK_LIMIT {
+            sleep(Duration::from_millis(10));
+        }
+        Ok((start.elapsed().as_secs_f64(), returned.as_secs_f64()))
+    })
 }
 
 #[cfg(test)]

@@ -13,18 +13,15 @@
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::lab::{Lab, Moment, Plan, Settings, Stage};
+use crate::lab::{Lab, Moment, Plan, Stage};
 use crate::load::dump::{DumpLoop, ReportLoop};
 use crate::load::sysbench::{Distribution, Job};
-use crate::load::tables::{DataSet, Table};
 use crate::progress::Progress;
 use crate::record::{Record, statistics};
 
-use super::{for_all, resize::read_all, summarise, swap};
+use super::data::{self, read_all, rows_of, tables};
+use super::{READS_PER_SECOND, summarise};
 
-/// Bytes of a row in the clustered index: what an OLTP on sysbench's table needs in the pool.
-const CLUSTERED_ROW_BYTES: u64 = 215;
-const READS_PER_SECOND: u32 = 2000;
 /// The database of the big table.
 const BIG: &str = "sbtest";
 const PAGE_BYTES: u64 = 16 * 1024;
@@ -107,27 +104,6 @@ fn variants(
     variants
 }
 
-fn rows_of(bytes: u64) -> u64 {
-    bytes / CLUSTERED_ROW_BYTES
-}
-
-/// The pool: an eighth of the large table, which is 3.7 GB for each GiB of memory.
-fn pool_bytes(memory_bytes: u64) -> u64 {
-    memory_bytes / 16 * 7
-}
-
-/// The tables that fit the pool.
-pub(super) fn resident_tables(memory_bytes: u64) -> Vec<Table> {
-    let pool_bytes = pool_bytes(memory_bytes);
-    let table = |name: &str, percent| Table::new(name, rows_of(pool_bytes / 100 * percent));
-    vec![table("hot45", 45), table("other45", 45), table("hot85", 85), table("small", 5)]
-}
-
-/// What the experiment needs.
-pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
-    for_all(settings, &[swap::tables(settings.memory_bytes)])
-}
-
 /// Runs the experiment.
 ///
 /// # Errors
@@ -135,8 +111,8 @@ pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
 pub fn run(lab: &Lab) -> Result<()> {
     lab.need_read_throttle()?;
     let settings = &lab.settings;
-    let pool_bytes = pool_bytes(settings.memory_bytes);
-    let data = swap::tables(settings.memory_bytes);
+    let pool_bytes = data::pool_bytes(settings.memory_bytes);
+    let data = tables(settings.memory_bytes);
     let timing = if settings.quick {
         Timing { warm_up_s: 4, settle_s: 8, end_s: 18 }
     } else {

@@ -9,34 +9,13 @@
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::lab::{Lab, Moment, Plan, Settings};
+use crate::lab::{Lab, Moment, Plan};
 use crate::load::sysbench::{Distribution, Job};
-use crate::load::tables::{DataSet, Table};
 use crate::progress::Progress;
 use crate::record::{Outcome, Point, Record, statistics};
 
-use super::{for_all, sideload, summarise, turn_qps};
-
-/// Rows of the table for each GiB of memory.
-const ROWS_PER_GIB: u64 = 16_000_000;
-const GIB: u64 = 1 << 30;
-
-/// Rows of this experiment's table.
-fn rows(memory_bytes: u64) -> u64 {
-    (u128::from(memory_bytes) * u128::from(ROWS_PER_GIB) / u128::from(GIB)) as u64
-}
-
-/// The data of most experiments: the large table, which is this one's, and the resident ones of `sideload`.
-pub(super) fn tables(memory_bytes: u64) -> DataSet {
-    let mut tables = vec![Table::new("sbtest", rows(memory_bytes))];
-    tables.extend(sideload::resident_tables(memory_bytes));
-    DataSet { name: "tables".into(), tables, warehouses: 0 }
-}
-
-/// What the experiment needs.
-pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
-    for_all(settings, &[tables(settings.memory_bytes)])
-}
+use super::data::tables;
+use super::{summarise, turn_qps};
 
 /// Percent of the memory; 0 is "governed". Other engines have nothing of that kind, and at three times the memory they
 /// only die once more.

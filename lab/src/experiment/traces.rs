@@ -22,12 +22,11 @@ use crate::load::dump::DumpLoop;
 use crate::load::sysbench::{Distribution, Job, Sysbench};
 use crate::load::tables::{DataSet, Table};
 use crate::load::tpcc;
-use crate::policy::command;
-use crate::policy::trace::Trace;
+use crate::policy::trace::{self, Trace};
 use crate::progress::Progress;
 use crate::server::{Server, ServerOptions, connect};
 
-use super::for_tidepool;
+use super::data::for_tidepool;
 
 /// The pool, in bytes; the tables are in proportion to it. Small, so that each page is asked for often while a load is recorded.
 const POOL_BYTES: u64 = 16 << 20;
@@ -123,7 +122,7 @@ pub fn run(lab: &Lab) -> Result<()> {
         server.execute("SET GLOBAL tidepool_page_trace_file = ''")?;
         running.stop();
         server.stop()?;
-        let trace = command::read(&path)?;
+        let trace = trace::read(&path)?;
         let small = small(&trace, SMALL_BYTES);
         write(&small, &directory.join(format!("{name}.small.trace")))?;
         tracing::info!(

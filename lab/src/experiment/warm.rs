@@ -12,13 +12,11 @@ use crate::load::sysbench::{Distribution, Job};
 use crate::progress::Progress;
 use crate::record::{Record, statistics};
 
-use super::{resize::read_all, summarise, swap};
+use super::data::{read_all, rows_of, tables};
+use super::{READS_PER_SECOND, summarise};
 
-const READS_PER_SECOND: u32 = 2000;
 /// Of the pool; the rest is room for whatever else an engine keeps there.
 const TABLE_PERCENT: u64 = 80;
-/// Bytes of a row in the clustered index.
-const CLUSTERED_ROW_BYTES: u64 = 215;
 
 /// Runs the experiment.
 ///
@@ -28,8 +26,8 @@ pub fn run(lab: &Lab) -> Result<()> {
     lab.need_read_throttle()?;
     let settings = &lab.settings;
     let pool_bytes = if settings.quick { settings.memory_bytes / 4 } else { settings.memory_bytes };
-    let data = swap::tables(settings.memory_bytes);
-    let rows = (pool_bytes / 100 * TABLE_PERCENT / CLUSTERED_ROW_BYTES).min(data.tables[0].rows);
+    let data = tables(settings.memory_bytes);
+    let rows = (rows_of(pool_bytes / 100 * TABLE_PERCENT)).min(data.tables[0].rows);
     let (before_s, after_s) = if settings.quick { (14, 22) } else { (20, 60) };
     let mut progress = Progress::new((2 * before_s + 2 * after_s) * settings.engines.len() as u32);
     let mut prepared = Vec::new();

@@ -98,7 +98,7 @@ impl DataSet {
         if self.warehouses > 0 {
             content += &format!("warehouses:{}", self.warehouses);
         }
-        let version = environment.version_of(engine)?;
+        let version = engine.version(environment)?;
         let hash = fnv64(content.as_bytes()) & 0xffff_ffff;
         let name = format!("{}-{version}-{}-{hash:08x}", engine.key(), self.name);
         Ok(environment.work_dir.join("data").join(name))

@@ -1,18 +1,17 @@
 //! `tidepool lab policy`: the table of miss ratios, on generated or recorded traces.
 
-use std::fs::{self, File};
-use std::io::BufReader;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Mutex;
 
 use clap::Args;
 
 use super::generate;
 use super::table::{self, NAMES, SIZES, Size, Table, measure};
-use super::trace::Trace;
-use crate::command::DEFAULT_OUT;
+use super::trace::{Trace, read};
 use crate::error::{Error, Result};
 use crate::progress::Progress;
+use crate::record::DEFAULT_OUT;
 
 /// What to replay.
 #[derive(Args, Debug)]
@@ -95,21 +94,4 @@ fn shown(
             progress.second();
         }
     })
-}
-
-/// Reads a trace; its name is that of the file, up to the first dot.
-///
-/// # Errors
-/// If the file can't be read, or holds no trace, or an empty one.
-pub fn read(path: &Path) -> Result<Trace> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let name = name.split('.').next().unwrap_or_default();
-    let wrong = |message: String| Error::Trace { path: path.to_owned(), message };
-    let file = File::open(path).map_err(Error::at(path))?;
-    let trace = Trace::read_from(name, &mut BufReader::new(file))
-        .map_err(|error| wrong(error.to_string()))?;
-    match trace.requests.is_empty() {
-        true => Err(wrong("it has no request".into())),
-        false => Ok(trace),
-    }
 }

@@ -3,6 +3,7 @@
 //! The same figure is worked out for every engine that was measured; the verdict is about Tidepool, the others stand
 //! beside it.
 
+use crate::experiment::READS_PER_SECOND;
 use crate::experiment::swap::{IN_TURNS, turn_error, turn_figure};
 use crate::record::{Outcome, Record, statistics};
 
@@ -10,6 +11,10 @@ mod defaults;
 
 /// Whose figures are judged.
 const OURS: &str = "tidepool";
+
+/// The share of the pool that the new working set of `sideload` takes.
+const MOVED_SHARE: f64 = 0.45;
+const PAGE_BYTES: f64 = 16384.0;
 
 /// A requirement.
 #[derive(Clone, Debug, PartialEq)]
@@ -350,7 +355,7 @@ fn side_load(records: &[&Record], rows: &mut Vec<Row>) {
             .iter()
             .find(|record| record.scenario == scenario)
             .and_then(|record| pool_bytes(record))
-            .map_or(0.0, |bytes| bytes * 0.45 / 16384.0 / 2000.0);
+            .map_or(0.0, |bytes| bytes * MOVED_SHARE / PAGE_BYTES / f64::from(READS_PER_SECOND));
         // The dump takes its half of the reads, and a second is the unit of measuring.
         let limit = Bound::AtMost(2.0 * reads_take_s + 1.0);
         let what = format!("{scenario}: the new set is in after");

@@ -1,5 +1,8 @@
 //! The report on a directory of results: one HTML page that needs nothing else, a chart a run as a file of its own, and
 //! a summary in Markdown.
+//!
+//! Here: which files, and the words that both texts share. `repeats` makes one record of a case that was repeated; `bounds` judges; `overview` and `chart` draw, by `svg`; `page` and
+//! `summary` write.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,11 +15,12 @@ use crate::record::{Record, read_all};
 pub mod bounds;
 pub mod chart;
 pub mod overview;
+mod page;
 mod repeats;
+mod summary;
 pub mod svg;
 
 use bounds::Row;
-use svg::escape;
 
 /// What was written.
 #[derive(Clone, Debug)]
@@ -64,8 +68,8 @@ pub fn write(dir: &Path) -> Result<Written> {
         let path = dir.join(name);
         fs::write(&path, text).map_err(Error::at(&path)).map(|()| path)
     };
-    put("summary.md", &markdown(&records, &rows))?;
-    let page = put("report.html", &html(&records, &condensed, &rows))?;
+    put("summary.md", &summary::markdown(&records, &rows))?;
+    let page = put("report.html", &page::html(&records, &condensed, &rows))?;
     let judged =
         rows.iter().filter(|row| !row.bound.is_empty()).filter_map(|row| row.ours.as_ref());
     let met = judged.clone().filter(|figure| figure.pass).count();
@@ -98,12 +102,33 @@ fn file_name(record: &Record) -> String {
     name.trim_end_matches('-').to_string()
 }
 
-fn verdict(row: &Row) -> &'static str {
-    match &row.ours {
-        _ if row.bound.is_empty() => "",
-        Some(figure) if figure.pass => "met",
-        Some(_) => "**not met**",
-        None => "not measured",
+/// Whether a requirement is met.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// Nothing is required.
+    None,
+    Met,
+    NotMet,
+    NotMeasured,
+}
+
+impl Verdict {
+    fn of(row: &Row) -> Verdict {
+        match &row.ours {
+            _ if row.bound.is_empty() => Verdict::None,
+            Some(figure) if figure.pass => Verdict::Met,
+            Some(_) => Verdict::NotMet,
+            None => Verdict::NotMeasured,
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Verdict::None => "",
+            Verdict::Met => "met",
+            Verdict::NotMet => "not met",
+            Verdict::NotMeasured => "not measured",
+        }
     }
 }
 
@@ -116,6 +141,9 @@ fn peers(row: &Row) -> String {
 fn ours(row: &Row) -> &str {
     row.ours.as_ref().map_or("–", |figure| &figure.text)
 }
+
+/// Stands above results of which some are quick.
+const QUICK: &str = "Some of these runs are quick ones: they show that things work, not how fast.";
 
 /// The figures that the table of runs shows: the summary's name, a heading, digits.
 const COLUMNS: [(&str, &str, usize); 6] = [
@@ -136,50 +164,6 @@ fn cells(record: &Record) -> Vec<String> {
         .collect()
 }
 
-fn markdown(records: &[Record], rows: &[Row]) -> String {
-    let mut text = String::from("# Results of the lab\n\n");
-    if records.iter().any(|record| record.quick) {
-        text.push_str(
-            "Some of these runs are quick ones: they show that things work, not how fast.\n\n",
-        );
-    }
-    let cell = |text: &str| text.replace('|', "\\|");
-    text.push_str(
-        "| experiment | what | bound | tidepool | verdict | peers |\n|---|---|---|---|---|---|\n",
-    );
-    for row in rows {
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {} | {} |",
-            row.experiment,
-            cell(&row.what),
-            row.bound,
-            ours(row),
-            verdict(row),
-            cell(&peers(row))
-        );
-    }
-    text.push_str("\n## Runs\n\n| experiment | case | engine |");
-    for (_, heading, _) in COLUMNS {
-        let _ = write!(text, " {heading} |");
-    }
-    text.push_str(" outcome |\n|---|---|---|");
-    text.push_str(&"---:|".repeat(COLUMNS.len()));
-    text.push_str("---|\n");
-    for record in records {
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {} |",
-            record.experiment,
-            cell(&record.scenario),
-            cell(&record.label()),
-            cells(record).join(" | "),
-            cell(&outcome(record))
-        );
-    }
-    text
-}
-
 fn outcome(record: &Record) -> String {
     use crate::record::Outcome;
     match &record.outcome {
@@ -187,93 +171,6 @@ fn outcome(record: &Record) -> String {
         Outcome::OomKilled => "killed: out of memory".into(),
         Outcome::Failed(why) => format!("failed: {}", why.lines().next().unwrap_or_default()),
     }
-}
-
-const PAGE_STYLE: &str = "\
-:root{color-scheme:light dark}
-body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem;background:#fff;color:#1f2933}
-table{border-collapse:collapse;margin:1rem 0;font-size:14px}
-th,td{text-align:left;padding:.25rem .6rem;border-bottom:1px solid #e4e7eb;vertical-align:top}
-.num{text-align:right;font-variant-numeric:tabular-nums}
-.met{color:#00704a}.missed{color:#b3261e;font-weight:600}
-.wide{overflow-x:auto}
-figure{margin:1.5rem 0;overflow-x:auto}
-details summary{cursor:pointer;font-weight:600;margin:.5rem 0}
-.soft{color:#616e7c}
-@media (prefers-color-scheme:dark){body{background:#14181d;color:#e4e7eb}th,td{border-color:#2d343c}.met{color:#35c99b}.missed{color:#ff8a80}.soft{color:#9aa5b1}}
-";
-
-/// The page: the verdicts, then each experiment's pictures from the condensed records, and all its runs.
-fn html(records: &[Record], condensed: &[Record], rows: &[Row]) -> String {
-    let mut page = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
-         <title>Results of the lab</title>\n<style>{PAGE_STYLE}{}</style></head>\n<body>\n<h1>Results of the lab</h1>\n",
-        svg::style()
-    );
-    if records.iter().any(|record| record.quick) {
-        page.push_str("<p class=\"soft\">Some of these runs are quick ones: they show that things work, not how fast.</p>\n");
-    }
-    page.push_str(
-        "<h2>What was required</h2>\n<div class=\"wide\"><table><tr><th>experiment<th>what<th>bound<th>tidepool<th><th>peers</tr>\n",
-    );
-    for row in rows {
-        let (class, word) = match &row.ours {
-            _ if row.bound.is_empty() => ("soft", ""),
-            Some(figure) if figure.pass => ("met", "met"),
-            Some(_) => ("missed", "not met"),
-            None => ("soft", "not measured"),
-        };
-        let _ = writeln!(
-            page,
-            "<tr><td>{}<td>{}<td>{}<td>{}<td class=\"{class}\">{word}<td>{}</tr>",
-            escape(&row.experiment),
-            escape(&row.what),
-            escape(&row.bound),
-            escape(ours(row)),
-            escape(&peers(row))
-        );
-    }
-    page.push_str("</table></div>\n");
-    let mut experiments: Vec<&str> = Vec::new();
-    for record in records {
-        if !experiments.contains(&record.experiment.as_str()) {
-            experiments.push(&record.experiment);
-        }
-    }
-    let overviews = overview::all(condensed);
-    for experiment in experiments {
-        let _ = writeln!(page, "<h2>{}</h2>", escape(experiment));
-        for overview in overviews.iter().filter(|overview| overview.experiment == experiment) {
-            let _ = writeln!(page, "<figure>{}</figure>", overview.svg.inline(&overview.title));
-        }
-        let own = || records.iter().filter(|record| record.experiment == experiment);
-        page.push_str("<div class=\"wide\"><table><tr><th>case<th>engine");
-        for (_, heading, _) in COLUMNS {
-            let _ = write!(page, "<th class=\"num\">{heading}");
-        }
-        page.push_str("<th>outcome</tr>\n");
-        for record in own() {
-            let _ =
-                write!(page, "<tr><td>{}<td>{}", escape(&record.scenario), escape(&record.label()));
-            for cell in cells(record) {
-                let _ = write!(page, "<td class=\"num\">{}", escape(&cell));
-            }
-            let _ = writeln!(page, "<td>{}</tr>", escape(&outcome(record)));
-        }
-        page.push_str("</table></div>\n");
-        for record in own().filter(|record| !record.series.is_empty()) {
-            let title = chart::title(record);
-            let _ = writeln!(
-                page,
-                "<details><summary>{}</summary><figure>{}</figure></details>",
-                escape(&title),
-                chart::run(record).inline(&title)
-            );
-        }
-    }
-    page.push_str("</body></html>\n");
-    page
 }
 
 #[cfg(test)]

@@ -92,51 +92,90 @@ struct Bar<'a> {
     record: &'a Record,
 }
 
-fn bars(records: &[Record], measure: &Measure) -> Option<Overview> {
-    let mut groups: Vec<(&str, Vec<Bar>)> = Vec::new();
-    let mut labels: Vec<String> = Vec::new();
-    for record in records.iter().filter(|record| record.experiment == measure.experiment) {
-        let dead = record.outcome != Outcome::Finished;
-        let value = match record.figure(measure.figure) {
-            Some(value) => value,
-            None if dead => 0.0,
-            None => continue,
-        };
-        let bar = Bar { label: record.label(), value, record };
-        if !labels.contains(&bar.label) {
-            labels.push(bar.label.clone());
+/// The bars of a measure by scenario, and their labels, in the order of the records.
+#[derive(Default)]
+struct Bars<'a> {
+    groups: Vec<(&'a str, Vec<Bar<'a>>)>,
+    labels: Vec<String>,
+}
+
+impl<'a> Bars<'a> {
+    fn of(records: &'a [Record], measure: &Measure) -> Bars<'a> {
+        let mut bars = Bars::default();
+        for record in records.iter().filter(|record| record.experiment == measure.experiment) {
+            let dead = record.outcome != Outcome::Finished;
+            let value = match record.figure(measure.figure) {
+                Some(value) => value,
+                None if dead => 0.0,
+                None => continue,
+            };
+            let bar = Bar { label: record.label(), value, record };
+            if !bars.labels.contains(&bar.label) {
+                bars.labels.push(bar.label.clone());
+            }
+            match bars.groups.iter_mut().find(|(scenario, _)| *scenario == record.scenario) {
+                Some((_, group)) => group.push(bar),
+                None => bars.groups.push((&record.scenario, vec![bar])),
+            }
         }
-        match groups.iter_mut().find(|(scenario, _)| *scenario == record.scenario) {
-            Some((_, bars)) => bars.push(bar),
-            None => groups.push((&record.scenario, vec![bar])),
-        }
+        bars
     }
-    if groups.is_empty() {
+
+    fn all(&self) -> impl Iterator<Item = &Bar<'a>> {
+        self.groups.iter().flat_map(|(_, bars)| bars)
+    }
+
+    /// Whether each bar has its name beside it, as there are not as many colours as engines with their set-ups. Each engine has
+    /// one colour then.
+    fn named_one_by_one(&self) -> bool {
+        self.labels.len() > COLOURS.len()
+    }
+
+    /// The colour of each bar, in the order of [`Bars::all`].
+    fn colours(&self) -> Vec<char> {
+        let mut engines: Vec<&str> = Vec::new();
+        for bar in self.all() {
+            if !engines.contains(&bar.record.engine.as_str()) {
+                engines.push(&bar.record.engine);
+            }
+        }
+        let which = |bar: &Bar| match self.named_one_by_one() {
+            true => engines.iter().position(|engine| *engine == bar.record.engine),
+            false => self.labels.iter().position(|label| *label == bar.label),
+        };
+        self.all().map(|bar| colour(which(bar).unwrap_or(0))).collect()
+    }
+}
+
+/// A figure that stands for "not once in all of the run".
+const NEVER: f64 = u16::MAX as f64;
+
+/// What is written behind a bar.
+fn bar_text(bar: &Bar, named: bool) -> String {
+    let text = match &bar.record.outcome {
+        Outcome::OomKilled => "killed: out of memory".to_string(),
+        Outcome::Failed(_) => "failed".to_string(),
+        Outcome::Finished if bar.value >= NEVER => "never".to_string(),
+        Outcome::Finished => number(bar.value),
+    };
+    if named { format!("{text} {}", bar.label) } else { text }
+}
+
+fn bars(records: &[Record], measure: &Measure) -> Option<Overview> {
+    let bars = Bars::of(records, measure);
+    if bars.groups.is_empty() {
         return None;
     }
-    let count: usize = groups.iter().map(|(_, bars)| bars.len()).sum();
-    let bottom = TOP + count as f64 * BAR + groups.len() as f64 * GROUP_GAP;
+    let bottom = TOP + bars.all().count() as f64 * BAR + bars.groups.len() as f64 * GROUP_GAP;
     let mut svg = Svg::new(WIDTH, bottom + 30.0);
     svg.text("title", (12.0, 20.0), Anchor::Start, measure.title);
-    let mut legend = 12.0;
-    // There are not as many colours as engines with their set-ups: each engine has one then.
-    let named_at_bars = labels.len() > COLOURS.len();
-    let mut engines: Vec<&String> = Vec::new();
-    for bar in groups.iter().flat_map(|(_, bars)| bars) {
-        if !engines.contains(&&bar.record.engine) {
-            engines.push(&bar.record.engine);
-        }
+    let named = bars.named_one_by_one();
+    if !named {
+        legend(&mut svg, &bars.labels);
     }
-    for (number, label) in labels.iter().enumerate().filter(|_| !named_at_bars) {
-        svg.rect(&format!("f{}", colour(number)), legend, 33.0, 11.0, 11.0);
-        svg.text("", (legend + 16.0, 43.0), Anchor::Start, label);
-        legend += 44.0 + 7.0 * label.chars().count() as f64;
-    }
-    let never = f64::from(u16::MAX);
-    let shown = groups.iter().flat_map(|(_, bars)| bars).map(|bar| bar.value);
-    let most = shown.filter(|value| *value < never).fold(0.0, f64::max);
+    let most = bars.all().map(|bar| bar.value).filter(|value| *value < NEVER).fold(0.0, f64::max);
     let most = most.max(measure.reference.unwrap_or(0.0)).max(1e-6) * 1.02;
-    let right = WIDTH - if named_at_bars { RIGHT + 110.0 } else { RIGHT };
+    let right = WIDTH - if named { RIGHT + 110.0 } else { RIGHT };
     let x = |value: f64| LEFT + value.clamp(0.0, most) / most * (right - LEFT);
     let step = nice_step(most / 6.0);
     let mut tick = 0.0;
@@ -146,24 +185,14 @@ fn bars(records: &[Record], measure: &Measure) -> Option<Overview> {
         tick += step;
     }
     let mut y = TOP;
-    for (scenario, bars) in &groups {
-        let middle = y + bars.len() as f64 * BAR / 2.0 + 4.0;
+    let mut colours = bars.colours().into_iter();
+    for (scenario, group) in &bars.groups {
+        let middle = y + group.len() as f64 * BAR / 2.0 + 4.0;
         svg.text("", (LEFT - 10.0, middle), Anchor::End, &scenario.replace("oltp_", ""));
-        for bar in bars {
-            let which = match named_at_bars {
-                true => engines.iter().position(|engine| **engine == bar.record.engine),
-                false => labels.iter().position(|label| *label == bar.label),
-            };
-            let fill = format!("f{}", colour(which.unwrap_or(0)));
-            let end = if bar.value >= never { most } else { bar.value };
-            svg.rect(&fill, LEFT, y + 1.5, x(end) - LEFT, BAR - 3.0);
-            let text = match &bar.record.outcome {
-                Outcome::OomKilled => "killed: out of memory".to_string(),
-                Outcome::Failed(_) => "failed".to_string(),
-                Outcome::Finished if bar.value >= never => "never".to_string(),
-                Outcome::Finished => number(bar.value),
-            };
-            let text = if named_at_bars { format!("{text} {}", bar.label) } else { text };
+        for (bar, colour) in group.iter().zip(colours.by_ref()) {
+            let end = if bar.value >= NEVER { most } else { bar.value };
+            svg.rect(&format!("f{colour}"), LEFT, y + 1.5, x(end) - LEFT, BAR - 3.0);
+            let text = bar_text(bar, named);
             svg.text("soft", (x(end) + 5.0, y + BAR - 4.0), Anchor::Start, &text);
             y += BAR;
         }
@@ -179,6 +208,15 @@ fn bars(records: &[Record], measure: &Measure) -> Option<Overview> {
         title: measure.title.into(),
         svg,
     })
+}
+
+fn legend(svg: &mut Svg, labels: &[String]) {
+    let mut left = 12.0;
+    for (number, label) in labels.iter().enumerate() {
+        svg.rect(&format!("f{}", colour(number)), left, 33.0, 11.0, 11.0);
+        svg.text("", (left + 16.0, 43.0), Anchor::Start, label);
+        left += 44.0 + 7.0 * label.chars().count() as f64;
+    }
 }
 
 const COLOURS: [char; 5] = ['a', 'b', 'd', 'c', 'e'];

@@ -1,4 +1,4 @@
-//! Pages had: shared, exclusive, optimistically, new, and ahead of time.
+//! How others get a page: shared, exclusive, optimistically, as a new one, or ahead of time.
 
 use crate::error::Result;
 use crate::guard::{ExclusiveGuard, OptimisticGuard, Place, SharedGuard, place};
@@ -97,11 +97,7 @@ impl Pool {
         no: u32,
         hint: Access,
     ) -> Option<SharedGuard<'a>> {
-        let word = space.existing_word(no)?;
-        let frame = word.try_lock(Wants::Shared).ok()?.latched_frame();
-        self.note_access(space, no, hint);
-        self.replacement.hit(frame, hint);
-        Some(SharedGuard::new(place(self, space, word, no, frame)))
+        self.try_latch(space, no, hint, Wants::Shared).map(SharedGuard::new)
     }
 
     /// The page if it is resident and can be latched at once, to change.
@@ -111,11 +107,24 @@ impl Pool {
         no: u32,
         hint: Access,
     ) -> Option<ExclusiveGuard<'a>> {
+        let place = self.try_latch(space, no, hint, Wants::Exclusive)?;
+        Some(ExclusiveGuard::new(place, false, false))
+    }
+
+    /// Latches a resident page without waiting; the latch is the caller's to give back.
+    #[inline]
+    fn try_latch<'a>(
+        &'a self,
+        space: &'a Space,
+        no: u32,
+        hint: Access,
+        wants: Wants,
+    ) -> Option<Place<'a>> {
         let word = space.existing_word(no)?;
-        let frame = word.try_lock(Wants::Exclusive).ok()?.latched_frame();
+        let frame = word.try_lock(wants).ok()?.latched_frame();
         self.note_access(space, no, hint);
         self.replacement.hit(frame, hint);
-        Some(ExclusiveGuard::new(place(self, space, word, no, frame), false, false))
+        Some(place(self, space, word, no, frame))
     }
 
     /// The page, to read without a latch. Loads it if need be, and waits while somebody has it

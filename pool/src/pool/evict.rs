@@ -1,4 +1,4 @@
-//! Frames had: from the free list, by evicting, by waiting for the cleaner.
+//! How a frame is got: from the free list, by evicting a clean page, by waiting for the cleaner.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,7 +8,10 @@ use crate::pool::Pool;
 use crate::stats::count;
 use crate::sync::Wants;
 
-/// How many of the coldest pages a thread looks at before, and while, it waits for a frame.
+/// How many of the coldest pages a thread looks at first for one that it can evict at once.
+pub(crate) const NEAR_DEPTH: usize = 64;
+
+/// How many it looks at before, and while, it waits for a frame.
 const STARVED_DEPTH: usize = 2048;
 
 /// How long a thread waits for a frame while nothing at all is written or evicted.
@@ -49,7 +52,7 @@ impl Pool {
             word.unlock_exclusive(false);
             return Eviction::Dirty;
         }
-        // A shrink evicts what would have stayed.
+        // In a shrink pages are evicted that would have stayed: whoever waits for one of them waits for the resize.
         let began = (self.frames.debt() > 0).then(Instant::now);
         if !self.replacement.was_accessed(frame) {
             count(&self.counters.read_ahead_evicted);
@@ -66,8 +69,9 @@ impl Pool {
 
     /// A frame without a page, in transit. May wait; see the head of this module.
     pub(super) fn take_frame(&self) -> Result<u32> {
-        // The very coldest may all be dirty or on their way to disk while clean ones are near.
-        let found = self.take_frame_at_once(64).or_else(|| self.take_frame_at_once(STARVED_DEPTH));
+        // The very coldest may all be dirty or on their way to disk while clean ones are not far from them.
+        let found =
+            self.take_frame_at_once(NEAR_DEPTH).or_else(|| self.take_frame_at_once(STARVED_DEPTH));
         if let Some(frame) = found {
             return Ok(frame);
         }
@@ -181,7 +185,7 @@ impl Pool {
                 return evicted;
             }
             coldest.clear();
-            self.replacement.coldest(missing + 64, &mut coldest);
+            self.replacement.coldest(missing + NEAR_DEPTH, &mut coldest);
             let before = evicted;
             let mut dirty = false;
             for &frame in &coldest {
@@ -212,13 +216,14 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::frames::EXTENT_BYTES;
     use crate::pool::PoolConfig;
     use crate::replacement::Access;
     use crate::storage::{SimStorage, Storage};
 
     #[test]
     fn a_pool_that_is_refused_memory_goes_on_with_what_it_has() {
-        const EXTENT: u64 = 2 << 20;
+        const EXTENT: u64 = EXTENT_BYTES as u64;
         for background in [false, true] {
             let storage = SimStorage::new(1);
             let file = storage.create("16.tpd").unwrap();

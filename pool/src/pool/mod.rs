@@ -27,7 +27,7 @@ mod evict;
 mod load;
 mod spaces;
 
-pub(crate) use evict::reserve_of;
+pub(crate) use evict::{NEAR_DEPTH, reserve_of};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,10 +41,10 @@ use crate::dirty::DirtyQueue;
 use crate::error::{Error, Result, WriteAheadError};
 use crate::flush::Flusher;
 use crate::frames::Frames;
+use crate::log_throttle::LogThrottle;
 use crate::mapping::Accounting;
 use crate::pace::Pace;
 use crate::page::{Lsn, PageSize};
-use crate::rarely::Rarely;
 use crate::read_ahead::ReadAhead;
 use crate::replacement::{self, Clock, Replacement, ReplacementConfig};
 use crate::resize::Resize;
@@ -95,6 +95,26 @@ impl Default for PoolConfig {
     }
 }
 
+impl PoolConfig {
+    fn validate(&self) -> Result<()> {
+        let pages = self.size_bytes / self.page_size.bytes() as u64;
+        if pages < MIN_FRAMES {
+            return Err(Error::InvalidConfig(format!(
+                "{} bytes hold {pages} pages of {} bytes, but at least {MIN_FRAMES} are needed",
+                self.size_bytes,
+                self.page_size.bytes(),
+            )));
+        }
+        if self.flush_batch_pages == 0 || self.flush_batch_pages > 4096 {
+            return Err(Error::InvalidConfig(format!(
+                "a flush batch has 1 to 4096 pages, not {}",
+                self.flush_batch_pages
+            )));
+        }
+        Ok(())
+    }
+}
+
 /// The redo log, as the pool sees it.
 pub trait WriteAhead: Send + Sync {
     /// Returns when all redo before `lsn` is durable. Called before a page with that LSN is
@@ -136,7 +156,7 @@ pub struct Pool {
     /// The last failed page write, for those who starve because of it.
     pub(crate) last_write_error: Mutex<Option<Error>>,
     /// Tells of failed page writes in the log.
-    pub(crate) write_failures: Rarely,
+    pub(crate) write_failures: LogThrottle,
     flush_batch_pages_max: usize,
     pub(crate) resize: Resize,
 }
@@ -145,20 +165,7 @@ impl Pool {
     /// Makes a pool over `storage`, which holds the doublewrite file; page files come with
     /// [`Pool::open_space`].
     pub fn new(config: PoolConfig, storage: Arc<dyn Storage>) -> Result<Arc<Pool>> {
-        let pages = config.size_bytes / config.page_size.bytes() as u64;
-        if pages < MIN_FRAMES {
-            return Err(Error::InvalidConfig(format!(
-                "{} bytes hold {pages} pages of {} bytes, but at least {MIN_FRAMES} are needed",
-                config.size_bytes,
-                config.page_size.bytes(),
-            )));
-        }
-        if config.flush_batch_pages == 0 || config.flush_batch_pages > 4096 {
-            return Err(Error::InvalidConfig(format!(
-                "a flush batch has 1 to 4096 pages, not {}",
-                config.flush_batch_pages
-            )));
-        }
+        config.validate()?;
         let frames = Frames::new(
             config.page_size,
             config.size_bytes,
@@ -196,7 +203,7 @@ impl Pool {
             background: Background::new(config.background),
             checkpoint_target: AtomicU64::new(0),
             last_write_error: Mutex::new(None),
-            write_failures: Rarely::default(),
+            write_failures: LogThrottle::default(),
             flush_batch_pages_max: config.flush_batch_pages,
             resize: Resize::default(),
         });

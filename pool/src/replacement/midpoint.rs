@@ -26,10 +26,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use super::lists::Lists;
 use super::{Access, Clock, Replacement, ReplacementConfig, ReplacementStats};
+use crate::contention::CountingMutex;
 use crate::error::{Error, Result};
 use crate::mapping::ZeroedArray;
 use crate::page::PageId;
-use crate::watched::Watched;
 
 /// Settings of the midpoint policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +60,7 @@ const SLACK: usize = 64;
 
 pub(crate) struct Midpoint {
     access: ZeroedArray<AtomicU32>,
-    lists: Watched<Lists<2>>,
+    lists: CountingMutex<Lists<2>>,
     old_blocks_pct: AtomicU32,
     old_blocks_time_ms: AtomicU32,
     made_young: AtomicU64,
@@ -77,7 +77,7 @@ impl Midpoint {
         let array = |error| Error::system("reserving replacement state", error);
         let policy = Midpoint {
             access: ZeroedArray::new(frames as usize).map_err(array)?,
-            lists: Watched::new(Lists::new(frames)?),
+            lists: CountingMutex::new(Lists::new(frames)?),
             old_blocks_pct: AtomicU32::new(0),
             old_blocks_time_ms: AtomicU32::new(0),
             made_young: AtomicU64::new(0),

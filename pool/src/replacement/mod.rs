@@ -73,8 +73,8 @@ pub(crate) struct ReplacementStats {
 
 /// A replacement policy.
 pub(crate) trait Replacement: Send + Sync {
-    /// The page in `frame` was accessed; its caller has it latched, or will find out that it had
-    /// better not believed what it read.
+    /// The page in `frame` was accessed. The caller has it latched, or reads it optimistically: then the frame may hold
+    /// another page by now.
     fn hit(&self, frame: u32, access: Access);
 
     /// `page` came into `frame`. The caller has it latched exclusively.

@@ -10,48 +10,60 @@ use crate::pool::{Eviction, Pool};
 const DEPTH_MAX: usize = 2048;
 
 impl Pool {
-    /// Pages too many for the limit, a few free frames included.
+    /// Pages that must leave for the rest and a few free frames to be within the limit.
     pub(super) fn excess(&self) -> u64 {
         let pages = self.counters.pages_data.load(Ordering::Relaxed);
         let free = (self.reserve() / 2) as u64;
         (pages + free).saturating_sub(self.frames().limit() as u64)
     }
 
-    /// Whether so few frames are free that those who miss should have them first.
+    /// Whether so few frames are free that they should be left to queries that miss.
     pub(super) fn is_short_of_free(&self) -> bool {
         self.frames().available() <= self.reserve() / 2
     }
 
-    pub(super) fn waiting(&self, why: impl FnOnce() -> String) -> Slice {
+    /// A slice that waits for the cleaner or for queries: because a page write failed, else for the reason given.
+    fn waiting(&self, why: impl FnOnce() -> String) -> Slice {
         Slice::Waiting(self.write_failure().unwrap_or_else(why))
     }
 
-    /// Evicts some of the coldest pages.
-    pub(super) fn evict_slice(&self, worker: &mut Worker) -> Slice {
-        let at_leisure = self.resize.leisure.is_taken();
-        if at_leisure && self.is_short_of_free() {
+    /// How many pages may be evicted in this slice; the slice's outcome if they are too few to begin with.
+    fn evictions_allowed(&self) -> Result<usize, Slice> {
+        if !self.resize.leisure.is_taken() {
+            return Ok(usize::MAX);
+        }
+        if self.is_short_of_free() {
             self.background.wake_evictor();
-            return self.waiting(|| "free frames go to queries first".to_owned());
+            return Err(self.waiting(|| "free frames go to queries first".to_owned()));
         }
         let now = Instant::now();
-        let allowance = match at_leisure && self.pace.is_contended(now) {
-            true => {
-                let reads = self.counters.reads.load(Ordering::Relaxed);
-                self.resize.leisure.allowance(reads, self.frames().debt(), now)
-            }
-            false => usize::MAX,
-        };
-        if allowance < SLICE_PAGES / 4 {
-            return self.waiting(|| "what queries read goes first".to_owned());
+        if !self.pace.is_contended(now) {
+            return Ok(usize::MAX);
         }
-        // The cleaner looks no further then.
+        let reads = self.counters.reads.load(Ordering::Relaxed);
+        let allowance = self.resize.leisure.allowance(reads, self.frames().debt(), now);
+        if allowance < SLICE_PAGES / 4 {
+            return Err(self.waiting(|| "what queries read goes first".to_owned()));
+        }
+        Ok(allowance)
+    }
+
+    /// Evicts some of the coldest pages: clean ones, looked for ever further from the cold end. Where there are none, dirty ones are
+    /// written first, by the cleaner or here.
+    pub(super) fn evict_slice(&self, worker: &mut Worker) -> Slice {
+        let allowed = match self.evictions_allowed() {
+            Ok(allowed) => allowed,
+            Err(slice) => return slice,
+        };
+        let at_leisure = self.resize.leisure.is_taken();
+        // At leisure the cleaner writes what is dirty, and looks no further than this.
         let depth_max = if at_leisure { self.cold_depth() } else { DEPTH_MAX };
         let mut coldest = Vec::new();
         loop {
             coldest.clear();
             self.timed(|| self.replacement().coldest(worker.depth, &mut coldest));
-            let most = SLICE_PAGES.min(allowance).min(self.excess().max(1) as usize);
-            let (evicted, mut dirty) = self.evict_some(&coldest, most);
+            let most = SLICE_PAGES.min(allowed).min(self.excess().max(1) as usize);
+            let (evicted, dirty) = self.evict_some(&coldest, most);
             if !dirty.is_empty() {
                 self.background.wake_cleaner();
             }
@@ -76,21 +88,32 @@ impl Pool {
                 let dirty = dirty.len();
                 return self.waiting(|| format!("{dirty} pages are dirty, and written at leisure"));
             }
-            dirty.truncate(self.flush_batch_pages());
-            let written = self.flush_for_frames(&dirty);
-            let (more, still_dirty) = self.evict_some(&dirty, most);
-            let evicted = evicted + more;
-            worker.ahead += evicted;
-            worker.worked |= evicted > 0;
-            return match written {
-                _ if evicted > 0 => Slice::More,
-                Err(error) => Slice::Blocked(format!("write error: {error}")),
-                Ok(_) => {
-                    let in_flight = still_dirty.len() as u32;
-                    let in_use = dirty.len() as u32 - in_flight;
-                    Slice::Blocked(PassedOver { in_use, in_flight }.why())
-                }
-            };
+            return self.write_and_evict(worker, dirty, evicted, most);
+        }
+    }
+
+    /// Writes a batch of dirty pages and evicts them; `evicted` went before in the same slice.
+    fn write_and_evict(
+        &self,
+        worker: &mut Worker,
+        mut dirty: Vec<u32>,
+        evicted: usize,
+        most: usize,
+    ) -> Slice {
+        dirty.truncate(self.flush_batch_pages());
+        let written = self.flush_for_frames(&dirty);
+        let (more, still_dirty) = self.evict_some(&dirty, most);
+        let evicted = evicted + more;
+        worker.ahead += evicted;
+        worker.worked |= evicted > 0;
+        match written {
+            _ if evicted > 0 => Slice::More,
+            Err(error) => Slice::Blocked(format!("write error: {error}")),
+            Ok(_) => {
+                let in_flight = still_dirty.len() as u32;
+                let in_use = dirty.len() as u32 - in_flight;
+                Slice::Blocked(PassedOver { in_use, in_flight }.why())
+            }
         }
     }
 

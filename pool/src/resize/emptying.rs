@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{PassedOver, Slice, Worker};
-use crate::extents::ExtentState;
+use crate::frames::ExtentState;
 use crate::leisure::marked_at_most;
 use crate::pool::Pool;
 use crate::sync::Wants;
 
-/// Extents of a wave, if not for the many that a huge resize has.
+/// Extents of a wave at most; in a resize of very many, a 64th of them.
 const WAVE_MAX: usize = 64;
 
 /// What came of trying to move a page.
@@ -25,8 +25,8 @@ impl Pool {
     pub(super) fn mark(&self, worker: &mut Worker) {
         let frames = self.frames();
         let mut extents = self.timed(|| frames.survey());
-        // Those that were stuck last; the emptiest first; rather those that are marked already,
-        // into which nothing was moved; rather those at the end.
+        // Blocked ones last. Of the others the emptiest first; among equals those that are marked already,
+        // since nothing was moved into them; then those at the end of the address space.
         extents.sort_by_cached_key(|it| {
             let pages = (it.started - it.free) as u32 * 1024 / it.started as u32;
             let fresh = it.state != ExtentState::Draining;
@@ -89,30 +89,9 @@ impl Pool {
             worker.wave.clear();
             return Slice::More;
         }
-        let first = extent * frames.per_extent();
-        let mut free = None;
-        for frame in first..first + frames.per_extent() {
-            if frames.descriptor(frame).page().is_none() {
-                continue;
-            }
-            let Some(to) = free.take().or_else(|| self.take_to_move()) else {
-                // This extent is gone on with once there are frames.
-                return self.evict_slice(worker);
-            };
-            match self.try_move(frame, to) {
-                Move::Done => worker.progress = true,
-                Move::InUse => {
-                    worker.passed_over.in_use += 1;
-                    free = Some(to);
-                }
-                Move::InFlight => {
-                    worker.passed_over.in_flight += 1;
-                    free = Some(to);
-                }
-            }
-        }
-        if let Some(to) = free {
-            frames.give(to);
+        if !self.move_pages_of(extent, worker) {
+            // This extent is gone on with once there are frames to move its pages to.
+            return self.evict_slice(worker);
         }
         match frames.give_back(extent) {
             Ok(true) => {
@@ -134,6 +113,34 @@ impl Pool {
                 ))
             }
         }
+    }
+
+    /// Moves the pages in the extent elsewhere, as far as they can be latched. False: there was no frame for the next.
+    fn move_pages_of(&self, extent: u32, worker: &mut Worker) -> bool {
+        let frames = self.frames();
+        let first = extent * frames.per_extent();
+        let mut free = None;
+        for frame in first..first + frames.per_extent() {
+            if frames.descriptor(frame).page().is_none() {
+                continue;
+            }
+            let Some(to) = free.take().or_else(|| self.take_to_move()) else { return false };
+            match self.try_move(frame, to) {
+                Move::Done => worker.progress = true,
+                Move::InUse => {
+                    worker.passed_over.in_use += 1;
+                    free = Some(to);
+                }
+                Move::InFlight => {
+                    worker.passed_over.in_flight += 1;
+                    free = Some(to);
+                }
+            }
+        }
+        if let Some(to) = free {
+            frames.give(to);
+        }
+        true
     }
 
     /// A free frame to move a page to, unless pages should be evicted first.

@@ -27,7 +27,7 @@ use io_uring::{IoUring, opcode, types};
 use parking_lot::Mutex;
 
 use super::{FileLease, FileUse, IoBuf, IoOp};
-use crate::rarely::Rarely;
+use crate::log_throttle::LogThrottle;
 
 /// Operations in flight in one batch.
 const RING_ENTRIES: u32 = 128;
@@ -44,7 +44,7 @@ const OPERATION_BYTES_MAX: usize = 1 << 30;
 /// All rings of a storage.
 pub(super) struct Rings {
     idle: Mutex<Vec<IoUring>>,
-    failures: Rarely,
+    failures: LogThrottle,
 }
 
 impl Rings {
@@ -55,7 +55,7 @@ impl Rings {
         ring.submitter().register_probe(&mut probe).ok()?;
         let usable =
             probe.is_supported(opcode::Read::CODE) && probe.is_supported(opcode::Write::CODE);
-        usable.then(|| Self { idle: Mutex::new(vec![ring]), failures: Rarely::default() })
+        usable.then(|| Self { idle: Mutex::new(vec![ring]), failures: LogThrottle::default() })
     }
 
     /// Runs the operations, all concurrently, and waits for all.

@@ -39,15 +39,9 @@ fn a_default_installation_with_more_data_than_its_pool() {
 
 #[test]
 fn a_pool_that_no_cgroup_has_room_for() {
-    let Some(group) = Cgroup::new("mysql-advise") else {
-        eprintln!("skipped: no memory cgroup can be made by this user");
-        return;
-    };
+    let Some(group) = Cgroup::new("mysql-advise") else { return };
     let args = ["--innodb-buffer-pool-size=4G", "--innodb-redo-log-capacity=512M"];
-    let Some(server) = group.start(|| mysql("mysql-cgroup", &args)) else {
-        eprintln!("skipped: no process can be started in a memory cgroup of version 2 from here");
-        return;
-    };
+    let Some(server) = group.start(|| mysql("mysql-cgroup", &args)) else { return };
     let Some(server) = server else { return };
     // The descriptors of 4 GiB alone are more than 300 MiB, and go with the pages that they describe.
     let limit = group.usage() + 40 * MIB;

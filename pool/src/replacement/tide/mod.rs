@@ -53,11 +53,11 @@ use self::state::{SLIVER, State};
 use self::word::{ACCESSED, Now, PENDING, SETTLED, Word};
 use super::simulate::Request;
 use super::{Access, Replacement, ReplacementConfig, ReplacementStats, hash};
+use crate::contention::CountingMutex;
 use crate::error::{Error, Result};
 use crate::mapping::ZeroedArray;
 use crate::page::PageId;
 use crate::statement;
-use crate::watched::Watched;
 
 /// Settings of the default policy. There is nothing to set but for experiments.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub(crate) struct Tide {
     epoch_ends: AtomicU64,
     /// [`Setting::burst_generations`] of the present one.
     burst: AtomicU32,
-    state: Watched<State>,
+    state: CountingMutex<State>,
     shadows: Mutex<Option<Shadows>>,
     learns: bool,
 }
@@ -113,7 +113,7 @@ impl Tide {
             ticks: AtomicU64::new(0),
             epoch_ends: AtomicU64::new(u64::from(frames) * u64::from(setting.epoch_uses)),
             burst: AtomicU32::new(setting.burst_generations),
-            state: Watched::new(State::new(frames, setting)?),
+            state: CountingMutex::new(State::new(frames, setting)?),
             shadows: Mutex::new(None),
             learns: config.fixed.is_none(),
         })

@@ -1,4 +1,4 @@
-//! Writing dirty pages: batches through the redo log's word, the doublewrite file, and home.
+//! One batch of dirty pages on its way to disk: through the redo log's word, the doublewrite file, and home.
 //!
 //! For each page of a batch: latch shared (try only), note it in flight, copy it, unlatch. Then,
 //! with no latch held: make the redo durable up to the newest page LSN of the batch; stamp the
@@ -24,27 +24,20 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use super::Cause;
 use crate::doublewrite::Doublewrite;
 use crate::error::{Error, Result};
-use crate::page::{self, Lsn, PageId, PageSize};
+use crate::page::{self, Lsn, PageDefect, PageId, PageSize};
 use crate::pool::Pool;
 use crate::space::Space;
 use crate::step::survive;
 use crate::storage::{AlignedBuf, IoOp};
 use crate::sync::Wants;
 
-/// Pages beyond this share of the pool, in percent, are not left dirty even if nothing asks.
-const DIRTY_PCT_MAX: u64 = 75;
-/// Up to here there is no hurry, unless others press for the memory.
-const DIRTY_PCT_PRESSING: u64 = 90;
-
 /// Files synced at the same time.
 const SYNCS_AT_ONCE: usize = 8;
-
-/// How long [`Pool::flush_all`] waits for pages that stay latched.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a write-out needs, one at a time.
 pub(crate) struct Flusher {
@@ -67,9 +60,7 @@ impl Flusher {
             failed: None,
         }
     }
-}
 
-impl Flusher {
     /// Whether the buffer for a batch is there (and not in use just now).
     pub(crate) fn has_buffer(&self) -> bool {
         self.buffer.is_some()
@@ -99,7 +90,8 @@ impl Copied {
     }
 }
 
-/// The pages in flight, which nobody else can write, move or evict: each is completed, or dirty again in the end, however that comes.
+/// The pages in flight. Nobody else can write, move or evict them until each is completed: by
+/// [`Batch::complete`], or as not written when this is dropped, be it by a panic.
 struct Batch<'a> {
     pool: &'a Pool,
     pages: Vec<Copied>,
@@ -125,190 +117,15 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// Why frames are written.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Cause {
-    Checkpoint,
-    /// Frames run short.
-    Eviction,
-}
-
 impl Pool {
-    /// Writes up to `max_pages` dirty pages whose changes begin before `lsn`, oldest first; returns
-    /// how many are clean now that were not. Pages latched exclusively by others are passed over.
-    /// On an error some pages may have been written all the same; those that could not be stay
-    /// dirty, to be tried again.
-    pub fn flush_up_to(&self, lsn: Lsn, max_pages: usize) -> Result<usize> {
-        let mut flushed = 0;
-        let mut frames = Vec::new();
-        while flushed < max_pages {
-            let mut flusher = self.flusher.lock();
-            frames.clear();
-            let batch = self.flush_batch_pages().min(max_pages - flushed);
-            self.dirty.collect(self.frames(), lsn, batch, &mut frames);
-            if frames.is_empty() {
-                break;
-            }
-            let written = self.flush_batch(&mut flusher, &frames, Cause::Checkpoint)?;
-            flushed += written;
-            // None: all that is left is latched. Let the caller decide whether to wait.
-            if written == 0 {
-                break;
-            }
-        }
-        Ok(flushed)
-    }
-
-    /// Writes all dirty pages. Waits for latched ones, but not for ever: [`Error::PagesInUse`].
-    pub fn flush_all(&self) -> Result<()> {
-        self.flush_patiently(|| self.flush_up_to(Lsn::MAX, usize::MAX), || self.dirty.count())
-    }
-
-    /// Writes all dirty pages of a space.
-    pub fn flush_space(&self, space: &Space) -> Result<()> {
-        let dirty = || {
-            let mut frames = Vec::new();
-            space.for_each_resident(|_, word| {
-                frames.extend(self.dirty.dirty_frame_of(self.frames(), word));
-            });
-            frames
-        };
-        let flush = || {
-            let mut written = 0;
-            for frames in dirty().chunks(self.flush_batch_pages()) {
-                written += self.flush_batch(&mut self.flusher.lock(), frames, Cause::Checkpoint)?;
-            }
-            Ok(written)
-        };
-        self.flush_patiently(flush, || dirty().len() as u64)
-    }
-
-    fn flush_patiently(
+    /// Writes those pages in `frames` that are dirty and can be latched, a batch at most; returns how many are clean now. See the head of
+    /// this module.
+    pub(super) fn flush_batch(
         &self,
-        flush: impl Fn() -> Result<usize>,
-        left: impl Fn() -> u64,
-    ) -> Result<()> {
-        let mut idle_since = Instant::now();
-        let mut tries = 0;
-        loop {
-            let written = flush()?;
-            let pages = left();
-            if pages == 0 {
-                return Ok(());
-            }
-            if written > 0 {
-                (idle_since, tries) = (Instant::now(), 0);
-                continue;
-            }
-            // Without threads nobody will ever give the latch back.
-            tries += 1;
-            let given_up = match self.background.runs() {
-                true => idle_since.elapsed() > PATIENCE,
-                false => tries > 2,
-            };
-            if given_up {
-                return Err(Error::PagesInUse { pages });
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// One round of the cleaner: writes up to a batch of cold dirty pages if free frames run short
-    /// (and evicts them), and up to a batch of the oldest if the redo log asked for it or too much
-    /// is dirty. Returns how many were written.
-    pub fn run_cleaner_step(&self) -> Result<usize> {
-        let mut written = 0;
-        if self.frames().available() < self.reserve() {
-            written += self.flush_cold()?;
-        } else if self.frames().debt() > 0 {
-            written += self.flush_for_shrink()?;
-        }
-        let target = self.checkpoint_target();
-        if self.oldest_dirty_lsn().is_some_and(|oldest| oldest < target) {
-            written += self.flush_up_to(target, self.flush_batch_pages())?;
-        }
-        if self.is_too_dirty() {
-            written += self.at_its_pace(|| self.flush_up_to(Lsn::MAX, self.flush_batch_pages()))?;
-        }
-        Ok(written)
-    }
-
-    /// Whether so much is dirty that some must be written though nobody wants the frames or the log.
-    fn is_too_dirty(&self) -> bool {
-        let frames = match self.resize.leisure.is_taken() {
-            // What is not given back yet is no reason to hurry.
-            true => self.frames().limit().max(self.frames().started()),
-            false => self.frames().limit(),
-        };
-        let exceeds = |pct: u64| self.dirty.count() * 100 > u64::from(frames) * pct;
-        exceeds(DIRTY_PCT_PRESSING) || exceeds(DIRTY_PCT_MAX) && !self.cleaner_rests()
-    }
-
-    /// Whether the cleaner leaves alone what nobody waits for. Not while a shrink presses, nor without threads.
-    fn cleaner_rests(&self) -> bool {
-        let pressed = self.frames().debt() > 0 && !self.resize.leisure.is_taken();
-        self.background.runs() && !pressed && self.resize.leisure.cleaner_rests()
-    }
-
-    /// Writes dirty pages among the coldest, which a shrink is about to evict.
-    fn flush_for_shrink(&self) -> Result<usize> {
-        if self.cleaner_rests() {
-            return Ok(0);
-        }
-        let mut frames = Vec::new();
-        self.replacement().coldest(self.cold_depth(), &mut frames);
-        frames.retain(|&frame| self.frames().descriptor(frame).is_dirty());
-        frames.truncate(self.flush_batch_pages());
-        self.at_its_pace(|| self.flush_for_frames(&frames))
-    }
-
-    /// Writes what nobody waits for. After that the cleaner rests from such writes, if they have time.
-    fn at_its_pace(&self, write: impl FnOnce() -> Result<usize>) -> Result<usize> {
-        let began = Instant::now();
-        let written = write();
-        let now = Instant::now();
-        let rest = self.pace.rest_after_writing(now - began, now);
-        self.resize.leisure.cleaner_rests_until(now + rest);
-        written
-    }
-
-    /// How many of the coldest pages the cleaner looks at for dirty ones at first.
-    pub(crate) fn cold_depth(&self) -> usize {
-        4 * self.flush_batch_pages()
-    }
-
-    /// Writes dirty pages among the coldest, and evicts what is clean.
-    fn flush_cold(&self) -> Result<usize> {
-        let batch = self.flush_batch_pages();
-        let mut depth = self.cold_depth();
-        loop {
-            let mut frames = Vec::new();
-            self.replacement().coldest(depth, &mut frames);
-            let seen = frames.len();
-            frames.retain(|&frame| self.frames().descriptor(frame).is_dirty());
-            frames.truncate(batch);
-            let written = self.flush_for_frames(&frames);
-            let evicted = self.run_evictor_step();
-            // Nothing to be had that near the tail: look further.
-            if evicted == 0 && matches!(written, Ok(0)) && seen == depth {
-                depth *= 4;
-                continue;
-            }
-            return written;
-        }
-    }
-
-    /// Writes what of `frames` is dirty and can be latched, so that it can be evicted. At most a
-    /// batch.
-    pub(crate) fn flush_for_frames(&self, frames: &[u32]) -> Result<usize> {
-        match frames.is_empty() {
-            true => Ok(0),
-            false => self.flush_batch(&mut self.flusher.lock(), frames, Cause::Eviction),
-        }
-    }
-
-    /// Writes what of `frames` is dirty and can be latched. See the head of this module.
-    fn flush_batch(&self, flusher: &mut Flusher, frames: &[u32], cause: Cause) -> Result<usize> {
+        flusher: &mut Flusher,
+        frames: &[u32],
+        cause: Cause,
+    ) -> Result<usize> {
         if let Some(error) = &flusher.failed {
             return Err(error.clone());
         }
@@ -327,8 +144,8 @@ impl Pool {
         };
         let chosen = frames.iter().copied().filter(|&frame| may_write(frame));
         let mut chosen: Vec<u32> = chosen.take(flusher.batch_pages).collect();
-        // In file order, so that neighbours lie side by side in the buffer. Each frame is asked once: a shrink moves pages from
-        // frame to frame meanwhile, and a sort whose keys change panics.
+        // In file order, so that neighbours lie side by side in the buffer. The keys are cached: a shrink moves pages from
+        // frame to frame meanwhile, and a sort whose keys change may panic.
         chosen.sort_by_cached_key(|&frame| self.frames().descriptor(frame).page());
         let mut batch = Batch { pool: self, pages: Vec::with_capacity(chosen.len()) };
         for frame in chosen {
@@ -346,17 +163,18 @@ impl Pool {
         };
         flusher.buffer = Some(buffer);
         if let Err(error) = &result {
-            self.say_write_failed(error);
-            *self.last_write_error.lock() = Some(error.clone());
+            self.note_write_error(error.clone());
         }
         result
     }
 
-    /// The cleaner tries again several times a second, for as long as it takes.
-    fn say_write_failed(&self, error: &Error) {
+    /// Keeps the error for those who starve because of it, and logs it now and then: the cleaner tries again several
+    /// times a second, for as long as it takes.
+    fn note_write_error(&self, error: Error) {
         if let Some(unsaid) = self.write_failures.is_due(Instant::now()) {
             tracing::error!(%error, unsaid, "writing dirty pages failed; they stay in the pool");
         }
+        *self.last_write_error.lock() = Some(error);
     }
 
     /// Copies the page in `frame` and notes it in flight, if it is dirty and can be latched.
@@ -375,14 +193,14 @@ impl Pool {
             bytes.copy_from_slice(unsafe { self.frames().bytes(frame) });
         }
         word.unlock_shared();
-        if ours && page::page_id(bytes) != id {
-            // Not under another page's name, nor at another page's place.
-            let why = format!("its header says that it is {}", page::page_id(bytes));
-            let error = Error::Corrupt { file: space.file().name().to_owned(), page: id, why };
-            self.say_write_failed(&error);
+        let found = page::page_id(bytes);
+        if ours && found != id {
+            // A page whose header is overwritten must go neither to this place nor to the one that it names.
+            let why = PageDefect::Misplaced { found }.to_string();
+            let file = space.file().name().to_owned();
+            self.note_write_error(Error::Corrupt { file, page: id, why });
             self.dirty.complete(self.frames(), frame, false);
             self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
-            *self.last_write_error.lock() = Some(error);
             return None;
         }
         ours.then(|| Copied { frame, id, slot, lsn: page::page_lsn(bytes), space })

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// See the module.
+/// See the head of this module.
 #[derive(Debug, Default)]
-pub(crate) struct Watched<T> {
+pub(crate) struct CountingMutex<T> {
     mutex: Mutex<T>,
     waits: AtomicU64,
 }
 
-impl<T> Watched<T> {
+impl<T> CountingMutex<T> {
     pub(crate) fn new(value: T) -> Self {
-        Watched { mutex: Mutex::new(value), waits: AtomicU64::new(0) }
+        CountingMutex { mutex: Mutex::new(value), waits: AtomicU64::new(0) }
     }
 
     #[inline]
@@ -44,17 +44,17 @@ mod tests {
 
     #[test]
     fn only_who_finds_it_taken_is_counted() {
-        let watched = Watched::new(0);
-        *watched.lock() += 1;
-        assert_eq!(watched.waits(), 0);
+        let counted = CountingMutex::new(0);
+        *counted.lock() += 1;
+        assert_eq!(counted.waits(), 0);
         thread::scope(|scope| {
-            let held = watched.lock();
-            scope.spawn(|| *watched.lock() += 1);
-            while watched.waits() == 0 {
+            let held = counted.lock();
+            scope.spawn(|| *counted.lock() += 1);
+            while counted.waits() == 0 {
                 thread::yield_now();
             }
             drop(held);
         });
-        assert_eq!((*watched.lock(), watched.waits()), (2, 1));
+        assert_eq!((*counted.lock(), counted.waits()), (2, 1));
     }
 }

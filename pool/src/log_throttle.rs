@@ -1,4 +1,4 @@
-//! Messages that would come again and again while something is broken, said now and then.
+//! A limit on messages that would come again and again while something is broken.
 //!
 //! Locking: the mutex is innermost.
 
@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Lines are at least this far apart.
+/// Messages are at least this far apart.
 const EVERY: Duration = Duration::from_secs(30);
 
-/// When a message was said, and how often it was not since then.
+/// When a message was logged last, and how often it was left out since.
 #[derive(Default)]
-pub(crate) struct Rarely(Mutex<Option<(Instant, u64)>>);
+pub(crate) struct LogThrottle(Mutex<Option<(Instant, u64)>>);
 
-impl Rarely {
-    /// Whether to say it at `now`, and then how often it was left unsaid.
+impl LogThrottle {
+    /// Whether to log the message at `now`, and then how often it was left out.
     pub(crate) fn is_due(&self, now: Instant) -> Option<u64> {
         let mut said = self.0.lock();
         match &mut *said {
@@ -33,12 +33,12 @@ mod tests {
 
     #[test]
     fn the_first_is_said_and_the_next_when_it_is_time() {
-        let (rarely, start) = (Rarely::default(), Instant::now());
-        assert_eq!(rarely.is_due(start), Some(0));
+        let (throttle, start) = (LogThrottle::default(), Instant::now());
+        assert_eq!(throttle.is_due(start), Some(0));
         for ms in 1..=300 {
-            assert_eq!(rarely.is_due(start + Duration::from_millis(100 * ms) / 2), None);
+            assert_eq!(throttle.is_due(start + Duration::from_millis(100 * ms) / 2), None);
         }
-        assert_eq!(rarely.is_due(start + EVERY), Some(300));
-        assert_eq!(rarely.is_due(start + EVERY * 2), Some(0));
+        assert_eq!(throttle.is_due(start + EVERY), Some(300));
+        assert_eq!(throttle.is_due(start + EVERY * 2), Some(0));
     }
 }

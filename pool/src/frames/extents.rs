@@ -13,31 +13,40 @@
 //!   vacant ── begin_start ─▶ starting ── finish_start ─▶ open, or vacant again by cancel_start
 //! ```
 //!
-//! A free frame of an open extent may be taken; one of a draining extent stays where it is until
-//! its extent is given back or reopened. Vacant extents are started one at a time, and only while
-//! fewer frames than the limit are started: when no frame is free, or by somebody who prepares their
-//! memory ahead of need, for whom they are `starting` meanwhile. But for those few, the extents in
-//! use are full of pages. Those given back are started again before those that never were.
+//! A free frame of an open extent may be taken; one of a draining extent stays on its stack until
+//! its extent is given back or reopened.
 //!
-//! The kernel may refuse the memory of an extent to be started. Then no vacant one is started until there is reason to ask again.
+//! Vacant extents are started one at a time, and only while fewer frames than the limit are started:
+//! either by a miss that finds no free frame, or ahead of need by a thread that prepares the memory first, while
+//! the extent is `starting`. Extents given back are started again before those that never were, so that the
+//! arrays with an entry a frame are touched no further than they must be. After the kernel has refused the memory of one, none is started until
+//! there is reason to ask again.
 //!
-//! Every operation but a start takes constant time: an extent's free frames are a linked stack, and
-//! the open extents that have any are in an array. A start is a loop over one extent's frames.
+//! The limit need not be a multiple of an extent, so an extent may be started *in part*: only its first frames
+//! may be used. The rest of them are started before another extent is.
 //!
-//! Draining extents are for paying what is started beyond the limit. When nothing is, be it that the limit was raised or that enough was given
-//! back, those that still drain are open again at once. Otherwise, with an extent drained of which only some frames are started, another would be
-//! started for the rest of them, and the pool would hold one more than it needs.
+//! Every operation but a start takes constant time (a logarithmic one where draining extents are concerned): an
+//! extent's free frames are a linked stack, and the open extents that have any are in an array. A start is
+//! a loop over one extent's frames.
 //!
-//! Invariants: `started` is the sum of the frames started in all extents that are not vacant,
-//! `free` that of the free frames in open ones; `started` exceeds `limit` only while the pool
-//! shrinks.
+//! # Invariants
+//! - `started` is the sum of the frames started in all extents that are not vacant, `free` that of the free
+//!   frames in open ones.
+//! - `started` exceeds `limit` only while the pool shrinks, and only then is any extent draining: once no more need
+//!   be given back, because the limit was raised or enough was given back, those that still drain are
+//!   opened again. (If one of them is started in part, its other frames can't be started while it drains; another extent would be
+//!   started in their stead, and the pool would hold one more than it needs.)
+//!
+//! Locking: all of it is under the mutex of [`Frames`](super::Frames), and calls nothing but the `commit` it is given.
+
+#![deny(unsafe_code, reason = "this is bookkeeping; the memory itself is the parent's")]
 
 use std::collections::BTreeSet;
 use std::io;
 
 use crate::mapping::ZeroedArray;
 
-/// What an extent is good for at present.
+/// What state an extent is in; see the head of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum ExtentState {
@@ -172,12 +181,13 @@ impl Extents {
         self.free + self.room()
     }
 
-    /// Extents that were started at some time are below this.
+    /// All extents that were ever started are below this one.
     pub(crate) fn highest(&self) -> u32 {
         self.never_started
     }
 
-    /// Changes how many frames may be started. Those that are, are not touched, but for those of extents that need not drain any more.
+    /// Changes how many frames may be started. Nothing is taken out of use by this; draining extents may
+    /// be opened again.
     pub(crate) fn set_limit(&mut self, frames: u32) {
         assert!(frames as u64 <= self.reserved as u64 * self.frames_per_extent as u64);
         self.limit = frames;
@@ -185,7 +195,7 @@ impl Extents {
         self.settle();
     }
 
-    /// Opens what need not be drained any more.
+    /// Opens the draining extents again if no more need be given back.
     fn settle(&mut self) {
         if self.started <= self.limit {
             while let Some(&number) = self.draining.first() {
@@ -194,7 +204,7 @@ impl Extents {
         }
     }
 
-    /// Extents of which no frame is taken, draining or leaving.
+    /// Extents that are draining or leaving: no frame of theirs is taken.
     pub(crate) fn closed(&self) -> u32 {
         self.draining.len() as u32 + self.leaving
     }
@@ -285,7 +295,7 @@ impl Extents {
         })
     }
 
-    /// Starts those frames of the extent that are not, `room` at most.
+    /// Starts the frames of the extent that are not started yet, `room` at most.
     fn open(&mut self, number: u32, room: u32) {
         let extent = &mut self.extents[number as usize];
         debug_assert_eq!((extent.free, extent.top), (0, 0));
@@ -407,7 +417,7 @@ impl Extents {
         self.settle();
     }
 
-    /// Appends to `out` what there is of the extents in `range` that are not vacant.
+    /// Appends to `out` the extents in `range` that hold memory.
     pub(crate) fn survey(&self, range: std::ops::Range<u32>, out: &mut Vec<Survey>) {
         let range = range.start..range.end.min(self.never_started);
         for number in range {
@@ -421,254 +431,4 @@ impl Extents {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::BTreeSet;
-
-    fn surveyed(extents: &Extents) -> Vec<(u32, u16, u16, ExtentState)> {
-        let mut out = Vec::new();
-        extents.survey(0..u32::MAX, &mut out);
-        out.into_iter().map(|it| (it.extent, it.started, it.free, it.state)).collect()
-    }
-
-    #[test]
-    fn an_extent_goes_through_its_states() {
-        let mut extents = Extents::new(4, 8, 6).unwrap();
-        let taken: Vec<u32> = std::iter::from_fn(|| extents.take(|_| true)).collect();
-        assert_eq!(taken, [0, 1, 2, 3, 4, 5]);
-        extents.set_limit(12);
-        assert_eq!(
-            (extents.available(), extents.take(|_| true), extents.take(|_| true)),
-            (6, Some(6), Some(7))
-        );
-        assert_eq!(extents.take(|_| true), Some(8));
-        assert_eq!((extents.available(), extents.started()), (3, 12));
-        extents.set_limit(4);
-        assert_eq!(extents.available(), 3);
-        // What a draining extent has is out of reach, and so is what it gets.
-        extents.drain(2);
-        assert_eq!((extents.available(), extents.take(|_| true)), (0, None));
-        extents.drain(1);
-        assert!(extents.give(0));
-        for frame in [4, 5, 6] {
-            assert!(!extents.give(frame));
-        }
-        assert!(!extents.leave(1), "frame 7 is in use");
-        assert!(!extents.give(7) && !extents.give(8));
-        assert!(extents.leave(1) && extents.leave(2));
-        extents.given_back(1);
-        assert_eq!((extents.started(), extents.available()), (8, 1));
-        // The kernel did not want the other.
-        extents.reopen(2);
-        assert_eq!((extents.started(), extents.available()), (8, 5));
-        assert_eq!(
-            surveyed(&extents),
-            [(0, 4, 1, ExtentState::Open), (2, 4, 4, ExtentState::Open)]
-        );
-        // The one given back is used again before one that never was.
-        extents.set_limit(16);
-        let more: BTreeSet<u32> = std::iter::from_fn(|| extents.take(|_| true)).collect();
-        assert_eq!(more, BTreeSet::from_iter((4..16).chain([0])));
-        assert_eq!((extents.available(), extents.started()), (0, 16));
-    }
-
-    #[derive(Clone, Debug)]
-    enum Op {
-        /// And whether the kernel gives memory for one more extent.
-        Take(bool),
-        Give(usize),
-        SetLimit(u32),
-        Drain(usize),
-        Reopen(usize),
-        GiveBack(usize),
-        BeginStart,
-        FinishStart(usize),
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        prop_oneof![
-            6 => prop::bool::weighted(0.9).prop_map(Op::Take),
-            5 => any::<usize>().prop_map(Op::Give),
-            1 => (0..=40u32).prop_map(Op::SetLimit),
-            1 => any::<usize>().prop_map(Op::Drain),
-            1 => any::<usize>().prop_map(Op::Reopen),
-            2 => any::<usize>().prop_map(Op::GiveBack),
-            1 => Just(Op::BeginStart),
-            1 => any::<usize>().prop_map(Op::FinishStart),
-        ]
-    }
-
-    /// An extent of the model: its state, and which of its frames are free.
-    type Model = Vec<(ExtentState, u32, BTreeSet<u32>)>;
-
-    fn pick(model: &Model, state: ExtentState, index: usize) -> Option<u32> {
-        let of_state: Vec<u32> =
-            (0..model.len() as u32).filter(|&it| model[it as usize].0 == state).collect();
-        (!of_state.is_empty()).then(|| of_state[index % of_state.len()])
-    }
-
-    /// Nothing drains without need.
-    fn settle(model: &mut Model, limit: u32) {
-        if model.iter().map(|it| it.1).sum::<u32>() <= limit {
-            for extent in model.iter_mut().filter(|it| it.0 == ExtentState::Draining) {
-                extent.0 = ExtentState::Open;
-            }
-        }
-    }
-
-    #[test]
-    fn an_extent_in_part_that_need_not_drain_is_filled_before_another_is_started() {
-        // An extent and a half; half an extent less is wanted, then half an extent more.
-        let mut extents = Extents::new(4, 8, 6).unwrap();
-        assert_eq!(std::iter::from_fn(|| extents.take(|_| true)).count(), 6);
-        extents.set_limit(4);
-        extents.drain(1);
-        extents.set_limit(8);
-        assert_eq!((extents.available(), extents.take(|_| true)), (2, Some(6)));
-        assert_eq!((extents.take(|_| true), extents.held()), (Some(7), 2));
-        // The same when more is given back than was wanted.
-        let mut extents = Extents::new(4, 8, 6).unwrap();
-        assert_eq!(std::iter::from_fn(|| extents.take(|_| true)).count(), 6);
-        extents.set_limit(4);
-        extents.drain(1);
-        extents.drain(0);
-        assert!((0..4).all(|frame| !extents.give(frame)) && extents.leave(0));
-        extents.given_back(0);
-        assert_eq!((extents.closed(), extents.held()), (0, 1));
-        assert_eq!((extents.take(|_| true), extents.take(|_| true)), (Some(6), Some(7)));
-        assert_eq!((extents.take(|_| true), extents.held()), (None, 1));
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(400))]
-
-        /// No frame is handed out twice, out of a draining extent, or beyond the limit; none is lost.
-        #[test]
-        fn frames_are_neither_lost_nor_handed_out_twice(
-            ops in proptest::collection::vec(op(), 1..300),
-        ) {
-            let mut extents = Extents::new(4, 10, 17).unwrap();
-            let mut model: Model = vec![(ExtentState::Vacant, 0, BTreeSet::new()); 10];
-            let mut taken: Vec<u32> = Vec::new();
-            let mut limit = 17;
-            for op in ops {
-                let free = |model: &Model| -> u32 {
-                    model
-                        .iter()
-                        .filter(|it| it.0 == ExtentState::Open)
-                        .map(|it| it.2.len() as u32)
-                        .sum()
-                };
-                let started: u32 = model.iter().map(|it| it.1).sum();
-                match op {
-                    Op::Take(commits) => match extents.take(|_| commits) {
-                        Some(frame) => {
-                            let before = free(&model);
-                            let extent = &mut model[frame as usize / 4];
-                            if !extent.2.contains(&frame) {
-                                prop_assert!(before == 0 && started < limit);
-                                prop_assert!(commits || extent.1 > 0);
-                                let count = (4 - extent.1).min(limit - started);
-                                let first = frame / 4 * 4 + extent.1;
-                                extent.2 = (first..first + count).collect();
-                                extent.1 += count;
-                                prop_assert!(extent.0 != ExtentState::Draining);
-                                extent.0 = ExtentState::Open;
-                            }
-                            prop_assert_eq!(extent.0, ExtentState::Open);
-                            prop_assert!(extent.2.remove(&frame));
-                            taken.push(frame);
-                        }
-                        None => {
-                            prop_assert!(free(&model) == 0);
-                            let none_is_vacant =
-                                model.iter().all(|it| it.0 != ExtentState::Vacant);
-                            prop_assert!(started >= limit || none_is_vacant || !commits);
-                            prop_assert!(!extents.is_refused() || extents.available() == 0);
-                            extents.set_refused(false);
-                        }
-                    },
-                    Op::Give(index) if !taken.is_empty() => {
-                        let frame = taken.swap_remove(index % taken.len());
-                        let extent = &mut model[frame as usize / 4];
-                        prop_assert_eq!(extents.give(frame), extent.0 == ExtentState::Open);
-                        extent.2.insert(frame);
-                    }
-                    Op::SetLimit(frames) => {
-                        limit = frames;
-                        extents.set_limit(frames);
-                        settle(&mut model, limit);
-                    }
-                    Op::Drain(index) => {
-                        if let Some(extent) = pick(&model, ExtentState::Open, index) {
-                            extents.drain(extent);
-                            model[extent as usize].0 = ExtentState::Draining;
-                            settle(&mut model, limit);
-                        }
-                    }
-                    Op::Reopen(index) => {
-                        if let Some(extent) = pick(&model, ExtentState::Draining, index) {
-                            extents.reopen(extent);
-                            model[extent as usize].0 = ExtentState::Open;
-                        }
-                    }
-                    Op::GiveBack(index) => {
-                        if let Some(extent) = pick(&model, ExtentState::Draining, index) {
-                            let (_, started, free) = &mut model[extent as usize];
-                            let empty = free.len() == *started as usize;
-                            prop_assert_eq!(extents.leave(extent), empty);
-                            if empty {
-                                extents.given_back(extent);
-                                model[extent as usize] =
-                                    (ExtentState::Vacant, 0, BTreeSet::new());
-                                settle(&mut model, limit);
-                            }
-                        }
-                    }
-                    Op::BeginStart => {
-                        let vacant = pick(&model, ExtentState::Vacant, 0).is_some();
-                        let extent = extents.begin_start();
-                        prop_assert_eq!(extent.is_some(), vacant && started + 4 <= limit);
-                        if let Some(extent) = extent {
-                            prop_assert_eq!(model[extent as usize].0, ExtentState::Vacant);
-                            model[extent as usize].0 = ExtentState::Starting;
-                        }
-                    }
-                    Op::FinishStart(index) => {
-                        if let Some(extent) = pick(&model, ExtentState::Starting, index) {
-                            let fits = started + 4 <= limit;
-                            prop_assert_eq!(extents.finish_start(extent), fits);
-                            if fits {
-                                let frames = (extent * 4..extent * 4 + 4).collect();
-                                model[extent as usize] = (ExtentState::Open, 4, frames);
-                            } else {
-                                extents.cancel_start(extent);
-                                model[extent as usize].0 = ExtentState::Vacant;
-                            }
-                        }
-                    }
-                    Op::Give(_) => {}
-                }
-                let started: u32 = model.iter().map(|it| it.1).sum();
-                prop_assert_eq!(extents.started(), started);
-                let holds = |it: &ExtentState| {
-                    !matches!(it, ExtentState::Vacant | ExtentState::Starting)
-                };
-                let held = model.iter().filter(|it| holds(&it.0)).count();
-                prop_assert_eq!(extents.held() as usize, held);
-                prop_assert_eq!(
-                    extents.available(),
-                    free(&model) + limit.saturating_sub(started)
-                );
-                let expected: Vec<_> = model
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, it)| holds(&it.0))
-                    .map(|(at, it)| (at as u32, it.1 as u16, it.2.len() as u16, it.0))
-                    .collect();
-                prop_assert_eq!(surveyed(&extents), expected);
-            }
-        }
-    }
-}
+mod tests;

@@ -1,0 +1,164 @@
+//! Disks that are full, fail, or are remounted: on a simulated disk, single-threaded.
+
+use std::sync::Arc;
+use tidepool::storage::{Fault, FaultKind, SimStorage, StorageOp};
+use tidepool::{Db, LockMode, LockWait, Options, Table, TrxOptions};
+
+use crate::fixture::{count, def, fill, fill_more, options};
+
+/// On a simulated disk, single-threaded.
+fn simulated() -> (SimStorage, Db, Arc<Table>) {
+    let sim = SimStorage::new(3);
+    let db = Db::open_on(Arc::new(sim.clone()), options()).unwrap();
+    let table = db.create_table("a", &def()).unwrap();
+    fill(&db, &table, 1000).unwrap();
+    (sim, db, table)
+}
+
+#[test]
+fn disk_full_while_writing() {
+    let (sim, db, table) = simulated();
+    sim.set_capacity(Some(sim.used_bytes()));
+    let mut trx = db.begin(TrxOptions::default());
+    let mut inserted = 0u32;
+    let error = loop {
+        match trx.insert(&table, 0, &[b"y", &inserted.to_be_bytes()[..]].concat(), &[1; 3000]) {
+            Ok(()) => inserted += 1,
+            Err(error) => break error,
+        }
+        assert!(inserted < 100_000, "the disk is never full");
+    };
+    assert_eq!(
+        error.to_string(),
+        "no space left for tables/00000010.tpd: free disk space and run the statement again"
+    );
+    // The statement failed, the transaction goes on, and so does everybody else.
+    trx.update(&table, 0, &5u32.to_be_bytes(), b"new").unwrap();
+    trx.commit().unwrap();
+    assert_eq!(count(&db, &table).unwrap(), 1000 + inserted);
+    assert_eq!(
+        db.create_table("c", &def()).unwrap_err().to_string(),
+        "no space left for tables/00000011.tpd: free disk space and run the statement again"
+    );
+    assert_eq!(db.table_names().unwrap(), ["a"]);
+    sim.set_capacity(None);
+    let c = db.create_table("c", &def()).unwrap();
+    fill(&db, &c, 10).unwrap();
+    assert!(table.check(&db, &mut |_| true).unwrap().is_clean());
+    drop((table, c, db));
+    let db = Db::open_on(Arc::new(sim.crash()), options()).unwrap();
+    assert_eq!(count(&db, &db.open_table("a").unwrap()).unwrap(), 1000 + inserted);
+}
+
+/// The same disk, in the next process, with nothing cached.
+fn reopened(sim: &SimStorage, db: Db) -> (SimStorage, Db) {
+    db.close().unwrap();
+    drop(db);
+    let sim = sim.kill();
+    let db = Db::open_on(Arc::new(sim.clone()), options()).unwrap();
+    (sim, db)
+}
+
+#[test]
+fn io_error_on_read() {
+    let (sim, db, table) = simulated();
+    drop(table);
+    let (sim, db) = reopened(&sim, db);
+    let table = db.open_table("a").unwrap();
+    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").always());
+    let mut trx = db.begin(TrxOptions::default());
+    let mut value = vec![];
+    let key = 999u32.to_be_bytes();
+    let mut get = || trx.get(&table, 0, &key, LockMode::None, LockWait::Wait, &mut value);
+    assert_eq!(
+        get().unwrap_err().to_string(),
+        "cannot read 'tables/00000010.tpd' at offset 32768: Input/output error (os error 5) (the disk failed: look in the kernel log and check the device)"
+    );
+    sim.clear_faults();
+    assert!(get().unwrap());
+    drop(trx);
+    assert_eq!(count(&db, &table).unwrap(), 1000);
+    fill_more(&db, &table);
+}
+
+#[test]
+fn io_error_on_fsync_of_the_log() {
+    let (sim, db, table) = simulated();
+    sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("redo/"));
+    let mut trx = db.begin(TrxOptions::default());
+    trx.insert(&table, 0, b"lost?", b"").unwrap();
+    let expected = "the engine has stopped writing: cannot sync 'redo/redo.00000001': Input/output error (os error 5) (the disk failed: look in the kernel log and check the device); restart the server to recover";
+    assert_eq!(trx.commit().unwrap_err().to_string(), expected);
+    // Nothing is written any more, and nothing that a retry could make look right. Reading goes on.
+    let refused = trx.insert(&table, 0, b"later", b"").unwrap_err();
+    assert_eq!(refused.to_string(), expected);
+    assert_eq!(db.create_table("c", &def()).unwrap_err().to_string(), expected);
+    assert_eq!(count(&db, &table).unwrap(), 1001);
+    assert_eq!(db.close().unwrap_err().to_string(), expected);
+    drop((trx, table, db));
+    let db = Db::open_on(Arc::new(sim.crash()), options()).unwrap();
+    let rows = count(&db, &db.open_table("a").unwrap()).unwrap();
+    assert!(rows == 1000 || rows == 1001, "{rows}");
+}
+
+/// Pages stay in the pool and the redo log fills. Writers then get the disk's error, instead of waiting for ever, and go on when it is mended.
+#[test]
+fn io_error_on_writing_a_table() {
+    let sim = SimStorage::new(3);
+    let with_threads = Options { background: true, ..options() };
+    let db = Db::open_on(Arc::new(sim.clone()), with_threads).unwrap();
+    let table = db.create_table("a", &def()).unwrap();
+    fill(&db, &table, 1000).unwrap();
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).on("tables/").always());
+    let mut trx = db.begin(TrxOptions::default());
+    let mut update =
+        |round: u32| trx.update(&table, 0, &(round % 1000).to_be_bytes(), &[round as u8; 200]);
+    let (rounds, error) = (0..1_000_000)
+        .find_map(|round| update(round).err().map(|error| (round, error)))
+        .expect("the redo log is never full");
+    let text = error.to_string();
+    assert!(text.starts_with("cannot write 'tables/00000010.tpd' at offset "), "{text}");
+    assert!(text.contains("Input/output error (os error 5)"), "{text}");
+    sim.clear_faults();
+    update(rounds).unwrap();
+    trx.commit().unwrap();
+    assert_eq!(count(&db, &table).unwrap(), 1000);
+    assert!(table.check(&db, &mut |_| true).unwrap().is_clean());
+}
+
+#[test]
+fn io_error_on_fsync_of_a_table() {
+    let (sim, db, table) = simulated();
+    sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("tables/"));
+    let error = db.close().unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "cannot sync 'tables/00000010.tpd': Input/output error (os error 5) (the disk failed: look in the kernel log and check the device)"
+    );
+    drop((table, db));
+    let db = Db::open_on(Arc::new(sim.crash()), options()).unwrap();
+    assert_eq!(count(&db, &db.open_table("a").unwrap()).unwrap(), 1000);
+}
+
+#[test]
+fn disk_remounted_read_only() {
+    let (sim, db, table) = simulated();
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::ReadOnly).always());
+    let mut trx = db.begin(TrxOptions::default());
+    let error =
+        trx.insert(&table, 0, b"x", b"").and_then(|()| trx.commit()).unwrap_err().to_string();
+    let (file, why) = error.split_once(" at offset ").unwrap();
+    assert_eq!(
+        file,
+        "the engine has stopped writing: read-only: cannot write 'redo/redo.00000001'"
+    );
+    assert_eq!(
+        why.split_once(": ").unwrap().1,
+        "Read-only file system (os error 30) (the file system is mounted read-only: remount it for writing, after \
+         looking in the kernel log for the reason); restart the server to recover"
+    );
+    assert!(count(&db, &table).unwrap() >= 1000);
+    drop((trx, table, db));
+    let db = Db::open_on(Arc::new(sim.crash()), options()).unwrap();
+    assert_eq!(count(&db, &db.open_table("a").unwrap()).unwrap(), 1000);
+}

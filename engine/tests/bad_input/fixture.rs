@@ -1,0 +1,110 @@
+//! Directories to do harm to, and what must be left of them.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tidepool::{Db, IndexDef, Options, Result, Table, TableDef, TrxOptions};
+
+use crate::scan::scan;
+
+pub const PAGE_SIZE: u64 = 16384;
+
+/// Without threads, so that the messages' numbers are the same each time.
+pub fn options() -> Options {
+    Options::small()
+}
+
+pub fn def() -> TableDef {
+    TableDef::new([IndexDef::unique("primary")])
+}
+
+pub fn fill(db: &Db, table: &Arc<Table>, rows: u32) -> Result<()> {
+    let mut trx = db.begin(TrxOptions::default());
+    for row in 0..rows {
+        trx.insert(table, 0, &row.to_be_bytes(), &[7; 200])?;
+    }
+    trx.commit()
+}
+
+pub fn count(db: &Db, table: &Arc<Table>) -> Result<u32> {
+    let mut trx = db.begin(TrxOptions::default());
+    Ok(scan(&mut trx, table, 0)?.len() as u32)
+}
+
+/// A cleanly closed directory with the tables `a` (file 10) and `b` (file 11), 1000 rows each.
+pub fn directory() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    for name in ["a", "b"] {
+        let table = db.create_table(name, &def()).unwrap();
+        fill(&db, &table, 1000).unwrap();
+    }
+    db.close().unwrap();
+    dir
+}
+
+pub fn file_of_a(dir: &Path) -> PathBuf {
+    dir.join("tables/00000010.tpd")
+}
+
+pub fn flip(file: &Path, offset: u64) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(file).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, offset).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], offset).unwrap();
+}
+
+/// Table `a` fails with this message (up to a checksum's value), table `b` is whole.
+pub fn only_a_fails(dir: &Path, message: &str) {
+    let db = Db::open(dir, options()).unwrap();
+    let error = db.open_table("a").and_then(|a| count(&db, &a)).unwrap_err().to_string();
+    // Checksums in the text differ from run to run.
+    let (said, sum) = error.split_once("its checksum is").unwrap_or((&error, ""));
+    assert_eq!(said, message);
+    assert!(sum.is_empty() || sum.contains("but its bytes give"), "{error}");
+    let b = db.open_table("b").unwrap();
+    assert_eq!(count(&db, &b).unwrap(), 1000);
+    fill_more(&db, &b);
+    assert_eq!(db.table_names().unwrap(), ["a", "b"]);
+    db.drop_table("a").unwrap();
+    db.close().unwrap();
+    let db = Db::open(dir, options()).unwrap();
+    assert_eq!(db.table_names().unwrap(), ["b"]);
+    assert_eq!(count(&db, &db.open_table("b").unwrap()).unwrap(), 1001);
+}
+
+pub fn fill_more(db: &Db, table: &Arc<Table>) {
+    let mut trx = db.begin(TrxOptions::default());
+    trx.insert(table, 0, b"more", b"").unwrap();
+    trx.commit().unwrap();
+}
+
+pub fn open_error(dir: &Path) -> String {
+    Db::open(dir, options()).unwrap_err().to_string()
+}
+
+/// As left by a kill: nothing was written back, all of it is in the redo log.
+pub fn killed() -> tempfile::TempDir {
+    let dir = directory();
+    let copy = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    for name in ["a", "b"] {
+        let table = db.open_table(name).unwrap();
+        fill_more(&db, &table);
+    }
+    copy_dir(dir.path(), copy.path());
+    copy
+}
+
+pub fn copy_dir(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let (from, name) = entry.map(|e| (e.path(), e.file_name())).unwrap();
+        if from.is_dir() {
+            fs::create_dir_all(to.join(&name)).unwrap();
+            copy_dir(&from, &to.join(name));
+        } else {
+            fs::copy(from, to.join(name)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! A directory in use, and directories that may only be read.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tidepool::storage::{Fault, FaultKind, SimStorage, StorageOp};
+use tidepool::{Db, Error, Options, TrxOptions};
+
+use crate::fixture::{count, def, directory, killed, open_error, options};
+
+#[test]
+fn directory_in_use() {
+    let dir = directory();
+    let _db = Db::open(dir.path(), options()).unwrap();
+    assert_eq!(
+        open_error(dir.path()),
+        "cannot lock 'lock': Resource temporarily unavailable (os error 11) (another process uses this data directory: stop that one first)"
+    );
+}
+
+#[test]
+fn read_only_mode_reads_and_refuses_to_write() {
+    let dir = directory();
+    let before = listing(dir.path());
+    let db = Db::open(dir.path(), Options { read_only: true, ..options() }).unwrap();
+    let a = db.open_table("a").unwrap();
+    assert_eq!(count(&db, &a).unwrap(), 1000);
+    let mut trx = db.begin(TrxOptions::default());
+    assert_eq!(
+        trx.insert(&a, 0, b"x", b"").unwrap_err().to_string(),
+        "read-only: the data directory is open read-only"
+    );
+    trx.commit().unwrap();
+    assert_eq!(
+        db.create_table("c", &def()).unwrap_err().to_string(),
+        "read-only: the data directory is open read-only"
+    );
+    assert_eq!(
+        db.drop_table("a").unwrap_err().to_string(),
+        "read-only: the data directory is open read-only"
+    );
+    assert!(a.check(&db, &mut |_| true).unwrap().is_clean());
+    db.close().unwrap();
+    assert_eq!(listing(dir.path()), before);
+}
+
+#[test]
+fn read_only_mode_needs_a_clean_directory() {
+    let dir = killed();
+    let error = Db::open(dir.path(), Options { read_only: true, ..options() }).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "read-only: the data directory was not closed cleanly, and recovery must write: open it writable once"
+    );
+}
+
+/// Names, lengths and contents.
+fn listing(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut out = vec![];
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => out.extend(listing(&path)),
+            false => out.push((path.clone(), fs::read(path).unwrap())),
+        }
+    }
+    out.sort();
+    out
+}
+
+#[test]
+fn read_only_mode_makes_no_new_directory() {
+    let dir = tempfile::tempdir().unwrap();
+    let error = Db::open(dir.path(), Options { read_only: true, ..options() }).unwrap_err();
+    assert_eq!(error.to_string(), "read-only: there is no data directory, and none can be made");
+    assert!(!dir.path().join("redo").exists());
+    assert!(matches!(error, Error::ReadOnly(_)));
+}
+
+#[test]
+fn read_only_data_directory() {
+    let sim = SimStorage::new(4);
+    sim.inject(Fault::new(StorageOp::Create, FaultKind::ReadOnly).always());
+    let error = Db::open_on(Arc::new(sim), options()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "read-only: cannot create 'system.tpd': Read-only file system (os error 30) (the file system is mounted read-only: remount it for writing, after looking in the kernel log for the reason)"
+    );
+}

@@ -1,0 +1,91 @@
+//! Files of the redo log that are damaged, missing, or of another directory.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use tidepool::Db;
+
+use crate::fixture::{copy_dir, count, directory, killed, open_error, options};
+
+fn redo_files(dir: &Path) -> Vec<PathBuf> {
+    let files = fs::read_dir(dir.join("redo")).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = files.filter(|path| path.extension().is_some()).collect();
+    files.sort();
+    files
+}
+
+/// Does `harm` to each redo file of a copy of its own. Gives the errors of those that the log needs; without the others,
+/// nothing is missing.
+fn harm_redo_files(harm: impl Fn(&Path)) -> Vec<String> {
+    let dir = killed();
+    let mut errors = vec![];
+    for file in redo_files(dir.path()) {
+        let copy = tempfile::tempdir().unwrap();
+        copy_dir(dir.path(), copy.path());
+        harm(&copy.path().join("redo").join(file.file_name().unwrap()));
+        match Db::open(copy.path(), options()) {
+            Err(error) => errors.push(error.to_string()),
+            Ok(db) => assert_eq!(count(&db, &db.open_table("a").unwrap()).unwrap(), 1001),
+        }
+    }
+    errors
+}
+
+#[test]
+fn missing_redo_file() {
+    let errors = harm_redo_files(|file| fs::remove_file(file).unwrap());
+    assert_eq!(
+        errors,
+        [
+            "redo/redo.00000002: missing, but it holds the redo log from LSN 528384 to 1052672; put the file back or restore the \
+         data directory from a backup"
+        ]
+    );
+}
+
+#[test]
+fn truncated_redo_file() {
+    let errors = harm_redo_files(|file| {
+        fs::OpenOptions::new().write(true).open(file).unwrap().set_len(8192).unwrap();
+    });
+    assert_eq!(
+        errors,
+        [
+            "redo/redo.00000002: 8192 bytes long instead of 528384: it was truncated; restore the file from a backup"
+        ]
+    );
+}
+
+#[test]
+fn redo_of_another_directory() {
+    let (dir, other) = (directory(), directory());
+    fs::remove_dir_all(dir.path().join("redo")).unwrap();
+    fs::create_dir(dir.path().join("redo")).unwrap();
+    copy_dir(&other.path().join("redo"), &dir.path().join("redo"));
+    assert_eq!(
+        without_uuids(&open_error(dir.path())),
+        "redo: the redo log belongs to another data directory (instance … but system.tpd is of … put back this \
+         data directory's own redo log"
+    );
+}
+
+#[test]
+fn one_redo_file_of_another_directory() {
+    let other = killed();
+    let foreign = &redo_files(other.path())[0];
+    let errors = harm_redo_files(|file| _ = fs::copy(foreign, file).unwrap());
+    let errors: Vec<_> = errors.iter().map(|error| without_uuids(error)).collect();
+    assert_eq!(
+        errors,
+        [
+            "redo/redo.00000002: belongs to another data directory (instance … this one is … put back the file of this data \
+         directory"
+        ]
+    );
+}
+
+/// A message with `…` in place of each uuid.
+fn without_uuids(message: &str) -> String {
+    let is_uuid = |word: &str| word.len() >= 36 && word.matches('-').count() == 4;
+    let words = message.split(' ').map(|word| if is_uuid(word) { "…" } else { word });
+    words.collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,109 @@
+//! Files of tables that are damaged, missing, or of another table: the others stay usable.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use tidepool::{Db, TrxOptions};
+
+use crate::fixture::{PAGE_SIZE, count, directory, file_of_a, flip, killed, only_a_fails, options};
+
+#[test]
+fn flipped_bits_in_a_page() {
+    let dir = directory();
+    // Page 3 is a leaf, whatever the tree's shape: 1000 rows need more than ten pages.
+    flip(&file_of_a(dir.path()), 3 * PAGE_SIZE + 5000);
+    only_a_fails(dir.path(), "tables/00000010.tpd: page 3 is corrupt: ");
+}
+
+#[test]
+fn flipped_bits_in_a_table_s_header() {
+    let dir = directory();
+    flip(&file_of_a(dir.path()), 200);
+    only_a_fails(dir.path(), "tables/00000010.tpd: page 0 is corrupt: ");
+}
+
+#[test]
+fn zeroed_allocation_bitmap() {
+    let dir = directory();
+    let file = fs::OpenOptions::new().write(true).open(file_of_a(dir.path())).unwrap();
+    file.write_all_at(&[0; PAGE_SIZE as usize], PAGE_SIZE).unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    let a = db.open_table("a").unwrap();
+    let mut inserted = 0;
+    let error = loop {
+        let mut trx = db.begin(TrxOptions::default());
+        match trx.insert(&a, 0, &[b"y", &[inserted as u8][..]].concat(), &[1; 3000]) {
+            Ok(()) => trx.commit().unwrap(),
+            Err(error) => break error,
+        }
+        inserted += 1;
+        assert!(inserted < 100, "pages come from somewhere");
+    };
+    assert_eq!(
+        error.to_string(),
+        "tables/00000010.tpd: page 1 is corrupt: it is no allocation bitmap: restore the file from a backup, or drop the table"
+    );
+    assert_eq!(count(&db, &a).unwrap(), 1000 + inserted, "nothing was overwritten");
+    drop(a);
+    db.drop_table("a").unwrap();
+}
+
+#[test]
+fn truncated_table_file() {
+    let dir = directory();
+    let file = fs::OpenOptions::new().write(true).open(file_of_a(dir.path())).unwrap();
+    file.set_len(5 * PAGE_SIZE).unwrap();
+    only_a_fails(
+        dir.path(),
+        "tables/00000010.tpd: the file is cut short: 81920 bytes, its header says 393216: restore it from a backup, or drop the table",
+    );
+}
+
+#[test]
+fn empty_table_file() {
+    let dir = directory();
+    fs::write(file_of_a(dir.path()), b"").unwrap();
+    only_a_fails(
+        dir.path(),
+        "cannot read 'tables/00000010.tpd' at offset 0: unexpected end of file (the file has been truncated: restore it from a backup)",
+    );
+}
+
+#[test]
+fn missing_table_file() {
+    let dir = directory();
+    fs::remove_file(file_of_a(dir.path())).unwrap();
+    only_a_fails(
+        dir.path(),
+        "tables/00000010.tpd: the file is missing: put it back, or drop the table",
+    );
+}
+
+#[test]
+fn table_file_of_another_directory() {
+    let (dir, other) = (directory(), directory());
+    fs::copy(file_of_a(other.path()), file_of_a(dir.path())).unwrap();
+    only_a_fails(dir.path(), "tables/00000010.tpd: belongs to another data directory");
+}
+
+#[test]
+fn table_file_of_another_table() {
+    let dir = directory();
+    fs::copy(dir.path().join("tables/00000011.tpd"), file_of_a(dir.path())).unwrap();
+    only_a_fails(
+        dir.path(),
+        "tables/00000010.tpd: page 0 is corrupt: its header says that it is page 0 of space 17",
+    );
+}
+
+#[test]
+fn missing_table_file_after_a_crash() {
+    let dir = killed();
+    fs::remove_file(file_of_a(dir.path())).unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    assert_eq!(
+        db.open_table("a").unwrap_err().to_string(),
+        "tables/00000010.tpd: the file is missing: put it back, or drop the table"
+    );
+    assert_eq!(count(&db, &db.open_table("b").unwrap()).unwrap(), 1001);
+    db.drop_table("a").unwrap();
+}

@@ -1,0 +1,134 @@
+//! A table whose indexes say of each row what they must have of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+use tidepool::storage::SimStorage;
+use tidepool::{
+    ChangedIndex, Db, IndexChange, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef,
+    Trx, TrxOptions,
+};
+
+use crate::scan::{Rows, scan};
+
+pub fn options() -> Options {
+    Options { lock_wait_timeout: Duration::ZERO, ..Options::small() }
+}
+
+pub fn open(sim: &SimStorage) -> Db {
+    Db::open_on(Arc::new(sim.clone()), options()).unwrap()
+}
+
+pub fn begin(db: &Db) -> Trx {
+    db.begin(TrxOptions::default())
+}
+
+pub fn def() -> TableDef {
+    TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("by value")])
+}
+
+/// What an index has of a row, by its name. "by value" and "backward" are not unique, "unique" is keyed by the value alone.
+pub fn entry(index: &str, key: &[u8], value: &[u8]) -> (Vec<u8>, Vec<u8>) {
+    match index {
+        "by value" => ([value, key].concat(), vec![]),
+        "backward" => {
+            (value.iter().rev().chain(key).copied().collect(), b"something to unpack".to_vec())
+        }
+        "unique" => (value.to_vec(), key.to_vec()),
+        _ => (key.to_vec(), value.to_vec()),
+    }
+}
+
+pub fn insert(trx: &mut Trx, table: &Arc<Table>, key: &[u8], value: &[u8]) -> Result<()> {
+    for (at, index) in table.def().indexes.iter().enumerate() {
+        let (key, value) = entry(&index.name, key, value);
+        trx.insert(table, at, &key, &value)?;
+    }
+    Ok(())
+}
+
+pub fn delete(trx: &mut Trx, table: &Arc<Table>, key: &[u8]) -> Result<()> {
+    let mut value = vec![];
+    assert!(trx.get(table, 0, key, LockMode::Exclusive, LockWait::Wait, &mut value)?);
+    for (at, index) in table.def().indexes.iter().enumerate() {
+        trx.delete(table, at, &entry(&index.name, key, &value).0)?;
+    }
+    Ok(())
+}
+
+pub fn update(trx: &mut Trx, table: &Arc<Table>, key: &[u8], new: &[u8]) -> Result<()> {
+    let mut old = vec![];
+    assert!(trx.get(table, 0, key, LockMode::Exclusive, LockWait::Wait, &mut old)?);
+    trx.update(table, 0, key, new)?;
+    for (at, index) in table.def().indexes.iter().enumerate().skip(1) {
+        trx.delete(table, at, &entry(&index.name, key, &old).0)?;
+        let (key, value) = entry(&index.name, key, new);
+        trx.insert(table, at, &key, &value)?;
+    }
+    Ok(())
+}
+
+/// All indexes agree with the clustered one, whose rows are given back.
+pub fn agree(db: &Db, table: &Arc<Table>) -> Rows {
+    let mut trx = begin(db);
+    let rows = scan(&mut trx, table, 0).unwrap();
+    for (at, index) in table.def().indexes.iter().enumerate().skip(1) {
+        let expected: Rows =
+            rows.iter().map(|(key, value)| entry(&index.name, key, value)).collect();
+        assert!(scan(&mut trx, table, at).unwrap() == expected, "index {}", index.name);
+    }
+    let report = table.check(db, &mut |_| true).unwrap();
+    assert!(report.is_clean(), "{:?}", report.problems);
+    rows
+}
+
+/// With all purged, every page leads somewhere.
+pub fn nothing_is_lost(db: &Db, table: &Table) {
+    while db.step_rollback_recovered().unwrap() {}
+    while db.step_purge().unwrap() {}
+    assert_eq!(db.status().get("history_list_length"), Some(0));
+    assert_eq!(table.unreachable_pages().unwrap(), []);
+}
+
+pub fn key(n: u32) -> Vec<u8> {
+    n.to_be_bytes().to_vec()
+}
+
+pub fn value(n: u32) -> Vec<u8> {
+    format!("value {}", n.wrapping_mul(2_654_435_761) % 1_000_003).into_bytes()
+}
+
+pub fn fill(db: &Db, table: &Arc<Table>, rows: std::ops::Range<u32>) {
+    let mut trx = begin(db);
+    for n in rows {
+        insert(&mut trx, table, &key(n), &value(n)).unwrap();
+    }
+    trx.commit().unwrap();
+}
+
+/// The indexes that the table is to have, by name; those that it has keep their entries.
+pub fn wanted(db: &Db, table: &str, names: &[&str]) -> Vec<ChangedIndex> {
+    let now = db.table_def(table).unwrap();
+    let changed = names.iter().map(|name| ChangedIndex {
+        def: IndexDef { name: name.to_string(), unique: ["primary", "unique"].contains(name) },
+        from: now.indexes.iter().position(|index| index.name == *name),
+    });
+    changed.collect()
+}
+
+pub fn feed(change: &mut IndexChange, names: &[&str]) -> Result<()> {
+    let new: Vec<usize> = change.new_indexes().collect();
+    while let Some((key, value)) = change.next_row()? {
+        let entries: Vec<_> = new.iter().map(|&at| (at, entry(names[at], key, value))).collect();
+        for (at, (key, value)) in entries {
+            change.add(at, &key, &value)?;
+        }
+    }
+    Ok(())
+}
+
+pub fn change(db: &Db, table: &str, names: &[&str]) -> Result<Arc<Table>> {
+    let mut change = db.change_indexes(table, &wanted(db, table, names))?;
+    feed(&mut change, names)?;
+    change.build(&mut || true)?;
+    change.commit(None)
+}

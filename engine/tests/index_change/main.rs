@@ -1,0 +1,9 @@
+//! Indexes that are added and dropped in place: what is in them, who may read them, and what a crash leaves.
+
+mod contents;
+mod disk;
+mod fixture;
+mod others;
+mod refusal;
+#[path = "../scan/mod.rs"]
+mod scan;

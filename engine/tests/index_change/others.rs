@@ -1,0 +1,103 @@
+//! What other transactions may do during a change and after it.
+
+use tidepool::storage::SimStorage;
+use tidepool::{Error, Isolation, LockMode, LockWait, TrxOptions};
+
+use crate::fixture::{
+    agree, begin, change, def, delete, feed, fill, insert, key, nothing_is_lost, open, update,
+    value, wanted,
+};
+use crate::scan::scan;
+
+#[test]
+fn while_an_index_is_built_others_read() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 0..100);
+    let busy = Error::TableBusy("t".into());
+    let names = ["primary", "by value", "unique"];
+    let indexes = wanted(&db, "t", &names);
+
+    let mut reader = begin(&db);
+    scan(&mut reader, &table, 0).unwrap();
+    assert_eq!(db.change_indexes("t", &indexes).err(), Some(busy.clone()));
+    reader.rollback().unwrap();
+    fill(&db, &table, 100..101);
+
+    let mut change = db.change_indexes("t", &indexes).unwrap();
+    assert_eq!(scan(&mut reader, &table, 1).unwrap().len(), 101);
+    assert_eq!(insert(&mut begin(&db), &table, b"k", b"v").unwrap_err(), busy);
+    assert_eq!(delete(&mut begin(&db), &table, &key(1)).unwrap_err(), busy);
+    assert_eq!(db.open_table("t").unwrap().rows(), 101);
+    assert_eq!(db.drop_table("t").unwrap_err(), busy);
+    assert_eq!(db.truncate_table("t").unwrap_err(), busy);
+    assert_eq!(db.rename_table("t", "u").unwrap_err(), busy);
+    assert_eq!(db.set_table_metadata("t", b"").unwrap_err(), busy);
+    assert_eq!(db.change_indexes("t", &indexes).err(), Some(busy.clone()));
+    feed(&mut change, &names).unwrap();
+    change.build(&mut || true).unwrap();
+    // Too early, for somebody is still reading: and so it is taken back.
+    assert_eq!(change.commit(None).unwrap_err(), busy);
+    assert_eq!(scan(&mut reader, &table, 1).unwrap().len(), 101);
+    reader.rollback().unwrap();
+    fill(&db, &table, 101..102);
+    assert_eq!(agree(&db, &table).len(), 102);
+    nothing_is_lost(&db, &table);
+    assert_eq!(table.def(), &def());
+}
+
+#[test]
+fn prepared_transactions_stand_in_the_way() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 0..10);
+    let names = ["primary", "unique", "by value"];
+    let busy = Error::TableBusy("t".into());
+    let mut trx = begin(&db);
+    delete(&mut trx, &table, &key(1)).unwrap();
+    trx.prepare(b"x").unwrap();
+    trx.detach();
+    assert_eq!(change(&db, "t", &names).unwrap_err(), busy);
+
+    let db = open(&sim.crash());
+    assert_eq!(change(&db, "t", &names).unwrap_err(), busy);
+    db.commit_prepared(b"x").unwrap();
+    let table = change(&db, "t", &names).unwrap();
+    assert_eq!(agree(&db, &table).len(), 9);
+    nothing_is_lost(&db, &table);
+}
+
+#[test]
+fn an_older_transaction_may_write_what_it_knows() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 0..10);
+    let mut old = begin(&db);
+    old.ensure_view();
+    let mut by_statement =
+        db.begin(TrxOptions { isolation: Isolation::ReadCommitted, ..TrxOptions::default() });
+    by_statement.ensure_view();
+    let mut trx = begin(&db);
+    update(&mut trx, &table, &key(2), b"changed").unwrap();
+    trx.commit().unwrap();
+    let table = change(&db, "t", &["primary", "unique", "by value"]).unwrap();
+    insert(&mut old, &table, &key(11), &value(11)).unwrap();
+    // The entry is newer than the snapshot; what matters is whether the row is.
+    delete(&mut old, &table, &key(1)).unwrap();
+    // By that index it can't be told which rows have changed.
+    let (mut found, lock) = (vec![], LockMode::Exclusive);
+    let got = old.get(&table, 1, &value(3), lock, LockWait::Wait, &mut found);
+    assert_eq!(got.unwrap_err(), Error::TableChanged("t".into()));
+    let got = old.get(&table, 0, &key(2), lock, LockWait::Wait, &mut found);
+    assert_eq!(got.unwrap_err(), Error::RecordChanged);
+    old.rollback().unwrap();
+    assert_eq!(agree(&db, &table).len(), 10);
+    delete(&mut by_statement, &table, &key(1)).unwrap();
+    by_statement.begin_statement();
+    assert_eq!(scan(&mut by_statement, &table, 1).unwrap().len(), 9);
+    by_statement.commit().unwrap();
+    assert_eq!(agree(&db, &table).len(), 9);
+}

@@ -1,0 +1,201 @@
+//! Tables made, dropped, renamed and truncated; the second index added and dropped.
+
+use rand::prelude::*;
+use std::sync::Arc;
+use tidepool::{ChangedIndex, Error, IndexDef, Table, TableDef};
+
+use crate::model::{Model, Rows, TableNo, Writes, second_key};
+use crate::{PowerCut, Step, World};
+
+fn name_of(n: u32) -> String {
+    format!("t{n}")
+}
+
+impl World {
+    pub fn definition(&mut self) -> Step {
+        let name = name_of(self.random.random_range(0..6));
+        let Some(no) = self.model.names.get(&name).copied() else {
+            return self.create_table(name);
+        };
+        trace!("definition of {name} = t{no}");
+        match self.random.random_range(0..5) {
+            0 => self.drop_table(name, no),
+            1 => self.rename_table(name, no),
+            2 | 3 => self.add_or_drop_index(name, no),
+            _ => self.truncate_table(name, no),
+        }
+    }
+
+    pub fn create_table(&mut self, name: String) -> Step {
+        let mut after = self.model.clone();
+        after.names.insert(name.clone(), self.next_table);
+        after.rows.insert(self.next_table, Rows::new());
+        after.indexed.insert(self.next_table);
+        trace!("create {name} = t{}", self.next_table);
+        self.in_flight = Some(after.clone());
+        let def = TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("second")]);
+        let created = self.db.create_table(&name, &def);
+        self.handles.insert(self.next_table, self.must(created)?);
+        self.note_definition(self.next_table);
+        self.next_table += 1;
+        self.defined(after)
+    }
+
+    pub fn drop_table(&mut self, name: String, no: TableNo) -> Step {
+        let mut after = self.model.clone();
+        after.names.remove(&name);
+        after.rows.remove(&no);
+        after.indexed.remove(&no);
+        self.in_flight = Some(after.clone());
+        let dropped = self.db.drop_table(&name);
+        let is_busy = self.is_used_by_prepared(no) || self.is_used_by_session(no);
+        if self.unless_busy(dropped, &name, is_busy)?.is_some() {
+            self.handles.remove(&no);
+            self.defined(after)?;
+        }
+        Ok(())
+    }
+
+    pub fn rename_table(&mut self, name: String, no: TableNo) -> Step {
+        let to = name_of(self.random.random_range(0..6));
+        if self.model.names.contains_key(&to) {
+            let refused = self.db.rename_table(&name, &to);
+            if self.sim.is_down() {
+                return Err(PowerCut);
+            }
+            assert_eq!(refused, Err(Error::TableExists(to)), "seed {}", self.seed);
+            return Ok(());
+        }
+        let mut after = self.model.clone();
+        after.names.remove(&name);
+        after.names.insert(to.clone(), no);
+        self.in_flight = Some(after.clone());
+        let renamed = self.db.rename_table(&name, &to);
+        // A rename is no concern of a session's transaction.
+        if self.unless_busy(renamed, &name, self.is_used_by_prepared(no))?.is_some() {
+            self.note_definition(no);
+            self.defined(after)?;
+        }
+        Ok(())
+    }
+
+    pub fn add_or_drop_index(&mut self, name: String, no: TableNo) -> Step {
+        let mut after = self.model.clone();
+        if !after.indexed.remove(&no) {
+            after.indexed.insert(no);
+        }
+        self.in_flight = Some(after.clone());
+        let changed = self.change_indexes(&name, after.indexed.contains(&no));
+        let is_busy = self.is_used_by_prepared(no) || self.is_used_by_session(no);
+        let Some(changed) = self.unless_busy(changed, &name, is_busy)? else { return Ok(()) };
+        match changed {
+            Some(table) => {
+                self.handles.insert(no, table);
+                self.commits += 1;
+            }
+            None => after = self.model.clone(),
+        }
+        self.defined(after)?;
+        let found = self.must(self.try_on_disk(&self.model))?;
+        assert_eq!(found.indexed, self.model.indexed, "seed {}", self.seed);
+        Ok(())
+    }
+
+    pub fn truncate_table(&mut self, name: String, no: TableNo) -> Step {
+        let mut after = self.model.clone();
+        after.rows.remove(&no);
+        if after.indexed.remove(&no) {
+            after.indexed.insert(self.next_table);
+        }
+        after.rows.insert(self.next_table, Rows::new());
+        after.names.insert(name.clone(), self.next_table);
+        self.in_flight = Some(after.clone());
+        let truncated = self.db.truncate_table(&name);
+        let is_busy = self.is_used_by_prepared(no) || self.is_used_by_session(no);
+        if let Some(table) = self.unless_busy(truncated, &name, is_busy)? {
+            self.handles.insert(self.next_table, table);
+            self.note_definition(self.next_table);
+            self.next_table += 1;
+            self.handles.remove(&no);
+            self.defined(after)?;
+        }
+        Ok(())
+    }
+
+    /// What a definition gave; `None` if the table is busy, and it was refused for that.
+    pub fn unless_busy<T>(
+        &mut self,
+        result: Result<T, Error>,
+        name: &str,
+        is_busy: bool,
+    ) -> Step<Option<T>> {
+        if is_busy && !self.sim.is_down() {
+            let refusal = Error::TableBusy(name.to_owned());
+            assert_eq!(result.err(), Some(refusal), "seed {}", self.seed);
+            self.in_flight = None;
+            return Ok(None);
+        }
+        self.must(result).map(Some)
+    }
+
+    pub fn is_used_by_session(&self, no: TableNo) -> bool {
+        self.sessions.iter().any(|session| session.used.contains(&no))
+    }
+
+    pub fn is_used_by_prepared(&self, no: TableNo) -> bool {
+        // Of one of an earlier life it is known what it has written, not what it has read.
+        let has_written = |(xid, writes): (&Vec<u8>, &Writes)| {
+            !self.detached.contains_key(xid) && writes.keys().any(|(table, _)| *table == no)
+        };
+        self.detached.values().any(|used| used.contains(&no))
+            || self.model.prepared.iter().any(has_written)
+    }
+
+    /// Adds or drops the second index; none if it was given up half-way.
+    pub fn change_indexes(
+        &mut self,
+        name: &str,
+        indexed: bool,
+    ) -> Result<Option<Arc<Table>>, Error> {
+        let kept = ChangedIndex { def: IndexDef::unique("primary"), from: Some(0) };
+        let new = ChangedIndex { def: IndexDef::non_unique("second"), from: None };
+        let indexes = if indexed { vec![kept, new] } else { vec![kept] };
+        let mut change = self.db.change_indexes(name, &indexes)?;
+        trace!("second index of {name}: {indexed}");
+        change.set_sort_memory(self.random.random_range(100..5000));
+        while let Some((key, _)) = change.next_row()? {
+            if !indexed {
+                break;
+            }
+            let key = second_key(key);
+            change.add(1, &key, b"built")?;
+        }
+        let given_up = self.random.random_ratio(1, 6);
+        let mut turns = self.random.random_range(0..3);
+        let built = change.build(&mut || {
+            turns -= 1;
+            !given_up || turns >= 0
+        });
+        if given_up && !self.sim.is_down() {
+            drop(change);
+            return if self.sim.is_down() { Err(Error::Interrupted) } else { Ok(None) };
+        }
+        built?;
+        while self.random.random_bool(0.5) {
+            self.db.step_cleaner()?;
+        }
+        change.commit(None).map(Some)
+    }
+
+    /// Older snapshots don't know the table any more.
+    pub fn note_definition(&mut self, no: TableNo) {
+        self.commits += 1;
+        self.defined.insert(no, self.commits);
+    }
+
+    pub fn defined(&mut self, after: Model) -> Step {
+        self.model = after;
+        self.in_flight = None;
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! The whole engine on a simulated disk, from a seed, single-threaded: several sessions' transactions, definition changes,
+//! purge, cleaner and checkpoints in a random order; the buffer pool grows and shrinks, by steps that come between all these; power cuts
+//! in the middle of any disk operation; a full disk now and then. A second index comes and goes: it has an entry for each row.
+//! After each recovery what the disk holds is compared with what was acknowledged: all of it is there, and nothing else,
+//! but for the one operation that the power cut interrupted, which may have happened or not.
+//!
+//! `TIDEPOOL_SEEDS=n` runs more seeds than the default; `TIDEPOOL_SEED=n` runs that one alone: a failure's message
+//! names its seed, and the same seed fails again in the same way.
+//!
+//! `model`: what is acknowledged. `life`: openings and what must be found. `statement`, `transaction`, `definition`, `memory`: the
+//! steps of a life.
+
+/// Tells on standard error what happens, if `TIDEPOOL_TRACE` is set.
+macro_rules! trace {
+    ($($arg:tt)*) => {
+        if std::env::var_os("TIDEPOOL_TRACE").is_some() {
+            eprintln!($($arg)*);
+        }
+    };
+}
+
+mod definition;
+mod life;
+mod memory;
+mod model;
+#[path = "../scan/mod.rs"]
+mod scan;
+mod statement;
+mod transaction;
+
+use rand::prelude::*;
+use rand::rngs::StdRng;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tidepool::storage::SimStorage;
+use tidepool::{Db, Error, Isolation, Options, Savepoint, Table, Trx};
+
+use model::{Model, TableNo, Writes};
+
+const SESSIONS: usize = 4;
+const LIVES: usize = 4;
+const STEPS: usize = 250;
+
+/// The power is off: the life ends.
+struct PowerCut;
+type Step<T = ()> = Result<T, PowerCut>;
+
+/// Sizes of the pool, which takes whole extents of them.
+const SIZES_MIB: std::ops::RangeInclusive<u64> = 4..=9;
+
+struct Session {
+    trx: Trx,
+    /// The snapshot, once taken (REPEATABLE READ), and the commit number it was taken after.
+    view: Option<(Model, u64)>,
+    isolation: Isolation,
+    writes: Writes,
+    savepoint: Option<(Savepoint, Writes)>,
+    /// Tables used since the transaction began.
+    used: BTreeSet<TableNo>,
+}
+
+struct World {
+    seed: u64,
+    random: StdRng,
+    sim: SimStorage,
+    /// The largest has so few pages in an extent that even these small tables fill several.
+    page_size: usize,
+    db: Db,
+    /// Times that the governor was stepped.
+    looks: u32,
+    model: Model,
+    /// What the model is if the operation in flight happens.
+    in_flight: Option<Model>,
+    handles: BTreeMap<TableNo, Arc<Table>>,
+    sessions: Vec<Session>,
+    next_table: TableNo,
+    /// Tables that transactions detached in this life use; of those of earlier lives the engine does not know.
+    detached: BTreeMap<Vec<u8>, BTreeSet<TableNo>>,
+    next_xid: u64,
+    /// Commits and definitions so far, and the last for each key and for each table's content or name.
+    commits: u64,
+    changed: BTreeMap<(TableNo, Vec<u8>), u64>,
+    defined: BTreeMap<TableNo, u64>,
+}
+
+fn options(page_size: usize, size_mib: u64) -> Options {
+    Options {
+        page_size,
+        buffer_pool_size_bytes: size_mib << 20,
+        // The machine's memory is none of the seed's.
+        memory_guard: false,
+        redo_capacity_bytes: 8 << 20,
+        lock_wait_timeout: Duration::ZERO,
+        background: false,
+        ..Options::default()
+    }
+}
+
+#[test]
+fn seeds() {
+    if let Some(seed) = std::env::var("TIDEPOOL_SEED").ok().and_then(|n| n.parse().ok()) {
+        run(seed);
+        return;
+    }
+    let count = std::env::var("TIDEPOOL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
+    let first = std::env::var("TIDEPOOL_FIRST_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
+    let mut moved = 0;
+    for seed in first..first + count {
+        match std::panic::catch_unwind(|| run(seed)) {
+            Ok(pages) => moved += pages,
+            Err(panic) => {
+                eprintln!("failed with TIDEPOOL_SEED={seed}");
+                std::panic::resume_unwind(panic);
+            }
+        }
+    }
+    assert!(moved > 0 || count < 10, "no shrink had a page to move: nothing was tried");
+}
+
+/// The pages that resizes moved.
+fn run(seed: u64) -> u64 {
+    let mut world = World::new(seed);
+    let mut moved = 0;
+    for life in 0..LIVES {
+        if life > 0 {
+            moved += world.pages_moved();
+            world.reopen();
+        }
+        let ahead = world.random.random_range(20..3000);
+        world.sim.crash_at(world.sim.operation_count() + ahead);
+        for _ in 0..STEPS {
+            if world.step().is_err() {
+                break;
+            }
+        }
+    }
+    moved += world.pages_moved();
+    world.reopen();
+    world.model_is_on_disk(true);
+    world.nothing_is_lost();
+    moved + world.pages_moved()
+}
+
+impl World {
+    fn pages_moved(&self) -> u64 {
+        let status = self.db.status();
+        trace!("evicted: {:?}", status.get("buffer_pool_pages_evicted"));
+        status.get("buffer_pool_resize_pages_moved").unwrap()
+    }
+
+    /// Tells a power cut from a wrong answer. `result` of anything that was to succeed.
+    fn must<T>(&self, result: Result<T, Error>) -> Step<T> {
+        match result {
+            Ok(value) => Ok(value),
+            Err(_) if self.sim.is_down() => Err(PowerCut),
+            Err(error) => panic!("seed {}: {error}", self.seed),
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        match self.random.random_range(0..100) {
+            0..3 => self.resize(),
+            3..8 => self.step_resize(),
+            8..64 => self.statement(),
+            64..68 => self.savepoint(),
+            68..78 => self.end(),
+            78..80 => self.end_prepared(),
+            80..88 => self.definition(),
+            88..92 => {
+                let purged = self.db.step_purge();
+                trace!("purge {purged:?}");
+                self.must(purged).map(drop)
+            }
+            92..94 => self.must(self.db.step_cleaner()).map(drop),
+            94 => self.hot_list(),
+            95..98 => self.must(self.db.step_checkpoint()).map(drop),
+            _ => {
+                let rolled_back = self.db.step_rollback_recovered();
+                trace!("rollback of recovered {rolled_back:?}");
+                self.must(rolled_back).map(drop)
+            }
+        }
+    }
+}
