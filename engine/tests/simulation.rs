@@ -1,6 +1,7 @@
 //! The whole engine on a simulated disk, from a seed, single-threaded: several sessions' transactions, definition changes,
 //! purge, cleaner and checkpoints in a random order; the buffer pool grows and shrinks, by steps that come between all these; power cuts
-//! in the middle of any disk operation; a full disk now and then. A second index comes and goes: it has an entry for each row.
+//! in the middle of any disk operation; a full disk now and then. In some lives the disk fails: a sync, after which the engine must write nothing
+//! more, or the removal of files, in recoveries too. A second index comes and goes: it has an entry for each row.
 //! After each recovery what the disk holds is compared with what was acknowledged: all of it is there, and nothing else,
 //! but for the one operation that the power cut interrupted, which may have happened or not.
 //!
@@ -12,7 +13,7 @@ use rand::rngs::StdRng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
-use tidepool::storage::SimStorage;
+use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool::{
     ChangedIndex, Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Savepoint,
     Table, TableDef, Trx, TrxOptions,
@@ -70,6 +71,8 @@ struct World {
     /// The largest has so few pages in an extent that even these small tables fill several.
     page_size: usize,
     db: Db,
+    /// The disk fails in this life.
+    failing: bool,
     /// Times that the governor was stepped.
     looks: u32,
     model: Model,
@@ -154,6 +157,7 @@ fn run(seed: u64) -> u64 {
         }
         let ahead = world.random.random_range(20..3000);
         world.sim.crash_at(world.sim.operation_count() + ahead);
+        world.trouble();
         for _ in 0..STEPS {
             if world.step().is_err() {
                 break;
@@ -180,6 +184,7 @@ impl World {
             sim,
             page_size,
             db,
+            failing: false,
             looks: 0,
             model: Model::default(),
             in_flight: None,
@@ -192,6 +197,35 @@ impl World {
             defined: BTreeMap::new(),
             changed: BTreeMap::new(),
         }
+    }
+
+    /// What the disk will fail at in this life.
+    fn trouble(&mut self) {
+        self.failing = self.random.random_ratio(1, 3);
+        if !self.failing {
+            return;
+        }
+        let fault = match self.random.random_range(0..3) {
+            0 => Fault::new(StorageOp::Remove, FaultKind::Io).on("tables/").always(),
+            _ => {
+                let files = ["redo/", "redo/control", "tables/", "undo.tpd", "system.tpd"];
+                let file = *files.choose(&mut self.random).expect("there are some");
+                let skip = self.random.random_range(0..30);
+                Fault::new(StorageOp::Sync, FaultKind::Io).on(file).skip(skip)
+            }
+        };
+        trace!("trouble: {fault:?}");
+        self.sim.inject(fault);
+    }
+
+    /// The power is off, or the engine has met what ends its life. For who has met an error.
+    fn is_over(&self) -> bool {
+        self.sim.is_down() || self.failing && matches!(self.db.log_flush(), Err(Error::Crashed(_)))
+    }
+
+    /// A definition change that met a failing disk, which has left all as it was.
+    fn is_disk_error<T>(&self, result: &Result<T, Error>) -> bool {
+        self.failing && matches!(result, Err(Error::Storage(_))) && !self.is_over()
     }
 
     fn pages_moved(&self) -> u64 {
@@ -213,24 +247,34 @@ impl World {
         self.detached.clear();
         if !self.sim.is_down() && self.random.random_ratio(1, 8) {
             let closed = self.db.close();
-            assert!(closed.is_ok() || self.sim.is_down(), "seed {}: close: {closed:?}", self.seed);
+            let over = self.sim.is_down() || self.failing;
+            assert!(closed.is_ok() || over, "seed {}: close: {closed:?}", self.seed);
         }
         let killed = !self.sim.is_down() && self.random.random_ratio(1, 4);
         self.sim = if killed { self.sim.kill() } else { self.sim.crash() };
+        self.failing = false;
         // A power cut during recovery, now and then.
         if self.random.random_ratio(1, 3) {
             let ahead = self.random.random_range(1..60);
             self.sim.crash_at(self.sim.operation_count() + ahead);
+            if self.random.random_ratio(1, 4) {
+                let fault = Fault::new(StorageOp::Remove, FaultKind::Io).on("tables/");
+                self.sim.inject(fault.always());
+            }
             let options = self.options();
             if let Ok(db) = Db::open_on(Arc::new(self.sim.clone()), options) {
                 while let Ok(true) = db.step_rollback_recovered() {}
                 let _ = db.step_cleaner();
+                let _ = db.step_checkpoint();
             }
             self.sim = self.sim.crash();
         }
         let options = self.options();
         self.db = Db::open_on(Arc::new(self.sim.clone()), options)
             .unwrap_or_else(|e| panic!("seed {}: open after a crash: {e}", self.seed));
+        assert!(!self.sim.exists("tables/orphans").unwrap(), "seed {}: set aside", self.seed);
+        let files = self.sim.list("tables").unwrap().len();
+        assert_eq!(files, self.db.table_names().unwrap().len(), "seed {}: files", self.seed);
         if self.random.random() {
             while self.db.step_rollback_recovered().unwrap() {}
         }
@@ -309,7 +353,7 @@ impl World {
     fn must<T>(&self, result: Result<T, Error>) -> Step<T> {
         match result {
             Ok(value) => Ok(value),
-            Err(_) if self.sim.is_down() => Err(PowerCut),
+            Err(_) if self.is_over() => Err(PowerCut),
             Err(error) => panic!("seed {}: {error}", self.seed),
         }
     }
@@ -358,7 +402,7 @@ impl World {
             self.sim.set_capacity(None);
             while self.db.step_resize() {}
         }
-        if self.sim.is_down() {
+        if self.is_over() {
             return Err(PowerCut);
         }
         let resident = self.db.status().get("buffer_pool_resident_bytes").unwrap();
@@ -374,7 +418,7 @@ impl World {
             self.db.step_resize();
         }
         trace!("steps of a resize");
-        if self.sim.is_down() { Err(PowerCut) } else { Ok(()) }
+        if self.is_over() { Err(PowerCut) } else { Ok(()) }
     }
 
     /// The hot pages are noted, on a full disk now and then, or some of the life before are loaded.
@@ -391,7 +435,7 @@ impl World {
             self.sim.set_capacity(None);
         }
         trace!("hot list, disk full {full}: {saved:?}");
-        if full && !self.sim.is_down() { Ok(()) } else { self.must(saved) }
+        if full && !self.is_over() { Ok(()) } else { self.must(saved) }
     }
 
     /// A session to use, begun if need be.
@@ -492,6 +536,8 @@ impl World {
                 Err(Error::NoSpace(_) | Error::LockWaitTimeout) => {
                     session.trx.rollback_to(before).unwrap();
                 }
+                // Told below from a wrong answer.
+                Err(Error::Crashed(_)) => {}
                 Err(_) if self.sim.is_down() => {}
                 Err(error) => panic!("seed {}: second index: {error}", self.seed),
                 Ok(()) => {}
@@ -505,7 +551,7 @@ impl World {
             key.len(),
             result.as_ref().map_err(|e| e.to_string())
         );
-        if result.is_err() && self.sim.is_down() {
+        if result.is_err() && self.is_over() {
             return Err(PowerCut);
         }
         self.judge(at, no, key, kind, value, result)
@@ -599,7 +645,7 @@ impl World {
         let found = session.trx.get(table, 0, &key, mode, wait, &mut value);
         session.trx.end_statement();
         trace!("s{at} t{no} lock {key:?} {mode:?} {wait:?} -> {found:?}");
-        if found.is_err() && self.sim.is_down() {
+        if found.is_err() && self.is_over() {
             return Err(PowerCut);
         }
         let seed = self.seed;
@@ -682,7 +728,7 @@ impl World {
         session.trx.end_statement();
         trace!("s{at} t{no} scan -> {:?}", found.as_ref().map(|rows| rows.len()));
         if self.is_older_than(at, no) {
-            if !self.sim.is_down() {
+            if found.is_ok() || !self.is_over() {
                 assert!(matches!(found, Err(Error::TableChanged(_))), "seed {}", self.seed);
             }
             return Ok(());
@@ -753,6 +799,11 @@ impl World {
             self.in_flight = Some(after.clone());
             let def = TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("second")]);
             let created = self.db.create_table(&wanted, &def);
+            if self.is_disk_error(&created) {
+                self.in_flight = None;
+                self.next_table += 1;
+                return Ok(());
+            }
             self.handles.insert(self.next_table, self.must(created)?);
             self.note_definition(self.next_table);
             self.next_table += 1;
@@ -779,7 +830,7 @@ impl World {
                 let to = name(self.random.random_range(0..6));
                 if self.model.names.contains_key(&to) {
                     let refused = self.db.rename_table(&wanted, &to);
-                    if self.sim.is_down() {
+                    if self.is_over() {
                         return Err(PowerCut);
                     }
                     assert_eq!(refused, Err(Error::TableExists(to)), "seed {}", self.seed);
@@ -823,8 +874,12 @@ impl World {
         };
         // A rename is no concern of a session's transaction.
         let is_refused = is_used_by_prepared || is_used_by_session && !renamed;
-        if is_refused && !self.sim.is_down() {
+        if is_refused && !self.is_over() {
             assert_eq!(result, Err(Error::TableBusy(wanted)), "seed {}", self.seed);
+            self.in_flight = None;
+            return Ok(());
+        }
+        if self.is_disk_error(&result) {
             self.in_flight = None;
             return Ok(());
         }
@@ -863,9 +918,9 @@ impl World {
             turns -= 1;
             !given_up || turns >= 0
         });
-        if given_up && !self.sim.is_down() {
+        if given_up && !self.is_over() {
             drop(change);
-            return if self.sim.is_down() { Err(Error::Interrupted) } else { Ok(None) };
+            return if self.is_over() { Err(Error::Interrupted) } else { Ok(None) };
         }
         built?;
         while self.random.random_bool(0.5) {

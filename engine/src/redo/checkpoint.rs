@@ -148,6 +148,10 @@ impl RedoLog {
         if lsn <= before && !clean_shutdown {
             return Ok(before);
         }
+        let lsn = self.repeat_announcements(lsn)?;
+        if lsn <= before && !clean_shutdown {
+            return Ok(before);
+        }
         // Recovery will look for a frame at the checkpoint.
         self.flush_to(lsn)?;
         let epoch = self.epoch_at(lsn);
