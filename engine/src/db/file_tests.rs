@@ -292,6 +292,39 @@ fn files_that_cannot_be_tables_are_ignored() {
 }
 
 #[test]
+fn files_that_nobody_needs_keep_no_database_from_opening() {
+    const ORPHAN: &str = "tables/000000aa.tpd";
+    let sim = SimStorage::new(22);
+    let db = open(&sim);
+    db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    trx.insert(&db.open_table("a").unwrap(), 0, b"k", b"v").unwrap();
+    trx.commit().unwrap();
+    drop(trx);
+    db.close().unwrap();
+    drop(db);
+    let mut sim = sim.kill();
+    sim.create_dir("sort").unwrap();
+    sim.create("sort/00000011").unwrap();
+    let bytes = tidepool_pool::storage::AlignedBuf::copy_of(&[1; 1 << 16]);
+    sim.create(ORPHAN).unwrap().write_at(&bytes, 0).unwrap();
+    for (op, file) in [
+        (StorageOp::Open, ORPHAN),
+        (StorageOp::Read, ORPHAN),
+        (StorageOp::CreateDir, "tables/orphans"),
+        (StorageOp::Rename, ORPHAN),
+        (StorageOp::Remove, "sort/"),
+    ] {
+        sim = sim.kill();
+        sim.inject(Fault::new(op, FaultKind::Io).on(file).always());
+        let db = open(&sim);
+        assert_eq!(value(&db, "a").unwrap(), b"v", "{op:?}");
+        db.close().unwrap();
+        assert_eq!(sim.exists(ORPHAN).unwrap(), op != StorageOp::Remove, "{op:?}");
+    }
+}
+
+#[test]
 fn a_table_that_lost_changes_is_marked_though_a_change_of_its_definition_was_unfinished() {
     let sim = SimStorage::new(7);
     let db = open(&sim);
