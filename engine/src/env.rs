@@ -202,6 +202,13 @@ impl Env {
             _ => recovery::apply::apply(&storage, &pool, &redo, &scan)?,
         };
         redo.hold_checkpoint(!missing_spaces.is_empty());
+        let mut announced = Vec::new();
+        for &id in scan.unlisted.union(&scan.deleted) {
+            if storage.exists(&space_file_name(id))? {
+                announced.push(id);
+            }
+        }
+        redo.keep_announced(announced);
         redo.set_automatic_capacity(is_automatic);
         let checkpointer = Arc::new(Mutex::new(Checkpointer::new(pool.clone(), redo.clone())));
         let background = Background::default();
@@ -480,13 +487,13 @@ impl Env {
                 return Ok(());
             }
             self.failure.check()?;
-            let unremoved = self.forget_the_rest();
+            self.forget_the_rest();
             self.pool.flush_all()?;
-            self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), unremoved.is_empty())?;
-            if !unremoved.is_empty() {
-                // The next opening knows by the log that these files are not somebody's data; so there must be a log to read.
-                unremoved.into_iter().try_for_each(|id| self.announce_drop(id))?;
-                return self.redo.flush();
+            // The next opening knows by the log that files which could not be removed are not somebody's data; so there must be a log to read.
+            let is_clean = !self.redo.has_announcements();
+            self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), is_clean)?;
+            if !is_clean {
+                return Ok(());
             }
             let stats = self.redo.stats();
             if stats.checkpoint_lsn != stats.next_lsn {

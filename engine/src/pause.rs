@@ -16,6 +16,10 @@ pub(crate) enum PausePoint {
     UndoRecordRead,
     /// A DROP or TRUNCATE has found that its table is not open; the catalog still has it.
     TableFoundClosed,
+    /// The file of a new table is there; the catalog does not have the table yet.
+    TableMade,
+    /// The catalog has durably lost a table; its file is still there.
+    TableUnlisted,
     /// A redo file was made ahead of need, without the ring's mutex; it is not listed yet.
     RedoFileMade,
 }

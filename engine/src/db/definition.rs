@@ -3,13 +3,14 @@
 //! # What makes them crash-safe
 //! The catalog's transaction is the moment of truth. Files come before it and go after it:
 //! ```text
-//! create    ids durable → file, synced → SPACE_CREATE → pages → catalog commit
-//! drop      catalog commit → SPACE_DELETE, durable → file removed
+//! create    ids durable → announced → file, synced → SPACE_CREATE → pages → catalog commit
+//! drop      announced → catalog commit → SPACE_DELETE, durable → file removed
 //! truncate  as create up to the pages → catalog commit (old space out, new one in) → as drop for the old one
 //! rename    catalog commit
 //! indexes   see `index_change`; their names alone: catalog commit
 //! ```
-//! A crash in between leaves at most a file that no table has; `open` removes it. A file that is missing
+//! A crash in between leaves at most a file that no table has; the log says so as long as that may happen
+//! ([`Env::announce_space`]), and `open` removes it. A file that is missing
 //! for a table is an error of that table alone; it can still be dropped.
 
 use super::{Db, Inner, OpenTables};
@@ -37,14 +38,13 @@ impl Db {
         if inner.catalog.get(name).is_some() {
             return Err(Error::TableExists(name.into()));
         }
-        let (space, mut record) = inner.new_space(def)?;
+        let (space, header, mut record) = inner.new_space(def)?;
         let mut trx = inner.definition_trx();
         if let Err(error) = inner.catalog.insert(&mut trx, name, record.clone()) {
             inner.env.forget_space(record.space);
             return Err(error);
         }
         record.def = def.clone();
-        let header = space::header(&inner.env, &space)?;
         let table = Arc::new(Table::open(&inner.env, &space, name, &record, &header));
         table.set_since(inner.trx_system.csn.published());
         inner.tables.lock().by_name.insert(name.into(), table.clone());
@@ -59,9 +59,10 @@ impl Db {
         let _one = inner.begin_definition(&[name])?;
         let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let table = inner.close_for_definition(name, record.space)?;
-        let announced = inner.env.announce_drop(record.space);
+        let announced = inner.env.announce_space(record.space);
         let mut trx = inner.definition_trx();
         if let Err(error) = announced.and_then(|()| inner.catalog.remove(&mut trx, name)) {
+            inner.env.withdraw_announcement(record.space);
             table.inspect(|table| table.reopen_entrance());
             return Err(error);
         }
@@ -105,16 +106,18 @@ impl Db {
         let _one = inner.begin_definition(&[name])?;
         let old = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let old_table = inner.close_for_definition(name, old.space)?;
-        let swapped = inner.new_space(&old.def).and_then(|(space, mut new)| {
+        let swapped = inner.new_space(&old.def).and_then(|(space, header, mut new)| {
             new.id = old.id;
-            let header = space::header(&inner.env, &space)?;
             let table = Arc::new(Table::open(&inner.env, &space, name, &new, &header));
             let space = new.space;
             let replaced = inner
                 .env
-                .announce_drop(old.space)
+                .announce_space(old.space)
                 .and_then(|()| inner.catalog.replace(&mut inner.definition_trx(), name, new));
-            replaced.inspect_err(|_| inner.env.forget_space(space))?;
+            replaced.inspect_err(|_| {
+                inner.env.withdraw_announcement(old.space);
+                inner.env.forget_space(space);
+            })?;
             Ok(table)
         });
         let table = match swapped {
@@ -319,15 +322,20 @@ impl Inner {
     }
 
     /// A new file with an empty tree for each index. Not in the catalog yet.
-    fn new_space(&self, def: &TableDef) -> Result<(Arc<Space>, TableRecord)> {
+    fn new_space(&self, def: &TableDef) -> Result<(Arc<Space>, SpaceHeader, TableRecord)> {
         let ids = self.catalog.new_ids(def.indexes.len() as u32)?;
-        let made = self.env.create_space(ids.space).and_then(|space| {
+        let announced = self.env.announce_space(ids.space);
+        let made = announced.and_then(|()| self.env.create_space(ids.space)).and_then(|space| {
             let trees = make_trees(&self.env, &space, ids.first_tree, def.indexes.len())?;
-            Ok((space, trees))
+            pause::reach(PausePoint::TableMade);
+            // Behind the catalog's commit nothing may fail.
+            let header = space::header(&self.env, &space)?;
+            Ok((space, header, trees))
         });
         match made {
-            Ok((space, trees)) => Ok((
+            Ok((space, header, trees)) => Ok((
                 space,
+                header,
                 TableRecord {
                     id: ids.table,
                     space: ids.space,
@@ -349,6 +357,7 @@ impl Inner {
     fn delete_space(&self, space: u32, table: Option<&Table>) {
         let _no_purge = self.trx_system.exclude_purge();
         let _cleared = table.map(Table::clear);
+        pause::reach(PausePoint::TableUnlisted);
         self.env.forget_space(space);
     }
 }

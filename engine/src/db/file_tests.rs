@@ -3,6 +3,7 @@
 use super::definition_tests::open;
 use super::*;
 use crate::btree::Tree;
+use crate::pause::{PausePoint, with_hook};
 use crate::table::noted;
 use crate::{IndexDef, LockMode, LockWait, TableDef, TrxOptions};
 use tidepool_pool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
@@ -291,6 +292,39 @@ fn files_that_cannot_be_tables_are_ignored() {
 }
 
 #[test]
+fn files_that_nobody_needs_keep_no_database_from_opening() {
+    const ORPHAN: &str = "tables/000000aa.tpd";
+    let sim = SimStorage::new(22);
+    let db = open(&sim);
+    db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    trx.insert(&db.open_table("a").unwrap(), 0, b"k", b"v").unwrap();
+    trx.commit().unwrap();
+    drop(trx);
+    db.close().unwrap();
+    drop(db);
+    let mut sim = sim.kill();
+    sim.create_dir("sort").unwrap();
+    sim.create("sort/00000011").unwrap();
+    let bytes = tidepool_pool::storage::AlignedBuf::copy_of(&[1; 1 << 16]);
+    sim.create(ORPHAN).unwrap().write_at(&bytes, 0).unwrap();
+    for (op, file) in [
+        (StorageOp::Open, ORPHAN),
+        (StorageOp::Read, ORPHAN),
+        (StorageOp::CreateDir, "tables/orphans"),
+        (StorageOp::Rename, ORPHAN),
+        (StorageOp::Remove, "sort/"),
+    ] {
+        sim = sim.kill();
+        sim.inject(Fault::new(op, FaultKind::Io).on(file).always());
+        let db = open(&sim);
+        assert_eq!(value(&db, "a").unwrap(), b"v", "{op:?}");
+        db.close().unwrap();
+        assert_eq!(sim.exists(ORPHAN).unwrap(), op != StorageOp::Remove, "{op:?}");
+    }
+}
+
+#[test]
 fn a_table_that_lost_changes_is_marked_though_a_change_of_its_definition_was_unfinished() {
     let sim = SimStorage::new(7);
     let db = open(&sim);
@@ -461,6 +495,85 @@ fn a_file_that_cannot_be_removed_goes_as_soon_as_it_can_be() {
             }
             assert!(open(&sim.kill()).inner.env().was_clean());
         }
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_removed_is_known_to_be_nobodys_whatever_checkpoints_come() {
+    let mut sim = SimStorage::new(12);
+    let db = open(&sim);
+    db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    // Of a file without pages it would be known anyway.
+    db.inner.env().checkpoint_all().unwrap();
+    let fault = || Fault::new(StorageOp::Remove, FaultKind::Io).on(FILE_OF_A).always();
+    sim.inject(fault());
+    db.drop_table("a").unwrap();
+    db.inner.env().checkpoint_all().unwrap();
+    drop(db);
+    for life in 0..3 {
+        sim = sim.kill();
+        sim.inject(fault());
+        let db = open(&sim);
+        db.create_table(&format!("b{life}"), &TableDef::new([IndexDef::unique("primary")]))
+            .unwrap();
+        let env = db.inner.env();
+        for _ in 0..3 {
+            env.checkpoint_all().unwrap();
+        }
+        // What is repeated is no reason for another checkpoint.
+        let at = || (env.redo().next_lsn(), env.redo().stats().checkpoints);
+        let idle = at();
+        env.step_checkpoint(std::time::Duration::from_secs(10)).unwrap();
+        assert_eq!(at(), idle);
+        if life == 1 {
+            db.close().unwrap();
+        }
+        assert!(sim.exists(FILE_OF_A).unwrap());
+    }
+    sim = sim.kill();
+    let db = open(&sim);
+    assert!(!sim.exists(FILE_OF_A).unwrap() && !sim.exists("tables/orphans").unwrap());
+    db.close().unwrap();
+    drop(db);
+    assert!(open(&sim.kill()).inner.env().was_clean());
+}
+
+/// Without its word in the log, the file would be taken for somebody's data.
+#[test]
+fn a_checkpoint_in_the_middle_of_a_definition_change_leaves_no_orphan() {
+    type Change = fn(&Db);
+    let changes: [(Change, PausePoint); 4] = [
+        (
+            |db| _ = db.create_table("b", &TableDef::new([IndexDef::unique("primary")])),
+            PausePoint::TableMade,
+        ),
+        (|db| _ = db.drop_table("a"), PausePoint::TableUnlisted),
+        (|db| _ = db.truncate_table("a"), PausePoint::TableMade),
+        (|db| _ = db.truncate_table("a"), PausePoint::TableUnlisted),
+    ];
+    for (n, (change, at)) in changes.into_iter().enumerate() {
+        let sim = SimStorage::new(21);
+        let db = open(&sim);
+        db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+        let killed = Arc::new(Mutex::new(None));
+        let (inner, disk, seen) = (db.inner.clone(), sim.clone(), killed.clone());
+        let hook = move |point| {
+            if point == at {
+                inner.env().checkpoint_all().unwrap();
+                *seen.lock() = Some(disk.crash_with(n as u64));
+            }
+        };
+        with_hook(hook, || change(&db));
+        let killed = killed.lock().take().expect("the point was reached");
+        // The first recovery does not get to the removal.
+        killed.inject(Fault::new(StorageOp::Remove, FaultKind::Io).on("tables/").always());
+        let again = open(&killed);
+        again.inner.env().checkpoint_all().unwrap();
+        let killed = killed.kill();
+        let db = open(&killed);
+        assert!(!killed.exists("tables/orphans").unwrap(), "change {n}");
+        let tables = killed.list("tables").unwrap().len();
+        assert_eq!(tables, db.table_names().unwrap().len(), "change {n}: files that no table has");
     }
 }
 

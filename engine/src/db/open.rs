@@ -21,7 +21,7 @@
 use super::{Db, Inner, closed};
 use crate::SYSTEM_FILE;
 use crate::catalog::{CATALOG_TREE, Catalog};
-use crate::env::{Env, EnvOptions, SYSTEM_SPACE};
+use crate::env::{Env, EnvOptions, SYSTEM_SPACE, space_file_name};
 use crate::error::{Error, Result};
 use crate::mtr::Mtr;
 use crate::options::{Options, Replacement};
@@ -87,7 +87,7 @@ impl Db {
             inner.mark_tables_that_lost_changes()?;
             inner.clear_orphans()?;
             inner.clear_noted_trees()?;
-            sort::clear_files(&**inner.env.storage())?;
+            sort::clear_files(&**inner.env.storage());
         }
         let background = inner.options.read().background && !inner.env.is_read_only();
         if background {
@@ -184,22 +184,35 @@ impl Inner {
                 continue;
             }
             self.catalog.skip_space_id(id)?;
-            let space = self.env.space(id)?;
-            if self.env.is_leftover(&space)? {
-                tracing::info!(
-                    space = id,
-                    "removing the file of a table that was dropped or never finished"
-                );
-                self.env.forget_space(id);
-            } else {
-                let aside = self.env.set_space_aside(&space)?;
-                tracing::warn!(
-                    file = space.file().name(),
-                    aside,
-                    "no table has this file, and the log does not tell why: it was set aside. If system.tpd is an old copy, \
-                     stop the server and put both back; else remove the file"
+            if let Err(error) = self.clear_orphan(id) {
+                // Its number is no table's: where it is, it harms nobody.
+                self.env.check_writable()?;
+                tracing::error!(
+                    file = space_file_name(id),
+                    %error,
+                    "no table has this file, and it can be neither removed nor set aside: it stays until the next start"
                 );
             }
+        }
+        Ok(())
+    }
+
+    fn clear_orphan(&self, id: u32) -> Result<()> {
+        let space = self.env.space(id)?;
+        if self.env.is_leftover(&space)? {
+            tracing::info!(
+                space = id,
+                "removing the file of a table that was dropped or never finished"
+            );
+            self.env.forget_space(id);
+        } else {
+            let aside = self.env.set_space_aside(&space)?;
+            tracing::warn!(
+                file = space.file().name(),
+                aside,
+                "no table has this file, and the log does not tell why: it was set aside. If system.tpd is an old copy, \
+                 stop the server and put both back; else remove the file"
+            );
         }
         Ok(())
     }

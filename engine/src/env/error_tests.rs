@@ -493,6 +493,46 @@ fn lost_changes_are_found_again_until_they_are_noted() {
     assert_eq!(error, "what recovery found is not remembered yet");
 }
 
+/// Nothing but more files makes room then. There must be enough, whatever their number; and if the disk has no room for them, who writes
+/// is told, and the log is none the worse.
+#[test]
+fn a_log_whose_checkpoint_is_held_grows_as_far_as_the_disk_lets_it() {
+    let storage = directory_with_old_space(FIRST_TABLE_SPACE);
+    storage.remove("tables/00000010.tpd").unwrap();
+    let env = open(&storage, &options()).unwrap();
+    let space = env.space(0).unwrap();
+    let fill = |bytes: u64| {
+        let end = env.redo().next_lsn().0 + bytes;
+        while env.redo().next_lsn().0 < end {
+            let mut mtr = Mtr::begin(&env)?;
+            let page = mtr.new_page(&space, 3)?;
+            mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
+            mtr.apply(page, &PageOp::Write { offset: 32, bytes: &[7; 4000] });
+            mtr.commit();
+        }
+        env.redo().flush()
+    };
+    // As many files as can be listed are far less.
+    fill(40 << 20).unwrap();
+    storage.set_capacity(Some(storage.used_bytes()));
+    let error = fill(40 << 20).unwrap_err();
+    assert!(matches!(&error, Error::NoSpace(_)), "{error}");
+    env.check_writable().unwrap();
+    storage.set_capacity(None);
+    fill(1 << 20).unwrap();
+    env.losses_are_noted();
+    env.checkpoint_all().unwrap();
+    for _ in 0..16 {
+        fill(1 << 20).unwrap();
+    }
+    env.step_checkpoint(std::time::Duration::from_secs(10)).unwrap();
+    let stats = env.redo().stats();
+    assert!(stats.files_bytes <= 2 * stats.capacity_bytes, "{stats:?}");
+    env.close().unwrap();
+    drop((space, env));
+    assert!(open(&storage.kill(), &options()).unwrap().was_clean());
+}
+
 #[test]
 fn a_table_that_cannot_be_read_does_not_end_the_recovery_of_the_others() {
     for doublewrite in [true, false] {

@@ -48,11 +48,13 @@ impl Env {
     /// The catalog tells by this that it has a table in the space `id`.
     pub fn list_space(&self, id: u32) {
         self.listed_spaces.0.write().insert(id, Listed::Whole);
+        self.withdraw_announcement(id);
     }
 
     /// The catalog tells by this that its table in the space `id` has lost changes, and will never be used again.
     pub fn list_lost_space(&self, id: u32) {
         self.listed_spaces.0.write().insert(id, Listed::Lost);
+        self.withdraw_announcement(id);
     }
 
     /// It has none there any more, durably.

@@ -2,7 +2,8 @@
 //!
 //! A crash in the middle of CREATE or DROP leaves a file that the catalog doesn't list. So does a catalog that is older than its
 //! tables, and then the file is somebody's data. What tells them apart is the log: it says which files it creates,
-//! and which tables are about to go, before that happens. Only what it names is removed.
+//! and which tables are about to come or to go, before that happens; and goes on saying so, whatever checkpoints come, until that is over
+//! ([announcements](crate::redo)). Only what it names is removed.
 
 use std::sync::Arc;
 
@@ -11,8 +12,6 @@ use tidepool_pool::storage::AlignedBuf;
 
 use super::{Env, FIRST_TABLE_SPACE, ORPHANS_DIR, TABLES_DIR, space_file_name};
 use crate::error::Result;
-use crate::mtr::Mtr;
-use crate::redo::record::LogRecord;
 
 /// The id of the table's space whose file has this name in `tables/`. The largest is no table's: there would be no next one.
 fn space_of_file(name: &str) -> Option<u32> {
@@ -39,13 +38,18 @@ impl Env {
         Ok(ids)
     }
 
-    /// To be called before a transaction takes the space's table off the catalog: should a crash come between that and
-    /// [`Env::drop_space`], the next opening knows that the file is not wanted.
-    pub fn announce_drop(&self, id: u32) -> Result<()> {
-        let mut mtr = Mtr::begin(self)?;
-        mtr.log(LogRecord::SpaceUnlist(id));
-        mtr.commit();
+    /// To be called before the file of a new table is made, and before a transaction takes a table off the catalog: should a crash come
+    /// between that and the end of it, the next opening knows that the file is not wanted unless the catalog has it. What ends it is
+    /// [`Env::list_space`], [`Env::forget_space`], or, if nothing came of it, [`Env::withdraw_announcement`].
+    pub fn announce_space(&self, id: u32) -> Result<()> {
+        self.wait_for_redo_room()?;
+        self.redo.announce(id);
         Ok(())
+    }
+
+    /// The catalog has kept the table.
+    pub fn withdraw_announcement(&self, id: u32) {
+        self.redo.withdraw(id);
     }
 
     /// Removes the file of a space that no table has any more, if it is there. Should that fail, the close tries again.
@@ -53,20 +57,27 @@ impl Env {
         if let Err(error) = self.try_to_forget(id) {
             tracing::warn!(space = id, %error, "the file of a dropped table stays for now");
             self.unremoved.lock().insert(id);
+            // It may be one that nothing was ever written to, and that the log has never named.
+            self.redo.announce(id);
         }
     }
 
     fn try_to_forget(&self, id: u32) -> Result<()> {
-        match self.storage.exists(&space_file_name(id))? {
-            true => self.drop_space(&self.space(id)?),
-            false => Ok(()),
+        if self.storage.exists(&space_file_name(id))? {
+            self.drop_space(&self.space(id)?)?;
         }
+        self.redo.withdraw(id);
+        Ok(())
     }
 
-    /// Tries once more to remove the files that could not be; says which are still there.
-    pub(super) fn forget_the_rest(&self) -> Vec<u32> {
+    /// Tries once more to remove the files that could not be. Those that still can't be stay announced.
+    pub(super) fn forget_the_rest(&self) {
         let unremoved = std::mem::take(&mut *self.unremoved.lock());
-        unremoved.into_iter().filter(|&id| self.try_to_forget(id).is_err()).collect()
+        for id in unremoved {
+            if let Err(error) = self.try_to_forget(id) {
+                tracing::warn!(space = id, %error, "the file of a dropped table stays until the next start");
+            }
+        }
     }
 
     /// Whether a space that no catalog lists is known to be the rest of an unfinished creation or removal: the log that was replayed

@@ -12,7 +12,11 @@
 //! the end of the ring with its spare files, less a reserve for the mini-transactions that have begun already.
 //! Files are made two ahead of the log's end, up to the capacity; when the disk is too full for another, the log
 //! makes do with those it has. Should the mini-transactions overrun even the reserve, the writer adds a file beyond
-//! the capacity rather than fail.
+//! the capacity rather than fail; places in the list of files are kept for that. Such a file is room for those who have begun, not for
+//! others: a checkpoint that stands still would let one wave of them after the other in.
+//!
+//! While the checkpoint is held ([`RedoLog::hold_checkpoint`]), nothing can make room but more files: they are made ahead beyond the capacity, too,
+//! and then larger ones, so that their number is no limit. If there can be no more, mini-transactions wait as ever.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -21,7 +25,7 @@ use tidepool_pool::Lsn;
 
 use super::log::count;
 use super::ring::{default_file_size, file_name, make_file};
-use super::{CAPACITY_MIN_BYTES, RedoLog, Ring};
+use super::{CAPACITY_MIN_BYTES, RedoLog, Ring, block_floor};
 use crate::error::{Error, Result};
 use crate::pause::{self, PausePoint};
 
@@ -30,6 +34,10 @@ const RESERVE_SHARE: u64 = 32;
 const RESERVE_MAX_BYTES: u64 = 8 << 20;
 /// Room for this many files is kept ready in front of the log.
 const FILES_AHEAD: u64 = 2;
+/// Places in the list that no file made ahead takes.
+pub(super) const FILES_KEPT_FOR_THE_WRITER: usize = 8;
+/// The log over this is the size of a file made beyond the capacity.
+const BEYOND_CAPACITY_SHARE: u64 = 8;
 
 impl RedoLog {
     /// Capacity in bytes.
@@ -84,7 +92,11 @@ impl RedoLog {
     /// Recomputes where mini-transactions must wait, after any change of the ring, and wakes those that may
     /// go on.
     pub(super) fn update_begin_limit(&self, ring: &Ring) {
-        let limit = ring.end().0 + ring.spare_bytes();
+        let overrun = match self.is_checkpoint_held() {
+            true => 0,
+            false => ring.overrun(self.capacity()),
+        };
+        let limit = (ring.end().0 + ring.spare_bytes()).saturating_sub(overrun);
         // With no disk to grow, the ring may be far smaller than the capacity: some of it must be left to use.
         let limit = limit.saturating_sub(self.reserve().min(ring.total_size() / 4));
         let before = self.begin_limit.swap(limit, Ordering::Release);
@@ -100,13 +112,17 @@ impl RedoLog {
 
     /// Whether a mini-transaction may begin.
     pub(crate) fn has_room(&self) -> bool {
-        self.next_lsn().0 < self.begin_limit.load(Ordering::Acquire) || self.is_checkpoint_held()
+        self.next_lsn().0 < self.begin_limit.load(Ordering::Acquire)
     }
 
     /// Keeps the checkpoint where it is, for what recovery read in the log is to be found there again; or no longer. Meanwhile the
     /// log grows beyond its capacity, as nothing else can make room.
     pub(crate) fn hold_checkpoint(&self, hold: bool) {
         self.checkpoint_held.store(hold, Ordering::Release);
+        if !hold {
+            // Why there could be no more files does not matter any more.
+            self.ring.lock().set_growth_error(None);
+        }
     }
 
     fn is_checkpoint_held(&self) -> bool {
@@ -145,6 +161,10 @@ impl RedoLog {
         let lsn = self.with_end(|end| oldest_dirty().unwrap_or(end));
         let before = self.checkpoint_lsn();
         debug_assert!(lsn >= before, "a page is dirty since before the checkpoint");
+        if lsn <= before && !clean_shutdown {
+            return Ok(before);
+        }
+        let lsn = self.repeat_announcements(lsn)?;
         if lsn <= before && !clean_shutdown {
             return Ok(before);
         }
@@ -189,11 +209,22 @@ impl RedoLog {
             self.update_begin_limit(&ring);
             let size = ring.file_size();
             let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes();
-            let allowed = ring.total_size() + size <= self.capacity() && ring.has_room();
-            if ahead >= FILES_AHEAD * size || !allowed {
+            if ahead >= FILES_AHEAD * size {
                 return Ok(false);
             }
-            (ring.take_file_no(), size)
+            let is_beyond = ring.total_size() + size > self.capacity();
+            if is_beyond && !self.is_checkpoint_held() {
+                return Ok(false);
+            }
+            if let Err(error) = ring.check_room(FILES_KEPT_FOR_THE_WRITER) {
+                // Within the capacity, the log goes on in the files it has: checkpoints make room.
+                if is_beyond {
+                    ring.set_growth_error(Some(error));
+                }
+                return Ok(false);
+            }
+            let larger = block_floor(ring.total_size() / BEYOND_CAPACITY_SHARE);
+            (ring.take_file_no(), if is_beyond { size.max(larger) } else { size })
         };
         // Filling a file takes a while: not under the ring's mutex.
         let made = make_file(&*self.storage, file_no, size);

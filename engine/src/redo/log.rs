@@ -20,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
 use tidepool_pool::{Lsn, survive};
 
+use super::announced::Announced;
 use super::group::{Group, Role};
 use super::reader::{Frame, Reader};
 use super::record::{LogRecord, Writer};
@@ -129,6 +130,8 @@ pub struct RedoLog {
     pub(super) room: Room,
     /// Where each epoch that may still be in front of a checkpoint begins.
     pub(super) epochs: Mutex<Vec<(Lsn, u32)>>,
+    /// What the log must go on to say.
+    pub(super) announced: Mutex<Announced>,
     pub(super) counters: Counters,
 }
 
@@ -183,6 +186,7 @@ impl RedoLog {
             begin_limit: AtomicU64::new(0),
             room: Room::default(),
             epochs: Mutex::new(epochs),
+            announced: Mutex::default(),
             counters: Counters::default(),
         };
         log.update_begin_limit(&log.ring.lock());

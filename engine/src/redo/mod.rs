@@ -19,7 +19,7 @@
 //! `next >= written >= flushed >= checkpoint`, always.
 //!
 //! # Locking order
-//! `io` (who writes) -> `ring` (files and control) -> `append` (the log buffer) -> the pool's dirty queue.
+//! `announced` -> `io` (who writes) -> `ring` (files and control) -> `append` (the log buffer) -> the pool's dirty queue.
 //! `group` (who waits for a sync) is a leaf: nothing is locked under it. No one holding any of these waits for
 //! a page latch or for the cleaner, so the cleaner may always wait for the log. The reverse wait, for room
 //! in the ring, happens only at the beginning of a mini-transaction, before any latch.
@@ -30,6 +30,7 @@
 //! neither commit nor be rolled back. A failed sync is never tried again. A panic in one of them (a bug)
 //! counts as its failure: nobody may wait for ever for a sync whose thread is gone.
 
+mod announced;
 pub mod capacity;
 pub mod checkpoint;
 pub(crate) mod control;

@@ -90,6 +90,8 @@ pub struct Ring {
     file_size: u64,
     /// Why the last attempt to make a file failed.
     growth_error: Option<Error>,
+    /// Bytes of log in files that the writer could not wait for, and where the first of them begins.
+    overrun: (Lsn, u64),
 }
 
 impl Ring {
@@ -125,6 +127,7 @@ impl Ring {
             strays: Vec::new(),
             file_size: block_ceil(file_size),
             growth_error: None,
+            overrun: (Lsn::ZERO, 0),
         };
         for _ in 0..FILES_MIN {
             let file_no = ring.take_file_no();
@@ -190,6 +193,7 @@ impl Ring {
             strays: Vec::new(),
             file_size: block_ceil(file_size),
             growth_error: None,
+            overrun: (Lsn::ZERO, 0),
         };
         ring.sort_files();
         ring.check_covered()?;
@@ -225,6 +229,15 @@ impl Ring {
     /// Bytes of log that the spare files hold.
     pub fn spare_bytes(&self) -> u64 {
         self.control.files.iter().filter(|file| file.start.is_none()).map(|file| file.size).sum()
+    }
+
+    /// Bytes by which the writer has let the ring outgrow `capacity_bytes`, as long as what was in the log before that is needed.
+    pub fn overrun(&self, capacity_bytes: u64) -> u64 {
+        let (from, bytes) = self.overrun;
+        match self.control.checkpoint < from {
+            true => bytes.min(self.total_size().saturating_sub(capacity_bytes)),
+            false => 0,
+        }
     }
 
     /// Why the ring cannot have another file, if the last attempt to make one failed.
@@ -283,10 +296,14 @@ impl Ring {
         let spare = match self.control.files.iter().position(|file| file.start.is_none()) {
             Some(spare) => spare,
             None => {
-                self.check_room()?;
-                let file_no = self.take_file_no();
-                let file = make_file(&*self.storage, file_no, self.file_size)?;
-                self.push_spare(file_no, file, self.file_size)?
+                self.check_room(0)?;
+                let (file_no, size) = (self.take_file_no(), self.file_size);
+                let file = make_file(&*self.storage, file_no, size)?;
+                if self.control.checkpoint >= self.overrun.0 {
+                    self.overrun = (end, 0);
+                }
+                self.overrun.1 += size;
+                self.push_spare(file_no, file, size)?
             }
         };
         self.use_spare(spare, end)?;
@@ -307,14 +324,15 @@ impl Ring {
     }
 
     fn push_spare(&mut self, file_no: u32, file: Arc<dyn StorageFile>, size: u64) -> Result<usize> {
-        self.check_room()?;
+        self.check_room(0)?;
         self.control.files.push(FileEntry { file_no, start: None, size });
         self.handles.insert(file_no, file);
         Ok(self.control.files.len() - 1)
     }
 
-    fn check_room(&self) -> Result<()> {
-        match self.has_room() {
+    /// An error unless one more file can be listed with `kept` places left.
+    pub fn check_room(&self, kept: usize) -> Result<()> {
+        match self.control.files.len() + kept < MAX_FILES {
             true => Ok(()),
             false => Err(Error::InvalidOption(format!(
                 "the redo log cannot have over {MAX_FILES} files; with a larger capacity they are larger"
@@ -324,7 +342,7 @@ impl Ring {
 
     /// Whether one more file can be listed.
     pub fn has_room(&self) -> bool {
-        self.control.files.len() < MAX_FILES
+        self.check_room(0).is_ok()
     }
 
     /// Writes the header that makes spare file number `index` of the list hold the log from `start`.

@@ -304,6 +304,31 @@ fn a_file_found_by_its_header_is_synced_before_its_log_counts() {
     }
 }
 
+/// Many mini-transactions that have begun while there was room may need more than the reserve. Then there is no room for others, or the
+/// log would grow by a wave of them after the other for as long as the checkpoint stands still.
+#[test]
+fn a_file_beyond_the_capacity_is_no_room_for_more() {
+    let storage = SimStorage::new(1);
+    let (log, ..) = open(&storage).unwrap();
+    log.prepare_files().unwrap();
+    while log.has_room() {
+        append(&log, &[1; 1000]);
+        log.prepare_files().unwrap();
+    }
+    for _ in 0..100 {
+        append(&log, &[2; 1000]);
+    }
+    log.flush().unwrap();
+    log.prepare_files().unwrap();
+    let stats = log.stats();
+    assert!(stats.files_bytes > CAPACITY, "the writer needed no more: {stats:?}");
+    assert!(!log.has_room(), "{stats:?}");
+    log.checkpoint(|| None, false).unwrap();
+    log.prepare_files().unwrap();
+    assert!(log.has_room());
+    assert!(log.stats().files_bytes <= CAPACITY + file_size(), "{:?}", log.stats());
+}
+
 #[test]
 fn a_file_made_ahead_is_thrown_away_if_the_list_became_full_meanwhile() {
     let storage = SimStorage::new(1);
@@ -311,8 +336,9 @@ fn a_file_made_ahead_is_thrown_away_if_the_list_became_full_meanwhile() {
     log.set_capacity(1 << 30).unwrap();
     log.ring.lock().set_file_size(file_size());
     let files = |log: &RedoLog| log.ring.lock().control().files.len();
-    // The log is at the end of its last file, and one more can be listed.
-    while files(&log) < control::MAX_FILES - 1 || log.next_lsn() < log.ring.lock().end() {
+    // The log is at the end of its last file, and one more can be made ahead.
+    let most_ahead = control::MAX_FILES - checkpoint::FILES_KEPT_FOR_THE_WRITER;
+    while files(&log) < most_ahead - 1 || log.next_lsn() < log.ring.lock().end() {
         let end = log.ring.lock().end();
         append_up_to(&log, end.0 + if log.next_lsn() == end { file_size() } else { 0 }, 1);
         log.flush().unwrap();
@@ -321,7 +347,7 @@ fn a_file_made_ahead_is_thrown_away_if_the_list_became_full_meanwhile() {
     let writer = log.clone();
     let hook = move |point| {
         assert_eq!(point, PausePoint::RedoFileMade);
-        if writer.ring.lock().has_room() {
+        while writer.ring.lock().has_room() {
             writer.ring.lock().extend().unwrap();
         }
     };

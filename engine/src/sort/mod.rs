@@ -232,14 +232,20 @@ impl Sorted {
     }
 }
 
-/// Removes what sorts of an earlier life left behind.
-pub(crate) fn clear_files(storage: &dyn Storage) -> Result<()> {
-    if storage.exists(SORT_DIR)? {
-        for name in storage.list(SORT_DIR)? {
-            storage.remove(&format!("{SORT_DIR}/{name}"))?;
+/// Removes what sorts of an earlier life left behind. What can't be removed costs room, and no more: its name is that of a tree that is
+/// never sorted again.
+pub(crate) fn clear_files(storage: &dyn Storage) {
+    let clear = || -> Result<()> {
+        if storage.exists(SORT_DIR)? {
+            for name in storage.list(SORT_DIR)? {
+                storage.remove(&format!("{SORT_DIR}/{name}"))?;
+            }
         }
+        Ok(())
+    };
+    if let Err(error) = clear() {
+        tracing::warn!(%error, "what an earlier life has sorted stays for now");
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -305,11 +311,11 @@ mod tests {
     #[test]
     fn files_of_an_earlier_life_are_removed() {
         let storage: Arc<dyn Storage> = Arc::new(SimStorage::new(1));
-        clear_files(&*storage).unwrap();
+        clear_files(&*storage);
         let entries = (0..10u8).map(|n| (vec![n], b"value".to_vec())).collect();
         std::mem::forget(sorter(&storage, &entries, 10));
         assert_eq!(storage.list("sort").unwrap(), ["x"]);
-        clear_files(&*storage).unwrap();
+        clear_files(&*storage);
         assert!(storage.list("sort").unwrap().is_empty());
     }
 

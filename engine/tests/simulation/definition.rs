@@ -35,6 +35,11 @@ impl World {
         self.in_flight = Some(after.clone());
         let def = TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("second")]);
         let created = self.db.create_table(&name, &def);
+        if self.is_disk_error(&created) {
+            self.in_flight = None;
+            self.next_table += 1;
+            return Ok(());
+        }
         self.handles.insert(self.next_table, self.must(created)?);
         self.note_definition(self.next_table);
         self.next_table += 1;
@@ -60,7 +65,7 @@ impl World {
         let to = name_of(self.random.random_range(0..6));
         if self.model.names.contains_key(&to) {
             let refused = self.db.rename_table(&name, &to);
-            if self.sim.is_down() {
+            if self.is_over() {
                 return Err(PowerCut);
             }
             assert_eq!(refused, Err(Error::TableExists(to)), "seed {}", self.seed);
@@ -122,16 +127,20 @@ impl World {
         Ok(())
     }
 
-    /// What a definition gave; `None` if the table is busy, and it was refused for that.
+    /// What a definition gave; `None` if it was refused because the table is busy, or met a failing disk and left all as it was.
     pub fn unless_busy<T>(
         &mut self,
         result: Result<T, Error>,
         name: &str,
         is_busy: bool,
     ) -> Step<Option<T>> {
-        if is_busy && !self.sim.is_down() {
+        if is_busy && !self.is_over() {
             let refusal = Error::TableBusy(name.to_owned());
             assert_eq!(result.err(), Some(refusal), "seed {}", self.seed);
+            self.in_flight = None;
+            return Ok(None);
+        }
+        if self.is_disk_error(&result) {
             self.in_flight = None;
             return Ok(None);
         }
@@ -176,9 +185,9 @@ impl World {
             turns -= 1;
             !given_up || turns >= 0
         });
-        if given_up && !self.sim.is_down() {
+        if given_up && !self.is_over() {
             drop(change);
-            return if self.sim.is_down() { Err(Error::Interrupted) } else { Ok(None) };
+            return if self.is_over() { Err(Error::Interrupted) } else { Ok(None) };
         }
         built?;
         while self.random.random_bool(0.5) {

@@ -4,7 +4,7 @@ use rand::prelude::*;
 use rand::rngs::StdRng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tidepool::storage::SimStorage;
+use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool::{Db, Error, Options, TrxOptions};
 
 use crate::model::{Model, second_key};
@@ -24,6 +24,7 @@ impl World {
             sim,
             page_size,
             db,
+            failing: false,
             looks: 0,
             model: Model::default(),
             in_flight: None,
@@ -36,6 +37,35 @@ impl World {
             defined: BTreeMap::new(),
             changed: BTreeMap::new(),
         }
+    }
+
+    /// What the disk will fail at in this life.
+    pub fn trouble(&mut self) {
+        self.failing = self.random.random_ratio(1, 3);
+        if !self.failing {
+            return;
+        }
+        let fault = match self.random.random_range(0..3) {
+            0 => Fault::new(StorageOp::Remove, FaultKind::Io).on("tables/").always(),
+            _ => {
+                let files = ["redo/", "redo/control", "tables/", "undo.tpd", "system.tpd"];
+                let file = *files.choose(&mut self.random).expect("there are some");
+                let skip = self.random.random_range(0..30);
+                Fault::new(StorageOp::Sync, FaultKind::Io).on(file).skip(skip)
+            }
+        };
+        trace!("trouble: {fault:?}");
+        self.sim.inject(fault);
+    }
+
+    /// The power is off, or the engine has met what ends its life. For who has met an error.
+    pub fn is_over(&self) -> bool {
+        self.sim.is_down() || self.failing && matches!(self.db.log_flush(), Err(Error::Crashed(_)))
+    }
+
+    /// A definition change that met a failing disk, which has left all as it was.
+    pub fn is_disk_error<T>(&self, result: &Result<T, Error>) -> bool {
+        self.failing && matches!(result, Err(Error::Storage(_))) && !self.is_over()
     }
 
     pub fn options(&mut self) -> Options {
@@ -51,24 +81,34 @@ impl World {
         self.detached.clear();
         if !self.sim.is_down() && self.random.random_ratio(1, 8) {
             let closed = self.db.close();
-            assert!(closed.is_ok() || self.sim.is_down(), "seed {}: close: {closed:?}", self.seed);
+            let over = self.sim.is_down() || self.failing;
+            assert!(closed.is_ok() || over, "seed {}: close: {closed:?}", self.seed);
         }
         let killed = !self.sim.is_down() && self.random.random_ratio(1, 4);
         self.sim = if killed { self.sim.kill() } else { self.sim.crash() };
+        self.failing = false;
         // A power cut during recovery, now and then.
         if self.random.random_ratio(1, 3) {
             let ahead = self.random.random_range(1..60);
             self.sim.crash_at(self.sim.operation_count() + ahead);
+            if self.random.random_ratio(1, 4) {
+                let fault = Fault::new(StorageOp::Remove, FaultKind::Io).on("tables/");
+                self.sim.inject(fault.always());
+            }
             let options = self.options();
             if let Ok(db) = Db::open_on(Arc::new(self.sim.clone()), options) {
                 while let Ok(true) = db.step_rollback_recovered() {}
                 let _ = db.step_cleaner();
+                let _ = db.step_checkpoint();
             }
             self.sim = self.sim.crash();
         }
         let options = self.options();
         self.db = Db::open_on(Arc::new(self.sim.clone()), options)
             .unwrap_or_else(|e| panic!("seed {}: open after a crash: {e}", self.seed));
+        assert!(!self.sim.exists("tables/orphans").unwrap(), "seed {}: set aside", self.seed);
+        let files = self.sim.list("tables").unwrap().len();
+        assert_eq!(files, self.db.table_names().unwrap().len(), "seed {}: files", self.seed);
         if self.random.random() {
             while self.db.step_rollback_recovered().unwrap() {}
         }

@@ -1,6 +1,7 @@
 //! The whole engine on a simulated disk, from a seed, single-threaded: several sessions' transactions, definition changes,
 //! purge, cleaner and checkpoints in a random order; the buffer pool grows and shrinks, by steps that come between all these; power cuts
-//! in the middle of any disk operation; a full disk now and then. A second index comes and goes: it has an entry for each row.
+//! in the middle of any disk operation; a full disk now and then. In some lives the disk fails: a sync, after which the engine must write nothing
+//! more, or the removal of files, in recoveries too. A second index comes and goes: it has an entry for each row.
 //! After each recovery what the disk holds is compared with what was acknowledged: all of it is there, and nothing else,
 //! but for the one operation that the power cut interrupted, which may have happened or not.
 //!
@@ -67,6 +68,8 @@ struct World {
     /// The largest has so few pages in an extent that even these small tables fill several.
     page_size: usize,
     db: Db,
+    /// The disk fails in this life.
+    failing: bool,
     /// Times that the governor was stepped.
     looks: u32,
     model: Model,
@@ -129,6 +132,7 @@ fn run(seed: u64) -> u64 {
         }
         let ahead = world.random.random_range(20..3000);
         world.sim.crash_at(world.sim.operation_count() + ahead);
+        world.trouble();
         for _ in 0..STEPS {
             if world.step().is_err() {
                 break;
@@ -153,7 +157,7 @@ impl World {
     fn must<T>(&self, result: Result<T, Error>) -> Step<T> {
         match result {
             Ok(value) => Ok(value),
-            Err(_) if self.sim.is_down() => Err(PowerCut),
+            Err(_) if self.is_over() => Err(PowerCut),
             Err(error) => panic!("seed {}: {error}", self.seed),
         }
     }

@@ -25,7 +25,7 @@ impl World {
             self.sim.set_capacity(None);
             while self.db.step_resize() {}
         }
-        if self.sim.is_down() {
+        if self.is_over() {
             return Err(PowerCut);
         }
         let resident = self.db.status().get("buffer_pool_resident_bytes").unwrap();
@@ -41,7 +41,7 @@ impl World {
             self.db.step_resize();
         }
         trace!("steps of a resize");
-        if self.sim.is_down() { Err(PowerCut) } else { Ok(()) }
+        if self.is_over() { Err(PowerCut) } else { Ok(()) }
     }
 
     /// The hot pages are noted, on a full disk now and then, or some of the life before are loaded.
@@ -58,6 +58,6 @@ impl World {
             self.sim.set_capacity(None);
         }
         trace!("hot list, disk full {full}: {saved:?}");
-        if full && !self.sim.is_down() { Ok(()) } else { self.must(saved) }
+        if full && !self.is_over() { Ok(()) } else { self.must(saved) }
     }
 }
