@@ -249,7 +249,7 @@ impl TrxSystem {
     fn finish(&self, log: &mut UndoLog, record: Undone) -> Result<()> {
         let mut mtr = Mtr::begin(&self.env)?;
         let page = log.latch(&self.undo, &mut mtr, record.at)?;
-        settle(log, &mut mtr, page, record);
+        self.note_undone(log, &mut mtr, page, record);
         mtr.commit();
         Ok(())
     }
@@ -271,7 +271,7 @@ impl TrxSystem {
         let mut mtr = Mtr::begin(&self.env)?;
         let page = log.latch(&self.undo, &mut mtr, record.at)?;
         let mut allocation = Allocation::holding(&mut mtr, &space, &[head])?;
-        settle(log, &mut mtr, page, record);
+        self.note_undone(log, &mut mtr, page, record);
         overflow::free_head(&mut mtr, &mut allocation, head);
         mtr.commit();
         Ok(())
@@ -289,7 +289,7 @@ impl TrxSystem {
         let slot = self.own_entry(&leaf, key, log.trx_id())?;
         let page = log.latch(&self.undo, &mut mtr, record.at)?;
         let leaf = leaf.remove(&mut mtr, slot);
-        settle(log, &mut mtr, page, record);
+        self.note_undone(log, &mut mtr, page, record);
         let underfull = leaf.is_underfull(&mtr);
         mtr.commit();
         if underfull {
@@ -345,7 +345,7 @@ impl TrxSystem {
                 self.keep_locked(owner, tree, key);
             }
             leaf.replace(&mut mtr, slot, &payload);
-            settle(log, &mut mtr, page, record);
+            self.note_undone(log, &mut mtr, page, record);
             mtr.commit();
             return Ok(());
         }
@@ -379,7 +379,7 @@ impl TrxSystem {
         }
         let leaf = leaf.remove(&mut mtr, slot);
         if chain == 0 {
-            settle(log, &mut mtr, page, record);
+            self.note_undone(log, &mut mtr, page, record);
         } else {
             set_marks(&mut mtr, page, record.at, marks | MARK_REMOVED);
         }
@@ -557,12 +557,14 @@ impl TrxSystem {
             _ => Err(self.undo.corrupt(at.page, "a prepared transaction without an XID")),
         })?
     }
-}
 
-/// A record has been undone, in the mini-transaction that has latched its page.
-fn settle(log: &mut UndoLog, mtr: &mut Mtr<'_>, page: PageHandle, record: Undone) {
-    match record.stays {
-        false => log.cut(mtr, page, record.at),
-        true => set_marks(mtr, page, record.at, marks_of(mtr, page, record.at) | MARK_UNDONE),
+    /// A record has been undone, in the mini-transaction that has latched its page.
+    fn note_undone(&self, log: &mut UndoLog, mtr: &mut Mtr<'_>, page: PageHandle, record: Undone) {
+        match record.stays {
+            false => log.cut(&self.undo, mtr, page, record.at),
+            true => {
+                set_marks(mtr, page, record.at, marks_of(mtr, page, record.at) | MARK_UNDONE);
+            }
+        }
     }
 }

@@ -261,6 +261,7 @@ impl Transaction {
     pub(crate) fn undo_to(&mut self, position: UndoPosition) -> Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
         let outcome = self.system.roll_back_to(log, position, Some(&self.owner));
+        self.owner.overwritten.forget();
         self.owner.set_undo_records(log.records());
         if outcome.is_err() {
             self.must_rollback = true;
