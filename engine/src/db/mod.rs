@@ -25,6 +25,8 @@ mod warm_reads;
 
 #[cfg(test)]
 mod definition_tests;
+#[cfg(test)]
+mod rollback_simulation;
 
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
 pub use trx::{Savepoint, Trx};

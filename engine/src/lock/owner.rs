@@ -10,6 +10,7 @@ use super::{LockMode, SessionToken};
 use crate::error::{Error, Result};
 use crate::redo::Failure;
 use crate::trx::csn::TrxId;
+use crate::versioned::overwritten::Overwritten;
 
 /// Interrupts a transaction's lock wait from another thread (KILL QUERY). Stays set until cleared, so that an interrupt which comes
 /// just before the wait begins is not lost.
@@ -103,6 +104,8 @@ pub struct Owner {
     gives_way: AtomicBool,
     /// Why its rollback can't be finished.
     stranded: OnceLock<String>,
+    /// What its versions of some rows lie over.
+    pub(crate) overwritten: Overwritten,
 }
 
 /// An owner whose session has a name, until this is dropped.
@@ -130,6 +133,7 @@ impl Owner {
             session: Mutex::default(),
             gives_way: AtomicBool::new(false),
             stranded: OnceLock::new(),
+            overwritten: Overwritten::default(),
         })
     }
 

@@ -4,7 +4,7 @@
 //! - [`csn`]: transaction id → commit sequence number, lock-free.
 //! - [`view`]: read views and their registry.
 //! - [`activity`]: who is at work, for reports.
-//! - `system`: what all share; `transaction`: one's life; `rollback`; `purge`.
+//! - `system`: what all share; `transaction`: one's life; `rollback`, and what a failing disk makes of it (`retry`, `stranded`); `purge`.
 //!
 //! The operations on entries are in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
 //!
@@ -43,6 +43,7 @@
 pub mod activity;
 pub mod csn;
 mod purge;
+mod retry;
 mod rollback;
 mod stranded;
 mod system;

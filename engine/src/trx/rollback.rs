@@ -3,10 +3,13 @@
 //! Each step is one mini-transaction that restores one entry *and* cuts its record off the log, so a crash at any
 //! point leaves a log from which the rollback goes on. Overflow chains take several: the chain's own steps keep it complete from its
 //! head, and the record that names the head is cut together with the freeing of the head.
+//!
+//! What a failing disk makes of it is in [`super::retry`] and [`super::stranded`].
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use super::csn::TrxId;
 use super::system::{Orphan, TrxSystem};
@@ -145,22 +148,32 @@ impl Drop for LeftRollback<'_> {
 pub(super) type Trees = HashMap<u32, Option<Tree>>;
 
 impl TrxSystem {
-    /// Rolls back to `to`. `owner`, if given, lives on: the entries that lose its implicit lock get an explicit one.
+    /// Rolls back to `to`, for a session that waits for it. `owner`, if given, lives on: the entries that lose its implicit lock get an
+    /// explicit one.
     pub(super) fn roll_back_to(
         &self,
         log: &mut UndoLog,
         to: UndoPosition,
         owner: Option<&Arc<Owner>>,
     ) -> Result<()> {
-        let mut trees = Trees::new();
-        while self.roll_back_step(log, to, &mut trees, owner)? {}
-        Ok(())
+        self.with_patience(|progress| {
+            let mut trees = Trees::new();
+            while self.roll_back_step(log, to, &mut trees, owner)? {
+                progress();
+            }
+            Ok(())
+        })
     }
 
-    /// Rolls everything back and ends the log; the locks are still to be released.
+    /// Rolls everything back and ends the log, for a session that waits for it; the locks are still to be released.
     pub(super) fn roll_back(&self, log: &mut UndoLog) -> Result<()> {
-        log.begin_rollback(&self.undo)?;
+        self.with_patience(|_| log.begin_rollback(&self.undo))?;
         self.roll_back_to(log, UndoPosition::START, None)?;
+        self.with_patience(|_| self.end_rollback(log))
+    }
+
+    /// Ends a log that nothing is left in.
+    fn end_rollback(&self, log: &mut UndoLog) -> Result<()> {
         log.finish_rollback(&self.undo)?;
         self.csn.rolled_back(log.trx_id());
         Ok(())
@@ -236,7 +249,7 @@ impl TrxSystem {
     fn finish(&self, log: &mut UndoLog, record: Undone) -> Result<()> {
         let mut mtr = Mtr::begin(&self.env)?;
         let page = log.latch(&self.undo, &mut mtr, record.at)?;
-        settle(log, &mut mtr, page, record);
+        self.note_undone(log, &mut mtr, page, record);
         mtr.commit();
         Ok(())
     }
@@ -258,7 +271,7 @@ impl TrxSystem {
         let mut mtr = Mtr::begin(&self.env)?;
         let page = log.latch(&self.undo, &mut mtr, record.at)?;
         let mut allocation = Allocation::holding(&mut mtr, &space, &[head])?;
-        settle(log, &mut mtr, page, record);
+        self.note_undone(log, &mut mtr, page, record);
         overflow::free_head(&mut mtr, &mut allocation, head);
         mtr.commit();
         Ok(())
@@ -276,7 +289,7 @@ impl TrxSystem {
         let slot = self.own_entry(&leaf, key, log.trx_id())?;
         let page = log.latch(&self.undo, &mut mtr, record.at)?;
         let leaf = leaf.remove(&mut mtr, slot);
-        settle(log, &mut mtr, page, record);
+        self.note_undone(log, &mut mtr, page, record);
         let underfull = leaf.is_underfull(&mtr);
         mtr.commit();
         if underfull {
@@ -332,7 +345,7 @@ impl TrxSystem {
                 self.keep_locked(owner, tree, key);
             }
             leaf.replace(&mut mtr, slot, &payload);
-            settle(log, &mut mtr, page, record);
+            self.note_undone(log, &mut mtr, page, record);
             mtr.commit();
             return Ok(());
         }
@@ -366,7 +379,7 @@ impl TrxSystem {
         }
         let leaf = leaf.remove(&mut mtr, slot);
         if chain == 0 {
-            settle(log, &mut mtr, page, record);
+            self.note_undone(log, &mut mtr, page, record);
         } else {
             set_marks(&mut mtr, page, record.at, marks | MARK_REMOVED);
         }
@@ -398,8 +411,10 @@ impl TrxSystem {
         self.doomed.lock().push(orphan);
     }
 
-    /// As [`Self::roll_back`], letting DROP TABLE in now and then. False if it stopped half-way, as `stop` asked for.
-    fn roll_back_in_turns(&self, log: &mut UndoLog, stop: &dyn Fn() -> bool) -> Result<bool> {
+    /// As [`Self::roll_back`], but letting DROP TABLE in now and then, and without patience. False if it stopped half-way, as `stop` asked
+    /// for.
+    fn roll_back_in_turns(&self, orphan: &mut Orphan, stop: &dyn Fn() -> bool) -> Result<bool> {
+        let Orphan { log, troubles, .. } = orphan;
         log.begin_rollback(&self.undo)?;
         loop {
             {
@@ -407,9 +422,10 @@ impl TrxSystem {
                 let mut trees = Trees::new();
                 for _ in 0..STEPS_A_TURN {
                     if !self.roll_back_step(log, UndoPosition::START, &mut trees, None)? {
-                        self.roll_back(log)?;
+                        self.end_rollback(log)?;
                         return Ok(true);
                     }
+                    troubles.forget();
                 }
             }
             if stop() {
@@ -418,20 +434,32 @@ impl TrxSystem {
         }
     }
 
-    /// Finishes one rollback that recovery, or a failure, has left. False if there is none. After an error, it can be tried again.
+    /// Finishes one rollback that recovery, or a failure, has left, even one that rests. False if there is none. After an error, it can be
+    /// tried again.
     pub fn rollback_step(&self) -> Result<bool> {
-        self.rollback_step_unless(&|| false)
+        let next = self.doomed.lock().pop();
+        next.map_or(Ok(false), |orphan| self.go_on(orphan, &|| false))
     }
 
-    /// As [`Self::rollback_step`], but leaves off when `stop` says so: what is undone is cut off the log, so a later step, of this
-    /// life or the next, goes on from there.
+    /// As [`Self::rollback_step`], but passes over those that rest, and leaves off when `stop` says so: what is undone is cut off the log, so
+    /// a later step, of this life or the next, goes on from there.
     pub(super) fn rollback_step_unless(&self, stop: &dyn Fn() -> bool) -> Result<bool> {
-        let Some(orphan) = self.doomed.lock().pop() else { return Ok(false) };
+        let now = Instant::now();
+        let next = {
+            let mut doomed = self.doomed.lock();
+            let at = doomed.iter().rposition(|orphan| !orphan.troubles.rests(now));
+            at.map(|at| doomed.remove(at))
+        };
+        next.map_or(Ok(false), |orphan| self.go_on(orphan, stop))
+    }
+
+    fn go_on(&self, orphan: Orphan, stop: &dyn Fn() -> bool) -> Result<bool> {
         let mut left = LeftRollback { system: self, orphan: Some(orphan) };
         let orphan = left.orphan.as_mut().expect("it was just put there");
-        let is_done = self
-            .roll_back_in_turns(&mut orphan.log, stop)
-            .or_else(|error| self.strand(orphan, error, stop))?;
+        let is_done = self.roll_back_in_turns(orphan, stop).or_else(|error| {
+            orphan.troubles.met(Instant::now(), self.retry_pause());
+            self.strand_if_it_lasts(orphan, error, stop)
+        })?;
         let orphan = left.orphan.take().expect("it is there until now");
         match is_done {
             true => self.rolled_back(&orphan),
@@ -457,7 +485,8 @@ impl TrxSystem {
             let is_it =
                 matches!(self.newest_tree(&mut orphan.log), Ok(Some(newest)) if newest == tree);
             if is_it && outcome.is_ok() {
-                outcome = self.roll_back_in_turns(&mut orphan.log, &|| false).map(drop);
+                outcome = self
+                    .with_patience(|_| self.roll_back_in_turns(&mut orphan, &|| false).map(drop));
                 if outcome.is_ok() {
                     self.rolled_back(&orphan);
                     continue;
@@ -528,12 +557,14 @@ impl TrxSystem {
             _ => Err(self.undo.corrupt(at.page, "a prepared transaction without an XID")),
         })?
     }
-}
 
-/// A record has been undone, in the mini-transaction that has latched its page.
-fn settle(log: &mut UndoLog, mtr: &mut Mtr<'_>, page: PageHandle, record: Undone) {
-    match record.stays {
-        false => log.cut(mtr, page, record.at),
-        true => set_marks(mtr, page, record.at, marks_of(mtr, page, record.at) | MARK_UNDONE),
+    /// A record has been undone, in the mini-transaction that has latched its page.
+    fn note_undone(&self, log: &mut UndoLog, mtr: &mut Mtr<'_>, page: PageHandle, record: Undone) {
+        match record.stays {
+            false => log.cut(&self.undo, mtr, page, record.at),
+            true => {
+                set_marks(mtr, page, record.at, marks_of(mtr, page, record.at) | MARK_UNDONE);
+            }
+        }
     }
 }

@@ -8,6 +8,8 @@
 //! Then the rollback is *stranded*. All its locks are let go but those on what it could not undo, and whoever meets one of these is told
 //! why at once: the wait has no end that anybody could foresee. The background goes on trying; when the file is back, or the table
 //! dropped, it cuts off what is marked and undoes the rest, in this life or another.
+//!
+//! That is for what does not pass by itself: see [`super::retry`].
 
 use std::collections::HashSet;
 
@@ -15,20 +17,19 @@ use super::rollback::{STEPS_A_TURN, Step, Trees, Undone, step_of};
 use super::system::{Orphan, TrxSystem};
 use crate::env::{FIRST_TABLE_SPACE, space_file_name};
 use crate::error::{Error, Result};
-use crate::undo::log::UndoLog;
 
 impl TrxSystem {
     /// What becomes of a rollback that ended with `error`, which is given back; or false, if it was to stop.
-    pub(super) fn strand(
+    pub(super) fn strand_if_it_lasts(
         &self,
         orphan: &mut Orphan,
         error: Error,
         stop: &dyn Fn() -> bool,
     ) -> Result<bool> {
-        if orphan.owner.stranded().is_some() {
+        if orphan.owner.stranded().is_some() || !orphan.troubles.last(&error) {
             return Err(error);
         }
-        let passed_over = match self.undo_around(&mut orphan.log, stop) {
+        let passed_over = match self.undo_around(orphan, stop) {
             Err(Error::Interrupted) => return Ok(false),
             passed_over => passed_over?,
         };
@@ -46,7 +47,10 @@ impl TrxSystem {
     }
 
     /// Undoes all records but those about tables that stand in the way; says in which spaces these are.
-    fn undo_around(&self, log: &mut UndoLog, stop: &dyn Fn() -> bool) -> Result<HashSet<u32>> {
+    fn undo_around(&self, orphan: &mut Orphan, stop: &dyn Fn() -> bool) -> Result<HashSet<u32>> {
+        let Orphan { log, troubles, .. } = orphan;
+        // As long as the log says that it is prepared, a crash would leave a transaction that can be committed, without what is marked.
+        log.begin_rollback(&self.undo)?;
         let (mut passed_over, mut end) = (HashSet::new(), log.tail());
         loop {
             let _tables = self.enter_tables();
@@ -62,8 +66,13 @@ impl TrxSystem {
                     let record = Undone { at, stays: true };
                     match self.undo_step(log, record, &step, &mut trees, None) {
                         // All of it, or a part: to be looked at again.
-                        Ok(()) => continue,
-                        Err(error) if is_of_table(&error, space) => _ = passed_over.insert(space),
+                        Ok(()) => {
+                            troubles.forget();
+                            continue;
+                        }
+                        Err(error) if troubles.last(&error) && is_of_table(&error, space) => {
+                            passed_over.insert(space);
+                        }
                         Err(error) => return Err(error),
                     }
                 }

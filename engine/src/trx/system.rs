@@ -12,6 +12,7 @@ use tidepool_pool::{Access, Lsn, PageType, Space};
 use super::activity::{Activities, Observed, Phase};
 use super::csn::{Csn, CsnTable, TrxId};
 use super::purge::{PassedOver, PurgeThread};
+use super::retry::{RETRY_PAUSE, Troubles};
 use super::transaction::Transaction;
 use super::view::Views;
 use super::{TrxOptions, TrxStatus};
@@ -40,6 +41,8 @@ pub(super) struct Orphan {
     pub owner: Arc<Owner>,
     /// Under which it is prepared, or was when its rollback began; empty if it never was.
     pub xid: Vec<u8>,
+    /// What its rollback has met.
+    pub troubles: Troubles,
 }
 
 /// Trees that are being freed, or wait for it: what undo says of them is passed over. Ids are never used again.
@@ -68,6 +71,8 @@ pub(crate) struct Settings {
     pub max_purge_lag: AtomicU64,
     /// 0 = no limit.
     pub max_purge_lag_delay_us: AtomicU64,
+    /// The unit of the pauses in [`super::retry`].
+    pub retry_pause_us: AtomicU64,
 }
 
 /// Owners of active transaction ids.
@@ -167,6 +172,7 @@ impl TrxSystem {
                 snapshot_isolation: AtomicBool::new(true),
                 max_purge_lag: AtomicU64::new(0),
                 max_purge_lag_delay_us: AtomicU64::new(0),
+                retry_pause_us: AtomicU64::new(RETRY_PAUSE.as_micros() as u64),
             },
             activities: Activities::default(),
             id_limit: Mutex::new(found.trx_id_limit),
@@ -187,6 +193,7 @@ impl TrxSystem {
                 log: UndoLog::recovered(log),
                 owner: system.new_owner(Arc::new(Interrupt::default())),
                 xid: Vec::new(),
+                troubles: Troubles::default(),
             };
             system.enter(&orphan.owner, log.record.trx_id);
             if log.record.state == LogState::Prepared {
@@ -252,6 +259,11 @@ impl TrxSystem {
 
     pub(crate) fn lock_wait_timeout(&self) -> Duration {
         Duration::from_millis(self.settings.lock_wait_timeout_ms.load(Ordering::Relaxed))
+    }
+
+    /// The first pause of the background before it tries a rollback again.
+    pub(super) fn retry_pause(&self) -> Duration {
+        Duration::from_micros(self.settings.retry_pause_us.load(Ordering::Relaxed))
     }
 
     /// At a clean close: gives back what a long history has left free in the undo space.

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidepool_pool::{Access, Lsn};
 
 use super::csn::{Csn, TrxId};
+use super::retry::Troubles;
 use super::system::{Orphan, TrxSystem};
 use super::view::{ReadView, ViewSlot};
 use super::{Isolation, TrxOptions};
@@ -249,7 +250,7 @@ impl Transaction {
         self.log.as_ref().map_or(UndoPosition::START, UndoLog::position)
     }
 
-    /// Undoes everything after `savepoint`. Locks stay. If that fails, the transaction can only be rolled back.
+    /// Undoes everything after `savepoint`. Locks stay. If that fails, and not only for a moment, the transaction can only be rolled back.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
         if self.state != State::Running {
             return self.check_running();
@@ -260,6 +261,7 @@ impl Transaction {
     pub(crate) fn undo_to(&mut self, position: UndoPosition) -> Result<()> {
         let Some(log) = &mut self.log else { return Ok(()) };
         let outcome = self.system.roll_back_to(log, position, Some(&self.owner));
+        self.owner.overwritten.forget();
         self.owner.set_undo_records(log.records());
         if outcome.is_err() {
             self.must_rollback = true;
@@ -316,7 +318,7 @@ impl Transaction {
         Ok(lsn)
     }
 
-    /// Undoes everything. If that cannot be finished now (a full disk, an unreadable page), the background goes on; until then
+    /// Undoes everything. If that cannot be finished soon (a full disk, an unreadable page), the background goes on; until then
     /// what was written stays locked. The transaction has ended either way.
     pub fn rollback(&mut self) -> Result<()> {
         if self.state == State::Ended {
@@ -330,7 +332,10 @@ impl Transaction {
                 let xid = std::mem::take(&mut self.xid);
                 // Its locks outlive the session.
                 self.named = None;
-                self.system.doom(Orphan { log, owner: Arc::clone(&self.owner), xid });
+                let mut troubles = Troubles::default();
+                troubles.met(Instant::now(), self.system.retry_pause());
+                let owner = Arc::clone(&self.owner);
+                self.system.doom(Orphan { log, owner, xid, troubles });
                 self.state = State::Ended;
                 self.close_view();
                 self.system.views.release(self.slot);
@@ -354,7 +359,8 @@ impl Transaction {
         let xid = std::mem::take(&mut self.xid);
         // Its locks outlive the session.
         self.named = None;
-        let orphan = Orphan { log, owner: Arc::clone(&self.owner), xid: xid.clone() };
+        let owner = Arc::clone(&self.owner);
+        let orphan = Orphan { log, owner, xid: xid.clone(), troubles: Troubles::default() };
         self.system.prepared.lock().insert(xid, orphan);
         self.state = State::Ended;
         self.system.views.release(self.slot);

@@ -260,8 +260,9 @@ impl UndoLog {
     }
 
     /// Cuts the newest record off, which begins at `at`, on the page from [`UndoLog::latch_tail`].
-    pub fn cut(&mut self, mtr: &mut Mtr<'_>, page: PageHandle, at: RollPointer) {
+    pub fn cut(&mut self, undo: &Undo, mtr: &mut Mtr<'_>, page: PageHandle, at: RollPointer) {
         debug_assert_eq!(at.page, self.tail.page);
+        undo.note_cut(self.stream);
         mtr.apply(page, &write(USED_AT, &at.offset.to_le_bytes()));
         self.tail.offset = at.offset;
         self.records -= 1;

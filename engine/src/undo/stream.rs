@@ -38,6 +38,8 @@ pub(super) struct Stream {
     head_csn: AtomicU64,
     /// Purge cannot do the oldest of these. Written under the mutex of [`Undo::free`].
     stuck: AtomicBool,
+    /// Records that rollbacks have cut off.
+    cuts: AtomicU64,
 }
 
 /// The undo log of an engine.
@@ -99,6 +101,7 @@ impl Undo {
                 committed: AtomicU64::new(0),
                 head_csn: AtomicU64::new(0),
                 stuck: AtomicBool::new(false),
+                cuts: AtomicU64::new(0),
             })
             .collect();
         let undo = Undo {
@@ -355,6 +358,26 @@ impl Undo {
             .ok_or_else(|| self.corrupt(at.page, "not a page of undo records"))?;
         let record = Record::decode(&page, at.offset.into(), header.used);
         f(record.map_err(|why| self.corrupt(at.page, why))?)
+    }
+
+    /// The stream of the record at `at`.
+    pub fn stream_of(&self, at: RollPointer) -> Result<u32> {
+        let page = self.env.pool().shared(&self.space, at.page, Access::Normal)?;
+        match PageHeader::read(&page) {
+            Some(header) if header.stream < self.stream_count() => Ok(header.stream),
+            _ => Err(self.corrupt(at.page, "not a page of an undo stream")),
+        }
+    }
+
+    /// How many records rollbacks have cut off a stream. Who has read records there, each under its page's latch, finds that the number has
+    /// changed if one of them was not there any more.
+    pub fn cuts(&self, stream: u32) -> u64 {
+        self.streams[stream as usize].cuts.load(Ordering::Acquire)
+    }
+
+    /// A record is about to be cut off, under the latches of its page and, if it is about an entry, of that one's leaf.
+    pub(super) fn note_cut(&self, stream: u32) {
+        self.streams[stream as usize].cuts.fetch_add(1, Ordering::Release);
     }
 
     /// An error about a page of the undo space.

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | [`entry`] | the payload's bytes |
 //! | `read` | which version is visible, long values, `get` |
+//! | `overwritten` | what is behind the many versions of a row that a transaction has changed very often |
 //! | `write` | insert, update, delete |
 //! | `settle` | room in full leaves, by shorter headers |
 //! | `locking` | when a write or a locking read must wait |
@@ -17,12 +18,14 @@
 //! # Latches
 //! An operation latches one leaf. While it holds it, it may latch undo pages (one at a time when reading), read overflow
 //! pages, and look into the lock tables; it waits for locks, makes room in the tree or in the undo log, and begins overflow chains only without.
-//! Of a long chain of versions only the first are walked under the latch, and what is not committed.
 //! A version's undo record can't vanish while its reader holds the leaf: a rollback needs the leaf exclusively to take the
-//! version back, and purge leaves alone what a live view may walk through.
+//! version back, and purge leaves alone what a live view may walk through. Of a long chain of versions only the first are walked so. The others
+//! that are not committed are walked without the latch, and whoever has walked asks whether anything was taken back meanwhile; the
+//! first who gets behind them leaves what is there for all who come after.
 
 pub mod entry;
 mod locking;
+pub(crate) mod overwritten;
 mod read;
 pub mod scan;
 pub mod semi_consistent;

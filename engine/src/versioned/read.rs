@@ -1,23 +1,28 @@
 //! Which version a reader sees, and its value.
 
+use std::sync::Arc;
+
 use tidepool_pool::PageId;
 
 use super::entry::{DELETED, Entry, OVERFLOW, OverflowReference};
+use super::overwritten::Before;
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafRef, Seek};
 use crate::error::{Error, Result};
-use crate::lock::{LockMode, LockWait};
+use crate::lock::{LockMode, LockWait, Owner};
 use crate::overflow;
 use crate::pause::{self, PausePoint};
 use crate::trx::csn::TrxId;
 use crate::trx::view::ReadView;
 use crate::trx::{Isolation, Transaction, TrxSystem};
-use crate::undo::RollPointer;
 use crate::undo::record::Body;
 
-/// Versions that are passed under the leaf's latch. The rest of a long chain, which an old view makes purge keep, is walked without:
-/// every one may take a read from the disk.
+/// Versions that are passed under the leaf's latch. The rest of a long chain is walked without: every one may take a read from the disk.
 const LATCHED_VERSIONS: usize = 32;
+/// Versions of an active transaction that are passed before it is asked whether it has taken any back.
+const UNASKED_VERSIONS: usize = 1024;
+/// How often a reader begins anew because that is so; then it holds the latch.
+const UNLATCHED_WALKS: usize = 3;
 
 /// The outcome of looking for the version that a view sees.
 pub(super) enum Version {
@@ -27,14 +32,34 @@ pub(super) enum Version {
     Older(Walk),
 }
 
+/// The outcome of a [`Walk`].
+pub(super) enum Walked {
+    /// As [`Version::Found`].
+    Found(Option<u8>),
+    /// The versions have gone meanwhile: the leaf is to be looked at again ([`Transaction::version_of`]).
+    Gone,
+}
+
 /// A version that is not the one yet.
 pub(super) struct Walk {
-    trx_id: TrxId,
-    roll: RollPointer,
+    at: Before,
+    /// If that is by a transaction that is active.
+    through: Option<Unfinished>,
+}
+
+/// A transaction that was active while the leaf was latched, and may take back what is walked through.
+struct Unfinished {
+    owner: Arc<Owner>,
+    /// Of what it has overwritten.
+    epoch: u64,
+    /// Its undo log's stream, and what was cut off there by then.
+    stream: u32,
+    cuts: u64,
 }
 
 impl TrxSystem {
     /// Puts the newest version of `payload` that `view` sees into `value`, or one from where a [`Walk`] goes on. The leaf must be latched.
+    /// With `latched`, what others have written and may take back is all passed here.
     #[expect(clippy::too_many_arguments, reason = "an entry, and who looks at it")]
     pub(super) fn visible_version(
         &self,
@@ -46,6 +71,7 @@ impl TrxSystem {
         slot: usize,
         payload: &[u8],
         value: &mut Vec<u8>,
+        latched: bool,
     ) -> Result<Version> {
         let newest = Entry::decode(payload).ok_or_else(|| corrupt_entry(page, slot))?;
         let Entry { flags, trx_id, roll, value: newest_value } = newest;
@@ -59,53 +85,140 @@ impl TrxSystem {
         }
         let key = key();
         value.extend_from_slice(newest_value);
-        let mut walk = Walk { trx_id, roll };
-        let mut passed = 0;
+        let mut at = Before { flags, trx_id, roll };
+        for _ in 0..LATCHED_VERSIONS {
+            match self.pass(tree, view, own, &key, at, value)? {
+                Passed::Unseen(before) => at = before,
+                Passed::Found(found) => return Ok(Version::Found(found)),
+            }
+        }
+        if at.roll.is_none() {
+            return Ok(Version::Found(None));
+        }
         // What an active transaction has written is taken back under the leaf's latch, and only so. Behind that, all is committed, and
         // purge keeps it: `view` is an open one, and does not see it.
-        while passed < LATCHED_VERSIONS || self.csn.is_active(walk.trx_id) {
-            if let Some(found) = self.pass(tree, view, own, &key, &mut walk, value)? {
-                return Ok(Version::Found(found));
+        let owner = if self.csn.is_active(at.trx_id) { self.owner_of(at.trx_id) } else { None };
+        let Some(owner) = owner else { return Ok(Version::Older(Walk { at, through: None })) };
+        let before = match owner.overwritten.get(tree.id(), &key, value) {
+            Some(before) => before,
+            None => {
+                let stream = self.undo.stream_of(at.roll)?;
+                let (epoch, cuts) = (owner.overwritten.epoch(), self.undo.cuts(stream));
+                let through = Unfinished { owner, epoch, stream, cuts };
+                if !latched {
+                    return Ok(Version::Older(Walk { at, through: Some(through) }));
+                }
+                self.pass_all(tree, &key, at, &through, || false, value)?.expect("nothing is gone")
             }
-            passed += 1;
-        }
-        Ok(Version::Older(walk))
+        };
+        let Some(before) = before else { return Ok(Version::Found(None)) };
+        Ok(match self.judge(view, own, at.trx_id, before) {
+            Passed::Unseen(at) => Version::Older(Walk { at, through: None }),
+            Passed::Found(found) => Version::Found(found),
+        })
     }
 
-    /// Goes on from where [`Self::visible_version`] has left off, no latch held; the flags of the version then in `value`, or none if there
-    /// is none or it is a delete-mark. `view` must have been open all the time.
+    /// Goes on from where [`Self::visible_version`] has left off, no latch held, and puts the version that `view` sees into `value`. `view`
+    /// must have been open all the time.
     pub(super) fn walk(
         &self,
         tree: &VersionedTree,
         view: &ReadView,
         own: TrxId,
         key: &[u8],
-        mut walk: Walk,
+        walk: Walk,
         value: &mut Vec<u8>,
-    ) -> Result<Option<u8>> {
+    ) -> Result<Walked> {
+        let Walk { mut at, through } = walk;
+        if let Some(through) = through {
+            let has_cut = || self.undo.cuts(through.stream) != through.cuts;
+            match self.pass_all(tree, key, at, &through, has_cut, value)? {
+                None => return Ok(Walked::Gone),
+                Some(None) => return Ok(Walked::Found(None)),
+                Some(Some(before)) => match self.judge(view, own, at.trx_id, before) {
+                    Passed::Unseen(before) => at = before,
+                    Passed::Found(found) => return Ok(Walked::Found(found)),
+                },
+            }
+        }
         loop {
-            if let Some(found) = self.pass(tree, view, own, key, &mut walk, value)? {
-                return Ok(found);
+            match self.pass(tree, view, own, key, at, value)? {
+                Passed::Unseen(before) => at = before,
+                Passed::Found(found) => return Ok(Walked::Found(found)),
             }
         }
     }
 
-    /// From a version to the one before. What [`Self::walk`] gives, if that is it, or there is none.
+    /// From a version by an active transaction to the newest that is not by it, which is left for others; `Some(None)` if there is none. Or
+    /// `None`, if `has_cut` says that it may have taken back what was walked through: then whatever was read there means nothing.
+    fn pass_all(
+        &self,
+        tree: &VersionedTree,
+        key: &[u8],
+        mut at: Before,
+        through: &Unfinished,
+        has_cut: impl Fn() -> bool,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Option<Before>>> {
+        let (id, mut passed) = (at.trx_id, 0);
+        let outcome = loop {
+            match self.before(tree, key, at, value) {
+                Ok(Some(before)) if before.trx_id == id => at = before,
+                outcome => break outcome,
+            }
+            passed += 1;
+            if passed % UNASKED_VERSIONS == 0 && has_cut() {
+                return Ok(None);
+            }
+        };
+        if has_cut() {
+            return Ok(None);
+        }
+        let before = outcome?;
+        through.owner.overwritten.leave(through.epoch, tree.id(), key, before, value);
+        Ok(Some(before))
+    }
+
+    /// From a version to the one before.
     fn pass(
         &self,
         tree: &VersionedTree,
         view: &ReadView,
         own: TrxId,
         key: &[u8],
-        walk: &mut Walk,
+        at: Before,
         value: &mut Vec<u8>,
-    ) -> Result<Option<Option<u8>>> {
-        let roll = walk.roll;
+    ) -> Result<Passed> {
+        Ok(match self.before(tree, key, at, value)? {
+            None => Passed::Found(None),
+            Some(before) => self.judge(view, own, at.trx_id, before),
+        })
+    }
+
+    /// Whether a version is the one; that behind it, by the transaction `newer`, is not. If that is by the same transaction, neither is
+    /// this, even if it has been committed in between.
+    fn judge(&self, view: &ReadView, own: TrxId, newer: TrxId, version: Before) -> Passed {
+        let Before { flags, trx_id, .. } = version;
+        match trx_id != newer && (trx_id == own || view.sees(&self.csn, trx_id)) {
+            true => Passed::Found((flags & DELETED == 0).then_some(flags)),
+            false => Passed::Unseen(version),
+        }
+    }
+
+    /// The version before, whose value is made of that of `at`; none if there is none.
+    fn before(
+        &self,
+        tree: &VersionedTree,
+        key: &[u8],
+        at: Before,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<Before>> {
+        let roll = at.roll;
         if roll.is_none() {
-            return Ok(Some(None));
+            return Ok(None);
         }
         pause::reach(PausePoint::VersionPassed);
-        let flags = self.undo.read(roll, |record| {
+        self.undo.read(roll, |record| {
             let (Body::Update(place, prior) | Body::Delete(place, prior)) = record.body else {
                 let why = "a roll pointer leads to a record of no older version";
                 return Err(self.undo.corrupt(roll.page, why));
@@ -117,12 +230,17 @@ impl TrxSystem {
             prior.value.restore(value).ok_or_else(|| {
                 self.undo.corrupt(roll.page, "an undo record does not fit the version it undoes")
             })?;
-            *walk = Walk { trx_id: prior.trx_id, roll: prior.roll };
-            Ok(prior.flags)
-        })?;
-        let is_it = walk.trx_id == own || view.sees(&self.csn, walk.trx_id);
-        Ok(is_it.then(|| (flags & DELETED == 0).then_some(flags)))
+            Ok(Some(Before { flags: prior.flags, trx_id: prior.trx_id, roll: prior.roll }))
+        })
     }
+}
+
+/// What a version that was come to is.
+enum Passed {
+    /// Newer than the one.
+    Unseen(Before),
+    /// As [`Version::Found`].
+    Found(Option<u8>),
 }
 
 impl VersionedTree {
@@ -150,13 +268,14 @@ impl VersionedTree {
 
 impl Transaction {
     /// Looks for the version that `view` sees of the entry with this key, which is in `leaf` if there is one.
-    pub(super) fn visible_in(
+    fn visible_in(
         &self,
         leaf: &LeafRef<'_>,
         tree: &VersionedTree,
         view: &ReadView,
         key: &[u8],
         value: &mut Vec<u8>,
+        latched: bool,
     ) -> Result<Version> {
         let Ok(slot) = leaf.find_covered(key) else { return Ok(Version::Found(None)) };
         self.system.visible_version(
@@ -168,7 +287,43 @@ impl Transaction {
             slot,
             leaf.payload_at(slot),
             value,
+            latched,
         )
+    }
+
+    /// Puts the version that `view` sees of the entry with this key into `value`; its flags, or none if there is none or it is a delete-mark.
+    pub(super) fn version_of(
+        &self,
+        tree: &VersionedTree,
+        view: &ReadView,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<Option<u8>> {
+        let dirty = self.isolation() == Isolation::ReadUncommitted;
+        for walks in 0.. {
+            let latched = walks == UNLATCHED_WALKS;
+            let version = {
+                let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
+                match self.visible_in(&leaf, tree, view, key, value, latched)? {
+                    // A rollback frees the chain of an uncommitted version, but not before it has taken it out of the leaf.
+                    Version::Found(Some(flags)) if dirty => {
+                        tree.complete(flags, value)?;
+                        Version::Found(Some(flags & !OVERFLOW))
+                    }
+                    version => version,
+                }
+            };
+            let walked = match version {
+                Version::Found(flags) => Walked::Found(flags),
+                Version::Older(walk) => {
+                    self.system.walk(tree, view, self.id(), key, walk, value)?
+                }
+            };
+            if let Walked::Found(flags) = walked {
+                return Ok(flags);
+            }
+        }
+        unreachable!("what is passed under the latch is not gone")
     }
 
     /// Reads the entry with this key into `value`; false if there is none.
@@ -190,23 +345,7 @@ impl Transaction {
             return found.map_err(|error| self.note(error));
         }
         let view = self.read_view();
-        let dirty = self.isolation() == Isolation::ReadUncommitted;
-        let version = {
-            let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
-            match self.visible_in(&leaf, tree, &view, key, value)? {
-                // A rollback frees the chain of an uncommitted version, but not before it has taken it out of the leaf.
-                Version::Found(Some(flags)) if dirty => {
-                    tree.complete(flags, value)?;
-                    Version::Found(Some(0))
-                }
-                version => version,
-            }
-        };
-        let flags = match version {
-            Version::Found(flags) => flags,
-            Version::Older(walk) => self.system.walk(tree, &view, self.id(), key, walk, value)?,
-        };
-        let Some(flags) = flags else { return Ok(false) };
+        let Some(flags) = self.version_of(tree, &view, key, value)? else { return Ok(false) };
         // The view keeps the chain of what it sees.
         tree.complete(flags, value)?;
         Ok(true)

@@ -6,7 +6,7 @@ use tidepool_pool::Access;
 
 use super::entry::{Entry, OVERFLOW};
 use super::locking::{Obstacle, ReadLock};
-use super::read::Version;
+use super::read::{Version, Walked};
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafRef, Seek};
 use crate::error::{Error, Result};
@@ -239,6 +239,7 @@ impl Transaction {
                     }
                 };
                 if let Some(flags) = flags {
+                    false,
                     if flags & OVERFLOW != 0 && added > 0 {
                         break;
                     }
@@ -274,7 +275,10 @@ impl Transaction {
             }
         }
         if let Some(walk) = older {
-            long = self.system.walk(tree, &view, self.id(), &key, walk, &mut value)?;
+            long = match self.system.walk(tree, &view, self.id(), &key, walk, &mut value)? {
+                Walked::Found(flags) => flags,
+                Walked::Gone => self.version_of(tree, &view, &key, &mut value)?,
+            };
         }
         if let Some(flags) = long {
             // The view keeps the chain of what it sees.

@@ -6,9 +6,7 @@
 //! what was locked and matched, and a row passed over did not match when the scan came by.
 
 use super::VersionedTree;
-use super::read::Version;
 use super::scan::{Direction, ScanPosition, Step};
-use crate::btree::Seek;
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
 use crate::trx::Transaction;
@@ -72,14 +70,8 @@ impl Transaction {
         // What commits from now on is not purged before this view is closed, and so the version that it replaces keeps its chain
         // until that is read.
         self.read_view();
-        let version = {
-            let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
-            self.visible_in(&leaf, tree, &ReadView::COMMITTED, key, value)?
-        };
-        let Version::Found(flags) = version else {
-            unreachable!("what is committed, this view sees: only uncommitted versions are passed");
-        };
-        let Some(flags) = flags else { return Ok(false) };
+        let version = self.version_of(tree, &ReadView::COMMITTED, key, value)?;
+        let Some(flags) = version else { return Ok(false) };
         tree.complete(flags, value)?;
         Ok(true)
     }

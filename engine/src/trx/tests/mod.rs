@@ -1,6 +1,7 @@
 //! Transactions over real pages: what each operation does, alone and against others.
 
 mod churn;
+mod patience;
 mod races;
 mod settled;
 mod shrink;
@@ -10,6 +11,7 @@ mod unfinished;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
@@ -68,6 +70,8 @@ impl Engine {
         let open =
             |tree| VersionedTree::open(&env, &space, 2 + tree, FIRST_TREE + tree, tree as usize);
         let trees = (0..TREES).map(open).collect();
+        // Nobody's patience takes time: what is tried again is tried at once.
+        system.settings.retry_pause_us.store(0, Ordering::Relaxed);
         Ok(Engine { env, system, trees })
     }
 

@@ -743,7 +743,9 @@ impl Sim<'_> {
             self.storage.set_capacity(None);
             self.faulty = false;
         } else if self.rng.random_bool(0.5) {
-            self.storage.set_error_chance(StorageOp::Read, FaultKind::Io, 200_000);
+            // The last is a disk that is not there: what is not in memory can't be had, however often it is tried.
+            let chance = [50_000, 200_000, 1_000_000][self.rng.random_range(0..3)];
+            self.storage.set_error_chance(StorageOp::Read, FaultKind::Io, chance);
             self.faulty = true;
         } else {
             let room = self.rng.random_range(0..20_000);

@@ -276,3 +276,73 @@ fn trx_figures() {
     println!("{:?}", engine.system.status());
     engine.system.stop_background();
 }
+
+/// What a transaction writes on the way begins with this, what it commits does not.
+const PASSING: u8 = 0xFF;
+
+/// One row's versions by one transaction are walked through without its leaf's latch, while they come and go: by further changes, by
+/// rollbacks, whole and to savepoints, and by purge.
+#[test]
+fn a_row_that_is_changed_very_often_is_read_as_it_was_committed() {
+    const ROUNDS: u8 = 80;
+    let engine = engine();
+    let (tree, done) = (&engine.trees[0], AtomicBool::new(false));
+    put(&engine, b"k", &[0; 9]);
+    let writer = || {
+        let mut random = StdRng::seed_from_u64(7);
+        for round in 1..=ROUNDS {
+            let mut trx = engine.begin(ReadCommitted);
+            trx.set_lock_wait_timeout(Duration::from_secs(60));
+            let mut savepoint = trx.savepoint();
+            for n in 0..random.random_range(1..400u32) {
+                if trx.id() == TrxId::NONE || random.random_ratio(99, 100) {
+                    let value = [&[PASSING][..], &n.to_le_bytes().repeat(n as usize % 20)].concat();
+                    trx.update(tree, b"k", &value).unwrap();
+                } else if random.random_bool(0.5) {
+                    savepoint = trx.savepoint();
+                } else {
+                    trx.rollback_to(savepoint).unwrap();
+                }
+            }
+            if random.random_bool(0.5) {
+                trx.update(tree, b"k", &[round; 9]).unwrap();
+                trx.commit().unwrap();
+            } else {
+                trx.rollback().unwrap();
+            }
+        }
+    };
+    let reader = || {
+        let (mut reads, mut key, mut value) = (0, Vec::new(), Vec::new());
+        while !done.load(Ordering::Relaxed) || reads == 0 {
+            reads += 1;
+            let mut trx = engine.begin(RepeatableRead);
+            let first = get(&mut trx, tree, b"k").unwrap();
+            assert!(first.len() == 9 && first[0] != PASSING, "{first:?}");
+            assert_eq!(get(&mut trx, tree, b"k").unwrap(), first);
+            let all = scan_all(&mut trx, tree, Direction::Forward).unwrap();
+            assert_eq!(all, [(b"k".to_vec(), first)]);
+            trx.commit().unwrap();
+            let mut trx = engine.begin(ReadCommitted);
+            let (mut position, forward) = (ScanPosition::start(), Direction::Forward);
+            let mode = LockMode::Shared;
+            let peek =
+                trx.lock_next_or_peek(tree, &mut position, forward, mode, &mut key, &mut value);
+            assert_ne!(peek, Ok(Peek::End));
+            assert!(value.len() == 9 && value[0] != PASSING, "{peek:?}: {value:?}");
+            trx.commit().unwrap();
+        }
+    };
+    thread::scope(|scope| {
+        let writer = scope.spawn(writer);
+        let readers = [(); 2].map(|()| scope.spawn(reader));
+        while !writer.is_finished() {
+            engine.system.purge_step(10).unwrap();
+            thread::yield_now();
+        }
+        done.store(true, Ordering::Relaxed);
+        readers.into_iter().for_each(|reader| reader.join().unwrap());
+    });
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}

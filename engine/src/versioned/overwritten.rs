@@ -1,0 +1,93 @@
+//! What an active transaction has overwritten, of rows that it has changed very often.
+//!
+//! Who reads by a snapshot must get behind all versions that an unfinished transaction has made of a row, one undo record after the other. The
+//! first that has got there leaves what it found with the transaction's [`Owner`](crate::lock::Owner), and the next ones begin there.
+//!
+//! # Why it stays true
+//! As long as the row's newest version is that transaction's, nobody else can have changed what lies behind its oldest one. When it rolls back to a
+//! savepoint it may lose the row and write it again later, over another version: then everything is forgotten ([`Overwritten::forget`]),
+//! what readers are about to leave included. A rollback of all of it only takes versions away from the front.
+//!
+//! The mutex is taken under a leaf's latch, and nothing is taken under it.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
+use crate::trx::TrxId;
+use crate::undo::RollPointer;
+
+/// Rows of one transaction that are remembered.
+const ROWS_MAX: usize = 16;
+
+/// The newest version of an entry that is not the transaction's, less its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Before {
+    pub flags: u8,
+    pub trx_id: TrxId,
+    pub roll: RollPointer,
+}
+
+struct Row {
+    tree: u32,
+    key: Vec<u8>,
+    /// None if the transaction has inserted the entry.
+    before: Option<Before>,
+    value: Vec<u8>,
+}
+
+#[derive(Default)]
+struct Rows {
+    /// How often everything was forgotten.
+    epoch: u64,
+    list: VecDeque<Row>,
+}
+
+/// The rows of one transaction, the one left first in front.
+#[derive(Default)]
+pub(crate) struct Overwritten(Mutex<Rows>);
+
+impl Overwritten {
+    /// To be had before the walk whose outcome is left.
+    pub(super) fn epoch(&self) -> u64 {
+        self.0.lock().epoch
+    }
+
+    /// What lies behind the transaction's versions, if somebody has left it; puts its value into `value`. To be asked under the latch on
+    /// the entry's leaf, the newest version being the transaction's.
+    pub(super) fn get(&self, tree: u32, key: &[u8], value: &mut Vec<u8>) -> Option<Option<Before>> {
+        let rows = self.0.lock();
+        let row = rows.list.iter().find(|row| row.tree == tree && row.key == key)?;
+        value.clear();
+        value.extend_from_slice(&row.value);
+        Some(row.before)
+    }
+
+    /// Leaves what was found by a walk that began at `epoch`.
+    pub(super) fn leave(
+        &self,
+        epoch: u64,
+        tree: u32,
+        key: &[u8],
+        before: Option<Before>,
+        value: &[u8],
+    ) {
+        let mut rows = self.0.lock();
+        let is_there = rows.list.iter().any(|row| row.tree == tree && row.key == key);
+        if rows.epoch != epoch || is_there {
+            return;
+        }
+        if rows.list.len() == ROWS_MAX {
+            rows.list.pop_front();
+        }
+        let value = if before.is_some() { value.to_vec() } else { Vec::new() };
+        rows.list.push_back(Row { tree, key: key.to_vec(), before, value });
+    }
+
+    /// The transaction has rolled back to a savepoint, and has not gone on yet.
+    pub(crate) fn forget(&self) {
+        let mut rows = self.0.lock();
+        rows.epoch += 1;
+        rows.list.clear();
+    }
+}
