@@ -77,7 +77,7 @@ pub struct Cursor {
     statement: u32,
     place: Place,
     direction: Direction,
-    /// Where the reading will end, at most.
+    /// Where the reading that begins next is to end.
     end: Bound<Vec<u8>>,
     /// Where the next batch or locking read goes on.
     position: ScanPosition,
@@ -161,7 +161,9 @@ impl Cursor {
     /// if there is none.
     pub fn lock_current(&mut self, trx: &mut Trx) -> Result<bool> {
         assert!(self.is_peeked(), "the current entry is locked");
+        let end = self.position.take_end();
         self.position = ScanPosition::at(Bound::Included(&self.key));
+        self.position.set_end(end);
         let semi_consistent = std::mem::take(&mut self.semi_consistent);
         let found = self.advance(trx);
         self.semi_consistent = semi_consistent;
@@ -173,8 +175,9 @@ impl Cursor {
         self.scan = scan;
     }
 
-    /// Says how far the coming reading will go at most: entries beyond need not be read ahead. A hint that no result depends
-    /// on; [`reset`](Self::reset) and the next seek take it back.
+    /// Says how far the reading that begins next, by a seek, [`first`](Self::first) or [`last`](Self::last), is to go in its direction. A locking
+    /// reading that locks no gaps ends there: the first entry beyond, which it would meet, is neither locked nor waited for. Other
+    /// readings may go on; entries beyond are not read ahead. Who turns round goes without an end.
     pub fn set_end(&mut self, end: Bound<&[u8]>) {
         self.end = end.map(<[u8]>::to_vec);
     }
@@ -250,6 +253,7 @@ impl Cursor {
         self.reset();
         (self.rows, self.batches, self.statement) = (0, 0, statement::current());
         (self.position, self.direction) = (position, direction);
+        self.position.set_end(std::mem::replace(&mut self.end, Bound::Unbounded));
         self.batch_rows = if self.scan { BATCH_ROWS_MAX } else { 1 };
         self.read_ahead_in = if self.scan { 0 } else { BATCHES_BEFORE_READ_AHEAD };
     }
@@ -326,20 +330,7 @@ impl Cursor {
             leaves += 1;
             let tree = self.table.tree(self.index);
             let (position, rows) = (&mut self.position, self.batch_rows);
-            let (Bound::Included(stop) | Bound::Excluded(stop)) = &self.end else {
-                trx.inner().scan(tree, position, self.direction, rows, access, &mut self.batch)?;
-                continue;
-            };
-            let (direction, stop) = (self.direction, Some(&stop[..]));
-            trx.inner().scan_until(
-                tree,
-                position,
-                direction,
-                rows,
-                access,
-                stop,
-                &mut self.batch,
-            )?;
+            trx.inner().scan(tree, position, self.direction, rows, access, &mut self.batch)?;
         }
         self.batches += 1;
         self.rows += self.batch.len() as u64;

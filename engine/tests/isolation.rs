@@ -7,11 +7,12 @@
 //!
 //! Commands: `reset k=v…` (a new database), and by session: `begin ru|rc|rr|serializable|snapshot` (`snapshot` = rr with
 //! its view taken at once), `get k [shared|exclusive] [nowait|skip]`, `scan [from=k] [to=k] [shared|exclusive] [nowait|skip]
-//! [reverse]`, `insert k=v`, `update k=v`, `delete k`, `savepoint s`, `back_to s`, `kill`, `commit`, `rollback`.
+//! [reverse] [ends]` (`ends`: the cursor is told where), `insert k=v`, `update k=v`, `delete k`, `savepoint s`, `back_to s`, `kill`, `commit`, `rollback`.
 
 use goldenscript::{Command, Runner};
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
+use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -229,6 +230,11 @@ fn scan(session: &mut Session, command: &Command) -> Answer {
     let (from, to) = (arg("from"), arg("to"));
     let mut cursor = Cursor::new(session.table.clone(), 0, mode, wait);
     let (start, end) = if reverse { (&to, &from) } else { (&from, &to) };
+    if let Some(end) = end
+        && command.args.iter().any(|arg| arg.value == "ends")
+    {
+        cursor.set_end(Bound::Included(end.as_bytes()));
+    }
     let trx = &mut session.trx;
     let mut more = match (start, reverse) {
         (Some(key), false) => cursor.seek(trx, key.as_bytes(), Seek::AtOrAfter)?,

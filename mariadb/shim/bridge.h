@@ -332,6 +332,9 @@ int tp_next(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
 int tp_prev(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
 /* The present entry of the clustered index (tp_is_peeked) again, locked; if it is gone, the next in the same direction. */
 int tp_lock_current(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
+/* The reading of this index that the next tp_seek or tp_first begins, forward, ends before this key. If it locks rows, and no gaps, what is
+   there or beyond is neither locked nor waited for; other readings may go on. */
+void tp_reader_set_end(tp_reader *reader, size_t index, const uint8_t *key, size_t key_len);
 /* The coming reads of this index are a scan of the whole of it (or not). */
 void tp_reader_set_scan(tp_reader *reader, size_t index, int scan);
 /* Unpositions the cursor of one index. */

@@ -72,6 +72,7 @@ public:
   int index_first(uchar *buf) override;
   int index_last(uchar *buf) override;
   int index_next_same(uchar *buf, const uchar *key, uint key_len) override;
+  int read_range_first(const key_range *start, const key_range *end, bool eq, bool sorted) override;
   int rnd_init(bool scan) override;
   int rnd_end() override;
   int rnd_next(uchar *buf) override;
@@ -122,6 +123,7 @@ private:
   /* Whether a read stays among the entries that begin with the key searched for. */
   enum Bound { ANY_KEY, SAME_KEY };
   int cursor_result(uchar *buf, int result, const tp_entry &entry, bool forward, int if_none, Bound bound = ANY_KEY);
+  void tell_end(Bound bound);
   int seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound = ANY_KEY);
   bool has_prefix(const tp_entry &entry) const;
   /* Before the rows are copied to a table that takes the place of this one. A TP_* code. */
@@ -175,6 +177,8 @@ private:
   bool entry_suffices = true; /* for reads of keys alone */
   bool at_point = false; /* the last read was a point read: the cursor is elsewhere */
   bool after_search = false; /* the last read met the end of the entries with the search key: that is the position */
+  bool ends_with_search = false; /* the cursor ends there of itself */
+  const key_range *range_end = nullptr; /* while the first entry of a range is read by a locking read */
   tp_entry entry{};
   std::unique_ptr<uchar[]> search; /* the key searched for */
   size_t search_len = 0;

@@ -158,7 +158,8 @@ int ha_tidepool::cursor_result(uchar *buf, int result, const tp_entry &first, bo
 
 int ha_tidepool::seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound) {
   tp_entry found;
-  at_point = after_search = false;
+  at_point = after_search = ends_with_search = false;
+  if (row_lock != TP_LOCK_NONE && forward) tell_end(bound);
   const int result = tp_seek(reader, session->trx, tree, key, len, how, &found);
   return cursor_result(buf, result, found, forward, if_none, bound);
 }
@@ -175,12 +176,36 @@ static bool successor(uchar *key, size_t *len) {
   return false;
 }
 
+/* Tells the cursor where a locking read ends, going forward: the first entry beyond, which nobody wants, is not locked then. */
+void ha_tidepool::tell_end(Bound bound) {
+  uchar *const end = old_key.get();
+  size_t len = search_len;
+  ends_with_search = bound == SAME_KEY;
+  if (ends_with_search) {
+    memcpy(end, search.get(), len);
+  } else if (range_end) {
+    const Index_layout &layout = trees()[tree];
+    Search made;
+    len = layout.encode_search(end, &table->key_info[active_index], range_end->key, range_end->keypart_map, table,
+                               key_room, &made);
+    bool exact = range_end->flag == HA_READ_BEFORE_KEY && made.parts == my_count_bits(range_end->keypart_map);
+    for (uint i = 0; exact && i < made.parts; i++) exact = layout.all_parts()[i].whole;
+    if (exact) {
+      tp_reader_set_end(reader, tree, end, len);
+      return;
+    }
+  } else {
+    return;
+  }
+  if (successor(end, &len)) tp_reader_set_end(reader, tree, end, len);
+}
+
 /* ---- index reads */
 
 int ha_tidepool::index_init(uint keynr, bool) {
   active_index = keynr;
   tree = shared->layouts.tree_of(keynr);
-  at_point = after_search = peeked = false;
+  at_point = after_search = ends_with_search = peeked = false;
   plan_known = false;
   entry = tp_entry{};
   return 0;
@@ -245,7 +270,7 @@ int ha_tidepool::index_read_map(uchar *buf, const uchar *key, key_part_map map, 
     const Bound bound = flag == HA_READ_PREFIX_LAST ? SAME_KEY : ANY_KEY;
     if (make_past()) return seek(buf, past, past_len, TP_BEFORE, false, none, bound);
     tp_entry found;
-    at_point = after_search = false;
+    at_point = after_search = ends_with_search = false;
     const int result = tp_last(reader, session->trx, tree, &found);
     return cursor_result(buf, result, found, false, none, bound);
   }
@@ -276,11 +301,17 @@ int ha_tidepool::step(uchar *buf, bool forward, Bound bound) {
     if (successor(past, &past_len))
       return seek(buf, past, past_len, forward ? TP_AT_OR_AFTER : TP_BEFORE, forward, none);
     if (forward) return none;
-    after_search = false;
+    after_search = ends_with_search = false;
     const int result = tp_last(reader, session->trx, tree, &found);
     return cursor_result(buf, result, found, false, none);
   }
   const int result = forward ? tp_next(reader, session->trx, tree, &found) : tp_prev(reader, session->trx, tree, &found);
+  if (unlikely(result == TP_END && ends_with_search && forward && bound == ANY_KEY)) {
+    /* More is wanted, after all. */
+    ends_with_search = false;
+    after_search = true;
+    return step(buf, forward, bound);
+  }
   const int error = cursor_result(buf, result, found, forward, none, bound);
   after_search = error == none && bound == SAME_KEY;
   return error;
@@ -305,11 +336,19 @@ int ha_tidepool::index_next_same(uchar *buf, const uchar *key, uint key_len) {
   return handler::index_next_same(buf, key, key_len);
 }
 
+int ha_tidepool::read_range_first(const key_range *start, const key_range *end, bool eq, bool sorted) {
+  range_end = end;
+  const int error = handler::read_range_first(start, end, eq, sorted);
+  range_end = nullptr;
+  return error;
+}
+
 int ha_tidepool::index_first(uchar *buf) {
   if (int error = ready()) return error;
   tp_entry found;
-  at_point = after_search = false;
+  at_point = after_search = ends_with_search = false;
   search_len = 0;
+  if (row_lock != TP_LOCK_NONE) tell_end(ANY_KEY);
   const int result = tp_first(reader, session->trx, tree, &found);
   return cursor_result(buf, result, found, true, HA_ERR_END_OF_FILE);
 }
@@ -317,7 +356,7 @@ int ha_tidepool::index_first(uchar *buf) {
 int ha_tidepool::index_last(uchar *buf) {
   if (int error = ready()) return error;
   tp_entry found;
-  at_point = after_search = false;
+  at_point = after_search = ends_with_search = false;
   search_len = 0;
   const int result = tp_last(reader, session->trx, tree, &found);
   return cursor_result(buf, result, found, false, HA_ERR_END_OF_FILE);

@@ -5,6 +5,7 @@
 //! reads, from one statement to the next, so that a statement allocates nothing once the handler is warm.
 
 use std::ffi::c_int;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use tidepool::{Cursor, Error, LockMode, LockWait, Seek, Table, Trx};
@@ -267,6 +268,24 @@ moves! {
     tp_prev prev;
     /// The current entry again, locked.
     tp_lock_current lock_current;
+}
+
+/// The reading of this index that the next seek begins ends before this key; see bridge.h.
+///
+/// # Safety
+/// A valid reader, and a valid pointer and length.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_reader_set_end(
+    reader: *mut Reader,
+    index: usize,
+    key: *const u8,
+    key_len: usize,
+) {
+    guard_or((), || {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (reader, key) = unsafe { (&mut *reader, bytes(key, key_len)) };
+        reader.cursor(index).set_end(Bound::Excluded(key));
+    });
 }
 
 /// The coming reads of this index are a scan of the whole of it, or not.

@@ -54,6 +54,49 @@ fn a_row_that_does_not_match_is_locked_in_no_index() {
 }
 
 #[test]
+fn a_range_locks_nothing_beyond_its_end() {
+    // InnoDB locks the next row, and the gap before it.
+    let server = Server::start(Options::new("range_end").engine(Engine::Tidepool));
+    let (mut conn, mut other) = (server.connect_to("test"), server.connect_to("test"));
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT, KEY (a))",
+            "INSERT INTO t SELECT seq, seq DIV 2, 0 FROM seq_1_to_12",
+        ],
+    );
+    let by = |index: &str, what: &str| {
+        format!("SELECT * FROM t FORCE INDEX ({index}) WHERE {what} FOR UPDATE NOWAIT")
+    };
+    // With the rows that are locked, and that which comes behind.
+    let cases: [(String, &[i32], i32); 8] = [
+        (by("PRIMARY", "id BETWEEN 3 AND 5"), &[3, 4, 5], 6),
+        (by("PRIMARY", "id < 4"), &[1, 2, 3], 4),
+        (by("PRIMARY", "id > 2 AND id < 4"), &[3], 4),
+        (by("a", "a = 2"), &[4, 5], 6),
+        (by("a", "a > 1 AND a < 3"), &[4, 5], 6),
+        (by("a", "a BETWEEN 1 AND 2"), &[2, 3, 4, 5], 6),
+        (by("a", "a IN (1, 4)"), &[2, 3, 8, 9], 10),
+        ("UPDATE t FORCE INDEX (a) SET b = 1 WHERE a = 3".into(), &[6, 7], 8),
+    ];
+    for (statement, locked, behind) in cases {
+        run(&mut other, &["BEGIN", &format!("UPDATE t SET b = 2 WHERE id = {behind}")]);
+        run(&mut conn, &["BEGIN", &statement]);
+        run(&mut other, &["ROLLBACK"]);
+        let rest: Vec<i32> = (1..13).filter(|id| !locked.contains(id)).collect();
+        for hint in ["FORCE INDEX (PRIMARY)", "FORCE INDEX (a)"] {
+            assert_eq!(free(&server, hint), rest, "{hint}, {statement}");
+        }
+        run(&mut conn, &["ROLLBACK"]);
+    }
+    // Where gaps are locked, they are.
+    run(&mut conn, &["SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE", "BEGIN"]);
+    run(&mut conn, &[&by("a", "a = 2")]);
+    assert!(!free(&server, "FORCE INDEX (a)").contains(&6));
+    run(&mut conn, &["ROLLBACK"]);
+}
+
+#[test]
 fn an_entry_that_does_not_match_takes_no_lock_of_its_row_along() {
     let server = Server::start(Options::new("unlock_entry"));
     let mut conn = read_committed(&server);

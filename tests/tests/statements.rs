@@ -46,6 +46,17 @@ fn a_snapshot_that_is_older_than_the_table_is_told_so() {
         run(&mut new, change);
         assert_eq!(code(&mut old, "SELECT COUNT(*) FROM t"), TABLE_CHANGED);
         assert_eq!(code(&mut old, "SELECT * FROM t WHERE id = 1"), TABLE_CHANGED);
+        // It may insert, but what a duplicate is about it would have to read, as in InnoDB (which says so with another code).
+        run(&mut old, &["INSERT INTO t (id) VALUES (10)", "INSERT IGNORE INTO t (id) VALUES (10)"]);
+        for statement in [
+            "REPLACE INTO t (id) VALUES (10)",
+            "INSERT INTO t (id) VALUES (10) ON DUPLICATE KEY UPDATE id = 11",
+            "UPDATE t SET id = 11 WHERE id = 10",
+            "DELETE FROM t WHERE id = 10",
+        ] {
+            assert_eq!(code(&mut old, statement), TABLE_CHANGED, "{statement}");
+        }
+        assert_eq!(code(&mut old, "INSERT INTO t (id) VALUES (10)"), DUPLICATE);
         run(&mut old, &["COMMIT", "SELECT COUNT(*) FROM t"]);
     }
     // A temporary table is this session's own, and newer than its snapshot as often as not.

@@ -42,25 +42,52 @@ enum At {
 pub struct ScanPosition {
     at: At,
     key: Vec<u8>,
+    /// The last key that is wanted, or the first that is not.
+    end: Bound<Vec<u8>>,
 }
 
 impl ScanPosition {
     /// Before all entries.
     pub fn start() -> Self {
-        ScanPosition { at: At::Start, key: Vec::new() }
+        Self::new(At::Start, b"")
     }
 
     /// Behind all entries.
     pub fn end() -> Self {
-        ScanPosition { at: At::End, key: Vec::new() }
+        Self::new(At::End, b"")
     }
 
     /// At a key, which is read if it is there (`Included`) or not (`Excluded`), in either direction. `Unbounded` is the start.
     pub fn at(bound: Bound<&[u8]>) -> Self {
         match bound {
-            Bound::Included(key) => ScanPosition { at: At::Key, key: key.to_vec() },
-            Bound::Excluded(key) => ScanPosition { at: At::Past, key: key.to_vec() },
+            Bound::Included(key) => Self::new(At::Key, key),
+            Bound::Excluded(key) => Self::new(At::Past, key),
             Bound::Unbounded => Self::start(),
+        }
+    }
+
+    fn new(at: At, key: &[u8]) -> Self {
+        ScanPosition { at, key: key.to_vec(), end: Bound::Unbounded }
+    }
+
+    /// Says how far the scan is to go, in its direction. A locking read that locks no gaps ends there: what lies beyond it neither locks nor
+    /// waits for. For other reads it says where they are most likely left off.
+    pub fn set_end(&mut self, end: Bound<Vec<u8>>) {
+        self.end = end;
+    }
+
+    /// See [`Self::set_end`].
+    pub fn take_end(&mut self) -> Bound<Vec<u8>> {
+        std::mem::replace(&mut self.end, Bound::Unbounded)
+    }
+
+    fn is_beyond_end(&self, key: &[u8], direction: Direction) -> bool {
+        match (&self.end, direction) {
+            (Bound::Unbounded, _) => false,
+            (Bound::Included(end), Direction::Forward) => key > &end[..],
+            (Bound::Excluded(end), Direction::Forward) => key >= &end[..],
+            (Bound::Included(end), Direction::Backward) => key < &end[..],
+            (Bound::Excluded(end), Direction::Backward) => key <= &end[..],
         }
     }
 
@@ -174,7 +201,7 @@ impl Batch {
 impl Transaction {
     /// A consistent read of the next entries: appends those that the view sees to `batch`, at most `rows` and at most the rest of one
     /// leaf, and moves `position` past them. An entry with a long value comes alone, and so does one whose version is far back. An empty batch does not mean
-    /// the end: [`ScanPosition::at_end`] does.
+    /// the end: [`ScanPosition::at_end`] does. An entry at the position's end, or beyond, is the last of its batch.
     pub fn scan(
         &mut self,
         tree: &VersionedTree,
@@ -182,21 +209,6 @@ impl Transaction {
         direction: Direction,
         rows: usize,
         access: Access,
-        batch: &mut Batch,
-    ) -> Result<()> {
-        self.scan_until(tree, position, direction, rows, access, None, batch)
-    }
-
-    /// As [`Self::scan`], but an entry at or beyond `stop` is the last of its batch: most likely nobody wants more.
-    #[expect(clippy::too_many_arguments, reason = "a cursor's whole state")]
-    pub fn scan_until(
-        &mut self,
-        tree: &VersionedTree,
-        position: &mut ScanPosition,
-        direction: Direction,
-        rows: usize,
-        access: Access,
-        stop: Option<&[u8]>,
         batch: &mut Batch,
     ) -> Result<()> {
         self.check_running()?;
@@ -227,6 +239,7 @@ impl Transaction {
                     slot,
                     leaf.payload_at(slot),
                     &mut value,
+                    false,
                 )?;
                 let flags = match version {
                     Version::Found(flags) => flags,
@@ -239,7 +252,6 @@ impl Transaction {
                     }
                 };
                 if let Some(flags) = flags {
-                    false,
                     if flags & OVERFLOW != 0 && added > 0 {
                         break;
                     }
@@ -252,10 +264,12 @@ impl Transaction {
                         tree.complete(flags, &mut value)?;
                         batch.push(&key, &value);
                     }
-                    stopped = stop.is_some_and(|stop| match direction {
-                        Direction::Forward => *key >= *stop,
-                        Direction::Backward => *key <= *stop,
-                    }) || flags & OVERFLOW != 0;
+                    let at_end = match &position.end {
+                        Bound::Included(end) | Bound::Excluded(end) => key == *end,
+                        Bound::Unbounded => false,
+                    };
+                    let beyond = position.is_beyond_end(&key, direction);
+                    stopped = at_end || beyond || flags & OVERFLOW != 0;
                 }
                 match direction {
                     Direction::Forward => low += 1,
@@ -343,6 +357,10 @@ impl Transaction {
         while low < high {
             let slot = if direction == Direction::Forward { low } else { high - 1 };
             leaf.key_at(slot, key);
+            if !self.locks_gaps() && position.is_beyond_end(key, direction) {
+                position.at = At::Done;
+                return Ok(Step::End);
+            }
             let entry = Entry::decode(leaf.payload_at(slot))
                 .ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
             if let Some(step) = self.lock_gap(tree, position, direction, Some(key), mode, wait)? {
