@@ -152,9 +152,7 @@ THR_LOCK_DATA **ha_tidepool::store_lock(THD *, THR_LOCK_DATA **to, enum thr_lock
   /* lock_count() is 0: the server's table locks are not used, metadata locks and row locks are. */
   if (type == TL_IGNORE || type == TL_UNLOCK) return to;
   skip_locked = type == TL_WRITE_SKIP_LOCKED || type == TL_READ_SKIP_LOCKED;
-  row_lock = type >= TL_FIRST_WRITE                                              ? TP_LOCK_EXCLUSIVE
-             : type == TL_READ_WITH_SHARED_LOCKS || type == TL_READ_SKIP_LOCKED ? TP_LOCK_SHARED
-                                                                                 : TP_LOCK_NONE;
+  row_lock = row_lock_of(type);
   return to;
 }
 
@@ -202,9 +200,7 @@ int ha_tidepool::start_stmt(THD *thd, thr_lock_type type) {
   if (!session) return HA_ERR_OUT_OF_MEM;
   if (reader_generation != shared->generation)
     if (int error = open_reader()) return error;
-  const bool shared_lock = type == TL_READ_WITH_SHARED_LOCKS || type == TL_READ_SKIP_LOCKED;
-  set_row_lock(type >= TL_FIRST_WRITE ? TP_LOCK_EXCLUSIVE : shared_lock ? TP_LOCK_SHARED : TP_LOCK_NONE,
-               type == TL_WRITE_SKIP_LOCKED || type == TL_READ_SKIP_LOCKED);
+  set_row_lock(row_lock_of(type), type == TL_WRITE_SKIP_LOCKED || type == TL_READ_SKIP_LOCKED);
   plan_known = false;
   return own_session ? begin_own_statement() : begin_statement(thd, session);
 }

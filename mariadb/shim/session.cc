@@ -34,6 +34,13 @@ Session *session_of(THD *thd) {
   return session;
 }
 
+/* Whether the statement, or a function that it calls, locks rows of a table. Known before the first table is locked. */
+static bool locks_rows(THD *thd) {
+  for (const TABLE_LIST *table = thd->lex->query_tables; table; table = table->next_global)
+    if (row_lock_of(table->lock_type) != TP_LOCK_NONE) return true;
+  return false;
+}
+
 static int isolation_of(THD *thd) {
   switch (thd_tx_isolation(thd)) {
   case ISO_READ_UNCOMMITTED:
@@ -41,8 +48,9 @@ static int isolation_of(THD *thd) {
   case ISO_READ_COMMITTED:
     return TP_READ_COMMITTED;
   case ISO_SERIALIZABLE:
-    /* A single SELECT is serializable as a consistent read. */
-    if (!thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN) && thd_sql_command(thd) == SQLCOM_SELECT)
+    /* A single SELECT is serializable as a consistent read, if it reads by that alone. */
+    if (!thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN) && thd_sql_command(thd) == SQLCOM_SELECT &&
+        !locks_rows(thd))
       return TP_REPEATABLE_READ;
     return TP_SERIALIZABLE;
   default:

@@ -40,6 +40,12 @@ struct Session {
 Session *session_of(THD *thd);
 /* Begins the statement if it has not begun. Returns an HA_ERR_* code. */
 int begin_statement(THD *thd, Session *session);
+/* How the rows of a table are locked that the server locks like this. */
+inline int row_lock_of(enum thr_lock_type type) {
+  return type >= TL_FIRST_WRITE                                              ? TP_LOCK_EXCLUSIVE
+         : type == TL_READ_WITH_SHARED_LOCKS || type == TL_READ_SKIP_LOCKED ? TP_LOCK_SHARED
+                                                                             : TP_LOCK_NONE;
+}
 /* The timeout of lock waits in this statement: the smaller of the engine's and the server's (which NOWAIT and WAIT n
    set), in seconds. */
 ulong lock_wait_timeout(THD *thd);

@@ -7,6 +7,7 @@
 //! | [`sql`] | what many tests ask of a connection |
 //! | [`cgroup`] | a memory cgroup with a limit, and a neighbour in it |
 //! | [`crash`] | the crash loop: SIGKILL under load, and what must be there afterwards |
+//! | [`isolation`] | many sessions at once, and their history checked for isolation anomalies |
 //! | [`sysbench`] | runs sysbench and reads its report |
 //! | [`tpcc`] | the TPC-C load and its consistency conditions (of the lab) |
 //! | [`differential`] | the same random SQL on two engines, every answer compared |
@@ -18,6 +19,7 @@ pub mod cgroup;
 pub mod crash;
 pub mod differential;
 pub mod environment;
+pub mod isolation;
 pub mod server;
 pub mod sql;
 pub mod sysbench;

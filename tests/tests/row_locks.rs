@@ -226,3 +226,44 @@ fn concurrent_updates_by_scans_are_all_there_once() {
         conn.query_first("CHECK TABLE t").expect("CHECK TABLE answers").expect("a row");
     assert_eq!(checked.3, "OK");
 }
+
+/// A SELECT outside a transaction that locks what it finds: others may not put rows where it has been already.
+#[test]
+fn a_locking_select_by_itself_is_serializable() {
+    let server = Server::start(Options::new("locking_select"));
+    let mut holder = read_committed(&server);
+    run(
+        &mut holder,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, KEY (a))",
+            "INSERT INTO t VALUES (1, 10), (2, 20), (3, 30)",
+            "CREATE FUNCTION locked_sum() RETURNS INT READS SQL DATA
+             RETURN (SELECT SUM(a) FROM t FORCE INDEX (a) WHERE a BETWEEN 5 AND 40 LOCK IN SHARE MODE)",
+        ],
+    );
+    let selects = [
+        "SELECT id FROM t FORCE INDEX (a) WHERE a BETWEEN 5 AND 40 FOR UPDATE",
+        "SELECT id FROM t FORCE INDEX (a) WHERE a BETWEEN 5 AND 40 LOCK IN SHARE MODE",
+        "SELECT locked_sum()",
+    ];
+    for select in selects {
+        run(&mut holder, &["BEGIN", "UPDATE t SET a = 21 WHERE id = 2"]);
+        let mut reader = server.connect_to("test");
+        run(&mut reader, &["SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"]);
+        let reader = std::thread::spawn(move || {
+            let rows: Vec<i32> = reader.query(select).expect("it ends when the row is free");
+            rows
+        });
+        // By then it waits for row 2, and has been where 4 would be.
+        std::thread::sleep(Duration::from_millis(500));
+        let mut writer = read_committed(&server);
+        run(&mut writer, &["SET SESSION innodb_lock_wait_timeout = 1"]);
+        if server.engine().name() == "Tidepool" {
+            run(&mut writer, &["SET SESSION tidepool_lock_wait_timeout = 1"]);
+        }
+        let error = writer.query_drop("INSERT INTO t VALUES (4, 7)").expect_err(select).to_string();
+        assert!(error.contains("1205"), "{select}: {error}");
+        run(&mut holder, &["ROLLBACK"]);
+        reader.join().expect("it ends");
+    }
+}
