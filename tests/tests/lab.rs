@@ -25,8 +25,15 @@ fn main() -> ExitCode {
     let out = std::env::temp_dir().join(format!("tidepool-lab-test-{}", std::process::id()));
     let engines = vec![Engine::Tidepool];
     let (memory_bytes, mysqld) = (MEMORY, None);
-    let settings =
-        Settings { engines, quick: true, memory_bytes, out: out.clone(), mysqld, only: None };
+    let settings = Settings {
+        engines,
+        quick: true,
+        memory_bytes,
+        out: out.clone(),
+        mysqld,
+        only: None,
+        append: false,
+    };
     let lab = Lab::open(settings).expect("the lab opens");
     if let Err(why) = lab.need_memory_cgroups() {
         println!("skipped: {why}");
