@@ -475,3 +475,75 @@ fn temporary_tables_of_a_prepared_transaction_go_when_it_is_over() {
     run(&mut conn, &["DROP TEMPORARY TABLE tmp", "XA COMMIT 'x'"]);
     assert_eq!(table_files(&server), before);
 }
+
+/// The server's sum is of its records, NULL bits, paddings and virtual columns included, whichever statement had them before. The same rows have the same
+/// sum in both engines, after a crash, too.
+#[test]
+fn a_checksum_depends_on_the_rows_alone() {
+    let mut server = Server::start(Options::new("checksum"));
+    let tables = [("t", "Tidepool"), ("i", "InnoDB")];
+    let mut conn = server.connect_to("test");
+    for (table, engine) in tables {
+        run(
+            &mut conn,
+            &[
+                &format!(
+                    "CREATE TABLE {table} (f DOUBLE, id INT, a INT, v INT GENERATED ALWAYS AS (NULLIF(a, 0)) VIRTUAL,
+                    b BIT(3), c CHAR(9), d VARCHAR(9), e ENUM('x', 'y'), n DECIMAL(9, 2), t TIMESTAMP(3) NULL, x TEXT,
+                    u CHAR(5) CHARACTER SET utf8mb4, PRIMARY KEY (f, id), INDEX (v)) ENGINE={engine}"
+                ),
+                &format!("INSERT INTO {table} (f, id, a, b, c, d, e, n, x, u) VALUES
+                    (-0e0, 1, 5, 1, 'c', 'long', 'x', -0.01, 'text', 'ü'), (0e0, 2, 0, NULL, NULL, '', NULL, NULL, NULL, NULL)"),
+            ],
+        );
+    }
+    let sums = |conn: &mut Conn, before: &str| -> Vec<i64> {
+        let of = |(table, _): (&str, &str)| {
+            if !before.is_empty() {
+                run(conn, &[&before.replace("<table>", table)]);
+            }
+            let sums: Vec<(String, i64)> =
+                conn.query(format!("CHECKSUM TABLE {table} EXTENDED")).expect("a sum");
+            sums[0].1
+        };
+        tables.map(of).to_vec()
+    };
+    let first = sums(&mut conn, "");
+    assert_eq!(first[0], first[1]);
+    for before in [
+        "SELECT v FROM <table> WHERE id = 1",
+        "SELECT * FROM <table> WHERE id = 2",
+        "SELECT COUNT(v) FROM <table>",
+        "INSERT IGNORE INTO <table> (f, id, a, b) VALUES (0, 2, 7, 7)",
+        "UPDATE <table> SET d = 'other' WHERE id = 9",
+        "FLUSH TABLES",
+    ] {
+        assert_eq!(sums(&mut conn, before), first, "after {before}");
+    }
+    server.kill9();
+    server.launch().expect("it starts again");
+    assert_eq!(sums(&mut server.connect_to("test"), ""), first, "after a crash");
+}
+
+/// Whoever has been told the verdict about a prepared transaction will not give it a second time. Here it is given in the session that prepared, where the
+/// binary log coordinates the commit as any other.
+#[test]
+fn the_verdict_about_a_prepared_transaction_outlives_a_crash() {
+    let with = |options: Options| options.arg("--log-bin=binlog").arg("--sync-binlog=1");
+    for options in [Options::new("xa_verdict"), with(Options::new("xa_verdict_binlog"))] {
+        let mut server = Server::start(options);
+        run(&mut server.connect_to("test"), &["CREATE TABLE t (id INT PRIMARY KEY)"]);
+        for (id, verdict) in ["COMMIT", "ROLLBACK", "COMMIT", "ROLLBACK"].into_iter().enumerate() {
+            let mut conn = server.connect_to("test");
+            run(&mut conn, &["XA START 'x'", &format!("INSERT INTO t VALUES ({id})")]);
+            run(&mut conn, &["XA END 'x'", "XA PREPARE 'x'", &format!("XA {verdict} 'x'")]);
+            server.kill9();
+            server.launch().expect("it starts again");
+            let mut conn = server.connect_to("test");
+            let left: Vec<mysql::Row> = conn.query("XA RECOVER").expect("a list");
+            assert_eq!(left.len(), 0, "{verdict} {id} is to be given again");
+            let there = number(&mut conn, &format!("SELECT COUNT(*) FROM t WHERE id = {id}"));
+            assert_eq!(there, i64::from(verdict == "COMMIT"), "{verdict} {id}");
+        }
+    }
+}

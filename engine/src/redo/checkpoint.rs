@@ -15,7 +15,7 @@
 //! the capacity rather than fail; places in the list of files are kept for that. Such a file is room for those who have begun, not for
 //! others: a checkpoint that stands still would let one wave of them after the other in.
 //!
-//! While the checkpoint is held ([`RedoLog::hold_checkpoint`]), nothing can make room but more files: they are made ahead beyond the capacity, too,
+//! While the checkpoint is held (`RedoLog::hold_checkpoint`), nothing can make room but more files: they are made ahead beyond the capacity, too,
 //! and then larger ones, so that their number is no limit. If there can be no more, mini-transactions wait as ever.
 
 use std::sync::atomic::Ordering;
