@@ -146,6 +146,34 @@ fn an_unfinished_transaction_keeps_nobody_from_a_row_that_it_changes_often() {
     engine.check_settled().unwrap();
 }
 
+/// Of the versions that one transaction has made of a row, none but the newest is ever committed.
+#[test]
+fn a_version_is_not_read_because_its_writer_commits_in_between() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"before");
+    let mut writer = engine.begin(ReadCommitted);
+    for value in [b"passing", b"between", b"its end"] {
+        writer.update(tree, b"k", value).unwrap();
+    }
+    let mut peeking = engine.begin(ReadCommitted);
+    let mut writer = Some(writer);
+    let commit = move |point| {
+        if point == PausePoint::VersionPassed
+            && let Some(mut writer) = writer.take()
+        {
+            writer.commit().unwrap();
+        }
+    };
+    let (mut position, forward) = (ScanPosition::start(), Direction::Forward);
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let mode = LockMode::Exclusive;
+    let peek = with_hook(commit, || {
+        peeking.lock_next_or_peek(tree, &mut position, forward, mode, &mut key, &mut value)
+    });
+    assert_eq!((peek, &value[..]), (Ok(Peek::Committed), &b"before"[..]));
+}
+
 /// What is walked through without the latch goes, in whichever way, and other versions may come.
 #[test]
 fn versions_that_go_while_they_are_walked_through_are_not_read() {
