@@ -81,6 +81,7 @@ public:
   void try_semi_consistent_read(bool yes) override;
   bool was_semi_consistent_read() override { return peeked; }
   Item *idx_cond_push(uint keynr, Item *condition) override;
+  bool rowid_filter_push(Rowid_filter *filter) override;
 
   int write_row(const uchar *buf) override;
   int update_row(const uchar *old_data, const uchar *new_data) override;
@@ -117,6 +118,9 @@ private:
   void set_row_lock(int lock, bool skip_locked);
   int read_entry(uchar *buf, const tp_entry &entry);
   int check_pushed_condition(uchar *buf, const tp_entry &entry);
+  int check_rowid_filter(const tp_entry &entry);
+  void note_range_end();
+  bool is_past_range_end(const tp_entry &entry) const;
   void give_up(const tp_entry &entry);
   int decode_row(uchar *buf, tp_bytes row);
   /* Whether a read stays among the entries that begin with the key searched for. */
@@ -136,6 +140,7 @@ private:
   int insert_secondary(uint tree, const uchar *record);
   int report_duplicate(uint tree);
   void encode_clustered(const uchar *record, bool new_row);
+  void put_ref();
   void raise_auto_increment_after(const uchar *record);
 
   void sample_statistics(bool force);
@@ -178,6 +183,10 @@ private:
   tp_entry entry{};
   std::unique_ptr<uchar[]> search; /* the key searched for */
   size_t search_len = 0;
+  /* Where the range that the server reads ends, if entries must be compared with that before they are decoded. */
+  std::unique_ptr<uchar[]> range_end;
+  size_t range_end_len = 0;
+  bool range_end_known = false, range_end_excluded = false;
   std::unique_ptr<uchar[]> clustered; /* key of the current row */
   size_t clustered_len = 0;
   bool row_read = false; /* the row itself, not only an entry that leads to it */
