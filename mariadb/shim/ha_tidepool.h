@@ -62,6 +62,9 @@ public:
   bool commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) override;
   ulonglong table_version() const override;
   bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
+  bool can_convert_nocopy(const Field &field, const Column_definition &next) const override;
+  Compare_keys compare_key_parts(const Field &field, const Column_definition &next, const KEY_PART_INFO &part,
+                                 const KEY_PART_INFO &next_part) const override;
 
   int index_init(uint keynr, bool sorted) override;
   int index_end() override;
@@ -141,10 +144,14 @@ private:
   int report_duplicate(uint tree);
   void encode_clustered(const uchar *record, bool new_row);
   void put_ref();
+  ulonglong auto_increment_after(const uchar *record) const;
   void raise_auto_increment_after(const uchar *record);
+  int last_auto_increment_row(uchar *record, bool *found);
+  int set_auto_increment(ulonglong value);
 
   void sample_statistics(bool force);
 
+  enum_alter_inplace_result check_definition_change(TABLE *altered, Alter_inplace_info *info);
   enum_alter_inplace_result check_index_change(TABLE *altered, Alter_inplace_info *info);
   void report_duplicate_of_build(TABLE *altered, tidepool::Index_change *context);
 
