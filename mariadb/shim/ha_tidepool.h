@@ -33,6 +33,7 @@ public:
   uint max_supported_keys() const override { return MAX_KEY; }
   uint max_supported_key_length() const override { return 3072; }
   uint max_supported_key_part_length() const override { return 3072; }
+  enum row_type get_row_type() const override { return ROW_TYPE_DYNAMIC; }
   const key_map *keys_to_use_for_scanning() override { return &key_map_full; }
   uint8 table_cache_type() override { return HA_CACHE_TBL_TRANSACT; }
   my_bool register_query_cache_table(THD *thd, const char *key, uint key_len, qc_engine_callback *callback,

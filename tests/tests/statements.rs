@@ -506,3 +506,19 @@ fn a_foreign_key_is_not_ignored_in_silence() {
         assert_eq!(code(&mut conn, &format!("ALTER TABLE {table} ENGINE=Tidepool")), PARENT_ROW);
     }
 }
+
+#[test]
+fn the_time_of_a_tables_definition_is_shown() {
+    let server = Server::start(Options::new("create_time"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "CREATE TABLE p (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2",
+        ],
+    );
+    let shown = "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'test' AND ROW_FORMAT = 'Dynamic'
+                 AND CREATE_TIME BETWEEN NOW() - INTERVAL 10 MINUTE AND NOW() + INTERVAL 1 SECOND";
+    assert_eq!(number(&mut conn, shown), 2);
+}
