@@ -26,7 +26,8 @@ handler::Table_flags ha_tidepool::table_flags() const {
 
 ulong ha_tidepool::index_flags(uint keynr, uint part, bool) const {
   ulong flags = HA_READ_NEXT | HA_READ_PREV | HA_READ_ORDER | HA_READ_RANGE | HA_KEYREAD_ONLY;
-  flags |= table_share && keynr == table_share->primary_key ? HA_CLUSTERED_INDEX : HA_DO_INDEX_COND_PUSHDOWN;
+  flags |= table_share && keynr == table_share->primary_key ? HA_CLUSTERED_INDEX
+                                                            : HA_DO_INDEX_COND_PUSHDOWN | HA_DO_RANGE_FILTER_PUSHDOWN;
   return flags;
 }
 
@@ -65,6 +66,7 @@ int ha_tidepool::open(const char *name, int, uint) {
   search = std::make_unique<uchar[]>(key_max);
   old_key = std::make_unique<uchar[]>(key_max);
   new_key = std::make_unique<uchar[]>(key_max);
+  range_end = std::make_unique<uchar[]>(key_max);
   clustered = std::make_unique<uchar[]>(trees()[0].key_max());
   needed = std::make_unique<uchar[]>(table_share->fields);
   plan_known = false;

@@ -33,6 +33,7 @@ public:
   uint max_supported_keys() const override { return MAX_KEY; }
   uint max_supported_key_length() const override { return 3072; }
   uint max_supported_key_part_length() const override { return 3072; }
+  enum row_type get_row_type() const override { return ROW_TYPE_DYNAMIC; }
   const key_map *keys_to_use_for_scanning() override { return &key_map_full; }
   uint8 table_cache_type() override { return HA_CACHE_TBL_TRANSACT; }
   my_bool register_query_cache_table(THD *thd, const char *key, uint key_len, qc_engine_callback *callback,
@@ -62,6 +63,9 @@ public:
   bool commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) override;
   ulonglong table_version() const override;
   bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
+  bool can_convert_nocopy(const Field &field, const Column_definition &next) const override;
+  Compare_keys compare_key_parts(const Field &field, const Column_definition &next, const KEY_PART_INFO &part,
+                                 const KEY_PART_INFO &next_part) const override;
 
   int index_init(uint keynr, bool sorted) override;
   int index_end() override;
@@ -82,6 +86,7 @@ public:
   void try_semi_consistent_read(bool yes) override;
   bool was_semi_consistent_read() override { return peeked; }
   Item *idx_cond_push(uint keynr, Item *condition) override;
+  bool rowid_filter_push(Rowid_filter *filter) override;
 
   int write_row(const uchar *buf) override;
   int update_row(const uchar *old_data, const uchar *new_data) override;
@@ -118,6 +123,9 @@ private:
   void set_row_lock(int lock, bool skip_locked);
   int read_entry(uchar *buf, const tp_entry &entry);
   int check_pushed_condition(uchar *buf, const tp_entry &entry);
+  int check_rowid_filter(const tp_entry &entry);
+  void note_range_end();
+  bool is_past_range_end(const tp_entry &entry) const;
   void give_up(const tp_entry &entry);
   int decode_row(uchar *buf, tp_bytes row);
   /* Whether a read stays among the entries that begin with the key searched for. */
@@ -138,10 +146,15 @@ private:
   int insert_secondary(uint tree, const uchar *record);
   int report_duplicate(uint tree);
   void encode_clustered(const uchar *record, bool new_row);
+  void put_ref();
+  ulonglong auto_increment_after(const uchar *record) const;
   void raise_auto_increment_after(const uchar *record);
+  int last_auto_increment_row(uchar *record, bool *found);
+  int set_auto_increment(ulonglong value);
 
   void sample_statistics(bool force);
 
+  enum_alter_inplace_result check_definition_change(TABLE *altered, Alter_inplace_info *info);
   enum_alter_inplace_result check_index_change(TABLE *altered, Alter_inplace_info *info);
   void report_duplicate_of_build(TABLE *altered, tidepool::Index_change *context);
 
@@ -182,6 +195,10 @@ private:
   tp_entry entry{};
   std::unique_ptr<uchar[]> search; /* the key searched for */
   size_t search_len = 0;
+  /* Where the range that the server reads ends, if entries must be compared with that before they are decoded. */
+  std::unique_ptr<uchar[]> range_end;
+  size_t range_end_len = 0;
+  bool range_end_known = false, range_end_excluded = false;
   std::unique_ptr<uchar[]> clustered; /* key of the current row */
   size_t clustered_len = 0;
   bool row_read = false; /* the row itself, not only an entry that leads to it */

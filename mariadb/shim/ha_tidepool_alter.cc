@@ -2,6 +2,10 @@
 /*
   ALTER without a copy of the table: changes that only the .frm file knows of, and indexes added and dropped.
 
+  The .frm file alone knows how long a VARCHAR may be and which of the BLOB types a column has, for rows and entries say how
+  long a value is; and it alone has the virtual columns. Such a change is in place if the layouts of rows and keys stay as
+  they are. AUTO_INCREMENT = n is in place too: it is one number of the engine's.
+
   An index is built from the rows of a snapshot, by the code that makes its entries when rows are inserted, while others may
   read the table and nobody writes it:
       prepare    nobody else has the table: the engine begins the change, and takes no more writes
@@ -117,6 +121,11 @@ bool can_be_built(const KEY &key) {
   return true;
 }
 
+bool is_blob(enum_field_types type) {
+  return type == MYSQL_TYPE_TINY_BLOB || type == MYSQL_TYPE_BLOB || type == MYSQL_TYPE_MEDIUM_BLOB ||
+         type == MYSQL_TYPE_LONG_BLOB;
+}
+
 } // namespace
 
 /* The server takes another expression of a virtual column for a change of the definition alone, if no index has that
@@ -127,7 +136,49 @@ enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *a
     for (Field **field = table->field; *field; field++)
       if (!(*field)->stored_in_db() && ((*field)->flags & (PART_KEY_FLAG | PART_INDIRECT_KEY_FLAG)))
         return HA_ALTER_INPLACE_NOT_SUPPORTED;
-  return handler::check_if_supported_inplace_alter(altered, info);
+  return check_definition_change(altered, info);
+}
+
+/* What the .frm file alone knows of, and the server's own judgement has a copy made for. */
+enum_alter_inplace_result ha_tidepool::check_definition_change(TABLE *altered, Alter_inplace_info *info) {
+  constexpr alter_table_operations LAYOUTS_STAY =
+      ALTER_COLUMN_INDEX_LENGTH | ALTER_ADD_VIRTUAL_COLUMN | ALTER_DROP_VIRTUAL_COLUMN | ALTER_VIRTUAL_COLUMN_ORDER;
+  /* DEFAULT CHARACTER SET: of columns to come. */
+  constexpr ulonglong NOTHING_TO_US =
+      HA_CREATE_USED_DEFAULT_CHARSET | HA_CREATE_USED_PACK_KEYS | HA_CREATE_USED_CHECKSUM | HA_CREATE_USED_MAX_ROWS;
+
+  if (info->handler_flags & (LAYOUTS_STAY | ALTER_COLUMN_TYPE_CHANGE_BY_ENGINE)) {
+    if (own_session || is_checked_after_write() || altered->s->long_unique_table || altered->s->period.unique_keys ||
+        table->versioned() || altered->versioned() || !shared->layouts.same(Layouts(altered)))
+      return HA_ALTER_INPLACE_NOT_SUPPORTED;
+  }
+  const alter_table_operations all = info->handler_flags;
+  const auto used = info->create_info->used_fields;
+  info->handler_flags &= ~LAYOUTS_STAY;
+  info->create_info->used_fields &= ~NOTHING_TO_US;
+  const auto answer = handler::check_if_supported_inplace_alter(altered, info);
+  info->handler_flags = all;
+  info->create_info->used_fields = used;
+  return answer;
+}
+
+/* Whether the bytes of every value of a column are those of the same value in a column of another definition. */
+bool ha_tidepool::can_convert_nocopy(const Field &field, const Column_definition &next) const {
+  if (field.charset() != next.charset || field.compression_method() || next.compression_method()) return false;
+  if (field.real_type() == MYSQL_TYPE_VARCHAR)
+    return next.type_handler() == field.type_handler() && next.length >= field.field_length;
+  return is_blob(field.real_type()) && is_blob(next.type_handler()->real_field_type()) &&
+         field.type_handler()->type_collection() == next.type_handler()->type_collection() &&
+         next.pack_length >= field.pack_length();
+}
+
+/* Of a key over the whole column the entries stay, however long the column may be. */
+Compare_keys ha_tidepool::compare_key_parts(const Field &field, const Column_definition &next, const KEY_PART_INFO &part,
+                                            const KEY_PART_INFO &next_part) const {
+  if (!field.is_equal(next) && !can_convert_nocopy(field, next)) return Compare_keys::NotEqual;
+  if (part.length == next_part.length) return Compare_keys::Equal;
+  const bool is_whole = part.length == field.key_length() && next_part.length == next.length;
+  return is_whole ? Compare_keys::EqualButKeyPartLength : Compare_keys::NotEqual;
 }
 
 enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_inplace_info *info) {
@@ -275,6 +326,13 @@ void ha_tidepool::report_duplicate_of_build(TABLE *altered, Index_change *contex
 
 bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) {
   auto *context = static_cast<Index_change *>(info->handler_ctx);
+  const HA_CREATE_INFO &asked = *info->create_info;
+  if (commit && (asked.used_fields & HA_CREATE_USED_AUTO) && asked.auto_increment_value && table->found_next_number_field) {
+    if (const int error = set_auto_increment(asked.auto_increment_value)) {
+      print_error(error, MYF(0));
+      return true;
+    }
+  }
   if (commit && !context && (info->handler_flags & ALTER_RENAME_INDEX)) {
     const std::vector<tp_index_def> indexes = Layouts(altered).definitions(altered);
     const int renamed = tp_rename_indexes(engine.db, shared->name.data(), shared->name.size(), indexes.data(),
@@ -306,8 +364,7 @@ ulonglong ha_tidepool::table_version() const {
   return indexes_version(shared->name, &version) == TP_OK ? version : 0;
 }
 
-bool ha_tidepool::check_if_incompatible_data(HA_CREATE_INFO *create_info, uint changes) {
-  if (changes != IS_EQUAL_YES) return COMPATIBLE_DATA_NO;
-  if ((create_info->used_fields & HA_CREATE_USED_AUTO) && create_info->auto_increment_value) return COMPATIBLE_DATA_NO;
-  return COMPATIBLE_DATA_YES;
+/* Columns of another length are those of can_convert_nocopy(). */
+bool ha_tidepool::check_if_incompatible_data(HA_CREATE_INFO *, uint changes) {
+  return changes == IS_EQUAL_NO ? COMPATIBLE_DATA_NO : COMPATIBLE_DATA_YES;
 }

@@ -8,21 +8,29 @@
 
 using namespace tidepool;
 
-/* Foreign keys are parsed by the server and kept nowhere; MariaDB's engines without them accept and ignore the clause. */
-static void warn_of_foreign_keys(THD *thd) {
+/* Foreign keys are parsed by the server and kept nowhere; MariaDB's engines without them accept and ignore the clause. The
+   error log has it too: whoever imports a dump, and a replica, see no warnings of statements. */
+static void warn_of_foreign_keys(THD *thd, const TABLE_SHARE *share) {
   if (!thd->lex) return;
+  /* Of a copy that ALTER TABLE fills, the user knows the name that it will have. */
+  const TABLE_LIST *altered = thd->lex->query_tables;
+  const bool is_copy = altered && is_prefix(share->table_name.str, "#sql");
+  const char *db = is_copy ? altered->db.str : share->db.str;
+  const char *name = is_copy ? altered->table_name.str : share->table_name.str;
   List_iterator<Key> keys(thd->lex->alter_info.key_list);
   while (Key *key = keys++) {
     if (key->type != Key::FOREIGN_KEY) continue;
+    const char *referenced = static_cast<Foreign_key *>(key)->ref_table.str;
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
-                        "Tidepool does not support foreign keys: the reference to table '%s' is not enforced",
-                        static_cast<Foreign_key *>(key)->ref_table.str);
+                        "Tidepool does not support foreign keys: the reference to table '%s' is not enforced", referenced);
+    sql_print_warning("Tidepool does not support foreign keys: the reference of table %s.%s to table %s is not enforced", db,
+                      name, referenced);
   }
 }
 
 int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   THD *thd = ha_thd();
-  warn_of_foreign_keys(thd);
+  warn_of_foreign_keys(thd, form->s);
   if (info->data_file_name || info->index_file_name) {
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
                         "Tidepool ignores DATA DIRECTORY and INDEX DIRECTORY: its files are in tidepool_data_home_dir");

@@ -108,6 +108,12 @@ int ha_tidepool::info(uint flag) {
     const Session *asking = session ? session : session_of(ha_thd());
     errkey = asking ? asking->duplicate_key : MAX_KEY;
   }
+  if (flag & (HA_STATUS_TIME | HA_STATUS_CONST)) {
+    /* As other engines: when the definition was written. (Of partitions it is asked for with what is constant.) */
+    MY_STAT definition;
+    const std::string file = std::string(table_share->normalized_path.str) + reg_ext;
+    if (my_stat(file.c_str(), &definition, MYF(0))) stats.create_time = definition.st_ctime;
+  }
   if (flag & HA_STATUS_AUTO) stats.auto_increment_value = tp_auto_increment(shared->table);
   if (!(flag & (HA_STATUS_VARIABLE | HA_STATUS_CONST))) return 0;
 

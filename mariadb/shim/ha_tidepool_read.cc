@@ -59,22 +59,62 @@ Item *ha_tidepool::idx_cond_push(uint keynr, Item *condition) {
   const KEY &key = table->key_info[keynr];
   for (uint i = 0; i < key.user_defined_key_parts; i++)
     if (!key.key_part[i].field->stored_in_db()) return condition;
-  /* The end of the range is compared too, with columns that the entry must have whole. */
-  for (const Part &part : trees()[shared->layouts.tree_of(keynr)].all_parts())
-    if (!part.whole && part.image != Part::ROW_ID) return condition;
   pushed_idx_cond = condition;
   pushed_idx_cond_keyno = keynr;
   return nullptr;
 }
 
+/* Which rows may be in the result at all: those whose positions a range of another index has given. */
+bool ha_tidepool::rowid_filter_push(Rowid_filter *filter) {
+  pushed_rowid_filter = filter;
+  return false;
+}
+
+/*
+  A read that passes entries over must see the end of the server's range by itself, or it would go on to the end of the index.
+  The server's own comparison is of columns in the record; an entry that holds only the beginning of one is compared as it is.
+*/
+void ha_tidepool::note_range_end() {
+  range_end_known = end_range && (rowid_filter_is_active || (pushed_idx_cond && pushed_idx_cond_keyno == active_index));
+  if (likely(!range_end_known)) return;
+  Search made;
+  range_end_len = trees()[tree].encode_search(range_end.get(), &table->key_info[active_index], end_range->key,
+                                              end_range->keypart_map, table, key_room, &made);
+  /* Of parts that the tree has in another order the end says nothing here: the server compares the row with it. */
+  const bool is_whole = !(end_range->keypart_map >> made.parts);
+  range_end_excluded = is_whole && end_range->flag == HA_READ_BEFORE_KEY;
+}
+
+bool ha_tidepool::is_past_range_end(const tp_entry &found) const {
+  if (!range_end_known) return false;
+  const int order = memcmp(found.key, range_end.get(), MY_MIN(found.key_len, range_end_len));
+  return order ? order > 0 : range_end_excluded && found.key_len >= range_end_len;
+}
+
+/* The kill that no server code sees while entries are passed over. */
+static bool is_ending(THD *thd) { return thd_kill_level(thd) > THD_ABORT_SOFTLY; }
+
+int ha_tidepool::check_rowid_filter(const tp_entry &found) {
+  if (is_ending(ha_thd())) return HA_ERR_ABORTED_BY_USER;
+  if (is_past_range_end(found)) return PAST_RANGE;
+  put_ref();
+  if (pushed_rowid_filter->check(reinterpret_cast<char *>(ref))) return 0;
+  give_up(found);
+  return PASS_OVER;
+}
+
 int ha_tidepool::check_pushed_condition(uchar *buf, const tp_entry &found) {
+  if (is_past_range_end(found)) return PAST_RANGE;
   if (!trees()[tree].decode(buf, found.key, found.key_len, found.value, found.value_len, needed.get()))
     return HA_ERR_CRASHED;
-  switch (handler_index_cond_check(this)) {
+  /* The server is not to compare the record with the range's end: that was done. */
+  key_range *const end = end_range;
+  end_range = nullptr;
+  const check_result_t checked = handler_index_cond_check(this);
+  end_range = end;
+  switch (checked) {
   case CHECK_POS:
     return 0;
-  case CHECK_OUT_OF_RANGE:
-    return PAST_RANGE;
   case CHECK_ABORTED_BY_USER:
     return HA_ERR_ABORTED_BY_USER;
   default:
@@ -106,6 +146,8 @@ int ha_tidepool::read_entry(uchar *buf, const tp_entry &found) {
   if (!pk || len > trees()[0].key_max()) return HA_ERR_CRASHED;
   if (pk != clustered.get()) memcpy(clustered.get(), pk, len);
   clustered_len = len;
+  if (rowid_filter_is_active && buf == table->record[0])
+    if (int error = check_rowid_filter(found)) return error;
   if (keyread_only) {
     /* Also if the row is fetched: it has no virtual columns, and the server doesn't compute them here. */
     if (!layout.decode(buf, found.key, found.key_len, found.value, found.value_len, needed.get()))
@@ -220,6 +262,7 @@ int ha_tidepool::index_end() {
 int ha_tidepool::index_read_map(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag) {
   if (int error = ready()) return error;
   peeked = false;
+  note_range_end();
   const Index_layout &layout = trees()[tree];
   Search made;
   search_len = layout.encode_search(search.get(), &table->key_info[active_index], key, map, table, key_room, &made);
@@ -345,6 +388,7 @@ int ha_tidepool::read_range_first(const key_range *start, const key_range *end, 
 
 int ha_tidepool::index_first(uchar *buf) {
   if (int error = ready()) return error;
+  note_range_end();
   tp_entry found;
   at_point = after_search = ends_with_search = false;
   search_len = 0;
@@ -355,6 +399,7 @@ int ha_tidepool::index_first(uchar *buf) {
 
 int ha_tidepool::index_last(uchar *buf) {
   if (int error = ready()) return error;
+  note_range_end();
   tp_entry found;
   at_point = after_search = ends_with_search = false;
   search_len = 0;
@@ -413,6 +458,11 @@ int ha_tidepool::rnd_next(uchar *buf) {
 
 void ha_tidepool::position(const uchar *record) {
   if (!shared->layouts.has_row_id) encode_clustered(record, false);
+  put_ref();
+}
+
+/* The position of the row whose clustered key is known. */
+void ha_tidepool::put_ref() {
   memcpy(ref, clustered.get(), clustered_len);
   if (trees()[0].fixed_length()) return;
   memset(ref + clustered_len, 0, ref_length - 2 - clustered_len);

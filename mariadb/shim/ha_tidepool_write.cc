@@ -7,6 +7,7 @@
   UPDATE, REPLACE). That needs a position only where an entry after the first can fail for a reason that leaves the
   statement alive, so it is taken for tables with more than one index.
 */
+#include "engine.h"
 #include "errors.h"
 #include "ha_tidepool.h"
 
@@ -233,7 +234,8 @@ void ha_tidepool::get_auto_increment(ulonglong offset, ulonglong increment, ulon
   *reserved = count;
 }
 
-void ha_tidepool::raise_auto_increment_after(const uchar *record) {
+/* The counter that a row asks for; 0: the row asks for none. */
+ulonglong ha_tidepool::auto_increment_after(const uchar *record) const {
   Field *field = table->found_next_number_field;
   const my_ptrdiff_t shift = record - table->record[0];
   field->move_field_offset(shift);
@@ -241,9 +243,53 @@ void ha_tidepool::raise_auto_increment_after(const uchar *record) {
   const bool is_unsigned = field->flags & UNSIGNED_FLAG;
   const ulonglong max = field->get_max_int_value();
   field->move_field_offset(-shift);
-  if (value <= 0 && !(is_unsigned && value < 0)) return;
+  if (value <= 0 && !(is_unsigned && value < 0)) return 0;
   const auto given = static_cast<ulonglong>(value);
-  if (given > max) return; /* of a real number: past those that are counted by ones */
-  if (given >= tp_auto_increment(shared->table))
-    tp_raise_auto_increment(shared->table, given == ULONGLONG_MAX ? given : given + 1);
+  if (given > max) return 0; /* of a real number: past those that are counted by ones */
+  return given == ULONGLONG_MAX ? given : given + 1;
+}
+
+void ha_tidepool::raise_auto_increment_after(const uchar *record) {
+  const ulonglong next = auto_increment_after(record);
+  if (next > tp_auto_increment(shared->table)) tp_raise_auto_increment(shared->table, next);
+}
+
+/* The number of the row that has the greatest, in a record; of rows that are not committed, too. */
+int ha_tidepool::last_auto_increment_row(uchar *record, bool *found) {
+  const uint index = shared->layouts.tree_of(table_share->next_number_index);
+  const Index_layout &layout = trees()[index];
+  tp_trx *trx = nullptr;
+  tp_reader *entries = nullptr;
+  tp_savepoint unused;
+  tp_entry at;
+  int result = tp_trx_new(engine.db, &trx);
+  if (result == TP_OK) result = tp_trx_start(trx, TP_READ_UNCOMMITTED);
+  if (result == TP_OK) result = tp_statement_begin(trx, 0, &unused);
+  if (result == TP_OK) result = tp_reader_open(shared->table, &entries);
+  if (result == TP_OK)
+    result = layout.all_parts()[0].mask ? tp_first(entries, trx, index, &at) : tp_last(entries, trx, index, &at);
+  *found = result == TP_OK;
+  if (*found) {
+    std::vector<uchar> wanted(table_share->fields, 0);
+    wanted[table->found_next_number_field->field_index] = 1;
+    bool good;
+    if (index != 0)
+      good = layout.decode(record, at.key, at.key_len, at.value, at.value_len, wanted.data());
+    else
+      good = row_layout().decode(record, at.value, at.value_len, wanted.data(), row_layout().last_needed(wanted.data())) &&
+             layout.decode_clustered(record, at.key, at.key_len, wanted.data());
+    if (!good) result = TP_CORRUPT;
+  }
+  const int error = result == TP_END ? 0 : result == TP_CORRUPT && *found ? HA_ERR_CRASHED : fail(result);
+  if (entries) tp_reader_close(entries);
+  if (trx) tp_trx_free(trx);
+  return error;
+}
+
+/* The counter that a user has asked for, or the least that no row has reached. */
+int ha_tidepool::set_auto_increment(ulonglong value) {
+  bool found;
+  if (int error = last_auto_increment_row(table->record[0], &found)) return error;
+  const ulonglong least = found ? auto_increment_after(table->record[0]) : 0;
+  return fail(tp_reset_auto_increment(shared->table, MY_MAX(value, least)));
 }

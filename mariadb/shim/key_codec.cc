@@ -165,13 +165,17 @@ bool Index_layout::same(const Index_layout &other) const {
     return false;
   for (size_t i = 0; i < parts.size(); i++) {
     const Part &a = parts[i], &b = other.parts[i];
-    if (a.image != b.image || a.unpack != b.unpack || a.whole != b.whole || a.mask != b.mask || a.length != b.length ||
-        a.image_length != b.image_length || a.encoded_max != b.encoded_max)
+    if (a.image != b.image || a.unpack != b.unpack || a.whole != b.whole || a.mask != b.mask ||
+        a.image_length != b.image_length)
       return false;
     if (a.image == Part::ROW_ID) continue;
     if (a.column.fieldnr != b.column.fieldnr || a.column.storage != b.column.storage ||
-        a.column.null_mask != b.column.null_mask || a.column.size != b.column.size || a.column.cs != b.column.cs)
+        !a.column.null_mask != !b.column.null_mask || a.column.cs != b.column.cs)
       return false;
+    /* The text of a VARCHAR or BLOB is written the same, however long it may be: whole, or up to the part's length. */
+    const bool has_length_of_its_own = a.column.storage == Column::VARCHAR || a.column.storage == Column::BLOB;
+    if (!has_length_of_its_own && a.column.size != b.column.size) return false;
+    if (!(has_length_of_its_own && a.whole) && (a.length != b.length || a.encoded_max != b.encoded_max)) return false;
   }
   return true;
 }

@@ -13,6 +13,7 @@
 #include <mysql/plugin.h>
 #include <mysqld_error.h>
 #include "sql_class.h"
+#include "rowid_filter.h"
 #include "sql_priv.h"
 #include "handler.h"
 #include "table.h"

@@ -44,6 +44,15 @@ uint64 Layouts::fingerprint() const {
   return print;
 }
 
+bool Layouts::same(const Layouts &other) const {
+  if (has_row_id != other.has_row_id || primary_key != other.primary_key || trees.size() != other.trees.size() ||
+      fingerprint() != other.fingerprint())
+    return false;
+  for (size_t i = 0; i < trees.size(); i++)
+    if (!trees[i].same(other.trees[i])) return false;
+  return true;
+}
+
 std::vector<tp_index_def> Layouts::definitions(const TABLE *table) const {
   std::vector<tp_index_def> all;
   for (uint tree = 0; tree < trees.size(); tree++) {

@@ -40,6 +40,8 @@ struct Layouts {
   uint tree_of(uint keynr) const { return keynr == primary_key ? 0 : keynr < primary_key ? keynr + 1 : keynr; }
   uint key_of(uint tree) const { return tree == 0 ? primary_key : tree <= primary_key ? tree - 1 : tree; }
   uint64 fingerprint() const;
+  /* Whether rows and entries of the other are rows and entries of this one. */
+  bool same(const Layouts &other) const;
   /* The trees as the engine is told of them, with the names that their keys have in `table`, whose layouts these are. */
   std::vector<tp_index_def> definitions(const TABLE *table) const;
 };

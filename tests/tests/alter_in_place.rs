@@ -1,4 +1,4 @@
-//! Indexes added and dropped without a copy of the table: what is in them, what they refuse, and what a kill leaves.
+//! Definitions changed, indexes added and dropped without a copy of the table: what is in them, what they refuse, and what a kill leaves.
 
 use std::thread;
 use std::time::Duration;
@@ -282,6 +282,87 @@ fn duplicates_are_refused_by_name_and_value() {
         run(&mut conn, &[&format!("INSERT INTO {table} VALUES (2001, NULL, 1, '')")]);
         check(&mut conn, table);
     }
+}
+
+/// What changes no row and no entry costs no copy of them; and the numbers go on above all rows.
+#[test]
+fn a_definition_changes_at_once_where_the_bytes_stay() {
+    let server = Server::start(Options::new("definitions"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT AUTO_INCREMENT PRIMARY KEY, v VARCHAR(20) CHARACTER SET utf8mb4, w VARCHAR(30),
+                 x TINYTEXT, n INT, g INT AS (n + 1) VIRTUAL, UNIQUE (v, n), KEY (w(10)), KEY (x(5)))",
+            "INSERT INTO t (v, w, x, n) SELECT CONCAT('v', seq), CONCAT('w', seq % 50), REPEAT('x', seq % 200), seq FROM seq_1_to_1000",
+        ],
+    );
+    let whole = rows(&mut conn, "SELECT id, v, w, x, n FROM t");
+    for change in [
+        "MODIFY v VARCHAR(300) CHARACTER SET utf8mb4",
+        "MODIFY w VARCHAR(400), MODIFY x LONGTEXT",
+        "ADD h INT AS (n * 2) VIRTUAL",
+        "DROP g",
+        "DEFAULT CHARACTER SET utf8mb4",
+        "MAX_ROWS = 10, CHECKSUM = 1, COMMENT = 'no row changes'",
+        "AUTO_INCREMENT = 5000",
+    ] {
+        run(&mut conn, &[&format!("ALTER TABLE t {change}, ALGORITHM=INSTANT, LOCK=NONE")]);
+        assert!(rows(&mut conn, "SELECT id, v, w, x, n FROM t") == whole, "{change}");
+        check(&mut conn, "t");
+    }
+    // Another collation sorts in another way, a shorter column may cut, and the beginning of a column is not the whole.
+    for change in [
+        "MODIFY v VARCHAR(300) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        "MODIFY v VARCHAR(30) CHARACTER SET utf8mb4",
+        "MODIFY x TEXT",
+        "MODIFY w VARCHAR(400) NOT NULL",
+        "MODIFY w TEXT",
+        "ADD i INT AS (n * 2) STORED",
+    ] {
+        let refused = error(&mut conn, &format!("ALTER TABLE t {change}, ALGORITHM=INSTANT"));
+        assert!(NOT_IN_PLACE.contains(&refused.code), "{change}: {refused:?}");
+    }
+    run(
+        &mut conn,
+        &["CREATE TABLE p (w VARCHAR(20), KEY (w(20)))", "INSERT INTO p VALUES ('abc'), ('abd ')"],
+    );
+    run(&mut conn, &["ALTER TABLE p MODIFY w VARCHAR(60), DROP KEY w, ADD KEY (w(20))"]);
+    assert_eq!(
+        number(
+            &mut conn,
+            "SELECT COUNT(*) FROM p FORCE INDEX (w) WHERE w LIKE 'abd%' AND LENGTH(w) = 4"
+        ),
+        1
+    );
+    check(&mut conn, "p");
+
+    run(
+        &mut conn,
+        &[
+            "INSERT INTO t (v, w, x, n) VALUES (REPEAT('v', 300), REPEAT('w', 400), REPEAT('x', 100000), 0)",
+        ],
+    );
+    assert_eq!(number(&mut conn, "SELECT MAX(id) FROM t"), 5000);
+    assert_eq!(number(&mut conn, "SELECT h FROM t WHERE n = 7"), 14);
+    let duplicate = "INSERT INTO t (v, n) VALUES (REPEAT('V', 300), 0)";
+    assert_eq!(error(&mut conn, duplicate).code, DUPLICATE);
+    // Not below what is there, and be it in a transaction that is only prepared.
+    run(&mut conn, &["ALTER TABLE t AUTO_INCREMENT = 100", "INSERT INTO t (n) VALUES (-1)"]);
+    assert_eq!(number(&mut conn, "SELECT id FROM t WHERE n = -1"), 5001);
+    run(
+        &mut conn,
+        &["XA START 'x'", "INSERT INTO t (n) VALUES (-2)", "XA END 'x'", "XA PREPARE 'x'"],
+    );
+    drop(conn);
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &["ALTER TABLE t AUTO_INCREMENT = 1", "XA COMMIT 'x'", "INSERT INTO t (n) VALUES (-3)"],
+    );
+    assert_eq!(number(&mut conn, "SELECT id FROM t WHERE n = -2"), 5002);
+    assert_eq!(number(&mut conn, "SELECT id FROM t WHERE n = -3"), 5003);
+    check(&mut conn, "t");
 }
 
 #[test]
