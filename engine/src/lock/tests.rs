@@ -759,3 +759,28 @@ fn hot_keys_under_threads_lose_no_wake_up() {
     assert!(locks.keys.is_empty());
     assert_eq!(locks.counters.timeouts.load(Ordering::Relaxed), 0);
 }
+
+/// Whoever asks for locks on a key in a range must not slip in while the range's owner makes it longer, elsewhere in the tree.
+#[test]
+fn a_range_is_never_gone_while_it_grows() {
+    let locks = Locks::default();
+    let (scanner, writer) = (owner(1), owner(2));
+    let grow = |to: u32| {
+        let from = to.saturating_sub(1).to_be_bytes();
+        let to = to.to_be_bytes();
+        locks.ranges.acquire(&scanner, 1, &from, Some(&to), LockMode::Shared).ok().unwrap();
+    };
+    grow(1);
+    thread::scope(|scope| {
+        let growing = scope.spawn(|| (2..300_000).for_each(grow));
+        while !growing.is_finished() {
+            let key = 0u32.to_be_bytes();
+            let blockers = locks.ranges.blockers(&writer, 1, &key, LockMode::Exclusive);
+            assert_eq!(blockers.len(), 1, "the lock was gone for a moment");
+            assert!(locks.ranges.holds(&scanner, 1, &key, LockMode::Shared));
+        }
+    });
+    assert_eq!(locks.ranges.len(), 1);
+    locks.ranges.release(&scanner);
+    assert!(locks.ranges.is_empty());
+}
