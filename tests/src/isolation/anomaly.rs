@@ -156,9 +156,14 @@ fn describe_step(step: &Step, keys: &[Key]) -> String {
     }
     for read in &step.reads {
         let asked = |key: &&Key| read.scopes.iter().any(|s| s.keys().any(|k| k == **key));
-        let rows = read.rows.iter().filter(|row| keys.contains(&row.key));
+        let (rows, others): (Vec<_>, Vec<_>) =
+            read.rows.iter().partition(|row| keys.contains(&row.key));
         for row in rows {
             let _ = write!(text, " → {} = {:?} in bucket {}", row.key, row.list, row.bucket);
+        }
+        if !others.is_empty() {
+            text.push_str(" → and");
+            others.iter().for_each(|row| text.push_str(&format!(" {}", row.key)));
         }
         for key in keys.iter().filter(asked) {
             if !read.rows.iter().any(|row| row.key == *key) {

@@ -127,8 +127,12 @@ pub fn order(history: &History, readings: &mut Readings) -> Versions {
                 Follows::List(id) => {
                     versioning.after.entry(id).or_default().push((number, own));
                 }
-                // One in doubt that nobody saw may not have happened.
-                Follows::Unseen if outcome == Outcome::Unknown && !is_marked(number) => {}
+                // One in doubt that nobody saw may not have happened; one that others saw elsewhere was the last here before the crash.
+                Follows::Unseen if outcome == Outcome::Unknown && !is_marked(number) => {
+                    if committed {
+                        versioning.last = Some((number, own));
+                    }
+                }
                 Follows::Unseen => {
                     let what =
                         format!("no list shows the write {} of T{number} on {key}", first.id);
@@ -156,6 +160,8 @@ struct Versioning<'a> {
     beginning: Vec<(usize, &'a Own)>,
     /// Writers by the list that they found.
     after: HashMap<WriteId, Vec<(usize, &'a Own)>>,
+    /// Who wrote after all of these, if nobody saw it.
+    last: Option<(usize, &'a Own)>,
 }
 
 impl Versioning<'_> {
@@ -182,6 +188,7 @@ impl Versioning<'_> {
             }
             all.extend(segment);
         }
+        all.extend(self.last.map(|(number, own)| version(number, own)));
         let left: BTreeSet<usize> =
             self.after.values().flatten().map(|(number, _)| *number).collect();
         for number in left {

@@ -83,6 +83,8 @@ impl Session {
         }
         let table = self.dice.range(0, usize::from(TABLES) - 1) as u8;
         let (sql, scope, fixed_place) = self.select(table);
+        let clustered = !sql.contains("FORCE INDEX") || sql.contains("FORCE INDEX (PRIMARY)");
+        let lock = if clustered || self.locks_by_any_index() { lock } else { Lock::None };
         let sql = format!("{sql}{}", lock.sql());
         let locking = lock != Lock::None;
         // What is not locked because it isn't there may have passed behind the reader's back, in an index where it has no fixed place.
@@ -94,6 +96,11 @@ impl Session {
         let scopes = if tells_absence { vec![scope] } else { Vec::new() };
         self.select_and_note(&sql, scopes, locking)?;
         Ok(())
+    }
+
+    /// Whether locking reads by secondary indexes keep what the level promises.
+    pub(super) fn locks_by_any_index(&self) -> bool {
+        !(self.load.clustered_only && self.level == Level::RepeatableRead)
     }
 
     /// One statement that reads both tables: at one moment, at any level.

@@ -16,7 +16,7 @@ use super::schema::{BULK, DATABASE, KEYS, TABLES, all_rows};
 use super::session::{self, Load, Record, Shared, Tally};
 use super::{Settings, Summary};
 use crate::differential::dice::Dice;
-use crate::server::{Server, connect_to_socket};
+use crate::server::{Engine, Server, connect_to_socket};
 
 /// What goes on from round to round.
 #[derive(Debug)]
@@ -66,6 +66,7 @@ impl Plan {
             careless: settings.careless,
             autocommit_percent: *dice.pick(&[0, 10, 30, 60]),
             extra_index: alters,
+            clustered_only: settings.engine == Engine::InnoDb,
             interrupts: dice.percent(40),
             slow_permille: *dice.pick(&[0, 5, 20]),
         };

@@ -128,10 +128,11 @@ pub fn all_rows(conn: &mut Conn) -> Result<Vec<Row>, String> {
             return Err(format!("t{table} is not the same by each index: {by_index:?}"));
         }
         all.append(&mut by_index[0]);
+        // (A warning of InnoDB is no error: of an entry that purge will remove.)
         let check: Vec<(String, String, String, String)> = conn
             .query(format!("CHECK TABLE t{table} EXTENDED"))
             .map_err(|e| format!("CHECK TABLE t{table}: {e}"))?;
-        if check.iter().any(|line| line.3 != "OK") {
+        if check.iter().any(|line| line.2 != "Warning" && line.3 != "OK") {
             return Err(format!("CHECK TABLE t{table}: {check:?}"));
         }
     }

@@ -29,6 +29,9 @@ pub struct Load {
     pub autocommit_percent: u32,
     /// Reads by an index that comes and goes.
     pub extra_index: bool,
+    /// Only rows in the clustered index are compared with the snapshot when they are locked (InnoDB): at REPEATABLE READ, a locking read
+    /// by another index may meet what the snapshot does not see.
+    pub clustered_only: bool,
     /// Statements are killed. An UPDATE or DELETE that is killed while the server plans it says that it found no row.
     pub interrupts: bool,
     /// In a thousand transactions, so many dawdle, and keep old versions needed.

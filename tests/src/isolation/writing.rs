@@ -213,7 +213,9 @@ impl Session {
     /// Adds to all lists of a bucket, whichever these are, and perhaps moves them; then looks which these were.
     fn append_to_bucket(&mut self, table: u8) -> Result<(), Trouble> {
         let (id, bucket) = (self.id(), self.any_bucket());
-        let index = *self.dice.pick(&["PRIMARY", "by_bucket", "cover"]);
+        let indexes: &[&str] = &["PRIMARY", "by_bucket", "cover"];
+        let indexes = if self.locks_by_any_index() { indexes } else { &indexes[..1] };
+        let index = *self.dice.pick(indexes);
         let moves_to = self.dice.percent(30).then(|| self.any_bucket());
         let set = moves_to.map_or(String::new(), |to| format!("b = {to}, "));
         let sql = format!(

@@ -1,138 +1,12 @@
 //! Histories written by hand, each with an anomaly that must be named, and the same without it.
 
+mod script;
+
 use super::anomaly::{Anomaly, Name};
 use super::check::check;
-use super::history::{
-    AfterCrash, Follows, History, Key, Kind, Level, Outcome, Read, Row, Scope, Span, Step,
-    Transaction, Write, WriteId,
-};
-
-const X: Key = Key { table: 0, key: 1 };
-const Y: Key = Key { table: 1, key: 2 };
+use super::history::{AfterCrash, Follows, Kind, Level, Outcome, Read, Row, Scope, Write};
 use Level::{ReadCommitted as Rc, RepeatableRead as Rr, Serializable as Ser};
-
-/// A history in the making: each call is a statement, which is over before the next one begins.
-struct Script {
-    now: u64,
-    history: History,
-}
-
-impl Script {
-    /// Both rows are there, by the writes 1 and 2, in bucket 0; the transactions have these levels.
-    fn new(levels: &[Level]) -> Script {
-        let transaction = |(session, level): (usize, &Level)| Transaction {
-            session: session as u32,
-            level: *level,
-            autocommit: false,
-            steps: Vec::new(),
-            end: Span { from: u64::MAX, to: u64::MAX },
-            outcome: Outcome::Aborted,
-        };
-        let transactions = levels.iter().enumerate().map(transaction).collect();
-        let initial = vec![row(X, &[1], 0), row(Y, &[2], 0)];
-        Script { now: 10, history: History { initial, transactions, after_crash: None } }
-    }
-
-    fn span(&mut self) -> Span {
-        self.now += 10;
-        Span { from: self.now, to: self.now + 5 }
-    }
-
-    fn step(mut self, t: usize, kind: Kind, reads: Vec<Read>, writes: Vec<Write>) -> Script {
-        let span = self.span();
-        let step = Step { span, sql: String::new(), kind, reads, writes };
-        self.history.transactions[t].steps.push(step);
-        self
-    }
-
-    fn read_by(self, t: usize, scope: Scope, rows: &[Row], locking: bool) -> Script {
-        let read = Read { scopes: vec![scope], rows: rows.to_vec(), locking };
-        self.step(t, Kind::Done, vec![read], Vec::new())
-    }
-
-    fn read(self, t: usize, key: Key, list: &[WriteId]) -> Script {
-        let rows: Vec<Row> = if list.is_empty() { vec![] } else { vec![row(key, list, 0)] };
-        self.read_by(t, Scope::point(key), &rows, false)
-    }
-
-    fn lock(self, t: usize, key: Key, list: &[WriteId]) -> Script {
-        let rows: Vec<Row> = if list.is_empty() { vec![] } else { vec![row(key, list, 0)] };
-        self.read_by(t, Scope::point(key), &rows, true)
-    }
-
-    fn write(self, t: usize, write: Write) -> Script {
-        self.step(t, Kind::Done, Vec::new(), vec![write])
-    }
-
-    fn append(self, t: usize, key: Key, id: WriteId) -> Script {
-        self.write(t, put(key, id, Follows::Unseen))
-    }
-
-    fn delete(self, t: usize, key: Key, last: WriteId, id: WriteId) -> Script {
-        let follows = Follows::List(last);
-        self.write(t, Write { key, id, bucket: None, fresh: true, follows })
-    }
-
-    fn insert(self, t: usize, key: Key, id: WriteId) -> Script {
-        self.write(t, Write { fresh: true, ..put(key, id, Follows::Nothing) })
-    }
-
-    fn kind(self, t: usize, kind: Kind) -> Script {
-        self.step(t, kind, Vec::new(), Vec::new())
-    }
-
-    fn end(mut self, t: usize, outcome: Outcome) -> Script {
-        let span = self.span();
-        let to = if outcome == Outcome::Unknown { u64::MAX } else { span.to };
-        let transaction = &mut self.history.transactions[t];
-        (transaction.end, transaction.outcome) = (Span { to, ..span }, outcome);
-        self
-    }
-
-    fn commit(self, t: usize) -> Script {
-        self.end(t, Outcome::Committed)
-    }
-
-    fn abort(self, t: usize) -> Script {
-        self.end(t, Outcome::Aborted)
-    }
-
-    /// A last transaction reads both rows and commits, so that all writes are seen.
-    fn finally(mut self, x: &[WriteId], y: &[WriteId]) -> Vec<Anomaly> {
-        let t = self.history.transactions.len();
-        self.history.transactions.push(Transaction {
-            session: 99,
-            level: Rr,
-            autocommit: false,
-            steps: Vec::new(),
-            end: Span { from: 0, to: 0 },
-            outcome: Outcome::Aborted,
-        });
-        check(&self.read(t, X, x).read(t, Y, y).commit(t).history)
-    }
-
-    fn check(self) -> Vec<Anomaly> {
-        check(&self.history)
-    }
-}
-
-fn row(key: Key, list: &[WriteId], bucket: u8) -> Row {
-    Row { key, list: list.to_vec(), bucket }
-}
-
-fn put(key: Key, id: WriteId, follows: Follows) -> Write {
-    Write { key, id, bucket: Some(0), fresh: false, follows }
-}
-
-#[track_caller]
-fn is(anomalies: &[Anomaly], name: Name) {
-    assert!(anomalies.iter().any(|anomaly| anomaly.name == name), "{name} in {anomalies:#?}");
-}
-
-#[track_caller]
-fn none(anomalies: &[Anomaly]) {
-    assert!(anomalies.is_empty(), "{anomalies:#?}");
-}
+use script::{Script, X, Y, is, none, put, row};
 
 #[test]
 fn transactions_one_after_the_other_are_fine_at_any_level() {
@@ -583,4 +457,27 @@ fn a_read_that_failed_may_have_taken_the_snapshot() {
     none(&script(Kind::Failed));
     none(&script(Kind::Snapshot));
     is(&script(Kind::Savepoint), Name::GSingleRealtime);
+}
+
+#[test]
+fn who_was_seen_before_a_crash_wrote_all_its_rows() {
+    let moved = |kind| {
+        let mut script = Script::new(&[Rc; 2])
+            .step(
+                0,
+                kind,
+                Vec::new(),
+                vec![Write { bucket: Some(1), ..put(X, 10, Follows::Unseen) }],
+            )
+            .append(0, Y, 11)
+            .end(0, Outcome::Unknown)
+            .read(1, Y, &[2, 11])
+            .read_by(1, Scope { table: 0, keys: 0b10, buckets: 0b1 }, &[], false)
+            .commit(1);
+        let rows = vec![row(X, &[1], 0), row(Y, &[2], 0)];
+        script.history.after_crash = Some(AfterCrash { rows, ..AfterCrash::default() });
+        script.check()
+    };
+    none(&moved(Kind::Done));
+    is(&moved(Kind::Failed), Name::MissedRow);
 }
