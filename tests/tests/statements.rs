@@ -476,8 +476,8 @@ fn temporary_tables_of_a_prepared_transaction_go_when_it_is_over() {
     assert_eq!(table_files(&server), before);
 }
 
-/// The server's sum is of its records, NULL bits, paddings and virtual columns included, whichever statement had them before. The same rows have the same
-/// sum in both engines, after a crash, too.
+/// The server's sum is of its records, NULL bits, paddings and virtual columns included, whichever statement had them before. The same
+/// rows have the same sum in both engines, after a crash, too.
 #[test]
 fn a_checksum_depends_on_the_rows_alone() {
     let mut server = Server::start(Options::new("checksum"));
@@ -525,8 +525,8 @@ fn a_checksum_depends_on_the_rows_alone() {
     assert_eq!(sums(&mut server.connect_to("test"), ""), first, "after a crash");
 }
 
-/// Whoever has been told the verdict about a prepared transaction will not give it a second time. Here it is given in the session that prepared, where the
-/// binary log coordinates the commit as any other.
+/// Whoever has been told the verdict about a prepared transaction will not give it a second time. Here it is given in the session that
+/// prepared, with and without a binary log.
 #[test]
 fn the_verdict_about_a_prepared_transaction_outlives_a_crash() {
     let with = |options: Options| options.arg("--log-bin=binlog").arg("--sync-binlog=1");
