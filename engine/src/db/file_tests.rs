@@ -538,6 +538,26 @@ fn a_file_that_cannot_be_removed_is_known_to_be_nobodys_whatever_checkpoints_com
     assert!(open(&sim.kill()).inner.env().was_clean());
 }
 
+/// Pages that had not been written when the table was dropped are not there: who comes to one finds zeroes.
+#[test]
+fn purge_passes_over_a_dropped_table_whose_file_cannot_be_removed() {
+    let sim = SimStorage::new(23);
+    let db = open(&sim);
+    let table = db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    trx.insert(&table, 0, b"k", b"v").unwrap();
+    trx.commit().unwrap();
+    trx.delete(&table, 0, b"k").unwrap();
+    trx.commit().unwrap();
+    drop((trx, table));
+    db.inner.env().checkpoint_all().unwrap();
+    sim.inject(Fault::new(StorageOp::Remove, FaultKind::Io).on(FILE_OF_A).always());
+    db.drop_table("a").unwrap();
+    assert!(sim.exists(FILE_OF_A).unwrap());
+    purge(&db);
+    assert_eq!(db.status().get("purge_entries"), Some(1), "not only the catalog's");
+}
+
 /// Without its word in the log, the file would be taken for somebody's data.
 #[test]
 fn a_checkpoint_in_the_middle_of_a_definition_change_leaves_no_orphan() {

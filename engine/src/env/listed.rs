@@ -69,7 +69,9 @@ impl Env {
 
     /// The space `id`, opened if need be. A disk that cannot tell whether its file is there is an error.
     pub fn find_space(&self, id: u32) -> Result<FoundSpace> {
-        if self.listed_spaces.get(id) == Some(Listed::Lost) {
+        // What is left of a dropped one lacks what had not been written yet.
+        let is_left_behind = || self.unremoved.lock().contains(&id);
+        if self.listed_spaces.get(id) == Some(Listed::Lost) || is_left_behind() {
             return Ok(FoundSpace::Gone);
         }
         if self.pool.space(id).is_some() || self.storage.exists(&space_file_name(id))? {
