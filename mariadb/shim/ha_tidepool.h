@@ -191,7 +191,7 @@ private:
   bool at_point = false; /* the last read was a point read: the cursor is elsewhere */
   bool after_search = false; /* the last read met the end of the entries with the search key: that is the position */
   bool ends_with_search = false; /* the cursor ends there of itself */
-  const key_range *range_end = nullptr; /* while the first entry of a range is read by a locking read */
+  const key_range *first_range_end = nullptr; /* while the first entry of a range is read: where the range ends */
   tp_entry entry{};
   std::unique_ptr<uchar[]> search; /* the key searched for */
   size_t search_len = 0;

@@ -225,12 +225,12 @@ void ha_tidepool::tell_end(Bound bound) {
   ends_with_search = bound == SAME_KEY;
   if (ends_with_search) {
     memcpy(end, search.get(), len);
-  } else if (range_end) {
+  } else if (first_range_end) {
     const Index_layout &layout = trees()[tree];
     Search made;
-    len = layout.encode_search(end, &table->key_info[active_index], range_end->key, range_end->keypart_map, table,
+    len = layout.encode_search(end, &table->key_info[active_index], first_range_end->key, first_range_end->keypart_map, table,
                                key_room, &made);
-    bool exact = range_end->flag == HA_READ_BEFORE_KEY && made.parts == my_count_bits(range_end->keypart_map);
+    bool exact = first_range_end->flag == HA_READ_BEFORE_KEY && made.parts == my_count_bits(first_range_end->keypart_map);
     for (uint i = 0; exact && i < made.parts; i++) exact = layout.all_parts()[i].whole;
     if (exact) {
       tp_reader_set_end(reader, tree, end, len);
@@ -380,9 +380,9 @@ int ha_tidepool::index_next_same(uchar *buf, const uchar *key, uint key_len) {
 }
 
 int ha_tidepool::read_range_first(const key_range *start, const key_range *end, bool eq, bool sorted) {
-  range_end = end;
+  first_range_end = end;
   const int error = handler::read_range_first(start, end, eq, sorted);
-  range_end = nullptr;
+  first_range_end = nullptr;
   return error;
 }
 
