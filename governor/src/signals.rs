@@ -73,11 +73,11 @@ impl Signals {
 }
 
 /// The limit over this is left free.
-pub const HEADROOM_SHARE: u64 = 20;
+pub(crate) const HEADROOM_SHARE: u64 = 20;
 /// Headroom is never below this, bytes.
-pub const HEADROOM_MIN_BYTES: u64 = 24 << 20;
+pub(crate) const HEADROOM_MIN_BYTES: u64 = 24 << 20;
 /// The share never asks for more than this, bytes.
-pub const HEADROOM_MAX_BYTES: u64 = 1024 << 20;
+pub(crate) const HEADROOM_MAX_BYTES: u64 = 1024 << 20;
 
 /// The room below one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]

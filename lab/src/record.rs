@@ -115,6 +115,31 @@ impl Record {
 /// The directory that results go to, unless another is named.
 pub(crate) const DEFAULT_OUT: &str = "var/lab/results";
 
+/// A run of a test that ended as planned, with these figures.
+#[cfg(test)]
+pub(crate) fn finished(
+    experiment: &str,
+    scenario: &str,
+    engine: &str,
+    figures: &[(&str, f64)],
+) -> Record {
+    Record {
+        experiment: experiment.into(),
+        scenario: scenario.into(),
+        engine: engine.into(),
+        variant: String::new(),
+        server_version: String::new(),
+        config: BTreeMap::new(),
+        config_hash: String::new(),
+        quick: false,
+        started_at: 0,
+        outcome: Outcome::Finished,
+        events: Vec::new(),
+        series: Vec::new(),
+        summary: figures.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
+    }
+}
+
 /// Writes records as they come.
 #[derive(Debug)]
 pub struct Output {

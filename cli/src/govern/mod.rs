@@ -172,7 +172,7 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Goal {
     bytes: u64,
-    /// Memory runs out now: large steps, no rest.
+    /// Memory runs out now: no rest between steps.
     urgent: bool,
 }
 

@@ -423,32 +423,8 @@ fn idle(records: &[&Record], rows: &mut Vec<Row>) {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
-
-    pub(super) fn record(
-        experiment: &str,
-        scenario: &str,
-        engine: &str,
-        figures: &[(&str, f64)],
-    ) -> Record {
-        Record {
-            experiment: experiment.into(),
-            scenario: scenario.into(),
-            engine: engine.into(),
-            variant: String::new(),
-            server_version: String::new(),
-            config: BTreeMap::new(),
-            config_hash: String::new(),
-            quick: false,
-            started_at: 0,
-            outcome: Outcome::Finished,
-            events: Vec::new(),
-            series: Vec::new(),
-            summary: figures.iter().map(|(name, value)| (name.to_string(), *value)).collect(),
-        }
-    }
+    pub(super) use crate::record::finished as record;
 
     fn row<'a>(rows: &'a [Row], what: &str) -> &'a Row {
         rows.iter()

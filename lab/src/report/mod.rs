@@ -201,13 +201,9 @@ mod tests {
     fn a_repeated_run_has_a_chart_each_and_one_verdict() {
         let dir = tempfile::tempdir().unwrap();
         let output = Output::new(dir.path()).unwrap();
-        for wait in [100, 9000] {
-            let line = format!(
-                r#"{{"experiment":"resize","scenario":"4 → 2","engine":"tidepool","variant":"","server_version":"","config":{{}},
-                "config_hash":"0","quick":false,"started_at":0,"outcome":"finished","events":[],"series":[],
-                "summary":{{"resize_longest_wait_us":{wait}}}}}"#
-            );
-            let mut record: Record = serde_json::from_str(&line.replace('\n', "")).unwrap();
+        for wait in [100.0, 9000.0] {
+            let figures = [("resize_longest_wait_us", wait)];
+            let mut record = crate::record::finished("resize", "4 → 2", "tidepool", &figures);
             record.series.push(crate::record::Point { at_s: 1.0, qps: 5.0, ..Default::default() });
             output.write(&record).unwrap();
         }

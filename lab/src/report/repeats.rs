@@ -71,23 +71,7 @@ mod tests {
     use super::*;
 
     fn repeat(scenario: &str, figures: &[(&str, f64)]) -> Record {
-        let mut record = Record {
-            experiment: "resize".into(),
-            scenario: scenario.into(),
-            engine: "tidepool".into(),
-            variant: String::new(),
-            server_version: String::new(),
-            config: Default::default(),
-            config_hash: String::new(),
-            quick: false,
-            started_at: 0,
-            outcome: Outcome::Finished,
-            events: Vec::new(),
-            series: Vec::new(),
-            summary: Default::default(),
-        };
-        record.summary.extend(figures.iter().map(|(name, value)| ((*name).to_string(), *value)));
-        record
+        crate::record::finished("resize", scenario, "tidepool", figures)
     }
 
     #[test]
