@@ -198,6 +198,18 @@ int tp_truncate_table(tp_db *db, const char *name, size_t name_len);
 /* The present metadata: at most `capacity` bytes of it are copied, *metadata_len is all of its length. */
 int tp_table_metadata(const tp_db *db, const char *name, size_t name_len, uint8_t *metadata, size_t capacity,
                       size_t *metadata_len);
+
+typedef struct {
+  const char *name;
+  size_t name_len;
+  const uint8_t *metadata;
+  size_t metadata_len;
+} tp_table_metadata_of;
+
+/* Gives tables other metadata, all at one moment; and, unless `from` is null, renames one as tp_rename_table does. `tables` are by the
+   names of before; there may be none if one is renamed. */
+int tp_change_tables(tp_db *db, const char *from, size_t from_len, const char *to, size_t to_len,
+                     const tp_table_metadata_of *tables, size_t table_count);
 int tp_table_names(const tp_db *db, void *context, void (*name)(void *context, const char *name, size_t len));
 
 int tp_table_open(tp_db *db, const char *name, size_t name_len, tp_table **table);
@@ -284,6 +296,10 @@ uint64_t tp_trx_id(const tp_trx *trx);
 
 /* Tells the connection's number, for reports. */
 void tp_trx_set_session(tp_trx *trx, uint64_t number);
+
+/* The coming operations are on behalf of a referential constraint (or no longer): locking reads and writes are about what is there now,
+   whatever the isolation level; no snapshot makes them fail, and they lock no gaps. Reads without a lock are as ever. */
+void tp_trx_set_referential(tp_trx *trx, int on);
 
 /* Ends the waits of a transaction from another thread. */
 int tp_interrupt_new(const tp_trx *trx, tp_interrupt **interrupt);

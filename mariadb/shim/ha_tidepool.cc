@@ -120,6 +120,7 @@ int ha_tidepool::reset() {
   keyread_only = false;
   duplicate_lock = TP_LOCK_SHARED;
   last_write_known = false;
+  if (unlikely(foreign != nullptr)) foreign->end_statement();
   plan_known = false;
   at_point = after_search = false;
   return 0;
@@ -230,6 +231,11 @@ void ha_tidepool::print_error(int error, myf flags) {
 }
 
 bool ha_tidepool::get_error_message(int error, String *buf) {
+  if (error == HA_ERR_NO_REFERENCED_ROW || error == HA_ERR_ROW_IS_REFERENCED) {
+    if (const Session *of = session_of(ha_thd()))
+      buf->copy(of->violated.data(), static_cast<uint32>(of->violated.size()), system_charset_info);
+    return false;
+  }
   if (error == HA_ERR_INTERNAL_ERROR || error == HA_ERR_TABLE_CORRUPT || error == HA_ERR_TO_BIG_ROW) {
     String text = last_error_text();
     buf->copy(text.ptr(), text.length(), system_charset_info);

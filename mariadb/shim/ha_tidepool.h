@@ -9,12 +9,15 @@
       ha_tidepool_write.cc   INSERT, UPDATE, DELETE, auto-increment
       ha_tidepool_info.cc    statistics, ranges, ANALYZE
       ha_tidepool_check.cc   CHECK TABLE
+      ha_tidepool_foreign.cc what the server asks about foreign keys
+      foreign_key_check.cc   the checks of rows for foreign keys, and referential actions
 */
 #ifndef TIDEPOOL_HA_TIDEPOOL_H
 #define TIDEPOOL_HA_TIDEPOOL_H
 
 #include "bridge.h"
 #include "errors.h"
+#include "foreign_key_check.h"
 #include "session.h"
 #include "table_share.h"
 
@@ -105,6 +108,15 @@ public:
   int check(THD *thd, HA_CHECK_OPT *options) override;
   void print_error(int error, myf flags) override;
   bool get_error_message(int error, String *buf) override;
+
+  char *get_foreign_key_create_info() override;
+  void free_foreign_key_create_info(char *text) override;
+  int get_foreign_key_list(THD *thd, List<FOREIGN_KEY_INFO> *list) override;
+  int get_parent_foreign_key_list(THD *thd, List<FOREIGN_KEY_INFO> *list) override;
+  bool referenced_by_foreign_key() const noexcept override;
+  bool can_switch_engines() override;
+  bool is_fk_defined_on_table_or_index(uint index) override;
+  bool get_foreign_dup_key(char *child_table, uint child_table_len, char *child_key, uint child_key_len) override;
 
 private:
   using Index_layout = tidepool::Index_layout;
@@ -202,6 +214,36 @@ private:
   std::unique_ptr<uchar[]> clustered; /* key of the current row */
   size_t clustered_len = 0;
   bool row_read = false; /* the row itself, not only an entry that leads to it */
+
+  /* Foreign keys: those of the table and those that reference it, or null if there are none; as of a generation of all. */
+  std::shared_ptr<tidepool::Foreign_checks> foreign;
+  uint64 foreign_generation = 0;
+  /* Those that are to be checked. */
+  tidepool::Foreign_checks *foreign_checks() {
+    if (unlikely(foreign_generation != tidepool::foreign_keys.generation())) find_foreign_keys();
+    if (likely(!foreign)) return nullptr;
+    return thd_test_options(ha_thd(), OPTION_NO_FOREIGN_KEY_CHECKS) ? nullptr : foreign.get();
+  }
+  void find_foreign_keys();
+  int lock_foreign_keys(bool parents, bool children, std::shared_ptr<tidepool::Foreign_checks> *checks);
+  int open_foreign_index(tidepool::Foreign_checks::Side &side, bool is_parent);
+  /* After the row's entries are written: HA_ERR_* codes, and the row is to be taken back. */
+  int check_foreign_insert(const uchar *record);
+  int check_foreign_update(const uchar *old_record, const uchar *new_record);
+  int check_foreign_delete(const uchar *record);
+  int check_parent(tidepool::Foreign_checks::Side &side, const uchar *record);
+  int act_on_children(tidepool::Foreign_checks::Side &side, tidepool::Constraint::Action action, const uchar *record,
+                      const uchar *next);
+  static ha_tidepool *open_for_action(THD *thd, const std::string &name);
+  int ready_for_action();
+  int compute_indexed_columns(uchar *record);
+  int change_children(const tidepool::Constraint &key, uint index, const std::string &prefix,
+                      tidepool::Constraint::Action action, const ha_tidepool *parent, const uchar *parent_record);
+
+  /* ALTER TABLE in place: HA_ALTER_INPLACE_COPY_NO_LOCK = foreign keys have no say in it. */
+  enum_alter_inplace_result check_foreign_key_change(Alter_inplace_info *info);
+  bool prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info);
+  bool commit_foreign_keys(Alter_inplace_info *info);
 
   /* Room for writes. */
   tidepool::Key_room key_room;

@@ -22,6 +22,7 @@
 #include "ddl.h"
 #include "engine.h"
 #include "errors.h"
+#include "foreign_key_definition.h"
 #include "ha_tidepool.h"
 
 using namespace tidepool;
@@ -131,6 +132,7 @@ bool is_blob(enum_field_types type) {
 /* The server takes another expression of a virtual column for a change of the definition alone, if no index has that
    column. But another column that an index has may be computed from it: then entries would be stale. */
 enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
+  if (const auto answer = check_foreign_key_change(info); answer != HA_ALTER_INPLACE_COPY_NO_LOCK) return answer;
   if (info->handler_flags & INDEX_CHANGES) return check_index_change(altered, info);
   if (info->handler_flags & ALTER_VIRTUAL_GCOL_EXPR)
     for (Field **field = table->field; *field; field++)
@@ -227,6 +229,7 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
 }
 
 bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
+  if (prepare_foreign_keys(altered, info)) return true;
   if (!(info->handler_flags & INDEX_CHANGES)) return false;
   auto *context = new Index_change(altered);
   info->handler_ctx = context;
@@ -246,7 +249,7 @@ bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info
 }
 
 bool ha_tidepool::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
-  auto *context = static_cast<Index_change *>(info->handler_ctx);
+  auto *context = dynamic_cast<Index_change *>(info->handler_ctx);
   if (!context || context->built.empty()) return false;
   const Layouts &layouts = context->layouts;
   tp_index_change *const change = context->change;
@@ -325,7 +328,8 @@ void ha_tidepool::report_duplicate_of_build(TABLE *altered, Index_change *contex
 }
 
 bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) {
-  auto *context = static_cast<Index_change *>(info->handler_ctx);
+  if (commit && commit_foreign_keys(info)) return true;
+  auto *context = dynamic_cast<Index_change *>(info->handler_ctx);
   const HA_CREATE_INFO &asked = *info->create_info;
   if (commit && (asked.used_fields & HA_CREATE_USED_AUTO) && asked.auto_increment_value && table->found_next_number_field) {
     if (const int error = set_auto_increment(asked.auto_increment_value)) {
@@ -352,7 +356,11 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
   Metadata metadata = shared->metadata;
   metadata.fingerprint = context->layouts.fingerprint();
   metadata.put(bytes);
-  const int result = tp_change_commit(change, bytes, sizeof bytes);
+  std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+  const std::string all =
+      metadata_with(std::string(reinterpret_cast<char *>(bytes), sizeof bytes), foreign_keys.of_child(shared->name));
+  const int result = tp_change_commit(change, reinterpret_cast<const uint8_t *>(all.data()), all.size());
+  foreign_keys.touch(shared->name);
   info->group_commit_ctx = nullptr;
   if (result == TP_OK) return false;
   print_error(fail(result), MYF(0));

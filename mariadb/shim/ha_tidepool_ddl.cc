@@ -3,34 +3,14 @@
 #include "ddl.h"
 #include "engine.h"
 #include "errors.h"
+#include "foreign_key_definition.h"
 #include "ha_tidepool.h"
 #include <set>
 
 using namespace tidepool;
 
-/* Foreign keys are parsed by the server and kept nowhere; MariaDB's engines without them accept and ignore the clause. The
-   error log has it too: whoever imports a dump, and a replica, see no warnings of statements. */
-static void warn_of_foreign_keys(THD *thd, const TABLE_SHARE *share) {
-  if (!thd->lex) return;
-  /* Of a copy that ALTER TABLE fills, the user knows the name that it will have. */
-  const TABLE_LIST *altered = thd->lex->query_tables;
-  const bool is_copy = altered && is_prefix(share->table_name.str, "#sql");
-  const char *db = is_copy ? altered->db.str : share->db.str;
-  const char *name = is_copy ? altered->table_name.str : share->table_name.str;
-  List_iterator<Key> keys(thd->lex->alter_info.key_list);
-  while (Key *key = keys++) {
-    if (key->type != Key::FOREIGN_KEY) continue;
-    const char *referenced = static_cast<Foreign_key *>(key)->ref_table.str;
-    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
-                        "Tidepool does not support foreign keys: the reference to table '%s' is not enforced", referenced);
-    sql_print_warning("Tidepool does not support foreign keys: the reference of table %s.%s to table %s is not enforced", db,
-                      name, referenced);
-  }
-}
-
 int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   THD *thd = ha_thd();
-  warn_of_foreign_keys(thd, form->s);
   if (info->data_file_name || info->index_file_name) {
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
                         "Tidepool ignores DATA DIRECTORY and INDEX DIRECTORY: its files are in tidepool_data_home_dir");
@@ -44,9 +24,22 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   metadata.put(bytes);
 
   const std::string name = table_name_of(path);
-  if (int result = tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(), bytes,
-                                   sizeof bytes))
-    return server_error(result, thd);
+  Constraint_list keys;
+  if (int error = foreign_keys_of_statement(thd, form, info, info->alter_info, name, &keys)) return error;
+  if (is_intermediate(name)) {
+    const std::string altered = altered_table(thd);
+    if (!altered.empty() && !has_indexes_for_foreign_keys(thd, form, altered, keys, info->alter_info)) return HA_ERR_DROP_INDEX_FK;
+  } else if (int error = check_referencing(thd, form, name)) {
+    return error;
+  }
+  const std::string all = metadata_with(std::string(reinterpret_cast<char *>(bytes), sizeof bytes), keys);
+  {
+    std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+    if (int result = tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(),
+                                     reinterpret_cast<const uint8_t *>(all.data()), all.size()))
+      return server_error(result, thd);
+    foreign_keys.set(name, keys);
+  }
   if (info->auto_increment_value > 1) {
     tp_table *created;
     int result = tp_table_open(engine.db, name.data(), name.size(), &created);
@@ -56,7 +49,8 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     }
     if (result != TP_OK) {
       const int error = server_error(result, thd);
-      tp_drop_table(engine.db, name.data(), name.size());
+      std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+      if (tp_drop_table(engine.db, name.data(), name.size()) == TP_OK) foreign_keys.forget(name);
       return error;
     }
   }
@@ -67,8 +61,14 @@ namespace tidepool {
 
 int drop_table(handlerton *, const char *path) {
   const std::string name = table_name_of(path);
-  const int result = tp_drop_table(engine.db, name.data(), name.size());
   THD *thd = current_thd;
+  if (const Constraint_ptr key = forbids_drop(thd, name)) {
+    if (Session *session = session_of(thd)) session->violated = foreign_key_of_table(thd, *key);
+    return HA_ERR_ROW_IS_REFERENCED;
+  }
+  std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+  const int result = tp_drop_table(engine.db, name.data(), name.size());
+  if (result == TP_OK) foreign_keys.forget(name);
   if (result == TP_TABLE_BUSY && thd) {
     /* A table that this transaction has used: a temporary one, or the one of a CREATE … SELECT that failed. Its name
        is free at once; it goes when the transaction is over. If that is prepared, the connection is about to end, and
@@ -84,6 +84,7 @@ int drop_table(handlerton *, const char *path) {
                                 std::to_string(dropped++);
       const int renamed = tp_rename_table(engine.db, name.data(), name.size(), aside.data(), aside.size());
       if (renamed != TP_OK) return server_error(renamed, thd);
+      foreign_keys.forget(name);
       session->dropped.push_back(aside);
       return 0;
     }
@@ -117,8 +118,12 @@ void drop_database(handlerton *, char *path) {
   const size_t slash = name.rfind(FN_LIBCHAR);
   if (slash != std::string::npos) name.erase(0, slash + 1);
   if (name.empty()) return;
-  for (const std::string &table : names_with(name + "/"))
-    if (int result = tp_drop_table(engine.db, table.data(), table.size())) server_error(result, nullptr);
+  std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+  for (const std::string &table : names_with(name + "/")) {
+    const int result = tp_drop_table(engine.db, table.data(), table.size());
+    if (result == TP_OK) foreign_keys.forget(table);
+    server_error(result, nullptr);
+  }
 }
 
 /*
@@ -162,7 +167,10 @@ int ha_tidepool::delete_table(const char *name) { return tidepool::drop_table(ht
 int ha_tidepool::rename_table(const char *from, const char *to) {
   const std::string old_name = table_name_of(from), new_name = table_name_of(to);
   give_away_parted();
-  return fail(tp_rename_table(engine.db, old_name.data(), old_name.size(), new_name.data(), new_name.size()));
+  /* The copy that takes the place of a table that ALTER TABLE also renames is what others mean from here on. */
+  const std::string altered = is_intermediate(old_name) && ha_thd() ? altered_table(ha_thd()) : std::string();
+  std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+  return fail(foreign_keys.rename(old_name, new_name, altered));
 }
 
 int ha_tidepool::truncate() {
@@ -176,7 +184,11 @@ int ha_tidepool::truncate() {
     ha_rnd_end();
     return error == HA_ERR_END_OF_FILE ? reset_auto_increment(1) : error;
   }
-  if (result == TP_OK) result = shared->reopen();
+  if (result == TP_OK) {
+    result = shared->reopen();
+    std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+    foreign_keys.touch(shared->name);
+  }
   if (result != TP_OK) return fail(result);
   return open_reader();
 }

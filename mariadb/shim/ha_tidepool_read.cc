@@ -206,18 +206,6 @@ int ha_tidepool::seek(uchar *buf, const uchar *key, size_t len, int how, bool fo
   return cursor_result(buf, result, found, forward, if_none, bound);
 }
 
-/* The smallest key that is greater than all that begin with these bytes; false if there is none. */
-static bool successor(uchar *key, size_t *len) {
-  while (*len > 0) {
-    if (key[*len - 1] != 0xFF) {
-      key[*len - 1]++;
-      return true;
-    }
-    (*len)--;
-  }
-  return false;
-}
-
 /* Tells the cursor where a locking read ends, going forward: the first entry beyond, which nobody wants, is not locked then. */
 void ha_tidepool::tell_end(Bound bound) {
   uchar *const end = old_key.get();

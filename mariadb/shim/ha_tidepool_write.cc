@@ -92,12 +92,17 @@ int ha_tidepool::write_row(const uchar *record) {
     if (int result = tp_next_row_id(shared->table, row_id)) return fail(result);
 
   int error;
-  if (trees().size() == 1 && !is_checked_after_write()) {
+  const bool has_parents = foreign_checks() && foreign->has_own();
+  if (trees().size() == 1 && !is_checked_after_write() && likely(!has_parents)) {
     error = insert_row(record);
   } else {
     tp_savepoint before;
     error = mark_before_row(&before);
-    if (likely(!error) && unlikely(error = insert_row(record))) error = take_row_back(before, error);
+    if (likely(!error)) {
+      error = insert_row(record);
+      if (unlikely(has_parents) && !error) error = check_foreign_insert(record);
+      if (unlikely(error)) error = take_row_back(before, error);
+    }
   }
   if (likely(!error) && table->found_next_number_field) raise_auto_increment_after(record);
   if (unlikely(own_session != nullptr))
@@ -167,6 +172,8 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
       result = tp_insert(session->trx, shared->table, i, new_key.get(), new_len, value, value_len, TP_LOCK_SHARED);
     if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(i) : fail(result));
   }
+  if (unlikely(foreign_checks() != nullptr))
+    if (int error = check_foreign_update(old_record, new_record)) return undone(error);
   if (table->found_next_number_field && new_record == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
     raise_auto_increment_after(new_record);
@@ -179,7 +186,8 @@ int ha_tidepool::delete_row(const uchar *record) {
   encode_clustered(record, false);
   /* DELETE IGNORE makes a warning of an error and goes on: a row may not be half gone then. */
   tp_savepoint before;
-  if (trees().size() > 1)
+  const bool is_referenced = foreign_checks() && foreign->is_referenced();
+  if (trees().size() > 1 || unlikely(is_referenced))
     if (int result = tp_savepoint_set(session->trx, &before)) return fail(result);
   int result = tp_delete(session->trx, shared->table, 0, clustered.get(), clustered_len);
   const bool row_gone = result == TP_OK;
@@ -192,7 +200,8 @@ int ha_tidepool::delete_row(const uchar *record) {
                       shared->name.c_str(), table->key_info[shared->layouts.key_of(i)].name.str);
     }
   }
-  const int error = row_gone && result == TP_NOT_FOUND ? HA_ERR_CRASHED : fail(result);
+  int error = row_gone && result == TP_NOT_FOUND ? HA_ERR_CRASHED : fail(result);
+  if (unlikely(is_referenced) && !error) error = check_foreign_delete(record);
   return unlikely(error) && row_gone ? take_row_back(before, error) : error;
 }
 

@@ -6,6 +6,17 @@ namespace tidepool {
 
 /* ---- keys */
 
+bool successor(uchar *key, size_t *len) {
+  while (*len > 0) {
+    if (key[*len - 1] != 0xFF) {
+      key[*len - 1]++;
+      return true;
+    }
+    (*len)--;
+  }
+  return false;
+}
+
 static void invert(uchar *from, const uchar *end) {
   for (; from < end; from++) *from ^= 0xFF;
 }

@@ -34,6 +34,9 @@ namespace tidepool {
 /* Format of keys and of secondary entries' values; part of a table's metadata. */
 constexpr uchar KEY_FORMAT = 1;
 
+/* Makes of these bytes the smallest key that is greater than all that begin with them; false if there is none. */
+bool successor(uchar *key, size_t *len);
+
 /* What a search key was made of. */
 struct Search {
   uint parts = 0;

@@ -2,6 +2,7 @@
 /* The plugin's declaration, its start and its end. */
 #include "ddl.h"
 #include "engine.h"
+#include "foreign_key.h"
 #include "errors.h"
 #include "ha_tidepool.h"
 #include "i_s.h"
@@ -100,6 +101,7 @@ int start(void *p) {
   hton->pre_shutdown = pre_shutdown;
   setup_transactions(hton);
   if (!options.read_only) drop_temporary_tables();
+  foreign_keys.load();
   return 0;
 }
 

@@ -18,6 +18,12 @@
 
 namespace tidepool {
 
+/* A table whose rows are being changed, by the statement or by a referential action. */
+struct Cascade_step {
+  const std::string *table;
+  bool is_delete;
+};
+
 struct Session {
   THD *thd = nullptr;
   tp_trx *trx = nullptr;
@@ -34,6 +40,10 @@ struct Session {
   int isolation = TP_REPEATABLE_READ;
   uint duplicate_key = MAX_KEY; /* of the statement's last duplicate */
   std::vector<std::string> dropped; /* tables that go when the transaction ends: it has used them */
+  uint referential_depth = 0;       /* what is done now is on behalf of a constraint (foreign_key_index.h) */
+  std::vector<Cascade_step> cascade; /* how it came to that: from the row that the statement changes on */
+  std::string violated;             /* the constraint that the statement's last error of this kind is about, or the child */
+  std::string violated_key;         /* the child's unique key, if a referential action would have made a duplicate */
 };
 
 /* The connection's session, made on first use; nullptr when there is no memory. */

@@ -18,18 +18,17 @@ std::string table_name_of(const char *path) {
   return directory;
 }
 
-Layouts::Layouts(const TABLE *table) {
-  const TABLE_SHARE *share = table->s;
+Layouts::Layouts(const TABLE_SHARE *share, const KEY *keys) {
   has_row_id = share->primary_key >= MAX_KEY;
   primary_key = has_row_id ? MAX_KEY : share->primary_key;
   trees.reserve(share->keys + 1);
   if (has_row_id)
     trees.push_back(Index_layout::row_id());
   else
-    trees.emplace_back(share, &table->key_info[primary_key], nullptr);
+    trees.emplace_back(share, &keys[primary_key], nullptr);
   for (uint i = 0; i < share->keys; i++) {
     if (i == primary_key) continue;
-    trees.emplace_back(share, &table->key_info[i], &trees[0]);
+    trees.emplace_back(share, &keys[i], &trees[0]);
     has_secondary_unique |= trees.back().is_unique();
   }
   row = std::make_unique<Row_layout>(share, trees[0]);
@@ -71,7 +70,7 @@ void Metadata::put(uchar *to) const {
 }
 
 bool Metadata::get(const uchar *from, size_t len) {
-  if (len < SIZE || from[0] != KEY_FORMAT || from[1] != ROW_FORMAT) return false;
+  if (len < SIZE || (from[0] & ~HAS_FOREIGN_KEYS) != KEY_FORMAT || from[1] != ROW_FORMAT) return false;
   row_id_epoch = uint4korr(from + 2);
   fingerprint = uint8korr(from + 6);
   return true;

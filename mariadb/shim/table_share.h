@@ -6,6 +6,7 @@
 
   Metadata of a table in the engine's catalog:
       format of keys (1 byte) | format of rows (1 byte) | epoch of row ids (4 bytes) | fingerprint of the row (8 bytes)
+  and, if the highest bit of the first byte is set, foreign keys behind that (foreign_key.h).
   The epoch is older versions': their row ids began with one that they raised each time they opened the table. Here an id
   follows the greatest in the tree; the epoch is kept, so that they can have the table back.
 */
@@ -29,7 +30,8 @@ constexpr char TEMPORARY_PREFIX[] = "#tmp/";
 
 /* The layouts of a table as the server describes it. */
 struct Layouts {
-  explicit Layouts(const TABLE *table);
+  explicit Layouts(const TABLE *table) : Layouts(table->s, table->key_info) {}
+  Layouts(const TABLE_SHARE *share, const KEY *keys);
 
   std::vector<Index_layout> trees; /* [0] = clustered */
   std::unique_ptr<Row_layout> row;
@@ -48,6 +50,7 @@ struct Layouts {
 
 struct Metadata {
   static constexpr size_t SIZE = 14;
+  static constexpr uchar HAS_FOREIGN_KEYS = 0x80; /* in the first byte */
   uint32 row_id_epoch = 0;
   uint64 fingerprint = 0;
   void put(uchar *to) const;

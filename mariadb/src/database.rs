@@ -464,6 +464,56 @@ pub unsafe extern "C" fn tp_table_metadata(
     })
 }
 
+/// Other metadata of a table.
+#[repr(C)]
+pub struct TableMetadata {
+    name: *const c_char,
+    name_len: usize,
+    metadata: *const u8,
+    metadata_len: usize,
+}
+
+/// Changes the metadata of tables, and perhaps the name of one, at one moment; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths; `from` and `to` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_tables(
+    db: *const Db,
+    from: *const c_char,
+    from_len: usize,
+    to: *const c_char,
+    to_len: usize,
+    tables: *const TableMetadata,
+    table_count: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory from the shim.
+        let db = unsafe { &*db };
+        let tables = match table_count {
+            0 => &[][..],
+            // SAFETY: a valid pointer and length from the shim.
+            _ => unsafe { std::slice::from_raw_parts(tables, table_count) },
+        };
+        let changed: Vec<_> = tables
+            .iter()
+            // SAFETY: each pointer is valid for its length.
+            .map(|table| unsafe {
+                (text(table.name, table.name_len), bytes(table.metadata, table.metadata_len))
+            })
+            .collect();
+        let changed: Vec<_> = changed.iter().map(|(name, metadata)| (&**name, *metadata)).collect();
+        if from.is_null() {
+            db.set_metadata_of_tables(&changed)?;
+        } else {
+            // SAFETY: valid pointers and lengths from the shim.
+            let (from, to) = unsafe { (text(from, from_len), text(to, to_len)) };
+            db.rename_table_with(&from, &to, &changed)?;
+        }
+        Ok(TP_OK)
+    })
+}
+
 /// Calls `give` for every table's name.
 ///
 /// # Safety

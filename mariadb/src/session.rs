@@ -280,6 +280,16 @@ pub unsafe extern "C" fn tp_trx_set_session(session: *mut Session, number: u64) 
     guard_or((), || unsafe { &mut *session }.trx.set_session(number));
 }
 
+/// The coming operations are on behalf of a referential constraint, or no longer; see bridge.h.
+///
+/// # Safety
+/// A valid session.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_trx_set_referential(session: *mut Session, on: c_int) {
+    // SAFETY: a valid session from the shim.
+    guard_or((), || unsafe { &mut *session }.trx.set_referential(on != 0));
+}
+
 /// The handle by which another thread ends this session's waits.
 ///
 /// # Safety

@@ -253,15 +253,43 @@ impl Catalog {
         Ok(())
     }
 
-    /// Gives a table another name; durable on return.
-    pub fn rename(&self, trx: &mut Transaction, from: &str, to: &str) -> Result<()> {
-        let record = self.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
-        trx.delete(&self.tree, from.as_bytes())?;
-        trx.insert(&self.tree, to.as_bytes(), &record.encode(), LockMode::None)?;
+    /// Gives tables other records, which name the same spaces, and one of them perhaps another name: all of it or nothing. `records` are
+    /// under the names of before. Durable on return.
+    pub fn change(
+        &self,
+        trx: &mut Transaction,
+        rename: Option<(&str, &str)>,
+        records: BTreeMap<String, Arc<TableRecord>>,
+    ) -> Result<()> {
+        let mut records = records;
+        if let Some((from, _)) = rename
+            && !records.contains_key(from)
+        {
+            let record = self.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
+            records.insert(from.into(), record);
+        }
+        for (name, record) in &records {
+            match rename {
+                Some((from, to)) if name == from => {
+                    trx.delete(&self.tree, from.as_bytes())?;
+                    trx.insert(&self.tree, to.as_bytes(), &record.encode(), LockMode::None)?;
+                }
+                _ => trx.update(&self.tree, name.as_bytes(), &record.encode())?,
+            }
+        }
         self.commit(trx)?;
         let mut tables = self.tables.write();
-        tables.remove(from);
-        tables.insert(to.into(), record);
+        for (name, record) in records {
+            match rename {
+                Some((from, to)) if name == from => {
+                    tables.remove(from);
+                    tables.insert(to.into(), record);
+                }
+                _ => {
+                    tables.insert(name, record);
+                }
+            }
+        }
         Ok(())
     }
 

@@ -25,6 +25,7 @@ use crate::table::Table;
 use crate::trx::{Isolation, Transaction, TrxOptions};
 use crate::versioned::VersionedTree;
 use parking_lot::MutexGuard;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidepool_pool::Space;
 
@@ -78,9 +79,21 @@ impl Db {
     /// table away, in favour of a copy made from a snapshot, would lose what that transaction wrote. If the first rename was let
     /// pass, so is the way back: while nobody prepares on the table, none without a session comes to use it.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
+        self.rename_table_with(from, to, &[])
+    }
+
+    /// The same, and tables (the renamed one, by its old name, or others) get other metadata at the same moment: what they say of that table, say.
+    pub fn rename_table_with(
+        &self,
+        from: &str,
+        to: &str,
+        metadata: &[(&str, &[u8])],
+    ) -> Result<()> {
         let inner = &self.inner;
         check_table_name(to, max_key_len(inner.env.page_size()))?;
-        let _one = inner.begin_definition(&[from, to])?;
+        let mut names = vec![from, to];
+        names.extend(metadata.iter().map(|(name, _)| name));
+        let _one = inner.begin_definition(&names)?;
         let record = inner.catalog.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
         if inner.catalog.get(to).is_some() {
             return Err(Error::TableExists(to.into()));
@@ -88,7 +101,8 @@ impl Db {
         if inner.is_used_without_session(record.space) {
             return Err(Error::TableBusy(from.into()));
         }
-        inner.catalog.rename(&mut inner.definition_trx(), from, to)?;
+        let records = inner.with_metadata(metadata)?;
+        inner.catalog.change(&mut inner.definition_trx(), Some((from, to)), records)?;
         let mut tables = inner.tables.lock();
         if let Some(table) = tables.by_name.remove(from) {
             table.set_name(to);
@@ -202,13 +216,16 @@ impl Db {
 
     /// Replaces the metadata of a table. Open handles keep those that they were opened with.
     pub fn set_table_metadata(&self, name: &str, metadata: &[u8]) -> Result<()> {
+        self.set_metadata_of_tables(&[(name, metadata)])
+    }
+
+    /// The same for several tables at one moment.
+    pub fn set_metadata_of_tables(&self, metadata: &[(&str, &[u8])]) -> Result<()> {
         let inner = &self.inner;
-        let _one = inner.begin_definition(&[name])?;
-        let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
-        let mut record = TableRecord::clone(&record);
-        record.def.metadata = metadata.to_vec();
-        record.def.validate()?;
-        inner.catalog.replace(&mut inner.definition_trx(), name, record)
+        let names: Vec<_> = metadata.iter().map(|(name, _)| *name).collect();
+        let _one = inner.begin_definition(&names)?;
+        let records = inner.with_metadata(metadata)?;
+        inner.catalog.change(&mut inner.definition_trx(), None, records)
     }
 }
 
@@ -249,6 +266,22 @@ impl Inner {
         self.finish_recovered_rollback();
         self.tables.lock().changing = vec![name.to_string()];
         Ok(Definition { inner: self, _turn: turn })
+    }
+
+    /// The records of tables with other metadata.
+    fn with_metadata(
+        &self,
+        metadata: &[(&str, &[u8])],
+    ) -> Result<BTreeMap<String, Arc<TableRecord>>> {
+        let changed = metadata.iter().map(|(name, metadata)| {
+            let record =
+                self.catalog.get(name).ok_or_else(|| Error::TableMissing((*name).into()))?;
+            let mut record = TableRecord::clone(&record);
+            record.def.metadata = metadata.to_vec();
+            record.def.validate()?;
+            Ok((name.to_string(), Arc::new(record)))
+        });
+        changed.collect()
     }
 
     /// The table, for the definition change whose turn it is.

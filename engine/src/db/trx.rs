@@ -130,6 +130,12 @@ impl Trx {
         self.inner.set_isolation(isolation);
     }
 
+    /// From here on (or no longer) operations are on behalf of a referential constraint: locking reads and writes are about what is
+    /// there now, whatever the isolation level. They fail for no snapshot, and lock no gaps. Reads without a lock are as ever.
+    pub fn set_referential(&mut self, on: bool) {
+        self.inner.set_referential(on);
+    }
+
     /// Whether writes are refused.
     pub fn is_read_only(&self) -> bool {
         self.options.read_only
@@ -445,7 +451,9 @@ impl Trx {
         lock: LockMode,
     ) -> Result<usize> {
         let slot = self.enlist(table)?;
-        if let Some(snapshot) = self.inner.snapshot() {
+        if let Some(snapshot) = self.inner.snapshot()
+            && !self.inner.is_referential()
+        {
             match lock {
                 LockMode::None => table.check_snapshot(index, snapshot)?,
                 _ if self.inner.refuses_changed() => table.check_snapshot(index, snapshot)?,

@@ -40,6 +40,8 @@ pub struct Transaction {
     isolation: Isolation,
     read_only: bool,
     must_rollback: bool,
+    /// See [`Transaction::set_referential`].
+    referential: bool,
     state: State,
     xid: Vec<u8>,
     pub(crate) lock_wait_timeout: Duration,
@@ -66,6 +68,7 @@ impl Transaction {
             isolation: options.isolation,
             read_only: options.read_only,
             must_rollback: false,
+            referential: false,
             state: State::Running,
             xid: Vec::new(),
             lock_wait_timeout,
@@ -179,9 +182,21 @@ impl Transaction {
         }
     }
 
+    /// From here on (or no longer) operations are on behalf of a referential constraint. They are about what is there now,
+    /// whatever the isolation level: a locking read and a write pass over the snapshot, and a locking read locks entries and no gaps.
+    pub fn set_referential(&mut self, on: bool) {
+        self.referential = on;
+    }
+
+    /// Whether they are.
+    pub(crate) fn is_referential(&self) -> bool {
+        self.referential
+    }
+
     /// Whether locking or overwriting a version by `id` would lose an update: this transaction's snapshot does not see it.
     pub(crate) fn conflicts_with_view(&self, id: TrxId) -> bool {
         self.isolation == Isolation::RepeatableRead
+            && !self.referential
             && id != self.id()
             && self.view.is_some_and(|view| !view.sees(&self.system.csn, id))
             && self.refuses_changed()

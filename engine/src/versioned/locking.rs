@@ -222,7 +222,7 @@ impl Transaction {
     }
 
     pub(super) fn locks_gaps(&self) -> bool {
-        self.isolation() == Isolation::Serializable
+        self.isolation() == Isolation::Serializable && !self.is_referential()
     }
 
     pub(super) fn locking_get(

@@ -1,0 +1,400 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/* The constraints of all tables, in memory and in the engine's catalog. */
+#include "foreign_key.h"
+#include "engine.h"
+#include "errors.h"
+#include "table_share.h"
+#include <algorithm>
+
+namespace tidepool {
+
+Foreign_keys foreign_keys;
+
+/* ---- names */
+
+bool is_intermediate(const std::string &table) {
+  const size_t slash = table.find('/');
+  return slash != std::string::npos && table.compare(slash + 1, 4, "#sql") == 0;
+}
+
+std::string engine_name(const LEX_CSTRING &db, const LEX_CSTRING &table) {
+  char name[NAME_LEN * 5 + 1];
+  std::string whole(name, tablename_to_filename(db.str, name, sizeof name));
+  whole += '/';
+  return whole.append(name, tablename_to_filename(table.str, name, sizeof name));
+}
+
+void server_names(const std::string &table, std::string *db, std::string *name) {
+  const size_t slash = table.find('/');
+  char text[NAME_LEN * 5 + 1];
+  size_t len = filename_to_tablename(table.substr(0, slash).c_str(), text, sizeof text, true);
+  db->assign(text, len);
+  len = filename_to_tablename(table.substr(slash + 1).c_str(), text, sizeof text, true);
+  name->assign(text, len);
+}
+
+bool same_identifier(const std::string &a, const std::string &b) {
+  return my_strcasecmp(system_charset_info, a.c_str(), b.c_str()) == 0;
+}
+
+static void append_quoted(THD *thd, std::string *to, const std::string &name) {
+  StringBuffer<NAME_LEN * 2> quoted(system_charset_info);
+  append_identifier(thd, &quoted, name.data(), name.size());
+  to->append(quoted.ptr(), quoted.length());
+}
+
+static void append_columns(THD *thd, std::string *to, const std::vector<std::string> &columns) {
+  to->append(" (");
+  for (size_t i = 0; i < columns.size(); i++) {
+    if (i) to->append(", ");
+    append_quoted(thd, to, columns[i]);
+  }
+  to->append(")");
+}
+
+static void append_action(std::string *to, const char *event, Constraint::Action action) {
+  static const char *const names[] = {nullptr, "NO ACTION", "CASCADE", "SET NULL"};
+  if (names[action]) to->append(" ON ").append(event).append(" ").append(names[action]);
+}
+
+std::string foreign_key_clause(THD *thd, const Constraint &key) {
+  std::string text = "CONSTRAINT ", db, table;
+  append_quoted(thd, &text, key.name);
+  text += " FOREIGN KEY";
+  append_columns(thd, &text, key.columns);
+  text += " REFERENCES ";
+  server_names(key.parent, &db, &table);
+  if (database_of(key.parent) != database_of(key.child)) {
+    append_quoted(thd, &text, db);
+    text += '.';
+  }
+  append_quoted(thd, &text, table);
+  append_columns(thd, &text, key.referenced);
+  append_action(&text, "DELETE", key.on_delete);
+  append_action(&text, "UPDATE", key.on_update);
+  return text;
+}
+
+std::string foreign_key_of_table(THD *thd, const Constraint &key) {
+  std::string text, db, table;
+  server_names(key.child, &db, &table);
+  append_quoted(thd, &text, db);
+  text += '.';
+  append_quoted(thd, &text, table);
+  return text + ", " + foreign_key_clause(thd, key);
+}
+
+/* ---- stored */
+
+constexpr uchar FOREIGN_KEYS_VERSION = 1;
+
+static void put_number(std::string *to, size_t number, uint bytes) {
+  for (uint i = 0; i < bytes; i++) to->push_back(static_cast<char>(number >> (8 * i)));
+}
+
+static void put_name(std::string *to, const std::string &name) {
+  put_number(to, name.size(), 2);
+  *to += name;
+}
+
+namespace {
+/* Reads what was put; once something is missing, nothing more is there. */
+struct Taker {
+  const std::string &bytes;
+  size_t at, end;
+  bool good = true;
+
+  size_t number(uint count) {
+    if (!good || end - at < count) {
+      good = false;
+      return 0;
+    }
+    size_t value = 0;
+    for (uint i = 0; i < count; i++) value |= static_cast<size_t>(static_cast<uchar>(bytes[at + i])) << (8 * i);
+    at += count;
+    return value;
+  }
+  std::string name() {
+    const size_t len = number(2);
+    if (!good || end - at < len) {
+      good = false;
+      return {};
+    }
+    at += len;
+    return bytes.substr(at - len, len);
+  }
+  Constraint::Action action() {
+    const size_t value = number(1);
+    if (value > Constraint::SET_NULL) good = false;
+    return good ? static_cast<Constraint::Action>(value) : Constraint::RESTRICT;
+  }
+};
+} // namespace
+
+static bool has_part(const std::string &metadata) {
+  return !metadata.empty() && (static_cast<uchar>(metadata[0]) & Metadata::HAS_FOREIGN_KEYS);
+}
+
+std::string metadata_with(const std::string &metadata, const Constraint_list &keys) {
+  std::string whole = metadata;
+  if (has_part(metadata)) {
+    Taker length{metadata, metadata.size() - MY_MIN(metadata.size(), 4), metadata.size()};
+    whole.resize(metadata.size() - MY_MIN(metadata.size(), 4 + length.number(4)));
+    whole[0] &= static_cast<char>(~Metadata::HAS_FOREIGN_KEYS);
+  }
+  if (keys.empty()) return whole;
+  std::string part(1, static_cast<char>(FOREIGN_KEYS_VERSION));
+  put_number(&part, keys.size(), 2);
+  for (const Constraint_ptr &key : keys) {
+    put_name(&part, key->name);
+    put_name(&part, key->parent);
+    part.push_back(static_cast<char>(key->on_delete));
+    part.push_back(static_cast<char>(key->on_update));
+    put_number(&part, key->columns.size(), 2);
+    for (size_t i = 0; i < key->columns.size(); i++) {
+      put_name(&part, key->columns[i]);
+      put_name(&part, key->referenced[i]);
+    }
+  }
+  whole[0] |= static_cast<char>(Metadata::HAS_FOREIGN_KEYS);
+  whole += part;
+  put_number(&whole, part.size(), 4);
+  return whole;
+}
+
+bool metadata_foreign_keys(const std::string &metadata, const std::string &child, Constraint_list *keys) {
+  keys->clear();
+  if (!has_part(metadata)) return true;
+  if (metadata.size() < 4) return false;
+  Taker length{metadata, metadata.size() - 4, metadata.size()};
+  const size_t len = length.number(4);
+  if (len > metadata.size() - 4) return false;
+  Taker part{metadata, metadata.size() - 4 - len, metadata.size() - 4};
+  if (part.number(1) != FOREIGN_KEYS_VERSION) return false;
+  const size_t count = part.number(2);
+  for (size_t i = 0; part.good && i < count; i++) {
+    auto key = std::make_shared<Constraint>();
+    key->child = child;
+    key->name = part.name();
+    key->parent = part.name();
+    key->on_delete = part.action();
+    key->on_update = part.action();
+    const size_t columns = part.number(2);
+    for (size_t column = 0; part.good && column < columns; column++) {
+      key->columns.push_back(part.name());
+      key->referenced.push_back(part.name());
+    }
+    keys->push_back(std::move(key));
+  }
+  return part.good && part.at == part.end;
+}
+
+static int read_metadata(const std::string &table, std::string *metadata) {
+  size_t len = 0;
+  metadata->resize(1024);
+  for (;;) {
+    const size_t capacity = metadata->size();
+    const int result = tp_table_metadata(engine.db, table.data(), table.size(),
+                                         reinterpret_cast<uint8_t *>(&(*metadata)[0]), capacity, &len);
+    if (result != TP_OK) return result;
+    metadata->resize(len);
+    if (len <= capacity) return TP_OK;
+  }
+}
+
+/* ---- all of them */
+
+static void take_table(void *context, const char *name, size_t len) {
+  static_cast<std::vector<std::string> *>(context)->emplace_back(name, len);
+}
+
+void Foreign_keys::load() {
+  std::lock_guard<std::mutex> guard(definitions);
+  std::vector<std::string> tables;
+  tp_table_names(engine.db, &tables, take_table);
+  By_child found;
+  for (const std::string &table : tables) {
+    if (is_prefix(table.c_str(), TEMPORARY_PREFIX)) continue;
+    std::string metadata;
+    Constraint_list keys;
+    if (read_metadata(table, &metadata) != TP_OK) continue;
+    if (!metadata_foreign_keys(metadata, table, &keys)) {
+      sql_print_error("Tidepool: table %s: its foreign keys were written by a newer version of Tidepool, and are not enforced by "
+                      "this one",
+                      table.c_str());
+      continue;
+    }
+    if (!keys.empty()) found[table] = std::move(keys);
+  }
+  take(std::move(found));
+}
+
+Constraint_list Foreign_keys::of_child(const std::string &table) const {
+  std::lock_guard<std::mutex> guard(mutex);
+  const auto found = by_child.find(table);
+  return found == by_child.end() ? Constraint_list{} : found->second;
+}
+
+Constraint_list Foreign_keys::of_parent(const std::string &table) const {
+  std::lock_guard<std::mutex> guard(mutex);
+  const auto found = by_parent.find(table);
+  return found == by_parent.end() ? Constraint_list{} : found->second;
+}
+
+bool Foreign_keys::is_concerned(const std::string &table) const {
+  std::lock_guard<std::mutex> guard(mutex);
+  return by_child.count(table) || by_parent.count(table);
+}
+
+bool Foreign_keys::has_name(const std::string &name, const std::string &child, const std::string &but) const {
+  std::lock_guard<std::mutex> guard(mutex);
+  const std::string db = database_of(child);
+  for (const auto &table : by_child) {
+    if (table.first == child || table.first == but || is_intermediate(table.first) || database_of(table.first) != db) continue;
+    for (const Constraint_ptr &key : table.second)
+      if (same_identifier(key->name, name)) return true;
+  }
+  return false;
+}
+
+/* Takes over the constraints of these children; an empty list: the table has none, or is gone. */
+void Foreign_keys::take(By_child changed) {
+  std::lock_guard<std::mutex> guard(mutex);
+  for (auto &table : changed) {
+    if (table.second.empty())
+      by_child.erase(table.first);
+    else
+      by_child[table.first] = std::move(table.second);
+  }
+  by_parent.clear();
+  for (const auto &table : by_child) {
+    if (is_intermediate(table.first)) continue;
+    for (const Constraint_ptr &key : table.second) by_parent[key->parent].push_back(key);
+  }
+  generation_.fetch_add(1, std::memory_order_acq_rel);
+}
+
+void Foreign_keys::set(const std::string &child, Constraint_list keys) {
+  const bool had = !of_child(child).empty();
+  if (!had && keys.empty()) {
+    touch(child);
+    return;
+  }
+  By_child changed;
+  changed[child] = std::move(keys);
+  take(std::move(changed));
+}
+
+void Foreign_keys::touch(const std::string &table) {
+  if (is_concerned(table)) generation_.fetch_add(1, std::memory_order_acq_rel);
+}
+
+/* Writes the constraints of these tables (by their names of before) to the catalog, with a rename if there is one. */
+int Foreign_keys::store(const By_child &changed, const std::string *from, const std::string *to) {
+  std::vector<std::string> metadata;
+  metadata.reserve(changed.size());
+  std::vector<tp_table_metadata_of> tables;
+  for (const auto &table : changed) {
+    std::string now;
+    if (int result = read_metadata(table.first, &now)) return result;
+    metadata.push_back(metadata_with(now, table.second));
+    tables.push_back({table.first.data(), table.first.size(), reinterpret_cast<const uint8_t *>(metadata.back().data()),
+                      metadata.back().size()});
+  }
+  return tp_change_tables(engine.db, from ? from->data() : nullptr, from ? from->size() : 0, to ? to->data() : nullptr,
+                          to ? to->size() : 0, tables.data(), tables.size());
+}
+
+int Foreign_keys::replace(const std::string &child, const Constraint_list &keys) {
+  By_child changed;
+  changed[child] = keys;
+  const int result = store(changed, nullptr, nullptr);
+  if (result == TP_OK) take(std::move(changed));
+  return result;
+}
+
+/* A generated name follows its table; others are as the user gave them. */
+static std::string renamed_constraint(const std::string &name, const std::string &from, const std::string &to) {
+  std::string db, old_table, new_table;
+  server_names(from, &db, &old_table);
+  server_names(to, &db, &new_table);
+  const std::string prefix = old_table + "_ibfk_";
+  if (name.compare(0, prefix.size(), prefix) != 0 || name.size() == prefix.size() ||
+      !std::all_of(name.begin() + prefix.size(), name.end(), [](char c) { return c >= '0' && c <= '9'; }))
+    return name;
+  return new_table + name.substr(old_table.size());
+}
+
+int Foreign_keys::rename(const std::string &from, const std::string &to, const std::string &altered) {
+  const bool is_users = !is_intermediate(from) && !is_intermediate(to);
+  By_child stored, taken;
+  const Constraint_list own = of_child(from);
+  Constraint_list renamed;
+  for (const Constraint_ptr &key : own) {
+    auto copy = std::make_shared<Constraint>(*key);
+    copy->child = to;
+    copy->is_copied = false;
+    if (is_users) {
+      copy->name = renamed_constraint(key->name, from, to);
+      if (copy->parent == from) copy->parent = to;
+      if (has_name(copy->name, to, from)) return TP_DUPLICATE;
+    }
+    renamed.push_back(std::move(copy));
+  }
+  if (!own.empty()) {
+    if (is_users) stored[from] = renamed;
+    taken[from] = {};
+    taken[to] = std::move(renamed);
+  }
+  const std::string &referenced = is_users ? from : altered;
+  if (!is_intermediate(to) && !referenced.empty() && referenced != to) {
+    for (const Constraint_ptr &referencing : of_parent(referenced)) {
+      if (referencing->child == from || referencing->child == referenced || stored.count(referencing->child)) continue;
+      Constraint_list keys;
+      for (const Constraint_ptr &key : of_child(referencing->child)) {
+        auto copy = std::make_shared<Constraint>(*key);
+        if (copy->parent == referenced) copy->parent = to;
+        keys.push_back(std::move(copy));
+      }
+      stored[referencing->child] = keys;
+      taken[referencing->child] = std::move(keys);
+    }
+  }
+  if (int result = store(stored, &from, &to)) return result;
+  const bool touched = !taken.empty();
+  if (touched) take(std::move(taken));
+  touch(from);
+  touch(to);
+  return TP_OK;
+}
+
+int Foreign_keys::rename_columns(const std::string &table, const std::vector<std::pair<std::string, std::string>> &renamed) {
+  auto rename_in = [&](std::vector<std::string> *columns) {
+    for (std::string &column : *columns)
+      for (const auto &pair : renamed)
+        if (same_identifier(column, pair.first)) {
+          column = pair.second;
+          break;
+        }
+  };
+  By_child changed;
+  std::vector<std::string> children{table};
+  for (const Constraint_ptr &key : of_parent(table)) children.push_back(key->child);
+  for (const std::string &child : children) {
+    if (changed.count(child)) continue;
+    Constraint_list keys;
+    for (const Constraint_ptr &key : of_child(child)) {
+      auto copy = std::make_shared<Constraint>(*key);
+      if (copy->child == table) rename_in(&copy->columns);
+      if (copy->parent == table) rename_in(&copy->referenced);
+      keys.push_back(std::move(copy));
+    }
+    if (!keys.empty()) changed[child] = std::move(keys);
+  }
+  if (changed.empty()) return TP_OK;
+  const int result = store(changed, nullptr, nullptr);
+  if (result == TP_OK) take(std::move(changed));
+  return result;
+}
+
+} // namespace tidepool

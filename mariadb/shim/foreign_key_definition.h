@@ -1,0 +1,34 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/* Foreign keys in CREATE TABLE and ALTER TABLE. */
+#ifndef TIDEPOOL_FOREIGN_KEY_DEFINITION_H
+#define TIDEPOOL_FOREIGN_KEY_DEFINITION_H
+
+#include "foreign_key.h"
+
+namespace tidepool {
+
+/*
+  The constraints that the table will have: `form` is what the statement makes of it, `path_name` the engine's name for it as of now. Of a table
+  that is altered, those that it keeps are among them. Waits for metadata locks, so no mutex of ours is held.
+  Returns an HA_ERR_* code; warnings say what is wrong with which constraint.
+*/
+int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info, const Alter_info *alter,
+                              const std::string &path_name, Constraint_list *keys);
+
+/* The table that ALTER TABLE, or a statement like it, changes; empty: the statement is none. */
+std::string altered_table(THD *thd);
+
+/* Whether the constraints of `table`, and those that reference it, still have the indexes that they need in `form`. If not, the error has been
+   sent. */
+bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &table, const Constraint_list &own,
+                                  const Alter_info *alter);
+
+/* Whether existing constraints fit a table of their parent's name that is being created. An HA_ERR_* code. */
+int check_referencing(THD *thd, TABLE *form, const std::string &name);
+
+/* The constraint that forbids that this table is dropped; or null. */
+Constraint_ptr forbids_drop(THD *thd, const std::string &name);
+
+} // namespace tidepool
+
+#endif

@@ -1,0 +1,241 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+#include "foreign_key_index.h"
+#include "engine.h"
+#include "errors.h"
+#include "session.h"
+#include "sql_base.h"
+#include "table_cache.h"
+
+namespace tidepool {
+
+/* ---- definitions by name */
+
+static bool lock_name(THD *thd, const std::string &table, enum_mdl_type type, enum_mdl_duration duration, bool wait) {
+  std::string db, name;
+  server_names(table, &db, &name);
+  MDL_request request;
+  MDL_REQUEST_INIT(&request, MDL_key::TABLE, db.c_str(), name.c_str(), type, duration);
+  if (wait) return !thd->mdl_context.acquire_lock(&request, static_cast<double>(thd->variables.lock_wait_timeout));
+  return !thd->mdl_context.try_acquire_lock(&request) && request.ticket;
+}
+
+bool lock_definition(THD *thd, const std::string &table) {
+  return lock_name(thd, table, MDL_SHARED_READ, MDL_TRANSACTION, true);
+}
+
+bool try_lock_definition(THD *thd, const std::string &table) {
+  return lock_name(thd, table, MDL_SHARED_HIGH_PRIO, MDL_STATEMENT, false);
+}
+
+Definition::Definition(THD *thd, const std::string &table) {
+  std::string db, name;
+  server_names(table, &db, &name);
+  const LEX_CSTRING db_name{db.c_str(), db.size()}, table_name{name.c_str(), name.size()};
+  TABLE_LIST reference;
+  reference.init_one_table(&db_name, &table_name, nullptr, TL_READ);
+  Dummy_error_handler quiet;
+  thd->push_internal_handler(&quiet);
+  TABLE_SHARE *found = tdc_acquire_share(thd, &reference, GTS_TABLE);
+  thd->pop_internal_handler();
+  if (!found) return;
+  if (found->db_type() != engine.hton) {
+    is_foreign = true;
+    tdc_release_share(found);
+    return;
+  }
+  share = found;
+}
+
+Definition::~Definition() {
+  if (share) tdc_release_share(const_cast<TABLE_SHARE *>(share));
+}
+
+/* ---- columns and indexes */
+
+bool columns_of(const TABLE_SHARE *share, const std::vector<std::string> &names, std::vector<uint16> *columns,
+                std::string *missing) {
+  columns->clear();
+  for (const std::string &name : names) {
+    uint i = 0;
+    while (i < share->fields && my_strcasecmp(system_charset_info, share->field[i]->field_name.str, name.c_str()) != 0) i++;
+    if (i == share->fields) {
+      *missing = name;
+      return false;
+    }
+    columns->push_back(static_cast<uint16>(i));
+  }
+  return true;
+}
+
+static bool begins_with(const Index_layout &layout, const std::vector<uint16> &columns, bool *is_prefix) {
+  const std::vector<Part> &parts = layout.all_parts();
+  /* Of a unique index, the clustered key stands behind the parts only where one is NULL. */
+  const size_t count = layout.is_unique() ? layout.user_parts() : parts.size();
+  if (columns.size() > count) return false;
+  bool whole = true;
+  for (size_t i = 0; i < columns.size(); i++) {
+    if (parts[i].image == Part::ROW_ID || parts[i].column.fieldnr != columns[i]) return false;
+    whole &= parts[i].whole;
+  }
+  if (!whole && is_prefix) *is_prefix = true;
+  return whole;
+}
+
+bool is_whole_key(const Layouts &layouts, int tree, size_t columns) {
+  const Index_layout &layout = layouts.trees[tree];
+  return layout.is_unique() && (tree == 0 ? layout.all_parts().size() : layout.user_parts()) == columns;
+}
+
+int tree_of_columns(const Layouts &layouts, const std::vector<uint16> &columns, bool *is_prefix) {
+  int found = -1;
+  for (uint tree = 0; tree < layouts.trees.size(); tree++) {
+    if (!begins_with(layouts.trees[tree], columns, is_prefix)) continue;
+    if (is_whole_key(layouts, tree, columns.size())) return tree;
+    if (found < 0) found = tree;
+  }
+  return found;
+}
+
+bool can_be_in_foreign_key(const TABLE_SHARE *share, uint16 column) {
+  const Field *field = share->field[column];
+  return field->stored_in_db() && !(field->flags & BLOB_FLAG) && !field->compression_method();
+}
+
+Part part_of_column(const TABLE_SHARE *share, uint16 column) {
+  KEY_PART_INFO info{};
+  info.field = share->field[column];
+  info.fieldnr = static_cast<uint16>(column + 1);
+  info.length = static_cast<uint16>(info.field->key_length());
+  return Part(share, &info);
+}
+
+bool are_comparable(const TABLE_SHARE *a, uint16 a_column, const TABLE_SHARE *b, uint16 b_column) {
+  if (!can_be_in_foreign_key(a, a_column) || !can_be_in_foreign_key(b, b_column)) return false;
+  const Field *a_field = a->field[a_column], *b_field = b->field[b_column];
+  const Part x = part_of_column(a, a_column), y = part_of_column(b, b_column);
+  if (x.image != y.image) return false;
+  if (x.image == Part::STRING)
+    return x.column.cs == y.column.cs && x.codec.pads() == y.codec.pads() && x.codec.is_bytes() == y.codec.is_bytes();
+  if (x.image_length != y.image_length || x.column.size != y.column.size) return false;
+  switch (x.image) {
+  case Part::RAW:
+  case Part::SORTED:
+    return a_field->real_type() == b_field->real_type() && a_field->type_handler() == b_field->type_handler() &&
+           a_field->decimals() == b_field->decimals() && a_field->field_length == b_field->field_length;
+  default:
+    return true;
+  }
+}
+
+/* ---- one index */
+
+Foreign_index::~Foreign_index() {
+  if (reader) tp_reader_close(reader);
+  if (opened) tp_table_close(opened);
+}
+
+int Foreign_index::open(THD *thd, const std::string &table, const std::vector<std::string> &columns, const TABLE_SHARE *own_share,
+                        const std::vector<std::string> &own_columns) {
+  name = table;
+  const Definition definition(thd, table);
+  std::vector<uint16> there, here;
+  std::string missing;
+  if (!definition.share) {
+    problem_ = definition.is_foreign ? "the other table is not a plain table of this engine" : "the other table does not exist";
+    return 0;
+  }
+  if (!columns_of(definition.share, columns, &there, &missing) || !columns_of(own_share, own_columns, &here, &missing)) {
+    problem_ = "there is no column " + missing;
+    return 0;
+  }
+  for (size_t i = 0; i < there.size(); i++)
+    if (!are_comparable(own_share, here[i], definition.share, there[i])) {
+      problem_ = "the types of " + own_columns[i] + " and " + columns[i] + " differ";
+      return 0;
+    }
+  const Layouts layouts(definition.share, definition.share->key_info);
+  const int found = tree_of_columns(layouts, there);
+  if (found < 0) {
+    problem_ = "no index of the other table begins with the columns";
+    return 0;
+  }
+  tree_ = static_cast<uint>(found);
+  is_point = is_whole_key(layouts, found, there.size());
+  size_t key_max = 0;
+  for (size_t i = 0; i < there.size(); i++) {
+    own.push_back(part_of_column(own_share, here[i]));
+    other.push_back(layouts.trees[found].all_parts()[i]);
+    /* Nothing of the definition is used later, but what collations are. */
+    own.back().column.null_image = other.back().column.null_image = nullptr;
+    const Part &part = other.back();
+    key_max += 1 + own.back().encoded_max;
+    if (part.image != Part::STRING) continue;
+    key_max += part.codec.encoded_max(own.back().column.size);
+    scratch.scratch_len = MY_MAX(scratch.scratch_len, part.codec.scratch_size(own.back().column.size));
+  }
+  room.resize(key_max);
+  scratch.scratch = std::make_unique<uchar[]>(scratch.scratch_len);
+  const int result = tp_table_open(engine.db, table.data(), table.size(), &opened);
+  if (result == TP_TABLE_MISSING) {
+    opened = nullptr;
+    problem_ = "the other table does not exist";
+    return 0;
+  }
+  if (result != TP_OK) {
+    opened = nullptr;
+    return server_error(result, thd);
+  }
+  return server_error(tp_reader_open(opened, &reader), thd);
+}
+
+bool Foreign_index::encode(const uchar *record, TABLE *own_table) {
+  uchar *to = room.data();
+  for (size_t i = 0; i < own.size(); i++) {
+    const Part &from = own[i], &part = other[i];
+    if (from.column.is_null(record)) return false;
+    uchar *const start = to;
+    if (part.column.null_mask) *to++ = 1;
+    if (part.image == Part::STRING) {
+      /* Not put(), which would cut what is longer than the other column can be. */
+      size_t text_len;
+      const uchar *text = from.column.text(record, &text_len);
+      if (from.column.storage == Column::CHAR)
+        text_len = from.column.cs->lengthsp(reinterpret_cast<const char *>(text), text_len);
+      to = part.codec.encode(to, text, text_len, scratch.scratch.get(), scratch.scratch_len);
+    } else {
+      to = from.put(to, record + from.column.offset, 0, own_table, scratch);
+    }
+    if (part.mask)
+      for (uchar *at = start; at < to; at++) *at ^= part.mask;
+  }
+  len = to - room.data();
+  return true;
+}
+
+int Foreign_index::find(tp_trx *trx, int lock, int wait) {
+  tp_reader_set_lock(reader, lock, wait);
+  if (is_point) {
+    tp_bytes value;
+    return tp_get(reader, trx, tree_, room.data(), len, &value);
+  }
+  tp_entry entry;
+  std::vector<uchar> end(room.begin(), room.begin() + len);
+  size_t end_len = len;
+  if (successor(end.data(), &end_len)) tp_reader_set_end(reader, tree_, end.data(), end_len);
+  int result = tp_seek(reader, trx, tree_, room.data(), len, TP_AT_OR_AFTER, &entry);
+  if (result == TP_OK && (entry.key_len < len || memcmp(entry.key, room.data(), len) != 0)) result = TP_END;
+  tp_reader_reset(reader, tree_);
+  return result;
+}
+
+/* ---- on behalf of a constraint */
+
+Referential_scope::Referential_scope(Session *of) : session(of) {
+  if (session->referential_depth++ == 0) tp_trx_set_referential(session->trx, 1);
+}
+
+Referential_scope::~Referential_scope() {
+  if (--session->referential_depth == 0) tp_trx_set_referential(session->trx, 0);
+}
+
+} // namespace tidepool
