@@ -28,7 +28,7 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   if (int error = foreign_keys_of_statement(thd, form, info, info->alter_info, name, &keys)) return error;
   if (is_intermediate(name)) {
     const std::string altered = altered_table(thd);
-    if (!altered.empty() && !has_indexes_for_foreign_keys(thd, form, altered, keys, info->alter_info)) return HA_ERR_DROP_INDEX_FK;
+    if (!altered.empty() && !has_indexes_for_foreign_keys(thd, form, altered, keys, info->alter_info)) return HA_ERR_CANNOT_ADD_FOREIGN;
   } else if (int error = check_referencing(thd, form, name)) {
     return error;
   }

@@ -35,8 +35,9 @@ void tell_nullable(THD *thd, FOREIGN_KEY_INFO *info, bool referenced, const TABL
 
 /* `share` is that of one of the two tables. */
 FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *share, bool is_child) {
-  auto *info = new (thd->mem_root) FOREIGN_KEY_INFO;
-  if (!info) return nullptr;
+  void *const place = thd_alloc(thd, sizeof(FOREIGN_KEY_INFO));
+  if (!place) return nullptr;
+  auto *info = new (place) FOREIGN_KEY_INFO;
   std::string db, table;
   server_names(key.child, &db, &table);
   info->foreign_id = name_for(thd, key.name);
