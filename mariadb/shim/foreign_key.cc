@@ -29,6 +29,10 @@ void server_names(const std::string &table, std::string *db, std::string *name) 
   char text[NAME_LEN * 5 + 1];
   size_t len = filename_to_tablename(table.substr(0, slash).c_str(), text, sizeof text, true);
   db->assign(text, len);
+  if (is_intermediate(table)) {
+    *name = table.substr(slash + 1);
+    return;
+  }
   len = filename_to_tablename(table.substr(slash + 1).c_str(), text, sizeof text, true);
   name->assign(text, len);
 }
@@ -261,10 +265,14 @@ bool Foreign_keys::has_name(const std::string &name, const std::string &child, c
 void Foreign_keys::take(By_child changed) {
   std::lock_guard<std::mutex> guard(mutex);
   for (auto &table : changed) {
-    if (table.second.empty())
+    if (table.second.empty()) {
       by_child.erase(table.first);
-    else
-      by_child[table.first] = std::move(table.second);
+      continue;
+    }
+    /* So that a definition looks the same however it came about. */
+    std::sort(table.second.begin(), table.second.end(),
+              [](const Constraint_ptr &a, const Constraint_ptr &b) { return a->name < b->name; });
+    by_child[table.first] = std::move(table.second);
   }
   by_parent.clear();
   for (const auto &table : by_child) {

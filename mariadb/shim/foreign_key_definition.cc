@@ -45,6 +45,7 @@ struct Candidate {
   int refuse(const std::string &why) const {
     std::string db, name;
     server_names(table, &db, &name);
+    Abort_on_warning_instant_set no_error(thd, false);
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_CANNOT_ADD_FOREIGN,
                         "Foreign key %s of table %s.%s can't be: %s", said.c_str(), db.c_str(), name.c_str(), why.c_str());
     return HA_ERR_CANNOT_ADD_FOREIGN;
@@ -233,6 +234,7 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
     bool is_taken = foreign_keys.has_name(name, user_name, altered);
     for (size_t other = 0; other < i; other++) is_taken |= same_identifier((*keys)[other]->name, name);
     if (!is_taken) continue;
+    Abort_on_warning_instant_set no_error(thd, false);
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_FOUND_DUPP_KEY,
                         "Foreign key %s of table %s.%s can't be: the database has a constraint of this name", name.c_str(), db.c_str(),
                         user_table.c_str());

@@ -238,7 +238,8 @@ private:
   int ready_for_action();
   int compute_indexed_columns(uchar *record);
   int change_children(const tidepool::Constraint &key, uint index, const std::string &prefix,
-                      tidepool::Constraint::Action action, const ha_tidepool *parent, const uchar *parent_record);
+                      tidepool::Constraint::Action action, const ha_tidepool *parent, const uchar *old_parent,
+                      const uchar *new_parent);
 
   /* ALTER TABLE in place: HA_ALTER_INPLACE_COPY_NO_LOCK = foreign keys have no say in it. */
   enum_alter_inplace_result check_foreign_key_change(Alter_inplace_info *info);

@@ -128,7 +128,7 @@ bool ha_tidepool::get_foreign_dup_key(char *child_table, uint child_table_len, c
   if (!of || of->violated.empty()) return false;
   std::string db, name;
   server_names(of->violated, &db, &name);
-  my_snprintf(child_table, child_table_len, "%s/%s", db.c_str(), name.c_str());
+  my_snprintf(child_table, child_table_len, "%s", name.c_str());
   my_snprintf(child_key, child_key_len, "%s", of->violated_key.c_str());
   return true;
 }

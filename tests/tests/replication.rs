@@ -165,6 +165,54 @@ fn one_that_waits_for_another_row_gives_way() {
     later_takes_the_row_first("rpl_row", "aggressive", true);
 }
 
+/// The log has the parents' rows alone: what follows for the children, the replica does by itself.
+#[test]
+fn referential_actions_are_the_replicas_own() {
+    let pair = Pair::start("rpl_foreign_keys", "optimistic", &[]);
+    let mut primary = pair.primary.connect_to("test");
+    run(
+        &mut primary,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY, u INT, UNIQUE (u))",
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, q INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE ON UPDATE CASCADE,
+                 FOREIGN KEY (q) REFERENCES p (u) ON DELETE SET NULL ON UPDATE SET NULL)",
+            "CREATE TABLE g (id INT PRIMARY KEY, c INT, FOREIGN KEY (c) REFERENCES c (id) ON DELETE CASCADE)",
+            "INSERT INTO p SELECT seq, seq FROM seq_1_to_20",
+            "INSERT INTO c SELECT seq, 1 + seq % 20, 1 + seq % 7 FROM seq_1_to_200",
+            "INSERT INTO g SELECT seq, 1 + seq % 200 FROM seq_1_to_400",
+        ],
+    );
+    run(&mut pair.replica.connect(), &["START SLAVE"]);
+    run(
+        &mut primary,
+        &[
+            "DELETE FROM p WHERE id IN (3, 4)",
+            "UPDATE p SET id = id + 100 WHERE id < 8",
+            "UPDATE p SET u = u + 100 WHERE u IN (5, 6)",
+            "REPLACE INTO p VALUES (102, 2)",
+            "BEGIN",
+            "DELETE FROM p WHERE id = 9",
+            "UPDATE p SET id = 109 WHERE id = 10",
+            "COMMIT",
+            "SET foreign_key_checks = 0",
+            "DELETE FROM p WHERE id = 12",
+        ],
+    );
+    pair.catch_up();
+    let mut replica = pair.replica.connect_to("test");
+    for query in [
+        "SELECT * FROM p ORDER BY id",
+        "SELECT * FROM c ORDER BY id",
+        "SELECT * FROM g ORDER BY id",
+    ] {
+        let (here, there): (Vec<mysql::Row>, Vec<mysql::Row>) =
+            (primary.query(query).expect("rows"), replica.query(query).expect("rows"));
+        assert_eq!(format!("{here:?}"), format!("{there:?}"), "{query}");
+    }
+    assert!(number(&mut replica, "SELECT COUNT(*) FROM c") < 200);
+    assert_eq!(number(&mut replica, "SELECT COUNT(*) FROM c WHERE p = 12"), 10);
+}
+
 /// Many small transactions that change the same rows, in all the ways that there are.
 fn conflicting_load(name: &str, mode: &str, replica_args: &[&str]) {
     let pair = Pair::start(name, mode, replica_args);

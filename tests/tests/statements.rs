@@ -548,48 +548,6 @@ fn the_verdict_about_a_prepared_transaction_outlives_a_crash() {
     }
 }
 
-/// Who imports a dump sees no warnings: the error log has them, too.
-#[test]
-fn a_foreign_key_is_not_ignored_in_silence() {
-    let server = Server::start(Options::new("foreign_keys").engine(Engine::Tidepool));
-    let mut conn = server.connect_to("test");
-    run(&mut conn, &["CREATE TABLE parent (id INT PRIMARY KEY)"]);
-    for (name, statement) in [
-        (
-            "c1",
-            "CREATE TABLE c1 (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id))",
-        ),
-        ("c2", "CREATE TABLE c2 (id INT PRIMARY KEY, p INT REFERENCES parent (id))"),
-        ("c3", "CREATE TABLE c3 (FOREIGN KEY (p) REFERENCES parent (id)) SELECT 1 AS p"),
-        ("c4", "ALTER TABLE c4 ADD CONSTRAINT named FOREIGN KEY (p) REFERENCES parent (id)"),
-        ("c5", "ALTER TABLE c5 ADD q INT REFERENCES parent (id)"),
-        ("c6", "ALTER TABLE c6 ADD KEY (p), ADD FOREIGN KEY (p) REFERENCES parent (id)"),
-    ] {
-        if statement.starts_with("ALTER") {
-            run(&mut conn, &[&format!("CREATE TABLE {name} (id INT PRIMARY KEY, p INT)")]);
-        }
-        run(&mut conn, &[statement]);
-        let said: Vec<(String, u16, String)> = conn.query("SHOW WARNINGS").expect("warnings");
-        let warned = said.iter().filter(|(_, _, text)| text.contains("'parent' is not enforced"));
-        assert_eq!(warned.count(), 1, "{statement}: {said:?}");
-        let logged = format!("the reference of table test.{name} to table parent is not enforced");
-        assert_eq!(server.error_log().matches(&logged).count(), 1, "{statement}");
-    }
-    // A table of an engine that has them does not lose them on its way here.
-    run(
-        &mut conn,
-        &[
-            "CREATE TABLE ip (id INT PRIMARY KEY) ENGINE=InnoDB",
-            "CREATE TABLE ic (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES ip (id)) ENGINE=InnoDB",
-            "SET foreign_key_checks = 0",
-        ],
-    );
-    const PARENT_ROW: u16 = 1217;
-    for table in ["ip", "ic"] {
-        assert_eq!(code(&mut conn, &format!("ALTER TABLE {table} ENGINE=Tidepool")), PARENT_ROW);
-    }
-}
-
 #[test]
 fn the_time_of_a_tables_definition_is_shown() {
     let server = Server::start(Options::new("create_time"));

@@ -1,0 +1,575 @@
+//! Foreign keys: what they forbid, what follows from them, who waits for whom, and what is left after a crash. Where another engine has them too,
+//! `TIDEPOOL_TEST_ENGINE=InnoDB` shows the same.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
+use std::time::Duration;
+
+use mysql::prelude::Queryable;
+use mysql::{Conn, Row};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::sql::{number, run};
+
+const NO_PARENT: u16 = 1452;
+const HAS_CHILDREN: u16 = 1451;
+const DEADLOCK: u16 = 1213;
+const LOCK_WAIT_TIMEOUT: u16 = 1205;
+const RECORD_CHANGED: u16 = 1020;
+const CANT_CREATE: u16 = 1005;
+
+const LEVELS: [&str; 4] = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
+
+/// The number of the error, or 0.
+fn code(result: Result<(), mysql::Error>) -> u16 {
+    match result {
+        Ok(()) => 0,
+        Err(mysql::Error::MySqlError(error)) => error.code,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn code_of(conn: &mut Conn, statement: &str) -> u16 {
+    code(conn.query_drop(statement))
+}
+
+/// A statement that must wait for what another session holds.
+struct Waiting(thread::JoinHandle<(Conn, u16)>);
+
+impl Waiting {
+    fn begin(mut conn: Conn, statement: &str) -> Waiting {
+        let statement = statement.to_owned();
+        let waiting = Waiting(thread::spawn(move || {
+            let code = code_of(&mut conn, &statement);
+            (conn, code)
+        }));
+        sleep(Duration::from_millis(200));
+        assert!(!waiting.0.is_finished(), "it waits for nobody");
+        waiting
+    }
+
+    fn end(self) -> (Conn, u16) {
+        self.0.join().expect("no panic")
+    }
+}
+
+fn at(server: &Server, level: &str) -> Conn {
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &[&format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}")]);
+    conn
+}
+
+fn rows(conn: &mut Conn, query: &str) -> Vec<String> {
+    let rows: Vec<Row> = conn.query(query).unwrap_or_else(|error| panic!("{query}: {error}"));
+    rows.iter().map(|row| format!("{row:?}")).collect()
+}
+
+fn definition(conn: &mut Conn, table: &str) -> String {
+    let row: (String, String) = conn
+        .query_first(format!("SHOW CREATE TABLE {table}"))
+        .expect("a definition")
+        .expect("a row");
+    row.1
+}
+
+fn check(conn: &mut Conn, table: &str) {
+    let said: Vec<(String, String, String, String)> =
+        conn.query(format!("CHECK TABLE {table}")).expect("a check");
+    assert_eq!(said.last().expect("a row").3, "OK", "{said:?}");
+}
+
+/// Whoever comes second waits for the first, and goes by what became of that.
+#[test]
+fn child_and_parent_meet_at_the_parents_row() {
+    let server = Server::start(Options::new("fk_meet"));
+    let mut conn = server.connect_to("test");
+    // By the clustered index, by a unique one, and by one that is not.
+    for key in ["id", "u", "k"] {
+        for action in ["", "ON DELETE CASCADE"] {
+            run(
+                &mut conn,
+                &[
+                    "CREATE TABLE p (id INT PRIMARY KEY, u INT, k INT, UNIQUE (u), KEY (k))",
+                    &format!(
+                        "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p ({key}) {action})"
+                    ),
+                ],
+            );
+            for level in LEVELS {
+                for (first, verdict) in [
+                    ("child", "COMMIT"),
+                    ("child", "ROLLBACK"),
+                    ("parent", "COMMIT"),
+                    ("parent", "ROLLBACK"),
+                ] {
+                    let what = format!("{key} {action} {level} {first} {verdict}");
+                    run(
+                        &mut conn,
+                        &[
+                            "DELETE FROM c",
+                            "DELETE FROM p",
+                            "INSERT INTO p VALUES (1, 1, 1), (2, 2, 2)",
+                        ],
+                    );
+                    let (insert, delete) =
+                        ("INSERT INTO c VALUES (1, 1)", "DELETE FROM p WHERE id = 1");
+                    let (one, other) =
+                        if first == "child" { (insert, delete) } else { (delete, insert) };
+                    let (mut holder, waiter) = (at(&server, level), at(&server, level));
+                    run(&mut holder, &["BEGIN", one]);
+                    let waiting = Waiting::begin(waiter, other);
+                    run(&mut holder, &[verdict]);
+                    let (mut waiter, code) = waiting.end();
+                    let expected = match (first, verdict, action) {
+                        (_, "ROLLBACK", _) | ("child", _, "ON DELETE CASCADE") => 0,
+                        ("child", ..) => HAS_CHILDREN,
+                        _ => NO_PARENT,
+                    };
+                    assert_eq!(code, expected, "{what}");
+                    run(&mut waiter, &["COMMIT"]);
+                    let orphans =
+                        format!("SELECT COUNT(*) FROM c WHERE p NOT IN (SELECT {key} FROM p)");
+                    assert_eq!(number(&mut conn, &orphans), 0, "{what}");
+                }
+            }
+            run(&mut conn, &["DROP TABLE c", "DROP TABLE p"]);
+        }
+    }
+}
+
+/// A snapshot is no reason to refuse: checks, and what follows from them, are about what is there now.
+#[test]
+fn a_check_is_of_what_is_there_now() {
+    let server = Server::start(Options::new("fk_now"));
+    let (mut old, mut other) = (at(&server, "REPEATABLE READ"), server.connect_to("test"));
+    run(
+        &mut other,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY, n INT)",
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE ON UPDATE CASCADE)",
+            "CREATE TABLE r (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id))",
+            "INSERT INTO p VALUES (1, 0), (2, 0), (3, 0)",
+            "INSERT INTO c VALUES (1, 1), (2, 2)",
+        ],
+    );
+    run(
+        &mut old,
+        &["BEGIN", "SELECT COUNT(*) FROM p", "SELECT COUNT(*) FROM c", "SELECT COUNT(*) FROM r"],
+    );
+    run(
+        &mut other,
+        &[
+            "INSERT INTO p VALUES (10, 0)",
+            "UPDATE p SET n = 1 WHERE id = 3",
+            "INSERT INTO c VALUES (3, 1)",
+            "UPDATE c SET id = 20 WHERE id = 2",
+            "INSERT INTO r VALUES (1, 2)",
+        ],
+    );
+    // Parents that are younger, or have changed, than the snapshot.
+    run(&mut old, &["INSERT INTO c VALUES (4, 10), (5, 3)"]);
+    // Children that are, and one that forbids it.
+    run(&mut old, &["DELETE FROM p WHERE id = 1"]);
+    assert_eq!(code_of(&mut old, "DELETE FROM p WHERE id = 2"), HAS_CHILDREN);
+    run(&mut old, &["COMMIT"]);
+    assert_eq!(rows(&mut old, "SELECT id, p FROM c ORDER BY id").len(), 3);
+    assert_eq!(number(&mut old, "SELECT COUNT(*) FROM c WHERE p NOT IN (SELECT id FROM p)"), 0);
+
+    // A parent that is gone since is seen by the snapshot, and not by the check.
+    run(&mut old, &["BEGIN", "SELECT * FROM p"]);
+    run(&mut other, &["DELETE FROM p WHERE id = 10"]);
+    assert_eq!(number(&mut old, "SELECT COUNT(*) FROM p WHERE id = 10"), 1);
+    assert_eq!(code_of(&mut old, "INSERT INTO c VALUES (6, 10)"), NO_PARENT);
+    run(&mut old, &["COMMIT"]);
+}
+
+#[test]
+fn two_that_check_a_row_and_then_change_it_are_a_deadlock() {
+    let server = Server::start(Options::new("fk_deadlock"));
+    let (mut one, mut other) = (server.connect_to("test"), server.connect_to("test"));
+    run(
+        &mut one,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY, n INT)",
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id))",
+            "INSERT INTO p VALUES (1, 0)",
+            "BEGIN",
+            "INSERT INTO c VALUES (1, 1)",
+        ],
+    );
+    run(&mut other, &["BEGIN", "INSERT INTO c VALUES (2, 1)"]);
+    let waiting = Waiting::begin(one, "UPDATE p SET n = n + 1");
+    let second = code_of(&mut other, "UPDATE p SET n = n + 1");
+    run(&mut other, &["COMMIT"]);
+    let (mut one, first) = waiting.end();
+    run(&mut one, &["COMMIT"]);
+    let mut codes = [first, second];
+    codes.sort_unstable();
+    assert_eq!(codes, [0, DEADLOCK]);
+}
+
+/// Many at once, at all levels: whatever they are told, no child is without its parent.
+#[test]
+fn nobody_is_an_orphan_after_a_crowd() {
+    const TABLES: [&str; 3] = ["a", "b", "c"];
+    let server = Server::start(Options::new("fk_crowd").arg("--lock-wait-timeout=5"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE a (id INT PRIMARY KEY, u INT, p INT, n INT NOT NULL DEFAULT 0, UNIQUE (u))",
+            "CREATE TABLE b (id INT PRIMARY KEY, u INT, p INT, n INT NOT NULL DEFAULT 0, UNIQUE (u),
+                 FOREIGN KEY (p) REFERENCES a (u) ON DELETE CASCADE ON UPDATE CASCADE)",
+            "CREATE TABLE c (id INT PRIMARY KEY, u INT, p INT, n INT NOT NULL DEFAULT 0, UNIQUE (u),
+                 FOREIGN KEY (p) REFERENCES b (id) ON DELETE SET NULL, FOREIGN KEY (u) REFERENCES a (id))",
+        ],
+    );
+    let stop = Arc::new(AtomicBool::new(false));
+    let sessions: Vec<_> = (0..6_u64)
+        .map(|session| {
+            let (stop, mut conn) = (Arc::clone(&stop), at(&server, LEVELS[session as usize % 4]));
+            thread::spawn(move || {
+                let mut dice = StdRng::seed_from_u64(session);
+                let mut codes = BTreeMap::<u16, u32>::new();
+                while !stop.load(Ordering::Relaxed) {
+                    run(&mut conn, &["BEGIN"]);
+                    for _ in 0..dice.random_range(1..4) {
+                        let table = TABLES[dice.random_range(0..3)];
+                        let (id, n) = (dice.random_range(0..12), dice.random_range(0..12));
+                        let statement = match dice.random_range(0..6) {
+                            0 => format!("DELETE FROM {table} WHERE id = {id}"),
+                            1 => format!("UPDATE {table} SET n = n + 1 WHERE id = {id}"),
+                            2 => format!("UPDATE {table} SET u = {n} WHERE id = {id}"),
+                            3 => {
+                                format!("REPLACE INTO {table} (id, u, p) VALUES ({id}, {n}, NULL)")
+                            }
+                            _ => format!(
+                                "INSERT INTO {table} (id, u, p) VALUES ({id}, {n}, {})",
+                                dice.random_range(0..12)
+                            ),
+                        };
+                        let code = code_of(&mut conn, &statement);
+                        *codes.entry(code).or_default() += 1;
+                        if [DEADLOCK, RECORD_CHANGED].contains(&code) {
+                            break;
+                        }
+                    }
+                    let verdict = if dice.random_range(0..4) == 0 { "ROLLBACK" } else { "COMMIT" };
+                    conn.query_drop(verdict).expect("an end");
+                }
+                codes
+            })
+        })
+        .collect();
+    sleep(Duration::from_secs(8));
+    stop.store(true, Ordering::Relaxed);
+    let mut all = BTreeMap::<u16, u32>::new();
+    for session in sessions {
+        for (code, count) in session.join().expect("no panic") {
+            *all.entry(code).or_default() += count;
+        }
+    }
+    println!("{all:?}");
+    // Nothing but what two that meet may be told, and duplicates: of a row, or by an action.
+    let known =
+        [0, NO_PARENT, HAS_CHILDREN, DEADLOCK, RECORD_CHANGED, LOCK_WAIT_TIMEOUT, 1062, 1761];
+    assert!(all.keys().all(|code| known.contains(code)), "{all:?}");
+    assert!([0, NO_PARENT, HAS_CHILDREN].iter().all(|code| all.contains_key(code)), "{all:?}");
+    for (child, column, parent, key) in
+        [("b", "p", "a", "u"), ("c", "p", "b", "id"), ("c", "u", "a", "id")]
+    {
+        let orphans = format!(
+            "SELECT COUNT(*) FROM {child} WHERE {column} IS NOT NULL AND {column} NOT IN (SELECT {key} FROM {parent} WHERE {key} IS NOT NULL)"
+        );
+        assert_eq!(number(&mut conn, &orphans), 0, "{child}.{column}");
+    }
+    for table in TABLES {
+        check(&mut conn, table);
+    }
+}
+
+/// All of a cascade or nothing, whenever the server dies.
+#[test]
+fn a_kill_in_a_cascade_leaves_all_or_nothing() {
+    const CHILDREN: i64 = 4000;
+    let mut server = Server::start(Options::new("fk_kill9"));
+    run(
+        &mut server.connect_to("test"),
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY)",
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE ON UPDATE CASCADE)",
+            "CREATE TABLE g (id INT PRIMARY KEY, c INT, FOREIGN KEY (c) REFERENCES c (id) ON DELETE SET NULL)",
+        ],
+    );
+    let mut unfinished = 0;
+    for (round, delay) in [5, 20, 40, 60, 90].into_iter().enumerate() {
+        let mut conn = server.connect_to("test");
+        run(
+            &mut conn,
+            &[
+                "DELETE FROM g",
+                "DELETE FROM p",
+                "INSERT INTO p VALUES (1), (2)",
+                &format!("INSERT INTO c SELECT seq, 1 + seq % 2 FROM seq_1_to_{CHILDREN}"),
+                &format!("INSERT INTO g SELECT seq, seq FROM seq_1_to_{CHILDREN}"),
+            ],
+        );
+        let statement = if round % 2 == 0 {
+            "DELETE FROM p WHERE id = 1"
+        } else {
+            "UPDATE p SET id = 3 WHERE id = 1"
+        };
+        let work = thread::spawn(move || conn.query_drop(statement).is_ok());
+        sleep(Duration::from_millis(delay));
+        server.kill9();
+        let acknowledged = work.join().expect("no panic");
+        server.launch().expect("it recovers");
+        let mut conn = server.connect_to("test");
+        let is_there = number(&mut conn, "SELECT COUNT(*) FROM p WHERE id = 1") == 1;
+        assert!(!(acknowledged && is_there), "round {round}: it was acknowledged");
+        unfinished += i32::from(is_there);
+        let half = CHILDREN / 2;
+        let (of_1, of_3, lost) = match (is_there, round % 2) {
+            (true, _) => (half, 0, 0),
+            (false, 0) => (0, 0, half),
+            (false, _) => (0, half, 0),
+        };
+        assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM c WHERE p = 1"), of_1, "round {round}");
+        assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM c WHERE p = 3"), of_3, "round {round}");
+        assert_eq!(
+            number(&mut conn, "SELECT COUNT(*) FROM g WHERE c IS NULL"),
+            lost,
+            "round {round}"
+        );
+        for table in ["p", "c", "g"] {
+            check(&mut conn, table);
+        }
+        // The constraints are there again, too.
+        assert_eq!(code_of(&mut conn, "INSERT INTO c VALUES (-1, 77)"), NO_PARENT);
+    }
+    println!("{unfinished} of 5 were rolled back");
+}
+
+/// Definitions survive a restart, and follow their tables.
+#[test]
+fn constraints_follow_their_tables() {
+    let mut server = Server::start(Options::new("fk_follow"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE DATABASE d2",
+            "CREATE TABLE p (id INT PRIMARY KEY, u INT, UNIQUE (u))",
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, q INT, up INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE,
+                 CONSTRAINT mine FOREIGN KEY (q) REFERENCES p (u) ON UPDATE NO ACTION, FOREIGN KEY (up) REFERENCES c (id))",
+            "ALTER TABLE p CHANGE u v INT",
+            "ALTER TABLE c CHANGE q r INT",
+            "RENAME TABLE p TO d2.parent",
+            "RENAME TABLE c TO child",
+        ],
+    );
+    let clauses = |conn: &mut Conn| -> Vec<String> {
+        let text = definition(conn, "child");
+        text.lines()
+            .filter(|line| line.contains("FOREIGN KEY"))
+            .map(|line| line.trim().trim_end_matches(',').into())
+            .collect()
+    };
+    let expected = [
+        "CONSTRAINT `child_ibfk_1` FOREIGN KEY (`p`) REFERENCES `d2`.`parent` (`id`) ON DELETE CASCADE",
+        "CONSTRAINT `child_ibfk_2` FOREIGN KEY (`up`) REFERENCES `child` (`id`)",
+        "CONSTRAINT `mine` FOREIGN KEY (`r`) REFERENCES `d2`.`parent` (`v`) ON UPDATE NO ACTION",
+    ];
+    assert_eq!(clauses(&mut conn), expected);
+    run(
+        &mut conn,
+        &["INSERT INTO d2.parent VALUES (1, 1)", "INSERT INTO child VALUES (1, 1, 1, 1)"],
+    );
+    for how in [Server::restart, |server: &mut Server| {
+        server.kill9();
+        server.launch().expect("it recovers");
+    }] {
+        how(&mut server);
+        conn = server.connect_to("test");
+        assert_eq!(clauses(&mut conn), expected);
+        assert_eq!(code_of(&mut conn, "INSERT INTO child VALUES (2, 2, NULL, NULL)"), NO_PARENT);
+        assert_eq!(code_of(&mut conn, "UPDATE d2.parent SET v = 2"), HAS_CHILDREN);
+        assert_eq!(code_of(&mut conn, "DROP TABLE d2.parent"), HAS_CHILDREN);
+        assert_eq!(code_of(&mut conn, "DROP DATABASE d2"), HAS_CHILDREN);
+    }
+    // An index that comes and goes in place, and copies of both tables, take nothing away.
+    run(
+        &mut conn,
+        &[
+            "ALTER TABLE child ADD KEY extra (r, p)",
+            "ALTER TABLE child DROP KEY extra",
+            "ALTER TABLE d2.parent ADD KEY extra (v, id)",
+            "ALTER TABLE d2.parent FORCE, ALGORITHM=COPY",
+            "ALTER TABLE child FORCE, ALGORITHM=COPY",
+            "OPTIMIZE TABLE child",
+        ],
+    );
+    assert_eq!(clauses(&mut conn), expected);
+    assert_eq!(code_of(&mut conn, "INSERT INTO child VALUES (2, 2, NULL, NULL)"), NO_PARENT);
+    assert_eq!(
+        code_of(&mut conn, "ALTER TABLE d2.parent DROP PRIMARY KEY"),
+        if server.engine() == Engine::Tidepool { 1553 } else { 1025 }
+    );
+    // Another index will do.
+    run(&mut conn, &["ALTER TABLE d2.parent DROP KEY u"]);
+    assert_eq!(code_of(&mut conn, "ALTER TABLE d2.parent DROP KEY extra"), 1553);
+    assert_eq!(code_of(&mut conn, "UPDATE d2.parent SET v = 2"), HAS_CHILDREN);
+    run(
+        &mut conn,
+        &[
+            "ALTER TABLE child DROP FOREIGN KEY mine",
+            "UPDATE d2.parent SET v = 2",
+            "DELETE FROM child",
+        ],
+    );
+    run(&mut conn, &["DROP TABLE child", "DROP TABLE d2.parent"]);
+}
+
+/// What can't be is refused, and a warning says why.
+#[test]
+fn a_constraint_that_cannot_be_is_refused_with_its_reason() {
+    let server = Server::start(Options::new("fk_refused").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY, k INT, s VARCHAR(20) COLLATE utf8mb4_bin, t TEXT, n INT, KEY (k), KEY (s), KEY (t(5)))",
+            "CREATE TABLE m (id INT PRIMARY KEY) ENGINE=MyISAM",
+            "CREATE TABLE h (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2",
+            "CREATE TABLE v (id INT PRIMARY KEY) WITH SYSTEM VERSIONING",
+        ],
+    );
+    let cases = [
+        ("a INT, FOREIGN KEY (a) REFERENCES nowhere (id)", "test.nowhere does not exist"),
+        ("a INT, FOREIGN KEY (a) REFERENCES m (id)", "of another engine"),
+        ("a INT, FOREIGN KEY (a) REFERENCES h (id)", "partitioned"),
+        ("a INT, FOREIGN KEY (a) REFERENCES v (id)", "system versioning"),
+        ("a INT, FOREIGN KEY (a) REFERENCES p (x)", "no column x"),
+        ("a INT, FOREIGN KEY (a) REFERENCES p (n)", "no index"),
+        ("a BIGINT, FOREIGN KEY (a) REFERENCES p (id)", "type"),
+        ("a INT UNSIGNED, FOREIGN KEY (a) REFERENCES p (id)", "type"),
+        ("a VARCHAR(20) COLLATE utf8mb4_general_ci, FOREIGN KEY (a) REFERENCES p (s)", "collation"),
+        ("a INT NOT NULL, FOREIGN KEY (a) REFERENCES p (id) ON DELETE SET NULL", "NOT NULL"),
+        ("a INT, b INT AS (a) VIRTUAL, FOREIGN KEY (b) REFERENCES p (id)", "virtual"),
+        (
+            "a INT, b INT AS (a) STORED, FOREIGN KEY (a) REFERENCES p (id) ON DELETE SET NULL",
+            "stored generated column",
+        ),
+    ];
+    for (columns, reason) in cases {
+        let statement = format!("CREATE TABLE c ({columns})");
+        assert_eq!(code_of(&mut conn, &statement), CANT_CREATE, "{statement}");
+        let said: Vec<(String, u16, String)> = conn.query("SHOW WARNINGS").expect("warnings");
+        assert!(
+            said.iter().any(|(_, code, text)| *code == 150 && text.contains(reason)),
+            "{statement}: {said:?}"
+        );
+    }
+    assert_eq!(
+        code_of(&mut conn, "CREATE TEMPORARY TABLE c (a INT, FOREIGN KEY (a) REFERENCES p (id))"),
+        CANT_CREATE
+    );
+    assert_eq!(
+        code_of(
+            &mut conn,
+            "CREATE TABLE c (a INT PRIMARY KEY, FOREIGN KEY (a) REFERENCES p (id)) PARTITION BY HASH (a)"
+        ),
+        1506
+    );
+    // Nothing of it is left behind.
+    run(&mut conn, &["CREATE TABLE c (a INT)", "INSERT INTO c VALUES (5)"]);
+    // Rows that are there already are looked at.
+    assert_eq!(
+        code_of(&mut conn, "ALTER TABLE c ADD FOREIGN KEY (a) REFERENCES p (id)"),
+        NO_PARENT
+    );
+    run(
+        &mut conn,
+        &["INSERT INTO p (id) VALUES (5)", "ALTER TABLE c ADD FOREIGN KEY (a) REFERENCES p (id)"],
+    );
+    // A table of an engine that has them does not lose them on its way here, nor the other way round.
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE ip (id INT PRIMARY KEY) ENGINE=InnoDB",
+            "CREATE TABLE ic (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES ip (id)) ENGINE=InnoDB",
+            "SET foreign_key_checks = 0",
+        ],
+    );
+    for (table, engine) in
+        [("ip", "Tidepool"), ("ic", "Tidepool"), ("p", "InnoDB"), ("c", "MyISAM")]
+    {
+        assert_eq!(code_of(&mut conn, &format!("ALTER TABLE {table} ENGINE={engine}")), 1217);
+    }
+}
+
+/// A dump names children before their parents.
+#[test]
+fn a_dump_goes_round() {
+    let server = Server::start(Options::new("fk_dump"));
+    let mut conn = server.connect();
+    run(
+        &mut conn,
+        &[
+            "CREATE DATABASE d",
+            "USE d",
+            "CREATE TABLE z (id INT PRIMARY KEY, a INT, b INT, KEY (a, b))",
+            "CREATE TABLE m (id INT PRIMARY KEY, z INT, FOREIGN KEY (z) REFERENCES z (id) ON UPDATE CASCADE)",
+            "CREATE TABLE a (id INT PRIMARY KEY, x INT, y INT, m INT, CONSTRAINT both_of_them FOREIGN KEY (x, y) REFERENCES z (a, b) ON DELETE SET NULL,
+                 FOREIGN KEY (m) REFERENCES m (id), FOREIGN KEY (id) REFERENCES a (id))",
+            "INSERT INTO z VALUES (1, 1, 1), (2, 2, 2)",
+            "INSERT INTO m VALUES (1, 1), (2, NULL)",
+            "INSERT INTO a VALUES (1, 1, 1, 1), (2, NULL, 9, 2)",
+        ],
+    );
+    let file = server.dir().join("dump.sql");
+    let dump = File::create(&file).expect("a file can be made");
+    let status =
+        server.client("DUMP").arg("d").stdout(dump).status().expect("mariadb-dump can be run");
+    assert!(status.success(), "mariadb-dump: {status}");
+    assert!(fs::read_to_string(&file).expect("a dump").contains("both_of_them"));
+    run(&mut conn, &["CREATE DATABASE e"]);
+    let dump = File::open(&file).expect("a dump can be read");
+    let status =
+        server.client("CLIENT").arg("e").stdin(dump).status().expect("the client can be run");
+    assert!(status.success(), "the dump does not load: {status}");
+    for table in ["a", "m", "z"] {
+        assert_eq!(
+            definition(&mut conn, &format!("d.{table}")),
+            definition(&mut conn, &format!("e.{table}"))
+        );
+        let content = |conn: &mut Conn, db: &str| {
+            rows(conn, &format!("SELECT * FROM {db}.{table} ORDER BY id"))
+        };
+        assert_eq!(content(&mut conn, "d"), content(&mut conn, "e"));
+    }
+    for db in ["d", "e"] {
+        assert_eq!(
+            code_of(&mut conn, &format!("INSERT INTO {db}.a VALUES (3, 2, 1, NULL)")),
+            NO_PARENT
+        );
+        assert_eq!(code_of(&mut conn, &format!("DELETE FROM {db}.m WHERE id = 1")), HAS_CHILDREN);
+        run(
+            &mut conn,
+            &[
+                &format!("DELETE FROM {db}.a WHERE id = 2"),
+                &format!("DELETE FROM {db}.m WHERE id = 2"),
+            ],
+        );
+    }
+    let listed = "SELECT CONSTRAINT_NAME, TABLE_NAME, REFERENCED_TABLE_NAME, UNIQUE_CONSTRAINT_NAME, UPDATE_RULE, DELETE_RULE
+                  FROM information_schema.REFERENTIAL_CONSTRAINTS WHERE CONSTRAINT_SCHEMA =";
+    let (d, e) =
+        (rows(&mut conn, &format!("{listed} 'd'")), rows(&mut conn, &format!("{listed} 'e'")));
+    assert_eq!((d.len(), &d), (4, &e));
+    run(&mut conn, &["DROP DATABASE d", "DROP DATABASE e"]);
+}
