@@ -212,6 +212,7 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
     if (is_old && is_renamed && key->name.compare(0, old_table.size() + 6, old_table + "_ibfk_") == 0)
       key->name = user_table + key->name.substr(old_table.size());
     if (!layouts) layouts = std::make_unique<Layouts>(form);
+    if (is_old && form->versioned()) return candidate.refuse("the table gets system versioning");
     if (is_old) {
       /* The server has looked at its columns; indexes are looked at by has_indexes_for_foreign_keys(). */
       keys->push_back(std::move(key));
@@ -262,6 +263,13 @@ bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &tabl
                                   const Alter_info *alter) {
   const Constraint_list referencing = foreign_keys.of_parent(table);
   if (own.empty() && referencing.empty()) return true;
+  if (form->versioned() && !referencing.empty()) {
+    Abort_on_warning_instant_set no_error(thd, false);
+    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_CANNOT_ADD_FOREIGN,
+                        "Foreign key %s: a referenced table can't have system versioning", referencing[0]->name.c_str());
+    my_error(ER_CANNOT_ADD_FOREIGN, MYF(0), form->s->table_name.str);
+    return false;
+  }
   const Layouts layouts(form);
   bool good = true;
   for (const Constraint_ptr &key : own) good = good && has_index(form, layouts, key->columns, alter);

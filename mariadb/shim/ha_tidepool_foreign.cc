@@ -4,6 +4,7 @@
 #include "foreign_key_definition.h"
 #include "foreign_key_index.h"
 #include "ha_tidepool.h"
+#include <algorithm>
 
 using namespace tidepool;
 
@@ -33,8 +34,9 @@ void tell_nullable(THD *thd, FOREIGN_KEY_INFO *info, bool referenced, const TABL
     if (share->field[columns[i]]->real_maybe_null()) info->set_nullable(thd, referenced, i, static_cast<uint>(columns.size()));
 }
 
-/* `share` is that of one of the two tables. */
-FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *share, bool is_child) {
+/* `share` is that of one of the two tables. Whether the other's columns can be NULL, and what its key is called, is asked for only if it is
+   wanted: statements that change rows don't want it. */
+FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *share, bool is_child, bool other_wanted) {
   void *const place = thd_alloc(thd, sizeof(FOREIGN_KEY_INFO));
   if (!place) return nullptr;
   auto *info = new (place) FOREIGN_KEY_INFO;
@@ -52,6 +54,7 @@ FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *sh
   for (const std::string &column : key.columns) info->foreign_fields.push_back(name_for(thd, column), thd->mem_root);
   for (const std::string &column : key.referenced) info->referenced_fields.push_back(name_for(thd, column), thd->mem_root);
 
+  if (!other_wanted) return info;
   /* Of the other table nothing is said while somebody changes it. */
   const std::string &other = is_child ? key.parent : key.child;
   std::unique_ptr<Definition> definition;
@@ -89,13 +92,24 @@ void ha_tidepool::free_foreign_key_create_info(char *text) { my_free(text); }
 
 int ha_tidepool::get_foreign_key_list(THD *thd, List<FOREIGN_KEY_INFO> *list) {
   for (const Constraint_ptr &key : foreign_keys.of_child(shared->name))
-    if (FOREIGN_KEY_INFO *info = info_of(thd, *key, table_share, true)) list->push_back(info, thd->mem_root);
+    if (FOREIGN_KEY_INFO *info = info_of(thd, *key, table_share, true, true)) list->push_back(info, thd->mem_root);
   return 0;
 }
 
 int ha_tidepool::get_parent_foreign_key_list(THD *thd, List<FOREIGN_KEY_INFO> *list) {
-  for (const Constraint_ptr &key : foreign_keys.of_parent(shared->name))
-    if (FOREIGN_KEY_INFO *info = info_of(thd, *key, table_share, false)) list->push_back(info, thd->mem_root);
+  const bool is_definition = !altered_table(thd).empty();
+  /* The server opens the tables whose rows may be changed, by the event of its statement. Where an action changes rows here, a deletion becomes
+     an update further on: then either event counts. */
+  const Constraint_list own = foreign_keys.of_child(shared->name);
+  const bool is_between = !is_definition && std::any_of(own.begin(), own.end(), [](const Constraint_ptr &key) {
+    return Constraint::changes_rows(key->on_delete) || Constraint::changes_rows(key->on_update);
+  });
+  for (const Constraint_ptr &key : foreign_keys.of_parent(shared->name)) {
+    FOREIGN_KEY_INFO *info = info_of(thd, *key, table_share, false, is_definition);
+    if (!info) continue;
+    if (is_between) info->delete_method = info->update_method = MY_MAX(info->delete_method, info->update_method);
+    list->push_back(info, thd->mem_root);
+  }
   return 0;
 }
 
