@@ -2,8 +2,9 @@
 
 use super::*;
 use crate::catalog::{IndexDef, TableDef};
+use crate::lock::{LockMode, LockWait};
 use crate::pause::{PausePoint, with_hook};
-use crate::trx::TrxOptions;
+use crate::trx::{Isolation, TrxOptions};
 use std::sync::mpsc;
 use std::thread;
 use tidepool_pool::storage::SimStorage;
@@ -81,5 +82,72 @@ fn nobody_opens_a_table_that_is_being_dropped() {
             Some(table) => assert!(Arc::ptr_eq(&opened.unwrap(), &table)),
         }
         db.open_table("other").unwrap();
+    }
+}
+
+#[test]
+fn a_rename_and_what_others_say_of_it_are_one_change() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let definition = |metadata: &[u8]| TableDef {
+        metadata: metadata.to_vec(),
+        ..TableDef::new([IndexDef::unique("primary")])
+    };
+    for (name, metadata) in [("p", b"parent"), ("c", b"of p  "), ("d", b"of p  ")] {
+        db.create_table(name, &definition(metadata)).unwrap();
+    }
+    let metadata = |db: &Db, name: &str| db.table_def(name).unwrap().metadata;
+    // One of them is not there: nothing is changed.
+    let changes: [(&str, &[u8]); 3] = [("c", b"of q"), ("p", b"q"), ("x", b"of q")];
+    let missing = Error::TableMissing("x".into());
+    assert_eq!(db.rename_table_with("p", "q", &changes).unwrap_err(), missing);
+    assert_eq!(db.set_metadata_of_tables(&changes).unwrap_err(), missing);
+    for db in [db.clone(), open(&sim.crash())] {
+        assert_eq!(db.table_names().unwrap(), ["c", "d", "p"]);
+        assert_eq!(metadata(&db, "c"), b"of p  ");
+    }
+    let sim = sim.crash();
+    let db = open(&sim);
+    db.rename_table_with("p", "q", &changes[..2]).unwrap();
+    db.set_metadata_of_tables(&[("c", b"1"), ("d", b"2")]).unwrap();
+    for db in [db.clone(), open(&sim.crash())] {
+        assert_eq!(db.table_names().unwrap(), ["c", "d", "q"]);
+        assert_eq!(["c", "d", "q"].map(|name| metadata(&db, name)), [&b"1"[..], b"2", b"q"]);
+    }
+    open(&sim.crash()).open_table("q").unwrap();
+}
+
+/// What a snapshot does not see is nothing to a referential constraint but what is there.
+#[test]
+fn an_operation_for_a_constraint_passes_over_the_snapshot() {
+    for isolation in [Isolation::RepeatableRead, Isolation::Serializable] {
+        let sim = SimStorage::new(1);
+        let db = open(&sim);
+        let table = create(&db, "t");
+        let options = TrxOptions { isolation, read_only: false };
+        let write = |key: &[u8], value: &[u8]| {
+            let mut trx = db.begin(TrxOptions::default());
+            trx.insert(&table, 0, key, value).unwrap();
+            trx.commit().unwrap();
+        };
+        let mut trx = db.begin(options);
+        trx.ensure_view();
+        write(b"k", b"young");
+        let mut value = Vec::new();
+        let mut get = |trx: &mut Trx, key: &[u8], lock| {
+            trx.get(&table, 0, key, lock, LockWait::NoWait, &mut value)
+        };
+        trx.set_referential(true);
+        assert_eq!(get(&mut trx, b"k", LockMode::Shared), Ok(true));
+        assert_eq!(get(&mut trx, b"absent", LockMode::Shared), Ok(false));
+        trx.delete(&table, 0, b"k").unwrap();
+        trx.set_referential(false);
+        // It has locked no gap, at any level.
+        write(b"absent", b"now");
+        if isolation == Isolation::RepeatableRead {
+            let refused = get(&mut trx, b"absent", LockMode::Shared);
+            assert_eq!(refused, Err(Error::RecordChanged));
+        }
+        trx.rollback().unwrap();
     }
 }
