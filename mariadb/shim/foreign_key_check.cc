@@ -25,9 +25,8 @@ int Foreign_checks::lock(THD *thd, const std::vector<Side> &sides, bool parents,
   for (const Side &side : sides) {
     if (side.key->is_self_reference() || side.key->is_copied) continue;
     if (!lock_definition(thd, parents ? side.key->parent : side.key->child))
-      return thd->get_stmt_da()->is_error() && thd->get_stmt_da()->sql_errno() == ER_LOCK_DEADLOCK
-                 ? HA_ERR_LOCK_DEADLOCK
-                 : HA_ERR_LOCK_WAIT_TIMEOUT;
+      return server_error(thd->is_error() && thd->get_stmt_da()->sql_errno() == ER_LOCK_DEADLOCK ? TP_DEADLOCK : TP_LOCK_TIMEOUT,
+                          thd);
   }
   *locked = true;
   return 0;
