@@ -230,18 +230,15 @@ int ha_tidepool::act_on_children(Foreign_checks::Side &side, Constraint::Action 
 
 /* ---- referential actions */
 
-/* A handler of the table with which the statement may write; best one that the server has opened for this very purpose. */
+/* A handler of the table with which the statement may write: the one that the server has opened for this very purpose, or another, which is left
+   where it stands. */
 ha_tidepool *ha_tidepool::open_for_action(THD *thd, const std::string &name) {
-  ha_tidepool *found = nullptr;
   for (TABLE *open = thd->open_tables; open; open = open->next) {
     if (open->s->db_type() != engine.hton || open->reginfo.lock_type < TL_FIRST_WRITE) continue;
     auto *handler = static_cast<ha_tidepool *>(open->file);
-    if (handler->ht != engine.hton || !handler->shared || handler->shared->name != name) continue;
-    found = handler;
-    const TABLE_LIST *reference = open->pos_in_table_list;
-    if (reference && reference->prelocking_placeholder == TABLE_LIST::PRELOCK_FK) break;
+    if (handler->ht == engine.hton && handler->shared && handler->shared->name == name) return handler;
   }
-  return found;
+  return nullptr;
 }
 
 /* Virtual columns that indexes have, of a record that was read without them. */
