@@ -714,3 +714,114 @@ fn random_rows_fare_as_in_innodb() {
     println!("{done} statements, {refused} refused");
     assert!(refused > 0 && done > 10 * refused / 9, "{refused} of {done} refused");
 }
+
+/// Tables and constraints come, go and are renamed beside those who write rows: what handlers know of the other table is never that of another.
+#[test]
+fn definitions_change_beside_rows() {
+    let server = Server::start(Options::new("fk_definitions").arg("--lock-wait-timeout=3"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY, u INT, n INT NOT NULL DEFAULT 0, UNIQUE (u))",
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, q INT, CONSTRAINT by_id FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE ON UPDATE CASCADE,
+                 CONSTRAINT by_u FOREIGN KEY (q) REFERENCES p (u))",
+        ],
+    );
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..4_u64)
+        .map(|session| {
+            let (stop, mut conn) = (Arc::clone(&stop), at(&server, LEVELS[session as usize % 4]));
+            thread::spawn(move || {
+                let mut dice = StdRng::seed_from_u64(session);
+                let mut codes = BTreeMap::<u16, u32>::new();
+                while !stop.load(Ordering::Relaxed) {
+                    let (id, n) = (dice.random_range(0..20), dice.random_range(0..20));
+                    let statement = match dice.random_range(0..6) {
+                        0 => format!("DELETE FROM p WHERE id = {id}"),
+                        1 => format!("UPDATE p SET id = {n} WHERE id = {id}"),
+                        2 | 3 => format!("INSERT INTO p (id, u) VALUES ({id}, {n})"),
+                        4 => format!(
+                            "INSERT INTO c (id, p, q) VALUES ({}, {id}, {n})",
+                            dice.random::<u32>() >> 1
+                        ),
+                        _ => format!("DELETE FROM c WHERE p = {id}"),
+                    };
+                    *codes.entry(code_of(&mut conn, &statement)).or_default() += 1;
+                }
+                codes
+            })
+        })
+        .collect();
+    let changes = [
+        "ALTER TABLE p ADD KEY extra (u, id)",
+        "ALTER TABLE p FORCE, ALGORITHM=COPY",
+        "ALTER TABLE c FORCE, ALGORITHM=COPY",
+        "RENAME TABLE p TO p2",
+        "RENAME TABLE p2 TO p",
+        "ALTER TABLE p DROP KEY u",
+        "CREATE TABLE c2 (id INT PRIMARY KEY, FOREIGN KEY (id) REFERENCES p (id) ON DELETE CASCADE ON UPDATE CASCADE)",
+        "INSERT INTO c2 SELECT id FROM p",
+        "ALTER TABLE p ADD UNIQUE KEY u (u)",
+        "ALTER TABLE p DROP KEY extra",
+        "ALTER TABLE c DROP FOREIGN KEY by_id",
+        "DELETE FROM c",
+        "ALTER TABLE c ADD CONSTRAINT by_id FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE ON UPDATE CASCADE",
+        "DROP TABLE c2",
+        "RENAME TABLE c TO d, p TO q, d TO c, q TO p",
+    ];
+    let mut done = BTreeMap::<&str, u32>::new();
+    let started = std::time::Instant::now();
+    while started.elapsed() < Duration::from_secs(10) {
+        for change in changes {
+            if code_of(&mut conn, change) == 0 {
+                *done.entry(change).or_default() += 1;
+            }
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    let mut all = BTreeMap::<u16, u32>::new();
+    for writer in writers {
+        for (code, count) in writer.join().expect("no panic") {
+            *all.entry(code).or_default() += count;
+        }
+    }
+    println!("{all:?}\n{done:#?}");
+    const NO_SUCH_TABLE: u16 = 1146;
+    const TABLE_CHANGED: u16 = 1412;
+    const ROW_IN_THE_WAY: u16 = 1217;
+    let known = [
+        0,
+        NO_PARENT,
+        HAS_CHILDREN,
+        DEADLOCK,
+        RECORD_CHANGED,
+        LOCK_WAIT_TIMEOUT,
+        DUPLICATE,
+        ACTION_DUPLICATES,
+        NO_SUCH_TABLE,
+        TABLE_CHANGED,
+        ROW_IN_THE_WAY,
+    ];
+    assert!(all.keys().all(|code| known.contains(code)), "{all:?}");
+    assert!(all[&0] > 100 && done.len() > 10, "{all:?} {done:?}");
+    // Whatever was refused on the way, all is as it would have been.
+    for back in
+        ["RENAME TABLE p2 TO p", "RENAME TABLE d TO c", "RENAME TABLE q TO p", "DROP TABLE c2"]
+    {
+        let _ = conn.query_drop(back);
+    }
+    let text = definition(&mut conn, "c");
+    if text.contains("by_id") {
+        assert_eq!(
+            number(&mut conn, "SELECT COUNT(*) FROM c WHERE p NOT IN (SELECT id FROM p)"),
+            0
+        );
+    }
+    assert!(text.contains("by_u"), "{text}");
+    let orphans = "SELECT COUNT(*) FROM c WHERE q NOT IN (SELECT u FROM p WHERE u IS NOT NULL)";
+    assert_eq!(number(&mut conn, orphans), 0);
+    for table in ["p", "c"] {
+        check(&mut conn, table);
+    }
+}
