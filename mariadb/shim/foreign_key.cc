@@ -230,6 +230,10 @@ void Foreign_keys::load() {
     }
     if (!keys.empty()) found[table] = std::move(keys);
   }
+  {
+    std::lock_guard<std::mutex> nobody_looks(mutex);
+    by_child.clear();
+  }
   take(std::move(found));
 }
 

@@ -18,11 +18,11 @@
       length of all this (4 bytes)
   A name is its length (2 bytes) and its bytes, in UTF-8. A table without constraints has none of it.
 
-  All constraints of all tables are in memory, in one Foreign_keys, read when the engine starts. Each change of it takes the generation
-  on; handlers keep what they have found out as long as that stays (foreign_key_check.h).
+  All constraints of all tables are in memory, in one Foreign_keys, read when the engine starts. Each change of it takes the
+  generation on; handlers keep what they have found out as long as that stays (foreign_key_check.h).
 
-  Order of the mutexes: `definitions` → `mutex`. The first is held while a definition is changed in the engine's catalog and then here, so that
-  the two agree; nobody waits for a metadata lock of the server with either.
+  Order of the mutexes: `definitions` → `mutex`. The first is held while a definition is changed in the engine's catalog and then
+  here, so that the two agree; nobody waits for a metadata lock of the server with either.
 */
 #ifndef TIDEPOOL_FOREIGN_KEY_H
 #define TIDEPOOL_FOREIGN_KEY_H
@@ -91,9 +91,9 @@ public:
   /* The table has changed, or is another. */
   void touch(const std::string &table);
 
-  /* Renames a table in the catalog and here, with all that is said of it. A TP_* code; TP_DUPLICATE: the other database has a constraint of
-     one of the names. What is renamed aside and back is still referenced by the name that users know; a copy takes over what is said of
-     `altered`, the table in whose place it comes. */
+  /* Renames a table in the catalog and here, with all that is said of it. A TP_* code; TP_DUPLICATE: the other database has a
+     constraint of one of the names. What is renamed aside and back is still referenced by the name that users know; a copy takes
+     over what is said of `altered`, the table in whose place it comes. */
   int rename(const std::string &from, const std::string &to, const std::string &altered);
   /* Columns of a table have other names now. A TP_* code. */
   int rename_columns(const std::string &table, const std::vector<std::pair<std::string, std::string>> &renamed);

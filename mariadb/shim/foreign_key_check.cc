@@ -185,7 +185,8 @@ int ha_tidepool::act_on_children(Foreign_checks::Side &side, Constraint::Action 
   const std::string children(reinterpret_cast<const char *>(index.key()), index.key_len());
   if (next && action != Constraint::CASCADE) {
     /* 'a' to 'A' may be no change of the key. */
-    if (index.encode(next, table) && children.compare(0, std::string::npos, reinterpret_cast<const char *>(index.key()), index.key_len()) == 0)
+    if (index.encode(next, table) && children.size() == index.key_len() && memcmp(children.data(), index.key(), index.key_len())
+    == 0)
       return 0;
     index.encode(record, table);
   }
@@ -230,8 +231,8 @@ int ha_tidepool::act_on_children(Foreign_checks::Side &side, Constraint::Action 
 
 /* ---- referential actions */
 
-/* A handler of the table with which the statement may write: the one that the server has opened for this very purpose, or another, which is left
-   where it stands. */
+/* A handler of the table with which the statement may write: the one that the server has opened for this very purpose, or another,
+   which is left where it stands. */
 ha_tidepool *ha_tidepool::open_for_action(THD *thd, const std::string &name) {
   for (TABLE *open = thd->open_tables; open; open = open->next) {
     if (open->s->db_type() != engine.hton || open->reginfo.lock_type < TL_FIRST_WRITE) continue;

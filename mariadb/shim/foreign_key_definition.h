@@ -8,8 +8,8 @@
 namespace tidepool {
 
 /*
-  The constraints that the table will have: `form` is what the statement makes of it, `path_name` the engine's name for it as of now. Of a table
-  that is altered, those that it keeps are among them. Waits for metadata locks, so no mutex of ours is held.
+  The constraints that the table will have: `form` is what the statement makes of it, `path_name` the engine's name for it as of
+  now. Of a table that is altered, those that it keeps are among them. Waits for metadata locks, so no mutex of ours is held.
   Returns an HA_ERR_* code; warnings say what is wrong with which constraint.
 */
 int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info, const Alter_info *alter,
@@ -18,8 +18,8 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
 /* The table that ALTER TABLE, or a statement like it, changes; empty: the statement is none. */
 std::string altered_table(THD *thd);
 
-/* Whether the constraints of `table`, and those that reference it, still have the indexes that they need in `form`. If not, the error has been
-   sent. */
+/* Whether the constraints of `table`, and those that reference it, still have the indexes that they need in `form`. If not, the
+   error has been sent. */
 bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &table, const Constraint_list &own,
                                   const Alter_info *alter);
 

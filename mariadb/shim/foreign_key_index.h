@@ -3,10 +3,10 @@
   The index by which a constraint finds rows in the other table: a child's row its parent, a parent's row its children.
 
   The server opens the parent for no statement on the child. So the other table's definition is asked for by name, under a shared
-  metadata lock to the transaction's end, and only the parts of the one index are kept of it: they say how a key of that index is written from
-  this table's record. A column's type is the same on both sides (are_comparable), so a number's bytes are those of this
-  table's own part; a string is written with the other's collation and padding; whether a NULL byte comes first, and whether the part
-  is descending, is the other's.
+  metadata lock to the transaction's end, and only the parts of the one index are kept of it: they say how a key of that index is
+  written from this table's record. A column's type is the same on both sides (are_comparable), so a number's bytes are those of
+  this table's own part; a string is written with the other's collation and padding; whether a NULL byte comes first, and whether
+  the part is descending, is the other's.
 */
 #ifndef TIDEPOOL_FOREIGN_KEY_INDEX_H
 #define TIDEPOOL_FOREIGN_KEY_INDEX_H
@@ -39,7 +39,8 @@ bool try_lock_definition(THD *thd, const std::string &table);
 bool columns_of(const TABLE_SHARE *share, const std::vector<std::string> &names, std::vector<uint16> *columns,
                 std::string *missing);
 
-/* The tree whose keys begin with these columns, in this order; -1: none. *is_prefix is set if one begins with beginnings of them. */
+/* The tree whose keys begin with these columns, in this order; -1: none. *is_prefix is set if one begins with beginnings of
+   them. */
 int tree_of_columns(const Layouts &layouts, const std::vector<uint16> &columns, bool *is_prefix = nullptr);
 /* Whether the columns are all of a unique key's: one entry at most has their values, and they are its whole key. */
 bool is_whole_key(const Layouts &layouts, int tree, size_t columns);

@@ -26,7 +26,8 @@ enum_fk_option option_of(Constraint::Action action) {
 }
 
 /* Where columns of one side can be NULL. */
-void tell_nullable(THD *thd, FOREIGN_KEY_INFO *info, bool referenced, const TABLE_SHARE *share, const std::vector<std::string> &names) {
+void tell_nullable(THD *thd, FOREIGN_KEY_INFO *info, bool referenced, const TABLE_SHARE *share,
+                   const std::vector<std::string> &names) {
   std::vector<uint16> columns;
   std::string missing;
   if (!share || !columns_of(share, names, &columns, &missing)) return;
@@ -34,8 +35,8 @@ void tell_nullable(THD *thd, FOREIGN_KEY_INFO *info, bool referenced, const TABL
     if (share->field[columns[i]]->real_maybe_null()) info->set_nullable(thd, referenced, i, static_cast<uint>(columns.size()));
 }
 
-/* `share` is that of one of the two tables. Whether the other's columns can be NULL, and what its key is called, is asked for only if it is
-   wanted: statements that change rows don't want it. */
+/* `share` is that of one of the two tables. Whether the other's columns can be NULL, and what its key is called, is asked for
+   only if it is wanted: statements that change rows don't want it. */
 FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *share, bool is_child, bool other_wanted) {
   void *const place = thd_alloc(thd, sizeof(FOREIGN_KEY_INFO));
   if (!place) return nullptr;
@@ -98,8 +99,8 @@ int ha_tidepool::get_foreign_key_list(THD *thd, List<FOREIGN_KEY_INFO> *list) {
 
 int ha_tidepool::get_parent_foreign_key_list(THD *thd, List<FOREIGN_KEY_INFO> *list) {
   const bool is_definition = !altered_table(thd).empty();
-  /* The server opens the tables whose rows may be changed, by the event of its statement. Where an action changes rows here, a deletion becomes
-     an update further on: then either event counts. */
+  /* The server opens the tables whose rows may be changed, by the event of its statement. Where an action changes rows here, a
+     deletion becomes an update further on: then either event counts. */
   const Constraint_list own = foreign_keys.of_child(shared->name);
   const bool is_between = !is_definition && std::any_of(own.begin(), own.end(), [](const Constraint_ptr &key) {
     return Constraint::changes_rows(key->on_delete) || Constraint::changes_rows(key->on_update);
