@@ -287,6 +287,7 @@ void Foreign_keys::take(By_child changed) {
 }
 
 void Foreign_keys::set(const std::string &child, Constraint_list keys) {
+  aside.erase(child);
   const bool had = !of_child(child).empty();
   if (!had && keys.empty()) {
     touch(child);
@@ -353,11 +354,16 @@ int Foreign_keys::rename(const std::string &from, const std::string &to, const s
     }
     renamed.push_back(std::move(copy));
   }
-  if (!own.empty()) {
-    if (is_users) stored[from] = renamed;
-    taken[from] = {};
+  if (is_users && !own.empty()) stored[from] = renamed;
+  /* Whoever changes a parent's rows must not find its child unknown for a moment, for a name that he doesn't know he doesn't wait for:
+     what ALTER TABLE renames aside stays here, under its name, until what takes its place is there. */
+  const bool goes_aside = !is_intermediate(from) && is_intermediate(to);
+  if (!own.empty() || aside.count(to)) {
+    if (!goes_aside) taken[from] = {};
     taken[to] = std::move(renamed);
   }
+  const bool has_moved = !is_intermediate(to) && !altered.empty() && altered != to && aside.count(altered);
+  if (has_moved) taken[altered] = {};
   const std::string &referenced = is_users ? from : altered;
   if (!is_intermediate(to) && !referenced.empty() && referenced != to) {
     for (const Constraint_ptr &referencing : of_parent(referenced)) {
@@ -373,6 +379,9 @@ int Foreign_keys::rename(const std::string &from, const std::string &to, const s
     }
   }
   if (int result = store(stored, &from, &to)) return result;
+  if (goes_aside && !own.empty()) aside.insert(from);
+  aside.erase(to);
+  if (has_moved) aside.erase(altered);
   const bool touched = !taken.empty();
   if (touched) take(std::move(taken));
   touch(from);

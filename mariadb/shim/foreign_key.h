@@ -32,6 +32,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -111,6 +112,8 @@ private:
   By_child by_child;
   std::map<std::string, Constraint_list> by_parent;
   std::atomic<uint64> generation_{1};
+  /* Tables of `by_child` that ALTER TABLE has renamed aside; under `definitions`. */
+  std::set<std::string> aside;
 };
 extern Foreign_keys foreign_keys;
 
