@@ -105,6 +105,11 @@ int ha_tidepool::lock_foreign_keys(bool parents, bool children, std::shared_ptr<
 int ha_tidepool::open_foreign_index(Foreign_checks::Side &side, bool is_parent) {
   if (likely(side.index != nullptr)) return 0;
   const Constraint &key = *side.key;
+  if (is_parent && thd_sql_command(ha_thd()) == SQLCOM_ALTER_TABLE) {
+    /* What a prepared transaction without a session has written to the parent, no metadata lock tells of. */
+    give_away_parted();
+    if (int result = tp_check_copy(engine.db, key.parent.data(), key.parent.size())) return fail(result);
+  }
   auto index = std::make_unique<Foreign_index>();
   const int error = is_parent ? index->open(ha_thd(), key.parent, key.referenced, table_share, key.columns)
                               : index->open(ha_thd(), key.child, key.columns, table_share, key.referenced);
