@@ -217,16 +217,32 @@ fn judge(record: &mut Record, pattern: Pattern, peak_bytes: u64, baseline: &Base
     record.summary.insert("swap_out_share".into(), out_mb / moved_mb);
 }
 
+/// After so many seconds a pool has what the neighbour has released, or is late.
+const BACK_S: f64 = 10.0;
+
 /// The worst second by the baseline, and the seconds until the pool has its old size again.
+///
+/// The machine is not as fast as it was minutes ago, when the baselines were measured. The calm seconds, before the neighbour comes
+/// and long after it has gone, say how fast it is: in them this pool is nothing but a pool of a fixed size.
 fn pressure_figures(record: &mut Record, from_s: f64, released_s: f64, baseline: &Baseline) {
-    let series = &record.series;
+    let series = &mut record.series;
     // A second's throughput comes from what the pool held at its beginning or its end, whichever is less.
-    let held = |at: usize| series[at].data_bytes.min(series[at.saturating_sub(1)].data_bytes);
-    let ratios = (0..series.len()).filter(|&at| series[at].at_s > from_s).filter_map(|at| {
-        let fixed = baseline.qps(held(at) as f64).filter(|qps| *qps > 0.0)?;
-        Some((series[at].qps / fixed, series[at].at_s))
-    });
-    let worst = ratios.min_by(|a, b| a.0.total_cmp(&b.0));
+    let held: Vec<u64> = (0..series.len())
+        .map(|at| series[at].data_bytes.min(series[at.saturating_sub(1)].data_bytes))
+        .collect();
+    for (point, held) in series.iter_mut().zip(held) {
+        let fixed = baseline.qps(held as f64).filter(|qps| *qps > 0.0);
+        point.relative = fixed.map(|fixed| point.qps / fixed);
+    }
+    let is_calm = |at_s: f64| at_s > 0.0 && (at_s <= from_s || at_s > released_s + BACK_S);
+    let calm = series.iter().filter(|point| is_calm(point.at_s));
+    let machine = statistics::median(calm.filter_map(|point| point.relative));
+    for point in series.iter_mut() {
+        let fixed = point.relative.filter(|_| point.at_s > from_s && machine > 0.0);
+        point.relative = fixed.map(|ratio| ratio / machine);
+    }
+    let series = &record.series;
+    let worst = statistics::worst_second(series);
     let before = statistics::between(series, 0.0, from_s);
     let full = statistics::median(before.iter().map(|point| point.pool_bytes as f64));
     let is_back = |point: &&crate::record::Point| point.pool_bytes as f64 >= 0.95 * full;
@@ -240,6 +256,7 @@ fn pressure_figures(record: &mut Record, from_s: f64, released_s: f64, baseline:
     if let Some((ratio, at_s)) = worst {
         add("worst_second_ratio", ratio);
         add("worst_second_at_s", at_s);
+        add("machine_against_baseline", machine);
     }
     // Never: more than any run takes.
     add("back_after_s", back.unwrap_or(f64::from(u16::MAX)));
@@ -356,13 +373,16 @@ mod tests {
                 at_s: f64::from(second),
                 pool_bytes: if small { 100 << 20 } else { 200 << 20 },
                 data_bytes: if small { 100 } else { 200 },
-                qps: if second == 11 { 400.0 } else { 1000.0 },
+                // The machine has become slower by half.
+                qps: if second == 11 { 200.0 } else { 500.0 },
                 ..Point::default()
             });
         }
         pressure_figures(&mut record, 8.0, 30.0, &Baseline { points: vec![(50.0, 1000.0)] });
         assert_eq!(record.figure("worst_second_ratio"), Some(0.4));
         assert_eq!(record.figure("worst_second_at_s"), Some(11.0));
+        assert_eq!(record.figure("machine_against_baseline"), Some(0.5));
+        assert_eq!(record.series[7].relative, None, "before the neighbour");
         assert_eq!(record.figure("back_after_s"), Some(2.0));
         assert_eq!(record.figure("pool_least_mib"), Some(100.0));
     }
