@@ -4,6 +4,9 @@
 //! How well a server does under pressure is judged by the pool that it has left: its throughput in every second is
 //! divided by that of a server whose pool was always that large, in the same cgroup, with nobody beside it. These
 //! baselines are measured first, at four sizes; between them the throughput is interpolated.
+//!
+//! A neighbour that takes half of the memory at once also takes a good part of that second's processor time, whoever is beside
+//! it. So the step has a baseline more: a pool of a fixed size that fits beside the neighbour, which goes through the same.
 
 use std::path::{Path, PathBuf};
 
@@ -24,6 +27,9 @@ const BASELINE_PERCENTS: [u64; 4] = [20, 35, 55, 75];
 /// Percent of the memory that a pool without a governor gets, and how small it may make itself.
 const FIXED_PERCENT: u64 = 75;
 const AUTO_MIN_PERCENT: u64 = 25;
+/// The scenario of a fixed pool that goes through the step, and the percent of the memory that it has.
+pub(crate) const BESIDE_THE_STEP: &str = "baseline beside the step";
+const BESIDE_PERCENT: u64 = 35;
 /// When the neighbour starts, and how long the server is watched after it has gone.
 const BEFORE_S: u32 = 8;
 const AFTER_S: u32 = 15;
@@ -78,6 +84,16 @@ fn options(engine: Engine, memory: u64) -> (Vec<String>, String) {
             (args, "auto_min".into())
         }
     }
+}
+
+/// The options of a server whose pool stays as large as it is.
+fn fixed_size(engine: Engine, bytes: u64) -> Vec<String> {
+    let mut args = vec![engine.pool_size_option(bytes)];
+    if engine == Engine::Tidepool {
+        // A fixed size, not a ceiling.
+        args.push("--tidepool-memory-guard=OFF".into());
+    }
+    args
 }
 
 fn patterns(quick: bool) -> &'static [Pattern] {
@@ -180,16 +196,19 @@ fn plans(lab: &Lab, dirs: &[Directories], rows: u64) -> Vec<(Plan, Option<Patter
         for (engine, dir, _) in dirs {
             let mut plan = plan(lab, *engine, dir, rows);
             plan.scenario = format!("baseline, {percent} %");
-            plan.args = vec![engine.pool_size_option(memory / 100 * percent)];
-            if *engine == Engine::Tidepool {
-                // A fixed size, not a ceiling.
-                plan.args.push("--tidepool-memory-guard=OFF".into());
-            }
+            plan.args = fixed_size(*engine, memory / 100 * percent);
             plan.measure_s = if settings.quick { 4 } else { 5 };
             plans.push((plan, None));
         }
     }
     for &pattern in patterns(settings.quick).iter().filter(|one| settings.wants(one.key())) {
+        for (engine, dir, _) in dirs.iter().filter(|_| pattern == Pattern::Step) {
+            let mut plan = plan(lab, *engine, dir, rows);
+            plan.scenario = BESIDE_THE_STEP.into();
+            plan.args = fixed_size(*engine, memory / 100 * BESIDE_PERCENT);
+            plan.measure_s = BEFORE_S + pattern.duration_s() + after_s;
+            plans.push((plan, Some(pattern)));
+        }
         for (engine, dir, _) in dirs {
             let mut plan = plan(lab, *engine, dir, rows);
             plan.scenario = pattern.key().into();
@@ -313,6 +332,7 @@ fn run_pair(
     // The second needs a second or two to start, and 5 to warm up.
     let released_s = f64::from(SECOND_AT_S + second_length(&second));
     pressure_figures(&mut first, f64::from(SECOND_AT_S), released_s, baseline);
+    share_the_machine(&mut first, f64::from(SECOND_AT_S), released_s);
     lab.keep(&first)?;
     if let Some(second) = second {
         let mut second = second?;
@@ -320,6 +340,22 @@ fn run_pair(
         lab.keep(&second)?;
     }
     Ok(())
+}
+
+/// While two servers are under load each has half of the processors, too: what a second is held against then is the middle of these
+/// seconds.
+fn share_the_machine(record: &mut Record, from_s: f64, to_s: f64) {
+    let together: Vec<f64> =
+        statistics::between(&record.series, from_s, to_s).iter().map(|point| point.qps).collect();
+    let middle = statistics::median(together);
+    for point in &mut record.series {
+        let shares = point.at_s > from_s && point.at_s <= to_s;
+        point.relative = (shares && middle > 0.0).then_some(point.qps / middle);
+    }
+    if let Some((ratio, at_s)) = statistics::worst_second(&record.series) {
+        record.summary.insert("worst_second_ratio".into(), ratio);
+        record.summary.insert("worst_second_at_s".into(), at_s);
+    }
 }
 
 /// Seconds from the second server's start to its end.
@@ -348,6 +384,23 @@ mod tests {
         assert_eq!(baseline().qps(50.0), Some(500.0));
         assert_eq!(baseline().qps(500.0), Some(3000.0));
         assert_eq!(Baseline::default().qps(1.0), None);
+    }
+
+    #[test]
+    fn two_servers_are_held_against_the_seconds_in_which_they_share() {
+        let mut record = crate::record::finished("pressure", "two servers, first", "tidepool", &[]);
+        for second in 1..=20u32 {
+            let qps = match second {
+                6..=15 if second == 9 => 300.0,
+                6..=15 => 500.0,
+                _ => 1000.0,
+            };
+            record.series.push(Point { at_s: f64::from(second), qps, ..Point::default() });
+        }
+        share_the_machine(&mut record, 5.0, 15.0);
+        assert_eq!(record.figure("worst_second_ratio"), Some(0.6));
+        assert_eq!(record.figure("worst_second_at_s"), Some(9.0));
+        assert_eq!(record.series[15].relative, None);
     }
 
     #[test]
