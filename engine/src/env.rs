@@ -157,7 +157,7 @@ impl Env {
             ));
         }
         if !clean {
-            recovery::heal_torn_pages(&*storage, page_size)?;
+            recovery::heal_torn_pages(&*storage, page_size, ring.control().checkpoint)?;
         }
         if !options.doublewrite && !options.read_only {
             Doublewrite::remove(&*storage)?;

@@ -42,6 +42,8 @@ pub struct Point {
     pub swap_in_mb_s: f64,
     /// Writes to swap space.
     pub swap_out_mb_s: f64,
+    /// Throughput relative to what the experiment holds it against; none in seconds that it does not judge.
+    pub relative: Option<f64>,
 }
 
 /// Something that was done in the middle of a run.
@@ -232,12 +234,21 @@ pub mod statistics {
         quantile(values, 0.5)
     }
 
-    /// The value that this share of the values does not exceed; 0 of nothing.
+    /// The value that this share of the values does not exceed, between two of them by interpolation; 0 of nothing.
     pub fn quantile(values: impl IntoIterator<Item = f64>, share: f64) -> f64 {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
-        let last = values.len().saturating_sub(1);
-        values.get((last as f64 * share).round() as usize).copied().unwrap_or(0.0)
+        let rank = values.len().saturating_sub(1) as f64 * share;
+        let at = |rank: f64| values.get(rank as usize).copied().unwrap_or(0.0);
+        let (low, high) = (at(rank.floor()), at(rank.ceil()));
+        // Of equal ones no arithmetic: infinity stays what it is.
+        if low == high { low } else { low + (high - low) * rank.fract() }
+    }
+
+    /// The slowest of the seconds that are judged: its throughput, relative, and when it ended.
+    pub fn worst_second(series: &[Point]) -> Option<(f64, f64)> {
+        let judged = series.iter().filter_map(|point| Some((point.relative?, point.at_s)));
+        judged.min_by(|a, b| a.0.total_cmp(&b.0))
     }
 
     /// The mean; 0 of nothing.
@@ -322,6 +333,18 @@ mod tests {
         assert_eq!(median(seconds(0.0, 9.0)), 5.0);
         assert_eq!(mean(seconds(0.0, 4.0)), 2.5);
         assert_eq!(quantile(seconds(0.0, 10.0), 1.0), 10.0);
+        assert_eq!(median(seconds(0.0, 4.0)), 2.5, "between two");
+        assert_eq!(median([1.0, f64::INFINITY, f64::INFINITY]), f64::INFINITY);
         assert_eq!(median([]), 0.0);
+    }
+
+    #[test]
+    fn a_second_without_any_throughput_is_the_worst() {
+        use statistics::worst_second;
+        let point = |at_s, relative| Point { at_s, relative, ..Point::default() };
+        let mut series = vec![point(1.0, None), point(2.0, Some(0.5)), point(3.0, Some(0.0))];
+        assert_eq!(worst_second(&series), Some((0.0, 3.0)));
+        series.truncate(1);
+        assert_eq!(worst_second(&series), None);
     }
 }

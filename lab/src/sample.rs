@@ -116,6 +116,7 @@ impl<'a> Sampler<'a> {
             disk_write_mb_s: mb_s(disk.written, now.1.written),
             swap_in_mb_s,
             swap_out_mb_s: mb_s(swap.swapped_out, now.2.swapped_out),
+            relative: None,
         }
     }
 

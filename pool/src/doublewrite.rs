@@ -25,6 +25,10 @@
 //!   newest by page LSN is the last that was written home, or a later one. Images beyond the count
 //!   in a header are of older batches, and are not looked at: healing a rotten page with one of
 //!   those would silently undo committed changes.
+//! - A power cut in a write of this file may leave a new header with a greater count before old
+//!   images. So an image counts only if the redo log reaches back to it: redo then makes of it
+//!   whatever its page was. A page that may be torn was dirty when the power went, which held the
+//!   checkpoint before all that its image lacks, and so before the image's own LSN.
 //! - A pool that writes pages only once (`doublewrite` off) would make the images old without a word
 //!   about it here, so the file is removed before it is made.
 //! - A failed sync of this file costs the file, not the data: the next batch goes to a new file,
@@ -34,7 +38,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::page::{self, PageId, PageSize};
+use crate::page::{self, Lsn, PageId, PageSize};
 use crate::step::survive;
 use crate::storage::{AlignedBuf, Storage, StorageFile};
 
@@ -185,11 +189,13 @@ impl Doublewrite {
 
     /// To be called before redo is applied, and before a pool is made: replaces every page whose
     /// home is broken by its image here, and makes durable all that the last batches wrote (after a
-    /// kill it may be there without being durable). `file_of` gives the file of a page, or `None`
-    /// if its space no longer exists. Returns the pages healed.
+    /// kill it may be there without being durable). Redo will be applied from `checkpoint` on;
+    /// images that are older are left alone. `file_of` gives the file of a page, or `None` if its
+    /// space no longer exists. Returns the pages healed.
     pub fn recover(
         storage: &dyn Storage,
         page_size: PageSize,
+        checkpoint: Lsn,
         mut file_of: impl FnMut(PageId) -> Option<Arc<dyn StorageFile>>,
     ) -> Result<Vec<PageId>> {
         let file = match storage.open(DOUBLEWRITE_FILE) {
@@ -222,6 +228,17 @@ impl Doublewrite {
             };
             homes.insert(id.space, file.clone());
             if whole {
+                continue;
+            }
+            let lsn = page::page_lsn(&image);
+            if lsn < checkpoint {
+                tracing::warn!(
+                    file = file.name(),
+                    page = %id,
+                    image = %lsn,
+                    %checkpoint,
+                    "broken, and not by a torn write: its image in the doublewrite file may be an older one"
+                );
                 continue;
             }
             file.write_at(&AlignedBuf::copy_of(&image), offset)?;

@@ -130,7 +130,7 @@ fn recover(sim: &SimStorage, redo: &mut Redo, seed: u64) -> Life {
     let files: Vec<Arc<dyn StorageFile>> =
         SPACES.iter().map(|&id| sim.open(&file_name(id)).unwrap()).collect();
     let file = |id: PageId| Some(files[(id.space - SPACES[0]) as usize].clone());
-    Doublewrite::recover(sim, page_size(), file).unwrap();
+    Doublewrite::recover(sim, page_size(), Lsn(redo.checkpoint), file).unwrap();
     let mut missing = Vec::new();
     for space in SPACES {
         for no in 0..PAGES {
@@ -347,34 +347,75 @@ fn a_pool_that_cannot_write_says_why_it_has_no_frame() {
     life.pool.flush_all().unwrap();
 }
 
-/// Flips a bit of the page, and expects recovery to leave it, and the pool to report it.
-fn expect_rot_is_reported(sim: &SimStorage, id: PageId) {
+/// Flips a bit of the page, and expects recovery, with a log from there on, to leave it, and the pool to report it.
+fn expect_rot_is_reported(sim: &SimStorage, id: PageId, checkpoint: Lsn) {
     sim.corrupt(&file_name(id.space), page_size().offset_of(id.no) + 500, 1);
     let file = sim.open(&file_name(id.space)).unwrap();
     let file_of = |other: PageId| (other.space == id.space).then(|| file.clone());
-    assert_eq!(Doublewrite::recover(sim, page_size(), file_of).unwrap(), []);
+    assert_eq!(Doublewrite::recover(sim, page_size(), checkpoint, file_of).unwrap(), []);
     let life = Life::begin(Arc::new(sim.clone())).unwrap();
     let space = &life.spaces[(id.space - SPACES[0]) as usize];
     let error = life.pool.shared(space, id.no, Access::Normal).unwrap_err();
     assert!(matches!(error, Error::Corrupt { .. }), "{error}");
 }
 
-/// Rot in a page must not be "healed" with what it held before its last write.
-#[test]
-fn rot_is_reported_rather_than_undone() {
+/// The page that `with_an_older_image` leaves an older image of.
+const TWICE_WRITTEN: PageId = PageId { space: 16, no: 8 };
+
+/// Behind the images of the last batches lies an image of a page that is older than the page.
+fn with_an_older_image() -> (SimStorage, Redo) {
     let (sim, life, mut redo) = one_dirty_page();
     for no in [6, 7, 8, 4] {
         life.write(&mut redo, PageId::new(16, no), 1).unwrap();
     }
     life.pool.flush_all().unwrap();
-    life.write(&mut redo, PageId::new(16, 4), 2).unwrap();
+    life.write(&mut redo, TWICE_WRITTEN, 2).unwrap();
     life.pool.flush_all().unwrap();
-    // Both halves are overwritten by shorter batches; behind those the first image of page 4 stays.
+    // Both halves are overwritten by shorter batches.
     for no in 0..4 {
         life.write(&mut redo, PageId::new(17, no), 1).unwrap();
         life.pool.flush_all().unwrap();
     }
-    expect_rot_is_reported(&sim, PageId::new(16, 4));
+    assert_eq!(life.pool.oldest_dirty_lsn(), None);
+    redo.checkpoint = redo.next;
+    let file = sim.open("doublewrite.tpd").unwrap();
+    let mut all = AlignedBuf::zeroed(file.len().unwrap() as usize);
+    file.read_at(&mut all, 0).unwrap();
+    let mut images = all.chunks_exact(SIZE).filter(|image| page::page_id(image) == TWICE_WRITTEN);
+    assert_eq!(images.next().unwrap()[100], 1);
+    assert!(images.next().is_none());
+    (sim, redo)
+}
+
+/// Rot in a page must not be "healed" with what it held before its last write.
+#[test]
+fn rot_is_reported_rather_than_undone() {
+    let (sim, _) = with_an_older_image();
+    expect_rot_is_reported(&sim, TWICE_WRITTEN, Lsn(0));
+}
+
+/// A power cut in a write of the doublewrite file: the header is there, the images behind it are not.
+#[test]
+fn an_older_image_behind_a_new_header_undoes_nothing() {
+    let (sim, redo) = with_an_older_image();
+    let file = sim.open("doublewrite.tpd").unwrap();
+    for half in [0, file.len().unwrap() / 2] {
+        let mut header = AlignedBuf::zeroed(SIZE);
+        file.read_at(&mut header, half).unwrap();
+        header[24..28].copy_from_slice(&5u32.to_le_bytes());
+        let checksum = crc32c::crc32c(&header[12..28]);
+        header[8..12].copy_from_slice(&checksum.to_le_bytes());
+        file.write_at(&header, half).unwrap();
+    }
+    expect_rot_is_reported(&sim, TWICE_WRITTEN, Lsn(redo.checkpoint));
+    // A log that reaches back to the image makes the page of it.
+    let home = sim.open(&file_name(16)).unwrap();
+    let file_of = |id: PageId| (id.space == 16).then(|| home.clone());
+    let healed = Doublewrite::recover(&sim, page_size(), Lsn(0), file_of);
+    assert_eq!(healed.unwrap(), [TWICE_WRITTEN]);
+    let mut bytes = AlignedBuf::zeroed(SIZE);
+    home.read_at(&mut bytes, page_size().offset_of(TWICE_WRITTEN.no)).unwrap();
+    assert_eq!(bytes[100], 1);
 }
 
 /// The same, with the older image in a half that the next runs do not come to overwrite.
@@ -390,7 +431,7 @@ fn rot_is_not_undone_by_an_earlier_run_either() {
         life.write(&mut redo, id, value).unwrap();
         life.pool.flush_all().unwrap();
     }
-    expect_rot_is_reported(&sim, PageId::new(16, 3));
+    expect_rot_is_reported(&sim, PageId::new(16, 3), Lsn(0));
 }
 
 /// As a device tells of sectors that the power cut tore: the batch never got home.
@@ -407,7 +448,7 @@ fn images_that_cannot_be_read_count_as_torn() {
     let recover = |fault: Fault| {
         flip();
         sim.inject(fault.on("doublewrite"));
-        let healed = Doublewrite::recover(&sim, page_size(), |_| Some(file.clone()));
+        let healed = Doublewrite::recover(&sim, page_size(), Lsn(0), |_| Some(file.clone()));
         sim.clear_faults();
         healed.unwrap()
     };

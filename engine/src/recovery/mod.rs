@@ -19,13 +19,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use tidepool_pool::storage::{Storage, StorageFile};
-use tidepool_pool::{Doublewrite, PageSize};
+use tidepool_pool::{Doublewrite, Lsn, PageSize};
 
 use crate::env::space_file_name;
 use crate::error::Result;
 
-/// Replaces torn pages by their copies in the doublewrite file.
-pub fn heal_torn_pages(storage: &dyn Storage, page_size: PageSize) -> Result<()> {
+/// Replaces torn pages by their copies in the doublewrite file, if the log, which begins at the checkpoint, reaches back to them.
+pub fn heal_torn_pages(storage: &dyn Storage, page_size: PageSize, checkpoint: Lsn) -> Result<()> {
     let mut files: HashMap<u32, Option<Arc<dyn StorageFile>>> = HashMap::new();
     let mut failure = None;
     let mut file_of = |space: u32| {
@@ -41,6 +41,6 @@ pub fn heal_torn_pages(storage: &dyn Storage, page_size: PageSize) -> Result<()>
         };
         files.entry(space).or_insert_with(open).clone()
     };
-    Doublewrite::recover(storage, page_size, |page| file_of(page.space))?;
+    Doublewrite::recover(storage, page_size, checkpoint, |page| file_of(page.space))?;
     failure.map_or(Ok(()), |error| Err(error.into()))
 }

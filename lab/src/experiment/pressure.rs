@@ -4,6 +4,9 @@
 //! How well a server does under pressure is judged by the pool that it has left: its throughput in every second is
 //! divided by that of a server whose pool was always that large, in the same cgroup, with nobody beside it. These
 //! baselines are measured first, at four sizes; between them the throughput is interpolated.
+//!
+//! A neighbour that takes half of the memory at once also takes a good part of that second's processor time, whoever is beside
+//! it. So the step has a baseline more: a pool of a fixed size that fits beside the neighbour, which goes through the same.
 
 use std::path::{Path, PathBuf};
 
@@ -24,6 +27,9 @@ const BASELINE_PERCENTS: [u64; 4] = [20, 35, 55, 75];
 /// Percent of the memory that a pool without a governor gets, and how small it may make itself.
 const FIXED_PERCENT: u64 = 75;
 const AUTO_MIN_PERCENT: u64 = 25;
+/// The scenario of a fixed pool that goes through the step, and the percent of the memory that it has.
+pub(crate) const BESIDE_THE_STEP: &str = "baseline beside the step";
+const BESIDE_PERCENT: u64 = 35;
 /// When the neighbour starts, and how long the server is watched after it has gone.
 const BEFORE_S: u32 = 8;
 const AFTER_S: u32 = 15;
@@ -78,6 +84,16 @@ fn options(engine: Engine, memory: u64) -> (Vec<String>, String) {
             (args, "auto_min".into())
         }
     }
+}
+
+/// The options of a server whose pool stays as large as it is.
+fn fixed_size(engine: Engine, bytes: u64) -> Vec<String> {
+    let mut args = vec![engine.pool_size_option(bytes)];
+    if engine == Engine::Tidepool {
+        // A fixed size, not a ceiling.
+        args.push("--tidepool-memory-guard=OFF".into());
+    }
+    args
 }
 
 fn patterns(quick: bool) -> &'static [Pattern] {
@@ -180,16 +196,19 @@ fn plans(lab: &Lab, dirs: &[Directories], rows: u64) -> Vec<(Plan, Option<Patter
         for (engine, dir, _) in dirs {
             let mut plan = plan(lab, *engine, dir, rows);
             plan.scenario = format!("baseline, {percent} %");
-            plan.args = vec![engine.pool_size_option(memory / 100 * percent)];
-            if *engine == Engine::Tidepool {
-                // A fixed size, not a ceiling.
-                plan.args.push("--tidepool-memory-guard=OFF".into());
-            }
+            plan.args = fixed_size(*engine, memory / 100 * percent);
             plan.measure_s = if settings.quick { 4 } else { 5 };
             plans.push((plan, None));
         }
     }
     for &pattern in patterns(settings.quick).iter().filter(|one| settings.wants(one.key())) {
+        for (engine, dir, _) in dirs.iter().filter(|_| pattern == Pattern::Step) {
+            let mut plan = plan(lab, *engine, dir, rows);
+            plan.scenario = BESIDE_THE_STEP.into();
+            plan.args = fixed_size(*engine, memory / 100 * BESIDE_PERCENT);
+            plan.measure_s = BEFORE_S + pattern.duration_s() + after_s;
+            plans.push((plan, Some(pattern)));
+        }
         for (engine, dir, _) in dirs {
             let mut plan = plan(lab, *engine, dir, rows);
             plan.scenario = pattern.key().into();
@@ -217,16 +236,32 @@ fn judge(record: &mut Record, pattern: Pattern, peak_bytes: u64, baseline: &Base
     record.summary.insert("swap_out_share".into(), out_mb / moved_mb);
 }
 
+/// After so many seconds a pool has what the neighbour has released, or is late.
+const BACK_S: f64 = 10.0;
+
 /// The worst second by the baseline, and the seconds until the pool has its old size again.
+///
+/// The machine is not as fast as it was minutes ago, when the baselines were measured. The calm seconds, before the neighbour comes
+/// and long after it has gone, say how fast it is: in them this pool is nothing but a pool of a fixed size.
 fn pressure_figures(record: &mut Record, from_s: f64, released_s: f64, baseline: &Baseline) {
-    let series = &record.series;
+    let series = &mut record.series;
     // A second's throughput comes from what the pool held at its beginning or its end, whichever is less.
-    let held = |at: usize| series[at].data_bytes.min(series[at.saturating_sub(1)].data_bytes);
-    let ratios = (0..series.len()).filter(|&at| series[at].at_s > from_s).filter_map(|at| {
-        let fixed = baseline.qps(held(at) as f64).filter(|qps| *qps > 0.0)?;
-        Some((series[at].qps / fixed, series[at].at_s))
-    });
-    let worst = ratios.min_by(|a, b| a.0.total_cmp(&b.0));
+    let held: Vec<u64> = (0..series.len())
+        .map(|at| series[at].data_bytes.min(series[at.saturating_sub(1)].data_bytes))
+        .collect();
+    for (point, held) in series.iter_mut().zip(held) {
+        let fixed = baseline.qps(held as f64).filter(|qps| *qps > 0.0);
+        point.relative = fixed.map(|fixed| point.qps / fixed);
+    }
+    let is_calm = |at_s: f64| at_s > 0.0 && (at_s <= from_s || at_s > released_s + BACK_S);
+    let calm = series.iter().filter(|point| is_calm(point.at_s));
+    let machine = statistics::median(calm.filter_map(|point| point.relative));
+    for point in series.iter_mut() {
+        let fixed = point.relative.filter(|_| point.at_s > from_s && machine > 0.0);
+        point.relative = fixed.map(|ratio| ratio / machine);
+    }
+    let series = &record.series;
+    let worst = statistics::worst_second(series);
     let before = statistics::between(series, 0.0, from_s);
     let full = statistics::median(before.iter().map(|point| point.pool_bytes as f64));
     let is_back = |point: &&crate::record::Point| point.pool_bytes as f64 >= 0.95 * full;
@@ -240,6 +275,7 @@ fn pressure_figures(record: &mut Record, from_s: f64, released_s: f64, baseline:
     if let Some((ratio, at_s)) = worst {
         add("worst_second_ratio", ratio);
         add("worst_second_at_s", at_s);
+        add("machine_against_baseline", machine);
     }
     // Never: more than any run takes.
     add("back_after_s", back.unwrap_or(f64::from(u16::MAX)));
@@ -296,6 +332,7 @@ fn run_pair(
     // The second needs a second or two to start, and 5 to warm up.
     let released_s = f64::from(SECOND_AT_S + second_length(&second));
     pressure_figures(&mut first, f64::from(SECOND_AT_S), released_s, baseline);
+    share_the_machine(&mut first, f64::from(SECOND_AT_S), released_s);
     lab.keep(&first)?;
     if let Some(second) = second {
         let mut second = second?;
@@ -303,6 +340,22 @@ fn run_pair(
         lab.keep(&second)?;
     }
     Ok(())
+}
+
+/// While two servers are under load each has half of the processors, too: what a second is held against then is the middle of these
+/// seconds.
+fn share_the_machine(record: &mut Record, from_s: f64, to_s: f64) {
+    let together: Vec<f64> =
+        statistics::between(&record.series, from_s, to_s).iter().map(|point| point.qps).collect();
+    let middle = statistics::median(together);
+    for point in &mut record.series {
+        let shares = point.at_s > from_s && point.at_s <= to_s;
+        point.relative = (shares && middle > 0.0).then_some(point.qps / middle);
+    }
+    if let Some((ratio, at_s)) = statistics::worst_second(&record.series) {
+        record.summary.insert("worst_second_ratio".into(), ratio);
+        record.summary.insert("worst_second_at_s".into(), at_s);
+    }
 }
 
 /// Seconds from the second server's start to its end.
@@ -334,6 +387,23 @@ mod tests {
     }
 
     #[test]
+    fn two_servers_are_held_against_the_seconds_in_which_they_share() {
+        let mut record = crate::record::finished("pressure", "two servers, first", "tidepool", &[]);
+        for second in 1..=20u32 {
+            let qps = match second {
+                6..=15 if second == 9 => 300.0,
+                6..=15 => 500.0,
+                _ => 1000.0,
+            };
+            record.series.push(Point { at_s: f64::from(second), qps, ..Point::default() });
+        }
+        share_the_machine(&mut record, 5.0, 15.0);
+        assert_eq!(record.figure("worst_second_ratio"), Some(0.6));
+        assert_eq!(record.figure("worst_second_at_s"), Some(9.0));
+        assert_eq!(record.series[15].relative, None);
+    }
+
+    #[test]
     fn a_dip_and_a_slow_return_are_seen() {
         let plan = Plan::new(
             "pressure",
@@ -356,13 +426,16 @@ mod tests {
                 at_s: f64::from(second),
                 pool_bytes: if small { 100 << 20 } else { 200 << 20 },
                 data_bytes: if small { 100 } else { 200 },
-                qps: if second == 11 { 400.0 } else { 1000.0 },
+                // The machine has become slower by half.
+                qps: if second == 11 { 200.0 } else { 500.0 },
                 ..Point::default()
             });
         }
         pressure_figures(&mut record, 8.0, 30.0, &Baseline { points: vec![(50.0, 1000.0)] });
         assert_eq!(record.figure("worst_second_ratio"), Some(0.4));
         assert_eq!(record.figure("worst_second_at_s"), Some(11.0));
+        assert_eq!(record.figure("machine_against_baseline"), Some(0.5));
+        assert_eq!(record.series[7].relative, None, "before the neighbour");
         assert_eq!(record.figure("back_after_s"), Some(2.0));
         assert_eq!(record.figure("pool_least_mib"), Some(100.0));
     }

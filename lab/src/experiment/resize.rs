@@ -98,7 +98,7 @@ pub fn run(lab: &Lab) -> Result<()> {
             _ => Ok(()),
         })?;
         summarise(&mut record);
-        judge(&mut record, &timing);
+        judge(&mut record, &timing, case.restore);
         lab.keep(&record)?;
     }
     // Of other engines the cases say enough; this one needs a lot of disk.
@@ -158,23 +158,31 @@ fn plans(lab: &Lab, timing: &Timing) -> Result<Vec<(Plan, &'static Case)>> {
     Ok(plans)
 }
 
-/// The worst second after the change, relative to the lower of the steady states before and after.
-fn judge(record: &mut Record, timing: &Timing) {
+/// The worst second after the change, relative to the lowest of the steady states: before, at the end, and of a pool that is
+/// restored, in the middle.
+fn judge(record: &mut Record, timing: &Timing, restore: bool) {
     let tps = |from_s: u32, to_s: u32| {
         statistics::between(&record.series, f64::from(from_s), f64::from(to_s))
             .iter()
             .map(|point| point.tps)
     };
+    // The end of a part is steady, whatever happened at its beginning.
+    let steady = |from_s: u32, to_s: u32| statistics::median(tps(to_s - (to_s - from_s) / 3, to_s));
     let before = statistics::median(tps(0, timing.change_s));
-    let after =
-        statistics::median(tps(timing.end_s - (timing.end_s - timing.change_s) / 3, timing.end_s));
-    let lower = before.min(after);
-    let worst = tps(timing.change_s, timing.end_s).fold(f64::INFINITY, f64::min);
+    let after = steady(if restore { timing.restore_s } else { timing.change_s }, timing.end_s);
+    let middle = if restore { steady(timing.change_s, timing.restore_s) } else { f64::INFINITY };
+    let lower = before.min(after).min(middle);
     let slow = tps(timing.change_s, timing.end_s).filter(|tps| *tps < 0.9 * lower).count();
+    let (change_s, end_s) = (f64::from(timing.change_s), f64::from(timing.end_s));
+    for point in &mut record.series {
+        let judged = point.at_s > change_s && point.at_s <= end_s && lower > 0.0;
+        point.relative = judged.then_some(point.tps / lower);
+    }
+    let worst = statistics::worst_second(&record.series).map_or(0.0, |(ratio, _)| ratio);
     let figures = [
         ("steady_before_tps", before),
         ("steady_after_tps", after),
-        ("worst_second_ratio", if lower > 0.0 { worst / lower } else { 0.0 }),
+        ("worst_second_ratio", worst),
         ("seconds_below_90_percent", slow as f64),
     ];
     record.summary.extend(figures.map(|(name, value)| (name.to_string(), value)));
@@ -287,9 +295,34 @@ mod tests {
             };
             record.series.push(Point { at_s: f64::from(second), tps, ..Point::default() });
         }
-        judge(&mut record, &timing);
+        judge(&mut record, &timing, false);
         assert_eq!(record.figure("worst_second_ratio"), Some(0.25));
         assert_eq!(record.figure("seconds_below_90_percent"), Some(2.0));
         assert_eq!(record.figure("steady_after_tps"), Some(400.0));
+    }
+
+    #[test]
+    fn a_pool_that_is_restored_was_steady_in_the_middle_too() {
+        let job = Job {
+            script: String::new(),
+            database: String::new(),
+            rows: 1,
+            threads: 1,
+            distribution: Distribution::Uniform,
+        };
+        let mut record = Plan::new("resize", Engine::InnoDb, Path::new("/"), job).record(true);
+        let timing = timing(false);
+        for second in 1..=timing.end_s {
+            let small = (timing.change_s + 1..=timing.restore_s).contains(&second);
+            let tps = match second {
+                13 => 250.0,
+                _ if small => 500.0,
+                _ => 800.0,
+            };
+            record.series.push(Point { at_s: f64::from(second), tps, ..Point::default() });
+        }
+        judge(&mut record, &timing, true);
+        assert_eq!(record.figure("worst_second_ratio"), Some(0.5));
+        assert_eq!(record.series[11].relative, None);
     }
 }

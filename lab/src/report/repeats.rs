@@ -2,8 +2,14 @@
 //!
 //! A single run on a machine with neighbours says as much about them as about the case. Of several, the median of a figure is
 //! judged; but where a figure is the worst that happened, as a wait or a kill, once is too often, and the worst counts.
+//!
+//! The worst second of a run is a third kind. Each run has one, and on such a machine it is most often the machine's. What an
+//! experiment does comes at the same second of every repeat, and so does the dip that it causes. So of three repeats and more the
+//! median is taken of each second, and then the worst of these; a dip may come one second sooner or later.
 
-use crate::record::{Outcome, Record, statistics};
+use std::collections::BTreeMap;
+
+use crate::record::{Outcome, Point, Record, statistics};
 
 /// Figures of which the greatest of all repeats counts.
 const WORST: [&str; 7] = [
@@ -63,7 +69,32 @@ fn condense(repeats: &[&Record]) -> Record {
             statistics::median(all)
         };
     }
+    if let Some((ratio, second)) = worst_recurring_second(repeats) {
+        record.summary.insert("worst_second_ratio".into(), ratio);
+        record.summary.insert("worst_second_at_s".into(), second);
+    }
     record
+}
+
+/// So many repeats tell what recurs.
+const RECURRING: usize = 3;
+
+/// The lowest median of a second over all repeats, and that second. A second of a repeat counts as the slower of itself and the next.
+fn worst_recurring_second(repeats: &[&Record]) -> Option<(f64, f64)> {
+    let mut seconds: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
+    for repeat in repeats {
+        let judged: Vec<&Point> =
+            repeat.series.iter().filter(|point| point.relative.is_some()).collect();
+        for pair in judged.windows(2) {
+            let slower = pair.iter().filter_map(|point| point.relative).fold(f64::MAX, f64::min);
+            seconds.entry(pair[0].at_s.round() as i64).or_default().push(slower);
+        }
+    }
+    seconds
+        .into_iter()
+        .filter(|(_, ratios)| ratios.len() >= RECURRING)
+        .map(|(second, ratios)| (statistics::median(ratios), second as f64))
+        .min_by(|a, b| a.0.total_cmp(&b.0))
 }
 
 #[cfg(test)]
@@ -90,6 +121,35 @@ mod tests {
         assert_eq!(condensed[0].figure("resize_longest_wait_us"), Some(7000.0));
         assert_eq!(condensed[1].figure("worst_second_ratio"), Some(1.1));
         assert_eq!(numbers(&records), [(1, 3), (1, 1), (2, 3), (3, 3)]);
+    }
+
+    #[test]
+    fn a_dip_counts_if_it_recurs() {
+        let run = |dips: &[(usize, f64)]| {
+            let worst = dips.iter().map(|dip| dip.1).fold(1.0, f64::min);
+            let mut record = repeat("step", &[("worst_second_ratio", worst)]);
+            for second in 1..=20 {
+                let dip = dips.iter().find(|dip| dip.0 == second);
+                record.series.push(Point {
+                    at_s: second as f64 + 0.1,
+                    relative: (second > 4).then_some(dip.map_or(1.0, |dip| dip.1)),
+                    ..Point::default()
+                });
+            }
+            record
+        };
+        let figure = |records: &[Record]| {
+            assert_eq!(condensed(records).len(), 1);
+            condensed(records)[0].figure("worst_second_ratio")
+        };
+        // Each at another second.
+        let machine = [run(&[(6, 0.3)]), run(&[(12, 0.4)]), run(&[(18, 0.5)])];
+        assert_eq!(figure(&machine), Some(1.0));
+        // At the second of the change, or the one beside it.
+        let change = [run(&[(9, 0.5), (15, 0.2)]), run(&[(10, 0.6)]), run(&[(9, 0.7)])];
+        assert_eq!(figure(&change), Some(0.6));
+        // Two runs can't tell.
+        assert_eq!(figure(&machine[..2]), Some(0.35));
     }
 
     #[test]
