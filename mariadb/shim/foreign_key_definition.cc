@@ -216,6 +216,15 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
       key->name = user_table + key->name.substr(old_table.size());
     if (!layouts) layouts = std::make_unique<Layouts>(form);
     if (is_old && form->versioned()) return candidate.refuse("the table gets system versioning");
+    if (is_old && key->parent != user_name) {
+      /* The parent keeps its name, and its columns theirs, until this is done; both were read before that was certain. */
+      if (!lock_definition(thd, key->parent)) return HA_ERR_LOCK_WAIT_TIMEOUT;
+      const Constraint_list now = foreign_keys.of_child(altered.empty() ? user_name : altered);
+      const bool is_there = std::any_of(now.begin(), now.end(), [&](const Constraint_ptr &one) {
+        return one->parent == key->parent && one->referenced == key->referenced;
+      });
+      if (!is_there) return HA_ERR_TABLE_DEF_CHANGED;
+    }
     if (is_old) {
       /* The server has looked at its columns; indexes are looked at by has_indexes_for_foreign_keys(). */
       keys->push_back(std::move(key));

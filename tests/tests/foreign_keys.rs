@@ -866,3 +866,69 @@ fn a_child_that_is_being_replaced_is_not_forgotten() {
     }
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM c WHERE p NOT IN (SELECT id FROM p)"), 0);
 }
+
+/// A prepared transaction keeps no shared lock over a crash, and no metadata lock when its session is gone; its rows are seen all the same.
+#[test]
+fn what_is_prepared_counts() {
+    let mut server = Server::start(Options::new("fk_prepared").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY)",
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id))",
+            "CREATE TABLE late (id INT PRIMARY KEY)",
+            "INSERT INTO p VALUES (1), (2)",
+            "INSERT INTO late VALUES (2)",
+        ],
+    );
+    let mut other = server.connect_to("test");
+    let changes = ["XA START 'x'", "INSERT INTO c VALUES (1, 1)", "DELETE FROM p WHERE id = 2"];
+    run(&mut other, &changes);
+    run(&mut other, &["XA END 'x'", "XA PREPARE 'x'"]);
+    drop(other);
+    server.kill9();
+    server.launch().expect("it recovers");
+    conn = server.connect_to("test");
+    run(&mut conn, &["SET lock_wait_timeout = 1"]);
+    assert_eq!(code_of(&mut conn, "DELETE FROM p WHERE id = 1"), LOCK_WAIT_TIMEOUT);
+    assert_eq!(code_of(&mut conn, "INSERT INTO c VALUES (2, 2)"), LOCK_WAIT_TIMEOUT);
+    let add = "ALTER TABLE late ADD FOREIGN KEY (id) REFERENCES p (id)";
+    assert_eq!(code_of(&mut conn, add), LOCK_WAIT_TIMEOUT);
+    run(&mut conn, &["XA COMMIT 'x'"]);
+    assert_eq!(code_of(&mut conn, "DELETE FROM p WHERE id = 1"), HAS_CHILDREN);
+    assert_eq!(code_of(&mut conn, "INSERT INTO c VALUES (2, 2)"), NO_PARENT);
+    assert_eq!(code_of(&mut conn, add), NO_PARENT);
+}
+
+/// A copy speaks of the parent by the name that it has when the copy takes its place.
+#[test]
+fn a_parent_is_not_renamed_under_a_copy_of_its_child() {
+    let server = Server::start(Options::new("fk_renamed_parent"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY)",
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id))",
+            "INSERT INTO p VALUES (1)",
+            "INSERT INTO c SELECT seq, 1 FROM seq_1_to_50000",
+        ],
+    );
+    let mut other = server.connect_to("test");
+    let names = ["p", "p2"];
+    for round in 0..4 {
+        let (from, to) = (names[round % 2], names[(round + 1) % 2]);
+        let copy = thread::spawn(move || {
+            run(&mut other, &["ALTER TABLE c FORCE, ALGORITHM=COPY"]);
+            other
+        });
+        sleep(Duration::from_millis(60));
+        run(&mut conn, &[&format!("RENAME TABLE {from} TO {to}")]);
+        other = copy.join().expect("no panic");
+        let text = definition(&mut conn, "c");
+        assert!(text.contains(&format!("REFERENCES `{to}`")), "{text}");
+        assert_eq!(code_of(&mut conn, &format!("DELETE FROM {to}")), HAS_CHILDREN);
+        assert_eq!(code_of(&mut conn, "INSERT INTO c VALUES (0, 2)"), NO_PARENT);
+    }
+}
