@@ -119,19 +119,31 @@ int auto_increment_column(const TABLE *table) {
   return table->s->found_next_number_field ? (*table->s->found_next_number_field)->field_index : -1;
 }
 
+/* Whether a check of a column holds for its NULL: the one that the server gives to each JSON. */
+bool holds_for_null(const Field *field) {
+  Item *check = field->check_constraint->expr;
+  if (check->type() != Item::FUNC_ITEM) return false;
+  auto *function = static_cast<Item_func *>(check);
+  if (function->functype() != Item_func::JSON_VALID_FUNC) return false;
+  const Item *of = function->arguments()[0];
+  return of->type() == Item::FIELD_ITEM && static_cast<const Item_field *>(of)->field == field;
+}
+
 /* Sets the columns that are new to their defaults, in record[0]: what the copy would set them to in each row. false: that differs from
    row to row, or is refused. */
 bool set_defaults(TABLE *altered, const std::vector<int> &old_of) {
-  constexpr uint SAME_IN_ALL_ROWS = VCOL_SESSION_FUNC | VCOL_TIME_FUNC;
+  /* The time is the statement's. (What depends on the session may differ: RAND() is among it.) */
+  constexpr uint SAME_IN_ALL_ROWS = VCOL_TIME_FUNC;
   constexpr int OK = 0, OK_WITH_A_NOTE = 3; /* DATETIME to DATE or TIME */
   for (uint i = 0; i < altered->s->fields; i++) {
     Field *field = altered->field[i];
     if (old_of[i] >= 0 || !field->stored_in_db()) continue;
-    if (field->vcol_info || field->check_constraint || field->compression_method()) return false;
+    if (field->vcol_info || field->compression_method()) return false;
     if (field->real_type() == MYSQL_TYPE_GEOMETRY && !field->real_maybe_null()) return false;
     if (field->default_value && (field->default_value->flags & ~SAME_IN_ALL_ROWS)) return false;
     const int result = field->set_default();
     if (result != OK && result != OK_WITH_A_NOTE) return false;
+    if (field->check_constraint && !(field->is_null() && holds_for_null(field))) return false;
   }
   return true;
 }
@@ -244,7 +256,7 @@ bool ha_tidepool::same_values(const TABLE *altered, const std::vector<int> &old_
         was->compression_method() != is->compression_method())
       return false;
     if (is->check_constraint &&
-        (!was->check_constraint || !was->check_constraint->is_equal(is->check_constraint, false)))
+        (!was->check_constraint || !was->check_constraint->is_equal(is->check_constraint, true)))
       return false;
   }
   return true;
