@@ -106,12 +106,12 @@ bool old_key_of(const TABLE *table, const KEY &key, const Alter_inplace_info *in
   return false;
 }
 
-/* Which column of the table each column of the new definition is; -1: a new one. */
+/* Which column of the table each column of the new definition is; -1: a new one. Empty: that is not known. */
 std::vector<int> old_columns(const TABLE *altered, const Alter_inplace_info *info) {
   std::vector<int> old_of;
+  if (info->alter_info->create_list.elements != altered->s->fields) return old_of;
   List_iterator_fast<Create_field> all(info->alter_info->create_list);
   while (const Create_field *column = all++) old_of.push_back(column->field ? column->field->field_index : -1);
-  old_of.resize(altered->s->fields, -1);
   return old_of;
 }
 
@@ -284,7 +284,7 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
   const Layouts next(altered);
   const std::vector<int> old_of = old_columns(altered, info);
   std::vector<tp_changed_index> indexes;
-  if (now.has_row_id != next.has_row_id || !now.trees[0].same(next.trees[0], &old_of) ||
+  if (old_of.empty() || now.has_row_id != next.has_row_id || !now.trees[0].same(next.trees[0], &old_of) ||
       !plan(table, now, altered, next, info, old_of, &indexes))
     return COPY;
   if (changes_rows) {
@@ -327,7 +327,7 @@ bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info
   metadata.fingerprint = context->layouts.fingerprint();
   std::vector<tp_changed_index> indexes;
   /* The record has the defaults since this was found to be possible. */
-  if (!plan(table, shared->layouts, altered, context->layouts, info, old_of, &indexes) ||
+  if (old_of.empty() || !plan(table, shared->layouts, altered, context->layouts, info, old_of, &indexes) ||
       ((info->handler_flags & ROW_CHANGES) &&
        !metadata.versions.add(*shared->layouts.row, *context->layouts.row, old_of, altered->record[0])) ||
       !context->layouts.row->set_versions(metadata.versions)) {
