@@ -1,31 +1,39 @@
-//! Locks that a rollback to a savepoint keeps: many at once, and hardly ever asked for.
+//! Locks of which an owner has many: bits instead of queues.
 //!
-//! A statement that has changed a million rows and is taken back leaves its transaction a million exclusive locks, which the entries no
-//! longer tell of. As queues in the table of key locks they would take hundreds of bytes each. So the first of them are, and of
-//! the others each is a hash, in a set of its owner's. Who meets one gives its owner the lock in the table and waits there,
-//! as with the implicit lock of a written entry. Two keys with one hash are both locked: that is one lock too many, and no harm.
+//! A locking read of a million rows takes a million exclusive locks, and a statement that has changed as many and is taken back leaves
+//! them behind, since the entries no longer tell of them. As queues in the table of key locks they would take hundreds of bytes each. So the
+//! first of an owner's locks are, and of the others there are hashes, in a set of its owner's. Who meets one gives its owner the lock in
+//! the table and waits there, as with the implicit lock of a written entry. Two keys with one hash are both locked: that is one lock too
+//! many, and no harm.
 //!
-//! There are few such sets: an owner has one only after it has taken back more rows than `KEPT_IN_TABLE`. Hence a plain list, and a
-//! counter that says "none at all".
+//! Keys that differ in the last six bits share a hash, and have a bit each: the rows that a scan comes by, numbered one by one, take a
+//! quarter of a byte, and sixty-four of them in turn the same place in memory.
 //!
-//! Sets are written and asked under the latch on the key's leaf. Their mutex comes after `Owner::held`, and nothing after it.
+//! There are few such sets: an owner has one only if it has more than `KEPT_IN_TABLE` locks. Hence a plain list, and a counter that says
+//! "none at all".
+//!
+//! A set is asked under the latch on the key's leaf. It is written under it too, and, where that is shared, under the mutex of the key's shard
+//! in the table: of two readers that lock one key there, one by a hash and one by a queue, the second sees what the first has done. Only
+//! [`KeptLocks::remove`] needs neither: who has just seen the lock waits for an owner that would let it pass, at worst to its end.
+//!
+//! The list's mutex comes after `Owner::held` and the shard's, a set's after the list's, and nothing after that.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
-use super::owner::Owner;
+use super::owner::{Held, Owner};
 
-/// While an owner has fewer locks in the table of key locks, what it keeps goes there.
+/// While an owner has fewer locks in the table of key locks, all go there.
 pub(super) const KEPT_IN_TABLE: usize = 1000;
 
 /// What is put in is a hash already.
 #[derive(Default)]
-struct AsItIs(u64);
+pub(super) struct AsItIs(u64);
 
 impl Hasher for AsItIs {
     fn finish(&self) -> u64 {
@@ -41,7 +49,52 @@ impl Hasher for AsItIs {
     }
 }
 
-type Hashes = HashSet<u64, BuildHasherDefault<AsItIs>>;
+/// A set of keys.
+#[derive(Default)]
+pub(super) struct KeptKeys {
+    /// Of each hash a bit for each end that its keys may have.
+    ends: HashMap<u64, u64, BuildHasherDefault<AsItIs>>,
+    len: usize,
+}
+
+impl KeptKeys {
+    /// False if it was there.
+    fn insert(&mut self, Place { hash, end }: Place) -> bool {
+        let ends = self.ends.entry(hash).or_default();
+        let fresh = *ends & end == 0;
+        *ends |= end;
+        self.len += usize::from(fresh);
+        fresh
+    }
+
+    fn contains(&self, Place { hash, end }: Place) -> bool {
+        self.ends.get(&hash).is_some_and(|ends| ends & end != 0)
+    }
+
+    /// True if it was there.
+    fn remove(&mut self, place: Place) -> bool {
+        if !self.contains(place) {
+            return false;
+        }
+        let ends = self.ends.entry(place.hash).or_default();
+        *ends &= !place.end;
+        if *ends == 0 {
+            self.ends.remove(&place.hash);
+        }
+        self.len -= 1;
+        true
+    }
+}
+
+/// Where a key is in a set: the hash of what comes before its last six bits, and the bit that these stand for.
+#[derive(Clone, Copy)]
+struct Place {
+    hash: u64,
+    end: u64,
+}
+
+/// The locks of one owner.
+pub(super) type KeptSet = Arc<Mutex<KeptKeys>>;
 
 /// The sets of all owners.
 #[derive(Default)]
@@ -49,26 +102,37 @@ pub struct KeptLocks {
     hash: RandomState,
     /// Sets in the list.
     count: AtomicUsize,
-    sets: RwLock<Vec<(Arc<Owner>, Hashes)>>,
+    sets: RwLock<Vec<(Arc<Owner>, KeptSet)>>,
 }
 
 impl KeptLocks {
-    /// Locks one key exclusively; false if the owner has ended.
-    pub(super) fn insert(&self, owner: &Arc<Owner>, tree: u32, key: &[u8]) -> bool {
-        let mut held = owner.held.lock();
-        if !Owner::keep(&mut held) {
-            return false;
+    /// Locks one key exclusively for the owner whose list is `held`; says whether it was not locked so before. None if the owner has ended.
+    pub(super) fn insert(
+        &self,
+        owner: &Arc<Owner>,
+        held: &mut Held,
+        tree: u32,
+        key: &[u8],
+    ) -> Option<bool> {
+        if held.has_ended() {
+            return None;
         }
-        let hash = self.hash.hash_one((tree, key));
+        let set = held.kept.get_or_insert_with(|| self.new_set(owner));
+        Some(set.lock().insert(self.place_of(tree, key)))
+    }
+
+    fn new_set(&self, owner: &Arc<Owner>) -> KeptSet {
+        let set = KeptSet::default();
         let mut sets = self.sets.write();
-        match sets.iter_mut().find(|(other, _)| Arc::ptr_eq(other, owner)) {
-            Some((_, hashes)) => _ = hashes.insert(hash),
-            None => {
-                sets.push((Arc::clone(owner), Hashes::from_iter([hash])));
-                self.count.store(sets.len(), Ordering::SeqCst);
-            }
-        }
-        true
+        sets.push((Arc::clone(owner), Arc::clone(&set)));
+        self.count.store(sets.len(), Ordering::SeqCst);
+        set
+    }
+
+    fn place_of(&self, tree: u32, key: &[u8]) -> Place {
+        let (last, before) = key.split_last().unwrap_or((&0, key));
+        let hash = self.hash.hash_one((tree, key.len(), before, last >> 6));
+        Place { hash, end: 1 << (last & 63) }
     }
 
     /// Who other than `owner` keeps the key locked. To be asked under the latch on the key's leaf.
@@ -76,15 +140,23 @@ impl KeptLocks {
         if self.count.load(Ordering::SeqCst) == 0 {
             return None;
         }
-        let hash = self.hash.hash_one((tree, key));
         let sets = self.sets.read();
-        let mut others = sets.iter().filter(|(other, _)| other.number() != owner.number());
-        others.find(|(_, hashes)| hashes.contains(&hash)).map(|(other, _)| Arc::clone(other))
+        let mut others =
+            sets.iter().filter(|(other, _)| other.number() != owner.number()).peekable();
+        others.peek()?;
+        let place = self.place_of(tree, key);
+        others.find(|(_, set)| set.lock().contains(place)).map(|(other, _)| Arc::clone(other))
+    }
+
+    /// Gives up a lock that the owner's newest locking reads have added; false if there is none.
+    pub(super) fn remove(&self, owner: &Owner, tree: u32, key: &[u8]) -> bool {
+        let held = owner.held.lock();
+        held.kept.as_ref().is_some_and(|set| set.lock().remove(self.place_of(tree, key)))
     }
 
     /// Locks in all sets.
     pub fn len(&self) -> usize {
-        self.sets.read().iter().map(|(_, hashes)| hashes.len()).sum()
+        self.sets.read().iter().map(|(_, set)| set.lock().len).sum()
     }
 
     /// Locks of one owner.
@@ -94,7 +166,7 @@ impl KeptLocks {
         }
         let sets = self.sets.read();
         let set = sets.iter().find(|(other, _)| other.number() == owner.number());
-        set.map_or(0, |(_, hashes)| hashes.len())
+        set.map_or(0, |(_, set)| set.lock().len)
     }
 
     /// Whether nothing is kept.
@@ -102,10 +174,10 @@ impl KeptLocks {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Memory of the sets, about, bytes: for each place a hash and a byte, and an eighth of the places is not used.
+    /// Memory of the sets, about, bytes: for each place a hash, the bits and a byte, and an eighth of the places is not used.
     pub fn memory_bytes(&self) -> u64 {
-        let places = |hashes: &Hashes| hashes.capacity() * 8 / 7;
-        self.sets.read().iter().map(|(_, hashes)| places(hashes) as u64 * 9).sum()
+        let places = |set: &KeptSet| set.lock().ends.capacity() * 8 / 7;
+        self.sets.read().iter().map(|(_, set)| places(set) as u64 * 17).sum()
     }
 
     pub(super) fn release(&self, owner: &Owner) {

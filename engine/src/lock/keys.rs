@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::LockMode;
+use super::kept::{KEPT_IN_TABLE, KeptLocks};
 use super::owner::{Held, HeldKey, Owner};
 use super::report::{Covers, LockRecord, LockRecords};
 use crate::pause::{self, PausePoint};
@@ -180,24 +181,34 @@ impl KeyLocks {
     }
 
     /// Asks for a lock, under a latch on the entry's leaf. `implicit` is the owner whose active transaction id the
-    /// entry carries, if that is another one: it is given the explicit lock that corresponds, before the request is enqueued
+    /// entry carries, or who keeps it, if that is another one: it is given the explicit lock that corresponds, before the request is enqueued
     /// and in the same critical section, so that the request finds the lock whatever the holder is about to do. With
-    /// `wait` false nothing is enqueued on a conflict.
+    /// `wait` false nothing is enqueued on a conflict. An owner that has many locks gets this one among those in `kept`.
     pub fn acquire(
         &self,
         owner: &Arc<Owner>,
-        tree: u32,
-        key: &[u8],
+        (tree, key): (u32, &[u8]),
         mode: LockMode,
         implicit: Option<&Arc<Owner>>,
         wait: bool,
+        kept: &KeptLocks,
     ) -> Acquire {
         debug_assert_ne!(mode, LockMode::None);
         let (shard, hash) = self.shard(tree, key);
         let Some(holder) = implicit else {
             let mut held = owner.held.lock();
-            return shard.with(hash, tree, key, true, |queue| {
-                enqueue(queue.expect("made on demand"), owner, &mut held, mode, wait)
+            let many = mode == LockMode::Exclusive && held.keys.len() >= KEPT_IN_TABLE;
+            return shard.with(hash, tree, key, !many, |queue| {
+                // Another reader, which has latched the leaf as this one has, may have come between.
+                if kept.holder(owner, tree, key).is_some() {
+                    return Acquire::Retry;
+                }
+                match queue {
+                    Some(queue) => enqueue(queue, owner, &mut held, mode, wait),
+                    None => kept
+                        .insert(owner, &mut held, tree, key)
+                        .map_or(Acquire::Retry, Acquire::Granted),
+                }
             });
         };
         if !wait {
@@ -245,8 +256,8 @@ impl KeyLocks {
         })
     }
 
-    /// Gives up one key's lock before the transaction's end.
-    pub fn unlock(&self, owner: &Arc<Owner>, tree: u32, key: &[u8]) {
+    /// Gives up one key's lock, if it is in the table.
+    pub(super) fn unlock(&self, owner: &Arc<Owner>, tree: u32, key: &[u8]) {
         owner.forget(tree, key);
         self.release(owner, tree, key);
     }

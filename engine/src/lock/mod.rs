@@ -6,10 +6,12 @@
 //!   on the holder's behalf, so that waiters queue in order and each release wakes one. The other way round, a write of an entry
 //!   that the transaction had locked by reading it takes the explicit lock out again, if nobody waits in its queue. When
 //!   a savepoint's rollback takes the write back, the entry no longer says that it is locked: the explicit lock comes back, under the
-//!   leaf's latch; or, if these are many, a *kept* lock ([`kept::KeptLocks`]), which whoever must wait for it makes explicit.
+//!   leaf's latch.
 //! - **Key locks** ([`keys::KeyLocks`]): shared or exclusive on (tree, key), first come, first served. Taken by locking
 //!   reads and by whoever had to wait. A writer looks for them while it holds the leaf's exclusive latch; when the
 //!   shard of the table is empty, which is the rule, that is one load.
+//! - **Kept locks** ([`kept::KeptLocks`]): the exclusive key locks of an owner that has a thousand in the table already and meets nobody else's
+//!   at the key: a few bytes each, which whoever must wait for one makes a key lock.
 //! - **Range locks** ([`ranges::RangeLocks`]): shared or exclusive on closed key ranges of a tree, for SERIALIZABLE scans. They cover the
 //!   gaps, so no phantom appears. A writer tests them only if any exist.
 //!
@@ -18,7 +20,8 @@
 //!
 //! # Why nothing is missed
 //! Lock tests happen under the leaf latch that protects the entry: a reader that grants itself a lock holds the latch
-//! shared, a writer holds it exclusively, so one of the two sees the other. Nobody waits for a lock while holding a
+//! shared, a writer holds it exclusively, so one of the two sees the other. Two readers, which may hold it both, meet under the mutex of the
+//! key's shard. Nobody waits for a lock while holding a
 //! latch: the operation lets go, waits, and begins anew.
 //!
 //! "See the holder, then park" loses no wake-up: a waiter gives the holder the explicit lock and enqueues behind it, both under the
@@ -260,11 +263,32 @@ impl Locks {
         outcome
     }
 
+    /// Asks for a lock on an entry whose leaf is latched; see [`KeyLocks::acquire`].
+    pub fn acquire(
+        &self,
+        owner: &Arc<Owner>,
+        (tree, key): (u32, &[u8]),
+        mode: LockMode,
+        implicit: Option<&Arc<Owner>>,
+        wait: bool,
+    ) -> keys::Acquire {
+        self.keys.acquire(owner, (tree, key), mode, implicit, wait, &self.kept)
+    }
+
+    /// Gives up one key's lock before the transaction's end.
+    pub fn unlock(&self, owner: &Arc<Owner>, tree: u32, key: &[u8]) {
+        // Somebody who waits for it has made it explicit.
+        let kept = self.kept.remove(owner, tree, key);
+        if !kept || self.keys.holds(owner, tree, key, LockMode::Shared) {
+            self.keys.unlock(owner, tree, key);
+        }
+    }
+
     /// Keeps `owner`'s exclusive lock on an entry that is about to lose its implicit one, under the leaf's latch; false if it has ended.
     pub(crate) fn keep(&self, owner: &Arc<Owner>, tree: u32, key: &[u8]) -> bool {
         match owner.key_locks() < kept::KEPT_IN_TABLE {
             true => self.keys.make_explicit(owner, tree, key),
-            false => self.kept.insert(owner, tree, key),
+            false => self.kept.insert(owner, &mut owner.held.lock(), tree, key).is_some(),
         }
     }
 
@@ -273,7 +297,7 @@ impl Locks {
     pub fn release_all(&self, owner: &Arc<Owner>) {
         let held = owner.end();
         // First: who has waited for one of the others would find this owner again.
-        if held.kept {
+        if held.kept.is_some() {
             self.kept.release(owner);
         }
         for lock in held.keys {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
+use super::kept::KeptSet;
 use super::{LockMode, SessionToken};
 use crate::error::{Error, Result};
 use crate::redo::Failure;
@@ -54,10 +55,16 @@ pub(super) struct HeldKey {
 pub(super) struct Held {
     pub keys: Vec<HeldKey>,
     pub ranges: bool,
-    /// See [`super::kept`].
-    pub kept: bool,
+    pub kept: Option<KeptSet>,
     pub end_waiters: Vec<(Arc<Owner>, u64)>,
     ended: bool,
+}
+
+impl Held {
+    /// Whether the owner has released everything for good.
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -345,12 +352,6 @@ impl Owner {
         }
         held.keys.push(HeldKey { tree, key: key.into() });
         true
-    }
-
-    /// Notes that there are locks in a set of the owner's; false if it has ended.
-    pub(super) fn keep(held: &mut Held) -> bool {
-        held.kept |= !held.ended;
-        held.kept
     }
 
     pub(super) fn forget(&self, tree: u32, key: &[u8]) {

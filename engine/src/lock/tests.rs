@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
+use super::kept::KEPT_IN_TABLE;
 use super::keys::Acquire;
 use super::owner::Named;
 use super::*;
@@ -32,7 +33,7 @@ fn lock(
     timeout: Duration,
 ) -> Result<()> {
     loop {
-        match locks.keys.acquire(owner, 1, key, mode, None, true) {
+        match locks.acquire(owner, (1, key), mode, None, true) {
             Acquire::Granted(_) => return Ok(()),
             Acquire::MustWait => locks.wait_for_key(owner, 1, key, timeout)?,
             other => panic!("{other:?}"),
@@ -46,10 +47,10 @@ fn shared_locks_go_together_exclusive_ones_do_not() {
     let (a, b, c) = (owner(1), owner(2), owner(3));
     assert!(lock(&locks, &a, b"k", LockMode::Shared, LONG).is_ok());
     assert!(lock(&locks, &b, b"k", LockMode::Shared, LONG).is_ok());
-    let answer = locks.keys.acquire(&c, 1, b"k", LockMode::Exclusive, None, false);
+    let answer = locks.acquire(&c, (1, b"k"), LockMode::Exclusive, None, false);
     assert_eq!(answer, Acquire::Conflict);
     // Another tree, another lock.
-    let answer = locks.keys.acquire(&c, 2, b"k", LockMode::Exclusive, None, false);
+    let answer = locks.acquire(&c, (2, b"k"), LockMode::Exclusive, None, false);
     assert_eq!(answer, Acquire::Granted(true));
     locks.release_all(&a);
     locks.release_all(&b);
@@ -65,8 +66,8 @@ fn a_lone_holder_strengthens_its_lock_at_once() {
     lock(&locks, &a, b"k", LockMode::Shared, LONG).unwrap();
     lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
     assert!(locks.keys.holds(&a, 1, b"k", LockMode::Exclusive));
-    assert_eq!(locks.keys.acquire(&b, 1, b"k", LockMode::Shared, None, false), Acquire::Conflict);
-    locks.keys.unlock(&a, 1, b"k");
+    assert_eq!(locks.acquire(&b, (1, b"k"), LockMode::Shared, None, false), Acquire::Conflict);
+    locks.unlock(&a, 1, b"k");
     assert!(locks.keys.is_empty());
     assert_eq!(a.key_locks(), 0);
 }
@@ -163,7 +164,7 @@ fn no_sleeper_misses_a_failure_of_the_log() {
 fn an_implicit_lock_becomes_explicit_for_whoever_waits() {
     let locks = Arc::new(Locks::default());
     let (a, b) = (owner(1), owner(2));
-    let answer = locks.keys.acquire(&b, 1, b"k", LockMode::Shared, Some(&a), true);
+    let answer = locks.acquire(&b, (1, b"k"), LockMode::Shared, Some(&a), true);
     assert_eq!(answer, Acquire::MustWait);
     let holder = {
         let (locks, a, b) = (Arc::clone(&locks), Arc::clone(&a), Arc::clone(&b));
@@ -177,7 +178,7 @@ fn an_implicit_lock_becomes_explicit_for_whoever_waits() {
     assert!(locks.keys.holds(&b, 1, b"k", LockMode::Shared));
     // The holder ended in between: nothing to wait for.
     let c = owner(3);
-    let answer = locks.keys.acquire(&c, 1, b"x", LockMode::Shared, Some(&a), true);
+    let answer = locks.acquire(&c, (1, b"x"), LockMode::Shared, Some(&a), true);
     assert_eq!(answer, Acquire::Retry);
     locks.release_all(&b);
     assert!(locks.keys.is_empty());
@@ -191,7 +192,7 @@ fn all_locks_are_told_with_whom_they_wait_for() {
     lock(&locks, &b, b"k", LockMode::Shared, LONG).unwrap();
     lock(&locks, &a, b"x", LockMode::Exclusive, LONG).unwrap();
     assert!(locks.ranges.acquire(&b, 2, b"a", None, LockMode::Shared).is_ok());
-    let answer = locks.keys.acquire(&c, 1, b"k", LockMode::Exclusive, None, true);
+    let answer = locks.acquire(&c, (1, b"k"), LockMode::Exclusive, None, true);
     assert_eq!(answer, Acquire::MustWait);
     let (records, is_truncated) = locks.records(1 << 20);
     assert!(!is_truncated);
@@ -252,7 +253,7 @@ fn the_queue_is_served_in_order() {
     let mut threads = Vec::new();
     for n in 2..8 {
         let (locks, order, me) = (Arc::clone(&locks), Arc::clone(&order), owner(n));
-        let answer = locks.keys.acquire(&me, 1, b"k", LockMode::Exclusive, None, true);
+        let answer = locks.acquire(&me, (1, b"k"), LockMode::Exclusive, None, true);
         assert_eq!(answer, Acquire::MustWait);
         threads.push(thread::spawn(move || {
             locks.wait_for_key(&me, 1, b"k", LONG).unwrap();
@@ -367,10 +368,7 @@ fn a_wait_is_told_with_all_in_front() {
     let ((a, _a), (b, _b), nobody, (d, _d)) = (named(1), named(2), owner(3), named(4));
     lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
     // Implicit locks are told as others are.
-    assert_eq!(
-        locks.keys.acquire(&b, 1, b"x", LockMode::Shared, Some(&a), true),
-        Acquire::MustWait
-    );
+    assert_eq!(locks.acquire(&b, (1, b"x"), LockMode::Shared, Some(&a), true), Acquire::MustWait);
     assert_eq!(locks.wait_for_key(&b, 1, b"x", Duration::ZERO), Err(Error::LockWaitTimeout));
     told.wait_for(&[(2, Some(1))]);
     told.pairs.lock().clear();
@@ -421,7 +419,7 @@ fn a_waiter_that_is_passed_tells_again() {
         });
         told.pairs.lock().clear();
         // What is held is what the reader would share; what is asked for is not.
-        let answer = locks.keys.acquire(&a, 1, b"k", LockMode::Exclusive, None, true);
+        let answer = locks.acquire(&a, (1, b"k"), LockMode::Exclusive, None, true);
         let must_wait = others == 1;
         assert_eq!(answer == Acquire::MustWait, must_wait);
         let has_told = |pair| told.pairs.lock().contains(&pair);
@@ -683,7 +681,7 @@ proptest! {
     /// The queue's grants against a model: conflicts never granted together, first come first served.
     #[test]
     fn key_locks_follow_a_model(steps in prop::collection::vec((0u64..5, 0u8..4, any::<bool>()), 1..80)) {
-        let locks = KeyLocks::default();
+        let locks = Locks::default();
         let owners: Vec<_> = (0..5).map(owner).collect();
         for (who, what, exclusive) in steps {
             let me = &owners[who as usize];
@@ -691,17 +689,17 @@ proptest! {
             if me.is_waiting() {
                 // Gives up, as after a timeout.
                 me.end_wait();
-                locks.withdraw(me, 1, b"k");
+                locks.keys.withdraw(me, 1, b"k");
             } else if what == 0 {
                 locks.unlock(me, 1, b"k");
             } else {
-                locks.acquire(me, 1, b"k", mode, None, what != 1);
+                locks.acquire(me, (1, b"k"), mode, None, what != 1);
             }
             let held: BTreeMap<u64, LockMode> = owners
                 .iter()
                 .filter_map(|o| {
                     let mode = [LockMode::Exclusive, LockMode::Shared];
-                    let mode = mode.into_iter().find(|mode| locks.holds(o, 1, b"k", *mode))?;
+                    let mode = mode.into_iter().find(|mode| locks.keys.holds(o, 1, b"k", *mode))?;
                     Some((o.number(), mode))
                 })
                 .collect();
@@ -712,7 +710,7 @@ proptest! {
             }
             for o in &owners {
                 // Whoever waits has a reason.
-                prop_assert_eq!(o.is_waiting(), !locks.blockers(o, 1, b"k").is_empty());
+                prop_assert_eq!(o.is_waiting(), !locks.keys.blockers(o, 1, b"k").is_empty());
                 prop_assert_eq!(o.key_locks() > 0, o.is_waiting() || held.contains_key(&o.number()));
             }
         }
@@ -783,4 +781,135 @@ fn a_range_is_never_gone_while_it_grows() {
     assert_eq!(locks.ranges.len(), 1);
     locks.ranges.release(&scanner);
     assert!(locks.ranges.is_empty());
+}
+
+fn numbered(n: usize) -> [u8; 8] {
+    (n as u64).to_be_bytes()
+}
+
+#[test]
+fn the_locks_of_an_owner_of_many_hold_as_its_first_do() {
+    let locks = Locks::default();
+    let (many, other) = (owner(1), owner(2));
+    let all = 3 * KEPT_IN_TABLE;
+    for n in 0..all {
+        let answer = locks.acquire(&many, (1, &numbered(n)), LockMode::Exclusive, None, true);
+        assert_eq!(answer, Acquire::Granted(true));
+    }
+    assert_eq!((locks.keys.len(), locks.kept.len()), (KEPT_IN_TABLE, all - KEPT_IN_TABLE));
+    let last = numbered(all - 1);
+    let again = locks.acquire(&many, (1, &last), LockMode::Exclusive, None, true);
+    assert_eq!(again, Acquire::Granted(false));
+    // Who asks as a reader does is told; who has not looked before is sent to look.
+    assert_eq!(locks.kept.holder(&other, 1, &last).unwrap().number(), many.number());
+    assert!(locks.kept.holder(&other, 2, &last).is_none(), "another tree");
+    let unaware = locks.acquire(&other, (1, &last), LockMode::Shared, None, true);
+    assert_eq!(unaware, Acquire::Retry);
+    let aware = locks.acquire(&other, (1, &last), LockMode::Shared, Some(&many), false);
+    assert_eq!(aware, Acquire::Conflict);
+    // A shared lock is not among them: others may share it.
+    let shared = locks.acquire(&many, (1, b"shared"), LockMode::Shared, None, true);
+    assert_eq!(shared, Acquire::Granted(true));
+    assert_eq!(locks.keys.len(), KEPT_IN_TABLE + 1);
+    let shared = locks.acquire(&other, (1, b"shared"), LockMode::Shared, None, true);
+    assert_eq!(shared, Acquire::Granted(true));
+    assert!(locks.kept.memory_bytes() < 2 * locks.kept.len() as u64, "of keys in a row");
+    for n in 0..all {
+        let wanted = numbered(n << 20);
+        locks.acquire(&many, (3, &wanted), LockMode::Exclusive, None, true);
+        assert!(n == all - 1 || locks.kept.holder(&other, 3, &numbered((n << 20) + 1)).is_none());
+    }
+    assert_eq!(locks.kept.len(), 2 * all - KEPT_IN_TABLE);
+    assert!(locks.kept.memory_bytes() < 40 * locks.kept.len() as u64, "of keys far apart");
+    locks.unlock(&many, 1, &last);
+    assert!(locks.kept.holder(&other, 1, &last).is_none());
+    locks.release_all(&many);
+    locks.release_all(&other);
+    assert!(locks.keys.is_empty() && locks.kept.is_empty());
+}
+
+#[test]
+fn who_waits_for_one_of_many_locks_gets_it_when_it_is_given_up() {
+    let locks = Arc::new(Locks::default());
+    let many = owner(1);
+    for n in 0..KEPT_IN_TABLE + 2 {
+        lock(&locks, &many, &numbered(n), LockMode::Exclusive, LONG).unwrap();
+    }
+    for (end, n) in [(false, KEPT_IN_TABLE), (true, KEPT_IN_TABLE + 1)] {
+        let other = owner(n as u64);
+        let waiter = thread::spawn({
+            let (locks, many, other) = (Arc::clone(&locks), Arc::clone(&many), Arc::clone(&other));
+            move || {
+                let wanted = (1, &numbered(n)[..]);
+                let answer = locks.acquire(&other, wanted, LockMode::Exclusive, Some(&many), true);
+                assert_eq!(answer, Acquire::MustWait);
+                locks.wait_for_key(&other, 1, &numbered(n), LONG).unwrap();
+                locks.release_all(&other);
+            }
+        });
+        waiting(&other);
+        match end {
+            true => locks.release_all(&many),
+            false => locks.unlock(&many, 1, &numbered(n)),
+        }
+        waiter.join().unwrap();
+    }
+    assert!(locks.keys.is_empty() && locks.kept.is_empty());
+}
+
+/// Both hold the latch of the key's leaf, which two readers may.
+#[test]
+fn of_two_readers_that_race_for_a_key_one_gets_it() {
+    const KEYS: usize = 3000;
+    // Locks that each of the two has before.
+    for before in [[KEPT_IN_TABLE, KEPT_IN_TABLE], [KEPT_IN_TABLE, 0]] {
+        let locks = Locks::default();
+        let granted: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+        let arrived: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
+        thread::scope(|scope| {
+            for (me, before) in before.into_iter().enumerate() {
+                let (locks, granted, arrived) = (&locks, &granted, &arrived);
+                scope.spawn(move || {
+                    let reader = owner(1 + me as u64);
+                    for n in 0..before {
+                        lock(
+                            locks,
+                            &reader,
+                            &[&[me as u8], &numbered(n)[..]].concat(),
+                            LockMode::Exclusive,
+                            LONG,
+                        )
+                        .unwrap();
+                    }
+                    for n in 0..KEYS {
+                        arrived[n].fetch_add(1, Ordering::SeqCst);
+                        while arrived[n].load(Ordering::SeqCst) < 2 {
+                            std::hint::spin_loop();
+                        }
+                        let key = numbered(n);
+                        let answer = loop {
+                            let holder = locks.kept.holder(&reader, 1, &key);
+                            let answer = locks.acquire(
+                                &reader,
+                                (1, &key),
+                                LockMode::Exclusive,
+                                holder.as_ref(),
+                                false,
+                            );
+                            if answer != Acquire::Retry {
+                                break answer;
+                            }
+                        };
+                        match answer {
+                            Acquire::Granted(_) => _ = granted[n].fetch_add(1, Ordering::SeqCst),
+                            answer => assert_eq!(answer, Acquire::Conflict),
+                        }
+                    }
+                });
+            }
+        });
+        for (n, granted) in granted.iter().enumerate() {
+            assert_eq!(granted.load(Ordering::SeqCst), 1, "key {n}");
+        }
+    }
 }

@@ -129,7 +129,7 @@ impl Transaction {
             Some(Some(holder)) => {
                 check_not_stranded(tree, &holder)?;
                 let mode = LockMode::Exclusive;
-                locks.keys.acquire(&self.owner, tree.id(), key, mode, Some(&holder), true)
+                locks.acquire(&self.owner, (tree.id(), key), mode, Some(&holder), true)
             }
         };
         Ok(match answer {
@@ -177,8 +177,7 @@ impl Transaction {
         {
             check_not_stranded(tree, holder)?;
         }
-        let answer =
-            locks.keys.acquire(&self.owner, tree.id(), key, mode, holder.as_ref(), may_wait);
+        let answer = locks.acquire(&self.owner, (tree.id(), key), mode, holder.as_ref(), may_wait);
         match answer {
             Acquire::Granted(fresh) => {
                 self.fresh_locks.note(tree.id(), key, fresh);
@@ -217,7 +216,7 @@ impl Transaction {
     /// not held before. Written entries stay locked.
     pub fn unlock(&mut self, tree: &VersionedTree, key: &[u8]) {
         if self.fresh_locks.take(tree.id(), key) {
-            self.system.locks.keys.unlock(&self.owner, tree.id(), key);
+            self.system.locks.unlock(&self.owner, tree.id(), key);
         }
     }
 
