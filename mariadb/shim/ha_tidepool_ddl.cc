@@ -40,12 +40,11 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   const std::vector<tp_index_def> indexes = layouts.definitions(form);
   Metadata metadata;
   metadata.fingerprint = layouts.fingerprint();
-  uchar bytes[Metadata::SIZE];
-  metadata.put(bytes);
+  const std::string bytes = metadata.put();
 
   const std::string name = table_name_of(path);
-  if (int result = tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(), bytes,
-                                   sizeof bytes))
+  if (int result = tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(),
+                                   reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size()))
     return server_error(result, thd);
   if (info->auto_increment_value > 1) {
     tp_table *created;
