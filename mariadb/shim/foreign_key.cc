@@ -193,19 +193,6 @@ bool metadata_foreign_keys(const std::string &metadata, const std::string &child
   return part.good && part.at == part.end;
 }
 
-static int read_metadata(const std::string &table, std::string *metadata) {
-  size_t len = 0;
-  metadata->resize(1024);
-  for (;;) {
-    const size_t capacity = metadata->size();
-    const int result = tp_table_metadata(engine.db, table.data(), table.size(),
-                                         reinterpret_cast<uint8_t *>(&(*metadata)[0]), capacity, &len);
-    if (result != TP_OK) return result;
-    metadata->resize(len);
-    if (len <= capacity) return TP_OK;
-  }
-}
-
 /* ---- all of them */
 
 static void take_table(void *context, const char *name, size_t len) {
@@ -221,7 +208,7 @@ void Foreign_keys::load() {
     if (is_prefix(table.c_str(), TEMPORARY_PREFIX)) continue;
     std::string metadata;
     Constraint_list keys;
-    if (read_metadata(table, &metadata) != TP_OK) continue;
+    if (table_metadata(table, &metadata) != TP_OK) continue;
     if (!metadata_foreign_keys(metadata, table, &keys)) {
       sql_print_error("Tidepool: table %s: its foreign keys were written by a newer version of Tidepool, and are not enforced by "
                       "this one",
@@ -309,7 +296,7 @@ int Foreign_keys::store(const By_child &changed, const std::string *from, const 
   std::vector<tp_table_metadata_of> tables;
   for (const auto &table : changed) {
     std::string now;
-    if (int result = read_metadata(table.first, &now)) return result;
+    if (int result = table_metadata(table.first, &now)) return result;
     metadata.push_back(metadata_with(now, table.second));
     tables.push_back({table.first.data(), table.first.size(), reinterpret_cast<const uint8_t *>(metadata.back().data()),
                       metadata.back().size()});

@@ -4,7 +4,7 @@
 
       ha_tidepool.cc         what the engine can do, opening and closing, locks and statements
       ha_tidepool_ddl.cc     CREATE, DROP, RENAME, TRUNCATE
-      ha_tidepool_alter.cc   ALTER: what is done in place, indexes added and dropped
+      ha_tidepool_alter.cc   ALTER: what is done in place, indexes and columns added and dropped
       ha_tidepool_read.cc    index and table reads, positions
       ha_tidepool_write.cc   INSERT, UPDATE, DELETE, auto-increment
       ha_tidepool_info.cc    statistics, ranges, ANALYZE
@@ -168,6 +168,7 @@ private:
 
   enum_alter_inplace_result check_definition_change(TABLE *altered, Alter_inplace_info *info);
   enum_alter_inplace_result check_index_change(TABLE *altered, Alter_inplace_info *info);
+  bool same_values(const TABLE *altered, const std::vector<int> &old_of) const;
   void report_duplicate_of_build(TABLE *altered, tidepool::Index_change *context);
 
   tidepool::Table_share *shared = nullptr;

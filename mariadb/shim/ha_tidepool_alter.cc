@@ -1,6 +1,7 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  ALTER without a copy of the table: changes that only the .frm file knows of, and indexes added and dropped.
+  ALTER without a copy of the table: changes that only the .frm file knows of, indexes added and dropped, columns added, dropped and
+  moved.
 
   The .frm file alone knows how long a VARCHAR may be and which of the BLOB types a column has, for rows and entries say how
   long a value is; and it alone has the virtual columns. Such a change is in place if the layouts of rows and keys stay as
@@ -13,11 +14,16 @@
       commit     nobody else again: the engine's catalog takes the new indexes, in the order of the new .frm
   The server's log of definition changes knows whether a crash came before or after that: see check_version.
 
+  Columns that rows store are added, dropped and moved, and may become NULL, by a new version of the rows (row_versions.h): a change of
+  indexes as above, mostly of none, with which the engine's catalog takes the list of versions. The rows stay as they are. That the
+  server's log of definition changes tells before from after, the newest version is part of the number that it asks for.
+
   RENAME INDEX alone is in the .frm, and the engine's catalog is told of it for its reports; should a crash come between, the next
   opening of the table tells it (see Table_share).
 
   What is not surely right is left to the copy: keys on virtual columns, hashes as unique keys, periods, another primary key
-  (or what the server takes for one), partitions, and indexes with values too long for their entries.
+  (or what the server takes for one), partitions, indexes with values too long for their entries, columns whose default differs
+  from row to row, and a version too many.
 */
 #include "ddl.h"
 #include "engine.h"
@@ -32,19 +38,26 @@ namespace tidepool {
 /* A change under way: what the server keeps for us from prepare to commit. */
 class Index_change final : public inplace_alter_handler_ctx {
 public:
-  explicit Index_change(TABLE *altered) : layouts(altered) {}
+  explicit Index_change(TABLE *altered, const Metadata &now) : layouts(altered), metadata(now) {}
   ~Index_change() override {
     if (change) tp_change_free(change);
   }
 
   tp_index_change *change = nullptr;
-  const Layouts layouts; /* of the table to come */
+  Layouts layouts; /* of the table to come */
+  Metadata metadata;
   std::vector<uint> built; /* its new trees */
 };
 
+/* A number that no two definitions of a table have that need another .frm file. */
 static int indexes_version(const std::string &name, ulonglong *version) {
   uint64_t number = 0;
-  const int result = tp_indexes_version(engine.db, name.data(), name.size(), &number);
+  int result = tp_indexes_version(engine.db, name.data(), name.size(), &number);
+  std::string bytes;
+  Metadata metadata;
+  if (result == TP_OK) result = table_metadata(name, &bytes);
+  if (result == TP_OK && metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size()))
+    number += metadata.versions.newest() * 0x9E3779B97F4A7C15ULL;
   *version = number;
   return result;
 }
@@ -63,6 +76,13 @@ constexpr alter_table_operations INDEX_CHANGES = ALTER_ADD_NON_UNIQUE_NON_PRIM_I
 /* What may come with them: the engine needs to know nothing of it but the indexes' names and order. */
 constexpr alter_table_operations BESIDE_THEM =
     ALTER_RENAME_INDEX | ALTER_INDEX_IGNORABILITY | ALTER_INDEX_ORDER | ALTER_RENAME;
+/* What makes a new version of the rows. */
+constexpr alter_table_operations ROW_CHANGES =
+    ALTER_ADD_STORED_BASE_COLUMN | ALTER_DROP_STORED_COLUMN | ALTER_STORED_COLUMN_ORDER | ALTER_COLUMN_NULLABLE;
+/* What may come with that: rows know nothing of virtual columns, and columns are found by the new definition. */
+constexpr alter_table_operations BESIDE_ROW_CHANGES = ALTER_ADD_VIRTUAL_COLUMN | ALTER_DROP_VIRTUAL_COLUMN |
+                                                      ALTER_VIRTUAL_COLUMN_ORDER | ALTER_COLUMN_NAME | ALTER_COLUMN_DEFAULT |
+                                                      ALTER_COLUMN_OPTION | ALTER_DROP_CHECK_CONSTRAINT;
 constexpr uint ROWS_BETWEEN_LOOKS = 1000;
 
 int is_killed(void *thd) { return thd_kill_level(static_cast<THD *>(thd)) != THD_IS_NOT_KILLED; }
@@ -87,9 +107,51 @@ bool old_key_of(const TABLE *table, const KEY &key, const Alter_inplace_info *in
   return false;
 }
 
+/* Which column of the table each column of the new definition is; -1: a new one. Empty: that is not known. */
+std::vector<int> old_columns(const TABLE *altered, const Alter_inplace_info *info) {
+  std::vector<int> old_of;
+  if (info->alter_info->create_list.elements != altered->s->fields) return old_of;
+  List_iterator_fast<Create_field> all(info->alter_info->create_list);
+  while (const Create_field *column = all++) old_of.push_back(column->field ? column->field->field_index : -1);
+  return old_of;
+}
+
+int auto_increment_column(const TABLE *table) {
+  return table->s->found_next_number_field ? (*table->s->found_next_number_field)->field_index : -1;
+}
+
+/* Whether a check of a column holds for its NULL: the one that the server gives to each JSON. */
+bool holds_for_null(const Field *field) {
+  Item *check = field->check_constraint->expr;
+  if (check->type() != Item::FUNC_ITEM) return false;
+  auto *function = static_cast<Item_func *>(check);
+  if (function->functype() != Item_func::JSON_VALID_FUNC) return false;
+  const Item *of = function->arguments()[0];
+  return of->type() == Item::FIELD_ITEM && static_cast<const Item_field *>(of)->field == field;
+}
+
+/* Sets the columns that are new to their defaults, in record[0]: what the copy would set them to in each row. false: that differs from
+   row to row, or is refused. */
+bool set_defaults(TABLE *altered, const std::vector<int> &old_of) {
+  /* The time is the statement's. (What depends on the session may differ: RAND() is among it.) */
+  constexpr uint SAME_IN_ALL_ROWS = VCOL_TIME_FUNC;
+  constexpr int OK = 0, OK_WITH_A_NOTE = 3; /* DATETIME to DATE or TIME */
+  for (uint i = 0; i < altered->s->fields; i++) {
+    Field *field = altered->field[i];
+    if (old_of[i] >= 0 || !field->stored_in_db()) continue;
+    if (field->vcol_info || field->compression_method()) return false;
+    if (field->real_type() == MYSQL_TYPE_GEOMETRY && !field->real_maybe_null()) return false;
+    if (field->default_value && (field->default_value->flags & ~SAME_IN_ALL_ROWS)) return false;
+    const int result = field->set_default();
+    if (result != OK && result != OK_WITH_A_NOTE) return false;
+    if (field->check_constraint && !(field->is_null() && holds_for_null(field))) return false;
+  }
+  return true;
+}
+
 /* The trees to come, each with the present one that it is. false: not to be done in place. */
 bool plan(const TABLE *table, const Layouts &now, const TABLE *altered, const Layouts &next,
-          const Alter_inplace_info *info, std::vector<tp_changed_index> *indexes) {
+          const Alter_inplace_info *info, const std::vector<int> &old_of, std::vector<tp_changed_index> *indexes) {
   for (uint tree = 0; tree < next.trees.size(); tree++) {
     const uint keynr = next.key_of(tree);
     if (keynr >= MAX_KEY) { /* the row id */
@@ -102,7 +164,7 @@ bool plan(const TABLE *table, const Layouts &now, const TABLE *altered, const La
     int64_t from = -1;
     if (old < MAX_KEY) {
       from = now.tree_of(old);
-      if (!now.trees[from].same(next.trees[tree])) return false;
+      if (!now.trees[from].same(next.trees[tree], &old_of)) return false;
     }
     if ((from == 0) != (tree == 0)) return false;
     for (const tp_changed_index &other : *indexes)
@@ -133,7 +195,7 @@ bool is_blob(enum_field_types type) {
    column. But another column that an index has may be computed from it: then entries would be stale. */
 enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
   if (const auto answer = check_foreign_key_change(info); answer != HA_ALTER_INPLACE_COPY_NO_LOCK) return answer;
-  if (info->handler_flags & INDEX_CHANGES) return check_index_change(altered, info);
+  if (info->handler_flags & (INDEX_CHANGES | ROW_CHANGES)) return check_index_change(altered, info);
   if (info->handler_flags & ALTER_VIRTUAL_GCOL_EXPR)
     for (Field **field = table->field; *field; field++)
       if (!(*field)->stored_in_db() && ((*field)->flags & (PART_KEY_FLAG | PART_INDIRECT_KEY_FLAG)))
@@ -183,9 +245,30 @@ Compare_keys ha_tidepool::compare_key_parts(const Field &field, const Column_def
   return is_whole ? Compare_keys::EqualButKeyPartLength : Compare_keys::NotEqual;
 }
 
+/* Whether the columns that stay have all their values as they are, and nothing new is to be checked of them. */
+bool ha_tidepool::same_values(const TABLE *altered, const std::vector<int> &old_of) const {
+  const int auto_increment = auto_increment_column(altered);
+  if ((auto_increment < 0 ? -1 : old_of[auto_increment]) != auto_increment_column(table) ||
+      (auto_increment >= 0 && old_of[auto_increment] < 0))
+    return false;
+  for (uint i = 0; i < altered->s->fields; i++) {
+    if (old_of[i] < 0) continue;
+    const Field *was = table->field[old_of[i]], *is = altered->field[i];
+    if (was->stored_in_db() != is->stored_in_db() || was->real_type() != is->real_type() ||
+        was->compression_method() != is->compression_method())
+      return false;
+    if (is->check_constraint &&
+        (!was->check_constraint || !was->check_constraint->is_equal(is->check_constraint, true)))
+      return false;
+  }
+  return true;
+}
+
 enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_inplace_info *info) {
   constexpr auto COPY = HA_ALTER_INPLACE_NOT_SUPPORTED;
-  if (info->handler_flags & ~(INDEX_CHANGES | BESIDE_THEM)) return COPY;
+  const bool changes_rows = info->handler_flags & ROW_CHANGES;
+  if (info->handler_flags & ~(INDEX_CHANGES | BESIDE_THEM | (changes_rows ? ROW_CHANGES | BESIDE_ROW_CHANGES : 0)))
+    return COPY;
   /* ALTER IGNORE drops rows; partitions are tables of their own, which would not change at one moment. */
   if (info->ignore || table->part_info || altered->part_info || table_share->tmp_table != NO_TMP_TABLE) return COPY;
   if (own_session || is_checked_after_write() || altered->s->long_unique_table || altered->s->period.unique_keys ||
@@ -194,17 +277,26 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
   /* What else the statement says must be nothing for the engine. */
   const alter_table_operations all = info->handler_flags;
   info->handler_flags &= ~(INDEX_CHANGES | ALTER_INDEX_ORDER);
+  if (changes_rows) info->handler_flags &= ~(ROW_CHANGES | BESIDE_ROW_CHANGES);
   const auto beside = handler::check_if_supported_inplace_alter(altered, info);
   info->handler_flags = all;
   if (beside != HA_ALTER_INPLACE_NO_LOCK) return COPY;
 
   const Layouts &now = shared->layouts;
   const Layouts next(altered);
+  const std::vector<int> old_of = old_columns(altered, info);
   std::vector<tp_changed_index> indexes;
-  if (now.has_row_id != next.has_row_id || !now.trees[0].same(next.trees[0]) ||
-      now.row->fingerprint() != next.row->fingerprint() || table_share->fields != altered->s->fields ||
-      !plan(table, now, altered, next, info, &indexes))
+  if (old_of.empty() || now.has_row_id != next.has_row_id || !now.trees[0].same(next.trees[0], &old_of) ||
+      !plan(table, now, altered, next, info, old_of, &indexes))
     return COPY;
+  if (changes_rows) {
+    Row_versions versions = shared->metadata.versions;
+    if (info->error_if_not_empty || !same_values(altered, old_of) || !set_defaults(altered, old_of) ||
+        !versions.add(*now.row, *next.row, old_of, altered->record[0]))
+      return COPY;
+  } else if (now.row->fingerprint() != next.row->fingerprint() || table_share->fields != altered->s->fields) {
+    return COPY;
+  }
 
   /* Chains of long values are found by their entries alone: a tree that has some is not freed in place, and none is built. */
   const size_t inline_max = tp_table_value_len_inline_max(shared->table);
@@ -224,17 +316,24 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
     if (tree == 0 || now.trees[tree].value_bound() > inline_max) return COPY;
   }
   /* In the copy there is no such limit. */
-  if (added + dropped == 0 || added + dropped > tp_changed_indexes_max()) return COPY;
+  if ((added + dropped == 0 && !changes_rows) || added + dropped > tp_changed_indexes_max()) return COPY;
   return added ? HA_ALTER_INPLACE_NOCOPY_LOCK : HA_ALTER_INPLACE_INSTANT;
 }
 
 bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
   if (prepare_foreign_keys(altered, info)) return true;
-  if (!(info->handler_flags & INDEX_CHANGES)) return false;
-  auto *context = new Index_change(altered);
+  if (!(info->handler_flags & (INDEX_CHANGES | ROW_CHANGES))) return false;
+  auto *context = new Index_change(altered, shared->metadata);
   info->handler_ctx = context;
+  const std::vector<int> old_of = old_columns(altered, info);
+  Metadata &metadata = context->metadata;
+  metadata.fingerprint = context->layouts.fingerprint();
   std::vector<tp_changed_index> indexes;
-  if (!plan(table, shared->layouts, altered, context->layouts, info, &indexes)) {
+  /* The record has the defaults since this was found to be possible. */
+  if (old_of.empty() || !plan(table, shared->layouts, altered, context->layouts, info, old_of, &indexes) ||
+      ((info->handler_flags & ROW_CHANGES) &&
+       !metadata.versions.add(*shared->layouts.row, *context->layouts.row, old_of, altered->record[0])) ||
+      !context->layouts.row->set_versions(metadata.versions)) {
     print_error(HA_ERR_WRONG_COMMAND, MYF(0));
     return true;
   }
@@ -352,14 +451,9 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
     tp_change_free(change);
     return false;
   }
-  uchar bytes[Metadata::SIZE];
-  Metadata metadata = shared->metadata;
-  metadata.fingerprint = context->layouts.fingerprint();
-  metadata.put(bytes);
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-  const std::string all =
-      metadata_with(std::string(reinterpret_cast<char *>(bytes), sizeof bytes), foreign_keys.of_child(shared->name));
-  const int result = tp_change_commit(change, reinterpret_cast<const uint8_t *>(all.data()), all.size());
+  const std::string bytes = metadata_with(context->metadata.put(), foreign_keys.of_child(shared->name));
+  const int result = tp_change_commit(change, reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size());
   foreign_keys.touch(shared->name);
   info->group_commit_ctx = nullptr;
   if (result == TP_OK) return false;

@@ -20,8 +20,7 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   const std::vector<tp_index_def> indexes = layouts.definitions(form);
   Metadata metadata;
   metadata.fingerprint = layouts.fingerprint();
-  uchar bytes[Metadata::SIZE];
-  metadata.put(bytes);
+  const std::string bytes = metadata.put();
 
   const std::string name = table_name_of(path);
   Constraint_list keys;
@@ -32,7 +31,7 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   } else if (int error = check_referencing(thd, form, name)) {
     return error;
   }
-  const std::string all = metadata_with(std::string(reinterpret_cast<char *>(bytes), sizeof bytes), keys);
+  const std::string all = metadata_with(bytes, keys);
   {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
     if (int result = tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(),

@@ -44,8 +44,9 @@ void ha_tidepool::plan_columns() {
 /* ---- from entries to records */
 
 int ha_tidepool::decode_row(uchar *buf, tp_bytes row) {
-  if (row.len == 0 || *row.data != ROW_FORMAT) return HA_ERR_CRASHED;
-  if (last_needed && !row_layout().decode(buf, row.data, row.len, needed.get(), last_needed)) return HA_ERR_CRASHED;
+  if (last_needed ? !row_layout().decode(buf, row.data, row.len, needed.get(), last_needed)
+                  : !row_layout().knows(row.data, row.len))
+    return HA_ERR_CRASHED;
   if (key_needed && !trees()[0].decode_clustered(buf, clustered.get(), clustered_len, needed.get()))
     return HA_ERR_CRASHED;
   return 0;

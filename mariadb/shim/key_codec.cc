@@ -170,7 +170,7 @@ size_t Index_layout::value_bound() const {
   return value_max(nullptr) - (bare_entries ? 0 : 2 + primary->key_max_);
 }
 
-bool Index_layout::same(const Index_layout &other) const {
+bool Index_layout::same(const Index_layout &other, const std::vector<int> *old_of) const {
   if (parts.size() != other.parts.size() || users != other.users || unique != other.unique ||
       clustered != other.clustered || bare_entries != other.bare_entries || nullable != other.nullable)
     return false;
@@ -180,7 +180,8 @@ bool Index_layout::same(const Index_layout &other) const {
         a.image_length != b.image_length)
       return false;
     if (a.image == Part::ROW_ID) continue;
-    if (a.column.fieldnr != b.column.fieldnr || a.column.storage != b.column.storage ||
+    const int fieldnr = old_of ? (*old_of)[b.column.fieldnr] : b.column.fieldnr;
+    if (a.column.fieldnr != fieldnr || a.column.storage != b.column.storage ||
         !a.column.null_mask != !b.column.null_mask || a.column.cs != b.column.cs)
       return false;
     /* The text of a VARCHAR or BLOB is written the same, however long it may be: whole, or up to the part's length. */

@@ -60,8 +60,9 @@ public:
   const std::vector<Part> &all_parts() const { return parts; }
   /* Whether it holds only the beginning of one of the needed columns. */
   bool has_beginning_of(const uchar *needed) const;
-  /* Whether entries of the other are entries of this one: the same columns, written in the same way. */
-  bool same(const Index_layout &other) const;
+  /* Whether entries of the other are entries of this one: the same columns, written in the same way. If the other is of another
+     definition of the table, its field i is field old_of[i] here. */
+  bool same(const Index_layout &other, const std::vector<int> *old_of = nullptr) const;
   /* Length of every key, 0 if it varies. */
   size_t fixed_length() const { return fixed; }
 

@@ -90,7 +90,7 @@ size_t Row_layout::encode(Buffer &buffer, const uchar *record) const {
   }
   uchar *const start = buffer.room(bound);
   uchar *to = start;
-  *to++ = ROW_FORMAT;
+  *to++ = tag;
   uchar *const nulls = to;
   memset(nulls, 0, null_bytes);
   to += null_bytes;
@@ -138,9 +138,30 @@ bool Row_layout::key_needed(const uchar *needed) const {
   return false;
 }
 
+/* Sets a column to a value as a row stores it. false: it doesn't fit. */
+static inline bool set_value(const Column &column, uchar *record, const uchar *from, size_t len) {
+  switch (column.storage) {
+  case Column::FIXED:
+    memcpy(record + column.offset, from, len);
+    break;
+  case Column::CHAR:
+  case Column::VARCHAR:
+    if (len > column.size) return false;
+    memcpy(column.text_room(record), from, len);
+    column.set_text_length(record, len);
+    break;
+  case Column::BLOB:
+    column.set_text_length(record, len);
+    memcpy(record + column.offset + column.length_bytes, &from, sizeof from);
+    break;
+  }
+  return true;
+}
+
 bool Row_layout::decode(uchar *record, const uchar *row, size_t row_len, const uchar *needed, uint last) const {
   const uchar *const end = row + row_len;
-  if (row_len < 1 + null_bytes || *row != ROW_FORMAT) return false;
+  if (unlikely(row_len == 0 || *row != tag)) return decode_older(record, row, row_len, needed);
+  if (row_len < 1 + null_bytes) return false;
   const uchar *const nulls = row + 1;
   const uchar *from = nulls + null_bytes;
   const Stored *stored = columns.data();
@@ -165,25 +186,109 @@ bool Row_layout::decode(uchar *record, const uchar *row, size_t row_len, const u
     size_t len = column.size;
     if (column.storage != Column::FIXED) from = get_length(from, end, &len);
     if (!from || static_cast<size_t>(end - from) < len) return false;
-    if (wanted) {
-      switch (column.storage) {
-      case Column::FIXED:
-        memcpy(record + column.offset, from, len);
-        break;
-      case Column::CHAR:
-      case Column::VARCHAR:
-        if (len > column.size) return false;
-        memcpy(column.text_room(record), from, len);
-        column.set_text_length(record, len);
-        break;
-      case Column::BLOB:
-        column.set_text_length(record, len);
-        memcpy(record + column.offset + column.length_bytes, &from, sizeof from);
-        break;
+    if (wanted && !set_value(column, record, from, len)) return false;
+    from += len;
+  }
+  return true;
+}
+
+bool Row_layout::decode_older(uchar *record, const uchar *row, size_t row_len, const uchar *needed) const {
+  const Older *version = row_len ? older_of(*row) : nullptr;
+  if (!version || row_len < 1 + version->null_bytes) return false;
+  const uchar *const end = row + row_len;
+  const uchar *const nulls = row + 1;
+  const uchar *from = nulls + version->null_bytes;
+  uint null_bit = 0;
+  for (const Older::Value &value : version->values) {
+    const Stored_column &stored = value.stored;
+    const Column *column = value.column < 0 ? nullptr : &columns[value.column].column;
+    if (column && !needed[column->fieldnr]) column = nullptr;
+    if (stored.nullable) {
+      const uint bit = null_bit++;
+      if (nulls[bit >> 3] & (1 << (bit & 7))) {
+        if (column) column->set_null(record);
+        continue;
       }
+    }
+    size_t len = stored.size;
+    if (stored.has_length) from = get_length(from, end, &len);
+    if (!from || static_cast<size_t>(end - from) < len) return false;
+    if (column) {
+      column->set_not_null(record);
+      if (!set_value(*column, record, from, len)) return false;
     }
     from += len;
   }
+  for (const auto &absent : version->absent) {
+    const Column &column = columns[absent.first].column;
+    const Default_value &value = absent.second;
+    if (!needed[column.fieldnr]) continue;
+    if (value.is_null) {
+      column.set_null(record);
+      continue;
+    }
+    column.set_not_null(record);
+    /* A BLOB points there: the layout outlives what is read by it. */
+    if (!set_value(column, record, reinterpret_cast<const uchar *>(value.bytes.data()), value.bytes.size())) return false;
+  }
+  return true;
+}
+
+std::vector<Stored_column> Row_layout::stored_columns() const {
+  std::vector<Stored_column> all;
+  for (const Stored &stored : columns) {
+    const bool has_length = stored.column.storage != Column::FIXED;
+    all.push_back({static_cast<uint16>(all.size()), stored.null_bit >= 0, has_length, has_length ? 0 : stored.column.size});
+  }
+  return all;
+}
+
+bool Row_layout::set_versions(const Row_versions &list) {
+  if (list.empty()) return true;
+  const std::vector<Stored_column> &newest = list.versions.back();
+  const std::vector<Stored_column> mine = stored_columns();
+  if (newest.size() != mine.size()) return false;
+  std::map<uint16, uint> by_id;
+  for (uint i = 0; i < newest.size(); i++) {
+    if (newest[i].nullable != mine[i].nullable || newest[i].has_length != mine[i].has_length ||
+        newest[i].size != mine[i].size)
+      return false;
+    by_id[newest[i].id] = i;
+  }
+  if (by_id.size() != newest.size()) return false;
+  std::vector<Older> all;
+  for (uint version = 0; version < list.newest(); version++) {
+    Older one;
+    std::vector<bool> present(columns.size(), false);
+    size_t null_bits = 0;
+    for (const Stored_column &stored : list.versions[version]) {
+      const auto found = by_id.find(stored.id);
+      null_bits += stored.nullable;
+      if (found == by_id.end()) {
+        one.values.push_back({-1, stored});
+        continue;
+      }
+      /* A value of a fixed length is copied as it is, and a NULL needs a bit. */
+      const Stored_column &now = mine[found->second];
+      if (present[found->second] || stored.has_length != now.has_length || stored.size != now.size ||
+          (stored.nullable && !now.nullable))
+        return false;
+      present[found->second] = true;
+      one.values.push_back({static_cast<int>(found->second), stored});
+    }
+    one.null_bytes = (null_bits + 7) / 8;
+    for (uint i = 0; i < columns.size(); i++) {
+      if (present[i]) continue;
+      const auto value = list.defaults.find(newest[i].id);
+      if (value == list.defaults.end() || (value->second.is_null && !mine[i].nullable) ||
+          (!value->second.is_null && !mine[i].has_length && value->second.bytes.size() != mine[i].size))
+        return false;
+      one.absent.emplace_back(i, value->second);
+    }
+    all.push_back(std::move(one));
+  }
+  older = std::move(all);
+  tag = row_tag(list.newest());
   return true;
 }
 

@@ -2,8 +2,10 @@
 /*
   Rows: a record of the server as the value of an entry of the clustered index.
 
-      format (1 byte) | NULL bits | NOT NULL columns of fixed length | all other columns
+      version (1 byte) | NULL bits | NOT NULL columns of fixed length | all other columns
 
+  - The version says which columns these are: 01 = version 0, 80 + n = version n (row_versions.h). Rows are written in the newest one, which
+    is read by the table's definition alone; older ones are read column by column as their version has them.
   - Not stored: virtual columns, and columns of the primary key that can be read back from the key.
   - NULL bits: one for each stored column that can be NULL, in the order of the columns, lowest bit first; 1 = NULL.
   - Columns are in the order of the table, in each of the two groups. A NULL takes no bytes.
@@ -14,10 +16,12 @@
 #define TIDEPOOL_ROW_CODEC_H
 
 #include "key_codec.h"
+#include "row_versions.h"
 
 namespace tidepool {
 
-constexpr uchar ROW_FORMAT = 1;
+/* First byte of a row of this version. */
+constexpr uchar row_tag(uint version) { return static_cast<uchar>(version == 0 ? 1 : 0x80 + version); }
 
 uchar *put_length(uchar *to, size_t len);
 const uchar *get_length(const uchar *from, const uchar *end, size_t *len);
@@ -45,10 +49,22 @@ class Row_layout {
 public:
   Row_layout(const TABLE_SHARE *share, const Index_layout &primary);
 
+  /* Rows are of these versions. false: the newest one is not this layout. */
+  bool set_versions(const Row_versions &versions);
+  /* The columns as a version has them, numbered from 0. */
+  std::vector<Stored_column> stored_columns() const;
+  size_t column_count() const { return columns.size(); }
+  /* One of them, in the order in which they are stored. */
+  const Column &column(size_t at) const { return columns[at].column; }
+
   size_t encode(Buffer &to, const uchar *record) const;
   /* Sets the columns with needed[fieldnr], up to the last one of them. BLOBs point into `row`. false: corrupt, or of
-     a format that this version doesn't know. */
+     a version that the table doesn't have. */
   bool decode(uchar *record, const uchar *row, size_t len, const uchar *needed, uint last_needed) const;
+  /* Whether a row is of a version that the table has. */
+  bool knows(const uchar *row, size_t len) const {
+    return len > 0 && (*row == tag || older_of(*row) != nullptr);
+  }
   /* Whether two records have the same in all columns that the row has. */
   bool same(const uchar *a, const uchar *b) const;
   /* Where in the order of decoding the last needed column is; 0 = none is needed. */
@@ -63,11 +79,30 @@ private:
     Column column;
     int null_bit; /* -1 = NOT NULL */
   };
+  /* A row of an older version: what is stored there, one after the other, and which columns are not. */
+  struct Older {
+    struct Value {
+      int column; /* in `columns`; -1 = dropped */
+      Stored_column stored;
+    };
+    std::vector<Value> values;
+    std::vector<std::pair<uint, Default_value>> absent; /* columns in `columns` */
+    size_t null_bytes = 0;
+  };
+  const Older *older_of(uchar first_byte) const {
+    if (first_byte != row_tag(0) && first_byte < row_tag(1)) return nullptr;
+    const size_t version = first_byte == row_tag(0) ? 0 : first_byte - 0x80U;
+    return version < older.size() ? &older[version] : nullptr;
+  }
+  bool decode_older(uchar *record, const uchar *row, size_t len, const uchar *needed) const;
+
   std::vector<Stored> columns; /* in the order in which they are stored */
   std::vector<uint16> in_key;  /* fieldnr of those that are only in the key */
   uint plain = 0;              /* how many of them are NOT NULL and of fixed length */
   size_t null_bytes = 0;
-  size_t fixed_size = 0; /* format, NULL bits, and all columns of fixed length */
+  uchar tag = row_tag(0);
+  std::vector<Older> older;    /* all versions but the newest */
+  size_t fixed_size = 0; /* version, NULL bits, and all columns of fixed length */
   uint64 print = 0;
 };
 

@@ -62,18 +62,40 @@ std::vector<tp_index_def> Layouts::definitions(const TABLE *table) const {
   return all;
 }
 
-void Metadata::put(uchar *to) const {
-  to[0] = KEY_FORMAT;
-  to[1] = ROW_FORMAT;
-  int4store(to + 2, row_id_epoch);
-  int8store(to + 6, fingerprint);
+/* Formats of rows: of version 0 alone, or with a list of versions. */
+constexpr uchar ROWS_OF_ONE_VERSION = 1, ROWS_OF_VERSIONS = 2;
+
+std::string Metadata::put() const {
+  uchar head[SIZE];
+  head[0] = KEY_FORMAT;
+  head[1] = versions.empty() ? ROWS_OF_ONE_VERSION : ROWS_OF_VERSIONS;
+  int4store(head + 2, row_id_epoch);
+  int8store(head + 6, fingerprint);
+  std::string bytes(reinterpret_cast<char *>(head), sizeof head);
+  if (!versions.empty()) versions.put(&bytes);
+  return bytes;
 }
 
 bool Metadata::get(const uchar *from, size_t len) {
-  if (len < SIZE || (from[0] & ~HAS_FOREIGN_KEYS) != KEY_FORMAT || from[1] != ROW_FORMAT) return false;
+  if (len < SIZE || (from[0] & ~HAS_FOREIGN_KEYS) != KEY_FORMAT) return false;
   row_id_epoch = uint4korr(from + 2);
   fingerprint = uint8korr(from + 6);
-  return true;
+  versions = {};
+  if (from[1] == ROWS_OF_ONE_VERSION) return true;
+  return from[1] == ROWS_OF_VERSIONS && versions.get(from + SIZE, len - SIZE);
+}
+
+int table_metadata(const std::string &name, std::string *bytes) {
+  size_t len = Metadata::SIZE;
+  /* It may grow in between. */
+  do {
+    bytes->resize(len);
+    const int result = tp_table_metadata(engine.db, name.data(), name.size(), reinterpret_cast<uint8_t *>(&(*bytes)[0]),
+                                         bytes->size(), &len);
+    if (result != TP_OK) return result;
+  } while (len > bytes->size());
+  bytes->resize(len);
+  return TP_OK;
 }
 
 /* The open table of this name. */
@@ -90,20 +112,19 @@ Table_share::Table_share(const TABLE *form, const char *path, int *error)
     table = nullptr;
     return;
   }
-  uchar bytes[Metadata::SIZE];
-  size_t len = 0;
-  *error = server_error(tp_table_metadata(engine.db, name.data(), name.size(), bytes, sizeof bytes, &len), current_thd);
+  std::string bytes;
+  *error = server_error(table_metadata(name, &bytes), current_thd);
   if (*error) {
     tp_table_close(table);
     table = nullptr;
     return;
   }
-  if (!metadata.get(bytes, len)) {
+  if (!metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size())) {
     sql_print_error("Tidepool: table %s was written by a newer version of Tidepool: upgrade this server to read it",
                     name.c_str());
     *error = HA_ERR_TABLE_DEF_CHANGED;
   } else if (metadata.fingerprint != layouts.fingerprint() ||
-             tp_table_index_count(table) != layouts.trees.size()) {
+             tp_table_index_count(table) != layouts.trees.size() || !layouts.row->set_versions(metadata.versions)) {
     sql_print_error("Tidepool: table %s is not the one that its .frm file describes: restore the two from the same "
                     "backup",
                     name.c_str());

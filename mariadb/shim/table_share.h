@@ -6,7 +6,8 @@
 
   Metadata of a table in the engine's catalog:
       format of keys (1 byte) | format of rows (1 byte) | epoch of row ids (4 bytes) | fingerprint of the row (8 bytes)
-  and, if the highest bit of the first byte is set, foreign keys behind that (foreign_key.h).
+  and, if the format of rows is 2, the list of their versions (row_versions.h); 1 = all rows are of version 0. Behind that, if the highest bit
+  of the first byte is set, are foreign keys (foreign_key.h).
   The epoch is older versions': their row ids began with one that they raised each time they opened the table. Here an id
   follows the greatest in the tree; the epoch is kept, so that they can have the table back.
 */
@@ -49,14 +50,18 @@ struct Layouts {
 };
 
 struct Metadata {
-  static constexpr size_t SIZE = 14;
+  static constexpr size_t SIZE = 14;               /* without versions */
   static constexpr uchar HAS_FOREIGN_KEYS = 0x80; /* in the first byte */
   uint32 row_id_epoch = 0;
   uint64 fingerprint = 0;
-  void put(uchar *to) const;
+  Row_versions versions;
+  std::string put() const;
   /* false: of a format that this version doesn't know. */
   bool get(const uchar *from, size_t len);
 };
+
+/* A table's metadata as the engine has them now. */
+int table_metadata(const std::string &name, std::string *bytes);
 
 /* Rows with equal values in the first n parts of an index. */
 struct Cardinality {

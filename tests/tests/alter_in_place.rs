@@ -384,14 +384,15 @@ fn what_is_not_surely_right_is_copied() {
     );
     for statement in [
         "ALTER TABLE t ADD INDEX i (v)",
-        "ALTER TABLE t ADD INDEX j (a), ADD COLUMN y INT",
-        "ALTER TABLE t DROP INDEX b, DROP COLUMN y",
+        "ALTER TABLE t ADD INDEX j (a), ADD COLUMN y INT DEFAULT (a)",
+        "ALTER TABLE t DROP INDEX b, MODIFY s DATETIME",
         "ALTER TABLE t ADD INDEX b (b), MODIFY a BIGINT NOT NULL",
         "ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (a)",
         "ALTER TABLE t ADD UNIQUE INDEX ux (x)",
         "ALTER TABLE n ADD UNIQUE INDEX ua (a)",
         "ALTER TABLE n DROP INDEX ua, ADD INDEX ub (b)",
         "ALTER TABLE p ADD INDEX i (a)",
+        "ALTER TABLE p ADD COLUMN x INT",
         "ALTER TABLE h ADD INDEX i (a)",
     ] {
         let refused = error(&mut conn, &format!("{statement}, ALGORITHM=INPLACE"));

@@ -37,7 +37,7 @@ pub fn alter(dice: &mut Dice, table: &Table) -> Option<(Statement, Change)> {
     }
     // Without COPY an engine may do it in place, and then counts no rows. What NULLs become in a column that is now
     // NOT NULL differs between InnoDB's own ways, in place and by copy.
-    let copy = dice.percent(75) || clauses[0].starts_with("MODIFY");
+    let copy = dice.percent(40) || clauses[0].starts_with("MODIFY");
     let algorithm = if copy { ", ALGORITHM=COPY" } else { "" };
     let sql = format!("ALTER TABLE {} {}{algorithm}", table.name, clauses.join(", "));
     let statement = Statement::plain(sql).lenient();
