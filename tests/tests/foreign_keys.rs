@@ -932,3 +932,33 @@ fn a_parent_is_not_renamed_under_a_copy_of_its_child() {
         assert_eq!(code_of(&mut conn, "INSERT INTO c VALUES (0, 2)"), NO_PARENT);
     }
 }
+
+/// Columns that come and go without a copy leave the constraints, and rows of every version follow them.
+#[test]
+fn rows_of_several_versions_have_parents_and_children() {
+    let server = Server::start(Options::new("fk_versions"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY, u INT, x INT, UNIQUE (u))",
+            "CREATE TABLE c (id INT PRIMARY KEY, x INT, p INT, FOREIGN KEY (p) REFERENCES p (u) ON DELETE CASCADE ON UPDATE CASCADE)",
+            "INSERT INTO p VALUES (1, 1, 1), (2, 2, 2)",
+            "INSERT INTO c VALUES (1, 1, 1), (2, 2, 2)",
+            "ALTER TABLE p ADD a INT DEFAULT 7 FIRST",
+            "ALTER TABLE c ADD a VARCHAR(10) DEFAULT 'new' FIRST",
+            "ALTER TABLE c DROP x, ALGORITHM=COPY",
+            "ALTER TABLE c ADD b INT DEFAULT 8 AFTER id",
+            "INSERT INTO c (id, p) VALUES (3, 1)",
+            "UPDATE p SET u = 10 WHERE u = 1",
+        ],
+    );
+    let kept = rows(&mut conn, "SELECT a, id, b, p FROM c WHERE p = 10 ORDER BY id");
+    assert_eq!(kept.len(), 2, "{kept:?}");
+    assert!(kept.iter().all(|row| row.contains("new")), "{kept:?}");
+    assert_eq!(code_of(&mut conn, "INSERT INTO c (id, p) VALUES (4, 1)"), NO_PARENT);
+    run(&mut conn, &["DELETE FROM p WHERE u = 2"]);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM c"), 2);
+    assert!(definition(&mut conn, "c").contains("CONSTRAINT `c_ibfk_1`"));
+    check(&mut conn, "c");
+}
