@@ -15,7 +15,7 @@
 //! - **Range locks** ([`ranges::RangeLocks`]): shared or exclusive on closed key ranges of a tree, for SERIALIZABLE scans. They cover the
 //!   gaps, so no phantom appears. A writer tests them only if any exist.
 //!
-//! All are held until the transaction ends, except a key lock given up by [`keys::KeyLocks::unlock`] (a row that a scan
+//! All are held until the transaction ends, except a key lock given up by [`Locks::unlock`] (a row that a scan
 //! locked and then did not want).
 //!
 //! # Why nothing is missed
