@@ -14,7 +14,7 @@
 //!
 //! A set is asked under the latch on the key's leaf. It is written under it too, and, where that is shared, under the mutex of the key's shard
 //! in the table: of two readers that lock one key there, one by a hash and one by a queue, the second sees what the first has done. Only
-//! Taking a lock out needs neither: who has just seen the lock waits for an owner that would let it pass, at worst to its end.
+//! taking a lock out needs neither: who has just seen the lock waits for an owner that would let it pass, at worst to its end.
 //!
 //! The list's mutex comes after `Owner::held` and the shard's, a set's after the list's, and nothing after that.
 
