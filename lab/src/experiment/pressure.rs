@@ -369,8 +369,6 @@ fn second_length(second: &Option<Result<Record>>) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use super::*;
     use crate::record::Point;
 
@@ -405,20 +403,7 @@ mod tests {
 
     #[test]
     fn a_dip_and_a_slow_return_are_seen() {
-        let plan = Plan::new(
-            "pressure",
-            Engine::InnoDb,
-            Path::new("/"),
-            Job {
-                script: String::new(),
-                database: String::new(),
-                rows: 1,
-                threads: 1,
-                distribution: Distribution::Uniform,
-            },
-        );
-        let mut record = plan.record(true);
-        record.summary = BTreeMap::new();
+        let mut record = crate::record::finished("pressure", "step", "innodb", &[]);
         for second in 1..=40u32 {
             // Shrinks to a half from 10 to 30, and comes back two seconds later; second 11 is a bad one.
             let small = (10..32).contains(&second);

@@ -270,21 +270,12 @@ fn set_and_wait(
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
-    use crate::record::Point;
+    use crate::record::{Point, finished};
 
     #[test]
     fn a_dip_is_relative_to_the_lower_steady_state() {
-        let job = Job {
-            script: String::new(),
-            database: String::new(),
-            rows: 1,
-            threads: 1,
-            distribution: Distribution::Uniform,
-        };
-        let mut record = Plan::new("resize", Engine::InnoDb, Path::new("/"), job).record(true);
+        let mut record = finished("resize", "4 → 2", "innodb", &[]);
         let timing = timing(true);
         for second in 1..=timing.end_s {
             let tps = match second {
@@ -303,14 +294,7 @@ mod tests {
 
     #[test]
     fn a_pool_that_is_restored_was_steady_in_the_middle_too() {
-        let job = Job {
-            script: String::new(),
-            database: String::new(),
-            rows: 1,
-            threads: 1,
-            distribution: Distribution::Uniform,
-        };
-        let mut record = Plan::new("resize", Engine::InnoDb, Path::new("/"), job).record(true);
+        let mut record = finished("resize", "4 → 2", "innodb", &[]);
         let timing = timing(false);
         for second in 1..=timing.end_s {
             let small = (timing.change_s + 1..=timing.restore_s).contains(&second);
