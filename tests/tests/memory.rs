@@ -130,16 +130,23 @@ fn memory_is_accounted_for() {
         let bytes = number(conn, &format!("memory_{name}"));
         assert!(bytes > 0 && bytes < 64 * MIB, "{name}: {bytes}");
     }
-    // Locks on 20,000 rows are some megabytes, for as long as they are held.
+    // Shared locks on 20,000 rows are some megabytes, for as long as they are held; exclusive ones are bits behind the first thousand.
     let before = number(conn, "memory_lock_table");
     let mut locker = server.connect_to("test");
-    locker.query_drop("BEGIN").expect("a transaction");
-    let rows: Vec<i64> = locker.query("SELECT id FROM t FOR UPDATE").expect("locks");
-    assert_eq!(rows.len(), 20_000);
-    let locked = number(conn, "memory_lock_table");
-    assert!(locked > before + 20_000 * 100, "{before} and {locked}");
-    locker.query_drop("ROLLBACK").expect("a rollback");
-    wait_until("the locks' end", || number(conn, "memory_lock_table") == before);
+    let mut locked_by = |suffix: &str| {
+        locker.query_drop("BEGIN").expect("a transaction");
+        let rows: Vec<i64> = locker.query(format!("SELECT id FROM t {suffix}")).expect("locks");
+        assert_eq!(rows.len(), 20_000);
+        assert_eq!(number(conn, "lock_keys"), 20_000);
+        let bytes = number(conn, "memory_lock_table") - before;
+        locker.query_drop("ROLLBACK").expect("a rollback");
+        wait_until("the locks' end", || number(conn, "memory_lock_table") == before);
+        bytes
+    };
+    let shared = locked_by("LOCK IN SHARE MODE");
+    assert!(shared > 20_000 * 100, "{shared}");
+    let exclusive = locked_by("FOR UPDATE");
+    assert!((1_000 * 100..1_000_000).contains(&exclusive), "{exclusive}");
     conn.query_drop("ALTER TABLE t ADD INDEX (v), ALGORITHM=NOCOPY").expect("an index");
     assert_eq!(number(conn, "memory_sorts"), 0, "a sort's memory goes with it");
     assert!(number(conn, "memory_total") < number(conn, "memory_own_resident_bytes") + 64 * MIB);
