@@ -51,13 +51,15 @@ fn size_name(percent: u64) -> String {
     if percent == 0 { "governed".into() } else { format!("{percent} %") }
 }
 
-/// The size of a turn. Rounds begin with another size each, and every other one goes backwards, so that no size always follows the
-/// same one.
+/// The size of a turn. What a turn inherits of the one before it (frames that are still free, pages that are written already) must not always
+/// go to the same size: in four rounds each size comes once after each
+/// other one, and in twenty it has each place four times.
 fn turn_percent(turn: u32) -> u64 {
     let sizes = TURN_PERCENTS.len();
     let (round, place) = (turn as usize / sizes, turn as usize % sizes);
-    let place = if round.is_multiple_of(2) { place } else { sizes - 1 - place };
-    TURN_PERCENTS[(round + place) % sizes]
+    // Every step leads through all of them, for their number is a prime.
+    let step = [1, 4, 2, 3][round % 4];
+    TURN_PERCENTS[(round / 4 + step * (place + 1)) % sizes]
 }
 
 fn plans(lab: &Lab, progress: &mut Progress) -> Result<Vec<Plan>> {
@@ -212,6 +214,28 @@ mod tests {
                 Point { at_s: f64::from(at_s), qps, ..Point::default() }
             })
             .collect()
+    }
+
+    #[test]
+    fn each_size_follows_each_other_one_as_often() {
+        let sizes = TURN_PERCENTS.len() as u32;
+        let mut places = std::collections::BTreeMap::new();
+        let mut pairs = places.clone();
+        for round in 0..4 * sizes {
+            let turns: Vec<u64> =
+                (0..sizes).map(|place| turn_percent(round * sizes + place)).collect();
+            for (place, &percent) in turns.iter().enumerate() {
+                *places.entry((place as u64, percent)).or_insert(0) += 1;
+            }
+            for pair in turns.windows(2) {
+                assert_ne!(pair[0], pair[1]);
+                *pairs.entry((pair[0], pair[1])).or_insert(0) += 1;
+            }
+        }
+        assert_eq!(places.len(), 25);
+        assert!(places.values().all(|&times| times == 4), "{places:?}");
+        assert_eq!(pairs.len(), 20);
+        assert!(pairs.values().all(|&times| times == 4), "{pairs:?}");
     }
 
     #[test]
