@@ -741,3 +741,49 @@ fn what_is_computed_from_a_column_follows_the_name() {
         }
     }
 }
+
+/// Columns of foreign keys have their new names in both tables' definitions with the change of the rows, or not at all.
+#[test]
+fn columns_of_foreign_keys_are_renamed_with_the_rows() {
+    let mut server = Server::start(Options::new("instant_renamed_keys"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY, x INT NOT NULL, boss INT, KEY (x), FOREIGN KEY (boss) REFERENCES p (id))",
+            "INSERT INTO p VALUES (1, 1, NULL), (2, 2, 1)",
+            "CREATE TABLE c (id INT PRIMARY KEY, f INT NOT NULL, FOREIGN KEY (f) REFERENCES p (x) ON UPDATE CASCADE)",
+            "INSERT INTO c VALUES (1, 1), (2, 2)",
+            "ALTER TABLE c CHANGE COLUMN f g INT NOT NULL FIRST, ADD COLUMN a INT DEFAULT 3, ALGORITHM=INSTANT",
+            "ALTER TABLE p CHANGE COLUMN x y INT NOT NULL, CHANGE COLUMN id no INT FIRST, ADD COLUMN a INT DEFAULT 4, ALGORITHM=INSTANT",
+        ],
+    );
+    for killed in [false, true] {
+        if killed {
+            server.kill9();
+            server.restart();
+            conn = server.connect_to("test");
+        }
+        run(&mut conn, &["UPDATE p SET y = y + 10 WHERE no = 1"]);
+        assert_eq!(
+            rows(&mut conn, "SELECT g FROM c WHERE id = 1"),
+            rows(&mut conn, "SELECT y FROM p WHERE no = 1")
+        );
+        for refused in [
+            "INSERT INTO c (id, g) VALUES (9, 99)",
+            "DELETE FROM p WHERE no = 2",
+            "UPDATE p SET boss = 7 WHERE no = 2",
+        ] {
+            assert!([1451, 1452].contains(&answer(&mut conn, refused)), "{refused}");
+        }
+        let keys: Vec<(String, String)> = conn
+            .query(
+                "SELECT COLUMN_NAME, REFERENCED_COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE \
+                 WHERE TABLE_SCHEMA = 'test' AND REFERENCED_TABLE_NAME = 'p' ORDER BY 1",
+            )
+            .expect("keys");
+        assert_eq!(keys, [("boss".into(), "no".into()), ("g".into(), "y".into())]);
+        check(&mut conn, "p");
+        check(&mut conn, "c");
+    }
+}
