@@ -382,10 +382,8 @@ int tp_change_build(tp_index_change *change, void *context, int (*killed)(void *
 int tp_change_duplicate(const tp_index_change *change, size_t *index, tp_entry *entry);
 /* The row with this clustered key, or TP_END. */
 int tp_change_row(tp_index_change *change, const uint8_t *key, size_t key_len, tp_bytes *row);
-/* `others` get other metadata at the same moment. `change` is gone afterwards, whatever is returned. Open tp_table are void if it
-   succeeds. */
-int tp_change_commit(tp_index_change *change, const uint8_t *metadata, size_t metadata_len,
-                     const tp_table_metadata_of *others, size_t other_count);
+/* `change` is gone afterwards, whatever is returned. Open tp_table are void if it succeeds. */
+int tp_change_commit(tp_index_change *change, const uint8_t *metadata, size_t metadata_len);
 /* Leaves the table as it was. */
 void tp_change_free(tp_index_change *change);
 /* A number that changes with the trees of a table. */

@@ -289,33 +289,20 @@ void Foreign_keys::touch(const std::string &table) {
   if (is_concerned(table)) generation_.fetch_add(1, std::memory_order_acq_rel);
 }
 
-namespace {
-/* The present metadata of tables, with other constraints. */
-struct Stored {
-  std::vector<std::string> metadata;
-  std::vector<tp_table_metadata_of> tables;
-
-  /* The names are those of `changed`, which stays. A TP_* code. */
-  int fill(const std::map<std::string, Constraint_list> &changed) {
-    metadata.reserve(changed.size());
-    for (const auto &table : changed) {
-      std::string now;
-      if (int result = table_metadata(table.first, &now)) return result;
-      metadata.push_back(metadata_with(now, table.second));
-      tables.push_back({table.first.data(), table.first.size(), reinterpret_cast<const uint8_t *>(metadata.back().data()),
-                        metadata.back().size()});
-    }
-    return TP_OK;
-  }
-};
-} // namespace
-
 /* Writes the constraints of these tables (by their names of before) to the catalog, with a rename if there is one. */
 int Foreign_keys::store(const By_child &changed, const std::string *from, const std::string *to) {
-  Stored stored;
-  if (int result = stored.fill(changed)) return result;
+  std::vector<std::string> metadata;
+  metadata.reserve(changed.size());
+  std::vector<tp_table_metadata_of> tables;
+  for (const auto &table : changed) {
+    std::string now;
+    if (int result = table_metadata(table.first, &now)) return result;
+    metadata.push_back(metadata_with(now, table.second));
+    tables.push_back({table.first.data(), table.first.size(), reinterpret_cast<const uint8_t *>(metadata.back().data()),
+                      metadata.back().size()});
+  }
   return tp_change_tables(engine.db, from ? from->data() : nullptr, from ? from->size() : 0, to ? to->data() : nullptr,
-                          to ? to->size() : 0, stored.tables.data(), stored.tables.size());
+                          to ? to->size() : 0, tables.data(), tables.size());
 }
 
 int Foreign_keys::replace(const std::string &child, const Constraint_list &keys) {
@@ -389,8 +376,7 @@ int Foreign_keys::rename(const std::string &from, const std::string &to, const s
   return TP_OK;
 }
 
-/* All constraints of the tables that are concerned. */
-Foreign_keys::By_child Foreign_keys::with_renamed(const std::string &table, const Renamed &renamed) const {
+int Foreign_keys::rename_columns(const std::string &table, const std::vector<std::pair<std::string, std::string>> &renamed) {
   auto rename_in = [&](std::vector<std::string> *columns) {
     for (std::string &column : *columns)
       for (const auto &pair : renamed)
@@ -400,7 +386,6 @@ Foreign_keys::By_child Foreign_keys::with_renamed(const std::string &table, cons
         }
   };
   By_child changed;
-  if (renamed.empty()) return changed;
   std::vector<std::string> children{table};
   for (const Constraint_ptr &key : of_parent(table)) children.push_back(key->child);
   for (const std::string &child : children) {
@@ -414,33 +399,9 @@ Foreign_keys::By_child Foreign_keys::with_renamed(const std::string &table, cons
     }
     if (!keys.empty()) changed[child] = std::move(keys);
   }
-  return changed;
-}
-
-int Foreign_keys::rename_columns(const std::string &table, const Renamed &renamed) {
-  By_child changed = with_renamed(table, renamed);
   if (changed.empty()) return TP_OK;
   const int result = store(changed, nullptr, nullptr);
   if (result == TP_OK) take(std::move(changed));
-  return result;
-}
-
-int Foreign_keys::commit_change(tp_index_change *change, const std::string &table, const std::string &metadata, const Renamed &renamed) {
-  By_child changed = with_renamed(table, renamed);
-  const auto own = changed.find(table);
-  const std::string all = metadata_with(metadata, own == changed.end() ? of_child(table) : own->second);
-  By_child others = changed;
-  others.erase(table);
-  Stored stored;
-  const int read = stored.fill(others);
-  if (read != TP_OK) {
-    tp_change_free(change);
-    return read;
-  }
-  const int result = tp_change_commit(change, reinterpret_cast<const uint8_t *>(all.data()), all.size(), stored.tables.data(),
-                                      stored.tables.size());
-  if (result == TP_OK) take(std::move(changed));
-  touch(table);
   return result;
 }
 

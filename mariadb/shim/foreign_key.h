@@ -27,7 +27,6 @@
 #ifndef TIDEPOOL_FOREIGN_KEY_H
 #define TIDEPOOL_FOREIGN_KEY_H
 
-#include "bridge.h"
 #include "server.h"
 #include <atomic>
 #include <map>
@@ -97,12 +96,8 @@ public:
      constraint of one of the names. What is renamed aside and back is still referenced by the name that users know; a copy takes
      over what is said of `altered`, the table in whose place it comes. */
   int rename(const std::string &from, const std::string &to, const std::string &altered);
-  using Renamed = std::vector<std::pair<std::string, std::string>>; /* old names, new names */
   /* Columns of a table have other names now. A TP_* code. */
-  int rename_columns(const std::string &table, const Renamed &renamed);
-  /* The same, with a change of the table's own indexes or rows at one moment. `metadata` is the table's, without constraints; `change` is
-     gone afterwards. */
-  int commit_change(tp_index_change *change, const std::string &table, const std::string &metadata, const Renamed &renamed);
+  int rename_columns(const std::string &table, const std::vector<std::pair<std::string, std::string>> &renamed);
   /* Gives a table these constraints, in the catalog and here. A TP_* code. */
   int replace(const std::string &child, const Constraint_list &keys);
   /* Whether another table of the child's database has a constraint of this name. `but` is not looked at. */
@@ -110,7 +105,6 @@ public:
 
 private:
   using By_child = std::map<std::string, Constraint_list>;
-  By_child with_renamed(const std::string &table, const Renamed &renamed) const;
   int store(const By_child &changed, const std::string *from, const std::string *to);
   void take(By_child changed);
 

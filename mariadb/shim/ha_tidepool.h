@@ -246,7 +246,6 @@ private:
   enum_alter_inplace_result check_foreign_key_change(Alter_inplace_info *info);
   bool prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info);
   bool commit_foreign_keys(Alter_inplace_info *info);
-  static tidepool::Foreign_keys::Renamed renamed_columns(const Alter_inplace_info *info);
 
   /* Room for writes. */
   tidepool::Key_room key_room;

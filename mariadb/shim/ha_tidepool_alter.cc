@@ -497,7 +497,9 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
     return false;
   }
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-  const int result = foreign_keys.commit_change(change, shared->name, context->metadata.put(), renamed_columns(info));
+  const std::string bytes = metadata_with(context->metadata.put(), foreign_keys.of_child(shared->name));
+  const int result = tp_change_commit(change, reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size());
+  foreign_keys.touch(shared->name);
   info->group_commit_ctx = nullptr;
   if (result == TP_OK) return false;
   print_error(fail(result), MYF(0));

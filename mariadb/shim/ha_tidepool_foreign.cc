@@ -188,16 +188,6 @@ bool ha_tidepool::prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info)
   return !has_indexes_for_foreign_keys(thd, altered, shared->name, foreign_keys.of_child(shared->name), info->alter_info);
 }
 
-Foreign_keys::Renamed ha_tidepool::renamed_columns(const Alter_inplace_info *info) {
-  Foreign_keys::Renamed renamed;
-  if (!(info->handler_flags & ALTER_COLUMN_NAME)) return renamed;
-  List_iterator_fast<Create_field> fields(info->alter_info->create_list);
-  while (const Create_field *field = fields++)
-    if (field->field && my_strcasecmp(system_charset_info, field->field->field_name.str, field->field_name.str) != 0)
-      renamed.emplace_back(field->field->field_name.str, field->field_name.str);
-  return renamed;
-}
-
 bool ha_tidepool::commit_foreign_keys(Alter_inplace_info *info) {
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   int result = TP_OK;
@@ -208,9 +198,13 @@ bool ha_tidepool::commit_foreign_keys(Alter_inplace_info *info) {
       key = std::move(kept);
     }
     result = foreign_keys.replace(shared->name, change->keys);
-  } else if (!info->handler_ctx && foreign_keys.is_concerned(shared->name)) {
-    /* Else it is part of that change. */
-    result = foreign_keys.rename_columns(shared->name, renamed_columns(info));
+  } else if ((info->handler_flags & ALTER_COLUMN_NAME) && foreign_keys.is_concerned(shared->name)) {
+    std::vector<std::pair<std::string, std::string>> renamed;
+    List_iterator_fast<Create_field> fields(info->alter_info->create_list);
+    while (const Create_field *field = fields++)
+      if (field->field && my_strcasecmp(system_charset_info, field->field->field_name.str, field->field_name.str) != 0)
+        renamed.emplace_back(field->field->field_name.str, field->field_name.str);
+    result = foreign_keys.rename_columns(shared->name, renamed);
   }
   if (result == TP_OK) return false;
   print_error(fail(result), MYF(0));

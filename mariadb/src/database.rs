@@ -473,26 +473,6 @@ pub struct TableMetadata {
     metadata_len: usize,
 }
 
-/// The tables' names and their metadata.
-///
-/// # Safety
-/// Valid pointers and lengths, as long as the answer is used.
-pub(crate) unsafe fn metadata_of<'a>(
-    tables: *const TableMetadata,
-    table_count: usize,
-) -> Vec<(Cow<'a, str>, &'a [u8])> {
-    let tables = match table_count {
-        0 => &[][..],
-        // SAFETY: a valid pointer and length, says the caller.
-        _ => unsafe { std::slice::from_raw_parts(tables, table_count) },
-    };
-    let of = |table: &TableMetadata| {
-        // SAFETY: each pointer is valid for its length, says the caller.
-        unsafe { (text(table.name, table.name_len), bytes(table.metadata, table.metadata_len)) }
-    };
-    tables.iter().map(of).collect()
-}
-
 /// Changes the metadata of tables, and perhaps the name of one, at one moment; see bridge.h.
 ///
 /// # Safety
@@ -510,8 +490,18 @@ pub unsafe extern "C" fn tp_change_tables(
     guard(|| {
         // SAFETY: an open data directory from the shim.
         let db = unsafe { &*db };
-        // SAFETY: valid pointers and lengths from the shim.
-        let changed = unsafe { metadata_of(tables, table_count) };
+        let tables = match table_count {
+            0 => &[][..],
+            // SAFETY: a valid pointer and length from the shim.
+            _ => unsafe { std::slice::from_raw_parts(tables, table_count) },
+        };
+        let changed: Vec<_> = tables
+            .iter()
+            // SAFETY: each pointer is valid for its length.
+            .map(|table| unsafe {
+                (text(table.name, table.name_len), bytes(table.metadata, table.metadata_len))
+            })
+            .collect();
         let changed: Vec<_> = changed.iter().map(|(name, metadata)| (&**name, *metadata)).collect();
         if from.is_null() {
             db.set_metadata_of_tables(&changed)?;

@@ -9,7 +9,6 @@ use std::ffi::{c_char, c_int, c_void};
 use tidepool::{ChangedIndex, Db, IndexChange, IndexDef};
 
 use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or, text};
-use crate::database::{TableMetadata, metadata_of};
 use crate::reader::Entry;
 
 /// An index as the change leaves it.
@@ -172,25 +171,20 @@ pub unsafe extern "C" fn tp_change_row(
     })
 }
 
-/// Makes the change, and with it those of other tables' metadata; `change` is gone afterwards, whatever is returned.
+/// Makes the change; `change` is gone afterwards, whatever is returned.
 ///
 /// # Safety
-/// `change` came from [`tp_change_indexes`] and is not used again; valid pointers and lengths.
+/// `change` came from [`tp_change_indexes`] and is not used again; a valid pointer and length.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_commit(
     change: *mut Change,
     metadata: *const u8,
     metadata_len: usize,
-    others: *const TableMetadata,
-    other_count: usize,
 ) -> c_int {
     guard(|| {
         // SAFETY: made by Box::into_raw in tp_change_indexes, given back once; valid bytes.
         let (change, metadata) = unsafe { (Box::from_raw(change), bytes(metadata, metadata_len)) };
-        // SAFETY: valid pointers and lengths from the shim.
-        let others = unsafe { metadata_of(others, other_count) };
-        let others: Vec<_> = others.iter().map(|(name, metadata)| (&**name, *metadata)).collect();
-        change.change.commit_with(Some(metadata), &others)?;
+        change.change.commit(Some(metadata))?;
         Ok(TP_OK)
     })
 }

@@ -259,19 +259,17 @@ impl Inner {
         Ok(Definition { inner: self, _turn: turn })
     }
 
-    /// The same for the end of a change of one table's indexes, whose beginning had a turn of its own. The `others` change with it.
-    pub(super) fn begin_definition_of_change(
-        &self,
-        name: &str,
-        others: &[&str],
-    ) -> Result<Definition<'_>> {
-        let turn = self.begin_definition(others)?;
-        self.tables.lock().changing.push(name.to_string());
-        Ok(turn)
+    /// The same for the end of a change of indexes, whose beginning had a turn of its own.
+    pub(super) fn begin_definition_of_change(&self, name: &str) -> Result<Definition<'_>> {
+        self.check_writable()?;
+        let turn = self.definitions.lock();
+        self.finish_recovered_rollback();
+        self.tables.lock().changing = vec![name.to_string()];
+        Ok(Definition { inner: self, _turn: turn })
     }
 
     /// The records of tables with other metadata.
-    pub(super) fn with_metadata(
+    fn with_metadata(
         &self,
         metadata: &[(&str, &[u8])],
     ) -> Result<BTreeMap<String, Arc<TableRecord>>> {

@@ -306,24 +306,13 @@ impl IndexChange {
     /// if given, replaces the table's.
     ///
     /// [`Error::TableBusy`] while a transaction that has used the table is unfinished.
-    pub fn commit(self, metadata: Option<&[u8]>) -> Result<Arc<Table>> {
-        self.commit_with(metadata, &[])
-    }
-
-    /// The same, and at the same moment gives other tables other metadata. [`Error::TableBusy`] also while the indexes of one of them are
-    /// being changed.
-    pub fn commit_with(
-        mut self,
-        metadata: Option<&[u8]>,
-        others: &[(&str, &[u8])],
-    ) -> Result<Arc<Table>> {
+    pub fn commit(mut self, metadata: Option<&[u8]>) -> Result<Arc<Table>> {
         self.rows = None;
         if self.duplicate.is_some() || self.new.iter().any(|new| new.sorter.is_some()) {
             return Err(Error::InvalidOption("change of indexes: a new index is not built".into()));
         }
         let inner = self.inner.clone();
-        let names: Vec<_> = others.iter().map(|(name, _)| *name).collect();
-        let turn = inner.begin_definition_of_change(&self.name, &names)?;
+        let turn = inner.begin_definition_of_change(&self.name)?;
         if let Some(metadata) = metadata {
             self.record.def.metadata = metadata.to_vec();
             self.record.def.validate()?;
@@ -334,26 +323,25 @@ impl IndexChange {
         // The exact counters: the table is opened anew by them.
         self.table.settle()?;
         self.table.close_entrance()?;
-        let table = self.switch(others).inspect_err(|_| self.table.reopen_entrance())?;
+        let table = self.switch().inspect_err(|_| self.table.reopen_entrance())?;
         self.committed = true;
         self.tidy_up(&turn);
         Ok(table)
     }
 
     /// The moment of truth. The entrance is closed.
-    fn switch(&self, others: &[(&str, &[u8])]) -> Result<Arc<Table>> {
+    fn switch(&self) -> Result<Arc<Table>> {
         let (inner, env, name) = (&self.inner, &self.inner.env, &self.name);
         let space = env.space(self.record.space)?;
         let header = space::header(env, &space)?;
-        let mut records = inner.with_metadata(others)?;
-        records.insert(name.clone(), Arc::new(self.record.clone()));
         let table = Arc::new(Table::open(env, &space, name, &self.record, &header));
         for tree in &self.dropped {
             noted::add(env, &space, *tree)?;
         }
         // Before its catalog entry is gone: rows of the table are still found by whoever asks for estimates.
         let _nobody = self.table.clear();
-        inner.catalog.change(&mut inner.definition_trx(), None, records)?;
+        let mut trx = inner.definition_trx();
+        inner.catalog.replace(&mut trx, name, self.record.clone())?;
         table.succeed(&self.table, &self.from);
         for new in &self.new {
             table.set_index_since(new.index, inner.trx_system.csn.published());
@@ -403,7 +391,7 @@ impl Drop for IndexChange {
         self.rows = None;
         self.new.clear();
         if !self.committed {
-            match self.inner.clone().begin_definition_of_change(&self.name, &[]) {
+            match self.inner.clone().begin_definition_of_change(&self.name) {
                 Ok(turn) => self.tidy_up(&turn),
                 Err(error) => tracing::warn!(
                     table = self.name,
