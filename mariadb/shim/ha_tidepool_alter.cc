@@ -23,13 +23,14 @@
 
   What is not surely right is left to the copy: keys on virtual columns, hashes as unique keys, periods, another primary key
   (or what the server takes for one), partitions, indexes with values too long for their entries, columns whose default differs
-  from row to row, and a version too many.
+  from row to row, what is computed from a column that another one takes the name of, and a version too many.
 */
 #include "ddl.h"
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key_definition.h"
 #include "ha_tidepool.h"
+#include <set>
 
 using namespace tidepool;
 
@@ -83,6 +84,8 @@ constexpr alter_table_operations ROW_CHANGES =
 constexpr alter_table_operations BESIDE_ROW_CHANGES = ALTER_ADD_VIRTUAL_COLUMN | ALTER_DROP_VIRTUAL_COLUMN |
                                                       ALTER_VIRTUAL_COLUMN_ORDER | ALTER_COLUMN_NAME | ALTER_COLUMN_DEFAULT |
                                                       ALTER_COLUMN_OPTION | ALTER_DROP_CHECK_CONSTRAINT;
+constexpr alter_table_operations VIRTUAL_CHANGES =
+    ALTER_ADD_VIRTUAL_COLUMN | ALTER_DROP_VIRTUAL_COLUMN | ALTER_VIRTUAL_GCOL_EXPR;
 constexpr uint ROWS_BETWEEN_LOOKS = 1000;
 
 int is_killed(void *thd) { return thd_kill_level(static_cast<THD *>(thd)) != THD_IS_NOT_KILLED; }
@@ -128,6 +131,50 @@ bool holds_for_null(const Field *field) {
   if (function->functype() != Item_func::JSON_VALID_FUNC) return false;
   const Item *of = function->arguments()[0];
   return of->type() == Item::FIELD_ITEM && static_cast<const Item_field *>(of)->field == field;
+}
+
+/* Whether an expression names one of these columns. */
+bool uses(const TABLE *table, Item *expression, const std::vector<bool> &columns) {
+  MY_BITMAP *used = const_cast<MY_BITMAP *>(&table->tmp_set);
+  bitmap_clear_all(used);
+  expression->walk(&Item::register_field_in_bitmap, 1, used);
+  for (uint i = 0; i < columns.size(); i++)
+    if (columns[i] && bitmap_is_set(used, i)) return true;
+  return false;
+}
+
+/* Whether what is kept of computed values, in stored columns and in indexes, stays right, and what holds of the rows. Expressions go by
+   names: one may mean a new column from here on, where it meant one that the statement drops; or a virtual column of another
+   expression, by way of other virtual ones too. Checks of the new stored columns alone are not looked at here. */
+bool same_computations(const TABLE *altered, const Alter_inplace_info *info, const std::vector<int> &old_of) {
+  if (old_of.empty()) return false;
+  const bool is_computed_anew = info->handler_flags & ALTER_VIRTUAL_GCOL_EXPR;
+  const auto is_kept = [altered](uint i) {
+    return altered->field[i]->stored_in_db() || (altered->field[i]->flags & (PART_KEY_FLAG | PART_INDIRECT_KEY_FLAG));
+  };
+  std::vector<bool> other(altered->s->fields);
+  for (uint i = 0; i < altered->s->fields; i++) {
+    /* Which one it is, the server does not say. */
+    const bool is_virtual = is_computed_anew && !altered->field[i]->stored_in_db();
+    if (is_virtual && old_of[i] >= 0 && is_kept(i)) return false;
+    other[i] = is_virtual || old_of[i] < 0;
+  }
+  for (bool found = true; found;) {
+    found = false;
+    for (uint i = 0; i < altered->s->fields; i++) {
+      const Field *field = altered->field[i];
+      if (other[i] || !field->vcol_info || !uses(altered, field->vcol_info->expr, other)) continue;
+      if (is_kept(i)) return false;
+      other[i] = found = true;
+    }
+  }
+  if (!altered->check_constraints) return true;
+  std::set<const Virtual_column_info *> of_new;
+  for (uint i = 0; i < altered->s->fields; i++)
+    if (old_of[i] < 0 && altered->field[i]->stored_in_db()) of_new.insert(altered->field[i]->check_constraint);
+  for (Virtual_column_info **check = altered->check_constraints; *check; check++)
+    if (of_new.count(*check) == 0 && uses(altered, (*check)->expr, other)) return false;
+  return true;
 }
 
 /* Sets the columns that are new to their defaults, in record[0]: what the copy would set them to in each row. false: that differs from
@@ -191,15 +238,12 @@ bool is_blob(enum_field_types type) {
 
 } // namespace
 
-/* The server takes another expression of a virtual column for a change of the definition alone, if no index has that
-   column. But another column that an index has may be computed from it: then entries would be stale. */
 enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
   if (const auto answer = check_foreign_key_change(info); answer != HA_ALTER_INPLACE_COPY_NO_LOCK) return answer;
   if (info->handler_flags & (INDEX_CHANGES | ROW_CHANGES)) return check_index_change(altered, info);
-  if (info->handler_flags & ALTER_VIRTUAL_GCOL_EXPR)
-    for (Field **field = table->field; *field; field++)
-      if (!(*field)->stored_in_db() && ((*field)->flags & (PART_KEY_FLAG | PART_INDIRECT_KEY_FLAG)))
-        return HA_ALTER_INPLACE_NOT_SUPPORTED;
+  /* The server takes another expression of a virtual column for a change of the definition alone, if no index has that column. */
+  if ((info->handler_flags & VIRTUAL_CHANGES) && !same_computations(altered, info, old_columns(altered, info)))
+    return HA_ALTER_INPLACE_NOT_SUPPORTED;
   return check_definition_change(altered, info);
 }
 
@@ -291,7 +335,8 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
     return COPY;
   if (changes_rows) {
     Row_versions versions = shared->metadata.versions;
-    if (info->error_if_not_empty || !same_values(altered, old_of) || !set_defaults(altered, old_of) ||
+    if (info->error_if_not_empty || !same_values(altered, old_of) ||
+        !same_computations(altered, info, old_of) || !set_defaults(altered, old_of) ||
         !versions.add(*now.row, *next.row, old_of, altered->record[0]))
       return COPY;
   } else if (now.row->fingerprint() != next.row->fingerprint() || table_share->fields != altered->s->fields) {

@@ -647,3 +647,143 @@ fn a_server_killed_in_the_middle_has_the_old_or_the_new_columns() {
         "{undone} of {rounds} left the table as it was, {unacknowledged} changed it without an answer"
     );
 }
+
+/// Expressions name columns: what they have computed must be computed anew if a name is another column's, or a column's values
+/// are others.
+#[test]
+fn what_is_computed_from_a_column_follows_the_name() {
+    let server = Server::start(Options::new("instant_computed"));
+    let mut conn = server.connect_to("test");
+    let base = "id INT PRIMARY KEY, a INT NOT NULL, b INT, c VARCHAR(20)";
+    let again = "DROP COLUMN a, ADD COLUMN a INT DEFAULT 5 AFTER id";
+    let cases = [
+        ("v INT AS (a + 1) VIRTUAL, KEY v (v)", again, false),
+        ("v INT AS (a + 1) VIRTUAL, w INT AS (v + 1) VIRTUAL, KEY v (w)", again, false),
+        ("v INT AS (a + 1) VIRTUAL, KEY b (b)", again, true),
+        ("v INT AS (a + 1) STORED", again, false),
+        ("v INT AS (a + 1) VIRTUAL, w INT AS (v + 1) STORED", again, false),
+        ("CONSTRAINT k CHECK (a > 5 OR b IS NULL)", again, false),
+        ("d INT DEFAULT 7 CHECK (d < a)", again, false),
+        ("d INT DEFAULT 7 CHECK (d < a)", "DROP COLUMN b, ADD COLUMN b INT DEFAULT 5", true),
+        // The same in the definition alone.
+        (
+            "v INT AS (a + 1) VIRTUAL, w INT AS (v + 1) VIRTUAL, KEY v (w)",
+            "DROP COLUMN v, ADD COLUMN v INT AS (a + 5) VIRTUAL AFTER a",
+            false,
+        ),
+        (
+            "v INT AS (a + 1) VIRTUAL, w INT AS (v + 1) STORED",
+            "DROP COLUMN v, ADD COLUMN v INT AS (a + 5) VIRTUAL AFTER a",
+            false,
+        ),
+        (
+            "v INT AS (a + 1) VIRTUAL, w INT AS (v + 1) STORED",
+            "MODIFY COLUMN v INT AS (a + 500) VIRTUAL",
+            false,
+        ),
+        (
+            "v INT AS (a + 1) VIRTUAL, CONSTRAINT k CHECK (v < 100)",
+            "MODIFY COLUMN v INT AS (a + 500) VIRTUAL",
+            false,
+        ),
+        ("v INT AS (a + 1) VIRTUAL", "MODIFY COLUMN v INT AS (a + 500) VIRTUAL", true),
+        ("KEY b (b)", "ADD COLUMN v INT AS (a * 2) VIRTUAL CHECK (v > 50)", false),
+        (
+            "KEY b (b)",
+            "ADD COLUMN x INT, ADD COLUMN v INT AS (a * 2) VIRTUAL CHECK (v > 50)",
+            false,
+        ),
+        // Names that move are followed.
+        (
+            "v INT AS (a + 1) VIRTUAL, w INT AS (b + 1) STORED, KEY v (v)",
+            "CHANGE COLUMN a b INT NOT NULL AFTER c, CHANGE COLUMN b a INT",
+            true,
+        ),
+        (
+            "v INT AS (a + 1) VIRTUAL, KEY v (v)",
+            "CHANGE COLUMN a z INT NOT NULL, ADD COLUMN a INT DEFAULT 3",
+            true,
+        ),
+    ];
+    for (more, clause, is_instant) in cases {
+        let mut found = Vec::new();
+        for copied in [true, false] {
+            run(
+                &mut conn,
+                &[
+                    "DROP TABLE IF EXISTS t",
+                    &format!("CREATE TABLE t ({base}, {more})"),
+                    "INSERT INTO t (id, a, b, c) VALUES (1, 10, 100, 'x'), (2, 20, 200, 'y'), (3, 30, NULL, NULL)",
+                ],
+            );
+            let algorithm = if copied { ", ALGORITHM=COPY" } else { "" };
+            let mut answers =
+                vec![answer(&mut conn, &format!("ALTER TABLE t {clause}{algorithm}")).to_string()];
+            answers.extend(rows(&mut conn, "SELECT * FROM t"));
+            if more.contains("KEY v") {
+                let column = if more.contains("w INT AS (v") { "w" } else { "v" };
+                answers.extend(rows(
+                    &mut conn,
+                    &format!("SELECT {column} FROM t FORCE INDEX (v) WHERE {column} > 0"),
+                ));
+            }
+            check(&mut conn, "t");
+            found.push(answers);
+        }
+        assert_eq!(found[0], found[1], "{more}: {clause}");
+        if found[0][0] == "0" {
+            run(
+                &mut conn,
+                &["DROP TABLE IF EXISTS t", &format!("CREATE TABLE t ({base}, {more})")],
+            );
+            let code = answer(&mut conn, &format!("ALTER TABLE t {clause}, ALGORITHM=INSTANT"));
+            assert_eq!(code == 0, is_instant, "{more}: {clause}: {code}");
+        }
+    }
+}
+
+/// Columns of foreign keys have their new names in both tables' definitions with the change of the rows, or not at all.
+#[test]
+fn columns_of_foreign_keys_are_renamed_with_the_rows() {
+    let mut server = Server::start(Options::new("instant_renamed_keys"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY, x INT NOT NULL, boss INT, KEY (x), FOREIGN KEY (boss) REFERENCES p (id))",
+            "INSERT INTO p VALUES (1, 1, NULL), (2, 2, 1)",
+            "CREATE TABLE c (id INT PRIMARY KEY, f INT NOT NULL, FOREIGN KEY (f) REFERENCES p (x) ON UPDATE CASCADE)",
+            "INSERT INTO c VALUES (1, 1), (2, 2)",
+            "ALTER TABLE c CHANGE COLUMN f g INT NOT NULL FIRST, ADD COLUMN a INT DEFAULT 3, ALGORITHM=INSTANT",
+            "ALTER TABLE p CHANGE COLUMN x y INT NOT NULL, CHANGE COLUMN id no INT FIRST, ADD COLUMN a INT DEFAULT 4, ALGORITHM=INSTANT",
+        ],
+    );
+    for killed in [false, true] {
+        if killed {
+            server.kill9();
+            server.restart();
+            conn = server.connect_to("test");
+        }
+        run(&mut conn, &["UPDATE p SET y = y + 10 WHERE no = 1"]);
+        assert_eq!(
+            rows(&mut conn, "SELECT g FROM c WHERE id = 1"),
+            rows(&mut conn, "SELECT y FROM p WHERE no = 1")
+        );
+        for refused in [
+            "INSERT INTO c (id, g) VALUES (9, 99)",
+            "DELETE FROM p WHERE no = 2",
+            "UPDATE p SET boss = 7 WHERE no = 2",
+        ] {
+            assert!([1451, 1452].contains(&answer(&mut conn, refused)), "{refused}");
+        }
+        let keys: Vec<(String, String)> = conn
+            .query(
+                "SELECT COLUMN_NAME, REFERENCED_COLUMN_NAME FROM information_schema.KEY_COLUMN_USAGE \
+                 WHERE TABLE_SCHEMA = 'test' AND REFERENCED_TABLE_NAME = 'p' ORDER BY 1",
+            )
+            .expect("keys");
+        assert_eq!(keys, [("boss".into(), "no".into()), ("g".into(), "y".into())]);
+        check(&mut conn, "p");
+        check(&mut conn, "c");
+    }
+}

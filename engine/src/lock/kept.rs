@@ -4,7 +4,8 @@
 //! them behind, since the entries no longer tell of them. As queues in the table of key locks they would take hundreds of bytes each. So the
 //! first of an owner's locks are, and of the others there are hashes, in a set of its owner's. Who meets one gives its owner the lock in
 //! the table and waits there, as with the implicit lock of a written entry. Two keys with one hash are both locked: that is one lock too
-//! many, and no harm.
+//! many, and no harm. (It would be one too few if the first of two such keys were given up when the second had just been locked; only the
+//! two newest locking reads' can be given up, and hashes have 64 bits and a key of the process's own.)
 //!
 //! Keys that differ in the last six bits share a hash, and have a bit each: the rows that a scan comes by, numbered one by one, take a
 //! quarter of a byte, and sixty-four of them in turn the same place in memory.
@@ -146,6 +147,11 @@ impl KeptLocks {
         others.peek()?;
         let place = self.place_of(tree, key);
         others.find(|(_, set)| set.lock().contains(place)).map(|(other, _)| Arc::clone(other))
+    }
+
+    /// Whether the owner whose list is `held` keeps the key locked.
+    pub(super) fn is_kept_by(&self, held: &Held, tree: u32, key: &[u8]) -> bool {
+        held.kept.as_ref().is_some_and(|set| set.lock().contains(self.place_of(tree, key)))
     }
 
     /// Gives up a lock that the owner's newest locking reads have added; false if there is none.

@@ -197,6 +197,10 @@ impl KeyLocks {
         let (shard, hash) = self.shard(tree, key);
         let Some(holder) = implicit else {
             let mut held = owner.held.lock();
+            // As strong as any, and not for the present read to give up.
+            if kept.is_kept_by(&held, tree, key) {
+                return Acquire::Granted(false);
+            }
             let many = mode == LockMode::Exclusive && held.keys.len() >= KEPT_IN_TABLE;
             return shard.with(hash, tree, key, !many, |queue| {
                 // Another reader, which has latched the leaf as this one has, may have come between.

@@ -857,6 +857,31 @@ fn who_waits_for_one_of_many_locks_gets_it_when_it_is_given_up() {
     assert!(locks.keys.is_empty() && locks.kept.is_empty());
 }
 
+/// A later read that finds one of many locks held has nothing to give up, however it asks.
+#[test]
+fn one_of_many_locks_is_not_taken_anew() {
+    let locks = Locks::default();
+    let (many, other) = (owner(1), owner(2));
+    for n in 0..KEPT_IN_TABLE + 1 {
+        lock(&locks, &many, &numbered(n), LockMode::Exclusive, LONG).unwrap();
+    }
+    let kept = numbered(KEPT_IN_TABLE);
+    for is_one_less in [false, true] {
+        if is_one_less {
+            // From here on new ones go to the table again.
+            locks.unlock(&many, 1, &numbered(0));
+        }
+        for mode in [LockMode::Shared, LockMode::Exclusive] {
+            let again = locks.acquire(&many, (1, &kept), mode, None, true);
+            assert_eq!(again, Acquire::Granted(false), "{mode:?}, {is_one_less}");
+        }
+    }
+    assert_eq!((locks.keys.len(), locks.kept.len()), (KEPT_IN_TABLE - 1, 1));
+    assert!(locks.kept.holder(&other, 1, &kept).is_some());
+    locks.release_all(&many);
+    assert!(locks.keys.is_empty() && locks.kept.is_empty());
+}
+
 /// Both hold the latch of the key's leaf, which two readers may.
 #[test]
 fn of_two_readers_that_race_for_a_key_one_gets_it() {

@@ -555,6 +555,37 @@ fn unlock_gives_up_only_what_the_last_read_locked() {
     trx.commit().unwrap();
 }
 
+/// As a statement at READ COMMITTED does that looks, for sharing, at rows which one before it has locked for itself.
+#[test]
+fn unlock_leaves_one_of_many_locks_that_an_earlier_statement_took() {
+    const ROWS: u32 = 1100;
+    let engine = engine();
+    let tree = &engine.trees[0];
+    let mut writer = engine.begin(ReadCommitted);
+    for n in 0..ROWS {
+        writer.insert(tree, &n.to_be_bytes(), b"old", LockMode::None).unwrap();
+    }
+    writer.commit().unwrap();
+    let mut value = Vec::new();
+    let wait = LockWait::NoWait;
+    let mut trx = engine.begin(ReadCommitted);
+    for mode in [LockMode::Exclusive, LockMode::Shared] {
+        for n in 0..ROWS {
+            assert!(trx.get(tree, &n.to_be_bytes(), mode, wait, &mut value).unwrap());
+            if mode == LockMode::Shared {
+                trx.unlock(tree, &n.to_be_bytes());
+            }
+        }
+    }
+    let mut other = engine.begin(ReadCommitted);
+    for n in 0..ROWS {
+        let read = other.get(tree, &n.to_be_bytes(), LockMode::Shared, wait, &mut value);
+        assert_eq!(read, Err(Error::LockNoWait), "{n}");
+    }
+    other.rollback().unwrap();
+    trx.commit().unwrap();
+}
+
 #[test]
 fn unlock_gives_up_all_that_the_row_was_read_by() {
     let engine = engine();
