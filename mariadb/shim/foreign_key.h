@@ -5,7 +5,8 @@
       foreign_key.cc             the constraints of all tables, in memory and in the engine's catalog
       foreign_key_definition.cc  CREATE and ALTER: constraints from a statement, and whether they can be
       foreign_key_index.cc       the index by which a constraint finds rows in the other table
-      foreign_key_check.cc       rows written and deleted: checks, and what follows from them
+      foreign_key_check.cc       rows written and deleted: the checks
+      foreign_key_action.cc      what becomes of children
       ha_tidepool_foreign.cc     what the server asks of a handler
 
   A constraint is stored with its child table, in the table's metadata; a parent is known by its name alone, so it may be missing
@@ -27,6 +28,7 @@
 #ifndef TIDEPOOL_FOREIGN_KEY_H
 #define TIDEPOOL_FOREIGN_KEY_H
 
+#include "bridge.h"
 #include "server.h"
 #include <atomic>
 #include <map>
@@ -69,6 +71,9 @@ std::string engine_name(const LEX_CSTRING &db, const LEX_CSTRING &table);
 void server_names(const std::string &table, std::string *db, std::string *name);
 bool same_identifier(const std::string &a, const std::string &b);
 
+/* Names of before, and those of now. */
+using Renamed_columns = std::vector<std::pair<std::string, std::string>>;
+
 class Foreign_keys {
 public:
   /* Reads those of all tables; at start. */
@@ -97,7 +102,9 @@ public:
      over what is said of `altered`, the table in whose place it comes. */
   int rename(const std::string &from, const std::string &to, const std::string &altered);
   /* Columns of a table have other names now. A TP_* code. */
-  int rename_columns(const std::string &table, const std::vector<std::pair<std::string, std::string>> &renamed);
+  int rename_columns(const std::string &table, const Renamed_columns &renamed);
+  /* The same together with the end of a change of the table's indexes or rows, which gives it these metadata. */
+  int commit_change(tp_index_change *change, const std::string &table, const std::string &metadata, const Renamed_columns &renamed);
   /* Gives a table these constraints, in the catalog and here. A TP_* code. */
   int replace(const std::string &child, const Constraint_list &keys);
   /* Whether another table of the child's database has a constraint of this name. `but` is not looked at. */
@@ -106,6 +113,7 @@ public:
 private:
   using By_child = std::map<std::string, Constraint_list>;
   int store(const By_child &changed, const std::string *from, const std::string *to);
+  By_child with_renamed_columns(const std::string &table, const Renamed_columns &renamed) const;
   void take(By_child changed);
 
   mutable std::mutex mutex;
