@@ -4,6 +4,7 @@
 #include "engine.h"
 #include "foreign_key_index.h"
 #include <algorithm>
+#include <set>
 
 namespace tidepool {
 
@@ -326,21 +327,33 @@ int check_referencing(THD *thd, TABLE *form, const std::string &name) {
   return 0;
 }
 
+/* Whether the statement that drops a table of `database` drops this one, too: not if it is a temporary table that has this name. */
+static bool is_dropped_too(THD *thd, const std::string &database, const std::string &child) {
+  if (thd_sql_command(thd) == SQLCOM_DROP_DB) return database_of(child) == database;
+  if (thd_sql_command(thd) != SQLCOM_DROP_TABLE) return false;
+  for (const TABLE_LIST *table = thd->lex->query_tables; table; table = table->next_global)
+    if (engine_name(table->db, table->table_name) == child)
+      return thd->mdl_context.is_lock_owner(MDL_key::TABLE, table->db.str, table->table_name.str, MDL_EXCLUSIVE);
+  return false;
+}
+
+/* A child that goes with its parent must be one that can go: a constraint on that forbids both. */
+static Constraint_ptr forbids_drop_of(THD *thd, const std::string &database, const std::string &name, std::set<std::string> *seen) {
+  if (!seen->insert(name).second) return nullptr;
+  for (const Constraint_ptr &key : foreign_keys.of_parent(name)) {
+    if (key->child == name) continue;
+    if (!is_dropped_too(thd, database, key->child)) return key;
+    if (Constraint_ptr further = forbids_drop_of(thd, database, key->child, seen)) return further;
+  }
+  return nullptr;
+}
+
 Constraint_ptr forbids_drop(THD *thd, const std::string &name) {
   /* What the server finishes after a crash was allowed before. */
   if (!mysqld_server_started) return nullptr;
   if (!thd || !checks_are_on(thd) || is_intermediate(name)) return nullptr;
-  const int command = thd_sql_command(thd);
-  for (const Constraint_ptr &key : foreign_keys.of_parent(name)) {
-    if (key->child == name) continue;
-    if (command == SQLCOM_DROP_DB && database_of(key->child) == database_of(name)) continue;
-    bool goes_too = false;
-    if (command == SQLCOM_DROP_TABLE)
-      for (const TABLE_LIST *table = thd->lex->query_tables; table && !goes_too; table = table->next_global)
-        goes_too = engine_name(table->db, table->table_name) == key->child;
-    if (!goes_too) return key;
-  }
-  return nullptr;
+  std::set<std::string> seen;
+  return forbids_drop_of(thd, database_of(name), name, &seen);
 }
 
 } // namespace tidepool
