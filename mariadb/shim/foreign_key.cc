@@ -10,6 +10,14 @@ namespace tidepool {
 
 Foreign_keys foreign_keys;
 
+Constraint_ptr Constraint::note_of_copy(const std::string &copy, const std::string &of) {
+  auto note = std::make_shared<Constraint>();
+  note->child = copy;
+  note->parent = of;
+  note->is_copied = true;
+  return note;
+}
+
 /* ---- names */
 
 bool is_intermediate(const std::string &table) {
@@ -224,10 +232,18 @@ void Foreign_keys::load() {
   take(std::move(found));
 }
 
-Constraint_list Foreign_keys::of_child(const std::string &table) const {
+Constraint_list Foreign_keys::all_of_child(const std::string &table) const {
   std::lock_guard<std::mutex> guard(mutex);
   const auto found = by_child.find(table);
   return found == by_child.end() ? Constraint_list{} : found->second;
+}
+
+static bool is_note(const Constraint_ptr &key) { return key->is_note(); }
+
+Constraint_list Foreign_keys::of_child(const std::string &table) const {
+  Constraint_list keys = all_of_child(table);
+  keys.erase(std::remove_if(keys.begin(), keys.end(), is_note), keys.end());
+  return keys;
 }
 
 Constraint_list Foreign_keys::of_parent(const std::string &table) const {
@@ -275,7 +291,7 @@ void Foreign_keys::take(By_child changed) {
 
 void Foreign_keys::set(const std::string &child, Constraint_list keys) {
   aside.erase(child);
-  const bool had = !of_child(child).empty();
+  const bool had = !all_of_child(child).empty();
   if (!had && keys.empty()) {
     touch(child);
     return;
@@ -342,10 +358,16 @@ static std::string renamed_constraint(const std::string &name, const std::string
   return new_table + name.substr(old_table.size());
 }
 
-int Foreign_keys::rename(const std::string &from, const std::string &to, const std::string &altered) {
+int Foreign_keys::rename(const std::string &from, const std::string &to, std::string altered) {
   const bool is_users = !is_intermediate(from) && !is_intermediate(to);
   By_child stored, taken;
-  const Constraint_list own = of_child(from);
+  Constraint_list own = all_of_child(from);
+  const auto note = std::find_if(own.begin(), own.end(), is_note);
+  const bool has_note = note != own.end() && !is_intermediate(to);
+  if (has_note) {
+    if (altered.empty()) altered = (*note)->parent;
+    own.erase(note);
+  }
   Constraint_list renamed;
   for (const Constraint_ptr &key : own) {
     auto copy = std::make_shared<Constraint>(*key);
@@ -358,11 +380,11 @@ int Foreign_keys::rename(const std::string &from, const std::string &to, const s
     }
     renamed.push_back(std::move(copy));
   }
-  if (is_users && !own.empty()) stored[from] = renamed;
+  if ((is_users && !own.empty()) || has_note) stored[from] = renamed;
   /* Whoever changes a parent's rows must not find its child unknown for a moment, for a name that he doesn't know he doesn't wait for:
      what ALTER TABLE renames aside stays here, under its name, until what takes its place is there. */
   const bool goes_aside = !is_intermediate(from) && is_intermediate(to);
-  if (!own.empty() || aside.count(to)) {
+  if (!own.empty() || has_note || aside.count(to)) {
     if (!goes_aside) taken[from] = {};
     taken[to] = std::move(renamed);
   }

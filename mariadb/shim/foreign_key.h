@@ -17,7 +17,8 @@
                  ON DELETE, ON UPDATE (1 byte each)
                  number of columns (2 bytes); for each: its name, the name of the parent's column
       length of all this (4 bytes)
-  A name is its length (2 bytes) and its bytes, in UTF-8. A table without constraints has none of it.
+  A name is its length (2 bytes) and its bytes, in UTF-8. A table without constraints has none of it. One without columns is a note
+  (note_of_copy), and gone once ALTER TABLE is done.
 
   All constraints of all tables are in memory, in one Foreign_keys, read when the engine starts. Each change of it takes the
   generation on; handlers keep what they have found out as long as that stays (foreign_key_check.h).
@@ -50,6 +51,11 @@ struct Constraint {
   Action on_delete = RESTRICT, on_update = RESTRICT;
   /* Of the copy that ALTER TABLE fills: the rows satisfied it before. Not stored. */
   bool is_copied = false;
+
+  /* No constraint, but a note in a copy that will have another name than the table that ALTER TABLE copies, `parent`. When the copy takes
+     that name, and be it after a crash, when nobody knows of the statement any more, it takes over what is said of the table. */
+  static std::shared_ptr<const Constraint> note_of_copy(const std::string &copy, const std::string &of);
+  bool is_note() const { return columns.empty(); }
 
   bool is_self_reference() const { return child == parent; }
   static bool changes_rows(Action action) { return action == CASCADE || action == SET_NULL; }
@@ -99,8 +105,8 @@ public:
 
   /* Renames a table in the catalog and here, with all that is said of it. A TP_* code; TP_DUPLICATE: the other database has a
      constraint of one of the names. What is renamed aside and back is still referenced by the name that users know; a copy takes
-     over what is said of `altered`, the table in whose place it comes. */
-  int rename(const std::string &from, const std::string &to, const std::string &altered);
+     over what is said of `altered`, the table in whose place it comes (empty: the one that a note in the copy names, if there is one). */
+  int rename(const std::string &from, const std::string &to, std::string altered);
   /* Columns of a table have other names now. A TP_* code. */
   int rename_columns(const std::string &table, const Renamed_columns &renamed);
   /* The same together with the end of a change of the table's indexes or rows, which gives it these metadata. */
@@ -112,6 +118,8 @@ public:
 
 private:
   using By_child = std::map<std::string, Constraint_list>;
+  /* With a note, if it has one. */
+  Constraint_list all_of_child(const std::string &table) const;
   int store(const By_child &changed, const std::string *from, const std::string *to);
   By_child with_renamed_columns(const std::string &table, const Renamed_columns &renamed) const;
   void take(By_child changed);

@@ -175,15 +175,19 @@ std::string altered_table(THD *thd) {
   }
 }
 
+std::string user_name_of(THD *thd, const TABLE *form, const std::string &path_name) {
+  if (!is_intermediate(path_name)) return path_name;
+  const std::string shown = engine_name(form->s->db, form->s->table_name);
+  return is_intermediate(shown) ? altered_table(thd) : shown;
+}
+
 int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info, const Alter_info *alter,
                               const std::string &path_name, Constraint_list *keys) {
   keys->clear();
   if (!alter) return 0;
   const bool is_copy = is_intermediate(path_name);
-  const std::string shown = engine_name(form->s->db, form->s->table_name);
   const std::string altered = altered_table(thd);
-  /* Of a copy, the name that it will have. */
-  const std::string user_name = !is_copy ? path_name : !is_intermediate(shown) ? shown : altered;
+  const std::string user_name = user_name_of(thd, form, path_name);
   std::string db, user_table, old_db, old_table;
   server_names(user_name, &db, &user_table);
   const bool is_renamed = is_copy && !altered.empty() && altered != user_name;
@@ -333,7 +337,8 @@ static bool is_dropped_too(THD *thd, const std::string &database, const std::str
   if (thd_sql_command(thd) != SQLCOM_DROP_TABLE) return false;
   for (const TABLE_LIST *table = thd->lex->query_tables; table; table = table->next_global)
     if (engine_name(table->db, table->table_name) == child)
-      return thd->mdl_context.is_lock_owner(MDL_key::TABLE, table->db.str, table->table_name.str, MDL_EXCLUSIVE);
+      /* Within LOCK TABLES it will have an exclusive one when it is this table's turn. */
+      return thd->mdl_context.is_lock_owner(MDL_key::TABLE, table->db.str, table->table_name.str, MDL_SHARED_NO_READ_WRITE);
   return false;
 }
 
