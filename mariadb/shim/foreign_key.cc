@@ -10,6 +10,14 @@ namespace tidepool {
 
 Foreign_keys foreign_keys;
 
+Constraint_ptr Constraint::note_of_copy(const std::string &copy, const std::string &of) {
+  auto note = std::make_shared<Constraint>();
+  note->child = copy;
+  note->parent = of;
+  note->is_copied = true;
+  return note;
+}
+
 /* ---- names */
 
 bool is_intermediate(const std::string &table) {
@@ -224,10 +232,18 @@ void Foreign_keys::load() {
   take(std::move(found));
 }
 
-Constraint_list Foreign_keys::of_child(const std::string &table) const {
+Constraint_list Foreign_keys::all_of_child(const std::string &table) const {
   std::lock_guard<std::mutex> guard(mutex);
   const auto found = by_child.find(table);
   return found == by_child.end() ? Constraint_list{} : found->second;
+}
+
+static bool is_note(const Constraint_ptr &key) { return key->is_note(); }
+
+Constraint_list Foreign_keys::of_child(const std::string &table) const {
+  Constraint_list keys = all_of_child(table);
+  keys.erase(std::remove_if(keys.begin(), keys.end(), is_note), keys.end());
+  return keys;
 }
 
 Constraint_list Foreign_keys::of_parent(const std::string &table) const {
@@ -275,7 +291,7 @@ void Foreign_keys::take(By_child changed) {
 
 void Foreign_keys::set(const std::string &child, Constraint_list keys) {
   aside.erase(child);
-  const bool had = !of_child(child).empty();
+  const bool had = !all_of_child(child).empty();
   if (!had && keys.empty()) {
     touch(child);
     return;
@@ -289,18 +305,35 @@ void Foreign_keys::touch(const std::string &table) {
   if (is_concerned(table)) generation_.fetch_add(1, std::memory_order_acq_rel);
 }
 
-/* Writes the constraints of these tables (by their names of before) to the catalog, with a rename if there is one. */
-int Foreign_keys::store(const By_child &changed, const std::string *from, const std::string *to) {
-  std::vector<std::string> metadata;
-  metadata.reserve(changed.size());
+namespace {
+/* Metadata of tables, by their names. */
+using Metadata_of_tables = std::map<std::string, std::string>;
+
+/* The same as the engine wants them, as long as they live. */
+std::vector<tp_table_metadata_of> all_of(const Metadata_of_tables &metadata) {
   std::vector<tp_table_metadata_of> tables;
+  for (const auto &table : metadata)
+    tables.push_back({table.first.data(), table.first.size(), reinterpret_cast<const uint8_t *>(table.second.data()),
+                      table.second.size()});
+  return tables;
+}
+
+/* Metadata as they are now, but with these constraints. A TP_* code. */
+int metadata_of(const std::map<std::string, Constraint_list> &changed, Metadata_of_tables *metadata) {
   for (const auto &table : changed) {
     std::string now;
     if (int result = table_metadata(table.first, &now)) return result;
-    metadata.push_back(metadata_with(now, table.second));
-    tables.push_back({table.first.data(), table.first.size(), reinterpret_cast<const uint8_t *>(metadata.back().data()),
-                      metadata.back().size()});
+    (*metadata)[table.first] = metadata_with(now, table.second);
   }
+  return TP_OK;
+}
+} // namespace
+
+/* Writes the constraints of these tables (by their names of before) to the catalog, with a rename if there is one. */
+int Foreign_keys::store(const By_child &changed, const std::string *from, const std::string *to) {
+  Metadata_of_tables metadata;
+  if (int result = metadata_of(changed, &metadata)) return result;
+  const std::vector<tp_table_metadata_of> tables = all_of(metadata);
   return tp_change_tables(engine.db, from ? from->data() : nullptr, from ? from->size() : 0, to ? to->data() : nullptr,
                           to ? to->size() : 0, tables.data(), tables.size());
 }
@@ -325,10 +358,16 @@ static std::string renamed_constraint(const std::string &name, const std::string
   return new_table + name.substr(old_table.size());
 }
 
-int Foreign_keys::rename(const std::string &from, const std::string &to, const std::string &altered) {
+int Foreign_keys::rename(const std::string &from, const std::string &to, std::string altered) {
   const bool is_users = !is_intermediate(from) && !is_intermediate(to);
   By_child stored, taken;
-  const Constraint_list own = of_child(from);
+  Constraint_list own = all_of_child(from);
+  const auto note = std::find_if(own.begin(), own.end(), is_note);
+  const bool has_note = note != own.end() && !is_intermediate(to);
+  if (has_note) {
+    if (altered.empty()) altered = (*note)->parent;
+    own.erase(note);
+  }
   Constraint_list renamed;
   for (const Constraint_ptr &key : own) {
     auto copy = std::make_shared<Constraint>(*key);
@@ -341,11 +380,11 @@ int Foreign_keys::rename(const std::string &from, const std::string &to, const s
     }
     renamed.push_back(std::move(copy));
   }
-  if (is_users && !own.empty()) stored[from] = renamed;
+  if ((is_users && !own.empty()) || has_note) stored[from] = renamed;
   /* Whoever changes a parent's rows must not find its child unknown for a moment, for a name that he doesn't know he doesn't wait for:
      what ALTER TABLE renames aside stays here, under its name, until what takes its place is there. */
   const bool goes_aside = !is_intermediate(from) && is_intermediate(to);
-  if (!own.empty() || aside.count(to)) {
+  if (!own.empty() || has_note || aside.count(to)) {
     if (!goes_aside) taken[from] = {};
     taken[to] = std::move(renamed);
   }
@@ -376,32 +415,65 @@ int Foreign_keys::rename(const std::string &from, const std::string &to, const s
   return TP_OK;
 }
 
-int Foreign_keys::rename_columns(const std::string &table, const std::vector<std::pair<std::string, std::string>> &renamed) {
+/* The constraints of tables, where they mention columns that have other names now. */
+Foreign_keys::By_child Foreign_keys::with_renamed_columns(const std::string &table, const Renamed_columns &renamed) const {
+  By_child changed;
+  if (renamed.empty()) return changed;
   auto rename_in = [&](std::vector<std::string> *columns) {
+    bool is_one = false;
     for (std::string &column : *columns)
       for (const auto &pair : renamed)
         if (same_identifier(column, pair.first)) {
           column = pair.second;
+          is_one = true;
           break;
         }
+    return is_one;
   };
-  By_child changed;
-  std::vector<std::string> children{table};
-  for (const Constraint_ptr &key : of_parent(table)) children.push_back(key->child);
+  std::set<std::string> children{table};
+  for (const Constraint_ptr &key : of_parent(table)) children.insert(key->child);
   for (const std::string &child : children) {
-    if (changed.count(child)) continue;
     Constraint_list keys;
+    bool differ = false;
     for (const Constraint_ptr &key : of_child(child)) {
       auto copy = std::make_shared<Constraint>(*key);
-      if (copy->child == table) rename_in(&copy->columns);
-      if (copy->parent == table) rename_in(&copy->referenced);
+      if (copy->child == table) differ |= rename_in(&copy->columns);
+      if (copy->parent == table) differ |= rename_in(&copy->referenced);
       keys.push_back(std::move(copy));
     }
-    if (!keys.empty()) changed[child] = std::move(keys);
+    if (differ) changed[child] = std::move(keys);
   }
+  return changed;
+}
+
+int Foreign_keys::rename_columns(const std::string &table, const Renamed_columns &renamed) {
+  By_child changed = with_renamed_columns(table, renamed);
   if (changed.empty()) return TP_OK;
-  const int result = store(changed, nullptr, nullptr);
+  if (!changed.count(table)) changed[table] = of_child(table);
+  Metadata_of_tables metadata;
+  if (int result = metadata_of(changed, &metadata)) return result;
+  Metadata::raise_epoch(&metadata[table]);
+  const std::vector<tp_table_metadata_of> tables = all_of(metadata);
+  const int result = tp_change_tables(engine.db, nullptr, 0, nullptr, 0, tables.data(), tables.size());
   if (result == TP_OK) take(std::move(changed));
+  return result;
+}
+
+int Foreign_keys::commit_change(tp_index_change *change, const std::string &table, const std::string &own,
+                                const Renamed_columns &renamed) {
+  By_child changed = with_renamed_columns(table, renamed);
+  Metadata_of_tables metadata;
+  if (int result = metadata_of(changed, &metadata)) {
+    tp_change_free(change);
+    return result;
+  }
+  const auto own_keys = changed.find(table);
+  metadata[table] = metadata_with(own, own_keys == changed.end() ? of_child(table) : own_keys->second);
+  if (!changed.empty()) Metadata::raise_epoch(&metadata[table]);
+  const std::vector<tp_table_metadata_of> tables = all_of(metadata);
+  const int result = tp_change_commit(change, tables.data(), tables.size());
+  if (result == TP_OK && !changed.empty()) take(std::move(changed));
+  touch(table);
   return result;
 }
 

@@ -5,7 +5,8 @@
       foreign_key.cc             the constraints of all tables, in memory and in the engine's catalog
       foreign_key_definition.cc  CREATE and ALTER: constraints from a statement, and whether they can be
       foreign_key_index.cc       the index by which a constraint finds rows in the other table
-      foreign_key_check.cc       rows written and deleted: checks, and what follows from them
+      foreign_key_check.cc       rows written and deleted: the checks
+      foreign_key_action.cc      what becomes of children
       ha_tidepool_foreign.cc     what the server asks of a handler
 
   A constraint is stored with its child table, in the table's metadata; a parent is known by its name alone, so it may be missing
@@ -16,7 +17,8 @@
                  ON DELETE, ON UPDATE (1 byte each)
                  number of columns (2 bytes); for each: its name, the name of the parent's column
       length of all this (4 bytes)
-  A name is its length (2 bytes) and its bytes, in UTF-8. A table without constraints has none of it.
+  A name is its length (2 bytes) and its bytes, in UTF-8. A table without constraints has none of it. One without columns is a note
+  (note_of_copy), and gone once ALTER TABLE is done.
 
   All constraints of all tables are in memory, in one Foreign_keys, read when the engine starts. Each change of it takes the
   generation on; handlers keep what they have found out as long as that stays (foreign_key_check.h).
@@ -27,6 +29,7 @@
 #ifndef TIDEPOOL_FOREIGN_KEY_H
 #define TIDEPOOL_FOREIGN_KEY_H
 
+#include "bridge.h"
 #include "server.h"
 #include <atomic>
 #include <map>
@@ -49,6 +52,11 @@ struct Constraint {
   /* Of the copy that ALTER TABLE fills: the rows satisfied it before. Not stored. */
   bool is_copied = false;
 
+  /* No constraint, but a note in a copy that will have another name than the table that ALTER TABLE copies, `parent`. When the copy takes
+     that name, and be it after a crash, when nobody knows of the statement any more, it takes over what is said of the table. */
+  static std::shared_ptr<const Constraint> note_of_copy(const std::string &copy, const std::string &of);
+  bool is_note() const { return columns.empty(); }
+
   bool is_self_reference() const { return child == parent; }
   static bool changes_rows(Action action) { return action == CASCADE || action == SET_NULL; }
 };
@@ -68,6 +76,9 @@ std::string engine_name(const LEX_CSTRING &db, const LEX_CSTRING &table);
 /* The other way round. */
 void server_names(const std::string &table, std::string *db, std::string *name);
 bool same_identifier(const std::string &a, const std::string &b);
+
+/* Names of before, and those of now. */
+using Renamed_columns = std::vector<std::pair<std::string, std::string>>;
 
 class Foreign_keys {
 public:
@@ -94,10 +105,12 @@ public:
 
   /* Renames a table in the catalog and here, with all that is said of it. A TP_* code; TP_DUPLICATE: the other database has a
      constraint of one of the names. What is renamed aside and back is still referenced by the name that users know; a copy takes
-     over what is said of `altered`, the table in whose place it comes. */
-  int rename(const std::string &from, const std::string &to, const std::string &altered);
+     over what is said of `altered`, the table in whose place it comes (empty: the one that a note in the copy names, if there is one). */
+  int rename(const std::string &from, const std::string &to, std::string altered);
   /* Columns of a table have other names now. A TP_* code. */
-  int rename_columns(const std::string &table, const std::vector<std::pair<std::string, std::string>> &renamed);
+  int rename_columns(const std::string &table, const Renamed_columns &renamed);
+  /* The same together with the end of a change of the table's indexes or rows, which gives it these metadata. */
+  int commit_change(tp_index_change *change, const std::string &table, const std::string &metadata, const Renamed_columns &renamed);
   /* Gives a table these constraints, in the catalog and here. A TP_* code. */
   int replace(const std::string &child, const Constraint_list &keys);
   /* Whether another table of the child's database has a constraint of this name. `but` is not looked at. */
@@ -105,7 +118,10 @@ public:
 
 private:
   using By_child = std::map<std::string, Constraint_list>;
+  /* With a note, if it has one. */
+  Constraint_list all_of_child(const std::string &table) const;
   int store(const By_child &changed, const std::string *from, const std::string *to);
+  By_child with_renamed_columns(const std::string &table, const Renamed_columns &renamed) const;
   void take(By_child changed);
 
   mutable std::mutex mutex;

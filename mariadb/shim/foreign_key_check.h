@@ -10,8 +10,8 @@
   Whoever comes second sees what the first has committed: these reads, and what follows from them, are of what is there now, at
   every isolation level (Referential_scope).
 
-  What an action does to children it does through the child's own handler, which the server has opened for that: it was told of the
-  child by get_parent_foreign_key_list(). Checks of the child's own follow from there.
+  What an action does to children it does through the child's own handler (foreign_key_action.cc), which the server has mostly opened for
+  that: it was told of the child by get_parent_foreign_key_list(). Checks of the child's own follow from there.
 
   All this is void when the generation of all constraints goes on, and as good as void before the other tables' metadata locks
   are held, which is once a statement: so a row is checked by what the generation says after that.
@@ -25,6 +25,13 @@ namespace tidepool {
 
 /* As InnoDB's: referential actions that follow from one another. */
 constexpr size_t CASCADES_MAX = 15;
+
+/* How locks on the other table's entries are waited for. */
+int wait_mode(THD *thd);
+/* After a metadata lock was not to be had: what the statement fails with. */
+int error_of_wait(THD *thd);
+/* Notes which constraint it is; gives the error back. */
+int violation(THD *thd, Session *session, const Constraint &key, int error);
 
 class Foreign_checks {
 public:

@@ -4,6 +4,7 @@
 #include "engine.h"
 #include "foreign_key_index.h"
 #include <algorithm>
+#include <set>
 
 namespace tidepool {
 
@@ -174,15 +175,19 @@ std::string altered_table(THD *thd) {
   }
 }
 
+std::string user_name_of(THD *thd, const TABLE *form, const std::string &path_name) {
+  if (!is_intermediate(path_name)) return path_name;
+  const std::string shown = engine_name(form->s->db, form->s->table_name);
+  return is_intermediate(shown) ? altered_table(thd) : shown;
+}
+
 int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info, const Alter_info *alter,
                               const std::string &path_name, Constraint_list *keys) {
   keys->clear();
   if (!alter) return 0;
   const bool is_copy = is_intermediate(path_name);
-  const std::string shown = engine_name(form->s->db, form->s->table_name);
   const std::string altered = altered_table(thd);
-  /* Of a copy, the name that it will have. */
-  const std::string user_name = !is_copy ? path_name : !is_intermediate(shown) ? shown : altered;
+  const std::string user_name = user_name_of(thd, form, path_name);
   std::string db, user_table, old_db, old_table;
   server_names(user_name, &db, &user_table);
   const bool is_renamed = is_copy && !altered.empty() && altered != user_name;
@@ -326,21 +331,34 @@ int check_referencing(THD *thd, TABLE *form, const std::string &name) {
   return 0;
 }
 
+/* Whether the statement that drops a table of `database` drops this one, too: not if it is a temporary table that has this name. */
+static bool is_dropped_too(THD *thd, const std::string &database, const std::string &child) {
+  if (thd_sql_command(thd) == SQLCOM_DROP_DB) return database_of(child) == database;
+  if (thd_sql_command(thd) != SQLCOM_DROP_TABLE) return false;
+  for (const TABLE_LIST *table = thd->lex->query_tables; table; table = table->next_global)
+    if (engine_name(table->db, table->table_name) == child)
+      /* Within LOCK TABLES it will have an exclusive one when it is this table's turn. */
+      return thd->mdl_context.is_lock_owner(MDL_key::TABLE, table->db.str, table->table_name.str, MDL_SHARED_NO_READ_WRITE);
+  return false;
+}
+
+/* A child that goes with its parent must be one that can go: a constraint on that forbids both. */
+static Constraint_ptr forbids_drop_of(THD *thd, const std::string &database, const std::string &name, std::set<std::string> *seen) {
+  if (!seen->insert(name).second) return nullptr;
+  for (const Constraint_ptr &key : foreign_keys.of_parent(name)) {
+    if (key->child == name) continue;
+    if (!is_dropped_too(thd, database, key->child)) return key;
+    if (Constraint_ptr further = forbids_drop_of(thd, database, key->child, seen)) return further;
+  }
+  return nullptr;
+}
+
 Constraint_ptr forbids_drop(THD *thd, const std::string &name) {
   /* What the server finishes after a crash was allowed before. */
   if (!mysqld_server_started) return nullptr;
   if (!thd || !checks_are_on(thd) || is_intermediate(name)) return nullptr;
-  const int command = thd_sql_command(thd);
-  for (const Constraint_ptr &key : foreign_keys.of_parent(name)) {
-    if (key->child == name) continue;
-    if (command == SQLCOM_DROP_DB && database_of(key->child) == database_of(name)) continue;
-    bool goes_too = false;
-    if (command == SQLCOM_DROP_TABLE)
-      for (const TABLE_LIST *table = thd->lex->query_tables; table && !goes_too; table = table->next_global)
-        goes_too = engine_name(table->db, table->table_name) == key->child;
-    if (!goes_too) return key;
-  }
-  return nullptr;
+  std::set<std::string> seen;
+  return forbids_drop_of(thd, database_of(name), name, &seen);
 }
 
 } // namespace tidepool

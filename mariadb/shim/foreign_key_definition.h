@@ -18,6 +18,9 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
 /* The table that ALTER TABLE, or a statement like it, changes; empty: the statement is none. */
 std::string altered_table(THD *thd);
 
+/* The name by which users will know the table that `form` describes and that is being made under the engine's name `path_name`. */
+std::string user_name_of(THD *thd, const TABLE *form, const std::string &path_name);
+
 /* Whether the constraints of `table`, and those that reference it, still have the indexes that they need in `form`. If not, the
    error has been sent. */
 bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &table, const Constraint_list &own,

@@ -10,21 +10,56 @@ namespace tidepool {
 
 /* ---- definitions by name */
 
-static bool lock_name(THD *thd, const std::string &table, enum_mdl_type type, enum_mdl_duration duration, bool wait) {
+namespace {
+/* A request for a metadata lock on a table. */
+struct Request {
   std::string db, name;
-  server_names(table, &db, &name);
   MDL_request request;
-  MDL_REQUEST_INIT(&request, MDL_key::TABLE, db.c_str(), name.c_str(), type, duration);
-  if (wait) return !thd->mdl_context.acquire_lock(&request, static_cast<double>(thd->variables.lock_wait_timeout));
-  return !thd->mdl_context.try_acquire_lock(&request) && request.ticket;
+
+  Request(const std::string &table, enum_mdl_type type, enum_mdl_duration duration = MDL_TRANSACTION) {
+    server_names(table, &db, &name);
+    MDL_REQUEST_INIT(&request, MDL_key::TABLE, db.c_str(), name.c_str(), type, duration);
+  }
+  bool lock(THD *thd, double timeout_s) { return !thd->mdl_context.acquire_lock(&request, timeout_s); }
+  bool try_lock(THD *thd) { return !thd->mdl_context.try_acquire_lock(&request) && request.ticket; }
+};
+
+/* Takes the error of a wait that was too long. */
+class Timeout_handler final : public Internal_error_handler {
+public:
+  bool met = false;
+  bool handle_condition(THD *, uint code, const char *, Sql_condition::enum_warning_level *, const char *,
+                        Sql_condition **) override {
+    if (code != ER_LOCK_WAIT_TIMEOUT) return false;
+    return met = true;
+  }
+};
+
+constexpr double QUEUE_PASSED_AFTER_S = 1;
+
+double timeout_of(THD *thd) { return static_cast<double>(thd->variables.lock_wait_timeout); }
+} // namespace
+
+bool lock_definition(THD *thd, const std::string &table) { return Request(table, MDL_SHARED_READ).lock(thd, timeout_of(thd)); }
+
+bool lock_definition_for_rows(THD *thd, const std::string &table) {
+  const double timeout_s = timeout_of(thd), first_s = MY_MIN(timeout_s, QUEUE_PASSED_AFTER_S);
+  Timeout_handler timeout;
+  thd->push_internal_handler(&timeout);
+  const bool locked = Request(table, MDL_SHARED_READ).lock(thd, first_s);
+  thd->pop_internal_handler();
+  if (locked || !timeout.met) return locked;
+  /* This one waits for those alone who have the table to themselves, not for those who want it. It keeps the definition as it is, and more is
+     not asked for. */
+  return Request(table, MDL_SHARED_HIGH_PRIO).lock(thd, timeout_s - first_s);
 }
 
-bool lock_definition(THD *thd, const std::string &table) {
-  return lock_name(thd, table, MDL_SHARED_READ, MDL_TRANSACTION, true);
+bool lock_definition_to_write(THD *thd, const std::string &table) {
+  return Request(table, MDL_SHARED_WRITE).lock(thd, timeout_of(thd));
 }
 
 bool try_lock_definition(THD *thd, const std::string &table) {
-  return lock_name(thd, table, MDL_SHARED_HIGH_PRIO, MDL_STATEMENT, false);
+  return Request(table, MDL_SHARED_HIGH_PRIO, MDL_STATEMENT).try_lock(thd);
 }
 
 Definition::Definition(THD *thd, const std::string &table) {

@@ -32,7 +32,12 @@ public:
 
 /* A metadata lock on a table to the transaction's end. false, with an error sent: killed, a deadlock, or too long a wait. */
 bool lock_definition(THD *thd, const std::string &table);
-/* The same for the statement, if it is to be had at once. */
+/* The same for a transaction that may have locked rows. Who waits for a metadata lock of all for himself, and others behind him, may be
+   waiting for those rows, and neither the server nor the engine sees such a circle: so the queue is passed after a while. */
+bool lock_definition_for_rows(THD *thd, const std::string &table);
+/* For a statement that is about to change rows of the table, and has not opened it. */
+bool lock_definition_to_write(THD *thd, const std::string &table);
+/* For the statement, if it is to be had at once. */
 bool try_lock_definition(THD *thd, const std::string &table);
 
 /* Numbers of columns by their names; false, with *missing set: there is none of this name. */

@@ -231,7 +231,7 @@ void ha_tidepool::print_error(int error, myf flags) {
 }
 
 bool ha_tidepool::get_error_message(int error, String *buf) {
-  if (error == HA_ERR_NO_REFERENCED_ROW || error == HA_ERR_ROW_IS_REFERENCED) {
+  if (error == HA_ERR_NO_REFERENCED_ROW || error == HA_ERR_ROW_IS_REFERENCED || error == HA_ERR_FK_DEPTH_EXCEEDED) {
     if (const Session *of = session_of(ha_thd()))
       buf->copy(of->violated.data(), static_cast<uint32>(of->violated.size()), system_charset_info);
     return false;

@@ -10,7 +10,8 @@
       ha_tidepool_info.cc    statistics, ranges, ANALYZE
       ha_tidepool_check.cc   CHECK TABLE
       ha_tidepool_foreign.cc what the server asks about foreign keys
-      foreign_key_check.cc   the checks of rows for foreign keys, and referential actions
+      foreign_key_check.cc   the checks of rows for foreign keys
+      foreign_key_action.cc  referential actions
 */
 #ifndef TIDEPOOL_HA_TIDEPOOL_H
 #define TIDEPOOL_HA_TIDEPOOL_H
@@ -20,6 +21,7 @@
 #include "foreign_key_check.h"
 #include "session.h"
 #include "table_share.h"
+#include <deque>
 
 namespace tidepool {
 class Index_change;
@@ -117,6 +119,9 @@ public:
   bool can_switch_engines() override;
   bool is_fk_defined_on_table_or_index(uint index) override;
   bool get_foreign_dup_key(char *child_table, uint child_table_len, char *child_key, uint child_key_len) override;
+
+  /* Whether this is the table that the engine knows by this name. */
+  bool is_of(const std::string &name) const { return shared && shared->name == name; }
 
 private:
   using Index_layout = tidepool::Index_layout;
@@ -235,9 +240,9 @@ private:
   int check_parent(tidepool::Foreign_checks::Side &side, const uchar *record);
   int act_on_children(tidepool::Foreign_checks::Side &side, tidepool::Constraint::Action action, const uchar *record,
                       const uchar *next);
-  static ha_tidepool *open_for_action(THD *thd, const std::string &name);
+  static int open_for_action(THD *thd, tidepool::Session *session, const std::string &name, ha_tidepool **child);
   int ready_for_action();
-  int compute_indexed_columns(uchar *record);
+  int compute_indexed_columns(uchar *record, std::deque<std::string> *blobs);
   int change_children(const tidepool::Constraint &key, uint index, const std::string &prefix,
                       tidepool::Constraint::Action action, const ha_tidepool *parent, const uchar *old_parent,
                       const uchar *new_parent);
@@ -245,7 +250,8 @@ private:
   /* ALTER TABLE in place: HA_ALTER_INPLACE_COPY_NO_LOCK = foreign keys have no say in it. */
   enum_alter_inplace_result check_foreign_key_change(Alter_inplace_info *info);
   bool prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info);
-  bool commit_foreign_keys(Alter_inplace_info *info);
+  int commit_foreign_keys(Alter_inplace_info *info);
+  static tidepool::Renamed_columns renamed_columns(Alter_inplace_info *info);
 
   /* Room for writes. */
   tidepool::Key_room key_room;

@@ -16,7 +16,9 @@
 
   Columns that rows store are added, dropped and moved, and may become NULL, by a new version of the rows (row_versions.h): a change of
   indexes as above, mostly of none, with which the engine's catalog takes the list of versions. The rows stay as they are. That the
-  server's log of definition changes tells before from after, the newest version is part of the number that it asks for.
+  server's log of definition changes tells before from after, the newest version is part of the number that it asks for. So is the epoch,
+  which goes on when columns are renamed that constraints mention: the engine's catalog has the new names then, in all tables' constraints
+  at the same moment.
 
   RENAME INDEX alone is in the .frm, and the engine's catalog is told of it for its reports; should a crash come between, the next
   opening of the table tells it (see Table_share).
@@ -29,6 +31,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key_definition.h"
+#include "foreign_key_index.h"
 #include "ha_tidepool.h"
 #include <set>
 
@@ -58,7 +61,7 @@ static int indexes_version(const std::string &name, ulonglong *version) {
   Metadata metadata;
   if (result == TP_OK) result = table_metadata(name, &bytes);
   if (result == TP_OK && metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size()))
-    number += metadata.versions.newest() * 0x9E3779B97F4A7C15ULL;
+    number += metadata.versions.newest() * 0x9E3779B97F4A7C15ULL + metadata.row_id_epoch * 0xC2B2AE3D27D4EB4FULL;
   *version = number;
   return result;
 }
@@ -368,6 +371,9 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
 bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) {
   if (prepare_foreign_keys(altered, info)) return true;
   if (!(info->handler_flags & (INDEX_CHANGES | ROW_CHANGES))) return false;
+  /* A parent keeps its name and its columns theirs until this is done: this table's metadata can't be changed in between. */
+  for (const Constraint_ptr &key : foreign_keys.of_child(shared->name))
+    if (!key->is_self_reference() && !lock_definition(ha_thd(), key->parent)) return true;
   auto *context = new Index_change(altered, shared->metadata);
   info->handler_ctx = context;
   const std::vector<int> old_of = old_columns(altered, info);
@@ -472,38 +478,33 @@ void ha_tidepool::report_duplicate_of_build(TABLE *altered, Index_change *contex
 }
 
 bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) {
-  if (commit && commit_foreign_keys(info)) return true;
   auto *context = dynamic_cast<Index_change *>(info->handler_ctx);
-  const HA_CREATE_INFO &asked = *info->create_info;
-  if (commit && (asked.used_fields & HA_CREATE_USED_AUTO) && asked.auto_increment_value && table->found_next_number_field) {
-    if (const int error = set_auto_increment(asked.auto_increment_value)) {
-      print_error(error, MYF(0));
-      return true;
-    }
-  }
-  if (commit && !context && (info->handler_flags & ALTER_RENAME_INDEX)) {
-    const std::vector<tp_index_def> indexes = Layouts(altered).definitions(altered);
-    const int renamed = tp_rename_indexes(engine.db, shared->name.data(), shared->name.size(), indexes.data(),
-                                          indexes.size());
-    if (renamed == TP_OK) return false;
-    print_error(fail(renamed), MYF(0));
-    return true;
-  }
-  if (!context || !context->change) return false;
-  tp_index_change *const change = context->change;
-  context->change = nullptr;
+  tp_index_change *const change = context ? context->change : nullptr;
+  if (context) context->change = nullptr;
   if (!commit) {
-    tp_change_free(change);
+    if (change) tp_change_free(change);
     return false;
   }
-  std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-  const std::string bytes = metadata_with(context->metadata.put(), foreign_keys.of_child(shared->name));
-  const int result = tp_change_commit(change, reinterpret_cast<const uint8_t *>(bytes.data()), bytes.size());
-  foreign_keys.touch(shared->name);
-  info->group_commit_ctx = nullptr;
-  if (result == TP_OK) return false;
-  print_error(fail(result), MYF(0));
-  return true;
+  const HA_CREATE_INFO &asked = *info->create_info;
+  int error = 0;
+  if ((asked.used_fields & HA_CREATE_USED_AUTO) && asked.auto_increment_value && table->found_next_number_field)
+    error = set_auto_increment(asked.auto_increment_value);
+  if (!error && !change && (info->handler_flags & ALTER_RENAME_INDEX)) {
+    const std::vector<tp_index_def> indexes = Layouts(altered).definitions(altered);
+    error = fail(tp_rename_indexes(engine.db, shared->name.data(), shared->name.size(), indexes.data(), indexes.size()));
+  }
+  /* Last, for with this the table is what the server's new .frm file says. */
+  if (error) {
+    if (change) tp_change_free(change);
+  } else if (change) {
+    std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+    error = fail(foreign_keys.commit_change(change, shared->name, context->metadata.put(), renamed_columns(info)));
+    info->group_commit_ctx = nullptr;
+  } else {
+    error = commit_foreign_keys(info);
+  }
+  if (error) print_error(error, MYF(0));
+  return error != 0;
 }
 
 ulonglong ha_tidepool::table_version() const {

@@ -28,6 +28,7 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   if (is_intermediate(name)) {
     const std::string altered = altered_table(thd);
     if (!altered.empty() && !has_indexes_for_foreign_keys(thd, form, altered, keys, info->alter_info)) return HA_ERR_CANNOT_ADD_FOREIGN;
+    if (!altered.empty() && altered != user_name_of(thd, form, name)) keys.push_back(Constraint::note_of_copy(name, altered));
   } else if (int error = check_referencing(thd, form, name)) {
     return error;
   }

@@ -188,25 +188,25 @@ bool ha_tidepool::prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info)
   return !has_indexes_for_foreign_keys(thd, altered, shared->name, foreign_keys.of_child(shared->name), info->alter_info);
 }
 
-bool ha_tidepool::commit_foreign_keys(Alter_inplace_info *info) {
+Renamed_columns ha_tidepool::renamed_columns(Alter_inplace_info *info) {
+  Renamed_columns renamed;
+  if (!(info->handler_flags & ALTER_COLUMN_NAME)) return renamed;
+  List_iterator_fast<Create_field> fields(info->alter_info->create_list);
+  while (const Create_field *field = fields++)
+    if (field->field && !same_identifier(field->field->field_name.str, field->field_name.str))
+      renamed.emplace_back(field->field->field_name.str, field->field_name.str);
+  return renamed;
+}
+
+/* An HA_ERR_* code. */
+int ha_tidepool::commit_foreign_keys(Alter_inplace_info *info) {
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-  int result = TP_OK;
-  if (auto *change = dynamic_cast<Foreign_key_change *>(info->handler_ctx)) {
-    for (Constraint_ptr &key : change->keys) {
-      auto kept = std::make_shared<Constraint>(*key);
-      kept->is_copied = false;
-      key = std::move(kept);
-    }
-    result = foreign_keys.replace(shared->name, change->keys);
-  } else if ((info->handler_flags & ALTER_COLUMN_NAME) && foreign_keys.is_concerned(shared->name)) {
-    std::vector<std::pair<std::string, std::string>> renamed;
-    List_iterator_fast<Create_field> fields(info->alter_info->create_list);
-    while (const Create_field *field = fields++)
-      if (field->field && my_strcasecmp(system_charset_info, field->field->field_name.str, field->field_name.str) != 0)
-        renamed.emplace_back(field->field->field_name.str, field->field_name.str);
-    result = foreign_keys.rename_columns(shared->name, renamed);
+  auto *change = dynamic_cast<Foreign_key_change *>(info->handler_ctx);
+  if (!change) return fail(foreign_keys.rename_columns(shared->name, renamed_columns(info)));
+  for (Constraint_ptr &key : change->keys) {
+    auto kept = std::make_shared<Constraint>(*key);
+    kept->is_copied = false;
+    key = std::move(kept);
   }
-  if (result == TP_OK) return false;
-  print_error(fail(result), MYF(0));
-  return true;
+  return fail(foreign_keys.replace(shared->name, change->keys));
 }

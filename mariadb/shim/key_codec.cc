@@ -29,11 +29,22 @@ Index_layout Index_layout::row_id() {
   return layout;
 }
 
+/* Of UNIQUE … USING HASH the engine has an index over the hash alone. In an open table the key begins with that; in a TABLE_SHARE the
+   columns that the user named come first. */
+static bool is_before_hash(const TABLE_SHARE *share, const KEY *key, const KEY_PART_INFO *part) {
+  return key->algorithm == HA_KEY_ALG_LONG_HASH && !(share->field[part->fieldnr - 1]->flags & LONG_UNIQUE_HASH_FIELD);
+}
+
 Index_layout::Index_layout(const TABLE_SHARE *share, const KEY *key, const Index_layout *pk)
     : users(key->user_defined_key_parts),
       unique((key->flags & HA_NOSAME) && key->algorithm != HA_KEY_ALG_LONG_HASH), clustered(!pk), primary(pk) {
+  const KEY_PART_INFO *first = key->key_part;
+  if (is_before_hash(share, key, first)) {
+    users = 1;
+    while (is_before_hash(share, key, first)) first++;
+  }
   for (uint i = 0; i < users; i++) {
-    parts.emplace_back(share, key->key_part + i);
+    parts.emplace_back(share, first + i);
     nullable |= parts.back().column.null_mask != 0;
   }
   if (pk) {

@@ -166,6 +166,7 @@ static void commit_ordered(handlerton *, THD *thd, bool all) {
 static int commit(handlerton *, THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session) return 0;
+  close_children(session);
   if (!ends_transaction(thd, all)) {
     session->in_statement = false;
     return server_error(tp_statement_end(session->trx), thd);
@@ -193,6 +194,7 @@ static int commit(handlerton *, THD *thd, bool all) {
 static int rollback(handlerton *, THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session) return 0;
+  close_children(session);
   if (ends_transaction(thd, all)) {
     if (!session->in_transaction) return 0;
     const int result = tp_rollback(session->trx);
@@ -227,6 +229,7 @@ static size_t put_xid(uchar *to, const XID *xid) {
 static int prepare(handlerton *, THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session) return 0;
+  close_children(session);
   if (!ends_transaction(thd, all)) {
     session->in_statement = false;
     return server_error(tp_statement_end(session->trx), thd);
@@ -361,6 +364,7 @@ static int close_connection(handlerton *hton, THD *thd) {
   else if (session->in_transaction)
     tp_rollback(session->trx);
   end_transaction(session);
+  close_children(session);
   tp_interrupt_free(session->interrupt);
   tp_trx_free(session->trx);
   delete session;

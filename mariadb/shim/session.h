@@ -42,6 +42,7 @@ struct Session {
   std::vector<std::string> dropped; /* tables that go when the transaction ends: it has used them */
   uint referential_depth = 0;       /* what is done now is on behalf of a constraint (foreign_key_index.h) */
   std::vector<Cascade_step> cascade; /* how it came to that: from the row that the statement changes on */
+  std::vector<TABLE *> children;     /* tables that were opened for referential actions, until the statement ends */
   std::string violated;             /* the constraint that the statement's last error of this kind is about, or the child */
   std::string violated_key;         /* the child's unique key, if a referential action would have made a duplicate */
 };
@@ -59,6 +60,9 @@ inline int row_lock_of(enum thr_lock_type type) {
 /* The timeout of lock waits in this statement: the smaller of the engine's and the server's (which NOWAIT and WAIT n
    set), in seconds. */
 ulong lock_wait_timeout(THD *thd);
+
+/* Closes tables that were opened for referential actions (foreign_key_action.cc). */
+void close_children(Session *session);
 
 /* Tells the engine of the prepared transactions that the server has parted from their connections. */
 void give_away_parted();

@@ -85,6 +85,12 @@ bool Metadata::get(const uchar *from, size_t len) {
   return from[1] == ROWS_OF_VERSIONS && versions.get(from + SIZE, len - SIZE);
 }
 
+void Metadata::raise_epoch(std::string *bytes) {
+  if (bytes->size() < SIZE) return;
+  uchar *const epoch = reinterpret_cast<uchar *>(&(*bytes)[2]);
+  int4store(epoch, uint4korr(epoch) + 1);
+}
+
 int table_metadata(const std::string &name, std::string *bytes) {
   size_t len = Metadata::SIZE;
   /* It may grow in between. */

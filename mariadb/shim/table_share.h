@@ -8,8 +8,9 @@
       format of keys (1 byte) | format of rows (1 byte) | epoch of row ids (4 bytes) | fingerprint of the row (8 bytes)
   and, if the format of rows is 2, the list of their versions (row_versions.h); 1 = all rows are of version 0. Behind that, if the highest bit
   of the first byte is set, are foreign keys (foreign_key.h).
-  The epoch is older versions': their row ids began with one that they raised each time they opened the table. Here an id
-  follows the greatest in the tree; the epoch is kept, so that they can have the table back.
+  The epoch was older versions': their row ids began with one that they raised each time they opened the table. Here an id
+  follows the greatest in the tree, and the epoch is raised when columns get other names that constraints mention, so that after a crash the
+  server can tell whether that has happened (check_version). They can have the table back.
 */
 #ifndef TIDEPOOL_TABLE_SHARE_H
 #define TIDEPOOL_TABLE_SHARE_H
@@ -58,6 +59,8 @@ struct Metadata {
   std::string put() const;
   /* false: of a format that this version doesn't know. */
   bool get(const uchar *from, size_t len);
+  /* Raises the epoch in metadata as they are stored. */
+  static void raise_epoch(std::string *bytes);
 };
 
 /* A table's metadata as the engine has them now. */

@@ -473,6 +473,28 @@ pub struct TableMetadata {
     metadata_len: usize,
 }
 
+impl TableMetadata {
+    /// Names and metadata of `count` tables.
+    ///
+    /// # Safety
+    /// Valid pointers and lengths for as long as the result is used; `tables` may be null if there is none.
+    pub(crate) unsafe fn all<'a>(
+        tables: *const TableMetadata,
+        count: usize,
+    ) -> Vec<(Cow<'a, str>, &'a [u8])> {
+        if count == 0 {
+            return Vec::new();
+        }
+        // SAFETY: count > 0 tables are there, as the caller says.
+        let tables = unsafe { std::slice::from_raw_parts(tables, count) };
+        // SAFETY: each pointer is valid for its length.
+        let one = |table: &TableMetadata| unsafe {
+            (text(table.name, table.name_len), bytes(table.metadata, table.metadata_len))
+        };
+        tables.iter().map(one).collect()
+    }
+}
+
 /// Changes the metadata of tables, and perhaps the name of one, at one moment; see bridge.h.
 ///
 /// # Safety
@@ -490,18 +512,8 @@ pub unsafe extern "C" fn tp_change_tables(
     guard(|| {
         // SAFETY: an open data directory from the shim.
         let db = unsafe { &*db };
-        let tables = match table_count {
-            0 => &[][..],
-            // SAFETY: a valid pointer and length from the shim.
-            _ => unsafe { std::slice::from_raw_parts(tables, table_count) },
-        };
-        let changed: Vec<_> = tables
-            .iter()
-            // SAFETY: each pointer is valid for its length.
-            .map(|table| unsafe {
-                (text(table.name, table.name_len), bytes(table.metadata, table.metadata_len))
-            })
-            .collect();
+        // SAFETY: a valid pointer and length from the shim.
+        let changed = unsafe { TableMetadata::all(tables, table_count) };
         let changed: Vec<_> = changed.iter().map(|(name, metadata)| (&**name, *metadata)).collect();
         if from.is_null() {
             db.set_metadata_of_tables(&changed)?;

@@ -9,6 +9,7 @@ use std::ffi::{c_char, c_int, c_void};
 use tidepool::{ChangedIndex, Db, IndexChange, IndexDef};
 
 use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or, text};
+use crate::database::TableMetadata;
 use crate::reader::Entry;
 
 /// An index as the change leaves it.
@@ -171,20 +172,22 @@ pub unsafe extern "C" fn tp_change_row(
     })
 }
 
-/// Makes the change; `change` is gone afterwards, whatever is returned.
+/// Makes the change, and gives tables other metadata; `change` is gone afterwards, whatever is returned.
 ///
 /// # Safety
-/// `change` came from [`tp_change_indexes`] and is not used again; a valid pointer and length.
+/// `change` came from [`tp_change_indexes`] and is not used again; valid pointers and lengths.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_commit(
     change: *mut Change,
-    metadata: *const u8,
-    metadata_len: usize,
+    tables: *const TableMetadata,
+    table_count: usize,
 ) -> c_int {
     guard(|| {
-        // SAFETY: made by Box::into_raw in tp_change_indexes, given back once; valid bytes.
-        let (change, metadata) = unsafe { (Box::from_raw(change), bytes(metadata, metadata_len)) };
-        change.change.commit(Some(metadata))?;
+        // SAFETY: made by Box::into_raw in tp_change_indexes, given back once; valid pointers and lengths.
+        let (change, changed) =
+            unsafe { (Box::from_raw(change), TableMetadata::all(tables, table_count)) };
+        let changed: Vec<_> = changed.iter().map(|(name, metadata)| (&**name, *metadata)).collect();
+        change.change.commit(&changed)?;
         Ok(TP_OK)
     })
 }

@@ -242,6 +242,16 @@ impl Drop for Definition<'_> {
     }
 }
 
+impl OpenTables {
+    fn begin_changing(&mut self, names: &[&str]) -> Result<()> {
+        if let Some(busy) = names.iter().find(|name| self.changing_indexes.contains(**name)) {
+            return Err(Error::TableBusy(busy.to_string()));
+        }
+        self.changing = names.iter().map(|name| name.to_string()).collect();
+        Ok(())
+    }
+}
+
 impl Inner {
     /// Waits for its turn, and for the rollback of what earlier lives left unfinished: their undo records name spaces and
     /// catalog entries. Then nobody opens the tables of these names until the result is dropped.
@@ -251,25 +261,28 @@ impl Inner {
         self.check_writable()?;
         let turn = self.definitions.lock();
         self.finish_recovered_rollback();
-        let mut tables = self.tables.lock();
-        if let Some(busy) = names.iter().find(|name| tables.changing_indexes.contains(**name)) {
-            return Err(Error::TableBusy(busy.to_string()));
-        }
-        tables.changing = names.iter().map(|name| name.to_string()).collect();
+        self.tables.lock().begin_changing(names)?;
         Ok(Definition { inner: self, _turn: turn })
     }
 
-    /// The same for the end of a change of indexes, whose beginning had a turn of its own.
-    pub(super) fn begin_definition_of_change(&self, name: &str) -> Result<Definition<'_>> {
+    /// The same for the end of a change of the indexes of table `name`, whose beginning had a turn of its own. The `others` change with
+    /// it.
+    pub(super) fn begin_definition_of_change(
+        &self,
+        name: &str,
+        others: &[&str],
+    ) -> Result<Definition<'_>> {
         self.check_writable()?;
         let turn = self.definitions.lock();
         self.finish_recovered_rollback();
-        self.tables.lock().changing = vec![name.to_string()];
+        let mut tables = self.tables.lock();
+        tables.begin_changing(others)?;
+        tables.changing.push(name.to_string());
         Ok(Definition { inner: self, _turn: turn })
     }
 
     /// The records of tables with other metadata.
-    fn with_metadata(
+    pub(super) fn with_metadata(
         &self,
         metadata: &[(&str, &[u8])],
     ) -> Result<BTreeMap<String, Arc<TableRecord>>> {

@@ -622,7 +622,7 @@ fn purge_passes_over_a_half_freed_tree_whose_file_was_away_at_the_opening() {
     let kept = [ChangedIndex { def: primary, from: Some(0) }];
     let change = db.change_indexes("a", &kept).unwrap();
     sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on(FILE_OF_A).always());
-    change.commit(None).unwrap();
+    change.commit(&[]).unwrap();
     sim.clear_faults();
     {
         let env = db.inner.env();
@@ -645,7 +645,7 @@ fn purge_passes_over_a_half_freed_tree_whose_file_was_away_at_the_opening() {
     indexes.push(ChangedIndex { def: IndexDef::unique("added"), from: None });
     let mut change = db.change_indexes("a", &indexes).unwrap();
     change.build(&mut || true).unwrap();
-    let table = change.commit(None).unwrap();
+    let table = change.commit(&[]).unwrap();
     let mut trx = db.begin(TrxOptions::default());
     trx.insert(&table, 1, b"never committed", b"").unwrap();
     trx.rollback().unwrap();

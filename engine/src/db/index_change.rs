@@ -38,6 +38,7 @@ use crate::table::{Table, noted};
 use crate::trx::{Isolation, TrxOptions};
 use crate::versioned::VersionedTree;
 use crate::versioned::entry::Entry;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Memory for sorting, all new indexes together.
@@ -302,35 +303,40 @@ impl IndexChange {
         self.duplicate.as_ref()
     }
 
-    /// Makes the new definition the table's; durable on return. Handles of the table are void then, the one returned is good. `metadata`,
-    /// if given, replaces the table's.
+    /// Makes the new definition the table's; durable on return. Handles of the table are void then, the one returned is good. `metadata`
+    /// is what replaces that of tables, this one or others, at the same moment.
     ///
-    /// [`Error::TableBusy`] while a transaction that has used the table is unfinished.
-    pub fn commit(mut self, metadata: Option<&[u8]>) -> Result<Arc<Table>> {
+    /// [`Error::TableBusy`] while a transaction that has used the table is unfinished, or the indexes of one of the others are being
+    /// changed.
+    pub fn commit(mut self, metadata: &[(&str, &[u8])]) -> Result<Arc<Table>> {
         self.rows = None;
         if self.duplicate.is_some() || self.new.iter().any(|new| new.sorter.is_some()) {
             return Err(Error::InvalidOption("change of indexes: a new index is not built".into()));
         }
         let inner = self.inner.clone();
-        let turn = inner.begin_definition_of_change(&self.name)?;
-        if let Some(metadata) = metadata {
+        let (own, others): (Vec<_>, Vec<_>) =
+            metadata.iter().copied().partition(|(name, _)| *name == self.name);
+        let names: Vec<_> = others.iter().map(|(name, _)| *name).collect();
+        let turn = inner.begin_definition_of_change(&self.name, &names)?;
+        if let Some((_, metadata)) = own.first() {
             self.record.def.metadata = metadata.to_vec();
             self.record.def.validate()?;
         }
+        let others = inner.with_metadata(&others)?;
         if inner.is_used_by_recovered(self.record.space) {
             return Err(Error::TableBusy(self.name.clone()));
         }
         // The exact counters: the table is opened anew by them.
         self.table.settle()?;
         self.table.close_entrance()?;
-        let table = self.switch().inspect_err(|_| self.table.reopen_entrance())?;
+        let table = self.switch(others).inspect_err(|_| self.table.reopen_entrance())?;
         self.committed = true;
         self.tidy_up(&turn);
         Ok(table)
     }
 
     /// The moment of truth. The entrance is closed.
-    fn switch(&self) -> Result<Arc<Table>> {
+    fn switch(&self, others: BTreeMap<String, Arc<TableRecord>>) -> Result<Arc<Table>> {
         let (inner, env, name) = (&self.inner, &self.inner.env, &self.name);
         let space = env.space(self.record.space)?;
         let header = space::header(env, &space)?;
@@ -341,7 +347,9 @@ impl IndexChange {
         // Before its catalog entry is gone: rows of the table are still found by whoever asks for estimates.
         let _nobody = self.table.clear();
         let mut trx = inner.definition_trx();
-        inner.catalog.replace(&mut trx, name, self.record.clone())?;
+        let mut records = others;
+        records.insert(name.clone(), Arc::new(self.record.clone()));
+        inner.catalog.change(&mut trx, None, records)?;
         table.succeed(&self.table, &self.from);
         for new in &self.new {
             table.set_index_since(new.index, inner.trx_system.csn.published());
@@ -391,7 +399,7 @@ impl Drop for IndexChange {
         self.rows = None;
         self.new.clear();
         if !self.committed {
-            match self.inner.clone().begin_definition_of_change(&self.name) {
+            match self.inner.clone().begin_definition_of_change(&self.name, &[]) {
                 Ok(turn) => self.tidy_up(&turn),
                 Err(error) => tracing::warn!(
                     table = self.name,

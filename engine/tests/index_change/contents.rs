@@ -117,14 +117,14 @@ fn a_dropped_index_leaves_its_pages_and_its_undo_records_behind() {
     let mut indexes = wanted(&db, "t", &["primary", "unique", "backward"]);
     let mut renamed = db.change_indexes("t", &indexes).unwrap();
     renamed.build(&mut || true).unwrap();
-    let table = renamed.commit(Some(b"other metadata")).unwrap();
+    let table = renamed.commit(&[("t", b"other metadata")]).unwrap();
     assert_eq!(table.def().metadata, b"other metadata");
     assert!(pages(&table) > before);
     let rows = agree(&db, &table);
     indexes = wanted(&db, "t", &["primary", "unique", "backward"]);
     indexes.remove(1);
     indexes[1].def.name = "other name".into();
-    let table = db.change_indexes("t", &indexes).unwrap().commit(None).unwrap();
+    let table = db.change_indexes("t", &indexes).unwrap().commit(&[]).unwrap();
     let of: Vec<_> = table.def().indexes.iter().map(|index| &index.name[..]).collect();
     assert_eq!(of, ["primary", "other name"]);
     assert_eq!(scan(&mut begin(&db), &table, 1).unwrap().len(), rows.len());

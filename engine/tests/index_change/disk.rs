@@ -24,7 +24,7 @@ fn a_full_disk_ends_a_change_and_leaves_no_trace() {
             change.set_sort_memory(sort_memory);
             feed(&mut change, &names)?;
             change.build(&mut || true)?;
-            change.commit(None)
+            change.commit(&[])
         })();
         assert!(matches!(outcome, Err(Error::NoSpace(_))), "{outcome:?}");
         sim.set_capacity(None);
@@ -49,7 +49,7 @@ fn a_sort_that_does_not_fit_in_memory_goes_by_the_disk() {
     assert_eq!(sim.list("sort").unwrap().len(), 2);
     change.build(&mut || true).unwrap();
     assert!(sim.list("sort").unwrap().is_empty());
-    let table = change.commit(None).unwrap();
+    let table = change.commit(&[]).unwrap();
     assert_eq!(agree(&db, &table).len(), 10_000);
     let mut change = db.change_indexes("t", &wanted(&db, "t", &["primary", "unique"])).unwrap();
     change.set_sort_memory(20_000);
@@ -104,7 +104,7 @@ fn a_bad_read_of_a_sort_leaves_the_old_indexes() {
     unchanged();
     let (mut change, _) = begun();
     change.build(&mut || true).unwrap();
-    assert_eq!(agree(&db, &change.commit(None).unwrap()).len(), 10_000);
+    assert_eq!(agree(&db, &change.commit(&[]).unwrap()).len(), 10_000);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_change_cut_off_anywhere_leaves_the_old_or_the_new_indexes() {
                 for _ in 0..3 {
                     db.step_cleaner()?;
                 }
-                change.commit(None).map(drop)?;
+                change.commit(&[]).map(drop)?;
                 db.step_purge()
             })()
             .is_ok();
@@ -216,7 +216,7 @@ fn trees_that_could_not_be_freed_are_freed_by_the_next_opening() {
     let table = db.open_table("t").unwrap();
     let change = db.change_indexes("t", &wanted(&db, "t", &["primary", "by value"])).unwrap();
     sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").always());
-    let changed = change.commit(None).unwrap();
+    let changed = change.commit(&[]).unwrap();
     sim.clear_faults();
     assert!(!changed.unreachable_pages().unwrap().is_empty());
     // Purge passes over what undo says of it.

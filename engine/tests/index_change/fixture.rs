@@ -130,5 +130,5 @@ pub fn change(db: &Db, table: &str, names: &[&str]) -> Result<Arc<Table>> {
     let mut change = db.change_indexes(table, &wanted(db, table, names))?;
     feed(&mut change, names)?;
     change.build(&mut || true)?;
-    change.commit(None)
+    change.commit(&[])
 }

@@ -1,7 +1,7 @@
 //! What other transactions may do during a change and after it.
 
 use tidepool::storage::SimStorage;
-use tidepool::{Error, Isolation, LockMode, LockWait, TrxOptions};
+use tidepool::{Db, Error, Isolation, LockMode, LockWait, TrxOptions};
 
 use crate::fixture::{
     agree, begin, change, def, delete, feed, fill, insert, key, nothing_is_lost, open, update,
@@ -38,7 +38,7 @@ fn while_an_index_is_built_others_read() {
     feed(&mut change, &names).unwrap();
     change.build(&mut || true).unwrap();
     // Too early, for somebody is still reading: and so it is taken back.
-    assert_eq!(change.commit(None).unwrap_err(), busy);
+    assert_eq!(change.commit(&[]).unwrap_err(), busy);
     assert_eq!(scan(&mut reader, &table, 1).unwrap().len(), 101);
     reader.rollback().unwrap();
     fill(&db, &table, 101..102);
@@ -100,4 +100,41 @@ fn an_older_transaction_may_write_what_it_knows() {
     assert_eq!(scan(&mut by_statement, &table, 1).unwrap().len(), 9);
     by_statement.commit().unwrap();
     assert_eq!(agree(&db, &table).len(), 9);
+}
+
+/// Metadata of other tables change with the table, or nothing does.
+#[test]
+fn other_tables_metadata_come_with_the_change() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    for name in ["t", "u", "v"] {
+        fill(&db, &db.create_table(name, &def()).unwrap(), 0..10);
+    }
+    let names = ["primary", "unique"];
+    let both: [(&str, &[u8]); 2] = [("t", b"own"), ("u", b"other")];
+    let metadata = |db: &Db, name| db.open_table(name).unwrap().def().metadata.clone();
+    let before = metadata(&db, "u");
+
+    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    change.build(&mut || true).unwrap();
+    let other = db.change_indexes("u", &wanted(&db, "u", &names)).unwrap();
+    // The other's change would put its own in their place.
+    assert_eq!(change.commit(&both).unwrap_err(), Error::TableBusy("u".into()));
+    drop(other);
+    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    change.build(&mut || true).unwrap();
+    assert!(change.commit(&[("t", b"own"), ("w", b"")]).is_err());
+    assert_eq!([metadata(&db, "t"), metadata(&db, "u")], [&before[..], &before[..]]);
+    drop(db);
+
+    let db = open(&sim);
+    assert_eq!([metadata(&db, "t"), metadata(&db, "u")], [&before[..], &before[..]]);
+    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    change.build(&mut || true).unwrap();
+    change.commit(&both).unwrap();
+    for db in [&db, &open(&sim.crash())] {
+        assert_eq!([metadata(db, "t"), metadata(db, "u")], [&b"own"[..], b"other"]);
+        assert_eq!(metadata(db, "v"), before);
+        assert_eq!(agree(db, &db.open_table("t").unwrap()).len(), 10);
+    }
 }

@@ -193,7 +193,7 @@ impl World {
         while self.random.random_bool(0.5) {
             self.db.step_cleaner()?;
         }
-        change.commit(None).map(Some)
+        change.commit(&[]).map(Some)
     }
 
     /// Older snapshots don't know the table any more.
