@@ -49,8 +49,8 @@ bool lock_definition_for_rows(THD *thd, const std::string &table) {
   const bool locked = Request(table, MDL_SHARED_READ).lock(thd, first_s);
   thd->pop_internal_handler();
   if (locked || !timeout.met) return locked;
-  /* This one waits for those alone who have the table to themselves, not for those who want it. It keeps the definition as it is, and more is
-     not asked for. */
+  /* This one waits for those alone who have the table to themselves, not for those who want it. It keeps the definition as it is, and
+     more is not asked for. */
   return Request(table, MDL_SHARED_HIGH_PRIO).lock(thd, timeout_s - first_s);
 }
 

@@ -112,16 +112,18 @@ fn other_tables_metadata_come_with_the_change() {
     }
     let names = ["primary", "unique"];
     let both: [(&str, &[u8]); 2] = [("t", b"own"), ("u", b"other")];
-    let metadata = |db: &Db, name| db.open_table(name).unwrap().def().metadata.clone();
+    let metadata = |db: &Db, name| db.table_def(name).unwrap().metadata.clone();
     let before = metadata(&db, "u");
 
     let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    feed(&mut change, &names).unwrap();
     change.build(&mut || true).unwrap();
     let other = db.change_indexes("u", &wanted(&db, "u", &names)).unwrap();
     // The other's change would put its own in their place.
     assert_eq!(change.commit(&both).unwrap_err(), Error::TableBusy("u".into()));
     drop(other);
     let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    feed(&mut change, &names).unwrap();
     change.build(&mut || true).unwrap();
     assert!(change.commit(&[("t", b"own"), ("w", b"")]).is_err());
     assert_eq!([metadata(&db, "t"), metadata(&db, "u")], [&before[..], &before[..]]);
@@ -130,11 +132,14 @@ fn other_tables_metadata_come_with_the_change() {
     let db = open(&sim);
     assert_eq!([metadata(&db, "t"), metadata(&db, "u")], [&before[..], &before[..]]);
     let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+    feed(&mut change, &names).unwrap();
     change.build(&mut || true).unwrap();
     change.commit(&both).unwrap();
-    for db in [&db, &open(&sim.crash())] {
+    let all_is_there = |db: &Db| {
         assert_eq!([metadata(db, "t"), metadata(db, "u")], [&b"own"[..], b"other"]);
         assert_eq!(metadata(db, "v"), before);
         assert_eq!(agree(db, &db.open_table("t").unwrap()).len(), 10);
-    }
+    };
+    all_is_there(&db);
+    all_is_there(&open(&sim.crash()));
 }
