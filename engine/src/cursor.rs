@@ -3,7 +3,8 @@
 //! # Two ways of reading
 //! A *consistent* read fills a batch: 1, then 8, then 64 … visible entries, at most a leaf's, copied under one latch.
 //! So a point lookup copies one entry, and a long scan latches each leaf a few times. A *locking* read goes entry by entry,
-//! because each must be locked before the next is looked at.
+//! because each must be locked before the next is looked at, and none ahead of what is asked for: with LIMIT or SKIP LOCKED others would wait for
+//! rows, or miss them, that nobody wants. It finds its leaf again by a hint (`btree::LeafHint`), which spares the descent.
 //!
 //! # What stays between calls
 //! No latch, no pin: only the key of the current entry and the rest of the batch. The batch is what the transaction saw

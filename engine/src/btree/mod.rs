@@ -14,6 +14,7 @@
 //! | `reshape` | what a split and a merge write |
 //! | `descent` | optimistic lock coupling from the root down |
 //! | `leaf` | latched leaves: the readers' and writers' view |
+//! | `hint` | a leaf found again without a descent |
 //! | `structure` | splits, merges, root, dropping a tree |
 //! | `load` | filling a new tree in the order of its keys |
 //! | [`check`] | walking and verifying a whole tree |
@@ -41,6 +42,7 @@ pub mod check;
 mod descent;
 pub(crate) mod edit;
 mod estimate;
+mod hint;
 mod leaf;
 mod load;
 pub mod node;
@@ -49,6 +51,7 @@ pub(crate) mod split;
 mod structure;
 
 pub use estimate::TreeStatistics;
+pub use hint::LeafHint;
 pub use leaf::{LeafHandle, LeafMut, LeafRef};
 pub use load::Loader;
 pub use node::{Seek, max_key_len, max_payload_len};

@@ -11,7 +11,7 @@
 //! quarter of a byte, and sixty-four of them in turn the same place in memory.
 //!
 //! There are few such sets: an owner has one only if it has more than `KEPT_IN_TABLE` locks. Hence a plain list, and a counter that says
-//! "none at all".
+//! "none at all", or "none but yours".
 //!
 //! A set is asked under the latch on the key's leaf. It is written under it too, and, where that is shared, under the mutex of the key's shard
 //! in the table: of two readers that lock one key there, one by a hash and one by a queue, the second sees what the first has done. Only
@@ -127,24 +127,28 @@ impl KeptLocks {
         let mut sets = self.sets.write();
         sets.push((Arc::clone(owner), Arc::clone(&set)));
         self.count.store(sets.len(), Ordering::SeqCst);
+        // Behind the count, which therefore has the set whenever its owner leaves it out.
+        owner.keeps_locks.store(true, Ordering::SeqCst);
         set
     }
 
     fn place_of(&self, tree: u32, key: &[u8]) -> Place {
         let (last, before) = key.split_last().unwrap_or((&0, key));
-        let hash = self.hash.hash_one((tree, key.len(), before, last >> 6));
-        Place { hash, end: 1 << (last & 63) }
+        let mut hasher = self.hash.build_hasher();
+        // With the length all that comes after it is told apart. In two pieces, for each costs.
+        hasher.write_u64(u64::from(tree) << 32 | (key.len() as u64) << 2 | u64::from(last >> 6));
+        hasher.write(before);
+        Place { hash: hasher.finish(), end: 1 << (last & 63) }
     }
 
     /// Who other than `owner` keeps the key locked. To be asked under the latch on the key's leaf.
     pub fn holder(&self, owner: &Owner, tree: u32, key: &[u8]) -> Option<Arc<Owner>> {
-        if self.count.load(Ordering::SeqCst) == 0 {
+        let mine = usize::from(owner.keeps_locks.load(Ordering::SeqCst));
+        if self.count.load(Ordering::SeqCst) <= mine {
             return None;
         }
         let sets = self.sets.read();
-        let mut others =
-            sets.iter().filter(|(other, _)| other.number() != owner.number()).peekable();
-        others.peek()?;
+        let mut others = sets.iter().filter(|(other, _)| other.number() != owner.number());
         let place = self.place_of(tree, key);
         others.find(|(_, set)| set.lock().contains(place)).map(|(other, _)| Arc::clone(other))
     }
@@ -190,6 +194,7 @@ impl KeptLocks {
         let mut sets = self.sets.write();
         let at = sets.iter().position(|(other, _)| other.number() == owner.number());
         let gone = at.map(|at| sets.swap_remove(at));
+        owner.keeps_locks.store(false, Ordering::SeqCst);
         self.count.store(sets.len(), Ordering::SeqCst);
         // Before a large one is given back, which takes a while.
         drop(sets);

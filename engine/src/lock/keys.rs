@@ -5,6 +5,7 @@
 //! its shared lock goes before all that wait. A release or a withdrawal grants whatever it made grantable.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -110,7 +111,26 @@ struct Shard {
     count: AtomicUsize,
     /// Bytes of their keys. Written under the mutex.
     key_bytes: AtomicUsize,
-    map: Mutex<HashMap<u32, Vec<Queue>>>,
+    map: Mutex<HashMap<u32, Vec<Queue>, BuildHasherDefault<Spread>>>,
+}
+
+/// Hashes what is a hash already, but for the bits that all of a shard have in common: those come out as different as the others.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("hashes are written as u32");
+    }
+
+    fn write_u32(&mut self, hash: u32) {
+        // The product's upper half depends on all bits of the hash, and a map looks at the lower half of this first.
+        self.0 = u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
+    }
 }
 
 impl Shard {

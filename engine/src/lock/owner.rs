@@ -102,6 +102,8 @@ pub struct Owner {
     undo_records: AtomicU64,
     interrupt: Arc<Interrupt>,
     pub(super) held: Mutex<Held>,
+    /// One of the sets in [`super::KeptLocks`] is its own.
+    pub(super) keeps_locks: AtomicBool,
     pub(super) wait: Mutex<WaitState>,
     pub(super) wake: Condvar,
     requested: Mutex<Option<Requested>>,
@@ -134,6 +136,7 @@ impl Owner {
             undo_records: AtomicU64::new(0),
             interrupt,
             held: Mutex::default(),
+            keeps_locks: AtomicBool::new(false),
             wait: Mutex::new(WaitState { state: Waiting::No, number: 0, passed: false }),
             wake: Condvar::new(),
             requested: Mutex::default(),

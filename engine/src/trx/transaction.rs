@@ -11,6 +11,7 @@ use super::retry::Troubles;
 use super::system::{Orphan, TrxSystem};
 use super::view::{ReadView, ViewSlot};
 use super::{Isolation, TrxOptions};
+use crate::btree::LeafHint;
 use crate::error::{Error, Result};
 use crate::lock::owner::Named;
 use crate::lock::{Interrupt, Owner, SessionToken};
@@ -49,6 +50,8 @@ pub struct Transaction {
     pub(crate) access: Access,
     /// What `unlock` may give up.
     pub(crate) fresh_locks: FreshLocks,
+    /// Where the newest locking read found its entry: what comes next is likely to be about that entry, or one beside it.
+    pub(crate) near: Option<LeafHint>,
     /// Memory for payloads, reused.
     pub(crate) payload: Vec<u8>,
 }
@@ -74,6 +77,7 @@ impl Transaction {
             lock_wait_timeout,
             access: Access::Normal,
             fresh_locks: FreshLocks::default(),
+            near: None,
             payload: Vec::new(),
         }
     }

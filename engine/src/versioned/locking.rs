@@ -43,37 +43,51 @@ const READS_OF_A_ROW: usize = 2;
 pub(crate) struct FreshLocks {
     /// Number of the newest read.
     read: usize,
-    /// What each read took, in the order of their numbers modulo the length: tree and key.
-    locks: [Option<(u32, Vec<u8>)>; READS_OF_A_ROW],
+    /// What each read took, in the order of their numbers modulo the length.
+    locks: [FreshLock; READS_OF_A_ROW],
+}
+
+/// What a read took, if anything. The key's memory is used again.
+#[derive(Default)]
+struct FreshLock {
+    tree: Option<u32>,
+    key: Vec<u8>,
+}
+
+impl FreshLock {
+    /// Forgets the lock if it is the one on this key; says whether it was.
+    fn take(&mut self, tree: u32, key: &[u8]) -> bool {
+        self.tree.take_if(|own| *own == tree && self.key == key).is_some()
+    }
 }
 
 impl FreshLocks {
     /// Another locking read begins.
     pub(super) fn begin_read(&mut self) {
         self.read = (self.read + 1) % READS_OF_A_ROW;
-        self.locks[self.read] = None;
+        self.locks[self.read].tree = None;
     }
 
     /// The present read has the lock, or has asked for it. `fresh`: it was not held until now.
     fn note(&mut self, tree: u32, key: &[u8], fresh: bool) {
-        let is_it = |(id, locked): &mut (u32, Vec<u8>)| *id == tree && *locked == key;
         for (read, lock) in self.locks.iter_mut().enumerate() {
             if read != self.read {
-                lock.take_if(is_it);
+                lock.take(tree, key);
             } else if fresh {
-                *lock = Some((tree, key.to_vec()));
+                lock.tree = Some(tree);
+                lock.key.clear();
+                lock.key.extend_from_slice(key);
             }
         }
     }
 
     /// Whether the lock is among them; it is not any more.
     fn take(&mut self, tree: u32, key: &[u8]) -> bool {
-        let is_it = |(id, locked): &mut (u32, Vec<u8>)| *id == tree && *locked == key;
-        self.locks.iter_mut().any(|lock| lock.take_if(is_it).is_some())
+        self.locks.iter_mut().any(|lock| lock.take(tree, key))
     }
 
     pub(super) fn clear(&mut self) {
-        self.locks = Default::default();
+        self.locks.iter_mut().for_each(|lock| lock.tree = None);
     }
 }
 
@@ -266,6 +280,7 @@ impl Transaction {
                             let flags = entry.flags;
                             value.clear();
                             value.extend_from_slice(entry.value);
+                            self.near = Some(leaf.hint(slot));
                             drop(leaf);
                             // The lock keeps the chain: nobody can replace this version.
                             tree.complete(flags, value)?;

@@ -8,7 +8,7 @@ use super::entry::{Entry, OVERFLOW};
 use super::locking::{Obstacle, ReadLock};
 use super::read::{Version, Walked};
 use super::{VersionedTree, corrupt_entry};
-use crate::btree::{LeafRef, Seek};
+use crate::btree::{LeafHint, LeafRef, Seek, Tree};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
 use crate::pause::{self, PausePoint};
@@ -44,6 +44,8 @@ pub struct ScanPosition {
     key: Vec<u8>,
     /// The last key that is wanted, or the first that is not.
     end: Bound<Vec<u8>>,
+    /// Where a locking read has found the entry with `key`, if it is past one.
+    near: Option<LeafHint>,
 }
 
 impl ScanPosition {
@@ -67,7 +69,7 @@ impl ScanPosition {
     }
 
     fn new(at: At, key: &[u8]) -> Self {
-        ScanPosition { at, key: key.to_vec(), end: Bound::Unbounded }
+        ScanPosition { at, key: key.to_vec(), end: Bound::Unbounded, near: None }
     }
 
     /// Says how far the scan is to go, in its direction. A locking read that locks no gaps ends there: what lies beyond it neither locks nor
@@ -103,6 +105,7 @@ impl ScanPosition {
 
     fn set(&mut self, at: At, key: &[u8]) {
         self.at = at;
+        self.near = None;
         self.key.clear();
         self.key.extend_from_slice(key);
     }
@@ -119,19 +122,51 @@ impl ScanPosition {
         })
     }
 
+    /// Latches the leaf to read next for a locking read, which is the one of the last read if more of it is to come; with the slots that
+    /// are still to be read. None if nothing is left.
+    #[inline]
+    fn leaf<'t>(
+        &self,
+        tree: &'t Tree,
+        direction: Direction,
+        access: Access,
+    ) -> Result<Option<(LeafRef<'t>, (usize, usize))>> {
+        let before = direction == Direction::Backward;
+        if self.at == At::Past
+            && let Some(near) = self.near
+            && let Some((leaf, found)) = tree.hinted_shared(near, &self.key, before, access)
+        {
+            let slots = self.slots_from(found, &leaf, direction);
+            return Ok(Some((leaf, slots)));
+        }
+        let Some(seek) = self.seek(direction) else { return Ok(None) };
+        let leaf = tree.leaf_shared(seek, access)?;
+        let slots = self.slots(&leaf, direction);
+        Ok(Some((leaf, slots)))
+    }
+
     /// The slots of a leaf that are still to be read: going forward, from the first to the end; going backward, from the second down to the beginning.
     fn slots(&self, leaf: &LeafRef<'_>, direction: Direction) -> (usize, usize) {
-        let all = leaf.count();
-        match (self.at, direction) {
-            (At::Start | At::End, _) => (0, all),
-            (_, Direction::Forward) => match leaf.find(&self.key) {
-                Ok(slot) => (slot + usize::from(self.at == At::Past), all),
-                Err(slot) => (slot, all),
-            },
-            (_, Direction::Backward) => match leaf.find(&self.key) {
-                Ok(slot) => (0, slot + usize::from(self.at == At::Key)),
-                Err(slot) => (0, slot),
-            },
+        match self.at {
+            At::Start | At::End => (0, leaf.count()),
+            _ => self.slots_from(leaf.find(&self.key), leaf, direction),
+        }
+    }
+
+    /// The same, where the key is known to be.
+    fn slots_from(
+        &self,
+        found: Result<usize, usize>,
+        leaf: &LeafRef<'_>,
+        direction: Direction,
+    ) -> (usize, usize) {
+        match (direction, found) {
+            (Direction::Forward, Ok(slot)) => {
+                (slot + usize::from(self.at == At::Past), leaf.count())
+            }
+            (Direction::Forward, Err(slot)) => (slot, leaf.count()),
+            (Direction::Backward, Ok(slot)) => (0, slot + usize::from(self.at == At::Key)),
+            (Direction::Backward, Err(slot)) => (0, slot),
         }
     }
 
@@ -348,12 +383,11 @@ impl Transaction {
         key: &mut Vec<u8>,
         value: &mut Vec<u8>,
     ) -> Result<Step> {
-        let Some(seek) = position.seek(direction) else {
+        let leaf = position.leaf(&tree.tree, direction, self.access)?;
+        let Some((leaf, (mut low, mut high))) = leaf else {
             position.at = At::Done;
             return Ok(Step::End);
         };
-        let leaf = tree.tree.leaf_shared(seek, self.access)?;
-        let (mut low, mut high) = position.slots(&leaf, direction);
         while low < high {
             let slot = if direction == Direction::Forward { low } else { high - 1 };
             leaf.key_at(slot, key);
@@ -391,6 +425,8 @@ impl Transaction {
                         value.extend_from_slice(entry.value);
                         let flags = entry.flags;
                         position.set(At::Past, key);
+                        position.near = Some(leaf.hint(slot));
+                        self.near = position.near;
                         return Ok(Step::Found(flags));
                     }
                 }

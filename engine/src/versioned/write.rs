@@ -165,13 +165,21 @@ impl Transaction {
     ) -> Result<Attempt> {
         let system = &*self.system;
         let mut mtr = Mtr::begin(&system.env)?;
-        let leaf = tree.tree.leaf_exclusive(key)?;
-        let found = leaf.find_covered(key);
+        let insert = matches!(change, Change::Insert(..));
+        // Of the entry that is to be changed, the newest locking read tells where it is.
+        let near = self.near.take_if(|near| !insert && near.is_of(&tree.tree));
+        let (leaf, found) = match near.and_then(|near| tree.tree.hinted_exclusive(near, key)) {
+            Some(hinted) => hinted,
+            None => {
+                let leaf = tree.tree.leaf_exclusive(key)?;
+                let found = leaf.find_covered(key);
+                (leaf, found)
+            }
+        };
         let entry = match found {
             Ok(slot) => Some(decode(&leaf, slot)?),
             Err(_) => None,
         };
-        let insert = matches!(change, Change::Insert(..));
         let live = entry.is_some_and(|entry| !entry.is_deleted());
         if insert && live && entry.is_some_and(|entry| !self.is_written_by_other(&entry)) {
             // Certain already; the lock on the duplicate is another matter.

@@ -225,6 +225,13 @@ impl<'p> Node<'p> {
         }
     }
 
+    /// Whether this is the key of the cell at `index`.
+    #[inline]
+    pub fn is_at(&self, index: usize, key: &[u8]) -> bool {
+        let Some(suffix) = key.strip_prefix(self.prefix()) else { return false };
+        self.cell(index).is_some_and(|cell| cell.0 == suffix)
+    }
+
     /// Whether the key lies within the fences.
     pub fn covers(&self, key: &[u8]) -> bool {
         self.lower_fence() <= key && self.upper_fence().is_none_or(|upper| key < upper)

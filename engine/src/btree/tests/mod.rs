@@ -142,7 +142,7 @@ pub(crate) fn verify_allocation(tree: &Tree, mut pages: Vec<u32>) {
     assert_eq!(space::allocated_pages(tree.env(), tree.space()).unwrap(), pages);
 }
 
-fn number_key(n: u64) -> Vec<u8> {
+pub(crate) fn number_key(n: u64) -> Vec<u8> {
     n.to_be_bytes().to_vec()
 }
 

@@ -1,6 +1,7 @@
 //! Transactions over real pages: what each operation does, alone and against others.
 
 mod churn;
+mod hinted;
 mod patience;
 mod races;
 mod settled;
