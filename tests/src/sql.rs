@@ -1,7 +1,7 @@
 //! What many tests ask of a connection; each ends the test if the server refuses.
 
-use mysql::Conn;
 use mysql::prelude::Queryable;
+use mysql::{Conn, Row};
 
 /// Runs statements one after the other.
 pub fn run(conn: &mut Conn, statements: &[&str]) {
@@ -13,4 +13,47 @@ pub fn run(conn: &mut Conn, statements: &[&str]) {
 /// The number that a query gives, of its first row.
 pub fn number(conn: &mut Conn, query: &str) -> i64 {
     conn.query_first(query).unwrap_or_else(|error| panic!("{query}: {error}")).expect("a row")
+}
+
+/// The number of a statement's error, or 0. (Rows are read to their end: the error may come instead of one.)
+pub fn code_of(conn: &mut Conn, statement: &str) -> u16 {
+    match conn.query::<Row, _>(statement) {
+        Ok(_) => 0,
+        Err(mysql::Error::MySqlError(error)) => error.code,
+        Err(error) => panic!("{statement}: {error}"),
+    }
+}
+
+/// The rows that a query gives, as text, without the names of their columns.
+pub fn rows(conn: &mut Conn, query: &str) -> Vec<String> {
+    let rows: Vec<Row> = conn.query(query).unwrap_or_else(|error| panic!("{query}: {error}"));
+    rows.into_iter().map(|row| format!("{:?}", row.unwrap())).collect()
+}
+
+/// The same, sorted.
+pub fn sorted_rows(conn: &mut Conn, query: &str) -> Vec<String> {
+    let mut rows = rows(conn, query);
+    rows.sort();
+    rows
+}
+
+/// What `SHOW CREATE TABLE` says.
+pub fn definition(conn: &mut Conn, table: &str) -> String {
+    let row: Option<(String, String)> = conn
+        .query_first(format!("SHOW CREATE TABLE {table}"))
+        .unwrap_or_else(|error| panic!("{table}: {error}"));
+    row.expect("a row").1
+}
+
+/// What `CHECK TABLE` says last, which is "OK" of a good one.
+pub fn check_table(conn: &mut Conn, table: &str) -> String {
+    let said: Vec<(String, String, String, String)> = conn
+        .query(format!("CHECK TABLE {table}"))
+        .unwrap_or_else(|error| panic!("{table}: {error}"));
+    said.last().expect("a row").3.clone()
+}
+
+/// Has a table checked, which must be good.
+pub fn check(conn: &mut Conn, table: &str) {
+    assert_eq!(check_table(conn, table), "OK", "{table}");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row};
 use tidepool_tests::server::{Options, Server};
-use tidepool_tests::sql::{number, run};
+use tidepool_tests::sql::{check, number, run, sorted_rows};
 
 const TABLE_CHANGED: u16 = 1412;
 const DUPLICATE: u16 = 1062;
@@ -21,12 +21,6 @@ fn error(conn: &mut Conn, statement: &str) -> mysql::MySqlError {
     }
 }
 
-fn check(conn: &mut Conn, table: &str) {
-    let rows: Vec<(String, String, String, String)> =
-        conn.query(format!("CHECK TABLE {table}")).expect("a check");
-    assert_eq!(rows.last().expect("a row").3, "OK", "{rows:?}");
-}
-
 /// Names of a table's keys, in their order.
 fn keys(conn: &mut Conn, table: &str) -> Vec<String> {
     let query = format!(
@@ -34,14 +28,6 @@ fn keys(conn: &mut Conn, table: &str) -> Vec<String> {
          AND SEQ_IN_INDEX = 1"
     );
     conn.query(query).expect("keys")
-}
-
-/// All rows with all columns, sorted, as text.
-fn rows(conn: &mut Conn, query: &str) -> Vec<String> {
-    let rows: Vec<Row> = conn.query(query).unwrap_or_else(|error| panic!("{query}: {error}"));
-    let mut rows: Vec<String> = rows.iter().map(|row| format!("{row:?}")).collect();
-    rows.sort();
-    rows
 }
 
 const COLUMNS: &str = "
@@ -121,14 +107,15 @@ fn a_new_index_answers_as_the_table_does() {
         run(&mut conn, &[&format!("ALTER TABLE copy_{table} {}, ALGORITHM=COPY", add.join(", "))]);
         check(&mut conn, table);
         check(&mut conn, &format!("copy_{table}"));
-        let whole = rows(&mut conn, &format!("SELECT * FROM {table} IGNORE INDEX FOR JOIN (i_n)"));
+        let whole =
+            sorted_rows(&mut conn, &format!("SELECT * FROM {table} IGNORE INDEX FOR JOIN (i_n)"));
         for (name, parts) in INDEXES {
             let first = parts.split([' ', ',', '(']).next().expect("a column");
             let forced = format!("{table} FORCE INDEX ({name}) WHERE {first} IS NULL OR {first}");
-            let forced_rows = rows(&mut conn, &format!("SELECT * FROM {forced} >= ''"));
+            let forced_rows = sorted_rows(&mut conn, &format!("SELECT * FROM {forced} >= ''"));
             assert!(forced_rows.len() <= whole.len());
             let read = format!("SELECT * FROM {table} FORCE INDEX ({name}) ORDER BY {first}");
-            assert!(rows(&mut conn, &read) == whole, "{table}.{name}");
+            assert!(sorted_rows(&mut conn, &read) == whole, "{table}.{name}");
         }
         // Written as ever.
         let last = if id.is_empty() { "" } else { "id + 10000, " };
@@ -228,7 +215,7 @@ fn keys_change_their_order_and_their_names() {
     assert_eq!(number(&mut conn, "SELECT id FROM u WHERE d = 'next'"), next);
     assert_eq!(keys(&mut conn, "u"), ["PRIMARY", "a", "b"]);
     check(&mut conn, "u");
-    let owners = rows(
+    let owners = sorted_rows(
         &mut conn,
         "SELECT INDEX_NAME FROM information_schema.TIDEPOOL_BUFFER_POOL_BY_INDEX WHERE TABLE_NAME = 'u'",
     );
@@ -297,7 +284,7 @@ fn a_definition_changes_at_once_where_the_bytes_stay() {
             "INSERT INTO t (v, w, x, n) SELECT CONCAT('v', seq), CONCAT('w', seq % 50), REPEAT('x', seq % 200), seq FROM seq_1_to_1000",
         ],
     );
-    let whole = rows(&mut conn, "SELECT id, v, w, x, n FROM t");
+    let whole = sorted_rows(&mut conn, "SELECT id, v, w, x, n FROM t");
     for change in [
         "MODIFY v VARCHAR(300) CHARACTER SET utf8mb4",
         "MODIFY w VARCHAR(400), MODIFY x LONGTEXT",
@@ -308,7 +295,7 @@ fn a_definition_changes_at_once_where_the_bytes_stay() {
         "AUTO_INCREMENT = 5000",
     ] {
         run(&mut conn, &[&format!("ALTER TABLE t {change}, ALGORITHM=INSTANT, LOCK=NONE")]);
-        assert!(rows(&mut conn, "SELECT id, v, w, x, n FROM t") == whole, "{change}");
+        assert!(sorted_rows(&mut conn, "SELECT id, v, w, x, n FROM t") == whole, "{change}");
         check(&mut conn, "t");
     }
     // Another collation sorts in another way, a shorter column may cut, and the beginning of a column is not the whole.

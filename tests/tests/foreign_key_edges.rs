@@ -4,42 +4,14 @@
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use mysql::Conn;
 use mysql::prelude::Queryable;
-use mysql::{Conn, Row};
 use tidepool_tests::server::{Engine, Options, Server};
-use tidepool_tests::sql::{number, run};
+use tidepool_tests::sql::{check, code_of, definition, number, rows, run};
 
 const NO_PARENT: u16 = 1452;
 const HAS_CHILDREN: u16 = 1451;
 const CANT_CREATE: u16 = 1005;
-
-/// The number of the error, or 0.
-fn code_of(conn: &mut Conn, statement: &str) -> u16 {
-    match conn.query_drop(statement) {
-        Ok(()) => 0,
-        Err(mysql::Error::MySqlError(error)) => error.code,
-        Err(error) => panic!("{statement}: {error}"),
-    }
-}
-
-fn rows(conn: &mut Conn, query: &str) -> Vec<String> {
-    let rows: Vec<Row> = conn.query(query).unwrap_or_else(|error| panic!("{query}: {error}"));
-    rows.iter().map(|row| format!("{row:?}")).collect()
-}
-
-fn definition(conn: &mut Conn, table: &str) -> String {
-    let row: (String, String) = conn
-        .query_first(format!("SHOW CREATE TABLE {table}"))
-        .expect("a definition")
-        .expect("a row");
-    row.1
-}
-
-fn check(conn: &mut Conn, table: &str) {
-    let said: Vec<(String, String, String, String)> =
-        conn.query(format!("CHECK TABLE {table}")).expect("a check");
-    assert_eq!(said.last().expect("a row").3, "OK", "{said:?}");
-}
 
 /// UNIQUE over a long value is an index of hashes, in which nobody finds a row by the first of its columns.
 #[test]

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::Duration;
 
+use mysql::Conn;
 use mysql::prelude::Queryable;
-use mysql::{Conn, Row};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tidepool_tests::server::{Engine, Options, Server};
-use tidepool_tests::sql::{number, run};
+use tidepool_tests::sql::{check, code_of, definition, number, rows, run};
 
 const NO_PARENT: u16 = 1452;
 const HAS_CHILDREN: u16 = 1451;
@@ -25,19 +25,6 @@ const DUPLICATE: u16 = 1062;
 const ACTION_DUPLICATES: u16 = 1761;
 
 const LEVELS: [&str; 4] = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
-
-/// The number of the error, or 0.
-fn code(result: Result<(), mysql::Error>) -> u16 {
-    match result {
-        Ok(()) => 0,
-        Err(mysql::Error::MySqlError(error)) => error.code,
-        Err(error) => panic!("{error}"),
-    }
-}
-
-fn code_of(conn: &mut Conn, statement: &str) -> u16 {
-    code(conn.query_drop(statement))
-}
 
 /// A statement that must wait for what another session holds.
 struct Waiting(thread::JoinHandle<(Conn, u16)>);
@@ -63,25 +50,6 @@ fn at(server: &Server, level: &str) -> Conn {
     let mut conn = server.connect_to("test");
     run(&mut conn, &[&format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}")]);
     conn
-}
-
-fn rows(conn: &mut Conn, query: &str) -> Vec<String> {
-    let rows: Vec<Row> = conn.query(query).unwrap_or_else(|error| panic!("{query}: {error}"));
-    rows.iter().map(|row| format!("{row:?}")).collect()
-}
-
-fn definition(conn: &mut Conn, table: &str) -> String {
-    let row: (String, String) = conn
-        .query_first(format!("SHOW CREATE TABLE {table}"))
-        .expect("a definition")
-        .expect("a row");
-    row.1
-}
-
-fn check(conn: &mut Conn, table: &str) {
-    let said: Vec<(String, String, String, String)> =
-        conn.query(format!("CHECK TABLE {table}")).expect("a check");
-    assert_eq!(said.last().expect("a row").3, "OK", "{said:?}");
 }
 
 /// Whoever comes second waits for the first, and goes by what became of that.

@@ -4,40 +4,15 @@
 use std::thread;
 use std::time::Duration;
 
+use mysql::Conn;
 use mysql::prelude::Queryable;
-use mysql::{Conn, Row};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use tidepool::{Db, Options as EngineOptions};
 use tidepool_tests::server::{Options, Server};
-use tidepool_tests::sql::{number, run};
+use tidepool_tests::sql::{check, number, run, sorted_rows};
 
 const NOT_SO: [u16; 2] = [1845, 1846];
-
-fn check(conn: &mut Conn, table: &str) {
-    let rows: Vec<(String, String, String, String)> =
-        conn.query(format!("CHECK TABLE {table}")).expect("a check");
-    assert_eq!(rows.last().expect("a row").3, "OK", "{rows:?}");
-}
-
-/// The rows that a query gives, sorted, as text.
-fn rows(conn: &mut Conn, query: &str) -> Vec<String> {
-    let rows: Vec<Row> = conn.query(query).unwrap_or_else(|error| panic!("{query}: {error}"));
-    let mut rows: Vec<String> = rows.into_iter().map(|row| format!("{:?}", row.unwrap())).collect();
-    rows.sort();
-    rows
-}
-
-/// SplitMix64.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((x ^ (x >> 31)) % n as u64) as usize
-    }
-}
 
 /// A type, the defaults it may have, and an expression of `seq` for its values.
 const TYPES: &[(&str, &[&str], &str)] = &[
@@ -75,7 +50,7 @@ struct Column {
 }
 
 struct Subject {
-    dice: Dice,
+    dice: StdRng,
     columns: Vec<Column>,
     named: usize,
     instant: usize,
@@ -91,10 +66,10 @@ impl Subject {
     }
 
     fn place(&mut self) -> String {
-        match self.dice.below(3) {
+        match self.dice.random_range(0..3) {
             0 => " FIRST".into(),
             1 => {
-                let at = self.dice.below(self.columns.len() + 1);
+                let at = self.dice.random_range(0..self.columns.len() + 1);
                 format!(" AFTER {}", self.columns.get(at).map_or("id", |column| &column.name))
             }
             _ => String::new(),
@@ -103,16 +78,16 @@ impl Subject {
 
     fn clause(&mut self) -> Option<String> {
         let place = self.place();
-        match self.dice.below(if self.columns.len() < 3 { 3 } else { 8 }) {
+        match self.dice.random_range(0..if self.columns.len() < 3 { 3 } else { 8 }) {
             0..=2 => {
-                let kind = self.dice.below(TYPES.len());
+                let kind = self.dice.random_range(0..TYPES.len());
                 let (name, defaults, _) = TYPES[kind];
-                let nullable = self.dice.below(2) == 0;
+                let nullable = self.dice.random_range(0..2) == 0;
                 let mut definition = name.to_string();
                 definition += if nullable { " NULL" } else { " NOT NULL" };
-                if self.dice.below(3) > 0 {
+                if self.dice.random_range(0..3) > 0 {
                     definition += " DEFAULT ";
-                    definition += defaults[self.dice.below(defaults.len())];
+                    definition += defaults[self.dice.random_range(0..defaults.len())];
                 } else if name.starts_with("DATETIME") {
                     definition += " DEFAULT CURRENT_TIMESTAMP(3)";
                 } else if !nullable
@@ -128,14 +103,14 @@ impl Subject {
                 Some(clause)
             }
             3 | 4 => {
-                let at = self.dice.below(self.columns.len());
+                let at = self.dice.random_range(0..self.columns.len());
                 if place.ends_with(&format!(" {}", self.columns[at].name)) {
                     return None;
                 }
                 Some(format!("DROP COLUMN {}", self.columns.remove(at).name))
             }
             5 | 6 => {
-                let at = self.dice.below(self.columns.len());
+                let at = self.dice.random_range(0..self.columns.len());
                 let column = &self.columns[at];
                 if place.ends_with(&format!(" {}", column.name)) {
                     return None;
@@ -143,7 +118,7 @@ impl Subject {
                 Some(format!("MODIFY COLUMN {} {}{place}", column.name, column.definition))
             }
             _ => {
-                let at = self.dice.below(self.columns.len());
+                let at = self.dice.random_range(0..self.columns.len());
                 let column = &mut self.columns[at];
                 if column.nullable || column.indexed {
                     return None;
@@ -156,8 +131,8 @@ impl Subject {
     }
 
     fn alter(&mut self, conn: &mut Conn) {
-        if self.columns.len() > 2 && self.dice.below(6) == 0 {
-            let at = self.dice.below(self.columns.len());
+        if self.columns.len() > 2 && self.dice.random_range(0..6) == 0 {
+            let at = self.dice.random_range(0..self.columns.len());
             let (name, kind) = (self.columns[at].name.clone(), TYPES[self.columns[at].kind].0);
             let long = kind.contains("TEXT") || kind.contains("BLOB") || kind == "JSON";
             let part = if long { format!("{name}(5)") } else { name.clone() };
@@ -177,16 +152,19 @@ impl Subject {
     }
 
     fn change(&mut self, conn: &mut Conn) {
-        let modulus = 2 + self.dice.below(9);
-        let remainder = self.dice.below(modulus);
-        match self.dice.below(4) {
+        let modulus = 2 + self.dice.random_range(0..9);
+        let remainder = self.dice.random_range(0..modulus);
+        match self.dice.random_range(0..4) {
             0 | 1 => {
-                let (first, last) = (self.next_seq, self.next_seq + 5 + self.dice.below(20));
+                let (first, last) =
+                    (self.next_seq, self.next_seq + 5 + self.dice.random_range(0..20));
                 self.next_seq = last + 1;
                 let (mut names, mut values) = (vec!["id".to_string()], vec!["seq".to_string()]);
                 for at in 0..self.columns.len() {
                     // The others get the defaults that they have now.
-                    if !self.columns[at].definition.contains("DEFAULT") || self.dice.below(3) > 0 {
+                    if !self.columns[at].definition.contains("DEFAULT")
+                        || self.dice.random_range(0..3) > 0
+                    {
                         let column = &self.columns[at];
                         names.push(column.name.clone());
                         let value = TYPES[column.kind].2;
@@ -203,7 +181,7 @@ impl Subject {
                 );
             }
             2 if !self.columns.is_empty() => {
-                let at = self.dice.below(self.columns.len());
+                let at = self.dice.random_range(0..self.columns.len());
                 let column = &self.columns[at];
                 let value = TYPES[column.kind].2.replace("seq", "(id + 3)");
                 self.both(
@@ -235,19 +213,26 @@ fn answers_are_those_of_a_copied_table() {
             "id INT, KEY (id)",
             "p CHAR(3) DEFAULT 'x', id INT, PRIMARY KEY (p, id)",
         ];
-        let mut subject =
-            Subject { dice: Dice(seed), columns: Vec::new(), named: 0, instant: 0, next_seq: 1 };
+        let mut subject = Subject {
+            dice: StdRng::seed_from_u64(seed),
+            columns: Vec::new(),
+            named: 0,
+            instant: 0,
+            next_seq: 1,
+        };
         subject.both(&mut conn, "DROP TABLE IF EXISTS TABLE_NAME");
         let key = key[seed as usize % key.len()];
         subject.both(&mut conn, &format!("CREATE TABLE TABLE_NAME ({key})"));
         for step in 0..70 {
-            match subject.dice.below(2) {
+            match subject.dice.random_range(0..2) {
                 0 => subject.alter(&mut conn),
                 _ => subject.change(&mut conn),
             }
             if step % 5 == 4 {
-                let (is, should_be) =
-                    (rows(&mut conn, "SELECT * FROM t"), rows(&mut conn, "SELECT * FROM copied"));
+                let (is, should_be) = (
+                    sorted_rows(&mut conn, "SELECT * FROM t"),
+                    sorted_rows(&mut conn, "SELECT * FROM copied"),
+                );
                 assert!(
                     is == should_be,
                     "seed {seed}, step {step}: {is:#?} should be {should_be:#?}"
@@ -259,8 +244,8 @@ fn answers_are_those_of_a_copied_table() {
                         column.name
                     );
                     assert_eq!(
-                        rows(&mut conn, &read.replace("TABLE_NAME", "t")),
-                        rows(&mut conn, &read.replace("TABLE_NAME", "copied")),
+                        sorted_rows(&mut conn, &read.replace("TABLE_NAME", "t")),
+                        sorted_rows(&mut conn, &read.replace("TABLE_NAME", "copied")),
                         "seed {seed}, step {step}: {read}"
                     );
                 }
@@ -273,8 +258,10 @@ fn answers_are_those_of_a_copied_table() {
             server.kill9();
             server.restart();
             let mut conn = server.connect_to("test");
-            let (is, should_be) =
-                (rows(&mut conn, "SELECT * FROM t"), rows(&mut conn, "SELECT * FROM copied"));
+            let (is, should_be) = (
+                sorted_rows(&mut conn, "SELECT * FROM t"),
+                sorted_rows(&mut conn, "SELECT * FROM copied"),
+            );
             assert!(is == should_be, "seed {seed}, after a crash");
             check(&mut conn, "t");
             run(
@@ -431,7 +418,7 @@ fn defaults_are_those_of_innodb() {
                     answer(&mut conn, &format!("ALTER TABLE t ADD COLUMN x {column} AFTER id"));
                 let get =
                     if code == 0 { "SELECT id, x, HEX(x), a FROM t" } else { "SELECT * FROM t" };
-                found.push((code, rows(&mut conn, get)));
+                found.push((code, sorted_rows(&mut conn, get)));
                 check(&mut conn, "t");
             }
             assert_eq!(found[0], found[1], "{column}, sql_mode {mode}");
@@ -719,10 +706,10 @@ fn what_is_computed_from_a_column_follows_the_name() {
             let algorithm = if copied { ", ALGORITHM=COPY" } else { "" };
             let mut answers =
                 vec![answer(&mut conn, &format!("ALTER TABLE t {clause}{algorithm}")).to_string()];
-            answers.extend(rows(&mut conn, "SELECT * FROM t"));
+            answers.extend(sorted_rows(&mut conn, "SELECT * FROM t"));
             if more.contains("KEY v") {
                 let column = if more.contains("w INT AS (v") { "w" } else { "v" };
-                answers.extend(rows(
+                answers.extend(sorted_rows(
                     &mut conn,
                     &format!("SELECT {column} FROM t FORCE INDEX (v) WHERE {column} > 0"),
                 ));
@@ -766,8 +753,8 @@ fn columns_of_foreign_keys_are_renamed_with_the_rows() {
         }
         run(&mut conn, &["UPDATE p SET y = y + 10 WHERE no = 1"]);
         assert_eq!(
-            rows(&mut conn, "SELECT g FROM c WHERE id = 1"),
-            rows(&mut conn, "SELECT y FROM p WHERE no = 1")
+            sorted_rows(&mut conn, "SELECT g FROM c WHERE id = 1"),
+            sorted_rows(&mut conn, "SELECT y FROM p WHERE no = 1")
         );
         for refused in [
             "INSERT INTO c (id, g) VALUES (9, 99)",

@@ -8,21 +8,10 @@ use std::time::Duration;
 
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use tidepool_tests::server::{Options, Server};
 use tidepool_tests::sql::run;
-
-/// SplitMix64.
-struct Dice(u64);
-
-impl Dice {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((x ^ (x >> 31)) % n as u64) as usize
-    }
-}
 
 /// Columns by name; NULL is None.
 type Values = BTreeMap<String, Option<String>>;
@@ -39,7 +28,7 @@ struct Column {
 
 /// The table as it should be, and what else there is.
 struct History {
-    dice: Dice,
+    dice: StdRng,
     columns: Vec<Column>,
     rows: Rows,
     /// Readers that have not looked at the table yet, and what they would see.
@@ -53,9 +42,9 @@ struct History {
 impl History {
     /// Digits, which every type gives back as they are; long ones go to pages of their own.
     fn value(&mut self, kind: &str) -> String {
-        let n = (1 + self.dice.below(1_000_000)).to_string();
-        match (kind, self.dice.below(6)) {
-            ("TEXT", 0) => n.repeat(9000 / n.len() * (1 + self.dice.below(4))),
+        let n = (1 + self.dice.random_range(0..1_000_000)).to_string();
+        match (kind, self.dice.random_range(0..6)) {
+            ("TEXT", 0) => n.repeat(9000 / n.len() * (1 + self.dice.random_range(0..4))),
             ("TEXT" | "VARCHAR(300)", 1 | 2) => n.repeat(200 / n.len()),
             _ => n,
         }
@@ -67,18 +56,18 @@ impl History {
         let mut added: Vec<(String, Option<String>)> = Vec::new();
         let mut dropped = None;
         let mut columns_before = std::mem::take(&mut self.columns);
-        let place = match (self.dice.below(3), columns_before.first()) {
+        let place = match (self.dice.random_range(0..3), columns_before.first()) {
             (0, _) => " FIRST".to_string(),
             (1, Some(column)) => format!(" AFTER {}", column.name),
             _ => String::new(),
         };
-        match self.dice.below(6) {
+        match self.dice.random_range(0..6) {
             0 | 1 if columns_before.len() > 2 => {
-                let at = 1 + self.dice.below(columns_before.len() - 1);
+                let at = 1 + self.dice.random_range(0..columns_before.len() - 1);
                 let column = columns_before.remove(at);
                 clauses.push(format!("DROP COLUMN {}", column.name));
                 // The name comes back, as another column.
-                if self.dice.below(2) == 0 {
+                if self.dice.random_range(0..2) == 0 {
                     clauses.push(format!("ADD COLUMN {} TEXT DEFAULT '77'{place}", column.name));
                     added.push((column.name.clone(), Some("77".into())));
                     columns_before.push(Column {
@@ -90,18 +79,19 @@ impl History {
                 dropped = Some(column.name);
             }
             2 if columns_before.len() > 1 => {
-                let at = 1 + self.dice.below(columns_before.len() - 1);
+                let at = 1 + self.dice.random_range(0..columns_before.len() - 1);
                 let column = &mut columns_before[at];
                 column.nullable = true;
                 clauses.push(format!("MODIFY COLUMN {} {} NULL{place}", column.name, column.kind));
             }
             _ => {
-                for _ in 0..=self.dice.below(2) {
+                for _ in 0..=self.dice.random_range(0..2) {
                     self.named += 1;
                     let name = format!("c{}", self.named);
-                    let kind = TYPES[self.dice.below(TYPES.len())];
-                    let nullable = self.dice.below(2) == 0;
-                    let default = (!nullable || self.dice.below(2) == 0).then(|| self.value(kind));
+                    let kind = TYPES[self.dice.random_range(0..TYPES.len())];
+                    let nullable = self.dice.random_range(0..2) == 0;
+                    let default =
+                        (!nullable || self.dice.random_range(0..2) == 0).then(|| self.value(kind));
                     let mut clause = format!("ADD COLUMN {name} {kind}");
                     clause += if nullable { " NULL" } else { " NOT NULL" };
                     if let Some(default) = &default {
@@ -130,15 +120,15 @@ impl History {
 
     /// Changes some rows, in the model `rows` and in the table.
     fn change(&mut self, conn: &mut Conn, rows: &mut Rows) {
-        let modulus = 2 + self.dice.below(6) as i64;
-        let remainder = self.dice.below(modulus as usize) as i64;
-        match self.dice.below(5) {
+        let modulus = 2 + self.dice.random_range(0..6) as i64;
+        let remainder = self.dice.random_range(0..modulus as usize) as i64;
+        match self.dice.random_range(0..5) {
             0 | 1 => {
-                for _ in 0..1 + self.dice.below(8) {
+                for _ in 0..1 + self.dice.random_range(0..8) {
                     let mut row = Values::new();
                     for at in 0..self.columns.len() {
                         let (kind, nullable) = (self.columns[at].kind, self.columns[at].nullable);
-                        let is_null = nullable && self.dice.below(4) == 0;
+                        let is_null = nullable && self.dice.random_range(0..4) == 0;
                         let value = (!is_null).then(|| self.value(kind));
                         row.insert(self.columns[at].name.clone(), value);
                     }
@@ -152,7 +142,7 @@ impl History {
                 }
             }
             2 | 3 => {
-                let at = self.dice.below(self.columns.len());
+                let at = self.dice.random_range(0..self.columns.len());
                 let value = self.value(self.columns[at].kind);
                 let name = self.columns[at].name.clone();
                 run(
@@ -220,7 +210,7 @@ fn each_reader_finds_its_rows_whatever_has_become_of_their_columns() {
             &["DROP TABLE IF EXISTS t", "CREATE TABLE t (a INT, id INT PRIMARY KEY, KEY (a))"],
         );
         let mut history = History {
-            dice: Dice(seed),
+            dice: StdRng::seed_from_u64(seed),
             columns: vec![Column { name: "a".into(), kind: "INT", nullable: true }],
             rows: Rows::new(),
             snapshots: Vec::new(),
@@ -230,7 +220,7 @@ fn each_reader_finds_its_rows_whatever_has_become_of_their_columns() {
         };
         for step in 0..90 {
             let what = format!("seed {seed}, step {step}");
-            match history.dice.below(12) {
+            match history.dice.random_range(0..12) {
                 // What is prepared has the table to itself.
                 _ if history.prepared.is_some() => {
                     run(&mut conn, &["SET lock_wait_timeout = 1"]);
@@ -238,14 +228,14 @@ fn each_reader_finds_its_rows_whatever_has_become_of_their_columns() {
                         conn.query_drop("ALTER TABLE t ADD COLUMN z INT, ALGORITHM=INSTANT");
                     assert!(refused.is_err(), "{what}");
                     busy += 1;
-                    if history.dice.below(2) == 0 {
+                    if history.dice.random_range(0..2) == 0 {
                         history.snapshots.clear();
                         server.kill9();
                         server.restart();
                         conn = server.connect_to("test");
                     }
                     let changed = history.prepared.take().expect("one is prepared");
-                    if history.dice.below(2) == 0 {
+                    if history.dice.random_range(0..2) == 0 {
                         finish(&mut conn, "XA COMMIT 'x'");
                         history.rows = changed;
                     } else {
@@ -280,7 +270,7 @@ fn each_reader_finds_its_rows_whatever_has_become_of_their_columns() {
                     history.snapshots.push((reader, history.rows.clone()));
                 }
                 9 if !history.snapshots.is_empty() => {
-                    let at = history.dice.below(history.snapshots.len());
+                    let at = history.dice.random_range(0..history.snapshots.len());
                     let (mut reader, rows) = history.snapshots.remove(at);
                     history.expect(&mut reader, &rows, &what);
                     read += 1;
@@ -299,7 +289,7 @@ fn each_reader_finds_its_rows_whatever_has_become_of_their_columns() {
                         history.prepared = Some(rows);
                     }
                 }
-                11 if history.dice.below(2) == 0 => {
+                11 if history.dice.random_range(0..2) == 0 => {
                     let mut other = server.connect_to("test");
                     let mut rows = history.rows.clone();
                     run(&mut other, &["BEGIN"]);

@@ -6,23 +6,7 @@ use std::time::{Duration, Instant};
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
-use tidepool_tests::sql::{number, run};
-
-/// The server's error code. (Rows are read to their end: the error may come instead of one.)
-fn code(conn: &mut Conn, statement: &str) -> u16 {
-    match conn.query::<mysql::Row, _>(statement) {
-        Err(mysql::Error::MySqlError(error)) => error.code,
-        Err(error) => panic!("{statement}: {error}"),
-        Ok(_) => panic!("{statement} succeeded"),
-    }
-}
-
-/// What `CHECK TABLE` says last.
-fn check(conn: &mut Conn, table: &str) -> String {
-    let rows: Vec<(String, String, String, String)> =
-        conn.query(format!("CHECK TABLE {table}")).expect("a check");
-    rows.last().expect("a row").3.clone()
-}
+use tidepool_tests::sql::{check, code_of, number, run};
 
 const TABLE_CHANGED: u16 = 1412;
 const DUPLICATE: u16 = 1062;
@@ -44,8 +28,8 @@ fn a_snapshot_that_is_older_than_the_table_is_told_so() {
         run(&mut new, &["INSERT INTO t VALUES (1), (2)"]);
         run(&mut old, &["START TRANSACTION WITH CONSISTENT SNAPSHOT"]);
         run(&mut new, change);
-        assert_eq!(code(&mut old, "SELECT COUNT(*) FROM t"), TABLE_CHANGED);
-        assert_eq!(code(&mut old, "SELECT * FROM t WHERE id = 1"), TABLE_CHANGED);
+        assert_eq!(code_of(&mut old, "SELECT COUNT(*) FROM t"), TABLE_CHANGED);
+        assert_eq!(code_of(&mut old, "SELECT * FROM t WHERE id = 1"), TABLE_CHANGED);
         // It may insert, but what a duplicate is about it would have to read, as in InnoDB (which says so with another code).
         run(&mut old, &["INSERT INTO t (id) VALUES (10)", "INSERT IGNORE INTO t (id) VALUES (10)"]);
         for statement in [
@@ -54,9 +38,9 @@ fn a_snapshot_that_is_older_than_the_table_is_told_so() {
             "UPDATE t SET id = 11 WHERE id = 10",
             "DELETE FROM t WHERE id = 10",
         ] {
-            assert_eq!(code(&mut old, statement), TABLE_CHANGED, "{statement}");
+            assert_eq!(code_of(&mut old, statement), TABLE_CHANGED, "{statement}");
         }
-        assert_eq!(code(&mut old, "INSERT INTO t (id) VALUES (10)"), DUPLICATE);
+        assert_eq!(code_of(&mut old, "INSERT INTO t (id) VALUES (10)"), DUPLICATE);
         run(&mut old, &["COMMIT", "SELECT COUNT(*) FROM t"]);
     }
     // A temporary table is this session's own, and newer than its snapshot as often as not.
@@ -109,7 +93,7 @@ fn delete_ignore_deletes_a_row_whole_or_not() {
     run(&mut holder, &["COMMIT"]);
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t FORCE INDEX (b)"), 2);
     assert_eq!(number(&mut conn, "SELECT id FROM t FORCE INDEX (b) WHERE b = 5 AND c = 0"), 1);
-    assert_eq!(check(&mut conn, "t"), "OK");
+    check(&mut conn, "t");
 }
 
 #[test]
@@ -124,8 +108,8 @@ fn periods_do_not_overlap_with_or_without_a_binary_log() {
         ],
     );
     let overlapping = "INSERT INTO t VALUES (1, '2020-02-01', '2020-04-01')";
-    assert_eq!(code(&mut conn, overlapping), DUPLICATE);
-    assert_eq!(code(&mut conn, "UPDATE t SET id = 1 WHERE s = '2020-02-01'"), DUPLICATE);
+    assert_eq!(code_of(&mut conn, overlapping), DUPLICATE);
+    assert_eq!(code_of(&mut conn, "UPDATE t SET id = 1 WHERE s = '2020-02-01'"), DUPLICATE);
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 2);
 }
 
@@ -139,7 +123,7 @@ fn a_row_found_by_a_covering_index_is_locked_too() {
     let take = "SELECT id FROM jobs FORCE INDEX (st) WHERE st = 0 LIMIT 1 FOR UPDATE SKIP LOCKED";
     assert_eq!(number(&mut first, take), 1);
     let by_key = "SELECT p FROM jobs WHERE id = 1 FOR UPDATE NOWAIT";
-    assert_eq!(code(&mut second, by_key), LOCK_WAIT_TIMEOUT);
+    assert_eq!(code_of(&mut second, by_key), LOCK_WAIT_TIMEOUT);
     run(&mut first, &["ROLLBACK"]);
     // The other way round: what is locked by its key is not handed out by the index.
     run(&mut second, &["BEGIN", by_key]);
@@ -169,7 +153,7 @@ fn a_row_refused_after_its_write_does_not_stay() {
     assert_eq!(number(&mut conn, "SELECT put()"), 1);
     let rows: Vec<String> = conn.query("SELECT a FROM t ORDER BY a").expect("rows");
     assert_eq!(rows, ["x", "y"]);
-    assert_eq!(check(&mut conn, "t"), "OK");
+    check(&mut conn, "t");
 }
 
 #[test]
@@ -185,7 +169,7 @@ fn a_virtual_column_below_an_indexed_one_is_changed_by_a_copy() {
         ],
     );
     assert_eq!(number(&mut conn, "SELECT id FROM t FORCE INDEX (v2) WHERE v2 = 30"), 1);
-    assert_eq!(check(&mut conn, "t"), "OK");
+    check(&mut conn, "t");
     run(&mut conn, &["DELETE FROM t WHERE id = 1"]);
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t FORCE INDEX (v2)"), 0);
 }
@@ -283,7 +267,7 @@ fn a_table_with_a_prepared_transaction_is_not_altered() {
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 2);
     run(&mut conn, &["ALTER TABLE t ADD x INT, ALGORITHM=COPY"]);
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 2);
-    assert_eq!(check(&mut conn, "t"), "OK");
+    check(&mut conn, "t");
 }
 
 #[test]
@@ -321,7 +305,7 @@ fn a_partition_with_a_prepared_transaction_is_not_copied() {
         &["ALTER TABLE t REORGANIZE PARTITION p0, p1 INTO (PARTITION p VALUES LESS THAN (20))"],
     );
     assert_eq!(number(&mut conn, sum), 1 + 22 + 24);
-    assert_eq!(check(&mut conn, "t"), "OK");
+    check(&mut conn, "t");
 }
 
 #[test]
@@ -373,7 +357,7 @@ fn an_alter_cut_off_by_a_kill_is_undone_beside_a_prepared_transaction() {
         server.restart();
         conn = server.connect_to("test");
         assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 100_000, "at {percent} %");
-        assert_eq!(check(&mut conn, "t"), "OK");
+        check(&mut conn, "t");
         // The copy is gone, or the original.
         let files = std::fs::read_dir(server.data_dir().join("tidepool/tables"));
         assert_eq!(files.expect("the engine's directory").count(), 2, "at {percent} %");
@@ -420,11 +404,11 @@ fn a_connection_that_is_reset_leaves_its_prepared_transaction() {
 
     // Nobody copies the table before the verdict.
     prepare(&mut conn, "INSERT INTO t VALUES (6)");
-    assert_eq!(code(&mut other, "ALTER TABLE t FORCE, ALGORITHM=COPY"), LOCK_WAIT_TIMEOUT);
+    assert_eq!(code_of(&mut other, "ALTER TABLE t FORCE, ALGORITHM=COPY"), LOCK_WAIT_TIMEOUT);
     drop(conn);
     run(&mut other, &["XA COMMIT 'x'", "ALTER TABLE t FORCE, ALGORITHM=COPY"]);
     assert_eq!(number(&mut other, count), 4);
-    assert_eq!(check(&mut other, "t"), "OK");
+    check(&mut other, "t");
 }
 
 /// How many files of tables the engine has.
