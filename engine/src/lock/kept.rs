@@ -89,9 +89,16 @@ impl KeptKeys {
 
 /// Where a key is in a set: the hash of what comes before its last six bits, and the bit that these stand for.
 #[derive(Clone, Copy)]
-struct Place {
+pub(super) struct Place {
     hash: u64,
     end: u64,
+}
+
+impl Held {
+    /// Whether the owner keeps the key with this place locked.
+    pub(super) fn keeps(&self, place: Place) -> bool {
+        self.kept.as_ref().is_some_and(|set| set.lock().contains(place))
+    }
 }
 
 /// The locks of one owner.
@@ -107,19 +114,14 @@ pub struct KeptLocks {
 }
 
 impl KeptLocks {
-    /// Locks one key exclusively for the owner whose list is `held`; says whether it was not locked so before. None if the owner has ended.
-    pub(super) fn insert(
-        &self,
-        owner: &Arc<Owner>,
-        held: &mut Held,
-        tree: u32,
-        key: &[u8],
-    ) -> Option<bool> {
+    /// Locks the key with this place exclusively for the owner whose list is `held`; says whether it was not locked so before. None if the
+    /// owner has ended.
+    pub(super) fn insert(&self, owner: &Arc<Owner>, held: &mut Held, place: Place) -> Option<bool> {
         if held.has_ended() {
             return None;
         }
         let set = held.kept.get_or_insert_with(|| self.new_set(owner));
-        Some(set.lock().insert(self.place_of(tree, key)))
+        Some(set.lock().insert(place))
     }
 
     fn new_set(&self, owner: &Arc<Owner>) -> KeptSet {
@@ -132,7 +134,8 @@ impl KeptLocks {
         set
     }
 
-    fn place_of(&self, tree: u32, key: &[u8]) -> Place {
+    /// Where a key is in any set. It costs a hash.
+    pub(super) fn place_of(&self, tree: u32, key: &[u8]) -> Place {
         let (last, before) = key.split_last().unwrap_or((&0, key));
         let mut hasher = self.hash.build_hasher();
         // With the length all that comes after it is told apart. In two pieces, for each costs.
@@ -151,11 +154,6 @@ impl KeptLocks {
         let mut others = sets.iter().filter(|(other, _)| other.number() != owner.number());
         let place = self.place_of(tree, key);
         others.find(|(_, set)| set.lock().contains(place)).map(|(other, _)| Arc::clone(other))
-    }
-
-    /// Whether the owner whose list is `held` keeps the key locked.
-    pub(super) fn is_kept_by(&self, held: &Held, tree: u32, key: &[u8]) -> bool {
-        held.kept.as_ref().is_some_and(|set| set.lock().contains(self.place_of(tree, key)))
     }
 
     /// Gives up a lock that the owner's newest locking reads have added; false if there is none.

@@ -217,11 +217,12 @@ impl KeyLocks {
         let (shard, hash) = self.shard(tree, key);
         let Some(holder) = implicit else {
             let mut held = owner.held.lock();
+            let many = mode == LockMode::Exclusive && held.keys.len() >= KEPT_IN_TABLE;
+            let place = (many || held.kept.is_some()).then(|| kept.place_of(tree, key));
             // As strong as any, and not for the present read to give up.
-            if kept.is_kept_by(&held, tree, key) {
+            if place.is_some_and(|place| held.keeps(place)) {
                 return Acquire::Granted(false);
             }
-            let many = mode == LockMode::Exclusive && held.keys.len() >= KEPT_IN_TABLE;
             return shard.with(hash, tree, key, !many, |queue| {
                 // Another reader, which has latched the leaf as this one has, may have come between.
                 if kept.holder(owner, tree, key).is_some() {
@@ -229,9 +230,11 @@ impl KeyLocks {
                 }
                 match queue {
                     Some(queue) => enqueue(queue, owner, &mut held, mode, wait),
-                    None => kept
-                        .insert(owner, &mut held, tree, key)
-                        .map_or(Acquire::Retry, Acquire::Granted),
+                    None => {
+                        let place = place.unwrap_or_else(|| kept.place_of(tree, key));
+                        kept.insert(owner, &mut held, place)
+                            .map_or(Acquire::Retry, Acquire::Granted)
+                    }
                 }
             });
         };

@@ -288,7 +288,10 @@ impl Locks {
     pub(crate) fn keep(&self, owner: &Arc<Owner>, tree: u32, key: &[u8]) -> bool {
         match owner.key_locks() < kept::KEPT_IN_TABLE {
             true => self.keys.make_explicit(owner, tree, key),
-            false => self.kept.insert(owner, &mut owner.held.lock(), tree, key).is_some(),
+            false => {
+                let place = self.kept.place_of(tree, key);
+                self.kept.insert(owner, &mut owner.held.lock(), place).is_some()
+            }
         }
     }
 
