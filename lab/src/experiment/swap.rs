@@ -52,8 +52,7 @@ fn size_name(percent: u64) -> String {
 }
 
 /// The size of a turn. What a turn inherits of the one before it (frames that are still free, pages that are written already) must not always
-/// go to the same size: in four rounds each size comes once after each
-/// other one, and in twenty it has each place four times.
+/// go to the same size: in four rounds each size comes once after each other one, and in twenty it has each place four times.
 fn turn_percent(turn: u32) -> u64 {
     let sizes = TURN_PERCENTS.len();
     let (round, place) = (turn as usize / sizes, turn as usize % sizes);
