@@ -6,8 +6,8 @@
 //! # Small steps
 //! A resize is a sequence of `SET GLOBAL innodb_buffer_pool_size`, each so small that it costs the queries less than
 //! `--max-stall` of their work ([`stride`], [`probe`]), with a rest after each. When memory runs out *now* (half of the headroom is gone), there is no
-//! rest: a stall is better than swap, and much better than the kernel's killer. Steps are no larger then: a server gives the memory of
-//! a step back at its end.
+//! rest: a stall is better than swap, and much better than the kernel's killer. Steps are hardly larger then: a server gives the memory
+//! of a step back at its end.
 //!
 //! # Ahead of the neighbours
 //! A size takes effect after a reading, a statement, and the looks at what it cost: up to half a second, where a pool that governs itself needs a
@@ -28,6 +28,7 @@
 pub mod log;
 pub mod pool;
 pub mod probe;
+pub mod shrink;
 pub mod stride;
 
 use std::path::PathBuf;
@@ -321,7 +322,7 @@ impl Governing {
         }
         match direction {
             Direction::Grow if to <= state.size_bytes => state.size_bytes,
-            _ => self.stride.next(state.size_bytes, to),
+            _ => self.stride.next(state.size_bytes, to, goal.urgent),
         }
     }
 
@@ -341,7 +342,8 @@ impl Governing {
             return Ok(TICK);
         }
         let begin = Instant::now();
-        let set = self.pool.set_size(next);
+        let patience = if goal.urgent { pool::PREPARE_URGENT } else { pool::PREPARE };
+        let set = self.pool.set_size(next, patience);
         let took = begin.elapsed();
         let size = match set {
             Ok(size) => size,

@@ -4,12 +4,7 @@
 //! after 15 s without progress. MySQL, Percona Server and older MariaDB return at once and resize in a thread, by chunks, telling
 //! of it in `Innodb_buffer_pool_resize_status`; there we wait until it says that it is done.
 //!
-//! # What a shrink throws away
-//! That MariaDB moves pages out of the part that goes only into free blocks, and makes these by evicting from the end of the LRU list until it has
-//! met `innodb_lru_scan_depth` pages *of that part* (or as many as go). A small step, whose part is a small share of the pool, so
-//! evicts nearly all: 40 MiB off 400 MiB left 136 MiB of pages. With a depth of 100 around the resize the first free
-//! blocks serve for moving the rest: 332 MiB were left. The server itself sets the depth back, in the same compound statement, so that it
-//! does so as well when we are killed in the middle.
+//! Before it makes itself smaller, MariaDB is [prepared](super::shrink), so that it keeps its pages.
 
 use std::time::{Duration, Instant};
 
@@ -18,16 +13,28 @@ use crate::facts::gather::{kept_free, resizing};
 use crate::facts::is_full;
 use crate::server::{Flavour, Server, number, switch};
 
+use super::shrink::{Before, Shrink};
+
 /// A resize that says nothing for so long is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Misses below this share of the reads are not worth memory.
 const MISS_SHARE_WORTH_IT: f64 = 0.001;
 /// Nor are fewer reads from disk a second than this.
 const READS_PER_S_WORTH_IT: f64 = 20.0;
-/// The least that `innodb_lru_scan_depth` can be.
-const SHALLOW: u64 = 100;
+/// How long a step down may wait until the server is prepared for it.
+pub const PREPARE: Duration = Duration::from_millis(150);
+/// The same when memory runs out now.
+pub const PREPARE_URGENT: Duration = Duration::from_millis(60);
+/// The lengths of the pool's lists, and what moves in them.
+const PAGES: &str = "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages%'";
+/// What a step down changes for a moment.
+const SETTINGS: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_lru_scan_depth', \
+     'innodb_old_blocks_pct', 'innodb_old_blocks_time', 'innodb_max_dirty_pages_pct_lwm')";
+const MADE_YOUNG: &str = "innodb_buffer_pool_pages_made_young";
 /// How often the sizes of the files are looked up.
 const DATA_EVERY: Duration = Duration::from_secs(60);
+/// The same when nothing but they speaks against a larger pool: a server that has just started knows the files it has opened so far.
+const DATA_AGAIN: Duration = Duration::from_secs(3);
 
 /// What was seen of the pool at one moment, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -61,6 +68,8 @@ pub struct InnodbPool {
     held_bytes: u64,
     data_bytes: Option<u64>,
     data_read_at: Option<Instant>,
+    /// Pages made young, ever, when the last step down was over.
+    made_young_at_last: Option<u64>,
     last: Option<(Instant, State)>,
 }
 
@@ -101,6 +110,7 @@ impl InnodbPool {
             held_bytes: 0,
             data_bytes: None,
             data_read_at: None,
+            made_young_at_last: None,
             last: None,
         })
     }
@@ -150,22 +160,30 @@ impl InnodbPool {
             requests: number(&status, "innodb_buffer_pool_read_requests").unwrap_or(0),
             reads: number(&status, "innodb_buffer_pool_reads").unwrap_or(0),
         };
-        self.look_at_data(now)?;
-        let data_left = self.data_bytes.is_none_or(|data| data > size_bytes);
         if let Some((then, last)) = self.last {
             let elapsed = (now - then).as_secs_f64().max(0.001);
             let reads = state.reads.saturating_sub(last.reads) as f64;
             let requests = state.requests.saturating_sub(last.requests) as f64;
             let missing =
                 reads / elapsed >= READS_PER_S_WORTH_IT && reads >= requests * MISS_SHARE_WORTH_IT;
-            state.wants_more = full && data_left && missing;
+            let useful = full && missing;
+            self.look_at_data(
+                now,
+                if useful && !self.data_left(size_bytes) { DATA_AGAIN } else { DATA_EVERY },
+            )?;
+            state.wants_more = useful && self.data_left(size_bytes);
         }
         self.last = Some((now, state));
         Ok(state)
     }
 
-    fn look_at_data(&mut self, now: Instant) -> Result<()> {
-        if self.data_read_at.is_some_and(|at| now - at < DATA_EVERY) {
+    /// Whether there is more than a pool of this size holds, as far as that is known.
+    fn data_left(&self, size_bytes: u64) -> bool {
+        self.data_bytes.is_none_or(|data| data > size_bytes)
+    }
+
+    fn look_at_data(&mut self, now: Instant, every: Duration) -> Result<()> {
+        if self.data_read_at.is_some_and(|at| now - at < every) {
             return Ok(());
         }
         self.data_read_at = Some(now);
@@ -182,30 +200,56 @@ impl InnodbPool {
         Ok(())
     }
 
-    /// Sets the size and waits until the pool has it. Returns the size that it has then.
+    /// Sets the size and waits until the pool has it. Returns the size that it has then. A server that needs to be prepared for a
+    /// smaller one takes `patience` at most for that.
     ///
     /// # Errors
     /// [`Error::Refused`] when the server gives up: the pool then keeps a size between the two. [`Error::Gone`].
-    pub fn set_size(&mut self, bytes: u64) -> Result<u64> {
+    pub fn set_size(&mut self, bytes: u64, patience: Duration) -> Result<u64> {
         let grant = self.set_privilege();
-        let before = self.resize()?;
-        let shrinks = self.last.is_some_and(|(_, state)| bytes < state.size_bytes);
-        let statement = if self.synchronous && shrinks {
-            // The grammar of the mode ORACLE has no such block.
-            self.server.execute("setting sql_mode", "", "SET SESSION sql_mode = ''")?;
-            shallow_shrink(bytes)
-        } else {
-            format!("SET GLOBAL innodb_buffer_pool_size = {bytes}")
-        };
-        self.server.execute("setting the pool's size", grant, &statement)?;
+        let statement = format!("SET GLOBAL innodb_buffer_pool_size = {bytes}");
+        let now = self.last.map_or(0, |(_, state)| state.size_bytes);
         if !self.synchronous {
+            let before = self.resize()?;
+            self.server.execute("setting the pool's size", grant, &statement)?;
             self.wait(&before)?;
+        } else if bytes < now {
+            self.shrink(now, bytes, patience)?;
+        } else {
+            self.server.execute("setting the pool's size", grant, &statement)?;
         }
         let size: Option<u64> =
             self.server.first("the pool's size", "", "SELECT @@GLOBAL.innodb_buffer_pool_size")?;
         let size = size.unwrap_or(0);
         self.held_bytes = self.held_bytes.min(size);
         Ok(size)
+    }
+
+    /// A step down of a MariaDB that resizes inside the statement.
+    fn shrink(&mut self, from: u64, to: u64, patience: Duration) -> Result<()> {
+        let grant = self.set_privilege();
+        let settings = self.server.named(SETTINGS)?;
+        let pages = self.server.named(PAGES)?;
+        let before = Before {
+            free: number(&pages, "innodb_buffer_pool_pages_free").unwrap_or(0),
+            data: number(&pages, "innodb_buffer_pool_pages_data").unwrap_or(0),
+            made_young: number(&pages, MADE_YOUNG).unwrap_or(0),
+            made_young_at_last: self.made_young_at_last,
+            old_percent: number(&settings, "innodb_old_blocks_pct").unwrap_or(0),
+        };
+        let shrink = Shrink::new(to, (from - to).div_ceil(self.page_bytes), &before, patience);
+        // The grammar of the mode ORACLE has no such block.
+        self.server.execute("setting sql_mode", "", "SET SESSION sql_mode = ''")?;
+        let done = self.server.execute("setting the pool's size", grant, &shrink.statement());
+        if done.is_err() {
+            // The block's own handler is not asked when somebody kills the statement.
+            let back = settings.iter().map(|(name, value)| format!("GLOBAL {name} = {value}"));
+            let back = format!("SET {}", back.collect::<Vec<_>>().join(", "));
+            let _ = self.server.execute("setting the LRU list's settings back", grant, &back);
+        }
+        done?;
+        self.made_young_at_last = number(&self.server.named(PAGES)?, MADE_YOUNG);
+        Ok(())
     }
 
     fn wait(&mut self, before: &Resize) -> Result<()> {
@@ -245,23 +289,6 @@ impl InnodbPool {
 
 fn refused(why: String) -> Error {
     Error::Refused { what: "resizing the pool".into(), why }
-}
-
-/// A shrink to `bytes` that throws away as little as it can, whatever becomes of it.
-fn shallow_shrink(bytes: u64) -> String {
-    format!(
-        "BEGIN NOT ATOMIC
-           DECLARE depth BIGINT UNSIGNED DEFAULT @@GLOBAL.innodb_lru_scan_depth;
-           DECLARE EXIT HANDLER FOR SQLEXCEPTION
-           BEGIN
-             SET GLOBAL innodb_lru_scan_depth = depth;
-             RESIGNAL;
-           END;
-           SET GLOBAL innodb_lru_scan_depth = {SHALLOW};
-           SET GLOBAL innodb_buffer_pool_size = {bytes};
-           SET GLOBAL innodb_lru_scan_depth = depth;
-         END"
-    )
 }
 
 /// What a server that resizes in the background says of it.

@@ -26,6 +26,8 @@ pub struct Stride {
 
 /// The first step, before anything is known.
 const FIRST_BYTES: u64 = 32 << 20;
+/// An urgent step takes at least the pool over this.
+const URGENT_SHARE: u64 = 8;
 /// InnoDB of MariaDB allocates and frees whole extents of this size.
 const EXTENT_BYTES: u64 = 8 << 20;
 
@@ -38,12 +40,14 @@ impl Stride {
 
     /// The size after the next step from `from` towards `to`, both bytes; never beyond `to`.
     ///
-    /// Also when memory runs out now: the server gives memory back at the end of a step, so a large one is late as well as costly.
-    pub fn next(&self, from: u64, to: u64) -> u64 {
+    /// When memory runs out now (`urgent`), a step is not smaller than an eighth of the pool: each has its fixed cost, and a server needs time
+    /// to be prepared for the next. Nor is it much larger: memory comes back at its end.
+    pub fn next(&self, from: u64, to: u64, urgent: bool) -> u64 {
         // A change by more than half makes MariaDB rebuild what hangs on the pool's size.
         let most = (from / 2).max(self.unit_bytes);
         if to < from {
-            let step = self.rounded(self.shrink_bytes).min(most);
+            let least = if urgent { from / URGENT_SHARE } else { 0 };
+            let step = self.rounded(self.shrink_bytes.max(least)).min(most);
             // Down to the unit: less than asked for is the error that does harm here.
             let next = from.saturating_sub(step).max(to) / self.unit_bytes * self.unit_bytes;
             next.max(self.unit_bytes).min(from)
@@ -118,7 +122,7 @@ mod tests {
         let mut stride = Stride::new(MIB, BOUND);
         let (mut size, mut worst) = (200 << 30, Duration::ZERO);
         for step in 0..60 {
-            let next = stride.next(size, MIB);
+            let next = stride.next(size, MIB, false);
             let cost = Duration::from_micros((size - next) * ms_per_gib * 1000 / (1 << 30));
             stride.learn(Direction::Shrink, size - next, cost);
             if step > 20 {
@@ -142,14 +146,17 @@ mod tests {
     #[test]
     fn steps_end_exactly_at_the_target_or_a_unit_below() {
         let stride = Stride::new(MIB, BOUND);
-        assert_eq!(stride.next(100 * MIB, 90 * MIB), 90 * MIB);
-        assert_eq!(stride.next(100 * MIB, 90 * MIB + 5), 90 * MIB);
-        assert_eq!(stride.next(1000 * MIB, 90 * MIB), 968 * MIB);
-        assert_eq!(stride.next(100 * MIB, 2000 * MIB), 132 * MIB);
-        assert_eq!(stride.next(100 * MIB, 100 * MIB + 5), 100 * MIB);
+        assert_eq!(stride.next(100 * MIB, 90 * MIB, false), 90 * MIB);
+        assert_eq!(stride.next(100 * MIB, 90 * MIB + 5, false), 90 * MIB);
+        assert_eq!(stride.next(1000 * MIB, 90 * MIB, false), 968 * MIB);
+        assert_eq!(stride.next(100 * MIB, 2000 * MIB, false), 132 * MIB);
+        assert_eq!(stride.next(100 * MIB, 100 * MIB + 5, false), 100 * MIB);
+        assert_eq!(stride.next(1000 * MIB, 90 * MIB, true), 880 * MIB);
+        assert_eq!(stride.next(1000 * MIB, 990 * MIB, true), 990 * MIB);
+        assert_eq!(stride.next(100 * MIB, 2000 * MIB, true), 132 * MIB);
         let chunks = Stride::new(128 * MIB, BOUND);
-        assert_eq!(chunks.next(1024 * MIB, 1000 * MIB), 896 * MIB);
-        assert_eq!(chunks.next(128 * MIB, 5), 128 * MIB);
+        assert_eq!(chunks.next(1024 * MIB, 1000 * MIB, false), 896 * MIB);
+        assert_eq!(chunks.next(128 * MIB, 5, false), 128 * MIB);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::bytes::{MIB, human};
 use crate::clock::unix_ms;
 use crate::connect::Target;
 use crate::exit::Result;
-use crate::govern::pool::InnodbPool;
+use crate::govern::pool::{InnodbPool, PREPARE};
 use crate::govern::probe::{AFTER, Probe};
 use crate::govern::stride::{Direction, Stride};
 use crate::server::Server;
@@ -107,12 +107,12 @@ impl Setter {
         sleep(AFTER);
         loop {
             let Some(wanted) = self.progress().wanted_bytes else { return Ok(()) };
-            let next = stride.next(size, wanted);
+            let next = stride.next(size, wanted, false);
             if next == size {
                 return Ok(());
             }
             let begin = Instant::now();
-            let now = pool.set_size(next)?;
+            let now = pool.set_size(next, PREPARE)?;
             sleep(AFTER);
             let cost = probe.cost(begin, Instant::now()).worst();
             let direction = if next < size { Direction::Shrink } else { Direction::Grow };

@@ -178,9 +178,12 @@ fn a_kill_in_the_middle_of_a_step_leaves_no_setting_behind() {
     let server = innodb("govern-depth", &args);
     fill(&server, 200);
     let mut conn = server.connect();
-    let mut depth =
-        || -> u64 { conn.query_first("SELECT @@GLOBAL.innodb_lru_scan_depth").unwrap().unwrap() };
-    let before = depth();
+    let mut settings = || -> (u64, u64, u64, f64) {
+        let query = "SELECT @@GLOBAL.innodb_lru_scan_depth, @@GLOBAL.innodb_old_blocks_pct,
+            @@GLOBAL.innodb_old_blocks_time, @@GLOBAL.innodb_max_dirty_pages_pct_lwm";
+        conn.query_first(query).unwrap().unwrap()
+    };
+    let before = settings();
     let mut govern = Govern::start(tidepool(server.socket()).args([
         "govern",
         "--apply",
@@ -188,14 +191,47 @@ fn a_kill_in_the_middle_of_a_step_leaves_no_setting_behind() {
         "--min=16M",
     ]));
     let deadline = Instant::now() + PATIENCE;
-    while depth() == before {
+    while settings() == before {
         assert!(Instant::now() < deadline, "no step down was seen: {:#?}", govern.seen);
     }
     govern.signal(Signal::KILL);
     govern.child.wait().unwrap();
-    while depth() != before {
-        assert!(Instant::now() < deadline, "innodb_lru_scan_depth stayed at {}", depth());
+    while settings() != before {
+        assert!(Instant::now() < deadline, "they stayed at {:?}", settings());
     }
+}
+
+#[test]
+fn a_step_down_keeps_the_pages_that_fit() {
+    let args = ["--innodb-buffer-pool-size=256M", "--innodb-log-file-size=512M"];
+    let server = innodb("govern-keep", &args);
+    fill(&server, 320);
+    let mut conn = server.connect();
+    let mut pages = |which: &str| -> u64 {
+        let query = format!("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_{which}'");
+        conn.query_first::<(String, u64), _>(query).unwrap().unwrap().1
+    };
+    // Pages that have to be written first go at the disk's pace; and with none, the page cleaner sleeps until it is woken.
+    let mut other = server.connect();
+    for statement in [
+        "FLUSH TABLES test.filler FOR EXPORT",
+        "UNLOCK TABLES",
+        "SET GLOBAL innodb_max_dirty_pages_pct = 0",
+    ] {
+        other.query_drop(statement).unwrap();
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while pages("dirty") > 0 {
+        assert!(Instant::now() < deadline, "{} pages stay dirty", pages("dirty"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let (before, gone) = (pages("data"), 32 * MIB / 16384);
+    let mut govern =
+        Govern::start(tidepool(server.socket()).args(["govern", "--apply", "--max=224M"]));
+    govern.line("step 256 MiB -> 224 MiB");
+    let after = pages("data");
+    // Those that go, and what is kept free for queries that go on reading.
+    assert!(after + gone + 2 * 1024 > before, "{before} pages, then {after}");
 }
 
 #[test]
