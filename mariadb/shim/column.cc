@@ -104,4 +104,13 @@ void Column::set_text_length(uchar *record, size_t len) const {
   }
 }
 
+bool uses(const TABLE *table, Item *expression, const std::vector<bool> &columns) {
+  MY_BITMAP *used = const_cast<MY_BITMAP *>(&table->tmp_set);
+  bitmap_clear_all(used);
+  expression->walk(&Item::register_field_in_bitmap, 1, used);
+  for (uint i = 0; i < columns.size(); i++)
+    if (columns[i] && bitmap_is_set(used, i)) return true;
+  return false;
+}
+
 } // namespace tidepool

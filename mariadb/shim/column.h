@@ -4,6 +4,7 @@
 #define TIDEPOOL_COLUMN_H
 
 #include "server.h"
+#include <vector>
 
 namespace tidepool {
 
@@ -42,6 +43,9 @@ struct Column {
   /* After the text was written there: sets the length, or pads. */
   void set_text_length(uchar *record, size_t len) const;
 };
+
+/* Whether an expression of the table names one of these of its columns. */
+bool uses(const TABLE *table, Item *expression, const std::vector<bool> &columns);
 
 } // namespace tidepool
 

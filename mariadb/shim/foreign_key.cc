@@ -346,8 +346,7 @@ int Foreign_keys::replace(const std::string &child, const Constraint_list &keys)
   return result;
 }
 
-/* A generated name follows its table; others are as the user gave them. */
-static std::string renamed_constraint(const std::string &name, const std::string &from, const std::string &to) {
+std::string renamed_constraint(const std::string &name, const std::string &from, const std::string &to) {
   std::string db, old_table, new_table;
   server_names(from, &db, &old_table);
   server_names(to, &db, &new_table);

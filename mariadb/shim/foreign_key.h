@@ -76,6 +76,8 @@ std::string engine_name(const LEX_CSTRING &db, const LEX_CSTRING &table);
 /* The other way round. */
 void server_names(const std::string &table, std::string *db, std::string *name);
 bool same_identifier(const std::string &a, const std::string &b);
+/* A constraint's name after its table's name has changed: a generated one follows its table, others are as the user gave them. */
+std::string renamed_constraint(const std::string &name, const std::string &from, const std::string &to);
 
 /* Names of before, and those of now. */
 using Renamed_columns = std::vector<std::pair<std::string, std::string>>;

@@ -61,13 +61,11 @@ void take_names(const TABLE_SHARE *share, const std::vector<uint16> &columns, st
 /* Whether a stored generated column is computed from one of these. */
 bool is_base_of_stored(const TABLE *form, const std::vector<uint16> &columns) {
   if (!form->vfield) return false;
+  std::vector<bool> bases(form->s->fields);
+  for (uint16 column : columns) bases[column] = true;
   for (Field **field = form->vfield; *field; field++) {
-    if (!(*field)->stored_in_db() || !(*field)->vcol_info || !(*field)->vcol_info->expr) continue;
-    MY_BITMAP *bases = const_cast<MY_BITMAP *>(&form->tmp_set);
-    bitmap_clear_all(bases);
-    (*field)->vcol_info->expr->walk(&Item::register_field_in_bitmap, 1, bases);
-    for (uint16 column : columns)
-      if (bitmap_is_set(bases, column)) return true;
+    const Virtual_column_info *computed = (*field)->vcol_info;
+    if ((*field)->stored_in_db() && computed && computed->expr && uses(form, computed->expr, bases)) return true;
   }
   return false;
 }
@@ -188,10 +186,9 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
   const bool is_copy = is_intermediate(path_name);
   const std::string altered = altered_table(thd);
   const std::string user_name = user_name_of(thd, form, path_name);
-  std::string db, user_table, old_db, old_table;
+  std::string db, user_table;
   server_names(user_name, &db, &user_table);
   const bool is_renamed = is_copy && !altered.empty() && altered != user_name;
-  if (is_renamed) server_names(altered, &old_db, &old_table);
 
   std::unique_ptr<Layouts> layouts;
   std::vector<bool> unnamed;
@@ -217,8 +214,7 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
     if (is_renamed && key->parent == altered) key->parent = user_name;
     key->on_delete = action_of(candidate, said->delete_opt, "DELETE");
     key->on_update = action_of(candidate, said->update_opt, "UPDATE");
-    if (is_old && is_renamed && key->name.compare(0, old_table.size() + 6, old_table + "_ibfk_") == 0)
-      key->name = user_table + key->name.substr(old_table.size());
+    if (is_old && is_renamed) key->name = renamed_constraint(key->name, altered, user_name);
     if (!layouts) layouts = std::make_unique<Layouts>(form);
     if (is_old && form->versioned()) return candidate.refuse("the table gets system versioning");
     if (is_old && key->parent != user_name) {
@@ -261,18 +257,23 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
   return 0;
 }
 
+Renamed_columns renamed_columns(const Alter_info *alter) {
+  Renamed_columns renamed;
+  List_iterator_fast<Create_field> fields(const_cast<Alter_info *>(alter)->create_list);
+  while (const Create_field *field = fields++)
+    if (field->field && !same_identifier(text_of(field->field->field_name), text_of(field->field_name)))
+      renamed.emplace_back(text_of(field->field->field_name), text_of(field->field_name));
+  return renamed;
+}
+
 static bool has_index(TABLE *form, const Layouts &layouts, const std::vector<std::string> &names, const Alter_info *alter) {
   std::vector<uint16> columns;
   std::vector<std::string> now = names;
   std::string missing;
-  /* Columns that ALTER TABLE renames in place. */
-  if (alter) {
-    List_iterator_fast<Create_field> fields(const_cast<Alter_info *>(alter)->create_list);
-    while (const Create_field *field = fields++)
-      if (field->field)
-        for (size_t i = 0; i < names.size(); i++)
-          if (same_identifier(names[i], text_of(field->field->field_name))) now[i] = text_of(field->field_name);
-  }
+  if (alter)
+    for (const auto &[before, after] : renamed_columns(alter))
+      for (size_t i = 0; i < names.size(); i++)
+        if (same_identifier(names[i], before)) now[i] = after;
   return columns_of(form->s, now, &columns, &missing) && tree_of_columns(layouts, columns) >= 0;
 }
 

@@ -15,6 +15,9 @@ namespace tidepool {
 int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info, const Alter_info *alter,
                               const std::string &path_name, Constraint_list *keys);
 
+/* The columns that ALTER TABLE renames. */
+Renamed_columns renamed_columns(const Alter_info *alter);
+
 /* The table that ALTER TABLE, or a statement like it, changes; empty: the statement is none. */
 std::string altered_table(THD *thd);
 

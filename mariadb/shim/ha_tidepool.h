@@ -251,7 +251,6 @@ private:
   enum_alter_inplace_result check_foreign_key_change(Alter_inplace_info *info);
   bool prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info);
   int commit_foreign_keys(Alter_inplace_info *info);
-  static tidepool::Renamed_columns renamed_columns(Alter_inplace_info *info);
 
   /* Room for writes. */
   tidepool::Key_room key_room;

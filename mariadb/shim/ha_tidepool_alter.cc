@@ -136,16 +136,6 @@ bool holds_for_null(const Field *field) {
   return of->type() == Item::FIELD_ITEM && static_cast<const Item_field *>(of)->field == field;
 }
 
-/* Whether an expression names one of these columns. */
-bool uses(const TABLE *table, Item *expression, const std::vector<bool> &columns) {
-  MY_BITMAP *used = const_cast<MY_BITMAP *>(&table->tmp_set);
-  bitmap_clear_all(used);
-  expression->walk(&Item::register_field_in_bitmap, 1, used);
-  for (uint i = 0; i < columns.size(); i++)
-    if (columns[i] && bitmap_is_set(used, i)) return true;
-  return false;
-}
-
 /* Whether what is kept of computed values, in stored columns and in indexes, stays right, and what holds of the rows. Expressions go by
    names: one may mean a new column from here on, where it meant one that the statement drops; or a virtual column of another
    expression, by way of other virtual ones too. Checks of the new stored columns alone are not looked at here. */
@@ -498,7 +488,7 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
     if (change) tp_change_free(change);
   } else if (change) {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-    error = fail(foreign_keys.commit_change(change, shared->name, context->metadata.put(), renamed_columns(info)));
+    error = fail(foreign_keys.commit_change(change, shared->name, context->metadata.put(), renamed_columns(info->alter_info)));
     info->group_commit_ctx = nullptr;
   } else {
     error = commit_foreign_keys(info);

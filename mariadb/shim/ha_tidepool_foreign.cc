@@ -188,21 +188,11 @@ bool ha_tidepool::prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info)
   return !has_indexes_for_foreign_keys(thd, altered, shared->name, foreign_keys.of_child(shared->name), info->alter_info);
 }
 
-Renamed_columns ha_tidepool::renamed_columns(Alter_inplace_info *info) {
-  Renamed_columns renamed;
-  if (!(info->handler_flags & ALTER_COLUMN_NAME)) return renamed;
-  List_iterator_fast<Create_field> fields(info->alter_info->create_list);
-  while (const Create_field *field = fields++)
-    if (field->field && !same_identifier(field->field->field_name.str, field->field_name.str))
-      renamed.emplace_back(field->field->field_name.str, field->field_name.str);
-  return renamed;
-}
-
 /* An HA_ERR_* code. */
 int ha_tidepool::commit_foreign_keys(Alter_inplace_info *info) {
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   auto *change = dynamic_cast<Foreign_key_change *>(info->handler_ctx);
-  if (!change) return fail(foreign_keys.rename_columns(shared->name, renamed_columns(info)));
+  if (!change) return fail(foreign_keys.rename_columns(shared->name, renamed_columns(info->alter_info)));
   for (Constraint_ptr &key : change->keys) {
     auto kept = std::make_shared<Constraint>(*key);
     kept->is_copied = false;

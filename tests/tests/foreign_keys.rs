@@ -920,3 +920,25 @@ fn rows_of_several_versions_have_parents_and_children() {
     assert!(definition(&mut conn, "c").contains("CONSTRAINT `c_ibfk_1`"));
     check(&mut conn, "c");
 }
+
+#[test]
+fn a_generated_name_follows_its_table_and_a_users_own_does_not() {
+    let server = Server::start(Options::new("fk_names"));
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE TABLE p (id INT PRIMARY KEY)"]);
+    for (from, to, rename) in [
+        ("a", "b", "RENAME TABLE a TO b"),
+        ("c", "d", "ALTER TABLE c RENAME d"),
+        ("e", "f", "ALTER TABLE e RENAME f, ADD y INT, ALGORITHM=COPY"),
+    ] {
+        let create = format!(
+            "CREATE TABLE {from} (id INT PRIMARY KEY, x INT, FOREIGN KEY (x) REFERENCES p (id),
+             CONSTRAINT {from}_ibfk_own FOREIGN KEY (id) REFERENCES p (id))"
+        );
+        run(&mut conn, &[&create, rename]);
+        let definition = definition(&mut conn, to);
+        for name in [format!("{to}_ibfk_1"), format!("{from}_ibfk_own")] {
+            assert!(definition.contains(&format!("CONSTRAINT `{name}`")), "{rename}: {definition}");
+        }
+    }
+}

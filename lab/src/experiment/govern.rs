@@ -3,7 +3,8 @@
 //!
 //! The best of several fixed sizes that live through a case is what somebody who knew all beforehand would have set; the governed
 //! pool starts with a size that is wrong. The machine drifts by more than the two may differ, so each size that fits is run before
-//! and, in reverse order, after the governed one: the means of both meet the same machine.
+//! and, in reverse order, after the governed one: the means of both meet the same machine. The neighbour takes processor time with its
+//! memory, from a pool of any size; so what a second with a step has is also held against what fixed pools have in the same second.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,6 +31,8 @@ const BEFORE_S: u32 = 8;
 const AFTER_S: u32 = 15;
 /// How many seconds on each side say what is normal for one.
 const BESIDE: usize = 3;
+/// A pool that swaps this much in does not fit.
+const SWAPS_MB_S: f64 = 1.0;
 
 /// What happens to the machine, and which sizes (per cent of its memory) meet it.
 struct Case {
@@ -155,6 +158,8 @@ fn run_case(lab: &Lab, case: &Case, plans: &[Plan], progress: &mut Progress) -> 
     let mut governed = None;
     // The throughput of each fixed size, a figure a run that it lived through.
     let mut fixed: BTreeMap<Vec<String>, Vec<f64>> = BTreeMap::new();
+    // Each second of these runs, relative to those beside it.
+    let mut lasting = Vec::new();
     for plan in plans {
         // Steps of the governor up to each second.
         let mut counts = Vec::new();
@@ -172,14 +177,25 @@ fn run_case(lab: &Lab, case: &Case, plans: &[Plan], progress: &mut Progress) -> 
         summarise(&mut record);
         judge(&mut record, &counts);
         if plan.governed {
-            governed = Some(record);
+            governed = Some((record, counts));
             continue;
         }
         let qps = record.figure("mean_qps").filter(|_| record.outcome == Outcome::Finished);
         fixed.entry(plan.args.clone()).or_default().extend(qps);
+        // What swaps says nothing of the neighbour's own share.
+        if qps.is_some() && record.figure("swap_in_mb_s").is_none_or(|rate| rate < SWAPS_MB_S) {
+            lasting.push(ratios(&record));
+        }
         lab.keep(&record)?;
     }
-    let Some(mut record) = governed else { return Ok(()) };
+    let Some((mut record, counts)) = governed else { return Ok(()) };
+    let beside = stepped(&record, &counts).into_iter().filter_map(|(at, ratio)| {
+        let of_fixed = statistics::mean(lasting.iter().filter_map(|run| run.get(at).copied()));
+        (of_fixed > 0.0).then(|| ratio / of_fixed.min(1.0))
+    });
+    if let Some(worst) = beside.reduce(f64::min) {
+        record.summary.insert("worst_step_against_fixed".into(), worst);
+    }
     let levels = fixed.into_values().map(statistics::mean);
     if let Some(best) = levels.reduce(f64::max).filter(|best| *best > 0.0) {
         let mean = record.figure("mean_qps").unwrap_or(0.0);
@@ -188,22 +204,30 @@ fn run_case(lab: &Lab, case: &Case, plans: &[Plan], progress: &mut Progress) -> 
     lab.keep(&record)
 }
 
-/// Adds the figures that the bounds are about. `counts[n]`: the governor's steps until `n` measured seconds had passed.
-fn judge(record: &mut Record, counts: &[u64]) {
+/// Each measured second's throughput, relative to its surroundings.
+fn ratios(record: &Record) -> Vec<f64> {
     let measured = statistics::between(&record.series, 0.0, f64::MAX);
     let qps: Vec<f64> = measured.iter().map(|point: &Point| point.qps).collect();
-    let ratios: Vec<f64> = (0..qps.len()).map(|at| against_neighbours(&qps, at)).collect();
-    let stepped = |at: &usize| counts.get(*at + 1).zip(counts.get(*at)).is_some_and(|(b, a)| b > a);
-    let lowest =
-        |seconds: &mut dyn Iterator<Item = usize>| seconds.map(|at| ratios[at]).reduce(f64::min);
-    let worst = lowest(&mut (0..ratios.len()));
-    let worst_step = lowest(&mut (0..ratios.len()).filter(stepped));
+    (0..qps.len()).map(|at| against_neighbours(&qps, at)).collect()
+}
+
+/// The seconds with a step, and their ratios. `counts[n]`: the governor's steps until `n` measured seconds had passed.
+fn stepped(record: &Record, counts: &[u64]) -> Vec<(usize, f64)> {
+    let has_step = |at: usize| counts.get(at + 1).zip(counts.get(at)).is_some_and(|(b, a)| b > a);
+    ratios(record).into_iter().enumerate().filter(|(at, _)| has_step(*at)).collect()
+}
+
+/// Adds the figures that the bounds are about.
+fn judge(record: &mut Record, counts: &[u64]) {
+    let worst = ratios(record).into_iter().reduce(f64::min);
+    let worst_step = stepped(record, counts).into_iter().map(|(_, ratio)| ratio).reduce(f64::min);
+    let measured = statistics::between(&record.series, 0.0, f64::MAX);
+    let mean = statistics::mean(measured.iter().map(|point: &Point| point.qps));
     let mut add = |name: &str, value: Option<f64>| {
         if let Some(value) = value {
             record.summary.insert(name.into(), value);
         }
     };
-    let mean = statistics::mean(qps.iter().copied());
     add("mean_qps", Some(mean));
     add("worst_second_ratio", worst);
     add("worst_step_ratio", worst_step);

@@ -308,7 +308,13 @@ fn govern(records: &[&Record], rows: &mut Vec<Row>) {
         if let Some(value) = record.figure("worst_step_ratio") {
             let what =
                 format!("{scenario}: the worst second with a step, relative to those beside it");
-            add(what, Bound::AtLeast(0.8), ratio, value);
+            match record.figure("worst_step_against_fixed") {
+                None => add(what, Bound::AtLeast(0.8), ratio, value),
+                Some(value) => {
+                    let what = format!("{what} and to fixed pools in the same second");
+                    add(what, Bound::AtLeast(0.8), ratio, value);
+                }
+            }
         }
         // A second may be slow for other reasons too; this is what the step itself did to the page reads around it.
         if let Some(value) = record.figure("step_lost_ms_max") {
