@@ -13,7 +13,7 @@
 //!    with `innodb_old_blocks_time` at 0 the queries come to it within a fraction of a second.
 //!    An idle server has no queries that could do that: its second step washes out what it holds.
 //! 3. *A query was just using it.* Nothing can be done about that from outside. With sixteen threads that wait for a disk most of the
-//!    time, it happened to every fourth step, and costs as much as the others.
+//!    time, it happened to every third step, and costs as much as the others.
 //!
 //! When the copying begins, the depth is at its least, 100, for a shrinking server evicts that many pages *of the part that goes*, of
 //! which a small step has few.
