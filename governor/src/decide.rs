@@ -29,7 +29,7 @@
 //!
 //! # Headroom
 //! Each limit has its own, from what was seen of the others below it. It is the largest of
-//! * a share of the limit ([`Room::share_bytes`]);
+//! * a share of the limit ([`Room::share_bytes`]), more for a pool that answers slowly ([`Timing::unforeseen_bytes`]);
 //! * what the others grew by in their fastest [`Timing::reaction`] of the last minute: a neighbour that jumps is given a wider berth than
 //!   one that doesn't;
 //! * what they will have grown by within the next [`Timing::lead`], if they go on as in the last [`Timing::pace`]: while a neighbour is at it, the
@@ -76,6 +76,8 @@ pub struct Timing {
     pub pace: Duration,
     /// The pool keeps this far ahead of that pace.
     pub lead: Duration,
+    /// What others may take before the pool has answered for the first time, bytes: kept free beside the share, up to as much again.
+    pub unforeseen_bytes: u64,
 }
 
 impl Default for Timing {
@@ -85,6 +87,7 @@ impl Default for Timing {
             reaction: Duration::from_millis(100),
             pace: Duration::from_millis(15),
             lead: Duration::from_millis(75),
+            unforeseen_bytes: 0,
         }
     }
 }
@@ -236,6 +239,7 @@ impl Governor {
     /// What is left free below `room`'s limit, bytes, if the lead is divided by `part`.
     fn headroom(&self, room: &Room, pool: &PoolState, at: Duration, part: u64) -> u64 {
         let share = room.share_bytes();
+        let share = share + share.min(self.timing.unforeseen_bytes);
         // Others that are fewer than that hardly count: a pool beside them is large as soon as it is larger than the headroom.
         let others = others_bytes(room, pool).max(share);
         let smaller_by = others.saturating_sub(pool.resident_bytes);
@@ -404,7 +408,7 @@ impl Others {
 
     /// They use `now_bytes`.
     fn observe(&mut self, room: &Room, now_bytes: u64, at: Duration, timing: Timing) {
-        let Timing { reaction, pace, lead } = timing;
+        let Timing { reaction, pace, lead, .. } = timing;
         self.forget(at, reaction);
         let burst = self.grown_within(reaction, now_bytes, at);
         let paces = lead.as_secs_f64() / pace.as_secs_f64();

@@ -11,9 +11,9 @@
 //!
 //! # Ahead of the neighbours
 //! A size takes effect after a reading, a statement, and the looks at what it cost: up to half a second, where a pool that governs itself needs a
-//! few milliseconds. So the headroom is ahead of the others' pace by that time (`TIMING`), and between two readings the room is
-//! glanced at, which needs no server: when it goes, the next reading comes at
-//! once; and when half of the headroom has gone, no step is rested from.
+//! few milliseconds. So the headroom is ahead of the others' pace by that time, and up to twice as large where nothing moves (`TIMING`).
+//! Between two readings the room is glanced at, which needs no server: when it goes, the next reading comes at once; and when half of the
+//! headroom has gone, no step is rested from.
 //!
 //! # What is safe when
 //! * Every size that is ever set, each step's included, fits the memory there was at that moment, with headroom. So wherever this
@@ -60,8 +60,10 @@ const GLANCE_MIN_BYTES: u64 = 4 * MIB;
 /// How fast a pool can be resized from outside.
 const TIMING: Timing = Timing {
     reaction: Duration::from_millis(500),
-    pace: Duration::from_millis(200),
+    pace: Duration::from_millis(50),
     lead: Duration::from_millis(600),
+    // A step takes 0.1 s or more, and a process that fills fresh memory takes a GiB a second.
+    unforeseen_bytes: 128 * MIB,
 };
 /// Unless `--min` says otherwise.
 const FLOOR_BYTES: u64 = 64 * MIB;

@@ -28,6 +28,8 @@ pub struct Stride {
 const FIRST_BYTES: u64 = 32 << 20;
 /// An urgent step takes at least the pool over this.
 const URGENT_SHARE: u64 = 8;
+/// A step down goes on to the end if less than itself over this would be left.
+const LEFT_OVER_SHARE: u64 = 8;
 /// InnoDB of MariaDB allocates and frees whole extents of this size.
 const EXTENT_BYTES: u64 = 8 << 20;
 
@@ -48,6 +50,9 @@ impl Stride {
         if to < from {
             let least = if urgent { from / URGENT_SHARE } else { 0 };
             let step = self.rounded(self.shrink_bytes.max(least)).min(most);
+            // What would be left costs a step of its own, if it is ever so small.
+            let left = from.saturating_sub(step).saturating_sub(to);
+            let step = if left < step / LEFT_OVER_SHARE { (step + left).min(most) } else { step };
             // Down to the unit: less than asked for is the error that does harm here.
             let next = from.saturating_sub(step).max(to) / self.unit_bytes * self.unit_bytes;
             next.max(self.unit_bytes).min(from)
@@ -153,6 +158,8 @@ mod tests {
         assert_eq!(stride.next(100 * MIB, 100 * MIB + 5, false), 100 * MIB);
         assert_eq!(stride.next(1000 * MIB, 90 * MIB, true), 880 * MIB);
         assert_eq!(stride.next(1000 * MIB, 990 * MIB, true), 990 * MIB);
+        assert_eq!(stride.next(1000 * MIB, 866 * MIB, true), 866 * MIB);
+        assert_eq!(stride.next(1000 * MIB, 864 * MIB, true), 880 * MIB);
         assert_eq!(stride.next(100 * MIB, 2000 * MIB, true), 132 * MIB);
         let chunks = Stride::new(128 * MIB, BOUND);
         assert_eq!(chunks.next(1024 * MIB, 1000 * MIB, false), 896 * MIB);

@@ -549,7 +549,26 @@ fn a_pool_that_follows_slowly_is_further_ahead() {
         reaction: Duration::from_millis(500),
         pace: Duration::from_millis(200),
         lead: Duration::from_millis(600),
+        unforeseen_bytes: 0,
     };
     let (ahead, late) = (run(slow), run(Timing::default()));
     assert!(ahead < late, "{ahead} against {late}");
+}
+
+#[test]
+fn a_pool_that_follows_slowly_keeps_more_free_but_not_without_end() {
+    let kept = |limit: u64, unforeseen_bytes: u64| {
+        let mut machine = Machine::new(limit, 1);
+        machine.pools[0].0 =
+            Governor::with_timing(Timing { unforeseen_bytes, ..Timing::default() });
+        machine.neighbour = 50 * MIB;
+        machine.pools[0].1.resident_bytes = limit / 2;
+        let signals = machine.signals();
+        let (governor, pool) = &machine.pools[0];
+        governor.binding(&signals, pool).unwrap().headroom_bytes
+    };
+    let share = kept(GIB, 0);
+    assert_eq!(kept(GIB, 128 * MIB), 2 * share);
+    assert_eq!(kept(GIB, 20 * MIB), share + 20 * MIB);
+    assert_eq!(kept(100 * GIB, 128 * MIB), kept(100 * GIB, 0) + 128 * MIB);
 }
