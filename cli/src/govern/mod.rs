@@ -12,8 +12,9 @@
 //! # Ahead of the neighbours
 //! A size takes effect after a reading, a statement, and the looks at what it cost: up to half a second, where a pool that governs itself needs a
 //! few milliseconds. So the headroom is ahead of the others' pace by that time, and up to twice as large where nothing moves (`TIMING`).
-//! Between two readings the room is glanced at, which needs no server: when it goes, the next reading comes at once; and when half of the
-//! headroom has gone, no step is rested from.
+//! Between two readings the room is glanced at, which needs no server: when it goes, the next reading comes at once. When others take it at a
+//! pace that leaves less than half of the headroom by the end of a step, no step down is small or rested from for a second:
+//! each has its fixed cost, and in the time of a small one more is taken than it gives back. Nor is one rested from when that half has gone.
 //!
 //! # What is safe when
 //! * Every size that is ever set, each step's included, fits the memory there was at that moment, with headroom. So wherever this
@@ -60,13 +61,19 @@ const GLANCE_MIN_BYTES: u64 = 4 * MIB;
 /// How fast a pool can be resized from outside.
 const TIMING: Timing = Timing {
     reaction: Duration::from_millis(500),
-    pace: Duration::from_millis(50),
+    pace: Duration::from_millis(200),
     lead: Duration::from_millis(600),
     // A step takes 0.1 s or more, and a process that fills fresh memory takes a GiB a second.
     unforeseen_bytes: 128 * MIB,
 };
 /// Unless `--min` says otherwise.
 const FLOOR_BYTES: u64 = 64 * MIB;
+/// From a decision to the memory of a large step, and of the one before it.
+const STEP_TAKES: Duration = Duration::from_millis(300);
+/// So long after the room was last seen to go, it is still taken to be going.
+const RUSH: Duration = Duration::from_secs(1);
+/// While it goes, a step down is at least the pool over this.
+const RUSH_SHARE: u64 = 8;
 /// After the server refused a step.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -140,6 +147,8 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         pool,
         log,
         goal: None,
+        others: None,
+        rush_until: None,
         imagined: None,
         start: Instant::now(),
         retry_at: None,
@@ -188,6 +197,10 @@ struct Governing {
     stride: Stride,
     log: Log,
     goal: Option<Goal>,
+    /// When the last reading was, and what all but the pool used below the limit that binds.
+    others: Option<(Instant, u64)>,
+    /// Others are taking the room, as far as is known.
+    rush_until: Option<Instant>,
     /// In a dry run: the size the pool would have.
     imagined: Option<u64>,
     start: Instant,
@@ -235,10 +248,15 @@ impl Governing {
         let decision = self.governor.decide(&signals, &pool);
         let binding = self.governor.binding(&signals, &pool);
         self.headroom_bytes = binding.as_ref().map_or(0, |binding| binding.headroom_bytes);
-        let out_of_room =
-            binding.is_some_and(|binding| binding.room.bytes() < binding.headroom_bytes / 2);
+        let mut out_of_room = false;
+        if let Some(binding) = &binding {
+            let left = binding.room.bytes();
+            out_of_room = left < binding.headroom_bytes / 2;
+            let others = binding.room.used_bytes.saturating_sub(state.held_bytes);
+            self.watch_others(others, left, binding.headroom_bytes);
+        }
         if let Some(decision) = decision {
-            self.take(&decision, out_of_room, options);
+            self.take(&decision, out_of_room, &pool, options);
         }
         if let Some(probe) = &self.probe {
             probe.attend(self.goal.is_some());
@@ -255,6 +273,18 @@ impl Governing {
         self.step(goal, &state, &signals, &pool)
     }
 
+    /// Takes note of what all but the pool use: at the pace of this moment, will half of the headroom be gone when a step ends?
+    fn watch_others(&mut self, others_bytes: u64, left_bytes: u64, headroom_bytes: u64) {
+        let now = Instant::now();
+        let Some((at, before)) = self.others.replace((now, others_bytes)) else { return };
+        let grown = others_bytes.saturating_sub(before);
+        let elapsed = now.duration_since(at).max(GLANCE).as_secs_f64();
+        let soon = (grown as f64 * STEP_TAKES.as_secs_f64() / elapsed) as u64;
+        if grown > GLANCE_MIN_BYTES && left_bytes < soon.saturating_add(headroom_bytes / 2) {
+            self.rush_until = Some(now + RUSH);
+        }
+    }
+
     fn as_pool_state(&self, state: &State, options: &Options) -> PoolState {
         let floor =
             options.min.unwrap_or(FLOOR_BYTES.min(state.size_bytes)).max(self.pool.least_bytes);
@@ -268,7 +298,13 @@ impl Governing {
     }
 
     /// Makes a decision the goal, if there is anything to do about it.
-    fn take(&mut self, decision: &Decision, out_of_room: bool, options: &Options) {
+    fn take(
+        &mut self,
+        decision: &Decision,
+        out_of_room: bool,
+        pool: &PoolState,
+        options: &Options,
+    ) {
         let mut decision = decision.clone();
         if decision.to_bytes > decision.from_bytes {
             if decision.signal == Signal::Start {
@@ -286,6 +322,12 @@ impl Governing {
             let growth = (decision.to_bytes - decision.from_bytes) / 13 * 12;
             decision.to_bytes = decision.from_bytes + growth;
         }
+        let rush = decision.signal == Signal::RoomShrank
+            && self.rush_until.is_some_and(|until| Instant::now() < until);
+        if rush {
+            let least = decision.from_bytes - decision.from_bytes / RUSH_SHARE;
+            decision.to_bytes = decision.to_bytes.min(least).max(pool.floor_bytes);
+        }
         let unit = self.pool.unit_bytes.max(1);
         decision.to_bytes = decision.to_bytes / unit * unit;
         if decision.to_bytes == decision.from_bytes
@@ -295,7 +337,7 @@ impl Governing {
         }
         let urgent = match decision.signal {
             Signal::OwnSwap | Signal::Stall => true,
-            Signal::RoomShrank | Signal::Start => out_of_room,
+            Signal::RoomShrank | Signal::Start => out_of_room || rush,
             Signal::RoomLasted | Signal::Ceiling => false,
         };
         // While shrinking, the target moves with every step; only what is news is logged.
