@@ -13,7 +13,7 @@
 //! A size takes effect after a reading, a statement, and the looks at what it cost: up to half a second, where a pool that governs itself needs a
 //! few milliseconds. So the headroom is ahead of the others' pace by that time, and up to twice as large where nothing moves (`TIMING`).
 //! Between two readings the room is glanced at, which needs no server: when it goes, the next reading comes at once. When others take it at a
-//! pace that leaves less than half of the headroom by the end of a step, no step down is small or rested from for a second:
+//! pace that leaves less than half of the headroom by the end of a step ([`rush`]), no step down is small or rested from for a second:
 //! each has its fixed cost, and in the time of a small one more is taken than it gives back. Nor is one rested from when that half has gone.
 //!
 //! # What is safe when
@@ -29,6 +29,7 @@
 pub mod log;
 pub mod pool;
 pub mod probe;
+pub mod rush;
 pub mod shrink;
 pub mod stride;
 
@@ -50,6 +51,7 @@ use crate::server::Server;
 use log::{Log, Step};
 use pool::{InnodbPool, State};
 use probe::Probe;
+use rush::Rush;
 use stride::{Direction, Stride};
 
 /// How often the signals are read while nothing happens.
@@ -68,12 +70,6 @@ const TIMING: Timing = Timing {
 };
 /// Unless `--min` says otherwise.
 const FLOOR_BYTES: u64 = 64 * MIB;
-/// From a decision to the memory of a large step, and of the one before it.
-const STEP_TAKES: Duration = Duration::from_millis(300);
-/// So long after the room was last seen to go, it is still taken to be going.
-const RUSH: Duration = Duration::from_secs(1);
-/// While it goes, a step down is at least the pool over this.
-const RUSH_SHARE: u64 = 8;
 /// After the server refused a step.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -147,8 +143,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         pool,
         log,
         goal: None,
-        others: None,
-        rush_until: None,
+        rush: Rush::default(),
         imagined: None,
         start: Instant::now(),
         retry_at: None,
@@ -197,10 +192,7 @@ struct Governing {
     stride: Stride,
     log: Log,
     goal: Option<Goal>,
-    /// When the last reading was, and what all but the pool used below the limit that binds.
-    others: Option<(Instant, u64)>,
-    /// Others are taking the room, as far as is known.
-    rush_until: Option<Instant>,
+    rush: Rush,
     /// In a dry run: the size the pool would have.
     imagined: Option<u64>,
     start: Instant,
@@ -253,7 +245,7 @@ impl Governing {
             let left = binding.room.bytes();
             out_of_room = left < binding.headroom_bytes / 2;
             let others = binding.room.used_bytes.saturating_sub(state.held_bytes);
-            self.watch_others(others, left, binding.headroom_bytes);
+            self.rush.observe(Instant::now(), others, left, binding.headroom_bytes);
         }
         if let Some(decision) = decision {
             self.take(&decision, out_of_room, &pool, options);
@@ -271,18 +263,6 @@ impl Governing {
             return Ok(TICK);
         }
         self.step(goal, &state, &signals, &pool)
-    }
-
-    /// Takes note of what all but the pool use: at the pace of this moment, will half of the headroom be gone when a step ends?
-    fn watch_others(&mut self, others_bytes: u64, left_bytes: u64, headroom_bytes: u64) {
-        let now = Instant::now();
-        let Some((at, before)) = self.others.replace((now, others_bytes)) else { return };
-        let grown = others_bytes.saturating_sub(before);
-        let elapsed = now.duration_since(at).max(GLANCE).as_secs_f64();
-        let soon = (grown as f64 * STEP_TAKES.as_secs_f64() / elapsed) as u64;
-        if grown > GLANCE_MIN_BYTES && left_bytes < soon.saturating_add(headroom_bytes / 2) {
-            self.rush_until = Some(now + RUSH);
-        }
     }
 
     fn as_pool_state(&self, state: &State, options: &Options) -> PoolState {
@@ -322,11 +302,12 @@ impl Governing {
             let growth = (decision.to_bytes - decision.from_bytes) / 13 * 12;
             decision.to_bytes = decision.from_bytes + growth;
         }
-        let rush = decision.signal == Signal::RoomShrank
-            && self.rush_until.is_some_and(|until| Instant::now() < until);
-        if rush {
-            let least = decision.from_bytes - decision.from_bytes / RUSH_SHARE;
-            decision.to_bytes = decision.to_bytes.min(least).max(pool.floor_bytes);
+        let at_most = match decision.signal {
+            Signal::RoomShrank => self.rush.at_most(Instant::now(), decision.from_bytes),
+            _ => None,
+        };
+        if let Some(bytes) = at_most {
+            decision.to_bytes = decision.to_bytes.min(bytes).max(pool.floor_bytes);
         }
         let unit = self.pool.unit_bytes.max(1);
         decision.to_bytes = decision.to_bytes / unit * unit;
@@ -337,7 +318,7 @@ impl Governing {
         }
         let urgent = match decision.signal {
             Signal::OwnSwap | Signal::Stall => true,
-            Signal::RoomShrank | Signal::Start => out_of_room || rush,
+            Signal::RoomShrank | Signal::Start => out_of_room || at_most.is_some(),
             Signal::RoomLasted | Signal::Ceiling => false,
         };
         // While shrinking, the target moves with every step; only what is news is logged.
