@@ -22,10 +22,11 @@
 //!   stops being *adjusted*.
 //! * On SIGTERM or SIGINT the running step is finished, nothing is restored: the size that the server started with may be the very one
 //!   that does not fit any more.
-//! * Shrinking needs no further condition. Growing needs room that has lasted, a full pool that misses, and data left to cache;
-//!   and it is checked again before each step.
+//! * Shrinking needs no further condition, and ends when the room that went is back ([`goal`]). Growing needs room that has lasted, a
+//!   full pool that misses, and data left to cache; and the room is checked again before each step.
 //! * Nothing is written to the server's option files: after a restart it has its own size, and is governed from there.
 
+pub mod goal;
 pub mod log;
 pub mod pool;
 pub mod probe;
@@ -48,6 +49,7 @@ use crate::connect;
 use crate::exit::{Error, Result};
 use crate::facts::machine::server_pid;
 use crate::server::Server;
+use goal::Goal;
 use log::{Log, Step};
 use pool::{InnodbPool, State};
 use probe::Probe;
@@ -173,14 +175,6 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
         register().map_err(|e| Error::Local(format!("signal {signal}: {e}")))?;
     }
     Ok(stop)
-}
-
-/// A size that is being worked towards.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Goal {
-    bytes: u64,
-    /// Memory runs out now: no rest between steps.
-    urgent: bool,
 }
 
 struct Governing {
@@ -328,27 +322,9 @@ impl Governing {
         if news {
             self.log.decision(&decision, options.apply);
         }
-        self.goal = Some(Goal { bytes: decision.to_bytes, urgent });
-    }
-
-    /// The size that the next step sets; the present one if there is nothing to be done, or no room any more.
-    fn next_size(
-        &self,
-        goal: Goal,
-        direction: Direction,
-        state: &State,
-        signals: &Signals,
-        pool: &PoolState,
-    ) -> u64 {
-        let mut to = goal.bytes;
-        if direction == Direction::Grow {
-            // What fitted when it was decided must still fit.
-            to = to.min(self.governor.target(signals, pool).unwrap_or(0));
-        }
-        match direction {
-            Direction::Grow if to <= state.size_bytes => state.size_bytes,
-            _ => self.stride.next(state.size_bytes, to, goal.urgent),
-        }
+        // While others rush in, it isn't today's room that says how far.
+        let while_short = decision.signal == Signal::RoomShrank && at_most.is_none();
+        self.goal = Some(Goal { bytes: decision.to_bytes, urgent, while_short });
     }
 
     /// Takes a step towards the goal, and learns what it cost. Returns how long to rest from it.
@@ -361,7 +337,11 @@ impl Governing {
     ) -> Result<Duration> {
         let direction =
             if goal.bytes < state.size_bytes { Direction::Shrink } else { Direction::Grow };
-        let next = self.next_size(goal, direction, state, signals, pool);
+        let towards = goal.towards(state.size_bytes, self.governor.target(signals, pool));
+        let next = match towards == state.size_bytes {
+            true => towards,
+            false => self.stride.next(state.size_bytes, towards, goal.urgent),
+        };
         if next == state.size_bytes {
             self.goal = None;
             return Ok(TICK);

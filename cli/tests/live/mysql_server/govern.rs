@@ -24,15 +24,12 @@ fn own_bytes(server: &Server) -> u64 {
 #[test]
 fn a_pool_is_shrunk_below_a_limit_that_comes_down_and_grows_back() {
     let Some(group) = Cgroup::new("mysql-govern") else { return };
-    let args = [
-        "--innodb-buffer-pool-size=96M",
-        "--innodb-buffer-pool-chunk-size=1M",
-        "--innodb-lru-scan-depth=100",
-    ];
+    let args = ["--innodb-buffer-pool-size=96M", "--innodb-buffer-pool-chunk-size=1M"];
     let Some(server) = group.start(|| mysql("mysql-govern", &args)) else { return };
     let Some(server) = server else { return };
-    let rows = fill(&server, 64);
-    let reader = Reader::start(&server, rows);
+    // Nobody reads yet: a reader takes each page that a shrinking pool frees to move others to, and then MySQL sleeps for seconds,
+    // some ten times.
+    let rows = fill(&server, 96);
     let mut govern = Govern::start(tidepool(server.socket()).args([
         "govern",
         "--apply",
@@ -53,6 +50,7 @@ fn a_pool_is_shrunk_below_a_limit_that_comes_down_and_grows_back() {
     let small = pool_size(&server);
     assert!((16 * MIB..96 * MIB).contains(&small), "{small}");
     group.limit(2048 * MIB);
+    let reader = Reader::start(&server, rows);
     govern.line("room lasted");
     let deadline = Instant::now() + PATIENCE;
     while pool_size(&server) <= small {
