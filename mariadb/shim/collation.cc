@@ -132,6 +132,28 @@ const uchar *skip_pad(const uchar *from, const uchar *end, const uchar *space, s
   }
 }
 
+constexpr size_t CODE_LENGTH = 2;
+/* What is no character sorts after all that are. */
+constexpr uint NOT_A_CHARACTER = 0xFF00;
+
+/* Whether strnncoll tells characters apart that strnxfrm does not. Of all collations these alone are so (tests/tests/collations.rs). */
+bool compares_by_code(CHARSET_INFO *cs) { return !strcmp(cs->cs_name.str, "big5"); }
+
+/* The characters as strnncoll compares them: single bytes by sort_order, the others by their code. Gives the length. */
+size_t put_codes(CHARSET_INFO *cs, uchar *to, const uchar *from, const uchar *end) {
+  uchar *const start = to;
+  while (from < end) {
+    const int len = cs->charlen(from, end);
+    uint code = NOT_A_CHARACTER | *from;
+    if (len == 1) code = cs->sort_order[*from];
+    if (len == 2) code = static_cast<uint>(from[0] << 8 | from[1]);
+    *to++ = static_cast<uchar>(code >> 8);
+    *to++ = static_cast<uchar>(code);
+    from += len == 2 ? 2 : 1;
+  }
+  return to - start;
+}
+
 } // namespace
 
 String_codec::String_codec(CHARSET_INFO *charset, bool is_char)
@@ -141,6 +163,7 @@ String_codec::String_codec(CHARSET_INFO *charset, bool is_char)
     return;
   }
   if ((cs->state & MY_CS_BINSORT) && cs->mbminlen == 1) return; /* BYTES */
+  codes = compares_by_code(cs);
 
   uchar space[8];
   cs->cset->fill(cs, reinterpret_cast<char *>(space), cs->mbminlen, ' ');
@@ -149,11 +172,11 @@ String_codec::String_codec(CHARSET_INFO *charset, bool is_char)
     l.flags = flags;
     l.unit = 0;
     if (padded) {
-      uchar weights[64];
-      const size_t len = cs->coll->strnxfrm(cs, weights, sizeof weights, 16, space, cs->mbminlen, flags);
+      uchar found[64];
+      const size_t len = weights(found, sizeof found, space, cs->mbminlen, flags);
       if (len > 0 && len <= sizeof l.space) {
         l.unit = static_cast<uint8>(len);
-        memcpy(l.space, weights, len);
+        memcpy(l.space, found, len);
       }
     }
   };
@@ -167,13 +190,20 @@ String_codec::String_codec(CHARSET_INFO *charset, bool is_char)
 }
 
 size_t String_codec::scratch_size(size_t bytes) const {
+  if (codes) return bytes * CODE_LENGTH;
   return levels == 0 ? 0 : cs->coll->strnxfrmlen(cs, bytes) + 16;
+}
+
+/* The weights of a level, at most `room` bytes; gives their length. */
+size_t String_codec::weights(uchar *to, size_t room, const uchar *text, size_t len, uint flags) const {
+  return codes ? put_codes(cs, to, text, text + len)
+               : cs->coll->strnxfrm(cs, to, room, INT_MAX32, text, len, flags);
 }
 
 size_t String_codec::encoded_max(size_t bytes) const {
   if (levels == 0) return 2 * bytes + bytes / 255 + 4;
-  const size_t weights = scratch_size(bytes);
-  return levels * (2 * weights + weights / 255 + 16);
+  const size_t room = scratch_size(bytes);
+  return levels * (2 * room + room / 255 + 16);
 }
 
 uchar *String_codec::encode(uchar *to, const uchar *text, size_t len, uchar *scratch, size_t scratch_len) const {
@@ -181,9 +211,8 @@ uchar *String_codec::encode(uchar *to, const uchar *text, size_t len, uchar *scr
   if (levels == 0) return pad ? put_pad_bytes(to, text, text + len) : put_nopad(to, text, text + len);
   for (uint i = 0; i < levels; i++) {
     const Level &l = level[i];
-    const size_t weights = cs->coll->strnxfrm(cs, scratch, scratch_len, INT_MAX32, text, len, l.flags);
-    to = l.unit ? put_pad_units(to, scratch, scratch + weights, l.space, l.unit)
-                : put_nopad(to, scratch, scratch + weights);
+    const uchar *const end = scratch + weights(scratch, scratch_len, text, len, l.flags);
+    to = l.unit ? put_pad_units(to, scratch, end, l.space, l.unit) : put_nopad(to, scratch, end);
   }
   return to;
 }

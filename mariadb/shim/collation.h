@@ -21,6 +21,8 @@
     BYTES     the string itself, for binary strings and for _bin collations whose byte order is their order;
     WEIGHTS   the collation's weights (strnxfrm), level by level, each level ending itself. As in the server, levels
               above the first are compared with PAD SPACE even if the collation is NO PAD.
+    CODES     two bytes for each character, where the server's weights are not what it compares by. That is so for
+              big5_chinese_*: strnxfrm gives all characters of as many strokes one weight, strnncoll goes by their codes.
   A CHAR is padded with spaces, so in a column of that type every collation sorts as PAD SPACE, as the server sorts it.
   BYTES can be turned back into the string, up to the number of trailing spaces.
 */
@@ -48,6 +50,7 @@ public:
   const uchar *decode(uchar *to, size_t capacity, size_t *len, const uchar *from, const uchar *end, uchar mask) const;
 
   bool is_bytes() const { return levels == 0; }
+  bool is_codes() const { return codes; }
   bool pads() const { return pad; }
   CHARSET_INFO *charset() const { return cs; }
   /* Length of the text without the trailing spaces that don't count. */
@@ -57,6 +60,7 @@ public:
 
 private:
   static constexpr uint MAX_LEVELS = 6;
+  size_t weights(uchar *to, size_t room, const uchar *text, size_t len, uint flags) const;
   struct Level {
     uint flags;      /* for strnxfrm; 0 = all that the collation has */
     uint8 unit;      /* width of a space; 0 = written as NO PAD */
@@ -64,6 +68,7 @@ private:
   };
   CHARSET_INFO *cs = nullptr;
   bool pad = false;
+  bool codes = false;
   uint8 levels = 0; /* 0 = BYTES */
   Level level[MAX_LEVELS] = {};
 };

@@ -39,7 +39,8 @@ uint64 Layouts::fingerprint() const {
   for (const Index_layout &tree : trees)
     for (const Part &part : tree.all_parts())
       print = print * 0x100000001B3ULL + part.column.fieldnr + (part.image << 16) + (part.unpack << 20) +
-              (part.mask << 24) + static_cast<uint64>(part.whole ? 0 : part.length << 8);
+              (part.mask << 24) + static_cast<uint64>(part.whole ? 0 : part.length << 8) +
+              (static_cast<uint64>(part.codec.is_codes()) << 40);
   return print;
 }
 
