@@ -63,6 +63,28 @@ fn keys(conn: &mut Conn, engine: Engine, charset: &str, collation: &str) -> Vec<
     conn.query("SELECT HEX(s) FROM keyed FORCE INDEX (PRIMARY) ORDER BY s").expect("the keys")
 }
 
+/// What is found by the key that [`keys`] has made: each string of all, and those that begin as some of them do.
+fn found(conn: &mut Conn, collation: &str) -> Vec<String> {
+    let mut found: Vec<String> = conn
+        .query(format!(
+            "SELECT CONCAT(HEX(strings.s), ' is ', COALESCE(HEX(keyed.s), 'nothing'))
+             FROM strings LEFT JOIN keyed FORCE INDEX (PRIMARY) ON keyed.s = strings.s COLLATE {collation}
+             ORDER BY strings.id"
+        ))
+        .expect("each string");
+    let beginnings: Vec<String> = conn
+        .query("SELECT DISTINCT HEX(LEFT(s, 1)) FROM strings WHERE id % 131 = 0 AND s > '' ORDER BY id")
+        .expect("beginnings");
+    for beginning in beginnings {
+        let pattern =
+            format!("CONCAT((SELECT s FROM strings WHERE HEX(s) = '{beginning}' LIMIT 1), '%')");
+        run(conn, &[&format!("SET @pattern = {pattern} COLLATE {collation}")]);
+        let like = "SELECT CONCAT(HEX(@pattern), ' is like ', HEX(s)) FROM keyed FORCE INDEX (PRIMARY) WHERE s LIKE @pattern ORDER BY s";
+        found.extend(conn.query::<String, _>(like).expect("what is like it"));
+    }
+    found
+}
+
 #[test]
 fn keys_are_what_innodb_compares() {
     let options = Options::new("collations").engine(Engine::Tidepool);
@@ -89,13 +111,16 @@ fn keys_are_what_innodb_compares() {
             make_strings(&mut conn, charset);
             last.clone_from(charset);
         }
-        let [innodb, tidepool] =
-            [Engine::InnoDb, Engine::Tidepool].map(|e| keys(&mut conn, e, charset, collation));
+        let [innodb, tidepool] = [Engine::InnoDb, Engine::Tidepool].map(|engine| {
+            let mut all = keys(&mut conn, engine, charset, collation);
+            all.extend(found(&mut conn, collation));
+            all
+        });
         compared += 1;
         if innodb != tidepool {
             let at = innodb.iter().zip(&tidepool).take_while(|(a, b)| a == b).count();
             different.push(format!(
-                "{collation}: {} and {} keys; from {at} on {:?}, {:?}",
+                "{collation}: {} and {} keys, strings found and like others; from {at} on {:?}, {:?}",
                 innodb.len(),
                 tidepool.len(),
                 innodb[at..].iter().take(3).collect::<Vec<_>>(),
