@@ -33,6 +33,7 @@
 #include "foreign_key_definition.h"
 #include "foreign_key_index.h"
 #include "ha_tidepool.h"
+#include "server_versions.h"
 #include <set>
 
 using namespace tidepool;
@@ -295,7 +296,7 @@ bool ha_tidepool::same_values(const TABLE *altered, const std::vector<int> &old_
         was->compression_method() != is->compression_method())
       return false;
     if (is->check_constraint &&
-        (!was->check_constraint || !was->check_constraint->is_equal(is->check_constraint, true)))
+        (!was->check_constraint || !is_same_expression(was->check_constraint, is->check_constraint)))
       return false;
   }
   return true;
