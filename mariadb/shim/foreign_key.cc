@@ -3,6 +3,7 @@
 #include "foreign_key.h"
 #include "engine.h"
 #include "errors.h"
+#include "server_versions.h"
 #include "table_share.h"
 #include <algorithm>
 
@@ -46,7 +47,7 @@ void server_names(const std::string &table, std::string *db, std::string *name) 
 }
 
 bool same_identifier(const std::string &a, const std::string &b) {
-  return my_strcasecmp(system_charset_info, a.c_str(), b.c_str()) == 0;
+  return is_same_name(a.c_str(), b.c_str());
 }
 
 static void append_quoted(THD *thd, std::string *to, const std::string &name) {

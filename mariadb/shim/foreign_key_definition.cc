@@ -3,6 +3,7 @@
 #include "foreign_key_definition.h"
 #include "engine.h"
 #include "foreign_key_index.h"
+#include "server_versions.h"
 #include <algorithm>
 #include <set>
 
@@ -19,10 +20,10 @@ std::string referenced_name(const std::string &child, const ::Foreign_key *key) 
   LEX_CSTRING db_name = key->ref_db, table_name = key->ref_table;
   if (lower_case_table_names) {
     strmake_buf(table, table_name.str);
-    table_name = {table, my_casedn_str(system_charset_info, table)};
+    table_name = LEX_CSTRING{table, make_small(table, sizeof table)};
     if (db_name.str) {
       strmake_buf(db, db_name.str);
-      db_name = {db, my_casedn_str(system_charset_info, db)};
+      db_name = LEX_CSTRING{db, make_small(db, sizeof db)};
     }
   }
   if (db_name.str) return engine_name(db_name, table_name);
@@ -304,12 +305,12 @@ bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &tabl
   if (alter) {
     List_iterator_fast<Alter_drop> drops(const_cast<Alter_info *>(alter)->drop_list);
     while (const Alter_drop *drop = drops++)
-      if (drop->type == Alter_drop::KEY) dropped = drop->name;
+      if (drop->type == Alter_drop::KEY) dropped = c_str(drop->name);
   }
   if (*dropped == '?' && thd->lex) {
     List_iterator_fast<Alter_drop> drops(thd->lex->alter_info.drop_list);
     while (const Alter_drop *drop = drops++)
-      if (drop->type == Alter_drop::KEY) dropped = drop->name;
+      if (drop->type == Alter_drop::KEY) dropped = c_str(drop->name);
   }
   my_error(ER_DROP_INDEX_FK, MYF(0), dropped);
   return false;

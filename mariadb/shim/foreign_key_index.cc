@@ -2,6 +2,7 @@
 #include "foreign_key_index.h"
 #include "engine.h"
 #include "errors.h"
+#include "server_versions.h"
 #include "session.h"
 #include "sql_base.h"
 #include "table_cache.h"
@@ -92,7 +93,7 @@ bool columns_of(const TABLE_SHARE *share, const std::vector<std::string> &names,
   columns->clear();
   for (const std::string &name : names) {
     uint i = 0;
-    while (i < share->fields && my_strcasecmp(system_charset_info, share->field[i]->field_name.str, name.c_str()) != 0) i++;
+    while (i < share->fields && !is_same_name(share->field[i]->field_name.str, name.c_str())) i++;
     if (i == share->fields) {
       *missing = name;
       return false;

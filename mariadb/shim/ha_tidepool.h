@@ -19,12 +19,15 @@
 #include "bridge.h"
 #include "errors.h"
 #include "foreign_key_check.h"
+#include "server_versions.h"
 #include "session.h"
 #include "table_share.h"
 #include <deque>
 
 namespace tidepool {
 class Index_change;
+/* Tells the server's optimizer what single steps cost, where it wants to know. */
+void setup_costs(handlerton *hton);
 }
 
 class ha_tidepool final : public handler {
@@ -102,9 +105,11 @@ public:
   int info(uint flag) override;
   ha_rows records_in_range(uint keynr, const key_range *min, const key_range *max, page_range *pages) override;
   ha_rows estimate_rows_upper_bound() override;
+#if TIDEPOOL_COSTS_ARE_PAGES
   double scan_time() override;
   double read_time(uint keynr, uint ranges, ha_rows rows) override;
   double keyread_time(uint keynr, uint ranges, ha_rows rows) override;
+#endif
   int analyze(THD *thd, HA_CHECK_OPT *options) override;
   int optimize(THD *thd, HA_CHECK_OPT *options) override;
   int check(THD *thd, HA_CHECK_OPT *options) override;

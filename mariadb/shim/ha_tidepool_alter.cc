@@ -95,7 +95,7 @@ constexpr uint ROWS_BETWEEN_LOOKS = 1000;
 int is_killed(void *thd) { return thd_kill_level(static_cast<THD *>(thd)) != THD_IS_NOT_KILLED; }
 
 bool same_name(const LEX_CSTRING &a, const LEX_CSTRING &b) {
-  return my_strcasecmp(system_charset_info, a.str, b.str) == 0;
+  return is_same_name(a.str, b.str);
 }
 
 /* Which key of the old table a key of the new one is; MAX_KEY: a new one. false: none, and not a new one either. */
@@ -217,9 +217,7 @@ bool plan(const TABLE *table, const Layouts &now, const TABLE *altered, const La
 
 /* A key whose entries the engine can make of a row alone. */
 bool can_be_built(const KEY &key) {
-  if (key.flags & (HA_FULLTEXT | HA_SPATIAL)) return false;
-  if (key.algorithm != HA_KEY_ALG_UNDEF && key.algorithm != HA_KEY_ALG_BTREE) return false;
-  if (key.without_overlaps) return false;
+  if (is_special_index(key) || key.without_overlaps) return false;
   for (uint i = 0; i < key.user_defined_key_parts; i++)
     if (!key.key_part[i].field->stored_in_db()) return false;
   return true;

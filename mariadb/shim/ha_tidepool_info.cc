@@ -177,6 +177,7 @@ ha_rows ha_tidepool::estimate_rows_upper_bound() {
   return 2 * tp_table_rows(shared->table) + stats.data_file_length / 32 + 100;
 }
 
+#if TIDEPOOL_COSTS_ARE_PAGES
 /* Costs as InnoDB's, so that plans are the same: pages of the clustered index for a scan. */
 double ha_tidepool::scan_time() { return ulonglong2double(stats.data_file_length) / stats.block_size; }
 
@@ -192,6 +193,20 @@ double ha_tidepool::read_time(uint keynr, uint ranges, ha_rows rows) {
 double ha_tidepool::keyread_time(uint keynr, uint ranges, ha_rows rows) {
   if (keynr == table_share->primary_key) return read_time(keynr, ranges, rows);
   return handler::keyread_time(keynr, ranges, rows);
+}
+#endif
+
+void tidepool::setup_costs([[maybe_unused]] handlerton *hton) {
+#if !TIDEPOOL_COSTS_ARE_PAGES
+  /* InnoDB's, in milliseconds, so that plans are the same. */
+  hton->update_optimizer_costs = [](OPTIMIZER_COSTS *costs) {
+    costs->row_next_find_cost = 0.00007013;
+    costs->row_lookup_cost = 0.00076597;
+    costs->key_next_find_cost = 0.00009900;
+    costs->key_lookup_cost = 0.00079112;
+    costs->row_copy_cost = 0.00006087;
+  };
+#endif
 }
 
 int ha_tidepool::analyze(THD *, HA_CHECK_OPT *) {

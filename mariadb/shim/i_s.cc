@@ -2,6 +2,7 @@
 #include "i_s.h"
 #include "engine.h"
 #include "errors.h"
+#include "server_versions.h"
 #include "sql_acl.h"
 #include "sql_parse.h"
 #include "tztime.h"
@@ -116,12 +117,12 @@ int take_row(void *context, const tp_value *values, size_t count) {
 
 int fill(THD *thd, TABLE_LIST *tables, COND *) {
   if (check_global_access(thd, PROCESS_ACL)) return 0;
-  const Schema_table *table = table_named(tables->schema_table->table_name);
+  const Schema_table *table = table_named(c_str(tables->schema_table->table_name));
   std::shared_lock<std::shared_mutex> open(engine.explaining);
   if (!table || !engine.db) {
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_CANT_FIND_SYSTEM_REC,
                         "Tidepool: SELECTing from INFORMATION_SCHEMA.%s but the engine is not running",
-                        tables->schema_table->table_name);
+                        c_str(tables->schema_table->table_name));
     return 0;
   }
   Rows rows{thd, tables->table, false};
@@ -142,7 +143,7 @@ int fill(THD *thd, TABLE_LIST *tables, COND *) {
 
 int init(void *p) {
   auto *schema_table = static_cast<ST_SCHEMA_TABLE *>(p);
-  const Schema_table *table = table_named(schema_table->table_name);
+  const Schema_table *table = table_named(c_str(schema_table->table_name));
   if (!table) return 1;
   /* The server only reads it. */
   schema_table->fields_info = const_cast<ST_FIELD_INFO *>(table->columns);

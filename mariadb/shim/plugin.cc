@@ -100,6 +100,7 @@ int start(void *p) {
   hton->flags = HTON_SUPPORTS_EXTENDED_KEYS;
   hton->pre_shutdown = pre_shutdown;
   setup_transactions(hton);
+  setup_costs(hton);
   if (!options.read_only) drop_temporary_tables();
   foreign_keys.load();
   return 0;

@@ -1,14 +1,55 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /*
-  What the server calls by another name, or with other arguments, in other versions. Each is found out from the headers, not from the
-  version's number: distributions patch, and fixes are ported back.
+  What the server calls by another name, or with other arguments, in other versions: 10.11 to 11.8. Where the headers can be asked they
+  are, instead of the version's number: distributions patch, and fixes are ported back.
 */
 #ifndef TIDEPOOL_SERVER_VERSIONS_H
 #define TIDEPOOL_SERVER_VERSIONS_H
 
 #include "server.h"
 
+/* Until 11.0 the optimizer asks engines for costs in pages read. Since then it makes them of the costs of single steps. */
+#define TIDEPOOL_COSTS_ARE_PAGES (MYSQL_VERSION_ID < 110000)
+
 namespace tidepool {
+
+/*
+  One of the engine's functions that the server calls: assigned to a member of handlerton, it has the arguments that are wanted there.
+  Until 11.8 the first is the handlerton, which is always ours.
+*/
+template <auto function> struct Hook;
+template <typename Result, typename... Arguments, Result (*function)(Arguments...)> struct Hook<function> {
+  using Plain = Result (*)(Arguments...);
+  using With_handlerton = Result (*)(handlerton *, Arguments...);
+  operator Plain() const { return function; }
+  operator With_handlerton() const {
+    return [](handlerton *, Arguments... arguments) { return function(arguments...); };
+  }
+};
+
+/* Texts of the server, as they have become objects one after the other. */
+inline const char *c_str(const char *text) { return text; }
+inline const char *c_str(const LEX_CSTRING &text) { return text.str; }
+
+/* Whether two names of columns, indexes or constraints are one. */
+inline bool is_same_name(const char *a, const char *b) {
+#ifdef my_strcasecmp
+  return my_strcasecmp(system_charset_info, a, b) == 0;
+#else
+  return Lex_ident_ci::streq({a, strlen(a)}, {b, strlen(b)});
+#endif
+}
+
+/* Makes a name of a table or database of the capital letters in it small; gives its length. */
+inline size_t make_small(char *name, size_t capacity) {
+#ifdef my_casedn_str
+  (void)capacity;
+  return my_casedn_str(system_charset_info, name);
+#else
+  const std::string capital(name);
+  return system_charset_info->casedn_z(capital.data(), capital.size(), name, capacity);
+#endif
+}
 
 namespace versions {
 
@@ -24,6 +65,14 @@ template <typename Expression> bool is_equal(const Expression *a, const Expressi
 /* Whether two checks, or two expressions of generated columns, are the same. False may mean that the server cannot tell. */
 inline bool is_same_expression(const Virtual_column_info *a, const Virtual_column_info *b) {
   return versions::is_equal(a, b, 0);
+}
+
+/* An index over texts or places, not over ordered values. */
+inline bool is_special_index(const KEY &key) {
+#ifdef HA_FULLTEXT
+  if (key.flags & (HA_FULLTEXT | HA_SPATIAL)) return true;
+#endif
+  return key.algorithm != HA_KEY_ALG_UNDEF && key.algorithm != HA_KEY_ALG_BTREE;
 }
 
 } // namespace tidepool

@@ -3,6 +3,7 @@
 #include "ddl.h"
 #include "engine.h"
 #include "errors.h"
+#include "server_versions.h"
 #include "sysvars.h"
 #include <algorithm>
 #include <mutex>
@@ -155,7 +156,7 @@ static Session *existing_session(THD *thd) {
   return static_cast<Session *>(thd_get_ha_data(thd, engine.hton));
 }
 
-static void commit_ordered(handlerton *, THD *thd, bool all) {
+static void commit_ordered(THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session || !session->in_transaction || !ends_transaction(thd, all)) return;
   /* Visible here, in the order of the binary log; durable in commit(). May run in another thread: no errors here. */
@@ -163,7 +164,7 @@ static void commit_ordered(handlerton *, THD *thd, bool all) {
   session->ordered = true;
 }
 
-static int commit(handlerton *, THD *thd, bool all) {
+static int commit(THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session) return 0;
   close_children(session);
@@ -191,7 +192,7 @@ static int commit(handlerton *, THD *thd, bool all) {
   return 0;
 }
 
-static int rollback(handlerton *, THD *thd, bool all) {
+static int rollback(THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session) return 0;
   close_children(session);
@@ -226,7 +227,7 @@ static size_t put_xid(uchar *to, const XID *xid) {
   return 12 + len;
 }
 
-static int prepare(handlerton *, THD *thd, bool all) {
+static int prepare(THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session) return 0;
   close_children(session);
@@ -273,7 +274,7 @@ static void take_xid(void *context, const uint8_t *bytes, size_t len) {
 /* Always from the beginning: the server asks again only if its list came back full, and that has room for 131,072 (for less only if
    the server could not get these 19 MB). There are far fewer: each prepared transaction has an undo stream to itself, of
    which there are 1,361 with pages of 16 KiB, and 5,457 with the largest. */
-static int recover(handlerton *, XID *list, uint capacity) {
+static int recover(XID *list, uint capacity) {
   Xid_list found{list, capacity, 0};
   if (list && capacity) tp_recovered_xids(engine.db, &found, take_xid);
   return static_cast<int>(found.count);
@@ -298,8 +299,8 @@ static int by_xid(XID *xid, int (*end)(tp_db *, const uint8_t *, size_t)) {
   }
 }
 
-static int commit_by_xid(handlerton *, XID *xid) { return by_xid(xid, tp_commit_prepared); }
-static int rollback_by_xid(handlerton *, XID *xid) { return by_xid(xid, tp_rollback_prepared); }
+static int commit_by_xid(XID *xid) { return by_xid(xid, tp_commit_prepared); }
+static int rollback_by_xid(XID *xid) { return by_xid(xid, tp_rollback_prepared); }
 
 static void commit_checkpoint_request(void *cookie) {
   /* All that went through commit_ordered must be durable before the binary log forgets it. If it can't be made so, the
@@ -310,11 +311,11 @@ static void commit_checkpoint_request(void *cookie) {
     server_error(TP_OTHER, nullptr);
 }
 
-static bool flush_logs(handlerton *) { return tp_flush_all_log(engine.db) != TP_OK; }
+static bool flush_logs() { return tp_flush_all_log(engine.db) != TP_OK; }
 
 /* ---- savepoints: the server keeps their data */
 
-static int savepoint_set(handlerton *, THD *thd, void *data) {
+static int savepoint_set(THD *thd, void *data) {
   Session *session = session_of(thd);
   if (!session) return HA_ERR_OUT_OF_MEM;
   tp_savepoint savepoint;
@@ -323,7 +324,7 @@ static int savepoint_set(handlerton *, THD *thd, void *data) {
   return server_error(result, thd);
 }
 
-static int savepoint_rollback(handlerton *, THD *thd, void *data) {
+static int savepoint_rollback(THD *thd, void *data) {
   Session *session = session_of(thd);
   if (!session) return HA_ERR_OUT_OF_MEM;
   tp_savepoint savepoint;
@@ -331,14 +332,14 @@ static int savepoint_rollback(handlerton *, THD *thd, void *data) {
   return server_error(tp_rollback_to(session->trx, &savepoint), thd);
 }
 
-static int savepoint_release(handlerton *, THD *, void *) { return 0; }
+static int savepoint_release(THD *, void *) { return 0; }
 
 /* Row locks stay after a rollback to a savepoint, and so must the metadata locks that protect them. */
-static bool savepoint_rollback_can_release_mdl(handlerton *, THD *) { return false; }
+static bool savepoint_rollback_can_release_mdl(THD *) { return false; }
 
 /* ---- the rest of a connection's life */
 
-static int start_consistent_snapshot(handlerton *, THD *thd) {
+static int start_consistent_snapshot(THD *thd) {
   /* Under LOCK_commit_ordered: nothing here may wait. */
   Session *session = session_of(thd);
   if (!session) return HA_ERR_OUT_OF_MEM;
@@ -353,11 +354,11 @@ static int start_consistent_snapshot(handlerton *, THD *thd) {
   return server_error(tp_snapshot(session->trx), thd);
 }
 
-static int close_connection(handlerton *hton, THD *thd) {
+static int close_connection(THD *thd) {
   Session *session = existing_session(thd);
   if (!session) return 0;
   /* Under LOCK_thd_data, which a KILL holds too: it sees the session whole or not at all. */
-  thd_set_ha_data(thd, hton, nullptr);
+  thd_set_ha_data(thd, engine.hton, nullptr);
   give_away_if_prepared(session);
   if (session->prepared)
     tp_detach(session->trx);
@@ -371,29 +372,29 @@ static int close_connection(handlerton *hton, THD *thd) {
   return 0;
 }
 
-static void kill_query(handlerton *, THD *thd, enum thd_kill_levels) {
+static void kill_query(THD *thd, enum thd_kill_levels) {
   if (Session *session = existing_session(thd)) tp_interrupt_raise(session->interrupt);
 }
 
 void setup_transactions(handlerton *hton) {
   tp_set_wait_observer(engine.db, waits_for);
   hton->savepoint_offset = sizeof(tp_savepoint);
-  hton->savepoint_set = savepoint_set;
-  hton->savepoint_rollback = savepoint_rollback;
-  hton->savepoint_release = savepoint_release;
-  hton->savepoint_rollback_can_release_mdl = savepoint_rollback_can_release_mdl;
-  hton->commit = commit;
-  hton->commit_ordered = commit_ordered;
-  hton->rollback = rollback;
-  hton->prepare = prepare;
-  hton->recover = recover;
-  hton->commit_by_xid = commit_by_xid;
-  hton->rollback_by_xid = rollback_by_xid;
+  hton->savepoint_set = Hook<savepoint_set>();
+  hton->savepoint_rollback = Hook<savepoint_rollback>();
+  hton->savepoint_release = Hook<savepoint_release>();
+  hton->savepoint_rollback_can_release_mdl = Hook<savepoint_rollback_can_release_mdl>();
+  hton->commit = Hook<commit>();
+  hton->commit_ordered = Hook<commit_ordered>();
+  hton->rollback = Hook<rollback>();
+  hton->prepare = Hook<prepare>();
+  hton->recover = Hook<recover>();
+  hton->commit_by_xid = Hook<commit_by_xid>();
+  hton->rollback_by_xid = Hook<rollback_by_xid>();
   hton->commit_checkpoint_request = commit_checkpoint_request;
-  hton->flush_logs = flush_logs;
-  hton->start_consistent_snapshot = start_consistent_snapshot;
-  hton->close_connection = close_connection;
-  hton->kill_query = kill_query;
+  hton->flush_logs = Hook<flush_logs>();
+  hton->start_consistent_snapshot = Hook<start_consistent_snapshot>();
+  hton->close_connection = Hook<close_connection>();
+  hton->kill_query = Hook<kill_query>();
 }
 
 } // namespace tidepool
