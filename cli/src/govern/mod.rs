@@ -137,6 +137,14 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
             "--max {max} is less than this server can be set to while it runs: {least}"
         ));
     }
+    let size = pool.state()?.size_bytes;
+    if pool.size_max_bytes <= size && options.max.is_none_or(|max| max > size) {
+        log.note(&format!(
+            "the server lets its pool grow no further than {} (innodb_buffer_pool_size_max): for more, write a larger one into its \
+             configuration and restart it",
+            human(pool.size_max_bytes)
+        ));
+    }
     let mut governing = Governing {
         reader: Reader::new(Root::default(), Some(pid)),
         governor: Governor::with_timing(TIMING),

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tidepool_tests::server::Server;
 
 use crate::cgroup::Cgroup;
-use crate::{Reader, fill, innodb, stderr, tidepool};
+use crate::{Reader, fill, innodb, stderr, stdout, tidepool};
 
 const MIB: u64 = 1 << 20;
 /// Long enough for any machine.
@@ -251,6 +251,20 @@ fn setting_needs_a_privilege_and_says_which() {
     let output =
         tidepool(server.socket()).args(["--user=poor", "govern", "--duration=1"]).output().unwrap();
     assert!(output.status.success(), "a dry run needs no privilege: {}", stderr(&output));
+}
+
+#[test]
+fn a_pool_that_cannot_grow_is_told() {
+    let args = ["--innodb-buffer-pool-size=64M", "--innodb-buffer-pool-size-max=64M"];
+    let server = innodb("govern-max", &args);
+    let told = |max: &str| {
+        let output =
+            tidepool(server.socket()).args(["govern", "--duration=1", max]).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        stdout(&output).contains("innodb_buffer_pool_size_max")
+    };
+    assert!(told("--max=1G"));
+    assert!(!told("--max=64M"), "nothing else was asked for");
 }
 
 #[test]
