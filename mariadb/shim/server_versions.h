@@ -27,6 +27,15 @@ template <typename Result, typename... Arguments, Result (*function)(Arguments..
   }
 };
 
+/* The names that a variable may have. How many members it has differs. */
+inline TYPELIB typelib(const char *name, const char **names, uint count) {
+  TYPELIB all{};
+  all.count = count;
+  all.name = name;
+  all.type_names = names;
+  return all;
+}
+
 /* Texts of the server, as they have become objects one after the other. */
 inline const char *c_str(const char *text) { return text; }
 inline const char *c_str(const LEX_CSTRING &text) { return text.str; }

@@ -2,6 +2,7 @@
 #include "sysvars.h"
 #include "engine.h"
 #include "errors.h"
+#include "server_versions.h"
 
 namespace tidepool {
 
@@ -19,7 +20,7 @@ ulonglong page_trace_max_size;
 constexpr ulonglong MIB = 1024 * 1024;
 
 const char *replacement_names[] = {"tide", "midpoint", NullS}; /* as TP_REPLACEMENT_… */
-TYPELIB replacements = {2, "buffer_pool_replacement", replacement_names, nullptr};
+TYPELIB replacements = typelib("buffer_pool_replacement", replacement_names, array_elements(replacement_names) - 1);
 
 constexpr ulonglong REDO_MINIMUM = 8 * MIB, REDO_MAXIMUM = 512 * 1024 * MIB;
 
