@@ -20,10 +20,10 @@ std::string referenced_name(const std::string &child, const ::Foreign_key *key) 
   LEX_CSTRING db_name = key->ref_db, table_name = key->ref_table;
   if (lower_case_table_names) {
     strmake_buf(table, table_name.str);
-    table_name = LEX_CSTRING{table, make_small(table, sizeof table)};
+    table_name = LEX_CSTRING{table, to_lower_case(table, sizeof table)};
     if (db_name.str) {
       strmake_buf(db, db_name.str);
-      db_name = LEX_CSTRING{db, make_small(db, sizeof db)};
+      db_name = LEX_CSTRING{db, to_lower_case(db, sizeof db)};
     }
   }
   if (db_name.str) return engine_name(db_name, table_name);

@@ -49,14 +49,14 @@ inline bool is_same_name(const char *a, const char *b) {
 #endif
 }
 
-/* Makes a name of a table or database of the capital letters in it small; gives its length. */
-inline size_t make_small(char *name, size_t capacity) {
+/* Turns the name of a table or database into lower case, in its place; gives its length. */
+inline size_t to_lower_case(char *name, size_t capacity) {
 #ifdef my_casedn_str
   (void)capacity;
   return my_casedn_str(system_charset_info, name);
 #else
-  const std::string capital(name);
-  return system_charset_info->casedn_z(capital.data(), capital.size(), name, capacity);
+  const std::string given(name);
+  return system_charset_info->casedn_z(given.data(), given.size(), name, capacity);
 #endif
 }
 
