@@ -218,6 +218,12 @@ int ha_tidepool::ready_slowly() {
 }
 
 void ha_tidepool::print_error(int error, myf flags) {
+  /*
+    MariaDB 10.11.14 forgets why it could not read that row, and reports the duplicate: a client would not learn that it
+    is the transaction that failed, of a deadlock, and go on in another.
+  */
+  if (error == HA_ERR_FOUND_DUPP_KEY && duplicate_unread) error = duplicate_unread;
+  duplicate_unread = 0;
   /* The server has looked a row up after its write, and refuses it; an update with IGNORE by another error. */
   const bool is_refused = error == HA_ERR_FOUND_DUPP_KEY || error == HA_ERR_UNSUPPORTED;
   if (is_refused && lookup_errkey != static_cast<uint>(-1) && is_checked_after_write() && last_write_known && session &&

@@ -136,6 +136,7 @@ private:
   int ready();
   int ready_slowly();
   int open_reader();
+  int read_position(uchar *buf, const uchar *pos);
   int fail(int result) { return tidepool::server_error(result, ha_thd()); }
 
   const std::vector<Index_layout> &trees() const { return shared->layouts.trees; }
@@ -268,6 +269,8 @@ private:
   bool is_checked_after_write() const { return table_share->long_unique_table || table_share->period.unique_keys; }
   tp_savepoint before_last_write{};
   bool last_write_known = false;
+  /* Why the row could not be read that the last duplicate is of; 0 = it could be, or was not asked for. */
+  int duplicate_unread = 0;
 };
 
 #endif

@@ -294,7 +294,7 @@ bool ha_tidepool::same_values(const TABLE *altered, const std::vector<int> &old_
         was->compression_method() != is->compression_method())
       return false;
     if (is->check_constraint &&
-        (!was->check_constraint || !is_same_expression(was->check_constraint, is->check_constraint)))
+        (!was->check_constraint || !is_same_check(was->check_constraint, is->check_constraint)))
       return false;
   }
   return true;

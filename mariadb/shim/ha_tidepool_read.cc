@@ -459,6 +459,13 @@ void ha_tidepool::put_ref() {
 }
 
 int ha_tidepool::rnd_pos(uchar *buf, uchar *pos) {
+  const int error = read_position(buf, pos);
+  /* For REPLACE and the like, after a duplicate. */
+  if (unlikely(error) && memcmp(pos, dup_ref, ref_length) == 0) duplicate_unread = error;
+  return error;
+}
+
+int ha_tidepool::read_position(uchar *buf, const uchar *pos) {
   if (int error = ready()) return error;
   peeked = false;
   const size_t fixed = trees()[0].fixed_length();

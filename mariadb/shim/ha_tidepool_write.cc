@@ -27,6 +27,7 @@ void ha_tidepool::encode_clustered(const uchar *record, bool new_row) {
 /* Remembers which index and which row the conflict is with, for errkey and dup_ref. */
 int ha_tidepool::report_duplicate(uint index) {
   session->duplicate_key = shared->layouts.key_of(index);
+  duplicate_unread = 0;
   const uchar *pk = clustered.get();
   size_t len = clustered_len;
   if (index != 0 && trees()[index].has_bare_entries()) {

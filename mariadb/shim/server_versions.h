@@ -62,17 +62,21 @@ inline size_t to_lower_case(char *name, size_t capacity) {
 
 namespace versions {
 
-/* Before 10.11.15 names of tables count, so that columns of a table and of its altered self are never the same. */
-template <typename Expression>
-auto is_equal(const Expression *a, const Expression *b, int) -> decltype(a->is_equal(b, true)) {
+template <typename Expression> auto is_equal(Expression *a, Expression *b, int) -> decltype(a->is_equal(b, true)) {
   return a->is_equal(b, true);
 }
-template <typename Expression> bool is_equal(const Expression *a, const Expression *b, long) { return a->is_equal(b); }
+/* As of 10.11.14 names of tables count, and a table's altered self has another; the text in its definition is without them. */
+template <typename Expression> bool is_equal(Expression *a, Expression *b, long) {
+  StringBuffer<256> a_text(system_charset_info), b_text(system_charset_info);
+  a->print(&a_text);
+  b->print(&b_text);
+  return a_text.length() == b_text.length() && memcmp(a_text.ptr(), b_text.ptr(), a_text.length()) == 0;
+}
 
 } // namespace versions
 
-/* Whether two checks, or two expressions of generated columns, are the same. False may mean that the server cannot tell. */
-inline bool is_same_expression(const Virtual_column_info *a, const Virtual_column_info *b) {
+/* Whether two checks are the same. */
+inline bool is_same_check(Virtual_column_info *a, Virtual_column_info *b) {
   return versions::is_equal(a, b, 0);
 }
 
