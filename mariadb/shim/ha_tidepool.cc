@@ -219,8 +219,8 @@ int ha_tidepool::ready_slowly() {
 
 void ha_tidepool::print_error(int error, myf flags) {
   /*
-    MariaDB 10.11.14 forgets why it could not read that row, and reports the duplicate: a client would not learn that it
-    is the transaction that failed, of a deadlock, and go on in another.
+    REPLACE and ON DUPLICATE KEY UPDATE read the row that is in their way. MariaDB 10.11.14 forgets why that failed, and
+    reports the duplicate: a client would not learn that a deadlock has undone its transaction, and go on in another.
   */
   if (error == HA_ERR_FOUND_DUPP_KEY && duplicate_unread) error = duplicate_unread;
   duplicate_unread = 0;

@@ -7,6 +7,7 @@
 #define TIDEPOOL_SERVER_VERSIONS_H
 
 #include "server.h"
+#include <string>
 
 /* Until 11.0 the optimizer asks engines for costs in pages read. Since then it makes them of the costs of single steps. */
 #define TIDEPOOL_COSTS_ARE_PAGES (MYSQL_VERSION_ID < 110000)
@@ -15,7 +16,7 @@ namespace tidepool {
 
 /*
   One of the engine's functions that the server calls: assigned to a member of handlerton, it has the arguments that are wanted there.
-  Until 11.8 the first is the handlerton, which is always ours.
+  In 10.11 the first is the handlerton, which is always ours; 11.8 has done without in most of them.
 */
 template <auto function> struct Hook;
 template <typename Result, typename... Arguments, Result (*function)(Arguments...)> struct Hook<function> {
