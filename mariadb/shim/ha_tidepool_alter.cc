@@ -94,20 +94,16 @@ constexpr uint ROWS_BETWEEN_LOOKS = 1000;
 
 int is_killed(void *thd) { return thd_kill_level(static_cast<THD *>(thd)) != THD_IS_NOT_KILLED; }
 
-bool same_name(const LEX_CSTRING &a, const LEX_CSTRING &b) {
-  return is_same_name(a.str, b.str);
-}
-
 /* Which key of the old table a key of the new one is; MAX_KEY: a new one. false: none, and not a new one either. */
 bool old_key_of(const TABLE *table, const KEY &key, const Alter_inplace_info *info, uint *keynr) {
   *keynr = MAX_KEY;
   for (uint i = 0; i < info->index_add_count; i++)
-    if (same_name(info->key_info_buffer[info->index_add_buffer[i]].name, key.name)) return true;
+    if (is_same_name(info->key_info_buffer[info->index_add_buffer[i]].name.str, key.name.str)) return true;
   const LEX_CSTRING *old_name = &key.name;
   for (const auto &pair : info->rename_keys)
-    if (same_name(pair.new_key->name, key.name)) old_name = &pair.old_key->name;
+    if (is_same_name(pair.new_key->name.str, key.name.str)) old_name = &pair.old_key->name;
   for (uint i = 0; i < table->s->keys; i++)
-    if (same_name(table->key_info[i].name, *old_name)) {
+    if (is_same_name(table->key_info[i].name.str, old_name->str)) {
       *keynr = i;
       return true;
     }

@@ -23,12 +23,13 @@ fn make_strings(conn: &mut Conn, charset: &str) {
             &format!(
                 "INSERT IGNORE INTO characters
                  SELECT u FROM (
-                     SELECT CONVERT(UNHEX(LPAD(HEX(seq), 8, '0')) USING utf32) u FROM seq_1_to_591
-                     UNION ALL
-                     SELECT CONVERT(UNHEX(LPAD(HEX(seq), 8, '0')) USING utf32) FROM seq_592_to_69631_step_{step}
-                     WHERE seq NOT BETWEEN 55296 AND 57343
-                     UNION ALL
-                     SELECT CONVERT(UNHEX(LPAD(HEX(seq), 8, '0')) USING utf32) FROM seq_19968_to_20267
+                     SELECT CONVERT(UNHEX(LPAD(HEX(seq), 8, '0')) USING utf32) u FROM (
+                         SELECT seq FROM seq_1_to_591
+                         UNION ALL
+                         SELECT seq FROM seq_592_to_69631_step_{step} WHERE seq NOT BETWEEN 55296 AND 57343
+                         UNION ALL
+                         SELECT seq FROM seq_19968_to_20267
+                     ) codes
                  ) unicode
                  WHERE CONVERT(CONVERT(u USING {charset}) USING utf32) COLLATE utf32_bin = u COLLATE utf32_bin"
             ),

@@ -137,7 +137,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
             "--max {max} is less than this server can be set to while it runs: {least}"
         ));
     }
-    let size = pool.state()?.size_bytes;
+    let size = pool.size()?;
     if pool.size_max_bytes <= size && options.max.is_none_or(|max| max > size) {
         log.note(&format!(
             "the server lets its pool grow no further than {} (innodb_buffer_pool_size_max): for more, write a larger one into its \
@@ -166,8 +166,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         let pause = governing.tick(options)?;
         governing.pause(&stop, pause);
     }
-    let state = governing.pool.state()?;
-    let size = human(state.size_bytes);
+    let size = human(governing.pool.size()?);
     governing.log.note(&format!("stopped; the pool keeps its size of {size}"));
     Ok(ExitCode::SUCCESS)
 }

@@ -138,16 +138,24 @@ impl InnodbPool {
         }
     }
 
-    /// Looks at it now.
+    /// Its size now, bytes.
+    ///
+    /// # Errors
+    /// If the server goes away.
+    pub fn size(&mut self) -> Result<u64> {
+        let query = "SELECT @@GLOBAL.innodb_buffer_pool_size";
+        let size: Option<u64> = self.server.first("the pool's size", "", query)?;
+        Ok(size.unwrap_or(0))
+    }
+
+    /// Looks at it now; what it says of misses is of the time since the last look.
     ///
     /// # Errors
     /// If the server goes away.
     pub fn state(&mut self) -> Result<State> {
         let now = Instant::now();
         let status = self.server.named("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool%'")?;
-        let size: Option<u64> =
-            self.server.first("the pool's size", "", "SELECT @@GLOBAL.innodb_buffer_pool_size")?;
-        let size_bytes = size.unwrap_or(0);
+        let size_bytes = self.size()?;
         let free = number(&status, "innodb_buffer_pool_pages_free").unwrap_or(0) * self.page_bytes;
         let full = is_full(size_bytes, free, self.kept_free_bytes);
         // Pages given free stay in memory until the pool is made smaller, so a full pool holds all of its size.
@@ -218,9 +226,7 @@ impl InnodbPool {
         } else {
             self.server.execute("setting the pool's size", grant, &statement)?;
         }
-        let size: Option<u64> =
-            self.server.first("the pool's size", "", "SELECT @@GLOBAL.innodb_buffer_pool_size")?;
-        let size = size.unwrap_or(0);
+        let size = self.size()?;
         self.held_bytes = self.held_bytes.min(size);
         Ok(size)
     }

@@ -21,17 +21,19 @@ fn own_bytes(server: &Server) -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// The same when it has not grown for a while: after its start, and after many writes, the server still takes some.
-fn own_bytes_at_rest(server: &Server) -> u64 {
-    let (mut bytes, mut since) = (own_bytes(server), Instant::now());
+/// What `look` gives when it has been the same for a second.
+fn at_rest(mut look: impl FnMut() -> u64, is_same: impl Fn(u64, u64) -> bool) -> u64 {
+    let deadline = Instant::now() + PATIENCE;
+    let (mut then, mut since) = (look(), Instant::now());
     while since.elapsed() < Duration::from_secs(1) {
+        assert!(Instant::now() < deadline, "{then} does not stay");
         std::thread::sleep(Duration::from_millis(50));
-        let now = own_bytes(server);
-        if now.abs_diff(bytes) > MIB / 4 {
-            (bytes, since) = (now, Instant::now());
+        let now = look();
+        if !is_same(then, now) {
+            (then, since) = (now, Instant::now());
         }
     }
-    bytes
+    then
 }
 
 fn is_resized(server: &Server) -> bool {
@@ -40,21 +42,6 @@ fn is_resized(server: &Server) -> bool {
         .query_first("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_resize_status'")
         .unwrap();
     status.unwrap().1.starts_with("Completed")
-}
-
-/// The pool's size when no resize has been under way for a second.
-fn size_at_rest(server: &Server) -> u64 {
-    let deadline = Instant::now() + PATIENCE;
-    let (mut size, mut since) = (pool_size(server), Instant::now());
-    while since.elapsed() < Duration::from_secs(1) {
-        assert!(Instant::now() < deadline, "a pool of {size} is being resized for ever");
-        std::thread::sleep(Duration::from_millis(50));
-        let now = pool_size(server);
-        if now != size || !is_resized(server) {
-            (size, since) = (now, Instant::now());
-        }
-    }
-    size
 }
 
 #[test]
@@ -74,7 +61,9 @@ fn a_pool_is_shrunk_below_a_limit_that_comes_down_and_grows_back() {
     ]));
     govern.line("governing MySQL");
     // Less room than what is to stay free, and no files of the server's in the kernel's cache that could go instead.
-    let limit = own_bytes_at_rest(&server) + 16 * MIB;
+    // (After its start, and after many writes, it still takes some.)
+    let own = at_rest(|| own_bytes(&server), |then, now| now.abs_diff(then) <= MIB / 4);
+    let limit = own + 16 * MIB;
     group.limit(limit);
     govern.line("shrink 96 MiB ->");
     govern.line("step 96 MiB ->");
@@ -85,7 +74,7 @@ fn a_pool_is_shrunk_below_a_limit_that_comes_down_and_grows_back() {
     }
     group.limit(2048 * MIB);
     // Another step may have begun, which must end before anybody reads.
-    let small = size_at_rest(&server);
+    let small = at_rest(|| pool_size(&server), |then, now| then == now && is_resized(&server));
     assert!((16 * MIB..96 * MIB).contains(&small), "{small}");
     let reader = Reader::start(&server, rows);
     govern.line("room lasted");
