@@ -382,13 +382,12 @@ int tp_change_build(tp_index_change *change, void *context, int (*killed)(void *
 int tp_change_duplicate(const tp_index_change *change, size_t *index, tp_entry *entry);
 /* The row with this clustered key, or TP_END. */
 int tp_change_row(tp_index_change *change, const uint8_t *key, size_t key_len, tp_bytes *row);
-/* Makes the change, and at the same moment gives tables other metadata, this one or others. `change` is gone afterwards, whatever is
-   returned. Open tp_table are void if it succeeds. */
-int tp_change_commit(tp_index_change *change, const tp_table_metadata_of *tables, size_t table_count);
+/* Makes the changes, of a table each, and gives tables other metadata, these or others: all at one moment, or nothing. The changes are
+   gone afterwards, whatever is returned. Open tp_table of these tables are void if it succeeds. */
+int tp_change_commit(tp_index_change *const *changes, size_t change_count, const tp_table_metadata_of *tables,
+                     size_t table_count);
 /* Leaves the table as it was. */
 void tp_change_free(tp_index_change *change);
-/* A number that changes with the trees of a table. */
-int tp_indexes_version(const tp_db *db, const char *name, size_t name_len, uint64_t *version);
 
 #ifdef __cplusplus
 }

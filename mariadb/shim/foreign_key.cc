@@ -446,34 +446,39 @@ Foreign_keys::By_child Foreign_keys::with_renamed_columns(const std::string &tab
   return changed;
 }
 
-int Foreign_keys::rename_columns(const std::string &table, const Renamed_columns &renamed) {
+int Foreign_keys::rename_columns(const std::string &table, const Renamed_columns &renamed, uint32 definition) {
   By_child changed = with_renamed_columns(table, renamed);
   if (changed.empty()) return TP_OK;
   if (!changed.count(table)) changed[table] = of_child(table);
   Metadata_of_tables metadata;
   if (int result = metadata_of(changed, &metadata)) return result;
-  Metadata::raise_epoch(&metadata[table]);
+  Metadata::set_definition(&metadata[table], definition);
   const std::vector<tp_table_metadata_of> tables = all_of(metadata);
   const int result = tp_change_tables(engine.db, nullptr, 0, nullptr, 0, tables.data(), tables.size());
   if (result == TP_OK) take(std::move(changed));
   return result;
 }
 
-int Foreign_keys::commit_change(tp_index_change *change, const std::string &table, const std::string &own,
-                                const Renamed_columns &renamed) {
-  By_child changed = with_renamed_columns(table, renamed);
+int Foreign_keys::commit_changes(const std::vector<Table_change> &changes, const Renamed_columns &renamed) {
+  By_child changed;
   Metadata_of_tables metadata;
+  std::vector<tp_index_change *> all;
+  for (const Table_change &change : changes) {
+    all.push_back(change.change);
+    changed.merge(with_renamed_columns(change.table, renamed));
+  }
   if (int result = metadata_of(changed, &metadata)) {
-    tp_change_free(change);
+    for (tp_index_change *change : all) tp_change_free(change);
     return result;
   }
-  const auto own_keys = changed.find(table);
-  metadata[table] = metadata_with(own, own_keys == changed.end() ? of_child(table) : own_keys->second);
-  if (!changed.empty()) Metadata::raise_epoch(&metadata[table]);
+  for (const Table_change &change : changes) {
+    const auto keys = changed.find(change.table);
+    metadata[change.table] = metadata_with(change.metadata, keys == changed.end() ? of_child(change.table) : keys->second);
+  }
   const std::vector<tp_table_metadata_of> tables = all_of(metadata);
-  const int result = tp_change_commit(change, tables.data(), tables.size());
+  const int result = tp_change_commit(all.data(), all.size(), tables.data(), tables.size());
   if (result == TP_OK && !changed.empty()) take(std::move(changed));
-  touch(table);
+  for (const Table_change &change : changes) touch(change.table);
   return result;
 }
 

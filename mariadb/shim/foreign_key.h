@@ -82,6 +82,13 @@ std::string renamed_constraint(const std::string &name, const std::string &from,
 /* Names of before, and those of now. */
 using Renamed_columns = std::vector<std::pair<std::string, std::string>>;
 
+/* What a change of a table's indexes or rows comes to. */
+struct Table_change {
+  tp_index_change *change;
+  const std::string &table;
+  std::string metadata;
+};
+
 class Foreign_keys {
 public:
   /* Reads those of all tables; at start. */
@@ -109,10 +116,10 @@ public:
      constraint of one of the names. What is renamed aside and back is still referenced by the name that users know; a copy takes
      over what is said of `altered`, the table in whose place it comes (empty: the one that a note in the copy names, if there is one). */
   int rename(const std::string &from, const std::string &to, std::string altered);
-  /* Columns of a table have other names now. A TP_* code. */
-  int rename_columns(const std::string &table, const Renamed_columns &renamed);
-  /* The same together with the end of a change of the table's indexes or rows, which gives it these metadata. */
-  int commit_change(tp_index_change *change, const std::string &table, const std::string &metadata, const Renamed_columns &renamed);
+  /* Columns of a table have other names now, by this definition (Metadata). A TP_* code. */
+  int rename_columns(const std::string &table, const Renamed_columns &renamed, uint32 definition);
+  /* The same together with the end of changes of indexes or rows, of a table or of the partitions of one. */
+  int commit_changes(const std::vector<Table_change> &changes, const Renamed_columns &renamed);
   /* Gives a table these constraints, in the catalog and here. A TP_* code. */
   int replace(const std::string &child, const Constraint_list &keys);
   /* Whether another table of the child's database has a constraint of this name. `but` is not looked at. */

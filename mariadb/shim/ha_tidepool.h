@@ -69,7 +69,6 @@ public:
   bool prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info *info) override;
   bool inplace_alter_table(TABLE *altered, Alter_inplace_info *info) override;
   bool commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) override;
-  ulonglong table_version() const override;
   bool check_if_incompatible_data(HA_CREATE_INFO *info, uint changes) override;
   bool can_convert_nocopy(const Field &field, const Column_definition &next) const override;
   Compare_keys compare_key_parts(const Field &field, const Column_definition &next, const KEY_PART_INFO &part,
@@ -256,7 +255,7 @@ private:
   /* ALTER TABLE in place: HA_ALTER_INPLACE_COPY_NO_LOCK = foreign keys have no say in it. */
   enum_alter_inplace_result check_foreign_key_change(Alter_inplace_info *info);
   bool prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info);
-  int commit_foreign_keys(Alter_inplace_info *info);
+  int commit_foreign_keys(const TABLE *altered, Alter_inplace_info *info);
 
   /* Room for writes. */
   tidepool::Key_room key_room;

@@ -12,19 +12,21 @@
       prepare    nobody else has the table: the engine begins the change, and takes no more writes
       alter      rows → entries → sorted → the new trees
       commit     nobody else again: the engine's catalog takes the new indexes, in the order of the new .frm
-  The server's log of definition changes knows whether a crash came before or after that: see check_version.
+  The server's log of definition changes knows whether a crash came before or after that, for the catalog is told at the same moment by which
+  .frm file this is: see check_version.
 
   Columns that rows store are added, dropped and moved, and may become NULL, by a new version of the rows (row_versions.h): a change of
-  indexes as above, mostly of none, with which the engine's catalog takes the list of versions. The rows stay as they are. That the
-  server's log of definition changes tells before from after, the newest version is part of the number that it asks for. So is the epoch,
-  which goes on when columns are renamed that constraints mention: the engine's catalog has the new names then, in all tables' constraints
-  at the same moment.
+  indexes as above, mostly of none, with which the engine's catalog takes the list of versions. The rows stay as they are. When columns are
+  renamed that constraints mention, the catalog has the new names in all tables' constraints at that moment.
+
+  Partitions are tables of their own to the engine, each with its own indexes and versions of rows (a partition added later has rows of one
+  version). Each has its change, and all are committed at one moment, by the first one.
 
   RENAME INDEX alone is in the .frm, and the engine's catalog is told of it for its reports; should a crash come between, the next
   opening of the table tells it (see Table_share).
 
   What is not surely right is left to the copy: keys on virtual columns, hashes as unique keys, periods, another primary key
-  (or what the server takes for one), partitions, indexes with values too long for their entries, columns whose default differs
+  (or what the server takes for one), what places rows in partitions, indexes with values too long for their entries, columns whose default differs
   from row to row, what is computed from a column that another one takes the name of, and a version too many.
 */
 #include "ddl.h"
@@ -43,33 +45,38 @@ namespace tidepool {
 /* A change under way: what the server keeps for us from prepare to commit. */
 class Index_change final : public inplace_alter_handler_ctx {
 public:
-  explicit Index_change(TABLE *altered, const Metadata &now) : layouts(altered), metadata(now) {}
+  Index_change(TABLE *altered, const std::string &name, const Metadata &now) : name(name), layouts(altered), metadata(now) {}
   ~Index_change() override {
     if (change) tp_change_free(change);
   }
 
   tp_index_change *change = nullptr;
+  const std::string name;
   Layouts layouts; /* of the table to come */
   Metadata metadata;
   std::vector<uint> built; /* its new trees */
 };
 
-/* A number that no two definitions of a table have that need another .frm file. */
-static int indexes_version(const std::string &name, ulonglong *version) {
-  uint64_t number = 0;
-  int result = tp_indexes_version(engine.db, name.data(), name.size(), &number);
-  std::string bytes;
+/* Whether the catalog has been changed by the .frm file with this id. The partitions of a table are, all at one moment. */
+int check_version(handlerton *, const char *path, const LEX_CUSTRING *id, ulonglong) {
+  /* Puts the name of a partition in the place of the table's. */
+  const auto name_partition = [](void *context, const char *other, size_t len) {
+    auto *name = static_cast<std::string *>(context);
+    constexpr char SEPARATOR[] = "#P#";
+    const size_t whole = name->size() + sizeof SEPARATOR - 1;
+    if (len > whole && !name->compare(0, std::string::npos, other, name->size()) &&
+        !memcmp(other + name->size(), SEPARATOR, sizeof SEPARATOR - 1))
+      name->assign(other, len);
+  };
+  std::string name = table_name_of(path), bytes;
+  int result = table_metadata(name, &bytes);
+  if (result == TP_TABLE_MISSING && tp_table_names(engine.db, &name, name_partition) == TP_OK)
+    result = table_metadata(name, &bytes);
   Metadata metadata;
-  if (result == TP_OK) result = table_metadata(name, &bytes);
-  if (result == TP_OK && metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size()))
-    number += metadata.versions.newest() * 0x9E3779B97F4A7C15ULL + metadata.row_id_epoch * 0xC2B2AE3D27D4EB4FULL;
-  *version = number;
-  return result;
-}
-
-int check_version(handlerton *, const char *path, const LEX_CUSTRING *, ulonglong before) {
-  ulonglong now;
-  return indexes_version(table_name_of(path), &now) == TP_OK && now != before ? 0 : 1;
+  return result == TP_OK && metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size()) &&
+                 metadata.definition == Metadata::digest(*id)
+             ? 0
+             : 1;
 }
 
 } // namespace tidepool
@@ -80,7 +87,7 @@ constexpr alter_table_operations INDEX_CHANGES = ALTER_ADD_NON_UNIQUE_NON_PRIM_I
                                                  ALTER_DROP_NON_UNIQUE_NON_PRIM_INDEX | ALTER_DROP_UNIQUE_INDEX;
 /* What may come with them: the engine needs to know nothing of it but the indexes' names and order. */
 constexpr alter_table_operations BESIDE_THEM =
-    ALTER_RENAME_INDEX | ALTER_INDEX_IGNORABILITY | ALTER_INDEX_ORDER | ALTER_RENAME;
+    ALTER_RENAME_INDEX | ALTER_INDEX_IGNORABILITY | ALTER_INDEX_ORDER | ALTER_RENAME | ALTER_PARTITIONED;
 /* What makes a new version of the rows. */
 constexpr alter_table_operations ROW_CHANGES =
     ALTER_ADD_STORED_BASE_COLUMN | ALTER_DROP_STORED_COLUMN | ALTER_STORED_COLUMN_ORDER | ALTER_COLUMN_NULLABLE;
@@ -117,6 +124,20 @@ std::vector<int> old_columns(const TABLE *altered, const Alter_inplace_info *inf
   List_iterator_fast<Create_field> all(info->alter_info->create_list);
   while (const Create_field *column = all++) old_of.push_back(column->field ? column->field->field_index : -1);
   return old_of;
+}
+
+/* Whether rows stay in the partitions that they are in: what places them goes by names, and one may mean another column from here on. */
+bool same_places(const TABLE *table, const TABLE *altered, const std::vector<int> &old_of) {
+  if (!table->part_info && !altered->part_info) return true;
+  if (!table->part_info || !altered->part_info) return false;
+  if (old_of.empty()) return false;
+  Field *const *now = table->part_info->full_part_field_array, *const *next = altered->part_info->full_part_field_array;
+  if (!now || !next) return false;
+  std::set<int> columns;
+  for (; *now; now++) columns.insert((*now)->field_index);
+  for (; *next; next++)
+    if (!(*next)->stored_in_db() || columns.erase(old_of[(*next)->field_index]) == 0) return false;
+  return columns.empty();
 }
 
 int auto_increment_column(const TABLE *table) {
@@ -232,6 +253,8 @@ enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *a
   /* The server takes another expression of a virtual column for a change of the definition alone, if no index has that column. */
   if ((info->handler_flags & VIRTUAL_CHANGES) && !same_computations(altered, info, old_columns(altered, info)))
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
+  if ((info->handler_flags & ALTER_PARTITIONED) && !same_places(table, altered, old_columns(altered, info)))
+    return HA_ALTER_INPLACE_NOT_SUPPORTED;
   return check_definition_change(altered, info);
 }
 
@@ -301,8 +324,10 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
   const bool changes_rows = info->handler_flags & ROW_CHANGES;
   if (info->handler_flags & ~(INDEX_CHANGES | BESIDE_THEM | (changes_rows ? ROW_CHANGES | BESIDE_ROW_CHANGES : 0)))
     return COPY;
-  /* ALTER IGNORE drops rows; partitions are tables of their own, which would not change at one moment. */
-  if (info->ignore || table->part_info || altered->part_info || table_share->tmp_table != NO_TMP_TABLE) return COPY;
+  /* ALTER IGNORE drops rows; of partitions, the first one's handler does all at the end, and knows the number of no other. */
+  if (info->ignore || table_share->tmp_table != NO_TMP_TABLE ||
+      (table->part_info && (info->create_info->used_fields & HA_CREATE_USED_AUTO)))
+    return COPY;
   if (own_session || is_checked_after_write() || altered->s->long_unique_table || altered->s->period.unique_keys ||
       table->versioned() || altered->versioned())
     return COPY;
@@ -318,7 +343,7 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
   const Layouts next(altered);
   const std::vector<int> old_of = old_columns(altered, info);
   std::vector<tp_changed_index> indexes;
-  if (old_of.empty() || now.has_row_id != next.has_row_id || !now.trees[0].same(next.trees[0], &old_of) ||
+  if (old_of.empty() || !same_places(table, altered, old_of) || now.has_row_id != next.has_row_id || !now.trees[0].same(next.trees[0], &old_of) ||
       !plan(table, now, altered, next, info, old_of, &indexes))
     return COPY;
   if (changes_rows) {
@@ -359,11 +384,12 @@ bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info
   /* A parent keeps its name and its columns theirs until this is done: this table's metadata can't be changed in between. */
   for (const Constraint_ptr &key : foreign_keys.of_child(shared->name))
     if (!key->is_self_reference() && !lock_definition(ha_thd(), key->parent)) return true;
-  auto *context = new Index_change(altered, shared->metadata);
+  auto *context = new Index_change(altered, shared->name, shared->metadata);
   info->handler_ctx = context;
   const std::vector<int> old_of = old_columns(altered, info);
   Metadata &metadata = context->metadata;
   metadata.fingerprint = context->layouts.fingerprint();
+  metadata.definition = Metadata::digest(altered->s->tabledef_version);
   std::vector<tp_changed_index> indexes;
   /* The record has the defaults since this was found to be possible. */
   if (old_of.empty() || !plan(table, shared->layouts, altered, context->layouts, info, old_of, &indexes) ||
@@ -462,39 +488,47 @@ void ha_tidepool::report_duplicate_of_build(TABLE *altered, Index_change *contex
   print_keydup_error(altered, &altered->key_info[layouts.key_of(static_cast<uint>(tree))], MYF(0));
 }
 
+/* The changes of all partitions, or that of the table. They are the caller's from here on. */
+static std::vector<Table_change> changes_of(Alter_inplace_info *info) {
+  std::vector<Table_change> changes;
+  inplace_alter_handler_ctx *const alone[] = {info->handler_ctx, nullptr};
+  for (auto *one = info->group_commit_ctx ? info->group_commit_ctx : alone; *one; one++)
+    if (auto *context = dynamic_cast<Index_change *>(*one); context && context->change) {
+      changes.push_back({context->change, context->name, context->metadata.put()});
+      context->change = nullptr;
+    }
+  return changes;
+}
+
 bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info *info, bool commit) {
-  auto *context = dynamic_cast<Index_change *>(info->handler_ctx);
-  tp_index_change *const change = context ? context->change : nullptr;
-  if (context) context->change = nullptr;
   if (!commit) {
-    if (change) tp_change_free(change);
+    if (auto *context = dynamic_cast<Index_change *>(info->handler_ctx); context && context->change) {
+      tp_change_free(context->change);
+      context->change = nullptr;
+    }
     return false;
   }
+  const std::vector<Table_change> changes = changes_of(info);
   const HA_CREATE_INFO &asked = *info->create_info;
   int error = 0;
   if ((asked.used_fields & HA_CREATE_USED_AUTO) && asked.auto_increment_value && table->found_next_number_field)
     error = set_auto_increment(asked.auto_increment_value);
-  if (!error && !change && (info->handler_flags & ALTER_RENAME_INDEX)) {
+  if (!error && changes.empty() && (info->handler_flags & ALTER_RENAME_INDEX)) {
     const std::vector<tp_index_def> indexes = Layouts(altered).definitions(altered);
     error = fail(tp_rename_indexes(engine.db, shared->name.data(), shared->name.size(), indexes.data(), indexes.size()));
   }
   /* Last, for with this the table is what the server's new .frm file says. */
   if (error) {
-    if (change) tp_change_free(change);
-  } else if (change) {
+    for (const Table_change &change : changes) tp_change_free(change.change);
+  } else if (!changes.empty()) {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-    error = fail(foreign_keys.commit_change(change, shared->name, context->metadata.put(), renamed_columns(info->alter_info)));
+    error = fail(foreign_keys.commit_changes(changes, renamed_columns(info->alter_info)));
     info->group_commit_ctx = nullptr;
   } else {
-    error = commit_foreign_keys(info);
+    error = commit_foreign_keys(altered, info);
   }
   if (error) print_error(error, MYF(0));
   return error != 0;
-}
-
-ulonglong ha_tidepool::table_version() const {
-  ulonglong version;
-  return indexes_version(shared->name, &version) == TP_OK ? version : 0;
 }
 
 /* Columns of another length are those of can_convert_nocopy(). */

@@ -189,10 +189,12 @@ bool ha_tidepool::prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info)
 }
 
 /* An HA_ERR_* code. */
-int ha_tidepool::commit_foreign_keys(Alter_inplace_info *info) {
+int ha_tidepool::commit_foreign_keys(const TABLE *altered, Alter_inplace_info *info) {
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   auto *change = dynamic_cast<Foreign_key_change *>(info->handler_ctx);
-  if (!change) return fail(foreign_keys.rename_columns(shared->name, renamed_columns(info->alter_info)));
+  if (!change)
+    return fail(foreign_keys.rename_columns(shared->name, renamed_columns(info->alter_info),
+                                            Metadata::digest(altered->s->tabledef_version)));
   for (Constraint_ptr &key : change->keys) {
     auto kept = std::make_shared<Constraint>(*key);
     kept->is_copied = false;

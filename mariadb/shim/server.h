@@ -21,6 +21,7 @@
 #include "key.h"
 #include "log.h"
 #include "mysqld.h"
+#include "partition_info.h"
 #include "sql_show.h"
 #include "sql_table.h"
 #include "transaction.h"

@@ -70,7 +70,7 @@ std::string Metadata::put() const {
   uchar head[SIZE];
   head[0] = KEY_FORMAT;
   head[1] = versions.empty() ? ROWS_OF_ONE_VERSION : ROWS_OF_VERSIONS;
-  int4store(head + 2, row_id_epoch);
+  int4store(head + 2, definition);
   int8store(head + 6, fingerprint);
   std::string bytes(reinterpret_cast<char *>(head), sizeof head);
   if (!versions.empty()) versions.put(&bytes);
@@ -79,17 +79,17 @@ std::string Metadata::put() const {
 
 bool Metadata::get(const uchar *from, size_t len) {
   if (len < SIZE || (from[0] & ~HAS_FOREIGN_KEYS) != KEY_FORMAT) return false;
-  row_id_epoch = uint4korr(from + 2);
+  definition = uint4korr(from + 2);
   fingerprint = uint8korr(from + 6);
   versions = {};
   if (from[1] == ROWS_OF_ONE_VERSION) return true;
   return from[1] == ROWS_OF_VERSIONS && versions.get(from + SIZE, len - SIZE);
 }
 
-void Metadata::raise_epoch(std::string *bytes) {
-  if (bytes->size() < SIZE) return;
-  uchar *const epoch = reinterpret_cast<uchar *>(&(*bytes)[2]);
-  int4store(epoch, uint4korr(epoch) + 1);
+uint32 Metadata::digest(const LEX_CUSTRING &id) { return static_cast<uint32>(my_checksum(0, id.str, id.length)); }
+
+void Metadata::set_definition(std::string *bytes, uint32 definition) {
+  if (bytes->size() >= SIZE) int4store(reinterpret_cast<uchar *>(&(*bytes)[2]), definition);
 }
 
 int table_metadata(const std::string &name, std::string *bytes) {

@@ -172,22 +172,28 @@ pub unsafe extern "C" fn tp_change_row(
     })
 }
 
-/// Makes the change, and gives tables other metadata; `change` is gone afterwards, whatever is returned.
+/// Makes the changes, and gives tables other metadata, all at one moment; the changes are gone afterwards, whatever is returned.
 ///
 /// # Safety
-/// `change` came from [`tp_change_indexes`] and is not used again; valid pointers and lengths.
+/// Each of `changes` came from [`tp_change_indexes`] and is not used again; valid pointers and lengths.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_commit(
-    change: *mut Change,
+    changes: *const *mut Change,
+    change_count: usize,
     tables: *const TableMetadata,
     table_count: usize,
 ) -> c_int {
     guard(|| {
-        // SAFETY: made by Box::into_raw in tp_change_indexes, given back once; valid pointers and lengths.
-        let (change, changed) =
-            unsafe { (Box::from_raw(change), TableMetadata::all(tables, table_count)) };
-        let changed: Vec<_> = changed.iter().map(|(name, metadata)| (&**name, *metadata)).collect();
-        change.change.commit(&changed)?;
+        // SAFETY: a valid pointer and length from the shim.
+        let changes = unsafe { std::slice::from_raw_parts(changes, change_count) };
+        // SAFETY: each was made by Box::into_raw in tp_change_indexes, and is given back once.
+        let one = |change: &*mut Change| unsafe { Box::from_raw(*change) }.change;
+        let changes: Vec<_> = changes.iter().map(one).collect();
+        // SAFETY: valid pointers and lengths from the shim.
+        let metadata = unsafe { TableMetadata::all(tables, table_count) };
+        let metadata: Vec<_> =
+            metadata.iter().map(|(name, metadata)| (&**name, *metadata)).collect();
+        IndexChange::commit_all(changes, &metadata)?;
         Ok(TP_OK)
     })
 }
@@ -202,25 +208,4 @@ pub unsafe extern "C" fn tp_change_free(change: *mut Change) {
         // SAFETY: made by Box::into_raw in tp_change_indexes, given back once.
         drop(unsafe { Box::from_raw(change) });
     });
-}
-
-/// A number that another set of indexes of the table does not have.
-///
-/// # Safety
-/// Valid pointers and lengths.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_indexes_version(
-    db: *const Db,
-    name: *const c_char,
-    len: usize,
-    version: *mut u64,
-) -> c_int {
-    guard(|| {
-        // SAFETY: valid pointers and lengths from the shim.
-        let (db, name) = unsafe { (&*db, text(name, len)) };
-        let number = db.indexes_version(&name)?;
-        // SAFETY: version is a valid place to store to.
-        unsafe { *version = number };
-        Ok(TP_OK)
-    })
 }

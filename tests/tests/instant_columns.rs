@@ -208,10 +208,11 @@ fn answers_are_those_of_a_copied_table() {
     for seed in 0..seeds {
         let mut conn = server.connect_to("test");
         run(&mut conn, &["SET sql_mode = ''"]);
-        let key = [
-            "id INT PRIMARY KEY",
-            "id INT, KEY (id)",
-            "p CHAR(3) DEFAULT 'x', id INT, PRIMARY KEY (p, id)",
+        let definitions = [
+            "(id INT PRIMARY KEY)",
+            "(id INT, KEY (id))",
+            "(p CHAR(3) DEFAULT 'x', id INT, PRIMARY KEY (p, id))",
+            "(id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 3",
         ];
         let mut subject = Subject {
             dice: StdRng::seed_from_u64(seed),
@@ -221,8 +222,8 @@ fn answers_are_those_of_a_copied_table() {
             next_seq: 1,
         };
         subject.both(&mut conn, "DROP TABLE IF EXISTS TABLE_NAME");
-        let key = key[seed as usize % key.len()];
-        subject.both(&mut conn, &format!("CREATE TABLE TABLE_NAME ({key})"));
+        let definition = definitions[seed as usize % definitions.len()];
+        subject.both(&mut conn, &format!("CREATE TABLE TABLE_NAME {definition}"));
         for step in 0..70 {
             match subject.dice.random_range(0..2) {
                 0 => subject.alter(&mut conn),

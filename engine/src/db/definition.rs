@@ -180,19 +180,6 @@ impl Db {
         Ok(record.def.clone())
     }
 
-    /// A number that tells the sets of indexes apart that a table has had: no change of its indexes leaves it as it was. Their names make no
-    /// difference.
-    pub fn indexes_version(&self, name: &str) -> Result<u64> {
-        self.inner.check_open()?;
-        let record =
-            self.inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
-        let trees = record.trees.iter().flat_map(|tree| tree.tree.to_le_bytes());
-        // FNV-1a. Tree ids are never used again, so two sets of indexes are two lists of ids.
-        Ok(trees.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        }))
-    }
-
     /// Gives the indexes of a table these names, in their order. Transactions may use the table meanwhile; open handles keep the
     /// definition that they were opened with.
     ///
@@ -265,19 +252,20 @@ impl Inner {
         Ok(Definition { inner: self, _turn: turn })
     }
 
-    /// The same for the end of a change of the indexes of table `name`, whose beginning had a turn of its own. The `others` change with
-    /// it.
-    pub(super) fn begin_definition_of_change(
+    /// The same for the end of changes of the indexes of tables `names`, whose beginnings had turns of their own. The metadata of the
+    /// `others` change with them.
+    pub(super) fn begin_definition_of_changes(
         &self,
-        name: &str,
-        others: &[&str],
+        names: &[String],
+        others: &[(&str, &[u8])],
     ) -> Result<Definition<'_>> {
         self.check_writable()?;
         let turn = self.definitions.lock();
         self.finish_recovered_rollback();
+        let others: Vec<_> = others.iter().map(|(name, _)| *name).collect();
         let mut tables = self.tables.lock();
-        tables.begin_changing(others)?;
-        tables.changing.push(name.to_string());
+        tables.begin_changing(&others)?;
+        tables.changing.extend_from_slice(names);
         Ok(Definition { inner: self, _turn: turn })
     }
 

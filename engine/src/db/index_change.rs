@@ -10,6 +10,8 @@
 //! What a crash leaves before the catalog's commit is the old definition, after it the new one; and notes of the trees that belong to
 //! neither ([`noted`]), which the next opening frees. An [`IndexChange`] that is dropped does the same at once.
 //!
+//! Several tables may be changed at one moment ([`IndexChange::commit_all`]), as the partitions of one table have to be.
+//!
 //! # Who else is there
 //! At the beginning and at the end, nobody: no transaction that has used the table may be unfinished, a prepared one without a
 //! session least of all. In between others may read. So the rows of the snapshot are all that is committed, and nothing else will be. A
@@ -308,54 +310,60 @@ impl IndexChange {
     ///
     /// [`Error::TableBusy`] while a transaction that has used the table is unfinished, or the indexes of one of the others are being
     /// changed.
-    pub fn commit(mut self, metadata: &[(&str, &[u8])]) -> Result<Arc<Table>> {
-        self.rows = None;
-        if self.duplicate.is_some() || self.new.iter().any(|new| new.sorter.is_some()) {
-            return Err(Error::InvalidOption("change of indexes: a new index is not built".into()));
-        }
-        let inner = self.inner.clone();
-        let (own, others): (Vec<_>, Vec<_>) =
-            metadata.iter().copied().partition(|(name, _)| *name == self.name);
-        let names: Vec<_> = others.iter().map(|(name, _)| *name).collect();
-        let turn = inner.begin_definition_of_change(&self.name, &names)?;
-        if let Some((_, metadata)) = own.first() {
-            self.record.def.metadata = metadata.to_vec();
-            self.record.def.validate()?;
-        }
-        let others = inner.with_metadata(&others)?;
-        if inner.is_used_by_recovered(self.record.space) {
-            return Err(Error::TableBusy(self.name.clone()));
-        }
-        // The exact counters: the table is opened anew by them.
-        self.table.settle()?;
-        self.table.close_entrance()?;
-        let table = self.switch(others).inspect_err(|_| self.table.reopen_entrance())?;
-        self.committed = true;
-        self.tidy_up(&turn);
-        Ok(table)
+    pub fn commit(self, metadata: &[(&str, &[u8])]) -> Result<Arc<Table>> {
+        let mut tables = Self::commit_all(vec![self], metadata)?;
+        Ok(tables.pop().expect("one table of one change"))
     }
 
-    /// The moment of truth. The entrance is closed.
-    fn switch(&self, others: BTreeMap<String, Arc<TableRecord>>) -> Result<Arc<Table>> {
-        let (inner, env, name) = (&self.inner, &self.inner.env, &self.name);
-        let space = env.space(self.record.space)?;
-        let header = space::header(env, &space)?;
-        let table = Arc::new(Table::open(env, &space, name, &self.record, &header));
-        for tree in &self.dropped {
-            noted::add(env, &space, *tree)?;
+    /// [`commit`](Self::commit) of several tables' changes, all at one moment: after a crash, and after an error, either all tables have
+    /// their new definition or none. The tables are returned in the order of the changes.
+    pub fn commit_all(
+        mut changes: Vec<IndexChange>,
+        metadata: &[(&str, &[u8])],
+    ) -> Result<Vec<Arc<Table>>> {
+        let refuse = |why: &str| Err(Error::InvalidOption(format!("change of indexes: {why}")));
+        let Some(inner) = changes.first().map(|change| change.inner.clone()) else {
+            return refuse("there is none");
+        };
+        let mut others: BTreeMap<&str, &[u8]> = metadata.iter().copied().collect();
+        for change in &mut changes {
+            change.rows = None;
+            if change.duplicate.is_some() || change.new.iter().any(|new| new.sorter.is_some()) {
+                return refuse("a new index is not built");
+            }
+            if !Arc::ptr_eq(&change.inner, &inner) {
+                return refuse("the tables are of two databases");
+            }
+            if let Some(own) = others.remove(&*change.name) {
+                change.record.def.metadata = own.to_vec();
+                change.record.def.validate()?;
+            }
         }
-        // Before its catalog entry is gone: rows of the table are still found by whoever asks for estimates.
-        let _nobody = self.table.clear();
-        let mut trx = inner.definition_trx();
-        let mut records = others;
-        records.insert(name.clone(), Arc::new(self.record.clone()));
-        inner.catalog.change(&mut trx, None, records)?;
-        table.succeed(&self.table, &self.from);
-        for new in &self.new {
-            table.set_index_since(new.index, inner.trx_system.csn.published());
+        let others: Vec<_> = others.into_iter().collect();
+        let names: Vec<_> = changes.iter().map(|change| change.name.clone()).collect();
+        let turn = inner.begin_definition_of_changes(&names, &others)?;
+        let others = inner.with_metadata(&others)?;
+        for change in &changes {
+            if inner.is_used_by_recovered(change.record.space) {
+                return Err(Error::TableBusy(change.name.clone()));
+            }
+            // The exact counters: the table is opened anew by them.
+            change.table.settle()?;
         }
-        inner.tables.lock().by_name.insert(name.clone(), table.clone());
-        Ok(table)
+        let mut closed = ClosedEntrances(Vec::with_capacity(changes.len()));
+        for change in &changes {
+            change.table.close_entrance()?;
+            closed.0.push(change.table.clone());
+        }
+        let tables = inner.switch_all(&changes, others)?;
+        // The old ones stay closed.
+        closed.0.clear();
+        drop(closed);
+        for change in &mut changes {
+            change.committed = true;
+            change.tidy_up(&turn);
+        }
+        Ok(tables)
     }
 
     /// Frees the trees that belong to no index, those dropped or, if it did not come to the commit, those added; then the notes are
@@ -399,7 +407,8 @@ impl Drop for IndexChange {
         self.rows = None;
         self.new.clear();
         if !self.committed {
-            match self.inner.clone().begin_definition_of_change(&self.name, &[]) {
+            let name = std::slice::from_ref(&self.name);
+            match self.inner.clone().begin_definition_of_changes(name, &[]) {
                 Ok(turn) => self.tidy_up(&turn),
                 Err(error) => tracing::warn!(
                     table = self.name,
@@ -413,7 +422,52 @@ impl Drop for IndexChange {
     }
 }
 
+/// Tables that nobody may enter; all may again when it is dropped.
+struct ClosedEntrances(Vec<Arc<Table>>);
+
+impl Drop for ClosedEntrances {
+    fn drop(&mut self) {
+        for table in &self.0 {
+            table.reopen_entrance();
+        }
+    }
+}
+
 impl Inner {
+    /// The moment of truth. The entrances are closed. `records` are those of other tables that change at the same moment.
+    fn switch_all(
+        &self,
+        changes: &[IndexChange],
+        records: BTreeMap<String, Arc<TableRecord>>,
+    ) -> Result<Vec<Arc<Table>>> {
+        let env = &self.env;
+        let mut records = records;
+        let mut tables = Vec::with_capacity(changes.len());
+        for change in changes {
+            let (name, record) = (&change.name, &change.record);
+            let space = env.space(record.space)?;
+            let header = space::header(env, &space)?;
+            tables.push(Arc::new(Table::open(env, &space, name, record, &header)));
+            for tree in &change.dropped {
+                noted::add(env, &space, *tree)?;
+            }
+            records.insert(name.clone(), Arc::new(record.clone()));
+        }
+        // Before the catalog entries are gone: rows of the tables are still found by whoever asks for estimates.
+        let _nobody: Vec<_> = changes.iter().map(|change| change.table.clear()).collect();
+        let mut trx = self.definition_trx();
+        self.catalog.change(&mut trx, None, records)?;
+        let since = self.trx_system.csn.published();
+        for (change, table) in changes.iter().zip(&tables) {
+            table.succeed(&change.table, &change.from);
+            for new in &change.new {
+                table.set_index_since(new.index, since);
+            }
+            self.tables.lock().by_name.insert(change.name.clone(), table.clone());
+        }
+        Ok(tables)
+    }
+
     fn sorter(&self, tree: u32, memory_bytes: usize) -> Sorter {
         Sorter::new(self.env.storage(), &format!("{tree:08x}"), memory_bytes, &self.sort_memory)
     }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
-use tidepool::{Db, Error, IndexDef, TableDef};
+use tidepool::{Db, Error, IndexChange, IndexDef, TableDef};
 
 use crate::fixture::{
-    agree, begin, change, def, delete, feed, fill, insert, key, nothing_is_lost, open, options,
-    update, value, wanted,
+    agree, begin, built, change, def, delete, feed, fill, insert, key, nothing_is_lost, open,
+    options, update, value, wanted,
 };
 
 #[test]
@@ -194,6 +194,45 @@ fn a_change_cut_off_anywhere_leaves_the_old_or_the_new_indexes() {
         }
         assert!(switched > 0, "plan {plan}: no crash came behind the catalog's commit");
     }
+}
+
+#[test]
+fn changes_of_several_tables_cut_off_anywhere_come_together() {
+    let (old, new) = (["primary", "by value"], ["primary", "unique", "backward"]);
+    let tables = [("t", 300), ("u", 0), ("v", 50)];
+    let mut switched = 0;
+    for cut in 1.. {
+        let sim = SimStorage::new(cut);
+        let db = open(&sim);
+        for (name, rows) in tables {
+            fill(&db, &db.create_table(name, &def()).unwrap(), 0..rows);
+        }
+        sim.crash_at(sim.operation_count() + cut);
+        let done = (|| {
+            let changes = tables.map(|(name, _)| built(&db, name, &new));
+            let changes = changes.into_iter().collect::<Result<_, _>>()?;
+            db.step_cleaner()?;
+            IndexChange::commit_all(changes, &[])?;
+            db.step_purge()
+        })()
+        .is_ok();
+        let db = open(&sim.crash());
+        let found = tables.map(|(name, rows)| {
+            let table = db.open_table(name).unwrap();
+            assert_eq!(agree(&db, &table).len(), rows as usize);
+            nothing_is_lost(&db, &table);
+            let names: Vec<_> = table.def().indexes.iter().map(|index| &index.name[..]).collect();
+            assert!(names == old || names == new, "cut {cut}: {names:?}");
+            names == new
+        });
+        assert!(found == [found[0]; 3], "cut {cut}: {found:?}");
+        assert!(found[0] || !done, "cut {cut}");
+        if done {
+            break;
+        }
+        switched += u32::from(found[0]);
+    }
+    assert!(switched > 0, "no crash came behind the catalog's commit");
 }
 
 #[test]

@@ -126,9 +126,14 @@ pub fn feed(change: &mut IndexChange, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-pub fn change(db: &Db, table: &str, names: &[&str]) -> Result<Arc<Table>> {
+/// A change that is ready to be committed.
+pub fn built(db: &Db, table: &str, names: &[&str]) -> Result<IndexChange> {
     let mut change = db.change_indexes(table, &wanted(db, table, names))?;
     feed(&mut change, names)?;
     change.build(&mut || true)?;
-    change.commit(&[])
+    Ok(change)
+}
+
+pub fn change(db: &Db, table: &str, names: &[&str]) -> Result<Arc<Table>> {
+    built(db, table, names)?.commit(&[])
 }

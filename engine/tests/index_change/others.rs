@@ -1,11 +1,11 @@
 //! What other transactions may do during a change and after it.
 
 use tidepool::storage::SimStorage;
-use tidepool::{Db, Error, Isolation, LockMode, LockWait, TrxOptions};
+use tidepool::{Db, Error, IndexChange, Isolation, LockMode, LockWait, TrxOptions};
 
 use crate::fixture::{
-    agree, begin, change, def, delete, feed, fill, insert, key, nothing_is_lost, open, update,
-    value, wanted,
+    agree, begin, built, change, def, delete, feed, fill, insert, key, nothing_is_lost, open,
+    update, value, wanted,
 };
 use crate::scan::scan;
 
@@ -115,25 +115,19 @@ fn other_tables_metadata_come_with_the_change() {
     let metadata = |db: &Db, name| db.table_def(name).unwrap().metadata.clone();
     let before = metadata(&db, "u");
 
-    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
-    feed(&mut change, &names).unwrap();
-    change.build(&mut || true).unwrap();
+    let change = built(&db, "t", &names).unwrap();
     let other = db.change_indexes("u", &wanted(&db, "u", &names)).unwrap();
     // The other's change would put its own in their place.
     assert_eq!(change.commit(&both).unwrap_err(), Error::TableBusy("u".into()));
     drop(other);
-    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
-    feed(&mut change, &names).unwrap();
-    change.build(&mut || true).unwrap();
+    let change = built(&db, "t", &names).unwrap();
     assert!(change.commit(&[("t", b"own"), ("w", b"")]).is_err());
     assert_eq!([metadata(&db, "t"), metadata(&db, "u")], [&before[..], &before[..]]);
     drop(db);
 
     let db = open(&sim);
     assert_eq!([metadata(&db, "t"), metadata(&db, "u")], [&before[..], &before[..]]);
-    let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
-    feed(&mut change, &names).unwrap();
-    change.build(&mut || true).unwrap();
+    let change = built(&db, "t", &names).unwrap();
     change.commit(&both).unwrap();
     let all_is_there = |db: &Db| {
         assert_eq!([metadata(db, "t"), metadata(db, "u")], [&b"own"[..], b"other"]);
@@ -142,4 +136,66 @@ fn other_tables_metadata_come_with_the_change() {
     };
     all_is_there(&db);
     all_is_there(&open(&sim.crash()));
+}
+
+#[test]
+fn several_tables_change_together_or_not_at_all() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let tables = ["t", "u", "v"];
+    for name in tables {
+        fill(&db, &db.create_table(name, &def()).unwrap(), 0..10);
+    }
+    let names = ["primary", "unique"];
+    let all = || tables.map(|table| built(&db, table, &names).unwrap()).into();
+    let found = |db: &Db| {
+        tables.map(|name| {
+            let table = db.open_table(name).unwrap();
+            assert_eq!(agree(db, &table).len(), 10);
+            nothing_is_lost(db, &table);
+            (table.def().indexes[1].name.clone(), table.def().metadata.clone())
+        })
+    };
+    let metadata: [(&str, &[u8]); 2] = [("t", b"one"), ("v", b"three")];
+    let before = found(&db);
+    // A new index of one of them is not built.
+    let unbuilt = db.change_indexes("v", &wanted(&db, "v", &names)).unwrap();
+    let changes = vec![built(&db, "t", &names).unwrap(), unbuilt];
+    let refused = IndexChange::commit_all(changes, &metadata).unwrap_err();
+    assert!(matches!(refused, Error::InvalidOption(_)), "{refused}");
+    assert_eq!(found(&db), before);
+    // One is of another database.
+    let other = open(&SimStorage::new(2));
+    other.create_table("v", &def()).unwrap();
+    let changes = vec![built(&db, "t", &names).unwrap(), built(&other, "v", &names).unwrap()];
+    let refused = IndexChange::commit_all(changes, &[]).unwrap_err();
+    assert!(matches!(refused, Error::InvalidOption(_)), "{refused}");
+    assert!(IndexChange::commit_all(vec![], &metadata).is_err());
+
+    // The last one's table is in use.
+    let changes = all();
+    let mut reader = begin(&db);
+    scan(&mut reader, &db.open_table("v").unwrap(), 0).unwrap();
+    let busy = Error::TableBusy("v".into());
+    assert_eq!(IndexChange::commit_all(changes, &metadata).unwrap_err(), busy);
+    reader.rollback().unwrap();
+    assert_eq!(found(&db), before);
+
+    let changed = IndexChange::commit_all(all(), &metadata).unwrap();
+    assert_eq!(changed.iter().map(|table| table.name()).collect::<Vec<_>>(), tables);
+    let unique = "unique".to_string();
+    let after = [
+        (unique.clone(), b"one".to_vec()),
+        (unique.clone(), before[1].1.clone()),
+        (unique, b"three".to_vec()),
+    ];
+    assert_eq!(found(&db), after);
+    for table in &changed {
+        fill(&db, table, 10..20);
+        assert_eq!(agree(&db, table).len(), 20);
+    }
+    let db = open(&sim.crash());
+    for name in tables {
+        assert_eq!(agree(&db, &db.open_table(name).unwrap()).len(), 20);
+    }
 }

@@ -1,0 +1,329 @@
+//! Partitioned tables changed without a copy: each partition is a table of the engine's, and all change at one moment.
+
+use std::thread;
+use std::time::Instant;
+
+use mysql::Conn;
+use mysql::prelude::Queryable;
+use tidepool_tests::server::{Options, Server};
+use tidepool_tests::sql::{check, number, run, sorted_rows};
+
+const NOT_SO: [u16; 2] = [1845, 1846];
+
+/// The code of the error; 0 if there is none.
+fn answer(conn: &mut Conn, statement: &str) -> u16 {
+    match conn.query_drop(statement) {
+        Ok(()) => 0,
+        Err(mysql::Error::MySqlError(error)) => error.code,
+        Err(error) => panic!("{statement}: {error}"),
+    }
+}
+
+/// Runs the statement on `t`, and as a copy on `copied`; then both are the same.
+fn both(conn: &mut Conn, clause: &str) {
+    run(conn, &[&format!("ALTER TABLE t {clause}, ALGORITHM=NOCOPY")]);
+    run(conn, &[&format!("ALTER TABLE copied {clause}, ALGORITHM=COPY")]);
+    same(conn, clause);
+}
+
+fn same(conn: &mut Conn, what: &str) {
+    check(conn, "t");
+    let sums: Vec<(String, Option<u64>)> = conn.query("CHECKSUM TABLE t, copied").expect("sums");
+    assert!(sums[0].1.is_some() && sums[0].1 == sums[1].1, "{what}: {sums:?}");
+    assert_eq!(places(conn, "t"), places(conn, "copied"), "{what}");
+}
+
+/// How many rows each partition has.
+fn places(conn: &mut Conn, table: &str) -> Vec<(String, i64)> {
+    let names: Vec<String> = conn
+        .query(format!(
+            "SELECT DISTINCT PARTITION_NAME FROM information_schema.PARTITIONS
+             WHERE TABLE_SCHEMA = 'test' AND TABLE_NAME = '{table}' AND PARTITION_NAME IS NOT NULL ORDER BY 1"
+        ))
+        .expect("partitions");
+    let count = |name: String| {
+        let rows = format!("SELECT COUNT(*) FROM {table} PARTITION ({name})");
+        (name, number(conn, &rows))
+    };
+    names.into_iter().map(count).collect()
+}
+
+const COLUMNS: &str = "id INT NOT NULL, a INT NOT NULL, b VARCHAR(20), c INT NOT NULL DEFAULT 3, \
+     v INT AS (a + 1) VIRTUAL, PRIMARY KEY (id, a), KEY (c)";
+
+fn create(conn: &mut Conn, partitions: &str) {
+    for table in ["t", "copied"] {
+        run(
+            conn,
+            &[
+                &format!("DROP TABLE IF EXISTS {table}"),
+                &format!("CREATE TABLE {table} ({COLUMNS}) {partitions}"),
+                &format!(
+                    "INSERT INTO {table} (id, a, b, c) SELECT seq, seq % 50, seq, seq * 7 % 300 FROM seq_1_to_900"
+                ),
+            ],
+        );
+    }
+}
+
+const KINDS: [&str; 6] = [
+    "PARTITION BY HASH (id) PARTITIONS 4",
+    "PARTITION BY KEY () PARTITIONS 3",
+    "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100), PARTITION p1 VALUES LESS THAN (500), PARTITION p2 VALUES LESS THAN MAXVALUE)",
+    "PARTITION BY RANGE COLUMNS (a, id) (PARTITION p0 VALUES LESS THAN (10, 5), PARTITION p1 VALUES LESS THAN (MAXVALUE, MAXVALUE))",
+    "PARTITION BY LIST (a % 3) (PARTITION p0 VALUES IN (0), PARTITION p1 VALUES IN (1, 2))",
+    "PARTITION BY RANGE (id) SUBPARTITION BY HASH (a) SUBPARTITIONS 2 (PARTITION p0 VALUES LESS THAN (300), PARTITION p1 VALUES LESS THAN (2000))",
+];
+
+#[test]
+fn partitions_are_changed_without_a_copy() {
+    let mut server = Server::start(Options::new("alter_partitions"));
+    let mut conn = server.connect_to("test");
+    for kind in KINDS {
+        create(&mut conn, kind);
+        for clause in [
+            "ADD INDEX b (b), ADD UNIQUE INDEX u (c, id, a)",
+            "ADD COLUMN x INT NOT NULL DEFAULT 7 FIRST, ADD COLUMN y TEXT DEFAULT 'long ago' AFTER b",
+            "MODIFY COLUMN a INT NOT NULL AFTER c, RENAME COLUMN b TO bb",
+            "MODIFY COLUMN x INT NULL",
+            "DROP COLUMN y, DROP INDEX b, ADD INDEX x (x, bb), ADD COLUMN w INT AS (x + id) VIRTUAL",
+            "RENAME INDEX x TO xx",
+            "MODIFY COLUMN bb VARCHAR(200)",
+        ] {
+            both(&mut conn, clause);
+            for table in ["t", "copied"] {
+                run(
+                    &mut conn,
+                    &[
+                        &format!("INSERT INTO {table} (id, a) SELECT MAX(id) + 1, 5 FROM {table}"),
+                        &format!("UPDATE {table} SET c = c + 1 WHERE id % 17 = 3"),
+                        &format!(
+                            "UPDATE {table} SET id = id + 1000 WHERE id % 113 = 7 AND id < 950"
+                        ),
+                        &format!("DELETE FROM {table} WHERE id % 113 = 5"),
+                    ],
+                );
+            }
+            same(&mut conn, clause);
+        }
+        let by_index = "SELECT * FROM t FORCE INDEX (xx) WHERE x = 7 ORDER BY id";
+        assert_eq!(
+            sorted_rows(&mut conn, by_index),
+            sorted_rows(
+                &mut conn,
+                "SELECT * FROM copied IGNORE INDEX (xx) WHERE x = 7 ORDER BY id"
+            ),
+        );
+    }
+    server.kill9();
+    server.restart();
+    let mut conn = server.connect_to("test");
+    same(&mut conn, "after a crash");
+    both(&mut conn, "ADD COLUMN z INT, DROP COLUMN bb, DROP INDEX xx, DROP COLUMN w");
+}
+
+#[test]
+fn partitions_come_and_go_between_changes_of_their_columns() {
+    let server = Server::start(Options::new("alter_partitions_mixed"));
+    let mut conn = server.connect_to("test");
+    create(
+        &mut conn,
+        "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (200), PARTITION p1 VALUES LESS THAN (500), PARTITION p2 VALUES LESS THAN (1000))",
+    );
+    let twice = |conn: &mut Conn, statement: &str| {
+        for table in ["t", "copied"] {
+            run(conn, &[&statement.replace("TABLE_NAME", table)]);
+        }
+        same(conn, statement);
+    };
+    both(&mut conn, "ADD COLUMN x INT DEFAULT 7 AFTER id, DROP COLUMN v");
+    twice(&mut conn, "ALTER TABLE TABLE_NAME ADD PARTITION (PARTITION p3 VALUES LESS THAN (2000))");
+    twice(&mut conn, "INSERT INTO TABLE_NAME (id, a, x) SELECT seq, 1, seq FROM seq_1000_to_1100");
+    both(&mut conn, "ADD COLUMN y VARCHAR(9) DEFAULT 'yy' FIRST, ADD INDEX y (y, x)");
+    twice(&mut conn, "ALTER TABLE TABLE_NAME TRUNCATE PARTITION p1");
+    twice(&mut conn, "INSERT INTO TABLE_NAME (id, a) SELECT seq, 2 FROM seq_200_to_250");
+    twice(&mut conn, "ALTER TABLE TABLE_NAME REBUILD PARTITION p0");
+    both(&mut conn, "DROP COLUMN x, ADD COLUMN n INT NOT NULL DEFAULT 1 AFTER id");
+    twice(
+        &mut conn,
+        "ALTER TABLE TABLE_NAME REORGANIZE PARTITION p0, p1 INTO (PARTITION q VALUES LESS THAN (500))",
+    );
+    both(&mut conn, "ADD COLUMN m INT DEFAULT 8");
+    // A table whose rows are of one version changes places with a partition that has several.
+    for table in ["t", "copied"] {
+        run(
+            &mut conn,
+            &[
+                "DROP TABLE IF EXISTS alone",
+                &format!("CREATE TABLE alone LIKE {table}"),
+                "ALTER TABLE alone REMOVE PARTITIONING",
+                "INSERT INTO alone (id, a, y) SELECT seq, 3, 'alone' FROM seq_600_to_640",
+                &format!("ALTER TABLE {table} EXCHANGE PARTITION p2 WITH TABLE alone"),
+            ],
+        );
+        check(&mut conn, "alone");
+        assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM alone WHERE m = 8"), 401);
+        run(
+            &mut conn,
+            &[
+                "ALTER TABLE alone ADD COLUMN late INT DEFAULT 4 FIRST, ALGORITHM=INSTANT",
+                "DELETE FROM alone WHERE id % 3 = 0",
+            ],
+        );
+        check(&mut conn, "alone");
+    }
+    same(&mut conn, "exchanged");
+    both(&mut conn, "ADD COLUMN last INT DEFAULT 9 FIRST");
+    twice(&mut conn, "ALTER TABLE TABLE_NAME DROP PARTITION q");
+    twice(&mut conn, "ALTER TABLE TABLE_NAME REMOVE PARTITIONING");
+}
+
+#[test]
+fn what_would_move_rows_is_copied() {
+    let server = Server::start(Options::new("alter_partitions_copied"));
+    let mut conn = server.connect_to("test");
+    for kind in ["PARTITION BY HASH (a) PARTITIONS 5", "PARTITION BY KEY (id, a) PARTITIONS 5"] {
+        for table in ["t", "copied"] {
+            run(
+                &mut conn,
+                &[
+                    &format!("DROP TABLE IF EXISTS {table}"),
+                    &format!(
+                        "CREATE TABLE {table} (id INT NOT NULL, a INT, c INT, KEY (id)) {kind}"
+                    ),
+                    &format!("INSERT INTO {table} SELECT seq, seq % 50, seq FROM seq_1_to_900"),
+                ],
+            );
+        }
+        // The server writes the new names into what places rows.
+        both(&mut conn, "RENAME COLUMN a TO old, RENAME COLUMN c TO a");
+        for clause in [
+            // What places rows is another column from here on.
+            "DROP COLUMN old, ADD COLUMN old INT NOT NULL DEFAULT 4",
+            "ADD COLUMN x INT, MODIFY id INT NOT NULL AUTO_INCREMENT, AUTO_INCREMENT = 5000",
+        ] {
+            let refused = answer(&mut conn, &format!("ALTER TABLE t {clause}, ALGORITHM=INPLACE"));
+            assert!(NOT_SO.contains(&refused), "{clause}: {refused}");
+            for table in ["t", "copied"] {
+                run(&mut conn, &[&format!("ALTER TABLE {table} {clause}")]);
+            }
+            same(&mut conn, clause);
+        }
+        let refused = answer(
+            &mut conn,
+            "ALTER TABLE t ADD COLUMN y INT, AUTO_INCREMENT = 6000, ALGORITHM=INPLACE",
+        );
+        assert!(NOT_SO.contains(&refused), "{refused}");
+        both(&mut conn, "AUTO_INCREMENT = 7000");
+        let insert = "INSERT INTO TABLE_NAME (a) VALUES (1), (2)";
+        for table in ["t", "copied"] {
+            run(&mut conn, &[&insert.replace("TABLE_NAME", table)]);
+        }
+        same(&mut conn, insert);
+        assert_eq!(number(&mut conn, "SELECT MAX(id) FROM t"), 7001);
+    }
+    let refused = answer(&mut conn, "ALTER TABLE t ALGORITHM=INPLACE REMOVE PARTITIONING");
+    assert_ne!(refused, 0);
+    run(&mut conn, &["ALTER TABLE t ADD INDEX (a) REMOVE PARTITIONING"]);
+    check(&mut conn, "t");
+}
+
+#[test]
+fn a_partition_that_cannot_be_changed_leaves_all_as_they_were() {
+    let server = Server::start(Options::new("alter_partitions_refused"));
+    let mut conn = server.connect_to("test");
+    create(&mut conn, KINDS[2]);
+    // Twice in the last partition.
+    for table in ["t", "copied"] {
+        run(&mut conn, &[&format!("UPDATE {table} SET c = 10000 WHERE id IN (801, 851)")]);
+    }
+    let statement =
+        "ALTER TABLE t ADD COLUMN x INT, ADD UNIQUE INDEX u (c, a, id), ADD INDEX b (b)";
+    let twice = "ALTER TABLE t ADD COLUMN x INT, ADD UNIQUE INDEX u (id), ADD INDEX b (b)";
+    // A unique index must have the columns that place rows; so these differ by them alone.
+    assert_eq!(answer(&mut conn, twice), 0);
+    run(&mut conn, &["ALTER TABLE t DROP COLUMN x, DROP INDEX u, DROP INDEX b"]);
+    same(&mut conn, "added and dropped");
+    for table in ["t", "copied"] {
+        run(
+            &mut conn,
+            &[&format!("INSERT INTO {table} (id, a) VALUES (900, 777), (2, 777), (2, 778)")],
+        );
+    }
+    assert_eq!(answer(&mut conn, twice), 1062);
+    same(&mut conn, "refused");
+    // A prepared transaction has used one partition.
+    let mut other = server.connect_to("test");
+    run(
+        &mut other,
+        &["XA START 'x'", "DELETE FROM t WHERE id = 850", "XA END 'x'", "XA PREPARE 'x'"],
+    );
+    drop(other);
+    run(&mut conn, &["SET lock_wait_timeout = 1"]);
+    assert_ne!(answer(&mut conn, statement), 0);
+    run(&mut conn, &["XA COMMIT 'x'", "DELETE FROM copied WHERE id = 850"]);
+    same(&mut conn, "after the prepared transaction");
+    run(&mut conn, &[&format!("{statement}, ALGORITHM=NOCOPY")]);
+    check(&mut conn, "t");
+}
+
+#[test]
+fn a_server_killed_in_the_middle_has_all_partitions_old_or_new() {
+    let mut server = Server::start(Options::new("alter_partitions_kill9"));
+    let mut conn = server.connect_to("test");
+    create(
+        &mut conn,
+        "PARTITION BY RANGE (id) SUBPARTITION BY HASH (a) SUBPARTITIONS 2 (PARTITION p0 VALUES LESS THAN (300), PARTITION p1 VALUES LESS THAN (600), PARTITION p2 VALUES LESS THAN (2000))",
+    );
+    run(&mut conn, &["UPDATE t SET b = id + 2, c = id + 3"]);
+    let (mut unacknowledged, mut undone) = (0, 0);
+    // Columns of the same type change places: their layout alone would not tell.
+    let statements = [
+        "ALTER TABLE t ADD COLUMN x INT NOT NULL DEFAULT 7 AFTER id, MODIFY COLUMN c INT NOT NULL FIRST, ADD INDEX b (b), ALGORITHM=NOCOPY",
+        "ALTER TABLE t DROP COLUMN x, MODIFY COLUMN a INT NOT NULL FIRST, DROP INDEX b, ALGORITHM=NOCOPY",
+    ];
+    // How long each takes, so that the kills fall all over it, and a little beyond.
+    let whole = statements.map(|statement| {
+        let since = Instant::now();
+        run(&mut conn, &[statement]);
+        since.elapsed()
+    });
+    let rounds = std::env::var("TIDEPOOL_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
+    for round in 0..rounds {
+        let columns = |conn: &mut Conn| -> Vec<String> {
+            conn.query("SELECT COLUMN_NAME FROM information_schema.COLUMNS WHERE TABLE_SCHEMA = 'test' AND TABLE_NAME = 't' ORDER BY ORDINAL_POSITION").expect("columns")
+        };
+        let has = columns(&mut conn).contains(&"x".to_string());
+        let statement = statements[usize::from(has)];
+        let mut altering = server.connect_to("test");
+        let thread = thread::spawn(move || altering.query_drop(statement).is_ok());
+        thread::sleep(whole[usize::from(has)] * (round * 7 % 24) / 20);
+        server.kill9();
+        let done = thread.join().expect("no panic");
+        server.restart();
+        conn = server.connect_to("test");
+        let has_now = columns(&mut conn).contains(&"x".to_string());
+        assert!(!done || has_now != has, "round {round}");
+        unacknowledged += u32::from(!done && has_now != has);
+        undone += u32::from(has_now == has);
+        check(&mut conn, "t");
+        let x = if has_now { " AND x = 7" } else { "" };
+        let right =
+            format!("SELECT COUNT(*) FROM t WHERE a = id % 50 AND b = id + 2 AND c = id + 3{x}");
+        assert_eq!(number(&mut conn, &right), 900, "round {round}");
+        run(
+            &mut conn,
+            &[
+                "UPDATE t SET c = c + 1, b = b + 1 WHERE id % 3 = 0",
+                "UPDATE t SET c = c - 1, b = b - 1 WHERE id % 3 = 0",
+            ],
+        );
+        check(&mut conn, "t");
+        if round % 10 == 9 {
+            run(&mut conn, &["ALTER TABLE t FORCE"]);
+        }
+    }
+    println!(
+        "{undone} of {rounds} left the table as it was, {unacknowledged} changed it without an answer"
+    );
+}
