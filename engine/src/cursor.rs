@@ -8,9 +8,10 @@
 //!
 //! # What stays between calls
 //! No latch, no pin: only the key of the current entry and the rest of the batch. The batch is what the transaction saw
-//! when it was filled; [`Trx`] counts an epoch on with each of its own writes, statements and ends, and a batch
+//! when it was filled; [`Trx`] counts an epoch on with each of its own writes to the table, statements and ends, and a batch
 //! of another epoch is dropped and read again after the current key. So a cursor never gives an entry that its
-//! transaction has deleted since, and always one that it has inserted ahead.
+//! transaction has deleted since, and always one that it has inserted ahead. Writes to other tables leave the batch: who copies a
+//! table row by row would read a leaf for each, otherwise.
 //!
 //! # Position
 //! ```text
@@ -20,7 +21,7 @@
 //! the beginning.
 
 use crate::btree;
-use crate::db::{Counter, Trx};
+use crate::db::{Counter, ReadsEpoch, Trx};
 use crate::error::Result;
 use crate::lock::{LockMode, LockWait};
 use crate::table::Table;
@@ -89,8 +90,9 @@ pub struct Cursor {
     batch_rows: usize,
     /// Batches until the next leaves are to be read ahead.
     read_ahead_in: usize,
-    /// Epoch of the transaction that the batch is of.
-    epoch: u64,
+    /// The table's place among those that the transaction uses, and the epoch that the batch is of.
+    slot: usize,
+    epoch: ReadsEpoch,
     /// Current entry of a locking read.
     key: Vec<u8>,
     value: Vec<u8>,
@@ -122,7 +124,8 @@ impl Cursor {
             at: 0,
             batch_rows: 1,
             read_ahead_in: 0,
-            epoch: 0,
+            slot: 0,
+            epoch: ReadsEpoch::default(),
             key: Vec::new(),
             value: Vec::new(),
             single: false,
@@ -261,8 +264,8 @@ impl Cursor {
 
     /// From the current entry to its neighbour.
     fn step(&mut self, trx: &mut Trx, direction: Direction) -> Result<bool> {
-        let same_reading =
-            direction == self.direction && (self.single || self.epoch == trx.reads_epoch());
+        let same_reading = direction == self.direction
+            && (self.single || self.epoch == trx.reads_epoch(self.slot));
         if same_reading && !self.single && self.at + 1 < self.batch.len() {
             self.at += 1;
             trx.count(Counter::RowsRead, 1);
@@ -273,6 +276,10 @@ impl Cursor {
             let key = if self.single { &self.key } else { self.batch.key(self.at) };
             self.position = ScanPosition::at(Bound::Excluded(key));
             self.direction = direction;
+            if !self.single {
+                // Who writes between reads needs no more next time than what was used of this one.
+                self.batch_rows = self.batch_rows.min(self.at + 1);
+            }
         }
         self.advance(trx)
     }
@@ -281,7 +288,7 @@ impl Cursor {
     fn advance(&mut self, trx: &mut Trx) -> Result<bool> {
         self.place = Place::Unpositioned;
         let lock = trx.effective_lock(self.lock);
-        trx.enlist_to_read(&self.table, self.index, lock)?;
+        self.slot = trx.enlist_to_read(&self.table, self.index, lock)?;
         let found = match lock {
             LockMode::None => self.fill(trx)?,
             _ => self.lock_next(trx, lock)?,
@@ -337,7 +344,7 @@ impl Cursor {
         self.rows += self.batch.len() as u64;
         self.read_ahead()?;
         self.batch_rows = (self.batch_rows * BATCH_GROWTH).min(BATCH_ROWS_MAX);
-        self.epoch = trx.reads_epoch();
+        self.epoch = trx.reads_epoch(self.slot);
         Ok(!self.batch.is_empty())
     }
 
@@ -413,5 +420,50 @@ mod tests {
             trx.interrupt_handle().clear();
             assert_eq!(cursor.last(&mut trx), Ok(false));
         }
+    }
+
+    #[test]
+    fn only_writes_to_its_own_table_cost_a_cursor_its_batch() {
+        const ROWS: u16 = 2000;
+        let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::small()).unwrap();
+        let def = TableDef::new([IndexDef::unique("primary")]);
+        let (from, to) =
+            (db.create_table("from", &def).unwrap(), db.create_table("to", &def).unwrap());
+        let options = TrxOptions { isolation: Isolation::RepeatableRead, read_only: false };
+        let mut trx = db.begin(options);
+        for n in 0..ROWS {
+            trx.insert(&from, Table::CLUSTERED, &n.to_be_bytes(), &[1; 20]).unwrap();
+        }
+        trx.commit().unwrap();
+        let cursor = || Cursor::new(from.clone(), Table::CLUSTERED, LockMode::None, LockWait::Wait);
+
+        let mut copies = cursor();
+        let mut found = copies.first(&mut trx).unwrap();
+        while found {
+            trx.insert(&to, Table::CLUSTERED, copies.key(), copies.value()).unwrap();
+            found = copies.next(&mut trx).unwrap();
+        }
+        assert!((1..ROWS as u64 / 20).contains(&copies.batches), "{} batches", copies.batches);
+        assert_eq!(copies.rows, u64::from(ROWS));
+
+        // Each entry found has the next one deleted and one further on inserted: all that is seen, and little is read in vain.
+        let mut changes = cursor();
+        let (mut seen, mut expected) = (Vec::new(), Vec::new());
+        let mut found = changes.first(&mut trx).unwrap();
+        for n in (0..ROWS).step_by(2) {
+            assert!(found);
+            seen.push(changes.key().to_vec());
+            expected.push(n.to_be_bytes().to_vec());
+            expected.push([&n.to_be_bytes()[..], &[7]].concat());
+            trx.delete(&from, Table::CLUSTERED, &(n + 1).to_be_bytes()).unwrap();
+            let between = [&n.to_be_bytes()[..], &[7]].concat();
+            trx.insert(&from, Table::CLUSTERED, &between, b"").unwrap();
+            assert!(changes.next(&mut trx).unwrap());
+            seen.push(changes.key().to_vec());
+            found = changes.next(&mut trx).unwrap();
+        }
+        assert!(!found);
+        assert_eq!(seen, expected);
+        assert!(changes.rows < u64::from(ROWS) * 8, "{} entries read", changes.rows);
     }
 }

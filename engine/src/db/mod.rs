@@ -29,6 +29,7 @@ mod definition_tests;
 mod rollback_simulation;
 
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
+pub(crate) use trx::ReadsEpoch;
 pub use trx::{Savepoint, Trx};
 
 use crate::catalog::Catalog;

@@ -28,10 +28,20 @@ pub struct Savepoint {
     rows: [i64; SAVEPOINT_TABLES],
 }
 
-/// A table in use, and how many rows the transaction has added to it so far.
+/// A table in use, how many rows the transaction has added to it so far, and how often it has begun to write there.
 struct Used {
     table: TableUse,
     rows: i64,
+    writes: u64,
+}
+
+/// What a read of one table gives is the same as long as this is: [`Trx::reads_epoch`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct ReadsEpoch {
+    /// Of the transaction: statements, rollbacks, ends.
+    trx: u64,
+    /// Its own writes to the table.
+    writes: u64,
 }
 
 /// One session's transaction: it may move between threads, but is used by one at a time.
@@ -46,7 +56,7 @@ pub struct Trx {
     interrupt: Arc<Interrupt>,
     used: Vec<Used>,
     db: Arc<Inner>,
-    /// Changes with everything that may change what a read gives: own writes, statements, ends.
+    /// Changes with what may change what a read of any table gives: statements, rollbacks, ends.
     reads_epoch: u64,
     lock_wait_timeout: Option<Duration>,
     /// Between `begin_statement` and `end_statement`.
@@ -422,8 +432,8 @@ impl Trx {
             return Err(Error::ReadOnly("the transaction".into()));
         }
         self.db.check_writable()?;
-        self.reads_epoch += 1;
         let slot = self.enlist(table)?;
+        self.used[slot].writes += 1;
         // Whoever closes the table for writes has seen nobody inside before.
         table.check_takes_writes()?;
         Ok(slot)
@@ -435,7 +445,7 @@ impl Trx {
         {
             return Ok(slot);
         }
-        self.used.push(Used { table: Table::enter(table)?, rows: 0 });
+        self.used.push(Used { table: Table::enter(table)?, rows: 0, writes: 0 });
         self.tell_begin();
         self.activity.activity.add_table();
         Ok(self.used.len() - 1)
@@ -471,9 +481,11 @@ impl Trx {
         }
     }
 
-    /// See the field.
-    pub(crate) fn reads_epoch(&self) -> u64 {
-        self.reads_epoch
+    /// What reads of a table give is the same as long as this is. `slot`: the table's, of [`enlist_to_read`](Self::enlist_to_read); one of
+    /// an earlier transaction has another epoch, whatever is there now.
+    pub(crate) fn reads_epoch(&self, slot: usize) -> ReadsEpoch {
+        let writes = self.used.get(slot).map_or(0, |used| used.writes);
+        ReadsEpoch { trx: self.reads_epoch, writes }
     }
 
     pub(crate) fn inner(&mut self) -> &mut Transaction {
