@@ -127,8 +127,9 @@ size_t Index_layout::encode_search(uchar *to, const KEY *key, const uchar *image
   uint i = 0;
   search->has_null = false;
   for (; map & 1; map >>= 1, i++) {
-    /* Parts of the primary key that the server appended are used while they are in the tree's order too. */
-    if (i >= parts.size() || parts[i].image == Part::ROW_ID ||
+    /* Parts of the primary key that the server appended are used while they are in the tree's order too. A map of the whole key has
+       more bits than there are parts, and behind the last part is another key's. */
+    if (i >= parts.size() || i >= key->ext_key_parts || parts[i].image == Part::ROW_ID ||
         key->key_part[i].field->field_index != parts[i].column.fieldnr || (i >= users && unique))
       break;
     const Part &part = parts[i];

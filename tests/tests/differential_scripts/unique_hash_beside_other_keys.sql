@@ -1,0 +1,20 @@
+-- A key over hashes has one part; what the server has behind that is another key, which may begin with the primary key's columns.
+CREATE TABLE t (tenant INT, id INT, url TEXT, created INT, PRIMARY KEY (tenant, id), UNIQUE (url), KEY (tenant, created));
+INSERT INTO t VALUES (1, 1, 'x', 1);
+INSERT INTO t VALUES (1, 2, 'x', 1);
+INSERT IGNORE INTO t VALUES (2, 2, 'x', 1);
+INSERT INTO t VALUES (1, 3, 'y', 1), (2, 4, 'z', 2);
+INSERT INTO t VALUES (3, 3, 'y', 5) ON DUPLICATE KEY UPDATE created = created + 10;
+UPDATE t SET url = 'x' WHERE id = 4;
+REPLACE INTO t VALUES (9, 9, 'z', 9);
+SELECT * FROM t ORDER BY tenant, id;
+CREATE TABLE u (id VARCHAR(40) PRIMARY KEY, long_text VARCHAR(5000), n INT, UNIQUE (long_text), KEY (id, n));
+INSERT INTO u VALUES ('a', REPEAT('l', 4000), 1), ('b', REPEAT('m', 4000), 1);
+INSERT INTO u VALUES ('c', REPEAT('l', 4000), 1);
+UPDATE u SET long_text = REPEAT('m', 4000) WHERE id = 'a';
+INSERT INTO u VALUES ('d', NULL, 1), ('e', NULL, 1);
+SELECT id, LENGTH(long_text), n FROM u ORDER BY id;
+CREATE TABLE last (id INT PRIMARY KEY, n INT, b BLOB, KEY (n), UNIQUE (b));
+INSERT INTO last VALUES (1, 1, 'b'), (2, 2, 'c');
+INSERT INTO last VALUES (3, 3, 'c');
+SELECT * FROM last ORDER BY id;
