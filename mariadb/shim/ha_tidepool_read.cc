@@ -445,17 +445,27 @@ int ha_tidepool::rnd_next(uchar *buf) {
 
 /* ---- positions */
 
+/* In place of the key's length: no row has this position. */
+constexpr uint16 NO_POSITION = 0xFFFF;
+
 void ha_tidepool::position(const uchar *record) {
   if (!shared->layouts.has_row_id) encode_clustered(record, false);
   put_ref();
 }
 
-/* The position of the row whose clustered key is known. */
+/* The position of the row whose clustered key is known. A replica asks for those of rows that it has not, nor could have: of a key
+   longer than a tree takes the position is one that no row has. */
 void ha_tidepool::put_ref() {
-  memcpy(ref, clustered.get(), clustered_len);
-  if (trees()[0].fixed_length()) return;
-  memset(ref + clustered_len, 0, ref_length - 2 - clustered_len);
-  int2store(ref + ref_length - 2, static_cast<uint16>(clustered_len));
+  if (trees()[0].fixed_length()) {
+    memcpy(ref, clustered.get(), clustered_len);
+    return;
+  }
+  const size_t room = ref_length - 2;
+  const bool fits = clustered_len <= room;
+  const size_t len = fits ? clustered_len : 0;
+  memcpy(ref, clustered.get(), len);
+  memset(ref + len, 0, room - len);
+  int2store(ref + room, fits ? static_cast<uint16>(clustered_len) : NO_POSITION);
 }
 
 int ha_tidepool::rnd_pos(uchar *buf, uchar *pos) {
@@ -469,8 +479,9 @@ int ha_tidepool::read_position(uchar *buf, const uchar *pos) {
   if (int error = ready()) return error;
   peeked = false;
   const size_t fixed = trees()[0].fixed_length();
-  clustered_len = fixed ? fixed : uint2korr(pos + ref_length - 2);
-  if (clustered_len > trees()[0].key_max()) return HA_ERR_KEY_NOT_FOUND;
+  const size_t len = fixed ? fixed : uint2korr(pos + ref_length - 2);
+  if (!fixed && len > ref_length - 2) return HA_ERR_KEY_NOT_FOUND;
+  clustered_len = len;
   memcpy(clustered.get(), pos, clustered_len);
   tp_bytes row;
   const int result = tp_get(reader, session->trx, 0, clustered.get(), clustered_len, &row);

@@ -309,3 +309,28 @@ fn conflicting_transactions_are_applied_at_serializable() {
     let serializable = "--transaction-isolation=SERIALIZABLE";
     conflicting_load("rpl_serializable", "optimistic", &[serializable]);
 }
+
+/// The replica is asked for rows that it could not store. They are not there, and that is all.
+#[test]
+fn a_row_with_a_key_too_long_for_the_replica_is_not_found_there() {
+    let pair = Pair::start("long_key", "none", &["--slave-skip-errors=all"]);
+    let mut primary = pair.primary.connect_to("test");
+    let create = "CREATE TABLE t (k VARBINARY(3000) PRIMARY KEY, n INT) ENGINE=";
+    run(&mut primary, &["SET sql_log_bin = 0", &format!("{create}InnoDB"), "SET sql_log_bin = 1"]);
+    let mut replica = pair.replica.connect_to("test");
+    let engine = Engine::from_environment().name();
+    run(&mut replica, &["SET sql_log_bin = 0", &format!("{create}{engine}"), "START SLAVE"]);
+    run(
+        &mut primary,
+        &[
+            // Each zero is two bytes of a key of the engine's.
+            "INSERT INTO t VALUES (REPEAT(CHAR(0), 3000), 1)",
+            "INSERT INTO t VALUES (REPEAT('a', 3000), 2), ('b', 3)",
+            "UPDATE t SET n = n + 10",
+            "DELETE FROM t WHERE n < 12",
+        ],
+    );
+    pair.catch_up();
+    assert_eq!(number(&mut replica, "SELECT SUM(n) FROM t"), 12 + 13);
+    assert_eq!(number(&mut replica, "SELECT COUNT(*) FROM t"), 2);
+}
