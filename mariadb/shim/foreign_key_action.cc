@@ -223,8 +223,11 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
     memcpy(new_record.get(), old_record.get(), table_share->reclength);
     for (size_t i = 0; i < columns.size() && !error; i++) {
       const Column to(table_share->field[columns[i]], table_share);
-      if (action == Constraint::SET_NULL) {
+      if (action == Constraint::SET_NULL && to.null_mask) {
         to.set_null(new_record.get());
+      } else if (action == Constraint::SET_NULL) {
+        /* NOT NULL came later, which the server allows in a mode that is not strict. */
+        error = violation(thd, session, key, HA_ERR_ROW_IS_REFERENCED);
       } else {
         const Column from(parent->table_share->field[parent_columns[i]], parent->table_share);
         if (from.same(old_parent, new_parent)) continue;

@@ -62,6 +62,9 @@ namespace tidepool {
 int drop_table(handlerton *, const char *path) {
   const std::string name = table_name_of(path);
   THD *thd = current_thd;
+  /* The server asks every engine to drop a table that it doesn't know, and children may wait for one. */
+  std::string metadata;
+  if (table_metadata(name, &metadata) == TP_TABLE_MISSING) return server_error(TP_TABLE_MISSING, thd);
   if (const Constraint_ptr key = forbids_drop(thd, name)) {
     if (Session *session = session_of(thd)) session->violated = foreign_key_of_table(thd, *key);
     return HA_ERR_ROW_IS_REFERENCED;

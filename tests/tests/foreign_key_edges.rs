@@ -452,3 +452,45 @@ fn errors_name_the_constraint() {
         }
     }
 }
+
+/// Children may have a parent that is not there: a DROP of it says that, and not that it has children.
+#[test]
+fn a_table_that_is_not_there_has_no_children() {
+    const UNKNOWN_TABLE: u16 = 1051;
+    let server = Server::start(Options::new("fk_missing"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "SET foreign_key_checks = 0",
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id))",
+            "SET foreign_key_checks = 1",
+            "DROP TABLE IF EXISTS p",
+        ],
+    );
+    assert_eq!(code_of(&mut conn, "DROP TABLE p"), UNKNOWN_TABLE);
+    run(&mut conn, &["CREATE TABLE p (id INT PRIMARY KEY)"]);
+    assert_eq!(code_of(&mut conn, "DROP TABLE p"), HAS_CHILDREN);
+}
+
+/// In a mode that is not strict a column with SET NULL can become NOT NULL. Its rows go to no parent that nobody named.
+#[test]
+fn what_cannot_be_null_is_not_set_null() {
+    let server = Server::start(Options::new("fk_not_null"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "SET sql_mode = ''",
+            "CREATE TABLE p (id INT PRIMARY KEY)",
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE SET NULL)",
+            "INSERT INTO p VALUES (0), (1), (2)",
+            "INSERT INTO c VALUES (1, 1)",
+            "ALTER TABLE c MODIFY p INT NOT NULL",
+        ],
+    );
+    assert_eq!(code_of(&mut conn, "DELETE FROM p WHERE id = 1"), HAS_CHILDREN);
+    run(&mut conn, &["DELETE FROM p WHERE id = 2"]);
+    assert_eq!(number(&mut conn, "SELECT SUM(p) FROM c"), 1);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM p"), 2);
+}
