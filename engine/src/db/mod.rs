@@ -27,9 +27,12 @@ mod warm_reads;
 mod definition_tests;
 #[cfg(test)]
 mod rollback_simulation;
+#[cfg(test)]
+mod row_count_tests;
 
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
 pub(crate) use trx::ReadsEpoch;
+use trx::Used;
 pub use trx::{Savepoint, Trx};
 
 use crate::catalog::Catalog;
@@ -41,8 +44,8 @@ use crate::memory::MemoryReport;
 use crate::options::{self, Options};
 use crate::sort::SortMemory;
 use crate::status::Status;
-use crate::table::{Table, TableUse};
-use crate::trx::{Transaction, TrxSystem};
+use crate::table::Table;
+use crate::trx::TrxSystem;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -72,7 +75,7 @@ pub(crate) struct Inner {
     /// Wakes those who wait for a name in [`OpenTables::changing`].
     changed: Condvar,
     /// What prepared transactions without a session use, by XID.
-    detached: Mutex<HashMap<Vec<u8>, Vec<TableUse>>>,
+    detached: Mutex<HashMap<Vec<u8>, Vec<Used>>>,
     /// Spaces that prepared transactions of an earlier life have changed, by XID, until they have ended. `None`: their undo can't be read,
     /// and it may be any.
     recovered: Mutex<HashMap<Vec<u8>, Option<HashSet<u32>>>>,
@@ -145,14 +148,14 @@ impl Inner {
     }
 
     /// Keeps what a detached prepared transaction uses.
-    pub(crate) fn keep_detached(&self, xid: Vec<u8>, uses: Vec<TableUse>) {
+    fn keep_detached(&self, xid: Vec<u8>, uses: Vec<Used>) {
         self.detached.lock().insert(xid, uses);
     }
 
     /// Whether a prepared transaction without a session, of this life, has used the table in `space`.
     fn is_used_by_detached(&self, space: u32) -> bool {
         let detached = self.detached.lock();
-        detached.values().flatten().any(|used| used.table().space_id() == space)
+        detached.values().flatten().any(|used| used.space_id() == space)
     }
 
     /// Whether a prepared transaction of an earlier life has changed the table in `space`.
@@ -215,21 +218,24 @@ impl Db {
 
     /// Commits a prepared transaction that belongs to no session. [`Error::NotFound`] if there is none of this identifier.
     pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
-        self.end_prepared(xid, Transaction::commit)
+        self.end_prepared(xid, true)
     }
 
     /// Rolls back a prepared transaction that belongs to no session. [`Error::NotFound`] if there is none of this identifier.
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
-        self.end_prepared(xid, Transaction::rollback)
+        self.end_prepared(xid, false)
     }
 
-    fn end_prepared(&self, xid: &[u8], end: fn(&mut Transaction) -> Result<()>) -> Result<()> {
+    fn end_prepared(&self, xid: &[u8], is_commit: bool) -> Result<()> {
         self.inner.check_writable()?;
         let mut trx = self.inner.trx_system.take_prepared(xid).ok_or(Error::NotFound)?;
-        let ended = end(&mut trx);
+        let ended = if is_commit { trx.commit() } else { trx.rollback() };
         if !trx.is_prepared() {
             // One that failed to roll back has ended, too: the background goes on. Nobody would let go of its tables later.
-            self.inner.detached.lock().remove(xid);
+            let used = self.inner.detached.lock().remove(xid);
+            if is_commit && ended.is_ok() {
+                used.iter().flatten().for_each(Used::tell_rows);
+            }
             self.inner.recovered.lock().remove(xid);
         }
         ended?;

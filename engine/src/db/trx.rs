@@ -14,25 +14,29 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidepool_pool::{Access, Lsn, statement};
 
-/// Tables whose row counts a savepoint remembers; those a transaction uses beyond are counted less exactly when it is rolled
-/// back to one.
-const SAVEPOINT_TABLES: usize = 4;
-
 /// A transaction tells the counters of all at its end, and each time one of its own has come this far.
 const COUNTS_KEPT: u32 = 1000;
 
 /// A position in a transaction to roll back to: [`Trx::savepoint`].
 #[derive(Debug, Clone, Copy)]
-pub struct Savepoint {
-    inner: InnerSavepoint,
-    rows: [i64; SAVEPOINT_TABLES],
-}
+pub struct Savepoint(InnerSavepoint);
 
 /// A table in use, how many rows the transaction has added to it so far, and how often it has begun to write there.
-struct Used {
+pub(super) struct Used {
     table: TableUse,
     rows: i64,
     writes: u64,
+}
+
+impl Used {
+    /// The transaction is committed.
+    pub(super) fn tell_rows(&self) {
+        self.table.add_rows(self.rows);
+    }
+
+    pub(super) fn space_id(&self) -> u32 {
+        self.table.table().space_id()
+    }
 }
 
 /// What a read of one table gives is the same as long as this is: [`Trx::reads_epoch`].
@@ -185,19 +189,18 @@ impl Trx {
 
     /// The present position. Costs nothing, and nothing needs to be given back.
     pub fn savepoint(&mut self) -> Savepoint {
-        let mut rows = [0; SAVEPOINT_TABLES];
-        for (saved, used) in rows.iter_mut().zip(&self.used) {
-            *saved = used.rows;
-        }
-        Savepoint { inner: self.inner.savepoint(), rows }
+        Savepoint(self.inner.savepoint())
     }
 
     /// Undoes every write after `savepoint`. Locks stay, savepoints taken later are void.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
         self.reads_epoch += 1;
-        self.inner.rollback_to(savepoint.inner)?;
-        for (used, rows) in self.used.iter_mut().zip(savepoint.rows) {
-            used.rows = rows;
+        let added = self.inner.rollback_to(savepoint.0)?;
+        if !added.is_empty() {
+            for used in &mut self.used {
+                let tree = used.table.table().tree(Table::CLUSTERED).tree().id();
+                used.rows += added.get(&tree).copied().unwrap_or(0);
+            }
         }
         Ok(())
     }
@@ -394,7 +397,7 @@ impl Trx {
         if self.inner.is_prepared()
             && let Some(xid) = self.xid.take()
         {
-            self.db.keep_detached(xid, self.used.drain(..).map(|used| used.table).collect());
+            self.db.keep_detached(xid, self.used.drain(..).collect());
         }
     }
 
@@ -409,7 +412,7 @@ impl Trx {
         self.activity.activity.end();
         for used in self.used.drain(..) {
             if committed {
-                used.table.add_rows(used.rows);
+                used.tell_rows();
             }
         }
         self.inner.set_interrupt(self.interrupt.clone());

@@ -145,24 +145,43 @@ impl Drop for LeftRollback<'_> {
 }
 
 /// Trees used by one rollback.
-pub(super) type Trees = HashMap<u32, Option<Tree>>;
+#[derive(Default)]
+pub(super) struct Trees {
+    open: HashMap<u32, Option<Tree>>,
+    /// Entries that are there again, less those that are gone; one with a delete mark is not there.
+    entries: EntriesAdded,
+}
+
+impl Trees {
+    fn add(&mut self, tree: &Tree, entries: i64) {
+        if entries != 0 {
+            *self.entries.entry(tree.id()).or_default() += entries;
+        }
+    }
+}
+
+/// By tree: how many entries something has added to it, negative if it took some away.
+pub(crate) type EntriesAdded = HashMap<u32, i64>;
 
 impl TrxSystem {
     /// Rolls back to `to`, for a session that waits for it. `owner`, if given, lives on: the entries that lose its implicit lock get an
-    /// explicit one.
+    /// explicit one. Gives what that adds to each tree.
     pub(super) fn roll_back_to(
         &self,
         log: &mut UndoLog,
         to: UndoPosition,
         owner: Option<&Arc<Owner>>,
-    ) -> Result<()> {
+    ) -> Result<EntriesAdded> {
+        let mut trees = Trees::default();
         self.with_patience(|progress| {
-            let mut trees = Trees::new();
+            // A file that could not be opened may be there now.
+            trees.open.clear();
             while self.roll_back_step(log, to, &mut trees, owner)? {
                 progress();
             }
             Ok(())
-        })
+        })?;
+        Ok(trees.entries)
     }
 
     /// Rolls everything back and ends the log, for a session that waits for it; the locks are still to be released.
@@ -213,18 +232,26 @@ impl TrxSystem {
             Step::Nothing => self.finish(log, record),
             Step::Chain { space, tree, head } => self.undo_chain(log, record, *space, *tree, *head),
             Step::Insert(place) => match self.tree_of(trees, place)? {
-                Some(tree) => self.undo_insert(log, record, &tree, &place.key),
+                Some(tree) => {
+                    self.undo_insert(log, record, &tree, &place.key)?;
+                    trees.add(&tree, -1);
+                    Ok(())
+                }
                 None => self.finish(log, record),
             },
             Step::Restore { place, marks, chain, prior } => match self.tree_of(trees, place)? {
                 None => self.finish(log, record),
                 Some(tree) if marks & MARK_PRIOR_PURGED == 0 => {
-                    self.undo_change(log, record, &tree, &place.key, prior, owner)
+                    let added = self.undo_change(log, record, &tree, &place.key, prior, owner)?;
+                    trees.add(&tree, added);
+                    Ok(())
                 }
                 Some(tree) => {
                     if marks & MARK_REMOVED == 0 {
                         let left = (*marks, *chain);
-                        self.remove_for_good(log, record, &tree, &place.key, left, owner)?;
+                        let added =
+                            self.remove_for_good(log, record, &tree, &place.key, left, owner)?;
+                        trees.add(&tree, added);
                     }
                     match (*chain, marks & MARK_REMOVED) {
                         (0, 0) => Ok(()),
@@ -237,11 +264,11 @@ impl TrxSystem {
     }
 
     fn tree_of(&self, trees: &mut Trees, place: &OwnedPlace) -> Result<Option<Tree>> {
-        if let Some(tree) = trees.get(&place.tree) {
+        if let Some(tree) = trees.open.get(&place.tree) {
             return Ok(tree.clone());
         }
         let tree = self.tree_at(&place.as_place())?;
-        trees.insert(place.tree, tree.clone());
+        trees.open.insert(place.tree, tree.clone());
         Ok(tree)
     }
 
@@ -298,8 +325,8 @@ impl TrxSystem {
         Ok(())
     }
 
-    /// Restores the version before. If purge has passed that one since the record was read, nothing is done: the step is to begin
-    /// anew.
+    /// Restores the version before; says how many entries that adds. If purge has passed that one since the record was read, nothing
+    /// is done: the step is to begin anew.
     fn undo_change(
         &self,
         log: &mut UndoLog,
@@ -308,7 +335,7 @@ impl TrxSystem {
         key: &[u8],
         prior: &OwnedPrior,
         owner: Option<&Arc<Owner>>,
-    ) -> Result<()> {
+    ) -> Result<i64> {
         let (mut value, mut payload) = (Vec::new(), Vec::new());
         loop {
             let mut mtr = Mtr::begin(&self.env)?;
@@ -328,7 +355,9 @@ impl TrxSystem {
             })?;
             payload.clear();
             let (flags, trx_id, roll) = (prior.flags, prior.trx_id, prior.roll);
-            Entry { flags, trx_id, roll, value: &value }.encode(&mut payload);
+            let before = Entry { flags, trx_id, roll, value: &value };
+            let added = i64::from(entry.is_deleted()) - i64::from(before.is_deleted());
+            before.encode(&mut payload);
             if !leaf.fits_replaced(slot, payload.len()) {
                 drop((leaf, mtr));
                 tree.make_room(key, payload.len())?;
@@ -337,7 +366,7 @@ impl TrxSystem {
             let page = log.latch(&self.undo, &mut mtr, record.at)?;
             // Purge sets the mark under the leaf's latch: what the record says now stays true.
             if marks_of(&mtr, page, record.at) & MARK_PRIOR_PURGED != 0 {
-                return Ok(());
+                return Ok(0);
             }
             if let Some(owner) = owner
                 && trx_id != log.trx_id()
@@ -347,7 +376,7 @@ impl TrxSystem {
             leaf.replace(&mut mtr, slot, &payload);
             self.note_undone(log, &mut mtr, page, record);
             mtr.commit();
-            return Ok(());
+            return Ok(added);
         }
     }
 
@@ -358,8 +387,8 @@ impl TrxSystem {
         debug_assert!(alive, "a transaction that has ended rolls back to a savepoint");
     }
 
-    /// Undoes a change whose prior version, a delete-marked one, purge has passed: removes the entry. If the prior version had
-    /// a chain, the record stays until that is freed.
+    /// Undoes a change whose prior version, a delete-marked one, purge has passed: removes the entry; says how many that adds. If
+    /// the prior version had a chain, the record stays until that is freed.
     fn remove_for_good(
         &self,
         log: &mut UndoLog,
@@ -368,10 +397,12 @@ impl TrxSystem {
         key: &[u8],
         (marks, chain): (u8, u32),
         owner: Option<&Arc<Owner>>,
-    ) -> Result<()> {
+    ) -> Result<i64> {
         let mut mtr = Mtr::begin(&self.env)?;
         let leaf = tree.leaf_exclusive(key)?;
         let slot = self.own_entry(&leaf, key, log.trx_id())?;
+        let was_deleted =
+            Entry::decode(leaf.payload_at(slot)).is_some_and(|entry| entry.is_deleted());
         let page = log.latch(&self.undo, &mut mtr, record.at)?;
         if let Some(owner) = owner {
             // A SERIALIZABLE read may have locked that the key is absent.
@@ -388,7 +419,7 @@ impl TrxSystem {
         if underfull {
             tree.merge_if_possible(key);
         }
-        Ok(())
+        Ok(i64::from(was_deleted) - 1)
     }
 
     /// The slot of an entry that `id` must have written.
@@ -419,7 +450,7 @@ impl TrxSystem {
         loop {
             {
                 let _tables = self.enter_tables();
-                let mut trees = Trees::new();
+                let mut trees = Trees::default();
                 for _ in 0..STEPS_A_TURN {
                     if !self.roll_back_step(log, UndoPosition::START, &mut trees, None)? {
                         self.end_rollback(log)?;

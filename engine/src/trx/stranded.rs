@@ -54,7 +54,7 @@ impl TrxSystem {
         let (mut passed_over, mut end) = (HashSet::new(), log.tail());
         loop {
             let _tables = self.enter_tables();
-            let mut trees = Trees::new();
+            let mut trees = Trees::default();
             for _ in 0..STEPS_A_TURN {
                 let found = log
                     .before(&self.undo, end, |at, record| (at, record.space(), step_of(&record)))?;

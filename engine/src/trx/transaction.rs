@@ -8,6 +8,7 @@ use tidepool_pool::{Access, Lsn};
 
 use super::csn::{Csn, TrxId};
 use super::retry::Troubles;
+use super::rollback::EntriesAdded;
 use super::system::{Orphan, TrxSystem};
 use super::view::{ReadView, ViewSlot};
 use super::{Isolation, TrxOptions};
@@ -269,16 +270,17 @@ impl Transaction {
         self.log.as_ref().map_or(UndoPosition::START, UndoLog::position)
     }
 
-    /// Undoes everything after `savepoint`. Locks stay. If that fails, and not only for a moment, the transaction can only be rolled back.
-    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
+    /// Undoes everything after `savepoint`; gives what that adds to each tree. Locks stay. If that fails, and not only for a moment, the
+    /// transaction can only be rolled back.
+    pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<EntriesAdded> {
         if self.state != State::Running {
-            return self.check_running();
+            self.check_running()?;
         }
         self.undo_to(savepoint.0)
     }
 
-    pub(crate) fn undo_to(&mut self, position: UndoPosition) -> Result<()> {
-        let Some(log) = &mut self.log else { return Ok(()) };
+    pub(crate) fn undo_to(&mut self, position: UndoPosition) -> Result<EntriesAdded> {
+        let Some(log) = &mut self.log else { return Ok(EntriesAdded::default()) };
         let outcome = self.system.roll_back_to(log, position, Some(&self.owner));
         self.owner.overwritten.forget();
         self.owner.set_undo_records(log.records());

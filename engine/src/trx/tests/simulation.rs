@@ -595,7 +595,7 @@ impl Sim<'_> {
         trx.savepoints.truncate(at + 1);
         let (savepoint, changes) = trx.savepoints[at].clone();
         match trx.trx.rollback_to(savepoint) {
-            Ok(()) => {
+            Ok(_) => {
                 note(self.seen, "rollback to savepoint");
                 trx.changes = changes;
             }
