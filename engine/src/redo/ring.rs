@@ -398,9 +398,17 @@ impl Ring {
         self.storage.sync_dir(REDO_DIR)?;
         self.write_control()?;
         for (file_no, _) in std::mem::take(&mut self.strays) {
-            self.storage.remove(&file_name(file_no))?;
+            self.remove_unlisted(file_no);
         }
         Ok(self.control.epoch)
+    }
+
+    /// Removes a file that the control file no longer lists. One that stays is in nobody's way: it is removed at the next open, or by
+    /// whoever makes a file of this name.
+    fn remove_unlisted(&self, file_no: u32) {
+        if let Err(error) = self.storage.remove(&file_name(file_no)) {
+            tracing::warn!(%error, "a file that the redo log no longer needs stays");
+        }
     }
 
     /// Takes a spare file off the list and removes it, if the rest still holds `keep_bytes` of log.
@@ -422,7 +430,7 @@ impl Ring {
         self.control.files.retain(|file| file.file_no != file_no);
         self.write_control()?;
         self.handles.remove(&file_no);
-        self.storage.remove(&file_name(file_no))?;
+        self.remove_unlisted(file_no);
         Ok(true)
     }
 

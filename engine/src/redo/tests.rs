@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tidepool_pool::storage::{SimStorage, Storage};
+use tidepool_pool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool_pool::{Lsn, PageSize};
 
 use super::*;
@@ -361,4 +361,43 @@ fn a_file_made_ahead_is_thrown_away_if_the_list_became_full_meanwhile() {
     log.flush().unwrap();
     log.checkpoint(|| None, false).unwrap();
     log.prepare_files().unwrap();
+}
+
+#[test]
+fn a_file_that_cannot_be_removed_is_in_nobodys_way() {
+    let storage = SimStorage::new(1);
+    let files_there = |storage: &SimStorage| storage.list(ring::REDO_DIR).unwrap().len();
+    let (log, ..) = open(&storage).unwrap();
+    let fault = || Fault::new(StorageOp::Remove, FaultKind::Io).on("redo/").always();
+    storage.inject(fault());
+    // More files than the capacity has room for, and then a checkpoint that makes them spare.
+    for _ in 0..40 {
+        log.ring.lock().extend().unwrap();
+    }
+    let listed = |log: &RedoLog| log.ring.lock().control().files.len();
+    let most = listed(&log);
+    append_up_to(&log, log.ring.lock().end().0 - file_size(), 1);
+    log.flush().unwrap();
+    log.checkpoint(|| None, false).unwrap();
+    log.prepare_files().unwrap();
+    assert!(listed(&log) < most, "nothing was spare");
+    assert!(files_there(&storage) > listed(&log) + 1, "a file is gone");
+    append(&log, b"goes on");
+    log.flush().unwrap();
+    let end = log.next_lsn();
+    drop(log);
+    // It opens beside them, as often as need be, and takes none of them for its own.
+    let mut storage = storage;
+    for _ in 0..3 {
+        storage = storage.kill();
+        storage.inject(fault());
+        let (log, scan, _) = open(&storage).unwrap();
+        assert_eq!(scan.end, end);
+        log.prepare_files().unwrap();
+    }
+    let storage = storage.kill();
+    storage.clear_faults();
+    let (log, scan, _) = open(&storage).unwrap();
+    assert_eq!(scan.end, end);
+    assert_eq!(files_there(&storage), listed(&log) + 1);
 }
