@@ -154,7 +154,10 @@ fn clean(pool: &Pool) {
     while !signal.is_stopped() {
         let before = flushed();
         match pool.run_cleaner_step() {
-            Ok(0) => return,
+            Ok(0) => match pool.rest_of_cleaner() {
+                Some(rest) if signal.sleep(rest) => {}
+                _ => return,
+            },
             Ok(_) => {}
             // Already reported where it happened; the pages stay dirty. Others may have gone home.
             Err(_) if flushed() > before => {}

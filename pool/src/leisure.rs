@@ -132,7 +132,13 @@ impl Leisure {
 
     /// Whether the cleaner is to leave alone what nobody waits for.
     pub(crate) fn cleaner_rests(&self) -> bool {
-        self.cleaner_rests_until.lock().is_some_and(|until| Instant::now() < until)
+        self.rest_of_cleaner().is_some()
+    }
+
+    /// How long it rests still.
+    pub(crate) fn rest_of_cleaner(&self) -> Option<Duration> {
+        let until = (*self.cleaner_rests_until.lock())?;
+        until.checked_duration_since(Instant::now()).filter(|rest| !rest.is_zero())
     }
 
     pub(crate) fn cleaner_rests_until(&self, until: Instant) {

@@ -140,13 +140,23 @@ impl Pool {
 
     /// Whether so much is dirty that some pages must be written though neither frames nor log run short.
     fn is_too_dirty(&self) -> bool {
+        self.dirty_exceeds(DIRTY_PCT_PRESSING)
+            || self.dirty_exceeds(DIRTY_PCT_MAX) && !self.cleaner_rests()
+    }
+
+    fn dirty_exceeds(&self, pct: u64) -> bool {
         let frames = match self.resize.leisure.is_taken() {
             // In a shrink without haste, frames that are still to be given back count as before.
             true => self.frames().limit().max(self.frames().started()),
             false => self.frames().limit(),
         };
-        let exceeds = |pct: u64| self.dirty.count() * 100 > u64::from(frames) * pct;
-        exceeds(DIRTY_PCT_PRESSING) || exceeds(DIRTY_PCT_MAX) && !self.cleaner_rests()
+        self.dirty.count() * 100 > u64::from(frames) * pct
+    }
+
+    /// How long the cleaner rests before it goes on, if too much is dirty.
+    pub(crate) fn rest_of_cleaner(&self) -> Option<Duration> {
+        let rest = self.resize.leisure.rest_of_cleaner()?;
+        self.dirty_exceeds(DIRTY_PCT_MAX).then_some(rest)
     }
 
     /// Whether the cleaner leaves alone what nobody waits for. Not while a shrink presses, nor without threads.

@@ -393,3 +393,37 @@ fn the_root_is_made_and_must_be_a_directory() {
         format!("cannot open '{}': not a directory", path.display())
     );
 }
+
+/// As on a file system that takes `O_DIRECT` at open and refuses it at I/O: a descriptor for direct I/O that takes only whole blocks,
+/// and a file that asks for less. Every thread that is refused goes on.
+#[test]
+fn all_threads_survive_that_direct_io_is_given_up() {
+    const THREADS: usize = 4;
+    const ROUNDS: usize = 200;
+    let (_dir, storage) = storage(true);
+    for round in 0..ROUNDS {
+        let name = format!("f{round}");
+        let path = storage.root().join(&name);
+        let opened = storage.handles.add(path.clone(), || {
+            let flags = OFlags::CREATE | OFlags::EXCL;
+            let (file, direct) = storage.open_descriptor(&path, flags)?;
+            assert!(direct.is_some(), "no direct I/O here");
+            Ok((file, true))
+        });
+        let state = opened.unwrap();
+        let file = OpenFile::new(state, &storage.handles, &name, 1, Arc::default());
+        let together = std::sync::Barrier::new(THREADS);
+        std::thread::scope(|scope| {
+            for n in 0..THREADS {
+                let (file, together) = (&file, &together);
+                scope.spawn(move || {
+                    together.wait();
+                    file.write_at(&[n as u8; 10], 10 * n as u64).unwrap();
+                    let mut read = [0; 10];
+                    file.read_at(&mut read, 10 * n as u64).unwrap();
+                    assert_eq!(read, [n as u8; 10]);
+                });
+            }
+        });
+    }
+}

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::file::{clear_direct, is_aligned, misaligned, report_fallback, retry_interrupted};
@@ -61,17 +61,20 @@ impl OpenFile {
         Err(StorageError::at(op, &self.name, offset, misaligned(bytes, self.alignment)))
     }
 
-    /// Whether an aligned operation failed because the file system took `O_DIRECT` at open but not
-    /// now; then the file is buffered from here on and the caller tries again.
-    fn gave_up_direct(&self, lease: &FileLease, error: &io::Error) -> bool {
-        let refused = error.raw_os_error() == Some(Errno::INVAL.raw_os_error())
-            && self.state.is_direct()
+    /// Whether an aligned operation, which began with the file direct or not, failed because the file system took `O_DIRECT` at open but
+    /// not now; then the file is buffered from here on and the caller tries again. Another thread may have been told the same
+    /// meanwhile, on this descriptor or on one that was closed since.
+    fn gave_up_direct(&self, lease: &FileLease, began_direct: bool, error: &io::Error) -> bool {
+        if error.raw_os_error() != Some(Errno::INVAL.raw_os_error()) {
+            return false;
+        }
+        let refused = rustix::fs::fcntl_getfl(lease).is_ok_and(|f| f.contains(OFlags::DIRECT))
             && clear_direct(lease.as_fd()).is_ok();
         if refused {
             self.state.give_up_direct();
             report_fallback(&self.fallback_reported, &self.name);
         }
-        refused
+        refused || began_direct && !self.state.is_direct()
     }
 
     fn grow(&self, file: &File, from: u64, to: u64) -> io::Result<()> {
@@ -115,6 +118,7 @@ impl StorageFile for OpenFile {
         let lease = self.descriptor(StorageOp::Read, Some(offset), FileUse::Read)?;
         let mut done = 0;
         while done < buf.len() {
+            let direct = self.state.is_direct();
             match lease.file().read_at(&mut buf[done..], offset + done as u64) {
                 Ok(0) => {
                     let eof = io::ErrorKind::UnexpectedEof;
@@ -129,7 +133,7 @@ impl StorageFile for OpenFile {
                 }
                 Ok(n) => done = (done + n) / self.alignment * self.alignment,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if self.gave_up_direct(&lease, &error) => {}
+                Err(error) if self.gave_up_direct(&lease, direct, &error) => {}
                 Err(error) => {
                     return Err(StorageError::at(StorageOp::Read, &self.name, offset, error));
                 }
@@ -143,6 +147,7 @@ impl StorageFile for OpenFile {
         let lease = self.descriptor(StorageOp::Write, Some(offset), FileUse::Write)?;
         let mut done = 0;
         while done < bytes.len() {
+            let direct = self.state.is_direct();
             let error = match lease.file().write_at(&bytes[done..], offset + done as u64) {
                 Ok(0) => io::ErrorKind::WriteZero.into(),
                 // A direct write that stops inside a block starts that block again.
@@ -159,7 +164,7 @@ impl StorageFile for OpenFile {
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if self.gave_up_direct(&lease, &error) => continue,
+                Err(error) if self.gave_up_direct(&lease, direct, &error) => continue,
                 Err(error) => error,
             };
             return Err(StorageError::at(StorageOp::Write, &self.name, offset, error));
