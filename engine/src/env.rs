@@ -177,6 +177,7 @@ impl Env {
                 max_size_bytes: size.reserve_bytes(),
                 replacement: options.replacement,
                 doublewrite: options.doublewrite,
+                memory_locked: options.memory_locked,
                 background: options.background,
                 ..PoolConfig::default()
             },

@@ -73,6 +73,9 @@ pub struct Options {
     pub doublewrite: bool,
     /// Whether files are opened with `O_DIRECT` (where the file system allows it). Default true.
     pub direct_io: bool,
+    /// Whether the process locks its memory (`mlockall`), or is about to. Then only what the pool uses may be locked, not all that it
+    /// might use once. Default false.
+    pub memory_locked: bool,
     /// How many files may have a descriptor at once. There may be any number of tables: files that rest are closed and opened
     /// again. 0 (default) = half of the descriptors that the process may have.
     pub open_files: usize,
@@ -107,6 +110,7 @@ impl Default for Options {
             max_purge_lag_delay: Duration::ZERO,
             doublewrite: true,
             direct_io: true,
+            memory_locked: false,
             open_files: 0,
             buffer_pool_dump_at_shutdown: true,
             buffer_pool_load_at_startup: true,

@@ -102,6 +102,7 @@ typedef struct {
   uint8_t memory_guard;
   uint8_t dump_at_shutdown;
   uint8_t load_at_startup;
+  uint8_t memory_locked;
   uint8_t replacement; /* TP_REPLACEMENT_… */
 } tp_options;
 

@@ -302,6 +302,8 @@ tp_options open_options() {
   options.direct_io = direct_io;
   options.open_files = open_files;
   options.read_only = read_only;
+  /* The server does that after plugins have begun. */
+  options.memory_locked = locked_in_memory;
   options.replacement = static_cast<uint8_t>(buffer_pool_replacement);
   return options;
 }

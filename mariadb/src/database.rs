@@ -33,6 +33,7 @@ pub struct OpenOptions {
     memory_guard: u8,
     dump_at_shutdown: u8,
     load_at_startup: u8,
+    memory_locked: u8,
     /// 0 = tide, 1 = midpoint.
     replacement: u8,
 }
@@ -55,6 +56,7 @@ impl OpenOptions {
             direct_io: self.direct_io != 0,
             open_files: usize::try_from(self.open_files).unwrap_or(usize::MAX),
             read_only: self.read_only != 0,
+            memory_locked: self.memory_locked != 0,
             memory_guard: self.memory_guard != 0,
             buffer_pool_dump_at_shutdown: self.dump_at_shutdown != 0,
             buffer_pool_load_at_startup: self.load_at_startup != 0,

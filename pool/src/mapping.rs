@@ -6,6 +6,9 @@
 //! `MAP_NORESERVE` means nothing. Memory that may only be read is not counted. So there a [`Mapping::reserve`] is mapped
 //! to be read, which is all that optimistic readers need, and a part of it can be written from
 //! [`Mapping::commit`] until [`Mapping::release`].
+//!
+//! A process that locks its memory (`mlockall`) gets all of it that may be written, and none of it is given back by `madvise`. There the
+//! same is done: what may only be read costs no more than its page table, and what replaces a range is not locked.
 
 #![expect(unsafe_code, reason = "mmap, and turning its bytes into slices")]
 

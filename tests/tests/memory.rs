@@ -9,6 +9,7 @@ use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::cgroup::MemoryCgroup;
 use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::sql::run;
 
 const MIB: u64 = 1 << 20;
 /// Nothing here takes long; a test that waits for this has failed.
@@ -150,6 +151,41 @@ fn memory_is_accounted_for() {
     conn.query_drop("ALTER TABLE t ADD INDEX (v), ALGORITHM=NOCOPY").expect("an index");
     assert_eq!(number(conn, "memory_sorts"), 0, "a sort's memory goes with it");
     assert!(number(conn, "memory_total") < number(conn, "memory_own_resident_bytes") + 64 * MIB);
+}
+
+/// `--memlock` locks what the server uses, not all that the pool might use once, and what the pool gives back is free.
+#[test]
+fn locked_memory_is_no_more_than_what_is_used() {
+    let group = match MemoryCgroup::create(1024 * MIB) {
+        Ok(group) => group,
+        Err(why) => return eprintln!("skipped: {why}"),
+    };
+    let options = Options::new("memlock").cgroup(group.procs()).arg("--memlock");
+    let Some(mut server) = start(options) else { return };
+    let conn = &mut server.connect_to("test");
+    if text(conn, "SELECT @@locked_in_memory") != "1" {
+        return eprintln!("skipped: memory can't be locked here");
+    }
+    run(
+        conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, v VARBINARY(1000))",
+            "INSERT INTO t SELECT seq, REPEAT('x', 1000) FROM seq_1_to_200000",
+        ],
+    );
+    let full = number(conn, "buffer_pool_resident_bytes");
+    assert!(full > 200 * MIB, "the pool has only {} MiB", full / MIB);
+    let used = number(conn, "memory_own_resident_bytes");
+    run(conn, &["SET GLOBAL tidepool_buffer_pool_size = 64 * 1024 * 1024"]);
+    wait_until("the shrink", || number(conn, "buffer_pool_resident_bytes") <= 70 * MIB);
+    wait_until("the memory's return", || {
+        number(conn, "memory_own_resident_bytes") < used - (full - 100 * MIB)
+    });
+    assert_eq!(text(conn, "SELECT CAST(SUM(LENGTH(v)) AS CHAR) FROM t"), "200000000");
+    run(conn, &["SET GLOBAL tidepool_buffer_pool_size = 0"]);
+    assert_eq!(text(conn, "SELECT CAST(SUM(LENGTH(v)) AS CHAR) FROM t"), "200000000");
+    assert_eq!(group.oom_kills(), 0);
+    server.stop();
 }
 
 #[test]

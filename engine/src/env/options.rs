@@ -17,6 +17,8 @@ pub struct EnvOptions {
     pub buffer_pool_size_bytes: u64,
     /// Whether a number there is a ceiling only.
     pub memory_guard: bool,
+    /// See [`Options::memory_locked`].
+    pub memory_locked: bool,
     /// Where `/proc` and `/sys` are.
     pub system_root: PathBuf,
     /// The pool's replacement policy.
@@ -48,6 +50,7 @@ impl From<&Options> for EnvOptions {
         Self {
             page_size: options.page_size,
             buffer_pool_size_bytes: options.buffer_pool_size_bytes,
+            memory_locked: options.memory_locked,
             memory_guard: options.memory_guard,
             system_root: options.system_root.clone(),
             replacement: ReplacementConfig::default(),
@@ -68,6 +71,7 @@ impl EnvOptions {
         Self {
             buffer_pool_size_bytes: 4 << 20,
             memory_guard: false,
+            memory_locked: false,
             redo_capacity_bytes: redo::CAPACITY_MIN_BYTES,
             redo_buffer_bytes: 64 << 10,
             background: false,

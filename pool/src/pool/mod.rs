@@ -74,6 +74,9 @@ pub struct PoolConfig {
     pub flush_batch_pages: usize,
     /// Ask the kernel for huge pages.
     pub huge_pages: bool,
+    /// The process locks its memory (`mlockall`), or is about to: then the kernel would make all that may be written, and only what is in
+    /// use may be.
+    pub memory_locked: bool,
     /// Run cleaner, evictor and read-ahead in threads. Without, they run when called, or in the
     /// calling thread when needed, and time stands still but for [`Pool::advance_clock`]: then a
     /// single-threaded run is the same each time.
@@ -90,6 +93,7 @@ impl Default for PoolConfig {
             doublewrite: true,
             flush_batch_pages: 128,
             huge_pages: true,
+            memory_locked: false,
             background: true,
         }
     }
@@ -171,7 +175,10 @@ impl Pool {
             config.size_bytes,
             config.max_size_bytes,
             config.huge_pages,
-            Accounting::of_machine(),
+            match config.memory_locked {
+                true => Accounting::Writable,
+                false => Accounting::of_machine(),
+            },
         )?;
         let clock = Arc::new(match config.background {
             true => Clock::Machine,
