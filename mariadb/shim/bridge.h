@@ -285,7 +285,10 @@ int tp_statement_begin(tp_trx *trx, uint64_t lock_wait_timeout_s, tp_savepoint *
 int tp_statement_end(tp_trx *trx);
 int tp_snapshot(tp_trx *trx);
 int tp_savepoint_set(tp_trx *trx, tp_savepoint *savepoint);
+/* If the transaction has only read, the tables that it has used since are free. */
 int tp_rollback_to(tp_trx *trx, const tp_savepoint *savepoint);
+/* Whether it has written nothing, and holds no lock. */
+uint8_t tp_has_only_read(const tp_trx *trx);
 int tp_commit(tp_trx *trx);
 int tp_commit_no_flush(tp_trx *trx, uint64_t *lsn);
 int tp_rollback(tp_trx *trx);

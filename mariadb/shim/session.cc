@@ -334,8 +334,12 @@ static int savepoint_rollback(THD *thd, void *data) {
 
 static int savepoint_release(THD *, void *) { return 0; }
 
-/* Row locks stay after a rollback to a savepoint, and so must the metadata locks that protect them. */
-static bool savepoint_rollback_can_release_mdl(THD *) { return false; }
+/* Row locks stay after a rollback to a savepoint, and so must the metadata locks that protect them. Who only reads has none: a dump rolls
+   back after each table, so that others may alter it. */
+static bool savepoint_rollback_can_release_mdl(THD *thd) {
+  const Session *session = session_of(thd);
+  return session && tp_has_only_read(session->trx);
+}
 
 /* ---- the rest of a connection's life */
 

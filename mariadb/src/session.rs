@@ -202,6 +202,16 @@ pub unsafe extern "C" fn tp_savepoint_set(
     }
 }
 
+/// Whether the transaction has written nothing so far, and holds no lock.
+///
+/// # Safety
+/// A valid pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_has_only_read(session: *const Session) -> u8 {
+    // SAFETY: a valid pointer from the shim.
+    guard_or(0, || unsafe { &*session }.trx.has_only_read().into())
+}
+
 /// Rolls back to a savepoint.
 ///
 /// # Safety

@@ -7,6 +7,7 @@ use std::thread;
 
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Options, Server, connect_to_socket};
+use tidepool_tests::sql::{code_of, number, run};
 
 const WRITERS: i64 = 8;
 const ACCOUNTS: i64 = 2000;
@@ -127,4 +128,52 @@ fn a_dump_beside_writers_is_a_consistent_snapshot() {
         assert!(status.success(), "the dump does not load: {status}");
         assert_eq!(total(&fresh, &database), expected, "dump {number}");
     }
+}
+
+/// A dump goes back to a savepoint after each table, so that others may alter it while the dump goes on. Who has locked rows keeps the
+/// table.
+#[test]
+fn a_table_already_dumped_can_be_altered() {
+    const LOCK_WAIT_TIMEOUT: u16 = 1205;
+    const DEFINITION_CHANGED: u16 = 1412;
+    let server = Server::start(Options::new("dumped"));
+    let (mut dump, mut other) = (server.connect_to("test"), server.connect_to("test"));
+    for table in ["a", "b", "c", "d", "e"] {
+        let create = format!("CREATE TABLE {table} (id INT PRIMARY KEY, n INT)");
+        run(&mut other, &[&create, &format!("INSERT INTO {table} VALUES (1, 1), (2, 2)")]);
+    }
+    run(&mut other, &["SET lock_wait_timeout = 1"]);
+    run(
+        &mut dump,
+        &["START TRANSACTION WITH CONSISTENT SNAPSHOT", "SELECT * FROM e", "SAVEPOINT sp"],
+    );
+    for table in ["a", "b", "c", "d"] {
+        run(&mut dump, &[&format!("SELECT * FROM {table}"), "ROLLBACK TO SAVEPOINT sp"]);
+    }
+    run(
+        &mut other,
+        &[
+            "ALTER TABLE a ADD COLUMN more INT, ALGORITHM=INSTANT",
+            "ALTER TABLE b ADD INDEX (n)",
+            "ALTER TABLE c FORCE, ALGORITHM=COPY",
+            "DROP TABLE d",
+            "INSERT INTO b VALUES (3, 3)",
+        ],
+    );
+    // What was read before the savepoint stays in use; and the snapshot is what it was, where that can be told still.
+    assert_eq!(code_of(&mut other, "DROP TABLE e"), LOCK_WAIT_TIMEOUT);
+    assert_eq!(number(&mut dump, "SELECT COUNT(*) FROM b FORCE INDEX (PRIMARY)"), 2);
+    assert_eq!(code_of(&mut dump, "SELECT * FROM c"), DEFINITION_CHANGED);
+    // With a lock the table stays in use as well.
+    run(
+        &mut dump,
+        &[
+            "ROLLBACK TO SAVEPOINT sp",
+            "SELECT * FROM b WHERE id = 1 FOR UPDATE",
+            "ROLLBACK TO SAVEPOINT sp",
+        ],
+    );
+    assert_eq!(code_of(&mut other, "DROP TABLE b"), LOCK_WAIT_TIMEOUT);
+    run(&mut dump, &["COMMIT"]);
+    run(&mut other, &["DROP TABLE a, b, c, e"]);
 }

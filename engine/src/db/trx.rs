@@ -19,7 +19,11 @@ const COUNTS_KEPT: u32 = 1000;
 
 /// A position in a transaction to roll back to: [`Trx::savepoint`].
 #[derive(Debug, Clone, Copy)]
-pub struct Savepoint(InnerSavepoint);
+pub struct Savepoint {
+    inner: InnerSavepoint,
+    /// How many tables were in use.
+    tables: usize,
+}
 
 /// A table in use, how many rows the transaction has added to it so far, and how often it has begun to write there.
 pub(super) struct Used {
@@ -189,20 +193,30 @@ impl Trx {
 
     /// The present position. Costs nothing, and nothing needs to be given back.
     pub fn savepoint(&mut self) -> Savepoint {
-        Savepoint(self.inner.savepoint())
+        Savepoint { inner: self.inner.savepoint(), tables: self.used.len() }
     }
 
-    /// Undoes every write after `savepoint`. Locks stay, savepoints taken later are void.
+    /// Undoes every write after `savepoint`. Locks stay, savepoints taken later are void. A transaction that
+    /// [has only read](Self::has_only_read) lets go of the tables that it has used since.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
         self.reads_epoch += 1;
-        let added = self.inner.rollback_to(savepoint.0)?;
+        let added = self.inner.rollback_to(savepoint.inner)?;
         if !added.is_empty() {
             for used in &mut self.used {
                 let tree = used.table.table().tree(Table::CLUSTERED).tree().id();
                 used.rows += added.get(&tree).copied().unwrap_or(0);
             }
         }
+        if self.has_only_read() {
+            self.used.truncate(savepoint.tables);
+            self.activity.activity.set_tables(self.used.len());
+        }
         Ok(())
+    }
+
+    /// Whether the transaction has written nothing so far, and holds no lock.
+    pub fn has_only_read(&self) -> bool {
+        self.inner.has_only_read()
     }
 
     /// How long this session's operations wait for a lock.
@@ -450,7 +464,7 @@ impl Trx {
         }
         self.used.push(Used { table: Table::enter(table)?, rows: 0, writes: 0 });
         self.tell_begin();
-        self.activity.activity.add_table();
+        self.activity.activity.set_tables(self.used.len());
         Ok(self.used.len() - 1)
     }
 

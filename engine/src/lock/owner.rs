@@ -147,6 +147,12 @@ impl Owner {
         })
     }
 
+    /// Whether it holds no lock but those on what it has written.
+    pub(crate) fn holds_nothing(&self) -> bool {
+        let held = self.held.lock();
+        held.keys.is_empty() && !held.ranges && held.kept.is_none()
+    }
+
     /// Unique among the living.
     pub fn number(&self) -> u64 {
         self.number

@@ -89,9 +89,9 @@ impl Activity {
         self.phase.store(phase as u8, Relaxed);
     }
 
-    /// It uses one more table.
-    pub fn add_table(&self) {
-        self.tables.fetch_add(1, Relaxed);
+    /// It uses so many tables now.
+    pub fn set_tables(&self, tables: usize) {
+        self.tables.store(tables as u64, Relaxed);
     }
 
     /// It has ended.

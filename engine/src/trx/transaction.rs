@@ -270,6 +270,11 @@ impl Transaction {
         self.log.as_ref().map_or(UndoPosition::START, UndoLog::position)
     }
 
+    /// Whether it has written nothing, and holds no lock: what it has read is of its snapshot.
+    pub fn has_only_read(&self) -> bool {
+        self.log.is_none() && self.owner.holds_nothing()
+    }
+
     /// Undoes everything after `savepoint`; gives what that adds to each tree. Locks stay. If that fails, and not only for a moment, the
     /// transaction can only be rolled back.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<EntriesAdded> {
