@@ -150,20 +150,16 @@ impl LevelFiles {
     /// limit the file cache isn't looked up, which is most of the cost.
     pub fn read(&mut self) -> Option<Level> {
         let usage = self.usage.number()?;
-        let (limit, hits) = match self.version {
-            Version::V1 => (self.limit.number(), self.hits.number().unwrap_or(0)),
+        let (limit_bytes, hits) = match self.version {
+            Version::V1 => (believable(self.limit.number()), self.hits.number().unwrap_or(0)),
             Version::V2 => {
                 let events = self.hits.text().unwrap_or_default();
                 let hits = field(events, "max").unwrap_or(0) + field(events, "high").unwrap_or(0);
-                let limit = match (self.limit.number(), self.high.number()) {
-                    (Some(max), Some(high)) => Some(max.min(high)),
-                    (one, other) => one.or(other),
-                };
-                (limit, hits)
+                // Each by itself: a `high` of zero, which is legal, must not hide `max`.
+                let numbers = [self.limit.number(), self.high.number()];
+                (numbers.into_iter().filter_map(believable).min(), hits)
             }
         };
-        // A limit of zero would mean that this very process can't exist: the file lies, so it says nothing.
-        let limit_bytes = limit.filter(|&limit| limit > 0 && limit < NO_LIMIT);
         let cache = match (limit_bytes, self.version) {
             (None, _) => 0,
             (_, Version::V1) => file_cache(
@@ -196,6 +192,12 @@ impl LevelFiles {
             Version::V2 => pressure_some_total_us(self.pressure.text()?),
         }
     }
+}
+
+/// A file's limit, if it is one. Nothing can be charged below a limit of zero, and yet this process has memory: as a `memory.max` it lies,
+/// as a `memory.high` it has the kernel reclaim all it can, which says nothing of how much there is.
+fn believable(limit_bytes: Option<u64>) -> Option<u64> {
+    limit_bytes.filter(|&limit| limit > 0 && limit < NO_LIMIT)
 }
 
 /// Inactive file pages go first and cost nothing. Of the active ones half is left alone: they hold, among others, the
@@ -322,6 +324,22 @@ mod tests {
         assert_eq!(parent.limit_bytes, None);
         // The version 2 root has no usage file: it says nothing, and that is no error.
         assert_eq!(LevelFiles::new(&root, found.version, &found.directories[2]).read(), None);
+    }
+
+    #[test]
+    fn a_limit_of_zero_does_not_hide_the_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = Root::new(dir.path());
+        let limit = |max: &str, high: &str| {
+            write(dir.path(), "db/memory.current", "700");
+            write(dir.path(), "db/memory.max", max);
+            write(dir.path(), "db/memory.high", high);
+            LevelFiles::new(&root, Version::V2, Path::new("/db")).read().unwrap().limit_bytes
+        };
+        assert_eq!(limit("2000\n", "0\n"), Some(2000));
+        assert_eq!(limit("0\n", "1500\n"), Some(1500));
+        assert_eq!(limit("max\n", "0\n"), None);
+        assert_eq!(limit("max\n", "1500\n"), Some(1500));
     }
 
     #[test]
