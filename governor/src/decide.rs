@@ -44,7 +44,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use crate::signals::{Place, Room, Signals};
+use crate::signals::{Place, Room, Signals, Stall};
 
 const MIB: u64 = 1 << 20;
 
@@ -196,11 +196,11 @@ impl Allowance {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Last {
     at: Duration,
     own_swapped_bytes: Option<u64>,
-    stall_us: Option<u64>,
+    stall: Option<Stall>,
 }
 
 impl Governor {
@@ -320,7 +320,7 @@ impl Governor {
 
     /// Signals that outrank the room: what to shrink to, and why.
     fn trouble(&mut self, signals: &Signals, pool: &PoolState) -> Option<(Signal, u64, String)> {
-        let last = self.last?;
+        let last = self.last.as_ref()?;
         let base = pool.limit_bytes.min(pool.resident_bytes);
         let swapped = match (last.own_swapped_bytes, signals.own_swapped_bytes) {
             (Some(before), Some(now)) => now.saturating_sub(before),
@@ -330,7 +330,7 @@ impl Governor {
             let step = swapped.saturating_mul(2).max(base / 20);
             Some((Signal::OwnSwap, step, format!("{} of this process went to swap", mib(swapped))))
         } else {
-            self.stalled(&last, signals, pool).map(|percent| {
+            self.stalled(last, signals, pool).map(|percent| {
                 // 10 % stalled: a twentieth; wholly stalled: a quarter.
                 let step = base / 20 + base / 5 * percent.min(100) / 100;
                 (
@@ -356,14 +356,16 @@ impl Governor {
         if elapsed_us == 0 {
             return None;
         }
-        let stalled_us = stall_us(signals)?.checked_sub(last.stall_us?)?;
+        let stall = signals.stall.as_ref()?;
+        let before = last.stall.as_ref().filter(|before| before.place == stall.place)?;
+        let stalled_us = stall.total_us.checked_sub(before.total_us)?;
         let percent = stalled_us.saturating_mul(100) / elapsed_us;
         if percent < STALL_PERCENT {
             return None;
         }
         // The machine's figure counts the stalls of others at limits of their own. It is ours only when memory is short for us too.
         let short = self.binding(signals, pool)?.is_short();
-        (signals.own_stall_us.is_some() || short).then_some(percent)
+        (stall.place != Place::Machine || short).then_some(percent)
     }
 
     fn observe(&mut self, signals: &Signals, pool: &PoolState) {
@@ -381,7 +383,7 @@ impl Governor {
         self.last = Some(Last {
             at,
             own_swapped_bytes: signals.own_swapped_bytes,
-            stall_us: stall_us(signals),
+            stall: signals.stall.clone(),
         });
     }
 
@@ -454,10 +456,6 @@ impl Others {
 /// What is used below the limit by all but the pool.
 fn others_bytes(room: &Room, pool: &PoolState) -> u64 {
     room.used_bytes.saturating_sub(pool.resident_bytes)
-}
-
-fn stall_us(signals: &Signals) -> Option<u64> {
-    signals.own_stall_us.or(signals.machine_stall_us)
 }
 
 fn clamp(bytes: u64, pool: &PoolState) -> u64 {

@@ -25,12 +25,20 @@ pub struct Signals {
     pub swapped_in_pages: Option<u64>,
     /// Pages swapped out on the machine, ever.
     pub swapped_out_pages: Option<u64>,
-    /// Microseconds of memory stall in the process's own cgroup (version 2), ever.
-    pub own_stall_us: Option<u64>,
-    /// Microseconds of memory stall on the machine, ever.
-    pub machine_stall_us: Option<u64>,
+    /// How long tasks have waited for memory: those of the process's own cgroup (version 2), or if that isn't told, the machine's.
+    pub stall: Option<Stall>,
     /// What processes may be promised, where the kernel counts that strictly.
     pub commit: Option<Commit>,
+}
+
+/// The time that the tasks of one place have waited for memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stall {
+    /// Whose. Totals of two places have nothing to do with each other: a process that is moved to another cgroup has not waited for the
+    /// difference.
+    pub place: Place,
+    /// Microseconds in which at least one task waited, ever.
+    pub total_us: u64,
 }
 
 /// Strict accounting (`vm.overcommit_memory` = 2): private memory counts from when it may be written, used or not, and beyond
@@ -240,7 +248,10 @@ impl Reader {
                 signals.levels.push(level);
             }
         }
-        signals.own_stall_us = self.levels.first_mut().and_then(LevelFiles::stall_us);
+        signals.stall = self.levels.first_mut().and_then(|own| {
+            let total_us = own.stall_us()?;
+            Some(Stall { place: Place::Cgroup(own.directory().to_owned()), total_us })
+        });
         if signals.levels.is_empty() {
             self.find_levels(at);
         }
@@ -265,8 +276,11 @@ impl Reader {
             signals.swapped_in_pages = field(text, "pswpin");
             signals.swapped_out_pages = field(text, "pswpout");
         });
-        // Many kernels are built without it: that is no news.
-        signals.machine_stall_us = self.pressure.text().and_then(pressure_some_total_us);
+        signals.stall = signals.stall.take().or_else(|| {
+            // Many kernels are built without it: that is no news.
+            let total_us = pressure_some_total_us(self.pressure.text()?)?;
+            Some(Stall { place: Place::Machine, total_us })
+        });
         self.tightest = signals.room().and_then(|room| {
             let (glance, usage_bytes) = match &room.place {
                 Place::Machine => (Glance::Available, 0),
@@ -406,6 +420,29 @@ mod tests {
         write("cg/other/memory.stat", "");
         assert_eq!(reader.read(Duration::ZERO).room().unwrap().place, Place::Machine);
         assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes(), 30);
+    }
+
+    #[test]
+    fn a_stall_says_whose_it_is() {
+        let dir = in_a_cgroup();
+        let write = |file: &str, text: &str| write_below(dir.path(), file, text);
+        let pressure =
+            |file: &str, total: u64| write(file, &format!("some avg10=0.00 total={total}\n"));
+        pressure("proc/pressure/memory", 9_000_000);
+        pressure("cg/db/memory.pressure", 17);
+        let mut reader = Reader::new(Root::new(dir.path()), None);
+        let mut stall = |at| {
+            let Stall { place, total_us } = reader.read(at).stall.unwrap();
+            (place, total_us)
+        };
+        assert_eq!(stall(Duration::ZERO), (Place::Cgroup("/cg/db".into()), 17));
+        write("proc/self/cgroup", "0::/other\n");
+        write("cg/other/memory.max", "1000");
+        write("cg/other/memory.current", "400");
+        pressure("cg/other/memory.pressure", 5_000_000);
+        assert_eq!(stall(FIND_AGAIN), (Place::Cgroup("/cg/other".into()), 5_000_000));
+        std::fs::remove_file(dir.path().join("cg/other/memory.pressure")).unwrap();
+        assert_eq!(stall(FIND_AGAIN), (Place::Machine, 9_000_000));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cgroup::Level;
-use crate::signals::{Commit, HEADROOM_MIN_BYTES, HEADROOM_SHARE};
+use crate::signals::{Commit, HEADROOM_MIN_BYTES, HEADROOM_SHARE, Stall};
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
@@ -254,23 +254,50 @@ fn a_stall_of_the_own_cgroup_shrinks_and_one_of_the_machine_only_if_memory_is_sh
         ceiling_bytes: GIB,
         wants_more: true,
     };
-    let run = |own: Option<u64>, machine: Option<u64>, available: u64| {
+    let run = |place: Place, total_us: u64, available: u64| {
         let mut governor = Governor::new();
         let quiet = Signals {
             machine_available_bytes: Some(available),
             machine_total_bytes: Some(16 * GIB),
-            own_stall_us: own.map(|_| 0),
-            machine_stall_us: machine.map(|_| 0),
+            stall: Some(Stall { place: place.clone(), total_us: 0 }),
             ..Signals::default()
         };
         governor.decide(&quiet, &pool);
-        let stalled = Signals { at: TICK, own_stall_us: own, machine_stall_us: machine, ..quiet };
+        let stalled = Signals { at: TICK, stall: Some(Stall { place, total_us }), ..quiet };
         governor.decide(&stalled, &pool).map(|d| d.signal)
     };
-    assert_eq!(run(Some(25_000), None, 8 * GIB), Some(Signal::Stall));
-    assert_eq!(run(None, Some(25_000), 8 * GIB), None);
-    assert_eq!(run(None, Some(25_000), 10 * MIB), Some(Signal::Stall));
-    assert_eq!(run(Some(1_000), None, 8 * GIB), None);
+    let own = || Place::Cgroup("/db".into());
+    assert_eq!(run(own(), 25_000, 8 * GIB), Some(Signal::Stall));
+    assert_eq!(run(Place::Machine, 25_000, 8 * GIB), None);
+    assert_eq!(run(Place::Machine, 25_000, 10 * MIB), Some(Signal::Stall));
+    assert_eq!(run(own(), 1_000, 8 * GIB), None);
+}
+
+#[test]
+fn totals_of_different_places_are_not_compared() {
+    let pool = PoolState {
+        resident_bytes: GIB,
+        limit_bytes: GIB,
+        floor_bytes: 16 * MIB,
+        ceiling_bytes: GIB,
+        wants_more: true,
+    };
+    let group = |name: &str| Place::Cgroup(name.into());
+    // The process is moved, its group's file vanishes, it is there again; each total is larger than the one before.
+    let places = [group("/a"), group("/b"), Place::Machine, group("/b"), group("/a")];
+    let mut governor = Governor::new();
+    for (tick, place) in (0..).zip(places) {
+        let stall = Stall { place, total_us: u64::from(tick) * 90_000_000 };
+        let signals = Signals {
+            at: TICK * tick,
+            machine_available_bytes: Some(8 * GIB),
+            machine_total_bytes: Some(16 * GIB),
+            stall: Some(stall),
+            ..Signals::default()
+        };
+        let decision = governor.decide(&signals, &pool);
+        assert_eq!(decision.filter(|decision| decision.to_bytes < GIB), None, "{tick}");
+    }
 }
 
 /// The neighbours of a container and those of its machine are not the same: where memory is shortest at the moment says nothing of growth.
@@ -507,7 +534,7 @@ proptest! {
         for (limit, usage, cache, available, swapped, stall, step) in readings {
             at += Duration::from_micros(step.into());
             let level = Level { directory: "/x".into(), limit_bytes: Some(limit), usage_bytes: usage, file_cache_bytes: cache, limit_hits: 0 };
-            let signals = Signals { at, levels: vec![level], machine_available_bytes: available, own_swapped_bytes: swapped, own_stall_us: stall, ..Signals::default() };
+            let signals = Signals { at, levels: vec![level], machine_available_bytes: available, own_swapped_bytes: swapped, stall: stall.map(|total_us| Stall { place: Place::Machine, total_us }), ..Signals::default() };
             if let Some(decision) = governor.decide(&signals, &pool) {
                 prop_assert!((pool.floor_bytes..=pool.ceiling_bytes).contains(&decision.to_bytes));
                 pool.limit_bytes = decision.to_bytes;
