@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::kernel::{Root, Source, field, pressure_some_total_us};
+use crate::signals::Refaults;
 
 /// Limits at or above this are version 1's way to say "none" (`LONG_MAX` rounded down to a page).
 const NO_LIMIT: u64 = 1 << 60;
@@ -36,7 +37,11 @@ pub struct Hierarchy {
 impl Hierarchy {
     /// The files of every level, own group first.
     pub fn files(&self, root: &Root) -> Vec<LevelFiles> {
-        self.directories.iter().map(|d| LevelFiles::new(root, self.version, d)).collect()
+        let level = |(index, directory): (usize, &PathBuf)| LevelFiles {
+            is_own: index == 0,
+            ..LevelFiles::new(root, self.version, directory)
+        };
+        self.directories.iter().enumerate().map(level).collect()
     }
 }
 
@@ -120,6 +125,10 @@ pub struct LevelFiles {
     /// How often the limit was hit: `memory.failcnt`, `memory.events`.
     hits: Source,
     pressure: Source,
+    /// Whether it is the process's own group.
+    is_own: bool,
+    /// Of an own group, by the last reading.
+    refaults: Option<Refaults>,
 }
 
 impl LevelFiles {
@@ -138,6 +147,8 @@ impl LevelFiles {
             stat: file("memory.stat", "memory.stat"),
             hits: file("memory.failcnt", "memory.events"),
             pressure: file("memory.pressure", "memory.pressure"),
+            is_own: false,
+            refaults: None,
         }
     }
 
@@ -146,9 +157,10 @@ impl LevelFiles {
         &self.directory
     }
 
-    /// Reads the level; `None` when it says nothing usable (the version 2 root, or a group that vanished). Where there is no
-    /// limit the file cache isn't looked up, which is most of the cost.
+    /// Reads the level; `None` when it says nothing usable (the version 2 root, or a group that vanished). Of a group above the process's own
+    /// that has no limit the file cache isn't looked up, which is most of the cost.
     pub fn read(&mut self) -> Option<Level> {
+        self.refaults = None;
         let usage = self.usage.number()?;
         let (limit_bytes, hits) = match self.version {
             Version::V1 => (believable(self.limit.number()), self.hits.number().unwrap_or(0)),
@@ -160,17 +172,15 @@ impl LevelFiles {
                 (numbers.into_iter().filter_map(believable).min(), hits)
             }
         };
-        let cache = match (limit_bytes, self.version) {
-            (None, _) => 0,
-            (_, Version::V1) => file_cache(
-                self.stat.text().unwrap_or_default(),
-                "total_inactive_file",
-                "total_active_file",
-            ),
-            (_, Version::V2) => {
-                file_cache(self.stat.text().unwrap_or_default(), "inactive_file", "active_file")
-            }
+        let wants_stat = limit_bytes.is_some() || (self.is_own && self.version == Version::V2);
+        let stat = if wants_stat { self.stat.text() } else { None }.unwrap_or_default();
+        let cache = match self.version {
+            Version::V1 => file_cache(stat, "total_inactive_file", "total_active_file"),
+            Version::V2 => file_cache(stat, "inactive_file", "active_file"),
         };
+        if self.is_own {
+            self.refaults = refaults(stat);
+        }
         Some(Level {
             directory: self.directory.clone(),
             limit_bytes,
@@ -183,6 +193,11 @@ impl LevelFiles {
     /// Nothing but the usage: one read of one number.
     pub fn usage_bytes(&mut self) -> Option<u64> {
         self.usage.number()
+    }
+
+    /// What tasks of the process's own group wanted back (version 2), by the last reading.
+    pub fn refaults(&self) -> Option<Refaults> {
+        self.refaults
     }
 
     /// Microseconds in which tasks of the group stalled on memory (version 2), ever.
@@ -204,6 +219,14 @@ fn believable(limit_bytes: Option<u64>) -> Option<u64> {
 /// text of running programs, and a machine that drops those thrashes.
 fn file_cache(stat: &str, inactive: &str, active: &str) -> u64 {
     field(stat, inactive).unwrap_or(0) + field(stat, active).unwrap_or(0) / 2
+}
+
+/// Before Linux 5.9 only pages of files were counted, under a name without a kind.
+fn refaults(stat: &str) -> Option<Refaults> {
+    let file_pages =
+        field(stat, "workingset_refault_file").or_else(|| field(stat, "workingset_refault"))?;
+    let anon_pages = field(stat, "workingset_refault_anon").unwrap_or(0);
+    Some(Refaults { anon_pages, file_pages })
 }
 
 struct Mount<'a> {

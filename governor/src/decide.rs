@@ -23,9 +23,9 @@
 //! * Nothing grows while the pool has no use for more ([`PoolState::wants_more`]), nor for [`HOLD_AFTER_TROUBLE`] after trouble.
 //!
 //! # Trouble
-//! Limits can lie: a hypervisor takes memory without telling, another cgroup's limit makes the kernel reclaim from us. Two signals
-//! don't: our own memory being in swap, and time that we stall on memory. On either the limit falls by a step that is
-//! sized to the signal, whatever the room says.
+//! Limits can lie: a hypervisor takes memory without telling, another cgroup's limit makes the kernel reclaim from us. Our own memory
+//! going to swap doesn't: the limit falls by a step that is sized to it, whatever the room says. Time that tasks stall on memory proves
+//! little by itself (`stall.rs` says why). It makes the limit fall if the room is nearly gone too, or what was taken away is wanted back.
 //!
 //! # Headroom
 //! Each limit has its own, from what was seen of the others below it. It is the largest of
@@ -40,11 +40,15 @@
 //! headroom it respects (down to [`HEADROOM_SMALL_PERCENT`]): a small one that has use for more grows into room which a large one
 //! then makes again, until they are equal. One alone, or beside something that doesn't yield, comes to rest in either case.
 
+mod stall;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use crate::signals::{Place, Room, Signals, Stall};
+use crate::signals::{Place, Room, Signals};
+use stall::StallWatch;
+pub use stall::{STALL_PERCENT, STALL_WINDOW, USELESS_MEMORY};
 
 const MIB: u64 = 1 << 20;
 
@@ -62,8 +66,6 @@ pub const BURST_SHARE: u64 = 12;
 pub const LEAD_SHARE: u64 = 6;
 /// A jump is taken to be cut off when what is left is less than the jump over this; wholly so when nothing is.
 const CUT_OFF_STEEPNESS: u64 = 4;
-/// Stalled this share of the time since the last reading, in per cent: trouble.
-pub const STALL_PERCENT: u64 = 10;
 /// Trouble is answered at most this often, so that a step can take effect before the next is sized.
 pub const TROUBLE_EVERY: Duration = Duration::from_millis(500);
 
@@ -118,7 +120,7 @@ pub enum Signal {
     RoomLasted,
     /// Part of the process is in swap.
     OwnSwap,
-    /// Tasks stall on memory.
+    /// Tasks stall on memory, and it is for want of it.
     Stall,
     /// The user's ceiling (or the engine's floor) changed.
     Ceiling,
@@ -161,6 +163,7 @@ pub struct Governor {
     /// Since when targets have been seen without a gap.
     watched_since: Option<Duration>,
     last: Option<Last>,
+    stalls: StallWatch,
     hold_until: Duration,
     trouble_at: Option<Duration>,
     started: bool,
@@ -190,17 +193,16 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// Whether more than the headroom's rest is in use.
+    /// Whether the room is nearly gone. Not measured by the headroom: the room comes to rest there, and both sides of it mean nothing;
+    /// nor is memory short because a neighbour's jump has just made the headroom wide.
     fn is_short(&self) -> bool {
-        self.room.bytes() < self.headroom_bytes
+        self.room.bytes() < self.room.share_bytes() / 2
     }
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 struct Last {
-    at: Duration,
     own_swapped_bytes: Option<u64>,
-    stall: Option<Stall>,
 }
 
 impl Governor {
@@ -258,6 +260,7 @@ impl Governor {
 
     /// Takes one reading and says what the pool's limit should be from now on, if it should change.
     pub fn decide(&mut self, signals: &Signals, pool: &PoolState) -> Option<Decision> {
+        self.stalls.observe(signals, pool);
         let trouble = self.trouble(signals, pool);
         self.observe(signals, pool);
         let binding = self.binding(signals, pool);
@@ -320,52 +323,49 @@ impl Governor {
 
     /// Signals that outrank the room: what to shrink to, and why.
     fn trouble(&mut self, signals: &Signals, pool: &PoolState) -> Option<(Signal, u64, String)> {
-        let last = self.last.as_ref()?;
+        let last = self.last?;
         let base = pool.limit_bytes.min(pool.resident_bytes);
         let swapped = match (last.own_swapped_bytes, signals.own_swapped_bytes) {
             (Some(before), Some(now)) => now.saturating_sub(before),
             _ => 0,
         };
-        let found = if swapped > MIB {
+        let stalled = self.stalled(signals, pool);
+        let (signal, step, why) = if swapped > MIB {
             let step = swapped.saturating_mul(2).max(base / 20);
-            Some((Signal::OwnSwap, step, format!("{} of this process went to swap", mib(swapped))))
+            (Signal::OwnSwap, step, format!("{} of this process went to swap", mib(swapped)))
         } else {
-            self.stalled(last, signals, pool).map(|percent| {
-                // 10 % stalled: a twentieth; wholly stalled: a quarter.
-                let step = base / 20 + base / 5 * percent.min(100) / 100;
-                (
-                    Signal::Stall,
-                    step,
-                    format!("{percent} % of the time was spent waiting for memory"),
-                )
-            })
+            let (percent, sign) = stalled.as_ref()?;
+            // 10 % stalled: a twentieth; wholly stalled: a quarter.
+            let step = base / 20 + base / 5 * percent / 100;
+            let why = format!("{percent} % of the time was spent waiting for memory, and {sign}");
+            (Signal::Stall, step, why)
         };
-        let (signal, step, why) = found?;
         self.hold_until = signals.at + HOLD_AFTER_TROUBLE;
-        if self.trouble_at.is_some_and(|at| signals.at.saturating_sub(at) < TROUBLE_EVERY) {
+        if self.trouble_at.is_some_and(|at| signals.at.saturating_sub(at) < TROUBLE_EVERY)
+            || (signal == Signal::Stall && self.stalls.awaits_effect())
+        {
             return None;
         }
         self.trouble_at = Some(signals.at);
         let to = clamp(base.saturating_sub(step), pool);
-        (to < pool.limit_bytes).then_some((signal, to, why))
+        if to >= pool.limit_bytes {
+            return None;
+        }
+        if let Some((percent, _)) = stalled {
+            self.stalls.answered(signals.at, percent, to);
+        }
+        Some((signal, to, why))
     }
 
-    /// Per cent of the time since the last reading that was stalled, if it is trouble *of ours*.
-    fn stalled(&self, last: &Last, signals: &Signals, pool: &PoolState) -> Option<u64> {
-        let elapsed_us = signals.at.saturating_sub(last.at).as_micros() as u64;
-        if elapsed_us == 0 {
-            return None;
-        }
-        let stall = signals.stall.as_ref()?;
-        let before = last.stall.as_ref().filter(|before| before.place == stall.place)?;
-        let stalled_us = stall.total_us.checked_sub(before.total_us)?;
-        let percent = stalled_us.saturating_mul(100) / elapsed_us;
-        if percent < STALL_PERCENT {
-            return None;
-        }
-        // The machine's figure counts the stalls of others at limits of their own. It is ours only when memory is short for us too.
-        let short = self.binding(signals, pool)?.is_short();
-        (stall.place != Place::Machine || short).then_some(percent)
+    /// A stall for want of memory of *ours*: per cent of the time, and what shows the want. Otherwise tasks wait for something else, or
+    /// others do at limits of their own, as the machine's figure counts them too.
+    fn stalled(&self, signals: &Signals, pool: &PoolState) -> Option<(u64, String)> {
+        let percent = self.stalls.percent()?;
+        let sign = self.stalls.want().or_else(|| {
+            let binding = self.binding(signals, pool)?;
+            binding.is_short().then(|| binding.room.to_string())
+        });
+        Some((percent, sign?))
     }
 
     fn observe(&mut self, signals: &Signals, pool: &PoolState) {
@@ -380,11 +380,7 @@ impl Governor {
             others.observe(&room, others_bytes(&room, pool), at, self.timing);
             self.others.push(others);
         }
-        self.last = Some(Last {
-            at,
-            own_swapped_bytes: signals.own_swapped_bytes,
-            stall: signals.stall.clone(),
-        });
+        self.last = Some(Last { own_swapped_bytes: signals.own_swapped_bytes });
     }
 
     fn remember_target(&mut self, at: Duration, target: u64) {

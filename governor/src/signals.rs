@@ -39,6 +39,17 @@ pub struct Stall {
     pub place: Place,
     /// Microseconds in which at least one task waited, ever.
     pub total_us: u64,
+    /// What a cgroup's tasks wanted back.
+    pub refaults: Option<Refaults>,
+}
+
+/// Pages that the kernel took from the tasks of a cgroup and that they wanted back, ever.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Refaults {
+    /// Memory of their own, which was in swap. Not told before Linux 5.9.
+    pub anon_pages: u64,
+    /// Pages of files.
+    pub file_pages: u64,
 }
 
 /// Strict accounting (`vm.overcommit_memory` = 2): private memory counts from when it may be written, used or not, and beyond
@@ -249,8 +260,11 @@ impl Reader {
             }
         }
         signals.stall = self.levels.first_mut().and_then(|own| {
-            let total_us = own.stall_us()?;
-            Some(Stall { place: Place::Cgroup(own.directory().to_owned()), total_us })
+            Some(Stall {
+                place: Place::Cgroup(own.directory().to_owned()),
+                total_us: own.stall_us()?,
+                refaults: own.refaults(),
+            })
         });
         if signals.levels.is_empty() {
             self.find_levels(at);
@@ -279,7 +293,7 @@ impl Reader {
         signals.stall = signals.stall.take().or_else(|| {
             // Many kernels are built without it: that is no news.
             let total_us = pressure_some_total_us(self.pressure.text()?)?;
-            Some(Stall { place: Place::Machine, total_us })
+            Some(Stall { place: Place::Machine, total_us, refaults: None })
         });
         self.tightest = signals.room().and_then(|room| {
             let (glance, usage_bytes) = match &room.place {
@@ -432,7 +446,7 @@ mod tests {
         pressure("cg/db/memory.pressure", 17);
         let mut reader = Reader::new(Root::new(dir.path()), None);
         let mut stall = |at| {
-            let Stall { place, total_us } = reader.read(at).stall.unwrap();
+            let Stall { place, total_us, .. } = reader.read(at).stall.unwrap();
             (place, total_us)
         };
         assert_eq!(stall(Duration::ZERO), (Place::Cgroup("/cg/db".into()), 17));
@@ -443,6 +457,24 @@ mod tests {
         assert_eq!(stall(FIND_AGAIN), (Place::Cgroup("/cg/other".into()), 5_000_000));
         std::fs::remove_file(dir.path().join("cg/other/memory.pressure")).unwrap();
         assert_eq!(stall(FIND_AGAIN), (Place::Machine, 9_000_000));
+    }
+
+    #[test]
+    fn refaults_are_those_of_the_own_group_which_needs_no_limit_for_that() {
+        let dir = in_a_cgroup();
+        let write = |file: &str, text: &str| write_below(dir.path(), file, text);
+        write("cg/db/memory.pressure", "some avg10=0.00 total=17\n");
+        write("cg/db/memory.max", "max");
+        let mut reader = Reader::new(Root::new(dir.path()), None);
+        let mut refaults = || reader.read(Duration::ZERO).stall.unwrap().refaults;
+        assert_eq!(refaults(), None);
+        let told = |anon_pages, file_pages| Some(Refaults { anon_pages, file_pages });
+        write("cg/db/memory.stat", "workingset_refault_anon 42\nworkingset_refault_file 7\n");
+        assert_eq!(refaults(), told(42, 7));
+        write("cg/db/memory.stat", "workingset_refault 9\n");
+        assert_eq!(refaults(), told(0, 9));
+        std::fs::remove_file(dir.path().join("cg/db/memory.stat")).unwrap();
+        assert_eq!(refaults(), None);
     }
 
     #[test]

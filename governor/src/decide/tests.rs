@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cgroup::Level;
-use crate::signals::{Commit, HEADROOM_MIN_BYTES, HEADROOM_SHARE, Stall};
+use crate::signals::{Commit, HEADROOM_MIN_BYTES, HEADROOM_SHARE, Refaults, Stall};
 use proptest::prelude::*;
 
 const GIB: u64 = 1 << 30;
@@ -245,61 +245,6 @@ fn own_memory_in_swap_shrinks_whatever_the_room_says() {
     assert_eq!(pool.limit_bytes, GIB);
 }
 
-#[test]
-fn a_stall_of_the_own_cgroup_shrinks_and_one_of_the_machine_only_if_memory_is_short() {
-    let pool = PoolState {
-        resident_bytes: GIB,
-        limit_bytes: GIB,
-        floor_bytes: 16 * MIB,
-        ceiling_bytes: GIB,
-        wants_more: true,
-    };
-    let run = |place: Place, total_us: u64, available: u64| {
-        let mut governor = Governor::new();
-        let quiet = Signals {
-            machine_available_bytes: Some(available),
-            machine_total_bytes: Some(16 * GIB),
-            stall: Some(Stall { place: place.clone(), total_us: 0 }),
-            ..Signals::default()
-        };
-        governor.decide(&quiet, &pool);
-        let stalled = Signals { at: TICK, stall: Some(Stall { place, total_us }), ..quiet };
-        governor.decide(&stalled, &pool).map(|d| d.signal)
-    };
-    let own = || Place::Cgroup("/db".into());
-    assert_eq!(run(own(), 25_000, 8 * GIB), Some(Signal::Stall));
-    assert_eq!(run(Place::Machine, 25_000, 8 * GIB), None);
-    assert_eq!(run(Place::Machine, 25_000, 10 * MIB), Some(Signal::Stall));
-    assert_eq!(run(own(), 1_000, 8 * GIB), None);
-}
-
-#[test]
-fn totals_of_different_places_are_not_compared() {
-    let pool = PoolState {
-        resident_bytes: GIB,
-        limit_bytes: GIB,
-        floor_bytes: 16 * MIB,
-        ceiling_bytes: GIB,
-        wants_more: true,
-    };
-    let group = |name: &str| Place::Cgroup(name.into());
-    // The process is moved, its group's file vanishes, it is there again; each total is larger than the one before.
-    let places = [group("/a"), group("/b"), Place::Machine, group("/b"), group("/a")];
-    let mut governor = Governor::new();
-    for (tick, place) in (0..).zip(places) {
-        let stall = Stall { place, total_us: u64::from(tick) * 90_000_000 };
-        let signals = Signals {
-            at: TICK * tick,
-            machine_available_bytes: Some(8 * GIB),
-            machine_total_bytes: Some(16 * GIB),
-            stall: Some(stall),
-            ..Signals::default()
-        };
-        let decision = governor.decide(&signals, &pool);
-        assert_eq!(decision.filter(|decision| decision.to_bytes < GIB), None, "{tick}");
-    }
-}
-
 /// The neighbours of a container and those of its machine are not the same: where memory is shortest at the moment says nothing of growth.
 #[test]
 fn another_limit_that_becomes_the_tightest_is_no_jump_of_the_neighbours() {
@@ -534,7 +479,7 @@ proptest! {
         for (limit, usage, cache, available, swapped, stall, step) in readings {
             at += Duration::from_micros(step.into());
             let level = Level { directory: "/x".into(), limit_bytes: Some(limit), usage_bytes: usage, file_cache_bytes: cache, limit_hits: 0 };
-            let signals = Signals { at, levels: vec![level], machine_available_bytes: available, own_swapped_bytes: swapped, stall: stall.map(|total_us| Stall { place: Place::Machine, total_us }), ..Signals::default() };
+            let signals = Signals { at, levels: vec![level], machine_available_bytes: available, own_swapped_bytes: swapped, stall: stall.map(|total_us| Stall { place: Place::Cgroup("/x".into()), total_us, refaults: Some(Refaults { anon_pages: total_us, file_pages: usage }) }), ..Signals::default() };
             if let Some(decision) = governor.decide(&signals, &pool) {
                 prop_assert!((pool.floor_bytes..=pool.ceiling_bytes).contains(&decision.to_bytes));
                 pool.limit_bytes = decision.to_bytes;
