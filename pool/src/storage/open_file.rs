@@ -61,20 +61,32 @@ impl OpenFile {
         Err(StorageError::at(op, &self.name, offset, misaligned(bytes, self.alignment)))
     }
 
-    /// Whether an aligned operation, which began with the file direct or not, failed because the file system took `O_DIRECT` at open but
-    /// not now; then the file is buffered from here on and the caller tries again. Another thread may have been told the same
-    /// meanwhile, on this descriptor or on one that was closed since.
-    fn gave_up_direct(&self, lease: &FileLease, began_direct: bool, error: &io::Error) -> bool {
-        if error.raw_os_error() != Some(Errno::INVAL.raw_os_error()) {
+    /// Whether the caller should try an aligned operation again that failed, as the file system took `O_DIRECT` at open but refuses it
+    /// now; from here on the file is buffered. `was_buffered` is the caller's, false before its first try: whether the descriptor was
+    /// known to be buffered when the failed try began. Only then is the error not one of direct I/O, for another thread that was refused
+    /// may have made the descriptor buffered since; it never becomes direct again.
+    fn gave_up_direct(
+        &self,
+        lease: &FileLease,
+        was_buffered: &mut bool,
+        error: &io::Error,
+    ) -> bool {
+        if *was_buffered || error.raw_os_error() != Some(Errno::INVAL.raw_os_error()) {
             return false;
         }
-        let refused = rustix::fs::fcntl_getfl(lease).is_ok_and(|f| f.contains(OFlags::DIRECT))
-            && clear_direct(lease.as_fd()).is_ok();
-        if refused {
-            self.state.give_up_direct();
-            report_fallback(&self.fallback_reported, &self.name);
+        match rustix::fs::fcntl_getfl(lease) {
+            Ok(flags) if flags.contains(OFlags::DIRECT) => {
+                if clear_direct(lease.as_fd()).is_err() {
+                    return false;
+                }
+                self.state.give_up_direct();
+                report_fallback(&self.fallback_reported, &self.name);
+            }
+            Ok(_) => {}
+            Err(_) => return false,
         }
-        refused || began_direct && !self.state.is_direct()
+        *was_buffered = true;
+        true
     }
 
     fn grow(&self, file: &File, from: u64, to: u64) -> io::Result<()> {
@@ -116,9 +128,8 @@ impl StorageFile for OpenFile {
     fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
         self.check_alignment(StorageOp::Read, buf, offset)?;
         let lease = self.descriptor(StorageOp::Read, Some(offset), FileUse::Read)?;
-        let mut done = 0;
+        let (mut done, mut was_buffered) = (0, false);
         while done < buf.len() {
-            let direct = self.state.is_direct();
             match lease.file().read_at(&mut buf[done..], offset + done as u64) {
                 Ok(0) => {
                     let eof = io::ErrorKind::UnexpectedEof;
@@ -133,7 +144,7 @@ impl StorageFile for OpenFile {
                 }
                 Ok(n) => done = (done + n) / self.alignment * self.alignment,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if self.gave_up_direct(&lease, direct, &error) => {}
+                Err(error) if self.gave_up_direct(&lease, &mut was_buffered, &error) => {}
                 Err(error) => {
                     return Err(StorageError::at(StorageOp::Read, &self.name, offset, error));
                 }
@@ -145,9 +156,8 @@ impl StorageFile for OpenFile {
     fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.check_alignment(StorageOp::Write, bytes, offset)?;
         let lease = self.descriptor(StorageOp::Write, Some(offset), FileUse::Write)?;
-        let mut done = 0;
+        let (mut done, mut was_buffered) = (0, false);
         while done < bytes.len() {
-            let direct = self.state.is_direct();
             let error = match lease.file().write_at(&bytes[done..], offset + done as u64) {
                 Ok(0) => io::ErrorKind::WriteZero.into(),
                 // A direct write that stops inside a block starts that block again.
@@ -164,7 +174,7 @@ impl StorageFile for OpenFile {
                     continue;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) if self.gave_up_direct(&lease, direct, &error) => continue,
+                Err(error) if self.gave_up_direct(&lease, &mut was_buffered, &error) => continue,
                 Err(error) => error,
             };
             return Err(StorageError::at(StorageOp::Write, &self.name, offset, error));
