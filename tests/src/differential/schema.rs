@@ -79,7 +79,7 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// The indexes; the primary key comes first, if there is one.
     pub indexes: Vec<Index>,
-    /// CHECK constraints.
+    /// Constraints that no index tells of: CHECK, and UNIQUE … USING HASH, which is unique but orders nothing.
     pub checks: Vec<String>,
     /// Table options.
     pub options: String,
@@ -133,6 +133,7 @@ impl Table {
             }
         }
         table.add_check(dice);
+        table.add_unique_hash(dice);
         if dice.percent(20) {
             let collation = dice.pick(COLLATIONS);
             table.options =
@@ -294,6 +295,20 @@ impl Table {
         self.checks.push(format!("CONSTRAINT ck{} CHECK ({check})", self.names_given));
     }
 
+    fn add_unique_hash(&mut self, dice: &mut Dice) {
+        // Of a row that violates this and another key, engines name the one that they happen to look at first.
+        if self.indexes.iter().any(|index| index.unique) || !dice.percent(40) {
+            return;
+        }
+        let mut columns = dice.some(&self.base_columns(), 2);
+        columns.retain(|column| !column.auto_increment && !matches!(column.kind, Kind::Geometry));
+        let names: Vec<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+        if !names.is_empty() {
+            let names = names.join(", ");
+            self.checks.push(format!("UNIQUE KEY h{} ({names}) USING HASH", self.names_given));
+        }
+    }
+
     /// The column of this name.
     ///
     /// # Panics
@@ -328,6 +343,7 @@ impl Table {
                 })
         };
         self.indexes.iter().any(|index| index.unique && index.parts.iter().any(depends))
+            || self.checks.iter().any(|it| it.starts_with("UNIQUE") && it.contains(name))
     }
 
     /// ORDER BY that leaves no two rows' order open, unless they are identical.
