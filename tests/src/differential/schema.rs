@@ -343,7 +343,16 @@ impl Table {
                 })
         };
         self.indexes.iter().any(|index| index.unique && index.parts.iter().any(depends))
-            || self.checks.iter().any(|it| it.starts_with("UNIQUE") && it.contains(name))
+            || self.unique_hashes().any(|it| it.contains(name))
+    }
+
+    fn unique_hashes(&self) -> impl Iterator<Item = &String> {
+        self.checks.iter().filter(|it| it.starts_with("UNIQUE"))
+    }
+
+    /// Whether it has a UNIQUE … USING HASH.
+    pub fn has_unique_hash(&self) -> bool {
+        self.unique_hashes().next().is_some()
     }
 
     /// ORDER BY that leaves no two rows' order open, unless they are identical.
