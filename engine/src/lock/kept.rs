@@ -15,7 +15,7 @@
 //!
 //! A set is asked under the latch on the key's leaf. It is written under it too, and, where that is shared, under the mutex of the key's shard
 //! in the table: of two readers that lock one key there, one by a hash and one by a queue, the second sees what the first has done. Only
-//! taking a lock out needs neither: who has just seen the lock waits for an owner that would let it pass, at worst to its end.
+//! taking a lock out needs neither, but its owner's `held`, under which who has seen the lock looks again before he makes it explicit.
 //!
 //! The list's mutex comes after `Owner::held` and the shard's, a set's after the list's, and nothing after that.
 
@@ -154,6 +154,12 @@ impl KeptLocks {
         let mut others = sets.iter().filter(|(other, _)| other.number() != owner.number());
         let place = self.place_of(tree, key);
         others.find(|(_, set)| set.lock().contains(place)).map(|(other, _)| Arc::clone(other))
+    }
+
+    /// Whether the owner keeps the key locked.
+    pub(super) fn keeps(&self, owner: &Owner, tree: u32, key: &[u8]) -> bool {
+        owner.keeps_locks.load(Ordering::Relaxed)
+            && owner.held.lock().keeps(self.place_of(tree, key))
     }
 
     /// Gives up a lock that the owner's newest locking reads have added; false if there is none.

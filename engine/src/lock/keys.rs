@@ -31,8 +31,26 @@ pub enum Acquire {
     MustWait,
     /// The request conflicts, and waiting was not allowed. Nothing is enqueued.
     Conflict,
-    /// The holder of the implicit lock has just ended: look at the entry again.
+    /// The holder has just ended, or given up the lock: look at the entry again.
     Retry,
+}
+
+/// The owner of a lock on a key that may be in no queue yet, and what told of it.
+#[derive(Clone)]
+pub enum Holder {
+    /// The entry, which carries the owner's active transaction id. It does so as long as the leaf is latched, unless the owner ends.
+    Writer(Arc<Owner>),
+    /// A set of kept locks. The owner may give this one up without a latch.
+    Keeper(Arc<Owner>),
+}
+
+impl Holder {
+    /// The owner.
+    pub fn owner(&self) -> &Arc<Owner> {
+        match self {
+            Holder::Writer(owner) | Holder::Keeper(owner) => owner,
+        }
+    }
 }
 
 struct Request {
@@ -200,8 +218,8 @@ impl KeyLocks {
         (&self.shards[hash as usize % SHARDS], hash)
     }
 
-    /// Asks for a lock, under a latch on the entry's leaf. `implicit` is the owner whose active transaction id the
-    /// entry carries, or who keeps it, if that is another one: it is given the explicit lock that corresponds, before the request is enqueued
+    /// Asks for a lock, under a latch on the entry's leaf. `holder` is another owner that has written the entry, or
+    /// keeps it locked: it is given the explicit lock that corresponds, before the request is enqueued
     /// and in the same critical section, so that the request finds the lock whatever the holder is about to do. With
     /// `wait` false nothing is enqueued on a conflict. An owner that has many locks gets this one among those in `kept`.
     pub fn acquire(
@@ -209,13 +227,13 @@ impl KeyLocks {
         owner: &Arc<Owner>,
         (tree, key): (u32, &[u8]),
         mode: LockMode,
-        implicit: Option<&Arc<Owner>>,
+        holder: Option<&Holder>,
         wait: bool,
         kept: &KeptLocks,
     ) -> Acquire {
         debug_assert_ne!(mode, LockMode::None);
         let (shard, hash) = self.shard(tree, key);
-        let Some(holder) = implicit else {
+        let Some(holder) = holder else {
             let mut held = owner.held.lock();
             let many = mode == LockMode::Exclusive && held.keys.len() >= KEPT_IN_TABLE;
             let place = (many || held.kept.is_some()).then(|| kept.place_of(tree, key));
@@ -241,10 +259,20 @@ impl KeyLocks {
         if !wait {
             return Acquire::Conflict;
         }
-        let (mut held, mut held_by_holder) = lock_both(owner, holder);
+        let (mut held, mut held_by_holder) = lock_both(owner, holder.owner());
         shard.with(hash, tree, key, true, |queue| {
             let queue = queue.expect("made on demand");
-            if !give_explicit(queue, holder, &mut held_by_holder) {
+            // Whoever has locked the key since a kept lock was given up must not find the giver in front again. (The set is
+            // written under `held_by_holder`.)
+            let given_up = match holder {
+                Holder::Writer(_) => false,
+                Holder::Keeper(keeper) => {
+                    let explicit = queue.granted_to(keeper).map(|at| queue.requests[at].mode);
+                    explicit != Some(LockMode::Exclusive)
+                        && !held_by_holder.keeps(kept.place_of(tree, key))
+                }
+            };
+            if given_up || !give_explicit(queue, holder.owner(), &mut held_by_holder) {
                 return Acquire::Retry;
             }
             pause::reach(PausePoint::HolderMadeExplicit);

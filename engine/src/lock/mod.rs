@@ -193,16 +193,23 @@ impl Locks {
         }
         if ended {
             owner.finish_wait(number);
-            return Ok(());
         }
-        let requested = Requested {
-            tree,
-            key: key.into(),
-            mode,
-            until_end_of: others.clone(),
-            since: SystemTime::now(),
+        let outcome = match ended {
+            true => Ok(()),
+            false => {
+                let requested = Requested {
+                    tree,
+                    key: key.into(),
+                    mode,
+                    until_end_of: others.clone(),
+                    since: SystemTime::now(),
+                };
+                self.wait(owner, wait::Target::End(others.clone()), requested, timeout)
+            }
         };
-        self.wait(owner, wait::Target::End(others), requested, timeout)
+        // One that stays for hours must not collect all who have once waited for it.
+        others.iter().for_each(|other| other.notify_no_more(owner));
+        outcome
     }
 
     fn wait(
@@ -269,10 +276,15 @@ impl Locks {
         owner: &Arc<Owner>,
         (tree, key): (u32, &[u8]),
         mode: LockMode,
-        implicit: Option<&Arc<Owner>>,
+        holder: Option<&keys::Holder>,
         wait: bool,
     ) -> keys::Acquire {
-        self.keys.acquire(owner, (tree, key), mode, implicit, wait, &self.kept)
+        self.keys.acquire(owner, (tree, key), mode, holder, wait, &self.kept)
+    }
+
+    /// Whether `owner` holds a lock on the key that is at least as strong as `mode`, other than by having written the entry.
+    pub fn holds(&self, owner: &Owner, tree: u32, key: &[u8], mode: LockMode) -> bool {
+        self.kept.keeps(owner, tree, key) || self.keys.holds(owner, tree, key, mode)
     }
 
     /// Gives up one key's lock before the transaction's end.

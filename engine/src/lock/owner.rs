@@ -349,9 +349,13 @@ impl Owner {
         if held.ended {
             return false;
         }
-        held.end_waiters.retain(|(other, _)| other.number != waiter.number);
         held.end_waiters.push((Arc::clone(waiter), number));
         true
+    }
+
+    /// Takes back what [`Self::notify_at_end`] was asked.
+    pub(super) fn notify_no_more(&self, waiter: &Owner) {
+        self.held.lock().end_waiters.retain(|(other, _)| other.number != waiter.number);
     }
 
     /// Adds a key lock to the list; false if the owner has ended.

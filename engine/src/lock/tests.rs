@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use proptest::prelude::*;
 
 use super::kept::KEPT_IN_TABLE;
-use super::keys::Acquire;
+use super::keys::{Acquire, Holder};
 use super::owner::Named;
 use super::*;
 
@@ -16,6 +16,14 @@ const LONG: Duration = Duration::from_secs(60);
 
 fn owner(n: u64) -> Arc<Owner> {
     Owner::new(n, Arc::new(Interrupt::default()))
+}
+
+fn writer(owner: &Arc<Owner>) -> Holder {
+    Holder::Writer(Arc::clone(owner))
+}
+
+fn keeper(owner: &Arc<Owner>) -> Holder {
+    Holder::Keeper(Arc::clone(owner))
 }
 
 fn waiting(owner: &Arc<Owner>) {
@@ -164,7 +172,7 @@ fn no_sleeper_misses_a_failure_of_the_log() {
 fn an_implicit_lock_becomes_explicit_for_whoever_waits() {
     let locks = Arc::new(Locks::default());
     let (a, b) = (owner(1), owner(2));
-    let answer = locks.acquire(&b, (1, b"k"), LockMode::Shared, Some(&a), true);
+    let answer = locks.acquire(&b, (1, b"k"), LockMode::Shared, Some(&writer(&a)), true);
     assert_eq!(answer, Acquire::MustWait);
     let holder = {
         let (locks, a, b) = (Arc::clone(&locks), Arc::clone(&a), Arc::clone(&b));
@@ -178,7 +186,7 @@ fn an_implicit_lock_becomes_explicit_for_whoever_waits() {
     assert!(locks.keys.holds(&b, 1, b"k", LockMode::Shared));
     // The holder ended in between: nothing to wait for.
     let c = owner(3);
-    let answer = locks.acquire(&c, (1, b"x"), LockMode::Shared, Some(&a), true);
+    let answer = locks.acquire(&c, (1, b"x"), LockMode::Shared, Some(&writer(&a)), true);
     assert_eq!(answer, Acquire::Retry);
     locks.release_all(&b);
     assert!(locks.keys.is_empty());
@@ -368,7 +376,10 @@ fn a_wait_is_told_with_all_in_front() {
     let ((a, _a), (b, _b), nobody, (d, _d)) = (named(1), named(2), owner(3), named(4));
     lock(&locks, &a, b"k", LockMode::Exclusive, LONG).unwrap();
     // Implicit locks are told as others are.
-    assert_eq!(locks.acquire(&b, (1, b"x"), LockMode::Shared, Some(&a), true), Acquire::MustWait);
+    assert_eq!(
+        locks.acquire(&b, (1, b"x"), LockMode::Shared, Some(&writer(&a)), true),
+        Acquire::MustWait
+    );
     assert_eq!(locks.wait_for_key(&b, 1, b"x", Duration::ZERO), Err(Error::LockWaitTimeout));
     told.wait_for(&[(2, Some(1))]);
     told.pairs.lock().clear();
@@ -805,7 +816,7 @@ fn the_locks_of_an_owner_of_many_hold_as_its_first_do() {
     assert!(locks.kept.holder(&other, 2, &last).is_none(), "another tree");
     let unaware = locks.acquire(&other, (1, &last), LockMode::Shared, None, true);
     assert_eq!(unaware, Acquire::Retry);
-    let aware = locks.acquire(&other, (1, &last), LockMode::Shared, Some(&many), false);
+    let aware = locks.acquire(&other, (1, &last), LockMode::Shared, Some(&keeper(&many)), false);
     assert_eq!(aware, Acquire::Conflict);
     // A shared lock is not among them: others may share it.
     let shared = locks.acquire(&many, (1, b"shared"), LockMode::Shared, None, true);
@@ -841,7 +852,8 @@ fn who_waits_for_one_of_many_locks_gets_it_when_it_is_given_up() {
             let (locks, many, other) = (Arc::clone(&locks), Arc::clone(&many), Arc::clone(&other));
             move || {
                 let wanted = (1, &numbered(n)[..]);
-                let answer = locks.acquire(&other, wanted, LockMode::Exclusive, Some(&many), true);
+                let answer =
+                    locks.acquire(&other, wanted, LockMode::Exclusive, Some(&keeper(&many)), true);
                 assert_eq!(answer, Acquire::MustWait);
                 locks.wait_for_key(&other, 1, &numbered(n), LONG).unwrap();
                 locks.release_all(&other);
@@ -855,6 +867,52 @@ fn who_waits_for_one_of_many_locks_gets_it_when_it_is_given_up() {
         waiter.join().unwrap();
     }
     assert!(locks.keys.is_empty() && locks.kept.is_empty());
+}
+
+/// A reader sees the lock, then its owner gives it up, then others lock the row: the owner must not be found in front of them.
+#[test]
+fn one_of_many_locks_that_was_given_up_meanwhile_is_not_made_explicit() {
+    let locks = Locks::default();
+    let (many, reader, late) = (owner(1), owner(2), owner(3));
+    for n in 0..KEPT_IN_TABLE + 1 {
+        lock(&locks, &many, &numbered(n), LockMode::Exclusive, LONG).unwrap();
+    }
+    let key = numbered(KEPT_IN_TABLE);
+    let seen = locks.kept.holder(&late, 1, &key).map(Holder::Keeper);
+    assert!(seen.is_some());
+    locks.unlock(&many, 1, &key);
+    let answer = locks.acquire(&late, (1, &key), LockMode::Exclusive, seen.as_ref(), true);
+    assert_eq!(answer, Acquire::Retry, "nobody has it");
+    let answer = locks.acquire(&reader, (1, &key), LockMode::Shared, None, true);
+    assert_eq!(answer, Acquire::Granted(true));
+    let answer = locks.acquire(&late, (1, &key), LockMode::Exclusive, seen.as_ref(), true);
+    assert_eq!(answer, Acquire::Retry, "the reader has it");
+    assert!(!locks.keys.holds(&many, 1, &key, LockMode::Shared));
+    // Nor is a shared lock of its own made stronger, which it has taken since.
+    let answer = locks.acquire(&many, (1, &key), LockMode::Shared, None, true);
+    assert_eq!(answer, Acquire::Granted(true));
+    let answer = locks.acquire(&late, (1, &key), LockMode::Exclusive, seen.as_ref(), true);
+    assert_eq!(answer, Acquire::Retry);
+    let answer = locks.acquire(&many, (1, &key), LockMode::Exclusive, None, false);
+    assert_eq!(answer, Acquire::Conflict);
+    [&many, &reader, &late].into_iter().for_each(|owner| locks.release_all(owner));
+    assert!(locks.keys.is_empty() && locks.kept.is_empty());
+}
+
+#[test]
+fn who_has_given_up_waiting_for_an_end_is_forgotten() {
+    let locks = Locks::default();
+    let holder = owner(1);
+    locks.ranges.acquire(&holder, 1, b"a", Some(b"z"), LockMode::Shared).ok().unwrap();
+    for n in 2..20 {
+        let writer = owner(n);
+        let wanted = (1, &b"k"[..], LockMode::Exclusive);
+        let outcome =
+            locks.wait_for_end(&writer, vec![Arc::clone(&holder)], wanted, Duration::ZERO);
+        assert_eq!(outcome, Err(Error::LockWaitTimeout));
+        assert_eq!(Arc::strong_count(&writer), 1);
+    }
+    locks.release_all(&holder);
 }
 
 /// A later read that finds one of many locks held has nothing to give up, however it asks.
@@ -913,7 +971,7 @@ fn of_two_readers_that_race_for_a_key_one_gets_it() {
                         }
                         let key = numbered(n);
                         let answer = loop {
-                            let holder = locks.kept.holder(&reader, 1, &key);
+                            let holder = locks.kept.holder(&reader, 1, &key).map(Holder::Keeper);
                             let answer = locks.acquire(
                                 &reader,
                                 (1, &key),

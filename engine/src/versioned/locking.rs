@@ -4,12 +4,13 @@
 //! [`crate::lock`] for why nothing is missed between the test and the wait.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::entry::Entry;
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::Seek;
 use crate::error::{Error, Result};
-use crate::lock::keys::Acquire;
+use crate::lock::keys::{Acquire, Holder};
 use crate::lock::{LockMode, LockWait, Owner};
 use crate::trx::{Isolation, Transaction, TrxId};
 
@@ -31,6 +32,27 @@ pub(super) enum ReadLock {
     Skip,
     /// To be waited for.
     Wait(Obstacle),
+}
+
+/// How long an operation still waits. All its waits for one key share the time: else it would wait without end where each is short and
+/// followed by another, as for ranges that come and go.
+#[derive(Default)]
+pub(super) struct Patience {
+    key: Vec<u8>,
+    deadline: Option<Instant>,
+}
+
+impl Patience {
+    /// What is left of `timeout` for a wait on this key.
+    fn left(&mut self, key: &[u8], timeout: Duration) -> Duration {
+        let now = Instant::now();
+        if self.deadline.is_none() || self.key != key {
+            self.deadline = now.checked_add(timeout);
+            key.clone_into(&mut self.key);
+        }
+        // One that can't be told is too far away to come.
+        self.deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(now))
+    }
 }
 
 /// Locking reads that a row takes at most: of an index entry, and of the row that it leads to.
@@ -81,6 +103,12 @@ impl FreshLocks {
         }
     }
 
+    /// The key of the lock that the present read took, in this tree, unless it is this one: the read has gone on since.
+    fn passed(&self, tree: u32, key: Option<&[u8]>) -> Option<Vec<u8>> {
+        let lock = &self.locks[self.read];
+        (lock.tree == Some(tree) && key != Some(&lock.key[..])).then(|| lock.key.clone())
+    }
+
     /// Whether the lock is among them; it is not any more.
     fn take(&mut self, tree: u32, key: &[u8]) -> bool {
         self.locks.iter_mut().any(|lock| lock.take(tree, key))
@@ -114,10 +142,20 @@ impl Transaction {
         tree: &VersionedTree,
         key: &[u8],
         entry: Option<&Entry<'_>>,
-    ) -> Option<Option<Arc<Owner>>> {
-        entry
-            .and_then(|entry| self.implicit_holder(entry))
-            .or_else(|| self.system.locks.kept.holder(&self.owner, tree.id(), key).map(Some))
+    ) -> Option<Option<Holder>> {
+        let keeper = || self.system.locks.kept.holder(&self.owner, tree.id(), key);
+        match entry.and_then(|entry| self.implicit_holder(entry)) {
+            Some(writer) => Some(writer.map(Holder::Writer)),
+            None => keeper().map(|keeper| Some(Holder::Keeper(keeper))),
+        }
+    }
+
+    /// Whether this transaction has a row's lock, exclusively. Then the ranges of others that cover the row are nothing to wait for: who has
+    /// locked one is yet to lock the row itself, behind this transaction, before he reads it. That is so for rows that are there; others a
+    /// scan passes without a lock of their own.
+    fn has_row(&self, tree: &VersionedTree, key: &[u8], entry: &Entry<'_>) -> bool {
+        !entry.is_deleted()
+            && self.system.locks.holds(&self.owner, tree.id(), key, LockMode::Exclusive)
     }
 
     /// Tests whether this transaction may write at `key`, whose entry, if there is one, is given.
@@ -134,14 +172,14 @@ impl Transaction {
         }
         let locks = &self.system.locks;
         let owners = locks.ranges.blockers(&self.owner, tree.id(), key, LockMode::Exclusive);
-        if !owners.is_empty() {
+        if !owners.is_empty() && !entry.is_some_and(|entry| self.has_row(tree, key, entry)) {
             return Ok(Some(Obstacle::Owners(owners, LockMode::Exclusive)));
         }
         let answer = match self.holder(tree, key, entry) {
             None => locks.keys.acquire_for_write(&self.owner, tree.id(), key, true),
             Some(None) => Acquire::Retry,
             Some(Some(holder)) => {
-                check_not_stranded(tree, &holder)?;
+                check_not_stranded(tree, holder.owner())?;
                 let mode = LockMode::Exclusive;
                 locks.acquire(&self.owner, (tree.id(), key), mode, Some(&holder), true)
             }
@@ -174,7 +212,7 @@ impl Transaction {
         };
         let locks = &self.system.locks;
         let owners = locks.ranges.blockers(&self.owner, tree.id(), key, mode);
-        if !owners.is_empty() {
+        if !owners.is_empty() && !self.has_row(tree, key, entry) {
             return if may_wait {
                 Ok(ReadLock::Wait(Obstacle::Owners(owners, mode)))
             } else {
@@ -189,7 +227,7 @@ impl Transaction {
         if let Some(holder) = &holder
             && may_wait
         {
-            check_not_stranded(tree, holder)?;
+            check_not_stranded(tree, holder.owner())?;
         }
         let answer = locks.acquire(&self.owner, (tree.id(), key), mode, holder.as_ref(), may_wait);
         match answer {
@@ -207,8 +245,24 @@ impl Transaction {
         }
     }
 
+    /// Gives up the lock that the present read has waited for if it has come to another key since, or to none: an insert that was taken
+    /// back leaves no row to lock.
+    pub(super) fn give_up_passed(&mut self, tree: &VersionedTree, key: Option<&[u8]>) {
+        if !self.locks_gaps()
+            && let Some(passed) = self.fresh_locks.passed(tree.id(), key)
+        {
+            self.unlock(tree, &passed);
+        }
+    }
+
     /// Waits for what [`Self::obstacle_to_write`] or [`Self::lock_entry`] found. No latch may be held.
-    pub(super) fn wait(&self, tree: &VersionedTree, key: &[u8], what: Obstacle) -> Result<()> {
+    pub(super) fn wait(
+        &self,
+        tree: &VersionedTree,
+        key: &[u8],
+        what: Obstacle,
+        patience: &mut Patience,
+    ) -> Result<()> {
         let locks = &self.system.locks;
         match what {
             Obstacle::Gone => {
@@ -217,11 +271,13 @@ impl Transaction {
                 Ok(())
             }
             Obstacle::Queue => {
-                locks.wait_for_key(&self.owner, tree.id(), key, self.lock_wait_timeout)
+                let timeout = patience.left(key, self.lock_wait_timeout);
+                locks.wait_for_key(&self.owner, tree.id(), key, timeout)
             }
             Obstacle::Owners(owners, mode) => {
                 let wanted = (tree.id(), key, mode);
-                locks.wait_for_end(&self.owner, owners, wanted, self.lock_wait_timeout)
+                let timeout = patience.left(key, self.lock_wait_timeout);
+                locks.wait_for_end(&self.owner, owners, wanted, timeout)
             }
         }
     }
@@ -247,10 +303,15 @@ impl Transaction {
         value: &mut Vec<u8>,
     ) -> Result<bool> {
         self.fresh_locks.begin_read();
+        let mut patience = Patience::default();
         loop {
             let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
             let obstacle = match leaf.find(key) {
-                Err(_) if !self.locks_gaps() => return Ok(false),
+                Err(_) if !self.locks_gaps() => {
+                    drop(leaf);
+                    self.give_up_passed(tree, None);
+                    return Ok(false);
+                }
                 Err(_) => {
                     let ranges = &self.system.locks.ranges;
                     match ranges.acquire(&self.owner, tree.id(), key, Some(key), mode) {
@@ -290,7 +351,7 @@ impl Transaction {
                 }
             };
             drop(leaf);
-            self.wait(tree, key, obstacle)?;
+            self.wait(tree, key, obstacle, &mut patience)?;
         }
     }
 }

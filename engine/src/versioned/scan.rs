@@ -5,7 +5,7 @@ use std::ops::Bound;
 use tidepool_pool::Access;
 
 use super::entry::{Entry, OVERFLOW};
-use super::locking::{Obstacle, ReadLock};
+use super::locking::{Obstacle, Patience, ReadLock};
 use super::read::{Version, Walked};
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafHint, LeafRef, Seek, Tree};
@@ -354,6 +354,7 @@ impl Transaction {
     ) -> Result<bool> {
         self.check_running()?;
         self.fresh_locks.begin_read();
+        let mut patience = Patience::default();
         loop {
             let step = self.lock_step(tree, position, direction, mode, wait, key, value);
             match step.map_err(|error| self.note(error))? {
@@ -362,10 +363,14 @@ impl Transaction {
                     tree.complete(flags, value)?;
                     return Ok(true);
                 }
-                Step::End => return Ok(false),
+                Step::End => {
+                    self.give_up_passed(tree, None);
+                    return Ok(false);
+                }
                 Step::NextLeaf => self.check_interrupt()?,
                 Step::Wait(obstacle) => {
-                    self.wait(tree, key, obstacle).map_err(|error| self.note(error))?;
+                    let waited = self.wait(tree, key, obstacle, &mut patience);
+                    waited.map_err(|error| self.note(error))?;
                 }
             }
         }
@@ -410,6 +415,7 @@ impl Transaction {
             let lock = if absent {
                 ReadLock::Skip
             } else {
+                self.give_up_passed(tree, Some(key));
                 self.lock_entry(tree, key, &entry, mode, wait)?
             };
             match lock {

@@ -6,6 +6,7 @@
 //! what was locked and matched, and a row passed over did not match when the scan came by.
 
 use super::VersionedTree;
+use super::locking::Patience;
 use super::scan::{Direction, ScanPosition, Step};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
@@ -51,7 +52,8 @@ impl Transaction {
                 Ok(Step::NextLeaf) => self.check_interrupt()?,
                 // For somebody who is just ending, and for nobody else.
                 Ok(Step::Wait(obstacle)) => {
-                    self.wait(tree, key, obstacle).map_err(|error| self.note(error))?;
+                    let waited = self.wait(tree, key, obstacle, &mut Patience::default());
+                    waited.map_err(|error| self.note(error))?;
                 }
                 Err(Error::LockNoWait) => {
                     let found = self.peek(tree, key, value)?;

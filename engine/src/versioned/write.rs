@@ -18,7 +18,7 @@
 use tidepool_pool::{Access, PageId};
 
 use super::entry::{DELETED, ENTRY_HEADER_SIZE, Entry, OVERFLOW, OverflowReference, SETTLED};
-use super::locking::{Obstacle, ReadLock};
+use super::locking::{Obstacle, Patience, ReadLock};
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafMut, Seek, max_key_len};
 use crate::error::{Error, Result};
@@ -114,8 +114,9 @@ impl Transaction {
         let mut stored = None;
         // Whether this operation has locked the key, by waiting for it.
         let mut locked = false;
+        let mut patience = Patience::default();
         loop {
-            match self.attempt(tree, key, change, stored.as_ref())? {
+            match self.attempt(tree, key, change, stored.as_ref(), &mut patience)? {
                 Attempt::Done => {
                     // The lock is the write's now, and stays to the end, whatever the read that took it thinks of the row.
                     self.fresh_locks.clear();
@@ -139,7 +140,7 @@ impl Transaction {
                     let Change::Insert(_, mode) = change else {
                         unreachable!("only an insert finds a duplicate");
                     };
-                    if let Some(value) = self.duplicate(tree, key, mode)? {
+                    if let Some(value) = self.duplicate(tree, key, mode, &mut patience)? {
                         if locked && mode != LockMode::Exclusive {
                             // Others may have waited for the same.
                             self.system.locks.keys.weaken(&self.owner, tree.id(), key, mode);
@@ -162,6 +163,7 @@ impl Transaction {
         key: &[u8],
         change: Change<'_>,
         stored: Option<&Stored>,
+        patience: &mut Patience,
     ) -> Result<Attempt> {
         let system = &*self.system;
         let mut mtr = Mtr::begin(&system.env)?;
@@ -190,7 +192,7 @@ impl Transaction {
             let held =
                 queued && system.locks.keys.holds(&self.owner, tree.id(), key, LockMode::Shared);
             drop((leaf, mtr));
-            self.wait(tree, key, obstacle)?;
+            self.wait(tree, key, obstacle, patience)?;
             return Ok(if queued && !held { Attempt::Locked } else { Attempt::Again });
         }
         if let Some(entry) = &entry {
@@ -263,6 +265,7 @@ impl Transaction {
         tree: &VersionedTree,
         key: &[u8],
         mode: LockMode,
+        patience: &mut Patience,
     ) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         loop {
@@ -275,7 +278,7 @@ impl Transaction {
                 let wait = LockWait::Wait;
                 if let ReadLock::Wait(obstacle) = self.lock_entry(tree, key, &entry, mode, wait)? {
                     drop(leaf);
-                    self.wait(tree, key, obstacle)?;
+                    self.wait(tree, key, obstacle, patience)?;
                     continue;
                 }
             }

@@ -410,6 +410,123 @@ fn a_locking_scan_keeps_no_lock_on_a_row_that_it_waited_for_and_that_is_gone() {
     assert!(locks.holds(&reader.owner, tree.tree().id(), b"b", LockMode::Exclusive));
 }
 
+/// As an insert that was taken back leaves no row, so it leaves no lock behind with those who waited for it.
+#[test]
+fn who_waited_for_an_insert_that_was_taken_back_keeps_no_lock() {
+    type Read = fn(&mut Transaction, &VersionedTree) -> Option<Vec<u8>>;
+    let get: Read = |trx, tree| {
+        let mut value = Vec::new();
+        let found = trx.get(tree, b"b", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap();
+        found.then_some(value)
+    };
+    let scan: Read = |trx, tree| Some(lock_next(trx, tree, &mut ScanPosition::start()).unwrap());
+    // The next row is locked already, and isn't; there is none.
+    for (read, others, held) in
+        [(get, &[][..], false), (scan, &[b"c"], false), (scan, &[b"c"], true)]
+    {
+        let engine = engine();
+        let tree = &engine.trees[0];
+        others.iter().for_each(|key| put(&engine, *key, b"0"));
+        let mut inserter = engine.begin(ReadCommitted);
+        inserter.insert(tree, b"b", b"1", LockMode::None).unwrap();
+        let mut reader = engine.begin(ReadCommitted);
+        reader.set_lock_wait_timeout(Duration::from_secs(60));
+        if held {
+            reader.get(tree, b"c", LockMode::Exclusive, LockWait::Wait, &mut Vec::new()).unwrap();
+        }
+        thread::scope(|scope| {
+            let found = scope.spawn(|| read(&mut reader, tree));
+            wait_until(|| engine.system.status().lock_waits_current > 0);
+            inserter.rollback().unwrap();
+            assert_eq!(found.join().unwrap().as_deref(), others.first().map(|key| &key[..]));
+        });
+        let mut later = engine.begin(ReadCommitted);
+        later.insert(tree, b"b", b"2", LockMode::None).unwrap();
+        if !others.is_empty() {
+            let locks = &engine.system.locks.keys;
+            assert!(locks.holds(&reader.owner, tree.tree().id(), b"c", LockMode::Exclusive));
+        }
+        later.commit().unwrap();
+        reader.commit().unwrap();
+    }
+}
+
+/// A scan that locks its gaps as it goes comes last, and waits for the row. Who is before it gets the row, and is done.
+#[test]
+fn a_scan_that_waits_behind_a_writer_does_not_stand_in_its_way() {
+    let engine = Arc::new(engine());
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"0");
+    let mut first = engine.begin(ReadCommitted);
+    first.update(tree, b"k", b"1").unwrap();
+    thread::scope(|scope| {
+        let engine = &engine;
+        let write = move |value: &'static [u8]| {
+            let mut trx = engine.begin(ReadCommitted);
+            trx.set_lock_wait_timeout(Duration::from_secs(60));
+            trx.update(tree, b"k", value)?;
+            trx.commit()
+        };
+        let second = scope.spawn(move || write(b"2"));
+        wait_until(|| engine.system.status().lock_waits_current == 1);
+        let third = scope.spawn(move || write(b"3"));
+        wait_until(|| engine.system.status().lock_waits_current == 2);
+        let scan = scope.spawn(|| {
+            let mut trx = engine.begin(Isolation::Serializable);
+            trx.set_lock_wait_timeout(Duration::from_secs(60));
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            let found = trx.lock_next(
+                tree,
+                &mut ScanPosition::start(),
+                Direction::Forward,
+                LockMode::Shared,
+                LockWait::Wait,
+                &mut key,
+                &mut value,
+            )?;
+            trx.commit()?;
+            Ok::<_, Error>(found.then_some(value))
+        });
+        wait_until(|| engine.system.status().lock_waits_current == 3);
+        first.commit().unwrap();
+        second.join().unwrap().unwrap();
+        third.join().unwrap().unwrap();
+        assert_eq!(scan.join().unwrap().unwrap().unwrap(), b"3");
+    });
+}
+
+/// Scans that overlap in time cover a gap without end, though each of them is short.
+#[test]
+fn the_lock_wait_timeout_is_of_all_waits_of_a_write() {
+    let engine = Arc::new(engine());
+    let tree = &engine.trees[0];
+    put(&engine, b"a", b"0");
+    let cover = || {
+        let mut trx = engine.begin(Isolation::Serializable);
+        let mut value = Vec::new();
+        trx.get(tree, b"k", LockMode::Shared, LockWait::Wait, &mut value).unwrap();
+        trx
+    };
+    let mut scans = [cover(), cover()];
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut trx = engine.begin(ReadCommitted);
+            trx.set_lock_wait_timeout(Duration::from_millis(400));
+            let outcome = trx.insert(tree, b"k", b"1", LockMode::None);
+            trx.rollback().unwrap();
+            outcome
+        });
+        let turns = (0..).take_while(|_| !writer.is_finished());
+        for turn in turns {
+            assert!(turn < 300, "it waits for ever");
+            thread::sleep(Duration::from_millis(100));
+            std::mem::replace(&mut scans[turn % 2], cover()).commit().unwrap();
+        }
+        assert_eq!(writer.join().unwrap(), Err(Error::LockWaitTimeout));
+    });
+    scans.into_iter().for_each(|mut trx| trx.commit().unwrap());
+}
+
 #[test]
 fn a_written_row_stays_locked_when_its_reader_gives_it_up() {
     let engine = engine();
