@@ -13,6 +13,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use super::Protocol;
 use crate::exit::{Error, Result};
 
 const GROUPS: [&str; 4] = ["client", "client-server", "client-mariadb", "tidepool"];
@@ -26,6 +27,8 @@ pub struct Values {
     pub host: Option<String>,
     /// TCP port.
     pub port: Option<u16>,
+    /// Socket or TCP, for `localhost`.
+    pub protocol: Option<Protocol>,
     /// Account.
     pub user: Option<String>,
     /// Its password.
@@ -42,6 +45,7 @@ impl std::fmt::Debug for Values {
         f.debug_struct("Values")
             .field("host", &self.host)
             .field("port", &self.port)
+            .field("protocol", &self.protocol)
             .field("user", &self.user)
             .field("password", &self.password.as_ref().map(|_| "(hidden)"))
             .field("socket", &self.socket)
@@ -115,16 +119,19 @@ fn parse(text: &str, path: &Path, values: &mut Values, depth: u32) -> Result<()>
         } else if counts && let Some((name, value)) = line.split_once('=') {
             let name = name.trim().replace('_', "-");
             let value = unquote(value);
+            let no = |what| Error::Local(format!("{}:{}: {what}", path.display(), number + 1));
             match name.as_str() {
                 "host" => values.host = Some(value),
                 "user" => values.user = Some(value),
                 "password" => values.password = Some(value),
                 "socket" => values.socket = Some(value.into()),
-                "port" => {
-                    let port = value.parse().map_err(|_| {
-                        Error::Local(format!("{}:{}: not a port", path.display(), number + 1))
-                    })?;
-                    values.port = Some(port);
+                "port" => values.port = Some(value.parse().map_err(|_| no("not a port"))?),
+                // Empty is whatever is usual, to the client too.
+                "protocol" if value.is_empty() => values.protocol = None,
+                "protocol" => {
+                    let protocol =
+                        value.parse().map_err(|_| no("not a protocol: tcp or socket"))?;
+                    values.protocol = Some(protocol);
                 }
                 _ => {}
             }
@@ -229,6 +236,24 @@ mod tests {
         let path = directory.path().join("my.cnf");
         fs::write(&path, format!("!include {}\n", path.display())).unwrap();
         assert!(matches!(read_only_file(&path), Err(Error::Local(_))));
+    }
+
+    #[test]
+    fn the_protocol_is_read_as_the_client_reads_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let protocol = |value: &str| {
+            let text = format!("[client]\nprotocol=socket\nprotocol={value}\n");
+            read_only_file(&file(directory.path(), "my.cnf", &text, 0o600)).map(|v| v.protocol)
+        };
+        for value in ["tcp", "TCP", "t"] {
+            assert_eq!(protocol(value).unwrap(), Some(Protocol::Tcp), "{value}");
+        }
+        assert_eq!(protocol("Socket").unwrap(), Some(Protocol::Socket));
+        assert_eq!(protocol("").unwrap(), None);
+        for value in ["pipe", "tcp4", "1"] {
+            let error = protocol(value).unwrap_err().to_string();
+            assert!(error.ends_with("my.cnf:3: not a protocol: tcp or socket"), "{error}");
+        }
     }
 
     #[test]

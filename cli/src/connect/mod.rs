@@ -1,7 +1,8 @@
 //! Where the server is and who asks: the options that every command has.
 //!
-//! They mean what they mean to the `mariadb` client: no host or `localhost` is the Unix socket, any other host is TCP, and what
-//! the command line leaves open is taken from the option files ([`defaults_file`]). The password comes from an option
+//! They mean what they mean to the `mariadb` client: any host but `localhost` is TCP; no host or `localhost` is the Unix socket,
+//! unless the command line has a port, or the protocol says otherwise. What the command line leaves open is taken from the
+//! option files ([`defaults_file`]), but a port in a file does not lead away from the socket. The password comes from an option
 //! file, from `MYSQL_PWD`, or from the terminal; never from the command line, where every user of the machine could read it.
 
 pub mod defaults_file;
@@ -18,6 +19,8 @@ use defaults_file::Values;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A query that takes longer than this has met a server that hangs.
 const READ_TIMEOUT: Duration = Duration::from_secs(120);
+/// The host that the clients reach by the socket.
+const LOCALHOST: &str = "localhost";
 /// Where servers put their socket if nobody says otherwise.
 const SOCKETS: [&str; 4] = [
     "/run/mysqld/mysqld.sock",
@@ -38,12 +41,15 @@ pub struct Options {
     /// Unix socket of the server
     #[arg(long, short = 'S', global = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,
-    /// Host; none or "localhost" means the Unix socket
+    /// Host; none or "localhost" means the Unix socket, unless there is --port or --protocol=tcp
     #[arg(long, global = true)]
     pub host: Option<String>,
     /// TCP port [default: 3306]
     #[arg(long, short = 'P', global = true)]
     pub port: Option<u16>,
+    /// "tcp" or "socket": how to reach "localhost"
+    #[arg(long, global = true)]
+    pub protocol: Option<Protocol>,
     /// User [default: the name of the system's user]
     #[arg(long, short = 'u', global = true)]
     pub user: Option<String>,
@@ -53,6 +59,29 @@ pub struct Options {
     /// Read only this option file (group `[client]`) instead of /etc/my.cnf, /etc/mysql/my.cnf and ~/.my.cnf
     #[arg(long, global = true, value_name = "FILE")]
     pub defaults_file: Option<PathBuf>,
+}
+
+/// How to reach a server on this machine. Any host but `localhost` is reached by TCP, whatever this says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// The Unix socket.
+    Socket,
+}
+
+/// As the clients do, takes capitals and beginnings too.
+impl std::str::FromStr for Protocol {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> std::result::Result<Protocol, &'static str> {
+        let text = text.to_ascii_lowercase();
+        [("tcp", Protocol::Tcp), ("socket", Protocol::Socket)]
+            .into_iter()
+            .find(|(name, _)| !text.is_empty() && name.starts_with(&text))
+            .map(|(_, protocol)| protocol)
+            .ok_or("tcp or socket is wanted")
+    }
 }
 
 /// How to reach the server, all questions answered: can be used again and again.
@@ -113,10 +142,22 @@ impl Options {
 
     fn place(&self, values: &Values) -> Result<Place> {
         let port = self.port.or(values.port).unwrap_or(3306);
+        // A port or a socket on the command line says how, too. Of both the client takes the last; which
+        // that is can't be seen here, and the socket is taken.
+        let protocol = match (self.protocol, &self.socket, self.port) {
+            (Some(protocol), ..) => Some(protocol),
+            (None, Some(_), _) => Some(Protocol::Socket),
+            (None, None, Some(_)) => Some(Protocol::Tcp),
+            (None, None, None) => values.protocol,
+        };
         // What is on the command line outranks every file, whichever of the two it names.
-        let host = self.host.as_ref().or(values.host.as_ref().filter(|_| self.socket.is_none()));
-        if let Some(host) = host.filter(|host| *host != "localhost" && !host.is_empty()) {
+        let by_socket = self.socket.is_some() && protocol == Some(Protocol::Socket);
+        let host = self.host.as_ref().or(values.host.as_ref().filter(|_| !by_socket));
+        if let Some(host) = host.filter(|host| *host != LOCALHOST && !host.is_empty()) {
             return Ok(Place::Tcp(host.clone(), port));
+        }
+        if protocol == Some(Protocol::Tcp) {
+            return Ok(Place::Tcp(LOCALHOST.into(), port));
         }
         if let Some(socket) = self.socket.clone().or_else(|| values.socket.clone()) {
             return Ok(Place::Socket(socket));
@@ -125,7 +166,7 @@ impl Options {
         found.map(|path| Place::Socket(path.to_owned())).ok_or_else(|| Error::NoServer {
             place: "any of the usual sockets".into(),
             why: format!(
-                "none of {} exists; say where it is with --socket or --host",
+                "none of {} exists; say where it is with --socket, --host or --port",
                 SOCKETS.join(", ")
             ),
         })
@@ -149,12 +190,13 @@ impl Target {
         }
     }
 
-    /// Whether the host is this machine by its address.
+    /// Whether the host is this machine by its address, or by the name that every machine has for itself.
     pub fn is_loopback(&self) -> bool {
         match &self.place {
             Place::Socket(_) => true,
             Place::Tcp(host, _) => {
-                host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+                host.eq_ignore_ascii_case(LOCALHOST)
+                    || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
             }
         }
     }
@@ -277,6 +319,63 @@ mod tests {
         let options =
             Options { host: Some("127.0.0.1".into()), port: Some(1), ..Options::default() };
         assert_eq!(place(&options, &files), "127.0.0.1:1");
+    }
+
+    #[test]
+    fn a_port_on_the_command_line_is_tcp_and_one_in_a_file_is_not() {
+        let nothing = Values::default();
+        let files =
+            Values { port: Some(3308), socket: Some("/run/file.sock".into()), ..Values::default() };
+        let with_port = Options { port: Some(3307), ..Options::default() };
+        assert_eq!(place(&with_port, &nothing), "localhost:3307");
+        assert_eq!(place(&with_port, &files), "localhost:3307");
+        for host in ["localhost", ""] {
+            let options = Options { host: Some(host.into()), ..with_port.clone() };
+            assert_eq!(place(&options, &files), "localhost:3307");
+        }
+        let elsewhere = Values { host: Some("db.example".into()), ..files.clone() };
+        assert_eq!(place(&with_port, &elsewhere), "db.example:3307");
+        let options = Options { host: Some("localhost".into()), ..with_port.clone() };
+        assert_eq!(place(&options, &elsewhere), "localhost:3307");
+        let options = Options { socket: Some("/run/line.sock".into()), ..with_port };
+        assert_eq!(place(&options, &files), "/run/line.sock");
+        assert_eq!(place(&Options::default(), &files), "/run/file.sock");
+    }
+
+    #[test]
+    fn the_protocol_says_how_to_reach_localhost() {
+        let tcp = Values {
+            protocol: Some(Protocol::Tcp),
+            socket: Some("/run/file.sock".into()),
+            ..Values::default()
+        };
+        assert_eq!(place(&Options::default(), &tcp), "localhost:3306");
+        assert_eq!(
+            place(&Options::default(), &Values { port: Some(3307), ..tcp.clone() }),
+            "localhost:3307"
+        );
+        let options = Options { socket: Some("/run/line.sock".into()), ..Options::default() };
+        assert_eq!(place(&options, &tcp), "/run/line.sock");
+        let options = Options { protocol: Some(Protocol::Tcp), ..options };
+        assert_eq!(place(&options, &Values::default()), "localhost:3306");
+        let socket = Values { protocol: Some(Protocol::Socket), ..tcp };
+        assert_eq!(place(&Options::default(), &socket), "/run/file.sock");
+        let options = Options { port: Some(3307), ..Options::default() };
+        assert_eq!(place(&options, &socket), "localhost:3307");
+        let options = Options { protocol: Some(Protocol::Socket), ..options };
+        assert_eq!(place(&options, &socket), "/run/file.sock");
+        let elsewhere = Values { host: Some("db.example".into()), ..socket };
+        assert_eq!(place(&Options::default(), &elsewhere), "db.example:3306");
+    }
+
+    #[test]
+    fn localhost_is_this_machine_however_it_is_reached() {
+        let loopback = |host: &str| {
+            let place = Place::Tcp(host.into(), 3306);
+            Target { place, user: String::new(), password: None }.is_loopback()
+        };
+        assert!(loopback("localhost") && loopback("127.0.0.1") && loopback("::1"));
+        assert!(!loopback("localhost.example") && !loopback("192.0.2.1"));
     }
 
     #[test]

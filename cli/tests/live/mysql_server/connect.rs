@@ -40,10 +40,16 @@ fn passwords_over_the_socket_and_over_loopback() {
         command.args(["--host=127.0.0.1", &port]);
         command
     };
-    for (name, place) in [("one", "tcp"), ("two", "socket")] {
+    let by_port_alone = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tidepool"));
+        command.args(["--defaults-file=/dev/null", &port]);
+        command
+    };
+    for (name, place) in [("one", "tcp"), ("two", "socket"), ("three", "port")] {
         conn.query_drop(format!("CREATE USER {name} IDENTIFIED BY 'ri#ght'")).unwrap();
         let command = || match place {
             "tcp" => over_tcp(),
+            "port" => by_port_alone(),
             _ => tidepool(server.socket()),
         };
         let output = advise(&mut command(), name, Some("wr0ng-secret"));
