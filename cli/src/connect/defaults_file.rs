@@ -3,7 +3,7 @@
 //! ```text
 //! [client]                 groups that count: client, client-server, client-mariadb, tidepool
 //! user     = dba           spaces around = and around the value go; - and _ in names are the same
-//! password = "a # b"       quotes keep spaces and #; \n \t \b \r \\ \s \" \' are escapes
+//! password = "a # b"       # ends the value unless it is in quotes; \n \t \b \r \\ \s \" \' are escapes
 //! !include /etc/one.cnf
 //! !includedir /etc/mysql/conf.d/       every *.cnf in it, in order of name
 //! ```
@@ -116,7 +116,7 @@ fn parse(text: &str, path: &Path, values: &mut Values, depth: u32) -> Result<()>
             include(Path::new(rest.trim()), values, depth + 1)?;
         } else if let Some(rest) = line.strip_prefix('[') {
             counts = rest.split(']').next().is_some_and(|group| GROUPS.contains(&group.trim()));
-        } else if counts && let Some((name, value)) = line.split_once('=') {
+        } else if counts && let Some((name, value)) = without_comment(line).split_once('=') {
             let name = name.trim().replace('_', "-");
             let value = unquote(value);
             let no = |what| Error::Local(format!("{}:{}: {what}", path.display(), number + 1));
@@ -150,18 +150,33 @@ fn include_directory(directory: &Path, values: &mut Values, depth: u32) -> Resul
     files.iter().try_for_each(|file| include(file, values, depth))
 }
 
-/// The value without a comment after it, without its quotes, with its escapes resolved.
+/// The line up to the first `#` outside quotes.
+///
+/// As MariaDB's clients see it, and MySQL's alike: no space is needed before it; a quote may begin anywhere in the line, in a word too,
+/// and one that nothing closes hides every `#` after it; a backslash protects a quote only inside quotes, and a `#` nowhere.
+fn without_comment(line: &str) -> &str {
+    let mut quote = None;
+    let mut escaped = false;
+    for (at, c) in line.char_indices() {
+        match quote {
+            None if c == '#' => return &line[..at],
+            None if matches!(c, '"' | '\'') => quote = Some(c),
+            Some(open) if c == open && !escaped => quote = None,
+            _ => {}
+        }
+        escaped = quote.is_some() && c == '\\' && !escaped;
+    }
+    line
+}
+
+/// The value without its quotes, with its escapes resolved.
 fn unquote(value: &str) -> String {
     let value = value.trim();
-    let mut chars = value.chars();
-    let quote = chars.next().filter(|c| matches!(c, '"' | '\''));
-    let inner = match quote {
-        Some(quote) => match value[1..].rfind(quote) {
-            Some(end) => &value[1..=end],
-            None => value,
-        },
-        None => value.split(" #").next().unwrap_or(value).trim_end(),
-    };
+    // Only a pair goes, and only by its two ends: the client does not look at what is between them.
+    let inner = ['"', '\'']
+        .into_iter()
+        .find_map(|quote| value.strip_prefix(quote)?.strip_suffix(quote))
+        .unwrap_or(value);
     let mut result = String::with_capacity(inner.len());
     let mut chars = inner.chars();
     while let Some(c) = chars.next() {
@@ -211,6 +226,50 @@ mod tests {
         assert_eq!(values.socket, Some("/run/s.sock".into()));
         assert_eq!(values.password.as_deref(), Some("a # b\"c\\"));
         assert!(!format!("{values:?}").contains("a # b"), "the password is in the debug output");
+    }
+
+    /// What MariaDB's `my_print_defaults` 10.11 prints for each.
+    #[test]
+    fn comments_and_quotes_end_where_they_end_for_the_client() {
+        let read = |line: &str| {
+            let text = format!("[client]\n{}\n", line.replacen('x', "user", 1));
+            let mut values = Values::default();
+            parse(&text, Path::new("my.cnf"), &mut values, 0).unwrap();
+            values.user
+        };
+        for (line, value) in [
+            ("x=3306\t# ours", "3306"),
+            ("x=/a/b.sock\t# c", "/a/b.sock"),
+            ("x=ab#cd", "ab"),
+            (r#"x="a b" # it is "x""#, "a b"),
+            (r#"x="a # b\"c\\" # z"#, r##"a # b"c\"##),
+            ("x=a ; b", "a ; b"),
+            (r##"x="#""##, "#"),
+            (r#"x="a' # b" # c"#, "a' # b"),
+            (r#"x="a\" # b""#, r##"a" # b"##),
+            (r#"x="a\\" # b"#, r"a\"),
+            (r#"x=a"b#c"d # e"#, r##"a"b#c"d"##),
+            (r##"x="a"#b"##, "a"),
+            // Quotes that are no pair stay, and what nothing closes goes on to the end of the line.
+            (r#"x="ab"#, r#""ab"#),
+            (r#"x=ab""#, r#"ab""#),
+            (r#"x=""#, r#"""#),
+            (r#"x="a'"#, r#""a'"#),
+            (r#"x="a" b"#, r#""a" b"#),
+            (r#"x='a'"b""#, r#"'a'"b""#),
+            ("x=it's # fine", "it's # fine"),
+            (r"x=it\'s # fine", "it's # fine"),
+            (r#"x= "a" x "b""#, r#"a" x "b"#),
+            (r#"x="a\""#, r"a\"),
+            (r"x=\# b", r"\"),
+            (r"x=a\sb\nc\q", "a b\nc\\q"),
+            (r"x=a\", r"a\"),
+            (r#"x="""#, ""),
+            ("x=", ""),
+        ] {
+            assert_eq!(read(line).as_deref(), Some(value), "{line}");
+        }
+        assert_eq!(read("x # = y"), None);
     }
 
     #[test]
