@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use tidepool_cli::{advise, connect, govern, watch};
 use tidepool_lab::{command as lab, hidden};
 
@@ -33,6 +33,12 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Before anything else looks at the words: whoever can't make sense of one shows it.
+    let words = std::env::args_os().skip(1);
+    if let Err(error) = connect::command_line::refuse_password(Arguments::command(), words) {
+        eprintln!("tidepool: {error}");
+        return error.into();
+    }
     // The lab starts this program again as a neighbour and as a janitor.
     if let Some(code) = hidden::main() {
         return code;
@@ -59,4 +65,73 @@ fn main() -> ExitCode {
         eprintln!("tidepool: {error}");
         error.into()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(line: &str) -> Option<String> {
+        let words = line.split(' ').map(Into::into);
+        let error = connect::command_line::refuse_password(Arguments::command(), words).err()?;
+        assert_eq!(error.code(), 2, "{line}");
+        Some(error.to_string())
+    }
+
+    #[test]
+    fn the_definition_of_the_command_line_is_sound() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn words_that_may_be_a_password_are_refused_and_not_repeated() {
+        for line in [
+            "--password geheim advise",
+            "-p geheim advise",
+            "advise --password geheim",
+            "advise -p geheim",
+            "-p -p geheim advise",
+            "-pgeheim advise",
+            "govern -pgeheim --apply",
+            "-p=geheim advise",
+            "--password=geheim advise",
+            "--user lab -p geheim",
+            "lab run -p geheim",
+            "-p --geheim advise",
+            "-p -geheim advise",
+        ] {
+            let text = refused(line).unwrap_or_else(|| panic!("not refused: {line}"));
+            assert!(text.contains("use -p alone") && !text.contains("geheim"), "{line}: {text}");
+        }
+        // A letter that is an option, a word that is a subcommand elsewhere, and nothing at all.
+        for line in ["-puroot advise", "advise -p govern", "-p run", "-p  advise", "-p - advise"] {
+            assert!(refused(line).is_some(), "{line}");
+        }
+    }
+
+    #[test]
+    fn options_and_subcommands_may_follow_the_wish_to_be_asked() {
+        for line in [
+            "-p advise",
+            "--password advise --json",
+            "-p= advise",
+            "advise -p",
+            "advise -p --interval=1",
+            "-p -uroot govern",
+            "-p --user root --apply govern",
+            "-p --apply govern",
+            "--user lab -p advise",
+            "-u lab --password watch",
+            "--host=lab -p advise",
+            "lab -p run swap",
+            "-p help",
+            "-p --help",
+            "-p -V",
+            "-p --",
+            "lab run -- -pgeheim",
+            "-P 3307 --port 3307 --protocol tcp advise",
+        ] {
+            assert_eq!(refused(line), None, "{line}");
+        }
+    }
 }

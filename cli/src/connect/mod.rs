@@ -5,6 +5,7 @@
 //! option files ([`defaults_file`]), but a port in a file does not lead away from the socket. The password comes from an option
 //! file, from `MYSQL_PWD`, or from the terminal; never from the command line, where every user of the machine could read it.
 
+pub mod command_line;
 pub mod defaults_file;
 
 use std::io::{BufRead, IsTerminal, Write};
@@ -28,6 +29,9 @@ const SOCKETS: [&str; 4] = [
     "/var/lib/mysql/mysql.sock",
     "/tmp/mysql.sock",
 ];
+
+const PASSWORD_IN_SIGHT: &str = "a password on the command line can be read by everyone on this machine: use -p alone to be asked, \
+     an option file, or MYSQL_PWD";
 
 const SECURE_TRANSPORT_REQUIRED: u16 = 3159;
 /// The server is there, but not for this user: 1045: wrong password; 1698: the account wants another way of proof (a Unix socket's
@@ -112,11 +116,7 @@ impl Options {
     /// If an option file can't be used, no socket can be found, or there is no terminal to ask on.
     pub fn target(&self) -> Result<Target> {
         if self.password.as_ref().is_some_and(|password| !password.is_empty()) {
-            return Err(Error::Usage(
-                "a password on the command line can be read by everyone on this machine: use -p alone to be asked, \
-                 an option file, or MYSQL_PWD"
-                    .into(),
-            ));
+            return Err(Error::Usage(PASSWORD_IN_SIGHT.into()));
         }
         let values = match &self.defaults_file {
             Some(file) => defaults_file::read_only_file(file)?,

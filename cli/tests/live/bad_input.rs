@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
@@ -54,12 +55,34 @@ fn wrong_passwords_and_right_ones() {
 
 #[test]
 fn a_password_on_the_command_line() {
+    let lines: [&[&str]; 8] = [
+        &["--password=ge-heim", "advise"],
+        &["-p=ge-heim", "advise"],
+        &["--password", "ge-heim", "advise"],
+        &["-p", "ge-heim", "advise"],
+        &["advise", "--password", "ge-heim"],
+        &["-pge-heim", "advise"],
+        &["lab", "run", "-pge-heim"],
+        &["-p", "--ge-heim", "advise"],
+    ];
+    let outputs: Vec<_> = lines
+        .into_iter()
+        .map(|line| tidepool(Path::new("/nonexistent")).args(line).output().unwrap())
+        .collect();
+    for (output, line) in outputs.iter().zip(lines) {
+        assert_eq!(output.status.code(), Some(2), "{line:?}");
+        assert_eq!(stderr(output), stderr(&outputs[0]), "{line:?}");
+        assert_eq!(stdout(output), "", "{line:?}");
+    }
+    let text = stderr(&outputs[0]);
+    assert!(text.contains("use -p alone") && !text.contains("heim"), "{text}");
+    // Not even if it is no text.
     let output = tidepool(Path::new("/nonexistent"))
-        .args(["--password=ge-heim", "advise"])
+        .arg("-p")
+        .arg(std::ffi::OsStr::from_bytes(b"ge-heim\xff"))
         .output()
         .unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    assert!(!stderr(&output).contains("ge-heim"));
+    assert_eq!((output.status.code(), stderr(&output)), (Some(2), text));
 }
 
 #[test]
