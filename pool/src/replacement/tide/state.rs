@@ -153,7 +153,8 @@ impl State {
     /// A query's page has come to the window's head.
     pub(super) fn page_came(&mut self, words: &[AtomicU64], now: Now) {
         let pages = self.window_len() + self.main_len();
-        self.level = self.level.max(pages);
+        // While a shrink goes on there are more than there will be room for.
+        self.level = self.level.max(pages).min(self.capacity);
         self.fill_main(words, now, 2);
     }
 
@@ -283,10 +284,16 @@ impl State {
         if word.uses(now) == 0 && idle { self.name(walk, place, frame) } else { None }
     }
 
+    /// The loser of the next contest, or main's coldest while the window is too small for one.
+    ///
+    /// Victims are named many at a time, and the frames that they leave are filled by pages that come to the window. So each is named as
+    /// if those before it were gone *and* others had come for them: else only the first of a walk would be contested, and the window, too
+    /// small for the rest of it and then too large, would pass what comes on to main without a contest as well.
     fn query_victim(&mut self, words: &[AtomicU64], now: Now, walk: &mut Walk) -> Option<u32> {
         let window: usize = (WINDOW..MAIN).map(|place| self.left(walk, place)).sum();
         let main: usize = (MAIN..PLACES).map(|place| self.left(walk, place)).sum();
-        if window < self.window_target() && main > 0 {
+        let named: usize = walk.named[WINDOW..].iter().sum();
+        if main > 0 && (window == 0 || window + named < self.window_target()) {
             return self.main_victim(words, now, walk);
         }
         let (place, frame) = self.window_victim(words, now, walk)?;

@@ -404,6 +404,75 @@ fn a_loop_larger_than_the_pool_keeps_a_part_of_itself() {
     assert!(hits > 8_000, "{hits} hits of 20,000, of which 10,000 are possible");
 }
 
+/// Hits of a loop over `pages` pages once it has settled, as a share, in `frames` frames of which some are kept free: as many are evicted at once as the
+/// evictor of a pool does. At first there are `frames_before`.
+fn hits_of_a_loop(setting: Setting, frames_before: u32, frames: u32, pages: u32) -> f64 {
+    const LAPS: u32 = 40;
+    let tide = Tide::new(TideConfig { fixed: Some(setting) }, frames_before).unwrap();
+    tide.set_capacity(frames_before);
+    let mut resident: HashMap<u32, u32> = HashMap::new();
+    let mut content: Vec<Option<u32>> = vec![None; frames_before as usize];
+    let mut free: Vec<u32> = (0..frames_before).collect();
+    let (mut limit, mut reserve) = (frames_before, crate::pool::reserve_of(frames_before));
+    let (mut hits, mut statement) = (0, 0);
+    for lap in 0..LAPS {
+        if lap == LAPS / 2 {
+            (limit, reserve) = (frames, crate::pool::reserve_of(frames));
+            tide.set_capacity(frames);
+        }
+        for no in 0..pages {
+            statement += 1;
+            statement::replay(statement, || {
+                if let Some(&frame) = resident.get(&no) {
+                    tide.hit(frame, Access::Normal);
+                    hits += u32::from(lap >= LAPS * 3 / 4);
+                    return;
+                }
+                let frame = free.pop().expect("some are kept free");
+                tide.insert(frame, page(no), Access::Normal);
+                resident.insert(no, frame);
+                content[frame as usize] = Some(no);
+            });
+            let available = (limit as usize).saturating_sub(resident.len());
+            if available < (reserve - reserve / 4) as usize {
+                // A shrink takes its time.
+                let missing = (reserve as usize - available).min(64);
+                for &victim in coldest(&tide, missing + 64).iter().take(missing) {
+                    let gone = content[victim as usize].take().expect("a page is named");
+                    resident.remove(&gone);
+                    tide.remove(victim);
+                    free.push(victim);
+                }
+            }
+        }
+    }
+    f64::from(hits) / f64::from(pages * LAPS / 4)
+}
+
+#[test]
+fn victims_named_many_at_a_time_are_contested_like_single_ones() {
+    for setting in &SETTINGS[1..] {
+        let kept = f64::from(100 - setting.window_pct) / 100.0;
+        for (frames, pages) in [(2000, 4000), (2000, 2200)] {
+            let most =
+                kept * f64::from(frames - crate::pool::reserve_of(frames)) / f64::from(pages);
+            let hits = hits_of_a_loop(*setting, frames, frames, pages);
+            assert!(
+                hits > 0.9 * most,
+                "{setting:?}: {hits:.3} of {pages} pages, {most:.3} possible"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_pool_that_was_larger_keeps_as_much_of_a_loop_as_one_that_never_was() {
+    for setting in &SETTINGS[1..] {
+        let [never, once] = [1000, 8000].map(|before| hits_of_a_loop(*setting, before, 1000, 2000));
+        assert!(once > 0.9 * never, "{setting:?}: {once:.3}, and {never:.3} if it never was");
+    }
+}
+
 #[test]
 fn a_scans_page_that_a_query_uses_becomes_a_querys_page() {
     let mut load = Load::new(ReplacementConfig::Tide(TideConfig::default()), 1000);
