@@ -283,6 +283,8 @@ const RECORDER_RING_EVENTS: usize = 16 << 10;
 pub(crate) struct Taps {
     /// The largest of the samples wanted.
     bound: AtomicU64,
+    /// Held while that is worked out: of two that change their samples at once, the second must see the first's. Nothing is taken under it.
+    bounding: Mutex<()>,
     pub(crate) advisor: Tap,
     /// Made when a trace is first recorded.
     recorder: OnceLock<Tap>,
@@ -293,6 +295,7 @@ impl Taps {
     pub(crate) fn new(advisor: Sample) -> Taps {
         let taps = Taps {
             bound: AtomicU64::new(0),
+            bounding: Mutex::new(()),
             advisor: Tap::new(ADVISOR_RING_EVENTS, false),
             recorder: OnceLock::new(),
         };
@@ -345,6 +348,7 @@ impl Taps {
 
     /// To be called after a tap's sample was changed.
     pub(crate) fn set_bound(&self) {
+        let _bounding = self.bounding.lock();
         let recorder = self.recorder.get().map_or(Sample::NONE, Tap::sample);
         self.bound.store(self.advisor.sample().max(recorder).0, Relaxed);
     }
