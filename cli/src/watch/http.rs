@@ -1,4 +1,5 @@
-//! The page's server: a few fixed files, the state as JSON, two requests that change or cost something, and metrics.
+//! What is answered: a few fixed files, the state as JSON, two requests that change or cost something, and metrics. [`super::wire`] has
+//! the connections.
 //!
 //! | request | answer | needs |
 //! |---|---|---|
@@ -8,80 +9,104 @@
 //! | `POST /api/content` | InnoDB's content by index, which costs the server something | Host, Origin, token |
 //! | `GET /metrics` | the newest sample for Prometheus | Host |
 
-use std::io::Read;
+use std::net::TcpListener;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
 
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
 use serde_json::json;
-use tiny_http::{Header, Method, Request, Response};
+use tokio::runtime::Runtime;
+use tokio::sync::Semaphore;
 
 use super::guard::{Claims, Guard, TOKEN_HEADER};
+use super::wire::{self, Answer, LIMITS};
 use super::{Watched, content, metrics};
 use crate::bytes::human;
 use crate::server::Server;
 
-/// Requests that are answered at the same time.
-const WORKERS: usize = 4;
-/// The longest body that is read.
-const BODY_MAX: u64 = 4096;
-
-type Answer = Response<std::io::Cursor<Vec<u8>>>;
-
-/// Answers requests until the program is told to stop.
-pub fn serve(http: &tiny_http::Server, guard: &Guard, watched: &Arc<Watched>) {
-    std::thread::scope(|scope| {
-        for _ in 0..WORKERS {
-            scope.spawn(|| {
-                while !watched.stop.load(Ordering::Relaxed) {
-                    if let Ok(Some(mut request)) = http.recv_timeout(Duration::from_millis(200)) {
-                        let answer = answer(&mut request, guard, watched);
-                        // A client that went away is no business of ours.
-                        let _ = request.respond(answer);
-                    }
-                }
-            });
-        }
-    });
+/// What the answers are made from.
+struct Page {
+    guard: Guard,
+    watched: Arc<Watched>,
+    /// One costly question to the server at a time, however often it is asked for.
+    costly: Arc<Semaphore>,
 }
 
-fn answer(request: &mut Request, guard: &Guard, watched: &Watched) -> Answer {
-    let header = |name: &'static str| {
-        let mut headers = request.headers().iter().filter(move |header| header.field.equiv(name));
-        // Twice the same header: which one counts would be a matter of taste.
-        let first = headers.next();
-        first.filter(|_| headers.next().is_none()).map(|header| header.value.as_str())
+/// Answers requests in a thread of its own until the result is shut down.
+///
+/// # Errors
+/// If the system refuses.
+pub fn start(
+    listener: TcpListener,
+    guard: Guard,
+    watched: Arc<Watched>,
+) -> std::io::Result<Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("http")
+        .enable_all()
+        .build()?;
+    listener.set_nonblocking(true)?;
+    let listener = {
+        let _inside = runtime.enter();
+        tokio::net::TcpListener::from_std(listener)?
     };
-    let claims =
-        Claims { host: header("Host"), origin: header("Origin"), token: header(TOKEN_HEADER) };
-    if let Err(why) = guard.may_look(claims) {
+    let page = Arc::new(Page { guard, watched, costly: Arc::new(Semaphore::new(1)) });
+    runtime.spawn(wire::serve(listener, LIMITS, move |request| {
+        let page = Arc::clone(&page);
+        Box::pin(async move { answer(request, &page).await })
+    }));
+    Ok(runtime)
+}
+
+/// The value of a header. Twice the same header: which one counts would be a matter of taste.
+fn only<'a>(request: &'a Request<Incoming>, name: &str) -> Option<&'a str> {
+    let mut values = request.headers().get_all(name).iter();
+    let first = values.next();
+    first.filter(|_| values.next().is_none()).and_then(|value| value.to_str().ok())
+}
+
+async fn answer(request: Request<Incoming>, page: &Page) -> Answer {
+    let claims = Claims {
+        host: only(&request, "Host"),
+        origin: only(&request, "Origin"),
+        token: only(&request, TOKEN_HEADER),
+    };
+    if let Err(why) = page.guard.may_look(claims) {
         return text(421, why);
     }
-    let url = request.url().to_owned();
-    let (path, query) = url.split_once('?').unwrap_or((&url, ""));
+    let uri = request.uri();
+    // Only proxies are asked for a whole URL, which may name another host than the header that was looked at.
+    let path = if uri.authority().is_some() { "" } else { uri.path() };
     match (request.method(), path) {
-        (Method::Get | Method::Head, "/") => file("text/html", include_str!("page/page.html")),
-        (Method::Get | Method::Head, "/page.css") => {
-            file("text/css", include_str!("page/page.css"))
+        (&Method::GET | &Method::HEAD, "/") => {
+            file("text/html; charset=utf-8", include_str!("page/page.html"))
         }
-        (Method::Get | Method::Head, "/page.js") => {
-            file("text/javascript", include_str!("page/page.js"))
+        (&Method::GET | &Method::HEAD, "/page.css") => {
+            file("text/css; charset=utf-8", include_str!("page/page.css"))
         }
-        (Method::Get, "/api/state") => state(query, watched),
-        (Method::Get, "/metrics") => {
-            with_type(text(200, &metrics::render(watched)), "text/plain; version=0.0.4")
+        (&Method::GET | &Method::HEAD, "/page.js") => {
+            file("text/javascript; charset=utf-8", include_str!("page/page.js"))
         }
-        (Method::Post, "/api/size" | "/api/content") => {
-            if let Err(why) = guard.may_change(claims) {
+        (&Method::GET, "/api/state") => state(uri.query().unwrap_or(""), &page.watched),
+        (&Method::GET, "/metrics") => {
+            with_type(text(200, &metrics::render(&page.watched)), "text/plain; version=0.0.4")
+        }
+        (&Method::POST, "/api/size" | "/api/content") => {
+            if let Err(why) = page.guard.may_change(claims) {
                 return text(403, why);
             }
             if path == "/api/content" {
-                costly_content(watched)
+                costly_content(page).await
             } else {
-                set_size(request, watched)
+                match wire::body(request).await {
+                    Ok(body) => set_size(&body, &page.watched),
+                    Err((status, why)) => text(status, why),
+                }
             }
         }
-        (Method::Get | Method::Head | Method::Post, _) => text(404, "there is nothing here"),
+        (&Method::GET | &Method::HEAD | &Method::POST, _) => text(404, "there is nothing here"),
         _ => text(405, "not that way"),
     }
 }
@@ -104,12 +129,8 @@ fn state(query: &str, watched: &Watched) -> Answer {
 }
 
 /// Refuses what doesn't fit: a page that makes a mistake easier is worse than none.
-fn set_size(request: &mut Request, watched: &Watched) -> Answer {
-    let mut body = String::new();
-    if request.as_reader().take(BODY_MAX).read_to_string(&mut body).is_err() {
-        return text(400, "the body is not text");
-    }
-    let wish: serde_json::Value = serde_json::from_str(&body).unwrap_or_default();
+fn set_size(body: &str, watched: &Watched) -> Answer {
+    let wish: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
     let Some(bytes) = wish["bytes"].as_u64() else {
         return text(400, "the body must be {\"bytes\": <number>}");
     };
@@ -128,42 +149,55 @@ fn set_size(request: &mut Request, watched: &Watched) -> Answer {
     json_text(202, &json!({ "bytes": bytes }))
 }
 
-fn costly_content(watched: &Watched) -> Answer {
-    let rows = Server::connect(&watched.target)
-        .and_then(|mut server| content::rows(&mut server, watched.about.engine));
-    match rows {
-        Ok(rows) => {
-            let answer = json_text(200, &json!({ "rows": rows.len() }));
-            watched.seen().content = rows;
-            answer
+async fn costly_content(page: &Page) -> Answer {
+    // Here and not in the other thread: who goes away while waiting asks nothing more.
+    let Ok(turn) = Arc::clone(&page.costly).acquire_owned().await else {
+        return text(503, "this is ending");
+    };
+    let watched = Arc::clone(&page.watched);
+    let looked = tokio::task::spawn_blocking(move || {
+        let rows = Server::connect(&watched.target)
+            .and_then(|mut server| content::rows(&mut server, watched.about.engine));
+        drop(turn);
+        match rows {
+            Ok(rows) => {
+                let answer = json_text(200, &json!({ "rows": rows.len() }));
+                watched.seen().content = rows;
+                answer
+            }
+            Err(error) => text(502, &error.to_string()),
         }
-        Err(error) => text(502, &error.to_string()),
-    }
+    });
+    looked.await.unwrap_or_else(|error| text(500, &error.to_string()))
 }
 
-fn file(kind: &str, content: &str) -> Answer {
-    with_type(text(200, content), &format!("{kind}; charset=utf-8"))
+fn file(kind: &'static str, content: &str) -> Answer {
+    with_type(text(200, content), kind)
 }
 
 fn json_text(status: u16, body: &serde_json::Value) -> Answer {
     with_type(text(status, &body.to_string()), "application/json")
 }
 
-fn with_type(answer: Answer, kind: &str) -> Answer {
-    answer.with_header(header("Content-Type", kind))
+fn with_type(mut answer: Answer, kind: &'static str) -> Answer {
+    answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
 }
 
 fn text(status: u16, body: &str) -> Answer {
-    let policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
-                  img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-    Response::from_string(body)
-        .with_status_code(status)
-        .with_header(header("Content-Security-Policy", policy))
-        .with_header(header("X-Content-Type-Options", "nosniff"))
-        .with_header(header("Referrer-Policy", "no-referrer"))
-        .with_header(header("Cache-Control", "no-store"))
-}
-
-fn header(name: &str, value: &str) -> Header {
-    Header::from_bytes(name, value).expect("our own headers are ASCII")
+    const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+                          img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+    const HEADERS: [(HeaderName, &str); 5] = [
+        (header::CONTENT_TYPE, "text/plain; charset=utf-8"),
+        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CACHE_CONTROL, "no-store"),
+    ];
+    let mut answer = Response::new(body.to_owned());
+    *answer.status_mut() =
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = HEADERS.map(|(name, value)| (name, HeaderValue::from_static(value)));
+    answer.headers_mut().extend(headers);
+    answer
 }

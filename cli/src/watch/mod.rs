@@ -1,7 +1,7 @@
 //! `tidepool watch`: the live page, and the same in the terminal.
 //!
-//! One thread looks at the server once a second ([`sample`]) and puts what it sees into [`Seen`]; the HTTP workers ([`http`]) only read
-//! that, so any number of open pages costs the server the same. One more thread sets the pool's size when the slider says so
+//! One thread looks at the server once a second ([`sample`]) and puts what it sees into [`Seen`]; the HTTP thread ([`http`], over [`wire`]) only
+//! reads that, so any number of open pages costs the server the same. One more thread sets the pool's size when the slider says so
 //! ([`setter`]); [`guard`] decides who may move it.
 //!
 //! Locking: the mutex around [`Seen`] is held for copies only, never across a question to the server.
@@ -14,9 +14,10 @@ pub mod metrics;
 pub mod sample;
 pub mod setter;
 pub mod text;
+pub mod wire;
 
 use std::io::Write;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -119,7 +120,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     if options.text {
         return look(sampler, options, &watched, true).map(|()| ExitCode::SUCCESS);
     }
-    let (http, address) = listen(&options.listen)?;
+    let (listener, address) = listen(&options.listen)?;
     let guard = Guard::new(address, &options.allow_host)?;
     let mut out = std::io::stdout();
     let about = &watched.about;
@@ -136,23 +137,22 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
             "everyone who can reach {address} can read the page, and the token travels unencrypted"
         );
     }
-    std::thread::scope(|scope| {
-        scope.spawn(|| http::serve(&http, &guard, &watched));
-        let result = look(sampler, options, &watched, false);
-        watched.stop.store(true, Ordering::Relaxed);
-        result
-    })?;
-    Ok(ExitCode::SUCCESS)
+    let http = http::start(listener, guard, Arc::clone(&watched))
+        .map_err(|e| Error::Local(format!("can't answer on {address}: {e}")))?;
+    let result = look(sampler, options, &watched, false);
+    // Waits for nobody: neither for clients that are slow, nor for a question to the server that one of them has asked for.
+    http.shutdown_background();
+    result.map(|()| ExitCode::SUCCESS)
 }
 
-fn listen(address: &str) -> Result<(tiny_http::Server, SocketAddr)> {
+fn listen(address: &str) -> Result<(TcpListener, SocketAddr)> {
     let failed = |why: String| Error::Local(format!("can't listen on {address}: {why}"));
     let wanted = address.to_socket_addrs().map_err(|e| failed(e.to_string()))?.next();
     let wanted = wanted.ok_or_else(|| failed("no such address".into()))?;
-    let http = tiny_http::Server::http(wanted).map_err(|e| failed(e.to_string()))?;
+    let listener = TcpListener::bind(wanted).map_err(|e| failed(e.to_string()))?;
     // Port 0 is any free one.
-    let bound = http.server_addr().to_ip().unwrap_or(wanted);
-    Ok((http, bound))
+    let bound = listener.local_addr().map_err(|e| failed(e.to_string()))?;
+    Ok((listener, bound))
 }
 
 /// Looks once a second until told to stop. A server that went away may come back: the page says so and tries again.

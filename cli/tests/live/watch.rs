@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Child, Stdio};
+use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use mysql::prelude::Queryable;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tidepool_tests::server::Server;
 
@@ -36,9 +37,43 @@ impl Page {
         Page { child, address, token }
     }
 
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Connections on which this was sent, and no more.
+    fn connections(&self, number: usize, sent: &str) -> Vec<TcpStream> {
+        let open = || {
+            let mut stream = self.connect();
+            // A server that has enough of it needn't take it all, and one that takes nothing isn't waited for.
+            stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
+            let _ = stream.write_all(sent.as_bytes());
+            stream
+        };
+        (0..number).map(|_| open()).collect()
+    }
+
+    fn terminate(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+    }
+
+    /// How the program ended, and when.
+    fn ended(&mut self) -> (ExitStatus, Instant) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return (status, Instant::now());
+            }
+            assert!(Instant::now() < deadline, "it does not end");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// One request with these headers, as they are; the status and the body.
     fn request(&self, line: &str, headers: &[(&str, &str)], body: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let mut stream = self.connect();
         let headers: String =
             headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let request = format!(
@@ -46,10 +81,7 @@ impl Page {
             body.len()
         );
         stream.write_all(request.as_bytes()).unwrap();
-        let mut answer = Vec::new();
-        stream.read_to_end(&mut answer).unwrap();
-        let answer = String::from_utf8(answer).unwrap();
-        let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
+        let (status, answer) = answer(stream);
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
         (status, if chunked { unchunked(body) } else { body.to_owned() })
@@ -102,6 +134,13 @@ impl Drop for Page {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The status of an answer, and all of it.
+fn answer(mut stream: TcpStream) -> (u16, String) {
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    (answer.split(' ').nth(1).unwrap().parse().unwrap(), answer)
 }
 
 fn unchunked(body: &str) -> String {
@@ -163,6 +202,82 @@ fn only_the_page_itself_with_the_token_sets_the_size() {
     assert_eq!(state["setting"]["error"], Value::Null);
     assert_eq!(pool_size(&server), 40 * MIB);
     page.state_with(|state| state["decisions"].to_string().contains("set by this page to 40 MiB"));
+}
+
+#[test]
+fn what_a_client_sends_costs_no_more_than_is_read_of_it() {
+    let server = innodb("watch-large", &["--innodb-buffer-pool-size=64M"]);
+    let page = Page::start(&server, &[]);
+    page.state_with(|state| !state["samples"].as_array().unwrap().is_empty());
+    // As much as nobody has: from anyone, and from the page itself.
+    let huge = "Content-Length: 1000000000000000\r\n\r\n";
+    let address = &page.address;
+    let own = format!(
+        "POST /api/size HTTP/1.1\r\nHost: {address}\r\nOrigin: http://{address}\r\nX-Tidepool-Token: {}\r\n",
+        page.token
+    );
+    for (head, status) in [("POST /x HTTP/1.1\r\nHost: evil\r\n", 421), (own.as_str(), 400)] {
+        for stream in page.connections(2, &format!("{head}{huge}")) {
+            assert_eq!(answer(stream).0, status, "{head}");
+        }
+    }
+    // A wish that would be good, but for its length.
+    let wish = format!("{{\"bytes\": {}}}{}", 40 * MIB, " ".repeat(10_000));
+    assert_eq!(page.post("/api/size", &wish, &[]).0, 400);
+    // Headers without an end.
+    let mut endless = page.connect();
+    endless.write_all(format!("GET / HTTP/1.1\r\nHost: {address}\r\nX: ").as_bytes()).unwrap();
+    for _ in 0..64 {
+        if endless.write_all(&[b'x'; 64 << 10]).is_err() {
+            break;
+        }
+    }
+    assert_eq!(answer(endless).0, 431);
+    assert_eq!(page.get("/metrics").0, 200);
+    assert_eq!(pool_size(&server), 64 * MIB);
+}
+
+#[test]
+fn clients_that_are_silent_or_do_not_read_hold_up_neither_others_nor_the_end() {
+    /// More than the page has places for.
+    const MANY: usize = 70;
+    let server = innodb("watch-silent", &["--innodb-buffer-pool-size=64M"]);
+    let mut page = Page::start(&server, &[]);
+    page.state_with(|state| !state["samples"].as_array().unwrap().is_empty());
+    let host = format!("Host: {}\r\n", page.address);
+    let own =
+        format!("{host}Origin: http://{}\r\nX-Tidepool-Token: {}\r\n", page.address, page.token);
+    let silent = [
+        String::new(),
+        format!("GET / HTTP/1.1\r\n{host}"),
+        format!("POST /x HTTP/1.1\r\n{host}Content-Length: 5000\r\n\r\n"),
+        format!("POST /api/size HTTP/1.1\r\n{own}Content-Length: 4000\r\n\r\n"),
+        // Asks for much, and reads none of it.
+        format!("GET /page.js HTTP/1.1\r\n{host}\r\n").repeat(2000),
+    ];
+    for sent in &silent {
+        // Few as well as many: who holds one of four places is as bad as who holds all.
+        for number in [4, MANY] {
+            let _held = page.connections(number, sent);
+            let asked = Instant::now();
+            assert_eq!(page.get("/metrics").0, 200);
+            let took = asked.elapsed();
+            assert!(took < Duration::from_secs(20), "{took:?} beside {number} of {sent:.300}");
+        }
+    }
+    let _held: Vec<_> = silent.iter().map(|sent| page.connections(4, sent)).collect();
+    let told = Instant::now();
+    page.terminate();
+    let (status, at) = page.ended();
+    assert!(status.success(), "{status}");
+    assert!(at - told < Duration::from_secs(4), "{:?}", at - told);
+
+    let mut page = Page::start(&server, &["--duration=3"]);
+    let started = Instant::now();
+    let _held: Vec<_> = silent.iter().map(|sent| page.connections(1, sent)).collect();
+    let (status, at) = page.ended();
+    assert!(status.success(), "{status}");
+    assert!(at - started < Duration::from_secs(8), "{:?}", at - started);
 }
 
 #[test]
