@@ -6,8 +6,12 @@
 //!
 //! Inside a container with a cgroup namespace the path in `/proc/self/cgroup` can be `/`, or point above what is
 //! mounted (`/../..`); then the mount point itself is the process's group as far as it can see.
+//!
+//! Another process is looked for from where *this* one is: the kernel gives the path in `/proc/<pid>/cgroup` relative to the reader's
+//! cgroup namespace, and only the reader's mounts can be opened. (The other's mountinfo names directories in its own mount namespace: of
+//! a container, `/sys/fs/cgroup`, which here is the whole machine's.) For its group no mount point is taken that isn't it.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
 use crate::kernel::{Root, Source, field, pressure_some_total_us};
@@ -73,42 +77,71 @@ impl Level {
     }
 }
 
+/// This process, as [`find`] is to be told.
+pub(crate) const OWN: &str = "/proc/self";
+
 /// Finds the memory controller of the process whose `/proc` directory is `proc_dir` (`/proc/self`, `/proc/4711`).
 ///
 /// # Errors
-/// When it can't be looked up, as by a process that has no file descriptor left: which is not to say that there is none.
+/// When it can't be looked up, as by a process that has no file descriptor left: which is not to say that there is none. Of kind
+/// [`io::ErrorKind::Unsupported`] when another process's group is out of this one's sight, with the group in the message.
 pub fn find(root: &Root, proc_dir: &Path) -> io::Result<Option<Hierarchy>> {
-    let text = |name| fs::read_to_string(root.path(proc_dir.join(name)));
-    Ok(find_in(root, &text("mountinfo")?, &text("cgroup")?))
+    let text = |path: PathBuf| fs::read_to_string(root.path(path));
+    let mounts = text(Path::new(OWN).join("mountinfo"))?;
+    let groups = text(proc_dir.join("cgroup"))?;
+    find_in(root, &mounts, &groups, proc_dir == Path::new(OWN)).map_err(|group| {
+        let why = format!("its memory cgroup {group} is not below any that is mounted here");
+        io::Error::new(io::ErrorKind::Unsupported, why)
+    })
 }
 
-/// The same from the process's `mountinfo` and `cgroup`.
-fn find_in(root: &Root, mounts: &str, groups: &str) -> Option<Hierarchy> {
+/// The same from this process's `mountinfo` and the other's `cgroup`. The error is the group that is out of sight.
+fn find_in(
+    root: &Root,
+    mounts: &str,
+    groups: &str,
+    is_own: bool,
+) -> Result<Option<Hierarchy>, String> {
     let group_of = |wanted: &dyn Fn(&str) -> bool| {
         groups.lines().find_map(|line| {
             let mut parts = line.splitn(3, ':');
             let (_, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
-            wanted(controllers).then(|| path.to_owned())
+            wanted(controllers).then_some(path)
         })
     };
+    let mounted = |wanted: &dyn Fn(&Mount<'_>) -> bool| -> Vec<Mount<'_>> {
+        mounts.lines().filter_map(Mount::parse).filter(|mount| wanted(mount)).collect()
+    };
+    let locate = |mounts: &[Mount<'_>], version, group: &str| {
+        // The same hierarchy may be mounted more than once, each time from another group down.
+        let found = mounts.iter().find_map(|mount| mount.hierarchy(root, version, group));
+        let as_far_as_seen = || Some(mounts.first().filter(|_| is_own)?.whole(version));
+        found.or_else(as_far_as_seen).ok_or_else(|| group.to_owned())
+    };
     // Version 1 first: where both are mounted, the controller is on one of them only, and a version 1 mount that names it has it.
-    for mount in mounts.lines().filter_map(Mount::parse) {
-        if mount.kind == "cgroup" && mount.options.split(',').any(|o| o == "memory") {
-            let path = group_of(&|controllers| controllers.split(',').any(|c| c == "memory"))?;
-            return Some(mount.hierarchy(root, Version::V1, &path));
-        }
+    let names_memory = |names: &str| names.split(',').any(|name| name == "memory");
+    let (v1, v1_group) = (
+        mounted(&|mount| mount.kind == "cgroup" && names_memory(mount.options)),
+        group_of(&names_memory),
+    );
+    if !v1.is_empty() {
+        return v1_group.map(|group| locate(&v1, Version::V1, group)).transpose();
     }
-    for mount in mounts.lines().filter_map(Mount::parse) {
-        if mount.kind == "cgroup2" {
-            let path = group_of(&|controllers| controllers.is_empty())?;
-            let hierarchy = mount.hierarchy(root, Version::V2, &path);
-            // The root group has no memory.current of its own, so its absence there proves nothing.
-            let has_controller =
-                hierarchy.directories.iter().any(|d| root.path(d.join("memory.current")).exists());
-            return has_controller.then_some(hierarchy);
-        }
+    let v2 = mounted(&|mount| mount.kind == "cgroup2");
+    let group = v1_group.or_else(|| group_of(&str::is_empty));
+    if v1_group.is_some() || v2.is_empty() {
+        // The controller isn't mounted here. The root group has no limit that one could miss.
+        return match group.filter(|&group| group != "/" && !is_own) {
+            Some(group) => Err(group.to_owned()),
+            None => Ok(None),
+        };
     }
-    None
+    let Some(group) = group else { return Ok(None) };
+    let hierarchy = locate(&v2, Version::V2, group)?;
+    // The root group has no memory.current of its own, so its absence there proves nothing.
+    let has_controller =
+        hierarchy.directories.iter().any(|d| root.path(d.join("memory.current")).exists());
+    Ok(has_controller.then_some(hierarchy))
 }
 
 /// The files of one level, kept open from one reading to the next.
@@ -247,19 +280,23 @@ impl<'a> Mount<'a> {
         Some(Mount { root, point, kind, options })
     }
 
-    fn hierarchy(&self, root: &Root, version: Version, group: &str) -> Hierarchy {
-        let point = PathBuf::from(self.point);
-        let below = match group.strip_prefix(self.root.trim_end_matches('/')) {
-            Some(below) if !group.contains("/..") => below.trim_start_matches('/'),
-            _ => "",
-        };
-        let mut own = point.join(below);
-        if !root.path(&own).is_dir() {
-            own = point.clone();
+    /// From `group` up to the mount point, if the group is there.
+    fn hierarchy(&self, root: &Root, version: Version, group: &str) -> Option<Hierarchy> {
+        let below = Path::new(group).strip_prefix(self.root).ok()?;
+        // Nothing tells the names of the groups on the way down from a namespace's root to where a path out of it turns off.
+        if below.components().any(|part| part == Component::ParentDir) {
+            return None;
         }
-        let directories =
-            own.ancestors().take_while(|d| d.starts_with(&point)).map(Path::to_owned).collect();
-        Hierarchy { version, directories }
+        let point = Path::new(self.point);
+        let own = if below.as_os_str().is_empty() { point.to_owned() } else { point.join(below) };
+        let found = root.path(&own).is_dir();
+        let levels = || own.ancestors().take_while(|d| d.starts_with(point));
+        found.then(|| Hierarchy { version, directories: levels().map(Path::to_owned).collect() })
+    }
+
+    /// The mount point alone.
+    fn whole(&self, version: Version) -> Hierarchy {
+        Hierarchy { version, directories: vec![PathBuf::from(self.point)] }
     }
 }
 
@@ -400,5 +437,102 @@ mod tests {
             "garbage\n30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
         );
         assert_eq!(found().unwrap(), None);
+    }
+
+    /// A machine with a container's process 4711 in it, as a process outside of the container sees it.
+    fn beside_a_container(mounts: &str, groups: &str) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "proc/self/mountinfo", mounts);
+        write(dir.path(), "proc/4711/cgroup", groups);
+        dir
+    }
+
+    const MEMORY: &str = "35 31 0:32 / /cg/memory rw - cgroup cgroup rw,memory\n";
+    const UNIFIED: &str = "30 23 0:26 / /cg rw - cgroup2 cgroup2 rw\n";
+
+    fn of_another(dir: &Path) -> io::Result<Option<Hierarchy>> {
+        find(&Root::new(dir), Path::new("/proc/4711"))
+    }
+
+    #[test]
+    fn a_containers_group_is_found_from_outside_by_the_mounts_of_the_outside() {
+        // The containers' runtime mounts the group itself where the outside has all of the hierarchy.
+        for (mounts, inside, groups, base, usage) in [
+            (
+                MEMORY,
+                "99 90 0:32 /docker/1f /cg/memory ro - cgroup cgroup rw,memory\n",
+                "4:memory:/docker/1f\n0::/\n",
+                "cg/memory",
+                "memory.usage_in_bytes",
+            ),
+            (
+                UNIFIED,
+                "99 90 0:26 /docker/1f /cg ro - cgroup2 cgroup2 rw\n",
+                "0::/docker/1f\n",
+                "cg",
+                "memory.current",
+            ),
+        ] {
+            let dir = beside_a_container(mounts, groups);
+            write(dir.path(), "proc/4711/mountinfo", inside);
+            write(dir.path(), &format!("{base}/docker/1f/{usage}"), "5");
+            let found = of_another(dir.path()).unwrap().unwrap();
+            let own = Path::new("/").join(base).join("docker/1f");
+            assert_eq!(found.directories.len(), 3);
+            assert_eq!(found.directories[0], own);
+            // As the process in there sees itself: its mount is all there is.
+            let dir = tempfile::tempdir().unwrap();
+            write(dir.path(), "proc/self/mountinfo", inside);
+            write(dir.path(), "proc/self/cgroup", groups);
+            write(dir.path(), &format!("{base}/{usage}"), "5");
+            let found = find(&Root::new(dir.path()), Path::new(OWN)).unwrap().unwrap();
+            assert_eq!(found.directories, [Path::new("/").join(base)]);
+        }
+    }
+
+    #[test]
+    fn a_group_out_of_sight_is_not_taken_for_the_mount_point() {
+        let hidden = |mounts: &str, groups: &str| {
+            let dir = beside_a_container(mounts, groups);
+            write(dir.path(), "cg/memory.current", "5");
+            write(dir.path(), "cg/memory/memory.usage_in_bytes", "5");
+            of_another(dir.path()).unwrap_err()
+        };
+        for (mounts, groups) in [
+            // The reader is in a cgroup namespace that the other is not in.
+            (MEMORY, "4:memory:/../db\n"),
+            (UNIFIED, "0::/../db\n"),
+            // Its directory is not there.
+            (MEMORY, "4:memory:/db\n"),
+            // Another part of the hierarchy is mounted, though its name begins alike.
+            ("30 23 0:26 /d /cg rw - cgroup2 cgroup2 rw\n", "0::/db\n"),
+            // The controller is not mounted.
+            ("", "4:memory:/db\n"),
+            (UNIFIED, "4:memory:/db\n0::/\n"),
+            ("", "0::/db\n"),
+        ] {
+            let error = hidden(mounts, groups);
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{mounts}{groups}");
+            assert!(error.to_string().contains("db"), "{error}");
+        }
+    }
+
+    #[test]
+    fn another_mount_of_the_same_hierarchy_may_show_the_group() {
+        let part = "29 23 0:26 /other /part rw - cgroup2 cgroup2 rw\n";
+        let dir = beside_a_container(&format!("{part}{UNIFIED}"), "0::/docker/1f\n");
+        write(dir.path(), "part/memory.current", "5");
+        write(dir.path(), "cg/docker/1f/memory.current", "5");
+        let found = of_another(dir.path()).unwrap().unwrap();
+        assert_eq!(found.directories[0], Path::new("/cg/docker/1f"));
+    }
+
+    #[test]
+    fn a_mount_from_above_the_namespace_shows_what_is_beside_it() {
+        let above = "30 23 0:26 /.. /cg rw - cgroup2 cgroup2 rw\n";
+        let dir = beside_a_container(above, "0::/../db\n");
+        write(dir.path(), "cg/db/memory.current", "5");
+        let found = of_another(dir.path()).unwrap().unwrap();
+        assert_eq!(found.directories, [Path::new("/cg/db"), Path::new("/cg")]);
     }
 }

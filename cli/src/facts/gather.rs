@@ -22,24 +22,20 @@ pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
     sleep(interval);
     let now = server.status()?;
     let elapsed = start.elapsed();
-    let machine =
-        look.and_then(|look| look.end(elapsed, variables.get("datadir").map(String::as_str)));
+    let remote = || "run this on the server's machine, best through its Unix socket".to_owned();
+    let datadir = variables.get("datadir").map(String::as_str);
+    let machine = look.ok_or_else(remote).and_then(|look| look.end(elapsed, datadir));
     let mut unseen = Vec::new();
-    if machine.is_none() {
-        unseen.push(Unseen {
-            what: "the server's machine: memory, cgroup, swap, disk".into(),
-            remedy: match pid {
-                None => "run this on the server's machine, best through its Unix socket".into(),
-                Some(pid) => format!("process {pid} can't be seen in /proc here"),
-            },
-        });
+    if let Err(remedy) = &machine {
+        let what = "the server's machine: memory, cgroup, swap, disk".into();
+        unseen.push(Unseen { what, remedy: remedy.clone() });
     }
     let kind = server.kind().clone();
     let rates = Rates { before: &before, now: &now, elapsed };
     let data = data(server, &mut unseen)?;
     Ok(Facts {
         uptime_s: number(&now, "uptime").unwrap_or(0),
-        machine,
+        machine: machine.ok(),
         pool: kind.innodb.then(|| pool(&kind, &variables, &rates)),
         tidepool: kind.tidepool.then(|| tidepool(server, &variables, &now)).transpose()?,
         redo: kind.innodb.then(|| redo(&kind, &variables, &rates)),

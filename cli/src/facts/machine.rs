@@ -93,6 +93,13 @@ pub fn server_pid(target: &Target, variables: &Named) -> Option<u32> {
     name.starts_with("mariadbd").then_some(pid).or(name.starts_with("mysqld").then_some(pid))
 }
 
+/// What to do where the governor's reader [says](Reader::out_of_sight) that the limits above the server are out of its sight.
+pub fn limits_out_of_sight(pid: u32, why: &str) -> String {
+    format!(
+        "the memory limits of the server's process {pid} can't be seen from here: {why}; run this on the host, or in the server's own container"
+    )
+}
+
 /// Reads the machine twice, `interval` apart (the caller sleeps in between).
 #[derive(Debug)]
 pub struct Look {
@@ -109,14 +116,29 @@ impl Look {
         Look { pid, reader, before }
     }
 
-    /// The second reading, `elapsed` later. `None` when the process or its limits can't be read.
-    pub fn end(mut self, elapsed: Duration, datadir: Option<&str>) -> Option<Machine> {
+    /// The second reading, `elapsed` later.
+    ///
+    /// # Errors
+    /// When the process or its limits can't be read: a sentence that says why, and what would help.
+    pub fn end(
+        mut self,
+        elapsed: Duration,
+        datadir: Option<&str>,
+    ) -> std::result::Result<Machine, String> {
         let now = self.reader.read(elapsed);
+        if let Some(why) = self.reader.out_of_sight() {
+            return Err(limits_out_of_sight(self.pid, why));
+        }
+        let cannot = format!("process {} can't be seen in /proc here", self.pid);
+        self.machine(&now, elapsed, datadir).ok_or(cannot)
+    }
+
+    fn machine(&self, now: &Signals, elapsed: Duration, datadir: Option<&str>) -> Option<Machine> {
         let room = now.room()?;
         let root = Root::default();
         let meminfo = root.text("/proc/meminfo")?;
         let swap_pages = |s: &Signals| Some(s.swapped_in_pages? + s.swapped_out_pages?);
-        let pages = match (swap_pages(&self.before), swap_pages(&now)) {
+        let pages = match (swap_pages(&self.before), swap_pages(now)) {
             (Some(before), Some(now)) => now.saturating_sub(before),
             _ => 0,
         };
@@ -216,6 +238,6 @@ mod tests {
     #[test]
     fn a_process_that_is_not_there_is_no_machine() {
         // The kernel's largest process id is 2^22.
-        assert!(Look::begin(1 << 23).end(Duration::from_millis(1), None).is_none());
+        assert!(Look::begin(1 << 23).end(Duration::from_millis(1), None).is_err());
     }
 }

@@ -47,7 +47,7 @@ use tidepool_governor::{Decision, Governor, PoolState, Reader, Signal, Signals, 
 use crate::bytes::{MIB, human, parse};
 use crate::connect;
 use crate::exit::{Error, Result};
-use crate::facts::machine::server_pid;
+use crate::facts::machine::{limits_out_of_sight, server_pid};
 use crate::server::Server;
 use goal::Goal;
 use log::{Log, Step};
@@ -146,6 +146,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         ));
     }
     let mut governing = Governing {
+        pid,
         reader: Reader::new(Root::default(), Some(pid)),
         governor: Governor::with_timing(TIMING),
         probe: options.apply.then(|| Probe::start(&target)).transpose()?,
@@ -185,6 +186,7 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
 }
 
 struct Governing {
+    pid: u32,
     reader: Reader,
     governor: Governor,
     pool: InnodbPool,
@@ -236,6 +238,10 @@ impl Governing {
         }
         if signals.own_resident_bytes.is_none() {
             return Err(Error::Gone("its process has ended".into()));
+        }
+        if let Some(why) = self.reader.out_of_sight() {
+            // What fits the machine is no measure for a server that has less.
+            return Err(Error::Unsupported(limits_out_of_sight(self.pid, why)));
         }
         let pool = self.as_pool_state(&state, options);
         let decision = self.governor.decide(&signals, &pool);
