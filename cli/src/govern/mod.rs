@@ -26,6 +26,7 @@
 //!   full pool that misses, and data left to cache; and the room is checked again before each step.
 //! * Nothing is written to the server's option files: after a restart it has its own size, and is governed from there.
 
+pub mod bounds;
 pub mod goal;
 pub mod log;
 pub mod pool;
@@ -49,6 +50,7 @@ use crate::connect;
 use crate::exit::{Error, Result};
 use crate::facts::machine::{limits_out_of_sight, server_pid};
 use crate::server::Server;
+use bounds::Bounds;
 use goal::Goal;
 use log::{Log, Step};
 use pool::{InnodbPool, State};
@@ -70,8 +72,6 @@ const TIMING: Timing = Timing {
     // A step takes 0.1 s or more, and a process that fills fresh memory takes a GiB a second.
     unforeseen_bytes: 128 * MIB,
 };
-/// Unless `--min` says otherwise.
-const FLOOR_BYTES: u64 = 64 * MIB;
 /// After the server refused a step.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
 
@@ -121,6 +121,8 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     })?;
     let kind = server.kind().clone();
     let mut pool = InnodbPool::new(server)?;
+    let bounds = Bounds::new(options.min, options.max, &pool);
+    bounds.check()?;
     if options.apply {
         pool.check_privilege()?;
     }
@@ -131,19 +133,8 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     if kind.tidepool {
         log.note("this is about InnoDB's pool only: Tidepool governs its own");
     }
-    if let Some(max) = options.max.filter(|&max| max < pool.least_bytes) {
-        let (max, least) = (human(max), human(pool.least_bytes));
-        log.note(&format!(
-            "--max {max} is less than this server can be set to while it runs: {least}"
-        ));
-    }
-    let size = pool.size()?;
-    if pool.size_max_bytes <= size && options.max.is_none_or(|max| max > size) {
-        log.note(&format!(
-            "the server lets its pool grow no further than {} (innodb_buffer_pool_size_max): for more, write a larger one into its \
-             configuration and restart it",
-            human(pool.size_max_bytes)
-        ));
+    for notice in bounds.notices(pool.size()?) {
+        log.note(&notice);
     }
     let mut governing = Governing {
         pid,
@@ -152,6 +143,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         probe: options.apply.then(|| Probe::start(&target)).transpose()?,
         stride: Stride::new(pool.unit_bytes.max(MIB), Duration::from_millis(options.max_stall)),
         pool,
+        bounds,
         log,
         goal: None,
         rush: Rush::default(),
@@ -190,6 +182,7 @@ struct Governing {
     reader: Reader,
     governor: Governor,
     pool: InnodbPool,
+    bounds: Bounds,
     /// Absent in a dry run.
     probe: Option<Probe>,
     stride: Stride,
@@ -243,7 +236,7 @@ impl Governing {
             // What fits the machine is no measure for a server that has less.
             return Err(Error::Unsupported(limits_out_of_sight(self.pid, why)));
         }
-        let pool = self.as_pool_state(&state, options);
+        let pool = self.as_pool_state(&state);
         let decision = self.governor.decide(&signals, &pool);
         let binding = self.governor.binding(&signals, &pool);
         self.headroom_bytes = binding.as_ref().map_or(0, |binding| binding.headroom_bytes);
@@ -272,14 +265,13 @@ impl Governing {
         self.step(goal, &state, &signals, &pool)
     }
 
-    fn as_pool_state(&self, state: &State, options: &Options) -> PoolState {
-        let floor =
-            options.min.unwrap_or(FLOOR_BYTES.min(state.size_bytes)).max(self.pool.least_bytes);
+    fn as_pool_state(&self, state: &State) -> PoolState {
+        let floor_bytes = self.bounds.floor_bytes(state.size_bytes);
         PoolState {
             resident_bytes: state.held_bytes,
             limit_bytes: self.imagined.unwrap_or(state.size_bytes),
-            floor_bytes: floor,
-            ceiling_bytes: options.max.unwrap_or(u64::MAX).min(self.pool.size_max_bytes).max(floor),
+            floor_bytes,
+            ceiling_bytes: self.bounds.ceiling_bytes(floor_bytes),
             wants_more: state.wants_more,
         }
     }
@@ -292,32 +284,23 @@ impl Governing {
         pool: &PoolState,
         options: &Options,
     ) {
-        let mut decision = decision.clone();
-        if decision.to_bytes > decision.from_bytes {
-            if decision.signal == Signal::Start {
-                // A pool inside a server has its memory reserved from the start and may grow into it at once. This
-                // one grows when it has shown that it misses.
-                let fits = human(decision.to_bytes);
-                self.log.note(&format!(
-                    "the pool has {}, {fits} would fit: {}",
-                    human(decision.from_bytes),
-                    decision.reason
-                ));
-                return;
-            }
-            // Each page of growth brings a thirteenth of its size in descriptors and the like.
-            let growth = (decision.to_bytes - decision.from_bytes) / 13 * 12;
-            decision.to_bytes = decision.from_bytes + growth;
+        if decision.signal == Signal::Start && decision.to_bytes > decision.from_bytes {
+            // A pool inside a server has its memory reserved from the start and may grow into it at once. This
+            // one grows when it has shown that it misses.
+            let fits = human(decision.to_bytes);
+            self.log.note(&format!(
+                "the pool has {}, {fits} would fit: {}",
+                human(decision.from_bytes),
+                decision.reason
+            ));
+            return;
         }
         let at_most = match decision.signal {
             Signal::RoomShrank => self.rush.at_most(Instant::now(), decision.from_bytes),
             _ => None,
         };
-        if let Some(bytes) = at_most {
-            decision.to_bytes = decision.to_bytes.min(bytes).max(pool.floor_bytes);
-        }
-        let unit = self.pool.unit_bytes.max(1);
-        decision.to_bytes = decision.to_bytes / unit * unit;
+        let to_bytes = self.bounds.size_for(decision, at_most, pool.floor_bytes);
+        let decision = Decision { to_bytes, ..decision.clone() };
         if decision.to_bytes == decision.from_bytes
             || self.goal.is_some_and(|goal| goal.bytes == decision.to_bytes)
         {

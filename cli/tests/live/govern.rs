@@ -268,6 +268,18 @@ fn a_pool_that_cannot_grow_is_told() {
 }
 
 #[test]
+fn a_floor_above_the_present_size_is_reached() {
+    let server = innodb("govern-min", &["--innodb-buffer-pool-size=64M"]);
+    let args = ["govern", "--apply", "--min=128M", "--max=256M"];
+    let govern = Govern::start(tidepool(server.socket()).args(args));
+    let deadline = Instant::now() + PATIENCE;
+    while pool_size(&server) != 128 * MIB {
+        assert!(Instant::now() < deadline, "{} now, {:#?}", pool_size(&server), govern.seen);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
 fn a_server_that_dies_ends_it_with_its_own_code() {
     let mut server = innodb("govern-dies", &["--innodb-buffer-pool-size=64M"]);
     let mut govern =
