@@ -216,7 +216,8 @@ impl InnodbPool {
     pub fn set_size(&mut self, bytes: u64, patience: Duration) -> Result<u64> {
         let grant = self.set_privilege();
         let statement = format!("SET GLOBAL innodb_buffer_pool_size = {bytes}");
-        let now = self.last.map_or(0, |(_, state)| state.size_bytes);
+        // Asked for, as whoever takes several steps need not look at the state in between.
+        let now = self.size()?;
         if !self.synchronous {
             let before = self.resize()?;
             self.server.execute("setting the pool's size", grant, &statement)?;

@@ -281,6 +281,38 @@ fn clients_that_are_silent_or_do_not_read_hold_up_neither_others_nor_the_end() {
 }
 
 #[test]
+fn each_step_of_the_slider_frees_what_goes_with_it_and_no_more() {
+    let args = ["--innodb-buffer-pool-size=256M", "--innodb-log-file-size=96M"];
+    let server = innodb("watch-steps", &args);
+    fill(&server, 200);
+    let mut conn = server.connect();
+    for statement in ["SET GLOBAL log_output = 'TABLE'", "SET GLOBAL general_log = ON"] {
+        conn.query_drop(statement).unwrap();
+    }
+    let page = Page::start(&server, &[]);
+    page.state_with(|state| !state["samples"].as_array().unwrap().is_empty());
+    let wish = format!("{{\"bytes\": {}}}", 96 * MIB);
+    assert_eq!(page.post("/api/size", &wish, &[]).0, 202);
+    page.state_with(|state| state["setting"]["running"] == false);
+    assert_eq!(pool_size(&server), 96 * MIB);
+    let query = "SELECT argument FROM mysql.general_log WHERE argument LIKE 'BEGIN NOT ATOMIC%'";
+    let steps: Vec<String> = conn.query(query).unwrap();
+    assert!(steps.len() > 2, "{steps:#?}");
+    let mut from = 256 * MIB;
+    for step in steps {
+        let figure = |before: &str| -> u64 {
+            let text = step.split_once(before).unwrap_or_else(|| panic!("{before} in {step}")).1;
+            text.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
+        };
+        let to = figure("innodb_buffer_pool_size = ");
+        let free = figure("pages_free' AND variable_value + 0 < ");
+        // And half of what is kept for queries that read on.
+        assert!(free <= (from - to) / 16384 + 512, "{free} pages free for {from} -> {to}");
+        from = to;
+    }
+}
+
+#[test]
 fn hostile_names_stay_text_and_the_page_loads_nothing_from_elsewhere() {
     let server = innodb("watch-names", &["--innodb-buffer-pool-size=64M"]);
     fill(&server, 2);
