@@ -28,6 +28,7 @@
 
 pub mod bounds;
 pub mod goal;
+pub mod lock;
 pub mod log;
 pub mod pool;
 pub mod probe;
@@ -53,7 +54,7 @@ use crate::server::Server;
 use bounds::Bounds;
 use goal::Goal;
 use log::{Log, Step};
-use pool::{InnodbPool, State};
+use pool::{InnodbPool, Set, State};
 use probe::Probe;
 use rush::Rush;
 use stride::{Direction, Stride};
@@ -74,6 +75,8 @@ const TIMING: Timing = Timing {
 };
 /// After the server refused a step.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// While another program is resizing. Its steps are short, and memory may be too.
+const BUSY_RETRY_AFTER: Duration = Duration::from_millis(200);
 
 /// Options of the command.
 #[derive(Debug, clap::Args)]
@@ -150,6 +153,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         imagined: None,
         start: Instant::now(),
         retry_at: None,
+        waits_for_another: false,
         room_bytes: None,
         headroom_bytes: 0,
         resting: false,
@@ -193,6 +197,8 @@ struct Governing {
     imagined: Option<u64>,
     start: Instant,
     retry_at: Option<Instant>,
+    /// The last step was another program's turn, which was said.
+    waits_for_another: bool,
     /// The room that the last reading found.
     room_bytes: Option<u64>,
     /// What it wanted to be kept free.
@@ -347,7 +353,15 @@ impl Governing {
         let set = self.pool.set_size(next, patience);
         let took = begin.elapsed();
         let size = match set {
-            Ok(size) => size,
+            Ok(Set::Done(size)) => size,
+            Ok(Set::Busy(holder)) => {
+                self.retry_at = Some(Instant::now() + BUSY_RETRY_AFTER);
+                if !std::mem::replace(&mut self.waits_for_another, true) {
+                    let busy = lock::taken(holder);
+                    self.log.note(&format!("{busy}: waiting until it has finished"));
+                }
+                return Ok(TICK);
+            }
             Err(Error::Refused { why, .. }) => {
                 // It may have come part of the way; the next reading tells.
                 self.stride.failed(direction);
@@ -361,6 +375,7 @@ impl Governing {
             Err(error) => return Err(error),
         };
         self.resting = true;
+        self.waits_for_another = false;
         if !goal.urgent {
             self.pause(&AtomicBool::new(false), probe::AFTER);
         }

@@ -4,15 +4,17 @@
 //! after 15 s without progress. MySQL, Percona Server and older MariaDB return at once and resize in a thread, by chunks, telling
 //! of it in `Innodb_buffer_pool_resize_status`; there we wait until it says that it is done.
 //!
-//! Before it makes itself smaller, MariaDB is [prepared](super::shrink), so that it keeps its pages.
+//! Before it makes itself smaller, MariaDB is [prepared](super::shrink), so that it keeps its pages. Each step is taken under a
+//! [lock], so that nobody else's step is under way.
 
 use std::time::{Duration, Instant};
 
 use crate::exit::{Error, Result};
 use crate::facts::gather::{kept_free, resizing};
 use crate::facts::is_full;
-use crate::server::{Flavour, Server, number, switch};
+use crate::server::{Flavour, Named, Server, number, switch};
 
+use super::lock::{self, Lock};
 use super::shrink::{Before, Shrink};
 
 /// A resize that says nothing for so long is stuck.
@@ -35,6 +37,20 @@ const MADE_YOUNG: &str = "innodb_buffer_pool_pages_made_young";
 const DATA_EVERY: Duration = Duration::from_secs(60);
 /// The same when nothing but they speaks against a larger pool: a server that has just started knows the files it has opened so far.
 const DATA_AGAIN: Duration = Duration::from_secs(3);
+
+/// Another's step, which may change the settings that are read at the start, is waited for so long, seconds.
+const LOOK_WAITS_S: u64 = 2;
+/// The same before the settings of a step that was cut off are set back: MariaDB gives up a step after 15 s without progress.
+const BACK_WAITS_S: u64 = 20;
+
+/// What became of a size that was to be set.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Set {
+    /// The pool has this size now, bytes.
+    Done(u64),
+    /// Nothing was done, for another connection (of this id, if it is known) is resizing the pool.
+    Busy(Option<u64>),
+}
 
 /// What was seen of the pool at one moment, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -85,7 +101,11 @@ impl InnodbPool {
                 "this server runs without InnoDB: there is no pool to govern".into(),
             ));
         }
+        let lock = lock::take(&mut server, LOOK_WAITS_S)?;
         let variables = server.variables()?;
+        if lock == Lock::Held {
+            lock::release(&mut server);
+        }
         let can = resizing(&kind, &variables);
         if !can.online {
             return Err(Error::Unsupported(format!(
@@ -208,12 +228,25 @@ impl InnodbPool {
         Ok(())
     }
 
-    /// Sets the size and waits until the pool has it. Returns the size that it has then. A server that needs to be prepared for a
-    /// smaller one takes `patience` at most for that.
+    /// Sets the size and waits until the pool has it. A server that needs to be prepared for a smaller one takes `patience` at most for that.
     ///
     /// # Errors
     /// [`Error::Refused`] when the server gives up: the pool then keeps a size between the two. [`Error::Gone`].
-    pub fn set_size(&mut self, bytes: u64, patience: Duration) -> Result<u64> {
+    pub fn set_size(&mut self, bytes: u64, patience: Duration) -> Result<Set> {
+        let lock = lock::take(&mut self.server, 0)?;
+        if let Lock::Taken(holder) = lock {
+            return Ok(Set::Busy(holder));
+        }
+        let set = self.set_size_alone(bytes, patience);
+        if lock == Lock::Held {
+            lock::release(&mut self.server);
+        }
+        let size = set?;
+        self.held_bytes = self.held_bytes.min(size);
+        Ok(Set::Done(size))
+    }
+
+    fn set_size_alone(&mut self, bytes: u64, patience: Duration) -> Result<u64> {
         let grant = self.set_privilege();
         let statement = format!("SET GLOBAL innodb_buffer_pool_size = {bytes}");
         // Asked for, as whoever takes several steps need not look at the state in between.
@@ -227,9 +260,7 @@ impl InnodbPool {
         } else {
             self.server.execute("setting the pool's size", grant, &statement)?;
         }
-        let size = self.size()?;
-        self.held_bytes = self.held_bytes.min(size);
-        Ok(size)
+        self.size()
     }
 
     /// A step down of a MariaDB that resizes inside the statement.
@@ -248,15 +279,36 @@ impl InnodbPool {
         // The grammar of the mode ORACLE has no such block.
         self.server.execute("setting sql_mode", "", "SET SESSION sql_mode = ''")?;
         let done = self.server.execute("setting the pool's size", grant, &shrink.statement());
-        if done.is_err() {
-            // The block's own handler is not asked when somebody kills the statement.
-            let back = settings.iter().map(|(name, value)| format!("GLOBAL {name} = {value}"));
-            let back = format!("SET {}", back.collect::<Vec<_>>().join(", "));
-            let _ = self.server.execute("setting the LRU list's settings back", grant, &back);
+        if let Err(error) = done {
+            // The block's own handler is not asked when somebody kills the statement, or the connection.
+            return Err(match self.set_back(&settings) {
+                Ok(()) => error,
+                Err(statement) => Error::Gone(format!(
+                    "{error}; if it still runs, settings of the step may have stayed: set them back with {statement}"
+                )),
+            });
         }
-        done?;
         self.made_young_at_last = number(&self.server.named(PAGES)?, MADE_YOUNG);
         Ok(())
+    }
+
+    /// Sets back what a step changes, on another connection if this one is gone. The error is the statement that would.
+    fn set_back(&mut self, settings: &Named) -> std::result::Result<(), String> {
+        let (what, grant) = ("setting the LRU list's settings back", self.set_privilege());
+        let back = settings.iter().map(|(name, value)| format!("GLOBAL {name} = {value}"));
+        let back = format!("SET {}", back.collect::<Vec<_>>().join(", "));
+        if self.server.execute(what, grant, &back).is_ok() {
+            return Ok(());
+        }
+        // One try: a server that can't be reached at once has most likely ended, and the settings with it. The next process has its own.
+        let again = || -> Result<()> {
+            let mut server = Server::connect(self.server.target())?;
+            // The old connection has the lock until its statement has ended. A step of others that came in between sets back what
+            // it found, which is not the user's.
+            lock::take(&mut server, BACK_WAITS_S)?;
+            server.execute(what, grant, &back)
+        };
+        again().map_err(|_| back.clone())
     }
 
     fn wait(&mut self, before: &Resize) -> Result<()> {

@@ -18,7 +18,8 @@
 //! When the copying begins, the depth is at its least, 100, for a shrinking server evicts that many pages *of the part that goes*, of
 //! which a small step has few.
 //!
-//! All is one compound statement, which sets the settings back itself: it does so as well when we are killed in the middle.
+//! All is one compound statement, which sets the settings back itself: it does so as well when we are killed in the middle. When *it* is
+//! killed, its handler isn't asked, and who sent it sets them back ([`super::pool`]).
 
 use std::time::Duration;
 

@@ -10,14 +10,18 @@ use super::sample::Engine;
 use crate::bytes::{MIB, human};
 use crate::clock::unix_ms;
 use crate::connect::Target;
-use crate::exit::Result;
-use crate::govern::pool::{InnodbPool, PREPARE};
+use crate::exit::{Error, Result};
+use crate::govern::lock;
+use crate::govern::pool::{InnodbPool, PREPARE, Set};
 use crate::govern::probe::{AFTER, Probe};
 use crate::govern::stride::{Direction, Stride};
 use crate::server::Server;
 
 /// The most that one step may cost of the queries' work.
 const MAX_STALL: Duration = Duration::from_millis(100);
+
+/// A step of another program is waited for so long. One takes less than a second, and a `govern` at work rests between two.
+const TURN: Duration = Duration::from_secs(3);
 
 /// How the last wish fares.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -103,6 +107,7 @@ impl Setter {
         probe.attend(true);
         let mut stride = Stride::new(pool.unit_bytes.max(MIB), MAX_STALL);
         let mut size = pool.state()?.size_bytes;
+        let mut busy_since = None;
         // Some normal time to compare with.
         sleep(AFTER);
         loop {
@@ -112,7 +117,20 @@ impl Setter {
                 return Ok(());
             }
             let begin = Instant::now();
-            let now = pool.set_size(next, PREPARE)?;
+            let now = match pool.set_size(next, PREPARE)? {
+                Set::Done(now) => now,
+                Set::Busy(holder) => {
+                    if busy_since.get_or_insert(begin).elapsed() > TURN {
+                        let busy = lock::taken(holder);
+                        return Err(Error::Local(format!(
+                            "{busy}: try again when it has finished"
+                        )));
+                    }
+                    sleep(AFTER);
+                    continue;
+                }
+            };
+            busy_since = None;
             sleep(AFTER);
             let cost = probe.cost(begin, Instant::now()).worst();
             let direction = if next < size { Direction::Shrink } else { Direction::Grow };

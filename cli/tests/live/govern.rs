@@ -1,11 +1,12 @@
 //! `tidepool govern` on a live server: what it does in a cgroup that gets too small, and how it leaves a server behind.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::spawn;
 use std::time::{Duration, Instant};
 
+use mysql::Conn;
 use mysql::prelude::Queryable;
 use rustix::process::{Pid, Signal, kill_process};
 use tidepool_tests::server::Server;
@@ -172,33 +173,90 @@ fn a_ceiling_is_kept_and_a_kill_leaves_a_size_that_is_safe() {
     a_kill_leaves_a_safe_size(&innodb("govern-kill", &args));
 }
 
+/// What a step down changes for a moment.
+fn settings(conn: &mut Conn) -> (u64, u64, u64, f64) {
+    let query = "SELECT @@GLOBAL.innodb_lru_scan_depth, @@GLOBAL.innodb_old_blocks_pct,
+        @@GLOBAL.innodb_old_blocks_time, @@GLOBAL.innodb_max_dirty_pages_pct_lwm";
+    conn.query_first(query).unwrap().unwrap()
+}
+
+/// A pool of 256 MiB that is made smaller.
+fn shrinking(name: &str) -> (Server, Govern) {
+    let args = ["--innodb-buffer-pool-size=256M", "--innodb-log-file-size=96M"];
+    let server = innodb(name, &args);
+    fill(&server, 200);
+    let mut command = tidepool(server.socket());
+    command.args(["govern", "--apply", "--max=64M", "--min=16M"]).stderr(Stdio::piped());
+    let govern = Govern::start(&mut command);
+    (server, govern)
+}
+
 #[test]
 fn a_kill_in_the_middle_of_a_step_leaves_no_setting_behind() {
-    let args = ["--innodb-buffer-pool-size=256M", "--innodb-log-file-size=96M"];
-    let server = innodb("govern-depth", &args);
-    fill(&server, 200);
+    let (server, mut govern) = shrinking("govern-depth");
     let mut conn = server.connect();
-    let mut settings = || -> (u64, u64, u64, f64) {
-        let query = "SELECT @@GLOBAL.innodb_lru_scan_depth, @@GLOBAL.innodb_old_blocks_pct,
-            @@GLOBAL.innodb_old_blocks_time, @@GLOBAL.innodb_max_dirty_pages_pct_lwm";
-        conn.query_first(query).unwrap().unwrap()
-    };
-    let before = settings();
-    let mut govern = Govern::start(tidepool(server.socket()).args([
-        "govern",
-        "--apply",
-        "--max=64M",
-        "--min=16M",
-    ]));
+    let before = settings(&mut conn);
     let deadline = Instant::now() + PATIENCE;
-    while settings() == before {
+    while settings(&mut conn) == before {
         assert!(Instant::now() < deadline, "no step down was seen: {:#?}", govern.seen);
     }
     govern.signal(Signal::KILL);
     govern.child.wait().unwrap();
-    while settings() != before {
-        assert!(Instant::now() < deadline, "they stayed at {:?}", settings());
+    while settings(&mut conn) != before {
+        assert!(Instant::now() < deadline, "they stayed at {:?}", settings(&mut conn));
     }
+}
+
+#[test]
+fn a_connection_killed_in_the_middle_of_a_step_leaves_no_setting_behind() {
+    let (server, mut govern) = shrinking("govern-cut");
+    let mut conn = server.connect();
+    let before = settings(&mut conn);
+    let deadline = Instant::now() + PATIENCE;
+    let step = "SELECT id FROM information_schema.processlist WHERE info LIKE 'BEGIN NOT ATOMIC%'
+        AND @@GLOBAL.innodb_old_blocks_pct = 95";
+    loop {
+        assert!(Instant::now() < deadline, "no step down was seen: {:#?}", govern.seen);
+        let Some(id) = conn.query_first::<u64, _>(step).unwrap() else { continue };
+        if conn.query_drop(format!("KILL CONNECTION {id}")).is_ok() {
+            break;
+        }
+    }
+    let status = govern.child.wait().unwrap();
+    let mut text = String::new();
+    govern.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(status.code(), Some(7), "{text}");
+    assert_eq!(settings(&mut conn), before, "{text}");
+    assert!(!text.contains("may have stayed"), "{text}");
+}
+
+#[test]
+fn two_do_not_resize_at_once() {
+    let server = innodb("govern-two", &["--innodb-buffer-pool-size=96M"]);
+    let mut other = server.connect();
+    let locked: Option<u64> = other.query_first("SELECT GET_LOCK('tidepool_resize', 0)").unwrap();
+    assert_eq!(locked, Some(1));
+    let id: Option<u64> = other.query_first("SELECT CONNECTION_ID()").unwrap();
+    let args = ["govern", "--apply", "--max=64M", "--min=16M"];
+    let mut govern = Govern::start(tidepool(server.socket()).args(args));
+    let line = govern.line("another program is resizing the pool");
+    assert!(line.contains(&format!("connection {}", id.unwrap())), "{line}");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(pool_size(&server), 96 * MIB);
+    other.query_drop("DO RELEASE_LOCK('tidepool_resize')").unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while pool_size(&server) != 64 * MIB {
+        assert!(Instant::now() < deadline, "{:#?}", govern.seen);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    govern.signal(Signal::TERM);
+    govern.line("stopped");
+    // It was said once, and no step was made smaller for it.
+    let said = govern.seen.iter().filter(|line| line.contains("another program")).count();
+    assert_eq!(said, 1, "{:#?}", govern.seen);
+    assert!(!govern.seen.iter().any(|line| line.contains("smaller steps")), "{:#?}", govern.seen);
+    let free: Option<u64> = other.query_first("SELECT IS_FREE_LOCK('tidepool_resize')").unwrap();
+    assert_eq!(free, Some(1), "it is given back");
 }
 
 #[test]
@@ -288,7 +346,7 @@ fn a_server_that_dies_ends_it_with_its_own_code() {
     server.kill9();
     let status = govern.child.wait().unwrap();
     let mut text = String::new();
-    std::io::Read::read_to_string(&mut govern.child.stderr.take().unwrap(), &mut text).unwrap();
+    govern.child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
     assert_eq!(status.code(), Some(7), "{text}");
     assert!(text.contains("the server went away"), "{text}");
 }

@@ -313,6 +313,25 @@ fn each_step_of_the_slider_frees_what_goes_with_it_and_no_more() {
 }
 
 #[test]
+fn the_slider_tells_that_another_program_is_resizing() {
+    let server = innodb("watch-turn", &["--innodb-buffer-pool-size=64M"]);
+    let mut other = server.connect();
+    other.query_drop("DO GET_LOCK('tidepool_resize', 0)").unwrap();
+    let page = Page::start(&server, &[]);
+    page.state_with(|state| !state["samples"].as_array().unwrap().is_empty());
+    let wish = format!("{{\"bytes\": {}}}", 40 * MIB);
+    assert_eq!(page.post("/api/size", &wish, &[]).0, 202);
+    let state = page.state_with(|state| state["setting"]["error"].is_string());
+    let error = state["setting"]["error"].as_str().unwrap();
+    assert!(error.contains("another program is resizing the pool"), "{error}");
+    assert_eq!(pool_size(&server), 64 * MIB);
+    other.query_drop("DO RELEASE_LOCK('tidepool_resize')").unwrap();
+    assert_eq!(page.post("/api/size", &wish, &[]).0, 202);
+    page.state_with(|state| state["setting"]["running"] == false);
+    assert_eq!(pool_size(&server), 40 * MIB);
+}
+
+#[test]
 fn hostile_names_stay_text_and_the_page_loads_nothing_from_elsewhere() {
     let server = innodb("watch-names", &["--innodb-buffer-pool-size=64M"]);
     fill(&server, 2);
