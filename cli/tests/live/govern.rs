@@ -338,6 +338,23 @@ fn a_floor_above_the_present_size_is_reached() {
 }
 
 #[test]
+fn limits_that_cannot_be_seen_from_here_end_it() {
+    let Some(group) = Cgroup::new("govern-sight") else { return };
+    let server = innodb("govern-sight", &["--innodb-buffer-pool-size=64M"]);
+    // In a cgroup namespace that begins below the server's group.
+    let mut command = Command::new("unshare");
+    command
+        .args(["--cgroup", env!("CARGO_BIN_EXE_tidepool"), "--defaults-file=/dev/null"])
+        .arg("--user=root")
+        .arg(format!("--socket={}", server.socket().display()))
+        .args(["govern", "--apply", "--duration=5"]);
+    let Some(output) = group.start(|| command.output().unwrap()) else { return };
+    assert_eq!(output.status.code(), Some(6), "{}", stdout(&output));
+    assert!(stderr(&output).contains("can't be seen from here"), "{}", stderr(&output));
+    assert_eq!(pool_size(&server), 64 * MIB);
+}
+
+#[test]
 fn a_server_that_dies_ends_it_with_its_own_code() {
     let mut server = innodb("govern-dies", &["--innodb-buffer-pool-size=64M"]);
     let mut govern =
