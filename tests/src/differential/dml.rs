@@ -80,7 +80,8 @@ pub fn insert(dice: &mut Dice, table: &mut Table, count: usize) -> Statement {
     }
     let (verb, tail) = match verb {
         "ON DUPLICATE" => {
-            let ignore = if dice.percent(20) { "INSERT IGNORE INTO" } else { "INSERT INTO" };
+            let may_ignore = dice.percent(20) && !table.has_unique_hash();
+            let ignore = if may_ignore { "INSERT IGNORE INTO" } else { "INSERT INTO" };
             (ignore, on_duplicate_key(dice, table, &columns))
         }
         verb => (verb, String::new()),
@@ -109,8 +110,10 @@ pub fn fill(dice: &mut Dice, table: &mut Table, count: usize) -> Statement {
 
 fn on_duplicate_key(dice: &mut Dice, table: &Table, columns: &[Column]) -> String {
     let mut assignments = Vec::new();
+    // An insert may name no column at all.
+    let columns = if columns.is_empty() { table.base_columns() } else { columns.iter().collect() };
     for _ in 0..dice.range(1, 2) {
-        let column = dice.pick(columns);
+        let column = dice.pick(&columns);
         let name = &column.name;
         if name == "id" && dice.percent(80) {
             continue;
