@@ -12,6 +12,9 @@
 //! buffers, another engine's pool and the neighbours in the cgroup are all in it already. Usage may be above a limit that was lowered
 //! under it; then the pool makes good for all of that at once, as far as it can.
 //!
+//! What of the process is in swap counts as used. Part of it may be the pool's, which holds it still, and the rest may be wanted back.
+//! So swapping moves the target neither way: it makes no room to grow into, and coming back takes none away.
+//!
 //! The limit with the lowest target is the one that *binds*; it need not be the one with the least room. As the headroom is subtracted
 //! before they are compared, the target moves as far as the signals do, also where another limit begins to bind.
 //!
@@ -24,7 +27,7 @@
 //!
 //! # Trouble
 //! Limits can lie: a hypervisor takes memory without telling, another cgroup's limit makes the kernel reclaim from us. Our own memory
-//! going to swap doesn't: the limit falls by a step that is sized to it, whatever the room says. Time that tasks stall on memory proves
+//! going to swap doesn't: the limit falls by a step that is sized to it, whatever the room says (`swap.rs`). Time that tasks stall on memory proves
 //! little by itself (`stall.rs` says why). It makes the limit fall if the room is nearly gone too, or what was taken away is wanted back.
 //!
 //! # Headroom
@@ -41,6 +44,7 @@
 //! then makes again, until they are equal. One alone, or beside something that doesn't yield, comes to rest in either case.
 
 mod stall;
+mod swap;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -49,6 +53,7 @@ use std::time::Duration;
 use crate::signals::{Place, Room, Signals};
 use stall::StallWatch;
 pub use stall::{STALL_PERCENT, STALL_WINDOW, USELESS_MEMORY};
+use swap::SwapWatch;
 
 const MIB: u64 = 1 << 20;
 
@@ -162,7 +167,7 @@ pub struct Governor {
     others: Vec<Others>,
     /// Since when targets have been seen without a gap.
     watched_since: Option<Duration>,
-    last: Option<Last>,
+    swap: SwapWatch,
     stalls: StallWatch,
     hold_until: Duration,
     trouble_at: Option<Duration>,
@@ -200,11 +205,6 @@ impl Allowance {
     }
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Last {
-    own_swapped_bytes: Option<u64>,
-}
-
 impl Governor {
     /// A governor that has seen nothing yet.
     pub fn new() -> Self {
@@ -229,21 +229,21 @@ impl Governor {
     /// The same with the lead divided by `part`.
     fn binding_ahead(&self, signals: &Signals, pool: &PoolState, part: u64) -> Option<Allowance> {
         let allowances = signals.rooms().map(|room| {
-            let headroom_bytes = self.headroom(&room, pool, signals.at, part);
-            let kept = u128::from(room.used_bytes) + u128::from(headroom_bytes);
-            let most = u128::from(room.limit_bytes) + u128::from(pool.resident_bytes);
-            let pool_bytes = u64::try_from(most.saturating_sub(kept)).unwrap_or(u64::MAX);
+            let others = others_bytes(&room, signals, pool);
+            let headroom_bytes = self.headroom(&room, others, signals.at, pool, part);
+            let kept = others.saturating_add(headroom_bytes);
+            let pool_bytes = room.limit_bytes.saturating_sub(kept);
             Allowance { room, headroom_bytes, pool_bytes }
         });
         allowances.min_by_key(|allowance| allowance.pool_bytes)
     }
 
-    /// What is left free below `room`'s limit, bytes, if the lead is divided by `part`.
-    fn headroom(&self, room: &Room, pool: &PoolState, at: Duration, part: u64) -> u64 {
+    /// What is left free below `room`'s limit, bytes, if the others use `others` there and the lead is divided by `part`.
+    fn headroom(&self, room: &Room, others: u64, at: Duration, pool: &PoolState, part: u64) -> u64 {
         let share = room.share_bytes();
         let share = share + share.min(self.timing.unforeseen_bytes);
         // Others that are fewer than that hardly count: a pool beside them is large as soon as it is larger than the headroom.
-        let others = others_bytes(room, pool).max(share);
+        let others = others.max(share);
         let smaller_by = others.saturating_sub(pool.resident_bytes);
         let unrespected = share * (100 - HEADROOM_SMALL_PERCENT) / 100;
         let spared = (u128::from(unrespected) * u128::from(smaller_by) / u128::from(others)) as u64;
@@ -261,6 +261,7 @@ impl Governor {
     /// Takes one reading and says what the pool's limit should be from now on, if it should change.
     pub fn decide(&mut self, signals: &Signals, pool: &PoolState) -> Option<Decision> {
         self.stalls.observe(signals, pool);
+        self.swap.observe(signals.at, signals.own_swapped_bytes);
         let trouble = self.trouble(signals, pool);
         self.observe(signals, pool);
         let binding = self.binding(signals, pool);
@@ -323,31 +324,33 @@ impl Governor {
 
     /// Signals that outrank the room: what to shrink to, and why.
     fn trouble(&mut self, signals: &Signals, pool: &PoolState) -> Option<(Signal, u64, String)> {
-        let last = self.last?;
         let base = pool.limit_bytes.min(pool.resident_bytes);
-        let swapped = match (last.own_swapped_bytes, signals.own_swapped_bytes) {
-            (Some(before), Some(now)) => now.saturating_sub(before),
-            _ => 0,
-        };
         let stalled = self.stalled(signals, pool);
-        let (signal, step, why) = if swapped > MIB {
-            let step = swapped.saturating_mul(2).max(base / 20);
-            (Signal::OwnSwap, step, format!("{} of this process went to swap", mib(swapped)))
-        } else {
-            let (percent, sign) = stalled.as_ref()?;
+        if stalled.is_some() || self.swap.is_rising() {
+            self.hold_until = signals.at + HOLD_AFTER_TROUBLE;
+        }
+        if self.trouble_at.is_some_and(|at| signals.at.saturating_sub(at) < TROUBLE_EVERY) {
+            return None;
+        }
+        // A stall is not answered before the last answer is judged. Memory that goes to swap is.
+        let stalled = stalled.filter(|_| !self.stalls.awaits_effect());
+        let for_swap = self.swap.shrunk_bytes(signals.at, base).map(|to| {
+            let risen = mib(self.swap.risen_bytes());
+            (Signal::OwnSwap, to, format!("{risen} of this process went to swap"))
+        });
+        if let Some((_, to, _)) = for_swap {
+            self.swap.asked(signals.at, to);
+        }
+        let for_stall = stalled.as_ref().map(|(percent, sign)| {
             // 10 % stalled: a twentieth; wholly stalled: a quarter.
             let step = base / 20 + base / 5 * percent / 100;
             let why = format!("{percent} % of the time was spent waiting for memory, and {sign}");
-            (Signal::Stall, step, why)
-        };
-        self.hold_until = signals.at + HOLD_AFTER_TROUBLE;
-        if self.trouble_at.is_some_and(|at| signals.at.saturating_sub(at) < TROUBLE_EVERY)
-            || (signal == Signal::Stall && self.stalls.awaits_effect())
-        {
-            return None;
-        }
+            (Signal::Stall, base.saturating_sub(step), why)
+        });
+        let answers = [for_swap, for_stall].into_iter().flatten();
+        let (signal, to, why) = answers.min_by_key(|&(_, to, _)| to)?;
         self.trouble_at = Some(signals.at);
-        let to = clamp(base.saturating_sub(step), pool);
+        let to = clamp(to, pool);
         if to >= pool.limit_bytes {
             return None;
         }
@@ -361,7 +364,7 @@ impl Governor {
     /// others do at limits of their own, as the machine's figure counts them too.
     fn stalled(&self, signals: &Signals, pool: &PoolState) -> Option<(u64, String)> {
         let percent = self.stalls.percent()?;
-        let sign = self.stalls.want().or_else(|| {
+        let sign = self.stalls.want(self.swap.risen_bytes()).or_else(|| {
             let binding = self.binding(signals, pool)?;
             binding.is_short().then(|| binding.room.to_string())
         });
@@ -377,10 +380,9 @@ impl Governor {
                 Some(index) => known.swap_remove(index),
                 None => Others::new(room.place.clone()),
             };
-            others.observe(&room, others_bytes(&room, pool), at, self.timing);
+            others.observe(&room, others_bytes(&room, signals, pool), at, self.timing);
             self.others.push(others);
         }
-        self.last = Some(Last { own_swapped_bytes: signals.own_swapped_bytes });
     }
 
     fn remember_target(&mut self, at: Duration, target: u64) {
@@ -449,9 +451,14 @@ impl Others {
     }
 }
 
-/// What is used below the limit by all but the pool.
-fn others_bytes(room: &Room, pool: &PoolState) -> u64 {
-    room.used_bytes.saturating_sub(pool.resident_bytes)
+/// What is used below the limit by all but the pool, with what may come back from swap.
+fn others_bytes(room: &Room, signals: &Signals, pool: &PoolState) -> u64 {
+    let swapped = match room.place {
+        // What was promised counts wherever it is.
+        Place::Commit => 0,
+        Place::Cgroup(_) | Place::Machine => signals.own_swapped_bytes.unwrap_or(0),
+    };
+    room.used_bytes.saturating_add(swapped).saturating_sub(pool.resident_bytes)
 }
 
 fn clamp(bytes: u64, pool: &PoolState) -> u64 {

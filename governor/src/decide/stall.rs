@@ -22,7 +22,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::{MIB, PoolState, mib};
+use super::swap::ANSWERED_BYTES;
+use super::{PoolState, mib};
 use crate::signals::{HEADROOM_MIN_BYTES, Place, Refaults, Signals};
 
 /// Stalled this share of the window, in per cent: worth a look.
@@ -60,7 +61,6 @@ struct Reading {
     refaults: Option<Refaults>,
     /// Of the place.
     file_cache_bytes: Option<u64>,
-    own_swapped_bytes: Option<u64>,
 }
 
 /// A step that was taken.
@@ -94,7 +94,6 @@ impl StallWatch {
             total_us: stall.total_us,
             refaults: stall.refaults,
             file_cache_bytes: file_cache_bytes(signals, &stall.place),
-            own_swapped_bytes: signals.own_swapped_bytes,
         });
         let is_past = |reading: &Reading| at.saturating_sub(reading.at) >= STALL_WINDOW;
         while self.readings.get(1).is_some_and(is_past) {
@@ -145,14 +144,13 @@ impl StallWatch {
         (stalled_us * 100 / window.as_micros()).min(100) as u64
     }
 
-    /// What was taken away within the window, or wanted back, if it is a sign of want: a sentence.
-    pub(super) fn want(&self) -> Option<String> {
+    /// What was taken away within the window, or wanted back, if it is a sign of want: a sentence. `swapped` bytes went to swap.
+    pub(super) fn want(&self, swapped: u64) -> Option<String> {
         let (first, last) = self.ends()?;
         let grown = |of: fn(&Reading) -> Option<u64>| {
             of(last).zip(of(first)).map_or(0, |(now, before)| now.saturating_sub(before))
         };
-        let swapped = grown(|reading| reading.own_swapped_bytes);
-        if swapped > MIB {
+        if swapped > ANSWERED_BYTES {
             return Some(format!("{} of this process went to swap", mib(swapped)));
         }
         let anon_pages = grown(|reading| Some(reading.refaults?.anon_pages));

@@ -1,6 +1,6 @@
 //! Courses of readings with stalls in them, through the whole decision.
 
-use super::super::{Decision, Governor, HOLD_AFTER_TROUBLE, Signal};
+use super::super::{Decision, Governor, HOLD_AFTER_TROUBLE, MIB, Signal};
 use super::*;
 use crate::cgroup::Level;
 use crate::signals::{Stall, share_bytes};

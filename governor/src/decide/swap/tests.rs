@@ -1,0 +1,197 @@
+//! Courses of swapping, fast and slow, through the whole decision.
+
+use super::super::{Decision, Governor, PoolState, Signal};
+use super::*;
+use crate::cgroup::Level;
+use crate::signals::{Commit, Place, Signals, share_bytes};
+
+const GIB: u64 = 1 << 30;
+const TICK: Duration = Duration::from_millis(50);
+const LIMIT: u64 = 10 * GIB;
+
+/// A process in a cgroup with 1 GiB beside the pool, on a machine with memory to spare.
+struct Group {
+    governor: Governor,
+    pool: PoolState,
+    now: Duration,
+    others: u64,
+    swapped: u64,
+    /// Whether the process's status can be read.
+    tells_swapped: bool,
+    /// The pool comes in pieces of so many bytes.
+    unit: u64,
+}
+
+impl Group {
+    /// One whose pool has all that it may have.
+    fn new() -> Group {
+        let pool = PoolState {
+            resident_bytes: 8 * GIB,
+            limit_bytes: 8 * GIB,
+            floor_bytes: 16 * MIB,
+            ceiling_bytes: u64::MAX,
+            wants_more: true,
+        };
+        let governor = Governor::new();
+        let (now, others) = (Duration::ZERO, GIB);
+        let mut group =
+            Group { governor, pool, now, others, swapped: 0, tells_swapped: true, unit: 1 };
+        group.tick(0).unwrap();
+        group.pool.resident_bytes = group.pool.limit_bytes;
+        assert_eq!(group.pool.limit_bytes, LIMIT - GIB - share_bytes(LIMIT));
+        group
+    }
+
+    fn signals(&self) -> Signals {
+        let level = Level {
+            directory: "/db".into(),
+            limit_bytes: Some(LIMIT),
+            usage_bytes: (self.pool.resident_bytes + self.others).saturating_sub(self.swapped),
+            file_cache_bytes: 0,
+            limit_hits: 0,
+        };
+        Signals {
+            at: self.now,
+            levels: vec![level],
+            machine_total_bytes: Some(256 * GIB),
+            machine_available_bytes: Some(128 * GIB),
+            own_swapped_bytes: Some(self.swapped).filter(|_| self.tells_swapped),
+            ..Signals::default()
+        }
+    }
+
+    /// A reading after so much more has gone to swap. The pool obeys at once, and fills.
+    fn tick(&mut self, swapped: u64) -> Option<Decision> {
+        self.now += TICK;
+        self.swapped += swapped;
+        let decision = self.governor.decide(&self.signals(), &self.pool);
+        if let Some(decision) = &decision {
+            self.pool.limit_bytes = decision.to_bytes / self.unit * self.unit;
+            self.pool.resident_bytes = self.pool.limit_bytes;
+        }
+        decision
+    }
+}
+
+#[test]
+fn slow_swapping_shrinks_the_pool_and_never_lets_it_grow() {
+    let mut group = Group::new();
+    let full = group.pool.limit_bytes;
+    // 10 MB/s until 2 GiB are in swap.
+    let mut signals = Vec::new();
+    while group.swapped < 2 * GIB {
+        signals.extend(group.tick(MIB / 2).map(|decision| decision.signal));
+        assert!(group.pool.limit_bytes <= full, "{} MiB", group.pool.limit_bytes / MIB);
+    }
+    assert!(signals.len() > 100 && signals.iter().all(|&signal| signal == Signal::OwnSwap));
+    // The pool is ahead of it, and not by far.
+    let shrunk = full - group.pool.limit_bytes;
+    assert!((2 * GIB..=4 * GIB + GIB / 10).contains(&shrunk), "{} MiB", shrunk / MIB);
+}
+
+#[test]
+fn what_goes_to_swap_even_slower_is_no_room_to_grow_into() {
+    let mut group = Group::new();
+    let full = group.pool.limit_bytes;
+    while group.swapped < GIB {
+        assert_eq!(group.tick(64 << 10), None);
+    }
+    // Nor when that has ended, nor when it comes back.
+    for _ in 0..1000 {
+        assert_eq!(group.tick(0), None);
+    }
+    while group.swapped > 0 {
+        group.swapped -= 64 << 10;
+        assert_eq!(group.tick(0), None);
+    }
+    assert_eq!(group.pool.limit_bytes, full);
+}
+
+#[test]
+fn nothing_grows_while_a_little_goes_to_swap() {
+    let mut group = Group::new();
+    group.others = 2 * GIB;
+    group.tick(0).unwrap();
+    group.others = GIB;
+    for _ in 0..200 {
+        assert_eq!(group.tick(16 << 10), None);
+    }
+    // A page now and then is nothing to wait for.
+    let back = (0..200).find_map(|_| group.tick(4 << 10)).unwrap();
+    assert_eq!(back.signal, Signal::RoomLasted);
+}
+
+#[test]
+fn memory_that_nobody_misses_costs_the_pool_its_size_for_a_while_only() {
+    let mut group = Group::new();
+    let full = group.pool.limit_bytes;
+    for _ in 0..200 {
+        group.tick(MIB / 2);
+    }
+    let least = group.pool.limit_bytes;
+    assert!(least >= full - 210 * MIB, "{} MiB of {}", least / MIB, full / MIB);
+    for _ in 0..200 {
+        group.tick(0);
+    }
+    assert_eq!(group.pool.limit_bytes, full);
+}
+
+#[test]
+fn a_pool_in_large_pieces_gives_back_no_more_of_them_than_others_do() {
+    let mut group = Group::new();
+    group.unit = 128 * MIB;
+    let full = group.pool.limit_bytes;
+    for _ in 0..200 {
+        group.tick(MIB / 2);
+    }
+    let least = group.pool.limit_bytes;
+    assert!(least > full - 210 * MIB - 128 * MIB, "{} MiB of {}", least / MIB, full / MIB);
+}
+
+#[test]
+fn fast_swapping_is_answered_by_a_good_part_of_the_pool() {
+    let mut group = Group::new();
+    let full = group.pool.limit_bytes;
+    let decision = group.tick(11 * MIB).unwrap();
+    assert_eq!((decision.signal, decision.to_bytes), (Signal::OwnSwap, full - full / FAST_SHARE));
+    assert_eq!(decision.reason, "11 MiB of this process went to swap");
+    // It is not answered twice.
+    for _ in 0..40 {
+        assert_eq!(group.tick(0), None);
+    }
+}
+
+#[test]
+fn memory_that_leaves_swap_hides_none_that_goes_there() {
+    let mut watch = SwapWatch::default();
+    let mut at = Duration::ZERO;
+    for mib in [300, 300, 100, 104, 108] {
+        at += TICK;
+        watch.observe(at, Some(mib * MIB));
+    }
+    assert_eq!(watch.risen_bytes(), 8 * MIB);
+    // What is not seen does not count afterwards.
+    watch.observe(at + TICK, None);
+    watch.observe(at + 2 * TICK, Some(900 * MIB));
+    assert_eq!((watch.risen_bytes(), watch.shrunk_bytes(at, GIB)), (0, None));
+}
+
+#[test]
+fn no_target_lies_above_a_limit_less_its_headroom() {
+    let mut group = Group::new();
+    group.tells_swapped = false;
+    group.swapped = 4 * GIB;
+    let allowed = group.governor.binding(&group.signals(), &group.pool).unwrap();
+    assert_eq!(allowed.pool_bytes, LIMIT - allowed.headroom_bytes);
+}
+
+#[test]
+fn what_was_promised_is_not_counted_twice_when_it_is_in_swap() {
+    let mut group = Group::new();
+    group.swapped = GIB;
+    let commit = Commit { limit_bytes: LIMIT, used_bytes: group.pool.resident_bytes + 2 * GIB };
+    let signals = Signals { commit: Some(commit), levels: Vec::new(), ..group.signals() };
+    let allowed = group.governor.binding(&signals, &group.pool).unwrap();
+    assert_eq!(allowed.room.place, Place::Commit);
+    assert_eq!(allowed.pool_bytes, LIMIT - 2 * GIB - allowed.headroom_bytes);
+}
