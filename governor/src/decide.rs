@@ -216,6 +216,26 @@ impl Governor {
         Governor { timing, ..Self::default() }
     }
 
+    /// Decisions go on after a time in which none were asked for. What changed over that time is no change between two readings, and no
+    /// room has been seen to last.
+    pub fn resume(&mut self) {
+        let mut others = std::mem::take(&mut self.others);
+        for others in &mut others {
+            others.used.clear();
+            others.lead_bytes = 0;
+        }
+        *self = Governor {
+            timing: self.timing,
+            // A jump of the others stays one, and trouble stays trouble, for as long as they would have.
+            others,
+            hold_until: self.hold_until,
+            trouble_at: self.trouble_at,
+            // The pool has a size, whoever gave it that: it does not begin with all the room there is.
+            started: true,
+            ..Self::default()
+        };
+    }
+
     /// The target for one reading, before any hysteresis; `None` when nothing could be read.
     pub fn target(&self, signals: &Signals, pool: &PoolState) -> Option<u64> {
         Some(clamp(self.binding(signals, pool)?.pool_bytes, pool))

@@ -214,8 +214,12 @@ impl PoolGovernor {
 
     fn change(&self, change: impl FnOnce(&mut SizeOptions)) {
         let mut control = self.control.lock();
+        let was_governed = control.is_governed();
         change(&mut control.options);
         control.appetite = Appetite::default();
+        if control.is_governed() && !was_governed {
+            control.governor.resume();
+        }
         drop(control);
         self.bell.ring();
     }

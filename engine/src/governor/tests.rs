@@ -151,6 +151,39 @@ fn a_number_is_a_ceiling_and_the_guard_can_be_taken_off() {
 }
 
 #[test]
+fn what_happened_while_the_guard_was_off_is_no_news_when_it_is_on() {
+    let mut machine = Machine::new(1);
+    let db = machine.open(300 * MIB);
+    machine.run(&db, Duration::from_secs(5));
+    db.set_memory_guard(false);
+    // For a minute, the process goes to swap, but for what is left after all.
+    machine.write("proc/self/status", "VmRSS: 50000 kB\nVmSwap: 400000 kB\n");
+    machine.run(&db, Duration::from_secs(60));
+    db.set_memory_guard(true);
+    assert_eq!(machine.run(&db, Duration::from_secs(5)), 300 * MIB);
+    // Nor does the pool take room that may have come a moment ago.
+    machine.write("proc/self/status", "VmRSS: 50000 kB\nVmSwap: 0 kB\n");
+    db.set_memory_guard(false);
+    machine.run(&db, Duration::from_secs(60));
+    db.set_buffer_pool_size(2000 * MIB).unwrap();
+    db.set_memory_guard(true);
+    assert_eq!(machine.run(&db, Duration::from_millis(2900)), 300 * MIB);
+    about(machine.run(&db, Duration::from_secs(1)), 924);
+}
+
+#[test]
+fn a_pool_that_began_without_the_guard_grows_below_it_when_room_has_lasted() {
+    let mut machine = Machine::new(1);
+    let options = Options { memory_guard: false, ..machine.options(100 * MIB) };
+    let db = Db::open_on(Arc::new(SimStorage::new(1)), options).unwrap();
+    machine.run(&db, Duration::from_secs(5));
+    db.set_buffer_pool_size(2000 * MIB).unwrap();
+    db.set_memory_guard(true);
+    assert_eq!(machine.run(&db, Duration::from_millis(2900)), 100 * MIB);
+    about(machine.run(&db, Duration::from_secs(1)), 924);
+}
+
+#[test]
 fn what_lies_beyond_the_address_space_is_decided_once() {
     let sizes = |db: &Db| -> Vec<u64> {
         db.governor().decisions().iter().map(|entry| entry.decision.to_bytes / MIB).collect()

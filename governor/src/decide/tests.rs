@@ -544,3 +544,48 @@ fn a_pool_that_follows_slowly_keeps_more_free_but_not_without_end() {
     assert_eq!(kept(GIB, 20 * MIB), share + 20 * MIB);
     assert_eq!(kept(100 * GIB, 128 * MIB), kept(100 * GIB, 0) + 128 * MIB);
 }
+
+#[test]
+fn what_happened_while_nothing_was_decided_is_no_step() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 700 * MIB);
+    // An hour without decisions, in which others go, and half of the process to swap; its tasks waited for that.
+    machine.now += Duration::from_secs(3600);
+    machine.neighbour = 0;
+    let pool = PoolState { resident_bytes: 200 * MIB, ..machine.pools[0].1 };
+    let governor = &mut machine.pools[0].0;
+    governor.resume();
+    let mut signals = Signals { own_swapped_bytes: Some(300 * MIB), ..machine.signals() };
+    let place = Place::Cgroup("/db".into());
+    let refaults = Some(Refaults { anon_pages: 100_000, file_pages: 0 });
+    signals.stall = Some(Stall { place, total_us: 900_000_000, refaults });
+    let start = signals.at;
+    let decision = loop {
+        if let Some(decision) = machine.pools[0].0.decide(&signals, &pool) {
+            break decision;
+        }
+        signals.at += TICK;
+    };
+    assert_eq!((decision.signal, signals.at - start), (Signal::RoomLasted, GROW_AFTER));
+}
+
+#[test]
+fn a_governor_that_has_seen_nothing_does_not_start_when_it_resumes() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.pools[0].1.limit_bytes = 128 * MIB;
+    machine.pools[0].0.resume();
+    machine.run(GROW_AFTER, |_| 100 * MIB);
+    assert_eq!(machine.pools[0].1.limit_bytes, 128 * MIB);
+    machine.run(TICK, |_| 100 * MIB);
+    assert!(machine.pools[0].1.limit_bytes > 850 * MIB);
+}
+
+#[test]
+fn a_jump_of_the_others_is_remembered_when_decisions_resume() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 50 * MIB);
+    machine.run(Duration::from_secs(1), |_| 130 * MIB);
+    machine.pools[0].0.resume();
+    machine.run(Duration::from_secs(10), |_| 130 * MIB);
+    assert!(machine.limit - machine.usage() >= 80 * MIB);
+}
