@@ -331,7 +331,12 @@ impl Governor {
             return None;
         }
         let lasted = clamp(self.targets.front()?.1, pool);
-        if lasted < pool.limit_bytes.saturating_add(step_worth_taking(pool.limit_bytes)) {
+        // Small steps are noise, but for one that gets the pool to its ceiling: no larger one would follow.
+        let step = match lasted < pool.ceiling_bytes {
+            true => step_worth_taking(pool.limit_bytes),
+            false => 1,
+        };
+        if lasted < pool.limit_bytes.saturating_add(step) {
             return None;
         }
         let why = format!(

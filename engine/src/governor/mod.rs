@@ -257,7 +257,9 @@ impl Control {
     }
 
     fn pool_state(&self, resident_bytes: u64) -> PoolState {
-        let ceiling_bytes = self.ceiling_bytes();
+        // In whole extents, as the pool is told: a ceiling between two could never be reached, and there would be a decision for it at every
+        // reading. (A number that is not governed stays what it is: such a pool begins with that to the page.)
+        let ceiling_bytes = whole_extents(self.ceiling_bytes());
         PoolState {
             resident_bytes,
             limit_bytes: self.target_bytes,
@@ -338,8 +340,7 @@ impl Control {
     /// Makes a decision the target, and writes it down, unless it comes to nothing in whole extents.
     fn note(&mut self, at: Duration, mut decision: Decision) {
         let first = decision.signal == Signal::Start;
-        let extent = EXTENT_BYTES as u64;
-        decision.to_bytes = (decision.to_bytes / extent).max(1) * extent;
+        decision.to_bytes = whole_extents(decision.to_bytes);
         if decision.to_bytes == self.target_bytes && !first {
             return;
         }
@@ -399,6 +400,12 @@ impl Control {
             why: newest.map(|entry| entry.decision.reason.clone()).unwrap_or_default(),
         }
     }
+}
+
+/// The size that the pool takes `bytes` for.
+fn whole_extents(bytes: u64) -> u64 {
+    let extent = EXTENT_BYTES as u64;
+    (bytes / extent).max(1) * extent
 }
 
 /// Whether the pool has not got to the size that it was told yet.

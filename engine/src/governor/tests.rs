@@ -184,6 +184,25 @@ fn a_pool_that_began_without_the_guard_grows_below_it_when_room_has_lasted() {
 }
 
 #[test]
+fn a_ceiling_is_reached_in_whole_extents_and_then_nothing_is_decided() {
+    let mut machine = Machine::new(2);
+    let db = machine.open(300 * MIB);
+    machine.run(&db, Duration::from_secs(5));
+    // Less than the smallest change that is worth it.
+    db.set_buffer_pool_size(302 * MIB).unwrap();
+    assert_eq!(machine.run(&db, Duration::from_millis(50)), 302 * MIB);
+    for asked in [305 * MIB, 301 * MIB + 1000] {
+        db.set_buffer_pool_size(asked).unwrap();
+        let size = machine.run(&db, Duration::from_secs(5));
+        assert_eq!(size, asked / (2 * MIB) * (2 * MIB));
+        let mut control = db.governor().control.lock();
+        let state = control.pool_state(0);
+        let signals = control.signals.clone();
+        assert_eq!(control.governor.decide(&signals, &state), None);
+    }
+}
+
+#[test]
 fn what_lies_beyond_the_address_space_is_decided_once() {
     let sizes = |db: &Db| -> Vec<u64> {
         db.governor().decisions().iter().map(|entry| entry.decision.to_bytes / MIB).collect()

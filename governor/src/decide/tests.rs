@@ -452,6 +452,26 @@ fn a_raised_ceiling_is_grown_into_at_once_as_far_as_room_has_lasted() {
     assert_eq!(machine.pools[0].1.limit_bytes, 800 * MIB);
 }
 
+#[test]
+fn a_ceiling_is_reached_by_a_small_step_too() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.pools[0].1.ceiling_bytes = 512 * MIB;
+    machine.run(Duration::from_secs(5), |_| 100 * MIB);
+    machine.pools[0].1.ceiling_bytes = 513 * MIB;
+    machine.run(TICK, |_| 100 * MIB);
+    assert_eq!((machine.pools[0].1.limit_bytes, machine.grows), (513 * MIB, 2));
+    // And that is that.
+    let signals = machine.signals();
+    let (governor, pool) = &mut machine.pools[0];
+    assert_eq!(governor.decide(&signals, pool), None);
+    // Others come, and go in two steps: the first leaves all but 3 MiB, once their jump is forgotten.
+    machine.run(Duration::from_secs(5), |_| 800 * MIB);
+    machine.run(BURST_MEMORY + Duration::from_secs(10), |_| 463 * MIB);
+    assert_eq!(machine.pools[0].1.limit_bytes, GIB - GIB / HEADROOM_SHARE - 463 * MIB);
+    machine.run(GROW_AFTER + TICK, |_| 100 * MIB);
+    assert_eq!(machine.pools[0].1.limit_bytes, 513 * MIB);
+}
+
 proptest! {
     /// Whatever the neighbour does within the speed that the headroom covers, usage never exceeds the limit.
     #[test]
