@@ -45,7 +45,7 @@ pub(super) struct SwapWatch {
 impl SwapWatch {
     pub(super) fn observe(&mut self, at: Duration, swapped_bytes: Option<u64>) {
         let Some(bytes) = swapped_bytes else {
-            // When the rest rose that is not seen meanwhile is not known.
+            // How far it rises while it can't be read says nothing of how fast.
             self.readings.clear();
             return;
         };

@@ -137,6 +137,43 @@ fn memory_that_nobody_misses_costs_the_pool_its_size_for_a_while_only() {
 }
 
 #[test]
+fn own_memory_in_swap_shrinks_whatever_the_room_says() {
+    let mut governor = Governor::new();
+    let mut pool = PoolState {
+        resident_bytes: GIB,
+        limit_bytes: GIB,
+        floor_bytes: 16 * MIB,
+        ceiling_bytes: GIB,
+        wants_more: true,
+    };
+    let mut signals = Signals {
+        machine_available_bytes: Some(8 * GIB),
+        machine_total_bytes: Some(16 * GIB),
+        own_swapped_bytes: Some(0),
+        ..Signals::default()
+    };
+    governor.decide(&signals, &pool);
+    signals.at += TICK;
+    signals.own_swapped_bytes = Some(100 * MIB);
+    let decision = governor.decide(&signals, &pool).unwrap();
+    assert_eq!((decision.signal, decision.to_bytes), (Signal::OwnSwap, GIB - 200 * MIB));
+    pool.limit_bytes = decision.to_bytes;
+    pool.resident_bytes = decision.to_bytes;
+    // No growth back during the hold, though there is plenty of room; then it comes back by itself.
+    let mut back_at = None;
+    for _ in 0..400 {
+        signals.at += TICK;
+        if let Some(decision) = governor.decide(&signals, &pool) {
+            assert!(signals.at >= HOLD_AFTER_TROUBLE);
+            pool.limit_bytes = decision.to_bytes;
+            back_at.get_or_insert(signals.at);
+        }
+    }
+    assert!(back_at.unwrap() < Duration::from_secs(10));
+    assert_eq!(pool.limit_bytes, GIB);
+}
+
+#[test]
 fn a_pool_in_large_pieces_gives_back_no_more_of_them_than_others_do() {
     let mut group = Group::new();
     group.unit = 128 * MIB;
