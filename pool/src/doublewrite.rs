@@ -172,9 +172,9 @@ impl Doublewrite {
         self.carried.insert(id, image.into());
     }
 
-    /// Whether this page's image is carried.
-    pub(crate) fn carries(&self, id: PageId) -> bool {
-        self.carried.contains_key(&id)
+    /// The pages whose images are carried.
+    pub(crate) fn carried(&self) -> impl Iterator<Item = PageId> {
+        self.carried.keys().copied()
     }
 
     /// Whether so many are carried that a whole batch more might find no room.

@@ -238,6 +238,36 @@ fn a_failed_write_leaves_the_page_dirty_and_is_tried_again() {
     assert_eq!((stats.write_errors, stats.pages_dirty), (3, 0));
 }
 
+/// Pages that failed, so many that there is no room for more, are newer than others that have not been tried.
+#[test]
+fn failed_pages_are_tried_again_though_others_are_older() {
+    let (sim, life, mut redo) = one_dirty_page();
+    for no in 0..3 {
+        life.write(&mut redo, PageId::new(17, no), 1).unwrap();
+    }
+    let older = [(0, 3), (1, 0), (1, 1), (1, 2)];
+    let older = older
+        .map(|(space, no)| life.pool.exclusive(&life.spaces[space], no, Access::Normal).unwrap());
+    for no in 10..18 {
+        life.write(&mut redo, PageId::new(16, no), 2).unwrap();
+    }
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).on("16").always());
+    assert_eq!(life.pool.flush_up_to(Lsn::MAX, 4).unwrap(), 0, "they are in use");
+    while life.pool.stats().write_errors < 6 {
+        life.pool.flush_up_to(Lsn::MAX, 4).unwrap_err();
+    }
+    drop(older);
+    // That they are tried can be seen by whoever waits for it.
+    for _ in 0..3 {
+        let errors = life.pool.stats().write_errors;
+        life.pool.flush_up_to(Lsn::MAX, 4).unwrap_err();
+        assert!(life.pool.stats().write_errors > errors);
+    }
+    sim.clear_faults();
+    life.pool.flush_all().unwrap();
+    assert_eq!(life.pool.oldest_dirty_lsn(), None);
+}
+
 #[test]
 fn neighbouring_pages_go_home_with_one_write() {
     let (sim, life, mut redo) = one_dirty_page();

@@ -11,7 +11,8 @@
 //! # When it fails
 //! - The redo log, or the doublewrite file: nothing was written home; all stay dirty.
 //! - A page's home write: it stays dirty and is tried again; its image stays in the doublewrite
-//!   file until that succeeds. The others of the batch are not held up.
+//!   file until that succeeds. The others of the batch are not held up. Once a batch's number of
+//!   pages has failed, nothing else is written until fewer have: the file has no room for more.
 //! - All that is tried again for ever is in the log now and then only.
 //! - A home file's sync: final. What that file holds is no longer known, a second sync would lie,
 //!   and the doublewrite file must stay as it is for recovery. So nothing is written any more; the
@@ -118,8 +119,8 @@ impl Drop for Batch<'_> {
 }
 
 impl Pool {
-    /// Writes those pages in `frames` that are dirty and can be latched, a batch at most; returns how many are clean now. See the head of
-    /// this module.
+    /// Writes those pages in `frames` that are dirty and can be latched, a batch at most; returns how many are clean now. If there are
+    /// too many pages whose write failed before, these are written instead. See the head of this module.
     pub(super) fn flush_batch(
         &self,
         flusher: &mut Flusher,
@@ -136,19 +137,23 @@ impl Pool {
                 AlignedBuf::zeroed(pages * flusher.page_size.bytes())
             }
         };
-        // With so many failed pages that there is hardly room to carry more, only those are tried.
+        // With so many failed pages that there is hardly room to carry more, only those are tried, whichever the caller means: it
+        // goes by age or by coldness, and would never come to them while others are older or colder.
         let full = flusher.doublewrite.as_ref().filter(|doublewrite| doublewrite.is_full());
-        let may_write = |frame: u32| {
-            let page = self.frames().descriptor(frame).page();
-            full.is_none_or(|full| page.is_some_and(|id| full.carries(id)))
+        let mut chosen: Vec<u32> = match full {
+            Some(full) => full.carried().filter_map(|id| self.resident_frame(id)).collect(),
+            None => frames.iter().copied().take(flusher.batch_pages).collect(),
         };
-        let chosen = frames.iter().copied().filter(|&frame| may_write(frame));
-        let mut chosen: Vec<u32> = chosen.take(flusher.batch_pages).collect();
         // In file order, so that neighbours lie side by side in the buffer. The keys are cached: a shrink moves pages from
         // frame to frame meanwhile, and a sort whose keys change may panic.
         chosen.sort_by_cached_key(|&frame| self.frames().descriptor(frame).page());
-        let mut batch = Batch { pool: self, pages: Vec::with_capacity(chosen.len()) };
+        let room = chosen.len().min(flusher.batch_pages);
+        let mut batch = Batch { pool: self, pages: Vec::with_capacity(room) };
         for frame in chosen {
+            // There may be more than a batch of failed pages; those that cannot be latched take no place.
+            if batch.pages.len() == flusher.batch_pages {
+                break;
+            }
             let slot = batch.pages.len() + 1;
             batch.pages.extend(self.copy_dirty(
                 frame,
@@ -156,11 +161,7 @@ impl Pool {
                 &mut buffer[slot_range(flusher.page_size, slot)],
             ));
         }
-        let passed_over = full.is_some() && batch.pages.is_empty();
-        let result = match self.write_batch(flusher, &mut buffer, batch, cause) {
-            Ok(0) if passed_over => self.last_write_error.lock().clone().map_or(Ok(0), Err),
-            result => result,
-        };
+        let result = self.write_batch(flusher, &mut buffer, batch, cause);
         flusher.buffer = Some(buffer);
         if let Err(error) = &result {
             self.note_write_error(error.clone());
@@ -175,6 +176,11 @@ impl Pool {
             tracing::error!(%error, unsaid, "writing dirty pages failed; they stay in the pool");
         }
         *self.last_write_error.lock() = Some(error);
+    }
+
+    /// The frame of a page, which may move at any time.
+    fn resident_frame(&self, id: PageId) -> Option<u32> {
+        self.space(id.space)?.existing_word(id.no)?.load().frame()
     }
 
     /// Copies the page in `frame` and notes it in flight, if it is dirty and can be latched.
