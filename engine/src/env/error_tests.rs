@@ -8,7 +8,7 @@ use tidepool_pool::{PAGE_HEADER_SIZE, PageType};
 use super::*;
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
-use crate::redo::BLOCK_SIZE;
+use crate::redo::{BLOCK_SIZE, CAPACITY_MIN_BYTES};
 
 const PAGE_SIZE: usize = 4096;
 
@@ -441,6 +441,28 @@ fn a_log_told_to_grow_on_a_full_disk_goes_on_in_the_files_it_has() {
         write(&env, &space, i % 4, &[i as u8; 1000]);
         env.redo().flush().unwrap();
     }
+}
+
+/// Who waits for a checkpoint of such a log, on a slow disk, must not be told that the disk is full.
+#[test]
+fn that_the_log_could_not_grow_is_forgotten_once_it_need_not() {
+    let storage = SimStorage::new(1);
+    let env = open(&storage, &options()).unwrap();
+    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+    space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
+    while env.redo().stats().files_bytes < CAPACITY_MIN_BYTES {
+        write(&env, &space, 0, &[1; 1000]);
+        env.redo().prepare_files().unwrap();
+    }
+    env.checkpoint_all().unwrap();
+    storage.set_capacity(Some(storage.used_bytes()));
+    let growth_error = |capacity| {
+        env.set_redo_capacity(capacity).unwrap();
+        env.step_checkpoint(std::time::Duration::from_secs(1)).unwrap();
+        env.redo().growth_error()
+    };
+    assert!(matches!(growth_error(1 << 30), Some(Error::NoSpace(_))), "it cannot grow");
+    assert!(growth_error(CAPACITY_MIN_BYTES).is_none(), "there are as many files as are wanted");
 }
 
 #[test]

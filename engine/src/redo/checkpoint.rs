@@ -209,11 +209,14 @@ impl RedoLog {
             self.update_begin_limit(&ring);
             let size = ring.file_size();
             let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes();
-            if ahead >= FILES_AHEAD * size {
-                return Ok(false);
-            }
             let is_beyond = ring.total_size() + size > self.capacity();
             if is_beyond && !self.is_checkpoint_held() {
+                // There are as many as there shall be. That another could not be made was when fewer were there, or more were
+                // wanted; who waits now waits for a checkpoint, however slow.
+                ring.set_growth_error(None);
+                return Ok(false);
+            }
+            if ahead >= FILES_AHEAD * size {
                 return Ok(false);
             }
             if let Err(error) = ring.check_room(FILES_KEPT_FOR_THE_WRITER) {
