@@ -273,6 +273,8 @@ impl Files<'_> {
             }
             dirs.push(name);
         }
+        // The record of the deletion may lie before the checkpoint, and once such a file is found to be gone, nothing speaks of it.
+        dirs.extend(self.scan.unlisted.iter().map(|&id| space_file_name(id)));
         // Even if there was nothing to do: a process that was killed may have done it without this.
         let mut dirs: Vec<&str> = dirs.iter().map(|name| crate::env::dir_of(name)).collect();
         dirs.sort_unstable();
