@@ -23,6 +23,7 @@
 //! 4092  crc32c u32 of bytes 0..4092
 //! ```
 
+use tidepool_pool::storage::{AlignedBuf, StorageFile};
 use tidepool_pool::{Lsn, PageSize};
 
 use super::file_header::field;
@@ -146,6 +147,35 @@ impl Control {
             next_file_no: u32_at(60),
             files,
         }))
+    }
+
+    /// The newest whole slot of the control file.
+    ///
+    /// One that can't be read counts as torn, for some devices tell of a sector that a power cut tore in this way, until it is written
+    /// again; and the next update writes the slot that did not count.
+    pub fn read(file: &dyn StorageFile) -> Result<Self> {
+        let mut slots = AlignedBuf::zeroed(2 * BLOCK_SIZE);
+        let (first, second) = slots.split_at_mut(BLOCK_SIZE);
+        let mut unreadable = None;
+        for (slot, sequence) in [(&mut *first, 0), (&mut *second, 1)] {
+            match file.read_at(slot, Self::slot_offset(sequence)) {
+                Ok(()) => {}
+                // No power cut shortens the file.
+                Err(error) if error.is_unexpected_eof() => return Err(error.into()),
+                Err(error) => {
+                    tracing::warn!(%error, "taken for a torn slot");
+                    slot.fill(0);
+                    unreadable = Some(error);
+                }
+            }
+        }
+        if let Some(error) = unreadable
+            && Self::decode(first)?.is_none()
+            && Self::decode(second)?.is_none()
+        {
+            return Err(error.into());
+        }
+        Self::choose(first, second)
     }
 
     /// The newest whole slot of the two.

@@ -13,6 +13,7 @@
 //! All of it lies in one 512-byte sector, so a header is the old or the new one, never a mixture.
 
 use tidepool_pool::Lsn;
+use tidepool_pool::storage::{AlignedBuf, StorageFile};
 
 use super::{BLOCK_SIZE, FORMAT_VERSION};
 use crate::error::{Error, Result};
@@ -72,6 +73,34 @@ impl FileHeader {
             start: Lsn(u64::from_le_bytes(field(block, 32))),
             size: u64::from_le_bytes(field(block, 40)),
         })
+    }
+}
+
+impl FileHeader {
+    /// The header of `file`, if it is a whole file of this data directory with this number. `block` is room for it.
+    ///
+    /// One that can't be read is taken for one that a power cut tore, as some devices tell of it in this way until it is written again.
+    /// Then the file was about to be used, and there is no log in it yet: the header is synced before the log goes on in it.
+    pub fn read(
+        file: &dyn StorageFile,
+        uuid: &[u8; 16],
+        file_no: u32,
+        block: &mut AlignedBuf,
+    ) -> Option<Self> {
+        let len = match file.read_at(&mut block[..BLOCK_SIZE], 0).and_then(|()| file.len()) {
+            Ok(len) => len,
+            Err(error) => {
+                if !error.is_unexpected_eof() {
+                    tracing::warn!(%error, "taken for a redo file that was not in use yet");
+                }
+                return None;
+            }
+        };
+        let header = Self::decode(block, file.name()).ok()?;
+        let is_ours = header.uuid == *uuid
+            && header.file_no == file_no
+            && len >= HEADER_SIZE.saturating_add(header.size);
+        is_ours.then_some(header)
     }
 }
 

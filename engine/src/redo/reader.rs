@@ -2,14 +2,21 @@
 //!
 //! The reader stops at the first position that holds no whole frame of the right LSN and epoch: there the
 //! log ends. It never looks beyond, for what lies there was never acknowledged.
+//!
+//! # Blocks that cannot be read
+//! Some devices tell of a sector that a power cut tore by an error, until it is written again. Behind the log's end such a block
+//! harms nothing: no frame reaches into it, and the log will overwrite it. One that a frame reaches into, or would have to begin in,
+//! is an error, though the log would end there if the bytes were merely wrong. The last block of the log is written again and again,
+//! with more behind what was synced in it, so what the device has lost may be acknowledged. A wrong checksum is
+//! what any power cut may leave; this is not, on devices that keep to `docs/storage-faults.md`.
 
 use tidepool_pool::Lsn;
-use tidepool_pool::storage::AlignedBuf;
+use tidepool_pool::storage::{AlignedBuf, StorageError, StorageFile};
 
 use super::frame::{self, Parsed};
 use super::record::Records;
 use super::{BLOCK_SIZE, Ring, block_ceil, block_floor};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Bytes read at a time.
 const READ_CHUNK: usize = 1 << 20;
@@ -40,6 +47,8 @@ pub struct Reader {
     base: u64,
     /// Bytes of the buffer that were read.
     filled: usize,
+    /// Why the buffer's end is where it is, if the block behind it could not be read.
+    unreadable: Option<StorageError>,
 }
 
 impl Reader {
@@ -52,6 +61,7 @@ impl Reader {
             buf: AlignedBuf::zeroed(READ_CHUNK),
             base: block_floor(control.checkpoint.0),
             filled: 0,
+            unreadable: None,
         }
     }
 
@@ -65,10 +75,14 @@ impl Reader {
         let mut want = frame::MAX_HEADER_LEN;
         loop {
             let whole = self.fill(ring, want)?;
-            let at = (self.at.0 - self.base) as usize;
+            // Not even its first byte, if the checkpoint lies in a block that can't be read.
+            let at = ((self.at.0 - self.base) as usize).min(self.filled);
             match frame::parse(&self.buf[at..self.filled], self.at, self.epoch) {
                 Parsed::NeedMore(need) if whole => want = need,
-                Parsed::NeedMore(_) | Parsed::End => return Ok(None),
+                Parsed::NeedMore(_) => {
+                    return self.unreadable.take().map_or(Ok(None), |error| Err(self.gap(error)));
+                }
+                Parsed::End => return Ok(None),
                 Parsed::Frame { payload, frame_len, epoch } => {
                     let start = self.at;
                     let end = Lsn(start.0 + frame_len as u64);
@@ -80,7 +94,17 @@ impl Reader {
         }
     }
 
-    /// Has at least `want` bytes from the current position in the buffer. `false` if the ring ends before.
+    /// The error for a block that holds, or may hold, a part of the frame at the current position.
+    fn gap(&self, error: StorageError) -> Error {
+        Error::Storage(format!(
+            "the redo log from LSN {} on: {error}; what is in these {BLOCK_SIZE} bytes may have been committed: restore the data \
+             directory from a backup, or overwrite them with zeroes, and the log ends before them",
+            self.at.0
+        ))
+    }
+
+    /// Has at least `want` bytes from the current position in the buffer. `false` if the ring ends before, or a block that can't be read
+    /// comes before.
     fn fill(&mut self, ring: &mut Ring, want: usize) -> Result<bool> {
         let mut at = (self.at.0 - self.base) as usize;
         if self.filled >= at + want {
@@ -108,10 +132,35 @@ impl Reader {
             };
             let piece = ((file.end.0 - lsn.0) as usize).min(self.buf.len() - self.filled);
             debug_assert_eq!(piece % BLOCK_SIZE, 0, "files and buffer are whole blocks");
-            file.file
-                .read_at(&mut self.buf[self.filled..self.filled + piece], file.offset(lsn.0))?;
-            self.filled += piece;
+            let bytes = &mut self.buf[self.filled..self.filled + piece];
+            match read_blocks(&*file.file, bytes, file.offset(lsn.0)) {
+                (_, Some(error)) if error.is_unexpected_eof() => return Err(error.into()),
+                (read, error) => (self.filled, self.unreadable) = (self.filled + read, error),
+            }
+            if self.unreadable.is_some() {
+                break;
+            }
         }
-        Ok(true)
+        Ok(self.filled >= at + want)
     }
+}
+
+/// Fills `bytes`, or as many whole blocks of them as come before one that can't be read. Returns how many bytes that is, and the error.
+fn read_blocks(
+    file: &dyn StorageFile,
+    bytes: &mut [u8],
+    offset: u64,
+) -> (usize, Option<StorageError>) {
+    let Err(error) = file.read_at(bytes, offset) else { return (bytes.len(), None) };
+    if error.is_unexpected_eof() {
+        return (0, Some(error));
+    }
+    for (i, block) in bytes.chunks_exact_mut(BLOCK_SIZE).enumerate() {
+        let at = i * BLOCK_SIZE;
+        if let Err(error) = file.read_at(block, offset + at as u64) {
+            tracing::warn!(%error, "a block of the redo log, or behind its end");
+            return (at, Some(error));
+        }
+    }
+    (bytes.len(), None)
 }

@@ -155,10 +155,7 @@ impl Ring {
                 error.into()
             }
         })?;
-        let mut slots = AlignedBuf::zeroed(2 * BLOCK_SIZE);
-        control_file.read_at(&mut slots, 0)?;
-        let (first, second) = slots.split_at(BLOCK_SIZE);
-        let mut control = Control::choose(first, second)?;
+        let mut control = Control::read(&*control_file)?;
         let mut handles = HashMap::new();
         let mut files = Vec::with_capacity(control.files.len());
         for mut entry in std::mem::take(&mut control.files) {
@@ -442,7 +439,7 @@ impl Ring {
         let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
         for entry in self.control.files.iter_mut().filter(|file| file.start.is_none()) {
             let file = &*self.handles[&entry.file_no];
-            let header = read_header(file, &self.control.uuid, entry.file_no, &mut block)?;
+            let header = FileHeader::read(file, &self.control.uuid, entry.file_no, &mut block);
             if header.is_some_and(|h| h.start == end && h.size == entry.size) {
                 file.sync_data()?;
                 entry.start = Some(end);
@@ -512,32 +509,18 @@ impl Ring {
             if self.handles.contains_key(&file_no) {
                 continue;
             }
-            let name = file_name(file_no);
-            let file = self.storage.open(&name)?;
-            let header = read_header(&*file, &self.control.uuid, file_no, &mut block)?;
+            // One that can't be opened is, like one that can't be removed, in nobody's way.
+            let header = match self.storage.open(&file_name(file_no)) {
+                Ok(file) => FileHeader::read(&*file, &self.control.uuid, file_no, &mut block),
+                Err(error) => {
+                    tracing::warn!(%error, "a file that is not part of the redo log");
+                    None
+                }
+            };
             self.strays.push((file_no, header));
         }
         Ok(())
     }
-}
-
-/// The header of `file`, if it is a whole file of this ring.
-fn read_header(
-    file: &dyn StorageFile,
-    uuid: &[u8; 16],
-    file_no: u32,
-    block: &mut AlignedBuf,
-) -> Result<Option<FileHeader>> {
-    match file.read_at(block, 0) {
-        Ok(()) => {}
-        Err(error) if error.is_unexpected_eof() => return Ok(None),
-        Err(error) => return Err(error.into()),
-    }
-    let Ok(header) = FileHeader::decode(block, file.name()) else { return Ok(None) };
-    let ours = header.uuid == *uuid
-        && header.file_no == file_no
-        && file.len()? >= HEADER_SIZE.saturating_add(header.size);
-    Ok(ours.then_some(header))
 }
 
 /// Makes redo file `file_no`, filled with zeroes, durable but not yet listed. Leaves nothing behind on failure.

@@ -1,5 +1,7 @@
 //! The log alone against a model: random frames, flushes, checkpoints, crashes; no pages.
 
+mod unreadable;
+
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
@@ -34,7 +36,10 @@ fn file_size() -> u64 {
 type Payloads = Vec<(Lsn, Vec<u8>)>;
 
 fn open(storage: &SimStorage) -> Result<(RedoLog, Scan, Payloads)> {
-    let storage: Arc<dyn Storage> = Arc::new(storage.clone());
+    open_on(Arc::new(storage.clone()))
+}
+
+fn open_on(storage: Arc<dyn Storage>) -> Result<(RedoLog, Scan, Payloads)> {
     let mut ring = if storage.exists(control::CONTROL_FILE)? {
         Ring::open(storage, file_size())?
     } else {

@@ -1,0 +1,221 @@
+//! Blocks that can't be read until they are written again, as some devices tell of sectors that a power cut tore.
+
+use std::collections::BTreeSet;
+use std::io;
+
+use parking_lot::Mutex;
+use tidepool_pool::storage::{
+    AlignedBuf, Result as StorageResult, StorageError, StorageFile, StorageLock,
+};
+
+use super::*;
+
+const CONTROL: &str = "redo/control";
+const FIRST_FILE: &str = "redo/redo.00000001";
+const SECOND_FILE: &str = "redo/redo.00000002";
+
+/// The file's name, and the block's offset in it.
+type Blocks = BTreeSet<(String, u64)>;
+
+/// A disk with bad blocks.
+#[derive(Clone)]
+struct Worn {
+    disk: SimStorage,
+    bad: Arc<Mutex<Blocks>>,
+}
+
+struct WornFile {
+    file: Arc<dyn StorageFile>,
+    bad: Arc<Mutex<Blocks>>,
+}
+
+impl Worn {
+    fn new(disk: SimStorage, bad: &[(&str, u64)]) -> Self {
+        let bad = bad.iter().map(|&(name, at)| (name.to_owned(), at)).collect();
+        Self { disk, bad: Arc::new(Mutex::new(bad)) }
+    }
+
+    fn bad_blocks(&self) -> usize {
+        self.bad.lock().len()
+    }
+
+    fn open_log(&self) -> Result<(RedoLog, Scan, Payloads)> {
+        open_on(Arc::new(self.clone()))
+    }
+
+    fn message(&self) -> String {
+        self.open_log().map(drop).expect_err("this must not open").to_string()
+    }
+
+    fn file(&self, file: Arc<dyn StorageFile>) -> Arc<dyn StorageFile> {
+        Arc::new(WornFile { file, bad: self.bad.clone() })
+    }
+}
+
+impl Storage for Worn {
+    fn open(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
+        Ok(self.file(self.disk.open(name)?))
+    }
+
+    fn create(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
+        Ok(self.file(self.disk.create(name)?))
+    }
+
+    fn remove(&self, name: &str) -> StorageResult<()> {
+        self.disk.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> StorageResult<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn exists(&self, name: &str) -> StorageResult<bool> {
+        self.disk.exists(name)
+    }
+
+    fn list(&self, dir: &str) -> StorageResult<Vec<String>> {
+        self.disk.list(dir)
+    }
+
+    fn create_dir(&self, dir: &str) -> StorageResult<()> {
+        self.disk.create_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &str) -> StorageResult<()> {
+        self.disk.sync_dir(dir)
+    }
+
+    fn lock(&self, name: &str) -> StorageResult<StorageLock> {
+        self.disk.lock(name)
+    }
+}
+
+impl StorageFile for WornFile {
+    fn name(&self) -> &str {
+        self.file.name()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> StorageResult<()> {
+        let range = offset..offset + buf.len() as u64;
+        let is_hit = |(name, at): &(String, u64)| {
+            name == self.name() && *at < range.end && *at + BLOCK_SIZE as u64 > range.start
+        };
+        if self.bad.lock().iter().any(is_hit) {
+            let why = io::Error::from_raw_os_error(5);
+            return Err(StorageError::at(StorageOp::Read, self.name(), offset, why));
+        }
+        self.file.read_at(buf, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> StorageResult<()> {
+        let range = offset..offset + bytes.len() as u64;
+        self.bad.lock().retain(|(name, at)| name != self.name() || !range.contains(at));
+        self.file.write_at(bytes, offset)
+    }
+
+    fn sync_data(&self) -> StorageResult<()> {
+        self.file.sync_data()
+    }
+
+    fn len(&self) -> StorageResult<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> StorageResult<()> {
+        self.file.set_len(len)
+    }
+
+    fn io_alignment(&self) -> usize {
+        self.file.io_alignment()
+    }
+}
+
+/// A disk with a log whose one frame ends at `end`, after a kill.
+fn log_up_to(end: u64) -> SimStorage {
+    let storage = SimStorage::new(1);
+    let (log, ..) = open(&storage).unwrap();
+    append_up_to(&log, end, 1);
+    log.flush().unwrap();
+    drop(log);
+    storage.kill()
+}
+
+#[test]
+fn a_control_slot_that_cannot_be_read_counts_as_torn() {
+    let disk = log_up_to(5000);
+    for slot in [0, 4096] {
+        let worn = Worn::new(disk.kill(), &[(CONTROL, slot)]);
+        let (log, scan, frames) = worn.open_log().unwrap();
+        assert_eq!((scan.end, frames.len()), (Lsn(5000), 1));
+        assert_eq!(worn.bad_blocks(), 0, "the next state is written there");
+        append(&log, b"more");
+        log.flush().unwrap();
+    }
+    let error = Worn::new(disk.kill(), &[(CONTROL, 0), (CONTROL, 4096)]).message();
+    assert!(error.starts_with("cannot read 'redo/control' at offset 4096: "), "{error}");
+    // Beside one that is torn there is none to go by either.
+    let disk = disk.kill();
+    disk.corrupt(CONTROL, 100, 1);
+    let error = Worn::new(disk, &[(CONTROL, 4096)]).message();
+    assert!(error.starts_with("cannot read 'redo/control' at offset 4096: "), "{error}");
+}
+
+#[test]
+fn files_that_are_not_in_use_and_cannot_be_read_stop_nothing() {
+    let (log, ..) = open(&SimStorage::new(1)).unwrap();
+    let end = log.ring.lock().end();
+    // The log may go on in any of these, if a header says so.
+    let disk = log_up_to(end.0);
+    let strays = ["redo/redo.00000008", "redo/redo.00000009"];
+    for name in strays {
+        disk.create(name).unwrap().set_len(2 * BLOCK_SIZE as u64).unwrap();
+    }
+    disk.inject(Fault::new(StorageOp::Open, FaultKind::Io).on(strays[0]));
+    let worn = Worn::new(disk, &[(SECOND_FILE, 0), (strays[1], 0)]);
+    let (log, scan, frames) = worn.open_log().unwrap();
+    assert_eq!((scan.end, frames.len()), (end, 1));
+    for name in strays {
+        assert!(!worn.exists(name).unwrap(), "{name}");
+    }
+    append(&log, &[2; 3000]);
+    log.flush().unwrap();
+    let flushed = log.flushed_lsn();
+    drop(log);
+    let (_, scan, _) = open(&worn.disk.kill()).unwrap();
+    assert_eq!(scan.end, flushed);
+}
+
+#[test]
+fn a_block_behind_the_end_of_the_log_need_not_be_readable() {
+    let disk = log_up_to(5000);
+    for bad in [8192, 12288, 65536] {
+        let worn = Worn::new(disk.kill(), &[(FIRST_FILE, bad)]);
+        let (log, scan, frames) = worn.open_log().unwrap();
+        assert_eq!((scan.end, frames.len()), (Lsn(5000), 1), "{bad}");
+        // The log comes to it.
+        append(&log, &vec![2; 63 << 10]);
+        log.flush().unwrap();
+        assert_eq!(worn.bad_blocks(), 0, "{bad}");
+        let flushed = log.flushed_lsn();
+        drop(log);
+        let (_, scan, _) = open(&worn.disk.kill()).unwrap();
+        assert_eq!(scan.end, flushed, "{bad}");
+    }
+}
+
+/// Wherever in the log it is: in the block that it begins in, in the middle, at its end.
+#[test]
+fn a_block_of_the_log_that_cannot_be_read_is_an_error() {
+    let disk = log_up_to(14000);
+    for bad in [4096, 8192, 12288] {
+        let worn = Worn::new(disk.kill(), &[(FIRST_FILE, bad)]);
+        let error = worn.message();
+        let place = format!("on: cannot read '{FIRST_FILE}' at offset {bad}: ");
+        assert!(error.starts_with("the redo log from LSN ") && error.contains(&place), "{error}");
+        // As the message says.
+        let zeroes = AlignedBuf::zeroed(BLOCK_SIZE);
+        worn.open(FIRST_FILE).unwrap().write_at(&zeroes, bad).unwrap();
+        let (_, scan, frames) = worn.open_log().unwrap();
+        assert!(scan.end.0 <= bad && frames.is_empty(), "{bad}: {}", scan.end.0);
+    }
+}
