@@ -17,7 +17,7 @@
 //! # Damage
 //! A file that the log neither creates nor deletes may be missing nonetheless, or a page of it broken. If it is the engine's
 //! own, that ends the recovery. If it is a table's, the other tables shall not suffer: its changes are passed over. A
-//! broken page stays broken, so nobody takes it for whole later; a missing file, one whose pages are not those that the
+//! broken page stays broken, so nobody takes it for whole later: should it turn out that it can be read after all, its table is given up; a missing file, one whose pages are not those that the
 //! log has changes of (truncated, zeroed, or replaced), or one that the disk fails to read, is reported to the layer above, which remembers that changes of it are
 //! lost.
 
@@ -25,7 +25,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use tidepool_pool::storage::{Storage, StorageOp};
-use tidepool_pool::{Access, Lsn, PageId, Pool, Space};
+use tidepool_pool::{Access, ExclusiveGuard, Lsn, PageId, Pool, Space};
 
 use super::scan::{Scan, undecodable};
 use crate::env::{FIRST_TABLE_SPACE, space_file_name};
@@ -65,7 +65,14 @@ pub fn apply(
     redo: &RedoLog,
     scan: &Scan,
 ) -> Result<HashSet<u32>> {
-    let mut files = Files { storage, pool, scan, spaces: HashMap::new(), missing: HashSet::new() };
+    let mut files = Files {
+        storage,
+        pool,
+        scan,
+        spaces: HashMap::new(),
+        missing: HashSet::new(),
+        broken: HashMap::new(),
+    };
     files.finish_creations_and_deletions()?;
     let mut batch = Batch::default();
     let mut applied = 0;
@@ -98,6 +105,7 @@ pub fn apply(
         }
     }
     applied += batch.apply(&mut files)?;
+    files.look_at_broken_pages_again()?;
     tracing::info!(frames = scan.frames, changes = applied, end = scan.end.0, "redo log applied");
     Ok(files.missing)
 }
@@ -174,14 +182,21 @@ impl Batch {
         // A page that is set as a whole need not be read, nor be readable, whatever was changed in it before.
         let whole = changes.iter().rposition(|change| sets_whole_page(op(change)));
         let changes = &changes[whole.unwrap_or(0)..];
+        let newest = changes[changes.len() - 1].end;
         let mut page = if whole.is_some() {
+            files.broken.remove(&id);
             files.pool.new_page(&space, id.no)?
+        } else if let Some(passed_over) = files.broken.get_mut(&id) {
+            // Whether or not it can be read by now, it lacks the changes before.
+            *passed_over = newest;
+            return Ok(0);
         } else {
-            match files.pool.exclusive(&space, id.no, Access::Normal) {
+            match read_page(files.pool, &space, id.no) {
                 Err(error @ tidepool_pool::Error::Corrupt { .. })
                     if id.space >= FIRST_TABLE_SPACE =>
                 {
                     tracing::error!(%error, "a broken page: its changes in the redo log are passed over");
+                    files.broken.insert(id, newest);
                     return Ok(0);
                 }
                 // It may be readable again later, as it was before these changes, and pass for whole.
@@ -222,8 +237,7 @@ impl Batch {
             applied += 1;
         }
         if applied > 0 {
-            let end = changes[changes.len() - 1].end;
-            files.pool.mark_dirty(&mut page, start, end);
+            files.pool.mark_dirty(&mut page, start, newest);
         }
         if id.no == 0 && changes.iter().any(|change| space::may_set_size(op(change))) {
             let size_pages = space::size_pages(&page);
@@ -231,6 +245,18 @@ impl Batch {
             files.grow_to(&space, size_pages)?;
         }
         Ok(applied)
+    }
+}
+
+/// The page, latched. One that is wrong is read again at once: it may have been the way from the disk that was at fault.
+fn read_page<'p>(
+    pool: &'p Pool,
+    space: &'p Space,
+    no: u32,
+) -> tidepool_pool::Result<ExclusiveGuard<'p>> {
+    match pool.exclusive(space, no, Access::Normal) {
+        Err(tidepool_pool::Error::Corrupt { .. }) => pool.exclusive(space, no, Access::Normal),
+        page => page,
     }
 }
 
@@ -249,6 +275,8 @@ struct Files<'a> {
     spaces: HashMap<u32, Arc<Space>>,
     /// Tables' spaces whose file is missing, or is not the one that the log has changes of.
     missing: HashSet<u32>,
+    /// Tables' pages that were broken when changes were to be made in them, each with the end of the last change that was passed over.
+    broken: HashMap<PageId, Lsn>,
 }
 
 impl Files<'_> {
@@ -316,6 +344,23 @@ impl Files<'_> {
         let space = self.pool.open_space(id, file)?;
         self.spaces.insert(id, space.clone());
         Ok(Some(space))
+    }
+
+    /// Gives up the tables that have a page which was broken when changes were to be made in it, and can be read now: it lacks them, and
+    /// does not show it.
+    fn look_at_broken_pages_again(&mut self) -> Result<()> {
+        for (id, passed_over) in std::mem::take(&mut self.broken) {
+            let Some(space) = self.space(id.space)? else { continue };
+            let lacks_them = match read_page(self.pool, &space, id.no) {
+                Ok(page) => page.page_lsn() < passed_over,
+                Err(_) => false,
+            };
+            if lacks_them {
+                let why = "it was broken when that was tried, and is not now";
+                self.give_up(&space, id.no, passed_over, why)?;
+            }
+        }
+        Ok(())
     }
 
     /// A change does not fit its page: the file was truncated, or replaced by another. Or the page cannot be read. Ends the recovery, or, if

@@ -14,6 +14,8 @@
 
 pub mod apply;
 pub mod scan;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;

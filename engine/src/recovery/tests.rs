@@ -1,0 +1,199 @@
+//! Pages that come from the disk with wrong bytes now and then.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tidepool_pool::storage::{
+    Result as StorageResult, SimStorage, Storage, StorageFile, StorageLock,
+};
+use tidepool_pool::{Access, PAGE_HEADER_SIZE, PageType};
+
+use crate::env::{Env, EnvOptions, FIRST_TABLE_SPACE, space_file_name};
+use crate::mtr::Mtr;
+use crate::page_op::PageOp;
+
+const PAGE_SIZE: usize = 4096;
+/// The page whose reads go wrong.
+const UNSTEADY: u32 = 1;
+/// More log than is applied at a time.
+const MORE_THAN_A_BATCH: u64 = 33 << 20;
+
+fn options() -> EnvOptions {
+    EnvOptions {
+        page_size: PAGE_SIZE,
+        redo_capacity_bytes: 128 << 20,
+        // Else its recovery would read the page first.
+        doublewrite: false,
+        ..EnvOptions::small()
+    }
+}
+
+/// A disk that reads a page of the table wrongly for some time.
+struct Unsteady {
+    disk: SimStorage,
+    wrong_reads: Arc<AtomicU32>,
+}
+
+struct UnsteadyFile {
+    file: Arc<dyn StorageFile>,
+    wrong_reads: Arc<AtomicU32>,
+}
+
+impl Storage for Unsteady {
+    fn open(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
+        let file = self.disk.open(name)?;
+        Ok(Arc::new(UnsteadyFile { file, wrong_reads: self.wrong_reads.clone() }))
+    }
+
+    fn create(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
+        self.disk.create(name)
+    }
+
+    fn remove(&self, name: &str) -> StorageResult<()> {
+        self.disk.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> StorageResult<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn exists(&self, name: &str) -> StorageResult<bool> {
+        self.disk.exists(name)
+    }
+
+    fn list(&self, dir: &str) -> StorageResult<Vec<String>> {
+        self.disk.list(dir)
+    }
+
+    fn create_dir(&self, dir: &str) -> StorageResult<()> {
+        self.disk.create_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &str) -> StorageResult<()> {
+        self.disk.sync_dir(dir)
+    }
+
+    fn lock(&self, name: &str) -> StorageResult<StorageLock> {
+        self.disk.lock(name)
+    }
+}
+
+impl StorageFile for UnsteadyFile {
+    fn name(&self) -> &str {
+        self.file.name()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> StorageResult<()> {
+        self.file.read_at(buf, offset)?;
+        let wrong = u64::from(UNSTEADY) * PAGE_SIZE as u64 + 1000;
+        let is_hit = (offset..offset + buf.len() as u64).contains(&wrong);
+        let one_less = |left: u32| left.checked_sub(1);
+        if is_hit
+            && self.name() == space_file_name(FIRST_TABLE_SPACE)
+            && self.wrong_reads.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+        {
+            buf[(wrong - offset) as usize] ^= 1;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> StorageResult<()> {
+        self.file.write_at(bytes, offset)
+    }
+
+    fn sync_data(&self) -> StorageResult<()> {
+        self.file.sync_data()
+    }
+
+    fn len(&self) -> StorageResult<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> StorageResult<()> {
+        self.file.set_len(len)
+    }
+
+    fn io_alignment(&self) -> usize {
+        self.file.io_alignment()
+    }
+}
+
+/// A log with two changes of the page, and so much between them. The second may set all of the page.
+fn disk_with_two_changes(log_between: u64, is_anew: bool) -> SimStorage {
+    let storage = SimStorage::new(1);
+    let env = Env::open(Arc::new(storage.clone()), &options()).unwrap();
+    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+    space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
+    let format = |no| {
+        let mut mtr = Mtr::begin(&env).unwrap();
+        let page = mtr.new_page(&space, no).unwrap();
+        mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
+        mtr.commit();
+    };
+    format(UNSTEADY);
+    format(UNSTEADY + 1);
+    env.checkpoint_all().unwrap();
+    let write = |no, at, bytes: &[u8]| {
+        let mut mtr = Mtr::begin(&env).unwrap();
+        let page = mtr.exclusive(&space, no).unwrap();
+        mtr.apply(page, &PageOp::Write { offset: (PAGE_HEADER_SIZE + at) as u32, bytes });
+        mtr.commit();
+    };
+    write(UNSTEADY, 0, b"first");
+    let end = env.redo().next_lsn().0 + log_between;
+    while env.redo().next_lsn().0 < end {
+        write(UNSTEADY + 1, 0, &[7; 4000]);
+    }
+    if is_anew {
+        format(UNSTEADY);
+        write(UNSTEADY, 0, b"first");
+    }
+    write(UNSTEADY, 10, b"second");
+    env.redo().flush().unwrap();
+    drop((space, env));
+    storage.kill()
+}
+
+/// What recovery makes of the page if so many reads of it go wrong.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Whole,
+    GivenUp,
+    /// Reported to whoever reads it.
+    Broken,
+}
+
+fn recover(disk: &SimStorage, wrong_reads: u32) -> Outcome {
+    let wrong_reads = Arc::new(AtomicU32::new(wrong_reads));
+    let env = Env::open(Arc::new(Unsteady { disk: disk.kill(), wrong_reads }), &options()).unwrap();
+    if env.missing_spaces().contains(&FIRST_TABLE_SPACE) {
+        return Outcome::GivenUp;
+    }
+    let space = env.space(FIRST_TABLE_SPACE).unwrap();
+    match env.pool().shared(&space, UNSTEADY, Access::Normal) {
+        Ok(page) => {
+            let found = &page[PAGE_HEADER_SIZE..][..16];
+            assert_eq!(found, b"first\0\0\0\0\0second", "changes are lost without a word");
+            Outcome::Whole
+        }
+        Err(tidepool_pool::Error::Corrupt { .. }) => Outcome::Broken,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn a_page_that_is_read_wrongly_for_a_time_loses_no_change_without_a_word() {
+    for log_between in [0, MORE_THAN_A_BATCH] {
+        let disk = disk_with_two_changes(log_between, false);
+        // Ahead, when it is wanted, and again at once.
+        assert_eq!(recover(&disk, 2), Outcome::Whole);
+        assert_eq!(recover(&disk, 3), Outcome::GivenUp);
+        assert_eq!(recover(&disk, 4), Outcome::GivenUp);
+        assert_eq!(recover(&disk, u32::MAX), Outcome::Broken);
+        // What it lacks makes no difference then.
+        let disk = disk_with_two_changes(log_between, true);
+        for wrong_reads in [3, 4, u32::MAX] {
+            assert_eq!(recover(&disk, wrong_reads), Outcome::Whole);
+        }
+    }
+}
