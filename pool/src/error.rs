@@ -70,6 +70,10 @@ pub enum Error {
         pages: u64,
     },
 
+    /// Pages are not written any more, since the pool was shut down.
+    #[error("the buffer pool was shut down, and writes no page any more")]
+    ShutDown,
+
     /// A step of the pool's work ended by a panic. What it was to do counts as failed.
     #[error("{0} ended by an internal error, which the error log tells: please report it")]
     Panicked(&'static str),

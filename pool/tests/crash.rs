@@ -377,6 +377,23 @@ fn a_pool_that_cannot_write_says_why_it_has_no_frame() {
     life.pool.flush_all().unwrap();
 }
 
+/// It has no redo log to wait for any more, and the directory may be somebody else's.
+#[test]
+fn a_pool_that_was_shut_down_writes_nothing() {
+    let (sim, life, mut redo) = one_dirty_page();
+    life.pool.shutdown();
+    life.pool.clear_write_ahead();
+    let before = sim.operation_count();
+    assert!(matches!(life.pool.flush_all(), Err(Error::ShutDown)));
+    let error = (0..PAGES)
+        .find_map(|no| life.write(&mut redo, PageId::new(17, no), 1).err())
+        .expect("more pages than frames");
+    assert!(matches!(error, Error::ShutDown), "{error}");
+    assert_eq!(sim.operation_count(), before);
+    let read = life.pool.shared(&life.spaces[0], 3, Access::Normal).unwrap()[100];
+    assert_eq!(read, 7, "it serves what it has");
+}
+
 /// Flips a bit of the page, and expects recovery, with a log from there on, to leave it, and the pool to report it.
 fn expect_rot_is_reported(sim: &SimStorage, id: PageId, checkpoint: Lsn) {
     sim.corrupt(&file_name(id.space), page_size().offset_of(id.no) + 500, 1);

@@ -47,7 +47,7 @@ pub(crate) struct Flusher {
     /// The copies, behind room for the doublewrite header; made when first needed.
     buffer: Option<AlignedBuf>,
     pub(crate) doublewrite: Option<Doublewrite>,
-    /// The failed sync after which nothing is written.
+    /// Why nothing is written any more: a failed sync, or the pool was shut down.
     failed: Option<Error>,
 }
 
@@ -60,6 +60,11 @@ impl Flusher {
             doublewrite: doublewrite.then(|| Doublewrite::new(page_size, batch_pages)),
             failed: None,
         }
+    }
+
+    /// From now on nothing is written. The first reason stays.
+    pub(crate) fn shut_down(&mut self) {
+        self.failed.get_or_insert(Error::ShutDown);
     }
 
     /// Whether the buffer for a batch is there (and not in use just now).

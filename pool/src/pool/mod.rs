@@ -220,10 +220,14 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Stops the background threads and waits for their end. Nothing is flushed. Dropping the last
-    /// handle does the same, but may leave a thread's end to come a moment later.
+    /// Stops the background threads and waits for their end. Nothing is flushed, and no page is written
+    /// from then on: whoever still has a handle, and wants frames, must not write dirty pages that could
+    /// not be written before, without the redo log, into a directory that others may have opened since.
+    /// Dropping the last handle stops the threads too, but may leave a thread's end to come a moment later.
     pub fn shutdown(&self) {
         self.background.stop();
+        // Waits for a batch under way.
+        self.flusher.lock().shut_down();
     }
 
     /// Names the redo log that page writes must wait for. Without one, they wait for nothing.
