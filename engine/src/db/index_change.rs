@@ -5,7 +5,7 @@
 //! begin     the table takes no more writes; catalog: the table has notes; new trees, each noted as its root is made; a snapshot
 //! rows      the caller reads the rows of the snapshot, and gives the entries of the new indexes for each
 //! build     the entries, sorted, fill the new trees
-//! commit    the trees to be dropped are noted → catalog commit: the new definition → these trees are freed, the notes forgotten
+//! commit    the trees to be dropped are noted → catalog commit: the new definition → the notes of new trees are forgotten, these trees freed
 //! ```
 //! What a crash leaves before the catalog's commit is the old definition, after it the new one; and notes of the trees that belong to
 //! neither ([`noted`]), which the next opening frees. An [`IndexChange`] that is dropped does the same at once.
@@ -377,11 +377,12 @@ impl IndexChange {
         let tidied = || -> Result<()> {
             let space = env.space(self.record.space)?;
             inner.trx_system.condemn_trees(unwanted.iter().map(|tree| tree.tree));
-            for tree in unwanted {
-                noted::free(env, &space, *tree)?;
-            }
+            // First: what can't be freed must not leave the note of a tree that is in use.
             for tree in wanted {
                 noted::forget(env, &space, tree.tree)?;
+            }
+            for tree in unwanted {
+                noted::free(env, &space, *tree)?;
             }
             let record = inner.catalog.get(&self.name);
             let record = record.ok_or_else(|| Error::TableMissing(self.name.clone()))?;
@@ -504,11 +505,11 @@ impl Inner {
             notes.iter().filter(|note| !record.trees.contains(note)).copied().collect();
         // Even if they can't be freed now, nobody may go there: they may be half freed already.
         self.trx_system.condemn_trees(unwanted.iter().map(|tree| tree.tree));
-        for note in notes {
-            match unwanted.contains(&note) {
-                true => noted::free(&self.env, &space, note)?,
-                false => noted::forget(&self.env, &space, note.tree)?,
-            }
+        for note in notes.iter().filter(|note| !unwanted.contains(note)) {
+            noted::forget(&self.env, &space, note.tree)?;
+        }
+        for note in unwanted {
+            noted::free(&self.env, &space, note)?;
         }
         let record = TableRecord { has_notes: false, ..record.clone() };
         self.catalog.replace(&mut self.definition_trx(), name, record)?;

@@ -26,6 +26,8 @@ mod warm_reads;
 #[cfg(test)]
 mod definition_tests;
 #[cfg(test)]
+mod note_tests;
+#[cfg(test)]
 mod rollback_simulation;
 #[cfg(test)]
 mod row_count_tests;

@@ -6,6 +6,10 @@
 //! The catalog's record says that there may be notes ([`TableRecord::has_notes`](crate::catalog::TableRecord::has_notes)), so that an
 //! opening need not look into every file.
 //!
+//! A note that outlives its tree would be the end of whatever has the root's page then. So a tree is noted once however often it is
+//! [`add`]ed, all notes of it go together, and [`free`] believes no note whose page is not a node of the tree: files from before these
+//! rules may have such notes.
+//!
 //! ```text
 //! a note, in the table area of page 0:   tree id u32 | root page u32      (tree id 0: vacant)
 //! ```
@@ -30,14 +34,14 @@ fn note_at(header: &[u8], at: usize) -> TreeRecord {
     TreeRecord { tree: word(at), root: word(at + 4) }
 }
 
-/// Offset in the header of the note of `tree` (0: of a vacant place).
-fn find(header: &[u8], tree: u32) -> Option<usize> {
-    TABLE_AREA.step_by(NOTE_SIZE).find(|&at| note_at(header, at).tree == tree)
+/// Offsets in the header of the notes that are as asked for.
+fn places(header: &[u8], is_wanted: impl Fn(TreeRecord) -> bool) -> impl Iterator<Item = usize> {
+    TABLE_AREA.step_by(NOTE_SIZE).filter(move |&at| is_wanted(note_at(header, at)))
 }
 
 fn find_vacant(header: &[u8]) -> Result<usize> {
     let full = || Error::InvalidOption(format!("more than {NOTES_MAX} indexes change at once"));
-    find(header, 0).ok_or_else(full)
+    places(header, |note| note.tree == 0).next().ok_or_else(full)
 }
 
 fn write(mtr: &mut Mtr<'_>, header: crate::mtr::PageHandle, at: usize, note: TreeRecord) {
@@ -64,36 +68,56 @@ pub(crate) fn create(env: &Env, space: &Space, tree: u32) -> Result<TreeRecord> 
     Ok(made)
 }
 
-/// Notes a tree that is there.
+/// Notes a tree that is there; one that is noted already is left so.
 pub(crate) fn add(env: &Env, space: &Space, tree: TreeRecord) -> Result<()> {
     let mut mtr = Mtr::begin(env)?;
     let header = mtr.exclusive(space, 0)?;
+    if places(mtr.page(header), |note| note == tree).next().is_some() {
+        return Ok(());
+    }
     let at = find_vacant(mtr.page(header))?;
     write(&mut mtr, header, at, tree);
     mtr.commit();
     Ok(())
 }
 
-/// Forgets the note of a tree that is an index's.
+/// Forgets what is noted of a tree that is an index's.
 pub(crate) fn forget(env: &Env, space: &Space, tree: u32) -> Result<()> {
+    vacate(env, space, |note| note.tree == tree)
+}
+
+fn vacate(env: &Env, space: &Space, is_unwanted: impl Fn(TreeRecord) -> bool) -> Result<()> {
     let mut mtr = Mtr::begin(env)?;
     let header = mtr.exclusive(space, 0)?;
-    if let Some(at) = find(mtr.page(header), tree) {
-        write(&mut mtr, header, at, TreeRecord { tree: 0, root: 0 });
-        mtr.commit();
+    let unwanted: Vec<usize> = places(mtr.page(header), is_unwanted).collect();
+    if unwanted.is_empty() {
+        return Ok(());
     }
+    for at in unwanted {
+        write(&mut mtr, header, at, TreeRecord { tree: 0, root: 0 });
+    }
+    mtr.commit();
     Ok(())
 }
 
 /// Frees the pages of a noted tree, and forgets the note. Nobody may use the tree. If it fails half-way, it can be called again, in
-/// this life or the next.
+/// this life or the next. A note whose tree is gone already is forgotten, and nothing else done.
 pub(crate) fn free(env: &Arc<Env>, space: &Arc<Space>, note: TreeRecord) -> Result<()> {
     let at = {
         let header = env.pool().shared(space, 0, Access::Normal)?;
-        find(&header, note.tree)
+        places(&header, |found| found == note).next()
     };
     let Some(at) = at else { return Ok(()) };
     let tree = Tree::open(env, space, note.root, note.tree);
-    while !tree.free_step(Some(at))?.1 {}
-    Ok(())
+    if tree.has_root()? {
+        while !tree.free_step(Some(at))?.1 {}
+    } else {
+        let TreeRecord { tree, root } = note;
+        tracing::warn!(tree, root, "an index is noted as to be freed that is gone already");
+    }
+    // This one if it is still there, and any other of the same.
+    vacate(env, space, |found| found == note)
 }
+
+#[cfg(test)]
+mod tests;

@@ -271,3 +271,33 @@ fn trees_that_could_not_be_freed_are_freed_by_the_next_opening() {
     assert_eq!(agree(&db, &table).len(), 19_900);
     nothing_is_lost(&db, &table);
 }
+
+/// The note of an added index must not outlive the change because a dropped one can't be freed: it would come upon the index later.
+#[test]
+fn an_index_added_beside_one_that_could_not_be_freed_can_be_dropped() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 0..20_000);
+    db.close().unwrap();
+    drop((table, db));
+    // Inner pages of the dropped tree can't be read.
+    let db = open(&sim);
+    let change = built(&db, "t", &["primary", "backward"]).unwrap();
+    sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").always());
+    let table = change.commit(&[]).unwrap();
+    sim.clear_faults();
+    assert!(!table.unreachable_pages().unwrap().is_empty());
+    drop(table);
+    let table = self::change(&db, "t", &["primary"]).unwrap();
+    // The pages of the index that was added are the rows' then.
+    fill(&db, &table, 20_000..60_000);
+    let rows = agree(&db, &table);
+    assert_eq!(rows.len(), 60_000);
+    db.close().unwrap();
+    drop((table, db));
+    let db = open(&sim);
+    let table = db.open_table("t").unwrap();
+    assert_eq!(table.unreachable_pages().unwrap(), []);
+    assert!(agree(&db, &table) == rows);
+}

@@ -10,7 +10,8 @@ use crate::error::Result;
 use crate::mtr::{Mtr, PageHandle};
 use crate::page_op::PageOp;
 use crate::space::Allocation;
-use tidepool_pool::Access;
+use tidepool_pool::page::{page_type, tree_id};
+use tidepool_pool::{Access, PageType};
 
 impl Tree {
     /// Frees the tree's pages, the root too; nobody may use the tree any more. Works in small steps, each of which leaves
@@ -26,6 +27,13 @@ impl Tree {
         }
     }
 
+    /// Whether the page of the root still is a node of this tree. The pages of one that was freed may be anything by now.
+    pub fn has_root(&self) -> Result<bool> {
+        let page = self.env.pool().shared(&self.space, self.root, Access::Normal)?;
+        let is_node = [PageType::TREE_LEAF, PageType::TREE_INNER].contains(&page_type(&page));
+        Ok(is_node && tree_id(&page) == self.id)
+    }
+
     /// Frees some pages at the right edge, lowest level first; says how many, and whether the root was among them. With the root goes the
     /// note of the tree in the space's header, if there is one: eight bytes at the offset `note` become 0.
     pub fn free_step(&self, note: Option<usize>) -> Result<(u64, bool)> {
@@ -33,9 +41,11 @@ impl Tree {
         const BATCH: usize = 16;
         let mut mtr = Mtr::begin(&self.env)?;
         let mut parent: Option<TreeNode<'_>> = None;
-        let mut node =
-            self.own(self.env.pool().exclusive(&self.space, self.root, Access::Normal)?);
-        let mut level = node.node().level();
+        let root = self.env.pool().exclusive(&self.space, self.root, Access::Normal)?;
+        let mut level = Node::new(&root).map_err(|why| self.corrupt(self.root, why))?.level();
+        // Who asks for it goes by what was written down some time ago: another's page must not be freed.
+        self.check_node(&root, self.root, level)?;
+        let mut node = self.own(root);
         // Down the right edge, to the lowest inner node that still has children.
         while level > 1 && has_children(&node.node()) {
             let child = self.own_child(&node, node.node().count(), level - 1)?;
