@@ -132,7 +132,7 @@ pub fn free_tail(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u6
         let (mut next, _) = check(mtr.page(head_page), space, head, tree_id)?;
         let mut numbers = Vec::with_capacity(FREE_BATCH);
         while next != 0 && numbers.len() < FREE_BATCH {
-            let page = env.pool().shared(space, next, Access::Scan)?;
+            // Before the page is latched: the head is, by this very thread, which would wait for itself.
             if next == head || numbers.contains(&next) {
                 return Err(Error::corrupt(
                     space.file().name(),
@@ -141,6 +141,7 @@ pub fn free_tail(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u6
                 ));
             }
             numbers.push(next);
+            let page = env.pool().shared(space, next, Access::Scan)?;
             next = check(&page, space, next, tree_id)?.0;
         }
         if numbers.is_empty() {

@@ -143,6 +143,37 @@ fn a_crash_leaks_no_page() {
     }
 }
 
+/// Each chain is freed by a thread of its own: one that waits for itself fails the test instead of stopping it.
+#[test]
+fn a_chain_that_leads_back_into_itself_is_an_error() {
+    let env = Env::open(Arc::new(SimStorage::new(1)), &fixture::options(200, 4096)).unwrap();
+    let space = new_space(&env).unwrap();
+    let room = capacity(4096);
+    // Of so many pages; the last one's link goes to this one.
+    for (len, to) in [(1, 0), (2, 0), (5, 0), (5, 2), (5, 4), (40, 0), (40, 1), (40, 39)] {
+        let note_at = space::TABLE_AREA.start as u32;
+        let head = store(&env, &space, &value(len * room, 1), note_at).unwrap();
+        let chain = pages(&env, &space, TREE_ID, head).unwrap();
+        assert_eq!(chain.len(), len);
+        let mut mtr = Mtr::begin(&env).unwrap();
+        let last = mtr.exclusive(&space, chain[len - 1]).unwrap();
+        let bytes = &chain[to].to_le_bytes();
+        mtr.apply(last, &PageOp::Write { offset: NEXT as u32, bytes });
+        mtr.commit();
+        let (done, outcome) = std::sync::mpsc::channel();
+        let (env, space) = (env.clone(), space.clone());
+        std::thread::spawn(move || done.send(free(&env, &space, TREE_ID, head)));
+        let outcome = outcome.recv_timeout(std::time::Duration::from_secs(60));
+        let error = outcome.expect("it ends").unwrap_err().to_string();
+        let expected = match to {
+            // What the circle leads to went with an earlier batch.
+            1 if len > FREE_BATCH => "to be freed, but not allocated to anyone",
+            _ => "overflow chain in a circle",
+        };
+        assert!(error.ends_with(expected), "{len} pages, the last leads to {to}: {error}");
+    }
+}
+
 #[test]
 fn a_page_holds_all_but_its_header() {
     assert_eq!(capacity(16384), 16384 - PAGE_HEADER_SIZE - 8);
