@@ -2,7 +2,7 @@
 
 use std::ops::Bound;
 use std::sync::Arc;
-use tidepool::storage::{SimStorage, Storage};
+use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool::{
     Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Seek, Table, TableDef, Trx,
     TrxOptions,
@@ -383,6 +383,26 @@ fn auto_increment_survives() {
     assert!((1002..1200).contains(&next), "{next} after a crash");
     table.reset_auto_increment(5).unwrap();
     assert_eq!(table.reserve_auto_increment(1).unwrap(), 5);
+}
+
+#[test]
+fn a_counter_that_was_set_is_durable() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    table.reset_auto_increment(5000).unwrap();
+    let sim = sim.crash();
+    let db = open(&sim);
+    let table = db.open_table("t").unwrap();
+    assert_eq!(table.auto_increment(), 5000);
+    table.reset_auto_increment(7).unwrap();
+    let sim = sim.crash();
+    let db = open(&sim);
+    let table = db.open_table("t").unwrap();
+    assert_eq!(table.auto_increment(), 7);
+    // Where it can't be made so, nobody is told that it is.
+    sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("redo/").always());
+    assert!(table.reset_auto_increment(9).is_err());
 }
 
 #[test]

@@ -40,7 +40,7 @@ use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use row_ids::RowIds;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use tidepool_pool::Space;
+use tidepool_pool::{Lsn, Space};
 
 /// Set in `users` when the table is dropped: nobody enters any more.
 const DROPPED: u64 = 1 << 63;
@@ -209,17 +209,27 @@ impl Table {
     /// Takes `n` auto-increment values, and returns the first. They are used up, whatever becomes of the
     /// transaction that uses them.
     pub fn reserve_auto_increment(&self, n: u64) -> Result<u64> {
-        self.auto_increment.reserve(n, |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling))
+        let persist = |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling).map(drop);
+        self.auto_increment.reserve(n, persist)
     }
 
     /// Makes the next auto-increment value at least `next`.
     pub fn raise_auto_increment(&self, next: u64) -> Result<()> {
-        self.auto_increment.raise(next, |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling))
+        let persist = |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling).map(drop);
+        self.auto_increment.raise(next, persist)
     }
 
-    /// Makes the next auto-increment value `next`, even if that is lower than before.
+    /// Makes the next auto-increment value `next`, even if that is lower than before. Durable on return: it is what a statement asked for,
+    /// not what rows need whose own commit makes it durable.
     pub fn reset_auto_increment(&self, next: u64) -> Result<()> {
-        self.auto_increment.reset(next, |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling))
+        let mut lsn = Lsn(0);
+        let persist = |ceiling| {
+            lsn = self.persist(AUTO_INCREMENT_AT, ceiling)?;
+            Ok(())
+        };
+        self.auto_increment.reset(next, persist)?;
+        // Without the counter's mutex: who takes values meanwhile need not wait for the disk.
+        self.env.redo().flush_to(lsn)
     }
 
     /// Estimated number of rows.
@@ -242,20 +252,19 @@ impl Table {
     /// What a clean shutdown leaves in the space header: the exact counters.
     pub(crate) fn settle(&self) -> Result<()> {
         let Ok(_inside) = self.visit() else { return Ok(()) };
-        self.auto_increment.settle(|next| self.persist(AUTO_INCREMENT_AT, next))?;
+        self.auto_increment.settle(|next| self.persist(AUTO_INCREMENT_AT, next).map(drop))?;
         if space::header(&self.env, &self.space)?.row_count != self.rows() {
             self.persist(ROW_COUNT_AT, self.rows())?;
         }
         Ok(())
     }
 
-    /// Writes one of the counters in the space header.
-    fn persist(&self, at: usize, value: u64) -> Result<()> {
+    /// Writes one of the counters in the space header; returns up to where the log has to be durable for it to stay.
+    fn persist(&self, at: usize, value: u64) -> Result<Lsn> {
         let mut mtr = Mtr::begin(&self.env)?;
         let header = mtr.exclusive(&self.space, 0)?;
         mtr.apply(header, &PageOp::Write { offset: at as u32, bytes: &value.to_le_bytes() });
-        mtr.commit();
-        Ok(())
+        Ok(mtr.commit())
     }
 
     /// Enters for as long as the result lives.
