@@ -2,8 +2,9 @@
 //!
 //! Level by level from the root down, each inner node is read under its version, not its latch: a copy is verified, then each
 //! child is latched shared and compared with what the copy says of it, and the node's version is checked once more. Where
-//! it has changed meanwhile, the walk goes on from the last fence it knows to be good. So a check blocks nobody for longer
-//! than it takes to verify one page, and reports nothing that was only in flux.
+//! it has changed meanwhile, the walk goes on from the last fence it knows to be good. Only where it gets no further so, it keeps
+//! the node latched while it loads one child, and then goes on as before. So a check blocks nobody for longer
+//! than it takes to load and verify one page, and reports nothing that was only in flux.
 //!
 //! Verified: page type, tree id and level of every page; slot order, heads, prefix, fences and heap of every node; that a
 //! child's fences are exactly the parent's separators around it. So no two parents can share a child, for their ranges differ.
@@ -33,7 +34,7 @@ pub struct CheckReport {
 
 /// One step of the walk over the inner nodes of a level.
 enum Step {
-    Next(Vec<u8>),
+    Next,
     End,
 }
 
@@ -63,13 +64,19 @@ impl Tree {
             let mut from = Vec::new();
             let mut backoff = Backoff::default();
             loop {
+                let before = from.clone();
                 let outcome = if backoff.is_exhausted() {
-                    self.check_inner::<Coupled<'_>>(level, &mut from, &mut walk)
+                    self.check_inner::<Coupled<'_>>(level, 1, &mut from, &mut walk)
                 } else {
-                    self.check_inner::<OptimisticGuard<'_>>(level, &mut from, &mut walk)
+                    let all = usize::MAX;
+                    self.check_inner::<OptimisticGuard<'_>>(level, all, &mut from, &mut walk)
                 };
+                if from != before {
+                    // What failed before it got so far says nothing of what comes.
+                    backoff = Backoff::default();
+                }
                 match outcome {
-                    Ok(Step::Next(upper)) => from = upper,
+                    Ok(Step::Next) => {}
                     Ok(Step::End) => break,
                     Err(Stop::Retry | Stop::TooLow) => backoff.wait(),
                     Err(Stop::Failed(error)) => return Err(error),
@@ -95,10 +102,11 @@ impl Tree {
         Ok(level + 1)
     }
 
-    /// Verifies the inner node at `level` that holds `from`, and its children from there on; `from` moves along.
+    /// Verifies the inner node at `level` that holds `from`, and its children from there on, `most` of them; `from` moves along.
     fn check_inner<'t, S: Standing<'t>>(
         &'t self,
         level: usize,
+        most: usize,
         from: &mut Vec<u8>,
         walk: &mut Walk<'_>,
     ) -> Result<Step, Stop> {
@@ -133,7 +141,7 @@ impl Tree {
             walk.report.pages.push(no);
         }
         let first = self.read(&page, no, |_| node::child_index::<[u8]>(&copy, Seek::Key(from)))?;
-        for index in first..=node.count() {
+        for index in (first..=node.count()).take(most) {
             let child_no = (node.child(index))
                 .ok_or_else(|| Stop::Failed(self.corrupt(no, "an inner node lacks a child")))?;
             let child_page = pool.shared(&self.space, child_no, Access::Scan)?;
@@ -160,7 +168,7 @@ impl Tree {
                 None => return Ok(Step::End),
             }
         }
-        Ok(Step::Next(std::mem::take(from)))
+        Ok(Step::Next)
     }
 }
 
@@ -181,5 +189,60 @@ impl Walk<'_> {
         self.report.entry_bytes += leaf.used_bytes() as u64;
         self.report.pages.push(no);
         (self.visitor)(leaf, first)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::btree::tests::{fixture, put};
+    use crate::mtr::Mtr;
+    use crate::page_op::PageOp;
+
+    const ENTRIES: u64 = 1000;
+    /// A byte of a node's header that means nothing.
+    const RESERVED: u32 = 60;
+
+    /// A tree of two levels.
+    fn tree() -> Tree {
+        let tree = fixture::tree(200, 4096);
+        for n in 0..ENTRIES {
+            put(&tree, &n.to_be_bytes(), &[5; 100]).unwrap();
+        }
+        assert_eq!(tree.depth().unwrap(), 2);
+        tree
+    }
+
+    #[test]
+    fn a_node_is_kept_latched_for_one_child_at_a_time() {
+        let tree = tree();
+        let expected = tree.check(&mut |_, _| Ok(())).unwrap();
+        let report = CheckReport { depth: 2, ..Default::default() };
+        let mut walk = Walk { report, visitor: &mut |_, _| Ok(()) };
+        let mut from = Vec::new();
+        let mut steps = 1;
+        while let Ok(Step::Next) = tree.check_inner::<Coupled<'_>>(1, 1, &mut from, &mut walk) {
+            assert_eq!(walk.report.leaf_pages, steps);
+            steps += 1;
+        }
+        assert_eq!(steps, expected.leaf_pages);
+        assert!(expected.leaf_pages > 20);
+        assert_eq!(walk.report, expected);
+    }
+
+    #[test]
+    fn a_check_that_gets_on_leaves_the_nodes_above_to_others() {
+        let tree = tree();
+        let expected = tree.check(&mut |_, _| Ok(())).unwrap();
+        let report = tree.check(&mut |_, _| {
+            // The node above changes at every leaf, so the walk has to go down again each time.
+            let mut mtr = Mtr::begin(&tree.env)?;
+            let root = tree.env.pool().try_exclusive(&tree.space, tree.root, Access::Normal);
+            let root = mtr.adopt(root.expect("nobody holds the root"));
+            mtr.apply(root, &PageOp::Write { offset: RESERVED, bytes: &[0] });
+            mtr.commit();
+            Ok(())
+        });
+        assert_eq!(report.unwrap(), expected);
     }
 }
