@@ -375,6 +375,8 @@ size_t tp_changed_indexes_max(void);
    takes no writes (TP_TABLE_BUSY). A dropped tree, and a new one, must have no values that are too long for their entries. */
 int tp_change_indexes(tp_db *db, const char *name, size_t name_len, const tp_changed_index *indexes,
                       size_t index_count, tp_index_change **change);
+/* Before the first row: where it finds no row for long, tp_change_next_row ends with TP_INTERRUPTED when this is raised. */
+void tp_change_set_interrupt(tp_index_change *change, const tp_interrupt *interrupt);
 /* The next row of the table: clustered key and value; good until the next one. TP_END after the last. */
 int tp_change_next_row(tp_index_change *change, tp_entry *row);
 /* An entry of the new tree at `index` of the trees to come. */

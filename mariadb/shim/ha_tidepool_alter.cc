@@ -433,6 +433,8 @@ bool ha_tidepool::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) 
   const bool from_key = layouts.row->key_needed(wanted.data());
   uchar *const record = altered->record[0];
   THD *const thd = ha_thd();
+  /* Among rows that are deleted and not purged the engine goes on for long without coming back here. */
+  if (const Session *of = session_of(thd)) tp_change_set_interrupt(change, of->interrupt);
 
   tp_entry row;
   int result;

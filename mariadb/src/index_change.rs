@@ -5,8 +5,9 @@
 //! collations, gives the entries of the new indexes back.
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::Arc;
 
-use tidepool::{ChangedIndex, Db, IndexChange, IndexDef};
+use tidepool::{ChangedIndex, Db, IndexChange, IndexDef, Interrupt};
 
 use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or, text};
 use crate::database::TableMetadata;
@@ -68,6 +69,19 @@ pub unsafe extern "C" fn tp_change_indexes(
         unsafe { *change = Box::into_raw(Box::new(begun)) };
         Ok(TP_OK)
     })
+}
+
+/// Has the reading of rows end when the session is interrupted.
+///
+/// # Safety
+/// Valid pointers, `interrupt` from [`tp_interrupt_new`](crate::session::tp_interrupt_new); nobody else uses `change`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_set_interrupt(
+    change: *mut Change,
+    interrupt: *const Arc<Interrupt>,
+) {
+    // SAFETY: a change of the shim's alone, and a valid handle.
+    guard_or((), || unsafe { (*change).change.set_interrupt((*interrupt).clone()) });
 }
 
 /// The next row of the table; `TP_END` after the last.

@@ -33,7 +33,7 @@ use crate::btree::Loader;
 use crate::catalog::{CATALOG_TREE, IndexDef, TableDef, TableRecord, TreeRecord};
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
-use crate::lock::{LockMode, LockWait};
+use crate::lock::{Interrupt, LockMode, LockWait};
 use crate::sort::Sorter;
 use crate::space;
 use crate::table::{Table, noted};
@@ -220,12 +220,21 @@ impl IndexChange {
         }
     }
 
+    /// Has [`next_row`](Self::next_row) listen to the interrupt of the session that asks for the change ([`Trx::interrupt_handle`]):
+    /// among rows that the snapshot does not see it may go on for long without giving one. Before the first row.
+    pub fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
+        if let Some((trx, _)) = &mut self.rows {
+            trx.set_interrupt(interrupt);
+        }
+    }
+
     /// Positions of the new indexes in the new definition.
     pub fn new_indexes(&self) -> impl Iterator<Item = usize> {
         self.new.iter().map(|new| new.index)
     }
 
-    /// The next row, as the clustered index has it: its key and its value. `None` after the last.
+    /// The next row, as the clustered index has it: its key and its value. `None` after the last. [`Error::Interrupted`]
+    /// if it is interrupted on the way ([`set_interrupt`](Self::set_interrupt)).
     pub fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let (trx, cursor) = self.rows.as_mut().ok_or(Error::NotFound)?;
         match cursor.next(trx)? {

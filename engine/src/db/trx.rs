@@ -230,6 +230,12 @@ impl Trx {
         self.interrupt.clone()
     }
 
+    /// Listens to the interrupt of another session, which it works for. Before the first operation only.
+    pub(crate) fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
+        self.inner.set_interrupt(interrupt.clone());
+        self.interrupt = interrupt;
+    }
+
     /// Inserts an entry.
     ///
     /// [`Error::DuplicateKey`] if there is one with this key; it is then locked by this transaction, so that what it is

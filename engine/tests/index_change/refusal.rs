@@ -101,3 +101,33 @@ fn a_change_can_be_interrupted_and_must_make_sense() {
     assert!(matches!(change.add(1, &long, b""), Err(Error::KeyTooLong { .. })));
     assert_eq!(change.add(2, b"k", b"").unwrap_err(), Error::NotFound);
 }
+
+/// Rows that the snapshot does not see, leaf after leaf: the reading does not come back to its caller.
+#[test]
+fn a_reading_that_finds_no_row_can_be_interrupted() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &def()).unwrap();
+    fill(&db, &table, 0..2000);
+    let mut trx = begin(&db);
+    for n in 0..2000 {
+        delete(&mut trx, &table, &key(n)).unwrap();
+    }
+    trx.commit().unwrap();
+    let session = begin(&db);
+    let interrupt = session.interrupt_handle();
+    let names = ["primary", "by value", "backward"];
+    for is_killed in [true, false] {
+        let mut change = db.change_indexes("t", &wanted(&db, "t", &names)).unwrap();
+        change.set_interrupt(interrupt.clone());
+        if is_killed {
+            interrupt.interrupt();
+            assert_eq!(change.next_row().unwrap_err(), Error::Interrupted);
+            interrupt.clear();
+        } else {
+            assert_eq!(change.next_row().unwrap(), None);
+        }
+    }
+    drop(trx);
+    nothing_is_lost(&db, &table);
+}
