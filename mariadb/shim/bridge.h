@@ -192,6 +192,9 @@ int tp_drop_table(tp_db *db, const char *name, size_t name_len);
 int tp_rename_table(tp_db *db, const char *from, size_t from_len, const char *to, size_t to_len);
 /* Gives the indexes of a table the names of these, in their order; `unique` is not looked at. */
 int tp_rename_indexes(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count);
+/* Calls `index` with the name of each index of a table as the catalog has it, in the order of the trees, and whether it is unique. */
+int tp_index_names(const tp_db *db, const char *name, size_t name_len, void *context,
+                   void (*index)(void *context, const char *name, size_t len, uint8_t is_unique));
 /* The names that they have in the server: should the catalog know others, reports say these from now on. */
 int tp_learn_index_names(const tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes,
                          size_t index_count);

@@ -189,7 +189,14 @@ int Foreign_index::open(THD *thd, const std::string &table, const std::vector<st
       problem_ = "the types of " + own_columns[i] + " and " + columns[i] + " differ";
       return 0;
     }
-  const Layouts layouts(definition.share, definition.share->key_info);
+  std::unique_ptr<Layouts> trees;
+  const int read = Layouts::of_trees(definition.share, definition.share->key_info, table, &trees);
+  if (read == TP_TABLE_MISSING) {
+    problem_ = "the other table does not exist";
+    return 0;
+  }
+  if (read != TP_OK) return server_error(read, thd);
+  const Layouts &layouts = *trees;
   const int found = tree_of_columns(layouts, there);
   if (found < 0) {
     problem_ = "no index of the other table begins with the columns";

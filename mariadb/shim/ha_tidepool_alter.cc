@@ -232,6 +232,19 @@ bool plan(const TABLE *table, const Layouts &now, const TABLE *altered, const La
   return true;
 }
 
+/* The key of the new definition that each present tree is of, where the statement leaves the trees as they are. Empty: there is none. */
+std::vector<uint> keys_of_trees(const TABLE *table, const Layouts &now, const TABLE *altered, const Alter_inplace_info *info) {
+  if (table->s->keys != altered->s->keys) return {};
+  std::vector<uint> order(now.trees.size(), MAX_KEY);
+  for (uint i = 0; i < altered->s->keys; i++) {
+    uint old;
+    if (!old_key_of(table, altered->key_info[i], info, &old) || old == MAX_KEY || order[now.tree_of(old)] != MAX_KEY) return {};
+    order[now.tree_of(old)] = i;
+  }
+  if ((order[0] < MAX_KEY ? order[0] : MAX_KEY) != (altered->s->primary_key < MAX_KEY ? altered->s->primary_key : MAX_KEY)) return {};
+  return order;
+}
+
 /* A key whose entries the engine can make of a row alone. */
 bool can_be_built(const KEY &key) {
   if (is_special_index(key) || key.without_overlaps) return false;
@@ -267,8 +280,10 @@ enum_alter_inplace_result ha_tidepool::check_definition_change(TABLE *altered, A
       HA_CREATE_USED_DEFAULT_CHARSET | HA_CREATE_USED_PACK_KEYS | HA_CREATE_USED_CHECKSUM | HA_CREATE_USED_MAX_ROWS;
 
   if (info->handler_flags & (LAYOUTS_STAY | ALTER_COLUMN_TYPE_CHANGE_BY_ENGINE)) {
+    const std::vector<uint> order = keys_of_trees(table, shared->layouts, altered, info);
     if (own_session || is_checked_after_write() || altered->s->long_unique_table || altered->s->period.unique_keys ||
-        table->versioned() || altered->versioned() || !shared->layouts.same(Layouts(altered)))
+        table->versioned() || altered->versioned() || order.empty() ||
+        !shared->layouts.same(Layouts(altered->s, altered->key_info, order)))
       return HA_ALTER_INPLACE_NOT_SUPPORTED;
   }
   const alter_table_operations all = info->handler_flags;
@@ -516,7 +531,8 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
   if ((asked.used_fields & HA_CREATE_USED_AUTO) && asked.auto_increment_value && table->found_next_number_field)
     error = set_auto_increment(asked.auto_increment_value);
   if (!error && changes.empty() && (info->handler_flags & ALTER_RENAME_INDEX)) {
-    const std::vector<tp_index_def> indexes = Layouts(altered).definitions(altered);
+    const Layouts next(altered->s, altered->key_info, keys_of_trees(table, shared->layouts, altered, info));
+    const std::vector<tp_index_def> indexes = next.definitions(altered);
     error = fail(tp_rename_indexes(engine.db, shared->name.data(), shared->name.size(), indexes.data(), indexes.size()));
   }
   /* Last, for with this the table is what the server's new .frm file says. */

@@ -2,6 +2,7 @@
 #include "table_share.h"
 #include "engine.h"
 #include "errors.h"
+#include "server_versions.h"
 
 namespace tidepool {
 
@@ -18,20 +19,83 @@ std::string table_name_of(const char *path) {
   return directory;
 }
 
-Layouts::Layouts(const TABLE_SHARE *share, const KEY *keys) {
+constexpr LEX_CSTRING ROW_ID_INDEX{STRING_WITH_LEN("#row_id")};
+
+Layouts::Layouts(const TABLE_SHARE *share, const KEY *keys, std::vector<uint> order) {
   has_row_id = share->primary_key >= MAX_KEY;
   primary_key = has_row_id ? MAX_KEY : share->primary_key;
-  trees.reserve(share->keys + 1);
-  if (has_row_id)
-    trees.push_back(Index_layout::row_id());
-  else
-    trees.emplace_back(share, &keys[primary_key], nullptr);
-  for (uint i = 0; i < share->keys; i++) {
-    if (i == primary_key) continue;
-    trees.emplace_back(share, &keys[i], &trees[0]);
-    has_secondary_unique |= trees.back().is_unique();
+  if (order.empty()) {
+    order.push_back(primary_key);
+    for (uint i = 0; i < share->keys; i++)
+      if (i != primary_key) order.push_back(i);
+  }
+  key_of_tree = std::move(order);
+  tree_of_key.resize(share->keys);
+  trees.reserve(key_of_tree.size());
+  for (uint tree = 0; tree < key_of_tree.size(); tree++) {
+    const uint keynr = key_of_tree[tree];
+    if (keynr < MAX_KEY) {
+      tree_of_key[keynr] = tree;
+      trees.emplace_back(share, &keys[keynr], tree ? &trees[0] : nullptr);
+    } else {
+      trees.push_back(Index_layout::row_id());
+    }
+    has_secondary_unique |= tree && trees.back().is_unique();
   }
   row = std::make_unique<Row_layout>(share, trees[0]);
+}
+
+namespace {
+struct Catalog_index {
+  std::string name;
+  bool is_unique;
+};
+} // namespace
+
+static void take_index(void *context, const char *name, size_t len, uint8_t is_unique) {
+  static_cast<std::vector<Catalog_index> *>(context)->push_back({std::string(name, len), is_unique != 0});
+}
+
+/* The key of each tree. A name may be an older one (see Table_share), so the trees whose keys are not found take those that are left. */
+static std::vector<uint> order_by_names(const TABLE_SHARE *share, const KEY *keys, const std::vector<Catalog_index> &indexes) {
+  const uint primary = share->primary_key >= MAX_KEY ? MAX_KEY : share->primary_key;
+  constexpr uint NONE = MAX_KEY + 1;
+  std::vector<uint> order(indexes.size(), NONE);
+  std::vector<bool> taken(share->keys, false);
+  order[0] = primary;
+  if (primary < MAX_KEY) taken[primary] = true;
+  for (size_t tree = 1; tree < order.size(); tree++)
+    for (uint i = 0; i < share->keys && order[tree] == NONE; i++)
+      if (!taken[i] && is_same_name(keys[i].name.str, indexes[tree].name.c_str())) {
+        order[tree] = i;
+        taken[i] = true;
+      }
+  uint left = 0;
+  for (uint &keynr : order) {
+    if (keynr != NONE) continue;
+    while (taken[left]) left++;
+    keynr = left;
+    taken[left] = true;
+  }
+  return order;
+}
+
+int Layouts::of_trees(const TABLE_SHARE *share, const KEY *keys, const std::string &name, std::unique_ptr<Layouts> *layouts) {
+  std::vector<Catalog_index> indexes;
+  std::string bytes;
+  Metadata metadata;
+  int result = tp_index_names(engine.db, name.data(), name.size(), &indexes, take_index);
+  if (result == TP_OK) result = table_metadata(name, &bytes);
+  if (result != TP_OK) return result;
+  *layouts = std::make_unique<Layouts>(share, keys);
+  if (indexes.size() != (*layouts)->trees.size() || !metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size()))
+    return TP_OK;
+  auto named = std::make_unique<Layouts>(share, keys, order_by_names(share, keys, indexes));
+  bool fits = metadata.fingerprint == named->fingerprint();
+  for (size_t tree = 0; tree < indexes.size(); tree++) fits = fits && indexes[tree].is_unique == named->trees[tree].is_unique();
+  /* A crash may have left names that were exchanged since. */
+  if (fits) *layouts = std::move(named);
+  return TP_OK;
 }
 
 uint64 Layouts::fingerprint() const {
@@ -57,7 +121,7 @@ std::vector<tp_index_def> Layouts::definitions(const TABLE *table) const {
   std::vector<tp_index_def> all;
   for (uint tree = 0; tree < trees.size(); tree++) {
     const uint keynr = key_of(tree);
-    const LEX_CSTRING name = keynr < MAX_KEY ? table->key_info[keynr].name : LEX_CSTRING{STRING_WITH_LEN("#row_id")};
+    const LEX_CSTRING name = keynr < MAX_KEY ? table->key_info[keynr].name : ROW_ID_INDEX;
     all.push_back({name.str, name.length, trees[tree].is_unique()});
   }
   return all;
@@ -113,19 +177,23 @@ static int open_table(const std::string &name, tp_table **table) {
 }
 
 Table_share::Table_share(const TABLE *form, const char *path, int *error)
-    : layouts(form), name(table_name_of(path)), cardinalities(layouts.trees.size()) {
+    : name(table_name_of(path)), layouts(form), cardinalities(layouts.trees.size()) {
   *error = server_error(open_table(name, &table), current_thd);
   if (*error) {
     table = nullptr;
     return;
   }
   std::string bytes;
-  *error = server_error(table_metadata(name, &bytes), current_thd);
+  std::unique_ptr<Layouts> found;
+  int result = table_metadata(name, &bytes);
+  if (result == TP_OK) result = Layouts::of_trees(form->s, form->key_info, name, &found);
+  *error = server_error(result, current_thd);
   if (*error) {
     tp_table_close(table);
     table = nullptr;
     return;
   }
+  layouts = std::move(*found);
   if (!metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size())) {
     sql_print_error("Tidepool: table %s was written by a newer version of Tidepool: upgrade this server to read it",
                     name.c_str());

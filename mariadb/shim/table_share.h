@@ -2,7 +2,9 @@
 /*
   What all open handlers of a table share: the engine's table, how keys and rows are laid out, and statistics.
 
-  Trees: tree 0 is the clustered index; the server's other keys follow in their order.
+  Trees: tree 0 is the clustered index; the server's other keys follow in the order that they had when the trees were made. A .frm file may
+  have them in another order since, for the server sorts them again when partitions are added or dropped, and EXCHANGE PARTITION compares
+  keys by their names alone; the engine is asked neither time. So a tree is found by its key's name, which the engine's catalog has.
 
   Metadata of a table in the engine's catalog:
       format of keys (1 byte) | format of rows (1 byte) | definition (4 bytes) | fingerprint of the row (8 bytes)
@@ -33,7 +35,10 @@ constexpr char TEMPORARY_PREFIX[] = "#tmp/";
 /* The layouts of a table as the server describes it. */
 struct Layouts {
   explicit Layouts(const TABLE *table) : Layouts(table->s, table->key_info) {}
-  Layouts(const TABLE_SHARE *share, const KEY *keys);
+  /* `order` has the key of each tree, MAX_KEY for row ids. Without it they are in the server's order. */
+  Layouts(const TABLE_SHARE *share, const KEY *keys, std::vector<uint> order = {});
+  /* Those of the engine's table of this name, in the order of its trees. That they are the right ones is for the fingerprint to tell. */
+  static int of_trees(const TABLE_SHARE *share, const KEY *keys, const std::string &name, std::unique_ptr<Layouts> *layouts);
 
   std::vector<Index_layout> trees; /* [0] = clustered */
   std::unique_ptr<Row_layout> row;
@@ -41,13 +46,16 @@ struct Layouts {
   bool has_secondary_unique = false;
   uint primary_key = MAX_KEY;
 
-  uint tree_of(uint keynr) const { return keynr == primary_key ? 0 : keynr < primary_key ? keynr + 1 : keynr; }
-  uint key_of(uint tree) const { return tree == 0 ? primary_key : tree <= primary_key ? tree - 1 : tree; }
+  uint tree_of(uint keynr) const { return tree_of_key[keynr]; }
+  uint key_of(uint tree) const { return key_of_tree[tree]; }
   uint64 fingerprint() const;
   /* Whether rows and entries of the other are rows and entries of this one. */
   bool same(const Layouts &other) const;
   /* The trees as the engine is told of them, with the names that their keys have in `table`, whose layouts these are. */
   std::vector<tp_index_def> definitions(const TABLE *table) const;
+
+private:
+  std::vector<uint> tree_of_key, key_of_tree;
 };
 
 struct Metadata {
@@ -79,8 +87,8 @@ public:
   ~Table_share() override;
 
   tp_table *table = nullptr;
-  Layouts layouts;
   std::string name;
+  Layouts layouts;
   Metadata metadata;
   /* Goes on when the table was truncated: handlers then open their readers anew. */
   std::atomic<uint> generation{0};

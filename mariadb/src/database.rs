@@ -421,6 +421,28 @@ pub unsafe extern "C" fn tp_learn_index_names(
     unsafe { with_index_names(db, (name, len), (indexes, index_count), Db::learn_index_names) }
 }
 
+/// Calls `give` for every index of a table, in the order of its trees; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths; `give` may be called with `context`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_index_names(
+    db: *const Db,
+    name: *const c_char,
+    len: usize,
+    context: *mut c_void,
+    give: extern "C" fn(*mut c_void, *const c_char, usize, u8),
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, name) = unsafe { (&*db, text(name, len)) };
+        for index in &db.table_def(&name)?.indexes {
+            give(context, index.name.as_ptr().cast(), index.name.len(), index.unique.into());
+        }
+        Ok(TP_OK)
+    })
+}
+
 /// Empties a table by giving it a new space.
 ///
 /// # Safety

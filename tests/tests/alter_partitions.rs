@@ -327,3 +327,215 @@ fn a_server_killed_in_the_middle_has_all_partitions_old_or_new() {
         "{undone} of {rounds} left the table as it was, {unacknowledged} changed it without an answer"
     );
 }
+
+/// The server sorts keys when partitions come and go, and asks nobody: unique keys that can be NULL come after those that can't.
+#[test]
+fn keys_in_another_order_keep_their_trees() {
+    let mut server = Server::start(Options::new("alter_partitions_key_order"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT NOT NULL, p INT NOT NULL, a INT NOT NULL, b INT NOT NULL, PRIMARY KEY (id, p), UNIQUE ua (a, p), UNIQUE ub (b, p))
+             PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (10), PARTITION p1 VALUES LESS THAN (20))",
+            "INSERT INTO t SELECT seq, seq % 20, seq + 1000, seq + 2000 FROM seq_1_to_400",
+            "ALTER TABLE t MODIFY a INT NULL",
+        ],
+    );
+    let by_keys = |conn: &mut Conn, table: &str| {
+        for index in ["ua", "ub", "PRIMARY"] {
+            let rows = |conn: &mut Conn, condition: &str| {
+                let query =
+                    format!("SELECT id, a, b FROM {table} FORCE INDEX ({index}) WHERE {condition}");
+                sorted_rows(conn, &query)
+            };
+            assert_eq!(
+                rows(conn, "a = 1007 AND p = 7"),
+                ["[Bytes(\"7\"), Bytes(\"1007\"), Bytes(\"2007\")]"]
+            );
+            assert_eq!(
+                rows(conn, "b = 2007 AND p = 7"),
+                ["[Bytes(\"7\"), Bytes(\"1007\"), Bytes(\"2007\")]"]
+            );
+            let sums = format!(
+                "SELECT SUM(a) - SUM(b) + 1000 * COUNT(*) FROM {table} FORCE INDEX ({index}) WHERE b > 0 AND a > 0 AND id > 0"
+            );
+            assert_eq!(number(conn, &sums), 0, "{index}");
+        }
+        assert_eq!(
+            number(conn, &format!("SELECT MIN(a) FROM {table} FORCE INDEX (ua)")) + 1000,
+            number(conn, &format!("SELECT MIN(b) FROM {table} FORCE INDEX (ub)")),
+        );
+        check(conn, table);
+    };
+    let write = |conn: &mut Conn| {
+        run(
+            conn,
+            &[
+                "INSERT INTO t VALUES (5000, 3, 6000, 7000), (5001, 13, NULL, 7001), (5002, 13, NULL, 7002)",
+                "UPDATE t SET a = a + 1, b = b - 1 WHERE id = 5000",
+                "UPDATE t SET b = b + 1 WHERE b = 6999",
+                "UPDATE t SET a = 6001 WHERE id = 5001",
+            ],
+        );
+        for (row, key) in
+            [("9, 3, 6001, 1", "ua"), ("9, 3, 1, 7000", "ub"), ("5000, 3, 1, 1", "PRIMARY")]
+        {
+            let error =
+                conn.query_drop(format!("INSERT INTO t VALUES ({row})")).expect_err("a duplicate");
+            assert!(error.to_string().contains(&format!("'{key}'")), "{key}: {error}");
+        }
+        run(
+            conn,
+            &[
+                "INSERT INTO t VALUES (9, 3, 6001, 1) ON DUPLICATE KEY UPDATE a = 1, b = 2",
+                "DELETE FROM t WHERE a = 1 AND b = 2",
+                "DELETE FROM t WHERE id >= 5000",
+            ],
+        );
+    };
+    for change in [
+        "ADD PARTITION (PARTITION p2 VALUES LESS THAN (30), PARTITION p3 VALUES LESS THAN (40))",
+        "REORGANIZE PARTITION p1 INTO (PARTITION p1a VALUES LESS THAN (15), PARTITION p1 VALUES LESS THAN (20))",
+        "DROP PARTITION p3",
+    ] {
+        run(&mut conn, &[&format!("ALTER TABLE t {change}")]);
+        by_keys(&mut conn, "t");
+        write(&mut conn);
+        by_keys(&mut conn, "t");
+        run(&mut conn, &["ANALYZE TABLE t"]);
+    }
+    server.kill9();
+    server.restart();
+    let mut conn = server.connect_to("test");
+    by_keys(&mut conn, "t");
+
+    // Partitions whose trees are in different orders are changed in place together.
+    run(
+        &mut conn,
+        &[
+            "ALTER TABLE t RENAME INDEX ua TO ux, ALGORITHM=INSTANT",
+            "ALTER TABLE t RENAME INDEX ub TO ua, RENAME INDEX ux TO ub, ALGORITHM=INSTANT",
+            "ALTER TABLE t RENAME INDEX ub TO ux, RENAME INDEX ua TO ub, ALGORITHM=INSTANT",
+            "ALTER TABLE t RENAME INDEX ux TO ua, ALGORITHM=INSTANT",
+        ],
+    );
+    by_keys(&mut conn, "t");
+    run(
+        &mut conn,
+        &[
+            "ALTER TABLE t ADD COLUMN c VARCHAR(10) DEFAULT 'x' FIRST, ALGORITHM=INSTANT",
+            "ALTER TABLE t MODIFY c VARCHAR(100) DEFAULT 'x' FIRST, ALGORITHM=INSTANT",
+            "ALTER TABLE t DROP COLUMN c, ALGORITHM=INSTANT",
+        ],
+    );
+    by_keys(&mut conn, "t");
+    run(&mut conn, &["ALTER TABLE t ADD INDEX x (b, a), ALGORITHM=NOCOPY"]);
+    by_keys(&mut conn, "t");
+    write(&mut conn);
+    run(&mut conn, &["ALTER TABLE t DROP INDEX x, ALGORITHM=INSTANT"]);
+    by_keys(&mut conn, "t");
+
+    run(
+        &mut conn,
+        &[
+            "ALTER TABLE t MODIFY b INT NULL",
+            "ALTER TABLE t MODIFY a INT NOT NULL",
+            "ALTER TABLE t CONVERT PARTITION p0 TO TABLE part",
+        ],
+    );
+    by_keys(&mut conn, "part");
+    check(&mut conn, "t");
+    // The other side of a foreign key finds the tree, too.
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE child (id INT PRIMARY KEY, b INT, p INT, a INT NULL,
+               FOREIGN KEY (b, p) REFERENCES part (b, p) ON UPDATE CASCADE, FOREIGN KEY (a) REFERENCES part (a))",
+            "INSERT INTO child VALUES (1, 2007, 7, 1007)",
+            "UPDATE part SET b = 3007 WHERE id = 7",
+        ],
+    );
+    assert_eq!(
+        sorted_rows(&mut conn, "SELECT b, p FROM child"),
+        ["[Bytes(\"3007\"), Bytes(\"7\")]"]
+    );
+    assert_eq!(answer(&mut conn, "INSERT INTO child VALUES (2, 1007, 7, 1007)"), 1452);
+    assert_eq!(answer(&mut conn, "DELETE FROM part WHERE id = 7"), 1451);
+    check(&mut conn, "child");
+    check(&mut conn, "part");
+}
+
+/// The server compares keys by their names, and exchanges tables whose keys are in different orders.
+#[test]
+fn a_table_with_keys_in_another_order_is_exchanged() {
+    let mut server = Server::start(Options::new("alter_partitions_exchange"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE p (id INT PRIMARY KEY, a INT, b INT, KEY ka (a), KEY kb (b))
+             PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (100), PARTITION p1 VALUES LESS THAN (200))",
+            "CREATE TABLE s (id INT PRIMARY KEY, a INT, b INT, KEY kb (b), KEY ka (a))",
+            "INSERT INTO p VALUES (1, 11, 21), (101, 111, 121)",
+            "INSERT INTO s VALUES (2, 12, 22)",
+            "ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE s",
+        ],
+    );
+    let look = |conn: &mut Conn| {
+        for index in ["ka", "kb", "PRIMARY"] {
+            for (table, row) in [("s", 1), ("p", 2)] {
+                let (a, b) = (row + 10, row + 20);
+                let query = format!(
+                    "SELECT id, a, b FROM {table} FORCE INDEX ({index}) WHERE a = {a} AND b = {b} AND id = {row}"
+                );
+                assert_eq!(
+                    sorted_rows(conn, &query),
+                    [format!("[Bytes(\"{row}\"), Bytes(\"{a}\"), Bytes(\"{b}\")]")],
+                    "{query}"
+                );
+            }
+        }
+        run(
+            conn,
+            &[
+                "UPDATE p SET a = a + 1000 WHERE b > 20",
+                "UPDATE p SET a = a - 1000, b = b + 1 WHERE a > 1000",
+                "UPDATE p SET b = b - 1 WHERE a > 0",
+                "INSERT INTO s VALUES (3, 5, 6)",
+                "DELETE FROM s WHERE b = 6",
+            ],
+        );
+        check(conn, "p");
+        check(conn, "s");
+    };
+    look(&mut conn);
+    server.kill9();
+    server.restart();
+    let mut conn = server.connect_to("test");
+    look(&mut conn);
+    run(
+        &mut conn,
+        &[
+            "ALTER TABLE p ADD INDEX ab (a, b), ALGORITHM=NOCOPY",
+            "ALTER TABLE p DROP INDEX ab, ALGORITHM=INSTANT",
+            "ALTER TABLE s MODIFY b BIGINT, ALGORITHM=COPY",
+            "ALTER TABLE s MODIFY b INT, ALGORITHM=COPY",
+        ],
+    );
+    look(&mut conn);
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE n (id INT PRIMARY KEY, a INT, b INT, KEY kb (b), KEY ka (a))",
+            "INSERT INTO n VALUES (250, 5, 6)",
+            "ALTER TABLE p CONVERT TABLE n TO PARTITION p2 VALUES LESS THAN (300)",
+        ],
+    );
+    look(&mut conn);
+    run(
+        &mut conn,
+        &["DELETE FROM p WHERE b = 6 AND a = 5", "ALTER TABLE p CONVERT PARTITION p2 TO TABLE n"],
+    );
+    check(&mut conn, "n");
+}
