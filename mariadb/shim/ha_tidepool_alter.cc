@@ -261,6 +261,10 @@ bool is_blob(enum_field_types type) {
 } // namespace
 
 enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *altered, Alter_inplace_info *info) {
+  /* The copy says why not. */
+  if (altered->part_info && has_passing_primary_key(altered->s, altered->key_info) &&
+      !(table->part_info && has_passing_primary_key(table_share, table->key_info)))
+    return HA_ALTER_INPLACE_NOT_SUPPORTED;
   if (const auto answer = check_foreign_key_change(info); answer != HA_ALTER_INPLACE_COPY_NO_LOCK) return answer;
   if (info->handler_flags & (INDEX_CHANGES | ROW_CHANGES)) return check_index_change(altered, info);
   /* The server takes another expression of a virtual column for a change of the definition alone, if no index has that column. */
@@ -549,7 +553,23 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
   return error != 0;
 }
 
-/* Columns of another length are those of can_convert_nocopy(). */
+/* Whether a table and the partitions of another have their rows in the same order, also after the statement: the server looks for keys of the
+   same names, in whatever order, and takes the first for the primary one. */
+static bool is_clustered_as(const TABLE *table, const TABLE *parted, bool is_sorted_again) {
+  const uint key = table->s->primary_key, other = parted->s->primary_key;
+  if (is_sorted_again && has_passing_primary_key(parted->s, parted->key_info)) return false;
+  if (key >= MAX_KEY || other >= MAX_KEY) return key >= MAX_KEY && other >= MAX_KEY;
+  return is_same_name(table->key_info[key].name.str, parted->key_info[other].name.str);
+}
+
+/* Columns of another length are those of can_convert_nocopy(). EXCHANGE PARTITION and CONVERT TABLE ask for the table; the partitioned one is
+   the statement's first. */
 bool ha_tidepool::check_if_incompatible_data(HA_CREATE_INFO *, uint changes) {
+  const LEX *lex = ha_thd()->lex;
+  const auto asked = lex->alter_info.partition_flags & (ALTER_PARTITION_EXCHANGE | ALTER_PARTITION_CONVERT_IN);
+  if (lex->sql_command == SQLCOM_ALTER_TABLE && asked) {
+    const TABLE *parted = lex->query_tables ? lex->query_tables->table : nullptr;
+    if (!parted || !is_clustered_as(table, parted, asked & ALTER_PARTITION_CONVERT_IN)) return COMPATIBLE_DATA_NO;
+  }
   return changes == IS_EQUAL_NO ? COMPATIBLE_DATA_NO : COMPATIBLE_DATA_YES;
 }

@@ -15,6 +15,14 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_ILLEGAL_HA_CREATE_OPTION,
                         "Tidepool ignores DATA DIRECTORY and INDEX DIRECTORY: its files are in tidepool_data_home_dir");
   }
+  if (form->part_info && has_passing_primary_key(form->s, form->key_info)) {
+    Abort_on_warning_instant_set no_error(thd, false);
+    push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, HA_ERR_UNSUPPORTED,
+                        "Tidepool: a later unique key without NULL would become the primary key of table %s.%s when partitions are added "
+                        "or dropped, and its rows be in the order of another: add a PRIMARY KEY, or drop the key and add it again",
+                        form->s->db.str, form->s->table_name.str);
+    return HA_ERR_UNSUPPORTED;
+  }
 
   const Layouts layouts(form);
   const std::vector<tp_index_def> indexes = layouts.definitions(form);

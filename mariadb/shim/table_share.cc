@@ -98,6 +98,29 @@ int Layouts::of_trees(const TABLE_SHARE *share, const KEY *keys, const std::stri
   return TP_OK;
 }
 
+/* The order in which the server sorts unique keys (sort_keys() there), and what it asks of the first to take it for a primary key. */
+bool has_passing_primary_key(const TABLE_SHARE *share, const KEY *keys) {
+  if (share->keys == 0 || is_same_name(keys[0].name.str, "PRIMARY")) return false;
+  enum { WHOLE_COLUMNS, BEGINNINGS, CAN_BE_NULL, HASH, NOT_UNIQUE } first_rank = NOT_UNIQUE;
+  uint first = MAX_KEY;
+  for (uint i = 0; i < share->keys; i++) {
+    auto rank = WHOLE_COLUMNS;
+    if (!(keys[i].flags & HA_NOSAME)) continue;
+    for (uint part = 0; part < keys[i].user_defined_key_parts; part++) {
+      const KEY_PART_INFO &info = keys[i].key_part[part];
+      const Field *field = share->field[info.fieldnr - 1];
+      const bool is_whole = !(field->flags & BLOB_FLAG) && field->key_length() == info.length;
+      rank = MY_MAX(rank, field->real_maybe_null() ? CAN_BE_NULL : is_whole ? WHOLE_COLUMNS : BEGINNINGS);
+    }
+    if (keys[i].algorithm == HA_KEY_ALG_LONG_HASH) rank = HASH;
+    if (rank >= first_rank) continue;
+    first_rank = rank;
+    first = i;
+  }
+  /* The first of beginnings alone stays what it is: none, or, of a BLOB's whole length, the primary key. */
+  return first_rank == WHOLE_COLUMNS && first != share->primary_key;
+}
+
 uint64 Layouts::fingerprint() const {
   uint64 print = row->fingerprint();
   for (const Index_layout &tree : trees)

@@ -58,6 +58,11 @@ private:
   std::vector<uint> tree_of_key, key_of_tree;
 };
 
+/* Whether the server will take another key for the primary one, or one where there is none, when it sorts the keys again. It does so when
+   partitions come or go, and then the engine's trees can't follow: the rows stay in the tree that they are in. Only tables
+   without a PRIMARY KEY can come to this, by ALTER TABLE, which leaves the keys in their order. */
+bool has_passing_primary_key(const TABLE_SHARE *share, const KEY *keys);
+
 struct Metadata {
   static constexpr size_t SIZE = 14;               /* without versions */
   static constexpr uchar HAS_FOREIGN_KEYS = 0x80; /* in the first byte */

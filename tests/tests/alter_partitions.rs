@@ -539,3 +539,63 @@ fn a_table_with_keys_in_another_order_is_exchanged() {
     );
     check(&mut conn, "n");
 }
+
+/// Without a PRIMARY KEY the first unique key places the rows: that can't change with the order of the keys.
+#[test]
+fn rows_stay_in_the_order_of_their_key() {
+    let server = Server::start(Options::new("alter_partitions_clustered"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE p (a INT NOT NULL, b INT NOT NULL, UNIQUE ka (a), UNIQUE kb (a, b))
+             PARTITION BY RANGE (a) (PARTITION p0 VALUES LESS THAN (100))",
+            "CREATE TABLE s (a INT NOT NULL, b INT NOT NULL, UNIQUE kb (a, b), UNIQUE ka (a))",
+            "INSERT INTO p VALUES (1, 2)",
+            "INSERT INTO s VALUES (3, 4)",
+        ],
+    );
+    const DIFFERENT: u16 = 1736;
+    assert_eq!(answer(&mut conn, "ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE s"), DIFFERENT);
+    assert_eq!(
+        answer(&mut conn, "ALTER TABLE p CONVERT TABLE s TO PARTITION p1 VALUES LESS THAN (200)"),
+        DIFFERENT
+    );
+    check(&mut conn, "p");
+    check(&mut conn, "s");
+    run(
+        &mut conn,
+        &[
+            "ALTER TABLE s DROP KEY kb, ADD UNIQUE kb (a, b)",
+            "ALTER TABLE p EXCHANGE PARTITION p0 WITH TABLE s",
+        ],
+    );
+    assert_eq!(sorted_rows(&mut conn, "SELECT * FROM p"), ["[Bytes(\"3\"), Bytes(\"4\")]"]);
+
+    // What the server's sorting would change is refused before.
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (p INT NOT NULL, a INT, b INT, UNIQUE ua (a, p), UNIQUE ub (b, p))
+             PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (10))",
+            "INSERT INTO t VALUES (1, 1, 1)",
+        ],
+    );
+    for algorithm in ["", ", ALGORITHM=COPY"] {
+        let change = format!("ALTER TABLE t MODIFY b INT NOT NULL{algorithm}");
+        assert_eq!(answer(&mut conn, &change), 1005);
+        let warnings: Vec<(String, u16, String)> = conn.query("SHOW WARNINGS").expect("warnings");
+        let warnings = format!("{warnings:?}");
+        assert!(warnings.contains("add a PRIMARY KEY"), "{warnings}");
+    }
+    run(
+        &mut conn,
+        &[
+            "ALTER TABLE t MODIFY b INT NOT NULL, DROP KEY ub, ADD UNIQUE ub (b, p)",
+            "ALTER TABLE t ADD PARTITION (PARTITION p1 VALUES LESS THAN (20))",
+            "INSERT INTO t VALUES (11, NULL, 2)",
+        ],
+    );
+    check(&mut conn, "t");
+    assert_eq!(number(&mut conn, "SELECT SUM(b) FROM t FORCE INDEX (ua)"), 3);
+}
