@@ -154,31 +154,45 @@ bool holds_for_null(const Field *field) {
   return of->type() == Item::FIELD_ITEM && static_cast<const Item_field *>(of)->field == field;
 }
 
+/* Whether a value may read otherwise, or be rounded otherwise when it is computed, though the bytes of those that are stored stay. */
+bool is_shown_otherwise(const Field *was, const Field *is) {
+  return was->decimals() != is->decimals() || was->field_length != is->field_length || ((was->flags ^ is->flags) & ZEROFILL_FLAG);
+}
+
 /* Whether what is kept of computed values, in stored columns and in indexes, stays right, and what holds of the rows. Expressions go by
    names: one may mean a new column from here on, where it meant one that the statement drops; or a virtual column of another
-   expression, by way of other virtual ones too. Checks of the new stored columns alone are not looked at here. */
-bool same_computations(const TABLE *altered, const Alter_inplace_info *info, const std::vector<int> &old_of) {
+   expression, by way of other virtual ones too; or a column of another length, where the server sees no other type. Checks of the new
+   stored columns alone are not looked at here; they are not asked anew of a column that has got another length either. */
+bool same_computations(const TABLE *table, const TABLE *altered, const Alter_inplace_info *info, const std::vector<int> &old_of) {
   if (old_of.empty()) return false;
   const bool is_computed_anew = info->handler_flags & ALTER_VIRTUAL_GCOL_EXPR;
   const auto is_kept = [altered](uint i) {
     return altered->field[i]->stored_in_db() || (altered->field[i]->flags & (PART_KEY_FLAG | PART_INDIRECT_KEY_FLAG));
   };
-  std::vector<bool> other(altered->s->fields);
+  /* Adds the columns that are computed from others; false: one of them is kept. */
+  const auto all_computed = [&](std::vector<bool> &other) {
+    for (bool found = true; found;) {
+      found = false;
+      for (uint i = 0; i < altered->s->fields; i++) {
+        const Virtual_column_info *computed = altered->field[i]->vcol_info;
+        if (other[i] || !computed || !computed->expr || !uses(altered, computed->expr, other)) continue;
+        if (is_kept(i)) return false;
+        other[i] = found = true;
+      }
+    }
+    return true;
+  };
+  std::vector<bool> other(altered->s->fields), shown_otherwise(altered->s->fields);
   for (uint i = 0; i < altered->s->fields; i++) {
+    const Field *field = altered->field[i];
     /* Which one it is, the server does not say. */
-    const bool is_virtual = is_computed_anew && !altered->field[i]->stored_in_db();
+    const bool is_virtual = is_computed_anew && !field->stored_in_db();
     if (is_virtual && old_of[i] >= 0 && is_kept(i)) return false;
     other[i] = is_virtual || old_of[i] < 0;
+    shown_otherwise[i] = old_of[i] >= 0 && is_shown_otherwise(table->field[old_of[i]], field);
+    if (shown_otherwise[i] && field->vcol_info && is_kept(i)) return false;
   }
-  for (bool found = true; found;) {
-    found = false;
-    for (uint i = 0; i < altered->s->fields; i++) {
-      const Field *field = altered->field[i];
-      if (other[i] || !field->vcol_info || !uses(altered, field->vcol_info->expr, other)) continue;
-      if (is_kept(i)) return false;
-      other[i] = found = true;
-    }
-  }
+  if (!all_computed(other) || !all_computed(shown_otherwise)) return false;
   if (!altered->check_constraints) return true;
   std::set<const Virtual_column_info *> of_new;
   for (uint i = 0; i < altered->s->fields; i++)
@@ -267,8 +281,9 @@ enum_alter_inplace_result ha_tidepool::check_if_supported_inplace_alter(TABLE *a
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
   if (const auto answer = check_foreign_key_change(info); answer != HA_ALTER_INPLACE_COPY_NO_LOCK) return answer;
   if (info->handler_flags & (INDEX_CHANGES | ROW_CHANGES)) return check_index_change(altered, info);
-  /* The server takes another expression of a virtual column for a change of the definition alone, if no index has that column. */
-  if ((info->handler_flags & VIRTUAL_CHANGES) && !same_computations(altered, info, old_columns(altered, info)))
+  /* The server takes another expression of a virtual column for a change of the definition alone, if no index has that column; and other
+     decimals or zeros before a number for no change at all. */
+  if ((altered->vfield || (info->handler_flags & VIRTUAL_CHANGES)) && !same_computations(table, altered, info, old_columns(altered, info)))
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
   if ((info->handler_flags & ALTER_PARTITIONED) && !same_places(table, altered, old_columns(altered, info)))
     return HA_ALTER_INPLACE_NOT_SUPPORTED;
@@ -302,6 +317,8 @@ enum_alter_inplace_result ha_tidepool::check_definition_change(TABLE *altered, A
 
 /* Whether the bytes of every value of a column are those of the same value in a column of another definition. */
 bool ha_tidepool::can_convert_nocopy(const Field &field, const Column_definition &next) const {
+  /* The values of a virtual column are computed anew, and what indexes have of them was cut to the old length. */
+  if (!field.stored_in_db()) return false;
   if (field.charset() != next.charset || field.compression_method() || next.compression_method()) return false;
   if (field.real_type() == MYSQL_TYPE_VARCHAR)
     return next.type_handler() == field.type_handler() && next.length >= field.field_length;
@@ -368,10 +385,11 @@ enum_alter_inplace_result ha_tidepool::check_index_change(TABLE *altered, Alter_
   if (changes_rows) {
     Row_versions versions = shared->metadata.versions;
     if (info->error_if_not_empty || !same_values(altered, old_of) ||
-        !same_computations(altered, info, old_of) || !set_defaults(altered, old_of) ||
+        !same_computations(table, altered, info, old_of) || !set_defaults(altered, old_of) ||
         !versions.add(*now.row, *next.row, old_of, altered->record[0]))
       return COPY;
-  } else if (now.row->fingerprint() != next.row->fingerprint() || table_share->fields != altered->s->fields) {
+  } else if (now.row->fingerprint() != next.row->fingerprint() || table_share->fields != altered->s->fields ||
+             (altered->vfield && !same_computations(table, altered, info, old_of))) {
     return COPY;
   }
 

@@ -566,3 +566,69 @@ fn a_server_killed_in_the_middle_has_the_old_or_the_new_indexes() {
     }
     println!("{unacknowledged} of {rounds} changed the table without an answer");
 }
+
+/// The server sees no other type where decimals, or zeros before a number, are others; but what is computed is.
+#[test]
+fn what_is_kept_of_computed_values_follows_the_definition() {
+    let server = Server::start(Options::new("computed_values"));
+    let mut conn = server.connect_to("test");
+    let create = [
+        "CREATE OR REPLACE TABLE t (id INT PRIMARY KEY, a INT(5) ZEROFILL, f DOUBLE(10,2), s VARCHAR(20), w VARCHAR(3) AS (LEFT(s, 3)) VIRTUAL,
+           d DOUBLE(10,2) AS (a / 3) VIRTUAL, c VARCHAR(20) AS (CONCAT(a)) VIRTUAL, e DOUBLE AS (d * 2) VIRTUAL,
+           g DOUBLE(10,2) AS (a / 7) STORED, KEY (d), KEY (c), KEY (e), KEY (s), KEY (w))",
+        "INSERT INTO t (id, a, f, s) VALUES (1, 1, 1.234, 'one'), (2, 20, 2.345, 'two'), (3, 300, 3.456, 'three')",
+    ];
+    for change in [
+        "MODIFY d DOUBLE(10,4) AS (a / 3) VIRTUAL",
+        "MODIFY a INT(8) ZEROFILL",
+        "MODIFY a INT(5)",
+        "MODIFY g DOUBLE(10,5) AS (a / 7) STORED",
+        "MODIFY w VARCHAR(9) AS (LEFT(s, 3)) VIRTUAL",
+        "MODIFY d DOUBLE(10,4) AS (a / 3) VIRTUAL, ADD COLUMN x INT FIRST",
+        "MODIFY a INT(8) ZEROFILL, ADD COLUMN x INT FIRST",
+        "MODIFY a INT(8) ZEROFILL, ADD INDEX f (f)",
+    ] {
+        run(&mut conn, &create);
+        run(&mut conn, &[&format!("ALTER TABLE t {change}")]);
+        check(&mut conn, "t");
+        for (column, index) in [("d", "d"), ("c", "c"), ("e", "e"), ("w", "w")] {
+            let by =
+                |hint: &str| format!("SELECT id, {column} FROM t {hint} ORDER BY {column}, id");
+            assert_eq!(
+                sorted_rows(&mut conn, &by(&format!("FORCE INDEX ({index})"))),
+                sorted_rows(&mut conn, &by("IGNORE INDEX (d, c, e, w)")),
+                "{change}"
+            );
+        }
+        let places = if change.contains(" g ") { 5 } else { 2 };
+        let wrong =
+            format!("SELECT COUNT(*) FROM t WHERE ABS(g - ROUND(a / 7, {places})) > 0.000001");
+        assert_eq!(number(&mut conn, &wrong), 0, "{change}");
+        run(&mut conn, &["UPDATE t SET a = a + 1", "DELETE FROM t WHERE id < 3"]);
+        check(&mut conn, "t");
+    }
+    // By way of a virtual column that is in no index.
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE u (id INT PRIMARY KEY, a INT, v DOUBLE(10,2) AS (a / 3) VIRTUAL, k DOUBLE AS (v + 1) VIRTUAL, KEY (k))",
+            "INSERT INTO u (id, a) VALUES (1, 1), (2, 2)",
+            "ALTER TABLE u MODIFY v DOUBLE(10,5) AS (a / 3) VIRTUAL",
+        ],
+    );
+    check(&mut conn, "u");
+    run(&mut conn, &["DELETE FROM u WHERE id = 1"]);
+    check(&mut conn, "u");
+    // Where nothing is kept of it, nothing is copied.
+    run(
+        &mut conn,
+        &[
+            "ALTER TABLE u DROP INDEX k",
+            "ALTER TABLE u MODIFY v DOUBLE(10,6) AS (a / 3) VIRTUAL, ALGORITHM=INSTANT",
+            "CREATE TABLE h (id INT PRIMARY KEY, n INT CHECK (n > 0), s VARCHAR(5) CHECK (s > ''), v INT AS (n + 1) VIRTUAL, KEY (v))",
+            "ALTER TABLE h COMMENT = 'nothing', ALGORITHM=INSTANT",
+            "ALTER TABLE h ALTER n SET DEFAULT 3, ALGORITHM=INSTANT",
+            "ALTER TABLE h MODIFY s VARCHAR(50) CHECK (s > ''), ALGORITHM=INSTANT",
+        ],
+    );
+}
