@@ -59,14 +59,19 @@ void take_names(const TABLE_SHARE *share, const std::vector<uint16> &columns, st
   for (size_t i = 0; i < columns.size(); i++) (*names)[i] = text_of(share->field[columns[i]]->field_name);
 }
 
-/* Whether a stored generated column is computed from one of these. */
+/* Whether a stored generated column is computed from one of these, be it by way of virtual ones. */
 bool is_base_of_stored(const TABLE *form, const std::vector<uint16> &columns) {
   if (!form->vfield) return false;
   std::vector<bool> bases(form->s->fields);
   for (uint16 column : columns) bases[column] = true;
-  for (Field **field = form->vfield; *field; field++) {
-    const Virtual_column_info *computed = (*field)->vcol_info;
-    if ((*field)->stored_in_db() && computed && computed->expr && uses(form, computed->expr, bases)) return true;
+  for (bool found = true; found;) {
+    found = false;
+    for (Field **field = form->vfield; *field; field++) {
+      const Virtual_column_info *computed = (*field)->vcol_info;
+      if (bases[(*field)->field_index] || !computed || !computed->expr || !uses(form, computed->expr, bases)) continue;
+      if ((*field)->stored_in_db()) return true;
+      bases[(*field)->field_index] = found = true;
+    }
   }
   return false;
 }
@@ -109,6 +114,14 @@ Constraint::Action action_of(const Candidate &candidate, enum_fk_option option, 
   }
 }
 
+/* Actions write the columns of the constraint and nothing else of a row. A server that looks at this itself comes first (10.11.18 does). */
+int check_computed_columns(const Candidate &candidate, const std::vector<uint16> &columns, const Constraint &key) {
+  const bool sets_null = key.on_delete == Constraint::SET_NULL || key.on_update == Constraint::SET_NULL;
+  if ((sets_null || key.on_update == Constraint::CASCADE) && is_base_of_stored(candidate.form, columns))
+    return candidate.refuse("a stored generated column is computed from one of its columns");
+  return 0;
+}
+
 /* `user_name` is the table as it will be known. */
 int examine(const Candidate &candidate, const std::string &user_name, const Layouts &layouts, Constraint *key) {
   const TABLE *form = candidate.form;
@@ -121,14 +134,11 @@ int examine(const Candidate &candidate, const std::string &user_name, const Layo
       return candidate.refuse("column " + text_of(form->s->field[column]->field_name) +
                               " is virtual or compressed, or a BLOB or TEXT");
   if (form->versioned()) return candidate.refuse("the table has system versioning");
-  if (Constraint::changes_rows(key->on_delete) || Constraint::changes_rows(key->on_update)) {
-    const bool sets_null = key->on_delete == Constraint::SET_NULL || key->on_update == Constraint::SET_NULL;
-    for (uint16 column : columns)
-      if (sets_null && !form->field[column]->real_maybe_null())
-        return candidate.refuse("column " + text_of(form->s->field[column]->field_name) + " is NOT NULL, and is to be set to NULL");
-    if ((sets_null || key->on_update == Constraint::CASCADE) && is_base_of_stored(form, columns))
-      return candidate.refuse("a stored generated column is computed from one of its columns");
-  }
+  const bool sets_null = key->on_delete == Constraint::SET_NULL || key->on_update == Constraint::SET_NULL;
+  for (uint16 column : columns)
+    if (sets_null && !form->field[column]->real_maybe_null())
+      return candidate.refuse("column " + text_of(form->s->field[column]->field_name) + " is NOT NULL, and is to be set to NULL");
+  if (int error = check_computed_columns(candidate, columns, *key)) return error;
   if (tree_of_columns(layouts, columns) < 0) return candidate.refuse("the table has no index in which its columns are the first");
 
   /* Rows that a copy is filled with are checked against the table that is there, which must have the index, too. */
@@ -180,6 +190,25 @@ std::string user_name_of(THD *thd, const TABLE *form, const std::string &path_na
   return is_intermediate(shown) ? altered_table(thd) : shown;
 }
 
+Renamed_columns renamed_columns(const Alter_info *alter) {
+  Renamed_columns renamed;
+  List_iterator_fast<Create_field> fields(const_cast<Alter_info *>(alter)->create_list);
+  while (const Create_field *field = fields++)
+    if (field->field && !same_identifier(text_of(field->field->field_name), text_of(field->field_name)))
+      renamed.emplace_back(text_of(field->field->field_name), text_of(field->field_name));
+  return renamed;
+}
+
+/* Columns as they are called after the statement. */
+static std::vector<std::string> names_after(const std::vector<std::string> &names, const Alter_info *alter) {
+  std::vector<std::string> now = names;
+  if (alter)
+    for (const auto &[before, after] : renamed_columns(alter))
+      for (size_t i = 0; i < names.size(); i++)
+        if (same_identifier(names[i], before)) now[i] = after;
+  return now;
+}
+
 int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info, const Alter_info *alter,
                               const std::string &path_name, Constraint_list *keys) {
   keys->clear();
@@ -228,7 +257,12 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
       if (!is_there) return HA_ERR_TABLE_DEF_CHANGED;
     }
     if (is_old) {
-      /* The server has looked at its columns; indexes are looked at by has_indexes_for_foreign_keys(). */
+      /* The server has looked at its columns, and perhaps not at what the statement adds that is computed from them; indexes are looked
+         at by has_indexes_for_foreign_keys(). */
+      std::vector<uint16> columns;
+      std::string missing;
+      if (columns_of(form->s, names_after(key->columns, alter), &columns, &missing))
+        if (int error = check_computed_columns(candidate, columns, *key)) return error;
       keys->push_back(std::move(key));
       continue;
     }
@@ -258,24 +292,10 @@ int foreign_keys_of_statement(THD *thd, TABLE *form, const HA_CREATE_INFO *info,
   return 0;
 }
 
-Renamed_columns renamed_columns(const Alter_info *alter) {
-  Renamed_columns renamed;
-  List_iterator_fast<Create_field> fields(const_cast<Alter_info *>(alter)->create_list);
-  while (const Create_field *field = fields++)
-    if (field->field && !same_identifier(text_of(field->field->field_name), text_of(field->field_name)))
-      renamed.emplace_back(text_of(field->field->field_name), text_of(field->field_name));
-  return renamed;
-}
-
 static bool has_index(TABLE *form, const Layouts &layouts, const std::vector<std::string> &names, const Alter_info *alter) {
   std::vector<uint16> columns;
-  std::vector<std::string> now = names;
   std::string missing;
-  if (alter)
-    for (const auto &[before, after] : renamed_columns(alter))
-      for (size_t i = 0; i < names.size(); i++)
-        if (same_identifier(names[i], before)) now[i] = after;
-  return columns_of(form->s, now, &columns, &missing) && tree_of_columns(layouts, columns) >= 0;
+  return columns_of(form->s, names_after(names, alter), &columns, &missing) && tree_of_columns(layouts, columns) >= 0;
 }
 
 bool has_indexes_for_foreign_keys(THD *thd, TABLE *form, const std::string &table, const Constraint_list &own,

@@ -494,3 +494,63 @@ fn what_cannot_be_null_is_not_set_null() {
     assert_eq!(number(&mut conn, "SELECT SUM(p) FROM c"), 1);
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM p"), 2);
 }
+
+/// An action writes the columns of its constraint and nothing else: what is stored of a computation from them would be left behind.
+#[test]
+fn nothing_stored_is_computed_from_what_actions_change() {
+    /// The server refuses what it sees itself.
+    const REFUSED: [u16; 2] = [CANT_CREATE, 1901];
+    let server = Server::start(Options::new("fk_stored"));
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE TABLE p (id INT PRIMARY KEY)", "INSERT INTO p VALUES (1), (2), (3)"]);
+    for action in ["ON UPDATE CASCADE", "ON UPDATE SET NULL", "ON DELETE SET NULL"] {
+        let key = format!("FOREIGN KEY (p) REFERENCES p (id) {action}");
+        for columns in [
+            "g INT AS (p * 10) STORED",
+            "v INT AS (p * 10) VIRTUAL, g INT AS (v + 1) STORED",
+            "v INT AS (p * 10) VIRTUAL, w INT AS (v + 1) VIRTUAL, g INT AS (w + 1) STORED",
+        ] {
+            let create = format!("CREATE TABLE c (id INT PRIMARY KEY, p INT, {columns}, {key})");
+            let code = code_of(&mut conn, &create);
+            assert!(REFUSED.contains(&code), "{code}: {create}");
+        }
+        run(
+            &mut conn,
+            &[
+                &format!(
+                    "CREATE TABLE c (id INT PRIMARY KEY, p INT, n INT, v INT AS (p * 10) VIRTUAL, w INT AS (n + 1) VIRTUAL, KEY (v), {key})"
+                ),
+                "INSERT INTO c (id, p, n) VALUES (1, 1, 5), (2, 2, 6)",
+            ],
+        );
+        for change in ["ADD g INT AS (p * 10) STORED", "ADD g INT AS (v + 1) STORED"] {
+            let statement = format!("ALTER TABLE c {change}");
+            assert!(REFUSED.contains(&code_of(&mut conn, &statement)), "{action}: {change}");
+        }
+        // What is computed from other columns is no hindrance.
+        run(&mut conn, &["ALTER TABLE c ADD g INT AS (w * 10) STORED"]);
+        let (change, back) = match action.starts_with("ON UPDATE") {
+            true => ("UPDATE p SET id = 20 WHERE id = 2", "UPDATE p SET id = 2 WHERE id = 20"),
+            false => ("DELETE FROM p WHERE id = 2", "INSERT INTO p VALUES (2)"),
+        };
+        run(&mut conn, &[change]);
+        assert_eq!(number(&mut conn, "SELECT SUM(g) FROM c"), 130);
+        check(&mut conn, "c");
+        run(
+            &mut conn,
+            &[
+                "ALTER TABLE c DROP FOREIGN KEY c_ibfk_1, ADD h INT AS (p + 1) STORED",
+                "DROP TABLE c",
+                back,
+            ],
+        );
+    }
+    // A row that goes leaves nothing behind.
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE c (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE)",
+            "ALTER TABLE c ADD v INT AS (p * 10) VIRTUAL, ADD g INT AS (v + 1) STORED",
+        ],
+    );
+}
