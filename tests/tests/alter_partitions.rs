@@ -599,3 +599,52 @@ fn rows_stay_in_the_order_of_their_key() {
     check(&mut conn, "t");
     assert_eq!(number(&mut conn, "SELECT SUM(b) FROM t FORCE INDEX (ua)"), 3);
 }
+
+/// Other statements that sort the keys; and one that adds partitions without being asked.
+#[test]
+fn keys_are_sorted_again_in_other_ways() {
+    let server = Server::start(Options::new("alter_partitions_sorted"));
+    let mut conn = server.connect_to("test");
+    let keys = "UNIQUE ua (a, p), UNIQUE ub (b, p)";
+    run(
+        &mut conn,
+        &[
+            &format!(
+                "CREATE TABLE h (id INT, p INT, a INT NOT NULL, b INT NOT NULL, PRIMARY KEY (id, p), {keys}) PARTITION BY HASH (p) PARTITIONS 3"
+            ),
+            "INSERT INTO h SELECT seq, seq % 20, seq + 1000, seq + 2000 FROM seq_1_to_400",
+            "ALTER TABLE h MODIFY a INT NULL",
+            "ALTER TABLE h COALESCE PARTITION 1",
+            "ALTER TABLE h ADD PARTITION PARTITIONS 3",
+        ],
+    );
+    check(&mut conn, "h");
+    let by_both = "SELECT COUNT(*) FROM h x FORCE INDEX (ua) JOIN h y FORCE INDEX (ub) ON y.b = x.a + 1000 AND y.p = x.p WHERE x.a > 0 AND x.id = y.id";
+    assert_eq!(number(&mut conn, by_both), 400);
+
+    run(
+        &mut conn,
+        &[
+            "SET system_versioning_alter_history = KEEP",
+            "CREATE TABLE v (id INT PRIMARY KEY, a INT NOT NULL, b INT NOT NULL, UNIQUE ua (a), UNIQUE ub (b)) WITH SYSTEM VERSIONING
+             PARTITION BY SYSTEM_TIME LIMIT 10 AUTO PARTITIONS 3",
+            "INSERT INTO v SELECT seq, seq + 1000, seq + 2000 FROM seq_1_to_40",
+            "ALTER TABLE v MODIFY a INT NULL",
+        ],
+    );
+    for id in 1..=40 {
+        run(
+            &mut conn,
+            &[&format!("UPDATE v SET a = a + 100, b = b + 100 WHERE b = {}", id + 2000)],
+        );
+    }
+    let partitions = "SELECT COUNT(*) FROM information_schema.PARTITIONS WHERE TABLE_NAME = 'v'";
+    assert!(number(&mut conn, partitions) > 3);
+    check(&mut conn, "v");
+    for index in ["ua", "ub"] {
+        let rows = format!(
+            "SELECT COUNT(*) FROM v FOR SYSTEM_TIME ALL FORCE INDEX ({index}) WHERE a + 1000 = b AND a > 0 AND b > 0"
+        );
+        assert_eq!(number(&mut conn, &rows), 80, "{index}");
+    }
+}
