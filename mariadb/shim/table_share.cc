@@ -217,16 +217,17 @@ Table_share::Table_share(const TABLE *form, const char *path, int *error)
     return;
   }
   layouts = std::move(*found);
+  /* Not HA_ERR_TABLE_DEF_CHANGED: the server would remove the .frm file, in the hope of another one from the engine. */
   if (!metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size())) {
     sql_print_error("Tidepool: table %s was written by a newer version of Tidepool: upgrade this server to read it",
                     name.c_str());
-    *error = HA_ERR_TABLE_DEF_CHANGED;
+    *error = HA_ERR_INCOMPATIBLE_DEFINITION;
   } else if (metadata.fingerprint != layouts.fingerprint() ||
              tp_table_index_count(table) != layouts.trees.size() || !layouts.row->set_versions(metadata.versions)) {
     sql_print_error("Tidepool: table %s is not the one that its .frm file describes: restore the two from the same "
                     "backup",
                     name.c_str());
-    *error = HA_ERR_TABLE_DEF_CHANGED;
+    *error = HA_ERR_INCOMPATIBLE_DEFINITION;
   } else {
     /* A crash may have come between the two places of a name. Without it, reports say another, and that is all. */
     const std::vector<tp_index_def> indexes = layouts.definitions(form);

@@ -386,3 +386,48 @@ fn a_read_only_file_system_is_told_at_the_start() {
     assert_eq!(count(&server, "a"), Ok(2000));
     server.stop();
 }
+
+/// The server removes the definition of a table that an engine says has another one: then the rows would be of no use, whatever is restored.
+#[test]
+fn a_frm_file_of_another_table_is_refused_and_stays() {
+    let mut server = Server::start(options("frm_of_another"));
+    let mut conn = server.connect_to("test");
+    const PARTITIONS: &str = "PARTITION BY HASH (id) PARTITIONS 2";
+    for (name, partitions) in [("t", ""), ("p", PARTITIONS)] {
+        for statement in [
+            format!("CREATE TABLE {name} (id INT PRIMARY KEY, a INT, KEY (a)) {partitions}"),
+            format!("INSERT INTO {name} SELECT seq, seq FROM seq_1_to_100"),
+            format!("CREATE TABLE {name}_other (id INT PRIMARY KEY, a BIGINT) {partitions}"),
+        ] {
+            conn.query_drop(statement).expect("a table");
+        }
+    }
+    server.stop();
+    let frm = |server: &Server, table: &str| server.data_dir().join(format!("test/{table}.frm"));
+    let right = ["t", "p"].map(|table| (table, fs::read(frm(&server, table)).expect("a .frm")));
+    for (table, _) in &right {
+        fs::copy(frm(&server, &format!("{table}_other")), frm(&server, table)).expect("a copy");
+    }
+    server.restart();
+    let mut conn = server.connect_to("test");
+    for (table, _) in &right {
+        for _ in 0..2 {
+            let query = format!("SELECT COUNT(*) FROM {table}");
+            let error = conn.query_drop(query).expect_err("another table's definition");
+            assert!(error.to_string().contains("1030"), "{error}");
+        }
+        assert!(frm(&server, table).exists(), "{table}");
+    }
+    assert!(server.error_log().contains("is not the one that its .frm file describes"));
+    server.stop();
+    for (table, bytes) in &right {
+        fs::write(frm(&server, table), bytes).expect("the right .frm");
+    }
+    server.restart();
+    let mut conn = server.connect_to("test");
+    for (table, _) in &right {
+        let sum: Option<u64> =
+            conn.query_first(format!("SELECT SUM(a) FROM {table}")).expect("rows");
+        assert_eq!(sum, Some(5050), "{table}");
+    }
+}
