@@ -648,3 +648,42 @@ fn keys_are_sorted_again_in_other_ways() {
         assert_eq!(number(&mut conn, &rows), 80, "{index}");
     }
 }
+
+/// As if a crash had come before the server's own definition was replaced: the catalog has the names already, and each is the other's.
+#[test]
+fn names_that_were_exchanged_mislead_nobody() {
+    let mut server = Server::start(Options::new("alter_partitions_exchanged_names"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT, KEY ka (a), KEY kb (b))",
+            "INSERT INTO t SELECT seq, seq + 100, seq + 200 FROM seq_1_to_50",
+        ],
+    );
+    let file = server.data_dir().join("test/t.frm");
+    let old_definition = std::fs::read(&file).expect("a .frm");
+    for name in ["kc", "kb"] {
+        run(&mut conn, &["ALTER TABLE t RENAME INDEX ka TO kt"]);
+        run(
+            &mut conn,
+            &[&format!("ALTER TABLE t RENAME INDEX kb TO ka, RENAME INDEX kt TO {name}")],
+        );
+        drop(conn);
+        server.stop();
+        std::fs::write(&file, &old_definition).expect("a .frm");
+        server.restart();
+        conn = server.connect_to("test");
+        check(&mut conn, "t");
+        let query = "SELECT COUNT(*) FROM t FORCE INDEX (ka) WHERE a = 107";
+        assert_eq!(number(&mut conn, query), 1);
+        run(
+            &mut conn,
+            &[
+                "UPDATE t SET a = a + 1, b = b - 1 WHERE b = 210",
+                "UPDATE t SET a = a - 1, b = b + 1 WHERE a = 111 AND b = 209",
+            ],
+        );
+        check(&mut conn, "t");
+    }
+}
