@@ -14,14 +14,14 @@ pub const JANITOR: &str = "__lab-janitor";
 
 /// Runs what the first argument names, if it names one of these; nothing if the program was started by a user.
 pub fn main() -> Option<ExitCode> {
-    let hidden: [(_, fn(&[String]) -> ExitCode); 2] =
-        [(NEIGHBOUR, neighbour::main), (JANITOR, janitor::main)];
     // A user's may be no UTF-8; those that this program gives itself are.
-    let mut arguments = std::env::args_os().skip(1);
-    let first = arguments.next()?;
-    let (_, run) = hidden.into_iter().find(|(name, _)| first == *name)?;
-    let rest: Vec<String> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
-    Some(run(&rest))
+    let arguments: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    match arguments.first()?.as_str() {
+        NEIGHBOUR => Some(neighbour::main(&arguments[1..])),
+        JANITOR => Some(janitor::main(&arguments[1..])),
+        _ => None,
+    }
 }
 
 /// The path of the running program, for starting it again.
