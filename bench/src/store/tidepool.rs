@@ -1,0 +1,126 @@
+//! Tidepool: the one budget is the size of its buffer pool; all else is as it comes.
+
+use super::{EachRow, Session, Snapshot, Store};
+use crate::error::{Error, Result};
+use crate::row::{Key, Row};
+use std::path::Path;
+use std::sync::Arc;
+use tidepool::{
+    Cursor, Db, IndexDef, LockMode, LockWait, Options, Seek, Table, TableDef, Trx, TrxOptions,
+};
+
+pub(super) const NAME: &str = "Tidepool";
+pub(super) const SETTINGS: &str = "`buffer_pool_size_bytes` = the memory. Durable by default: a commit waits until the log is \
+synced (`flush_log_at_trx_commit` = 1); commits at the same time share a sync. REPEATABLE READ, row locks. Direct I/O: the kernel \
+caches nothing for it. Its redo log takes up to 128 MiB of the disk";
+
+const TABLE: &str = "rows";
+const CLUSTERED: usize = 0;
+
+pub(super) struct Tidepool {
+    db: Db,
+    table: Arc<Table>,
+}
+
+fn error(doing: &'static str) -> impl Fn(tidepool::Error) -> Error {
+    Error::of(NAME, doing)
+}
+
+impl Tidepool {
+    pub(super) fn open(dir: &Path, memory_bytes: u64) -> Result<Tidepool> {
+        let options = Options { buffer_pool_size_bytes: memory_bytes, ..Options::default() };
+        let db = Db::open(dir, options).map_err(error("open"))?;
+        let table = match db.open_table(TABLE) {
+            Err(tidepool::Error::TableMissing(_)) => {
+                db.create_table(TABLE, &TableDef::new([IndexDef::unique("key")]))
+            }
+            other => other,
+        };
+        Ok(Tidepool { db, table: table.map_err(error("open the table"))? })
+    }
+}
+
+impl Store for Tidepool {
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        let reader = self.db.begin(TrxOptions { read_only: true, ..TrxOptions::default() });
+        let cursor = Cursor::new(self.table.clone(), CLUSTERED, LockMode::None, LockWait::Wait);
+        let writer = self.db.begin(TrxOptions::default());
+        Ok(Box::new(TidepoolSession { table: &self.table, reader, cursor, writer }))
+    }
+
+    fn close(self: Box<Self>) -> Result<()> {
+        let Tidepool { db, table } = *self;
+        drop(table);
+        db.close().map_err(error("close"))
+    }
+}
+
+struct TidepoolSession<'a> {
+    table: &'a Arc<Table>,
+    reader: Trx,
+    cursor: Cursor,
+    writer: Trx,
+}
+
+fn read(trx: &mut Trx, table: &Arc<Table>, key: &Key, value: &mut Vec<u8>) -> Result<bool> {
+    trx.get(table, CLUSTERED, key, LockMode::None, LockWait::Wait, value).map_err(error("read"))
+}
+
+impl Session for TidepoolSession<'_> {
+    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool> {
+        let found = read(&mut self.reader, self.table, key, value)?;
+        self.reader.commit().map_err(error("end a read"))?;
+        Ok(found)
+    }
+
+    fn scan(&mut self, from: &Key, rows: usize, each: &mut EachRow<'_>) -> Result<()> {
+        let (cursor, trx) = (&mut self.cursor, &mut self.reader);
+        let mut more = cursor.seek(trx, from, Seek::AtOrAfter).map_err(error("seek"))?;
+        let mut left = rows;
+        while more && left > 0 {
+            each(cursor.key(), cursor.value())?;
+            left -= 1;
+            if left > 0 {
+                more = cursor.next(trx).map_err(error("scan"))?;
+            }
+        }
+        trx.commit().map_err(error("end a scan"))
+    }
+
+    fn insert(&mut self, rows: &[Row]) -> Result<()> {
+        for Row { key, value } in rows {
+            self.writer.insert(self.table, CLUSTERED, key, value).map_err(error("insert"))?;
+        }
+        self.writer.commit().map_err(error("commit"))
+    }
+
+    fn update(&mut self, rows: &[Row]) -> Result<()> {
+        for Row { key, value } in rows {
+            self.writer.update(self.table, CLUSTERED, key, value).map_err(error("update"))?;
+        }
+        self.writer.commit().map_err(error("commit"))
+    }
+
+    fn snapshot(&mut self) -> Result<Box<dyn Snapshot + '_>> {
+        self.reader.ensure_view();
+        Ok(Box::new(TidepoolSnapshot { table: self.table, trx: &mut self.reader }))
+    }
+}
+
+struct TidepoolSnapshot<'a> {
+    table: &'a Arc<Table>,
+    trx: &'a mut Trx,
+}
+
+impl Snapshot for TidepoolSnapshot<'_> {
+    fn get(&mut self, key: &Key, value: &mut Vec<u8>) -> Result<bool> {
+        read(self.trx, self.table, key, value)
+    }
+}
+
+impl Drop for TidepoolSnapshot<'_> {
+    fn drop(&mut self) {
+        // It has only read: nothing is lost if this fails, and the next use says so.
+        let _ = self.trx.commit();
+    }
+}
