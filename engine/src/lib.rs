@@ -60,6 +60,8 @@ pub mod env;
 pub mod error;
 pub mod explain;
 pub mod governor;
+#[cfg(test)]
+pub(crate) mod hooked;
 mod hot_list;
 pub mod lock;
 mod memory;

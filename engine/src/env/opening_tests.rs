@@ -5,11 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tidepool_pool::PageType;
-use tidepool_pool::storage::{
-    Fault, FaultKind, IoOp, Result as StorageResult, SimStorage, StorageFile, StorageOp,
-};
+use tidepool_pool::storage::{Fault, FaultKind, IoOp, SimStorage, StorageOp};
 
 use super::*;
+use crate::hooked::{Hooked, Hooks};
 use crate::page_op::PageOp;
 
 const PAGE_SIZE: usize = 4096;
@@ -27,8 +26,8 @@ fn options() -> EnvOptions {
 }
 
 /// A slow disk that counts the batches of writes which end after the directory's lock was released.
+#[derive(Default)]
 struct Watched {
-    disk: SimStorage,
     released: Arc<AtomicBool>,
     late: AtomicU32,
 }
@@ -45,47 +44,14 @@ impl Drop for Lock {
     }
 }
 
-impl Storage for Watched {
-    fn open(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
-        self.disk.open(name)
+impl Hooks for Watched {
+    fn locked(&self, lock: StorageLock) -> StorageLock {
+        StorageLock::new(Lock { _held: lock, released: self.released.clone() })
     }
 
-    fn create(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
-        self.disk.create(name)
-    }
-
-    fn remove(&self, name: &str) -> StorageResult<()> {
-        self.disk.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> StorageResult<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn exists(&self, name: &str) -> StorageResult<bool> {
-        self.disk.exists(name)
-    }
-
-    fn list(&self, dir: &str) -> StorageResult<Vec<String>> {
-        self.disk.list(dir)
-    }
-
-    fn create_dir(&self, dir: &str) -> StorageResult<()> {
-        self.disk.create_dir(dir)
-    }
-
-    fn sync_dir(&self, dir: &str) -> StorageResult<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn lock(&self, name: &str) -> StorageResult<StorageLock> {
-        let (held, released) = (self.disk.lock(name)?, self.released.clone());
-        Ok(StorageLock::new(Lock { _held: held, released }))
-    }
-
-    fn run_batch(&self, ops: &mut [IoOp<'_>]) {
+    fn batch(&self, disk: &SimStorage, ops: &mut [IoOp<'_>]) {
         std::thread::sleep(Duration::from_millis(20));
-        self.disk.run_batch(ops);
+        disk.run_batch(ops);
         if self.released.load(Ordering::SeqCst) {
             self.late.fetch_add(1, Ordering::SeqCst);
         }
@@ -111,13 +77,12 @@ fn nothing_is_written_after_an_opening_has_failed() {
     let disk = disk.kill();
     // Recovery gets there when the cleaner has much to do.
     disk.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("tables/00000011"));
-    let released = Arc::new(AtomicBool::new(false));
-    let watched = Arc::new(Watched { disk, released: released.clone(), late: AtomicU32::new(0) });
+    let watched = Hooked::new(disk, Watched::default());
     let error = Env::open(watched.clone(), &EnvOptions { background: true, ..options() })
         .unwrap_err()
         .to_string();
     assert!(error.starts_with("cannot sync 'tables/00000011.tpd'"), "{error}");
-    assert!(released.load(Ordering::SeqCst));
+    assert!(watched.hooks.released.load(Ordering::SeqCst));
     std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(watched.late.load(Ordering::SeqCst), 0);
+    assert_eq!(watched.hooks.late.load(Ordering::SeqCst), 0);
 }

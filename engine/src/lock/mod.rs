@@ -191,21 +191,18 @@ impl Locks {
         for other in &others {
             ended |= !other.notify_at_end(owner, number);
         }
-        if ended {
+        let outcome = if ended {
             owner.finish_wait(number);
-        }
-        let outcome = match ended {
-            true => Ok(()),
-            false => {
-                let requested = Requested {
-                    tree,
-                    key: key.into(),
-                    mode,
-                    until_end_of: others.clone(),
-                    since: SystemTime::now(),
-                };
-                self.wait(owner, wait::Target::End(others.clone()), requested, timeout)
-            }
+            Ok(())
+        } else {
+            let requested = Requested {
+                tree,
+                key: key.into(),
+                mode,
+                until_end_of: others.clone(),
+                since: SystemTime::now(),
+            };
+            self.wait(owner, wait::Target::End(others.clone()), requested, timeout)
         };
         // One that stays for hours must not collect all who have once waited for it.
         others.iter().for_each(|other| other.notify_no_more(owner));

@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use tidepool_pool::storage::{
-    Result as StorageResult, SimStorage, Storage, StorageFile, StorageLock,
-};
+use tidepool_pool::storage::{Result as StorageResult, SimStorage, StorageFile};
 use tidepool_pool::{Access, PAGE_HEADER_SIZE, PageType};
 
 use crate::env::{Env, EnvOptions, FIRST_TABLE_SPACE, space_file_name};
+use crate::hooked::{Hooked, Hooks};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 
@@ -30,91 +29,22 @@ fn options() -> EnvOptions {
 
 /// A disk that reads a page of the table wrongly for some time.
 struct Unsteady {
-    disk: SimStorage,
-    wrong_reads: Arc<AtomicU32>,
+    wrong_reads: AtomicU32,
 }
 
-struct UnsteadyFile {
-    file: Arc<dyn StorageFile>,
-    wrong_reads: Arc<AtomicU32>,
-}
-
-impl Storage for Unsteady {
-    fn open(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
-        let file = self.disk.open(name)?;
-        Ok(Arc::new(UnsteadyFile { file, wrong_reads: self.wrong_reads.clone() }))
-    }
-
-    fn create(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
-        self.disk.create(name)
-    }
-
-    fn remove(&self, name: &str) -> StorageResult<()> {
-        self.disk.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> StorageResult<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn exists(&self, name: &str) -> StorageResult<bool> {
-        self.disk.exists(name)
-    }
-
-    fn list(&self, dir: &str) -> StorageResult<Vec<String>> {
-        self.disk.list(dir)
-    }
-
-    fn create_dir(&self, dir: &str) -> StorageResult<()> {
-        self.disk.create_dir(dir)
-    }
-
-    fn sync_dir(&self, dir: &str) -> StorageResult<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn lock(&self, name: &str) -> StorageResult<StorageLock> {
-        self.disk.lock(name)
-    }
-}
-
-impl StorageFile for UnsteadyFile {
-    fn name(&self) -> &str {
-        self.file.name()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> StorageResult<()> {
-        self.file.read_at(buf, offset)?;
+impl Hooks for Unsteady {
+    fn read(&self, file: &dyn StorageFile, buf: &mut [u8], offset: u64) -> StorageResult<()> {
+        file.read_at(buf, offset)?;
         let wrong = u64::from(UNSTEADY) * PAGE_SIZE as u64 + 1000;
         let is_hit = (offset..offset + buf.len() as u64).contains(&wrong);
         let one_less = |left: u32| left.checked_sub(1);
         if is_hit
-            && self.name() == space_file_name(FIRST_TABLE_SPACE)
+            && file.name() == space_file_name(FIRST_TABLE_SPACE)
             && self.wrong_reads.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
         {
             buf[(wrong - offset) as usize] ^= 1;
         }
         Ok(())
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> StorageResult<()> {
-        self.file.write_at(bytes, offset)
-    }
-
-    fn sync_data(&self) -> StorageResult<()> {
-        self.file.sync_data()
-    }
-
-    fn len(&self) -> StorageResult<u64> {
-        self.file.len()
-    }
-
-    fn set_len(&self, len: u64) -> StorageResult<()> {
-        self.file.set_len(len)
-    }
-
-    fn io_alignment(&self) -> usize {
-        self.file.io_alignment()
     }
 }
 
@@ -164,8 +94,8 @@ enum Outcome {
 }
 
 fn recover(disk: &SimStorage, wrong_reads: u32) -> Outcome {
-    let wrong_reads = Arc::new(AtomicU32::new(wrong_reads));
-    let env = Env::open(Arc::new(Unsteady { disk: disk.kill(), wrong_reads }), &options()).unwrap();
+    let unsteady = Unsteady { wrong_reads: AtomicU32::new(wrong_reads) };
+    let env = Env::open(Hooked::new(disk.kill(), unsteady), &options()).unwrap();
     if env.missing_spaces().contains(&FIRST_TABLE_SPACE) {
         return Outcome::GivenUp;
     }

@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 use std::io;
 
 use parking_lot::Mutex;
-use tidepool_pool::storage::{
-    AlignedBuf, Result as StorageResult, StorageError, StorageFile, StorageLock,
-};
+use tidepool_pool::storage::{AlignedBuf, Result as StorageResult, StorageError, StorageFile};
 
 use super::*;
+use crate::hooked::{Hooked, Hooks};
 
 const CONTROL: &str = "redo/control";
 const FIRST_FILE: &str = "redo/redo.00000001";
@@ -18,115 +17,46 @@ const SECOND_FILE: &str = "redo/redo.00000002";
 type Blocks = BTreeSet<(String, u64)>;
 
 /// A disk with bad blocks.
-#[derive(Clone)]
-struct Worn {
-    disk: SimStorage,
-    bad: Arc<Mutex<Blocks>>,
-}
+struct Worn(Arc<Hooked<Bad>>);
 
-struct WornFile {
-    file: Arc<dyn StorageFile>,
-    bad: Arc<Mutex<Blocks>>,
-}
+struct Bad(Mutex<Blocks>);
 
 impl Worn {
     fn new(disk: SimStorage, bad: &[(&str, u64)]) -> Self {
         let bad = bad.iter().map(|&(name, at)| (name.to_owned(), at)).collect();
-        Self { disk, bad: Arc::new(Mutex::new(bad)) }
+        Self(Hooked::new(disk, Bad(Mutex::new(bad))))
     }
 
     fn bad_blocks(&self) -> usize {
-        self.bad.lock().len()
+        self.0.hooks.0.lock().len()
     }
 
     fn open_log(&self) -> Result<(RedoLog, Scan, Payloads)> {
-        open_on(Arc::new(self.clone()))
+        open_on(self.0.clone())
     }
 
     fn message(&self) -> String {
         self.open_log().map(drop).expect_err("this must not open").to_string()
     }
-
-    fn file(&self, file: Arc<dyn StorageFile>) -> Arc<dyn StorageFile> {
-        Arc::new(WornFile { file, bad: self.bad.clone() })
-    }
 }
 
-impl Storage for Worn {
-    fn open(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
-        Ok(self.file(self.disk.open(name)?))
-    }
-
-    fn create(&self, name: &str) -> StorageResult<Arc<dyn StorageFile>> {
-        Ok(self.file(self.disk.create(name)?))
-    }
-
-    fn remove(&self, name: &str) -> StorageResult<()> {
-        self.disk.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> StorageResult<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn exists(&self, name: &str) -> StorageResult<bool> {
-        self.disk.exists(name)
-    }
-
-    fn list(&self, dir: &str) -> StorageResult<Vec<String>> {
-        self.disk.list(dir)
-    }
-
-    fn create_dir(&self, dir: &str) -> StorageResult<()> {
-        self.disk.create_dir(dir)
-    }
-
-    fn sync_dir(&self, dir: &str) -> StorageResult<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn lock(&self, name: &str) -> StorageResult<StorageLock> {
-        self.disk.lock(name)
-    }
-}
-
-impl StorageFile for WornFile {
-    fn name(&self) -> &str {
-        self.file.name()
-    }
-
-    fn read_at(&self, buf: &mut [u8], offset: u64) -> StorageResult<()> {
+impl Hooks for Bad {
+    fn read(&self, file: &dyn StorageFile, buf: &mut [u8], offset: u64) -> StorageResult<()> {
         let range = offset..offset + buf.len() as u64;
         let is_hit = |(name, at): &(String, u64)| {
-            name == self.name() && *at < range.end && *at + BLOCK_SIZE as u64 > range.start
+            name == file.name() && *at < range.end && *at + BLOCK_SIZE as u64 > range.start
         };
-        if self.bad.lock().iter().any(is_hit) {
+        if self.0.lock().iter().any(is_hit) {
             let why = io::Error::from_raw_os_error(5);
-            return Err(StorageError::at(StorageOp::Read, self.name(), offset, why));
+            return Err(StorageError::at(StorageOp::Read, file.name(), offset, why));
         }
-        self.file.read_at(buf, offset)
+        file.read_at(buf, offset)
     }
 
-    fn write_at(&self, bytes: &[u8], offset: u64) -> StorageResult<()> {
+    fn write(&self, file: &dyn StorageFile, bytes: &[u8], offset: u64) -> StorageResult<()> {
         let range = offset..offset + bytes.len() as u64;
-        self.bad.lock().retain(|(name, at)| name != self.name() || !range.contains(at));
-        self.file.write_at(bytes, offset)
-    }
-
-    fn sync_data(&self) -> StorageResult<()> {
-        self.file.sync_data()
-    }
-
-    fn len(&self) -> StorageResult<u64> {
-        self.file.len()
-    }
-
-    fn set_len(&self, len: u64) -> StorageResult<()> {
-        self.file.set_len(len)
-    }
-
-    fn io_alignment(&self) -> usize {
-        self.file.io_alignment()
+        self.0.lock().retain(|(name, at)| name != file.name() || !range.contains(at));
+        file.write_at(bytes, offset)
     }
 }
 
@@ -175,13 +105,13 @@ fn files_that_are_not_in_use_and_cannot_be_read_stop_nothing() {
     let (log, scan, frames) = worn.open_log().unwrap();
     assert_eq!((scan.end, frames.len()), (end, 1));
     for name in strays {
-        assert!(!worn.exists(name).unwrap(), "{name}");
+        assert!(!worn.0.exists(name).unwrap(), "{name}");
     }
     append(&log, &[2; 3000]);
     log.flush().unwrap();
     let flushed = log.flushed_lsn();
     drop(log);
-    let (_, scan, _) = open(&worn.disk.kill()).unwrap();
+    let (_, scan, _) = open(&worn.0.disk.kill()).unwrap();
     assert_eq!(scan.end, flushed);
 }
 
@@ -198,7 +128,7 @@ fn a_block_behind_the_end_of_the_log_need_not_be_readable() {
         assert_eq!(worn.bad_blocks(), 0, "{bad}");
         let flushed = log.flushed_lsn();
         drop(log);
-        let (_, scan, _) = open(&worn.disk.kill()).unwrap();
+        let (_, scan, _) = open(&worn.0.disk.kill()).unwrap();
         assert_eq!(scan.end, flushed, "{bad}");
     }
 }
@@ -214,7 +144,7 @@ fn a_block_of_the_log_that_cannot_be_read_is_an_error() {
         assert!(error.starts_with("the redo log from LSN ") && error.contains(&place), "{error}");
         // As the message says.
         let zeroes = AlignedBuf::zeroed(BLOCK_SIZE);
-        worn.open(FIRST_FILE).unwrap().write_at(&zeroes, bad).unwrap();
+        worn.0.open(FIRST_FILE).unwrap().write_at(&zeroes, bad).unwrap();
         let (_, scan, frames) = worn.open_log().unwrap();
         assert!(scan.end.0 <= bad && frames.is_empty(), "{bad}: {}", scan.end.0);
     }

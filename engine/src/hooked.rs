@@ -1,0 +1,121 @@
+//! [`Hooked`]: a simulated disk of which a test changes some operations.
+
+use std::sync::Arc;
+
+use tidepool_pool::storage::{IoOp, Result, SimStorage, Storage, StorageFile, StorageLock};
+
+/// What is done in place of an operation. What is not overridden goes straight to the disk.
+pub(crate) trait Hooks: Send + Sync {
+    /// A read of a file.
+    fn read(&self, file: &dyn StorageFile, buf: &mut [u8], offset: u64) -> Result<()> {
+        file.read_at(buf, offset)
+    }
+
+    /// A write to a file.
+    fn write(&self, file: &dyn StorageFile, bytes: &[u8], offset: u64) -> Result<()> {
+        file.write_at(bytes, offset)
+    }
+
+    /// A batch of both, each of which comes to the hooks above.
+    fn batch(&self, disk: &SimStorage, ops: &mut [IoOp<'_>]) {
+        disk.run_batch(ops);
+    }
+
+    /// A lock that was taken.
+    fn locked(&self, lock: StorageLock) -> StorageLock {
+        lock
+    }
+}
+
+/// A disk with hooks.
+pub(crate) struct Hooked<H> {
+    pub(crate) disk: SimStorage,
+    pub(crate) hooks: Arc<H>,
+}
+
+struct HookedFile<H> {
+    file: Arc<dyn StorageFile>,
+    hooks: Arc<H>,
+}
+
+impl<H: Hooks + 'static> Hooked<H> {
+    pub(crate) fn new(disk: SimStorage, hooks: H) -> Arc<Self> {
+        Arc::new(Self { disk, hooks: Arc::new(hooks) })
+    }
+
+    fn file(&self, file: Arc<dyn StorageFile>) -> Arc<dyn StorageFile> {
+        Arc::new(HookedFile { file, hooks: self.hooks.clone() })
+    }
+}
+
+impl<H: Hooks + 'static> Storage for Hooked<H> {
+    fn open(&self, name: &str) -> Result<Arc<dyn StorageFile>> {
+        Ok(self.file(self.disk.open(name)?))
+    }
+
+    fn create(&self, name: &str) -> Result<Arc<dyn StorageFile>> {
+        Ok(self.file(self.disk.create(name)?))
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn exists(&self, name: &str) -> Result<bool> {
+        self.disk.exists(name)
+    }
+
+    fn list(&self, dir: &str) -> Result<Vec<String>> {
+        self.disk.list(dir)
+    }
+
+    fn create_dir(&self, dir: &str) -> Result<()> {
+        self.disk.create_dir(dir)
+    }
+
+    fn sync_dir(&self, dir: &str) -> Result<()> {
+        self.disk.sync_dir(dir)
+    }
+
+    fn lock(&self, name: &str) -> Result<StorageLock> {
+        Ok(self.hooks.locked(self.disk.lock(name)?))
+    }
+
+    fn run_batch(&self, ops: &mut [IoOp<'_>]) {
+        self.hooks.batch(&self.disk, ops);
+    }
+}
+
+impl<H: Hooks> StorageFile for HookedFile<H> {
+    fn name(&self) -> &str {
+        self.file.name()
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<()> {
+        self.hooks.read(&*self.file, buf, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.hooks.write(&*self.file, bytes, offset)
+    }
+
+    fn sync_data(&self) -> Result<()> {
+        self.file.sync_data()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.file.len()
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn io_alignment(&self) -> usize {
+        self.file.io_alignment()
+    }
+}
