@@ -2,7 +2,7 @@
 //!
 //! # Two ways of reading
 //! A *consistent* read fills a batch: 1, then 8, then 64 … visible entries, at most a leaf's, copied under one latch.
-//! So a point lookup copies one entry, and a long scan latches each leaf a few times. A *locking* read goes entry by entry,
+//! So a point lookup copies one entry, and a long scan latches each leaf a few times. Who says how many are wanted spares it the guessing. A *locking* read goes entry by entry,
 //! because each must be locked before the next is looked at, and none ahead of what is asked for: with LIMIT or SKIP LOCKED others would wait for
 //! rows, or miss them, that nobody wants. It finds its leaf again by a hint (`btree::LeafHint`), which spares the descent.
 //!
@@ -73,6 +73,8 @@ pub struct Cursor {
     wait: LockWait,
     semi_consistent: bool,
     scan: bool,
+    /// How many entries a reading is expected to give; 0: nobody knows.
+    expected_rows: usize,
     /// Rows of the reading so far, in how many batches, and in which statement it began.
     rows: u64,
     batches: u64,
@@ -113,6 +115,7 @@ impl Cursor {
             wait,
             semi_consistent: false,
             scan: false,
+            expected_rows: 0,
             rows: 0,
             batches: 0,
             statement: 0,
@@ -177,6 +180,12 @@ impl Cursor {
     /// Says that the whole index is going to be read: pages are read ahead, and do not displace those in use.
     pub fn set_scan(&mut self, scan: bool) {
         self.scan = scan;
+    }
+
+    /// Says how many entries a reading is going to be asked for, as far as is known; 0 (at first) = it is not. A consistent reading then
+    /// copies as many at once, not a few and ever more. A wrong guess costs some time, and nothing else.
+    pub fn set_expected_rows(&mut self, rows: usize) {
+        self.expected_rows = rows;
     }
 
     /// Says how far the reading that begins next, by a seek, [`first`](Self::first) or [`last`](Self::last), is to go in its direction. A locking
@@ -258,8 +267,18 @@ impl Cursor {
         (self.rows, self.batches, self.statement) = (0, 0, statement::current());
         (self.position, self.direction) = (position, direction);
         self.position.set_end(std::mem::replace(&mut self.end, Bound::Unbounded));
-        self.batch_rows = if self.scan { BATCH_ROWS_MAX } else { 1 };
-        self.read_ahead_in = if self.scan { 0 } else { BATCHES_BEFORE_READ_AHEAD };
+        self.batch_rows = if self.scan { BATCH_ROWS_MAX } else { self.still_expected().max(1) };
+        self.read_ahead_in = match self.expected_rows {
+            _ if self.scan => 0,
+            rows if rows > BATCH_ROWS_MAX => 1,
+            _ => BATCHES_BEFORE_READ_AHEAD,
+        };
+    }
+
+    /// How many of the rows that were expected of this reading have not been read yet, at most a batch's.
+    fn still_expected(&self) -> usize {
+        let read = usize::try_from(self.rows).unwrap_or(usize::MAX);
+        self.expected_rows.saturating_sub(read).min(BATCH_ROWS_MAX)
     }
 
     /// From the current entry to its neighbour.
@@ -321,7 +340,9 @@ impl Cursor {
     /// had better be read by [`Trx::get_for_scan`]: it was announced, or the present statement
     /// has already read many entries, next to the pool's pages.
     pub fn is_scanning(&self) -> bool {
-        let long = || self.rows > self.pool_pages() / LONG_LOOKUPS_PARTS;
+        // Of the batch only what has been given: more may have been copied than is ever asked for.
+        let ahead = if self.single { 0 } else { self.batch.len() - 1 - self.at };
+        let long = || self.rows - ahead as u64 > self.pool_pages() / LONG_LOOKUPS_PARTS;
         self.is_positioned() && self.statement == statement::current() && (self.scan || long())
     }
 
@@ -343,7 +364,10 @@ impl Cursor {
         self.batches += 1;
         self.rows += self.batch.len() as u64;
         self.read_ahead()?;
-        self.batch_rows = (self.batch_rows * BATCH_GROWTH).min(BATCH_ROWS_MAX);
+        self.batch_rows = match self.still_expected() {
+            0 => (self.batch_rows * BATCH_GROWTH).min(BATCH_ROWS_MAX),
+            rows => rows,
+        };
         self.epoch = trx.reads_epoch(self.slot);
         Ok(!self.batch.is_empty())
     }
@@ -465,5 +489,38 @@ mod tests {
         assert!(!found);
         assert_eq!(seen, expected);
         assert!(changes.rows < u64::from(ROWS) * 8, "{} entries read", changes.rows);
+    }
+    #[test]
+    fn who_says_how_many_entries_are_wanted_gets_them_leaf_by_leaf() {
+        const ROWS: u16 = 2000;
+        let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::small()).unwrap();
+        let def = TableDef::new([IndexDef::unique("primary")]);
+        let table = db.create_table("t", &def).unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        for n in 0..ROWS {
+            trx.insert(&table, Table::CLUSTERED, &n.to_be_bytes(), &[1; 20]).unwrap();
+        }
+        trx.commit().unwrap();
+        let read = |trx: &mut Trx, expected: usize, wanted: u16| {
+            let lock = LockMode::None;
+            let mut cursor = Cursor::new(table.clone(), Table::CLUSTERED, lock, LockWait::Wait);
+            cursor.set_expected_rows(expected);
+            assert!(cursor.seek(trx, &500u16.to_be_bytes(), Seek::AtOrAfter).unwrap());
+            for n in 500..500 + wanted {
+                assert_eq!(cursor.key(), n.to_be_bytes());
+                cursor.next(trx).unwrap();
+            }
+            (cursor.batches, cursor.rows)
+        };
+        // It looks at one behind those it wants, each time. The leaves hold some 400.
+        let (batches, rows) = read(&mut trx, 0, 99);
+        assert!(batches >= 4 && rows > 150, "{batches}, {rows}");
+        let (batches, rows) = read(&mut trx, 100, 99);
+        assert!(batches <= 2 && rows == 100, "{batches}, {rows}");
+        let (batches, rows) = read(&mut trx, 1000, 999);
+        assert!(batches <= 5 && rows == 1000, "{batches}, {rows}");
+        // More than was said.
+        let (batches, rows) = read(&mut trx, 10, 99);
+        assert!(batches <= 4 && rows >= 100, "{batches}, {rows}");
     }
 }

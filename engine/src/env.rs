@@ -166,6 +166,7 @@ impl Env {
 
         let size = governor::Beginning::read(SizeOptions {
             size_bytes: options.buffer_pool_size_bytes,
+            budget_bytes: options.memory_budget_bytes,
             memory_guard: options.memory_guard,
             size_min_bytes: MIN_FRAMES * page_size.bytes() as u64,
             system_root: options.system_root.clone(),

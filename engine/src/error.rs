@@ -44,6 +44,14 @@ pub enum Error {
         /// Value of the entry that exists.
         value: Vec<u8>,
     },
+    /// An entry for a table that is being filled has a smaller key than the one before.
+    #[error(
+        "keys of index {index} do not ascend: give its entries in the order of their keys, or have them sorted"
+    )]
+    KeyOutOfOrder {
+        /// Position of the index in the table's definition.
+        index: usize,
+    },
     /// There is no such entry.
     #[error("no such entry")]
     NotFound,
@@ -93,8 +101,10 @@ pub enum Error {
     /// A transaction's snapshot is older than the table as it is now: it was made, emptied or renamed since.
     #[error("table '{0}' has changed since the transaction's snapshot: roll back and try again")]
     TableChanged(String),
-    /// The table is in use: a transaction that wrote or locked it is unfinished, or another definition change runs.
-    #[error("table '{0}' is in use by an unfinished transaction: end it and try again")]
+    /// The table is in use: a transaction that wrote or locked it is unfinished, another definition change runs, or it is being filled.
+    #[error(
+        "table '{0}' is in use by an unfinished transaction or change of its definition: end it and try again"
+    )]
     TableBusy(String),
     /// Another transaction is prepared under this XID.
     #[error("a transaction is prepared under XID '{0}' already: commit it or roll it back first")]

@@ -82,7 +82,7 @@ pub mod versioned;
 
 pub use catalog::{IndexDef, TableDef};
 pub use cursor::{Cursor, Seek};
-pub use db::{ChangedIndex, Db, DuplicateEntry, IndexChange, Savepoint, Trx};
+pub use db::{ChangedIndex, Db, DuplicateEntry, IndexChange, Savepoint, TableLoad, Trx};
 pub use error::{Error, Result};
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};

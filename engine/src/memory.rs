@@ -1,9 +1,10 @@
 //! What the engine's memory goes to: [`MemoryReport`].
 //!
 //! Everything that grows is counted. What is not the pool's frames needs no limit of its own, since the governor sizes the pool by
-//! what is left: a lock table of a gibibyte is a gibibyte that the pool gives back. So a bound is given where there is
-//! one, and none is made up.
+//! what is left, of the machine or of a memory budget: a lock table of a gibibyte is a gibibyte that the pool gives back. So a bound is given
+//! where there is one, and none is made up.
 
+use crate::sort::SortMemory;
 use crate::trx::TrxSystem;
 use std::fmt;
 use tidepool_pool::Pool;
@@ -29,13 +30,23 @@ pub struct MemoryReport {
     pub process_bytes: Option<u64>,
 }
 
+/// What the layers above the pool have.
+pub(crate) fn above_pool(
+    trx_system: &TrxSystem,
+    sort_memory: &SortMemory,
+) -> impl Iterator<Item = MemoryRow> {
+    let redo = trx_system.env.redo().buffer_bytes();
+    let redo = MemoryRow { name: "redo_buffers", bytes: redo, bound_bytes: Some(redo) };
+    let sorts = MemoryRow { name: "sorts", bytes: sort_memory.bytes(), bound_bytes: None };
+    [redo].into_iter().chain(trx_system.memory()).chain([sorts])
+}
+
 impl MemoryReport {
     /// Everything is asked, nothing stopped: rows may be some operations apart.
     pub(crate) fn of(
         pool: &Pool,
         trx_system: &TrxSystem,
-        redo_buffer_bytes: u64,
-        sort_bytes: u64,
+        sort_memory: &SortMemory,
         process_bytes: Option<u64>,
     ) -> MemoryReport {
         let pool_rows = pool.memory().into_iter().map(|used| MemoryRow {
@@ -43,14 +54,7 @@ impl MemoryReport {
             bytes: used.bytes,
             bound_bytes: used.bound_bytes,
         });
-        let mut rows: Vec<MemoryRow> = pool_rows.collect();
-        rows.push(MemoryRow {
-            name: "redo_buffers",
-            bytes: redo_buffer_bytes,
-            bound_bytes: Some(redo_buffer_bytes),
-        });
-        rows.extend(trx_system.memory());
-        rows.push(MemoryRow { name: "sorts", bytes: sort_bytes, bound_bytes: None });
+        let rows = pool_rows.chain(above_pool(trx_system, sort_memory)).collect();
         MemoryReport { rows, process_bytes }
     }
 

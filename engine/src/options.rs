@@ -16,6 +16,8 @@ pub const PAGE_SIZE_RANGE_BYTES: std::ops::RangeInclusive<usize> = 4096..=65536;
 pub const BUFFER_POOL_PAGES_MIN: u64 = 64;
 /// Smallest buffer pool, in bytes, whatever the page size.
 pub const BUFFER_POOL_SIZE_MIN_BYTES: u64 = 4 << 20;
+/// Smallest memory budget, in bytes: the smallest buffer pool, and as much again thrice for what else there is.
+pub const MEMORY_BUDGET_MIN_BYTES: u64 = 4 * BUFFER_POOL_SIZE_MIN_BYTES;
 /// Smallest and largest redo capacity, in bytes. The lower end leaves room for the largest mini-transaction many times over.
 pub const REDO_CAPACITY_RANGE_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..=(512 << 30);
 /// Smallest and largest share of the old list of the `midpoint` replacement, in percent (InnoDB's limits).
@@ -40,6 +42,11 @@ pub struct Options {
     /// Memory for the buffer pool, in bytes: a ceiling. 0 (default) = governed: as much as the machine, or the tightest cgroup
     /// above the process, leaves free, and as the pool has use for. See [`governor`](crate::governor).
     pub buffer_pool_size_bytes: u64,
+    /// Memory for everything that the engine allocates, in bytes: the pool's pages and what describes them, log buffers, locks, sorts. The pool
+    /// gets what the others leave, and gives up what they come to need, but for the last quarter, 16 MiB at most; at an open, log buffers are
+    /// made to measure. 0 (default) = no such budget. It binds beside `buffer_pool_size_bytes`, whatever `memory_guard` says. (Without
+    /// `background`, it is kept by [`PoolGovernor::step`](crate::governor::PoolGovernor::step).)
+    pub memory_budget_bytes: u64,
     /// Whether the pool stays below `buffer_pool_size_bytes` while there isn't the memory for it (default), or has that number
     /// whatever happens. A governed pool is always guarded.
     pub memory_guard: bool,
@@ -95,6 +102,7 @@ impl Default for Options {
         Self {
             page_size: 16384,
             buffer_pool_size_bytes: 0,
+            memory_budget_bytes: 0,
             memory_guard: true,
             system_root: PathBuf::from("/"),
             redo_capacity_bytes: 0,
@@ -143,6 +151,7 @@ impl Options {
             )));
         }
         self.check_buffer_pool_size(self.buffer_pool_size_bytes)?;
+        self.check_memory_budget(self.memory_budget_bytes)?;
         if self.flush_log_interval.is_zero() {
             return Err(Error::InvalidOption(
                 "flush_log_interval = 0: must be longer than zero".into(),
@@ -161,6 +170,17 @@ impl Options {
         }
         Err(Error::InvalidOption(format!(
             "buffer_pool_size_bytes = {bytes}: must be 0 (governed) or at least {min}"
+        )))
+    }
+
+    /// Checks a `memory_budget_bytes`.
+    pub(crate) fn check_memory_budget(&self, bytes: u64) -> Result<()> {
+        let min = MEMORY_BUDGET_MIN_BYTES;
+        if bytes == 0 || bytes >= min {
+            return Ok(());
+        }
+        Err(Error::InvalidOption(format!(
+            "memory_budget_bytes = {bytes}: must be 0 (none) or at least {min}"
         )))
     }
 
@@ -227,6 +247,10 @@ mod tests {
         assert_eq!(
             refusal(|o| o.buffer_pool_size_bytes = 1000),
             "invalid option: buffer_pool_size_bytes = 1000: must be 0 (governed) or at least 4194304"
+        );
+        assert_eq!(
+            refusal(|o| o.memory_budget_bytes = 1000),
+            "invalid option: memory_budget_bytes = 1000: must be 0 (none) or at least 16777216"
         );
         assert_eq!(
             refusal(|o| o.redo_capacity_bytes = 4096),

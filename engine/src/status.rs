@@ -143,6 +143,10 @@ impl Status {
         self.push("memory_limit_bytes", governor.limit_bytes.unwrap_or(0));
         self.push("memory_room_bytes", governor.room_bytes.unwrap_or(0));
         self.push("memory_headroom_bytes", governor.headroom_bytes);
+        if governor.budget_bytes != 0 {
+            self.push("memory_budget_bytes", governor.budget_bytes);
+            self.push("memory_budget_rest_bytes", governor.budget_rest_bytes);
+        }
         self.push("memory_own_resident_bytes", governor.own_resident_bytes.unwrap_or(0));
         self.push("memory_own_swapped_bytes", governor.own_swapped_bytes.unwrap_or(0));
         self.push("memory_shrinks", governor.shrinks);

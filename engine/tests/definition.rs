@@ -96,7 +96,7 @@ fn a_table_in_use_is_not_dropped() {
     let busy = Error::TableBusy("t".into());
     assert_eq!(
         busy.to_string(),
-        "table 't' is in use by an unfinished transaction: end it and try again"
+        "table 't' is in use by an unfinished transaction or change of its definition: end it and try again"
     );
     let mut trx = begin(&db);
     assert!(get(&mut trx, &table, &1u32.to_be_bytes()).unwrap().is_some());

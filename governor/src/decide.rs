@@ -129,6 +129,8 @@ pub enum Signal {
     Stall,
     /// The user's ceiling (or the engine's floor) changed.
     Ceiling,
+    /// What else there is of the engine needs another part of a budget that is for all of it.
+    Budget,
 }
 
 impl fmt::Display for Signal {
@@ -140,6 +142,7 @@ impl fmt::Display for Signal {
             Signal::OwnSwap => "own memory in swap",
             Signal::Stall => "memory stall",
             Signal::Ceiling => "ceiling changed",
+            Signal::Budget => "memory budget",
         })
     }
 }
@@ -322,7 +325,8 @@ impl Governor {
             let due = self.binding_ahead(signals, pool, 2)?;
             let step = pool.limit_bytes.saturating_sub(clamp(due.pool_bytes, pool));
             // Less is noise, and the headroom is there to take it.
-            let worth_it = step >= (binding.headroom_bytes / 8).max(2 * MIB);
+            let above_ceiling = pool.limit_bytes > pool.ceiling_bytes;
+            let worth_it = above_ceiling || step >= (binding.headroom_bytes / 8).max(2 * MIB);
             let why =
                 || format!("{}, and {} is kept free", binding.room, mib(binding.headroom_bytes));
             return worth_it.then(why).and_then(|why| decision(Signal::RoomShrank, target, why));

@@ -63,8 +63,8 @@ impl Pending {
 }
 
 /// Fills a tree that was empty; nobody else may use it. [`finish`](Self::finish) ends it.
-pub struct Loader<'t> {
-    tree: &'t Tree,
+pub struct Loader {
+    tree: Tree,
     /// Lower fence of the last leaf, which is empty.
     lower: Vec<u8>,
     /// What that leaf gets, if it is cut before `newest`.
@@ -73,13 +73,18 @@ pub struct Loader<'t> {
     newest: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-impl<'t> Loader<'t> {
+impl Loader {
     /// Begins to fill `tree`, a new one.
-    pub fn new(tree: &'t Tree) -> Self {
-        Self { tree, lower: Vec::new(), pending: Pending::default(), newest: None }
+    pub fn new(tree: &Tree) -> Self {
+        Self { tree: tree.clone(), lower: Vec::new(), pending: Pending::default(), newest: None }
     }
 
-    /// Adds an entry, whose key is greater than all before.
+    /// The entry that was added last: its key and its payload.
+    pub fn newest(&self) -> Option<(&[u8], &[u8])> {
+        self.newest.as_ref().map(|(key, payload)| (&key[..], &payload[..]))
+    }
+
+    /// Adds an entry, whose key is greater than all before. After an error the tree is fit for nothing but to be freed.
     pub fn push(&mut self, key: &[u8], payload: &[u8]) -> Result<()> {
         self.tree.check_lengths(key.len(), payload.len())?;
         let Some((newest, newest_payload)) = self.newest.take() else {
@@ -152,7 +157,7 @@ impl<'t> Loader<'t> {
 
     /// False if there was no room in the parent, or no parent: there is now.
     fn try_cut(&self, separator: &[u8]) -> Result<bool> {
-        let tree = self.tree;
+        let tree = &self.tree;
         let mut mtr = Mtr::begin(&tree.env)?;
         let Some(parent) = tree.descend::<Exclusive>(Seek::Last, 1, Access::Normal)? else {
             tree.push_root_down(mtr)?;

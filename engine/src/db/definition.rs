@@ -8,6 +8,7 @@
 //! truncate  as create up to the pages → catalog commit (old space out, new one in) → as drop for the old one
 //! rename    catalog commit
 //! indexes   see `index_change`; their names alone: catalog commit
+//! load      see `load`
 //! ```
 //! A crash in between leaves at most a file that no table has; the log says so as long as that may happen
 //! ([`Env::announce_space`]), and `open` removes it. A file that is missing
@@ -230,6 +231,16 @@ impl Drop for Definition<'_> {
 }
 
 impl OpenTables {
+    pub(super) fn begin_load(&mut self, name: &str, table: &Arc<Table>) {
+        self.changing_indexes.insert(name.into());
+        self.loading.insert(name.into(), table.clone());
+    }
+
+    pub(super) fn end_load(&mut self, name: &str) {
+        self.changing_indexes.remove(name);
+        self.loading.remove(name);
+    }
+
     fn begin_changing(&mut self, names: &[&str]) -> Result<()> {
         if let Some(busy) = names.iter().find(|name| self.changing_indexes.contains(**name)) {
             return Err(Error::TableBusy(busy.to_string()));
@@ -243,7 +254,7 @@ impl Inner {
     /// Waits for its turn, and for the rollback of what earlier lives left unfinished: their undo records name spaces and
     /// catalog entries. Then nobody opens the tables of these names until the result is dropped.
     ///
-    /// [`Error::TableBusy`] if the indexes of one are being changed.
+    /// [`Error::TableBusy`] if the indexes of one are being changed, or it is being filled.
     pub(super) fn begin_definition(&self, names: &[&str]) -> Result<Definition<'_>> {
         self.check_writable()?;
         let turn = self.definitions.lock();
@@ -356,7 +367,10 @@ impl Inner {
     }
 
     /// A new file with an empty tree for each index. Not in the catalog yet.
-    fn new_space(&self, def: &TableDef) -> Result<(Arc<Space>, SpaceHeader, TableRecord)> {
+    pub(super) fn new_space(
+        &self,
+        def: &TableDef,
+    ) -> Result<(Arc<Space>, SpaceHeader, TableRecord)> {
         let ids = self.catalog.new_ids(def.indexes.len() as u32)?;
         let announced = self.env.announce_space(ids.space);
         let made = announced.and_then(|()| self.env.create_space(ids.space)).and_then(|space| {
@@ -388,7 +402,7 @@ impl Inner {
 
     /// Removes the space of a dropped table. The table is gone already: what fails here leaves a file that the close, or the next open,
     /// removes.
-    fn delete_space(&self, space: u32, table: Option<&Table>) {
+    pub(super) fn delete_space(&self, space: u32, table: Option<&Table>) {
         let _no_purge = self.trx_system.exclude_purge();
         let _cleared = table.map(Table::clear);
         pause::reach(PausePoint::TableUnlisted);

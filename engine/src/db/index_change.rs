@@ -27,14 +27,14 @@
 //! purge it: undo records from before are of other trees, whose ids they carry.
 
 use super::definition::Definition;
+use super::load::fill_sorted;
 use super::trx::Trx;
 use super::{Db, Inner};
-use crate::btree::Loader;
 use crate::catalog::{CATALOG_TREE, IndexDef, TableDef, TableRecord, TreeRecord};
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::lock::{Interrupt, LockMode, LockWait};
-use crate::sort::Sorter;
+use crate::sort::{self, Sorter};
 use crate::space;
 use crate::table::{Table, noted};
 use crate::trx::{Isolation, TrxOptions};
@@ -43,10 +43,10 @@ use crate::versioned::entry::Entry;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Memory for sorting, all new indexes together.
+/// Memory for sorting, all new indexes of a change together.
 const SORT_MEMORY_BYTES: usize = 64 << 20;
-/// Entries between two looks at whether to go on.
-const ENTRIES_A_TURN: u32 = 1000;
+/// The same as a part of a memory budget, if that is less.
+const SORT_MEMORY_PARTS: u64 = 8;
 
 /// An index as a change of a table's indexes leaves it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -89,6 +89,7 @@ pub struct IndexChange {
     added: Vec<TreeRecord>,
     dropped: Vec<TreeRecord>,
     rows: Option<(Trx, Cursor)>,
+    payload: Vec<u8>,
     duplicate: Option<DuplicateEntry>,
     committed: bool,
 }
@@ -131,6 +132,7 @@ impl Db {
             added: Vec::new(),
             dropped,
             rows: None,
+            payload: Vec::new(),
             duplicate: None,
             committed: false,
         };
@@ -206,7 +208,7 @@ impl IndexChange {
             let made = noted::create(env, &space, tree)?;
             self.record.trees[index] = made;
             self.added.push(made);
-            let sorter = inner.sorter(tree, SORT_MEMORY_BYTES / new.len());
+            let sorter = inner.sorter(tree, inner.sort_share_bytes(new.len()));
             let tree = VersionedTree::open(env, &space, made.root, made.tree, index);
             self.new.push(NewIndex { index, tree, sorter: Some(sorter) });
         }
@@ -261,7 +263,9 @@ impl IndexChange {
         }
         let new = self.new.iter_mut().find(|new| new.index == index);
         let sorter = new.and_then(|new| new.sorter.as_mut()).ok_or(Error::NotFound)?;
-        sorter.push(key, value)
+        self.payload.clear();
+        Entry::settled(value).encode(&mut self.payload);
+        sorter.push(key, &self.payload)
     }
 
     /// Fills the new indexes with the entries that were added. `go_on` is asked now and then; if it says no, the error is
@@ -270,43 +274,15 @@ impl IndexChange {
     pub fn build(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
         for at in 0..self.new.len() {
             let Some(sorter) = self.new[at].sorter.take() else { continue };
-            if let Err(duplicate) = self.fill(at, sorter, go_on)? {
-                let value = duplicate.value.clone();
-                let index = duplicate.index;
-                self.duplicate = Some(duplicate);
+            let NewIndex { index, tree, .. } = &self.new[at];
+            let mut go_on = || if go_on() { Ok(()) } else { Err(Error::Interrupted) };
+            if let Err((key, value)) = fill_sorted(tree, sorter, &mut go_on)? {
+                let index = *index;
+                self.duplicate = Some(DuplicateEntry { index, key, value: value.clone() });
                 return Err(Error::DuplicateKey { index, value });
             }
         }
         Ok(())
-    }
-
-    fn fill(
-        &self,
-        at: usize,
-        sorter: Sorter,
-        go_on: &mut dyn FnMut() -> bool,
-    ) -> Result<std::result::Result<(), DuplicateEntry>> {
-        let NewIndex { index, tree, .. } = &self.new[at];
-        let mut sorted = sorter.sorted()?;
-        let mut loader = Loader::new(tree.tree());
-        let (mut key, mut value, mut before) = (Vec::new(), Vec::new(), None::<Vec<u8>>);
-        let mut payload = Vec::new();
-        let mut turn = 0;
-        while sorted.next(&mut key, &mut value)? {
-            if turn == 0 && !go_on() {
-                return Err(Error::Interrupted);
-            }
-            turn = (turn + 1) % ENTRIES_A_TURN;
-            if before.as_ref() == Some(&key) {
-                return Ok(Err(DuplicateEntry { index: *index, key, value }));
-            }
-            payload.clear();
-            Entry::settled(&value).encode(&mut payload);
-            loader.push(&key, &payload)?;
-            std::mem::swap(before.get_or_insert_default(), &mut key);
-        }
-        loader.finish()?;
-        Ok(Ok(()))
     }
 
     /// The entries that [`build`](Self::build) found to have the same key.
@@ -478,7 +454,16 @@ impl Inner {
         Ok(tables)
     }
 
-    fn sorter(&self, tree: u32, memory_bytes: usize) -> Sorter {
+    /// What each of so many sorts takes at most, about, in bytes: those of one change of a definition.
+    pub(super) fn sort_share_bytes(&self, sorts: usize) -> usize {
+        let all = match self.options.read().memory_budget_bytes {
+            0 => SORT_MEMORY_BYTES,
+            budget => SORT_MEMORY_BYTES.min((budget / SORT_MEMORY_PARTS) as usize),
+        };
+        (all / sorts).max(sort::MEMORY_MIN_BYTES)
+    }
+
+    pub(super) fn sorter(&self, tree: u32, memory_bytes: usize) -> Sorter {
         Sorter::new(self.env.storage(), &format!("{tree:08x}"), memory_bytes, &self.sort_memory)
     }
 

@@ -4,6 +4,7 @@
 //! - `open`: create or recover, checks, clean shutdown.
 //! - `definition`: tables are created, dropped, renamed, truncated, opened.
 //! - `index_change`: indexes are added and dropped.
+//! - `load`: tables are filled before they are seen.
 //! - `trx`: transactions on tables.
 //! - `steps`: background work, a step at a time.
 //! - `warm`: the hot pages of one life are read in the next.
@@ -17,6 +18,7 @@ mod definition;
 #[cfg(test)]
 mod file_tests;
 mod index_change;
+mod load;
 mod open;
 mod steps;
 mod trx;
@@ -33,6 +35,7 @@ mod rollback_simulation;
 mod row_count_tests;
 
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
+pub use load::TableLoad;
 pub(crate) use trx::ReadsEpoch;
 use trx::Used;
 pub use trx::{Savepoint, Trx};
@@ -82,7 +85,7 @@ pub(crate) struct Inner {
     /// and it may be any.
     recovered: Mutex<HashMap<Vec<u8>, Option<HashSet<u32>>>>,
     counters: [AtomicU64; Counter::COUNT],
-    /// Of the sorts of new indexes.
+    /// Of the sorts of new indexes, and of tables that are filled.
     sort_memory: Arc<SortMemory>,
     warm: warm::WarmRestart,
     closed: AtomicBool,
@@ -94,8 +97,10 @@ struct OpenTables {
     /// Names that the definition change under way is about. Between its catalog commit and what it does with files and open tables
     /// nobody opens them: a handle made there would be of a table that is about to go, or a second one of a table.
     changing: Vec<String>,
-    /// Names of tables whose indexes are being changed: no other definition change may come in between.
+    /// Names of tables whose indexes are being changed, or that are being filled: no other definition change may come in between.
     changing_indexes: HashSet<String>,
+    /// Tables that are being filled, which have no handle besides.
+    loading: HashMap<String, Arc<Table>>,
 }
 
 /// What the layer of tables counts.
@@ -294,6 +299,17 @@ impl Db {
         Ok(())
     }
 
+    /// Changes the memory for everything that the engine allocates, in bytes; 0 = no such budget. Returns at once, as
+    /// [`set_buffer_pool_size`](Self::set_buffer_pool_size) does; log buffers stay as long as they are.
+    pub fn set_memory_budget(&self, bytes: u64) -> Result<()> {
+        let mut options = self.inner.options.write();
+        options.check_memory_budget(bytes)?;
+        options.memory_budget_bytes = bytes;
+        drop(options);
+        self.inner.env.governor().set_budget_bytes(bytes);
+        Ok(())
+    }
+
     /// Changes whether the pool stays below the size asked for while there isn't the memory for it.
     pub fn set_memory_guard(&self, on: bool) {
         self.inner.options.write().memory_guard = on;
@@ -387,9 +403,7 @@ impl Db {
     pub fn memory(&self) -> MemoryReport {
         let inner = &self.inner;
         let process = inner.env.governor().report().own_resident_bytes;
-        let redo = inner.env.redo().buffer_bytes();
-        let sort = inner.sort_memory.bytes();
-        MemoryReport::of(inner.env.pool(), &inner.trx_system, redo, sort, process)
+        MemoryReport::of(inner.env.pool(), &inner.trx_system, &inner.sort_memory, process)
     }
 
     /// All counters.

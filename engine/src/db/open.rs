@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::mtr::Mtr;
 use crate::options::{Options, Replacement};
 use crate::trx::TrxSystem;
-use crate::{sort, space};
+use crate::{memory, sort, space};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashSet;
 use std::path::Path;
@@ -82,6 +82,7 @@ impl Db {
             closed: AtomicBool::new(false),
         };
         inner.apply_options();
+        inner.tell_governor_of_rest();
         if !inner.env.is_read_only() {
             inner.note_recovered();
             inner.mark_tables_that_lost_changes()?;
@@ -126,6 +127,9 @@ impl Inner {
             return Ok(());
         }
         self.trx_system.stop_background();
+        if !self.env.is_read_only() {
+            self.abandon_loads();
+        }
         let settled = || -> Result<()> {
             if self.env.is_read_only() {
                 return Ok(());
@@ -140,6 +144,18 @@ impl Inner {
             tracing::warn!(%error, "the undo space stays as long as it is");
         }
         settled.and(self.env.close())
+    }
+
+    /// Has the governor ask what a memory budget goes to beside the pool.
+    fn tell_governor_of_rest(&self) {
+        let (trx_system, sort_memory) =
+            (Arc::downgrade(&self.trx_system), self.sort_memory.clone());
+        self.env.governor().set_rest_of_engine(Box::new(move || {
+            let rows = |trx_system: Arc<TrxSystem>| {
+                memory::above_pool(&trx_system, &sort_memory).map(|row| row.bytes).sum()
+            };
+            trx_system.upgrade().map_or(0, rows)
+        }));
     }
 
     /// Sets what the transaction system takes from the options.

@@ -8,6 +8,10 @@ use tidepool_pool::ReplacementConfig;
 use crate::options::Options;
 use crate::redo;
 
+/// Size of each of the two log buffers, in bytes: with a memory budget, at most this part of it each.
+const REDO_BUFFER_BYTES: u64 = 4 << 20;
+const REDO_BUFFER_PARTS: u64 = 32;
+
 /// How an environment is opened.
 #[derive(Debug, Clone)]
 pub struct EnvOptions {
@@ -15,6 +19,8 @@ pub struct EnvOptions {
     pub page_size: usize,
     /// Memory for pages, bytes; 0 = governed.
     pub buffer_pool_size_bytes: u64,
+    /// See [`Options::memory_budget_bytes`].
+    pub memory_budget_bytes: u64,
     /// Whether a number there is a ceiling only.
     pub memory_guard: bool,
     /// See [`Options::memory_locked`].
@@ -50,13 +56,17 @@ impl From<&Options> for EnvOptions {
         Self {
             page_size: options.page_size,
             buffer_pool_size_bytes: options.buffer_pool_size_bytes,
+            memory_budget_bytes: options.memory_budget_bytes,
             memory_locked: options.memory_locked,
             memory_guard: options.memory_guard,
             system_root: options.system_root.clone(),
             replacement: ReplacementConfig::default(),
             doublewrite: options.doublewrite,
             redo_capacity_bytes: options.redo_capacity_bytes,
-            redo_buffer_bytes: 4 << 20,
+            redo_buffer_bytes: match options.memory_budget_bytes {
+                0 => REDO_BUFFER_BYTES,
+                budget => REDO_BUFFER_BYTES.min(budget / REDO_BUFFER_PARTS),
+            } as usize,
             flush_log_interval: options.flush_log_interval,
             read_only: options.read_only,
             background: options.background,

@@ -3,6 +3,7 @@
 //!
 //! # Contents
 //! - here: the settings, one step (read, decide, act), what is told about it.
+//! - `budget`: what a budget for all of the engine leaves the pool.
 //! - `thread`: how often that is done, and what wakes it earlier.
 //!
 //! # What is governed
@@ -12,12 +13,16 @@
 //! | a number | on | that number at most, and less while the memory doesn't allow it |
 //! | a number | off | that number |
 //!
+//! and in all cases no more than a memory budget leaves it, if there is one.
+//!
 //! The pool commits memory only as misses need it, so a large limit costs an idle engine nothing.
 //!
 //! # Locking
-//! `control` is held for a step: some tens of microseconds, in which no file but the kernel's is read and nothing is waited
-//! for. Under it the pool's own mutexes are taken, never the other way round.
+//! `control` is held for a step: some tens of microseconds, in which no file but the kernel's is read. Under it the pool's own mutexes are
+//! taken, and, with a memory budget, for a moment each those of the log's buffers, of transactions' states and of the lock tables; never
+//! the other way round.
 
+mod budget;
 mod log;
 #[cfg(test)]
 mod tests;
@@ -35,6 +40,8 @@ use tidepool_governor::{Decision, Governor, Journal, PoolState, Reader, Signal, 
 use tidepool_pool::{EXTENT_BYTES, Haste, Pool, ResizeState};
 
 use crate::error::{Error, Result};
+use budget::Budget;
+pub(crate) use budget::RestOfEngine;
 use log::LogGate;
 use thread::Thread;
 
@@ -53,6 +60,8 @@ const APPETITE_EVERY: Duration = Duration::from_millis(500);
 pub struct SizeOptions {
     /// Size asked for, in bytes; 0 = governed.
     pub size_bytes: u64,
+    /// Memory for all that the engine allocates, in bytes; 0 = there is no such budget.
+    pub budget_bytes: u64,
     /// Whether a number is a ceiling only.
     pub memory_guard: bool,
     /// The least size that may be asked for, in bytes.
@@ -68,6 +77,10 @@ pub struct GovernorReport {
     pub size_bytes: u64,
     /// Whether a number is a ceiling only.
     pub memory_guard: bool,
+    /// Memory for all that the engine allocates; 0 = there is no such budget.
+    pub budget_bytes: u64,
+    /// What of it is not for the pool's pages.
+    pub budget_rest_bytes: u64,
     /// What the pool was told.
     pub target_bytes: u64,
     /// What the limit that binds still allowed at the last reading, if any could be read.
@@ -105,6 +118,7 @@ pub struct PoolGovernor {
 /// What a step works on.
 struct Control {
     options: SizeOptions,
+    budget: Budget,
     reader: Reader,
     governor: Governor,
     journal: Journal,
@@ -146,9 +160,10 @@ impl Beginning {
             governor: Governor::new(),
             journal: Journal::new(JOURNAL_ENTRIES),
             log: LogGate::default(),
-            target_bytes: match options.size_bytes {
-                0 => BLIND_SIZE_BYTES,
-                size => size,
+            target_bytes: match (options.size_bytes, options.budget_bytes) {
+                (0, 0) => BLIND_SIZE_BYTES,
+                (0, budget) => budget,
+                (size, _) => size,
             },
             size_max_bytes: u64::MAX,
             changing_since: None,
@@ -157,10 +172,13 @@ impl Beginning {
             shrinks: 0,
             grows: 0,
             readings: 1,
+            budget: Budget::default(),
             options,
         };
+        let reserve_bytes = total.max(control.target_bytes).max(BLIND_SIZE_BYTES);
+        control.target_bytes = control.target_bytes.min(control.ceiling_bytes());
         control.begin();
-        let reserve_bytes = total.max(control.target_bytes).max(control.options.size_bytes);
+        let reserve_bytes = reserve_bytes.max(control.target_bytes);
         Beginning { control, reserve_bytes }
     }
 
@@ -207,6 +225,16 @@ impl PoolGovernor {
         self.change(|options| options.size_bytes = size_bytes);
     }
 
+    /// Changes the memory for all that the engine allocates; 0 = no such budget.
+    pub(crate) fn set_budget_bytes(&self, budget_bytes: u64) {
+        self.change(|options| options.budget_bytes = budget_bytes);
+    }
+
+    /// Says who tells what the engine takes beside the pool.
+    pub(crate) fn set_rest_of_engine(&self, rest: RestOfEngine) {
+        self.control.lock().budget.set_rest_of_engine(rest);
+    }
+
     /// Changes whether a size asked for is a ceiling only.
     pub(crate) fn set_memory_guard(&self, on: bool) {
         self.change(|options| options.memory_guard = on);
@@ -250,9 +278,18 @@ impl Control {
 
     /// What the user, and the pool's address space, allow at most.
     fn ceiling_bytes(&self) -> u64 {
-        match self.options.size_bytes {
+        let asked_for = match self.options.size_bytes {
             0 => self.size_max_bytes,
             size => size.min(self.size_max_bytes),
+        };
+        asked_for.min(self.budgeted_bytes())
+    }
+
+    /// What the budget leaves the pool.
+    fn budgeted_bytes(&self) -> u64 {
+        match self.options.budget_bytes {
+            0 => u64::MAX,
+            budget => self.budget.leaves_of(budget).max(self.options.size_min_bytes),
         }
     }
 
@@ -286,6 +323,9 @@ impl Control {
         self.signals = self.reader.read(at);
         self.readings += 1;
         self.say_notices();
+        if self.options.budget_bytes != 0 {
+            self.budget.look(pool, at);
+        }
         if let Some(since) = self.changing_since
             && !is_resizing(pool)
         {
@@ -308,9 +348,16 @@ impl Control {
                 },
             })
         };
-        if let Some(decision) = decision {
+        if let Some(mut decision) = decision {
             let before = self.target_bytes;
+            let is_budget = self.ceiling_bytes() == self.budgeted_bytes();
             let haste = match decision.signal {
+                Signal::Ceiling if is_budget => {
+                    decision.signal = Signal::Budget;
+                    decision.reason = self.budget.reason(self.options.budget_bytes);
+                    // What the rest of the engine has taken is gone already.
+                    Haste::Pressing
+                }
                 Signal::Ceiling => Haste::AtLeisure,
                 _ => Haste::Pressing,
             };
@@ -329,12 +376,16 @@ impl Control {
         self.log.flush(at);
     }
 
-    /// Whether the signals, which may have a say, leave less room than the pool holds.
+    /// Whether the budget, or the signals, if they have a say, leave less room than the pool holds.
     fn is_short(&self, pool: &Pool) -> bool {
         let resident_bytes = pool.resident_bytes();
         let state = PoolState { ceiling_bytes: u64::MAX, ..self.pool_state(resident_bytes) };
-        self.is_governed()
-            && self.governor.target(&self.signals, &state).is_some_and(|room| room < resident_bytes)
+        self.budgeted_bytes() < resident_bytes
+            || self.is_governed()
+                && self
+                    .governor
+                    .target(&self.signals, &state)
+                    .is_some_and(|room| room < resident_bytes)
     }
 
     /// Makes a decision the target, and writes it down, unless it comes to nothing in whole extents.
@@ -385,6 +436,11 @@ impl Control {
         let newest = self.journal.entries().next_back();
         GovernorReport {
             size_bytes: self.options.size_bytes,
+            budget_bytes: self.options.budget_bytes,
+            budget_rest_bytes: match self.options.budget_bytes {
+                0 => 0,
+                _ => self.budget.rest_bytes(),
+            },
             memory_guard: self.options.memory_guard,
             target_bytes: self.target_bytes,
             room_bytes: room.map(|room| room.bytes()),

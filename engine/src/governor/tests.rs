@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use tidepool_governor::Signal;
 
 use crate::storage::SimStorage;
-use crate::{Db, Options};
+use crate::{Db, IndexDef, Options, TableDef};
 
 const MIB: u64 = 1 << 20;
 /// What the governor leaves free of a limit of 1 GiB, and of the extents that it rounds down to.
@@ -286,4 +286,77 @@ fn closing_ends_the_thread_and_new_settings_wake_it() {
     db.close().unwrap();
     drop(db);
     assert!(weak.upgrade().is_none(), "somebody still holds the governor");
+}
+
+#[test]
+fn one_budget_covers_all_that_the_engine_allocates() {
+    const BUDGET: u64 = 32 * MIB;
+    const ROWS: u32 = 60_000;
+    for size_bytes in [0, 500 * MIB] {
+        let mut machine = Machine::new(2);
+        let options = Options { memory_budget_bytes: BUDGET, ..machine.options(size_bytes) };
+        let db = Db::open_on(Arc::new(SimStorage::new(1)), options).unwrap();
+        let fits = |db: &Db| {
+            let memory = db.memory();
+            assert!(
+                memory.total_bytes() <= BUDGET,
+                "{} of {BUDGET}:\n{memory}",
+                memory.total_bytes()
+            );
+            let report = db.governor().report();
+            assert_eq!(report.budget_bytes, BUDGET);
+            let rest = memory.total_bytes() - memory.get("frames").unwrap();
+            assert_eq!(report.budget_rest_bytes, rest);
+            rest
+        };
+        let unused = machine.run(&db, Duration::from_secs(1));
+        assert!(unused > BUDGET * 3 / 4, "{unused}");
+
+        // Twice the budget of rows.
+        let mut load = db.load_table("t", &TableDef::new([IndexDef::unique("n")])).unwrap();
+        for n in 0..ROWS {
+            load.push(0, &n.to_be_bytes(), &[1; 1000]).unwrap();
+            if n % 1000 == 0 {
+                while db.step_cleaner().unwrap() {}
+                db.step_checkpoint().unwrap();
+                machine.run(&db, Duration::from_millis(50));
+            }
+        }
+        load.commit().unwrap();
+        let alone = machine.run(&db, Duration::from_secs(1));
+        let rest = fits(&db);
+
+        // A sort, for which pages go.
+        let mut sorted = db.load_table("u", &TableDef::new([IndexDef::unique("n")])).unwrap();
+        for n in 0..ROWS {
+            sorted.add(0, &n.to_le_bytes(), &[1; 50]).unwrap();
+            if n % 1000 == 0 {
+                machine.run(&db, Duration::from_millis(50));
+            }
+        }
+        let crowded = machine.run(&db, Duration::from_secs(1));
+        let sort = fits(&db) - rest;
+        assert!((2 * MIB..6 * MIB).contains(&sort), "{sort}");
+        assert!(crowded < alone && crowded >= 8 * MIB, "{crowded}, {alone}");
+        let decisions = db.governor().decisions();
+        let newest = &decisions.last().unwrap().decision;
+        assert_eq!(newest.signal, Signal::Budget);
+        assert!(newest.reason.starts_with("of the memory budget of 32 MiB, "), "{newest:?}");
+
+        // It ends, and pages come back.
+        drop(sorted);
+        if size_bytes != 0 {
+            assert!(machine.run(&db, Duration::from_secs(20)) > crowded);
+            fits(&db);
+        }
+
+        // Less, more, and none; too little is refused.
+        db.set_memory_budget(20 * MIB).unwrap();
+        assert!(machine.run(&db, Duration::from_secs(1)) < 20 * MIB);
+        assert!(db.memory().total_bytes() <= 20 * MIB, "{}", db.memory());
+        let error = db.set_memory_budget(MIB).unwrap_err().to_string();
+        assert!(error.contains("memory_budget_bytes = 1048576: must be 0 (none) or"), "{error}");
+        db.set_memory_budget(0).unwrap();
+        assert!(size_bytes == 0 || machine.run(&db, Duration::from_secs(20)) == size_bytes);
+    }
 }

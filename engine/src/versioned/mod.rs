@@ -11,6 +11,7 @@
 //! | `overwritten` | what is behind the many versions of a row that a transaction has changed very often |
 //! | `write` | insert, update, delete |
 //! | `settle` | room in full leaves, by shorter headers |
+//! | `load` | entries of trees that nobody can see yet |
 //! | `locking` | when a write or a locking read must wait |
 //! | [`scan`] | batches of consistent reads, and locking reads in order |
 //! | [`semi_consistent`] | locking reads in order that wait for nobody |
@@ -24,6 +25,7 @@
 //! first who gets behind them leaves what is there for all who come after.
 
 pub mod entry;
+mod load;
 mod locking;
 pub(crate) mod overwritten;
 mod read;

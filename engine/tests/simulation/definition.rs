@@ -1,4 +1,4 @@
-//! Tables made, dropped, renamed and truncated; the second index added and dropped.
+//! Tables made, loaded, dropped, renamed and truncated; the second index added and dropped.
 
 use rand::prelude::*;
 use std::sync::Arc;
@@ -15,7 +15,10 @@ impl World {
     pub fn definition(&mut self) -> Step {
         let name = name_of(self.random.random_range(0..6));
         let Some(no) = self.model.names.get(&name).copied() else {
-            return self.create_table(name);
+            return match self.random.random_ratio(1, 3) {
+                true => self.load_table(name),
+                false => self.create_table(name),
+            };
         };
         trace!("definition of {name} = t{no}");
         match self.random.random_range(0..5) {
@@ -44,6 +47,74 @@ impl World {
         self.note_definition(self.next_table);
         self.next_table += 1;
         self.defined(after)
+    }
+
+    pub fn load_table(&mut self, name: String) -> Step {
+        let rows = self.rows_to_load();
+        let given_up = self.random.random_ratio(1, 6);
+        let mut after = self.model.clone();
+        after.names.insert(name.clone(), self.next_table);
+        after.rows.insert(self.next_table, rows.clone());
+        after.indexed.insert(self.next_table);
+        self.in_flight = (!given_up).then(|| after.clone());
+        let loaded = self.load(&name, &rows, given_up);
+        trace!("load {name} = t{}: {} rows, given up: {given_up}", self.next_table, rows.len());
+        let no = self.next_table;
+        self.next_table += 1;
+        if self.is_disk_error(&loaded) {
+            self.in_flight = None;
+            return Ok(());
+        }
+        let Some(table) = self.must(loaded)? else { return Ok(()) };
+        self.handles.insert(no, table);
+        self.note_definition(no);
+        self.defined(after)
+    }
+
+    fn rows_to_load(&mut self) -> Rows {
+        let count = *[0, 20, 300].choose(&mut self.random).expect("there are some");
+        let mut rows = Rows::new();
+        for _ in 0..count {
+            let len = match self.random.random_range(0..30) {
+                0 => self.random.random_range(2000..60_000),
+                _ => self.random.random_range(0..400),
+            };
+            let key = format!("k{}", self.random.random_range(0..count)).into_bytes();
+            rows.insert(key, (0..len).map(|i| (i * 37) as u8).collect());
+        }
+        rows
+    }
+
+    /// A table with these rows; none if the load was given up half-way.
+    fn load(
+        &mut self,
+        name: &str,
+        rows: &Rows,
+        given_up: bool,
+    ) -> Result<Option<Arc<Table>>, Error> {
+        let def = TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("second")]);
+        let mut load = self.db.load_table(name, &def)?;
+        let in_order = self.random.random::<bool>();
+        let mut keys: Vec<_> = rows.keys().collect();
+        if !in_order {
+            keys.shuffle(&mut self.random);
+        }
+        for key in keys {
+            match in_order {
+                true => load.push(0, key, &rows[key])?,
+                false => load.add(0, key, &rows[key])?,
+            }
+            load.add(1, &second_key(key), b"loaded")?;
+            if self.random.random_ratio(1, 50) {
+                self.db.step_cleaner()?;
+                self.db.step_checkpoint()?;
+            }
+        }
+        if given_up {
+            drop(load);
+            return if self.is_over() { Err(Error::Interrupted) } else { Ok(None) };
+        }
+        load.commit().map(Some)
     }
 
     pub fn drop_table(&mut self, name: String, no: TableNo) -> Step {

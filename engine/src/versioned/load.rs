@@ -1,0 +1,50 @@
+//! Entries of a tree that nobody can see yet: settled from the beginning, and written without undo.
+
+use super::VersionedTree;
+use super::entry::{Entry, OVERFLOW, OverflowReference};
+use crate::error::Result;
+use crate::mtr::Mtr;
+use crate::overflow;
+use crate::space::Allocation;
+
+impl VersionedTree {
+    /// Appends to `payload` what a settled entry with a key of this length holds, once a value too long for the leaf is in a chain.
+    ///
+    /// Nothing tells of that chain before the entry is in the tree: the space must be one that is dropped as a whole
+    /// if it does not come to that.
+    pub(crate) fn settled_payload(
+        &self,
+        key_len: usize,
+        value: &[u8],
+        payload: &mut Vec<u8>,
+    ) -> Result<()> {
+        if value.len() <= self.inline_max(key_len) {
+            Entry::settled(value).encode(payload);
+            return Ok(());
+        }
+        let (env, space) = (self.tree.env(), self.tree.space());
+        let (head, rest) = value.split_at(self.overflow_head_len());
+        let (first_page, stored) = {
+            let mut mtr = Mtr::begin(env)?;
+            let mut allocation = Allocation::reserve(&mut mtr, space, self.tree.root(), 1)?;
+            let begun = overflow::start(&mut mtr, &mut allocation, self.id(), rest);
+            mtr.commit();
+            begun
+        };
+        overflow::extend(env, space, self.id(), first_page, &rest[stored..])?;
+        let mut bytes = Vec::new();
+        OverflowReference { total_len: value.len() as u64, first_page, head }.encode(&mut bytes);
+        let mut entry = Entry::settled(&bytes);
+        entry.flags |= OVERFLOW;
+        entry.encode(payload);
+        Ok(())
+    }
+
+    /// The whole value of a payload that [`settled_payload`](Self::settled_payload) has given.
+    pub(crate) fn value_of_settled(&self, payload: &[u8]) -> Result<Vec<u8>> {
+        let entry = Entry::decode(payload).expect("a settled entry");
+        let mut value = entry.value.to_vec();
+        self.complete(entry.flags, &mut value)?;
+        Ok(value)
+    }
+}
