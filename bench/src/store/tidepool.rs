@@ -1,51 +1,76 @@
-//! Tidepool: the one budget is the size of its buffer pool; all else is as it comes.
+//! Tidepool: one budget for all that it allocates; all else is as it comes.
 
 use super::{EachRow, Session, Snapshot, Store};
 use crate::error::{Error, Result};
 use crate::row::{Key, Row};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tidepool::{
     Cursor, Db, IndexDef, LockMode, LockWait, Options, Seek, Table, TableDef, Trx, TrxOptions,
 };
 
 pub(super) const NAME: &str = "Tidepool";
-pub(super) const SETTINGS: &str = "`buffer_pool_size_bytes` = the memory. Durable by default: a commit waits until the log is \
-synced (`flush_log_at_trx_commit` = 1); commits at the same time share a sync. REPEATABLE READ, row locks. Direct I/O: the kernel \
-caches nothing for it. Its redo log takes up to 128 MiB of the disk";
+pub(super) const SETTINGS: &str = "`memory_budget_bytes` = the memory: pages, log buffers, all. Durable by default: a commit waits until \
+the log is synced (`flush_log_at_trx_commit` = 1); commits at the same time share a sync. REPEATABLE READ, row locks. Direct I/O: the kernel \
+caches nothing for it. Its redo log takes up to 128 MiB of the disk. A load in key order is one `load_table`; a scan is told how many rows \
+are wanted";
 
 const TABLE: &str = "rows";
 const CLUSTERED: usize = 0;
 
 pub(super) struct Tidepool {
     db: Db,
-    table: Arc<Table>,
+    /// Made by the first load or session.
+    table: OnceLock<Arc<Table>>,
 }
 
 fn error(doing: &'static str) -> impl Fn(tidepool::Error) -> Error {
     Error::of(NAME, doing)
 }
 
+fn definition() -> TableDef {
+    TableDef::new([IndexDef::unique("key")])
+}
+
 impl Tidepool {
     pub(super) fn open(dir: &Path, memory_bytes: u64) -> Result<Tidepool> {
-        let options = Options { buffer_pool_size_bytes: memory_bytes, ..Options::default() };
+        let options = Options { memory_budget_bytes: memory_bytes, ..Options::default() };
         let db = Db::open(dir, options).map_err(error("open"))?;
         let table = match db.open_table(TABLE) {
-            Err(tidepool::Error::TableMissing(_)) => {
-                db.create_table(TABLE, &TableDef::new([IndexDef::unique("key")]))
-            }
-            other => other,
+            Err(tidepool::Error::TableMissing(_)) => OnceLock::new(),
+            opened => opened.map_err(error("open the table"))?.into(),
         };
-        Ok(Tidepool { db, table: table.map_err(error("open the table"))? })
+        Ok(Tidepool { db, table })
+    }
+
+    fn table(&self) -> Result<&Arc<Table>> {
+        if self.table.get().is_none() {
+            match self.db.create_table(TABLE, &definition()) {
+                // Another session came first, and is about to say so.
+                Err(tidepool::Error::TableExists(_)) => {}
+                made => drop(self.table.set(made.map_err(error("create the table"))?)),
+            }
+        }
+        Ok(self.table.wait())
     }
 }
 
 impl Store for Tidepool {
     fn session(&self) -> Result<Box<dyn Session + '_>> {
+        let table = self.table()?;
         let reader = self.db.begin(TrxOptions { read_only: true, ..TrxOptions::default() });
-        let cursor = Cursor::new(self.table.clone(), CLUSTERED, LockMode::None, LockWait::Wait);
+        let cursor = Cursor::new(table.clone(), CLUSTERED, LockMode::None, LockWait::Wait);
         let writer = self.db.begin(TrxOptions::default());
-        Ok(Box::new(TidepoolSession { table: &self.table, reader, cursor, writer }))
+        Ok(Box::new(TidepoolSession { table, reader, cursor, writer }))
+    }
+
+    fn load_in_order(&self, rows: &mut dyn Iterator<Item = Row>) -> Result<()> {
+        let mut load = self.db.load_table(TABLE, &definition()).map_err(error("begin a load"))?;
+        for Row { key, value } in rows {
+            load.push(CLUSTERED, &key, &value).map_err(error("load"))?;
+        }
+        drop(self.table.set(load.commit().map_err(error("end a load"))?));
+        Ok(())
     }
 
     fn close(self: Box<Self>) -> Result<()> {
@@ -75,6 +100,7 @@ impl Session for TidepoolSession<'_> {
 
     fn scan(&mut self, from: &Key, rows: usize, each: &mut EachRow<'_>) -> Result<()> {
         let (cursor, trx) = (&mut self.cursor, &mut self.reader);
+        cursor.set_expected_rows(rows);
         let mut more = cursor.seek(trx, from, Seek::AtOrAfter).map_err(error("seek"))?;
         let mut left = rows;
         while more && left > 0 {
