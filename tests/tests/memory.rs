@@ -287,3 +287,32 @@ fn hot_pages_come_back_after_a_kill() {
     conn.query_drop("SET GLOBAL tidepool_buffer_pool_load_now = ON").expect("once more");
     conn.query_drop("SET GLOBAL tidepool_buffer_pool_load_abort = ON").expect("or rather not");
 }
+
+#[test]
+fn settings_of_another_replacement_policy_warn() {
+    let Some(mut server) = start(Options::new("old_blocks")) else { return };
+    let settings = [("old_blocks_time", 500), ("old_blocks_pct", 20)];
+    let conn = &mut server.connect();
+    for (name, value) in settings {
+        run(conn, &[&format!("SET GLOBAL tidepool_{name} = {value}")]);
+        let warnings = warnings(conn);
+        assert_eq!((warnings.len(), warnings[0].0.as_str()), (1, "Warning"), "{warnings:?}");
+        let text = &warnings[0].2;
+        assert!(text.starts_with(&format!("tidepool_{name} has no effect")), "{text}");
+        assert!(text.contains("tidepool_buffer_pool_replacement=midpoint"), "{text}");
+        assert_eq!(variable(conn, name), value.to_string());
+    }
+    const AT_START: &str =
+        "Tidepool: tidepool_old_blocks_pct and tidepool_old_blocks_time have no effect";
+    assert!(!server.error_log().contains(AT_START));
+    let midpoint = "--tidepool-buffer-pool-replacement=midpoint";
+    server.restart_with(&[midpoint, "--tidepool-old-blocks-time=0"]);
+    let conn = &mut server.connect();
+    for (name, value) in settings {
+        run(conn, &[&format!("SET GLOBAL tidepool_{name} = {value}")]);
+        assert_eq!(warnings(conn), []);
+    }
+    assert!(!server.error_log().contains(AT_START));
+    server.restart_with(&["--tidepool-old-blocks-time=0"]);
+    assert_eq!(server.error_log().matches(AT_START).count(), 1);
+}
