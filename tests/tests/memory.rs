@@ -3,6 +3,7 @@
 //! Only Tidepool has these variables, so on another engine nothing is tested. What takes its time is waited for, as long as it
 //! takes; only what must never happen is asserted while waiting.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use mysql::Conn;
@@ -315,4 +316,35 @@ fn settings_of_another_replacement_policy_warn() {
     assert!(!server.error_log().contains(AT_START));
     server.restart_with(&["--tidepool-old-blocks-time=0"]);
     assert_eq!(server.error_log().matches(AT_START).count(), 1);
+}
+
+/// What `LimitNICE=` of the server's service grants, and what is said where it is missing.
+#[test]
+fn the_priority_of_the_threads_is_told() {
+    let own = rustix::process::getpriority_process(None).expect("a nice value");
+    let raised = (own - 10).max(-20);
+    // Without the privilege, by the limit alone; last as it is here, with whatever privilege there is.
+    for (limit, allowed) in
+        [("--nice=0:0", vec![own]), ("--nice=30:30", vec![raised]), ("", vec![own, raised])]
+    {
+        let mut wrapper = vec!["prlimit", limit];
+        if rustix::process::geteuid().is_root() {
+            wrapper.extend(["setpriv", "--bounding-set=-sys_nice"]);
+        }
+        if limit.is_empty() {
+            wrapper = vec!["env"];
+        }
+        let can_be_had = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
+        if !can_be_had.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: {wrapper:?} is not possible here");
+            continue;
+        }
+        let Some(server) = start(Options::new("priority").wrapper(&wrapper)) else { return };
+        let conn = &mut server.connect();
+        wait_until("the threads", || !status(conn, "memory_thread_nice").is_empty());
+        let nice: i32 = status(conn, "memory_thread_nice").parse().expect("a number");
+        assert!(allowed.contains(&nice), "{wrapper:?}: {nice}");
+        let log = server.error_log();
+        assert_eq!(log.matches("LimitNICE=").count(), usize::from(nice == own), "{log}");
+    }
 }
