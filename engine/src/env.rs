@@ -398,6 +398,12 @@ impl Env {
     fn wait_for_redo_room_slowly(&self) -> Result<()> {
         self.redo.count_capacity_wait();
         let since = Instant::now();
+        let outcome = self.wait_for_redo_room_since(since);
+        self.redo.count_capacity_wait_time(since.elapsed());
+        outcome
+    }
+
+    fn wait_for_redo_room_since(&self, since: Instant) -> Result<()> {
         let errors_before = self.pool.stats().write_errors;
         let mut progress = (self.redo.checkpoint_lsn(), since);
         let mut idle_steps = 0;

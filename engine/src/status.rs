@@ -77,11 +77,13 @@ impl Status {
         self.push("buffer_pool_pages_made_not_young", pool.pages_not_made_young);
         self.push("buffer_pool_read_requests", pool.read_requests);
         self.push("buffer_pool_reads", pool.reads);
+        self.push("buffer_pool_reads_us", pool.reads_us);
         self.push("buffer_pool_read_ahead", pool.read_ahead);
         self.push("buffer_pool_read_ahead_evicted", pool.read_ahead_evicted);
         self.push("buffer_pool_scan_rests_us", pool.scan_rests_us);
         self.push("buffer_pool_write_requests", pool.write_requests);
         self.push("buffer_pool_wait_free", pool.wait_free);
+        self.push("buffer_pool_wait_free_us", pool.wait_free_us);
         self.push("buffer_pool_read_errors", pool.read_errors);
         self.push("buffer_pool_write_errors", pool.write_errors);
         self.push("pages_created", pool.pages_created);
@@ -153,6 +155,8 @@ impl Status {
         self.push("memory_grows", governor.grows);
         self.push("memory_readings", governor.readings);
         self.push("memory_wants_more", governor.wants_more.into());
+        let nice = governor.thread_nice.map_or_else(String::new, |nice| nice.to_string());
+        self.push_text("memory_thread_nice", nice);
         self.push_text("memory_limit_place", governor.limit_place.clone());
         self.push_text("memory_decision_reason", governor.why.clone());
     }
@@ -196,10 +200,12 @@ impl Status {
         self.push("log_write_requests", redo.frames);
         self.push("log_writes", redo.writes);
         self.push("log_waits", redo.capacity_waits);
+        self.push("log_waits_us", redo.capacity_waits_us);
         self.push("log_buffer_waits", redo.buffer_waits);
         self.push("log_flush_requests", redo.flush_requests);
         self.push("os_log_written", redo.written_bytes);
         self.push("os_log_fsyncs", redo.syncs);
+        self.push("os_log_fsyncs_us", redo.syncs_us);
     }
 
     /// The transaction system's figures.
@@ -227,6 +233,68 @@ impl Status {
     }
 }
 
+/// What threads wait for.
+struct Wait {
+    what: &'static str,
+    /// The counter of how often.
+    times: &'static str,
+    /// The counter of how long in all, and the microseconds of its unit; none where that is not measured.
+    time: Option<(&'static str, u64)>,
+}
+
+/// The first section of the text.
+const WAITS: [Wait; 7] = [
+    Wait {
+        what: "a page, from its file",
+        times: "buffer_pool_reads",
+        time: Some(("buffer_pool_reads_us", 1)),
+    },
+    Wait {
+        what: "a free frame",
+        times: "buffer_pool_wait_free",
+        time: Some(("buffer_pool_wait_free_us", 1)),
+    },
+    Wait { what: "a row lock", times: "row_lock_waits", time: Some(("row_lock_time", 1000)) },
+    Wait { what: "the redo log on the disk", times: "log_flush_requests", time: None },
+    Wait {
+        what: "  a sync of it, for all who wait",
+        times: "os_log_fsyncs",
+        time: Some(("os_log_fsyncs_us", 1)),
+    },
+    Wait { what: "room in the redo log", times: "log_waits", time: Some(("log_waits_us", 1)) },
+    Wait { what: "room in the redo log's buffer", times: "log_buffer_waits", time: None },
+];
+
+/// Lines below it: what, the counter, its unit.
+const MORE_WAITS: [(&str, &str, &str); 3] = [
+    ("row locks waited for now", "row_lock_current_waits", ""),
+    ("scans have rested, for queries to read", "buffer_pool_scan_rests_us", " us"),
+    ("longest wait for a resize of the pool", "buffer_pool_resize_longest_wait_us", " us"),
+];
+
+impl Status {
+    fn write_waits(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const HEAD: &str = "WAITS, FOR";
+        writeln!(f, "{HEAD:<40} {:>12} {:>14} {:>12}", "times", "ms in all", "us each")?;
+        writeln!(f, "{}", "-".repeat(HEAD.len()))?;
+        for Wait { what, times, time } in WAITS {
+            let Some(times) = self.get(times) else { continue };
+            let us = time.and_then(|(counter, unit)| Some(self.get(counter)? * unit));
+            let [all, each] = match us {
+                Some(us) => [(us / 1000).to_string(), (us / times.max(1)).to_string()],
+                None => ["-", "-"].map(str::to_owned),
+            };
+            writeln!(f, "{what:<40} {times:>12} {all:>14} {each:>12}")?;
+        }
+        for (what, counter, unit) in MORE_WAITS {
+            if let Some(value) = self.get(counter) {
+                writeln!(f, "{what:<40} {value:>12}{unit}")?;
+            }
+        }
+        writeln!(f)
+    }
+}
+
 /// Sections of the text, each with the prefixes of the counters that it holds. The last takes the rest.
 const SECTIONS: [(&str, &[&str]); 6] = [
     ("BUFFER POOL", &["buffer_pool_", "page", "dblwr_", "data_"]),
@@ -243,6 +311,7 @@ impl fmt::Display for Status {
             let holds = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
             SECTIONS.iter().position(|(_, prefixes)| holds(prefixes)).unwrap_or(SECTIONS.len() - 1)
         };
+        self.write_waits(f)?;
         for (at, (title, _)) in SECTIONS.iter().enumerate() {
             writeln!(f, "{title}\n{}", "-".repeat(title.len()))?;
             for (name, value) in self.counters.iter().filter(|(name, _)| section_of(name) == at) {
@@ -286,7 +355,55 @@ mod tests {
         let at: Vec<_> = order.iter().map(|name| text.find(name).unwrap()).collect();
         assert!(at.is_sorted(), "{text}");
         assert_eq!(order.iter().map(|name| text.matches(name).count()).sum::<usize>(), order.len());
+        assert!(text.starts_with("WAITS, FOR "), "{text}");
         assert_eq!(status.get("rows_read"), Some(0));
         assert_eq!(status.get("rows_written"), None);
+    }
+
+    #[test]
+    fn waits_have_their_times_where_these_are_measured() {
+        let mut status = Status::default();
+        for (name, value) in [
+            ("buffer_pool_reads", 1000),
+            ("buffer_pool_reads_us", 250_900),
+            ("row_lock_waits", 4),
+            ("row_lock_time", 6000),
+            ("log_flush_requests", 77),
+            ("log_waits", 0),
+            ("log_waits_us", 0),
+            ("buffer_pool_resize_longest_wait_us", 1234),
+        ] {
+            status.push(name, value);
+        }
+        let text = status.to_string();
+        let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
+        let lines: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+        assert_eq!(
+            lines,
+            [
+                "WAITS, FOR times ms in all us each",
+                "----------",
+                "a page, from its file 1000 250 250",
+                "a row lock 4 6000 1500000",
+                "the redo log on the disk 77 - -",
+                "room in the redo log 0 0 0",
+                "longest wait for a resize of the pool 1234 us",
+            ]
+        );
+    }
+
+    #[test]
+    fn every_wait_has_counters_that_exist() {
+        let mut status = Status::default();
+        status.add_pool(&PoolStats::default());
+        status.add_resize(&ResizeStatus::default());
+        status.add_redo(&RedoStats::default());
+        status.add_transactions(&TrxStatus::default());
+        let of_waits =
+            WAITS.iter().flat_map(|wait| [Some(wait.times), wait.time.map(|time| time.0)]);
+        let of_more = MORE_WAITS.iter().map(|(_, counter, _)| Some(*counter));
+        for name in of_waits.chain(of_more).flatten() {
+            assert!(status.get(name).is_some(), "there is no counter {name}");
+        }
     }
 }

@@ -22,6 +22,7 @@ constexpr ulonglong MIB = 1024 * 1024;
 const char *replacement_names[] = {"tide", "midpoint", NullS}; /* as TP_REPLACEMENT_… */
 TYPELIB replacements = typelib("buffer_pool_replacement", replacement_names, array_elements(replacement_names) - 1);
 
+constexpr ulong OLD_PCT = 37, OLD_TIME_MS = 1000;
 constexpr ulonglong REDO_MINIMUM = 8 * MIB, REDO_MAXIMUM = 512 * 1024 * MIB;
 
 /* What is asked for, or the least there can be. */
@@ -87,12 +88,23 @@ void set_memory_guard(THD *thd, st_mysql_sys_var *, void *variable, const void *
   apply<my_bool>(thd, variable, value, tp_set_memory_guard(engine.db, v));
 }
 
+/* What is set of one policy while another is in force is accepted, for it does no harm; but whoever sets it expects something of it. */
+void warn_unless_midpoint(THD *thd, const char *variable) {
+  if (buffer_pool_replacement == TP_REPLACEMENT_MIDPOINT) return;
+  push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_WRONG_ARGUMENTS,
+                      "%s has no effect: it counts only with tidepool_buffer_pool_replacement=midpoint, an option of the "
+                      "server's start; at present it is %s, which needs no setting",
+                      variable, replacement_names[buffer_pool_replacement]);
+}
+
 void set_old_pct(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
   const ulong v = *static_cast<const ulong *>(value);
+  warn_unless_midpoint(thd, "tidepool_old_blocks_pct");
   apply<ulong>(thd, variable, value, tp_set_old_blocks_pct(engine.db, static_cast<uint8_t>(v)));
 }
 
 void set_old_time(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  warn_unless_midpoint(thd, "tidepool_old_blocks_time");
   apply<ulong>(thd, variable, value, tp_set_old_blocks_time(engine.db, *static_cast<const ulong *>(value)));
 }
 
@@ -169,11 +181,11 @@ MYSQL_SYSVAR_ENUM(buffer_pool_replacement, buffer_pool_replacement, PLUGIN_VAR_R
 MYSQL_SYSVAR_ULONG(old_blocks_pct, old_blocks_pct, PLUGIN_VAR_RQCMDARG,
                    "With tidepool_buffer_pool_replacement=midpoint: percentage of the buffer pool kept for pages that "
                    "were used once",
-                   nullptr, set_old_pct, 37, 5, 95, 0);
+                   nullptr, set_old_pct, OLD_PCT, 5, 95, 0);
 MYSQL_SYSVAR_ULONG(old_blocks_time, old_blocks_time, PLUGIN_VAR_RQCMDARG,
                    "With tidepool_buffer_pool_replacement=midpoint: milliseconds after its first use in which more uses "
                    "of a page don't make it young",
-                   nullptr, set_old_time, 1000, 0, UINT_MAX32, 0);
+                   nullptr, set_old_time, OLD_TIME_MS, 0, UINT_MAX32, 0);
 MYSQL_SYSVAR_ULONGLONG(redo_log_capacity, redo_log_capacity, PLUGIN_VAR_RQCMDARG,
                        "Size of the redo log in bytes; 0 = automatic, by the memory that the buffer pool holds",
                        check_redo_capacity, set_redo_capacity, 0, 0, REDO_MAXIMUM, 0);
@@ -311,6 +323,9 @@ tp_options open_options() {
 void show_page_size(ulonglong size) { page_size = static_cast<ulong>(size); }
 
 int apply_at_start() {
+  if (buffer_pool_replacement != TP_REPLACEMENT_MIDPOINT && (old_blocks_pct != OLD_PCT || old_blocks_time != OLD_TIME_MS))
+    sql_print_warning("Tidepool: tidepool_old_blocks_pct and tidepool_old_blocks_time have no effect: they count only with "
+                      "tidepool_buffer_pool_replacement=midpoint");
   if (const int result = cache_advice ? TP_OK : tp_set_cache_advice(engine.db, 0); result != TP_OK) return result;
   return page_trace_file && *page_trace_file ? start_page_trace(page_trace_file) : TP_OK;
 }

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::pool::Pool;
+use crate::priority::Priority;
 use crate::signal::Signal;
 use crate::step::Steps;
 
@@ -30,6 +31,7 @@ struct Signals {
 pub(crate) struct Background {
     enabled: bool,
     signals: Arc<Signals>,
+    priority: Arc<Priority>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
@@ -50,13 +52,15 @@ const COMPACTION_REST: u32 = 9;
 const COMPACTION_REST_MAX: Duration = Duration::from_millis(200);
 
 const RESIZE: &str = "tidepool-resize";
-/// How many nice values the resize thread is before others. While it waits for a CPU, memory that others need is not given back, and
-/// queries wait for the latches that it holds; and it takes little CPU time.
-const RESIZE_PRIORITY: i32 = 10;
 
 impl Background {
     pub(crate) fn new(enabled: bool) -> Background {
-        Background { enabled, signals: Arc::default(), threads: Mutex::default() }
+        Background {
+            enabled,
+            signals: Arc::default(),
+            priority: Arc::new(Priority::new()),
+            threads: Mutex::default(),
+        }
     }
 
     /// Whether there are threads that do the work.
@@ -96,11 +100,12 @@ impl Background {
     pub(crate) fn start(pool: &Arc<Pool>) -> Result<()> {
         let spawn = |name: &'static str, signal: fn(&Signals) -> &Signal, idle, step: fn(&Pool)| {
             let (weak, signals) = (Arc::downgrade(pool), pool.background.signals.clone());
+            let priority = pool.background.priority.clone();
             std::thread::Builder::new()
                 .name(name.to_owned())
                 .spawn(move || {
                     if name == RESIZE {
-                        raise_priority(RESIZE_PRIORITY);
+                        priority.raise();
                     }
                     run(&weak, name, signal(&signals), idle, step);
                 })
@@ -130,11 +135,11 @@ impl Background {
     }
 }
 
-/// Asks the kernel to run the calling thread before others of its process, by this many nice values. Without the privilege, nothing happens.
-pub fn raise_priority(steps: i32) {
-    // On Linux this is about a thread, and no id means the caller.
-    let nice = rustix::process::getpriority_process(None).unwrap_or(0);
-    let _ = rustix::process::setpriority_process(None, nice - steps);
+impl Pool {
+    /// The priority of the threads that give memory back: the one that resizes, and whoever tells it to.
+    pub fn priority(&self) -> &Priority {
+        &self.background.priority
+    }
 }
 
 fn run(pool: &Weak<Pool>, name: &'static str, signal: &Signal, idle: Duration, step: fn(&Pool)) {

@@ -37,6 +37,7 @@ mod memory;
 mod pace;
 pub mod page;
 mod pool;
+mod priority;
 mod read_ahead;
 pub mod replacement;
 mod residents;
@@ -53,7 +54,6 @@ pub mod trace;
 mod view;
 
 pub use advisor::{Advice, AdviceRow};
-pub use background::raise_priority;
 pub use doublewrite::Doublewrite;
 pub use error::{Error, Result, WriteAheadError};
 pub use frames::EXTENT_BYTES;
@@ -63,6 +63,7 @@ pub use leisure::Haste;
 pub use memory::MemoryUse;
 pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
 pub use pool::{MIN_FRAMES, Pool, PoolConfig, WriteAhead};
+pub use priority::Priority;
 pub use read_ahead::Warmed;
 pub use replacement::{
     Access, MidpointConfig, ReplacementConfig, Request, Simulation, TideConfig, TideSetting,

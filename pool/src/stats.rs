@@ -4,6 +4,7 @@
 //! that counting takes no locked instruction; the others count events that cost far more than one.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 
@@ -26,6 +27,8 @@ pub struct PoolStats {
     pub read_requests: u64,
     /// Accesses that had to read the page from its file.
     pub reads: u64,
+    /// How long these took in all, microseconds.
+    pub reads_us: u64,
     /// Pages read by read-ahead.
     pub read_ahead: u64,
     /// Of these, pages evicted without ever having been accessed.
@@ -48,6 +51,8 @@ pub struct PoolStats {
     pub pages_evicted: u64,
     /// Times a thread had to wait for a frame.
     pub wait_free: u64,
+    /// How long these waits took in all, microseconds.
+    pub wait_free_us: u64,
     /// Pages moved from the old to the young list.
     pub pages_made_young: u64,
     /// Accesses to old pages that came too soon to move them.
@@ -138,6 +143,7 @@ pub(crate) struct Counters {
     pub(crate) read_requests: ShardedCounter,
     pub(crate) write_requests: ShardedCounter,
     pub(crate) reads: AtomicU64,
+    pub(crate) reads_us: AtomicU64,
     pub(crate) read_ahead: AtomicU64,
     pub(crate) read_ahead_evicted: AtomicU64,
     pub(crate) scan_rests_us: AtomicU64,
@@ -149,6 +155,7 @@ pub(crate) struct Counters {
     pub(crate) doublewrite_writes: AtomicU64,
     pub(crate) pages_evicted: AtomicU64,
     pub(crate) wait_free: AtomicU64,
+    pub(crate) wait_free_us: AtomicU64,
     pub(crate) read_errors: AtomicU64,
     pub(crate) write_errors: AtomicU64,
 }
@@ -159,6 +166,7 @@ impl Counters {
             read_requests: ShardedCounter::new(),
             write_requests: ShardedCounter::new(),
             reads: AtomicU64::new(0),
+            reads_us: AtomicU64::new(0),
             read_ahead: AtomicU64::new(0),
             read_ahead_evicted: AtomicU64::new(0),
             scan_rests_us: AtomicU64::new(0),
@@ -170,6 +178,7 @@ impl Counters {
             doublewrite_writes: AtomicU64::new(0),
             pages_evicted: AtomicU64::new(0),
             wait_free: AtomicU64::new(0),
+            wait_free_us: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
             write_errors: AtomicU64::new(0),
         }
@@ -179,6 +188,11 @@ impl Counters {
 /// Adds one to an event counter.
 pub(crate) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Relaxed);
+}
+
+/// Adds a time to a counter of microseconds.
+pub(crate) fn count_time(counter: &AtomicU64, time: Duration) {
+    counter.fetch_add(time.as_micros() as u64, Relaxed);
 }
 
 #[cfg(test)]

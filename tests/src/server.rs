@@ -125,6 +125,8 @@ pub struct Options {
     pub args: Vec<String>,
     /// The file of a cgroup through which the process joins it.
     pub cgroup_procs: Option<PathBuf>,
+    /// A program, with its options, that becomes the server by `exec`.
+    pub wrapper: Vec<String>,
 }
 
 impl Options {
@@ -136,12 +138,19 @@ impl Options {
             program: Program::MariaDb,
             args: Vec::new(),
             cgroup_procs: None,
+            wrapper: Vec::new(),
         }
     }
 
     /// The same in a cgroup, by its `cgroup.procs`.
     pub fn cgroup(mut self, procs: PathBuf) -> Options {
         self.cgroup_procs = Some(procs);
+        self
+    }
+
+    /// The same, started by a program that changes what a process inherits.
+    pub fn wrapper(mut self, wrapper: &[&str]) -> Options {
+        self.wrapper = wrapper.iter().map(ToString::to_string).collect();
         self
     }
 
@@ -237,7 +246,8 @@ impl Server {
             File::options().create(true).append(true).open(&log).expect("a log can be opened");
         // A write beyond the limit of files' sizes is to be an error, not the end of the process.
         let mut command = Command::new("env");
-        command.arg("--ignore-signal=XFSZ").args(command_line(self.options.program));
+        command.arg("--ignore-signal=XFSZ").args(&self.options.wrapper);
+        command.args(command_line(self.options.program));
         if rustix::process::geteuid().is_root() {
             command.arg("--user=root");
         }

@@ -440,6 +440,10 @@ fn the_engines_status_begins_with_the_pools_state_in_words() {
     assert!(text.starts_with("BUFFER POOL AND MEMORY"), "{text}");
     assert!(text.contains("and may hold 64.0 MiB; its size was set."), "{text}");
     assert!(text.contains("Why: ") && text.contains("buffer_pool_read_requests"), "{text}");
+    let syncs = text.lines().find(|line| line.contains("a sync of it")).expect("a line of waits");
+    let figures: Vec<u64> = syncs.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [times, _ms, us_each] = figures[..] else { panic!("{syncs}") };
+    assert!(times > 0 && us_each > 0, "the log of a new data directory was synced: {text}");
 }
 
 #[test]

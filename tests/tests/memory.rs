@@ -3,6 +3,7 @@
 //! Only Tidepool has these variables, so on another engine nothing is tested. What takes its time is waited for, as long as it
 //! takes; only what must never happen is asserted while waiting.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use mysql::Conn;
@@ -286,4 +287,64 @@ fn hot_pages_come_back_after_a_kill() {
     assert_eq!(read(conn), 0, "all of the table is there");
     conn.query_drop("SET GLOBAL tidepool_buffer_pool_load_now = ON").expect("once more");
     conn.query_drop("SET GLOBAL tidepool_buffer_pool_load_abort = ON").expect("or rather not");
+}
+
+#[test]
+fn settings_of_another_replacement_policy_warn() {
+    let Some(mut server) = start(Options::new("old_blocks")) else { return };
+    let settings = [("old_blocks_time", 500), ("old_blocks_pct", 20)];
+    let conn = &mut server.connect();
+    for (name, value) in settings {
+        run(conn, &[&format!("SET GLOBAL tidepool_{name} = {value}")]);
+        let warnings = warnings(conn);
+        assert_eq!((warnings.len(), warnings[0].0.as_str()), (1, "Warning"), "{warnings:?}");
+        let text = &warnings[0].2;
+        assert!(text.starts_with(&format!("tidepool_{name} has no effect")), "{text}");
+        assert!(text.contains("tidepool_buffer_pool_replacement=midpoint"), "{text}");
+        assert_eq!(variable(conn, name), value.to_string());
+    }
+    const AT_START: &str =
+        "Tidepool: tidepool_old_blocks_pct and tidepool_old_blocks_time have no effect";
+    assert!(!server.error_log().contains(AT_START));
+    let midpoint = "--tidepool-buffer-pool-replacement=midpoint";
+    server.restart_with(&[midpoint, "--tidepool-old-blocks-time=0"]);
+    let conn = &mut server.connect();
+    for (name, value) in settings {
+        run(conn, &[&format!("SET GLOBAL tidepool_{name} = {value}")]);
+        assert_eq!(warnings(conn), []);
+    }
+    assert!(!server.error_log().contains(AT_START));
+    server.restart_with(&["--tidepool-old-blocks-time=0"]);
+    assert_eq!(server.error_log().matches(AT_START).count(), 1);
+}
+
+/// What `LimitNICE=` of the server's service grants, and what is said where it is missing.
+#[test]
+fn the_priority_of_the_threads_is_told() {
+    let own = rustix::process::getpriority_process(None).expect("a nice value");
+    let raised = (own - 10).max(-20);
+    // Without the privilege, by the limit alone; last as it is here, with whatever privilege there is.
+    for (limit, allowed) in
+        [("--nice=0:0", vec![own]), ("--nice=30:30", vec![raised]), ("", vec![own, raised])]
+    {
+        let mut wrapper = vec!["prlimit", limit];
+        if rustix::process::geteuid().is_root() {
+            wrapper.extend(["setpriv", "--bounding-set=-sys_nice"]);
+        }
+        if limit.is_empty() {
+            wrapper = vec!["env"];
+        }
+        let can_be_had = Command::new(wrapper[0]).args(&wrapper[1..]).arg("true").output();
+        if !can_be_had.is_ok_and(|output| output.status.success()) {
+            eprintln!("skipped: {wrapper:?} is not possible here");
+            continue;
+        }
+        let Some(server) = start(Options::new("priority").wrapper(&wrapper)) else { return };
+        let conn = &mut server.connect();
+        wait_until("the threads", || !status(conn, "memory_thread_nice").is_empty());
+        let nice: i32 = status(conn, "memory_thread_nice").parse().expect("a number");
+        assert!(allowed.contains(&nice), "{wrapper:?}: {nice}");
+        let log = server.error_log();
+        assert_eq!(log.matches("LimitNICE=").count(), usize::from(nice == own), "{log}");
+    }
 }

@@ -46,6 +46,26 @@ fn the_plugin_of_the_package_is_installed_by_sql_and_stays() {
         ))
         .arg("mariadb"));
     assert_eq!(options.trim(), "--plugin_load_add=ha_tidepool");
+    // What systemd would read beside the server's own units, and what tells it to.
+    for unit in ["mariadb.service", "mariadb@.service"] {
+        let path = dir.path().join(format!("usr/lib/systemd/system/{unit}.d/tidepool.conf"));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{unit}: {e}"));
+        let settings: Vec<&str> =
+            text.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();
+        assert_eq!(settings, ["[Service]", "LimitNICE=-10"], "{unit}");
+    }
+    let control = dir.path().join("control");
+    run(dpkg_deb("--control", &deb).arg(&control));
+    for script in ["postinst", "postrm"] {
+        let path = control.join(script);
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{script}: {e}"));
+        assert!(text.contains("systemctl daemon-reload"), "{text}");
+        run(Command::new("sh").arg("-n").arg(&path));
+    }
+    let documentation = dir.path().join("usr/share/doc/mariadb-plugin-tidepool");
+    for name in ["copyright", "sql.md"] {
+        assert!(documentation.join(name).exists(), "{name}");
+    }
 
     let plugin_dir = dir.path().join("usr/lib/mysql/plugin");
     let options = Options::new("package")

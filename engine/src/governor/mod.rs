@@ -103,6 +103,8 @@ pub struct GovernorReport {
     pub readings: u64,
     /// Whether the pool was found to have use for more memory.
     pub wants_more: bool,
+    /// The nice value of the threads that give memory back; none if there are none yet.
+    pub thread_nice: Option<i32>,
     /// Why the pool has the size it has: the last decision's reason.
     pub why: String,
 }
@@ -453,6 +455,7 @@ impl Control {
             grows: self.grows,
             readings: self.readings,
             wants_more: self.appetite.wants_more,
+            thread_nice: pool.priority().nice(),
             why: newest.map(|entry| entry.decision.reason.clone()).unwrap_or_default(),
         }
     }

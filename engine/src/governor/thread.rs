@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use tidepool_governor::cgroup::Version;
 use tidepool_governor::trigger::{Bell, Trigger, Waiter, Woken};
-use tidepool_pool::{Steps, raise_priority};
+use tidepool_pool::Steps;
 
 use super::PoolGovernor;
 
@@ -27,8 +27,6 @@ const LOOKS: u32 = 4;
 /// A change of the room below this is not worth a full reading, in bytes.
 const GLANCE_MIN_BYTES: u64 = 2 << 20;
 const THREAD: &str = "tidepool-govern";
-/// Best effort: a governor that waits for a CPU while memory runs out is of little use.
-const PRIORITY: i32 = 10;
 
 /// The running thread.
 pub(super) struct Thread {
@@ -83,10 +81,10 @@ impl Seen {
 
 fn run(governor: &Weak<PoolGovernor>, bell: Bell, stop: &AtomicBool) {
     let started = Instant::now();
-    raise_priority(PRIORITY);
     let mut waiter = Waiter::new(bell);
     let mut steps = Steps::new(THREAD);
     if let Some(governor) = governor.upgrade() {
+        governor.pool.priority().raise();
         // Without a trigger it polls.
         let _ = steps.run(|| arm_pressure(&governor, &mut waiter));
     }

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use tidepool_pool::Lsn;
 
-use super::log::count;
+use super::log::{count, count_time};
 use super::ring::{default_file_size, file_name, make_file};
 use super::{CAPACITY_MIN_BYTES, RedoLog, Ring, block_floor};
 use crate::error::{Error, Result};
@@ -132,6 +132,11 @@ impl RedoLog {
     /// Counts a wait for room.
     pub(crate) fn count_capacity_wait(&self) {
         count(&self.counters.capacity_waits, 1);
+    }
+
+    /// Counts how long it took.
+    pub(crate) fn count_capacity_wait_time(&self, time: Duration) {
+        count_time(&self.counters.capacity_waits_us, time);
     }
 
     /// Waits until there is room, or the log has failed, or `timeout` is over.

@@ -15,6 +15,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
@@ -51,12 +52,16 @@ pub struct RedoStats {
     pub written_bytes: u64,
     /// Syncs of redo files.
     pub syncs: u64,
+    /// How long these took in all, microseconds.
+    pub syncs_us: u64,
     /// Calls of `flush_to` that had to wait for a sync, their own or another's.
     pub flush_requests: u64,
     /// Appends that found the log buffer full.
     pub buffer_waits: u64,
     /// Mini-transactions that waited at their beginning for room in the ring.
     pub capacity_waits: u64,
+    /// How long these waits took in all, microseconds.
+    pub capacity_waits_us: u64,
     /// Checkpoints taken.
     pub checkpoints: u64,
 }
@@ -67,14 +72,21 @@ pub(super) struct Counters {
     pub writes: AtomicU64,
     pub written_bytes: AtomicU64,
     pub syncs: AtomicU64,
+    pub syncs_us: AtomicU64,
     pub flush_requests: AtomicU64,
     pub buffer_waits: AtomicU64,
     pub capacity_waits: AtomicU64,
+    pub capacity_waits_us: AtomicU64,
     pub checkpoints: AtomicU64,
 }
 
 pub(super) fn count(counter: &AtomicU64, by: u64) {
     counter.fetch_add(by, Ordering::Relaxed);
+}
+
+/// Adds a time to a counter of microseconds.
+pub(super) fn count_time(counter: &AtomicU64, time: Duration) {
+    count(counter, time.as_micros() as u64);
 }
 
 /// The buffer that mini-transactions append to.
@@ -322,7 +334,10 @@ impl RedoLog {
         // Without the io mutex, so that others can write meanwhile.
         for file in files {
             count(&self.counters.syncs, 1);
-            file.sync_data().map_err(|error| self.failure.set(error.to_string()))?;
+            let began = Instant::now();
+            let synced = file.sync_data();
+            count_time(&self.counters.syncs_us, began.elapsed());
+            synced.map_err(|error| self.failure.set(error.to_string()))?;
         }
         self.flushed.store(end, Ordering::Release);
         Ok(())
@@ -408,9 +423,11 @@ impl RedoLog {
             writes: load(&self.counters.writes),
             written_bytes: load(&self.counters.written_bytes),
             syncs: load(&self.counters.syncs),
+            syncs_us: load(&self.counters.syncs_us),
             flush_requests: load(&self.counters.flush_requests),
             buffer_waits: load(&self.counters.buffer_waits),
             capacity_waits: load(&self.counters.capacity_waits),
+            capacity_waits_us: load(&self.counters.capacity_waits_us),
             checkpoints: load(&self.counters.checkpoints),
         }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::pool::Pool;
-use crate::stats::count;
+use crate::stats::{count, count_time};
 use crate::sync::Wants;
 
 /// How many of the coldest pages a thread looks at first for one that it can evict at once.
@@ -87,6 +87,7 @@ impl Pool {
             true => self.wait_for_frame(),
             false => self.make_frame(),
         };
+        count_time(&self.counters.wait_free_us, began.elapsed());
         if debt > 0 || self.frames.debt() > 0 {
             self.resize.note_wait(began);
         }

@@ -13,7 +13,7 @@ use crate::page::{self, PageId};
 use crate::pool::Pool;
 use crate::replacement::Access;
 use crate::space::Space;
-use crate::stats::count;
+use crate::stats::{count, count_time};
 use crate::step::survive;
 
 /// Outcome of [`Pool::load`].
@@ -106,11 +106,13 @@ impl Pool {
             self.abandon(word, frame);
             return Err(error);
         }
+        let took = began.elapsed();
         match hint.is_for_scan() {
-            true => self.pace.scan_read(began.elapsed()),
-            false => self.pace.query_waited(began.elapsed()),
+            true => self.pace.scan_read(took),
+            false => self.pace.query_waited(took),
         }
         count(&self.counters.reads);
+        count_time(&self.counters.reads_us, took);
         count(&self.counters.pages_data);
         self.replacement.insert(frame, PageId::new(space.id(), no), hint);
         Ok(Load::Done(frame))

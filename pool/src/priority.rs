@@ -1,0 +1,106 @@
+//! The priority of the threads that see memory getting short and give it back.
+//!
+//! They take little CPU time; but while one of them waits for a CPU others go on taking memory, and queries wait for the latches
+//! that it holds. Who isn't root may raise a priority as far as `RLIMIT_NICE` allows, which by default is not at all. A refusal harms
+//! nothing but what the priority was for, so it is no error; but it is told.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+
+use rustix::process::{getpriority_process, setpriority_process};
+
+/// How many nice values such a thread is to be before the rest of its process.
+const STEPS: i32 = 10;
+/// The least nice value there is.
+const NICE_MIN: i32 = -20;
+/// Below all nice values: no thread has asked yet.
+const UNKNOWN: i32 = i32::MIN;
+
+/// What the kernel has granted to such threads of one pool.
+#[derive(Debug)]
+pub struct Priority {
+    nice: AtomicI32,
+    is_refusal_told: AtomicBool,
+}
+
+impl Priority {
+    pub(crate) fn new() -> Priority {
+        Priority { nice: AtomicI32::new(UNKNOWN), is_refusal_told: AtomicBool::new(false) }
+    }
+
+    /// Asks the kernel to run the calling thread before the others of its process. The first refusal is logged.
+    pub fn raise(&self) {
+        if let Some(refusal) = self.ask() {
+            tracing::info!("{refusal}");
+        }
+    }
+
+    /// The nice value of the threads that have asked, the largest if they differ; none before the first has.
+    pub fn nice(&self) -> Option<i32> {
+        Some(self.nice.load(Ordering::Relaxed)).filter(|&nice| nice != UNKNOWN)
+    }
+
+    /// Asks; what there is to tell.
+    fn ask(&self) -> Option<String> {
+        // On Linux this is about a thread, and no id means the caller.
+        let before = getpriority_process(None).unwrap_or(0);
+        let wanted = (before - STEPS).max(NICE_MIN);
+        let outcome = setpriority_process(None, wanted);
+        let nice = if outcome.is_ok() { wanted } else { before };
+        self.nice.fetch_max(nice, Ordering::Relaxed);
+        let error = outcome.err()?;
+        (!self.is_refusal_told.swap(true, Ordering::Relaxed)).then(|| {
+            format!(
+                "the threads that give memory back run at the nice value {before}, not at {wanted}: {error}. When all CPUs are busy the \
+                 process may be swapped before they get one. LimitNICE={wanted:+} in its systemd service allows it, from the next start on"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Resource, getrlimit};
+    use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
+
+    use super::*;
+
+    /// What two threads are told that ask, with the privilege for it if there is one, or without.
+    fn ask_twice(with_privilege: bool) -> (i32, Option<i32>, [Option<String>; 2]) {
+        let priority = Priority::new();
+        assert_eq!(priority.nice(), None);
+        let ask = || {
+            if !with_privilege {
+                let mut mine = capabilities(None).unwrap();
+                mine.effective.remove(CapabilitySet::SYS_NICE);
+                set_capabilities(None, mine).unwrap();
+            }
+            priority.ask()
+        };
+        // Threads of their own: neither the priority nor the lost privilege is to stay.
+        let answers = [(); 2]
+            .map(|()| std::thread::scope(|scope| scope.spawn(ask).join().expect("no panic")));
+        (getpriority_process(None).unwrap(), priority.nice(), answers)
+    }
+
+    #[test]
+    fn a_refusal_is_told_once() {
+        if getrlimit(Resource::Nice).current != Some(0) {
+            return eprintln!("skipped: here everyone may raise priorities");
+        }
+        let (before, nice, [first, second]) = ask_twice(false);
+        assert_eq!((nice, second), (Some(before), None));
+        let first = first.expect("a refusal");
+        let wanted = (before - STEPS).max(NICE_MIN);
+        assert!(first.contains(&format!("the nice value {before}, not at {wanted}: ")), "{first}");
+        assert!(first.contains(&format!("LimitNICE={wanted:+} ")), "{first}");
+    }
+
+    #[test]
+    fn what_is_granted_is_known() {
+        if !capabilities(None).unwrap().effective.contains(CapabilitySet::SYS_NICE) {
+            return eprintln!("skipped: no CAP_SYS_NICE");
+        }
+        let (before, nice, answers) = ask_twice(true);
+        assert_eq!((nice, answers), (Some((before - STEPS).max(NICE_MIN)), [None, None]));
+    }
+}
