@@ -33,7 +33,8 @@ pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
     let kind = server.kind().clone();
     let rates = Rates { before: &before, now: &now, elapsed };
     let data = data(server, &mut unseen)?;
-    let tidepool = kind.tidepool.then(|| tidepool(server, &variables, &rates)).transpose()?;
+    let tidepool =
+        kind.tidepool.then(|| tidepool(server, &variables, &rates, &mut unseen)).transpose()?;
     Ok(Facts {
         uptime_s: number(&now, "uptime").unwrap_or(0),
         machine: machine.ok(),
@@ -253,8 +254,19 @@ fn may_see_all_tables(server: &mut Server) -> Result<bool> {
     }))
 }
 
-fn tidepool(server: &mut Server, variables: &Named, rates: &Rates<'_>) -> Result<Tidepool> {
-    let advice = tidepool_advice(server)?;
+fn tidepool(
+    server: &mut Server,
+    variables: &Named,
+    rates: &Rates<'_>,
+    unseen: &mut Vec<Unseen>,
+) -> Result<Tidepool> {
+    let advice = match tidepool_advice(server) {
+        Err(Error::Privilege { what, grant }) => {
+            unseen.push(Unseen { what, remedy: grant });
+            Vec::new()
+        }
+        advice => advice?,
+    };
     let replacement = variables.get("tidepool_buffer_pool_replacement").map(String::as_str);
     Ok(Tidepool {
         size_setting_bytes: number(variables, "tidepool_buffer_pool_size").unwrap_or(0),
@@ -277,7 +289,7 @@ fn tidepool(server: &mut Server, variables: &Named, rates: &Rates<'_>) -> Result
 /// The engine's miss-ratio curve, smallest size first; empty where this build of it has none.
 ///
 /// # Errors
-/// If the server goes away.
+/// [`Error::Privilege`] with the grant; if the server goes away.
 pub fn tidepool_advice(server: &mut Server) -> Result<Vec<AdviceRow>> {
     let rows: Result<Vec<(u64, f64, f64)>> = server.rows(
         "Tidepool's miss-ratio curve",
@@ -295,7 +307,7 @@ pub fn tidepool_advice(server: &mut Server) -> Result<Vec<AdviceRow>> {
                 reads_per_s,
             })
             .collect()),
-        Err(error @ Error::Gone(_)) => Err(error),
+        Err(error @ (Error::Gone(_) | Error::Privilege { .. })) => Err(error),
         Err(_) => Ok(Vec::new()),
     }
 }
