@@ -33,11 +33,13 @@ pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
     let kind = server.kind().clone();
     let rates = Rates { before: &before, now: &now, elapsed };
     let data = data(server, &mut unseen)?;
+    let tidepool =
+        kind.tidepool.then(|| tidepool(server, &variables, &rates, &mut unseen)).transpose()?;
     Ok(Facts {
         uptime_s: number(&now, "uptime").unwrap_or(0),
         machine: machine.ok(),
         pool: kind.innodb.then(|| pool(&kind, &variables, &rates)),
-        tidepool: kind.tidepool.then(|| tidepool(server, &variables, &now)).transpose()?,
+        tidepool,
         redo: kind.innodb.then(|| redo(&kind, &variables, &rates)),
         connections: connections(&variables, &now),
         data,
@@ -128,8 +130,7 @@ fn redo(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Redo {
     let files = number(variables, "innodb_log_files_in_group").unwrap_or(1).max(1);
     let mysql_capacity = capacity.filter(|_| kind.is_mysql_since((8, 0, 30)));
     let written = rates.ever("innodb_os_log_written");
-    // MySQL says how much of its log is in use, but not where writers wait: with its margins that is at about five sixths.
-    let mysql_age = mysql_capacity.and(number(rates.now, "innodb_redo_log_logical_size"));
+    // MySQL does not say where writers wait: with its margins that is at about five sixths.
     let mysql_max = mysql_capacity.map(|capacity| capacity / 6 * 5);
     Redo {
         capacity_bytes: mysql_capacity.unwrap_or(file * files),
@@ -143,9 +144,15 @@ fn redo(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Redo {
         written_per_s: rates.per_s("innodb_os_log_written"),
         // The first minutes of a server are no average: loading a dump is not its life.
         written_per_s_ever: written as f64 / rates.ever("uptime").max(3600) as f64,
-        checkpoint_age_bytes: number(rates.now, "innodb_checkpoint_age").or(mysql_age),
+        checkpoint_age_bytes: checkpoint_age(rates.now, "innodb"),
         checkpoint_max_bytes: number(rates.now, "innodb_checkpoint_max_age").or(mysql_max),
     }
+}
+
+/// Redo since the last checkpoint of the engine with this prefix. MySQL says how much of its log is in use.
+pub fn checkpoint_age(status: &Named, prefix: &str) -> Option<u64> {
+    number(status, &format!("{prefix}_checkpoint_age"))
+        .or_else(|| number(status, &format!("{prefix}_redo_log_logical_size")))
 }
 
 fn connections(variables: &Named, now: &Named) -> Connections {
@@ -226,11 +233,14 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
             Err(error) => return Err(error),
         }
     }
-    if data.innodb_file_bytes.is_none() && !may_see_all_tables(server)? {
-        let account = server.account();
+    // Of InnoDB's the files are enough. Tidepool's are told by no table of their own.
+    let (no_files, tidepool) = (data.innodb_file_bytes.is_none(), server.kind().tidepool);
+    if (no_files || tidepool) && !may_see_all_tables(server)? {
+        let whose = if no_files { "all tables" } else { "Tidepool's tables" };
+        let privilege = if tidepool { "SELECT" } else { "PROCESS" };
         unseen.push(Unseen {
-            what: "the size of all tables (only those that this user may read were counted)".into(),
-            remedy: format!("GRANT PROCESS ON *.* TO {account}"),
+            what: format!("the size of {whose} (only those that this user may read were counted)"),
+            remedy: format!("GRANT {privilege} ON *.* TO {}", server.account()),
         });
     }
     Ok(data)
@@ -244,23 +254,45 @@ fn may_see_all_tables(server: &mut Server) -> Result<bool> {
     }))
 }
 
-fn tidepool(server: &mut Server, variables: &Named, now: &Named) -> Result<Tidepool> {
+fn tidepool(
+    server: &mut Server,
+    variables: &Named,
+    rates: &Rates<'_>,
+    unseen: &mut Vec<Unseen>,
+) -> Result<Tidepool> {
+    let advice = match tidepool_advice(server) {
+        Err(Error::Privilege { what, grant }) => {
+            unseen.push(Unseen { what, remedy: grant });
+            Vec::new()
+        }
+        advice => advice?,
+    };
+    let replacement = variables.get("tidepool_buffer_pool_replacement").map(String::as_str);
     Ok(Tidepool {
         size_setting_bytes: number(variables, "tidepool_buffer_pool_size").unwrap_or(0),
         guarded: switch(variables, "tidepool_memory_guard") != Some(false),
-        limit_bytes: number(now, "tidepool_buffer_pool_limit_bytes").unwrap_or(0),
-        data_bytes: number(now, "tidepool_buffer_pool_bytes_data").unwrap_or(0),
-        advice: tidepool_advice(server)?,
+        limit_bytes: rates.ever("tidepool_buffer_pool_limit_bytes"),
+        data_bytes: rates.ever("tidepool_buffer_pool_bytes_data"),
+        requests_per_s: rates.per_s("tidepool_buffer_pool_read_requests"),
+        reads_per_s: rates.per_s("tidepool_buffer_pool_reads"),
+        requests_ever: rates.ever("tidepool_buffer_pool_read_requests"),
+        reads_ever: rates.ever("tidepool_buffer_pool_reads"),
+        dump_at_shutdown: switch(variables, "tidepool_buffer_pool_dump_at_shutdown"),
+        load_at_startup: switch(variables, "tidepool_buffer_pool_load_at_startup"),
+        direct_io: switch(variables, "tidepool_use_direct_io"),
+        old_blocks_time_ms: number(variables, "tidepool_old_blocks_time")
+            .filter(|_| replacement == Some("midpoint")),
+        advice,
     })
 }
 
 /// The engine's miss-ratio curve, smallest size first; empty where this build of it has none.
 ///
 /// # Errors
-/// If the server goes away.
+/// [`Error::Privilege`] with the grant; if the server goes away.
 pub fn tidepool_advice(server: &mut Server) -> Result<Vec<AdviceRow>> {
     let rows: Result<Vec<(u64, f64, f64)>> = server.rows(
-        "the cache advice",
+        "Tidepool's miss-ratio curve",
         "PROCESS",
         "SELECT CAST(SIZE_MB * 1048576 AS UNSIGNED), PREDICTED_HIT_RATIO + 0e0, \
          PREDICTED_READS_PER_SECOND + 0e0 \
@@ -275,7 +307,7 @@ pub fn tidepool_advice(server: &mut Server) -> Result<Vec<AdviceRow>> {
                 reads_per_s,
             })
             .collect()),
-        Err(error @ Error::Gone(_)) => Err(error),
+        Err(error @ (Error::Gone(_) | Error::Privilege { .. })) => Err(error),
         Err(_) => Ok(Vec::new()),
     }
 }

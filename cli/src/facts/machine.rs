@@ -32,6 +32,8 @@ pub struct Machine {
     pub swap_bytes: u64,
     /// `vm.swappiness`, or the cgroup's own where it has one.
     pub swappiness: Option<u64>,
+    /// The cgroup's file that it is from, if it is a cgroup's.
+    pub swappiness_file: Option<String>,
     /// Read from and written to swap in the interval by the whole machine.
     pub swap_bytes_per_s: f64,
     /// The server's resident memory.
@@ -144,6 +146,7 @@ impl Look {
         };
         let page_bytes = rustix::param::page_size() as f64;
         let (others, others_bytes) = other_processes(self.pid);
+        let (swappiness, swappiness_file) = swappiness(&root, &room.place);
         Some(Machine {
             pid: self.pid,
             memory_bytes: now.machine_total_bytes?,
@@ -152,7 +155,8 @@ impl Look {
             limit_place: room.place.to_string(),
             room_bytes: room.bytes(),
             swap_bytes: field_kib(&meminfo, "SwapTotal").unwrap_or(0),
-            swappiness: swappiness(&root, &room.place),
+            swappiness,
+            swappiness_file,
             swap_bytes_per_s: pages as f64 * page_bytes / elapsed.as_secs_f64().max(0.001),
             server_resident_bytes: now.own_resident_bytes?,
             server_swapped_bytes: now.own_swapped_bytes.unwrap_or(0),
@@ -163,13 +167,15 @@ impl Look {
     }
 }
 
-/// Version 1 of the memory controller has a swappiness for each group.
-fn swappiness(root: &Root, place: &Place) -> Option<u64> {
-    let own = match place {
-        Place::Cgroup(directory) => root.number(directory.join("memory.swappiness")),
-        Place::Machine | Place::Commit => None,
-    };
-    own.or_else(|| root.number("/proc/sys/vm/swappiness"))
+/// Version 1 of the memory controller has a swappiness for each group: what counts when it is the group's limit that is reached.
+fn swappiness(root: &Root, place: &Place) -> (Option<u64>, Option<String>) {
+    if let Place::Cgroup(directory) = place {
+        let file = directory.join("memory.swappiness");
+        if let Some(own) = root.number(&file) {
+            return (Some(own), Some(file.display().to_string()));
+        }
+    }
+    (root.number("/proc/sys/vm/swappiness"), None)
 }
 
 /// The five biggest processes but the server, and what all of them hold.
@@ -216,6 +222,20 @@ pub fn process_io(pid: u32) -> Option<(u64, u64)> {
     Some((field(&text, "read_bytes")?, field(&text, "write_bytes")?))
 }
 
+/// Seconds of processor time that a process has used so far, those of its threads that ended included: `/proc/<pid>/stat`.
+pub fn process_cpu_s(pid: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let ticks = cpu_ticks(&text)?;
+    Some(ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64)
+}
+
+/// Of the program and of the kernel for it. The name before them, in brackets, may have brackets and spaces of its own.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -233,6 +253,34 @@ mod tests {
         assert!(machine.others.iter().all(|process| process.pid != machine.pid));
         let (read, _) = process_io(std::process::id()).unwrap();
         assert!(read < u64::MAX);
+        assert!(process_cpu_s(std::process::id()).unwrap() >= 0.0);
+    }
+
+    #[test]
+    fn processor_time_is_found_behind_any_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 900 0 3 0 250 42 0 0 20 0 9 0 1 1 1\n";
+        assert_eq!(cpu_ticks(stat), Some(292));
+        assert_eq!(cpu_ticks("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn a_group_of_version_1_has_its_own_swappiness() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::new(directory.path());
+        for (name, text) in [("proc/sys/vm", "60"), ("sys/fs/cgroup/memory/db", "0")] {
+            let directory = directory.path().join(name);
+            fs::create_dir_all(&directory).unwrap();
+            let file = if text == "60" { "swappiness" } else { "memory.swappiness" };
+            fs::write(directory.join(file), text).unwrap();
+        }
+        assert_eq!(swappiness(&root, &Place::Machine), (Some(60), None));
+        let group = |name: &str| Place::Cgroup(PathBuf::from("/sys/fs/cgroup/memory").join(name));
+        assert_eq!(
+            swappiness(&root, &group("db")),
+            (Some(0), Some("/sys/fs/cgroup/memory/db/memory.swappiness".into()))
+        );
+        // A group of version 2 has none.
+        assert_eq!(swappiness(&root, &group("other")), (Some(60), None));
     }
 
     #[test]

@@ -76,12 +76,7 @@ pub struct Pool {
 impl Pool {
     /// Share of logical reads served from memory: of the interval if it had enough of them, else since the start; 0 to 1.
     pub fn hit_ratio(&self) -> Option<f64> {
-        const ENOUGH: f64 = 1000.0;
-        if self.requests_per_s >= ENOUGH {
-            return Some((1.0 - self.reads_per_s / self.requests_per_s).max(0.0));
-        }
-        let (reads, requests) = (self.reads_ever as f64, self.requests_ever as f64);
-        (requests >= ENOUGH).then(|| (1.0 - reads / requests).max(0.0))
+        hit_ratio((self.requests_per_s, self.reads_per_s), (self.requests_ever, self.reads_ever))
     }
 
     /// Whether it can be set to this size while the server runs.
@@ -119,6 +114,14 @@ pub fn is_full(size_bytes: u64, free_bytes: u64, kept_free_bytes: u64) -> bool {
     free_bytes <= kept.max(size_bytes / 20)
 }
 
+/// See [`Pool::hit_ratio`]. Each pair is of logical reads, and of those that went to disk: in the interval a second, and since the start.
+fn hit_ratio(per_s: (f64, f64), ever: (u64, u64)) -> Option<f64> {
+    const ENOUGH: f64 = 1000.0;
+    let ever = (ever.0 as f64, ever.1 as f64);
+    let (requests, reads) = if per_s.0 >= ENOUGH { per_s } else { ever };
+    (requests >= ENOUGH).then(|| (1.0 - reads / requests).max(0.0))
+}
+
 /// Tidepool's buffer pool.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Tidepool {
@@ -130,8 +133,36 @@ pub struct Tidepool {
     pub limit_bytes: u64,
     /// Bytes of pages in it.
     pub data_bytes: u64,
+    /// Logical reads in the interval.
+    pub requests_per_s: f64,
+    /// Of those, reads that went to disk.
+    pub reads_per_s: f64,
+    /// Logical reads since the start.
+    pub requests_ever: u64,
+    /// Reads that went to disk since the start.
+    pub reads_ever: u64,
+    /// `tidepool_buffer_pool_dump_at_shutdown`.
+    pub dump_at_shutdown: Option<bool>,
+    /// `tidepool_buffer_pool_load_at_startup`.
+    pub load_at_startup: Option<bool>,
+    /// `tidepool_use_direct_io`.
+    pub direct_io: Option<bool>,
+    /// `tidepool_old_blocks_time`, milliseconds; `None` with a replacement that does not look at it.
+    pub old_blocks_time_ms: Option<u64>,
     /// Predicted hit ratios at other sizes, if the engine says.
     pub advice: Vec<AdviceRow>,
+}
+
+impl Tidepool {
+    /// As [`Pool::hit_ratio`].
+    pub fn hit_ratio(&self) -> Option<f64> {
+        hit_ratio((self.requests_per_s, self.reads_per_s), (self.requests_ever, self.reads_ever))
+    }
+
+    /// As [`Pool::is_full`]; what it keeps free is a small part of it.
+    pub fn is_full(&self) -> bool {
+        is_full(self.limit_bytes, self.limit_bytes.saturating_sub(self.data_bytes), 0)
+    }
 }
 
 /// One point of a miss-ratio curve.
@@ -143,6 +174,34 @@ pub struct AdviceRow {
     pub hit_ratio: f64,
     /// Predicted reads from disk.
     pub reads_per_s: f64,
+}
+
+/// The point of a curve at a size: between two of its points straight in the logarithms of size and miss ratio, as the page draws it; beyond
+/// its ends the last point. `None` where the curve has seen no miss: an engine that was not read yet promises hits at any size.
+pub fn predict(curve: &[AdviceRow], size_bytes: u64) -> Option<AdviceRow> {
+    const LEAST: f64 = 1e-6;
+    if curve.iter().all(|row| row.hit_ratio >= 1.0) {
+        return None;
+    }
+    let (first, last) = (curve.first()?, curve.last()?);
+    if size_bytes <= first.size_bytes {
+        return Some(*first);
+    }
+    let Some(right) = curve.iter().position(|row| row.size_bytes >= size_bytes) else {
+        return Some(*last);
+    };
+    let (a, b) = (curve[right - 1], curve[right]);
+    let log = |bytes: u64| (bytes.max(1) as f64).ln();
+    let part =
+        (log(size_bytes) - log(a.size_bytes)) / (log(b.size_bytes) - log(a.size_bytes)).max(LEAST);
+    let between = |from: f64, to: f64| {
+        (from.max(LEAST).ln() * (1.0 - part) + to.max(LEAST).ln() * part).exp()
+    };
+    Some(AdviceRow {
+        size_bytes,
+        hit_ratio: 1.0 - between(1.0 - a.hit_ratio, 1.0 - b.hit_ratio).min(1.0),
+        reads_per_s: between(a.reads_per_s, b.reads_per_s),
+    })
 }
 
 /// InnoDB's redo log.
@@ -238,4 +297,30 @@ pub struct Unseen {
     pub what: String,
     /// The statement, or the sentence, that says what would help.
     pub remedy: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_curve_is_read_between_its_points_and_no_further_than_its_ends() {
+        let row = |size_bytes, miss: f64| AdviceRow {
+            size_bytes,
+            hit_ratio: 1.0 - miss,
+            reads_per_s: miss * 1000.0,
+        };
+        let curve = [row(100, 0.4), row(400, 0.1), row(800, 0.01)];
+        // Half of the way from 100 to 400 in the logarithm is 200; from 0.4 to 0.1 it is 0.2.
+        let found = predict(&curve, 200).unwrap();
+        assert!((found.hit_ratio - 0.8).abs() < 1e-9, "{found:?}");
+        assert!((found.reads_per_s - 200.0).abs() < 1e-6, "{found:?}");
+        let at_a_point = predict(&curve, 400).unwrap();
+        assert!((at_a_point.hit_ratio - 0.9).abs() < 1e-9, "{at_a_point:?}");
+        assert_eq!(predict(&curve, 50), Some(curve[0]));
+        assert_eq!(predict(&curve, 10_000), Some(curve[2]));
+        assert_eq!(predict(&[], 100), None);
+        // What an engine says before it was read.
+        assert_eq!(predict(&[row(100, 0.0), row(200, 0.0)], 150), None);
+    }
 }

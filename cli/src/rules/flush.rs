@@ -7,10 +7,7 @@ use crate::facts::Facts;
 /// Files written through the kernel's cache: memory is spent twice, and write-back comes in bursts.
 pub fn double_buffering(facts: &Facts) -> Option<Finding> {
     let (pool, settings) = (facts.pool.as_ref()?, &facts.settings);
-    let why = format!(
-        "Every page is in the pool ({}) and in the kernel's cache; the kernel's copy is only used when the pool's is gone, and pushes other things out meanwhile.",
-        human(pool.size_bytes)
-    );
+    let why = why(pool.size_bytes);
     // MariaDB 11 has taken the old option apart: what is left of it is kept for compatibility only.
     if let Some(buffering) = settings.data_file_buffering {
         return buffering.then(|| {
@@ -35,5 +32,24 @@ pub fn double_buffering(facts: &Facts) -> Option<Finding> {
         )
         .risk(risk)
         .variable(false, "innodb_flush_method", "", "O_DIRECT"),
+    )
+}
+
+/// The same of Tidepool's files, which go past that cache unless told otherwise.
+pub fn tidepool_double_buffering(facts: &Facts) -> Option<Finding> {
+    let tidepool = facts.tidepool.as_ref().filter(|tidepool| tidepool.direct_io == Some(false))?;
+    let title = "tidepool_use_direct_io is OFF: data is cached twice".into();
+    let why = why(tidepool.data_bytes);
+    Some(
+        Finding::new("tidepool_direct_io", Severity::Medium, title, why)
+            .risk("a pool of a fixed size that is too small loses the kernel's cache as its second chance: let it be governed first")
+            .variable(false, "tidepool_use_direct_io", "", "ON"),
+    )
+}
+
+fn why(pool_bytes: u64) -> String {
+    format!(
+        "Every page is in the pool ({}) and in the kernel's cache; the kernel's copy is only used when the pool's is gone, and pushes other things out meanwhile.",
+        human(pool_bytes)
     )
 }

@@ -6,7 +6,7 @@ use super::pool_size::too_large;
 use super::room::fit;
 use super::{Finding, Severity};
 use crate::bytes::{MIB, human, option};
-use crate::facts::Facts;
+use crate::facts::{Facts, Machine};
 
 /// Part of the server is in swap now.
 pub fn swapped(facts: &Facts) -> Option<Finding> {
@@ -41,33 +41,83 @@ pub fn swapped(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// A kernel that swaps programs out to keep files cached does the database no favour.
+/// A kernel that swaps programs out to keep files cached does the database no favour; one that may not swap at all kills it.
 pub fn swappiness(facts: &Facts) -> Option<Finding> {
     let machine = facts.machine.as_ref()?;
     let swappiness = machine.swappiness?;
-    // A small pool in a large machine is never what the kernel is short of.
-    let pool_bytes = facts.pool.as_ref().map_or(0, |pool| pool.size_bytes);
-    let at_risk = machine.server_swapped_bytes > 8 * MIB || pool_bytes > machine.limit_bytes / 3;
-    if machine.swap_bytes == 0 || swappiness <= 10 || !at_risk {
+    if machine.swap_bytes == 0 {
         return None;
     }
-    let severity =
-        if machine.server_swapped_bytes > 8 * MIB { Severity::Medium } else { Severity::Low };
+    let (severity, why) = match swappiness {
+        0 => never_swapped(facts, machine)?,
+        1..=10 => return None,
+        _ => eagerly_swapped(facts, machine, swappiness)?,
+    };
+    let Some(file) = &machine.swappiness_file else {
+        let title = format!("vm.swappiness is {swappiness}");
+        let finding =
+            Finding::new("swappiness", severity, title, why).risk("it holds for the whole machine");
+        return Some(Finding {
+            commands: vec![
+                "sysctl -w vm.swappiness=1".into(),
+                "echo 'vm.swappiness = 1' > /etc/sysctl.d/60-database.conf".into(),
+            ],
+            ..finding
+        });
+    };
+    let title = format!("memory.swappiness of {} is {swappiness}", machine.limit_place);
+    let finding = Finding::new("swappiness", severity, title, why)
+        .risk("none known; whoever made the group must set it again when the group is made again");
+    Some(Finding { commands: vec![format!("echo 1 > {file}")], ..finding })
+}
+
+/// Above 10.
+fn eagerly_swapped(
+    facts: &Facts,
+    machine: &Machine,
+    swappiness: u64,
+) -> Option<(Severity, String)> {
+    // A small pool in a large machine is never what the kernel is short of.
+    let innodb_bytes = facts.pool.as_ref().map_or(0, |pool| pool.size_bytes);
+    let tidepool_bytes = facts.tidepool.as_ref().map_or(0, |tidepool| tidepool.data_bytes);
+    let is_in_swap = machine.server_swapped_bytes > 8 * MIB;
+    if !is_in_swap && innodb_bytes + tidepool_bytes <= machine.limit_bytes / 3 {
+        return None;
+    }
     let why = format!(
         "The machine has {} of swap, and at {swappiness} the kernel pushes the pool's pages there to keep files cached. At 1 it swaps only \
          when nothing else is left (0 risks the kernel's killer instead).",
         human(machine.swap_bytes)
     );
-    let finding =
-        Finding::new("swappiness", severity, format!("vm.swappiness is {swappiness}"), why)
-            .risk("it holds for the whole machine");
-    Some(Finding {
-        commands: vec![
-            "sysctl -w vm.swappiness=1".into(),
-            "echo 'vm.swappiness = 1' > /etc/sysctl.d/60-database.conf".into(),
-        ],
-        ..finding
-    })
+    Some((if is_in_swap { Severity::Medium } else { Severity::Low }, why))
+}
+
+/// At 0. Where much memory is free, or will be left when InnoDB's pool has filled up, no choice has to be made.
+fn never_swapped(facts: &Facts, machine: &Machine) -> Option<(Severity, String)> {
+    let growth = facts.pool.as_ref().map_or(0, |pool| {
+        let held = pool.held_bytes();
+        pool.size_bytes.min(facts.data.innodb_bytes().max(held)).saturating_sub(held)
+    });
+    let left = machine.room_bytes.saturating_sub(growth);
+    if left >= 2 * share_bytes(machine.limit_bytes) {
+        return None;
+    }
+    let filled = if growth == 0 { "" } else { ", once the pool is filled" };
+    let rule = if machine.swappiness_file.is_some() {
+        "Of a group with 0 nothing is ever swapped: at its limit, when no file's page is left to drop, the kernel kills instead"
+    } else {
+        "At 0 the kernel swaps nothing until next to no free memory and no file's page is left, and that is often too late: its killer \
+         comes first, and takes the largest process, which is the server"
+    };
+    let why = format!(
+        "{} of {} is left in {}{filled}. {rule}. There are {} of swap for such a moment: at 1 they are used when nothing else is left, and no \
+         sooner.",
+        human(left),
+        human(machine.limit_bytes),
+        machine.limit_place,
+        human(machine.swap_bytes)
+    );
+    Some((Severity::Medium, why))
 }
 
 /// If every allowed connection came and worked, memory would not be enough.

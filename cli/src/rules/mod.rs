@@ -6,7 +6,7 @@
 //! | [`pool_size`] | a pool larger than what fits, or smaller than what would save reads |
 //! | [`scan`] | a pool that one table scan washes out |
 //! | [`redo`] | a redo log that makes writers wait for checkpoints |
-//! | [`memory`] | a server in swap, an eager kernel, more connections than memory |
+//! | [`memory`] | a server in swap, a kernel that swaps too eagerly or never, more connections than memory |
 //! | [`restart`] | a pool that starts cold |
 //! | [`flush`] | files that are cached twice |
 //! | [`dedicated`] | `innodb_dedicated_server` on a machine that isn't, or off on one that is |
@@ -109,17 +109,21 @@ fn tables_elsewhere(facts: &Facts) -> bool {
 
 /// All findings, worst first.
 pub fn evaluate(facts: &Facts) -> Vec<Finding> {
-    let rules: [fn(&Facts) -> Option<Finding>; 13] = [
+    let rules: [fn(&Facts) -> Option<Finding>; 17] = [
         memory::swapped,
         pool_size::too_large,
         pool_size::too_small,
         pool_size::tidepool_too_large,
+        pool_size::tidepool_too_small,
         scan::old_blocks_time,
+        scan::tidepool_old_blocks_time,
         redo::capacity,
         memory::connections,
         dedicated::on_where_it_is_not,
         flush::double_buffering,
+        flush::tidepool_double_buffering,
         restart::warm_up,
+        restart::tidepool_warm_up,
         memory::swappiness,
         pool_size::built_in_default,
         dedicated::off_where_it_is,

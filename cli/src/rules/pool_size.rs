@@ -1,9 +1,9 @@
 //! The size of the pool: never a share of the machine, but what fits it, as far as the data and the reads have a use for it.
 
-use super::room::{Fit, fit, sentence, settable};
+use super::room::{Fit, fit, sentence, settable, tidepool_fit};
 use super::{Finding, Severity};
 use crate::bytes::{MIB, human, option};
-use crate::facts::{Facts, Machine, Pool};
+use crate::facts::{Facts, Machine, Pool, Tidepool, predict};
 
 /// What every server starts with when nobody says anything.
 const BUILT_IN_DEFAULT_BYTES: u64 = 128 * MIB;
@@ -61,32 +61,39 @@ pub fn too_small(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let hit_ratio = pool.hit_ratio();
-    if hit_ratio.is_some_and(|hit| 1.0 - hit < MISS_SHARE_WORTH_IT)
-        && pool.reads_per_s < READS_PER_S_WORTH_IT
-    {
-        return None;
-    }
-    let lossy = hit_ratio.is_some_and(|hit| hit < 0.99) || pool.reads_per_s > 100.0;
-    let severity =
-        if lossy || wanted >= 4 * pool.size_bytes { Severity::High } else { Severity::Medium };
+    let severity = loss(hit_ratio, pool.reads_per_s, wanted >= 4 * pool.size_bytes)?;
     let title = format!(
         "The buffer pool of {} is too small for {} of data: {} is better",
         human(pool.size_bytes),
         human(data),
         human(wanted)
     );
-    let hits = match hit_ratio {
-        Some(hit) => format!(
-            "{:.2} % of the reads are served from memory, {:.0} a second go to disk",
-            hit * 100.0,
-            pool.reads_per_s
-        ),
-        None => "too few reads to say a hit ratio".into(),
-    };
+    let hits = hits(hit_ratio, pool.reads_per_s);
     let why = format!("It is full, and {hits}. {}.", why_that_much(wanted, data, &fit, machine));
     let finding = Finding::new("pool_too_small", severity, title, why)
         .risk("a short stall while the pool grows; the memory is taken as pages come in");
     Some(set(finding, pool, wanted))
+}
+
+/// How bad it is to read that much from disk; `None` where a larger pool would save next to nothing.
+fn loss(hit_ratio: Option<f64>, reads_per_s: f64, far_larger_fits: bool) -> Option<Severity> {
+    if hit_ratio.is_some_and(|hit| 1.0 - hit < MISS_SHARE_WORTH_IT)
+        && reads_per_s < READS_PER_S_WORTH_IT
+    {
+        return None;
+    }
+    let lossy = hit_ratio.is_some_and(|hit| hit < 0.99) || reads_per_s > 100.0;
+    Some(if lossy || far_larger_fits { Severity::High } else { Severity::Medium })
+}
+
+fn hits(hit_ratio: Option<f64>, reads_per_s: f64) -> String {
+    match hit_ratio {
+        Some(hit) => format!(
+            "{:.2} % of the reads are served from memory, {reads_per_s:.0} a second go to disk",
+            hit * 100.0
+        ),
+        None => "too few reads to say a hit ratio".into(),
+    }
 }
 
 fn why_that_much(wanted: u64, data: u64, fit: &Fit, machine: &Machine) -> String {
@@ -165,6 +172,61 @@ pub fn tidepool_too_large(facts: &Facts) -> Option<Finding> {
         "tidepool_buffer_pool_size",
         0,
         "0",
+    ))
+}
+
+/// A fixed size of Tidepool's pool that is full and keeps reading from disk while memory lies idle.
+pub fn tidepool_too_small(facts: &Facts) -> Option<Finding> {
+    let (tidepool, machine) = (facts.tidepool.as_ref()?, facts.machine.as_ref()?);
+    let (size, data) = (tidepool.size_setting_bytes, facts.data.tidepool_bytes);
+    // Governed it has what there is; and where the guard keeps it below its size, that size is not too small.
+    if size == 0 || tidepool.limit_bytes < size / 100 * 95 {
+        return None;
+    }
+    let fit = tidepool_fit(facts)?;
+    let wanted = fit.bytes.min(data + data / 10);
+    if !tidepool.is_full() || data <= size || wanted < size + size / 4 {
+        return None;
+    }
+    let (hit_ratio, reads_per_s) = (tidepool.hit_ratio(), tidepool.reads_per_s);
+    let severity = loss(hit_ratio, reads_per_s, wanted >= 4 * size)?;
+    let predicted = prediction(tidepool, size, wanted)?;
+    let title = format!(
+        "Tidepool's pool is fixed at {}, too small for {} of data: governed it could have {}",
+        human(size),
+        human(data),
+        human(wanted)
+    );
+    let hits = hits(hit_ratio, reads_per_s);
+    let why = format!(
+        "It is full, and {hits}. {predicted} {}. With tidepool_buffer_pool_size = 0 the pool has what is left, as far as there is use for \
+         it, and gives back what others need.",
+        why_that_much(wanted, data, &fit, machine)
+    );
+    let finding = Finding::new("tidepool_pool_too_small", severity, title, why)
+        .risk("none now: memory is taken as pages come in, and given back when room goes");
+    Some(finding.variable(true, "tidepool_buffer_pool_size", 0, "0"))
+}
+
+/// What the engine's curve promises at a larger size; `None` where it says that this saves next to nothing.
+fn prediction(tidepool: &Tidepool, size: u64, wanted: u64) -> Option<String> {
+    const WORTH_IT: f64 = 0.05;
+    let curve = &tidepool.advice;
+    let (Some(now), Some(then)) = (predict(curve, size), predict(curve, wanted)) else {
+        return Some("The engine predicts nothing yet.".into());
+    };
+    // Where its curve ends before that size, nobody knows what comes behind.
+    let reaches = then.size_bytes >= wanted;
+    let saved = then.hit_ratio - now.hit_ratio;
+    if reaches && saved < WORTH_IT * (1.0 - now.hit_ratio) {
+        return None;
+    }
+    let end = if reaches { "" } else { ", where its curve ends" };
+    Some(format!(
+        "The engine predicts {:.2} % at {}{end}, and {:.2} % at the present size.",
+        then.hit_ratio * 100.0,
+        human(then.size_bytes),
+        now.hit_ratio * 100.0
     ))
 }
 

@@ -32,26 +32,30 @@ pub struct Fit {
 /// What fits for InnoDB's pool; `None` when the machine can't be seen.
 pub fn fit(facts: &Facts) -> Option<Fit> {
     let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
-    let held_bytes = pool.held_bytes();
+    let fit = fit_beside(facts, machine, pool.held_bytes(), pool.idle_descriptors_bytes());
+    Some(Fit { bytes: settable(fit.bytes, pool), ..fit })
+}
+
+/// The same for Tidepool's, to any byte: that is not for setting, but for saying what a governed pool would have.
+pub fn tidepool_fit(facts: &Facts) -> Option<Fit> {
+    let (machine, tidepool) = (facts.machine.as_ref()?, facts.tidepool.as_ref()?);
+    Some(fit_beside(facts, machine, tidepool.data_bytes, 0))
+}
+
+fn fit_beside(facts: &Facts, machine: &Machine, held_bytes: u64, idle_bytes: u64) -> Fit {
     let headroom_bytes = share_bytes(machine.limit_bytes);
     let clients = &facts.connections;
     let peak = (clients.used_max * 5 / 4).min(clients.allowed).saturating_sub(clients.connected);
     let peak_bytes = peak * clients.busy_bytes;
     let kept = headroom_bytes + peak_bytes;
-    let room = machine.room_bytes + pool.idle_descriptors_bytes();
+    let room = machine.room_bytes + idle_bytes;
     let bytes = if room >= kept {
         held_bytes + (room - kept) / 13 * 12
     } else {
         held_bytes.saturating_sub(kept - room)
     };
     let bytes = bytes.saturating_sub(machine.server_swapped_bytes);
-    Some(Fit {
-        bytes: settable(bytes, pool),
-        held_bytes,
-        idle_bytes: pool.idle_descriptors_bytes(),
-        headroom_bytes,
-        peak_bytes,
-    })
+    Fit { bytes, held_bytes, idle_bytes, headroom_bytes, peak_bytes }
 }
 
 /// The next smaller size that the server can take and people can read: steps of about 3 %.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::bytes::{GIB, MIB, parse};
 use crate::facts::machine::Disk;
-use crate::facts::{Connections, Data, Machine, Pool, Redo, Settings, Tidepool};
+use crate::facts::{AdviceRow, Connections, Data, Machine, Pool, Redo, Settings, Tidepool};
 use crate::server::Kind;
 
 /// A tuned MariaDB on a machine of 16 GiB with 20 GiB of data.
@@ -308,6 +308,39 @@ fn swappiness_matters_where_there_is_swap() {
 }
 
 #[test]
+fn without_swapping_at_all_the_kernel_kills_where_memory_is_short() {
+    let mut facts = healthy();
+    machine(&mut facts).swappiness = Some(0);
+    // 3 GiB are free.
+    assert_eq!(evaluate(&facts), []);
+    machine(&mut facts).room_bytes = GIB + 100 * MIB;
+    let finding = only(&facts);
+    assert_eq!((finding.rule, finding.severity), ("swappiness", Severity::Medium));
+    assert_eq!(finding.title, "vm.swappiness is 0");
+    assert_eq!(finding.commands[0], "sysctl -w vm.swappiness=1");
+    assert!(finding.why.contains("killer"), "{}", finding.why);
+    // The same memory, but the pool has yet to take it.
+    let mut filling = facts.clone();
+    machine(&mut filling).room_bytes = 3 * GIB + 400 * MIB;
+    pool(&mut filling).free_bytes = 2 * GIB;
+    let finding = only(&filling);
+    assert_eq!(finding.rule, "swappiness");
+    assert!(finding.why.contains("once the pool is filled"), "{}", finding.why);
+    // A group of version 1 has its own, which the machine's does not change.
+    machine(&mut facts).limit_place = "cgroup /db".into();
+    machine(&mut facts).swappiness_file = Some("/db/memory.swappiness".into());
+    let finding = only(&facts);
+    assert_eq!(finding.title, "memory.swappiness of cgroup /db is 0");
+    assert_eq!(finding.commands, ["echo 1 > /db/memory.swappiness"]);
+    // Nothing to choose from.
+    machine(&mut facts).swap_bytes = 0;
+    assert_eq!(evaluate(&facts), []);
+    machine(&mut facts).swap_bytes = GIB;
+    machine(&mut facts).swappiness = Some(1);
+    assert_eq!(evaluate(&facts), []);
+}
+
+#[test]
 fn connections_that_memory_is_not_enough_for() {
     let mut facts = healthy();
     facts.connections.allowed = 10_000;
@@ -448,6 +481,129 @@ fn a_size_for_tidepool_that_the_machine_does_not_have() {
     assert_eq!(only(&facts).severity, Severity::High);
     facts.tidepool = Some(Tidepool { guarded: true, ..Tidepool::default() });
     assert_eq!(evaluate(&facts), []);
+}
+
+/// 6 GiB of Tidepool's tables in a pool of 128 MiB, on a machine with memory to spare.
+fn small_tidepool() -> Facts {
+    let mut facts = healthy();
+    facts.kind.tidepool = true;
+    facts.data = Data { tidepool_bytes: 6 * GIB, ..Data::default() };
+    pool(&mut facts).size_bytes = 128 * MIB;
+    pool(&mut facts).free_bytes = 120 * MIB;
+    machine(&mut facts).room_bytes = 14 * GIB;
+    facts.tidepool = Some(Tidepool {
+        size_setting_bytes: 128 * MIB,
+        guarded: true,
+        limit_bytes: 128 * MIB,
+        data_bytes: 127 * MIB,
+        requests_per_s: 100_000.0,
+        reads_per_s: 4000.0,
+        dump_at_shutdown: Some(true),
+        load_at_startup: Some(true),
+        direct_io: Some(true),
+        ..Tidepool::default()
+    });
+    facts
+}
+
+fn tidepool(facts: &mut Facts) -> &mut Tidepool {
+    facts.tidepool.as_mut().unwrap()
+}
+
+/// Points of a curve: size in MiB and miss ratio.
+fn curve(points: &[(u64, f64)]) -> Vec<AdviceRow> {
+    let row = |&(mib, miss): &(u64, f64)| AdviceRow {
+        size_bytes: mib * MIB,
+        hit_ratio: 1.0 - miss,
+        reads_per_s: miss * 100_000.0,
+    };
+    points.iter().map(row).collect()
+}
+
+#[test]
+fn a_fixed_tidepool_pool_that_misses_is_better_governed() {
+    let mut facts = small_tidepool();
+    let finding = only(&facts);
+    assert_eq!((finding.rule, finding.severity), ("tidepool_pool_too_small", Severity::High));
+    assert_eq!(finding.set, ["SET GLOBAL tidepool_buffer_pool_size = 0;"]);
+    assert_eq!(finding.config, ["tidepool_buffer_pool_size = 0"]);
+    assert!(finding.title.contains("128 MiB, too small for 6 GiB of data"), "{}", finding.title);
+    // No more than the data, with a tenth for growth.
+    assert!(finding.title.contains("could have 6.6 GiB"), "{}", finding.title);
+    assert!(finding.why.contains("predicts nothing yet"), "{}", finding.why);
+    // A curve that ends before that size.
+    tidepool(&mut facts).advice = curve(&[(64, 0.08), (128, 0.04), (512, 0.01)]);
+    let why = only(&facts).why;
+    assert!(why.contains("predicts 99.00 % at 512 MiB, where its curve ends"), "{why}");
+    assert!(why.contains("96.00 % at the present size"), "{why}");
+    // One that reaches it: half of the way between its points in the logarithm.
+    tidepool(&mut facts).advice = curve(&[(128, 0.04), (1024, 0.02), (16 << 10, 0.001)]);
+    let why = only(&facts).why;
+    assert!(why.contains("at 6.6 GiB, and"), "{why}");
+    // It says that no read would be saved.
+    tidepool(&mut facts).advice = curve(&[(128, 0.04), (16 << 10, 0.0395)]);
+    assert_eq!(evaluate(&facts), []);
+}
+
+#[test]
+fn a_small_tidepool_pool_that_costs_nothing_is_left_alone() {
+    let unchanged: [fn(&mut Facts); 6] = [
+        // It is governed.
+        |facts| tidepool(facts).size_setting_bytes = 0,
+        // There is no memory for more: its guard keeps it below its size.
+        |facts| tidepool(facts).limit_bytes = 64 * MIB,
+        |facts| machine(facts).room_bytes = 100 * MIB,
+        // It has place left, or all of the data.
+        |facts| tidepool(facts).data_bytes = 60 * MIB,
+        |facts| facts.data.tidepool_bytes = 100 * MIB,
+        // The working set fits.
+        |facts| tidepool(facts).reads_per_s = 0.0,
+    ];
+    for (at, change) in unchanged.iter().enumerate() {
+        let mut facts = small_tidepool();
+        change(&mut facts);
+        let findings = evaluate(&facts);
+        assert!(
+            findings.iter().all(|f| f.rule != "tidepool_pool_too_small"),
+            "{at}: {findings:#?}"
+        );
+    }
+}
+
+#[test]
+fn tidepool_is_told_what_innodb_is_told() {
+    let governed = || {
+        let mut facts = small_tidepool();
+        tidepool(&mut facts).size_setting_bytes = 0;
+        facts
+    };
+    assert_eq!(evaluate(&governed()), []);
+    let mut cold = governed();
+    tidepool(&mut cold).dump_at_shutdown = Some(false);
+    tidepool(&mut cold).load_at_startup = Some(false);
+    let finding = only(&cold);
+    assert_eq!((finding.rule, finding.severity), ("tidepool_warm_up", Severity::Low));
+    assert_eq!(finding.set, ["SET GLOBAL tidepool_buffer_pool_dump_at_shutdown = ON;"]);
+    assert_eq!(finding.config[1], "tidepool_buffer_pool_load_at_startup = ON");
+    tidepool(&mut cold).data_bytes = 2 * GIB;
+    assert_eq!(only(&cold).severity, Severity::Medium);
+
+    let mut twice = governed();
+    tidepool(&mut twice).direct_io = Some(false);
+    let finding = only(&twice);
+    assert_eq!((finding.rule, finding.severity), ("tidepool_direct_io", Severity::Medium));
+    assert!(finding.restart && finding.set.is_empty());
+    assert_eq!(finding.config, ["tidepool_use_direct_io = ON"]);
+
+    let mut washed = governed();
+    tidepool(&mut washed).old_blocks_time_ms = Some(0);
+    let finding = only(&washed);
+    assert_eq!((finding.rule, finding.severity), ("tidepool_old_blocks_time", Severity::High));
+    assert_eq!(finding.set, ["SET GLOBAL tidepool_old_blocks_time = 1000;"]);
+    tidepool(&mut washed).limit_bytes = 8 * GIB;
+    assert_eq!(only(&washed).severity, Severity::Medium);
+    tidepool(&mut washed).old_blocks_time_ms = Some(1000);
+    assert_eq!(evaluate(&washed), []);
 }
 
 #[test]

@@ -76,7 +76,7 @@ pub struct Decision {
 /// Tidepool's own log of decisions, newest first; empty where this build of it keeps none.
 ///
 /// # Errors
-/// If the server goes away.
+/// [`Error::Privilege`] with the grant; if the server goes away.
 pub fn decisions(server: &mut Server) -> Result<Vec<Decision>> {
     // In UTC, as the times of the other logs.
     let query = "SELECT DATE_FORMAT(CONVERT_TZ(DECIDED_AT, @@session.time_zone, '+00:00'), '%Y-%m-%dT%H:%i:%sZ'), \
@@ -85,7 +85,7 @@ pub fn decisions(server: &mut Server) -> Result<Vec<Decision>> {
     type Columns = (Option<String>, String, u64, u64, String, Option<u64>);
     let rows: Vec<Columns> = match server.rows("the governor's decisions", "PROCESS", query) {
         Ok(rows) => rows,
-        Err(error @ Error::Gone(_)) => return Err(error),
+        Err(error @ (Error::Gone(_) | Error::Privilege { .. })) => return Err(error),
         Err(_) => return Ok(Vec::new()),
     };
     let decision = |(at, signal, from, to, reason, took_us): Columns| {

@@ -7,7 +7,7 @@
 //! | `GET /api/state?since=<ms>` | everything that the page shows | Host |
 //! | `POST /api/size` `{"bytes":…}` | sets the pool's size | Host, Origin, token |
 //! | `POST /api/content` | InnoDB's content by index, which costs the server something | Host, Origin, token |
-//! | `GET /metrics` | the newest sample for Prometheus | Host |
+//! | `GET /metrics` | the newest sample, and counters, for Prometheus | Host |
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -123,6 +123,7 @@ fn state(query: &str, watched: &Watched) -> Answer {
         "content_note": seen.content_note,
         "content_is_costly": content::is_costly(watched.about.engine),
         "decisions": seen.decisions,
+        "decisions_note": seen.decisions_note,
         "setting": watched.setter.progress(),
     });
     json_text(200, &body)

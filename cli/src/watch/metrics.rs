@@ -1,53 +1,181 @@
-//! The newest sample in Prometheus' text format. Names end in their unit; a figure that isn't known is left out.
+//! The newest look in Prometheus' text format. Names end in their unit, those of counters in `_total`; a figure that isn't known is left out.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
-use super::Watched;
+use super::sample::Engine;
+use super::{Seen, Watched};
 
 /// The whole answer.
 pub fn render(watched: &Watched) -> String {
-    let seen = watched.seen();
-    let mut text = String::new();
-    let mut metric = |name: &str, help: &str, value: Option<f64>| {
-        if let Some(value) = value {
-            let _ = writeln!(text, "# HELP tidepool_watch_{name} {help}");
-            let _ = writeln!(text, "# TYPE tidepool_watch_{name} gauge");
-            let _ = writeln!(
-                text,
-                "tidepool_watch_{name}{{engine=\"{}\"}} {value}",
-                watched.about.engine.prefix()
-            );
-        }
-    };
-    metric("up", "Whether the server answers.", Some(f64::from(u8::from(seen.error.is_none()))));
+    text(watched.about.engine, watched.about.p95_words, &watched.seen())
+}
+
+/// Metrics, all of one engine.
+struct Text {
+    text: String,
+    engine: &'static str,
+}
+
+impl Text {
+    fn gauge(&mut self, name: &str, help: &str, value: Option<impl Display>) {
+        self.metric("gauge", name, help, value);
+    }
+
+    /// The name without its `_total`.
+    fn counter(&mut self, name: &str, help: &str, value: Option<impl Display>) {
+        self.metric("counter", &format!("{name}_total"), help, value);
+    }
+
+    fn metric(&mut self, kind: &str, name: &str, help: &str, value: Option<impl Display>) {
+        let Some(value) = value else { return };
+        let (text, engine) = (&mut self.text, self.engine);
+        let _ = writeln!(text, "# HELP tidepool_watch_{name} {help}");
+        let _ = writeln!(text, "# TYPE tidepool_watch_{name} {kind}");
+        let _ = writeln!(text, "tidepool_watch_{name}{{engine=\"{engine}\"}} {value}");
+    }
+}
+
+fn text(engine: Engine, p95_words: &str, seen: &Seen) -> String {
+    let mut metrics = Text { text: String::new(), engine: engine.prefix() };
+    metrics.gauge("up", "Whether the server answers.", Some(u8::from(seen.error.is_none())));
     // An old sample is no sample.
-    let Some(last) = seen.history.last().filter(|_| seen.error.is_none()) else { return text };
-    let bytes = |value: Option<u64>| value.map(|value| value as f64);
-    metric("queries_per_second", "Statements.", Some(last.qps));
-    let words = format!("95th percentile of latency of {}.", watched.about.p95_words);
-    metric("latency_p95_seconds", &words, last.p95_ms.map(|ms| ms / 1000.0));
-    metric("disk_read_bytes_per_second", "Read from disk.", Some(last.disk_read_mb_s * 1e6));
-    metric("disk_write_bytes_per_second", "Written to disk.", Some(last.disk_write_mb_s * 1e6));
-    metric(
-        "swap_bytes_per_second",
-        "To and from swap, the whole machine.",
-        last.swap_mb_s.map(|mb| mb * 1e6),
-    );
-    metric("buffer_pool_size_bytes", "Size of the pool.", Some(last.pool_bytes as f64));
-    metric("buffer_pool_data_bytes", "Pages in the pool.", Some(last.data_bytes as f64));
-    metric(
-        "buffer_pool_target_bytes",
-        "What fits now, as the governor sees it.",
-        bytes(last.target_bytes),
-    );
-    metric("buffer_pool_hit_ratio", "Share of logical reads served from memory.", last.hit_ratio);
-    metric(
-        "buffer_pool_reads_per_second",
-        "Logical reads that went to disk.",
-        Some(last.reads_per_s),
-    );
-    metric("server_resident_bytes", "Memory of the server.", bytes(last.server_resident_bytes));
-    metric("server_swapped_bytes", "Of the server, in swap.", bytes(last.server_swapped_bytes));
-    metric("threads_running", "Connections that work.", Some(last.threads_running as f64));
-    text
+    if seen.error.is_none() {
+        rates(&mut metrics, p95_words, seen);
+        totals(&mut metrics, seen);
+    }
+    metrics.text
+}
+
+/// Of the newest second.
+fn rates(metrics: &mut Text, p95_words: &str, seen: &Seen) {
+    let Some(last) = seen.history.last() else { return };
+    metrics.gauge("queries_per_second", "Statements.", Some(last.qps));
+    let words = format!("95th percentile of latency of {p95_words}.");
+    metrics.gauge("latency_p95_seconds", &words, last.p95_ms.map(|ms| ms / 1000.0));
+    let read = Some(last.disk_read_mb_s * 1e6);
+    metrics.gauge("disk_read_bytes_per_second", "Read from disk.", read);
+    let written = Some(last.disk_write_mb_s * 1e6);
+    metrics.gauge("disk_write_bytes_per_second", "Written to disk.", written);
+    let swap = last.swap_mb_s.map(|mb| mb * 1e6);
+    metrics.gauge("swap_bytes_per_second", "To and from swap, the whole machine.", swap);
+    metrics.gauge("buffer_pool_size_bytes", "Size of the pool.", Some(last.pool_bytes));
+    metrics.gauge("buffer_pool_data_bytes", "Pages in the pool.", Some(last.data_bytes));
+    let words = "What fits now, as the governor sees it.";
+    metrics.gauge("buffer_pool_target_bytes", words, last.target_bytes);
+    let words = "Share of logical reads served from memory.";
+    metrics.gauge("buffer_pool_hit_ratio", words, last.hit_ratio);
+    let words = "Logical reads that went to disk.";
+    metrics.gauge("buffer_pool_reads_per_second", words, Some(last.reads_per_s));
+    metrics.gauge("server_resident_bytes", "Memory of the server.", last.server_resident_bytes);
+    metrics.gauge("server_swapped_bytes", "Of the server, in swap.", last.server_swapped_bytes);
+    metrics.gauge("threads_running", "Connections that work.", Some(last.threads_running));
+}
+
+/// Of all seconds, and of this moment.
+fn totals(metrics: &mut Text, seen: &Seen) {
+    let totals = &seen.totals;
+    metrics.counter("questions", "Statements, this program's own included.", totals.questions);
+    let words = "Rows read, by the engine's count; of MariaDB's InnoDB, which keeps none, rows that statements asked any engine for.";
+    metrics.counter("rows_read", words, totals.rows_read);
+    let words = "Logical reads of pages.";
+    metrics.counter("buffer_pool_read_requests", words, totals.read_requests);
+    let words = "Logical reads that went to disk.";
+    metrics.counter("buffer_pool_reads", words, totals.reads);
+    let words = "Changes of pages in the pool.";
+    metrics.counter("buffer_pool_write_requests", words, totals.write_requests);
+    metrics.counter("pages_read", "Pages read from disk, ahead too.", totals.pages_read);
+    metrics.counter("pages_written", "Pages written to disk.", totals.pages_written);
+    metrics.counter("disk_read_bytes", "Read from disk.", totals.disk_read_bytes);
+    metrics.counter("disk_write_bytes", "Written to disk.", totals.disk_write_bytes);
+    metrics.counter("swap_in_bytes", "From swap, the whole machine.", totals.swap_in_bytes);
+    metrics.counter("swap_out_bytes", "To swap, the whole machine.", totals.swap_out_bytes);
+    metrics.counter("server_cpu_seconds", "Processor time of the server.", totals.cpu_s);
+    let words = "Pages in the pool that are changed and not yet written.";
+    metrics.gauge("buffer_pool_dirty_bytes", words, totals.dirty_bytes);
+    let words = "Redo since the last checkpoint.";
+    metrics.gauge("checkpoint_age_bytes", words, totals.checkpoint_age_bytes);
+    let words = "Age of the checkpoint at which writers wait for it.";
+    metrics.gauge("checkpoint_age_max_bytes", words, totals.checkpoint_age_max_bytes);
+    let words = "Transactions whose old versions of rows are still kept.";
+    metrics.gauge("history_list_length", words, totals.history_list_length);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::*;
+    use crate::watch::sample::Sample;
+    use crate::watch::totals::Totals;
+
+    /// Kind and value by name, if the text keeps the format's rules.
+    fn parse(text: &str) -> HashMap<String, (String, String)> {
+        assert!(text.ends_with('\n'), "{text}");
+        let lines: Vec<&str> = text.lines().collect();
+        let mut found = HashMap::new();
+        for metric in lines.chunks(3) {
+            let [help, kind, value] = metric else { panic!("no metric: {metric:?}") };
+            let (name, words) = help.strip_prefix("# HELP ").unwrap().split_once(' ').unwrap();
+            assert!(words.ends_with('.'), "{help}");
+            let legal = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+            assert!(name.starts_with("tidepool_watch_") && name.chars().all(legal), "{name}");
+            let (named, kind) = kind.strip_prefix("# TYPE ").unwrap().split_once(' ').unwrap();
+            assert_eq!(named, name);
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{name}: {kind}");
+            let value = value.strip_prefix(name).unwrap();
+            let value = value.strip_prefix("{engine=\"innodb\"} ").unwrap();
+            assert!(value.parse::<f64>().unwrap().is_finite(), "{name}: {value}");
+            let twice = found.insert(name.to_owned(), (kind.to_owned(), value.to_owned()));
+            assert_eq!(twice, None, "{name} is there twice");
+        }
+        found
+    }
+
+    fn seen() -> Seen {
+        let mut seen = Seen {
+            totals: Totals {
+                questions: Some(u64::MAX),
+                swap_in_bytes: Some(4096),
+                swap_out_bytes: Some(8192),
+                cpu_s: Some(2.5),
+                dirty_bytes: Some(16384),
+                history_list_length: Some(0),
+                ..Totals::default()
+            },
+            ..Seen::default()
+        };
+        seen.history.push(Sample { qps: 12.5, pool_bytes: 64 << 20, ..Sample::default() });
+        seen
+    }
+
+    #[test]
+    fn the_text_is_what_prometheus_reads() {
+        let metrics = parse(&text(Engine::Innodb, "all statements", &seen()));
+        let of = |name: &str| {
+            let (kind, value) = &metrics[&format!("tidepool_watch_{name}")];
+            (kind.as_str(), value.as_str())
+        };
+        assert_eq!(of("up"), ("gauge", "1"));
+        assert_eq!(of("queries_per_second"), ("gauge", "12.5"));
+        assert_eq!(of("buffer_pool_size_bytes"), ("gauge", "67108864"));
+        // To the last digit.
+        assert_eq!(of("questions_total"), ("counter", "18446744073709551615"));
+        assert_eq!(of("swap_in_bytes_total"), ("counter", "4096"));
+        assert_eq!(of("swap_out_bytes_total"), ("counter", "8192"));
+        assert_eq!(of("server_cpu_seconds_total"), ("counter", "2.5"));
+        assert_eq!(of("buffer_pool_dirty_bytes"), ("gauge", "16384"));
+        assert_eq!(of("history_list_length"), ("gauge", "0"));
+        // What isn't known is not there.
+        for name in ["rows_read_total", "latency_p95_seconds", "checkpoint_age_bytes"] {
+            assert!(!metrics.contains_key(&format!("tidepool_watch_{name}")), "{name}");
+        }
+    }
+
+    #[test]
+    fn of_a_server_that_is_away_nothing_old_is_told() {
+        let seen = Seen { error: Some("the server went away".into()), ..seen() };
+        let metrics = parse(&text(Engine::Innodb, "all statements", &seen));
+        assert_eq!(metrics.len(), 1);
+        assert_eq!(metrics["tidepool_watch_up"].1, "0");
+    }
 }

@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod sample;
 pub mod setter;
 pub mod text;
+pub mod totals;
 pub mod wire;
 
 use std::io::Write;
@@ -33,6 +34,7 @@ use content::Decision;
 use guard::Guard;
 use sample::{About, Curve, Engine, History, Sampler};
 use setter::Setter;
+use totals::Totals;
 
 const EVERY: Duration = Duration::from_secs(1);
 /// What changes slowly is looked up every so many seconds.
@@ -69,6 +71,8 @@ pub struct Options {
 pub struct Seen {
     /// The graph.
     pub history: History,
+    /// What was counted so far.
+    pub totals: Totals,
     /// Hit ratios by size.
     pub curve: Curve,
     /// By table and index.
@@ -77,6 +81,8 @@ pub struct Seen {
     pub content_note: Option<String>,
     /// Newest first.
     pub decisions: Vec<Decision>,
+    /// Why the engine's own are not among them.
+    pub decisions_note: Option<String>,
     /// Why the newest sample is old.
     pub error: Option<String>,
 }
@@ -206,6 +212,7 @@ fn look_once(
         let mut seen = watched.seen();
         seen.error = None;
         seen.curve = curve;
+        seen.totals = sampler.totals().clone();
         if let Some(sample) = sample {
             seen.history.push(sample);
         }
@@ -223,8 +230,15 @@ fn look_once(
             Err(error) => seen.content_note = Some(error.to_string()),
         }
     }
+    let mut decisions_note = None;
     let mut decisions = match engine {
-        Engine::Tidepool => content::decisions(sampler.server())?,
+        Engine::Tidepool => match content::decisions(sampler.server()) {
+            Err(error @ Error::Privilege { .. }) => {
+                decisions_note = Some(error.to_string());
+                Vec::new()
+            }
+            decisions => decisions?,
+        },
         Engine::Innodb => Vec::new(),
     };
     decisions.extend(options.log.iter().flat_map(|path| content::journal(path)));
@@ -236,6 +250,7 @@ fn look_once(
         }),
     );
     decisions.sort_by(|a, b| b.at.cmp(&a.at));
-    watched.seen().decisions = decisions;
+    let mut seen = watched.seen();
+    (seen.decisions, seen.decisions_note) = (decisions, decisions_note);
     Ok(())
 }

@@ -10,12 +10,13 @@ use tidepool_governor::signals::Reader;
 use tidepool_governor::{Governor, Signals};
 
 use super::latency::{Latency, Source};
+use super::totals::Totals;
 use crate::bytes::MIB;
 use crate::clock::unix_ms;
 use crate::exit::{Error, Result};
 use crate::facts::AdviceRow;
 use crate::facts::gather::{resizing, tidepool_advice};
-use crate::facts::machine::{process_io, server_pid};
+use crate::facts::machine::{process_cpu_s, process_io, server_pid};
 use crate::server::{Named, Server, number};
 
 /// Samples kept: a quarter of an hour.
@@ -108,6 +109,8 @@ pub struct Curve {
     pub predicted: bool,
     /// By size.
     pub points: Vec<AdviceRow>,
+    /// Why the engine's own can't be seen.
+    pub note: Option<String>,
 }
 
 /// Reads one server and its machine.
@@ -120,6 +123,7 @@ pub struct Sampler {
     governor: Governor,
     start: Instant,
     before: Option<Before>,
+    totals: Totals,
     measured: Measured,
     about: About,
 }
@@ -129,7 +133,8 @@ struct Before {
     at: Instant,
     status: Named,
     io: Option<(u64, u64)>,
-    swap_pages: Option<u64>,
+    /// In and out.
+    swap_pages: Option<(u64, u64)>,
 }
 
 impl Sampler {
@@ -178,6 +183,7 @@ impl Sampler {
             governor: Governor::new(),
             start: Instant::now(),
             before: None,
+            totals: Totals::default(),
             measured: Measured::default(),
             about,
         })
@@ -207,7 +213,9 @@ impl Sampler {
         let signals = self.machine.as_mut().map(|(reader, _)| reader.read(self.start.elapsed()));
         let io = self.machine.as_ref().and_then(|(_, pid)| process_io(*pid));
         let swap_pages =
-            signals.as_ref().and_then(|s| Some(s.swapped_in_pages? + s.swapped_out_pages?));
+            signals.as_ref().and_then(|s| Some((s.swapped_in_pages?, s.swapped_out_pages?)));
+        let cpu_s = self.machine.as_ref().and_then(|(_, pid)| process_cpu_s(*pid));
+        self.totals = Totals::new(self.engine, &status, io, swap_pages, cpu_s);
         let now = Before { at, status, io, swap_pages };
         let sample = self
             .before
@@ -246,6 +254,7 @@ impl Sampler {
             _ => (rate(&own("data_read")) / 1e6, rate(&own("data_written")) / 1e6),
         };
         let page_bytes = rustix::param::page_size() as u64;
+        let sum = |(inward, outward): (u64, u64)| inward + outward;
         let data_bytes = value(&own("buffer_pool_bytes_data")).unwrap_or(0);
         let pool_bytes = match self.engine {
             Engine::Innodb => size,
@@ -268,7 +277,7 @@ impl Sampler {
             swap_mb_s: before
                 .swap_pages
                 .zip(now.swap_pages)
-                .map(|(then, now)| megabytes(then * page_bytes, now * page_bytes)),
+                .map(|(then, now)| megabytes(sum(then) * page_bytes, sum(now) * page_bytes)),
             pool_bytes,
             data_bytes,
             target_bytes,
@@ -294,18 +303,26 @@ impl Sampler {
         self.governor.target(signals, &pool)
     }
 
+    /// What was counted up to the last look.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
     /// The engine's curve, or the measured one.
     ///
     /// # Errors
     /// If the server goes away.
     pub fn curve(&mut self) -> Result<Curve> {
+        let mut note = None;
         if self.engine == Engine::Tidepool {
-            let points = tidepool_advice(&mut self.server)?;
-            if !points.is_empty() {
-                return Ok(Curve { predicted: true, points });
+            match tidepool_advice(&mut self.server) {
+                Ok(points) if points.is_empty() => {}
+                Ok(points) => return Ok(Curve { predicted: true, points, note }),
+                Err(error @ Error::Privilege { .. }) => note = Some(error.to_string()),
+                Err(error) => return Err(error),
             }
         }
-        Ok(Curve { predicted: false, points: self.measured.points() })
+        Ok(Curve { predicted: false, points: self.measured.points(), note })
     }
 }
 

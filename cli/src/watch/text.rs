@@ -100,6 +100,11 @@ fn screen(watched: &Watched, seen: &Seen) -> String {
     for decision in seen.decisions.iter().take(8) {
         text.push_str(&format!("  {} {}\n", printable(&decision.at), printable(&decision.text)));
     }
+    // What a privilege is missing for.
+    let notes = [&seen.content_note, &seen.decisions_note];
+    for note in notes.into_iter().flatten() {
+        text.push_str(&format!("\n{}\n", printable(note)));
+    }
     text
 }
 

@@ -7,7 +7,8 @@ use mysql::prelude::Queryable;
 use serde_json::Value;
 use tidepool_tests::server::{Engine, Options, Server};
 
-use crate::watch::Page;
+use crate::advise::{apply, finding, global, until};
+use crate::watch::{Page, in_the_dashboard, metrics};
 use crate::{Reader, fill_in, stderr, stdout, tidepool};
 
 const MIB: u64 = 1 << 20;
@@ -60,6 +61,47 @@ fn a_governed_pool_needs_no_advice_about_its_size() {
 }
 
 #[test]
+fn a_fixed_pool_that_misses_is_told_to_be_governed() {
+    let server = server("advise-small-tidepool", &["--tidepool-buffer-pool-size=16M"]);
+    let rows = fill_in(Engine::Tidepool, &server, 64);
+    let reader = Reader::start(&server, rows);
+    let report = until(|| {
+        let report = advise(&server);
+        let least = &report["facts"]["tidepool"]["advice"][0]["hit_ratio"];
+        let is_known = least.as_f64().is_some_and(|hit| hit < 1.0);
+        (is_known && about_sizes(&report).contains(&"tidepool_pool_too_small")).then_some(report)
+    });
+    let found = finding(&report, "tidepool_pool_too_small");
+    assert!(found["why"].as_str().unwrap().contains("The engine predicts "), "{found:#}");
+    apply(&server, found);
+    assert_eq!(global(&server, "tidepool_buffer_pool_size"), 0);
+    assert_eq!(about_sizes(&advise(&server)), Vec::<&str>::new());
+    drop(reader);
+}
+
+#[test]
+fn settings_that_waste_the_pool_are_found_as_those_of_innodb() {
+    let args = [
+        "--tidepool-buffer-pool-replacement=midpoint",
+        "--tidepool-old-blocks-time=0",
+        "--tidepool-use-direct-io=OFF",
+        "--tidepool-buffer-pool-dump-at-shutdown=OFF",
+    ];
+    let server = server("advise-settings-tidepool", &args);
+    let rules = |report: &Value| -> Vec<String> {
+        let findings = report["findings"].as_array().unwrap().iter();
+        let rules = findings.map(|found| found["rule"].as_str().unwrap().to_owned());
+        rules.filter(|rule| rule.starts_with("tidepool_")).collect()
+    };
+    let report = advise(&server);
+    let (scan, twice, cold) =
+        ("tidepool_old_blocks_time", "tidepool_direct_io", "tidepool_warm_up");
+    assert_eq!(rules(&report), [scan, twice, cold]);
+    [scan, cold].iter().for_each(|rule| apply(&server, finding(&report, rule)));
+    assert_eq!(rules(&advise(&server)), [twice], "that one takes a restart");
+}
+
+#[test]
 fn the_page_shows_the_engines_own_curve_content_and_decisions() {
     let server = server("watch-tidepool", &[]);
     let rows = fill_in(Engine::Tidepool, &server, 24);
@@ -91,6 +133,56 @@ fn the_page_shows_the_engines_own_curve_content_and_decisions() {
         decisions.iter().any(|decision| decision["text"].as_str().unwrap().contains(": start: ")),
         "{decisions:#?}"
     );
+    for note in [&state["curve"]["note"], &state["content_note"], &state["decisions_note"]] {
+        assert_eq!(note, &Value::Null);
+    }
+    let found = metrics(&page.get("/metrics").1);
+    for name in in_the_dashboard() {
+        assert!(found.contains_key(&name), "{name} in {found:?}");
+    }
+    for name in ["rows_read_total", "buffer_pool_read_requests_total", "checkpoint_age_max_bytes"] {
+        assert!(found[&format!("tidepool_watch_{name}")] > 0.0, "{name} in {found:?}");
+    }
+    drop(reader);
+}
+
+#[test]
+fn what_takes_a_privilege_is_said_with_its_grant() {
+    let server = server("watch-poor-tidepool", &[]);
+    let rows = fill_in(Engine::Tidepool, &server, 8);
+    let reader = Reader::start(&server, rows);
+    server.connect().query_drop("CREATE USER poor@localhost").unwrap();
+    let grant = "GRANT PROCESS ON *.* TO 'poor'@'localhost'";
+    let advise = || {
+        let mut command = tidepool(server.socket());
+        stdout(&command.args(["--user=poor", "advise", "--interval=0.3"]).output().unwrap())
+    };
+    let text = advise();
+    let unseen = format!("Not seen: Tidepool's miss-ratio curve\n    to see it: {grant}\n");
+    assert!(text.contains(&unseen), "{text}");
+    // The sizes of tables take another.
+    let tables = "    to see it: GRANT SELECT ON *.* TO 'poor'@'localhost'\n";
+    assert!(text.contains(tables), "{text}");
+
+    let page = Page::start(&server, &["--user=poor"]);
+    let state = page.state_with(|state| state["decisions_note"].is_string());
+    for note in [&state["curve"]["note"], &state["content_note"], &state["decisions_note"]] {
+        assert!(note.as_str().unwrap().contains(grant), "{note}");
+    }
+    assert_eq!(state["curve"]["predicted"], false);
+    assert_eq!(state["error"], Value::Null);
+    let (status, body) = page.post("/api/size", &format!("{{\"bytes\": {}}}", 32 * MIB), &[]);
+    assert_eq!(status, 202, "{body}");
+    let state = page.state_with(|state| state["setting"]["error"].is_string());
+    let error = state["setting"]["error"].as_str().unwrap();
+    assert!(error.contains("GRANT SUPER ON *.* TO 'poor'@'localhost'"), "{error}");
+
+    server.connect().query_drop(grant).unwrap();
+    let text = advise();
+    assert!(!text.contains("curve") && text.contains(tables), "{text}");
+    let page = Page::start(&server, &["--user=poor"]);
+    let state = page.state_with(|state| !state["decisions"].as_array().unwrap().is_empty());
+    assert_eq!((&state["decisions_note"], &state["curve"]["note"]), (&Value::Null, &Value::Null));
     drop(reader);
 }
 

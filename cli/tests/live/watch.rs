@@ -1,5 +1,6 @@
 //! `tidepool watch` over HTTP, as browsers and those who would misuse them see it.
 
+use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ExitStatus, Stdio};
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 use mysql::prelude::Queryable;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tidepool_tests::environment::Environment;
 use tidepool_tests::server::Server;
 
 use crate::{fill, innodb, tidepool};
@@ -383,19 +385,78 @@ fn metrics_are_what_prometheus_reads() {
         )),
         "{text}"
     );
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let value: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
-        assert!(value.is_finite(), "{line}");
+    let before = metrics(&text);
+    assert!(before.values().all(|value| value.is_finite()), "{text}");
+    for name in in_the_dashboard() {
+        assert!(before.contains_key(&name), "{name} in {text}");
     }
-    // The dashboard asks only for what there is, but for what this idle server has no figure of.
+    // Counters count on, also what nobody asked for in its second.
+    let mut conn = server.connect();
+    (0..1000).for_each(|_| conn.query_drop("DO 1").unwrap());
+    let questions = "tidepool_watch_questions_total";
+    let deadline = Instant::now() + PATIENCE;
+    let after = loop {
+        let after = metrics(&page.get("/metrics").1);
+        if after[questions] >= before[questions] + 1000.0 {
+            break after;
+        }
+        assert!(Instant::now() < deadline, "{after:?}");
+        std::thread::sleep(Duration::from_millis(200));
+    };
+    for (name, value) in before.iter().filter(|(name, _)| name.ends_with("_total")) {
+        assert!(after[name] >= *value, "{name} went from {value} to {}", after[name]);
+    }
+    assert!(after["tidepool_watch_server_cpu_seconds_total"] > 0.0, "{after:?}");
+}
+
+/// Values by name.
+pub fn metrics(text: &str) -> HashMap<String, f64> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let metric = |line: &str| {
+        let (name, value) = line.rsplit_once(' ').unwrap();
+        (name.split('{').next().unwrap().to_owned(), value.parse().unwrap())
+    };
+    lines.map(metric).collect()
+}
+
+/// What the dashboard asks for: each name once.
+pub fn in_the_dashboard() -> BTreeSet<String> {
     let dashboard = include_str!("../../../packaging/grafana-dashboard.json");
     let dashboard: Value = serde_json::from_str(dashboard).unwrap();
+    let mut asked: Vec<&Value> =
+        dashboard["annotations"]["list"].as_array().unwrap().iter().collect();
     for panel in dashboard["panels"].as_array().unwrap() {
-        for target in panel["targets"].as_array().unwrap() {
-            let name = target["expr"].as_str().unwrap().split('{').next().unwrap();
-            assert!(text.contains(name) || name.ends_with("_hit_ratio"), "{name} in {text}");
-        }
+        asked.extend(panel["targets"].as_array().unwrap());
     }
+    let words = asked.iter().flat_map(|asked| {
+        let expr = asked["expr"].as_str().unwrap();
+        expr.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+    });
+    words.filter(|word| word.starts_with("tidepool_watch_")).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_percentile_is_of_all_statements_where_the_plugin_counts_them() {
+    let plugins = Environment::get().path("STOCK_PLUGIN_DIR");
+    let args = ["--innodb-buffer-pool-size=64M", &format!("--plugin-dir={}", plugins.display())];
+    let server = innodb("watch-p95", &args);
+    let mut conn = server.connect();
+    for statement in [
+        "CREATE USER poor@localhost",
+        "INSTALL SONAME 'query_response_time'",
+        "SET GLOBAL query_response_time_stats = ON",
+        "SET GLOBAL query_response_time_range_base = 2, query_response_time_flush = ON",
+    ] {
+        conn.query_drop(statement).unwrap();
+    }
+    // Reading what it counted takes no privilege.
+    let page = Page::start(&server, &["--user=poor"]);
+    conn.query_drop("DO SLEEP(0.2)").unwrap();
+    let state = page.state_with(|state| {
+        let samples = state["samples"].as_array().unwrap();
+        samples.iter().any(|sample| sample["p95_ms"].is_f64())
+    });
+    assert_eq!(state["about"]["p95_source"], "response_time_plugin");
 }
 
 #[test]

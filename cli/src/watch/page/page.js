@@ -225,6 +225,8 @@ function drawCurve() {
   const last = samples[samples.length - 1];
   const points = curve.points.filter(p => p.size_bytes > 0);
   get("curvekind").textContent = curve.predicted ? "predicted by the engine" : "measured at the sizes that the pool has had";
+  get("curvenote").hidden = !curve.note;
+  get("curvenote").textContent = curve.note || "";
   const chosen = chosenSize();
   const sizes = points.map(p => p.size_bytes).concat(last ? [last.pool_bytes] : [], dragging ? [chosen] : []).filter(s => s > 0);
   if (!sizes.length) return;
@@ -321,8 +323,8 @@ function updatePrediction(last) {
     rows.push(["", "now", "predicted"]);
     rows.push(["hit ratio", percent(recent.hit), predicted ? percent(predicted.hit) : "not known"]);
     rows.push(["reads from disk/s", short(recent.reads), predicted ? short(predicted.reads) : "not known"]);
-    if (!predicted) get("setnote").textContent = curve.predicted ? "beyond the engine's curve"
-      : "This server keeps no curve. Points are measured as the pool takes other sizes; two of them make a prediction.";
+    if (!predicted) get("setnote").textContent = curve.predicted ? "beyond the engine's curve" : curve.note
+      || "This server keeps no curve. Points are measured as the pool takes other sizes; two of them make a prediction.";
   } else if (effect) {
     const after = samples.filter(s => s.at_ms > effect.at + 1000).slice(-10), now = figures(after);
     rows.push(["", `before, ${bytes(effect.from)}`, `after, ${bytes(last.pool_bytes)}`]);
@@ -402,8 +404,9 @@ function showContent(state) {
   }));
 }
 
-function showDecisions(list) {
-  get("nodecisions").hidden = list.length > 0;
+function showDecisions(list, note) {
+  get("nodecisions").hidden = list.length > 0 && !note;
+  get("nodecisions").textContent = note || "None yet.";
   get("decisions").replaceChildren(...list.map(decision => {
     const item = element("li");
     item.append(element("time", decision.at), decision.text);
@@ -462,7 +465,7 @@ async function update() {
   updateSlider();
   drawCurve();
   showContent(state);
-  showDecisions(state.decisions || []);
+  showDecisions(state.decisions || [], state.decisions_note);
 }
 
 async function forever() {

@@ -2,7 +2,7 @@
 
 use super::mysql;
 use crate::govern::pool_size;
-use crate::watch::Page;
+use crate::watch::{Page, metrics};
 use crate::{Reader, fill};
 
 const MIB: u64 = 1 << 20;
@@ -35,7 +35,24 @@ fn the_page_shows_a_mysql_server_and_sets_its_pool() {
     assert_eq!(filler["index"], "PRIMARY");
     assert!(filler["mb"].as_f64().unwrap() > 16.0, "{filler:#}");
     let text = page.get("/metrics").1;
-    assert!(text.contains("tidepool_watch_latency_p95_seconds{"), "{text}");
+    let found = metrics(&text);
+    let of = |name: &str| found.get(&format!("tidepool_watch_{name}")).copied();
+    for name in [
+        "latency_p95_seconds",
+        "questions_total",
+        "rows_read_total",
+        "buffer_pool_read_requests_total",
+        "server_cpu_seconds_total",
+    ] {
+        assert!(of(name).is_some_and(|value| value > 0.0), "{name} in {text}");
+    }
+    // It may have written nothing yet.
+    for name in ["pages_written_total", "buffer_pool_dirty_bytes", "checkpoint_age_bytes"] {
+        assert!(of(name).is_some(), "{name} in {text}");
+    }
+    for name in ["checkpoint_age_max_bytes", "history_list_length"] {
+        assert!(!text.contains(name), "{name} in {text}");
+    }
     // Not a multiple of the unit: what it can have below that.
     let wish = format!("{{\"bytes\": {}}}", 63 * MIB);
     let (status, body) = page.post("/api/size", &wish, &[]);
