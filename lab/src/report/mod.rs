@@ -176,7 +176,7 @@ fn outcome(record: &Record) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Output;
+    use crate::record::{Earlier, Output};
 
     #[test]
     fn a_page_holds_hostile_names_as_text_and_refers_to_nothing_outside() {
@@ -186,7 +186,7 @@ mod tests {
             "outcome":{"failed":"</svg>\nmore"},"events":[{"at_s":1.0,"what":"a & b"}],"series":[],"summary":{"qps":1.0}}"#;
         let mut record: Record = serde_json::from_str(line).unwrap();
         record.series.push(crate::record::Point { at_s: 1.0, qps: 5.0, ..Default::default() });
-        let output = Output::new(dir.path()).unwrap();
+        let output = Output::new(dir.path(), Earlier::Go).unwrap();
         output.write(&record).unwrap();
         let written = write(dir.path()).unwrap();
         let page = fs::read_to_string(&written.page).unwrap();
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_repeated_run_has_a_chart_each_and_one_verdict() {
         let dir = tempfile::tempdir().unwrap();
-        let output = Output::new(dir.path()).unwrap();
+        let output = Output::new(dir.path(), Earlier::Go).unwrap();
         for wait in [100.0, 9000.0] {
             let figures = [("resize_longest_wait_us", wait)];
             let mut record = crate::record::finished("resize", "4 → 2", "tidepool", &figures);
