@@ -35,6 +35,8 @@ const AFTER_MOVE_S: u32 = 40;
 const DUMP_LIMIT_S: u32 = 300;
 /// An index with fewer pages is not told of.
 const CONTENT_PAGES: u64 = 64;
+/// What pages of no table are called.
+const NO_INDEX: &str = "no table's";
 
 /// What a scenario with nothing beside the OLTP ends with, and the one without OLTP.
 pub(crate) const OLTP_ALONE: &str = "OLTP alone";
@@ -297,7 +299,8 @@ fn content(stage: &Stage) -> Vec<(String, f64)> {
 fn content_figures(indexes: Vec<(String, u64)>) -> Vec<(String, f64)> {
     let large = indexes.into_iter().filter(|(_, pages)| *pages >= CONTENT_PAGES);
     let mib = |pages: u64| (pages * PAGE_BYTES) as f64 / f64::from(1 << 20);
-    large.map(|(name, pages)| (format!("{CONTENT}{name}"), mib(pages))).collect()
+    let name = |name: String| if name.is_empty() { NO_INDEX.to_string() } else { name };
+    large.map(|(index, pages)| (CONTENT.to_string() + &name(index), mib(pages))).collect()
 }
 
 fn one(
@@ -457,8 +460,11 @@ mod tests {
 
     #[test]
     fn the_content_of_a_pool_is_told_in_mib_and_without_crumbs() {
-        let indexes = vec![("hot85.sbtest1.PRIMARY".to_string(), 128), ("mysql.x".to_string(), 3)];
-        assert_eq!(content_figures(indexes), [(format!("{CONTENT}hot85.sbtest1.PRIMARY"), 2.0)]);
+        let indexes = [("hot85.sbtest1.PRIMARY", 128), ("mysql.x", 3), ("", 64)];
+        let figures =
+            content_figures(indexes.map(|(name, pages)| (name.to_string(), pages)).into());
+        let names = ["hot85.sbtest1.PRIMARY", NO_INDEX].map(|name| format!("{CONTENT}{name}"));
+        assert_eq!(figures, [(names[0].clone(), 2.0), (names[1].clone(), 1.0)]);
     }
 
     #[test]
