@@ -1,4 +1,4 @@
-//! The experiments from the command line: `tidepool lab`. Exit code 1 means that an experiment failed.
+//! The experiments from the command line: `tidepool lab`. Exit code 1 means that an experiment failed, or that none could be run.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ pub enum Command {
     Run(Choice),
     /// Make the data that experiments will need, and do nothing else: it takes a while the first time
     Prepare(Choice),
-    /// Draw and judge the results of a directory: report.html, summary.md, charts/*.svg
+    /// Draw and judge the results of a directory: report.html, summary.md, charts/*.svg, csv/*.csv
     Report {
         /// The directory with results.
         #[arg(long, default_value = DEFAULT_OUT)]
@@ -46,13 +46,14 @@ pub struct Choice {
     /// The memory of the machine that the experiments pretend to have, as 1G or 512M.
     #[arg(long, value_parser = size, default_value = "1G")]
     memory: u64,
-    /// Of swap, pressure, govern, resize and sideload, only the cases whose name contains this, as "in turns".
+    /// Of swap, pressure, govern, resize and sideload, only the cases whose name contains this, as "in turns" or "rescue".
+    /// Results of other cases in the directory stay.
     #[arg(long, value_name = "TEXT")]
     only: Option<String>,
     /// How many times each experiment is run. The report judges the median of the repeats, and of waits and kills the worst.
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// Keep the results of the same experiments that the directory holds, and add to them.
+    /// Keep the results that the directory holds of the same cases as well, and add to them.
     #[arg(long)]
     append: bool,
     /// The directory for results.
@@ -89,10 +90,68 @@ fn engines(experiment: &Experiment, wanted: &[Engine], mysql: bool) -> Vec<Engin
     able
 }
 
+/// An experiment, and the engines that it gets.
+type Chosen = (&'static Experiment, Vec<Engine>);
+
+/// Those with a case that was asked for. They are known before anything is run, let alone replaced.
+///
+/// # Errors
+/// If no case was: all their names.
+fn with_wanted_cases(chosen: Vec<Chosen>, settings: &Settings) -> Result<Vec<Chosen>> {
+    let Some(only) = &settings.only else { return Ok(chosen) };
+    let (mut wanted, mut others) = (Vec::new(), String::new());
+    let mut left_out = Vec::new();
+    for (experiment, engines) in chosen {
+        let cases = (experiment.cases)(&Settings { engines: engines.clone(), ..settings.clone() });
+        if cases.iter().any(|case| settings.wants(case)) {
+            wanted.push((experiment, engines));
+            continue;
+        }
+        left_out.push(experiment.name);
+        match cases.is_empty() {
+            true => others += &format!("\n{}: nothing to choose from", experiment.name),
+            false => others += &format!("\n{}:\n  {}", experiment.name, cases.join("\n  ")),
+        }
+    }
+    if wanted.is_empty() {
+        return Err(Error::Missing(format!(
+            "--only: no case has {only:?} in its name; there are{others}"
+        )));
+    }
+    for name in left_out {
+        eprintln!("tidepool lab: {name} left out: no case has {only:?} in its name");
+    }
+    Ok(wanted)
+}
+
+/// Runs each so many times; one that this machine can't do is said, and skipped. False if one failed, or none could be run.
+fn run_each(chosen: &[Chosen], repeat: u32, mut run: impl FnMut(&Chosen) -> Result<()>) -> bool {
+    let (mut done, mut failed) = (0, 0);
+    for one in chosen {
+        for _ in 0..repeat {
+            match run(one) {
+                Ok(()) => done += 1,
+                Err(Error::Missing(what)) => {
+                    eprintln!("tidepool lab: {} skipped: {what}", one.0.name);
+                    break;
+                }
+                Err(error) => {
+                    eprintln!("tidepool lab: {}: {error}", one.0.name);
+                    failed += 1;
+                }
+            }
+        }
+    }
+    if done + failed == 0 {
+        eprintln!("tidepool lab: nothing was run");
+    }
+    done > 0 && failed == 0
+}
+
 /// Does it. An experiment that this machine can't do is said, and skipped.
 ///
 /// # Errors
-/// If nothing could be begun: an unknown experiment, no server, leftovers that can't be removed.
+/// If nothing could be begun: an unknown experiment or case, no server, leftovers that can't be removed.
 pub fn run(command: Command) -> Result<ExitCode> {
     let (choice, only_prepare) = match command {
         Command::Run(choice) => (choice, false),
@@ -132,33 +191,21 @@ pub fn run(command: Command) -> Result<ExitCode> {
     };
     let mut lab = Lab::open(settings)?;
     let mysql = lab.environment.mysqld.is_some();
+    let with_engines = |one: &'static Experiment| (one, engines(one, &choice.engine, mysql));
+    let chosen = chosen.into_iter().map(with_engines).collect();
+    let chosen = with_wanted_cases(chosen, &lab.settings)?;
     if only_prepare {
-        for experiment in chosen {
-            lab.settings.engines = engines(experiment, &choice.engine, mysql);
+        for (experiment, engines) in chosen {
+            lab.settings.engines = engines;
             lab.prepare(&(experiment.data)(&lab.settings))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let mut code = ExitCode::SUCCESS;
-    for experiment in chosen {
-        lab.settings.engines = engines(experiment, &choice.engine, mysql);
-        lab.settings.append = choice.append;
-        for _ in 0..choice.repeat {
-            match (experiment.run)(&lab) {
-                Ok(()) => {}
-                Err(Error::Missing(what)) => {
-                    eprintln!("tidepool lab: {} skipped: {what}", experiment.name);
-                    break;
-                }
-                Err(error) => {
-                    eprintln!("tidepool lab: {}: {error}", experiment.name);
-                    code = ExitCode::FAILURE;
-                }
-            }
-            lab.settings.append = true;
-        }
-    }
-    Ok(code)
+    let succeeded = run_each(&chosen, choice.repeat, |(experiment, engines)| {
+        lab.settings.engines.clone_from(engines);
+        (experiment.run)(&lab)
+    });
+    Ok(if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 #[cfg(test)]
@@ -177,5 +224,72 @@ mod tests {
         assert_eq!(engines(one("defaults"), &asked, false), asked);
         assert!(!engines(one("defaults"), &[], false).contains(&Engine::MySql));
         assert!(engines(one("defaults"), &[], true).contains(&Engine::MySql));
+    }
+    fn chosen(names: &[&str]) -> Vec<Chosen> {
+        let both = vec![Engine::Tidepool, Engine::InnoDb];
+        let named = experiment::ALL.iter().filter(|one| names.contains(&one.name));
+        named.map(|one| (one, both.clone())).collect()
+    }
+
+    fn settings(only: &str) -> Settings {
+        Settings {
+            engines: Vec::new(),
+            quick: false,
+            memory_bytes: 1 << 30,
+            out: "out".into(),
+            mysqld: None,
+            only: Some(only.into()),
+            append: false,
+        }
+    }
+
+    fn wanted(names: &[&str], only: &str) -> Vec<&'static str> {
+        let wanted = with_wanted_cases(chosen(names), &settings(only)).unwrap();
+        wanted.iter().map(|(one, _)| one.name).collect()
+    }
+
+    #[test]
+    fn a_case_that_is_not_there_is_refused_with_those_that_are() {
+        let refused = |names: &[&str], only: &str| {
+            with_wanted_cases(chosen(names), &settings(only)).unwrap_err().to_string()
+        };
+        let error = refused(&["swap", "warm"], "no such case");
+        for part in
+            ["no such case", "swap:", "  oltp_point_select, uniform, 75 %", "  rescue", "warm"]
+        {
+            assert!(error.contains(part), "{error}");
+        }
+        assert!(refused(&["idle"], "rescue").contains("idle: nothing to choose from"));
+        let quick = Settings { quick: true, ..settings("rescue") };
+        assert!(with_wanted_cases(chosen(&["swap"]), &quick).is_err());
+    }
+
+    #[test]
+    fn each_case_can_be_chosen_and_other_experiments_are_left_out() {
+        let all: Vec<&str> = experiment::ALL.iter().map(|one| one.name).collect();
+        assert_eq!(wanted(&all, "rescue"), ["swap"]);
+        assert_eq!(wanted(&all, "in turns"), ["swap"]);
+        assert_eq!(wanted(&all, "sawtooth"), ["pressure", "govern"]);
+        assert_eq!(wanted(&all, "two servers"), ["pressure"]);
+        assert_eq!(wanted(&all, "shrink of clean pages"), ["resize"]);
+        assert_eq!(wanted(&all, "alone"), ["sideload"]);
+    }
+
+    #[test]
+    fn a_command_that_could_run_nothing_has_not_succeeded() {
+        let none = |_: &Chosen| Err(Error::Missing("it needs root".into()));
+        assert!(!run_each(&chosen(&["swap", "warm"]), 2, none));
+        let mut runs = 0;
+        let some = |(one, _): &Chosen| {
+            runs += 1;
+            if one.name == "swap" { Err(Error::Missing("it needs root".into())) } else { Ok(()) }
+        };
+        assert!(run_each(&chosen(&["swap", "idle"]), 2, some));
+        assert_eq!(runs, 3);
+        let failed = |(one, _): &Chosen| match one.name {
+            "idle" => Ok(()),
+            _ => Err(Error::Program { program: "mariadbd".into(), message: "died".into() }),
+        };
+        assert!(!run_each(&chosen(&["swap", "idle"]), 1, failed));
     }
 }

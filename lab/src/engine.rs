@@ -207,6 +207,21 @@ impl Engine {
         format!("SHOW GLOBAL STATUS LIKE '{}\\_buffer\\_pool\\_%'", self.prefix())
     }
 
+    /// The statement that lists the indexes in the buffer pool with their pages, where there is one.
+    pub fn pool_content_query(self) -> Option<&'static str> {
+        match self {
+            Engine::Tidepool => Some(
+                "SELECT CONCAT_WS('.', TABLE_SCHEMA, TABLE_NAME, INDEX_NAME), PAGES \
+                 FROM information_schema.TIDEPOOL_BUFFER_POOL_BY_INDEX",
+            ),
+            Engine::InnoDb | Engine::MySql => Some(
+                "SELECT CONCAT_WS('.', REPLACE(TABLE_NAME, '`', ''), INDEX_NAME) AS name, COUNT(*) \
+                 FROM information_schema.INNODB_BUFFER_PAGE WHERE TABLE_NAME IS NOT NULL GROUP BY name",
+            ),
+            Engine::MyRocks | Engine::Postgres => None,
+        }
+    }
+
     /// The rows of [`status_query`](Self::status_query), understood. A counter that is not there is 0.
     pub fn pool_status(self, rows: &[(String, String)]) -> PoolStatus {
         let prefix = self.prefix().len() + "_buffer_pool_".len();

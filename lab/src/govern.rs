@@ -16,6 +16,8 @@ use crate::server::Server;
 
 /// It connects and takes its first reading within this, unless something is wrong.
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// Where its messages go.
+const OUTPUT: &str = "govern.out";
 
 /// A running `tidepool govern`; killed when dropped.
 #[derive(Debug)]
@@ -41,8 +43,25 @@ impl Governing {
     /// # Errors
     /// If it can't be started, or says nothing: the program that runs must be `tidepool`.
     pub fn start(server: &Server, dir: &Path) -> Result<Governing> {
+        let mut governing = Governing::spawn(server, dir)?;
+        let deadline = Instant::now() + START_LIMIT;
+        while governing.text().is_empty() {
+            if !governing.is_running() || Instant::now() > deadline {
+                let message = fs::read_to_string(dir.join(OUTPUT)).unwrap_or_default();
+                return Err(Error::Program { program: "tidepool govern".into(), message });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(governing)
+    }
+
+    /// Starts it without waiting: a server in trouble may take a while to let it in.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub fn spawn(server: &Server, dir: &Path) -> Result<Governing> {
         let log = dir.join("govern.jsonl");
-        let output = dir.join("govern.out");
+        let output = dir.join(OUTPUT);
         let file = File::create(&output).map_err(Error::at(&output))?;
         let errors = file.try_clone().map_err(Error::at(&output))?;
         let mut command = Command::new(hidden::own_program()?);
@@ -56,16 +75,7 @@ impl Governing {
             .stdin(Stdio::null())
             .stdout(file)
             .stderr(errors);
-        let mut governing = Governing { child: spawn_tied(&mut command, &[])?, log };
-        let deadline = Instant::now() + START_LIMIT;
-        while governing.text().is_empty() {
-            if !governing.is_running() || Instant::now() > deadline {
-                let message = fs::read_to_string(&output).unwrap_or_default();
-                return Err(Error::Program { program: "tidepool govern".into(), message });
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(governing)
+        Ok(Governing { child: spawn_tied(&mut command, &[])?, log })
     }
 
     /// True while it looks after the server.

@@ -1,10 +1,11 @@
 //! The result of one run: what was run, on what, second by second, and in sum. One JSON object a line in
 //! `<out>/<experiment>.jsonl`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
@@ -42,6 +43,8 @@ pub struct Point {
     pub swap_in_mb_s: f64,
     /// Writes to swap space.
     pub swap_out_mb_s: f64,
+    /// Processor time of the server, all its threads together: seconds a second.
+    pub cpu_s_per_s: f64,
     /// Throughput relative to what the experiment holds it against; none in seconds that it does not judge.
     pub relative: Option<f64>,
 }
@@ -82,7 +85,7 @@ pub struct Record {
     pub server_version: String,
     /// The options of the server, the load and the machine.
     pub config: BTreeMap<String, String>,
-    /// A hash of `config`, to tell runs that can be compared.
+    /// A hash of `config`, to tell runs that can be compared; without the machine's own settings (`vm.swappiness`).
     pub config_hash: String,
     /// True for a short run.
     pub quick: bool,
@@ -114,6 +117,9 @@ impl Record {
     }
 }
 
+/// Seconds that stand for "not once in all of the run": more than any run takes.
+pub(crate) const NEVER: f64 = u16::MAX as f64;
+
 /// The directory that results go to, unless another is named.
 pub(crate) const DEFAULT_OUT: &str = "var/lab/results";
 
@@ -142,10 +148,44 @@ pub(crate) fn finished(
     }
 }
 
+/// What becomes of the results that the directory holds already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Earlier {
+    /// Those of an experiment go when it begins.
+    Go,
+    /// Those of a case of an engine go when it has been run again; the others stay.
+    GoByCase,
+    /// They stay.
+    Stay,
+}
+
+/// What is run again in place of an earlier result.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+struct Case {
+    experiment: String,
+    scenario: String,
+    engine: String,
+    variant: String,
+}
+
+impl Case {
+    fn of(record: &Record) -> Case {
+        Case {
+            experiment: record.experiment.clone(),
+            scenario: record.scenario.clone(),
+            engine: record.engine.clone(),
+            variant: record.variant.clone(),
+        }
+    }
+}
+
 /// Writes records as they come.
 #[derive(Debug)]
 pub struct Output {
     dir: PathBuf,
+    earlier: Earlier,
+    /// The experiments, or cases, whose earlier results are gone: a repeat adds to what this program has written.
+    renewed: Mutex<BTreeSet<Case>>,
 }
 
 impl Output {
@@ -153,9 +193,14 @@ impl Output {
     ///
     /// # Errors
     /// If it can't be made.
-    pub fn new(dir: &Path) -> Result<Output> {
+    pub fn new(dir: &Path, earlier: Earlier) -> Result<Output> {
         fs::create_dir_all(dir).map_err(Error::at(dir))?;
-        Ok(Output { dir: dir.to_path_buf() })
+        Ok(Output { dir: dir.to_path_buf(), earlier, renewed: Mutex::default() })
+    }
+
+    /// True the first time.
+    fn renews(&self, case: Case) -> bool {
+        self.renewed.lock().unwrap_or_else(PoisonError::into_inner).insert(case)
     }
 
     /// Keeps a program's log beside the results, as `<name>.log`.
@@ -167,16 +212,20 @@ impl Output {
         fs::write(&path, text).map_err(Error::at(&path))
     }
 
-    /// Begins the results of an experiment; earlier ones in this directory go.
+    /// Begins the results of an experiment, as [`Earlier`] says.
     ///
     /// # Errors
     /// If the file can't be made.
     pub fn begin(&self, experiment: &str) -> Result<()> {
+        let whole = Case { experiment: experiment.into(), ..Case::default() };
+        if self.earlier != Earlier::Go || !self.renews(whole) {
+            return Ok(());
+        }
         let path = self.path(experiment);
         File::create(&path).map(drop).map_err(Error::at(&path))
     }
 
-    /// Appends a record.
+    /// Adds a record.
     ///
     /// # Errors
     /// If it can't be written.
@@ -184,6 +233,15 @@ impl Output {
         let path = self.path(&record.experiment);
         let mut line = serde_json::to_string(record).map_err(|e| Error::at(&path)(e.into()))?;
         line.push('\n');
+        let case = Case::of(record);
+        if self.earlier == Earlier::GoByCase && self.renews(case.clone()) {
+            let text = others(&path, &case)? + &line;
+            // The name is not that of a file with results.
+            let new = path.with_extension("jsonl.new");
+            return fs::write(&new, text)
+                .and_then(|()| fs::rename(&new, &path))
+                .map_err(Error::at(&path));
+        }
         let file = File::options().create(true).append(true).open(&path);
         file.and_then(|mut file| file.write_all(line.as_bytes())).map_err(Error::at(&path))
     }
@@ -191,6 +249,17 @@ impl Output {
     fn path(&self, experiment: &str) -> PathBuf {
         self.dir.join(format!("{experiment}.jsonl"))
     }
+}
+
+/// The lines of a file that are not about this case; none if there is no such file.
+fn others(path: &Path, case: &Case) -> Result<String> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        text => text.map_err(Error::at(path))?,
+    };
+    let is_other =
+        |line: &&str| serde_json::from_str::<Case>(line).ok().is_none_or(|of| of != *case);
+    Ok(text.lines().filter(is_other).flat_map(|line| [line, "\n"]).collect())
 }
 
 /// Reads all results in a directory, in the order of the files' names.
@@ -302,16 +371,48 @@ mod tests {
     #[test]
     fn a_record_is_read_back_from_its_line() {
         let dir = tempfile::tempdir().unwrap();
-        let output = Output::new(dir.path()).unwrap();
+        let output = Output::new(dir.path(), Earlier::Go).unwrap();
         output.begin("swap").unwrap();
         output.write(&record()).unwrap();
+        // The experiment is repeated.
+        output.begin("swap").unwrap();
         output.write(&record()).unwrap();
         let records = read_all(dir.path()).unwrap();
         assert_eq!(records.len(), 2);
         assert_eq!(records[0].series, record().series);
         assert_eq!(records[1].outcome, record().outcome);
-        output.begin("swap").unwrap();
+        Output::new(dir.path(), Earlier::Go).unwrap().begin("swap").unwrap();
         assert!(read_all(dir.path()).unwrap().is_empty());
+    }
+
+    #[test]
+    fn only_the_cases_that_are_run_again_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let run =
+            |scenario: &str, engine: &str, qps| finished("swap", scenario, engine, &[("qps", qps)]);
+        let earlier = Output::new(dir.path(), Earlier::Go).unwrap();
+        earlier.begin("swap").unwrap();
+        for record in [
+            run("75 %", "tidepool", 1.0),
+            run("75 %", "innodb", 2.0),
+            run("100 %", "tidepool", 3.0),
+        ] {
+            earlier.write(&record).unwrap();
+        }
+        let figures = || -> Vec<f64> {
+            read_all(dir.path()).unwrap().iter().filter_map(|record| record.figure("qps")).collect()
+        };
+        // One case, twice.
+        let again = Output::new(dir.path(), Earlier::GoByCase).unwrap();
+        for qps in [4.0, 5.0] {
+            again.begin("swap").unwrap();
+            again.write(&run("75 %", "tidepool", qps)).unwrap();
+        }
+        assert_eq!(figures(), [2.0, 3.0, 4.0, 5.0]);
+        let more = Output::new(dir.path(), Earlier::Stay).unwrap();
+        more.begin("swap").unwrap();
+        more.write(&run("75 %", "tidepool", 6.0)).unwrap();
+        assert_eq!(figures(), [2.0, 3.0, 4.0, 5.0, 6.0]);
     }
 
     #[test]

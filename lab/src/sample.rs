@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use crate::engine::{Engine, PoolStatus};
 use crate::load::sysbench::Second;
 use crate::machine::cgroup::Cgroup;
-use crate::machine::counters::{DiskBytes, SwapBytes, disk_bytes, resident_bytes, swap_bytes};
+use crate::machine::counters::{
+    DiskBytes, SwapBytes, cpu_seconds, disk_bytes, resident_bytes, swap_bytes,
+};
 use crate::record::Point;
 use crate::server::{Server, connect, pool_status};
 
@@ -71,13 +73,43 @@ impl Drop for StatusProbe {
     }
 }
 
+/// The kernel's counters at one time.
+#[derive(Clone, Copy, Debug)]
+struct Counters {
+    at: Instant,
+    disk: DiskBytes,
+    swap: SwapBytes,
+    cpu_s: f64,
+}
+
+impl Counters {
+    fn of(pid: u32) -> Counters {
+        Counters {
+            at: Instant::now(),
+            disk: disk_bytes(pid).unwrap_or_default(),
+            swap: swap_bytes(),
+            cpu_s: cpu_seconds(pid).unwrap_or_default(),
+        }
+    }
+
+    /// A server that has ended has none any more; the last ones stand.
+    fn next(self, pid: u32) -> Counters {
+        Counters {
+            disk: disk_bytes(pid).unwrap_or(self.disk),
+            cpu_s: cpu_seconds(pid).unwrap_or(self.cpu_s),
+            at: Instant::now(),
+            swap: swap_bytes(),
+        }
+    }
+}
+
 /// Reads the counters of one server.
 #[derive(Debug)]
 pub struct Sampler<'a> {
     pid: u32,
     cgroup: Option<&'a Cgroup>,
     status: StatusProbe,
-    before: (Instant, DiskBytes, SwapBytes),
+    before: Counters,
 }
 
 impl<'a> Sampler<'a> {
@@ -87,19 +119,17 @@ impl<'a> Sampler<'a> {
     }
 
     fn of(pid: u32, socket: &Path, engine: Engine, cgroup: Option<&'a Cgroup>) -> Sampler<'a> {
-        let before = (Instant::now(), disk_bytes(pid).unwrap_or_default(), swap_bytes());
         let status = StatusProbe::start(socket.to_path_buf(), engine);
-        Sampler { pid, cgroup, status, before }
+        Sampler { pid, cgroup, status, before: Counters::of(pid) }
     }
 
     /// The point of the second that sysbench has just reported.
     pub fn point(&mut self, at_s: f64, second: &Second, neighbour_bytes: u64) -> Point {
-        let (then, disk, swap) = self.before;
-        let now = (Instant::now(), disk_bytes(self.pid).unwrap_or(disk), swap_bytes());
+        let (then, now) = (self.before, self.before.next(self.pid));
         self.before = now;
-        let seconds = (now.0 - then).as_secs_f64().max(0.05);
+        let seconds = (now.at - then.at).as_secs_f64().max(0.05);
         let mb_s = |before: u64, after: u64| after.saturating_sub(before) as f64 / 1e6 / seconds;
-        let swap_in_mb_s = mb_s(swap.swapped_in, now.2.swapped_in);
+        let swap_in_mb_s = mb_s(then.swap.swapped_in, now.swap.swapped_in);
         let status = self.status.latest();
         Point {
             at_s,
@@ -112,10 +142,11 @@ impl<'a> Sampler<'a> {
             resident_bytes: resident_bytes(self.pid).unwrap_or(0),
             cgroup_bytes: self.cgroup.map_or(0, |group| group.memory_use().usage_bytes),
             neighbour_bytes,
-            disk_read_mb_s: (mb_s(disk.read, now.1.read) - swap_in_mb_s).max(0.0),
-            disk_write_mb_s: mb_s(disk.written, now.1.written),
+            disk_read_mb_s: (mb_s(then.disk.read, now.disk.read) - swap_in_mb_s).max(0.0),
+            disk_write_mb_s: mb_s(then.disk.written, now.disk.written),
             swap_in_mb_s,
-            swap_out_mb_s: mb_s(swap.swapped_out, now.2.swapped_out),
+            swap_out_mb_s: mb_s(then.swap.swapped_out, now.swap.swapped_out),
+            cpu_s_per_s: (now.cpu_s - then.cpu_s).max(0.0) / seconds,
             relative: None,
         }
     }

@@ -193,6 +193,16 @@ impl Server {
         pool_status(&mut self.connect("")?, self.options.engine)
     }
 
+    /// The indexes that have pages in the buffer pool, as "schema.table.index", and how many; nothing of an engine that
+    /// does not say.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn pool_content(&self) -> Result<Vec<(String, u64)>> {
+        let Some(query) = self.options.engine.pool_content_query() else { return Ok(Vec::new()) };
+        Queryable::query(&mut self.connect("")?, query).map_err(Error::sql(query))
+    }
+
     /// True while the process lives. How it ended is kept.
     pub fn is_running(&mut self) -> bool {
         let Some(child) = &mut self.child else { return false };

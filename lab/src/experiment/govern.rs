@@ -32,7 +32,7 @@ const AFTER_S: u32 = 15;
 /// How many seconds on each side say what is normal for one.
 const BESIDE: usize = 3;
 /// A pool that swaps this much in does not fit.
-const SWAPS_MB_S: f64 = 1.0;
+pub(super) const SWAPS_MB_S: f64 = 1.0;
 
 /// What happens to the machine, and which sizes (per cent of its memory) meet it.
 struct Case {
@@ -59,6 +59,18 @@ const CASES: [Case; 4] = [
 pub(super) fn data(settings: &Settings) -> Vec<(Engine, DataSet)> {
     let data = tables(settings.memory_bytes);
     engines(settings).into_iter().map(|engine| (engine, data.clone())).collect()
+}
+
+/// What can be chosen from.
+pub(super) fn case_names(settings: &Settings) -> Vec<String> {
+    let any = !engines(settings).is_empty();
+    let cases = CASES.iter().filter(|case| any && has(case, settings.quick));
+    cases.map(|case| case.name.to_string()).collect()
+}
+
+/// Whether a case is run.
+fn has(case: &Case, quick: bool) -> bool {
+    !(quick && matches!(case.pattern, Some(Pattern::Ramp)))
 }
 
 /// One run of a case.
@@ -133,7 +145,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     }
     let mut plans = Vec::new();
     for case in CASES.iter().filter(|case| settings.wants(case.name)) {
-        if settings.quick && matches!(case.pattern, Some(Pattern::Ramp)) {
+        if !has(case, settings.quick) {
             continue;
         }
         let rows = data.tables[0].rows;

@@ -33,6 +33,8 @@ pub struct Experiment {
     pub also: &'static [Engine],
     /// The data that it needs, for each of its engines.
     pub data: fn(&Settings) -> Vec<(Engine, DataSet)>,
+    /// The names of its cases, with these settings; none if it is only ever run as a whole.
+    pub cases: fn(&Settings) -> Vec<String>,
 }
 
 /// Engines with a buffer pool whose size can be changed on line, in the same server.
@@ -42,23 +44,24 @@ const MYSQL: [Engine; 1] = [Engine::MySql];
 
 /// All of them.
 pub const ALL: [Experiment; 10] = [
-    with_mysql("swap", swap::run, data::data),
-    with_mysql("pressure", pressure::run, pressure::data),
-    with_mysql("govern", govern::run, govern::data),
-    with_mysql("resize", resize::run, resize::data),
-    with_mysql("sideload", sideload::run, data::data),
-    with_mysql("warm", warm::run, data::data),
-    Experiment { name: "advice", run: advice::run, engines: &POOLS, also: &[], data: advice::data },
-    Experiment { name: "idle", run: idle::run, engines: &POOLS, also: &[], data: idle::data },
-    Experiment {
-        name: "defaults",
-        run: defaults::run,
-        engines: &defaults::ENGINES,
-        also: &[],
-        data: defaults::data,
-    },
-    Experiment { name: "traces", run: traces::run, engines: &POOLS, also: &[], data: traces::data },
+    with_mysql("swap", swap::run, data::data, swap::case_names),
+    with_mysql("pressure", pressure::run, pressure::data, pressure::case_names),
+    with_mysql("govern", govern::run, govern::data, govern::case_names),
+    with_mysql("resize", resize::run, resize::data, resize::case_names),
+    with_mysql("sideload", sideload::run, data::data, sideload::case_names),
+    with_mysql("warm", warm::run, data::data, no_cases),
+    whole("advice", advice::run, &POOLS, advice::data),
+    whole("idle", idle::run, &POOLS, idle::data),
+    whole("defaults", defaults::run, &defaults::ENGINES, defaults::data),
+    whole("traces", traces::run, &POOLS, traces::data),
 ];
+
+/// What an experiment needs, for each of its engines.
+type Data = fn(&Settings) -> Vec<(Engine, DataSet)>;
+
+fn no_cases(_: &Settings) -> Vec<String> {
+    Vec::new()
+}
 
 /// What the disk of a side load or a restart allows, as a cloud volume does: reads a second.
 pub(crate) const READS_PER_SECOND: u32 = 2000;
@@ -67,9 +70,20 @@ pub(crate) const READS_PER_SECOND: u32 = 2000;
 const fn with_mysql(
     name: &'static str,
     run: fn(&Lab) -> Result<()>,
-    data: fn(&Settings) -> Vec<(Engine, DataSet)>,
+    data: Data,
+    cases: fn(&Settings) -> Vec<String>,
 ) -> Experiment {
-    Experiment { name, run, engines: &POOLS, also: &MYSQL, data }
+    Experiment { name, run, engines: &POOLS, also: &MYSQL, data, cases }
+}
+
+/// An experiment whose cases belong together.
+const fn whole(
+    name: &'static str,
+    run: fn(&Lab) -> Result<()>,
+    engines: &'static [Engine],
+    data: Data,
+) -> Experiment {
+    Experiment { name, run, engines, also: &[], data, cases: no_cases }
 }
 
 /// The mean throughput of one of several turns of `turn_s` seconds, of which the first `settle_s` don't count.
@@ -93,6 +107,7 @@ fn summarise(record: &mut Record) {
         ("disk_write_mb_s", mean(|point| point.disk_write_mb_s)),
         ("swap_in_mb_s", mean(|point| point.swap_in_mb_s)),
         ("swap_out_mb_s", mean(|point| point.swap_out_mb_s)),
+        ("cpu_s_per_s", mean(|point| point.cpu_s_per_s)),
     ];
     record.summary.extend(figures.map(|(name, value)| (name.to_string(), value)));
     let line = |outcome: &dyn Display| {

@@ -17,7 +17,7 @@ use crate::load::sysbench::{Distribution, Job};
 use crate::load::tables::DataSet;
 use crate::machine::neighbour::Pattern;
 use crate::progress::Progress;
-use crate::record::{Outcome, Record, statistics};
+use crate::record::{NEVER, Outcome, Record, statistics};
 
 use super::data::{for_all, tables};
 use super::summarise;
@@ -104,6 +104,13 @@ fn patterns(quick: bool) -> &'static [Pattern] {
     }
 }
 
+/// What can be chosen from. The baselines are always run.
+pub(super) fn case_names(settings: &Settings) -> Vec<String> {
+    let patterns = patterns(settings.quick).iter().map(|pattern| pattern.key());
+    let pair = (!settings.quick).then_some(PAIR);
+    patterns.chain(pair).chain(["baseline"]).map(str::to_string).collect()
+}
+
 /// The table of a second server: as large as the share of the memory that it may get.
 fn second_table(memory_bytes: u64) -> DataSet {
     DataSet::one("second", tables(memory_bytes).tables[0].rows / 4)
@@ -170,7 +177,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     }
     for ((engine, dir, second_dir), baseline) in dirs.iter().zip(&baselines) {
         if let Some(second_dir) = second_dir
-            && settings.wants("two servers")
+            && settings.wants(PAIR)
         {
             let plans = pair(lab, *engine, dir, second_dir, rows);
             run_pair(lab, &plans, baseline, &mut progress)?;
@@ -277,12 +284,13 @@ fn pressure_figures(record: &mut Record, from_s: f64, released_s: f64, baseline:
         add("worst_second_at_s", at_s);
         add("machine_against_baseline", machine);
     }
-    // Never: more than any run takes.
-    add("back_after_s", back.unwrap_or(f64::from(u16::MAX)));
+    add("back_after_s", back.unwrap_or(NEVER));
     add("pool_before_mib", full / f64::from(1 << 20));
     add("pool_least_mib", least as f64);
 }
 
+/// The name of the case in which two servers share a cgroup.
+const PAIR: &str = "two servers";
 /// Seconds that the first server of a pair is measured; the second comes after 5 and stays for 25.
 const PAIR_S: u32 = 52;
 const SECOND_AT_S: u32 = 5;
@@ -291,11 +299,11 @@ const SECOND_S: u32 = 25;
 fn pair(lab: &Lab, engine: Engine, dir: &Path, second_dir: &Path, rows: u64) -> [Plan; 2] {
     let mut first = plan(lab, engine, dir, rows);
     (first.args, first.variant) = options(engine, lab.settings.memory_bytes);
-    first.scenario = "two servers, first".into();
+    first.scenario = format!("{PAIR}, first");
     first.measure_s = PAIR_S;
     let mut second = plan(lab, engine, second_dir, rows / 4);
     (second.args, second.variant) = (first.args.clone(), first.variant.clone());
-    second.scenario = "two servers, second".into();
+    second.scenario = format!("{PAIR}, second");
     second.warm_up_s = 5;
     second.measure_s = SECOND_S;
     [first, second]

@@ -113,6 +113,18 @@ pub fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
+/// Whether a case is run.
+fn has(case: &Case, quick: bool) -> bool {
+    !quick || matches!(case.name, "no change" | "4 → 2" | "4 → 8")
+}
+
+/// What can be chosen from.
+pub(super) fn case_names(settings: &Settings) -> Vec<String> {
+    let cases = CASES.iter().filter(|case| has(case, settings.quick)).map(|case| case.name);
+    let shrink = settings.engines.contains(&Engine::Tidepool).then_some(CLEAN_SHRINK);
+    cases.chain(shrink).map(str::to_string).collect()
+}
+
 /// The article's cases on each engine.
 fn plans(lab: &Lab, timing: &Timing) -> Result<Vec<(Plan, &'static Case)>> {
     let settings = &lab.settings;
@@ -121,10 +133,7 @@ fn plans(lab: &Lab, timing: &Timing) -> Result<Vec<(Plan, &'static Case)>> {
     let rows_for = |per_gib: u64| ((u128::from(memory) * u128::from(per_gib)) >> 30) as u64;
     let mut plans = Vec::new();
     for case in &CASES {
-        if settings.quick && !matches!(case.name, "no change" | "4 → 2" | "4 → 8") {
-            continue;
-        }
-        if !settings.wants(case.name) {
+        if !has(case, settings.quick) || !settings.wants(case.name) {
             continue;
         }
         for &engine in &settings.engines {
@@ -197,13 +206,7 @@ fn shrink(lab: &Lab, engine: Engine, progress: &mut Progress) -> Result<Record> 
     let Table { database, .. } = &data.tables[0];
     let dir = lab.data(engine, &data, progress)?;
     progress.say(&format!("resize {}: shrinking {} MiB", engine.name(), size_bytes >> 20));
-    let job = Job {
-        script: "none".into(),
-        database: database.clone(),
-        rows: data.tables[0].rows,
-        threads: 1,
-        distribution: Distribution::Uniform,
-    };
+    let job = Job::nothing(database, data.tables[0].rows);
     let mut plan = Plan::new("resize", engine, &dir, job);
     plan.scenario = CLEAN_SHRINK.into();
     plan.args = vec![engine.pool_size_option(size_bytes)];

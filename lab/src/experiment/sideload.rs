@@ -10,14 +10,17 @@
 //! pages that come from the disk were missing. Rows being chosen uniformly, this share is the chance of a miss.
 //!
 //! How long a working set that moves takes to be read is up to the disk, so that is measured without a dump, too.
+//!
+//! Each also runs alone: the OLTP on either table, and one dump from its beginning to its end, on a pool that is empty. What the
+//! pool holds of which index is asked at the end of each run.
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::lab::{Lab, Moment, Plan, Stage};
-use crate::load::dump::{DumpLoop, ReportLoop};
+use crate::lab::{Lab, Moment, Plan, Settings, Stage};
+use crate::load::dump::{Complete, DumpLoop, ReportLoop};
 use crate::load::sysbench::{Distribution, Job};
 use crate::progress::Progress;
-use crate::record::{Record, statistics};
+use crate::record::{NEVER, Record, statistics};
 
 use super::data::{self, read_all, rows_of, tables};
 use super::{READS_PER_SECOND, summarise};
@@ -28,9 +31,26 @@ const PAGE_BYTES: u64 = 16 * 1024;
 /// How long a case goes on in which the OLTP moves, after that: long enough for a slow disk.
 const AFTER_MOVE_S: u32 = 40;
 
+/// A dump alone that takes longer is not waited for.
+const DUMP_LIMIT_S: u32 = 300;
+/// An index with fewer pages is not told of.
+const CONTENT_PAGES: u64 = 64;
+/// What pages of no table are called.
+const NO_INDEX: &str = "no table's";
+
+/// What a scenario with nothing beside the OLTP ends with, and the one without OLTP.
+pub(crate) const OLTP_ALONE: &str = "OLTP alone";
+pub(crate) const DUMP_ALONE: &str = "dump alone";
+/// What the names of figures begin with that say how much of an index the pool holds at the end, in MiB.
+pub(crate) const CONTENT: &str = "content_mib ";
+
 /// What happens beside the OLTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
+    /// Nothing.
+    Nothing,
+    /// A dump of the big table, and no OLTP: beside nothing.
+    DumpAlone,
     /// Dumps of the big table.
     Dumps(u32),
     /// Dumps of a table that is fully cached, at the rate that the big table's had.
@@ -47,6 +67,11 @@ impl Side {
     fn moves(self) -> bool {
         matches!(self, Side::Move | Side::MoveAlone)
     }
+
+    /// Whether the big table is dumped.
+    fn dumps_big(self) -> bool {
+        matches!(self, Side::Dumps(_) | Side::Move | Side::DumpAlone)
+    }
 }
 
 struct Case {
@@ -57,6 +82,8 @@ struct Case {
 impl Case {
     fn name(&self) -> String {
         let side = match self.side {
+            Side::DumpAlone => return DUMP_ALONE.into(),
+            Side::Nothing => OLTP_ALONE.to_string(),
             Side::Dumps(1) => "dump".to_string(),
             Side::Dumps(count) => format!("{count} dumps"),
             Side::CachedDumps(1) => "dump of a cached table".to_string(),
@@ -76,6 +103,9 @@ fn cases(quick: bool) -> Vec<Case> {
         return vec![case(85, Side::Dumps(1)), case(85, Side::CachedDumps(1))];
     }
     vec![
+        case(45, Side::Nothing),
+        case(85, Side::Nothing),
+        case(0, Side::DumpAlone),
         case(45, Side::Dumps(1)),
         case(45, Side::CachedDumps(1)),
         case(85, Side::Dumps(1)),
@@ -86,6 +116,11 @@ fn cases(quick: bool) -> Vec<Case> {
         case(45, Side::MoveAlone),
         case(45, Side::Move),
     ]
+}
+
+/// What can be chosen from.
+pub(super) fn case_names(settings: &Settings) -> Vec<String> {
+    cases(settings.quick).iter().map(Case::name).collect()
 }
 
 /// The engines with their settings of interest.
@@ -127,12 +162,15 @@ pub fn run(lab: &Lab) -> Result<()> {
             let dir = lab.data(engine, &data, &mut Progress::new(1))?;
             let database = format!("hot{}", case.share_percent);
             let rows = rows_of(pool_bytes / 100 * case.share_percent);
-            let job = Job {
-                script: "oltp_read_only".into(),
-                database: database.clone(),
-                rows,
-                threads: 1,
-                distribution: Distribution::Uniform,
+            let job = match case.side {
+                Side::DumpAlone => Job::nothing(BIG, data.tables[0].rows),
+                _ => Job {
+                    script: "oltp_read_only".into(),
+                    database: database.clone(),
+                    rows,
+                    threads: 1,
+                    distribution: Distribution::Uniform,
+                },
             };
             let mut plan = Plan::new("sideload", engine, &dir, job);
             plan.scenario = case.name();
@@ -140,8 +178,12 @@ pub fn run(lab: &Lab) -> Result<()> {
             plan.args = vec![engine.pool_size_option(pool_bytes)];
             plan.args.extend(args.iter().map(ToString::to_string));
             plan.reads_per_second = Some(READS_PER_SECOND);
-            plan.first_statement = Some(read_all(&format!("{database}.sbtest1"), rows));
-            plan.warm_up_s = timing.warm_up_s;
+            if case.side != Side::DumpAlone {
+                plan.first_statement = Some(read_all(&format!("{database}.sbtest1"), rows));
+                plan.warm_up_s = timing.warm_up_s;
+            } else {
+                plan.warm_up_s = 0;
+            }
             plan.measure_s = measure_s(case.side, &timing);
             plans.push((plan, case.side));
         }
@@ -149,9 +191,9 @@ pub fn run(lab: &Lab) -> Result<()> {
     let planned = plans.iter().map(|(plan, _)| plan.warm_up_s + plan.measure_s).sum();
     let mut progress = Progress::new(planned);
     lab.begin("sideload")?;
-    let mut rates = Vec::new();
+    let mut known = Known::default();
     for (plan, side) in &plans {
-        let mut record = one(lab, plan, *side, &timing, &mut rates, &mut progress)?;
+        let mut record = one(lab, plan, *side, &timing, &mut known, &mut progress)?;
         summarise(&mut record);
         judge(&mut record, *side, &timing);
         lab.keep(&record)?;
@@ -167,7 +209,11 @@ struct Timing {
 }
 
 fn measure_s(side: Side, timing: &Timing) -> u32 {
-    if side.moves() { timing.settle_s + AFTER_MOVE_S } else { timing.end_s }
+    match side {
+        Side::DumpAlone => DUMP_LIMIT_S,
+        _ if side.moves() => timing.settle_s + AFTER_MOVE_S,
+        _ => timing.end_s,
+    }
 }
 
 /// What runs beside the OLTP; stopped when dropped.
@@ -177,34 +223,110 @@ struct SideLoad {
     report: Option<ReportLoop>,
 }
 
-/// Bytes a second that a dump wrote: (engine's key, dumps, rate).
-type Rates = Vec<(&'static str, u32, f64)>;
+/// What earlier runs tell of dumps of the big table.
+#[derive(Default)]
+struct Known {
+    /// Bytes a second that a dump wrote: (engine's key, dumps, rate).
+    rates: Vec<(&'static str, u32, f64)>,
+    /// Bytes of a whole dump, which is the same text with every engine, but for the numbers in it.
+    dump_bytes: Option<f64>,
+}
+
+impl Known {
+    /// The last such rate: that of the dump before.
+    fn rate(&self, engine: Engine, dumps: u32) -> Option<f64> {
+        let mut same =
+            self.rates.iter().filter(|(key, count, _)| *key == engine.key() && *count == dumps);
+        same.next_back().map(|(_, _, rate)| *rate)
+    }
+
+    /// The figures of a run's dumps, in MB and seconds. What one takes is worked out from the rate if none has come to its end.
+    fn figures(&mut self, side: Side, dumps: &Dumps) -> Vec<(&'static str, f64)> {
+        if dumps.count == 0 {
+            return Vec::new();
+        }
+        if !side.dumps_big() {
+            return vec![("dump_mb_s", dumps.bytes_per_second / 1e6)];
+        }
+        if let Some(complete) = dumps.complete {
+            self.dump_bytes = Some(complete.bytes as f64);
+        }
+        let rate = match dumps.complete {
+            // Another has begun since.
+            Some(complete) if side == Side::DumpAlone => complete.bytes as f64 / complete.seconds,
+            _ => dumps.bytes_per_second,
+        };
+        let seconds = match dumps.complete {
+            Some(complete) => Some(complete.seconds),
+            None if rate > 0.0 => self.dump_bytes.map(|all| all / (rate / f64::from(dumps.count))),
+            None => None,
+        };
+        let mut figures = vec![("dump_mb_s", rate / 1e6)];
+        figures.extend(seconds.map(|seconds| ("dump_s", seconds)));
+        figures.extend(self.dump_bytes.map(|bytes| ("dump_mb", bytes / 1e6)));
+        figures
+    }
+}
+
+/// The dumps of a run: what they wrote together, and the first that has come to its end.
+struct Dumps {
+    count: u32,
+    bytes_per_second: f64,
+    complete: Option<Complete>,
+}
+
+impl Dumps {
+    fn of(dumps: &[DumpLoop]) -> Dumps {
+        Dumps {
+            count: dumps.len() as u32,
+            bytes_per_second: dumps.iter().map(DumpLoop::bytes_per_second).sum(),
+            complete: dumps.iter().find_map(DumpLoop::complete),
+        }
+    }
+}
+
+/// How much of each index the pool holds, in MiB, for the summary.
+fn content(stage: &Stage) -> Vec<(String, f64)> {
+    match stage.server.pool_content() {
+        Ok(indexes) => content_figures(indexes),
+        Err(error) => {
+            tracing::warn!("what the pool holds: {error}");
+            Vec::new()
+        }
+    }
+}
+
+fn content_figures(indexes: Vec<(String, u64)>) -> Vec<(String, f64)> {
+    let large = indexes.into_iter().filter(|(_, pages)| *pages >= CONTENT_PAGES);
+    let mib = |pages: u64| (pages * PAGE_BYTES) as f64 / f64::from(1 << 20);
+    let name = |name: String| if name.is_empty() { NO_INDEX.to_string() } else { name };
+    large.map(|(index, pages)| (CONTENT.to_string() + &name(index), mib(pages))).collect()
+}
 
 fn one(
     lab: &Lab,
     plan: &Plan,
     side: Side,
     timing: &Timing,
-    rates: &mut Rates,
+    known: &mut Known,
     progress: &mut Progress,
 ) -> Result<Record> {
     let mut beside = SideLoad::default();
-    let cap = |count: u32| {
-        // The last such rate: that of the dump before.
-        let rate =
-            rates.iter().rev().find(|(key, dumps, _)| *key == plan.engine.key() && *dumps == count);
-        rate.map(|(_, _, rate)| *rate)
+    let cap = match side {
+        Side::CachedDumps(count) => known.rate(plan.engine, count),
+        _ => None,
     };
     let mut figures = Vec::new();
+    let mut contents = Vec::new();
     let mut rate = None;
     let mut record = lab.run(plan, progress, |stage, moment| {
         let socket = stage.server.socket().to_path_buf();
         match (moment, side) {
-            (Moment::After(0), Side::Dumps(_) | Side::CachedDumps(_) | Side::Move) => {
-                let (count, database, cap) = match side {
-                    Side::Dumps(count) => (count, BIG, None),
-                    Side::CachedDumps(count) => (count, "small", cap(count)),
-                    _ => (1, BIG, None),
+            (Moment::After(0), _) if side.dumps_big() || matches!(side, Side::CachedDumps(_)) => {
+                let (count, database) = match side {
+                    Side::Dumps(count) => (count, BIG),
+                    Side::CachedDumps(count) => (count, "small"),
+                    _ => (1, BIG),
                 };
                 stage.note(side_name(side));
                 for _ in 0..count {
@@ -217,19 +339,29 @@ fn one(
                 beside.report = Some(ReportLoop::start(&socket, BIG)?);
                 Ok(())
             }
+            (Moment::After(_), Side::DumpAlone) => {
+                if beside.dumps.iter().any(|dump| dump.complete().is_some()) {
+                    stage.end();
+                }
+                Ok(())
+            }
             (Moment::After(second), _) if side.moves() && second == timing.settle_s => {
                 let job = Job { database: "other45".into(), ..plan.job.clone() };
                 stage.change_load(job);
                 Ok(())
             }
             (Moment::End, _) => {
-                let written: f64 = beside.dumps.iter().map(DumpLoop::bytes_per_second).sum();
-                let dumps = beside.dumps.len() as u32;
-                figures.push(("dump_mb_s", written / 1e6));
+                let dumps = Dumps::of(&beside.dumps);
+                figures.extend(known.figures(side, &dumps));
                 if matches!(side, Side::Dumps(_)) && plan.variant.is_empty() {
-                    rate = Some((plan.engine.key(), dumps, written / f64::from(dumps.max(1))));
+                    let one = dumps.bytes_per_second / f64::from(dumps.count.max(1));
+                    rate = Some((plan.engine.key(), dumps.count, one));
                 }
                 beside = SideLoad::default();
+                contents = content(stage);
+                if side == Side::DumpAlone {
+                    return Ok(());
+                }
                 let database = if side.moves() { "other45" } else { &plan.job.database };
                 figures.push(("missing_share", missing_share(stage, database, plan.job.rows)?));
                 Ok(())
@@ -237,7 +369,8 @@ fn one(
             _ => Ok(()),
         }
     })?;
-    rates.extend(rate);
+    known.rates.extend(rate);
+    record.summary.extend(contents);
     record.summary.extend(figures.into_iter().map(|(name, value)| (name.to_string(), value)));
     Ok(record)
 }
@@ -264,6 +397,13 @@ fn missing_share(stage: &mut Stage, database: &str, rows: u64) -> Result<f64> {
 }
 
 fn judge(record: &mut Record, side: Side, timing: &Timing) {
+    if side == Side::DumpAlone {
+        // There was no OLTP.
+        for name in ["qps", "tps", "p95_ms"] {
+            record.summary.remove(name);
+        }
+        return;
+    }
     let tps = |from_s: u32, to_s: u32| {
         statistics::between(&record.series, f64::from(from_s), f64::from(to_s))
             .iter()
@@ -275,8 +415,7 @@ fn judge(record: &mut Record, side: Side, timing: &Timing) {
         let after = statistics::between(&record.series, f64::from(timing.settle_s), f64::MAX);
         let is_in = |point: &&crate::record::Point| point.tps >= 0.9 * before;
         let moved = after.iter().find(is_in);
-        let seconds =
-            moved.map_or(f64::from(u16::MAX), |point| point.at_s - f64::from(timing.settle_s));
+        let seconds = moved.map_or(NEVER, |point| point.at_s - f64::from(timing.settle_s));
         figures.push(("new_set_in_after_s", seconds));
     }
     let end_s = measure_s(side, timing);
@@ -288,6 +427,45 @@ fn judge(record: &mut Record, side: Side, timing: &Timing) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_side_runs_alone_too_and_a_dump_without_oltp() {
+        let names: Vec<String> = cases(false).iter().map(Case::name).collect();
+        for name in ["resident 45 %, OLTP alone", "resident 85 %, OLTP alone", DUMP_ALONE] {
+            assert!(names.iter().any(|one| one == name), "{names:?}");
+        }
+        let mut record = crate::record::finished("sideload", DUMP_ALONE, "innodb", &[("qps", 0.0)]);
+        let timing = Timing { warm_up_s: 3, settle_s: 16, end_s: 31 };
+        judge(&mut record, Side::DumpAlone, &timing);
+        assert!(record.summary.is_empty(), "{record:?}");
+    }
+
+    #[test]
+    fn what_a_dump_takes_is_measured_or_worked_out() {
+        let mut known = Known::default();
+        let dumps = |count, bytes_per_second, complete| Dumps { count, bytes_per_second, complete };
+        let whole = Some(Complete { seconds: 20.0, bytes: 2_000_000_000 });
+        // Nothing is known of the size yet.
+        let slow = known.figures(Side::Dumps(1), &dumps(1, 25e6, None));
+        assert_eq!(slow, [("dump_mb_s", 25.0)]);
+        let alone = known.figures(Side::DumpAlone, &dumps(1, 90e6, whole));
+        assert_eq!(alone, [("dump_mb_s", 100.0), ("dump_s", 20.0), ("dump_mb", 2000.0)]);
+        let two = known.figures(Side::Dumps(2), &dumps(2, 50e6, None));
+        assert_eq!(two, [("dump_mb_s", 50.0), ("dump_s", 80.0), ("dump_mb", 2000.0)]);
+        // A table of another size.
+        let cached = known.figures(Side::CachedDumps(1), &dumps(1, 50e6, whole));
+        assert_eq!(cached, [("dump_mb_s", 50.0)]);
+        assert_eq!(known.figures(Side::Report, &dumps(0, 0.0, None)), []);
+    }
+
+    #[test]
+    fn the_content_of_a_pool_is_told_in_mib_and_without_crumbs() {
+        let indexes = [("hot85.sbtest1.PRIMARY", 128), ("mysql.x", 3), ("", 64)];
+        let figures =
+            content_figures(indexes.map(|(name, pages)| (name.to_string(), pages)).into());
+        let names = ["hot85.sbtest1.PRIMARY", NO_INDEX].map(|name| format!("{CONTENT}{name}"));
+        assert_eq!(figures, [(names[0].clone(), 2.0), (names[1].clone(), 1.0)]);
+    }
 
     #[test]
     fn a_cached_dump_comes_after_the_dump_whose_rate_it_takes() {

@@ -6,16 +6,22 @@
 //!
 //! Runs that are minutes apart differ by more than the sizes do. So, besides, one server takes all sizes *in turns* of
 //! some seconds, by online resizes under one load; what is compared then are neighbouring turns.
+//!
+//! `rescue` is the first article's last experiment: a pool that swaps is made smaller under load.
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::lab::{Lab, Moment, Plan};
+use crate::lab::{Lab, Moment, Plan, Settings};
 use crate::load::sysbench::{Distribution, Job};
 use crate::progress::Progress;
 use crate::record::{Outcome, Point, Record, statistics};
 
 use super::data::tables;
 use super::{summarise, turn_qps};
+
+mod rescue;
+
+pub(crate) use rescue::RESCUE;
 
 /// Percent of the memory; 0 is "governed". Other engines have nothing of that kind, and at three times the memory they
 /// only die once more.
@@ -61,45 +67,90 @@ fn turn_percent(turn: u32) -> u64 {
     TURN_PERCENTS[(round / 4 + step * (place + 1)) % sizes]
 }
 
+/// The loads: a script, and how rows are chosen.
+fn loads(quick: bool) -> &'static [(&'static str, Distribution)] {
+    if quick {
+        return &[("oltp_point_select", Distribution::Uniform)];
+    }
+    &[
+        ("oltp_point_select", Distribution::Uniform),
+        ("oltp_point_select", Distribution::Pareto),
+        ("oltp_update_non_index", Distribution::Uniform),
+        ("oltp_update_non_index", Distribution::Pareto),
+    ]
+}
+
+/// The run of one size under one load.
+struct Size {
+    script: &'static str,
+    distribution: Distribution,
+    percent: u64,
+    engine: Engine,
+}
+
+impl Size {
+    fn name(&self) -> String {
+        format!("{}, {}, {}", self.script, self.distribution.key(), size_name(self.percent))
+    }
+}
+
+fn sizes(settings: &Settings) -> Vec<Size> {
+    let mut sizes = Vec::new();
+    for &(script, distribution) in loads(settings.quick) {
+        for percent in [0, 75, 100, 150, 300] {
+            for &engine in &settings.engines {
+                if percents(engine, settings.quick).contains(&percent) {
+                    sizes.push(Size { script, distribution, percent, engine });
+                }
+            }
+        }
+    }
+    sizes
+}
+
+/// What can be chosen from.
+pub(super) fn case_names(settings: &Settings) -> Vec<String> {
+    let sizes = sizes(settings);
+    let mut names: Vec<String> = sizes.iter().map(Size::name).collect();
+    // Engines take turns within a size.
+    names.dedup();
+    let governed = sizes.iter().filter(|size| size.engine == Engine::Tidepool && size.percent == 0);
+    names.extend(governed.map(|size| in_turns_name(&size.name())));
+    if rescue::is_there(settings) {
+        names.push(RESCUE.into());
+    }
+    names
+}
+
+/// The name of a load with all sizes in turns, by that of one of its sizes.
+fn in_turns_name(scenario: &str) -> String {
+    let (load, _) = scenario.rsplit_once(", ").unwrap_or((scenario, ""));
+    format!("{load}, {IN_TURNS}")
+}
+
 fn plans(lab: &Lab, progress: &mut Progress) -> Result<Vec<Plan>> {
     let settings = &lab.settings;
     let memory = settings.memory_bytes;
     let data = tables(memory);
-    let cases: &[(&str, Distribution)] = if settings.quick {
-        &[("oltp_point_select", Distribution::Uniform)]
-    } else {
-        &[
-            ("oltp_point_select", Distribution::Uniform),
-            ("oltp_point_select", Distribution::Pareto),
-            ("oltp_update_non_index", Distribution::Uniform),
-            ("oltp_update_non_index", Distribution::Pareto),
-        ]
-    };
     let mut plans = Vec::new();
-    for (script, distribution) in cases {
-        for percent in [0, 75, 100, 150, 300] {
-            for &engine in &settings.engines {
-                if !percents(engine, settings.quick).contains(&percent) {
-                    continue;
-                }
-                let dir = lab.data(engine, &data, progress)?;
-                let job = Job {
-                    script: (*script).into(),
-                    ..Job::point_selects(data.tables[0].rows, 16, *distribution)
-                };
-                let writes = *script != "oltp_point_select";
-                let mut plan = Plan::new("swap", engine, &dir, job);
-                plan.scenario = format!("{script}, {}, {}", distribution.key(), size_name(percent));
-                plan.args = vec![
-                    engine.pool_size_option(memory / 100 * percent),
-                    engine.redo_option(memory / 2),
-                ];
-                plan.memory_limit = Some(memory);
-                plan.keeps_clean = writes;
-                (plan.warm_up_s, plan.measure_s) = if settings.quick { (8, 10) } else { (9, 11) };
-                plans.push(plan);
-            }
-        }
+    for size in sizes(settings) {
+        let engine = size.engine;
+        let dir = lab.data(engine, &data, progress)?;
+        let job = Job {
+            script: size.script.into(),
+            ..Job::point_selects(data.tables[0].rows, 16, size.distribution)
+        };
+        let writes = size.script != "oltp_point_select";
+        let mut plan = Plan::new("swap", engine, &dir, job);
+        plan.scenario = size.name();
+        plan.args = vec![
+            engine.pool_size_option(memory / 100 * size.percent),
+            engine.redo_option(memory / 2),
+        ];
+        plan.memory_limit = Some(memory);
+        plan.keeps_clean = writes;
+        (plan.warm_up_s, plan.measure_s) = if settings.quick { (8, 10) } else { (9, 11) };
+        plans.push(plan);
     }
     Ok(plans)
 }
@@ -127,13 +178,17 @@ pub fn run(lab: &Lab) -> Result<()> {
         .filter(|plan| plan.engine == Engine::Tidepool && plan.scenario.ends_with(", governed"));
     for plan in governed {
         let mut plan = plan.clone();
-        let (case, _) = plan.scenario.rsplit_once(", ").unwrap_or((&plan.scenario, ""));
-        plan.scenario = format!("{case}, {IN_TURNS}");
+        plan.scenario = in_turns_name(&plan.scenario);
         if lab.settings.wants(&plan.scenario) {
             lab.keep(&in_turns(lab, plan)?)?;
         }
     }
-    Ok(())
+    // Last: a disk may be slower for minutes after somebody has swapped to it.
+    if rescue::is_there(&lab.settings) && lab.settings.wants(RESCUE) {
+        rescue::run(lab)
+    } else {
+        Ok(())
+    }
 }
 
 /// The case of a plan, with all sizes in turns on one server.

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::lab::{Lab, Moment, Plan};
 use crate::load::sysbench::{Distribution, Job};
 use crate::progress::Progress;
-use crate::record::{Record, statistics};
+use crate::record::{NEVER, Record, statistics};
 
 use super::data::{read_all, rows_of, tables};
 use super::{READS_PER_SECOND, summarise};
@@ -100,7 +100,7 @@ fn judge(record: &mut Record) {
     };
     let starting_s = record.figure("start_s").unwrap_or(0.0);
     let warm = (0..qps.len()).find(is_warm);
-    let seconds = warm.map_or(f64::from(u16::MAX), |at| starting_s + record.series[at].at_s);
+    let seconds = warm.map_or(NEVER, |at| starting_s + record.series[at].at_s);
     record.summary.insert("seconds_to_90_percent".into(), seconds);
     record.summary.insert("steady_qps".into(), steady_qps);
 }

@@ -27,7 +27,7 @@ use crate::machine::janitor::Janitor;
 use crate::machine::registry::{self, Leftover, Registry};
 use crate::machine::swap::SwapFile;
 use crate::progress::Progress;
-use crate::record::{Output, Record};
+use crate::record::{Earlier, Output, Record};
 
 /// What the user chose.
 #[derive(Clone, Debug)]
@@ -44,7 +44,8 @@ pub struct Settings {
     pub mysqld: Option<PathBuf>,
     /// Only cases whose name contains this, in the experiments whose cases stand alone.
     pub only: Option<String>,
-    /// Whether results are added to those of the same experiment that are there already.
+    /// Whether results are added to those of the same experiment that are there already. Without it they replace them, or with
+    /// `only` those of the cases that are run.
     pub append: bool,
 }
 
@@ -52,6 +53,14 @@ impl Settings {
     /// Whether a case of this name was asked for.
     pub fn wants(&self, case: &str) -> bool {
         self.only.as_ref().is_none_or(|only| case.contains(only.as_str()))
+    }
+
+    fn earlier(&self) -> Earlier {
+        match (self.append, &self.only) {
+            (true, _) => Earlier::Stay,
+            (false, Some(_)) => Earlier::GoByCase,
+            (false, None) => Earlier::Go,
+        }
     }
 }
 
@@ -91,17 +100,17 @@ impl Lab {
         let registry = Registry::create(&lists)?;
         registry.note(&Leftover::Directory(environment.run_dir()))?;
         let janitor = Janitor::start(registry.path())?;
-        let output = Output::new(&settings.out)?;
+        let output = Output::new(&settings.out, settings.earlier())?;
         let read_through = Mutex::default();
         Ok(Lab { environment, settings, output, read_through, registry, _janitor: janitor })
     }
 
-    /// Begins an experiment's results. Those of an earlier run go, unless [`Settings::append`] says otherwise.
+    /// Begins an experiment's results. Those of an earlier command go, unless the [`Settings`] say otherwise.
     ///
     /// # Errors
     /// If the file can't be made.
     pub fn begin(&self, experiment: &str) -> Result<()> {
-        if self.settings.append { Ok(()) } else { self.output.begin(experiment) }
+        self.output.begin(experiment)
     }
 
     /// Keeps a result.

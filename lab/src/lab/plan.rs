@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::engine::Engine;
 use crate::load::sysbench::{self, Job};
+use crate::machine::counters::swappiness;
 use crate::record::{Outcome, Record, fnv64};
 
 /// One run.
@@ -99,13 +100,18 @@ impl Plan {
             config.insert("reads_per_second".into(), limit.to_string());
         }
         let text: String = config.iter().map(|(key, value)| format!("{key}={value}\n")).collect();
+        let config_hash = format!("{:016x}", fnv64(text.as_bytes()));
+        // Said, but no reason not to compare: the machine's, not the plan's, as its speed is.
+        if let Some(swappiness) = swappiness() {
+            config.insert("vm.swappiness".into(), swappiness.to_string());
+        }
         Record {
             experiment: self.experiment.into(),
             scenario: self.scenario.clone(),
             engine: self.engine.key().into(),
             variant: self.variant.clone(),
             server_version: String::new(),
-            config_hash: format!("{:016x}", fnv64(text.as_bytes())),
+            config_hash,
             config,
             quick,
             started_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
@@ -114,5 +120,21 @@ impl Plan {
             series: Vec::new(),
             summary: BTreeMap::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::sysbench::Distribution;
+
+    #[test]
+    fn the_machine_is_told_and_does_not_tell_runs_apart() {
+        let job = Job::point_selects(1, 1, Distribution::Uniform);
+        let record = Plan::new("swap", Engine::InnoDb, Path::new("data"), job).record(false);
+        assert!(record.config.contains_key("vm.swappiness"));
+        let compared = record.config.iter().filter(|(key, _)| *key != "vm.swappiness");
+        let text: String = compared.map(|(key, value)| format!("{key}={value}\n")).collect();
+        assert_eq!(record.config_hash, format!("{:016x}", fnv64(text.as_bytes())));
     }
 }

@@ -143,7 +143,7 @@ fn stop(server: Server, memory: Option<&Cgroup>, record: &mut Record) -> Result<
     }
 }
 
-/// Puts the load on, and takes a point a second until the plan's end or the server's.
+/// Puts the load on, and takes a point a second until the plan's end, or the server's, or `each` ends it.
 fn drive(
     plan: &Plan,
     stage: &mut Stage,
@@ -177,6 +177,9 @@ fn drive(
             each(stage, Moment::After(measured)).or_else(|error| stage.unless_dead(error))?;
         }
         progress.second();
+        if stage.is_over {
+            break;
+        }
     }
     Ok(())
 }

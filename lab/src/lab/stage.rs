@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use mysql::Conn;
 use mysql::prelude::Queryable;
 
 use crate::error::{Error, Result};
@@ -12,7 +13,10 @@ use crate::load::sysbench::{Job, Silence};
 use crate::machine::cgroup::Cgroup;
 use crate::machine::neighbour::{Neighbour, Pattern};
 use crate::record::{Event, Outcome, Point, Record};
-use crate::server::Server;
+use crate::server::{Server, connect};
+
+/// A `SET` that has not returned by then, after the load's end, is not waited for.
+const SET_LIMIT: Duration = Duration::from_secs(300);
 
 /// When an experiment may act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +41,8 @@ pub struct Stage<'a> {
     neighbour_killed: bool,
     events: Vec<Event>,
     pub(super) next_job: Option<Job>,
+    /// The run ends with this second, before its planned end.
+    pub(super) is_over: bool,
     /// Statements on their way, which return how long they took.
     resizes: Vec<JoinHandle<Option<Duration>>>,
 }
@@ -57,14 +63,29 @@ impl<'a> Stage<'a> {
             events: Vec::new(),
             point: Point::default(),
             next_job: None,
+            is_over: false,
             resizes: Vec::new(),
         }
     }
 
     /// Waits for what is on its way, and adds to the record what was done in the run.
     pub(super) fn finish(self, record: &mut Record) {
-        let returned = self.resizes.into_iter().filter_map(|thread| thread.join().ok().flatten());
-        if let Some(slowest) = returned.max() {
+        let mut count = |name: &str, statements: usize| {
+            if statements > 0 {
+                record.summary.insert(name.into(), statements as f64);
+            }
+        };
+        let is_pending = |thread: &&JoinHandle<_>| !thread.is_finished();
+        count("set_pending", self.resizes.iter().filter(is_pending).count());
+        let deadline = Instant::now() + SET_LIMIT;
+        while Instant::now() < deadline && self.resizes.iter().any(|thread| is_pending(&thread)) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let ended = self.resizes.into_iter().filter(|thread| thread.is_finished());
+        let took: Vec<Option<Duration>> =
+            ended.map(|thread| thread.join().ok().flatten()).collect();
+        count("set_failed", took.iter().filter(|took| took.is_none()).count());
+        if let Some(slowest) = took.into_iter().flatten().max() {
             record.summary.insert("set_returned_ms".into(), slowest.as_secs_f64() * 1e3);
         }
         record.events = self.events;
@@ -86,17 +107,37 @@ impl<'a> Stage<'a> {
         let statement = self.server.options().engine.set_pool_size(size_bytes);
         let mut conn = self.server.connect("")?;
         self.note(format!("pool → {} MiB", size_bytes >> 20));
-        self.resizes.push(std::thread::spawn(move || {
-            let start = Instant::now();
-            match conn.query_drop(&statement) {
-                Ok(()) => Some(start.elapsed()),
-                Err(error) => {
-                    tracing::warn!("{statement}: {error}");
-                    None
-                }
+        self.resizes.push(std::thread::spawn(move || timed(&mut conn, &statement)));
+        Ok(())
+    }
+
+    /// Sends a `SET GLOBAL` of another kind; waits neither for the statement nor for a connection, which a server that swaps may
+    /// not give for long.
+    pub fn set(&mut self, statement: &str) {
+        let (socket, statement) = (self.server.socket().to_path_buf(), statement.to_string());
+        self.note(statement.clone());
+        self.resizes.push(std::thread::spawn(move || match connect(&socket, "") {
+            Ok(mut conn) => timed(&mut conn, &statement),
+            Err(error) => {
+                tracing::warn!("{statement}: {error}");
+                None
             }
         }));
+    }
+
+    /// Starts `tidepool govern` in the middle of the run; does not wait until it looks after the server.
+    ///
+    /// # Errors
+    /// If it can't be started.
+    pub fn start_governing(&mut self) -> Result<()> {
+        self.governing = Some(Governing::spawn(self.server, self.server.dir())?);
+        self.note("tidepool govern");
         Ok(())
+    }
+
+    /// Ends the run with this second.
+    pub fn end(&mut self) {
+        self.is_over = true;
     }
 
     /// Ends the neighbour, if there is one.
@@ -148,6 +189,18 @@ impl<'a> Stage<'a> {
             (false, _) => Outcome::Failed("the server has died".into()),
             (true, Silence::Ended) => Outcome::Failed("sysbench gave up".into()),
             (true, Silence::Stuck) => Outcome::Failed("sysbench was silent for 10 s".into()),
+        }
+    }
+}
+
+/// How long a statement took; nothing if it failed.
+fn timed(conn: &mut Conn, statement: &str) -> Option<Duration> {
+    let start = Instant::now();
+    match conn.query_drop(statement) {
+        Ok(()) => Some(start.elapsed()),
+        Err(error) => {
+            tracing::warn!("{statement}: {error}");
+            None
         }
     }
 }

@@ -4,8 +4,8 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -24,8 +24,18 @@ const CHUNK_BYTES: usize = 64 * 1024;
 pub struct DumpLoop {
     stop: Arc<AtomicBool>,
     bytes: Arc<AtomicU64>,
+    complete: Arc<OnceLock<Complete>>,
     started: Instant,
     thread: Option<JoinHandle<()>>,
+}
+
+/// A dump from its beginning to its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Complete {
+    /// What it took.
+    pub seconds: f64,
+    /// Its output.
+    pub bytes: u64,
 }
 
 impl DumpLoop {
@@ -43,6 +53,8 @@ impl DumpLoop {
         let stop = Arc::new(AtomicBool::new(false));
         let bytes = Arc::new(AtomicU64::new(0));
         let (stop_2, bytes_2) = (stop.clone(), bytes.clone());
+        let complete = Arc::new(OnceLock::new());
+        let complete_2 = complete.clone();
         let (socket, database) = (format!("--socket={}", socket.display()), database.to_string());
         let thread = thread::spawn(move || {
             let drain =
@@ -55,17 +67,27 @@ impl DumpLoop {
                     .stdin(Stdio::null())
                     .stdout(Stdio::piped())
                     .stderr(Stdio::null());
+                let (begun, before) = (Instant::now(), drain.bytes.load(Ordering::Relaxed));
                 let Ok(mut child) = spawn_tied(&mut command, &[]) else { return };
                 if let Some(output) = child.stdout.take() {
                     drain.read(output, &mut child);
                 }
-                // A server that is gone fails every dump at once.
-                if !child.wait().is_ok_and(|status| status.success()) {
+                if child.wait().is_ok_and(|status| status.success()) {
+                    let bytes = drain.bytes.load(Ordering::Relaxed) - before;
+                    let seconds = begun.elapsed().as_secs_f64();
+                    let _ = complete_2.set(Complete { seconds, bytes });
+                } else {
+                    // A server that is gone fails every dump at once.
                     thread::sleep(Duration::from_millis(100));
                 }
             }
         });
-        Ok(DumpLoop { stop, bytes, started: Instant::now(), thread: Some(thread) })
+        Ok(DumpLoop { stop, bytes, complete, started: Instant::now(), thread: Some(thread) })
+    }
+
+    /// The first dump that has run to its end.
+    pub fn complete(&self) -> Option<Complete> {
+        self.complete.get().copied()
     }
 
     /// Bytes of output since the start, a second.

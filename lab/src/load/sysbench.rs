@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::process::spawn_tied;
@@ -29,10 +29,13 @@ impl Distribution {
     }
 }
 
+/// The script of a load that does nothing, for what runs without one.
+pub const NOTHING: &str = "none";
+
 /// What sysbench is to do, without end.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// One of sysbench's scripts, as `oltp_point_select`.
+    /// One of sysbench's scripts, as `oltp_point_select`, or [`NOTHING`].
     pub script: String,
     /// The database with the table `sbtest1`.
     pub database: String,
@@ -55,6 +58,17 @@ impl Job {
             distribution,
         }
     }
+
+    /// No load.
+    pub fn nothing(database: &str, rows: u64) -> Job {
+        Job {
+            script: NOTHING.into(),
+            database: database.into(),
+            rows,
+            threads: 1,
+            distribution: Distribution::Uniform,
+        }
+    }
 }
 
 /// One second as sysbench reports it.
@@ -73,7 +87,8 @@ pub struct Second {
 /// A running sysbench; killed when dropped.
 #[derive(Debug)]
 pub struct Sysbench {
-    child: Child,
+    /// None for [`NOTHING`].
+    child: Option<Child>,
     seconds: Receiver<Second>,
 }
 
@@ -87,11 +102,14 @@ pub enum Silence {
 }
 
 impl Sysbench {
-    /// Starts it on a server's socket.
+    /// Starts it on a server's socket. [`NOTHING`] is a clock: seconds without a query.
     ///
     /// # Errors
     /// If sysbench is not installed.
     pub fn start(socket: &Path, job: &Job) -> Result<Sysbench> {
+        if job.script == NOTHING {
+            return Ok(Sysbench { child: None, seconds: clock() });
+        }
         let mut command = Command::new("sysbench");
         command
             .arg(&job.script)
@@ -122,7 +140,7 @@ impl Sysbench {
                 }
             });
         }
-        Ok(Sysbench { child, seconds })
+        Ok(Sysbench { child: Some(child), seconds })
     }
 
     /// Waits for the report of the next second.
@@ -139,9 +157,27 @@ impl Sysbench {
 
 impl Drop for Sysbench {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
+}
+
+/// A second with nothing in it every second, until nobody listens.
+fn clock() -> Receiver<Second> {
+    let (sender, seconds) = mpsc::channel();
+    thread::spawn(move || {
+        let start = Instant::now();
+        for second in 1.. {
+            let due = Duration::from_secs(second);
+            thread::sleep(due.saturating_sub(start.elapsed()));
+            if sender.send(Second::default()).is_err() {
+                return;
+            }
+        }
+    });
+    seconds
 }
 
 /// The version of the installed sysbench, as "1.0.20".
@@ -173,7 +209,7 @@ fn parse(line: &str) -> Option<Second> {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{Job, Second, Sysbench, parse};
 
     #[test]
     fn the_report_of_a_second_is_read() {
@@ -184,5 +220,14 @@ mod tests {
         assert_eq!(second.errors_per_s, 1.0);
         assert_eq!(parse("Threads started!"), None);
         assert_eq!(parse("[ 1s ] thds: 8 tps: x"), None);
+    }
+
+    #[test]
+    fn a_load_that_does_nothing_is_a_clock() {
+        let start = std::time::Instant::now();
+        let socket = std::path::Path::new("no socket");
+        let mut load = Sysbench::start(socket, &Job::nothing("sbtest", 1)).unwrap();
+        assert_eq!(load.next_second(), Ok(Second::default()));
+        assert!(start.elapsed().as_millis() >= 990);
     }
 }

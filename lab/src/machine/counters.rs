@@ -48,6 +48,26 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     Some(pages * PAGE_BYTES)
 }
 
+/// Processor time that a process has had, its threads included, those that have ended too (`/proc/<pid>/stat`), in seconds;
+/// nothing if it has ended.
+pub fn cpu_seconds(pid: u32) -> Option<f64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    Some(cpu_ticks(&text)? as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// User and system time. The program's name before them may hold anything, brackets too.
+fn cpu_ticks(stat: &str) -> Option<u64> {
+    let (_, rest) = stat.rsplit_once(')')?;
+    let mut times = rest.split_whitespace().skip(11);
+    let (user, system): (u64, u64) = (times.next()?.parse().ok()?, times.next()?.parse().ok()?);
+    Some(user + system)
+}
+
+/// How the kernel weighs swapping against dropping pages of files (`vm.swappiness`).
+pub fn swappiness() -> Option<u32> {
+    fs::read_to_string("/proc/sys/vm/swappiness").ok()?.trim().parse().ok()
+}
+
 /// Memory that the machine has, in bytes.
 pub fn machine_memory_bytes() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -67,5 +87,15 @@ mod tests {
         assert!(resident_bytes(own).is_some_and(|bytes| bytes > 0));
         assert!(machine_memory_bytes() > 0);
         assert_eq!(resident_bytes(u32::MAX), None);
+        assert!(cpu_seconds(own).is_some());
+        assert_eq!(cpu_seconds(u32::MAX), None);
+        assert!(swappiness().is_some());
+    }
+
+    #[test]
+    fn processor_time_is_found_behind_any_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 900 0 3 0 250 50 9 9 20 0 31 0 100 1 2";
+        assert_eq!(cpu_ticks(stat), Some(300));
+        assert_eq!(cpu_ticks("7 (a) S 1"), None);
     }
 }

@@ -3,19 +3,15 @@
 //! The same figure is worked out for every engine that was measured; the verdict is about Tidepool, the others stand
 //! beside it.
 
-use crate::experiment::READS_PER_SECOND;
 use crate::experiment::pressure::BESIDE_THE_STEP;
-use crate::experiment::swap::{IN_TURNS, turn_error, turn_figure};
-use crate::record::{Outcome, Record, statistics};
+use crate::record::{NEVER, Outcome, Record, statistics};
 
 mod defaults;
+mod sideload;
+mod swap;
 
 /// Whose figures are judged.
 const OURS: &str = "tidepool";
-
-/// The share of the pool that the new working set of `sideload` takes.
-const MOVED_SHARE: f64 = 0.45;
-const PAGE_BYTES: f64 = 16384.0;
 
 /// A requirement.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,11 +66,11 @@ pub fn rows(records: &[Record]) -> Vec<Row> {
     let of = |experiment: &str| -> Vec<&Record> {
         records.iter().filter(|record| record.experiment == experiment).collect()
     };
-    swap(&of("swap"), &mut rows);
+    swap::rows(&of("swap"), &mut rows);
     pressure(&of("pressure"), &mut rows);
     govern(&of("govern"), &mut rows);
     resize(&of("resize"), &mut rows);
-    side_load(&of("sideload"), &mut rows);
+    sideload::rows(&of("sideload"), &mut rows);
     warm(&of("warm"), &mut rows);
     advice(&of("advice"), &mut rows);
     idle(&of("idle"), &mut rows);
@@ -95,7 +91,7 @@ fn mb_s(value: f64) -> String {
 }
 
 fn seconds(value: f64) -> String {
-    if value >= f64::from(u16::MAX) { "never".into() } else { format!("{value:.1} s") }
+    if value >= NEVER { "never".into() } else { format!("{value:.1} s") }
 }
 
 fn milliseconds(value: f64) -> String {
@@ -146,6 +142,21 @@ fn add(
     }
 }
 
+/// Adds a row in which nothing is required.
+fn tell(
+    rows: &mut Vec<Row>,
+    records: &[&Record],
+    what: impl Into<String>,
+    show: fn(f64) -> String,
+    of: impl Fn(&[&Record]) -> Option<f64>,
+) {
+    let before = rows.len();
+    add(rows, records, what, Bound::AtMost(f64::INFINITY), show, of);
+    for row in &mut rows[before..] {
+        row.bound.clear();
+    }
+}
+
 /// The distinct values, in the order of their first appearance.
 fn distinct<'a>(values: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let mut seen = Vec::new();
@@ -172,74 +183,6 @@ fn figure_of(records: &[&Record], scenario: &str, name: &str) -> Option<f64> {
     let finished =
         |record: &&&Record| record.scenario == scenario && record.outcome == Outcome::Finished;
     records.iter().find(finished)?.figure(name)
-}
-
-/// Two standard errors of the ratio of two sizes in turns; none for other runs.
-fn tolerance_of_ratio(record: &Record) -> Option<f64> {
-    if !record.scenario.ends_with(IN_TURNS) {
-        return None;
-    }
-    let (ours, others) =
-        (record.figure(&turn_error("governed"))?, record.figure(&turn_error("75 %"))?);
-    Some(2.0 * ours.hypot(others))
-}
-
-fn swap(records: &[&Record], rows: &mut Vec<Row>) {
-    let case = |record: &Record| {
-        record.scenario.rsplit_once(", ").map_or(String::new(), |(case, _)| case.to_string())
-    };
-    let cases: Vec<String> = records.iter().map(|record| case(record)).collect();
-    for wanted in distinct(cases.iter().map(String::as_str)) {
-        let of_case: Vec<&Record> =
-            records.iter().copied().filter(|record| case(record) == wanted).collect();
-        // A run that was killed has no throughput to speak of.
-        let qps = |own: &[&Record], size: &str| {
-            // Turns on one server tell more than runs that are minutes apart.
-            let in_turns = own.iter().find(|record| record.scenario.ends_with(IN_TURNS));
-            if let Some(qps) = in_turns.and_then(|record| record.figure(&turn_figure(size))) {
-                return Some(qps);
-            }
-            let record =
-                own.iter().find(|record| record.scenario.ends_with(&format!(", {size}")))?;
-            if record.outcome == Outcome::Finished { record.figure("qps") } else { Some(0.0) }
-        };
-        let large = |own: &[&Record]| -> Vec<f64> {
-            let sizes = ["governed", "100 %", "150 %", "300 %"];
-            sizes.iter().filter_map(|size| qps(own, size)).collect()
-        };
-        let spread = |own: &[&Record]| {
-            let large = large(own);
-            let (least, most) =
-                (large.iter().copied().reduce(f64::min)?, large.iter().copied().reduce(f64::max)?);
-            Some(if most > 0.0 { 1.0 - least / most } else { 1.0 })
-        };
-        let against_75 = |own: &[&Record]| {
-            let least = large(own).into_iter().reduce(f64::min)?;
-            Some(least / qps(own, "75 %").filter(|qps| *qps > 0.0)?)
-        };
-        let what = format!("{wanted}: governed, 100, 150 and 300 % differ by");
-        add(rows, &of_case, what, Bound::AtMost(0.03), percent, spread);
-        // What is slower by less than the figures are good for is not slower.
-        let tolerance = of_case.iter().copied().find_map(tolerance_of_ratio).unwrap_or(0.0);
-        let what = match tolerance {
-            0.0 => format!("{wanted}: the slowest of these, relative to 75 %"),
-            _ => format!(
-                "{wanted}: the slowest of these, relative to 75 %; two standard errors are {tolerance:.3}"
-            ),
-        };
-        add(rows, &of_case, what, Bound::AtLeast(1.0 - tolerance), ratio, against_75);
-    }
-    add(
-        rows,
-        records,
-        "swap-in in the steady state, the highest",
-        Bound::AtMost(0.1),
-        mb_s,
-        |own| highest(own, "swap_in_mb_s"),
-    );
-    add(rows, records, "runs in which the server was killed", Bound::AtMost(0.0), count, |own| {
-        Some(killed(own))
-    });
 }
 
 fn pressure(records: &[&Record], rows: &mut Vec<Row>) {
@@ -351,54 +294,14 @@ fn resize(records: &[&Record], rows: &mut Vec<Row>) {
     add(rows, records, what, Bound::AtMost(2.0), seconds, |own| highest(own, "shrink_s"));
 }
 
-fn side_load(records: &[&Record], rows: &mut Vec<Row>) {
-    let pool_bytes =
-        |record: &Record| record.figure("pool_mib").map(|mib| mib * f64::from(1 << 20));
-    for scenario in distinct(records.iter().map(|record| record.scenario.as_str())) {
-        if scenario.ends_with("of a cached table") {
-            continue;
-        }
-        let what = format!("{scenario}: pages of the resident table that are missing");
-        add(rows, records, what, Bound::AtMost(0.001), percent, |own| {
-            figure_of(own, scenario, "missing_share")
-        });
-        let beside_cached = format!("{scenario} of a cached table");
-        // With old_blocks_time=0 there is no such run: InnoDB's other one is as good.
-        let cached = |own: &[&Record]| {
-            let engine = &own.first()?.engine;
-            let same =
-                |record: &&&Record| record.engine == *engine && record.scenario == beside_cached;
-            records.iter().find(same)?.figure("steady_tps")
-        };
-        let what = format!("{scenario}: transactions, relative to a dump of a cached table");
-        add(rows, records, what, Bound::AtLeast(0.97), ratio, |own| {
-            Some(figure_of(own, scenario, "steady_tps")? / cached(own)?)
-        });
-        let reads_take_s = records
-            .iter()
-            .find(|record| record.scenario == scenario)
-            .and_then(|record| pool_bytes(record))
-            .map_or(0.0, |bytes| bytes * MOVED_SHARE / PAGE_BYTES / f64::from(READS_PER_SECOND));
-        // The dump takes its half of the reads, and a second is the unit of measuring.
-        let limit = Bound::AtMost(2.0 * reads_take_s + 1.0);
-        let what = format!("{scenario}: the new set is in after");
-        add(rows, records, what, limit, seconds, |own| {
-            figure_of(own, scenario, "new_set_in_after_s")
-        });
-    }
-}
-
 fn warm(records: &[&Record], rows: &mut Vec<Row>) {
     let name = "seconds_to_90_percent";
-    add(rows, records, "seconds to 90 % after kill -9", Bound::AtMost(f64::MAX), seconds, |own| {
+    tell(rows, records, "seconds to 90 % after kill -9", seconds, |own| {
         figure_of(own, "warm restart", name)
     });
     add(rows, records, "warm, relative to cold", Bound::AtMost(0.25), ratio, |own| {
         Some(figure_of(own, "warm restart", name)? / figure_of(own, "cold restart", name)?)
     });
-    for row in rows.iter_mut().filter(|row| row.what.starts_with("seconds to 90 %")) {
-        row.bound.clear();
-    }
 }
 
 fn advice(records: &[&Record], rows: &mut Vec<Row>) {
@@ -449,29 +352,10 @@ pub(super) mod tests {
     use super::*;
     pub(super) use crate::record::finished as record;
 
-    fn row<'a>(rows: &'a [Row], what: &str) -> &'a Row {
+    pub(super) fn row<'a>(rows: &'a [Row], what: &str) -> &'a Row {
         rows.iter()
             .find(|row| row.what.contains(what))
             .unwrap_or_else(|| panic!("{what}: {rows:?}"))
-    }
-
-    #[test]
-    fn a_pool_that_swaps_fails_and_its_peer_stands_beside_it() {
-        let of = |engine: &str, governed: f64, large: f64| {
-            [("governed", governed), ("75 %", 1000.0), ("150 %", large)].map(|(size, qps)| {
-                record("swap", &format!("select, uniform, {size}"), engine, &[("qps", qps)])
-            })
-        };
-        let mut records: Vec<Record> = of("tidepool", 1010.0, 1000.0).into();
-        records.extend(of("innodb", 0.0, 300.0));
-        records[5].outcome = Outcome::OomKilled;
-        let rows = rows(&records);
-        let spread = row(&rows, "differ by");
-        assert_eq!(spread.ours.as_ref().map(|figure| figure.pass), Some(true));
-        assert_eq!(row(&rows, "relative to 75").ours.as_ref().unwrap().text, "1.000");
-        let kills = row(&rows, "killed");
-        assert!(kills.ours.as_ref().unwrap().pass);
-        assert_eq!(kills.peers, [("innodb".into(), Figure { text: "1".into(), pass: false })]);
     }
 
     #[test]
@@ -519,45 +403,6 @@ pub(super) mod tests {
         let figure = row(&rows, "4 → 2").ours.as_ref().unwrap();
         assert!(!figure.pass, "{figure:?}");
         assert_eq!(figure.text, "-0.100");
-    }
-
-    #[test]
-    fn a_dump_is_compared_with_a_dump_of_what_is_cached() {
-        let records = [
-            record(
-                "sideload",
-                "resident 85 %, dump",
-                "tidepool",
-                &[("steady_tps", 98.0), ("missing_share", 0.0)],
-            ),
-            record(
-                "sideload",
-                "resident 85 %, dump of a cached table",
-                "tidepool",
-                &[("steady_tps", 100.0)],
-            ),
-        ];
-        let rows = rows(&records);
-        assert_eq!(row(&rows, "transactions").ours.as_ref().unwrap().text, "0.980");
-        assert!(row(&rows, "missing").ours.as_ref().unwrap().pass);
-        assert_eq!(rows.len(), 2);
-    }
-
-    #[test]
-    fn a_size_in_turns_is_slower_only_beyond_the_error() {
-        let with_error = |error: f64| {
-            let mut figures: Vec<(String, f64)> = Vec::new();
-            for size in ["governed", "100 %", "75 %", "150 %", "300 %"] {
-                let qps = if size == "75 %" { 1000.0 } else { 990.0 };
-                figures.extend([(turn_figure(size), qps), (turn_error(size), error)]);
-            }
-            let figures: Vec<(&str, f64)> =
-                figures.iter().map(|(name, value)| (name.as_str(), *value)).collect();
-            let rows = rows(&[record("swap", "select, uniform, in turns", "tidepool", &figures)]);
-            row(&rows, "relative to 75 %").ours.as_ref().unwrap().pass
-        };
-        assert!(with_error(0.01));
-        assert!(!with_error(0.001));
     }
 
     #[test]

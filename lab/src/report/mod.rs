@@ -1,8 +1,8 @@
-//! The report on a directory of results: one HTML page that needs nothing else, a chart a run as a file of its own, and
-//! a summary in Markdown.
+//! The report on a directory of results: one HTML page that needs nothing else, a chart and a table of the seconds of each run as files
+//! of their own, and a summary in Markdown.
 //!
-//! Here: which files, and the words that both texts share. `repeats` makes one record of a case that was repeated; `bounds` judges; `overview` and `chart` draw, by `svg`; `page` and
-//! `summary` write.
+//! Here: which files, and the words that both texts share. `repeats` makes one record of a case that was repeated; `bounds` judges; `overview` and `chart` draw, by `svg`; `columns` are the tables' figures;
+//! `page`, `summary` and `csv` write.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -14,6 +14,8 @@ use crate::record::{Record, read_all};
 
 pub mod bounds;
 pub mod chart;
+mod columns;
+mod csv;
 pub mod overview;
 mod page;
 mod repeats;
@@ -33,7 +35,7 @@ pub struct Written {
     pub charts: usize,
 }
 
-/// Writes `report.html`, `summary.md` and `charts/*.svg` beside the results.
+/// Writes `report.html`, `summary.md`, `charts/*.svg` and `csv/*.csv` beside the results.
 ///
 /// # Errors
 /// If the results can't be read, there are none, or a file can't be written.
@@ -49,8 +51,10 @@ pub fn write(dir: &Path) -> Result<Written> {
     let condensed = repeats::condensed(&records);
     let rows = bounds::rows(&condensed);
     number_repeats(&mut records);
-    let charts_dir = dir.join("charts");
-    fs::create_dir_all(&charts_dir).map_err(Error::at(&charts_dir))?;
+    let [charts_dir, csv_dir] = ["charts", "csv"].map(|name| dir.join(name));
+    for dir in [&charts_dir, &csv_dir] {
+        fs::create_dir_all(dir).map_err(Error::at(dir))?;
+    }
     let mut charts = 0;
     let mut save = |name: &str, text: &str| {
         let path = charts_dir.join(format!("{name}.svg"));
@@ -63,6 +67,8 @@ pub fn write(dir: &Path) -> Result<Written> {
     for record in records.iter().filter(|record| !record.series.is_empty()) {
         let name = file_name(record);
         save(&name, &chart::run(record).standalone(&chart::title(record)))?;
+        let path = csv_dir.join(format!("{name}.csv"));
+        fs::write(&path, csv::series(record)).map_err(Error::at(&path))?;
     }
     let put = |name: &str, text: &str| {
         let path = dir.join(name);
@@ -145,25 +151,6 @@ fn ours(row: &Row) -> &str {
 /// Stands above results of which some are quick.
 const QUICK: &str = "Some of these runs are quick ones: they show that things work, not how fast.";
 
-/// The figures that the table of runs shows: the summary's name, a heading, digits.
-const COLUMNS: [(&str, &str, usize); 6] = [
-    ("qps", "queries/s", 0),
-    ("tps", "tx/s", 0),
-    ("p95_ms", "p95 ms", 2),
-    ("pool_mib", "pool MiB", 0),
-    ("swap_in_mb_s", "swap-in MB/s", 2),
-    ("oom_kills", "OOM kills", 0),
-];
-
-fn cells(record: &Record) -> Vec<String> {
-    COLUMNS
-        .iter()
-        .map(|(name, _, digits)| {
-            record.figure(name).map_or("–".into(), |value| format!("{value:.digits$}"))
-        })
-        .collect()
-}
-
 fn outcome(record: &Record) -> String {
     use crate::record::Outcome;
     match &record.outcome {
@@ -176,7 +163,7 @@ fn outcome(record: &Record) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Output;
+    use crate::record::{Earlier, Output};
 
     #[test]
     fn a_page_holds_hostile_names_as_text_and_refers_to_nothing_outside() {
@@ -186,7 +173,7 @@ mod tests {
             "outcome":{"failed":"</svg>\nmore"},"events":[{"at_s":1.0,"what":"a & b"}],"series":[],"summary":{"qps":1.0}}"#;
         let mut record: Record = serde_json::from_str(line).unwrap();
         record.series.push(crate::record::Point { at_s: 1.0, qps: 5.0, ..Default::default() });
-        let output = Output::new(dir.path()).unwrap();
+        let output = Output::new(dir.path(), Earlier::Go).unwrap();
         output.write(&record).unwrap();
         let written = write(dir.path()).unwrap();
         let page = fs::read_to_string(&written.page).unwrap();
@@ -200,7 +187,7 @@ mod tests {
     #[test]
     fn a_repeated_run_has_a_chart_each_and_one_verdict() {
         let dir = tempfile::tempdir().unwrap();
-        let output = Output::new(dir.path()).unwrap();
+        let output = Output::new(dir.path(), Earlier::Go).unwrap();
         for wait in [100.0, 9000.0] {
             let figures = [("resize_longest_wait_us", wait)];
             let mut record = crate::record::finished("resize", "4 → 2", "tidepool", &figures);
@@ -213,6 +200,8 @@ mod tests {
         assert_eq!(page.matches("longest wait that a resize caused").count(), 1);
         let charts = fs::read_dir(dir.path().join("charts")).unwrap().count();
         assert_eq!(charts, written.charts);
+        let csv = dir.path().join("csv/resize-tidepool-4-to-2-run-1-of-2.csv");
+        assert!(fs::read_to_string(csv).unwrap().starts_with("at_s,"));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 
 use super::chart::{nice_step, number};
 use super::svg::{Anchor, Svg};
-use crate::record::{Outcome, Record};
+use crate::experiment::swap::RESCUE;
+use crate::record::{NEVER, Outcome, Record};
 
 const WIDTH: f64 = 860.0;
 const LEFT: f64 = 290.0;
@@ -31,50 +32,78 @@ struct Measure {
     title: &'static str,
     /// A line to compare the bars with.
     reference: Option<f64>,
+    /// Whether a case belongs here.
+    has: fn(&Record) -> bool,
 }
 
-const MEASURES: [Measure; 7] = [
+fn any(_: &Record) -> bool {
+    true
+}
+
+fn is_rescue(record: &Record) -> bool {
+    record.scenario == RESCUE
+}
+
+fn is_no_rescue(record: &Record) -> bool {
+    !is_rescue(record)
+}
+
+const MEASURES: [Measure; 8] = [
     Measure {
         experiment: "swap",
         figure: "qps",
         title: "Oversized pool: queries per second, more is better",
         reference: None,
+        has: is_no_rescue,
+    },
+    Measure {
+        experiment: "swap",
+        figure: "seconds_to_90_percent",
+        title: "Rescue of a pool that swaps: seconds until 90 % of the throughput at the end, less is better",
+        reference: None,
+        has: is_rescue,
     },
     Measure {
         experiment: "pressure",
         figure: "worst_second_ratio",
         title: "Memory pressure: worst second relative to a fixed pool of the same size, more is better",
         reference: Some(0.8),
+        has: any,
     },
     Measure {
         experiment: "resize",
         figure: "worst_second_ratio",
         title: "Online resize: worst second relative to the lower steady state, more is better",
         reference: None,
+        has: any,
     },
     Measure {
         experiment: "sideload",
         figure: "steady_tps",
         title: "Side load: transactions per second of the OLTP, more is better",
         reference: None,
+        has: any,
     },
     Measure {
         experiment: "sideload",
         figure: "missing_share",
         title: "Side load: share of the resident table that the pool has lost, less is better",
         reference: None,
+        has: any,
     },
     Measure {
         experiment: "warm",
         figure: "seconds_to_90_percent",
         title: "Restart after kill -9: seconds until 90 % of the old throughput, less is better",
         reference: None,
+        has: any,
     },
     Measure {
         experiment: "defaults",
         figure: "tps",
         title: "As installed and tuned by hand: TPC-C transactions per second, more is better",
         reference: None,
+        has: any,
     },
 ];
 
@@ -102,7 +131,9 @@ struct Bars<'a> {
 impl<'a> Bars<'a> {
     fn of(records: &'a [Record], measure: &Measure) -> Bars<'a> {
         let mut bars = Bars::default();
-        for record in records.iter().filter(|record| record.experiment == measure.experiment) {
+        let is_shown =
+            |record: &&Record| record.experiment == measure.experiment && (measure.has)(record);
+        for record in records.iter().filter(is_shown) {
             let dead = record.outcome != Outcome::Finished;
             let value = match record.figure(measure.figure) {
                 Some(value) => value,
@@ -146,9 +177,6 @@ impl<'a> Bars<'a> {
         self.all().map(|bar| colour(which(bar).unwrap_or(0))).collect()
     }
 }
-
-/// A figure that stands for "not once in all of the run".
-const NEVER: f64 = u16::MAX as f64;
 
 /// What is written behind a bar.
 fn bar_text(bar: &Bar, named: bool) -> String {
@@ -284,4 +312,26 @@ fn advice(records: &[Record]) -> Option<Overview> {
         title: title.into(),
         svg,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::finished;
+
+    #[test]
+    fn a_rescue_has_a_picture_of_its_own() {
+        let figures = [("qps", 100.0), ("seconds_to_90_percent", NEVER)];
+        let mut records = vec![
+            finished("swap", "select, 75 %", "innodb", &[("qps", 100.0)]),
+            finished("swap", RESCUE, "innodb", &figures),
+        ];
+        // It is no rescue that failed.
+        records[0].outcome = Outcome::OomKilled;
+        let names: Vec<String> = all(&records).into_iter().map(|one| one.name).collect();
+        assert_eq!(names, ["overview-swap-qps", "overview-swap-seconds-to-90-percent"]);
+        for measure in MEASURES.iter().filter(|measure| measure.experiment == "swap") {
+            assert_eq!(Bars::of(&records, measure).all().count(), 1, "{}", measure.title);
+        }
+    }
 }

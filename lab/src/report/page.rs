@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::bounds::Row;
 use super::overview::{self, Overview};
 use super::svg::{self, escape};
-use super::{COLUMNS, QUICK, Verdict, cells, chart, ours, outcome, peers};
+use super::{QUICK, Verdict, chart, columns, ours, outcome, peers};
 use crate::record::Record;
 
 const PAGE_STYLE: &str = "\
@@ -89,18 +89,20 @@ fn section<'a>(
         let _ = writeln!(page, "<figure>{}</figure>", picture.svg.inline(&picture.title));
     }
     page.push_str("<div class=\"wide\"><table><tr><th>case<th>engine");
-    for (_, heading, _) in COLUMNS {
-        let _ = write!(page, "<th class=\"num\">{heading}");
+    let columns = columns::of(records);
+    for column in &columns {
+        let _ = write!(page, "<th class=\"num\">{}", column.heading);
     }
     page.push_str("<th>outcome</tr>\n");
     for record in records {
         let _ = write!(page, "<tr><td>{}<td>{}", escape(&record.scenario), escape(&record.label()));
-        for cell in cells(record) {
+        for cell in columns::cells(&columns, record) {
             let _ = write!(page, "<td class=\"num\">{}", escape(&cell));
         }
         let _ = writeln!(page, "<td>{}</tr>", escape(&outcome(record)));
     }
     page.push_str("</table></div>\n");
+    contents(page, records);
     for record in records.iter().filter(|record| !record.series.is_empty()) {
         let title = chart::title(record);
         let _ = writeln!(
@@ -110,4 +112,22 @@ fn section<'a>(
             chart::run(record).inline(&title)
         );
     }
+}
+
+/// What the pools held at the end, of experiments that ask.
+fn contents(page: &mut String, records: &[&Record]) {
+    let Some(contents) = columns::contents(records) else { return };
+    page.push_str("<p>What the pool held at the end, MiB:</p>\n<div class=\"wide\"><table><tr><th>case<th>engine");
+    for index in &contents.indexes {
+        let _ = write!(page, "<th class=\"num\">{}", escape(index));
+    }
+    page.push_str("</tr>\n");
+    for (record, cells) in &contents.rows {
+        let _ = write!(page, "<tr><td>{}<td>{}", escape(&record.scenario), escape(&record.label()));
+        for cell in cells {
+            let _ = write!(page, "<td class=\"num\">{cell}");
+        }
+        page.push_str("</tr>\n");
+    }
+    page.push_str("</table></div>\n");
 }

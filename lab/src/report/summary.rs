@@ -1,9 +1,9 @@
-//! `summary.md`: what was required, and all runs, as two tables in Markdown.
+//! `summary.md`: what was required, and the runs of each experiment, as tables in Markdown.
 
 use std::fmt::Write as _;
 
 use super::bounds::Row;
-use super::{COLUMNS, QUICK, Verdict, cells, ours, outcome, peers};
+use super::{QUICK, Verdict, columns, ours, outcome, peers};
 use crate::record::Record;
 
 pub(super) fn markdown(records: &[Record], rows: &[Row]) -> String {
@@ -11,7 +11,6 @@ pub(super) fn markdown(records: &[Record], rows: &[Row]) -> String {
     if records.iter().any(|record| record.quick) {
         let _ = writeln!(text, "{QUICK}\n");
     }
-    let cell = |text: &str| text.replace('|', "\\|");
     text.push_str(
         "| experiment | what | bound | tidepool | verdict | peers |\n|---|---|---|---|---|---|\n",
     );
@@ -31,23 +30,74 @@ pub(super) fn markdown(records: &[Record], rows: &[Row]) -> String {
             cell(&peers(row))
         );
     }
-    text.push_str("\n## Runs\n\n| experiment | case | engine |");
-    for (_, heading, _) in COLUMNS {
-        let _ = write!(text, " {heading} |");
-    }
-    text.push_str(" outcome |\n|---|---|---|");
-    text.push_str(&"---:|".repeat(COLUMNS.len()));
-    text.push_str("---|\n");
-    for record in records {
-        let _ = writeln!(
-            text,
-            "| {} | {} | {} | {} | {} |",
-            record.experiment,
-            cell(&record.scenario),
-            cell(&record.label()),
-            cells(record).join(" | "),
-            cell(&outcome(record))
-        );
+    text.push_str("\n## Runs\n");
+    // Runs of an experiment follow each other.
+    for runs in records.chunk_by(|one, next| one.experiment == next.experiment) {
+        let runs: Vec<&Record> = runs.iter().collect();
+        of_experiment(&mut text, &runs);
     }
     text
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+/// The figures of its runs, and what the pools held.
+fn of_experiment(text: &mut String, records: &[&Record]) {
+    let columns = columns::of(records);
+    let mut headings = vec!["case", "engine"];
+    headings.extend(columns.iter().map(|column| column.heading));
+    headings.push("outcome");
+    let rows = records.iter().map(|record| {
+        let mut cells = vec![cell(&record.scenario), cell(&record.label())];
+        cells.extend(columns::cells(&columns, record));
+        cells.push(cell(&outcome(record)));
+        cells
+    });
+    let experiment = records.first().map_or("", |record| &record.experiment);
+    let _ = writeln!(text, "\n### {experiment}\n");
+    table(text, &headings, columns.len(), rows);
+    let Some(contents) = columns::contents(records) else { return };
+    let _ = writeln!(text, "\nWhat the pool held at the end, MiB:\n");
+    let headings: Vec<&str> = ["case", "engine"].into_iter().chain(contents.indexes).collect();
+    let rows = contents.rows.into_iter().map(|(record, cells)| {
+        let names = [cell(&record.scenario), cell(&record.label())];
+        names.into_iter().chain(cells).collect()
+    });
+    table(text, &headings, headings.len() - 2, rows);
+}
+
+/// A table whose third column and the next ones are numbers.
+fn table(
+    text: &mut String,
+    headings: &[&str],
+    numbers: usize,
+    rows: impl Iterator<Item = Vec<String>>,
+) {
+    let rest = headings.len().saturating_sub(2 + numbers);
+    let _ = writeln!(text, "| {} |", headings.join(" | "));
+    let _ = writeln!(text, "|---|---|{}{}", "---:|".repeat(numbers), "---|".repeat(rest));
+    for row in rows {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::finished;
+
+    #[test]
+    fn each_experiment_has_a_table_with_its_own_figures() {
+        let records = [
+            finished("swap", "a | b", "innodb", &[("qps", 5.0)]),
+            finished("resize", "4 → 2", "tidepool", &[("seconds_below_90_percent", 2.0)]),
+        ];
+        let text = markdown(&records, &[]);
+        let swap = "### swap\n\n| case | engine | queries/s | outcome |\n|---|---|---:|---|\n| a \\| b | innodb | 5 | finished |";
+        assert!(text.contains(swap), "{text}");
+        let resize = "| case | engine | seconds below 90 % | outcome |\n|---|---|---:|---|\n| 4 → 2 | tidepool | 2 | finished |";
+        assert!(text.contains(resize), "{text}");
+    }
 }
