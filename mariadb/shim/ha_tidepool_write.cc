@@ -89,21 +89,13 @@ int ha_tidepool::write_row(const uchar *record) {
     if (int error = ready_slowly()) return error;
   if (table->next_number_field && record == table->record[0])
     if (int error = update_auto_increment()) return error;
-  if (shared->layouts.has_row_id)
-    if (int result = tp_next_row_id(shared->table, row_id)) return fail(result);
-
   int error;
-  const bool has_parents = foreign_checks() && foreign->has_own();
-  if (trees().size() == 1 && !is_checked_after_write() && likely(!has_parents)) {
-    error = insert_row(record);
+  if (likely(!lacks_indexed_columns(table->write_set))) {
+    error = write_complete(record);
   } else {
-    tp_savepoint before;
-    error = mark_before_row(&before);
-    if (likely(!error)) {
-      error = insert_row(record);
-      if (unlikely(has_parents) && !error) error = check_foreign_insert(record);
-      if (unlikely(error)) error = take_row_back(before, error);
-    }
+    Completed_record completed;
+    error = complete_record(record, &completed);
+    if (!error) error = write_complete(completed.bytes.get());
   }
   if (likely(!error) && table->found_next_number_field) raise_auto_increment_after(record);
   if (unlikely(own_session != nullptr))
@@ -111,10 +103,41 @@ int ha_tidepool::write_row(const uchar *record) {
   return error;
 }
 
-/* Deletes and inserts what differs; `clustered` holds the old clustered key when this begins. */
+int ha_tidepool::write_complete(const uchar *record) {
+  if (shared->layouts.has_row_id)
+    if (int result = tp_next_row_id(shared->table, row_id)) return fail(result);
+  const bool has_parents = foreign_checks() && foreign->has_own();
+  if (trees().size() == 1 && !is_checked_after_write() && likely(!has_parents)) return insert_row(record);
+  tp_savepoint before;
+  int error = mark_before_row(&before);
+  if (unlikely(error)) return error;
+  error = insert_row(record);
+  if (unlikely(has_parents) && !error) error = check_foreign_insert(record);
+  return unlikely(error) ? take_row_back(before, error) : 0;
+}
+
 int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
     if (int error = ready_slowly()) return error;
+  const bool old_lacks = lacks_indexed_columns(table->read_set), new_lacks = lacks_indexed_columns(table->write_set);
+  int error = 0;
+  if (likely(!old_lacks && !new_lacks)) {
+    error = update_complete(old_record, new_record);
+  } else {
+    Completed_record was, is;
+    if (old_lacks) error = complete_record(old_record, &was);
+    if (new_lacks && !error) error = complete_record(new_record, &is);
+    if (!error) error = update_complete(old_lacks ? was.bytes.get() : old_record, new_lacks ? is.bytes.get() : new_record);
+  }
+  if (unlikely(error)) return error;
+  if (table->found_next_number_field && new_record == table->record[0] &&
+      bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
+    raise_auto_increment_after(new_record);
+  return unlikely(own_session != nullptr) ? end_own_statement() : 0;
+}
+
+/* Deletes and inserts what differs; `clustered` holds the old clustered key when this begins. */
+int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_record) {
   bool bare;
   const Index_layout &primary = trees()[0];
   const bool key_differs = !shared->layouts.has_row_id && primary.changed(old_record, new_record);
@@ -175,15 +198,19 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   }
   if (unlikely(foreign_checks() != nullptr))
     if (int error = check_foreign_update(old_record, new_record)) return undone(error);
-  if (table->found_next_number_field && new_record == table->record[0] &&
-      bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
-    raise_auto_increment_after(new_record);
-  return unlikely(own_session != nullptr) ? end_own_statement() : 0;
+  return 0;
 }
 
 int ha_tidepool::delete_row(const uchar *record) {
   if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
     if (int error = ready_slowly()) return error;
+  if (likely(!lacks_indexed_columns(table->read_set))) return delete_complete(record);
+  Completed_record completed;
+  if (int error = complete_record(record, &completed)) return error;
+  return delete_complete(completed.bytes.get());
+}
+
+int ha_tidepool::delete_complete(const uchar *record) {
   encode_clustered(record, false);
   /* DELETE IGNORE makes a warning of an error and goes on: a row may not be half gone then. */
   tp_savepoint before;
