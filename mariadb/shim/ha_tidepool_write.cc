@@ -6,6 +6,9 @@
   written is undone as a whole, to the position before it: the statement may go on (INSERT IGNORE, ON DUPLICATE KEY
   UPDATE, REPLACE). That needs a position only where an entry after the first can fail for a reason that leaves the
   statement alive, so it is taken for tables with more than one index.
+
+  Secondary indexes are written in the order of the server's keys, which may not be that of their trees: of a conflict with the last unique
+  key REPLACE concludes that no other has one, and updates the row that is in its way. All writes go in that order, as their locks do.
 */
 #include "engine.h"
 #include "errors.h"
@@ -64,8 +67,8 @@ int ha_tidepool::insert_row(const uchar *record) {
       tp_insert(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len,
                 duplicate_lock);
   if (unlikely(result != TP_OK)) return result == TP_DUPLICATE ? report_duplicate(0) : fail(result);
-  for (uint i = 1; i < trees().size(); i++)
-    if (int error = insert_secondary(i, record)) return error;
+  for (uint index : shared->layouts.secondary)
+    if (int error = insert_secondary(index, record)) return error;
   return 0;
 }
 
@@ -175,7 +178,7 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
   }
   if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(0) : fail(result));
 
-  for (uint i = 1; i < trees().size(); i++) {
+  for (uint i : shared->layouts.secondary) {
     const Index_layout &layout = trees()[i];
     if (!moved && !layout.changed(old_record, new_record)) continue;
     bool old_bare;
@@ -219,7 +222,8 @@ int ha_tidepool::delete_complete(const uchar *record) {
     if (int result = tp_savepoint_set(session->trx, &before)) return fail(result);
   int result = tp_delete(session->trx, shared->table, 0, clustered.get(), clustered_len);
   const bool row_gone = result == TP_OK;
-  for (uint i = 1; result == TP_OK && i < trees().size(); i++) {
+  for (uint i : shared->layouts.secondary) {
+    if (unlikely(result != TP_OK)) break;
     bool bare;
     const size_t len = trees()[i].encode(old_key.get(), record, table, clustered.get(), key_room, &bare);
     result = tp_delete(session->trx, shared->table, i, old_key.get(), len);
