@@ -10,8 +10,7 @@
 #include "errors.h"
 #include "ha_tidepool.h"
 #include "table_cache.h"
-#include <algorithm>
-#include <deque>
+#include <list>
 
 using namespace tidepool;
 
@@ -61,58 +60,6 @@ int ha_tidepool::open_for_action(THD *thd, Session *session, const std::string &
   if (int error = open_child(thd, session, name)) return error;
   *child = handler_of(session->children.back(), name);
   return *child ? 0 : HA_ERR_TABLE_DEF_CHANGED;
-}
-
-/* ---- virtual columns */
-
-namespace {
-/* Values of virtual BLOB columns are in the fields' own buffers, where the server may have those of the row that it stands at: while this
-   lives, others are there. */
-class Kept_blobs {
-public:
-  explicit Kept_blobs(TABLE *of) : table(of) {
-    size_t count = 0;
-    for (Field **field = table->vfield; *field; field++) count++;
-    values = std::make_unique<String[]>(count);
-    swap();
-  }
-  ~Kept_blobs() { swap(); }
-  Kept_blobs(const Kept_blobs &) = delete;
-  Kept_blobs &operator=(const Kept_blobs &) = delete;
-
-private:
-  void swap() {
-    String *value = values.get();
-    for (Field **field = table->vfield; *field; field++, value++)
-      if ((*field)->flags & BLOB_FLAG) static_cast<Field_blob *>(*field)->swap(*value, false);
-  }
-  TABLE *table;
-  std::unique_ptr<String[]> values;
-};
-} // namespace
-
-/* Virtual columns that indexes have, of a record that was read without them. What long values it has is in `blobs`. */
-int ha_tidepool::compute_indexed_columns(uchar *record, std::deque<std::string> *blobs) {
-  if (likely(!table->vfield)) return 0;
-  auto is_indexed = [](const Field *field) { return !field->stored_in_db() && (field->flags & PART_KEY_FLAG); };
-  if (!std::any_of(table->vfield, table->vfield + table_share->virtual_fields, is_indexed)) return 0;
-
-  int error = 0;
-  const std::string saved(reinterpret_cast<const char *>(table->record[0]), table_share->reclength);
-  const Kept_blobs kept(table);
-  memcpy(table->record[0], record, table_share->reclength);
-  for (Field **field = table->vfield; *field && !error; field++)
-    if (is_indexed(*field) && table->update_virtual_field(*field, true)) error = HA_ERR_UNSUPPORTED;
-  /* Only now: one that is computed from another has made the server compute that again. */
-  for (Field **field = table->vfield; *field && !error; field++) {
-    if (!is_indexed(*field) || !((*field)->flags & BLOB_FLAG) || (*field)->is_null()) continue;
-    auto *blob = static_cast<Field_blob *>(*field);
-    blobs->emplace_back(reinterpret_cast<const char *>(blob->get_ptr()), blob->get_length());
-    blob->set_ptr(blob->get_length(), reinterpret_cast<uchar *>(&blobs->back()[0]));
-  }
-  memcpy(record, table->record[0], table_share->reclength);
-  memcpy(table->record[0], saved.data(), saved.size());
-  return error;
 }
 
 /* ---- the rows */
@@ -214,10 +161,10 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
       error = HA_ERR_CRASHED;
       break;
     }
-    std::deque<std::string> blobs;
+    std::list<std::string> blobs;
     if ((error = compute_indexed_columns(old_record.get(), &blobs))) break;
     if (action == Constraint::CASCADE && !new_parent) {
-      error = delete_row(old_record.get());
+      error = delete_complete(old_record.get());
       continue;
     }
     memcpy(new_record.get(), old_record.get(), table_share->reclength);
@@ -235,7 +182,7 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
       }
     }
     if (!error) error = compute_indexed_columns(new_record.get(), &blobs);
-    if (!error) error = update_row(old_record.get(), new_record.get());
+    if (!error) error = update_complete(old_record.get(), new_record.get());
     if (error == HA_ERR_RECORD_IS_THE_SAME) error = 0;
   }
   memcpy(clustered.get(), place.data(), place.size());

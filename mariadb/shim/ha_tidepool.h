@@ -7,6 +7,7 @@
       ha_tidepool_alter.cc   ALTER: what is done in place, indexes and columns added and dropped
       ha_tidepool_read.cc    index and table reads, positions
       ha_tidepool_write.cc   INSERT, UPDATE, DELETE, auto-increment
+      ha_tidepool_virtual.cc virtual columns that the server has not computed
       ha_tidepool_info.cc    statistics, ranges, ANALYZE
       ha_tidepool_check.cc   CHECK TABLE
       ha_tidepool_foreign.cc what the server asks about foreign keys
@@ -22,7 +23,7 @@
 #include "server_versions.h"
 #include "session.h"
 #include "table_share.h"
-#include <deque>
+#include <list>
 
 namespace tidepool {
 class Index_change;
@@ -163,8 +164,11 @@ private:
 
   int mark_before_row(tp_savepoint *before);
   int take_row_back(const tp_savepoint &before, int error);
+  /* Of records that have all virtual columns that are in indexes. */
+  int write_complete(const uchar *record);
+  int update_complete(const uchar *old_record, const uchar *new_record);
+  int delete_complete(const uchar *record);
   int insert_row(const uchar *record);
-  int insert_entries(const uchar *record, size_t *done);
   int insert_secondary(uint tree, const uchar *record);
   int report_duplicate(uint tree);
   void encode_clustered(const uchar *record, bool new_row);
@@ -247,7 +251,18 @@ private:
                       const uchar *next);
   static int open_for_action(THD *thd, tidepool::Session *session, const std::string &name, ha_tidepool **child);
   int ready_for_action();
-  int compute_indexed_columns(uchar *record, std::deque<std::string> *blobs);
+  /* A copy of a record, with the virtual columns that are in indexes. */
+  struct Completed_record {
+    std::unique_ptr<uchar[]> bytes;
+    std::list<std::string> blobs;
+  };
+  /* Whether one is not among the columns that a record is known to have: those that were read, or those that are written. */
+  bool lacks_indexed_columns(const MY_BITMAP *known) const {
+    return unlikely(table->vfield != nullptr) && has_indexed_column_outside(*known);
+  }
+  bool has_indexed_column_outside(const MY_BITMAP &columns) const;
+  int complete_record(const uchar *record, Completed_record *completed);
+  int compute_indexed_columns(uchar *record, std::list<std::string> *blobs);
   int change_children(const tidepool::Constraint &key, uint index, const std::string &prefix,
                       tidepool::Constraint::Action action, const ha_tidepool *parent, const uchar *old_parent,
                       const uchar *new_parent);

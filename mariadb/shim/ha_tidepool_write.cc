@@ -6,6 +6,9 @@
   written is undone as a whole, to the position before it: the statement may go on (INSERT IGNORE, ON DUPLICATE KEY
   UPDATE, REPLACE). That needs a position only where an entry after the first can fail for a reason that leaves the
   statement alive, so it is taken for tables with more than one index.
+
+  Secondary indexes are written in the order of the server's keys, which may not be that of their trees: of a conflict with the last unique
+  key REPLACE concludes that no other has one, and updates the row that is in its way. All writes go in that order, as their locks do.
 */
 #include "engine.h"
 #include "errors.h"
@@ -64,8 +67,8 @@ int ha_tidepool::insert_row(const uchar *record) {
       tp_insert(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len,
                 duplicate_lock);
   if (unlikely(result != TP_OK)) return result == TP_DUPLICATE ? report_duplicate(0) : fail(result);
-  for (uint i = 1; i < trees().size(); i++)
-    if (int error = insert_secondary(i, record)) return error;
+  for (uint index : shared->layouts.secondary)
+    if (int error = insert_secondary(index, record)) return error;
   return 0;
 }
 
@@ -89,21 +92,13 @@ int ha_tidepool::write_row(const uchar *record) {
     if (int error = ready_slowly()) return error;
   if (table->next_number_field && record == table->record[0])
     if (int error = update_auto_increment()) return error;
-  if (shared->layouts.has_row_id)
-    if (int result = tp_next_row_id(shared->table, row_id)) return fail(result);
-
   int error;
-  const bool has_parents = foreign_checks() && foreign->has_own();
-  if (trees().size() == 1 && !is_checked_after_write() && likely(!has_parents)) {
-    error = insert_row(record);
+  if (likely(!lacks_indexed_columns(table->write_set))) {
+    error = write_complete(record);
   } else {
-    tp_savepoint before;
-    error = mark_before_row(&before);
-    if (likely(!error)) {
-      error = insert_row(record);
-      if (unlikely(has_parents) && !error) error = check_foreign_insert(record);
-      if (unlikely(error)) error = take_row_back(before, error);
-    }
+    Completed_record completed;
+    error = complete_record(record, &completed);
+    if (!error) error = write_complete(completed.bytes.get());
   }
   if (likely(!error) && table->found_next_number_field) raise_auto_increment_after(record);
   if (unlikely(own_session != nullptr))
@@ -111,10 +106,41 @@ int ha_tidepool::write_row(const uchar *record) {
   return error;
 }
 
-/* Deletes and inserts what differs; `clustered` holds the old clustered key when this begins. */
+int ha_tidepool::write_complete(const uchar *record) {
+  if (shared->layouts.has_row_id)
+    if (int result = tp_next_row_id(shared->table, row_id)) return fail(result);
+  const bool has_parents = foreign_checks() && foreign->has_own();
+  if (trees().size() == 1 && !is_checked_after_write() && likely(!has_parents)) return insert_row(record);
+  tp_savepoint before;
+  int error = mark_before_row(&before);
+  if (unlikely(error)) return error;
+  error = insert_row(record);
+  if (unlikely(has_parents) && !error) error = check_foreign_insert(record);
+  return unlikely(error) ? take_row_back(before, error) : 0;
+}
+
 int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
     if (int error = ready_slowly()) return error;
+  const bool old_lacks = lacks_indexed_columns(table->read_set), new_lacks = lacks_indexed_columns(table->write_set);
+  int error = 0;
+  if (likely(!old_lacks && !new_lacks)) {
+    error = update_complete(old_record, new_record);
+  } else {
+    Completed_record was, is;
+    if (old_lacks) error = complete_record(old_record, &was);
+    if (new_lacks && !error) error = complete_record(new_record, &is);
+    if (!error) error = update_complete(old_lacks ? was.bytes.get() : old_record, new_lacks ? is.bytes.get() : new_record);
+  }
+  if (unlikely(error)) return error;
+  if (table->found_next_number_field && new_record == table->record[0] &&
+      bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
+    raise_auto_increment_after(new_record);
+  return unlikely(own_session != nullptr) ? end_own_statement() : 0;
+}
+
+/* Deletes and inserts what differs; `clustered` holds the old clustered key when this begins. */
+int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_record) {
   bool bare;
   const Index_layout &primary = trees()[0];
   const bool key_differs = !shared->layouts.has_row_id && primary.changed(old_record, new_record);
@@ -152,7 +178,7 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   }
   if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(0) : fail(result));
 
-  for (uint i = 1; i < trees().size(); i++) {
+  for (uint i : shared->layouts.secondary) {
     const Index_layout &layout = trees()[i];
     if (!moved && !layout.changed(old_record, new_record)) continue;
     bool old_bare;
@@ -175,15 +201,19 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   }
   if (unlikely(foreign_checks() != nullptr))
     if (int error = check_foreign_update(old_record, new_record)) return undone(error);
-  if (table->found_next_number_field && new_record == table->record[0] &&
-      bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
-    raise_auto_increment_after(new_record);
-  return unlikely(own_session != nullptr) ? end_own_statement() : 0;
+  return 0;
 }
 
 int ha_tidepool::delete_row(const uchar *record) {
   if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
     if (int error = ready_slowly()) return error;
+  if (likely(!lacks_indexed_columns(table->read_set))) return delete_complete(record);
+  Completed_record completed;
+  if (int error = complete_record(record, &completed)) return error;
+  return delete_complete(completed.bytes.get());
+}
+
+int ha_tidepool::delete_complete(const uchar *record) {
   encode_clustered(record, false);
   /* DELETE IGNORE makes a warning of an error and goes on: a row may not be half gone then. */
   tp_savepoint before;
@@ -192,7 +222,8 @@ int ha_tidepool::delete_row(const uchar *record) {
     if (int result = tp_savepoint_set(session->trx, &before)) return fail(result);
   int result = tp_delete(session->trx, shared->table, 0, clustered.get(), clustered_len);
   const bool row_gone = result == TP_OK;
-  for (uint i = 1; result == TP_OK && i < trees().size(); i++) {
+  for (uint i : shared->layouts.secondary) {
+    if (unlikely(result != TP_OK)) break;
     bool bare;
     const size_t len = trees()[i].encode(old_key.get(), record, table, clustered.get(), key_room, &bare);
     result = tp_delete(session->trx, shared->table, i, old_key.get(), len);

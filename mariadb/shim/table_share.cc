@@ -42,6 +42,8 @@ Layouts::Layouts(const TABLE_SHARE *share, const KEY *keys, std::vector<uint> or
     }
     has_secondary_unique |= tree && trees.back().is_unique();
   }
+  for (const uint tree : tree_of_key)
+    if (tree) secondary.push_back(tree);
   row = std::make_unique<Row_layout>(share, trees[0]);
 }
 

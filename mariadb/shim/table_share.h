@@ -41,6 +41,7 @@ struct Layouts {
   static int of_trees(const TABLE_SHARE *share, const KEY *keys, const std::string &name, std::unique_ptr<Layouts> *layouts);
 
   std::vector<Index_layout> trees; /* [0] = clustered */
+  std::vector<uint> secondary;     /* the other trees in the order of the server's keys */
   std::unique_ptr<Row_layout> row;
   bool has_row_id = false;
   bool has_secondary_unique = false;

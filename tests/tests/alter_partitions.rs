@@ -466,6 +466,39 @@ fn keys_in_another_order_keep_their_trees() {
     check(&mut conn, "part");
 }
 
+/// A conflict with the last key of the server's tells REPLACE that no other has one: trees may be in another order.
+#[test]
+fn a_row_replaces_all_that_are_in_its_way_whatever_the_order_of_trees() {
+    let server = Server::start(Options::new("replace_key_order"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT, p INT, a INT NOT NULL, b INT, PRIMARY KEY (id, p), UNIQUE ka (a, p), UNIQUE kb (b, p))
+             PARTITION BY RANGE (p) (PARTITION p0 VALUES LESS THAN (10))",
+            "ALTER TABLE t MODIFY a INT NULL, MODIFY b INT NOT NULL",
+            "ALTER TABLE t ADD PARTITION (PARTITION p1 VALUES LESS THAN (20))",
+        ],
+    );
+    let keys =
+        "SELECT DISTINCT INDEX_NAME FROM information_schema.STATISTICS WHERE TABLE_NAME = 't'";
+    let names: Vec<String> = conn.query(keys).expect("names");
+    assert_eq!(names, ["PRIMARY", "kb", "ka"], "so the test shows something");
+    for p in [1, 11] {
+        run(
+            &mut conn,
+            &[
+                "DELETE FROM t",
+                &format!("INSERT INTO t VALUES (1, {p}, 10, 20), (2, {p}, 11, 21)"),
+                &format!("REPLACE INTO t VALUES (3, {p}, 10, 21)"),
+            ],
+        );
+        let rows: Vec<(i64, i64, i64, i64)> = conn.query("SELECT * FROM t").expect("rows");
+        assert_eq!(rows, [(3, p, 10, 21)]);
+        check(&mut conn, "t");
+    }
+}
+
 /// The server compares keys by their names, and exchanges tables whose keys are in different orders.
 #[test]
 fn a_table_with_keys_in_another_order_is_exchanged() {

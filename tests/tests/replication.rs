@@ -2,14 +2,17 @@
 //! primary; a later transaction that has got a row first is rolled back for an earlier one and tried again, at once, and not when a lock
 //! wait times out.
 
+use std::fs::{self, File};
 use std::net::TcpListener;
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
+use tidepool_tests::environment::Environment;
 use tidepool_tests::server::{Engine, Options, Server};
-use tidepool_tests::sql::{number, run};
+use tidepool_tests::sql::{check, number, rows, run};
 
 /// A wait that only its timeout ends is far longer than what a test waits, s.
 const LOCK_WAIT_TIMEOUT: u32 = 50;
@@ -333,4 +336,154 @@ fn a_row_with_a_key_too_long_for_the_replica_is_not_found_there() {
     pair.catch_up();
     assert_eq!(number(&mut replica, "SELECT SUM(n) FROM t"), 12 + 13);
     assert_eq!(number(&mut replica, "SELECT COUNT(*) FROM t"), 2);
+}
+
+/// Tables with a computed column in an index, the column that it is computed from, and values for that.
+const COMPUTED: [(&str, &str, &str); 4] = [
+    ("ints", "a", "seq * 10"),
+    ("indexed_there", "a", "seq * 10"),
+    ("hashed", "txt", "REPEAT(CHAR(96 + seq), 3000 * seq)"),
+    ("texts", "s", "REPEAT(CHAR(96 + seq), 3000 * seq)"),
+];
+
+fn create_computed(conn: &mut Conn) {
+    run(
+        conn,
+        &[
+            "CREATE TABLE ints (id INT PRIMARY KEY, a INT, b INT, v INT AS (a + 1) VIRTUAL, w INT AS (v * 2) VIRTUAL, KEY (v), UNIQUE (w))",
+            "CREATE TABLE indexed_there (id INT PRIMARY KEY, a INT, b INT, v INT AS (a + 1) VIRTUAL)",
+            "CREATE TABLE hashed (id INT PRIMARY KEY, txt TEXT, b INT, UNIQUE (txt))",
+            "CREATE TABLE texts (id INT PRIMARY KEY, s TEXT, b INT, v TEXT AS (CONCAT(b, '-', s)) VIRTUAL, KEY (v(40)))",
+        ],
+    );
+}
+
+/// Adds indexes that the primary doesn't have, also on a column that it doesn't have. InnoDB can't apply a log with them.
+fn index_there(conn: &mut Conn) {
+    if Engine::from_environment() == Engine::Tidepool {
+        run(
+            conn,
+            &[
+                "ALTER TABLE indexed_there ADD KEY (v)",
+                "ALTER TABLE indexed_there ADD x INT AS (a * 3) VIRTUAL, ADD KEY (x)",
+            ],
+        );
+    }
+}
+
+/// Changes rows in all ways, with the columns in the log that each image has.
+fn change_computed(conn: &mut Conn) {
+    for image in ["FULL", "NOBLOB", "MINIMAL"] {
+        run(conn, &[&format!("SET binlog_row_image = {image}")]);
+        for (table, column, value) in COMPUTED {
+            run(
+                conn,
+                &[
+                    &format!("DELETE FROM {table}"),
+                    &format!(
+                        "INSERT INTO {table} (id, {column}, b) SELECT seq, {value}, seq FROM seq_1_to_12"
+                    ),
+                    &format!("DELETE FROM {table} WHERE id = 1"),
+                    &format!("UPDATE {table} SET b = b + 1 WHERE id = 2"),
+                    &format!("UPDATE {table} SET {column} = 1000 + id WHERE id = 3"),
+                    &format!("UPDATE {table} SET id = id + 100 WHERE id = 4"),
+                    &format!("UPDATE {table} SET id = id + 100, {column} = 1000 + id WHERE id = 5"),
+                    &format!("UPDATE {table} SET {column} = NULL WHERE id IN (6, 7)"),
+                    &format!("DELETE FROM {table} WHERE id BETWEEN 7 AND 8"),
+                    &format!("REPLACE INTO {table} (id, {column}, b) VALUES (9, 3000, 1)"),
+                    &format!(
+                        "INSERT INTO {table} (id, {column}, b) VALUES (10, 0, 0) ON DUPLICATE KEY UPDATE {column} = 4000"
+                    ),
+                ],
+            );
+        }
+    }
+}
+
+fn same_computed(here: &mut Conn, there: &mut Conn) {
+    for (table, column, _) in COMPUTED {
+        let all = format!("SELECT id, {column}, b FROM {table} ORDER BY id");
+        let found = rows(there, &all);
+        assert_eq!(found, rows(here, &all), "{table}");
+        assert_eq!(found.len(), 9, "{table}");
+        check(there, table);
+    }
+    let by_index = "SELECT COUNT(*) FROM ints FORCE INDEX (v) WHERE v > 0";
+    assert_eq!(number(there, by_index), number(here, by_index));
+    if Engine::from_environment() == Engine::Tidepool {
+        let by_index = "SELECT id FROM indexed_there FORCE INDEX (x) WHERE x = 330";
+        assert_eq!(number(there, by_index), 11);
+    }
+    let by_index = "SELECT id FROM texts FORCE INDEX (v) WHERE v = '10-4000'";
+    assert_eq!(number(there, by_index), 10);
+}
+
+/// The log has not the computed columns that the replica's indexes have, and the server does not compute them: entries would be looked for,
+/// or made, by other values than those of the row.
+#[test]
+fn indexed_virtual_columns_are_computed_where_the_log_lacks_them() {
+    let cases: [(&str, &[&str]); 3] = [
+        ("rpl_virtual", &[]),
+        (
+            "rpl_virtual_logged",
+            &["--log-bin=replica", "--log-slave-updates", "--binlog-row-image=MINIMAL"],
+        ),
+        ("rpl_virtual_idempotent", &["--slave-exec-mode=IDEMPOTENT"]),
+    ];
+    for (name, args) in cases {
+        // Beside each other, one that comes too early would not be told from one whose row is not there.
+        let mode = if name.ends_with("idempotent") { "conservative" } else { "optimistic" };
+        let pair = Pair::start(name, mode, args);
+        let mut primary = pair.primary.connect_to("test");
+        create_computed(&mut primary);
+        run(&mut pair.replica.connect(), &["START SLAVE"]);
+        pair.catch_up();
+        let mut replica = pair.replica.connect_to("test");
+        run(&mut replica, &["SET sql_log_bin = 0"]);
+        index_there(&mut replica);
+        change_computed(&mut primary);
+        pair.catch_up();
+        same_computed(&mut primary, &mut replica);
+        if !name.ends_with("idempotent") {
+            continue;
+        }
+        for (table, column, _) in COMPUTED {
+            let insert =
+                |n: i32| format!("INSERT INTO {table} (id, {column}, b) VALUES (50, {n}, {n})");
+            run(&mut replica, &[&insert(5000)]);
+            run(&mut primary, &[&insert(5001)]);
+            pair.catch_up();
+            check(&mut replica, table);
+            assert_eq!(number(&mut replica, &format!("SELECT b FROM {table} WHERE id = 50")), 5001);
+        }
+    }
+}
+
+/// The same by `BINLOG` statements.
+#[test]
+fn a_log_is_applied_as_statements() {
+    let logged = Server::start(options("binlog_written", 1).arg("--log-bin=primary"));
+    let applied = Server::start(options("binlog_applied", 2));
+    let (mut here, mut there) = (logged.connect_to("test"), applied.connect_to("test"));
+    create_computed(&mut here);
+    create_computed(&mut there);
+    index_there(&mut there);
+    run(&mut here, &["FLUSH BINARY LOGS"]);
+    change_computed(&mut here);
+    let log = Command::new(Environment::get().path("BASEDIR").join("bin/mariadb-binlog"))
+        .arg("--no-defaults")
+        .arg(logged.data_dir().join("primary.000002"))
+        .output()
+        .expect("mariadb-binlog runs");
+    assert!(log.status.success(), "{}", String::from_utf8_lossy(&log.stderr));
+    let file = applied.dir().join("log.sql");
+    fs::write(&file, &log.stdout).expect("the log can be written");
+    let output = applied
+        .client("CLIENT")
+        .arg("test")
+        .stdin(File::open(&file).expect("the log can be read"))
+        .output()
+        .expect("the client runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    same_computed(&mut here, &mut there);
 }

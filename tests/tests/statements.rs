@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
-use tidepool_tests::sql::{check, code_of, number, run};
+use tidepool_tests::sql::{check, code_of, number, rows, run};
 
 const TABLE_CHANGED: u16 = 1412;
 const DUPLICATE: u16 = 1062;
@@ -546,4 +546,105 @@ fn the_time_of_a_tables_definition_is_shown() {
     let shown = "SELECT COUNT(*) FROM information_schema.TABLES WHERE TABLE_SCHEMA = 'test' AND ROW_FORMAT = 'Dynamic'
                  AND CREATE_TIME BETWEEN NOW() - INTERVAL 10 MINUTE AND NOW() + INTERVAL 1 SECOND";
     assert_eq!(number(&mut conn, shown), 2);
+}
+
+/// Runs the statements on a table of each engine, `#` for its name. Each is answered in the same way, and leaves the same rows.
+fn same_as_innodb(server: &Server, statements: &[&str]) -> Vec<u16> {
+    let said = [("t", Engine::Tidepool), ("i", Engine::InnoDb)].map(|(table, engine)| {
+        let mut conn = server.connect_to("test");
+        run(
+            &mut conn,
+            &[
+                &format!("CREATE OR REPLACE TABLE {table} (id INT PRIMARY KEY, a INT, KEY (a)) ENGINE={}", engine.name()),
+                &format!("INSERT INTO {table} VALUES (1, 1)"),
+            ],
+        );
+        let mut answer = |statement: &&str| {
+            let code = code_of(&mut conn, &statement.replace('#', table));
+            (code, ["id", "a"].map(|key| rows(&mut conn, &format!("SELECT * FROM {table} ORDER BY {key}, id"))))
+        };
+        let answers: Vec<_> = statements.iter().map(&mut answer).collect();
+        check(&mut conn, table);
+        answers
+    });
+    for (n, statement) in statements.iter().enumerate() {
+        assert_eq!(said[0][n], said[1][n], "{statement}");
+    }
+    said[0].iter().map(|(code, _)| *code).collect()
+}
+
+/// A failing statement of several rows is undone, and no more, where LOCK TABLES has begun it.
+#[test]
+fn a_failing_statement_is_undone_under_lock_tables() {
+    let server = Server::start(Options::new("lock_tables_rollback").engine(Engine::Tidepool));
+    let failing = [
+        "INSERT INTO # VALUES (12, 12), (13, 13), (1, 9)",
+        "UPDATE # SET id = 20, a = a + 1 ORDER BY id",
+        "INSERT INTO # VALUES (14, 14), (1, 9) ON DUPLICATE KEY UPDATE id = 11",
+    ];
+    for begin in ["SET autocommit = 1", "SET autocommit = 0"] {
+        for end in ["COMMIT", "ROLLBACK"] {
+            let mut statements =
+                vec![begin, "LOCK TABLES # WRITE", "INSERT INTO # VALUES (10, 10), (11, 11)"];
+            statements.extend(failing);
+            statements.extend([
+                "UPDATE # SET a = a + 100",
+                end,
+                "UNLOCK TABLES",
+                "SET autocommit = 1",
+            ]);
+            let codes = same_as_innodb(&server, &statements);
+            let failed = codes.iter().filter(|code| **code == DUPLICATE).count();
+            assert_eq!(failed, failing.len(), "{codes:?}");
+        }
+    }
+}
+
+/// What a function's failed statements leave, and what is left of them when the function itself fails.
+#[test]
+fn statements_that_fail_in_a_function_leave_what_they_leave_in_innodb() {
+    let server = Server::start(Options::new("function_rollback").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    for table in ["t", "i"] {
+        for (name, end) in [("handles", ""), ("fails", "SIGNAL SQLSTATE '45000';")] {
+            run(
+                &mut conn,
+                &[&format!(
+                    "CREATE FUNCTION {name}_{table}() RETURNS INT MODIFIES SQL DATA BEGIN
+                         DECLARE failed INT DEFAULT 0;
+                         DECLARE CONTINUE HANDLER FOR 1062 SET failed = failed + 1;
+                         INSERT INTO {table} VALUES (2, 2), (3, 3), (1, 9);
+                         INSERT INTO {table} VALUES (4, 4), (5, 5), (1, 9);
+                         INSERT INTO {table} VALUES (6, 6);
+                         UPDATE {table} SET id = 1, a = a + 100 WHERE id > 1;
+                         DELETE FROM {table} WHERE id = 6;
+                         {end}
+                         RETURN failed;
+                     END"
+                )],
+            );
+        }
+    }
+    let (handles, fails) = ("SELECT handles_#()", "SELECT fails_#()");
+    let codes = same_as_innodb(&server, &[handles, "DELETE FROM # WHERE id > 1", fails, handles]);
+    assert!(codes[2] != 0, "{codes:?}");
+    same_as_innodb(
+        &server,
+        &[
+            "BEGIN",
+            "INSERT INTO # VALUES (10, 10)",
+            handles,
+            fails,
+            handles,
+            "SAVEPOINT s",
+            fails,
+            "ROLLBACK TO s",
+            "COMMIT",
+        ],
+    );
+    same_as_innodb(&server, &["BEGIN", "UPDATE # SET a = 50", fails, handles, "ROLLBACK"]);
+    same_as_innodb(
+        &server,
+        &["SET autocommit = 0", handles, "ROLLBACK", fails, "COMMIT", handles, "COMMIT"],
+    );
 }
