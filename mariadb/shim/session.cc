@@ -42,16 +42,38 @@ static bool locks_rows(THD *thd) {
   return false;
 }
 
+/* A transaction of its own, whatever autocommit says, that reads tables as a whole. What copies a table has its metadata lock before
+   it reads the first row, so nobody writes there, and the snapshot has all there is. */
+static bool is_scan_alone(int command) {
+  switch (command) {
+  case SQLCOM_ALTER_TABLE:
+  case SQLCOM_CREATE_INDEX:
+  case SQLCOM_DROP_INDEX:
+  case SQLCOM_OPTIMIZE:
+  case SQLCOM_REPAIR:
+  case SQLCOM_ANALYZE:
+    return true;
+  default:
+    return false;
+  }
+}
+
+static bool is_single_read(int command) {
+  return command == SQLCOM_SELECT || command == SQLCOM_CHECKSUM || command == SQLCOM_HA_READ;
+}
+
 static int isolation_of(THD *thd) {
+  const int command = thd_sql_command(thd);
+  /* At SERIALIZABLE it would lock each row; at READ UNCOMMITTED copy what a rollback has not come to yet. */
+  if (is_scan_alone(command)) return TP_REPEATABLE_READ;
   switch (thd_tx_isolation(thd)) {
   case ISO_READ_UNCOMMITTED:
     return TP_READ_UNCOMMITTED;
   case ISO_READ_COMMITTED:
     return TP_READ_COMMITTED;
   case ISO_SERIALIZABLE:
-    /* A single SELECT is serializable as a consistent read, if it reads by that alone. */
-    if (!thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN) && thd_sql_command(thd) == SQLCOM_SELECT &&
-        !locks_rows(thd))
+    /* A single statement that only reads is serializable as a consistent read, if it reads by that alone. */
+    if (!thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN) && is_single_read(command) && !locks_rows(thd))
       return TP_REPEATABLE_READ;
     return TP_SERIALIZABLE;
   default:
