@@ -105,10 +105,12 @@ static void forget_prepared(Session *session) {
 /* Under the mutex; the session's own thread is not in the engine, or it is the caller. */
 static void give_away(Session *session) {
   forget_prepared(session);
-  if (session->prepared)
+  if (session->prepared) {
     tp_detach(session->trx);
-  else
+  } else {
     tp_rollback(session->trx); /* it has only read here */
+    if (session->ownerless_generation != ownerless_generation()) drop_ownerless_tables();
+  }
   session->in_transaction = session->in_statement = session->ordered = session->prepared = false;
   session->xa_prepared = false; /* last: its own thread looks at this alone */
 }
@@ -137,6 +139,7 @@ int begin_statement(THD *thd, Session *session) {
   give_away_if_prepared(session);
   if (!session->in_transaction) {
     session->isolation = isolation_of(thd);
+    session->ownerless_generation = ownerless_generation();
     if (int result = tp_trx_start(session->trx, session->isolation)) return server_error(result, thd);
     session->in_transaction = true;
     if (thd_need_wait_reports(thd)) tp_trx_name_session(session->trx, reinterpret_cast<uintptr_t>(thd));
@@ -172,6 +175,7 @@ static void end_transaction(Session *session) {
   session->in_transaction = session->in_statement = session->ordered = session->prepared = false;
   for (const std::string &name : session->dropped) drop_ownerless(name, session->thd);
   session->dropped.clear();
+  if (unlikely(session->ownerless_generation != ownerless_generation())) drop_ownerless_tables();
 }
 
 static Session *existing_session(THD *thd) {
@@ -205,9 +209,9 @@ static int commit(THD *thd, bool all) {
     result = tp_commit(session->trx);
   }
   if (result != TP_OK) {
+    server_error(result, thd); /* first: what follows has errors of its own */
     tp_rollback(session->trx);
     end_transaction(session);
-    server_error(result, thd);
     return HA_ERR_COMMIT_ERROR;
   }
   end_transaction(session);
@@ -220,9 +224,9 @@ static int rollback(THD *thd, bool all) {
   close_children(session);
   if (ends_transaction(thd, all)) {
     if (!session->in_transaction) return 0;
-    const int result = tp_rollback(session->trx);
+    const int error = server_error(tp_rollback(session->trx), thd);
     end_transaction(session);
-    return server_error(result, thd);
+    return error;
   }
   if (!session->in_statement) return 0;
   session->in_statement = false;
