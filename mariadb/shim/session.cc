@@ -6,7 +6,10 @@
 #include "server_versions.h"
 #include "sysvars.h"
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <mutex>
+#include <thread>
 
 /* In the server's sql_class.cc, for engines, without a declaration in a header. */
 extern "C" int thd_need_wait_reports(const MYSQL_THD thd);
@@ -328,13 +331,36 @@ static int by_xid(XID *xid, int (*end)(tp_db *, const uint8_t *, size_t)) {
 static int commit_by_xid(XID *xid) { return by_xid(xid, tp_commit_prepared); }
 static int rollback_by_xid(XID *xid) { return by_xid(xid, tp_rollback_prepared); }
 
+/*
+  Whether somebody holds the binary log while he waits for the checkpoint: RESET MASTER does, and what is done by it (SET GLOBAL
+  gtid_binlog_state), without a limit and deaf to KILL. Who rotates has let go of it before he asks for one, and commits hold it
+  for moments. Which statement runs says less: this one may be in time, and another one's request be what RESET MASTER waits for.
+*/
+static bool is_binary_log_held() {
+  using namespace std::chrono;
+  constexpr auto MOMENT = seconds(5);
+  mysql_mutex_t *const lock = mysql_bin_log.get_log_lock();
+  for (const auto start = steady_clock::now(); steady_clock::now() - start < MOMENT; std::this_thread::sleep_for(milliseconds(1))) {
+    if (mysql_mutex_trylock(lock) != 0) continue;
+    mysql_mutex_unlock(lock);
+    return false;
+  }
+  return true;
+}
+
 static void commit_checkpoint_request(void *cookie) {
   /* All that went through commit_ordered must be durable before the binary log forgets it. If it can't be made so, the
      server is never told: after a restart it then still finds in the binary log what it has acknowledged. */
-  if (tp_flush_all_log(engine.db) == TP_OK)
+  if (tp_flush_all_log(engine.db) == TP_OK) {
     commit_checkpoint_notify_ha(cookie);
-  else
-    server_error(TP_OTHER, nullptr);
+    return;
+  }
+  server_error(TP_OTHER, nullptr);
+  if (!is_binary_log_held()) return;
+  sql_print_error("Tidepool: the log has failed, and a RESET MASTER waits for it, with every commit behind. The server ends here, so "
+                  "that the next start recovers all that was committed from the binary log, which is not reset");
+  /* Unlike in pre_shutdown(), a restart is wanted: by this signal, and by the pid file that stays, it is seen to be a crash. */
+  kill(getpid(), SIGKILL);
 }
 
 static bool flush_logs() { return tp_flush_all_log(engine.db) != TP_OK; }
