@@ -14,10 +14,14 @@ void drop_database(handlerton *hton, char *path);
 int check_version(handlerton *hton, const char *path, const LEX_CUSTRING *version, ulonglong before);
 /* At start: what a server that ended without order left behind. */
 void drop_temporary_tables();
-/* A temporary table that has lost its owner, at once or when the prepared transaction that has used it is over. */
+/* When the server has cleared up after a crash: tells of copies by ALTER TABLE that are still there. */
+int report_left_behind();
+/* A table that nobody can name any more, at once or when the transactions that have used it are over. */
 void drop_ownerless(const std::string &name, THD *thd);
-/* After the end of a prepared transaction: those that it has kept. */
+/* After the end of a transaction that may have kept some. */
 void drop_ownerless_tables();
+/* Another one since a transaction began: a table has lost its owner meanwhile, and the transaction may be what it waits for. */
+uint64 ownerless_generation();
 
 } // namespace tidepool
 

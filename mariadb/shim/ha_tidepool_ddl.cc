@@ -67,6 +67,15 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
 
 namespace tidepool {
 
+/* Its name is free at once; the table goes when the transactions that have used it are over. Nobody else comes to it. */
+static int set_aside(const std::string &name, std::string *aside) {
+  static std::atomic<uint> count{0};
+  *aside = std::string(TEMPORARY_PREFIX) + "dropped-" + std::to_string(my_hrtime().val) + "-" + std::to_string(count++);
+  const int result = tp_rename_table(engine.db, name.data(), name.size(), aside->data(), aside->size());
+  if (result == TP_OK) foreign_keys.forget(name);
+  return result;
+}
+
 int drop_table(handlerton *, const char *path) {
   const std::string name = table_name_of(path);
   THD *thd = current_thd;
@@ -80,27 +89,26 @@ int drop_table(handlerton *, const char *path) {
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   const int result = tp_drop_table(engine.db, name.data(), name.size());
   if (result == TP_OK) foreign_keys.forget(name);
-  if (result == TP_TABLE_BUSY && thd) {
-    /* A table that this transaction has used: a temporary one, or the one of a CREATE … SELECT that failed. Its name
-       is free at once; it goes when the transaction is over. If that is prepared, the connection is about to end, and
-       another may already have ended it or be at it. */
-    Session *session = session_of(thd);
-    if (is_prefix(name.c_str(), TEMPORARY_PREFIX) && (!session || session->xa_prepared || !session->in_transaction)) {
-      drop_ownerless(name, thd);
-      return 0;
-    }
-    if (session && session->in_transaction) {
-      static std::atomic<uint> dropped{0};
-      const std::string aside = std::string(TEMPORARY_PREFIX) + "dropped-" + std::to_string(my_hrtime().val) + "-" +
-                                std::to_string(dropped++);
-      const int renamed = tp_rename_table(engine.db, name.data(), name.size(), aside.data(), aside.size());
-      if (renamed != TP_OK) return server_error(renamed, thd);
-      foreign_keys.forget(name);
-      session->dropped.push_back(aside);
-      return 0;
-    }
+  if (result != TP_TABLE_BUSY) return server_error(result, thd);
+
+  Session *session = thd ? session_of(thd) : nullptr;
+  const bool is_in_transaction = session && session->in_transaction;
+  /* Of a temporary table, the transaction may be prepared: then the connection is about to end, and another may already
+     have ended it or be at it. */
+  if (is_prefix(name.c_str(), TEMPORARY_PREFIX) && (!is_in_transaction || session->xa_prepared)) {
+    drop_ownerless(name, thd);
+    return 0;
   }
-  return server_error(result, thd);
+  /* This transaction has used it: a temporary table, or the one of a CREATE … SELECT that failed. Or another has, that has no
+     metadata lock any more: it has read by HANDLER, and closed that. Only what is prepared without a session stands in the
+     way: a verdict about it is still to come. */
+  std::string aside;
+  if (const int renamed = set_aside(name, &aside)) return server_error(renamed, thd);
+  if (is_in_transaction)
+    session->dropped.push_back(aside);
+  else
+    drop_ownerless(aside, thd);
+  return 0;
 }
 
 namespace {
@@ -131,22 +139,49 @@ void drop_database(handlerton *, char *path) {
   if (name.empty()) return;
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   for (const std::string &table : names_with(name + "/")) {
-    const int result = tp_drop_table(engine.db, table.data(), table.size());
+    int result = tp_drop_table(engine.db, table.data(), table.size());
     if (result == TP_OK) foreign_keys.forget(table);
+    std::string aside;
+    if (result == TP_TABLE_BUSY && (result = set_aside(table, &aside)) == TP_OK) drop_ownerless(aside, nullptr);
     server_error(result, nullptr);
   }
 }
 
 /*
-  What a prepared transaction has used can't go before it is over, and that may be after its connection, and after this server's
-  life. InnoDB lets temporary tables go with the connection, for it undoes nothing in them after a restart; here they are
-  as other tables. Nobody can name them any more: the next connection's get other names (see table_name_of).
+  ALTER TABLE writes a copy, #sql-alter-…, and keeps the table as #sql-backup-… until that is in its place. After a crash the server
+  goes on or back, by its own log. What is still there then, and has no definition, may be all that is left of a table if
+  that log was lost or not understood: so it stays. (Before the server has done that, it is what the log speaks of.)
+*/
+int report_left_behind() {
+  for (const std::string &name : names_with("")) {
+    if (!is_intermediate(name)) continue;
+    const std::string file = "./" + name.substr(0, name.find("#P#")) + reg_ext;
+    if (access(file.c_str(), F_OK) == 0 || errno != ENOENT) continue;
+    std::string db, table;
+    server_names(name, &db, &table);
+    sql_print_warning("Tidepool: table %s of database %s has no .frm file: an ALTER TABLE left it behind. It stays, for nobody else knows "
+                      "whether its rows are also elsewhere. If they are, remove it: DROP TABLE `%s`.`#mysql50#%s`",
+                      table.c_str(), db.c_str(), db.c_str(), table.c_str());
+  }
+  return 0;
+}
+
+/*
+  What a transaction has used can't go before it is over. If it is prepared, that may be after its connection, and after this
+  server's life; only temporary tables come here then. InnoDB lets these go with the connection, for it undoes nothing in
+  them after a restart; here they are as other tables. Nobody can name them any more: the next connection's get other
+  names (see table_name_of).
 */
 static std::mutex ownerless_mutex;
 static std::set<std::string> ownerless;
+static std::atomic<uint64> generation{0};
+
+uint64 ownerless_generation() { return generation.load(); }
 
 void drop_ownerless(const std::string &name, THD *thd) {
   std::lock_guard<std::mutex> guard(ownerless_mutex);
+  /* First: a transaction that ends behind the attempt sees it, and waits for the mutex. */
+  generation++;
   const int result = tp_drop_table(engine.db, name.data(), name.size());
   if (result == TP_TABLE_BUSY)
     ownerless.insert(name);

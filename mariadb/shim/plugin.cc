@@ -99,6 +99,7 @@ int start(void *p) {
   hton->tablefile_extensions = no_extensions;
   hton->flags = HTON_SUPPORTS_EXTENDED_KEYS;
   hton->pre_shutdown = pre_shutdown;
+  hton->signal_ddl_recovery_done = Hook<report_left_behind>();
   setup_transactions(hton);
   setup_costs(hton);
   if (!options.read_only) drop_temporary_tables();

@@ -6,7 +6,10 @@
 #include "server_versions.h"
 #include "sysvars.h"
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <mutex>
+#include <thread>
 
 /* In the server's sql_class.cc, for engines, without a declaration in a header. */
 extern "C" int thd_need_wait_reports(const MYSQL_THD thd);
@@ -42,16 +45,38 @@ static bool locks_rows(THD *thd) {
   return false;
 }
 
+/* A transaction of its own, whatever autocommit says, that reads tables as a whole. What copies a table has its metadata lock before
+   it reads the first row, so nobody writes there, and the snapshot has all there is. */
+static bool is_scan_alone(int command) {
+  switch (command) {
+  case SQLCOM_ALTER_TABLE:
+  case SQLCOM_CREATE_INDEX:
+  case SQLCOM_DROP_INDEX:
+  case SQLCOM_OPTIMIZE:
+  case SQLCOM_REPAIR:
+  case SQLCOM_ANALYZE:
+    return true;
+  default:
+    return false;
+  }
+}
+
+static bool is_single_read(int command) {
+  return command == SQLCOM_SELECT || command == SQLCOM_CHECKSUM || command == SQLCOM_HA_READ;
+}
+
 static int isolation_of(THD *thd) {
+  const int command = thd_sql_command(thd);
+  /* At SERIALIZABLE it would lock each row; at READ UNCOMMITTED copy what a rollback has not come to yet. */
+  if (is_scan_alone(command)) return TP_REPEATABLE_READ;
   switch (thd_tx_isolation(thd)) {
   case ISO_READ_UNCOMMITTED:
     return TP_READ_UNCOMMITTED;
   case ISO_READ_COMMITTED:
     return TP_READ_COMMITTED;
   case ISO_SERIALIZABLE:
-    /* A single SELECT is serializable as a consistent read, if it reads by that alone. */
-    if (!thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN) && thd_sql_command(thd) == SQLCOM_SELECT &&
-        !locks_rows(thd))
+    /* A single statement that only reads is serializable as a consistent read, if it reads by that alone. */
+    if (!thd_test_options(thd, OPTION_NOT_AUTOCOMMIT | OPTION_BEGIN) && is_single_read(command) && !locks_rows(thd))
       return TP_REPEATABLE_READ;
     return TP_SERIALIZABLE;
   default:
@@ -83,10 +108,12 @@ static void forget_prepared(Session *session) {
 /* Under the mutex; the session's own thread is not in the engine, or it is the caller. */
 static void give_away(Session *session) {
   forget_prepared(session);
-  if (session->prepared)
+  if (session->prepared) {
     tp_detach(session->trx);
-  else
+  } else {
     tp_rollback(session->trx); /* it has only read here */
+    if (session->ownerless_generation != ownerless_generation()) drop_ownerless_tables();
+  }
   session->in_transaction = session->in_statement = session->ordered = session->prepared = false;
   session->xa_prepared = false; /* last: its own thread looks at this alone */
 }
@@ -115,6 +142,7 @@ int begin_statement(THD *thd, Session *session) {
   give_away_if_prepared(session);
   if (!session->in_transaction) {
     session->isolation = isolation_of(thd);
+    session->ownerless_generation = ownerless_generation();
     if (int result = tp_trx_start(session->trx, session->isolation)) return server_error(result, thd);
     session->in_transaction = true;
     if (thd_need_wait_reports(thd)) tp_trx_name_session(session->trx, reinterpret_cast<uintptr_t>(thd));
@@ -150,6 +178,7 @@ static void end_transaction(Session *session) {
   session->in_transaction = session->in_statement = session->ordered = session->prepared = false;
   for (const std::string &name : session->dropped) drop_ownerless(name, session->thd);
   session->dropped.clear();
+  if (unlikely(session->ownerless_generation != ownerless_generation())) drop_ownerless_tables();
 }
 
 static Session *existing_session(THD *thd) {
@@ -183,9 +212,9 @@ static int commit(THD *thd, bool all) {
     result = tp_commit(session->trx);
   }
   if (result != TP_OK) {
+    server_error(result, thd); /* first: what follows has errors of its own */
     tp_rollback(session->trx);
     end_transaction(session);
-    server_error(result, thd);
     return HA_ERR_COMMIT_ERROR;
   }
   end_transaction(session);
@@ -198,9 +227,9 @@ static int rollback(THD *thd, bool all) {
   close_children(session);
   if (ends_transaction(thd, all)) {
     if (!session->in_transaction) return 0;
-    const int result = tp_rollback(session->trx);
+    const int error = server_error(tp_rollback(session->trx), thd);
     end_transaction(session);
-    return server_error(result, thd);
+    return error;
   }
   if (!session->in_statement) return 0;
   session->in_statement = false;
@@ -302,13 +331,36 @@ static int by_xid(XID *xid, int (*end)(tp_db *, const uint8_t *, size_t)) {
 static int commit_by_xid(XID *xid) { return by_xid(xid, tp_commit_prepared); }
 static int rollback_by_xid(XID *xid) { return by_xid(xid, tp_rollback_prepared); }
 
+/*
+  Whether somebody holds the binary log while he waits for the checkpoint: RESET MASTER does, and what is done by it (SET GLOBAL
+  gtid_binlog_state), without a limit and deaf to KILL. Who rotates has let go of it before he asks for one, and commits hold it
+  for moments. Which statement runs says less: this one may be in time, and another one's request be what RESET MASTER waits for.
+*/
+static bool is_binary_log_held() {
+  using namespace std::chrono;
+  constexpr auto MOMENT = seconds(5);
+  mysql_mutex_t *const lock = mysql_bin_log.get_log_lock();
+  for (const auto start = steady_clock::now(); steady_clock::now() - start < MOMENT; std::this_thread::sleep_for(milliseconds(1))) {
+    if (mysql_mutex_trylock(lock) != 0) continue;
+    mysql_mutex_unlock(lock);
+    return false;
+  }
+  return true;
+}
+
 static void commit_checkpoint_request(void *cookie) {
   /* All that went through commit_ordered must be durable before the binary log forgets it. If it can't be made so, the
      server is never told: after a restart it then still finds in the binary log what it has acknowledged. */
-  if (tp_flush_all_log(engine.db) == TP_OK)
+  if (tp_flush_all_log(engine.db) == TP_OK) {
     commit_checkpoint_notify_ha(cookie);
-  else
-    server_error(TP_OTHER, nullptr);
+    return;
+  }
+  server_error(TP_OTHER, nullptr);
+  if (!is_binary_log_held()) return;
+  sql_print_error("Tidepool: the log has failed, and a RESET MASTER waits for it, with every commit behind. The server ends here, so "
+                  "that the next start recovers all that was committed from the binary log, which is not reset");
+  /* Unlike in pre_shutdown(), a restart is wanted: by this signal, and by the pid file that stays, it is seen to be a crash. */
+  kill(getpid(), SIGKILL);
 }
 
 static bool flush_logs() { return tp_flush_all_log(engine.db) != TP_OK; }

@@ -40,6 +40,7 @@ struct Session {
   int isolation = TP_REPEATABLE_READ;
   uint duplicate_key = MAX_KEY; /* of the statement's last duplicate */
   std::vector<std::string> dropped; /* tables that go when the transaction ends: it has used them */
+  uint64 ownerless_generation = 0;  /* ownerless_generation() when the transaction began */
   uint referential_depth = 0;       /* what is done now is on behalf of a constraint (foreign_key_index.h) */
   std::vector<Cascade_step> cascade; /* how it came to that: from the row that the statement changes on */
   std::vector<TABLE *> children;     /* tables that were opened for referential actions, until the statement ends */

@@ -3,11 +3,10 @@
 use tidepool_tests::crash::{LoopOptions, run};
 use tidepool_tests::server::Engine;
 
-#[test]
-fn nothing_acknowledged_is_lost_and_nothing_else_appears() {
+fn crash(rounds: u32, seed: u64) {
     let options = LoopOptions {
-        rounds: 8,
-        seed: 20_260_101,
+        rounds,
+        seed,
         engine: Engine::from_environment(),
         load_ms_max: 2000,
         args: Vec::new(),
@@ -16,4 +15,14 @@ fn nothing_acknowledged_is_lost_and_nothing_else_appears() {
     let summary = run(&options);
     assert!(summary.violations.is_empty(), "{}", summary.violations.join("\n"));
     assert!(summary.tally.committed > 50, "hardly anything ran: {summary:?}");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_and_nothing_else_appears() {
+    crash(8, 20_260_101);
+}
+
+#[test]
+fn nor_is_it_with_a_binary_log_that_is_rotated_and_reset() {
+    crash(6, 20_260_102);
 }

@@ -1,5 +1,6 @@
 //! The redo log fails under a running server: what was acknowledged is there after the next start, and that needs nobody's help.
 
+use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
 
 use mysql::Conn;
@@ -138,4 +139,34 @@ fn the_server_starts_by_itself_after_the_redo_log_failed() {
         server.launch().expect("it was stopped in order");
         assert_eq!(value(&mut server.connect_to("test")), 20_000);
     }
+}
+
+/// RESET MASTER waits, with the binary log in its hands, until all that is committed is durable; and that will never be.
+#[test]
+fn a_reset_of_the_binary_log_ends_a_server_whose_redo_log_failed() {
+    let options = Options::new("failed_log_reset").engine(Engine::Tidepool);
+    let options = options.arg("--tidepool-redo-log-capacity=8M").arg("--sync-binlog=1");
+    let mut server = Server::start(options.arg("--log-bin=binlog").arg("--log-bin-compress=ON"));
+    fail_the_log(&server);
+    let mut conn = server.connect_to("test");
+    // A rotation waits for nothing, and reads go on.
+    run(&mut conn, &["FLUSH BINARY LOGS"]);
+    assert!([UPDATES, UPDATES + 1].contains(&value(&mut conn)));
+    conn.query_drop("RESET MASTER").expect_err("the server ends");
+    let since = Instant::now();
+    let status = loop {
+        if let Some(status) = server.exited() {
+            break status;
+        }
+        assert!(since.elapsed() < PATIENCE, "{}", server.error_log());
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.signal(), Some(9), "{}", server.error_log());
+    assert!(server.error_log().contains("RESET MASTER waits for it"), "{}", server.error_log());
+    server.kill9(); // it is gone: only to start it again
+    server.launch().expect("it recovers by itself");
+    let mut conn = server.connect_to("test");
+    assert_eq!(value(&mut conn), UPDATES);
+    run(&mut conn, &["RESET MASTER"]);
+    update(&mut conn, 20_000).expect("the log is well");
 }

@@ -32,6 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
+use mysql::prelude::Queryable;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -47,7 +48,7 @@ pub const WORKERS: u32 = 8;
 pub struct LoopOptions {
     /// Crashes.
     pub rounds: u32,
-    /// Seeds the load, the moments of the crashes, and the server's options.
+    /// Seeds the load, the moments of the crashes, and the server's options; an even one has a binary log.
     pub seed: u64,
     /// The engine.
     pub engine: Engine,
@@ -84,6 +85,9 @@ pub fn run(options: &LoopOptions) -> Summary {
     let mut rng = StdRng::seed_from_u64(options.seed);
     let server_options = Options::new("crash_loop").engine(options.engine);
     let mut server = Server::create(server_options);
+    if has_binary_log(options.seed) && options.verbose {
+        println!("with a binary log");
+    }
     server.restart_with(&as_strs(&server_args(options, &mut rng)));
     schema::create(&mut server.connect()).expect("the tables can be created");
     let mut summary = Summary::default();
@@ -140,6 +144,13 @@ fn load_and_crash(
             thread::spawn(move || Worker::new(number, seed, journal).run(&socket, &stop))
         })
         .collect();
+    if has_binary_log(options.seed) && rng.random_bool(0.3) {
+        // Under load, and so that it doesn't fill the disk in a long run.
+        sleep(Duration::from_millis(rng.random_range(0..200)));
+        if let Err(error) = server.connect().query_drop("RESET MASTER") {
+            summary.violations.push(format!("RESET MASTER: {error}"));
+        }
+    }
     let load_ms = if rng.random_bool(0.2) { 300 } else { options.load_ms_max };
     sleep(Duration::from_millis(rng.random_range(50..=load_ms)));
     let orderly = round.is_multiple_of(16);
@@ -176,8 +187,19 @@ fn server_args(options: &LoopOptions, rng: &mut StdRng) -> Vec<String> {
         Engine::InnoDb => format!("--innodb-log-file-size={log_mib}M"),
         Engine::Tidepool => format!("--tidepool-redo-log-capacity={log_mib}M"),
     });
+    if has_binary_log(options.seed) {
+        // The least there is, so that it is rotated all the time, or more than one load brings.
+        let size = ["4K", "64K", "1G"][rng.random_range(0..3)];
+        args.extend(["--log-bin=binlog".into(), "--sync-binlog=1".into()]);
+        args.push(format!("--max-binlog-size={size}"));
+    }
     args.extend(options.args.iter().cloned());
     args
+}
+
+/// Whether all the loop's servers have a binary log. Not each by itself: what was prepared behind one is not to be recovered without it.
+fn has_binary_log(seed: u64) -> bool {
+    seed.is_multiple_of(2)
 }
 
 fn as_strs(args: &[String]) -> Vec<&str> {
