@@ -54,6 +54,9 @@ fn of_sizes(records: &[&Record], rows: &mut Vec<Row>) {
         };
         let spread = |own: &[&Record]| {
             let large = large(own);
+            if large.len() < 2 {
+                return None;
+            }
             let (least, most) =
                 (large.iter().copied().reduce(f64::min)?, large.iter().copied().reduce(f64::max)?);
             Some(if most > 0.0 { 1.0 - least / most } else { 1.0 })
@@ -133,6 +136,14 @@ mod tests {
         let kills = row(&rows, "killed");
         assert!(kills.ours.as_ref().unwrap().pass);
         assert_eq!(kills.peers, [("innodb".into(), Figure { text: "1".into(), pass: false })]);
+    }
+
+    #[test]
+    fn a_size_alone_is_held_against_nothing() {
+        let alone = record("swap", "select, uniform, 150 %", "tidepool", &[("qps", 1000.0)]);
+        let rows = rows(&[alone]);
+        assert!(rows.iter().all(|row| !row.what.contains("differ by")), "{}", rows.len());
+        assert!(rows.iter().any(|row| row.what.contains("killed")));
     }
 
     #[test]
