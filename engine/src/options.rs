@@ -74,7 +74,7 @@ pub struct Options {
     pub old_blocks_time: Duration,
     /// History length above which writes are slowed down, in committed transactions not yet purged. 0 (default) = never.
     pub max_purge_lag: u64,
-    /// Longest such delay of one write. Zero (default) = no limit.
+    /// Longest such delay of one write. Zero (default) = a second.
     pub max_purge_lag_delay: Duration,
     /// Whether pages are written twice, so that a torn page heals at recovery. Default true.
     pub doublewrite: bool,

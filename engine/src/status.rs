@@ -12,13 +12,11 @@ use std::fmt;
 use tidepool_pool::trace::TraceStatus;
 use tidepool_pool::{PoolStats, ResizeState, ResizeStatus};
 
-/// All counters at one moment, in a fixed order, and the text of the latest deadlock.
+/// All counters at one moment, in a fixed order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     counters: Vec<(&'static str, u64)>,
     texts: Vec<(&'static str, String)>,
-    /// What the latest deadlock was about, if there has been one.
-    pub deadlock_latest: Option<String>,
 }
 
 impl Status {
@@ -322,9 +320,6 @@ impl fmt::Display for Status {
             }
             writeln!(f)?;
         }
-        if let Some(text) = &self.deadlock_latest {
-            writeln!(f, "LATEST DEADLOCK\n---------------\n{text}")?;
-        }
         Ok(())
     }
 }
@@ -342,16 +337,8 @@ mod tests {
             status.push(name, at as u64);
         }
         status.push_text("memory_decision_reason", "room lasted".into());
-        status.deadlock_latest = Some("two sessions".into());
         let text = status.to_string();
-        let order = [
-            "buffer_pool_reads",
-            "room lasted",
-            "lsn_current",
-            "deadlocks",
-            "rows_read",
-            "two sessions",
-        ];
+        let order = ["buffer_pool_reads", "room lasted", "lsn_current", "deadlocks", "rows_read"];
         let at: Vec<_> = order.iter().map(|name| text.find(name).unwrap()).collect();
         assert!(at.is_sorted(), "{text}");
         assert_eq!(order.iter().map(|name| text.matches(name).count()).sum::<usize>(), order.len());

@@ -200,7 +200,7 @@ MYSQL_SYSVAR_ULONGLONG(max_purge_lag, max_purge_lag, PLUGIN_VAR_RQCMDARG,
                        "History list length above which writes are slowed down; 0 = never", nullptr, set_purge_lag, 0,
                        0, UINT_MAX32, 0);
 MYSQL_SYSVAR_ULONG(max_purge_lag_delay, max_purge_lag_delay, PLUGIN_VAR_RQCMDARG,
-                   "Longest such delay of one statement in microseconds; 0 = no limit", nullptr, set_purge_lag_delay,
+                   "Longest such delay of one statement in microseconds; 0 = a second", nullptr, set_purge_lag_delay,
                    0, 0, 10000000, 0);
 MYSQL_SYSVAR_BOOL(snapshot_isolation, snapshot_isolation, PLUGIN_VAR_OPCMDARG,
                   "REPEATABLE READ refuses to write or lock a row that was changed after the snapshot was taken",

@@ -291,7 +291,10 @@ pub unsafe extern "C" fn tp_status_text(
         // SAFETY: an open data directory from the shim.
         let db = unsafe { &*db };
         let title = "BUFFER POOL AND MEMORY\n----------------------";
-        let status = format!("{title}\n{}\n{}", db.buffer_pool(), db.status());
+        let mut status = format!("{title}\n{}\n{}", db.buffer_pool(), db.status());
+        if let Some(deadlock) = db.latest_deadlock() {
+            status.push_str(&format!("LATEST DEADLOCK\n---------------\n{deadlock}"));
+        }
         give(context, status.as_ptr().cast(), status.len());
         Ok(TP_OK)
     })

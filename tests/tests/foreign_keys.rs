@@ -203,6 +203,15 @@ fn two_that_check_a_row_and_then_change_it_are_a_deadlock() {
     let mut codes = [first, second];
     codes.sort_unstable();
     assert_eq!(codes, [0, DEADLOCK]);
+    let (_, _, status): (String, String, String) =
+        one.query_first("SHOW ENGINE TIDEPOOL STATUS").expect("it works").expect("a row");
+    let (_, deadlock) = status.split_once("LATEST DEADLOCK").expect("there was one");
+    assert_eq!(
+        deadlock.matches("waited for a lock in test/p, index PRIMARY").count(),
+        2,
+        "{status}"
+    );
+    assert_eq!(deadlock.matches(": rolled back").count(), 1, "{status}");
 }
 
 /// Many at once, at all levels: whatever they are told, no child is without its parent.

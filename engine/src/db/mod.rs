@@ -354,7 +354,7 @@ impl Db {
         self.inner.options.write().max_purge_lag = value;
     }
 
-    /// Changes the longest such delay; zero = no limit.
+    /// Changes the longest such delay; zero = a second.
     pub fn set_max_purge_lag_delay(&self, value: Duration) {
         self.inner.trx_system.set_max_purge_lag_delay(value);
         self.inner.options.write().max_purge_lag_delay = value;

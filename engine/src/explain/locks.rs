@@ -78,7 +78,7 @@ impl Db {
     }
 
     /// Table and index of every tree.
-    fn index_names(&self) -> HashMap<u32, (String, String)> {
+    pub(super) fn index_names(&self) -> HashMap<u32, (String, String)> {
         let mut names = HashMap::new();
         for (table, record) in self.catalog().tables() {
             for (tree, def) in record.trees.iter().zip(&record.def.indexes) {

@@ -4,7 +4,8 @@
 //! - [`buffer_pool`]: the pool's size and state in one record; the decisions that led to it;
 //! - [`by_index`]: which index has how many pages in memory, hot, cold and dirty;
 //! - [`transactions`]: who is at work, and what each waits for;
-//! - [`locks`]: who holds and wants which lock.
+//! - [`locks`]: who holds and wants which lock;
+//! - [`deadlock`]: the newest circle of waits.
 //!
 //! # Locking
 //! A report stops nothing. It is made of racy reads and of short looks at one part after another, so its records need not
@@ -12,20 +13,27 @@
 
 pub mod buffer_pool;
 pub mod by_index;
+pub mod deadlock;
 pub mod locks;
 pub mod transactions;
 
 pub use buffer_pool::{BufferPoolReport, MemoryDecision};
 pub use by_index::{CachedIndex, Owner};
+pub use deadlock::{DeadlockReport, DeadlockedTransaction};
 pub use locks::{LockReport, LocksReport};
 pub use transactions::{TransactionReport, TransactionState};
 
 use crate::lock::Owner as LockOwner;
+use crate::trx::TrxId;
 
 /// What a transaction goes by in reports: its id, or, before it has one, a number above all ids.
 pub(crate) fn shown_id(owner: &LockOwner) -> u64 {
-    match owner.trx_id().0 {
-        0 => NUMBERS_ABOVE_IDS | owner.number(),
+    shown_number(owner.trx_id(), owner.number())
+}
+
+fn shown_number(trx_id: TrxId, number: u64) -> u64 {
+    match trx_id.0 {
+        0 => NUMBERS_ABOVE_IDS | number,
         id => id,
     }
 }

@@ -44,6 +44,7 @@
 //! The list of sleepers comes before `Owner::wait` and after all else, the log's mutexes too: a failure of the log reads it.
 //! `Owner::session` is taken with nothing held, and the embedder's observer is called under it.
 
+pub(crate) mod deadlock;
 pub mod kept;
 pub mod keys;
 pub mod observer;
@@ -150,6 +151,11 @@ impl Locks {
     /// Whether deadlocks are looked for (the default); if not, the timeout ends them.
     pub fn set_deadlock_detect(&self, detect: bool) {
         self.no_detection.store(!detect, Ordering::Relaxed);
+    }
+
+    /// The newest deadlock, if there was one.
+    pub(crate) fn latest_deadlock(&self) -> Option<deadlock::Deadlock> {
+        self.graph.newest_deadlock()
     }
 
     /// Memory of the locks held, about, bytes.

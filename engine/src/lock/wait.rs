@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use super::deadlock::Deadlock;
 use super::keys::KeyLocks;
 use super::owner::Owner;
 
@@ -22,6 +23,8 @@ pub(super) enum Target {
 #[derive(Default)]
 pub(super) struct WaitGraph {
     waiting: Mutex<HashMap<u64, (Arc<Owner>, Target)>>,
+    /// Taken under `waiting`, and nothing under it.
+    newest: Mutex<Option<Deadlock>>,
 }
 
 impl WaitGraph {
@@ -39,8 +42,9 @@ impl WaitGraph {
             // One that will be rolled back in any case costs nothing. The first of equals wins in `min_by_key`, and the cycle begins
             // with the one that asks.
             let victim =
-                cycle.into_iter().min_by_key(|member| (!member.gives_way(), member.undo_records()));
+                cycle.iter().min_by_key(|member| (!member.gives_way(), member.undo_records()));
             let victim = victim.expect("a cycle has members").number();
+            *self.newest.lock() = Some(Deadlock::of(&cycle, victim));
             // It waits no more: other cycles through it are broken as well.
             let victim = waiting.remove(&victim).expect("members of a cycle wait");
             if victim.0.number() == owner.number() {
@@ -51,6 +55,11 @@ impl WaitGraph {
             victims.push(victim);
         }
         victims.into_iter().map(|victim| victim.0).collect()
+    }
+
+    /// The newest deadlock, if there was one.
+    pub fn newest_deadlock(&self) -> Option<Deadlock> {
+        self.newest.lock().clone()
     }
 
     pub fn leave(&self, owner: &Owner) {
