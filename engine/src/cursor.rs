@@ -2,7 +2,8 @@
 //!
 //! # Two ways of reading
 //! A *consistent* read fills a batch: 1, then 8, then 64 … visible entries, at most a leaf's, copied under one latch.
-//! So a point lookup copies one entry, and a long scan latches each leaf a few times. Who says how many are wanted spares it the guessing. A *locking* read goes entry by entry,
+//! So a point lookup copies one entry, and a long scan latches each leaf a few times. Who says how many are wanted spares it the
+//! guessing. A *locking* read goes entry by entry,
 //! because each must be locked before the next is looked at, and none ahead of what is asked for: with LIMIT or SKIP LOCKED others would wait for
 //! rows, or miss them, that nobody wants. It finds its leaf again by a hint (`btree::LeafHint`), which spares the descent.
 //!
@@ -490,6 +491,7 @@ mod tests {
         assert_eq!(seen, expected);
         assert!(changes.rows < u64::from(ROWS) * 8, "{} entries read", changes.rows);
     }
+
     #[test]
     fn who_says_how_many_entries_are_wanted_gets_them_leaf_by_leaf() {
         const ROWS: u16 = 2000;

@@ -8,15 +8,15 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use super::FLOOR_BYTES;
 use tidepool_pool::{EXTENT_BYTES, Pool};
 
 /// How long it is remembered what the others had.
 const REMEMBERED: Duration = Duration::from_secs(3);
 /// How often they are asked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The part of a budget that the pool has in any case, and how much that is at most: what suffices for many threads to work in.
+/// The part of a budget that the pool has in any case; at most what a pool is never made smaller than.
 const FLOOR_PARTS: u64 = 4;
-const FLOOR_MAX_BYTES: u64 = super::FLOOR_BYTES;
 
 /// Tells what the engine has allocated beside the pool, in bytes. Asked at every step, under the governor's mutex.
 pub(crate) type RestOfEngine = Box<dyn Fn() -> u64 + Send + Sync>;
@@ -65,7 +65,7 @@ impl Budget {
     pub(super) fn leaves_of(&self, budget_bytes: u64) -> u64 {
         let most = self.peaks.front().map_or(0, |(_, bytes)| *bytes);
         let charged = most.next_multiple_of(EXTENT_BYTES as u64);
-        let floor = FLOOR_MAX_BYTES.min(budget_bytes / FLOOR_PARTS);
+        let floor = FLOOR_BYTES.min(budget_bytes / FLOOR_PARTS);
         budget_bytes.saturating_sub(charged).max(floor)
     }
 

@@ -157,16 +157,17 @@ impl Beginning {
         let mut reader = Reader::new(Root::new(&options.system_root), None);
         let signals = reader.read(Duration::ZERO);
         let total = signals.machine_total_bytes.unwrap_or(0);
+        let asked_bytes = match (options.size_bytes, options.budget_bytes) {
+            (0, 0) => BLIND_SIZE_BYTES,
+            (0, budget) => budget,
+            (size, _) => size,
+        };
         let mut control = Control {
             reader,
             governor: Governor::new(),
             journal: Journal::new(JOURNAL_ENTRIES),
             log: LogGate::default(),
-            target_bytes: match (options.size_bytes, options.budget_bytes) {
-                (0, 0) => BLIND_SIZE_BYTES,
-                (0, budget) => budget,
-                (size, _) => size,
-            },
+            target_bytes: asked_bytes,
             size_max_bytes: u64::MAX,
             changing_since: None,
             appetite: Appetite::default(),
@@ -177,10 +178,10 @@ impl Beginning {
             budget: Budget::default(),
             options,
         };
-        let reserve_bytes = total.max(control.target_bytes).max(BLIND_SIZE_BYTES);
-        control.target_bytes = control.target_bytes.min(control.ceiling_bytes());
+        control.target_bytes = asked_bytes.min(control.ceiling_bytes());
         control.begin();
-        let reserve_bytes = reserve_bytes.max(control.target_bytes);
+        let most_bytes = asked_bytes.max(control.target_bytes).max(BLIND_SIZE_BYTES);
+        let reserve_bytes = total.max(most_bytes);
         Beginning { control, reserve_bytes }
     }
 
