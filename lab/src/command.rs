@@ -225,6 +225,7 @@ mod tests {
         assert!(!engines(one("defaults"), &[], false).contains(&Engine::MySql));
         assert!(engines(one("defaults"), &[], true).contains(&Engine::MySql));
     }
+
     fn chosen(names: &[&str]) -> Vec<Chosen> {
         let both = vec![Engine::Tidepool, Engine::InnoDb];
         let named = experiment::ALL.iter().filter(|one| names.contains(&one.name));

@@ -337,6 +337,17 @@ pub mod statistics {
         (squares / (count - 1.0) / count).sqrt()
     }
 
+    /// Seconds that a throughput must last.
+    const LASTING_S: usize = 15;
+
+    /// The throughput of the three seconds that begin with the point `at`, their mean, and of the quarter of a minute that begins there, its
+    /// median: whether a rise lasts is seen by both.
+    pub fn now_and_lasting(series: &[Point], at: usize) -> (f64, f64) {
+        let part =
+            |len: usize| series[at..series.len().min(at + len)].iter().map(|point| point.qps);
+        (mean(part(3)), median(part(LASTING_S)))
+    }
+
     /// The points with `from_s < at_s ≤ to_s`.
     pub fn between(series: &[Point], from_s: f64, to_s: f64) -> &[Point] {
         let first = series.partition_point(|point| point.at_s <= from_s);

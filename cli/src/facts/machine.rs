@@ -222,20 +222,6 @@ pub fn process_io(pid: u32) -> Option<(u64, u64)> {
     Some((field(&text, "read_bytes")?, field(&text, "write_bytes")?))
 }
 
-/// Seconds of processor time that a process has used so far, those of its threads that ended included: `/proc/<pid>/stat`.
-pub fn process_cpu_s(pid: u32) -> Option<f64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let ticks = cpu_ticks(&text)?;
-    Some(ticks as f64 / rustix::param::clock_ticks_per_second().max(1) as f64)
-}
-
-/// Of the program and of the kernel for it. The name before them, in brackets, may have brackets and spaces of its own.
-fn cpu_ticks(stat: &str) -> Option<u64> {
-    let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace().skip(11);
-    let mut next = || fields.next()?.parse::<u64>().ok();
-    Some(next()? + next()?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,14 +239,6 @@ mod tests {
         assert!(machine.others.iter().all(|process| process.pid != machine.pid));
         let (read, _) = process_io(std::process::id()).unwrap();
         assert!(read < u64::MAX);
-        assert!(process_cpu_s(std::process::id()).unwrap() >= 0.0);
-    }
-
-    #[test]
-    fn processor_time_is_found_behind_any_name() {
-        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 900 0 3 0 250 42 0 0 20 0 9 0 1 1 1\n";
-        assert_eq!(cpu_ticks(stat), Some(292));
-        assert_eq!(cpu_ticks("7 (a) S 1"), None);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use tidepool_governor::decide::PoolState;
 use tidepool_governor::kernel::Root;
 use tidepool_governor::signals::Reader;
 use tidepool_governor::{Governor, Signals};
+use tidepool_lab::machine::counters::cpu_seconds;
 
 use super::latency::{Latency, Source};
 use super::totals::Totals;
@@ -16,7 +17,7 @@ use crate::clock::unix_ms;
 use crate::exit::{Error, Result};
 use crate::facts::AdviceRow;
 use crate::facts::gather::{resizing, tidepool_advice};
-use crate::facts::machine::{process_cpu_s, process_io, server_pid};
+use crate::facts::machine::{process_io, server_pid};
 use crate::server::{Named, Server, number};
 
 /// Samples kept: a quarter of an hour.
@@ -214,7 +215,7 @@ impl Sampler {
         let io = self.machine.as_ref().and_then(|(_, pid)| process_io(*pid));
         let swap_pages =
             signals.as_ref().and_then(|s| Some((s.swapped_in_pages?, s.swapped_out_pages?)));
-        let cpu_s = self.machine.as_ref().and_then(|(_, pid)| process_cpu_s(*pid));
+        let cpu_s = self.machine.as_ref().and_then(|(_, pid)| cpu_seconds(*pid));
         self.totals = Totals::new(self.engine, &status, io, swap_pages, cpu_s);
         let now = Before { at, status, io, swap_pages };
         let sample = self

@@ -82,25 +82,19 @@ pub fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Seconds that a throughput must last to be that of a warm pool.
-const LASTING_S: usize = 15;
-
 /// Seconds from the start of the process until the first three seconds with 90 % of the throughput of the next fifteen, which is near that
 /// at this run's end. (Not of that before the kill, nor of the end alone: the machine becomes slower and faster meanwhile.)
 fn judge(record: &mut Record) {
-    let qps: Vec<f64> = record.series.iter().map(|point| point.qps).collect();
-    let part = |from: usize, len: usize| {
-        let from = from.min(qps.len());
-        qps[from..qps.len().min(from + len)].iter().copied()
-    };
-    let steady_qps = statistics::median(part(qps.len() * 2 / 3, qps.len()));
+    let series = &record.series;
+    let end = series[series.len() * 2 / 3..].iter().map(|point| point.qps);
+    let steady_qps = statistics::median(end);
     let is_warm = |&at: &usize| {
-        let now = statistics::mean(part(at, 3));
-        now >= 0.9 * statistics::median(part(at, LASTING_S)) && now >= 0.6 * steady_qps
+        let (now, lasting) = statistics::now_and_lasting(series, at);
+        now >= 0.9 * lasting && now >= 0.6 * steady_qps
     };
     let starting_s = record.figure("start_s").unwrap_or(0.0);
-    let warm = (0..qps.len()).find(is_warm);
-    let seconds = warm.map_or(NEVER, |at| starting_s + record.series[at].at_s);
+    let warm = (0..series.len()).find(is_warm);
+    let seconds = warm.map_or(NEVER, |at| starting_s + series[at].at_s);
     record.summary.insert("seconds_to_90_percent".into(), seconds);
     record.summary.insert("steady_qps".into(), steady_qps);
 }

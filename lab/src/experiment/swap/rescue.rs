@@ -30,8 +30,6 @@ const BEFORE_S: u32 = 15;
 const AFTER_S: u32 = 75;
 /// The last seconds, which tell the throughput of a pool that fits.
 const END_S: u32 = 15;
-/// Seconds that a throughput must last.
-const LASTING_S: usize = 15;
 /// The slowest so many seconds in a row tell a halt from a slow second.
 const HALT_S: usize = 10;
 
@@ -165,11 +163,9 @@ fn steady(end: &[Point], memory_bytes: u64) -> Option<f64> {
 /// The end of the first of three seconds that have, as the quarter of a minute that begins with them, 90 % of the throughput of
 /// the end.
 fn back_at(after: &[Point], end: f64) -> Option<f64> {
-    let part =
-        |at: usize, len: usize| after[at..after.len().min(at + len)].iter().map(|point| point.qps);
     let is_back = |&at: &usize| {
-        statistics::mean(part(at, 3)) >= 0.9 * end
-            && statistics::median(part(at, LASTING_S)) >= 0.9 * end
+        let (now, lasting) = statistics::now_and_lasting(after, at);
+        now.min(lasting) >= 0.9 * end
     };
     (0..after.len()).find(is_back).map(|at| after[at].at_s)
 }
