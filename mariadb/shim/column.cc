@@ -113,4 +113,18 @@ bool uses(const TABLE *table, Item *expression, const std::vector<bool> &columns
   return false;
 }
 
+bool add_computed(const TABLE *table, std::vector<bool> *columns, const std::function<bool(const Field *)> &must_not_be) {
+  for (bool found = true; found;) {
+    found = false;
+    for (uint i = 0; i < table->s->fields; i++) {
+      const Field *field = table->field[i];
+      const Virtual_column_info *computed = field->vcol_info;
+      if ((*columns)[i] || !computed || !computed->expr || !uses(table, computed->expr, *columns)) continue;
+      if (must_not_be(field)) return false;
+      (*columns)[i] = found = true;
+    }
+  }
+  return true;
+}
+
 } // namespace tidepool

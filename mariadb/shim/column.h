@@ -4,6 +4,7 @@
 #define TIDEPOOL_COLUMN_H
 
 #include "server.h"
+#include <functional>
 #include <vector>
 
 namespace tidepool {
@@ -46,6 +47,10 @@ struct Column {
 
 /* Whether an expression of the table names one of these of its columns. */
 bool uses(const TABLE *table, Item *expression, const std::vector<bool> &columns);
+
+/* Adds the columns that are computed from these, be it by way of others. false: there is one among them that must not be, and those that
+   are computed from it may not have been added. */
+bool add_computed(const TABLE *table, std::vector<bool> *columns, const std::function<bool(const Field *)> &must_not_be);
 
 } // namespace tidepool
 

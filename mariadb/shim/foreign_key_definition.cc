@@ -64,16 +64,7 @@ bool is_base_of_stored(const TABLE *form, const std::vector<uint16> &columns) {
   if (!form->vfield) return false;
   std::vector<bool> bases(form->s->fields);
   for (uint16 column : columns) bases[column] = true;
-  for (bool found = true; found;) {
-    found = false;
-    for (Field **field = form->vfield; *field; field++) {
-      const Virtual_column_info *computed = (*field)->vcol_info;
-      if (bases[(*field)->field_index] || !computed || !computed->expr || !uses(form, computed->expr, bases)) continue;
-      if ((*field)->stored_in_db()) return true;
-      bases[(*field)->field_index] = found = true;
-    }
-  }
-  return false;
+  return !add_computed(form, &bases, [](const Field *field) { return field->stored_in_db(); });
 }
 
 /* The side of the parent, which `share` describes. */

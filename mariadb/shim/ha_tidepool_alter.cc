@@ -166,33 +166,20 @@ bool is_shown_otherwise(const Field *was, const Field *is) {
 bool same_computations(const TABLE *table, const TABLE *altered, const Alter_inplace_info *info, const std::vector<int> &old_of) {
   if (old_of.empty()) return false;
   const bool is_computed_anew = info->handler_flags & ALTER_VIRTUAL_GCOL_EXPR;
-  const auto is_kept = [altered](uint i) {
-    return altered->field[i]->stored_in_db() || (altered->field[i]->flags & (PART_KEY_FLAG | PART_INDIRECT_KEY_FLAG));
-  };
-  /* Adds the columns that are computed from others; false: one of them is kept. */
-  const auto all_computed = [&](std::vector<bool> &other) {
-    for (bool found = true; found;) {
-      found = false;
-      for (uint i = 0; i < altered->s->fields; i++) {
-        const Virtual_column_info *computed = altered->field[i]->vcol_info;
-        if (other[i] || !computed || !computed->expr || !uses(altered, computed->expr, other)) continue;
-        if (is_kept(i)) return false;
-        other[i] = found = true;
-      }
-    }
-    return true;
+  const auto is_kept = [](const Field *field) {
+    return field->stored_in_db() || (field->flags & (PART_KEY_FLAG | PART_INDIRECT_KEY_FLAG));
   };
   std::vector<bool> other(altered->s->fields), shown_otherwise(altered->s->fields);
   for (uint i = 0; i < altered->s->fields; i++) {
     const Field *field = altered->field[i];
     /* Which one it is, the server does not say. */
     const bool is_virtual = is_computed_anew && !field->stored_in_db();
-    if (is_virtual && old_of[i] >= 0 && is_kept(i)) return false;
+    if (is_virtual && old_of[i] >= 0 && is_kept(field)) return false;
     other[i] = is_virtual || old_of[i] < 0;
     shown_otherwise[i] = old_of[i] >= 0 && is_shown_otherwise(table->field[old_of[i]], field);
-    if (shown_otherwise[i] && field->vcol_info && is_kept(i)) return false;
+    if (shown_otherwise[i] && field->vcol_info && is_kept(field)) return false;
   }
-  if (!all_computed(other) || !all_computed(shown_otherwise)) return false;
+  if (!add_computed(altered, &other, is_kept) || !add_computed(altered, &shown_otherwise, is_kept)) return false;
   if (!altered->check_constraints) return true;
   std::set<const Virtual_column_info *> of_new;
   for (uint i = 0; i < altered->s->fields; i++)
