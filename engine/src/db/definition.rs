@@ -34,22 +34,9 @@ impl Db {
     /// Creates a table. [`Error::TableExists`] if there is one of this name.
     pub fn create_table(&self, name: &str, def: &TableDef) -> Result<Arc<Table>> {
         let inner = &self.inner;
-        check_table_name(name, max_key_len(inner.env.page_size()))?;
-        def.validate()?;
-        let _one = inner.begin_definition(&[name])?;
-        if inner.catalog.get(name).is_some() {
-            return Err(Error::TableExists(name.into()));
-        }
-        let (space, header, mut record) = inner.new_space(def)?;
-        let mut trx = inner.definition_trx();
-        if let Err(error) = inner.catalog.insert(&mut trx, name, record.clone()) {
-            inner.env.forget_space(record.space);
-            return Err(error);
-        }
-        record.def = def.clone();
-        let table = Arc::new(Table::open(&inner.env, &space, name, &record, &header));
-        table.set_since(inner.trx_system.csn.published());
-        inner.tables.lock().by_name.insert(name.into(), table.clone());
+        let (_one, table, record) = inner.new_table(name, def)?;
+        let space = record.space;
+        inner.list_table(name, record, &table).inspect_err(|_| inner.env.forget_space(space))?;
         Ok(table)
     }
 
@@ -366,11 +353,39 @@ impl Inner {
         Ok(Some(table))
     }
 
-    /// A new file with an empty tree for each index. Not in the catalog yet.
-    pub(super) fn new_space(
+    /// Begins a definition change, and makes a table for it that is not in the catalog yet. [`Error::TableExists`] if there is one of this
+    /// name.
+    pub(super) fn new_table(
         &self,
+        name: &str,
         def: &TableDef,
-    ) -> Result<(Arc<Space>, SpaceHeader, TableRecord)> {
+    ) -> Result<(Definition<'_>, Arc<Table>, TableRecord)> {
+        check_table_name(name, max_key_len(self.env.page_size()))?;
+        def.validate()?;
+        let turn = self.begin_definition(&[name])?;
+        if self.catalog.get(name).is_some() {
+            return Err(Error::TableExists(name.into()));
+        }
+        let (space, header, record) = self.new_space(def)?;
+        let table = Arc::new(Table::open(&self.env, &space, name, &record, &header));
+        Ok((turn, table, record))
+    }
+
+    /// Enters a new table in the catalog, durably, and among the open ones.
+    pub(super) fn list_table(
+        &self,
+        name: &str,
+        record: TableRecord,
+        table: &Arc<Table>,
+    ) -> Result<()> {
+        self.catalog.insert(&mut self.definition_trx(), name, record)?;
+        table.set_since(self.trx_system.csn.published());
+        self.tables.lock().by_name.insert(name.into(), table.clone());
+        Ok(())
+    }
+
+    /// A new file with an empty tree for each index. Not in the catalog yet.
+    fn new_space(&self, def: &TableDef) -> Result<(Arc<Space>, SpaceHeader, TableRecord)> {
         let ids = self.catalog.new_ids(def.indexes.len() as u32)?;
         let announced = self.env.announce_space(ids.space);
         let made = announced.and_then(|()| self.env.create_space(ids.space)).and_then(|space| {

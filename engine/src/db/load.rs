@@ -16,8 +16,8 @@
 //! A snapshot older than the commit does not get to see the table ([`Error::TableChanged`]), as with any that is new.
 
 use super::{Db, Inner};
-use crate::btree::{Loader, max_key_len};
-use crate::catalog::{TableDef, TableRecord, check_table_name};
+use crate::btree::Loader;
+use crate::catalog::{TableDef, TableRecord};
 use crate::error::{Error, Result};
 use crate::sort::Sorter;
 use crate::table::Table;
@@ -34,6 +34,16 @@ enum Filling {
     InOrder(Loader),
     /// Entries that came in any order wait to be sorted.
     Sorting(Sorter),
+}
+
+impl Filling {
+    fn push(&mut self, key: &[u8], payload: &[u8]) -> Result<()> {
+        match self {
+            Filling::InOrder(loader) => loader.push(key, payload),
+            Filling::Sorting(sorter) => sorter.push(key, payload),
+            Filling::Empty => unreachable!("it has been begun"),
+        }
+    }
 }
 
 /// A table that is being filled, begun by [`Db::load_table`]. Dropped without [`commit`](Self::commit), it leaves nothing.
@@ -71,14 +81,7 @@ impl Db {
     /// [`Error::TableExists`] if there is one of this name, [`Error::TableBusy`] if somebody else is filling one.
     pub fn load_table(&self, name: &str, def: &TableDef) -> Result<TableLoad> {
         let inner = &self.inner;
-        check_table_name(name, max_key_len(inner.env.page_size()))?;
-        def.validate()?;
-        let _turn = inner.begin_definition(&[name])?;
-        if inner.catalog.get(name).is_some() {
-            return Err(Error::TableExists(name.into()));
-        }
-        let (space, header, record) = inner.new_space(def)?;
-        let table = Arc::new(Table::open(&inner.env, &space, name, &record, &header));
+        let (_turn, table, record) = inner.new_table(name, def)?;
         inner.tables.lock().begin_load(name, &table);
         Ok(TableLoad {
             inner: inner.clone(),
@@ -104,18 +107,38 @@ impl TableLoad {
     /// # Panics
     /// If the table has no such index.
     pub fn push(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put(index, key, value, true)
+    }
+
+    /// Adds an entry to an index, in any order: all of them are sorted at the [`commit`](Self::commit), in a file if they are more than fit the
+    /// memory that sorts may take. An index has all its entries by `push`, or all by this: else it is an [`Error::InvalidOption`]. The load
+    /// can go on after that, and after [`Error::KeyTooLong`].
+    ///
+    /// # Panics
+    /// If the table has no such index.
+    pub fn add(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        self.put(index, key, value, false)
+    }
+
+    fn put(&mut self, index: usize, key: &[u8], value: &[u8], in_order: bool) -> Result<()> {
         let _inside = enter(&self.inner, &self.table, self.failure.as_ref(), key)?;
         let tree = self.table.tree(index);
         let filling = &mut self.indexes[index];
         if let Filling::Empty = filling {
-            *filling = Filling::InOrder(Loader::new(tree.tree()));
+            let memory = || self.inner.sort_share_bytes(self.record.trees.len());
+            *filling = match in_order {
+                true => Filling::InOrder(Loader::new(tree.tree())),
+                false => Filling::Sorting(self.inner.sorter(tree.tree().id(), memory())),
+            };
         }
-        let loader = match filling {
-            Filling::InOrder(loader) => loader,
-            Filling::Sorting(_) => return Err(mixed(index)),
-            Filling::Empty => unreachable!("it has a loader, above"),
-        };
-        if let Some((newest, payload)) = loader.newest() {
+        if in_order != matches!(filling, Filling::InOrder(_)) {
+            return Err(Error::InvalidOption(format!(
+                "index {index} of a table that is filled: its entries come by `push` or by `add`, not both"
+            )));
+        }
+        if let Filling::InOrder(loader) = filling
+            && let Some((newest, payload)) = loader.newest()
+        {
             match key.cmp(newest) {
                 Ordering::Greater => {}
                 Ordering::Equal => {
@@ -126,42 +149,13 @@ impl TableLoad {
                 Ordering::Less => return Err(Error::KeyOutOfOrder { index }),
             }
         }
-        let payload = &mut self.payload;
-        payload.clear();
-        let pushed = tree
-            .settled_payload(key.len(), value, payload)
-            .and_then(|()| loader.push(key, payload));
-        pushed.inspect_err(|error| self.failure = Some(error.clone()))?;
-        self.rows += i64::from(index == Table::CLUSTERED);
-        Ok(())
-    }
-
-    /// Adds an entry to an index, in any order: all of them are sorted at the [`commit`](Self::commit), in a file if they are more than fit the
-    /// memory that sorts may take. An index has all its entries by `push`, or all by this: else it is an [`Error::InvalidOption`]. The load
-    /// can go on after that, and after [`Error::KeyTooLong`].
-    ///
-    /// # Panics
-    /// If the table has no such index.
-    pub fn add(&mut self, index: usize, key: &[u8], value: &[u8]) -> Result<()> {
-        let _inside = enter(&self.inner, &self.table, self.failure.as_ref(), key)?;
-        let tree = self.table.tree(index);
-        let filling = &mut self.indexes[index];
-        if let Filling::Empty = filling {
-            let memory = self.inner.sort_share_bytes(self.record.trees.len());
-            *filling = Filling::Sorting(self.inner.sorter(tree.tree().id(), memory));
-        }
-        let sorter = match filling {
-            Filling::Sorting(sorter) => sorter,
-            Filling::InOrder(_) => return Err(mixed(index)),
-            Filling::Empty => unreachable!("it has a sorter, above"),
-        };
         // Long values go to their chains now: there is no memory for sorting them.
         let payload = &mut self.payload;
         payload.clear();
-        let added = tree
+        let put = tree
             .settled_payload(key.len(), value, payload)
-            .and_then(|()| sorter.push(key, payload));
-        added.inspect_err(|error| self.failure = Some(error.clone()))?;
+            .and_then(|()| filling.push(key, payload));
+        put.inspect_err(|error| self.failure = Some(error.clone()))?;
         self.rows += i64::from(index == Table::CLUSTERED);
         Ok(())
     }
@@ -187,12 +181,9 @@ impl TableLoad {
         self.table.add_rows(self.rows);
         let names = std::slice::from_ref(&self.name);
         let _turn = inner.begin_definition_of_changes(names, &[])?;
-        inner.catalog.insert(&mut inner.definition_trx(), &self.name, self.record.clone())?;
+        inner.list_table(&self.name, self.record.clone(), &self.table)?;
         self.committed = true;
-        self.table.set_since(inner.trx_system.csn.published());
-        let mut tables = inner.tables.lock();
-        tables.by_name.insert(self.name.clone(), self.table.clone());
-        tables.end_load(&self.name);
+        inner.tables.lock().end_load(&self.name);
         Ok(self.table.clone())
     }
 }
@@ -236,18 +227,12 @@ impl Drop for TableLoad {
         }
         self.indexes.clear();
         let name = std::slice::from_ref(&self.name);
-        // If nothing may be written any more, the close has removed the file, or the next opening does.
+        // If nothing may be written any more, the load stays listed: a close that is on its way removes the file, or else the next opening does.
         if let Ok(_turn) = self.inner.begin_definition_of_changes(name, &[]) {
             self.inner.delete_space(self.record.space, Some(&self.table));
+            self.inner.tables.lock().end_load(&self.name);
         }
-        self.inner.tables.lock().end_load(&self.name);
     }
-}
-
-fn mixed(index: usize) -> Error {
-    Error::InvalidOption(format!(
-        "index {index} of a table that is filled: its entries come by `push` or by `add`, not both"
-    ))
 }
 
 /// Entries between two looks at whether to go on.
