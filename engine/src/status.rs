@@ -99,6 +99,7 @@ impl Status {
         self.push("buffer_pool_resident_bytes", resize.resident_bytes);
         self.push("buffer_pool_resizes", resize.resizes);
         self.push("buffer_pool_resize_pages_moved", resize.pages_moved);
+        self.push("buffer_pool_resize_pages_dropped_from_swap", resize.pages_dropped_from_swap);
         self.push("buffer_pool_resize_duration_us", resize.duration.as_micros() as u64);
         self.push("buffer_pool_resize_longest_wait_us", resize.longest_wait_us);
         let mib = |bytes: u64| bytes >> 20;

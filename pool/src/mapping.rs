@@ -108,7 +108,7 @@ impl Mapping {
     fn advise(&self, offset: usize, len: usize, advice: Advice) -> io::Result<()> {
         assert!(offset + len <= self.len);
         // SAFETY: the range lies in this mapping (just checked). `DONTNEED`, the only advice given
-        // that changes contents, is given by callers who own the range: see `discard`.
+        // that changes contents, is given by callers who own the range: see `release` and `discard`.
         unsafe { Ok(madvise(self.base.as_ptr().add(offset).cast(), len, advice)?) }
     }
 
@@ -149,6 +149,36 @@ impl Mapping {
             // With too many mappings (`vm.max_map_count`), say. The memory can go all the same, though it still counts.
         }
         self.advise(offset, len, Advice::LinuxDontNeed)
+    }
+
+    /// Lets the kernel forget what a range holds, in memory and in swap; it reads as zeroes afterwards, and can be written as before.
+    ///
+    /// # Errors
+    /// If the range does not begin and end between two of the kernel's pages, or is locked.
+    ///
+    /// # Safety
+    /// As of [`Mapping::release`].
+    pub(crate) unsafe fn discard(&self, offset: usize, len: usize) -> io::Result<()> {
+        if !(offset | len).is_multiple_of(rustix::param::page_size()) {
+            // The kernel would round the length up, and take what lies behind as well.
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.advise(offset, len, Advice::LinuxDontNeed)
+    }
+
+    /// Which parts of a range are in memory: neither in swap nor never touched. `out` has a byte for each of the kernel's pages, the
+    /// lowest bit of which is set if it is.
+    pub(crate) fn residency(&self, offset: usize, len: usize, out: &mut Vec<u8>) -> io::Result<()> {
+        assert!(offset + len <= self.len);
+        out.clear();
+        out.resize(len.div_ceil(rustix::param::page_size()), 0);
+        // SAFETY: the range lies in this mapping (just checked), and `out` has the byte that the kernel writes for each page of it.
+        let result =
+            unsafe { libc::mincore(self.base.as_ptr().add(offset).cast(), len, out.as_mut_ptr()) };
+        match result {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 
@@ -256,4 +286,35 @@ pub(crate) fn charged_bytes(from: *const u8, len: usize) -> Option<u64> {
         }
     }
     Some(charged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_touched_is_in_memory_until_it_is_discarded() {
+        let page = rustix::param::page_size();
+        let mapping = Mapping::reserve(8 * page, Accounting::Touched).unwrap();
+        let residency = || {
+            let mut parts = Vec::new();
+            mapping.residency(0, 8 * page, &mut parts).unwrap();
+            parts.iter().map(|part| part & 1 == 1).collect::<Vec<_>>()
+        };
+        assert_eq!(residency(), [false; 8]);
+        for part in [1, 2, 5] {
+            // SAFETY: within the mapping, which nobody else knows.
+            unsafe { mapping.base().as_ptr().add(part * page).write_volatile(7) };
+        }
+        assert_eq!(residency(), [false, true, true, false, false, true, false, false]);
+        // SAFETY: nobody holds a reference into the mapping.
+        unsafe {
+            mapping.discard(2 * page, page).unwrap();
+            assert!(mapping.discard(page, 100).is_err());
+            assert!(mapping.discard(page + 100, page).is_err());
+            assert_eq!(mapping.base().as_ptr().add(page).read(), 7);
+            assert_eq!(mapping.base().as_ptr().add(2 * page).read(), 0);
+        }
+        assert!(residency()[1] && residency()[5]);
+    }
 }

@@ -16,13 +16,15 @@
 //! 3. *moves* the pages that are left in the first of them to free frames of open extents, and gives
 //!    each extent back to the kernel as it empties.
 //!
+//! Where memory is in swap, what is there of clean pages goes before the coldest (`swapped`).
+//!
 //! Waves start small, so that the first extent goes back within a millisecond or so, and grow. So what
 //! leaves the pool is what is coldest in it, not what happens to lie in the extents that go.
 //! Every wave chooses the marked anew: a page that stays latched makes its extent the last choice.
 //!
 //! # Contents
 //! Here: what is asked for and told, and what a slice does next. `coldest`: what leaves the pool. `emptying`: which extents go, and how
-//! the pages in them are moved.
+//! the pages in them are moved. `swapped`: what leaves it because it is in swap.
 //!
 //! # Moving a page
 //! Like cleaner and evictor, the mover only tries latches. It takes a free frame, copies the page
@@ -43,6 +45,7 @@
 
 mod coldest;
 mod emptying;
+mod swapped;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -53,6 +56,7 @@ use parking_lot::Mutex;
 use crate::frames::EXTENT_BYTES;
 use crate::leisure::{Haste, Leisure};
 use crate::pool::{MIN_FRAMES, Pool};
+use swapped::Sweep;
 
 /// What a resize is doing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,6 +94,8 @@ pub struct ResizeStatus {
     pub resizes: u64,
     /// Pages moved to other frames since the pool was made.
     pub pages_moved: u64,
+    /// Pages dropped by resizes because they were in swap, since the pool was made.
+    pub pages_dropped_from_swap: u64,
     /// When the last one began.
     pub started_at: Option<SystemTime>,
     /// How long the last one took, or has taken so far.
@@ -117,6 +123,7 @@ pub(crate) struct Resize {
     published: Mutex<Published>,
     longest_wait_us: AtomicU64,
     pages_moved: AtomicU64,
+    pages_dropped_from_swap: AtomicU64,
     pub(crate) leisure: Leisure,
 }
 
@@ -151,6 +158,8 @@ struct Worker {
     passed_over: PassedOver,
     /// How many of the coldest pages to look at.
     depth: usize,
+    /// What is looked for in swap.
+    sweep: Sweep,
     /// Whether the present slice has evicted a page or given memory back (a page that moves may move back again), and since when
     /// none has after one was blocked.
     worked: bool,
@@ -237,6 +246,7 @@ impl Pool {
             longest_wait_us: self.resize.longest_wait_us.load(Ordering::Relaxed),
             resizes: published.resizes,
             pages_moved: self.resize.pages_moved.load(Ordering::Relaxed),
+            pages_dropped_from_swap: self.resize.pages_dropped_from_swap.load(Ordering::Relaxed),
             started_at: published.started.map(|(at, _)| at),
             duration: match (&published.state, published.started) {
                 (ResizeState::Idle, _) | (_, None) => published.duration,
@@ -304,8 +314,13 @@ impl Pool {
         let limit = frames.limit();
         if worker.limit != Some(limit) {
             self.replacement().set_capacity(limit);
-            *worker =
-                Worker { limit: Some(limit), wave_len: 1, depth: SLICE_PAGES, ..Worker::default() };
+            *worker = Worker {
+                limit: Some(limit),
+                wave_len: 1,
+                depth: SLICE_PAGES,
+                sweep: worker.sweep.again(),
+                ..Worker::default()
+            };
         }
         if frames.debt() == 0 {
             worker.wave.clear();
@@ -316,6 +331,9 @@ impl Pool {
         }
         let wave_frames = worker.wave_len * frames.per_extent() as usize;
         if worker.ahead < wave_frames && self.excess() > 0 && !worker.starved {
+            if self.sweep_swap(worker) {
+                return Slice::More;
+            }
             match self.evict_slice(worker) {
                 // There may be free frames all the same.
                 Slice::Blocked(_) => worker.starved = true,

@@ -16,7 +16,7 @@
 //! # Where
 //! Here: where the frames lie, and the figures of the pool's memory. `descriptor`: what is known of the page in a
 //! frame. `extents`: which frames are free, and what state each extent is in. `free`: frames taken and given
-//! back. `backing`: extents started, and their memory given back to the kernel.
+//! back. `backing`: extents started, and their memory given back to the kernel. `residency`: which frames are in swap.
 //!
 //! # Locking
 //! The mutex of the free list is innermost; nothing is called under it but `mprotect`, for the extent that a
@@ -32,6 +32,7 @@ mod backing;
 mod descriptor;
 mod extents;
 mod free;
+mod residency;
 #[cfg(test)]
 mod tests;
 
@@ -90,6 +91,9 @@ pub(crate) struct Frames {
     /// Makes the kernel seem to refuse.
     #[cfg(test)]
     pub(crate) refuse: AtomicBool,
+    /// Makes the machine seem to have memory in swap.
+    #[cfg(test)]
+    pub(crate) seems_to_swap: AtomicBool,
 }
 
 impl Frames {
@@ -145,6 +149,8 @@ impl Frames {
             refusals: LogThrottle::default(),
             #[cfg(test)]
             refuse: AtomicBool::new(false),
+            #[cfg(test)]
+            seems_to_swap: AtomicBool::new(false),
         })
     }
 

@@ -118,13 +118,14 @@ impl Pool {
     /// Moves the pages in the extent elsewhere, as far as they can be latched. False: there was no frame for the next.
     fn move_pages_of(&self, extent: u32, worker: &mut Worker) -> bool {
         let frames = self.frames();
+        self.drop_from_swap(extent, u64::MAX, worker);
         let first = extent * frames.per_extent();
         let mut free = None;
         for frame in first..first + frames.per_extent() {
             if frames.descriptor(frame).page().is_none() {
                 continue;
             }
-            let Some(to) = free.take().or_else(|| self.take_to_move()) else { return false };
+            let Some(to) = free.take().or_else(|| self.take_to_move(worker)) else { return false };
             match self.try_move(frame, to) {
                 Move::Done => worker.progress = true,
                 Move::InUse => {
@@ -144,13 +145,16 @@ impl Pool {
     }
 
     /// A free frame to move a page to, unless pages should be evicted first.
-    fn take_to_move(&self) -> Option<u32> {
+    fn take_to_move(&self, worker: &Worker) -> Option<u32> {
         let frames = self.frames();
         // The last free frames are for those who must not wait, as long as others can be had.
         if self.is_short_of_free() && self.excess() > 0 {
             return None;
         }
         let to = frames.take()?;
+        if worker.sweep.finds_any() {
+            frames.forget_if_in_swap(to);
+        }
         frames.touch(to);
         Some(to)
     }
