@@ -42,7 +42,9 @@ int server_error(int result, THD *thd) {
     return HA_ERR_LOCK_DEADLOCK;
   case TP_RECORD_CHANGED:
     if (thd) thd->mark_transaction_to_rollback(true);
-    return HA_ERR_RECORD_CHANGED;
+    /* On a replica, where a trigger has read before: in IDEMPOTENT mode the server would pass the row over, and commit what is left of the
+       transaction, which is nothing. A deadlock it tries again in every mode. */
+    return thd && thd->rgi_slave ? HA_ERR_LOCK_DEADLOCK : HA_ERR_RECORD_CHANGED;
   case TP_MUST_ROLLBACK:
     if (thd) thd->mark_transaction_to_rollback(true);
     return HA_ERR_ROLLBACK;

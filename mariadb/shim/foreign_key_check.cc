@@ -5,6 +5,7 @@
 #include "errors.h"
 #include "foreign_key_definition.h"
 #include "ha_tidepool.h"
+#include "replica.h"
 #include <algorithm>
 
 namespace tidepool {
@@ -41,6 +42,7 @@ int Foreign_checks::lock(THD *thd, const std::vector<Side> &sides, bool parents,
 int wait_mode(THD *thd) { return lock_wait_timeout(thd) == 0 ? TP_NO_WAIT : TP_WAIT; }
 
 int violation(THD *thd, Session *session, const Constraint &key, int error) {
+  if (unlikely(is_passing_over_early(thd))) return server_error(TP_DEADLOCK, thd);
   if (!is_intermediate(key.child)) {
     session->violated = foreign_key_of_table(thd, key);
     return error;

@@ -30,7 +30,7 @@ constexpr size_t CASCADES_MAX = 15;
 int wait_mode(THD *thd);
 /* After a metadata lock was not to be had: what the statement fails with. */
 int error_of_wait(THD *thd);
-/* Notes which constraint it is; gives the error back. */
+/* Notes which constraint it is; gives the error back, or a deadlock if it may be one of being too early (replica.h). */
 int violation(THD *thd, Session *session, const Constraint &key, int error);
 
 class Foreign_checks {

@@ -136,7 +136,10 @@ private:
   int ready();
   int ready_slowly();
   int open_reader();
+  int read_index(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag);
+  int read_next_row(uchar *buf);
   int read_position(uchar *buf, const uchar *pos);
+  int in_turn(int error);
   int fail(int result) { return tidepool::server_error(result, ha_thd()); }
 
   const std::vector<Index_layout> &trees() const { return shared->layouts.trees; }

@@ -9,6 +9,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "ha_tidepool.h"
+#include "replica.h"
 
 using namespace tidepool;
 
@@ -39,6 +40,12 @@ void ha_tidepool::plan_columns() {
      to change a row, or says FOR UPDATE, locks the row and not only the entry: others come by other indexes. */
   entry_suffices = tree == 0 || (row_lock != TP_LOCK_EXCLUSIVE && !trees()[tree].has_beginning_of(needed.get()));
   plan_known = true;
+}
+
+/* The result of a read. That there is no row is not final for a replica that is ahead of its turn (replica.h). */
+inline int ha_tidepool::in_turn(int error) {
+  if (likely(error != HA_ERR_KEY_NOT_FOUND && error != HA_ERR_END_OF_FILE)) return error;
+  return unlikely(is_passing_over_early(ha_thd(), this, table)) ? fail(TP_DEADLOCK) : error;
 }
 
 /* ---- from entries to records */
@@ -249,6 +256,10 @@ int ha_tidepool::index_end() {
 }
 
 int ha_tidepool::index_read_map(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag) {
+  return in_turn(read_index(buf, key, map, flag));
+}
+
+int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag) {
   if (int error = ready()) return error;
   peeked = false;
   note_range_end();
@@ -359,7 +370,7 @@ int ha_tidepool::lock_peeked(uchar *buf, bool forward, Bound bound) {
   return error;
 }
 
-int ha_tidepool::index_next(uchar *buf) { return step(buf, true, ANY_KEY); }
+int ha_tidepool::index_next(uchar *buf) { return in_turn(step(buf, true, ANY_KEY)); }
 int ha_tidepool::index_prev(uchar *buf) { return step(buf, false, ANY_KEY); }
 
 int ha_tidepool::index_next_same(uchar *buf, const uchar *key, uint key_len) {
@@ -432,7 +443,9 @@ int ha_tidepool::rnd_end() {
   return 0;
 }
 
-int ha_tidepool::rnd_next(uchar *buf) {
+int ha_tidepool::rnd_next(uchar *buf) { return in_turn(read_next_row(buf)); }
+
+int ha_tidepool::read_next_row(uchar *buf) {
   if (int error = ready()) return error;
   if (unlikely(peeked)) return lock_peeked(buf, true, ANY_KEY);
   tp_entry found;
@@ -469,7 +482,7 @@ void ha_tidepool::put_ref() {
 }
 
 int ha_tidepool::rnd_pos(uchar *buf, uchar *pos) {
-  const int error = read_position(buf, pos);
+  const int error = in_turn(read_position(buf, pos));
   /* For REPLACE and the like, after a duplicate. */
   if (unlikely(error) && memcmp(pos, dup_ref, ref_length) == 0) duplicate_unread = error;
   return error;
