@@ -97,6 +97,7 @@ public:
   Item *idx_cond_push(uint keynr, Item *condition) override;
   bool rowid_filter_push(Rowid_filter *filter) override;
 
+  void start_bulk_insert(ha_rows rows, uint) override { announced_rows = rows; }
   int write_row(const uchar *buf) override;
   int update_row(const uchar *old_data, const uchar *new_data) override;
   int delete_row(const uchar *buf) override;
@@ -282,6 +283,7 @@ private:
 
   /* While the copy is filled by it; then rows are not written to the table itself. */
   tp_load *load = nullptr;
+  ha_rows announced_rows = 0; /* by the server, as an estimate; 0: none, or unknown */
 
   /* Room for writes. */
   tidepool::Key_room key_room;

@@ -18,6 +18,9 @@
 
 using namespace tidepool;
 
+/* A second file, and its place in the catalog, cost some milliseconds of syncs. */
+constexpr ha_rows ROWS_WORTH_A_LOAD = 1000;
+
 static int is_killed(void *thd) { return thd_kill_level(static_cast<THD *>(thd)) != THD_IS_NOT_KILLED; }
 
 /*
@@ -39,7 +42,7 @@ bool ha_tidepool::can_be_loaded() const {
 /* The server does not look at an error of this. Without a load, rows are inserted, and those errors it looks at. */
 void ha_tidepool::begin_load() {
   drop_load();
-  if (!can_be_loaded()) return;
+  if (announced_rows < ROWS_WORTH_A_LOAD || !can_be_loaded()) return;
   if (tp_load_begin(engine.db, shared->name.data(), shared->name.size(), &load) != TP_OK) load = nullptr;
 }
 
