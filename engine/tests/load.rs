@@ -339,3 +339,142 @@ fn a_full_disk_ends_the_load_and_nothing_else() {
     give(&mut load, &rows(200)).unwrap();
     assert_holds(&db, &load.commit().unwrap(), &rows(200));
 }
+
+/// A copy of a table, as a server makes it: there, empty, and to be renamed when it is full.
+fn filled(db: &Db, rows: &Model) -> Result<Arc<Table>> {
+    let mut load = db.fill_table("copy")?;
+    give(&mut load, rows)?;
+    // A checkpoint, and pages that are written, in the middle of it.
+    while db.step_cleaner()? {}
+    db.step_checkpoint()?;
+    load.build(&mut || true)?;
+    load.commit()
+}
+
+#[test]
+fn an_empty_table_is_filled_and_keeps_its_counters() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let empty = db.create_table("copy", &def()).unwrap();
+    empty.raise_auto_increment(77).unwrap();
+    let row_id = empty.next_row_id().unwrap();
+    let mut of_before = begin(&db);
+    of_before.ensure_view();
+    let model = rows(2000);
+    let table = filled(&db, &model).unwrap();
+    assert_eq!((table.rows(), table.id()), (2000, empty.id()));
+    assert_eq!(table.auto_increment(), 77);
+    assert!(table.next_row_id().unwrap() > row_id);
+    assert_eq!(table_files(&sim).len(), 1);
+    assert_eq!(empty.check(&db, &mut |_| true).err(), Some(Error::TableMissing("copy".into())));
+    assert_eq!(db.fill_table("none").err(), Some(Error::TableMissing("none".into())));
+    assert!(matches!(db.fill_table("copy"), Err(Error::InvalidOption(_))));
+    // The transaction that fills it goes on with it; under its new name it is not for those of before.
+    assert!(entries(&mut of_before, &table, 0).unwrap() == model);
+    of_before.insert(&table, 0, b"zzz", b"").unwrap();
+    of_before.rollback().unwrap();
+    of_before.ensure_view();
+    drop(db.create_table("other", &def()).unwrap());
+    db.rename_table("copy", "t").unwrap();
+    assert_eq!(entries(&mut of_before, &table, 0), Err(Error::TableChanged("t".into())));
+    drop((of_before, table, empty));
+    let sim = sim.crash();
+    let db = open(&sim);
+    let table = db.open_table("t").unwrap();
+    assert_eq!(table.auto_increment(), 77);
+    assert_holds(&db, &table, &model);
+}
+
+#[test]
+fn a_filling_that_comes_to_nothing_leaves_the_empty_table() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let empty = db.create_table("copy", &def()).unwrap();
+    let mut load = db.fill_table("copy").unwrap();
+    give(&mut load, &rows(300)).unwrap();
+    let busy = Error::TableBusy("copy".into());
+    let mut trx = begin(&db);
+    assert_eq!(trx.insert(&empty, 0, b"a", b""), Err(busy.clone()));
+    trx.rollback().unwrap();
+    assert_eq!(db.fill_table("copy").err(), Some(busy.clone()));
+    assert_eq!(db.drop_table("copy").err(), Some(busy.clone()));
+    assert_eq!(load.build(&mut || false), Err(Error::Interrupted));
+    assert!(matches!(load.add(1, b"a", b""), Err(Error::Interrupted)));
+    assert_eq!(load.commit().err(), Some(Error::Interrupted));
+    assert_eq!(table_files(&sim).len(), 1);
+
+    let mut load = db.fill_table("copy").unwrap();
+    load.push(0, b"a", b"first").unwrap();
+    load.push(0, b"b", b"second").unwrap();
+    load.add(1, b"same", b"a").unwrap();
+    load.add(1, b"same", b"b").unwrap();
+    let duplicate = Error::DuplicateKey { index: 1, value: b"b".to_vec() };
+    assert_eq!(load.build(&mut || true), Err(duplicate.clone()));
+    assert_eq!(load.duplicate().unwrap().key, b"same");
+    let mut row = Vec::new();
+    assert!(load.row(b"b", &mut row).unwrap() && row == b"second");
+    assert!(!load.row(b"c", &mut row).unwrap());
+    assert_eq!(load.commit().err(), Some(duplicate));
+
+    // Somebody is inside at the end.
+    let load = db.fill_table("copy").unwrap();
+    let mut reader = begin(&db);
+    assert_eq!(entries(&mut reader, &empty, 0).unwrap().len(), 0);
+    assert_eq!(load.commit().err(), Some(busy));
+    drop(reader);
+
+    assert_eq!(table_files(&sim).len(), 1);
+    trx.insert(&empty, 0, b"a", b"").unwrap();
+    trx.rollback().unwrap();
+    drop(trx);
+    db.drop_table("copy").unwrap();
+    assert_eq!(table_files(&sim), Vec::<String>::new());
+}
+
+#[test]
+fn a_filling_cut_off_by_a_crash_leaves_all_rows_or_none() {
+    let model = rows(120);
+    for cut in 1.. {
+        let sim = SimStorage::new(cut);
+        let db = open(&sim);
+        drop(db.create_table("copy", &def()).unwrap());
+        sim.crash_at(sim.operation_count() + cut);
+        let done = filled(&db, &model).is_ok();
+        let sim = sim.crash();
+        let db = open(&sim);
+        assert_eq!(table_files(&sim).len(), 1, "cut {cut}");
+        let table = db.open_table("copy").unwrap();
+        let is_empty = entries(&mut begin(&db), &table, 0).unwrap().is_empty();
+        assert!(!done || !is_empty, "cut {cut}");
+        let none = Model::new();
+        assert_holds(&db, &table, if is_empty { &none } else { &model });
+        if done {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_the_empty_table() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let empty = db.create_table("copy", &def()).unwrap();
+    let mut load = db.fill_table("copy").unwrap();
+    give(&mut load, &rows(200)).unwrap();
+    sim.set_capacity(Some(sim.used_bytes()));
+    let mut outcome = Ok(());
+    for n in 200..100_000 {
+        outcome = load.push(0, &key(n), &[1; 20_000]);
+        if outcome.is_err() {
+            break;
+        }
+    }
+    assert!(matches!(outcome, Err(Error::NoSpace(_))), "{outcome:?}");
+    assert_eq!(load.build(&mut || true), outcome);
+    drop(load);
+    sim.set_capacity(None);
+    assert_eq!(table_files(&sim).len(), 1);
+    assert_holds(&db, &empty, &Model::new());
+    drop(empty);
+    assert_holds(&db, &filled(&db, &rows(200)).unwrap(), &rows(200));
+}

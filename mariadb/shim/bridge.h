@@ -28,6 +28,7 @@ typedef struct tp_trx tp_trx;
 typedef struct tp_reader tp_reader;
 typedef struct tp_interrupt tp_interrupt;
 typedef struct tp_index_change tp_index_change;
+typedef struct tp_load tp_load;
 
 typedef struct {
   const uint8_t *data;
@@ -60,7 +61,8 @@ enum tp_result {
   TP_INVALID = 22,
   TP_PANIC = 23,
   TP_OTHER = 24,
-  TP_TABLE_CHANGED = 25 /* since the transaction's snapshot */
+  TP_TABLE_CHANGED = 25, /* since the transaction's snapshot */
+  TP_OUT_OF_ORDER = 26   /* a row that is loaded comes behind a greater one */
 };
 
 enum tp_isolation {
@@ -397,6 +399,27 @@ int tp_change_commit(tp_index_change *const *changes, size_t change_count, const
                      size_t table_count);
 /* Leaves the table as it was. */
 void tp_change_free(tp_index_change *change);
+
+/* ---- an empty table that nobody else knows is filled, without undo or locks */
+
+/* Until the load is committed or freed the table takes no writes (TP_TABLE_BUSY), and its definition stays. */
+int tp_load_begin(tp_db *db, const char *name, size_t name_len, tp_load **load);
+/* An entry of the clustered index, whose key is greater than all before. It can go on after TP_OUT_OF_ORDER, TP_DUPLICATE (of the one
+   before) and TP_KEY_TOO_LONG. */
+int tp_load_row(tp_load *load, const uint8_t *key, size_t key_len, const uint8_t *value, size_t value_len);
+/* An entry of another index, in any order. */
+int tp_load_add(tp_load *load, size_t index, const uint8_t *key, size_t key_len, const uint8_t *value, size_t value_len);
+/* After the last entry. `killed` is asked now and then. TP_DUPLICATE: two entries have the same key. */
+int tp_load_build(tp_load *load, void *context, int (*killed)(void *context));
+/* Of which index, and the later one of the two. */
+int tp_load_duplicate(const tp_load *load, size_t *index, tp_entry *entry);
+/* The row with this clustered key, or TP_END; after tp_load_build, and be it in vain. */
+int tp_load_find(tp_load *load, const uint8_t *key, size_t key_len, tp_bytes *row);
+/* Makes the rows the table's, durably. The load is gone afterwards, whatever is returned. Open tp_table of the table are void if it
+   succeeds. */
+int tp_load_commit(tp_load *load);
+/* Leaves the table empty. */
+void tp_load_free(tp_load *load);
 
 #ifdef __cplusplus
 }

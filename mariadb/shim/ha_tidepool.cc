@@ -104,6 +104,7 @@ int ha_tidepool::open_reader() {
 }
 
 int ha_tidepool::close() {
+  drop_load();
   if (reader) tp_reader_close(reader);
   reader = nullptr;
   if (own_session && own_session->trx) tp_trx_free(own_session->trx);
@@ -143,6 +144,16 @@ int ha_tidepool::extra(enum ha_extra_function operation) {
     keyread_only = false;
     plan_known = false;
     break;
+#if TIDEPOOL_COPIES_HAVE_ENDS
+  case HA_EXTRA_BEGIN_COPY:
+    begin_load();
+    break;
+  case HA_EXTRA_END_COPY:
+    return end_load();
+  case HA_EXTRA_ABORT_COPY:
+    drop_load();
+    break;
+#endif
   default:
     break;
   }

@@ -5,6 +5,7 @@
       ha_tidepool.cc         what the engine can do, opening and closing, locks and statements
       ha_tidepool_ddl.cc     CREATE, DROP, RENAME, TRUNCATE
       ha_tidepool_alter.cc   ALTER: what is done in place, indexes and columns added and dropped
+      ha_tidepool_copy.cc    ALTER: how the copy is filled
       ha_tidepool_read.cc    index and table reads, positions
       ha_tidepool_write.cc   INSERT, UPDATE, DELETE, auto-increment
       ha_tidepool_virtual.cc virtual columns that the server has not computed
@@ -96,6 +97,7 @@ public:
   Item *idx_cond_push(uint keynr, Item *condition) override;
   bool rowid_filter_push(Rowid_filter *filter) override;
 
+  void start_bulk_insert(ha_rows rows, uint) override { announced_rows = rows; }
   int write_row(const uchar *buf) override;
   int update_row(const uchar *old_data, const uchar *new_data) override;
   int delete_row(const uchar *buf) override;
@@ -173,6 +175,13 @@ private:
   int delete_complete(const uchar *record);
   int insert_row(const uchar *record);
   int insert_secondary(uint tree, const uchar *record);
+  /* The filling of the copy that ALTER TABLE makes. */
+  bool can_be_loaded() const;
+  void begin_load();
+  int load_row(const uchar *record);
+  int end_load();
+  void drop_load();
+  int report_duplicate_of_load();
   int report_duplicate(uint tree);
   void encode_clustered(const uchar *record, bool new_row);
   void put_ref();
@@ -274,6 +283,10 @@ private:
   enum_alter_inplace_result check_foreign_key_change(Alter_inplace_info *info);
   bool prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info);
   int commit_foreign_keys(const TABLE *altered, Alter_inplace_info *info);
+
+  /* While the copy is filled by it; then rows are not written to the table itself. */
+  tp_load *load = nullptr;
+  ha_rows announced_rows = 0; /* by the server, as an estimate; 0: none, or unknown */
 
   /* Room for writes. */
   tidepool::Key_room key_room;

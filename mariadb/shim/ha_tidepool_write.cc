@@ -109,6 +109,11 @@ int ha_tidepool::write_row(const uchar *record) {
 int ha_tidepool::write_complete(const uchar *record) {
   if (shared->layouts.has_row_id)
     if (int result = tp_next_row_id(shared->table, row_id)) return fail(result);
+  if (unlikely(load != nullptr)) {
+    const int error = load_row(record);
+    /* In the order of another key: what came so far is in the table, and the rest goes the common way. */
+    if (load || error) return error;
+  }
   const bool has_parents = foreign_checks() && foreign->has_own();
   if (trees().size() == 1 && !is_checked_after_write() && likely(!has_parents)) return insert_row(record);
   tp_savepoint before;

@@ -12,6 +12,12 @@
 /* Until 11.0 the optimizer asks engines for costs in pages read. Since then it makes them of the costs of single steps. */
 #define TIDEPOOL_COSTS_ARE_PAGES (MYSQL_VERSION_ID < 110000)
 
+/*
+  Whether the end of a copy is told to the engine (HA_EXTRA_END_COPY), and looked at what that answers. 10.11.18 is the first of which this
+  is known; in 11.x online ALTER TABLE writes to the copy after that.
+*/
+#define TIDEPOOL_COPIES_HAVE_ENDS (MYSQL_VERSION_ID >= 101118 && MYSQL_VERSION_ID < 110000)
+
 namespace tidepool {
 
 /*

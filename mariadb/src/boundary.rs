@@ -15,6 +15,7 @@ pub(crate) const TP_OK: c_int = 0;
 pub(crate) const TP_END: c_int = 1;
 pub(crate) const TP_DUPLICATE: c_int = 2;
 pub(crate) const TP_PANIC: c_int = 23;
+pub(crate) const TP_OUT_OF_ORDER: c_int = 26;
 
 /// Bytes handed to C++: good until the next call on the object they came from.
 #[repr(C)]

@@ -9,6 +9,7 @@
 //! * [`log`]: the engine's log lines go to the server's error log;
 //! * [`database`]: opening, closing, options, status, and the statements that make and drop tables;
 //! * [`index_change`]: indexes that are added and dropped in place;
+//! * [`load`]: the copy that ALTER TABLE makes;
 //! * [`explain`]: rows of the `information_schema` tables;
 //! * [`table`]: open tables: statistics, auto-increment, `CHECK TABLE`;
 //! * [`session`]: transactions and writes;
@@ -22,6 +23,7 @@ pub mod boundary;
 pub mod database;
 pub mod explain;
 pub mod index_change;
+pub mod load;
 pub mod log;
 pub mod reader;
 pub mod session;

@@ -8,7 +8,7 @@
 //! truncate  as create up to the pages → catalog commit (old space out, new one in) → as drop for the old one
 //! rename    catalog commit
 //! indexes   see `index_change`; their names alone: catalog commit
-//! load      see `load`
+//! load      see `load`: as create, or as truncate
 //! ```
 //! A crash in between leaves at most a file that no table has; the log says so as long as that may happen
 //! ([`Env::announce_space`]), and `open` removes it. A file that is missing
@@ -385,7 +385,10 @@ impl Inner {
     }
 
     /// A new file with an empty tree for each index. Not in the catalog yet.
-    fn new_space(&self, def: &TableDef) -> Result<(Arc<Space>, SpaceHeader, TableRecord)> {
+    pub(super) fn new_space(
+        &self,
+        def: &TableDef,
+    ) -> Result<(Arc<Space>, SpaceHeader, TableRecord)> {
         let ids = self.catalog.new_ids(def.indexes.len() as u32)?;
         let announced = self.env.announce_space(ids.space);
         let made = announced.and_then(|()| self.env.create_space(ids.space)).and_then(|space| {

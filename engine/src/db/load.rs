@@ -14,13 +14,20 @@
 //! (`enter`).
 //!
 //! A snapshot older than the commit does not get to see the table ([`Error::TableChanged`]), as with any that is new.
+//!
+//! # A table that is there, and empty
+//! It gets a second file, filled in the same way, and the catalog's commit puts that in the place of the first, as for TRUNCATE. What a crash
+//! leaves before is the empty table. Whoever sees that is not told of the change, so it is for a table that nobody else knows yet: a
+//! rename gives it its name then, and older snapshots are refused from there on.
 
-use super::{Db, Inner};
+use super::{Db, DuplicateEntry, Inner};
 use crate::btree::Loader;
 use crate::catalog::{TableDef, TableRecord};
 use crate::error::{Error, Result};
+use crate::lock::{LockMode, LockWait};
 use crate::sort::Sorter;
 use crate::table::Table;
+use crate::trx::{Isolation, TrxOptions};
 use crate::versioned::VersionedTree;
 use parking_lot::RwLockReadGuard;
 use std::cmp::Ordering;
@@ -34,6 +41,8 @@ enum Filling {
     InOrder(Loader),
     /// Entries that came in any order wait to be sorted.
     Sorting(Sorter),
+    /// All.
+    Built,
 }
 
 impl Filling {
@@ -41,12 +50,13 @@ impl Filling {
         match self {
             Filling::InOrder(loader) => loader.push(key, payload),
             Filling::Sorting(sorter) => sorter.push(key, payload),
-            Filling::Empty => unreachable!("it has been begun"),
+            Filling::Empty | Filling::Built => unreachable!("it has been begun, and not ended"),
         }
     }
 }
 
-/// A table that is being filled, begun by [`Db::load_table`]. Dropped without [`commit`](Self::commit), it leaves nothing.
+/// A table that is being filled, begun by [`Db::load_table`] or [`Db::fill_table`]. Dropped without [`commit`](Self::commit), it leaves
+/// nothing, or the empty table.
 ///
 /// ```
 /// # use tidepool::{Db, IndexDef, LockMode, LockWait, Options, TableDef, TrxOptions};
@@ -65,9 +75,12 @@ pub struct TableLoad {
     name: String,
     table: Arc<Table>,
     record: TableRecord,
+    /// The empty table in whose place it comes.
+    replaces: Option<Arc<Table>>,
     indexes: Vec<Filling>,
     rows: i64,
     payload: Vec<u8>,
+    duplicate: Option<DuplicateEntry>,
     /// What went wrong: then there is nothing to be done but to drop it.
     failure: Option<Error>,
     committed: bool,
@@ -80,24 +93,68 @@ impl Db {
     ///
     /// [`Error::TableExists`] if there is one of this name, [`Error::TableBusy`] if somebody else is filling one.
     pub fn load_table(&self, name: &str, def: &TableDef) -> Result<TableLoad> {
+        let (_turn, table, record) = self.inner.new_table(name, def)?;
+        Ok(TableLoad::begin(&self.inner, name, table, record, None))
+    }
+
+    /// The same for a table that is there, without an entry and without anybody else who knows of it: any snapshot that sees the empty table
+    /// sees the full one from the commit on. Until then it takes no writes ([`Error::TableBusy`]). Its counters go on; handles of it are
+    /// void after the commit, the one that it returns is good.
+    ///
+    /// [`Error::TableMissing`] if there is none of this name, [`Error::TableBusy`] while a transaction that has used it is unfinished,
+    /// [`Error::InvalidOption`] if it is not empty.
+    pub fn fill_table(&self, name: &str) -> Result<TableLoad> {
         let inner = &self.inner;
-        let (_turn, table, record) = inner.new_table(name, def)?;
-        inner.tables.lock().begin_load(name, &table);
-        Ok(TableLoad {
-            inner: inner.clone(),
-            name: name.into(),
-            table,
-            record,
-            indexes: def.indexes.iter().map(|_| Filling::Empty).collect(),
-            rows: 0,
-            payload: Vec::new(),
-            failure: None,
-            committed: false,
-        })
+        let _turn = inner.begin_definition(&[name])?;
+        let old = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        if inner.is_used_by_recovered(old.space) {
+            return Err(Error::TableBusy(name.into()));
+        }
+        let replaces = inner.open_in_definition(name)?;
+        for index in 0..replaces.index_count() {
+            if replaces.tree(index).tree().greatest_key()?.is_some() {
+                return Err(Error::InvalidOption(format!(
+                    "table {name} has entries: only an empty one can be filled"
+                )));
+            }
+        }
+        // Nobody is inside for this moment; who comes in later is told.
+        replaces.close_entrance()?;
+        replaces.refuse_writes(true);
+        replaces.reopen_entrance();
+        let made = inner.new_space(&old.def);
+        let (space, header, mut record) = made.inspect_err(|_| replaces.refuse_writes(false))?;
+        record.id = old.id;
+        let table = Arc::new(Table::open(&inner.env, &space, name, &record, &header));
+        Ok(TableLoad::begin(inner, name, table, record, Some(replaces)))
     }
 }
 
 impl TableLoad {
+    /// Within the turn of the definition change that has made the table.
+    fn begin(
+        inner: &Arc<Inner>,
+        name: &str,
+        table: Arc<Table>,
+        record: TableRecord,
+        replaces: Option<Arc<Table>>,
+    ) -> Self {
+        inner.tables.lock().begin_load(name, &table);
+        Self {
+            inner: inner.clone(),
+            name: name.into(),
+            indexes: record.trees.iter().map(|_| Filling::Empty).collect(),
+            table,
+            record,
+            replaces,
+            rows: 0,
+            payload: Vec::new(),
+            duplicate: None,
+            failure: None,
+            committed: false,
+        }
+    }
+
     /// Adds an entry to an index, whose key is greater than all that the index has: it goes to its leaf at once. Takes the memory of a leaf.
     ///
     /// Of an equal key the error is [`Error::DuplicateKey`], with the value of the entry that is there, of a smaller one
@@ -124,6 +181,11 @@ impl TableLoad {
         let _inside = enter(&self.inner, &self.table, self.failure.as_ref(), key)?;
         let tree = self.table.tree(index);
         let filling = &mut self.indexes[index];
+        if matches!(filling, Filling::Built) {
+            return Err(Error::InvalidOption(format!(
+                "index {index} of a table that is filled has been built: it takes no more entries"
+            )));
+        }
         if let Filling::Empty = filling {
             let memory = || self.inner.sort_share_bytes(self.record.trees.len());
             *filling = match in_order {
@@ -160,31 +222,97 @@ impl TableLoad {
         Ok(())
     }
 
-    /// Makes it a table; durable on return. Two entries of one key, of those that were [added](Self::add), are an [`Error::DuplicateKey`] with
-    /// the value of the one that came later. After an error there is no table.
-    pub fn commit(mut self) -> Result<Arc<Table>> {
-        let inner = self.inner.clone();
-        for (index, filling) in std::mem::take(&mut self.indexes).into_iter().enumerate() {
-            let _inside = enter(&inner, &self.table, self.failure.as_ref(), &[])?;
-            match filling {
-                Filling::Empty => {}
-                Filling::InOrder(loader) => loader.finish()?,
-                Filling::Sorting(sorter) => {
-                    let tree = self.table.tree(index);
-                    let mut go_on = || inner.check_writable();
-                    if let Err((_, value)) = fill_sorted(tree, sorter, &mut go_on)? {
-                        return Err(Error::DuplicateKey { index, value });
-                    }
-                }
+    /// Fills the indexes with what waits: no entries come after that. `go_on` is asked now and then; if it says no, the error is
+    /// [`Error::Interrupted`]. Two entries of one key, of those that were [added](Self::add), are an [`Error::DuplicateKey`] with the value
+    /// of the one that came later: see [`duplicate`](Self::duplicate). After an error there is nothing to be done but to drop it.
+    pub fn build(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+        for index in 0..self.indexes.len() {
+            let filling = std::mem::replace(&mut self.indexes[index], Filling::Built);
+            let built = self.build_index(index, filling, go_on);
+            built.inspect_err(|error| self.failure = Some(error.clone()))?;
+        }
+        Ok(())
+    }
+
+    fn build_index(
+        &mut self,
+        index: usize,
+        filling: Filling,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
+        let inner = &self.inner;
+        let _inside = enter(inner, &self.table, self.failure.as_ref(), &[])?;
+        match filling {
+            Filling::Empty | Filling::Built => Ok(()),
+            Filling::InOrder(loader) => loader.finish(),
+            Filling::Sorting(sorter) => {
+                let mut go_on = || match go_on() {
+                    true => inner.check_writable(),
+                    false => Err(Error::Interrupted),
+                };
+                let filled = fill_sorted(self.table.tree(index), sorter, &mut go_on)?;
+                filled.map_err(|(key, value)| {
+                    self.duplicate = Some(DuplicateEntry { index, key, value: value.clone() });
+                    Error::DuplicateKey { index, value }
+                })
             }
         }
-        self.table.add_rows(self.rows);
+    }
+
+    /// The entries that [`build`](Self::build) found to have the same key.
+    pub fn duplicate(&self) -> Option<&DuplicateEntry> {
+        self.duplicate.as_ref()
+    }
+
+    /// Reads the entry of the clustered index with this key into `value`, once that index is built; false if there is none.
+    pub fn row(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
+        let db = Db { inner: self.inner.clone() };
+        let mut trx = db.begin(TrxOptions { isolation: Isolation::ReadCommitted, read_only: true });
+        trx.get(&self.table, Table::CLUSTERED, key, LockMode::None, LockWait::Wait, value)
+    }
+
+    /// Makes it a table, after [`build`](Self::build) if that was not called; durable on return. After an error there is no table, or the
+    /// empty one. [`Error::TableBusy`] if somebody has used that meanwhile, and is not at the end of the transaction.
+    pub fn commit(mut self) -> Result<Arc<Table>> {
+        self.build(&mut || true)?;
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        let inner = self.inner.clone();
         let names = std::slice::from_ref(&self.name);
         let _turn = inner.begin_definition_of_changes(names, &[])?;
-        inner.list_table(&self.name, self.record.clone(), &self.table)?;
+        match &self.replaces {
+            None => {
+                self.table.add_rows(self.rows);
+                inner.list_table(&self.name, self.record.clone(), &self.table)?;
+            }
+            Some(old) => {
+                self.replace(old)?;
+                inner.tables.lock().by_name.insert(self.name.clone(), self.table.clone());
+                inner.delete_space(old.space_id(), Some(old));
+            }
+        }
         self.committed = true;
         inner.tables.lock().end_load(&self.name);
         Ok(self.table.clone())
+    }
+
+    /// The moment of truth for the empty table: afterwards it has another file.
+    fn replace(&self, old: &Table) -> Result<()> {
+        let inner = &self.inner;
+        old.close_entrance()?;
+        let counted = self.table.reset_auto_increment(old.auto_increment());
+        let announced = counted.and_then(|()| inner.env.announce_space(old.space_id()));
+        let replaced = announced.and_then(|()| {
+            inner.catalog.replace(&mut inner.definition_trx(), &self.name, self.record.clone())
+        });
+        replaced.inspect_err(|_| {
+            inner.env.withdraw_announcement(old.space_id());
+            old.reopen_entrance();
+        })?;
+        self.table.succeed(old, &[]);
+        self.table.add_rows(self.rows);
+        Ok(())
     }
 }
 
@@ -226,6 +354,9 @@ impl Drop for TableLoad {
             return;
         }
         self.indexes.clear();
+        if let Some(old) = &self.replaces {
+            old.refuse_writes(false);
+        }
         let name = std::slice::from_ref(&self.name);
         // If nothing may be written any more, the load stays listed: a close that is on its way removes the file, or else the next opening does.
         if let Ok(_turn) = self.inner.begin_definition_of_changes(name, &[]) {
