@@ -246,7 +246,7 @@ pub(super) fn fill_sorted(
     sorter: Sorter,
     go_on: &mut dyn FnMut() -> Result<()>,
 ) -> Result<std::result::Result<(), (Vec<u8>, Vec<u8>)>> {
-    let mut sorted = sorter.sorted()?;
+    let mut sorted = sorter.sorted(go_on)?;
     let mut loader = Loader::new(tree.tree());
     let (mut key, mut payload) = (Vec::new(), Vec::new());
     let mut turn = 0;
