@@ -70,6 +70,8 @@ pub struct TableLoad {
     payload: Vec<u8>,
     /// What went wrong: then there is nothing to be done but to drop it.
     failure: Option<Error>,
+    /// An entry is on its way. Still so at the next call: a panic has lost it, and perhaps others.
+    is_putting: bool,
     committed: bool,
 }
 
@@ -92,6 +94,7 @@ impl Db {
             rows: 0,
             payload: Vec::new(),
             failure: None,
+            is_putting: false,
             committed: false,
         })
     }
@@ -120,8 +123,22 @@ impl TableLoad {
         self.put(index, key, value, false)
     }
 
+    fn check_goes_on(&self) -> Result<()> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        match self.is_putting {
+            true => Err(Error::Storage(format!(
+                "the load of the table {} has met an internal error: begin it anew",
+                self.name
+            ))),
+            false => Ok(()),
+        }
+    }
+
     fn put(&mut self, index: usize, key: &[u8], value: &[u8], in_order: bool) -> Result<()> {
-        let _inside = enter(&self.inner, &self.table, self.failure.as_ref(), key)?;
+        self.check_goes_on()?;
+        let _inside = enter(&self.inner, &self.table, key)?;
         let tree = self.table.tree(index);
         let filling = &mut self.indexes[index];
         if let Filling::Empty = filling {
@@ -149,12 +166,14 @@ impl TableLoad {
                 Ordering::Less => return Err(Error::KeyOutOfOrder { index }),
             }
         }
+        self.is_putting = true;
         // Long values go to their chains now: there is no memory for sorting them.
         let payload = &mut self.payload;
         payload.clear();
         let put = tree
             .settled_payload(key.len(), value, payload)
             .and_then(|()| filling.push(key, payload));
+        self.is_putting = false;
         put.inspect_err(|error| self.failure = Some(error.clone()))?;
         self.rows += i64::from(index == Table::CLUSTERED);
         Ok(())
@@ -163,9 +182,10 @@ impl TableLoad {
     /// Makes it a table; durable on return. Two entries of one key, of those that were [added](Self::add), are an [`Error::DuplicateKey`] with
     /// the value of the one that came later. After an error there is no table.
     pub fn commit(mut self) -> Result<Arc<Table>> {
+        self.check_goes_on()?;
         let inner = self.inner.clone();
         for (index, filling) in std::mem::take(&mut self.indexes).into_iter().enumerate() {
-            let _inside = enter(&inner, &self.table, self.failure.as_ref(), &[])?;
+            let _inside = enter(&inner, &self.table, &[])?;
             match filling {
                 Filling::Empty => {}
                 Filling::InOrder(loader) => loader.finish()?,
@@ -188,16 +208,8 @@ impl TableLoad {
     }
 }
 
-/// An error if the load is over, or there can't be an entry with this key. Until the result is dropped, nobody closes the database.
-fn enter<'t>(
-    inner: &Inner,
-    table: &'t Table,
-    failure: Option<&Error>,
-    key: &[u8],
-) -> Result<RwLockReadGuard<'t, ()>> {
-    if let Some(failure) = failure {
-        return Err(failure.clone());
-    }
+/// An error if the database is closed, or there can't be an entry with this key. Until the result is dropped, nobody closes the database.
+fn enter<'t>(inner: &Inner, table: &'t Table, key: &[u8]) -> Result<RwLockReadGuard<'t, ()>> {
     let inside = table.visit();
     inner.check_writable()?;
     let max = table.key_len_max();
