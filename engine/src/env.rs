@@ -43,7 +43,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tidepool_pool::storage::{Storage, StorageLock};
 use tidepool_pool::{
-    Doublewrite, Lsn, MIN_FRAMES, PageSize, Pool, PoolConfig, Space, WriteAhead, WriteAheadError,
+    Doublewrite, EXTENT_BYTES, Lsn, MIN_FRAMES, PageSize, Pool, PoolConfig, Space, WriteAhead,
+    WriteAheadError,
 };
 
 use crate::error::{Error, Result};
@@ -164,13 +165,20 @@ impl Env {
         }
         check_owner(&*storage, page_size, &uuid)?;
 
-        let size = governor::Beginning::read(SizeOptions {
+        let size_options = SizeOptions {
             size_bytes: options.buffer_pool_size_bytes,
             budget_bytes: options.memory_budget_bytes,
             memory_guard: options.memory_guard,
             size_min_bytes: MIN_FRAMES * page_size.bytes() as u64,
             system_root: options.system_root.clone(),
-        });
+        };
+        let for_recovery = match clean {
+            true => 0,
+            false => recovery::apply::memory_bytes(options.memory_budget_bytes),
+        };
+        // An extent for what describes the pool's pages and the like, which can't be known before there is a pool.
+        let beside_pool = 2 * options.redo_buffer_bytes as u64 + for_recovery + EXTENT_BYTES as u64;
+        let size = governor::Beginning::read(size_options, beside_pool);
         let pool = Pool::new(
             PoolConfig {
                 page_size,
@@ -201,7 +209,9 @@ impl Env {
         pool.set_write_ahead(redo.clone());
         let missing_spaces = match scan.frames {
             0 => HashSet::new(),
-            _ => recovery::apply::apply(&storage, &pool, &redo, &scan)?,
+            _ => {
+                recovery::apply::apply(&storage, &pool, &redo, &scan, options.memory_budget_bytes)?
+            }
         };
         redo.hold_checkpoint(!missing_spaces.is_empty());
         let mut announced = Vec::new();

@@ -44,7 +44,7 @@ pub struct Options {
     pub buffer_pool_size_bytes: u64,
     /// Memory for everything that the engine allocates, in bytes: the pool's pages and what describes them, log buffers, locks, sorts. The pool
     /// gets what the others leave, and gives up what they come to need, but for the last quarter, 16 MiB at most; at an open, log buffers are
-    /// made to measure. 0 (default) = no such budget. It binds beside `buffer_pool_size_bytes`, whatever `memory_guard` says. (Without
+    /// made to measure, and what recovery collects. 0 (default) = no such budget. It binds beside `buffer_pool_size_bytes`, whatever `memory_guard` says. (Without
     /// `background`, it is kept by [`PoolGovernor::step`](crate::governor::PoolGovernor::step).)
     pub memory_budget_bytes: u64,
     /// Whether the pool stays below `buffer_pool_size_bytes` while there isn't the memory for it (default), or has that number

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tidepool::storage::{SimStorage, Storage};
+use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool::{
     Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef, TableLoad,
     Trx, TrxOptions,
@@ -10,8 +10,16 @@ use tidepool::{
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// The smallest, the default and the largest.
+const PAGE_SIZES: [usize; 3] = [4096, 16384, 65536];
+
 fn open(sim: &SimStorage) -> Db {
-    Db::open_on(Arc::new(sim.clone()), Options::small()).unwrap()
+    open_with(sim, 0)
+}
+
+/// A page size of 0 is that of the directory.
+fn open_with(sim: &SimStorage, page_size: usize) -> Db {
+    Db::open_on(Arc::new(sim.clone()), Options { page_size, ..Options::small() }).unwrap()
 }
 
 fn def() -> TableDef {
@@ -76,8 +84,12 @@ fn table_files(sim: &SimStorage) -> Vec<String> {
 
 #[test]
 fn a_table_is_loaded_and_used_like_any_other() {
+    PAGE_SIZES.into_iter().for_each(load_and_use);
+}
+
+fn load_and_use(page_size: usize) {
     let sim = SimStorage::new(1);
-    let db = open(&sim);
+    let db = open_with(&sim, page_size);
     let mut model = rows(2000);
     let mut load = db.load_table("t", &def()).unwrap();
     give(&mut load, &model).unwrap();
@@ -139,8 +151,12 @@ fn an_empty_load_is_an_empty_table() {
 
 #[test]
 fn what_can_not_be_an_entry_is_refused_and_the_load_goes_on() {
+    PAGE_SIZES.into_iter().for_each(refuse_and_go_on);
+}
+
+fn refuse_and_go_on(page_size: usize) {
     let sim = SimStorage::new(1);
-    let db = open(&sim);
+    let db = open_with(&sim, page_size);
     let mut load = db.load_table("t", &def()).unwrap();
     let long = vec![3; 40_000];
     load.push(0, b"b", &long).unwrap();
@@ -263,8 +279,12 @@ fn a_close_does_not_wait_for_a_load() {
 
 #[test]
 fn more_than_fits_the_memory_is_sorted_in_a_file() {
+    PAGE_SIZES.into_iter().for_each(sort_in_a_file);
+}
+
+fn sort_in_a_file(page_size: usize) {
     let sim = SimStorage::new(1);
-    let options = Options { memory_budget_bytes: 16 << 20, ..Options::small() };
+    let options = Options { page_size, memory_budget_bytes: 16 << 20, ..Options::small() };
     let db = Db::open_on(Arc::new(sim.clone()), options).unwrap();
     let rows: Model = (0..60_000u32).map(|n| (key(n), vec![n as u8; 30])).collect();
     let mut load = db.load_table("t", &def()).unwrap();
@@ -286,10 +306,14 @@ fn more_than_fits_the_memory_is_sorted_in_a_file() {
 
 #[test]
 fn a_load_cut_off_by_a_crash_leaves_the_whole_table_or_none() {
+    PAGE_SIZES.into_iter().for_each(cut_off_anywhere);
+}
+
+fn cut_off_anywhere(page_size: usize) {
     let model = rows(120);
     for cut in 1.. {
         let sim = SimStorage::new(cut);
-        let db = open(&sim);
+        let db = open_with(&sim, page_size);
         let keep = db.create_table("keep", &def()).unwrap();
         sim.crash_at(sim.operation_count() + cut);
         let load = || -> Result<()> {
@@ -318,8 +342,12 @@ fn a_load_cut_off_by_a_crash_leaves_the_whole_table_or_none() {
 
 #[test]
 fn a_full_disk_ends_the_load_and_nothing_else() {
+    PAGE_SIZES.into_iter().for_each(fill_the_disk);
+}
+
+fn fill_the_disk(page_size: usize) {
     let sim = SimStorage::new(1);
-    let db = open(&sim);
+    let db = open_with(&sim, page_size);
     let mut load = db.load_table("t", &def()).unwrap();
     give(&mut load, &rows(200)).unwrap();
     sim.set_capacity(Some(sim.used_bytes()));
@@ -477,4 +505,77 @@ fn a_full_disk_leaves_the_empty_table() {
     assert_holds(&db, &empty, &Model::new());
     drop(empty);
     assert_holds(&db, &filled(&db, &rows(200)).unwrap(), &rows(200));
+}
+
+#[test]
+fn a_load_that_has_met_a_panic_is_over() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let mut load = db.load_table("t", &def()).unwrap();
+    load.push(0, b"a", b"1").unwrap();
+    // Its file grows.
+    sim.inject(Fault::new(StorageOp::SetLen, FaultKind::Panic).on("tables/"));
+    let (mut pushed, mut outcome) = (0u32, Ok(Ok(())));
+    while let Ok(Ok(())) = outcome {
+        pushed += 1;
+        let (load, key) = (&mut load, [b"b".as_slice(), &pushed.to_be_bytes()].concat());
+        let push = std::panic::AssertUnwindSafe(|| load.push(0, &key, &[2; 3000]));
+        outcome = std::panic::catch_unwind(push);
+    }
+    assert!(outcome.is_err(), "{outcome:?}");
+    let error = load.push(0, b"z", b"").unwrap_err();
+    assert!(matches!(error, Error::Storage(_) | Error::Crashed(_)), "{error}");
+    assert!(load.commit().is_err(), "a row is missing");
+    assert_eq!(db.table_names().unwrap(), Vec::<String>::new());
+}
+
+#[test]
+fn an_error_of_the_disk_anywhere_leaves_the_whole_table_or_none() {
+    let model = rows(60);
+    let mut failed = 0;
+    let ops = [
+        StorageOp::Create,
+        StorageOp::Write,
+        StorageOp::Sync,
+        StorageOp::SyncDir,
+        StorageOp::SetLen,
+        StorageOp::Len,
+        StorageOp::Remove,
+        StorageOp::List,
+    ];
+    for (op, skip) in ops.into_iter().flat_map(|op| (0..9).map(move |skip| (op, skip))) {
+        let page_size = PAGE_SIZES[skip as usize % PAGE_SIZES.len()];
+        for kind in [FaultKind::Io, FaultKind::NoSpace] {
+            let sim = SimStorage::new(skip);
+            let db = open_with(&sim, page_size);
+            sim.inject(Fault::new(op, kind).skip(skip));
+            let load = || -> Result<()> {
+                let mut load = db.load_table("t", &def())?;
+                give(&mut load, &model)?;
+                while db.step_cleaner()? {}
+                db.step_checkpoint()?;
+                load.commit().map(drop)
+            };
+            let outcome = load();
+            failed += u32::from(outcome.is_err());
+            let case = format!("{op:?} {skip} {kind:?}: {outcome:?}");
+            sim.clear_faults();
+            if outcome.is_err() && db.log_flush().is_ok() {
+                assert_eq!(db.table_names().unwrap(), Vec::<String>::new(), "{case}");
+                let mut again = db.load_table("t", &def()).expect(&case);
+                give(&mut again, &model).expect(&case);
+                again.commit().expect(&case);
+            }
+            let is_there = db.log_flush().is_ok();
+            let sim = if skip % 2 == 0 { sim.crash() } else { sim.kill() };
+            let db = open(&sim);
+            let names = db.table_names().unwrap();
+            assert_eq!(table_files(&sim).len(), names.len(), "{case}: {names:?}");
+            assert!(!is_there || names.len() == 1, "{case}");
+            if names.len() == 1 {
+                assert_holds(&db, &db.open_table("t").unwrap(), &model);
+            }
+        }
+    }
+    assert!(failed > 10, "{failed}");
 }

@@ -1,5 +1,5 @@
 //! The whole engine against a `BTreeMap`: random transactions on two tables, savepoints, definition changes, reopening
-//! (cleanly and by power cut), and after each step that shows something, what the model says.
+//! (cleanly and by power cut), and after each step that shows something, what the model says. The seed says which page size.
 //!
 //! `TIDEPOOL_CASES=n` runs more cases than the default few dozen. Everything is single-threaded and deterministic.
 
@@ -77,6 +77,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// The engine and what it should hold.
 struct Subject {
+    page_size: usize,
     sim: Arc<SimStorage>,
     db: Db,
     table: Arc<Table>,
@@ -87,8 +88,8 @@ struct Subject {
     savepoint: Option<(Savepoint, Rows)>,
 }
 
-fn options() -> Options {
-    Options { page_size: 4096, ..Options::small() }
+fn options(page_size: usize) -> Options {
+    Options { page_size, ..Options::small() }
 }
 
 fn begin(db: &Db) -> Trx {
@@ -97,11 +98,13 @@ fn begin(db: &Db) -> Trx {
 
 impl Subject {
     fn new(seed: u64) -> Self {
+        let page_size = 4096 << (seed % 5);
         let sim = Arc::new(SimStorage::new(seed));
-        let db = Db::open_on(sim.clone() as Arc<dyn Storage>, options()).unwrap();
+        let db = Db::open_on(sim.clone() as Arc<dyn Storage>, options(page_size)).unwrap();
         let table = db.create_table("t0", &TableDef::new([IndexDef::unique("primary")])).unwrap();
         let trx = begin(&db);
         Self {
+            page_size,
             sim,
             db,
             table,
@@ -232,7 +235,8 @@ impl Subject {
         self.savepoint = None;
         self.now = self.committed.clone();
         self.sim = sim;
-        self.db = Db::open_on(self.sim.clone() as Arc<dyn Storage>, options()).unwrap();
+        let options = options(self.page_size);
+        self.db = Db::open_on(self.sim.clone() as Arc<dyn Storage>, options).unwrap();
         while self.db.step_rollback_recovered().unwrap() {}
         self.table = self.db.open_table(&self.name()).unwrap();
         self.trx = begin(&self.db);

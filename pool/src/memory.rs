@@ -31,7 +31,8 @@ impl Pool {
         let spaces: Vec<_> = self.all_spaces();
         let translation = |pages: u64| (pages * 8).next_multiple_of(4096) + 4096;
         let batch = Doublewrite::half_pages(self.flush_batch_pages()) as u64 * page_size;
-        let has_buffer = self.flusher.try_lock().is_none_or(|flusher| flusher.has_buffer());
+        let flusher = self.flusher.try_lock();
+        let buffer = flusher.map_or(batch, |flusher| flusher.buffer_bytes() as u64);
         vec![
             MemoryUse {
                 name: "frames",
@@ -59,10 +60,54 @@ impl Pool {
             },
             MemoryUse {
                 name: "flush_buffers",
-                bytes: if has_buffer { batch } else { 0 },
-                bound_bytes: Some(batch),
+                bytes: buffer,
+                bound_bytes: Some(batch.max(buffer)),
             },
             MemoryUse { name: "tap_rings", bytes: self.tap_memory_bytes(), bound_bytes: None },
         ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::Lsn;
+    use crate::leisure::Haste;
+    use crate::page::PageSize;
+    use crate::pool::PoolConfig;
+    use crate::storage::{SimStorage, Storage};
+
+    #[test]
+    fn what_buffers_take_is_what_is_told_and_follows_the_pool() {
+        const PAGE: u64 = 65536;
+        let large = 2 * 1024 * PAGE;
+        let storage = SimStorage::new(1);
+        let file = storage.create("16.tpd").unwrap();
+        file.set_len(64 * PAGE).unwrap();
+        let config = PoolConfig {
+            page_size: PageSize::new(PAGE as usize).unwrap(),
+            size_bytes: 64 * PAGE,
+            max_size_bytes: large,
+            background: false,
+            ..PoolConfig::default()
+        };
+        let pool = Pool::new(config, Arc::new(storage)).unwrap();
+        let space = pool.open_space(16, file).unwrap();
+        let told = || pool.memory().iter().find(|row| row.name == "flush_buffers").unwrap().bytes;
+        assert_eq!(told(), 0);
+        // A batch is an eighth of the pool's pages, 128 at most.
+        let sizes = [(64 * PAGE, 8), (large, 128), (64 * PAGE, 8)];
+        for (no, (size_bytes, batch)) in (1..).zip(sizes) {
+            pool.set_size(size_bytes, Haste::Pressing);
+            while pool.run_resize_step() {}
+            let mut page = pool.new_page(&space, no).unwrap();
+            pool.mark_dirty(&mut page, Lsn(10), Lsn(20));
+            drop(page);
+            pool.flush_all().unwrap();
+            assert_eq!(pool.flusher.lock().buffer_bytes() as u64, told());
+            assert_eq!(told(), (1 + 2 * batch) * PAGE);
+        }
     }
 }

@@ -215,8 +215,8 @@ mod tests {
     use rand::prelude::*;
     use rand::rngs::StdRng;
 
-    fn load(entries: &Model, frames: u64) -> crate::btree::Tree {
-        let tree = fixture::tree(frames, 4096);
+    fn load(entries: &Model, frames: u64, page_size: usize) -> crate::btree::Tree {
+        let tree = fixture::tree(frames, page_size);
         let mut loader = Loader::new(&tree);
         for (key, payload) in entries {
             loader.push(key, payload).unwrap();
@@ -239,7 +239,7 @@ mod tests {
                 key.extend((0..len).map(|_| random.random_range(0..4u8)));
                 model.insert(key, vec![7; random.random_range(0..60)]);
             }
-            let tree = load(&model, 2048);
+            let tree = load(&model, 2048, 4096 << (seed % 5));
             for _ in 0..300 {
                 let key: Vec<u8> = (0..random.random_range(1..key_max))
                     .map(|_| random.random_range(0..4u8))
@@ -260,8 +260,14 @@ mod tests {
 
     #[test]
     fn the_longest_entries_fit() {
-        let (key_len, payload_len) =
-            (super::node::max_key_len(4096), super::node::max_payload_len(4096, 896));
+        for page_size in [4096, 16384, 65536] {
+            longest_entries(page_size);
+        }
+    }
+
+    fn longest_entries(page_size: usize) {
+        let key_len = super::node::max_key_len(page_size);
+        let payload_len = super::node::max_payload_len(page_size, key_len);
         let mut model = Model::new();
         for n in 0..200u32 {
             // Some share all but their end, some nothing.
@@ -269,14 +275,14 @@ mod tests {
             key[key_len - 4..].copy_from_slice(&n.to_be_bytes());
             model.insert(key, vec![n as u8; payload_len]);
         }
-        load(&model, 2048);
+        load(&model, 2048, page_size);
     }
 
     #[test]
     fn leaves_are_filled() {
         let model: Model =
             (0..20_000u32).map(|n| (n.to_be_bytes().to_vec(), vec![1; 13])).collect();
-        let tree = load(&model, 2048);
+        let tree = load(&model, 2048, 4096);
         let statistics = tree.statistics().unwrap();
         let used = statistics.entry_bytes as f64 / (statistics.leaf_pages * 4096) as f64;
         assert!(used > 0.6, "{used}: {statistics:?}");

@@ -72,8 +72,9 @@ pub struct DuplicateEntry {
 struct NewIndex {
     index: usize,
     tree: VersionedTree,
-    /// Until it is built.
+    /// Until it is about to be built.
     sorter: Option<Sorter>,
+    is_built: bool,
 }
 
 /// A change of a table's indexes under way, begun by [`Db::change_indexes`]. Dropped without
@@ -184,6 +185,11 @@ fn changed_record(old: &TableRecord, indexes: &[ChangedIndex]) -> Result<TableRe
     Ok(record)
 }
 
+/// The entries that one has got may be lost by now: an error may have come in the middle of filling its tree.
+fn not_built() -> Error {
+    Error::InvalidOption("change of indexes: a new index is not built".into())
+}
+
 impl IndexChange {
     /// Most indexes that one change adds and drops together: what can be noted.
     pub const INDEXES_MAX: usize = noted::NOTES_MAX;
@@ -210,7 +216,7 @@ impl IndexChange {
             self.added.push(made);
             let sorter = inner.sorter(tree, inner.sort_share_bytes(new.len()));
             let tree = VersionedTree::open(env, &space, made.root, made.tree, index);
-            self.new.push(NewIndex { index, tree, sorter: Some(sorter) });
+            self.new.push(NewIndex { index, tree, sorter: Some(sorter), is_built: false });
         }
         Ok(())
     }
@@ -269,11 +275,16 @@ impl IndexChange {
     }
 
     /// Fills the new indexes with the entries that were added. `go_on` is asked now and then; if it says no, the error is
-    /// [`Error::Interrupted`]. Two entries with the same key are an [`Error::DuplicateKey`], which names the index by its position in
+    /// [`Error::Interrupted`]. After any error there is nothing to be done but to drop the change. Two entries with the same key are an [`Error::DuplicateKey`], which names the index by its position in
     /// the new definition: see [`duplicate`](Self::duplicate).
     pub fn build(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
         for at in 0..self.new.len() {
-            let Some(sorter) = self.new[at].sorter.take() else { continue };
+            if self.new[at].is_built {
+                continue;
+            }
+            let Some(sorter) = self.new[at].sorter.take() else {
+                return Err(not_built());
+            };
             let NewIndex { index, tree, .. } = &self.new[at];
             let mut go_on = || if go_on() { Ok(()) } else { Err(Error::Interrupted) };
             if let Err((key, value)) = fill_sorted(tree, sorter, &mut go_on)? {
@@ -281,6 +292,7 @@ impl IndexChange {
                 self.duplicate = Some(DuplicateEntry { index, key, value: value.clone() });
                 return Err(Error::DuplicateKey { index, value });
             }
+            self.new[at].is_built = true;
         }
         Ok(())
     }
@@ -313,8 +325,8 @@ impl IndexChange {
         let mut others: BTreeMap<&str, &[u8]> = metadata.iter().copied().collect();
         for change in &mut changes {
             change.rows = None;
-            if change.duplicate.is_some() || change.new.iter().any(|new| new.sorter.is_some()) {
-                return refuse("a new index is not built");
+            if change.new.iter().any(|new| !new.is_built) {
+                return Err(not_built());
             }
             if !Arc::ptr_eq(&change.inner, &inner) {
                 return refuse("the tables are of two databases");

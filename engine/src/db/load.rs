@@ -83,6 +83,8 @@ pub struct TableLoad {
     duplicate: Option<DuplicateEntry>,
     /// What went wrong: then there is nothing to be done but to drop it.
     failure: Option<Error>,
+    /// An entry is on its way, or an index is built. Still so at the next call: a panic has lost the one, or left the other as it is.
+    at_work: bool,
     committed: bool,
 }
 
@@ -151,6 +153,7 @@ impl TableLoad {
             payload: Vec::new(),
             duplicate: None,
             failure: None,
+            at_work: false,
             committed: false,
         }
     }
@@ -177,8 +180,22 @@ impl TableLoad {
         self.put(index, key, value, false)
     }
 
+    fn check_goes_on(&self) -> Result<()> {
+        if let Some(failure) = &self.failure {
+            return Err(failure.clone());
+        }
+        match self.at_work {
+            true => Err(Error::Storage(format!(
+                "the load of the table {} has met an internal error: begin it anew",
+                self.name
+            ))),
+            false => Ok(()),
+        }
+    }
+
     fn put(&mut self, index: usize, key: &[u8], value: &[u8], in_order: bool) -> Result<()> {
-        let _inside = enter(&self.inner, &self.table, self.failure.as_ref(), key)?;
+        self.check_goes_on()?;
+        let _inside = enter(&self.inner, &self.table, key)?;
         let tree = self.table.tree(index);
         let filling = &mut self.indexes[index];
         if matches!(filling, Filling::Built) {
@@ -211,12 +228,14 @@ impl TableLoad {
                 Ordering::Less => return Err(Error::KeyOutOfOrder { index }),
             }
         }
+        self.at_work = true;
         // Long values go to their chains now: there is no memory for sorting them.
         let payload = &mut self.payload;
         payload.clear();
         let put = tree
             .settled_payload(key.len(), value, payload)
             .and_then(|()| filling.push(key, payload));
+        self.at_work = false;
         put.inspect_err(|error| self.failure = Some(error.clone()))?;
         self.rows += i64::from(index == Table::CLUSTERED);
         Ok(())
@@ -226,9 +245,12 @@ impl TableLoad {
     /// [`Error::Interrupted`]. Two entries of one key, of those that were [added](Self::add), are an [`Error::DuplicateKey`] with the value
     /// of the one that came later: see [`duplicate`](Self::duplicate). After an error there is nothing to be done but to drop it.
     pub fn build(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
+        self.check_goes_on()?;
         for index in 0..self.indexes.len() {
             let filling = std::mem::replace(&mut self.indexes[index], Filling::Built);
+            self.at_work = true;
             let built = self.build_index(index, filling, go_on);
+            self.at_work = false;
             built.inspect_err(|error| self.failure = Some(error.clone()))?;
         }
         Ok(())
@@ -241,7 +263,7 @@ impl TableLoad {
         go_on: &mut dyn FnMut() -> bool,
     ) -> Result<()> {
         let inner = &self.inner;
-        let _inside = enter(inner, &self.table, self.failure.as_ref(), &[])?;
+        let _inside = enter(inner, &self.table, &[])?;
         match filling {
             Filling::Empty | Filling::Built => Ok(()),
             Filling::InOrder(loader) => loader.finish(),
@@ -275,9 +297,6 @@ impl TableLoad {
     /// empty one. [`Error::TableBusy`] if somebody has used that meanwhile, and is not at the end of the transaction.
     pub fn commit(mut self) -> Result<Arc<Table>> {
         self.build(&mut || true)?;
-        if let Some(failure) = &self.failure {
-            return Err(failure.clone());
-        }
         let inner = self.inner.clone();
         let names = std::slice::from_ref(&self.name);
         let _turn = inner.begin_definition_of_changes(names, &[])?;
@@ -316,16 +335,8 @@ impl TableLoad {
     }
 }
 
-/// An error if the load is over, or there can't be an entry with this key. Until the result is dropped, nobody closes the database.
-fn enter<'t>(
-    inner: &Inner,
-    table: &'t Table,
-    failure: Option<&Error>,
-    key: &[u8],
-) -> Result<RwLockReadGuard<'t, ()>> {
-    if let Some(failure) = failure {
-        return Err(failure.clone());
-    }
+/// An error if the database is closed, or there can't be an entry with this key. Until the result is dropped, nobody closes the database.
+fn enter<'t>(inner: &Inner, table: &'t Table, key: &[u8]) -> Result<RwLockReadGuard<'t, ()>> {
     let inside = table.visit();
     inner.check_writable()?;
     let max = table.key_len_max();
@@ -377,7 +388,7 @@ pub(super) fn fill_sorted(
     sorter: Sorter,
     go_on: &mut dyn FnMut() -> Result<()>,
 ) -> Result<std::result::Result<(), (Vec<u8>, Vec<u8>)>> {
-    let mut sorted = sorter.sorted()?;
+    let mut sorted = sorter.sorted(go_on)?;
     let mut loader = Loader::new(tree.tree());
     let (mut key, mut payload) = (Vec::new(), Vec::new());
     let mut turn = 0;

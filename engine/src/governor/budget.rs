@@ -3,7 +3,8 @@
 //! Everything beside the pool's pages is asked how much it has: the pool what describes its pages, and by [`RestOfEngine`] what is above it.
 //! The pool can have the rest of the budget, in whole extents, but for a floor without which nothing would go on: beyond that the budget is
 //! exceeded. What the others take is charged at once, and for as long as it may come back: the most that they have had in
-//! the last seconds counts, so that a lock table which breathes does not move the pool.
+//! the last seconds counts, so that a lock table which breathes does not move the pool. While a directory is being opened nobody can be
+//! asked, and recovery may fill the pool: what is known by then of log buffers and of recovery is charged beforehand.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -49,7 +50,8 @@ impl Budget {
         self.charge(of_pool + self.rest_of_engine.as_ref().map_or(0, |rest| rest()), at);
     }
 
-    fn charge(&mut self, rest_bytes: u64, at: Duration) {
+    /// So much is taken, but for the pool's pages.
+    pub(super) fn charge(&mut self, rest_bytes: u64, at: Duration) {
         self.rest_bytes = rest_bytes;
         self.peaks
             .retain(|(then, bytes)| *bytes > rest_bytes && at.saturating_sub(*then) < REMEMBERED);

@@ -152,8 +152,8 @@ pub(crate) struct Beginning {
 }
 
 impl Beginning {
-    /// Reads the signals for the first time.
-    pub(crate) fn read(options: SizeOptions) -> Beginning {
+    /// Reads the signals for the first time. `beside_pool_bytes`: what a budget is charged with before anybody can be asked.
+    pub(crate) fn read(options: SizeOptions, beside_pool_bytes: u64) -> Beginning {
         let mut reader = Reader::new(Root::new(&options.system_root), None);
         let signals = reader.read(Duration::ZERO);
         let total = signals.machine_total_bytes.unwrap_or(0);
@@ -178,6 +178,7 @@ impl Beginning {
             budget: Budget::default(),
             options,
         };
+        control.budget.charge(beside_pool_bytes, Duration::ZERO);
         control.target_bytes = asked_bytes.min(control.ceiling_bytes());
         control.begin();
         let most_bytes = asked_bytes.max(control.target_bytes).max(BLIND_SIZE_BYTES);

@@ -39,7 +39,7 @@
 //! error ([`crate::redo::Failure`]), those under way (`sleepers`) and those to come. What is granted stays granted.
 //!
 //! # Order of the mutexes
-//! graph → `Owner::held` → key-lock shard → range shard → kept locks → `Owner::wait`; `Owner::requested` is taken alone. Of two owners' `held`, that
+//! graph → `Owner::held` → key-lock shard → range shard → kept locks → `Owner::wait`; `Owner::requested` is taken alone, or under the graph. Of two owners' `held`, that
 //! of the lower number comes first. All are leaves below page latches: a page latch may be held when one is taken, never the reverse.
 //! The list of sleepers comes before `Owner::wait` and after all else, the log's mutexes too: a failure of the log reads it.
 //! `Owner::session` is taken with nothing held, and the embedder's observer is called under it.

@@ -35,8 +35,10 @@ use crate::redo::RedoLog;
 use crate::redo::record::Record;
 use crate::space;
 
-/// Bytes of operations, and of what is noted of them, collected before they are applied.
-const BATCH_BYTES: usize = 32 << 20;
+/// Bytes of operations, and of what is noted of them, collected before they are applied: with a memory budget, at most this part of it, as
+/// the memory of a batch grows by doubling and is sorted.
+const BATCH_BYTES: u64 = 32 << 20;
+const BATCH_PARTS: u64 = 32;
 /// Pages read ahead at a time.
 const PREFETCH_PAGES: usize = 64;
 /// A file that is extended grows at least by this many pages.
@@ -50,8 +52,9 @@ struct Change {
     len: u32,
 }
 
-#[derive(Default)]
 struct Batch {
+    /// How large it may become.
+    full_bytes: usize,
     start: Option<Lsn>,
     bytes: Vec<u8>,
     changes: Vec<Change>,
@@ -64,6 +67,7 @@ pub fn apply(
     pool: &Pool,
     redo: &RedoLog,
     scan: &Scan,
+    memory_budget_bytes: u64,
 ) -> Result<HashSet<u32>> {
     let mut files = Files {
         storage,
@@ -74,7 +78,7 @@ pub fn apply(
         broken: HashMap::new(),
     };
     files.finish_creations_and_deletions()?;
-    let mut batch = Batch::default();
+    let mut batch = Batch::new(memory_budget_bytes);
     let mut applied = 0;
     let mut reader = redo.reader();
     while reader.lsn() < scan.end {
@@ -110,7 +114,29 @@ pub fn apply(
     Ok(files.missing)
 }
 
+fn full_bytes(memory_budget_bytes: u64) -> u64 {
+    match memory_budget_bytes {
+        0 => BATCH_BYTES,
+        budget => BATCH_BYTES.min(budget / BATCH_PARTS),
+    }
+}
+
+/// Memory that [`apply`] takes beside the pool's, with such a memory budget (0: none), about: room for twice a batch, and for sorting it.
+pub fn memory_bytes(memory_budget_bytes: u64) -> u64 {
+    3 * full_bytes(memory_budget_bytes)
+}
+
 impl Batch {
+    /// An empty one, with such a memory budget (0: none).
+    fn new(memory_budget_bytes: u64) -> Batch {
+        Batch {
+            full_bytes: full_bytes(memory_budget_bytes) as usize,
+            start: None,
+            bytes: Vec::new(),
+            changes: Vec::new(),
+        }
+    }
+
     fn push(&mut self, page: PageId, end: Lsn, op: &[u8]) {
         let at = self.bytes.len() as u32;
         self.bytes.extend_from_slice(op);
@@ -119,7 +145,7 @@ impl Batch {
 
     fn is_full(&self) -> bool {
         // An operation may be smaller than what is noted of it.
-        self.bytes.len() + self.changes.len() * size_of::<Change>() >= BATCH_BYTES
+        self.bytes.len() + self.changes.len() * size_of::<Change>() >= self.full_bytes
     }
 
     /// Applies the changes and empties the batch. Returns how many the pages had not seen.
@@ -423,11 +449,14 @@ mod tests {
 
     #[test]
     fn a_batch_of_tiny_changes_is_no_larger_than_others() {
-        let mut batch = Batch::default();
-        while !batch.is_full() {
-            batch.push(PageId::new(FIRST_TABLE_SPACE, 1), Lsn(1), &[0; 2]);
+        const MIB: usize = 1 << 20;
+        for (budget, most) in [(0, 32 * MIB), (16 << 20, MIB / 2), (1 << 40, 32 * MIB)] {
+            let mut batch = Batch::new(budget);
+            while !batch.is_full() {
+                batch.push(PageId::new(FIRST_TABLE_SPACE, 1), Lsn(1), &[0; 2]);
+            }
+            let bytes = batch.bytes.len() + batch.changes.len() * size_of::<Change>();
+            assert!(bytes <= most + size_of::<Change>() + 2, "{bytes} bytes");
         }
-        let bytes = batch.bytes.len() + batch.changes.len() * size_of::<Change>();
-        assert!(bytes <= BATCH_BYTES + size_of::<Change>() + 2, "{bytes} bytes");
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Entries are collected in memory. When that is used up, they are sorted and written to a file one behind the other, a *run*; in the end all runs are
 //! merged: at once if the memory has a block for each, else in passes, as many at a time as it has. Without a run nothing is written at all.
+//! A pass writes where the one before it was read, so that the file has each entry twice at most, however many passes there are.
 //! ```text
 //! run      entries, ascending, in blocks with a checksum each (`run`); begins at a multiple of BLOCK in the file
 //! entry    key length u32 | value length u32 | key | value
@@ -29,6 +30,8 @@ const SORT_DIR: &str = "sort";
 const BLOCK: usize = 64 << 10;
 /// The least number of runs that are merged at a time, however little memory there is.
 const MERGED_MIN: usize = 2;
+/// Entries that a pass merges between two looks at whether to go on.
+const ENTRIES_A_TURN: u32 = 1000;
 /// A sort with less memory than this has more in blocks than in entries.
 pub(crate) const MEMORY_MIN_BYTES: usize = 4 * BLOCK;
 
@@ -136,7 +139,7 @@ impl Sorter {
             }
         };
         let start = self.runs.last().map_or(0, Run::end);
-        let mut writer = RunWriter::new(&*file, start);
+        let mut writer = RunWriter::new(&*file, start, 0);
         for entry in &self.entries {
             writer.entry(self.key(entry), self.value(entry))?;
         }
@@ -146,8 +149,9 @@ impl Sorter {
         Ok(())
     }
 
-    /// Ends the collecting: the entries by key, equal keys in the order in which they came.
-    pub fn sorted(mut self) -> Result<Sorted> {
+    /// Ends the collecting: the entries by key, equal keys in the order in which they came. `go_on` is asked now and then while there is
+    /// something to merge before the first entry can be given, and ends it by an error.
+    pub fn sorted(mut self, go_on: &mut dyn FnMut() -> Result<()>) -> Result<Sorted> {
         if self.runs.is_empty() {
             self.sort();
             return Ok(Sorted { sorter: self, next: 0, merge: None });
@@ -157,25 +161,34 @@ impl Sorter {
         }
         self.bytes = Vec::new();
         self.entries = Vec::new();
-        self.merge_down_to((self.memory_bytes / BLOCK).max(MERGED_MIN))?;
+        self.merge_down_to((self.memory_bytes / BLOCK).max(MERGED_MIN), go_on)?;
         self.counted.set((self.runs.len() * BLOCK) as u64);
         let merge = Merge::new(self.file(), &self.runs)?;
         Ok(Sorted { sorter: self, next: 0, merge: Some(merge) })
     }
 
     /// Merges runs, `most` at a time, until there are no more than that.
-    fn merge_down_to(&mut self, most: usize) -> Result<()> {
+    fn merge_down_to(&mut self, most: usize, go_on: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         let (mut key, mut value) = (Vec::new(), Vec::new());
+        let mut turn = 0;
         while self.runs.len() > most {
             self.counted.set(((most + 1) * BLOCK) as u64);
             let file = self.file().clone();
             let runs = std::mem::take(&mut self.runs);
-            let mut end = runs.iter().map(Run::end).max().expect("there are some");
+            let (first, last) = (&runs[0], &runs[runs.len() - 1]);
+            let (start, pass) = (first.start(), first.pass() + 1);
+            // They lie one behind the other, and merged they take no more blocks than before.
+            let fits_before = last.end() - start <= start;
+            let mut end = if fits_before { 0 } else { last.end() };
             // Neighbours, so that equal keys stay in their order.
             for group in runs.chunks(most) {
                 let mut merge = Merge::new(&file, group)?;
-                let mut writer = RunWriter::new(&*file, end);
+                let mut writer = RunWriter::new(&*file, end, pass);
                 while merge.next(&mut key, &mut value)? {
+                    if turn == 0 {
+                        go_on()?;
+                    }
+                    turn = (turn + 1) % ENTRIES_A_TURN;
                     writer.entry(&key, &value)?;
                 }
                 let merged = writer.finish()?;
@@ -330,7 +343,7 @@ mod tests {
 
     fn give(sorter: Sorter) -> Result<Entries> {
         let (mut key, mut value, mut out) = (Vec::new(), Vec::new(), Vec::new());
-        let mut sorted = sorter.sorted()?;
+        let mut sorted = sorter.sorted(&mut || Ok(()))?;
         while sorted.next(&mut key, &mut value)? {
             out.push((key.clone(), value.clone()));
         }
@@ -449,31 +462,79 @@ mod tests {
         let [a, b] = sorters;
         let runs = a.runs.len() as u64 + 1;
         drop(b);
-        let merged = a.sorted().unwrap();
+        let merged = a.sorted(&mut || Ok(())).unwrap();
         assert_eq!(memory.bytes(), runs * BLOCK as u64);
         drop(merged);
         assert_eq!(memory.bytes(), 0);
     }
 
+    fn entry(n: u32) -> ([u8; 4], u32) {
+        (n.wrapping_mul(2_654_435_761).to_be_bytes(), n % 7)
+    }
+
+    /// Of entries that come to twenty runs and some.
+    fn sorter_of_many_runs(storage: &Arc<dyn Storage>, memory: &Arc<SortMemory>) -> Sorter {
+        let mut sorter = Sorter::new(storage, "x", MEMORY_MIN_BYTES, memory);
+        for (key, n) in (0..40_000).map(entry) {
+            sorter.push(&key, &[n as u8; 100]).unwrap();
+        }
+        assert!(sorter.runs.len() > 16, "{}", sorter.runs.len());
+        sorter
+    }
+
     #[test]
-    fn many_runs_are_merged_in_passes_within_the_memory() {
+    fn many_runs_are_merged_in_passes_within_the_memory_and_twice_the_room() {
         let storage: Arc<dyn Storage> = Arc::new(SimStorage::new(1));
         let memory: Arc<SortMemory> = Arc::default();
-        let mut sorter = Sorter::new(&storage, "x", MEMORY_MIN_BYTES, &memory);
-        let entry = |n: u32| (n.wrapping_mul(2_654_435_761).to_be_bytes(), n % 7);
+        let sorter = sorter_of_many_runs(&storage, &memory);
         let mut expected: Vec<_> = (0..40_000).map(entry).collect();
-        for (key, n) in &expected {
-            sorter.push(key, &[*n as u8; 100]).unwrap();
-        }
         expected.sort();
-        assert!(sorter.runs.len() > 16, "{}", sorter.runs.len());
-        let mut sorted = sorter.sorted().unwrap();
+        let mut sorted = sorter.sorted(&mut || Ok(())).unwrap();
         assert!(sorted.sorter.runs.len() <= 4 && memory.bytes() <= MEMORY_MIN_BYTES as u64);
+        assert_eq!(sorted.sorter.runs[0].pass(), 2);
+        let (file_len, entries_len) = (sorted.sorter.file().len().unwrap(), 40_000 * 112);
+        assert!(file_len < entries_len * 9 / 4, "{file_len} bytes of {entries_len}");
         let (mut key, mut value) = (Vec::new(), Vec::new());
         for (expected_key, n) in expected {
             assert!(sorted.next(&mut key, &mut value).unwrap());
             assert_eq!((&key[..], &value[..]), (&expected_key[..], &[n as u8; 100][..]));
         }
         assert!(!sorted.next(&mut key, &mut value).unwrap());
+    }
+
+    #[test]
+    fn a_block_of_an_earlier_pass_is_found_out() {
+        let storage: Arc<dyn Storage> = Arc::new(SimStorage::new(1));
+        let sorter = sorter_of_many_runs(&storage, &Arc::default());
+        let file = sorter.file().clone();
+        let mut block = tidepool_pool::storage::AlignedBuf::zeroed(BLOCK);
+        file.read_at(&mut block, BLOCK as u64).unwrap();
+        let mut sorted = sorter.sorted(&mut || Ok(())).unwrap();
+        // As if the disk had lost what was written there since.
+        file.write_at(&block, BLOCK as u64).unwrap();
+        let (mut key, mut value) = (Vec::new(), Vec::new());
+        let error = loop {
+            match sorted.next(&mut key, &mut value) {
+                Ok(more) => assert!(more, "an old block was taken for a new one"),
+                Err(error) => break error.to_string(),
+            }
+        };
+        assert!(error.contains("offset 65536"), "{error}");
+    }
+
+    #[test]
+    fn merges_in_passes_are_given_up_when_asked() {
+        let storage: Arc<dyn Storage> = Arc::new(SimStorage::new(1));
+        for asked in [1, 20, 70] {
+            let sorter = sorter_of_many_runs(&storage, &Arc::default());
+            let mut left = asked;
+            let mut go_on = || {
+                left -= 1;
+                if left > 0 { Ok(()) } else { Err(crate::Error::Interrupted) }
+            };
+            let outcome = sorter.sorted(&mut go_on).map(drop);
+            assert_eq!((outcome, left), (Err(crate::Error::Interrupted), 0));
+            assert!(!storage.exists("sort/x").unwrap());
+        }
     }
 }

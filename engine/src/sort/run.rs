@@ -1,9 +1,10 @@
 //! Runs of a sort in its file: written once, read once, in blocks.
 //!
 //! ```text
-//! block    crc32c u32 of the block's offset in the file (u64) and of all that follows | PAYLOAD bytes of the run
+//! block    crc32c u32 of the block's offset in the file (u64), of the run's pass (u32) and of all that follows | PAYLOAD bytes of the run
 //! ```
-//! The offset is under the checksum because a disk can also give a block that belongs elsewhere.
+//! The offset is under the checksum because a disk can also give a block that belongs elsewhere; the pass, because it can give the one that
+//! was there before.
 
 use super::BLOCK;
 use crate::error::{Error, Result};
@@ -14,8 +15,9 @@ const CRC_SIZE: usize = size_of::<u32>();
 /// Bytes of a run in a block.
 const PAYLOAD: usize = BLOCK - CRC_SIZE;
 
-fn checksum(block: &[u8], offset: u64) -> [u8; CRC_SIZE] {
+fn checksum(block: &[u8], offset: u64, pass: u32) -> [u8; CRC_SIZE] {
     let place = crc32c::crc32c(&offset.to_le_bytes());
+    let place = crc32c::crc32c_append(place, &pass.to_le_bytes());
     crc32c::crc32c_append(place, &block[CRC_SIZE..]).to_le_bytes()
 }
 
@@ -26,9 +28,21 @@ pub(super) struct Run {
     start: u64,
     /// Bytes of its entries.
     len: u64,
+    /// Merges that its entries have been through.
+    pass: u32,
 }
 
 impl Run {
+    /// Where it begins.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Merges that its entries have been through.
+    pub fn pass(&self) -> u32 {
+        self.pass
+    }
+
     /// Where the next run can begin.
     pub fn end(&self) -> u64 {
         self.start + self.len.div_ceil(PAYLOAD as u64) * BLOCK as u64
@@ -48,8 +62,8 @@ pub(super) struct RunWriter<'f> {
 
 impl<'f> RunWriter<'f> {
     /// `start` is a multiple of the block size.
-    pub fn new(file: &'f dyn StorageFile, start: u64) -> Self {
-        let run = Run { start, len: 0 };
+    pub fn new(file: &'f dyn StorageFile, start: u64, pass: u32) -> Self {
+        let run = Run { start, len: 0, pass };
         Self { file, run, offset: start, block: AlignedBuf::zeroed(BLOCK), filled: 0 }
     }
 
@@ -77,7 +91,7 @@ impl<'f> RunWriter<'f> {
 
     fn write_block(&mut self) -> Result<()> {
         // All of it, whatever is behind the run's end: direct I/O takes no odd lengths.
-        let crc = checksum(&self.block, self.offset);
+        let crc = checksum(&self.block, self.offset, self.run.pass);
         self.block[..CRC_SIZE].copy_from_slice(&crc);
         self.file.write_at(&self.block, self.offset)?;
         self.offset += BLOCK as u64;
@@ -96,6 +110,7 @@ impl<'f> RunWriter<'f> {
 /// Reads a run, entry by entry.
 pub(super) struct RunReader {
     file: Arc<dyn StorageFile>,
+    pass: u32,
     /// Where the next block is.
     offset: u64,
     /// Bytes of the run in the blocks that come.
@@ -112,7 +127,8 @@ impl RunReader {
     pub fn new(file: Arc<dyn StorageFile>, run: &Run) -> Self {
         let block = AlignedBuf::zeroed(BLOCK);
         let (key, value) = (Vec::new(), Vec::new());
-        Self { file, offset: run.start, unread: run.len, block, rest: 0..0, key, value }
+        let (pass, offset, unread) = (run.pass, run.start, run.len);
+        Self { file, pass, offset, unread, block, rest: 0..0, key, value }
     }
 
     /// Goes to the next entry; false at the end.
@@ -156,7 +172,7 @@ impl RunReader {
             return Err(self.damaged("a sorted run is cut short before"));
         }
         self.file.read_at(&mut self.block, self.offset)?;
-        if self.block[..CRC_SIZE] != checksum(&self.block, self.offset) {
+        if self.block[..CRC_SIZE] != checksum(&self.block, self.offset, self.pass) {
             return Err(self.damaged("the checksum is wrong of the block at"));
         }
         let filled = self.unread.min(PAYLOAD as u64) as usize;

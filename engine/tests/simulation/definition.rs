@@ -2,10 +2,10 @@
 
 use rand::prelude::*;
 use std::sync::Arc;
-use tidepool::{ChangedIndex, Error, IndexDef, Table, TableDef};
+use tidepool::{ChangedIndex, Error, IndexDef, Table, TableDef, TableLoad};
 
 use crate::model::{Model, Rows, TableNo, Writes, second_key};
-use crate::{PowerCut, Step, World};
+use crate::{Loading, PowerCut, Step, World};
 
 fn name_of(n: u32) -> String {
     format!("t{n}")
@@ -14,6 +14,14 @@ fn name_of(n: u32) -> String {
 impl World {
     pub fn definition(&mut self) -> Step {
         let name = name_of(self.random.random_range(0..6));
+        if let Some(loading) = self.loading.take_if(|loading| loading.name == name) {
+            if self.random.random_ratio(3, 4) {
+                return self.end_load(loading);
+            }
+            self.loading = Some(loading);
+            let def = TableDef::new([IndexDef::unique("primary")]);
+            return self.must_be_busy(self.db.create_table(&name, &def), &name);
+        }
         let Some(no) = self.model.names.get(&name).copied() else {
             return match self.random.random_ratio(1, 3) {
                 true => self.load_table(name),
@@ -49,26 +57,64 @@ impl World {
         self.defined(after)
     }
 
+    /// A table is filled, now and then on a full disk. What becomes of it shows now, or when other things have happened.
     pub fn load_table(&mut self, name: String) -> Step {
         let rows = self.rows_to_load();
-        let given_up = self.random.random_ratio(1, 6);
-        let mut after = self.model.clone();
-        after.names.insert(name.clone(), self.next_table);
-        after.rows.insert(self.next_table, rows.clone());
-        after.indexed.insert(self.next_table);
-        self.in_flight = (!given_up).then(|| after.clone());
-        let loaded = self.load(&name, &rows, given_up);
-        trace!("load {name} = t{}: {} rows, given up: {given_up}", self.next_table, rows.len());
         let no = self.next_table;
         self.next_table += 1;
+        let full = self.random.random_ratio(1, 8);
+        if full {
+            self.sim.set_capacity(Some(self.sim.used_bytes()));
+        }
+        let filled = self.fill_table(&name, &rows);
+        if full {
+            self.sim.set_capacity(None);
+        }
+        let outcome = filled.as_ref().map(drop);
+        trace!("load {name} = t{no}: {} rows, disk full {full}: {outcome:?}", rows.len());
+        let is_full = full && matches!(filled, Err(Error::NoSpace(_))) && !self.is_over();
+        if is_full || self.is_disk_error(&filled) {
+            return Ok(());
+        }
+        let loading = Loading { load: self.must(filled)?, name, rows, no };
+        if self.loading.is_none() && self.random.random() {
+            self.loading = Some(loading);
+            return Ok(());
+        }
+        self.end_load(loading)
+    }
+
+    fn end_load(&mut self, loading: Loading) -> Step {
+        let Loading { load, name, rows, no } = loading;
+        if self.random.random_ratio(1, 6) {
+            trace!("the load of {name} is given up");
+            drop(load);
+            return if self.is_over() { Err(PowerCut) } else { Ok(()) };
+        }
+        let mut after = self.model.clone();
+        after.names.insert(name.clone(), no);
+        after.rows.insert(no, rows);
+        after.indexed.insert(no);
+        self.in_flight = Some(after.clone());
+        let loaded = load.commit();
+        trace!("the load of {name} ends: {loaded:?}");
         if self.is_disk_error(&loaded) {
             self.in_flight = None;
             return Ok(());
         }
-        let Some(table) = self.must(loaded)? else { return Ok(()) };
-        self.handles.insert(no, table);
+        self.handles.insert(no, self.must(loaded)?);
         self.note_definition(no);
         self.defined(after)
+    }
+
+    /// The name of the table that is being filled is taken.
+    fn must_be_busy<T>(&self, refused: Result<T, Error>, name: &str) -> Step {
+        if self.is_over() {
+            return Err(PowerCut);
+        }
+        let refusal = Error::TableBusy(name.to_owned());
+        assert_eq!(refused.err(), Some(refusal), "seed {}", self.seed);
+        Ok(())
     }
 
     fn rows_to_load(&mut self) -> Rows {
@@ -85,13 +131,7 @@ impl World {
         rows
     }
 
-    /// A table with these rows; none if the load was given up half-way.
-    fn load(
-        &mut self,
-        name: &str,
-        rows: &Rows,
-        given_up: bool,
-    ) -> Result<Option<Arc<Table>>, Error> {
+    fn fill_table(&mut self, name: &str, rows: &Rows) -> Result<TableLoad, Error> {
         let def = TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("second")]);
         let mut load = self.db.load_table(name, &def)?;
         let in_order = self.random.random::<bool>();
@@ -110,11 +150,7 @@ impl World {
                 self.db.step_checkpoint()?;
             }
         }
-        if given_up {
-            drop(load);
-            return if self.is_over() { Err(Error::Interrupted) } else { Ok(None) };
-        }
-        load.commit().map(Some)
+        Ok(load)
     }
 
     pub fn drop_table(&mut self, name: String, no: TableNo) -> Step {
@@ -134,6 +170,9 @@ impl World {
 
     pub fn rename_table(&mut self, name: String, no: TableNo) -> Step {
         let to = name_of(self.random.random_range(0..6));
+        if self.loading.as_ref().is_some_and(|loading| loading.name == to) {
+            return self.must_be_busy(self.db.rename_table(&name, &to), &to);
+        }
         if self.model.names.contains_key(&to) {
             let refused = self.db.rename_table(&name, &to);
             if self.is_over() {

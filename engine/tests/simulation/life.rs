@@ -15,7 +15,7 @@ impl World {
     pub fn new(seed: u64) -> Self {
         let sim = SimStorage::new(seed);
         let mut random = StdRng::seed_from_u64(seed);
-        let page_size = *[4096, 16384, 65536].choose(&mut random).unwrap();
+        let page_size = 4096 << random.random_range(0..5);
         let options = options(page_size, *SIZES_MIB.start());
         let db = Db::open_on(Arc::new(sim.clone()), options).unwrap();
         Self {
@@ -30,6 +30,7 @@ impl World {
             in_flight: None,
             handles: BTreeMap::new(),
             sessions: vec![],
+            loading: None,
             next_table: 0,
             detached: BTreeMap::new(),
             next_xid: 0,
@@ -86,6 +87,8 @@ impl World {
         }
         let killed = !self.sim.is_down() && self.random.random_ratio(1, 4);
         self.sim = if killed { self.sim.kill() } else { self.sim.crash() };
+        // Not before: the disk is to have what it has left.
+        self.loading = None;
         self.failing = false;
         // A power cut during recovery, now and then.
         if self.random.random_ratio(1, 3) {

@@ -1,7 +1,8 @@
 //! The whole engine on a simulated disk, from a seed, single-threaded: several sessions' transactions, definition changes,
 //! purge, cleaner and checkpoints in a random order; the buffer pool grows and shrinks, by steps that come between all these; power cuts
 //! in the middle of any disk operation; a full disk now and then. In some lives the disk fails: a sync, after which the engine must write nothing
-//! more, or the removal of files, in recoveries too. A second index comes and goes: it has an entry for each row.
+//! more, or the removal of files, in recoveries too. A second index comes and goes: it has an entry for each row. Tables are filled
+//! that nobody sees, while all that goes on. The seed says which page size.
 //! After each recovery what the disk holds is compared with what was acknowledged: all of it is there, and nothing else,
 //! but for the one operation that the power cut interrupted, which may have happened or not.
 //!
@@ -35,9 +36,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidepool::storage::SimStorage;
-use tidepool::{Db, Error, Isolation, Options, Savepoint, Table, Trx};
+use tidepool::{Db, Error, Isolation, Options, Savepoint, Table, TableLoad, Trx};
 
-use model::{Model, TableNo, Writes};
+use model::{Model, Rows, TableNo, Writes};
 
 const SESSIONS: usize = 4;
 const LIVES: usize = 4;
@@ -56,9 +57,17 @@ struct Session {
     view: Option<(Model, u64)>,
     isolation: Isolation,
     writes: Writes,
-    savepoint: Option<(Savepoint, Writes)>,
+    savepoint: Option<(Savepoint, Writes, BTreeSet<TableNo>)>,
     /// Tables used since the transaction began.
     used: BTreeSet<TableNo>,
+}
+
+/// A table that is being filled.
+struct Loading {
+    load: TableLoad,
+    name: String,
+    rows: Rows,
+    no: TableNo,
 }
 
 struct World {
@@ -77,6 +86,8 @@ struct World {
     in_flight: Option<Model>,
     handles: BTreeMap<TableNo, Arc<Table>>,
     sessions: Vec<Session>,
+    /// Filled, and not finished while other things happen.
+    loading: Option<Loading>,
     next_table: TableNo,
     /// Tables that transactions detached in this life use; of those of earlier lives the engine does not know.
     detached: BTreeMap<Vec<u8>, BTreeSet<TableNo>>,

@@ -10,14 +10,18 @@ impl World {
     pub fn savepoint(&mut self) -> Step {
         let Some(at) = (0..self.sessions.len()).choose(&mut self.random) else { return Ok(()) };
         let session = &mut self.sessions[at];
-        let Some((savepoint, writes)) = session.savepoint.take() else {
+        let Some((savepoint, writes, used)) = session.savepoint.take() else {
             trace!("s{at} savepoint");
-            session.savepoint = Some((session.trx.savepoint(), session.writes.clone()));
+            let (writes, used) = (session.writes.clone(), session.used.clone());
+            session.savepoint = Some((session.trx.savepoint(), writes, used));
             return Ok(());
         };
         let rolled_back = session.trx.rollback_to(savepoint);
         trace!("s{at} back to savepoint: {rolled_back:?}");
         session.writes = writes;
+        if session.trx.has_only_read() {
+            session.used = used;
+        }
         self.must(rolled_back)
     }
 

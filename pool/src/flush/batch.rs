@@ -44,7 +44,7 @@ const SYNCS_AT_ONCE: usize = 8;
 pub(crate) struct Flusher {
     page_size: PageSize,
     batch_pages: usize,
-    /// The copies, behind room for the doublewrite header; made when first needed.
+    /// The copies, behind room for the doublewrite header; made when first needed, and as large as the pool's size asks for.
     buffer: Option<AlignedBuf>,
     pub(crate) doublewrite: Option<Doublewrite>,
     /// Why nothing is written any more: a failed sync, or the pool was shut down.
@@ -67,9 +67,25 @@ impl Flusher {
         self.failed.get_or_insert(Error::ShutDown);
     }
 
-    /// Whether the buffer for a batch is there (and not in use just now).
-    pub(crate) fn has_buffer(&self) -> bool {
-        self.buffer.is_some()
+    /// What the buffer for a batch takes, if it is there (and not in use just now).
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.buffer.as_ref().map_or(0, |buffer| buffer.len())
+    }
+
+    /// The buffer, for `copies` at once where mostly `usual_batch` are written. One that is larger than that was of a larger pool, and
+    /// is given back.
+    fn take_buffer(&mut self, copies: usize, usual_batch: usize) -> AlignedBuf {
+        let carried =
+            self.doublewrite.as_ref().map_or(0, |doublewrite| doublewrite.carried().count());
+        let slots = Doublewrite::half_pages(usual_batch).max(1 + copies + carried);
+        let bytes = slots * self.page_size.bytes();
+        match self.buffer.take() {
+            Some(buffer) if buffer.len() == bytes => buffer,
+            other => {
+                drop(other);
+                AlignedBuf::zeroed(bytes)
+            }
+        }
     }
 }
 
@@ -135,13 +151,6 @@ impl Pool {
         if let Some(error) = &flusher.failed {
             return Err(error.clone());
         }
-        let mut buffer = match flusher.buffer.take() {
-            Some(buffer) => buffer,
-            None => {
-                let pages = Doublewrite::half_pages(flusher.batch_pages);
-                AlignedBuf::zeroed(pages * flusher.page_size.bytes())
-            }
-        };
         // With so many failed pages that there is hardly room to carry more, only those are tried, whichever the caller means: it
         // goes by age or by coldness, and would never come to them while others are older or colder.
         let full = flusher.doublewrite.as_ref().filter(|doublewrite| doublewrite.is_full());
@@ -153,6 +162,7 @@ impl Pool {
         // frame to frame meanwhile, and a sort whose keys change may panic.
         chosen.sort_by_cached_key(|&frame| self.frames().descriptor(frame).page());
         let room = chosen.len().min(flusher.batch_pages);
+        let mut buffer = flusher.take_buffer(room, self.flush_batch_pages());
         let mut batch = Batch { pool: self, pages: Vec::with_capacity(room) };
         for frame in chosen {
             // There may be more than a batch of failed pages; those that cannot be latched take no place.

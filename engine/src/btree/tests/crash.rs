@@ -25,7 +25,7 @@ fn any_crash_leaves_a_whole_tree() {
 
 fn run(seed: u64) {
     let mut rng = StdRng::seed_from_u64(seed);
-    let options = fixture::options(rng.random_range(20..80), 4096);
+    let options = fixture::options(rng.random_range(20..80), 4096 << (seed % 5));
     let mut storage = SimStorage::new(seed);
     let mut model = Model::new();
     let mut is_created = false;

@@ -866,7 +866,11 @@ fn run(seed: u64, seen: &mut Seen) {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut storage = SimStorage::new(seed);
     let mut model = Model::default();
-    drop(Engine::create(&storage, &options()));
+    // Most with the smallest: the smaller the pages, the more of them.
+    let page_size = if rng.random() { 4096 } else { 4096 << rng.random_range(1..5) };
+    let options =
+        EnvOptions { page_size, buffer_pool_size_bytes: 64 * page_size as u64, ..options() };
+    drop(Engine::create(&storage, &options));
     storage = storage.crash();
     let lives = rng.random_range(2..6);
     let keys = [4, 20, 60, 400][rng.random_range(0..4)];
@@ -885,7 +889,7 @@ fn run(seed: u64, seen: &mut Seen) {
             let at = storage.operation_count() + rng.random_range(1..most);
             if kill { storage.kill_at(at) } else { storage.crash_at(at) }
         }
-        let opened = Engine::open(&storage, &options())
+        let opened = Engine::open(&storage, &options)
             .and_then(|engine| check_recovered(&engine, &mut model, seed).map(|()| engine));
         let engine = match opened {
             Ok(engine) => engine,
