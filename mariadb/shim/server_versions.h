@@ -14,7 +14,7 @@
 
 /*
   Whether the end of a copy is told to the engine (HA_EXTRA_END_COPY), and looked at what that answers. 10.11.18 is the first of which this
-  is known; in 11.x online ALTER TABLE writes to the copy after that.
+  is known. Of 11.x it is not known when online ALTER TABLE, which writes to the copy as well, tells it.
 */
 #define TIDEPOOL_COPIES_HAVE_ENDS (MYSQL_VERSION_ID >= 101118 && MYSQL_VERSION_ID < 110000)
 
