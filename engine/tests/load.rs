@@ -345,20 +345,21 @@ fn a_full_disk_ends_the_load_and_nothing_else() {
     PAGE_SIZES.into_iter().for_each(fill_the_disk);
 }
 
+/// Goes on after 200 rows, on a disk that is full from now on; how that ends.
+fn push_until_the_disk_is_full(sim: &SimStorage, load: &mut TableLoad) -> Result<()> {
+    sim.set_capacity(Some(sim.used_bytes()));
+    let mut pushed = (200..100_000).map(|n| load.push(0, &key(n), &[1; 20_000]));
+    let outcome = pushed.find(Result::is_err).unwrap_or(Ok(()));
+    assert!(matches!(outcome, Err(Error::NoSpace(_))), "{outcome:?}");
+    outcome
+}
+
 fn fill_the_disk(page_size: usize) {
     let sim = SimStorage::new(1);
     let db = open_with(&sim, page_size);
     let mut load = db.load_table("t", &def()).unwrap();
     give(&mut load, &rows(200)).unwrap();
-    sim.set_capacity(Some(sim.used_bytes()));
-    let mut outcome = Ok(());
-    for n in 200..100_000 {
-        outcome = load.push(0, &key(n), &[1; 20_000]);
-        if outcome.is_err() {
-            break;
-        }
-    }
-    assert!(matches!(outcome, Err(Error::NoSpace(_))), "{outcome:?}");
+    let outcome = push_until_the_disk_is_full(&sim, &mut load);
     sim.set_capacity(None);
     assert_eq!(load.push(0, b"zzz", b""), outcome);
     assert_eq!(load.commit().err(), outcome.err());
@@ -489,15 +490,7 @@ fn a_full_disk_leaves_the_empty_table() {
     let empty = db.create_table("copy", &def()).unwrap();
     let mut load = db.fill_table("copy").unwrap();
     give(&mut load, &rows(200)).unwrap();
-    sim.set_capacity(Some(sim.used_bytes()));
-    let mut outcome = Ok(());
-    for n in 200..100_000 {
-        outcome = load.push(0, &key(n), &[1; 20_000]);
-        if outcome.is_err() {
-            break;
-        }
-    }
-    assert!(matches!(outcome, Err(Error::NoSpace(_))), "{outcome:?}");
+    let outcome = push_until_the_disk_is_full(&sim, &mut load);
     assert_eq!(load.build(&mut || true), outcome);
     drop(load);
     sim.set_capacity(None);

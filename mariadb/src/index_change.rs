@@ -7,7 +7,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
 
-use tidepool::{ChangedIndex, Db, IndexChange, IndexDef, Interrupt};
+use tidepool::{ChangedIndex, Db, DuplicateEntry, IndexChange, IndexDef, Interrupt};
 
 use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or, text};
 use crate::database::TableMetadata;
@@ -140,6 +140,24 @@ pub unsafe extern "C" fn tp_change_build(
     })
 }
 
+/// Stores what was found twice: of which index, and the later one of the two entries. `TP_END` if nothing was.
+///
+/// # Safety
+/// Valid pointers.
+pub(crate) unsafe fn tell_duplicate(
+    duplicate: Option<&DuplicateEntry>,
+    index: *mut usize,
+    entry: *mut Entry,
+) -> c_int {
+    let Some(duplicate) = duplicate else { return TP_END };
+    // SAFETY: valid by the caller's promise.
+    unsafe {
+        *index = duplicate.index;
+        *entry = Entry::of(&duplicate.key, &duplicate.value);
+    }
+    TP_OK
+}
+
 /// What [`tp_change_build`] found twice; `TP_END` if nothing.
 ///
 /// # Safety
@@ -153,13 +171,8 @@ pub unsafe extern "C" fn tp_change_duplicate(
     guard(|| {
         // SAFETY: a change of the shim's alone.
         let change = unsafe { &*change };
-        let Some(duplicate) = change.change.duplicate() else { return Ok(TP_END) };
         // SAFETY: valid places to store to.
-        unsafe {
-            *index = duplicate.index;
-            *entry = Entry::of(&duplicate.key, &duplicate.value);
-        }
-        Ok(TP_OK)
+        Ok(unsafe { tell_duplicate(change.change.duplicate(), index, entry) })
     })
 }
 

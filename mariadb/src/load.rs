@@ -8,6 +8,7 @@ use std::ffi::{c_char, c_int, c_void};
 use tidepool::{Db, Error, Table, TableLoad};
 
 use crate::boundary::{Bytes, TP_END, TP_OK, TP_OUT_OF_ORDER, bytes, guard, guard_or, text};
+use crate::index_change::tell_duplicate;
 use crate::reader::Entry;
 
 /// A load under way, and the row last asked for.
@@ -113,13 +114,8 @@ pub unsafe extern "C" fn tp_load_duplicate(
     guard(|| {
         // SAFETY: a load of the shim's alone.
         let load = unsafe { &*load };
-        let Some(duplicate) = load.load.duplicate() else { return Ok(TP_END) };
         // SAFETY: valid places to store to.
-        unsafe {
-            *index = duplicate.index;
-            *entry = Entry::of(&duplicate.key, &duplicate.value);
-        }
-        Ok(TP_OK)
+        Ok(unsafe { tell_duplicate(load.load.duplicate(), index, entry) })
     })
 }
 

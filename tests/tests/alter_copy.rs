@@ -372,15 +372,20 @@ const LARGE: &[&str] = &[
     "INSERT INTO t (k, c) SELECT seq * 7919 % 100003, CONCAT(MD5(seq), REPEAT('-', 60)) FROM seq_1_to_200000",
 ];
 
+/// Makes the table; its files, and how long a copy takes.
+fn make_large(server: &Server, conn: &mut Conn) -> (usize, Duration) {
+    run(conn, LARGE);
+    let files = table_files(server);
+    let since = Instant::now();
+    run(conn, &["ALTER TABLE t FORCE, ALGORITHM=COPY"]);
+    (files, since.elapsed())
+}
+
 #[test]
 fn a_killed_copy_leaves_the_table_as_it_was() {
     let server = server("copy_kill");
     let mut conn = server.connect_to("test");
-    run(&mut conn, LARGE);
-    let files = table_files(&server);
-    let since = Instant::now();
-    run(&mut conn, &["ALTER TABLE t FORCE, ALGORITHM=COPY"]);
-    let whole = since.elapsed();
+    let (files, whole) = make_large(&server, &mut conn);
     let mut killed = 0;
     for round in 1..=10 {
         let mut altering = server.connect_to("test");
@@ -411,11 +416,7 @@ fn a_killed_copy_leaves_the_table_as_it_was() {
 fn a_server_killed_in_a_copy_has_all_rows_and_no_file_besides() {
     let mut server = server("copy_kill9");
     let mut conn = server.connect_to("test");
-    run(&mut conn, LARGE);
-    let files = table_files(&server);
-    let since = Instant::now();
-    run(&mut conn, &["ALTER TABLE t FORCE, ALGORITHM=COPY"]);
-    let whole = since.elapsed();
+    let (files, whole) = make_large(&server, &mut conn);
     let rounds = std::env::var("TIDEPOOL_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(8);
     for round in 0..rounds {
         let mut altering = server.connect_to("test");

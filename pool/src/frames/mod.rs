@@ -192,9 +192,8 @@ impl Frames {
     #[inline]
     pub(crate) fn address(&self, frame: u32) -> *mut u8 {
         assert!(frame < self.reserved);
-        let offset = self.skip + frame as usize * self.page_size.bytes();
         // SAFETY: the offset is below the mapping's length, since the frame is below `reserved`.
-        unsafe { self.memory.base().as_ptr().add(offset) }
+        unsafe { self.memory.base().as_ptr().add(self.offset_of_frame(frame)) }
     }
 
     /// The bytes of a frame, to read.
@@ -267,6 +266,11 @@ impl Frames {
         if free.waiting > 0 {
             self.freed.notify_all();
         }
+    }
+
+    #[inline]
+    fn offset_of_frame(&self, frame: u32) -> usize {
+        self.skip + frame as usize * self.page_size.bytes()
     }
 
     fn offset_of(&self, extent: u32) -> usize {

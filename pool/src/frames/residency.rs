@@ -25,7 +25,7 @@ impl Frames {
         let is_out = |&frame: &usize| {
             let part = |frame: usize| frame * parts.len() / per_extent;
             let end = part(frame + 1).max(part(frame) + 1);
-            parts[part(frame)..end].iter().any(|part| part & 1 == 0)
+            is_any_out(&parts[part(frame)..end])
         };
         let first = extent * self.per_extent();
         (0..per_extent).filter(is_out).map(|frame| first + frame as u32).collect()
@@ -36,7 +36,7 @@ impl Frames {
     pub(crate) fn forget(&self, frame: u32) {
         // As at every first store into a frame: see `touch`.
         fence(Ordering::Release);
-        let offset = self.skip + frame as usize * self.page_size.bytes();
+        let offset = self.offset_of_frame(frame);
         // SAFETY: the caller has the frame in transit, so nobody but optimistic readers looks at it. They may find zeroes, as they may
         // find anything, and don't believe it: the page left the frame, so its word has changed.
         let _ = unsafe { self.memory.discard(offset, self.page_size.bytes()) };
@@ -45,10 +45,14 @@ impl Frames {
     /// [`Frames::forget`], if the frame is in swap.
     pub(crate) fn forget_if_in_swap(&self, frame: u32) {
         let (mut parts, len) = (Vec::new(), self.page_size.bytes());
-        let offset = self.skip + frame as usize * len;
-        let told = self.memory.residency(offset, len, &mut parts);
-        if told.is_ok() && parts.iter().any(|part| part & 1 == 0) {
+        let told = self.memory.residency(self.offset_of_frame(frame), len, &mut parts);
+        if told.is_ok() && is_any_out(&parts) {
             self.forget(frame);
         }
     }
+}
+
+/// Of the bytes that [`Mapping::residency`](crate::mapping::Mapping::residency) gives.
+fn is_any_out(parts: &[u8]) -> bool {
+    parts.iter().any(|part| part & 1 == 0)
 }
