@@ -71,6 +71,8 @@ impl Rates<'_> {
 pub struct Resizing {
     /// Whether at all.
     pub online: bool,
+    /// Whether SET GLOBAL returns when the resize is done: so it is where the pool has no chunks.
+    pub at_once: bool,
     /// Sizes are multiples of this.
     pub unit_bytes: u64,
     /// The smallest.
@@ -82,15 +84,25 @@ pub struct Resizing {
 /// What the server's settings say about it.
 pub fn resizing(kind: &Kind, variables: &Named) -> Resizing {
     let most_bytes = number(variables, "innodb_buffer_pool_size_max").filter(|&max| max > 0);
-    let chunk = number(variables, "innodb_buffer_pool_chunk_size").unwrap_or(0);
+    let chunk = chunk_bytes(variables);
     let instances = number(variables, "innodb_buffer_pool_instances").unwrap_or(1).max(1);
-    // MariaDB since 10.11.12 (and the releases of that day of the other series) resizes without chunks, and reports a chunk of 0.
     let unit_bytes = if chunk == 0 { MIB } else { chunk * instances };
     // Several instances have a GiB at least; with less a server starts with one.
     let least_bytes = if chunk > 0 && instances > 1 { GIB } else { unit_bytes.max(5 * MIB) };
     let online = kind.flavour != Flavour::MariaDb || kind.version >= (10, 2, 2);
+    let at_once = kind.flavour == Flavour::MariaDb && chunk == 0;
     let least_bytes = least_bytes.next_multiple_of(unit_bytes);
-    Resizing { online, unit_bytes, least_bytes, most_bytes }
+    Resizing { online, at_once, unit_bytes, least_bytes, most_bytes }
+}
+
+/// The size of the chunks that the pool consists of; 0 where it has none. MariaDB since 10.11.12 (and the releases of that day of the
+/// other series) resizes without them. The option is still there, and reports what an old option file says, but nothing heeds it:
+/// those versions are known by the bound that came with them.
+fn chunk_bytes(variables: &Named) -> u64 {
+    match variables.contains_key("innodb_buffer_pool_size_max") {
+        true => 0,
+        false => number(variables, "innodb_buffer_pool_chunk_size").unwrap_or(0),
+    }
 }
 
 /// What the page cleaner keeps free at the end of each instance's list, bytes.
@@ -110,8 +122,7 @@ fn pool(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Pool {
         least_bytes: can.least_bytes,
         unit_bytes: can.unit_bytes,
         online: can.online,
-        described: number(variables, "innodb_buffer_pool_chunk_size")
-            .is_some_and(|chunk| chunk > 0),
+        described: chunk_bytes(variables) > 0,
         data_bytes: rates.ever("innodb_buffer_pool_bytes_data"),
         free_bytes: rates.ever("innodb_buffer_pool_pages_free") * page,
         kept_free_bytes: kept_free(variables),
@@ -333,7 +344,10 @@ mod tests {
         let settings = [("innodb_buffer_pool_chunk_size", 0), ("innodb_buffer_pool_size_max", GIB)];
         let maria = of("10.11.18-MariaDB", &settings);
         assert_eq!((maria.unit_bytes, maria.least_bytes), (MIB, 5 * MIB));
-        assert_eq!((maria.online, maria.most_bytes), (true, Some(GIB)));
+        assert_eq!((maria.online, maria.at_once, maria.most_bytes), (true, true, Some(GIB)));
+        // An option file from before.
+        assert_eq!(of("10.11.18-MariaDB", &[chunk, settings[1]]), maria);
+        assert!(!of("10.11.11-MariaDB", &[chunk]).at_once && !one.at_once);
         assert!(!of("10.2.1-MariaDB", &[]).online);
     }
 }

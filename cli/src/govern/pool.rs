@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::exit::{Error, Result};
 use crate::facts::gather::{kept_free, resizing};
 use crate::facts::is_full;
-use crate::server::{Flavour, Named, Server, number, switch};
+use crate::server::{Named, Server, number, switch};
 
 use super::lock::{self, Lock};
 use super::shrink::{Before, Shrink};
@@ -112,9 +112,7 @@ impl InnodbPool {
                 "{kind} can't resize the InnoDB buffer pool while it runs"
             )));
         }
-        let synchronous = kind.flavour == Flavour::MariaDb
-            && number(&variables, "innodb_buffer_pool_chunk_size").unwrap_or(0) == 0;
-        if synchronous && switch(&variables, "large_pages") == Some(true) {
+        if can.at_once && switch(&variables, "large_pages") == Some(true) {
             return Err(Error::Unsupported(
                 "this server uses large pages, and MariaDB can't resize such a pool while it runs; start it with large_pages=0".into(),
             ));
@@ -126,7 +124,7 @@ impl InnodbPool {
             size_max_bytes: can.most_bytes.unwrap_or(u64::MAX),
             page_bytes: number(&variables, "innodb_page_size").unwrap_or(16384),
             kept_free_bytes: kept_free(&variables),
-            synchronous,
+            synchronous: can.at_once,
             held_bytes: 0,
             data_bytes: None,
             data_read_at: None,
