@@ -91,6 +91,8 @@ pub fn resizing(kind: &Kind, variables: &Named) -> Resizing {
     let least_bytes = if chunk > 0 && instances > 1 { GIB } else { unit_bytes.max(5 * MIB) };
     let online = kind.flavour != Flavour::MariaDb || kind.version >= (10, 2, 2);
     let at_once = kind.flavour == Flavour::MariaDb && chunk == 0;
+    // MariaDB refuses it then.
+    let online = online && !(at_once && switch(variables, "large_pages") == Some(true));
     let least_bytes = least_bytes.next_multiple_of(unit_bytes);
     Resizing { online, at_once, unit_bytes, least_bytes, most_bytes }
 }
@@ -349,5 +351,18 @@ mod tests {
         assert_eq!(of("10.11.18-MariaDB", &[chunk, settings[1]]), maria);
         assert!(!of("10.11.11-MariaDB", &[chunk]).at_once && !one.at_once);
         assert!(!of("10.2.1-MariaDB", &[]).online);
+    }
+
+    #[test]
+    fn a_pool_in_large_pages_is_resized_by_a_restart_where_mariadb_has_no_chunks() {
+        let online = |version: &str, sizes: (&str, u64)| {
+            let kind = Kind::from_words(version, "").unwrap();
+            let named = [("large_pages", "ON".to_owned()), (sizes.0, sizes.1.to_string())];
+            let named = named.map(|(name, value)| (name.to_owned(), value));
+            resizing(&kind, &Named::from(named)).online
+        };
+        assert!(!online("10.11.18-MariaDB", ("innodb_buffer_pool_size_max", GIB)));
+        assert!(online("10.11.11-MariaDB", ("innodb_buffer_pool_chunk_size", 128 * MIB)));
+        assert!(online("9.7.4", ("innodb_buffer_pool_chunk_size", 128 * MIB)));
     }
 }

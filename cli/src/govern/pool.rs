@@ -107,15 +107,15 @@ impl InnodbPool {
             lock::release(&mut server);
         }
         let can = resizing(&kind, &variables);
-        if !can.online {
-            return Err(Error::Unsupported(format!(
-                "{kind} can't resize the InnoDB buffer pool while it runs"
-            )));
-        }
         if can.at_once && switch(&variables, "large_pages") == Some(true) {
             return Err(Error::Unsupported(
                 "this server uses large pages, and MariaDB can't resize such a pool while it runs; start it with large_pages=0".into(),
             ));
+        }
+        if !can.online {
+            return Err(Error::Unsupported(format!(
+                "{kind} can't resize the InnoDB buffer pool while it runs"
+            )));
         }
         Ok(InnodbPool {
             server,
