@@ -138,9 +138,13 @@ fn pool(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Pool {
 }
 
 fn redo(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Redo {
-    let capacity = number(variables, "innodb_redo_log_capacity");
+    let setting = number(variables, "innodb_redo_log_capacity");
     let file = number(variables, "innodb_log_file_size").unwrap_or(0);
     let files = number(variables, "innodb_log_files_in_group").unwrap_or(1).max(1);
+    // Where only the old options are set, MySQL's log has their size, and the setting goes on telling its own default. The counter tells.
+    let capacity = number(rates.now, "innodb_redo_log_capacity_resized")
+        .filter(|&capacity| capacity > 0)
+        .or(setting);
     let mysql_capacity = capacity.filter(|_| kind.is_mysql_since((8, 0, 30)));
     let written = rates.ever("innodb_os_log_written");
     // MySQL does not say where writers wait: with its margins that is at about five sixths.
@@ -351,6 +355,28 @@ mod tests {
         assert_eq!(of("10.11.18-MariaDB", &[chunk, settings[1]]), maria);
         assert!(!of("10.11.11-MariaDB", &[chunk]).at_once && !one.at_once);
         assert!(!of("10.2.1-MariaDB", &[]).online);
+    }
+
+    #[test]
+    fn a_redo_log_of_mysql_is_as_large_as_the_server_made_it() {
+        let of = |now: &[(&str, u64)]| {
+            let named = |pairs: &[(&str, u64)]| -> Named {
+                pairs.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect()
+            };
+            let variables = named(&[
+                ("innodb_redo_log_capacity", 100 * MIB),
+                ("innodb_log_file_size", 4 * GIB),
+                ("innodb_log_files_in_group", 2),
+            ]);
+            let now = named(now);
+            let rates = Rates { before: &now, now: &now, elapsed: Duration::from_secs(1) };
+            let redo = redo(&Kind::from_words("8.0.36", "").unwrap(), &variables, &rates);
+            assert_eq!((redo.option, redo.files), ("innodb_redo_log_capacity", 1));
+            (redo.capacity_bytes, redo.checkpoint_max_bytes.unwrap())
+        };
+        let made = of(&[("innodb_redo_log_capacity_resized", 8 * GIB)]);
+        assert_eq!(made, (8 * GIB, 8 * GIB / 6 * 5));
+        assert_eq!(of(&[]).0, 100 * MIB);
     }
 
     #[test]
