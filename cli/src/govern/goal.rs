@@ -1,13 +1,16 @@
 //! The size that is being worked towards, step by step, and whether that is still right by the time of the next step.
 //!
 //! A step of MySQL's may take a minute. So what fitted when growing was decided must still fit, and room whose loss was
-//! answered may be back.
+//! answered may be back. And others may have set a size that lies beyond the goal: that ends it, for it was decided which way to go as well
+//! as how far.
 
 /// A size that is being worked towards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Goal {
     /// The size, bytes.
     pub bytes: u64,
+    /// Whether that was more than the size when it was decided.
+    pub grows: bool,
     /// Memory runs out now: no rest between steps.
     pub urgent: bool,
     /// It answers to room that is short, and so ends when that is back.
@@ -18,13 +21,13 @@ impl Goal {
     /// The size to step towards from `size_bytes`, where the governor would now have `target_bytes` (`None`: it knows no
     /// limit). The present size when there is nothing more to be done.
     pub fn towards(self, size_bytes: u64, target_bytes: Option<u64>) -> u64 {
-        if self.bytes >= size_bytes {
+        if self.grows {
             return self.bytes.min(target_bytes.unwrap_or(0)).max(size_bytes);
         }
         if self.while_short && target_bytes.is_some_and(|target| target >= size_bytes) {
             return size_bytes;
         }
-        self.bytes
+        self.bytes.min(size_bytes)
     }
 }
 
@@ -33,15 +36,19 @@ mod tests {
     use super::*;
 
     fn goal(bytes: u64, while_short: bool) -> Goal {
-        Goal { bytes, urgent: false, while_short }
+        Goal { bytes, grows: false, urgent: false, while_short }
+    }
+
+    fn growth(bytes: u64) -> Goal {
+        Goal { grows: true, ..goal(bytes, false) }
     }
 
     #[test]
     fn growing_goes_no_further_than_what_still_fits() {
-        assert_eq!(goal(100, false).towards(60, Some(200)), 100);
-        assert_eq!(goal(100, false).towards(60, Some(80)), 80);
-        assert_eq!(goal(100, false).towards(60, Some(50)), 60, "and never turns into shrinking");
-        assert_eq!(goal(100, false).towards(60, None), 60);
+        assert_eq!(growth(100).towards(60, Some(200)), 100);
+        assert_eq!(growth(100).towards(60, Some(80)), 80);
+        assert_eq!(growth(100).towards(60, Some(50)), 60, "and never turns into shrinking");
+        assert_eq!(growth(100).towards(60, None), 60);
     }
 
     #[test]
@@ -56,5 +63,12 @@ mod tests {
     fn shrinking_for_another_reason_goes_all_the_way() {
         assert_eq!(goal(40, false).towards(60, Some(90)), 40);
         assert_eq!(goal(40, true).towards(40, Some(90)), 40, "and ends there");
+    }
+
+    #[test]
+    fn a_size_beyond_it_that_others_set_is_left() {
+        assert_eq!(goal(40, false).towards(30, Some(90)), 30);
+        assert_eq!(goal(40, true).towards(30, Some(35)), 30);
+        assert_eq!(growth(100).towards(150, Some(200)), 150);
     }
 }

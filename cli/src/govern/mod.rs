@@ -326,7 +326,8 @@ impl Governing {
         }
         // While others rush in, it isn't today's room that says how far.
         let while_short = decision.signal == Signal::RoomShrank && at_most.is_none();
-        self.goal = Some(Goal { bytes: decision.to_bytes, urgent, while_short });
+        let grows = decision.to_bytes > decision.from_bytes;
+        self.goal = Some(Goal { bytes: decision.to_bytes, grows, urgent, while_short });
     }
 
     /// Takes a step towards the goal, and learns what it cost. Returns how long to rest from it.
