@@ -217,6 +217,9 @@ impl Target {
             .prefer_socket(false)
             // Given, so that the driver does not ask the server before we know what it is.
             .max_allowed_packet(Some(16 << 20))
+            // Where the server has it off, the first small read would begin a transaction that lasts as long as the program, and keeps
+            // purge from every version since.
+            .init(vec!["SET SESSION autocommit = 1"])
             .tcp_connect_timeout(Some(CONNECT_TIMEOUT))
             .read_timeout(Some(READ_TIMEOUT))
             .write_timeout(Some(READ_TIMEOUT));

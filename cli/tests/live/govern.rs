@@ -312,6 +312,25 @@ fn setting_needs_a_privilege_and_says_which() {
 }
 
 #[test]
+fn no_transaction_stays_open_where_autocommit_is_off() {
+    let server = innodb("govern-autocommit", &["--innodb-buffer-pool-size=64M", "--autocommit=0"]);
+    let mut govern = Govern::start(tidepool(server.socket()).args(["govern", "--apply"]));
+    govern.line("governing");
+    let mut conn = server.connect();
+    // The small reads come four times a second, and the table is a copy of what was so at most 0.1 s ago.
+    let open = "SELECT COUNT(*) FROM information_schema.innodb_trx
+        WHERE trx_mysql_thread_id <> CONNECTION_ID()";
+    let mut seen = Vec::new();
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(150));
+        seen.push(conn.query_first::<u64, _>(open).unwrap().unwrap());
+    }
+    assert!(seen.contains(&0), "{seen:?} transactions were open");
+    govern.signal(Signal::TERM);
+    govern.line("stopped");
+}
+
+#[test]
 fn a_pool_that_cannot_grow_is_told() {
     let args = ["--innodb-buffer-pool-size=64M", "--innodb-buffer-pool-size-max=64M"];
     let server = innodb("govern-max", &args);
