@@ -73,17 +73,30 @@ pub struct Disk {
 /// The server's process id as seen from here, if the server is on this machine.
 ///
 /// A Unix socket's peer is known to the kernel, and translated into our namespace of process ids: right even when
-/// the server is in a container. Over loopback TCP there is only the server's own word, its pid file, which is believed
-/// when such a process runs here and has a server's name.
+/// the server is in a container. Over loopback TCP, and of a socket that systemd listens on, there is only the server's own word, its
+/// pid file, which is believed when such a process runs here and has a server's name.
 pub fn server_pid(target: &Target, variables: &Named) -> Option<u32> {
-    if let Some(socket) = target.socket() {
-        let stream = std::os::unix::net::UnixStream::connect(socket).ok()?;
-        let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
-        return u32::try_from(peer.pid.as_raw_nonzero().get()).ok();
-    }
-    if !target.is_loopback() {
-        return None;
-    }
+    let Some(socket) = target.socket() else {
+        return target.is_loopback().then(|| pid_by_file(variables)).flatten();
+    };
+    let stream = std::os::unix::net::UnixStream::connect(socket).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+    let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
+    server_of_listener(pid, process_name(pid).as_deref(), || pid_by_file(variables))
+}
+
+/// The server's process, where `pid` of this name began to listen on its socket. That is the server itself, unless systemd made the socket
+/// for it (`mariadb.socket`): whose memory and limits would be taken for the server's then is systemd's.
+fn server_of_listener(
+    pid: u32,
+    name: Option<&str>,
+    by_file: impl FnOnce() -> Option<u32>,
+) -> Option<u32> {
+    if name == Some("systemd") { by_file() } else { Some(pid) }
+}
+
+/// The server's own word, where such a process runs here and has a server's name.
+fn pid_by_file(variables: &Named) -> Option<u32> {
     let here = rustix::system::uname();
     if variables.get("hostname").map(String::as_str) != here.nodename().to_str().ok() {
         return None;
@@ -91,8 +104,12 @@ pub fn server_pid(target: &Target, variables: &Named) -> Option<u32> {
     let file = Path::new(variables.get("pid_file")?);
     let file = Path::new(variables.get("datadir")?).join(file);
     let pid: u32 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
-    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
-    name.starts_with("mariadbd").then_some(pid).or(name.starts_with("mysqld").then_some(pid))
+    let name = process_name(pid)?;
+    (name.starts_with("mariadbd") || name.starts_with("mysqld")).then_some(pid)
+}
+
+fn process_name(pid: u32) -> Option<String> {
+    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
 }
 
 /// What to do where the governor's reader [says](Reader::out_of_sight) that the limits above the server are out of its sight.
@@ -239,6 +256,15 @@ mod tests {
         assert!(machine.others.iter().all(|process| process.pid != machine.pid));
         let (read, _) = process_io(std::process::id()).unwrap();
         assert!(read < u64::MAX);
+    }
+
+    #[test]
+    fn systemd_is_not_taken_for_the_server_whose_socket_it_made() {
+        assert_eq!(server_of_listener(1, Some("systemd"), || Some(77)), Some(77));
+        assert_eq!(server_of_listener(1, Some("systemd"), || None), None);
+        // The first process of a container.
+        assert_eq!(server_of_listener(1, Some("mariadbd"), || None), Some(1));
+        assert_eq!(server_of_listener(9, None, || None), Some(9));
     }
 
     #[test]
