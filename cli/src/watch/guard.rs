@@ -15,7 +15,7 @@ pub const TOKEN_HEADER: &str = "X-Tidepool-Token";
 /// What the checks compare with.
 #[derive(Debug)]
 pub struct Guard {
-    /// `host:port`, in lower case.
+    /// `host:port`, in lower case; on port 80 without it, too.
     hosts: Vec<String>,
     token: String,
 }
@@ -61,6 +61,10 @@ impl Guard {
             hosts.push(format!("{name}:{port}"));
             hosts.push(name);
         }
+        // A browser leaves out the port that it would take anyway.
+        let unsaid = |host: &String| host.strip_suffix(":80").map(str::to_owned);
+        let short: Vec<String> = hosts.iter().filter(|_| port == 80).filter_map(unsaid).collect();
+        hosts.extend(short);
         Guard { hosts, token }
     }
 
@@ -128,6 +132,17 @@ mod tests {
                 "{host:?}"
             );
         }
+    }
+
+    #[test]
+    fn the_port_that_browsers_leave_out_may_be_missing() {
+        let guard = Guard::with_token("127.0.0.1:80".parse().unwrap(), &[], "abc".into());
+        for host in ["127.0.0.1", "127.0.0.1:80", "localhost", "[::1]"] {
+            let origin = format!("http://{host}");
+            let claims = Claims { host: Some(host), origin: Some(&origin), token: Some("abc") };
+            assert_eq!(guard.may_change(claims), Ok(()), "{host}");
+        }
+        assert!(guard.may_look(Claims { host: Some("evil"), ..Claims::default() }).is_err());
     }
 
     #[test]
