@@ -23,6 +23,9 @@ const MAX_STALL: Duration = Duration::from_millis(100);
 /// A step of another program is waited for so long. One takes less than a second, and a `govern` at work rests between two.
 const TURN: Duration = Duration::from_secs(3);
 
+/// Lines of the log that are kept.
+const LINES: usize = 50;
+
 /// How the last wish fares.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Progress {
@@ -34,6 +37,26 @@ pub struct Progress {
     pub error: Option<String>,
     /// Lines for the decision log, newest last: when (milliseconds since 1970), and what.
     pub log: Vec<(u64, String)>,
+}
+
+impl Progress {
+    /// The wish for `wanted`, or the newer one that was heard on the way to it, was carried out, or failed.
+    fn end(&mut self, wanted: u64, result: Result<u64>) {
+        // A wish that came in the last moment is the next round's.
+        self.running = result.as_ref().is_ok_and(|&done| self.wanted_bytes != Some(done));
+        let line = match &result {
+            Ok(done) => format!("set by this page to {}", human(*done)),
+            Err(error) => {
+                let wanted = self.wanted_bytes.unwrap_or(wanted);
+                format!("set by this page to {}: {error}", human(wanted))
+            }
+        };
+        self.error = result.err().map(|error| error.to_string());
+        if self.log.len() >= LINES {
+            self.log.remove(0);
+        }
+        self.log.push((unix_ms(SystemTime::now()), line));
+    }
 }
 
 /// The thread that sets.
@@ -56,19 +79,10 @@ impl Setter {
         loop {
             let wanted = self.wait();
             let result = match engine {
-                Engine::Innodb => self.set_innodb(target),
-                Engine::Tidepool => set_tidepool(target, wanted),
+                Engine::Innodb => self.set_innodb(target, wanted),
+                Engine::Tidepool => set_tidepool(target, wanted).map(|()| wanted),
             };
-            self.update(|progress| {
-                // A wish that came in the last moment is the next round's.
-                progress.running = progress.wanted_bytes != Some(wanted) && result.is_ok();
-                progress.error = result.err().map(|error| error.to_string());
-                let line = match &progress.error {
-                    Some(error) => format!("set by this page to {}: {error}", human(wanted)),
-                    None => format!("set by this page to {}", human(wanted)),
-                };
-                progress.log.push((unix_ms(SystemTime::now()), line));
-            });
+            self.update(|progress| progress.end(wanted, result));
         }
     }
 
@@ -101,7 +115,8 @@ impl Setter {
         }
     }
 
-    fn set_innodb(&self, target: &Target) -> Result<()> {
+    /// Returns the newest wish, which it has carried out.
+    fn set_innodb(&self, target: &Target, first: u64) -> Result<u64> {
         let mut pool = InnodbPool::new(Server::connect(target)?)?;
         let probe = Probe::start(target)?;
         probe.attend(true);
@@ -111,10 +126,10 @@ impl Setter {
         // Some normal time to compare with.
         sleep(AFTER);
         loop {
-            let Some(wanted) = self.progress().wanted_bytes else { return Ok(()) };
+            let wanted = self.progress().wanted_bytes.unwrap_or(first);
             let next = stride.next(size, wanted, false);
             if next == size {
-                return Ok(());
+                return Ok(wanted);
             }
             let begin = Instant::now();
             let now = match pool.set_size(next, PREPARE)? {
@@ -136,7 +151,7 @@ impl Setter {
             let direction = if next < size { Direction::Shrink } else { Direction::Grow };
             stride.learn(direction, size.abs_diff(now), cost);
             if now == size {
-                return Ok(());
+                return Ok(wanted);
             }
             size = now;
             sleep(stride.rest(cost, false));
@@ -148,4 +163,26 @@ impl Setter {
 fn set_tidepool(target: &Target, bytes: u64) -> Result<()> {
     let statement = format!("SET GLOBAL tidepool_buffer_pool_size = {bytes}");
     Server::connect(target)?.execute("setting the pool's size", "SUPER", &statement)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_tells_the_size_that_was_set_and_not_one_that_was_given_up() {
+        let mut progress = Progress { wanted_bytes: Some(200 * MIB), ..Progress::default() };
+        // The wish for 100 MiB was replaced on the way.
+        progress.end(100 * MIB, Ok(200 * MIB));
+        assert!(!progress.running, "there is no newer one");
+        assert_eq!(progress.log[0].1, "set by this page to 200 MiB");
+        progress.wanted_bytes = Some(300 * MIB);
+        progress.end(200 * MIB, Ok(200 * MIB));
+        assert!(progress.running, "a newer one is to be carried out");
+        for _ in 0..2 * LINES {
+            progress.end(MIB, Err(Error::Gone("test".into())));
+        }
+        assert!(!progress.running && progress.error.is_some());
+        assert_eq!(progress.log.len(), LINES);
+    }
 }
