@@ -28,7 +28,7 @@ pub struct Machine {
     pub limit_place: String,
     /// What is left below that limit.
     pub room_bytes: u64,
-    /// Swap space, all of it.
+    /// Swap space: the machine's, or what the cgroup of the tightest limit may use of it.
     pub swap_bytes: u64,
     /// `vm.swappiness`, or the cgroup's own where it has one.
     pub swappiness: Option<u64>,
@@ -171,7 +171,9 @@ impl Look {
             limit_bytes: room.limit_bytes,
             limit_place: room.place.to_string(),
             room_bytes: room.bytes(),
-            swap_bytes: field_kib(&meminfo, "SwapTotal").unwrap_or(0),
+            swap_bytes: field_kib(&meminfo, "SwapTotal")
+                .unwrap_or(0)
+                .min(swap_allowed(&root, &room.place)),
             swappiness,
             swappiness_file,
             swap_bytes_per_s: pages as f64 * page_bytes / elapsed.as_secs_f64().max(0.001),
@@ -182,6 +184,19 @@ impl Look {
             disk: datadir.and_then(|directory| disk(self.pid, directory)),
         })
     }
+}
+
+/// What may go to swap where this limit is reached, bytes. Containers often may swap nothing, whatever the machine has.
+fn swap_allowed(root: &Root, place: &Place) -> u64 {
+    let Place::Cgroup(directory) = place else { return u64::MAX };
+    // Version 1 limits memory and swap together.
+    let both = root.number(directory.join("memory.memsw.limit_in_bytes"));
+    let memory = root.number(directory.join("memory.limit_in_bytes"));
+    if let (Some(both), Some(memory)) = (both, memory) {
+        return both.saturating_sub(memory);
+    }
+    let limit = |group: &Path| root.number(group.join("memory.swap.max"));
+    directory.ancestors().filter_map(limit).min().unwrap_or(u64::MAX)
 }
 
 /// Version 1 of the memory controller has a swappiness for each group: what counts when it is the group's limit that is reached.
@@ -285,6 +300,28 @@ mod tests {
         );
         // A group of version 2 has none.
         assert_eq!(swappiness(&root, &group("other")), (Some(60), None));
+    }
+
+    #[test]
+    fn a_group_swaps_no_more_than_it_and_those_above_it_may() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::new(directory.path());
+        for (group, file, text) in [
+            ("pod", "memory.swap.max", "0"),
+            ("pod/db", "memory.swap.max", "max"),
+            ("free", "memory.swap.max", "max"),
+            ("old", "memory.limit_in_bytes", "1000"),
+            ("old", "memory.memsw.limit_in_bytes", "1500"),
+        ] {
+            let group = directory.path().join("sys/fs/cgroup").join(group);
+            fs::create_dir_all(&group).unwrap();
+            fs::write(group.join(file), text).unwrap();
+        }
+        let group = |name: &str| Place::Cgroup(PathBuf::from("/sys/fs/cgroup").join(name));
+        assert_eq!(swap_allowed(&root, &group("pod/db")), 0);
+        assert_eq!(swap_allowed(&root, &group("free")), u64::MAX);
+        assert_eq!(swap_allowed(&root, &group("old")), 500);
+        assert_eq!(swap_allowed(&root, &Place::Machine), u64::MAX);
     }
 
     #[test]

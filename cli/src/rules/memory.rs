@@ -85,7 +85,7 @@ fn eagerly_swapped(
         return None;
     }
     let why = format!(
-        "The machine has {} of swap, and at {swappiness} the kernel pushes the pool's pages there to keep files cached. At 1 it swaps only \
+        "There is {} of swap, and at {swappiness} the kernel pushes the pool's pages there to keep files cached. At 1 it swaps only \
          when nothing else is left (0 risks the kernel's killer instead).",
         human(machine.swap_bytes)
     );
