@@ -1,9 +1,13 @@
 //! The newest look in Prometheus' text format. Names end in their unit, those of counters in `_total`; a figure that isn't known is left out.
 
 use std::fmt::{Display, Write};
+use std::time::Duration;
 
 use super::sample::Engine;
 use super::{Seen, Watched};
+
+/// There is a look each second. A server that has kept one waiting for so long does not answer: the look itself fails minutes later.
+const STALE: Duration = Duration::from_secs(10);
 
 /// The whole answer.
 pub fn render(watched: &Watched) -> String {
@@ -37,9 +41,11 @@ impl Text {
 
 fn text(engine: Engine, p95_words: &str, seen: &Seen) -> String {
     let mut metrics = Text { text: String::new(), engine: engine.prefix() };
-    metrics.gauge("up", "Whether the server answers.", Some(u8::from(seen.error.is_none())));
+    let answers = seen.looked_at.is_some_and(|at| at.elapsed() < STALE);
+    let up = seen.error.is_none() && answers;
+    metrics.gauge("up", "Whether the server answers.", Some(u8::from(up)));
     // An old sample is no sample.
-    if seen.error.is_none() {
+    if up {
         rates(&mut metrics, p95_words, seen);
         totals(&mut metrics, seen);
     }
@@ -103,6 +109,7 @@ fn totals(metrics: &mut Text, seen: &Seen) {
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
+    use std::time::Instant;
 
     use super::*;
     use crate::watch::sample::Sample;
@@ -142,6 +149,7 @@ mod tests {
                 history_list_length: Some(0),
                 ..Totals::default()
             },
+            looked_at: Some(Instant::now()),
             ..Seen::default()
         };
         seen.history.push(Sample { qps: 12.5, pool_bytes: 64 << 20, ..Sample::default() });
@@ -173,9 +181,12 @@ mod tests {
 
     #[test]
     fn of_a_server_that_is_away_nothing_old_is_told() {
-        let seen = Seen { error: Some("the server went away".into()), ..seen() };
-        let metrics = parse(&text(Engine::Innodb, "all statements", &seen));
-        assert_eq!(metrics.len(), 1);
-        assert_eq!(metrics["tidepool_watch_up"].1, "0");
+        let away = Seen { error: Some("the server went away".into()), ..seen() };
+        let hangs = Seen { looked_at: Instant::now().checked_sub(STALE), ..seen() };
+        for seen in [away, hangs, Seen::default()] {
+            let metrics = parse(&text(Engine::Innodb, "all statements", &seen));
+            assert_eq!(metrics.len(), 1);
+            assert_eq!(metrics["tidepool_watch_up"].1, "0");
+        }
     }
 }

@@ -85,6 +85,8 @@ pub struct Seen {
     pub decisions_note: Option<String>,
     /// Why the newest sample is old.
     pub error: Option<String>,
+    /// When the server last answered.
+    pub looked_at: Option<Instant>,
 }
 
 /// What all threads share.
@@ -211,6 +213,7 @@ fn look_once(
     {
         let mut seen = watched.seen();
         seen.error = None;
+        seen.looked_at = Some(Instant::now());
         seen.curve = curve;
         seen.totals = sampler.totals().clone();
         if let Some(sample) = sample {
