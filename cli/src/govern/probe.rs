@@ -17,7 +17,7 @@ use std::thread::{JoinHandle, park_timeout, spawn};
 use std::time::{Duration, Instant};
 
 use crate::connect::Target;
-use crate::exit::Result;
+use crate::exit::{Error, Result};
 use crate::server::Server;
 
 /// Between two rounds while steps are taken, and while none is.
@@ -112,16 +112,21 @@ impl Probe {
             (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
         let (shared, stopped, hurried) =
             (Arc::clone(&samples), Arc::clone(&stop), Arc::clone(&attentive));
+        let target = target.clone();
         let thread = spawn(move || {
+            let mut is_lost = false;
             while !stopped.load(Ordering::Relaxed) {
-                // A server that went away is noticed, and reported, by the thread that governs.
-                let Ok(sample) = round(&mut server, ping) else { return };
-                let mut samples = shared.lock().unwrap_or_else(PoisonError::into_inner);
-                samples.push_back(sample);
-                while samples.front().is_some_and(|old| sample.at - old.at > KEEP) {
-                    samples.pop_front();
+                // A server that went away is noticed, and reported, by the thread that governs. But somebody may kill this connection
+                // alone, or one statement of it: without samples every step would seem to cost nothing.
+                if is_lost && let Ok(again) = Server::connect(&target) {
+                    (server, is_lost) = (again, false);
                 }
-                drop(samples);
+                if !is_lost {
+                    match round(&mut server, ping) {
+                        Ok(sample) => keep(&shared, sample),
+                        Err(error) => is_lost = matches!(error, Error::Gone(_)),
+                    }
+                }
                 let hurry = hurried.load(Ordering::Relaxed);
                 park_timeout(if hurry { PERIOD } else { IDLE_PERIOD });
             }
@@ -156,6 +161,14 @@ impl Drop for Probe {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+fn keep(samples: &Mutex<VecDeque<Sample>>, sample: Sample) {
+    let mut samples = samples.lock().unwrap_or_else(PoisonError::into_inner);
+    samples.push_back(sample);
+    while samples.front().is_some_and(|old| sample.at - old.at > KEEP) {
+        samples.pop_front();
     }
 }
 

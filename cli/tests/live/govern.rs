@@ -312,6 +312,34 @@ fn setting_needs_a_privilege_and_says_which() {
 }
 
 #[test]
+fn steps_are_measured_on_when_the_connection_that_measures_is_killed() {
+    let server = innodb("govern-probe", &["--innodb-buffer-pool-size=64M"]);
+    let mut govern = Govern::start(tidepool(server.socket()).args(["govern", "--apply"]));
+    govern.line("governing");
+    let mut conn = server.connect();
+    // The one that governs is the older of the two.
+    let query = "SELECT id FROM information_schema.processlist
+        WHERE user = 'root' AND id <> CONNECTION_ID() ORDER BY id";
+    let deadline = Instant::now() + PATIENCE;
+    let mut killed = None;
+    loop {
+        assert!(Instant::now() < deadline, "{killed:?} killed, {:#?}", govern.seen);
+        std::thread::sleep(Duration::from_millis(50));
+        let ids: Vec<u64> = conn.query(query).unwrap();
+        match (ids.as_slice(), killed) {
+            (&[_, probe], None) => {
+                conn.query_drop(format!("KILL CONNECTION {probe}")).unwrap();
+                killed = Some(probe);
+            }
+            (&[_, probe], Some(killed)) if probe > killed => break,
+            _ => {}
+        }
+    }
+    govern.signal(Signal::TERM);
+    govern.line("stopped");
+}
+
+#[test]
 fn no_transaction_stays_open_where_autocommit_is_off() {
     let server = innodb("govern-autocommit", &["--innodb-buffer-pool-size=64M", "--autocommit=0"]);
     let mut govern = Govern::start(tidepool(server.socket()).args(["govern", "--apply"]));
