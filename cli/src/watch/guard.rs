@@ -78,7 +78,11 @@ impl Guard {
     /// # Errors
     /// What to tell the client.
     pub fn may_look(&self, claims: Claims<'_>) -> std::result::Result<(), &'static str> {
-        if self.is_ours(claims.host) { Ok(()) } else { Err("this is not the host that you named") }
+        if self.is_ours(claims.host) {
+            Ok(())
+        } else {
+            Err("the page is not known by this name: start it with --allow-host for it")
+        }
     }
 
     /// Whether a request that changes something may be answered.

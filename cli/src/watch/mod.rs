@@ -46,7 +46,7 @@ pub struct Options {
     /// Address of the page. Anything but the loopback address shows the server's figures to everyone who can reach it
     #[arg(long, default_value = "127.0.0.1:8306", value_name = "ADDRESS:PORT")]
     listen: String,
-    /// Another name under which the page may be asked for (a proxy's, say); may be repeated
+    /// Another name or address under which the page may be asked for: a proxy's, or with --listen 0.0.0.0:… any; may be repeated
     #[arg(long, value_name = "HOST")]
     allow_host: Vec<String>,
     /// Show it in the terminal instead
