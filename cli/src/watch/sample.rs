@@ -375,14 +375,20 @@ pub struct History(VecDeque<Sample>);
 impl History {
     /// Adds the newest.
     pub fn push(&mut self, sample: Sample) {
+        // The clock was set back: what has a time that is still to come would hide all until then.
+        if self.last().is_some_and(|last| last.at_ms >= sample.at_ms) {
+            self.0.clear();
+        }
         if self.0.len() == KEEP {
             self.0.pop_front();
         }
         self.0.push_back(sample);
     }
 
-    /// Those after a moment, oldest first.
+    /// Those after a moment, oldest first; all of them after one that is still to come.
     pub fn since(&self, at_ms: u64) -> Vec<Sample> {
+        let is_to_come = self.last().is_some_and(|last| last.at_ms < at_ms);
+        let at_ms = if is_to_come { 0 } else { at_ms };
         self.0.iter().filter(|sample| sample.at_ms > at_ms).cloned().collect()
     }
 
@@ -403,6 +409,20 @@ mod tests {
         assert_eq!(history.since(0).len(), KEEP);
         assert_eq!(history.since(KEEP as u64 + 5).len(), 4);
         assert_eq!(history.last().unwrap().at_ms, KEEP as u64 + 9);
+    }
+
+    #[test]
+    fn samples_go_on_when_the_clock_is_set_back() {
+        let mut history = History::default();
+        let mut push = |at_ms| {
+            history.push(Sample { at_ms, ..Sample::default() });
+            // As a page asks that has seen the sample of 9000.
+            history.since(9000).iter().map(|sample| sample.at_ms).collect::<Vec<u64>>()
+        };
+        assert_eq!(push(8000), [8000], "of a page that was there before the program");
+        assert_eq!(push(9000), [0; 0]);
+        assert_eq!(push(5000), [5000]);
+        assert_eq!(push(6000), [5000, 6000]);
     }
 
     #[test]

@@ -454,6 +454,8 @@ async function update() {
     return;
   }
   ({ about, curve, setting } = state);
+  // After the server's clock was set back, what came before it has times that are still to come.
+  if (state.samples.length) samples = samples.filter(s => s.at_ms < state.samples[0].at_ms);
   samples = samples.concat(state.samples).slice(-900);
   get("server").textContent = `${about.server} · ${about.place} · ${about.engine === "tidepool" ? "Tidepool" : "InnoDB"}'s pool`;
   document.title = `tidepool watch: ${about.place}`;
