@@ -7,7 +7,7 @@ use mysql::prelude::{FromRow, Queryable};
 use mysql::{Conn, DriverError};
 use serde::Serialize;
 
-use crate::connect::Target;
+use crate::connect::{READ_TIMEOUT, Target};
 use crate::exit::{Error, Result};
 
 /// Who made the server.
@@ -226,13 +226,22 @@ fn explain(what: &str, grant: &str, error: mysql::Error) -> Error {
             Error::Gone(e.message)
         }
         mysql::Error::MySqlError(e) => Error::Refused { what: what.into(), why: e.message },
-        mysql::Error::IoError(e) => Error::Gone(e.to_string()),
-        mysql::Error::CodecError(e) => Error::Gone(e.to_string()),
+        mysql::Error::IoError(e) => Error::Gone(in_words(e.to_string())),
+        mysql::Error::CodecError(e) => Error::Gone(in_words(e.to_string())),
         mysql::Error::DriverError(DriverError::CouldNotConnect(_) | DriverError::Timeout) => {
             Error::Gone("it does not answer".into())
         }
         other => Error::Refused { what: what.into(), why: other.to_string() },
     }
+}
+
+/// Of a read that has waited for too long the system says that a resource is unavailable.
+fn in_words(why: String) -> String {
+    let late = std::io::Error::from(rustix::io::Errno::AGAIN).to_string();
+    if why.contains(&late) {
+        return format!("it has not answered for {} s", READ_TIMEOUT.as_secs());
+    }
+    why
 }
 
 /// A number in a map of names; `None` when missing or not a number.
@@ -285,6 +294,15 @@ mod tests {
             assert_eq!(error(code).code(), 7, "{code}");
         }
         assert_eq!(error(1064).code(), 9);
+    }
+
+    #[test]
+    fn a_server_that_does_not_answer_in_time_is_not_said_to_lack_a_resource() {
+        let late = std::io::Error::from(rustix::io::Errno::AGAIN);
+        let error = explain("asking", "", mysql::Error::IoError(late));
+        assert_eq!(error.to_string(), "the server went away: it has not answered for 120 s");
+        let cut = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        assert!(!explain("asking", "", mysql::Error::IoError(cut)).to_string().contains("120 s"));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use defaults_file::Values;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A query that takes longer than this has met a server that hangs.
-const READ_TIMEOUT: Duration = Duration::from_secs(120);
+pub const READ_TIMEOUT: Duration = Duration::from_secs(120);
 /// The host that the clients reach by the socket.
 const LOCALHOST: &str = "localhost";
 /// Where servers put their socket if nobody says otherwise.
