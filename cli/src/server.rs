@@ -166,6 +166,19 @@ impl Server {
         self.conn.query_drop(statement).map_err(|e| explain(what, &self.grant(grant), e))
     }
 
+    /// Lifts the limit that the server may set to the time of a statement: for statements that may have to wait, and must not be cut off
+    /// just when the server is slow.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn lift_time_limit(&mut self) -> Result<()> {
+        let name = match self.kind.flavour {
+            Flavour::MariaDb => "max_statement_time",
+            Flavour::MySql | Flavour::Percona => "max_execution_time",
+        };
+        self.execute("lifting the time limit", "", &format!("SET SESSION {name} = 0"))
+    }
+
     /// All global variables.
     ///
     /// # Errors

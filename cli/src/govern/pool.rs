@@ -101,6 +101,7 @@ impl InnodbPool {
                 "this server runs without InnoDB: there is no pool to govern".into(),
             ));
         }
+        server.lift_time_limit()?;
         let lock = lock::take(&mut server, LOOK_WAITS_S)?;
         let variables = server.variables()?;
         if lock == Lock::Held {

@@ -103,7 +103,7 @@ impl Probe {
     /// # Errors
     /// If the connection fails.
     pub fn start(target: &Target) -> Result<Probe> {
-        let mut server = Server::connect(target)?;
+        let mut server = connect(target)?;
         // A read of a table, if this user may; else of nothing, which shows only stalls of the whole server.
         let table = "SELECT COUNT(*) FROM (SELECT 1 FROM mysql.innodb_table_stats LIMIT 1) t";
         let ping = if server.first::<u64>("ping", "", table).is_ok() { table } else { "DO 1" };
@@ -118,7 +118,7 @@ impl Probe {
             while !stopped.load(Ordering::Relaxed) {
                 // A server that went away is noticed, and reported, by the thread that governs. But somebody may kill this connection
                 // alone, or one statement of it: without samples every step would seem to cost nothing.
-                if is_lost && let Ok(again) = Server::connect(&target) {
+                if is_lost && let Ok(again) = connect(&target) {
                     (server, is_lost) = (again, false);
                 }
                 if !is_lost {
@@ -162,6 +162,13 @@ impl Drop for Probe {
             let _ = thread.join();
         }
     }
+}
+
+/// What is longest is what is to be measured.
+fn connect(target: &Target) -> Result<Server> {
+    let mut server = Server::connect(target)?;
+    server.lift_time_limit()?;
+    Ok(server)
 }
 
 fn keep(samples: &Mutex<VecDeque<Sample>>, sample: Sample) {

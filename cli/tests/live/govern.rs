@@ -312,6 +312,27 @@ fn setting_needs_a_privilege_and_says_which() {
 }
 
 #[test]
+fn a_limit_on_the_time_of_statements_cuts_off_no_step() {
+    let args = ["--innodb-buffer-pool-size=256M", "--innodb-log-file-size=96M"];
+    let server = innodb("govern-limit", &args);
+    fill(&server, 200);
+    // This session began without it. An idle server is prepared for its second step for 0.15 s, to the end.
+    let mut conn = server.connect();
+    conn.query_drop("SET GLOBAL max_statement_time = 0.1").unwrap();
+    let args = ["govern", "--apply", "--max=64M", "--min=16M"];
+    let mut govern = Govern::start(tidepool(server.socket()).args(args));
+    let deadline = Instant::now() + PATIENCE;
+    let query = "SELECT @@GLOBAL.innodb_buffer_pool_size";
+    while conn.query_first::<u64, _>(query).unwrap() != Some(64 * MIB) {
+        assert!(Instant::now() < deadline, "{:#?}", govern.seen);
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    govern.signal(Signal::TERM);
+    govern.line("stopped");
+    assert!(!govern.seen.iter().any(|line| line.contains("exceeded")), "{:#?}", govern.seen);
+}
+
+#[test]
 fn steps_are_measured_on_when_the_connection_that_measures_is_killed() {
     let server = innodb("govern-probe", &["--innodb-buffer-pool-size=64M"]);
     let mut govern = Govern::start(tidepool(server.socket()).args(["govern", "--apply"]));
