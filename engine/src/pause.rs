@@ -16,6 +16,8 @@ pub(crate) enum PausePoint {
     UndoRecordRead,
     /// A DROP or TRUNCATE has found that its table is not open; the catalog still has it.
     TableFoundClosed,
+    /// A change of indexes is over or has been taken back: another of the same table may begin.
+    IndexChangeOver,
     /// The file of a new table is there; the catalog does not have the table yet.
     TableMade,
     /// The catalog has durably lost a table; its file is still there.

@@ -5,6 +5,8 @@ use crate::catalog::{IndexDef, TableDef};
 use crate::lock::{LockMode, LockWait};
 use crate::pause::{PausePoint, with_hook};
 use crate::trx::{Isolation, TrxOptions};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread;
 use tidepool_pool::storage::SimStorage;
@@ -115,6 +117,36 @@ fn a_rename_and_what_others_say_of_it_are_one_change() {
         assert_eq!(["c", "d", "q"].map(|name| metadata(&db, name)), [&b"1"[..], b"2", b"q"]);
     }
     open(&sim.crash()).open_table("q").unwrap();
+}
+
+/// Rows written while an index is built would not be in it.
+#[test]
+fn the_end_of_an_index_change_lets_nobody_write_during_the_next() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = create(&db, "t");
+    let index =
+        |name: &str, from: Option<usize>| ChangedIndex { def: IndexDef::unique(name), from };
+    let indexes = [index("primary", Some(0)), index("added", None)];
+    let next: Rc<RefCell<Option<IndexChange>>> = Rc::default();
+    let hook = {
+        let (db, next, indexes) = (db.clone(), Rc::clone(&next), indexes.clone());
+        move |point| {
+            if point == PausePoint::IndexChangeOver {
+                *next.borrow_mut() = Some(db.change_indexes("t", &indexes).unwrap());
+            }
+        }
+    };
+    let first = db.change_indexes("t", &indexes).unwrap();
+    with_hook(hook, || drop(first));
+    let mut next = next.take().expect("the next one has begun");
+    let mut trx = db.begin(TrxOptions::default());
+    assert_eq!(trx.insert(&table, 0, b"k", b""), Err(Error::TableBusy("t".into())));
+    trx.rollback().unwrap();
+    next.build(&mut || true).unwrap();
+    let table = next.commit(&[]).unwrap();
+    trx.insert(&table, 0, b"k", b"").unwrap();
+    trx.commit().unwrap();
 }
 
 /// What a snapshot does not see is nothing to a referential constraint but what is there.

@@ -34,6 +34,7 @@ use crate::catalog::{CATALOG_TREE, IndexDef, TableDef, TableRecord, TreeRecord};
 use crate::cursor::Cursor;
 use crate::error::{Error, Result};
 use crate::lock::{Interrupt, LockMode, LockWait};
+use crate::pause::{self, PausePoint};
 use crate::sort::{self, Sorter};
 use crate::space;
 use crate::table::{Table, noted};
@@ -415,8 +416,10 @@ impl Drop for IndexChange {
                 ),
             }
         }
-        self.inner.tables.lock().changing_indexes.remove(&self.name);
+        // In this order: from the second on there may be another change, whose refusal stands.
         self.table.refuse_writes(false);
+        self.inner.tables.lock().changing_indexes.remove(&self.name);
+        pause::reach(PausePoint::IndexChangeOver);
     }
 }
 
