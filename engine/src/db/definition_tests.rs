@@ -149,6 +149,35 @@ fn the_end_of_an_index_change_lets_nobody_write_during_the_next() {
     trx.commit().unwrap();
 }
 
+/// What is written once the table has been found empty would be gone with its file.
+#[test]
+fn nobody_writes_to_a_table_that_was_found_empty_to_be_filled() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = create(&db, "t");
+    let refused = Rc::new(RefCell::new(None));
+    let hook = {
+        let (db, table, refused) = (db.clone(), Arc::clone(&table), Rc::clone(&refused));
+        move |point| {
+            if point == PausePoint::TableFoundEmpty {
+                let mut trx = db.begin(TrxOptions::default());
+                let written = trx.insert(&table, 0, b"k", b"").and_then(|()| trx.commit());
+                *refused.borrow_mut() = written.err();
+            }
+        }
+    };
+    let load = with_hook(hook, || db.fill_table("t")).unwrap();
+    assert_eq!(refused.take(), Some(Error::TableBusy("t".into())));
+    drop(load);
+    let mut trx = db.begin(TrxOptions::default());
+    trx.insert(&table, 0, b"k", b"").unwrap();
+    trx.commit().unwrap();
+    // And one that is not empty takes writes all the same.
+    assert!(matches!(db.fill_table("t"), Err(Error::InvalidOption(_))));
+    trx.insert(&table, 0, b"l", b"").unwrap();
+    trx.commit().unwrap();
+}
+
 /// What a snapshot does not see is nothing to a referential constraint but what is there.
 #[test]
 fn an_operation_for_a_constraint_passes_over_the_snapshot() {

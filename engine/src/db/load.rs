@@ -25,6 +25,7 @@ use crate::btree::Loader;
 use crate::catalog::{TableDef, TableRecord};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
+use crate::pause::{self, PausePoint};
 use crate::sort::Sorter;
 use crate::table::Table;
 use crate::trx::{Isolation, TrxOptions};
@@ -113,18 +114,12 @@ impl Db {
             return Err(Error::TableBusy(name.into()));
         }
         let replaces = inner.open_in_definition(name)?;
-        for index in 0..replaces.index_count() {
-            if replaces.tree(index).tree().greatest_key()?.is_some() {
-                return Err(Error::InvalidOption(format!(
-                    "table {name} has entries: only an empty one can be filled"
-                )));
-            }
-        }
         // Nobody is inside for this moment; who comes in later is told.
         replaces.close_entrance()?;
         replaces.refuse_writes(true);
         replaces.reopen_entrance();
-        let made = inner.new_space(&old.def);
+        // Now that it stays so.
+        let made = check_empty(name, &replaces).and_then(|()| inner.new_space(&old.def));
         let (space, header, mut record) = made.inspect_err(|_| replaces.refuse_writes(false))?;
         record.id = old.id;
         let table = Arc::new(Table::open(&inner.env, &space, name, &record, &header));
@@ -333,6 +328,19 @@ impl TableLoad {
         self.table.add_rows(self.rows);
         Ok(())
     }
+}
+
+/// [`Error::InvalidOption`] if the table has an entry.
+fn check_empty(name: &str, table: &Table) -> Result<()> {
+    for index in 0..table.index_count() {
+        if table.tree(index).tree().greatest_key()?.is_some() {
+            return Err(Error::InvalidOption(format!(
+                "table {name} has entries: only an empty one can be filled"
+            )));
+        }
+    }
+    pause::reach(PausePoint::TableFoundEmpty);
+    Ok(())
 }
 
 /// An error if the database is closed, or there can't be an entry with this key. Until the result is dropped, nobody closes the database.
