@@ -18,6 +18,8 @@ pub(crate) enum PausePoint {
     TableFoundClosed,
     /// A change of indexes is over or has been taken back: another of the same table may begin.
     IndexChangeOver,
+    /// A table that nobody was inside refuses writes from here on; whether somebody came in just before is still to be asked.
+    WritesRefused,
     /// A table that is to be filled has been found empty.
     TableFoundEmpty,
     /// The file of a new table is there; the catalog does not have the table yet.

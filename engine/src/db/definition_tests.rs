@@ -149,6 +149,44 @@ fn the_end_of_an_index_change_lets_nobody_write_during_the_next() {
     trx.commit().unwrap();
 }
 
+/// At the moment at which a table is closed to writes, readers come and go; one that stays is in the way, and then writes are taken again.
+#[test]
+fn who_reads_finds_a_table_that_is_closed_to_writes() {
+    type Begin = fn(&Db) -> Result<()>;
+    let fill: Begin = |db| db.fill_table("t").map(drop);
+    let change: Begin = |db| {
+        let names = [("primary", Some(0)), ("added", None)];
+        let indexes = names.map(|(name, from)| ChangedIndex { def: IndexDef::unique(name), from });
+        db.change_indexes("t", &indexes).map(drop)
+    };
+    for (begin, stays) in [(fill, false), (fill, true), (change, false), (change, true)] {
+        let sim = SimStorage::new(1);
+        let db = open(&sim);
+        let table = create(&db, "t");
+        let busy = Error::TableBusy("t".into());
+        let inside = Rc::new(RefCell::new(None));
+        let hook = {
+            let (db, table) = (db.clone(), Arc::clone(&table));
+            let (inside, busy) = (Rc::clone(&inside), busy.clone());
+            move |point| {
+                if point == PausePoint::WritesRefused {
+                    let mut trx = db.begin(TrxOptions::default());
+                    let (mode, wait) = (LockMode::None, LockWait::Wait);
+                    assert_eq!(trx.get(&table, 0, b"k", mode, wait, &mut vec![]), Ok(false));
+                    assert_eq!(trx.insert(&table, 0, b"k", b""), Err(busy.clone()));
+                    *inside.borrow_mut() = Some(trx).filter(|_| stays);
+                }
+            }
+        };
+        let begun = with_hook(hook, || begin(&db));
+        assert_eq!(begun, if stays { Err(busy) } else { Ok(()) });
+        assert_eq!(inside.take().is_some(), stays);
+        let mut trx = db.begin(TrxOptions::default());
+        trx.insert(&table, 0, b"k", b"").unwrap();
+        trx.commit().unwrap();
+    }
+}
+
 /// What is written once the table has been found empty would be gone with its file.
 #[test]
 fn nobody_writes_to_a_table_that_was_found_empty_to_be_filled() {

@@ -117,10 +117,7 @@ impl Db {
             return Err(Error::TableBusy(name.into()));
         }
         let table = inner.open_in_definition(name)?;
-        // Nobody is inside for this moment; who comes in later is told.
-        table.close_entrance()?;
-        table.refuse_writes(true);
-        table.reopen_entrance();
+        table.stop_writes()?;
         inner.tables.lock().changing_indexes.insert(name.into());
 
         // From here on its end tidies up.

@@ -114,10 +114,7 @@ impl Db {
             return Err(Error::TableBusy(name.into()));
         }
         let replaces = inner.open_in_definition(name)?;
-        // Nobody is inside for this moment; who comes in later is told.
-        replaces.close_entrance()?;
-        replaces.refuse_writes(true);
-        replaces.reopen_entrance();
+        replaces.stop_writes()?;
         // Now that it stays so.
         let made = check_empty(name, &replaces).and_then(|()| inner.new_space(&old.def));
         let (space, header, mut record) = made.inspect_err(|_| replaces.refuse_writes(false))?;

@@ -32,6 +32,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
+use crate::pause::{self, PausePoint};
 use crate::space::{self, AUTO_INCREMENT_AT, ROW_COUNT_AT, SpaceHeader};
 use crate::trx::Csn;
 use crate::versioned::VersionedTree;
@@ -142,6 +143,27 @@ impl Table {
         self.temporary.store(old.temporary.load(Ordering::Relaxed), Ordering::Relaxed);
         self.rows.store(old.rows.load(Ordering::Relaxed), Ordering::Relaxed);
         self.row_ids.succeed(&old.row_ids);
+    }
+
+    /// Takes no more writes if no transaction is inside; those that come to read find the entrance open all the time.
+    /// [`Table::refuse_writes`] takes it back.
+    pub(crate) fn stop_writes(&self) -> Result<()> {
+        // First without a word to those inside, who may be writing.
+        self.check_unused()?;
+        self.refuse_writes(true);
+        pause::reach(PausePoint::WritesRefused);
+        // Who has come in before this is seen, who comes in behind it is told.
+        self.check_unused().inspect_err(|_| self.refuse_writes(false))
+    }
+
+    /// [`Error::TableBusy`] if a transaction is inside.
+    fn check_unused(&self) -> Result<()> {
+        // A write, as each entry is: of the two, the later one has seen what came before the earlier.
+        match self.users.fetch_add(0, Ordering::AcqRel) {
+            0 => Ok(()),
+            users if users & DROPPED == 0 => Err(Error::TableBusy(self.name())),
+            _ => Err(self.missing()),
+        }
     }
 
     /// While an index is being built: transactions may read, and are told that the table is busy if they write.
