@@ -16,8 +16,8 @@
 //! is waited for.
 //!
 //! # When a log has to wait
-//! for such trouble to pass, so do those behind it in its stream. Others do not: their streams are purged on, and as long as a stream is
-//! stuck no transaction takes it, if it can have another.
+//! for such trouble to pass, or for an undo page that can't be read, so do those behind it in its stream. Others do not: their streams are
+//! purged on, and as long as a stream is stuck no transaction takes it, if it can have another.
 //!
 //! # Crashes
 //! Purging a log twice does no harm: an entry is removed only if it leads to the very record, and a chain is freed
@@ -142,7 +142,17 @@ impl TrxSystem {
         let (mut done, mut stuck, mut trouble) = (0, Vec::new(), None);
         while done < max_logs && !stop() {
             let Some(horizon) = self.views.horizon(&self.csn) else { break };
-            let Some(log) = self.undo.oldest_committed(horizon.0, &stuck)? else { break };
+            let log = match self.undo.oldest_committed(horizon.0, &stuck) {
+                Ok(Some(log)) => log,
+                Ok(None) => break,
+                // An unreadable undo page must not keep purge from the other streams.
+                Err((stream, error)) => {
+                    self.undo.set_stuck(stream, true);
+                    stuck.push(stream);
+                    trouble = Some(error);
+                    continue;
+                }
+            };
             let (start, end) = (log.start, log.record.end);
             let purged = self.undo.for_each_record(log.stream, start, end, |page, record| {
                 self.purge_record(&log, page, &record, &mut turn)

@@ -399,8 +399,14 @@ pub struct HeadLog {
 
 /// Purge's side. One thread at a time.
 impl Undo {
-    /// The oldest committed log with a CSN up to `horizon`, in a stream that is not among `stuck`.
-    pub fn oldest_committed(&self, horizon: u64, stuck: &[u32]) -> Result<Option<HeadLog>> {
+    /// The oldest committed log with a CSN up to `horizon`, in a stream that is not among `stuck`. An error comes with the stream whose
+    /// oldest log can't be read.
+    pub fn oldest_committed(
+        &self,
+        horizon: u64,
+        stuck: &[u32],
+    ) -> Result<Option<HeadLog>, (u32, Error)> {
+        let head_log = |stream: u32| self.head_log(stream).map_err(|error| (stream, error));
         let mut oldest = None;
         for stream in 0..self.stream_count() {
             let state = &self.streams[stream as usize];
@@ -409,14 +415,14 @@ impl Undo {
             }
             let mut csn = state.head_csn.load(Ordering::Relaxed);
             if csn == 0 {
-                csn = self.head_log(stream)?.record.csn;
+                csn = head_log(stream)?.record.csn;
                 state.head_csn.store(csn, Ordering::Relaxed);
             }
             if csn <= horizon && oldest.is_none_or(|(other, _)| csn < other) {
                 oldest = Some((csn, stream));
             }
         }
-        oldest.map(|(_, stream)| self.head_log(stream)).transpose()
+        oldest.map(|(_, stream)| head_log(stream)).transpose()
     }
 
     fn head_log(&self, stream: u32) -> Result<HeadLog> {

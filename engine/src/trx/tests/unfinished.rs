@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use super::*;
+use crate::page_op::PageOp;
 
 #[test]
 fn prepared_transactions_survive_a_crash_and_a_session() {
@@ -185,6 +186,42 @@ fn a_directory_is_read_though_purge_has_left_pages_before_a_head() {
         engine.check_settled().unwrap();
     }
     assert!(left > 0);
+}
+
+/// What the other streams hold is purged all the same.
+#[test]
+fn a_broken_page_of_one_undo_stream_does_not_stop_purge_in_the_others() {
+    let storage = SimStorage::new(1);
+    let engine = Engine::create(&storage, &options());
+    let tree = &engine.trees[0];
+    put(&engine, b"a", b"old");
+    put(&engine, b"b", b"old");
+    let (mut first, mut second) = (engine.begin(ReadCommitted), engine.begin(ReadCommitted));
+    first.delete(tree, b"a").unwrap();
+    second.delete(tree, b"b").unwrap();
+    first.commit().unwrap();
+    second.commit().unwrap();
+    let undo = &engine.system.undo;
+    let pages = undo.pages().unwrap();
+    assert_eq!(pages.len(), 3, "the directory, and a page of each stream");
+    let name_stream = |stream: &[u8]| {
+        let mut mtr = Mtr::begin(&engine.env).unwrap();
+        let page = mtr.exclusive(undo.space(), pages[1]).unwrap();
+        mtr.apply(page, &PageOp::Write { offset: 32, bytes: stream });
+        mtr.commit();
+    };
+    let stream = {
+        let page = engine.env.pool().shared(undo.space(), pages[1], Access::Normal).unwrap();
+        page[32..36].to_vec()
+    };
+    name_stream(&[0xff; 4]);
+    assert_eq!(engine.system.purge_step(10), Ok(1));
+    assert!(matches!(engine.system.purge_step(10), Err(Error::Corrupt { .. })));
+    assert_eq!(engine.system.status().history_len, 1);
+    name_stream(&stream);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+    assert_eq!(engine.contents(0).unwrap(), BTreeMap::new());
 }
 
 /// A leaf that has become small is merged if that is possible: neither a rollback nor purge depends on it.
