@@ -22,6 +22,8 @@ pub(crate) enum PausePoint {
     WritesRefused,
     /// A table that is to be filled has been found empty.
     TableFoundEmpty,
+    /// A change of a definition is committed; it is not durable yet.
+    DefinitionCommitted,
     /// The file of a new table is there; the catalog does not have the table yet.
     TableMade,
     /// The catalog has durably lost a table; its file is still there.

@@ -29,12 +29,14 @@ use crate::error::{Error, Result};
 use crate::lock::LockMode;
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
+use crate::pause::{self, PausePoint};
 use crate::space::TABLE_AREA;
-use crate::trx::{Batch, Direction, ScanPosition, Transaction, TrxOptions, TrxSystem};
+use crate::trx::{Batch, Csn, Direction, ScanPosition, Transaction, TrxOptions, TrxSystem};
 use crate::versioned::VersionedTree;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tidepool_pool::{Access, Space};
 
 /// Tree id of the catalog.
@@ -63,6 +65,8 @@ pub(crate) struct Catalog {
     system: Arc<Space>,
     tree: VersionedTree,
     tables: RwLock<BTreeMap<String, Arc<TableRecord>>>,
+    /// See [`Catalog::newest_change`].
+    newest_change: AtomicU64,
 }
 
 impl Catalog {
@@ -110,6 +114,7 @@ impl Catalog {
             system: system.clone(),
             tree: VersionedTree::open(env, system, root, CATALOG_TREE, 0),
             tables: RwLock::default(),
+            newest_change: AtomicU64::new(0),
         }
     }
 
@@ -150,6 +155,12 @@ impl Catalog {
     /// All tables, by name.
     pub fn tables(&self) -> Vec<(String, Arc<TableRecord>)> {
         self.tables.read().iter().map(|(name, record)| (name.clone(), record.clone())).collect()
+    }
+
+    /// The number of the commit that the newest change of this life was, or of one a moment later. A snapshot that is older does not see
+    /// the change.
+    pub fn newest_change(&self) -> Csn {
+        Csn(self.newest_change.load(Ordering::Acquire))
     }
 
     /// Every tree id given out is below.
@@ -317,6 +328,9 @@ impl Catalog {
     /// Commits durably at any `flush_log_at_trx_commit`: files are created and removed by what the catalog says.
     fn commit(&self, trx: &mut Transaction) -> Result<()> {
         let lsn = trx.commit_no_flush()?;
+        // Before the flush: while that is waited for, others commit, and take snapshots that see this change.
+        self.newest_change.store(trx.system.csn.published().0, Ordering::Release);
+        pause::reach(PausePoint::DefinitionCommitted);
         self.env.redo().flush_to(lsn)
     }
 }

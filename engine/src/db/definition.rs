@@ -95,7 +95,7 @@ impl Db {
         if let Some(table) = tables.by_name.remove(from) {
             table.set_name(to);
             // It may have been filled under the other name, for instance by ALTER TABLE.
-            table.set_since(inner.trx_system.csn.published());
+            table.set_since(inner.catalog.newest_change());
             tables.by_name.insert(to.into(), table);
         }
         Ok(())
@@ -129,7 +129,7 @@ impl Db {
                 return Err(error);
             }
         };
-        table.set_since(inner.trx_system.csn.published());
+        table.set_since(inner.catalog.newest_change());
         inner.tables.lock().by_name.insert(name.into(), table.clone());
         inner.delete_space(old.space, old_table.as_deref());
         Ok(table)
@@ -379,7 +379,7 @@ impl Inner {
         table: &Arc<Table>,
     ) -> Result<()> {
         self.catalog.insert(&mut self.definition_trx(), name, record)?;
-        table.set_since(self.trx_system.csn.published());
+        table.set_since(self.catalog.newest_change());
         self.tables.lock().by_name.insert(name.into(), table.clone());
         Ok(())
     }

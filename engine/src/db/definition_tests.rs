@@ -87,6 +87,44 @@ fn nobody_opens_a_table_that_is_being_dropped() {
     }
 }
 
+/// While the change waits for the log, others commit.
+#[test]
+fn a_snapshot_that_sees_a_change_of_a_table_reads_the_table() {
+    for truncate in [false, true] {
+        let db = open(&SimStorage::new(1));
+        let (table, other) = (create(&db, "t"), create(&db, "other"));
+        let write = |table: &Arc<Table>| {
+            let mut trx = db.begin(TrxOptions::default());
+            trx.insert(table, 0, b"k", b"v").unwrap();
+            trx.commit().unwrap();
+        };
+        write(&table);
+        let taken = Arc::new(Mutex::new(None));
+        let hook = {
+            let (db, taken) = (db.clone(), taken.clone());
+            move |point| {
+                if point == PausePoint::DefinitionCommitted {
+                    let mut snapshot = db.begin(TrxOptions::default());
+                    snapshot.ensure_view();
+                    *taken.lock() = Some(snapshot);
+                    let mut trx = db.begin(TrxOptions::default());
+                    trx.insert(&other, 0, b"k", b"v").unwrap();
+                    trx.commit().unwrap();
+                }
+            }
+        };
+        let changed = with_hook(hook, || match truncate {
+            false => db.rename_table("t", "u").and_then(|()| db.open_table("u")),
+            true => db.truncate_table("t"),
+        });
+        let mut snapshot = taken.lock().take().expect("the point was reached");
+        let mut value = Vec::new();
+        let (none, wait) = (LockMode::None, LockWait::Wait);
+        let found = snapshot.get(&changed.unwrap(), 0, b"k", none, wait, &mut value);
+        assert_eq!(found, Ok(!truncate));
+    }
+}
+
 #[test]
 fn a_rename_and_what_others_say_of_it_are_one_change() {
     let sim = SimStorage::new(1);

@@ -455,7 +455,7 @@ impl Inner {
         let _nobody: Vec<_> = changes.iter().map(|change| change.table.clear()).collect();
         let mut trx = self.definition_trx();
         self.catalog.change(&mut trx, None, records)?;
-        let since = self.trx_system.csn.published();
+        let since = self.catalog.newest_change();
         for (change, table) in changes.iter().zip(&tables) {
             table.succeed(&change.table, &change.from);
             for new in &change.new {
