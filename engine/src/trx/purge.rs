@@ -166,7 +166,8 @@ impl TrxSystem {
                 Err(Error::Interrupted) => break,
                 // An unreadable table must not keep purge from all others.
                 Err(error) => {
-                    self.undo.set_stuck(log.stream, true);
+                    // If only its pages are left to be freed, they are so with those of the next log in the stream.
+                    self.undo.set_stuck(log.stream, self.undo.is_oldest(&log));
                     stuck.push(log.stream);
                     trouble = Some(error);
                 }

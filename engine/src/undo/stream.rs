@@ -453,6 +453,11 @@ impl Undo {
         self.free_before_head(log.stream)
     }
 
+    /// Whether a log, found by [`Self::oldest_committed`], is still to be purged.
+    pub fn is_oldest(&self, log: &HeadLog) -> bool {
+        self.streams[log.stream as usize].head.lock().at == log.start
+    }
+
     /// Notes whether the oldest log of a stream can't be purged at present.
     pub fn set_stuck(&self, stream: u32, stuck: bool) {
         let state = &self.streams[stream as usize];

@@ -188,6 +188,40 @@ fn a_directory_is_read_though_purge_has_left_pages_before_a_head() {
     assert!(left > 0);
 }
 
+/// The log is done. What its pages were is freed with the next one's, and until then the stream is as good as any.
+#[test]
+fn a_stream_whose_purged_pages_could_not_be_freed_is_used_again() {
+    let storage = SimStorage::new(1);
+    let engine = Engine::create(&storage, &options());
+    put(&engine, b"k", b"old");
+    let mut trx = engine.begin(ReadCommitted);
+    for n in 0..20 {
+        trx.update(&engine.trees[0], b"k", &[n; 900]).unwrap();
+    }
+    trx.commit().unwrap();
+    engine.env.close().unwrap();
+    let mut left = 0;
+    for skipped in 0..10 {
+        let storage = storage.kill();
+        let engine = Engine::open(&storage, &options()).unwrap();
+        let fault = Fault::new(StorageOp::Read, FaultKind::Io).on("undo.tpd").skip(skipped);
+        storage.inject(fault);
+        let failed = engine.system.purge_step(10).is_err();
+        storage.clear_faults();
+        if !failed || engine.system.status().history_len > 0 {
+            continue;
+        }
+        left += 1;
+        put(&engine, b"k", b"new");
+        engine.settle().unwrap();
+        engine.check_settled().unwrap();
+        assert_eq!(engine.system.status().undo_streams, 1);
+        let pages = engine.system.undo.pages().unwrap();
+        assert_eq!(pages.len(), 2, "the directory, and where the next log begins");
+    }
+    assert!(left > 0);
+}
+
 /// What the other streams hold is purged all the same.
 #[test]
 fn a_broken_page_of_one_undo_stream_does_not_stop_purge_in_the_others() {
