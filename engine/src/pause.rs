@@ -14,6 +14,8 @@ pub(crate) enum PausePoint {
     VersionPassed,
     /// A rollback has read the newest undo record; what that is about is not latched yet.
     UndoRecordRead,
+    /// A prepared transaction without a session has ended; the tables that it has used are still kept.
+    PreparedEnded,
     /// A DROP or TRUNCATE has found that its table is not open; the catalog still has it.
     TableFoundClosed,
     /// A change of indexes is over or has been taken back: another of the same table may begin.

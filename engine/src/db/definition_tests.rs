@@ -48,6 +48,36 @@ fn no_table_goes_while_a_prepared_transaction_is_rolled_back() {
     db.drop_table("t").unwrap();
 }
 
+/// As soon as a prepared transaction has ended, another may be prepared under its XID.
+#[test]
+fn a_prepared_transaction_keeps_its_tables_when_another_of_its_xid_has_just_ended() {
+    fn prepare(db: &Db, table: &Arc<Table>) {
+        let mut trx = db.begin(TrxOptions::default());
+        trx.insert(table, 0, b"k", b"prepared").unwrap();
+        trx.prepare(b"x").unwrap();
+        trx.detach();
+    }
+    let db = open(&SimStorage::new(1));
+    let (first, second) = (create(&db, "first"), create(&db, "second"));
+    prepare(&db, &first);
+    let hook = {
+        let (db, second) = (db.clone(), second.clone());
+        move |point| {
+            if point == PausePoint::PreparedEnded {
+                prepare(&db, &second);
+            }
+        }
+    };
+    with_hook(hook, || db.commit_prepared(b"x")).unwrap();
+    assert_eq!((first.rows(), second.rows()), (1, 0));
+    let busy = Error::TableBusy("second".into());
+    assert_eq!(db.drop_table("second").unwrap_err(), busy);
+    assert!(db.is_used_without_session(|name| name == "second"));
+    db.drop_table("first").unwrap();
+    db.rollback_prepared(b"x").unwrap();
+    db.drop_table("second").unwrap();
+}
+
 #[test]
 fn nobody_opens_a_table_that_is_being_dropped() {
     for truncate in [false, true] {

@@ -47,6 +47,7 @@ use crate::governor::PoolGovernor;
 use crate::lock::WaitObserver;
 use crate::memory::MemoryReport;
 use crate::options::{self, Options};
+use crate::pause::{self, PausePoint};
 use crate::sort::SortMemory;
 use crate::status::Status;
 use crate::table::Table;
@@ -79,8 +80,9 @@ pub(crate) struct Inner {
     tables: Mutex<OpenTables>,
     /// Wakes those who wait for a name in [`OpenTables::changing`].
     changed: Condvar,
-    /// What prepared transactions without a session use, by XID.
-    detached: Mutex<HashMap<Vec<u8>, Vec<Used>>>,
+    /// What prepared transactions without a session use, by their owners' numbers: an XID can be the next one's as soon as its transaction
+    /// has ended.
+    detached: Mutex<HashMap<u64, Vec<Used>>>,
     /// Spaces that prepared transactions of an earlier life have changed, by XID, until they have ended. `None`: their undo can't be read,
     /// and it may be any.
     recovered: Mutex<HashMap<Vec<u8>, Option<HashSet<u32>>>>,
@@ -155,8 +157,8 @@ impl Inner {
     }
 
     /// Keeps what a detached prepared transaction uses.
-    fn keep_detached(&self, xid: Vec<u8>, uses: Vec<Used>) {
-        self.detached.lock().insert(xid, uses);
+    fn keep_detached(&self, owner: u64, uses: Vec<Used>) {
+        self.detached.lock().insert(owner, uses);
     }
 
     /// Whether a prepared transaction without a session, of this life, has used the table in `space`.
@@ -237,9 +239,10 @@ impl Db {
         self.inner.check_writable()?;
         let mut trx = self.inner.trx_system.take_prepared(xid).ok_or(Error::NotFound)?;
         let ended = if is_commit { trx.commit() } else { trx.rollback() };
+        pause::reach(PausePoint::PreparedEnded);
         if !trx.is_prepared() {
             // One that failed to roll back has ended, too: the background goes on. Nobody would let go of its tables later.
-            let used = self.inner.detached.lock().remove(xid);
+            let used = self.inner.detached.lock().remove(&trx.owner.number());
             if is_commit && ended.is_ok() {
                 used.iter().flatten().for_each(Used::tell_rows);
             }

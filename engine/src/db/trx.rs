@@ -69,8 +69,8 @@ pub struct Trx {
     lock_wait_timeout: Option<Duration>,
     /// Between `begin_statement` and `end_statement`.
     in_statement: bool,
-    /// Identifier, once prepared.
-    xid: Option<Vec<u8>>,
+    /// [`prepare`](Self::prepare) has succeeded.
+    prepared: bool,
     /// Counted since the counters of all were last told.
     counts: [u32; Counter::COUNT],
     options: TrxOptions,
@@ -94,7 +94,7 @@ impl Trx {
     pub(super) fn new(db: Arc<Inner>, options: TrxOptions) -> Self {
         let inner = db.trx_system().begin(options);
         let interrupt = inner.interrupt_handle();
-        let (used, xid, counts) = (Vec::new(), None, [0; Counter::COUNT]);
+        let (used, counts) = (Vec::new(), [0; Counter::COUNT]);
         let trx_system = db.trx_system().clone();
         let activity = Registered { activity: trx_system.activities.enter(), trx_system };
         Self {
@@ -105,7 +105,7 @@ impl Trx {
             reads_epoch: 0,
             lock_wait_timeout: None,
             in_statement: false,
-            xid,
+            prepared: false,
             counts,
             options,
             activity,
@@ -379,7 +379,7 @@ impl Trx {
     pub fn rollback(&mut self) -> Result<()> {
         self.count(Counter::Rollbacks, 1);
         self.activity.activity.set_phase(Phase::RollingBack);
-        let was_prepared = self.xid.is_some();
+        let was_prepared = self.prepared;
         let result = self.inner.rollback();
         self.renew(false);
         if was_prepared && result.is_ok() {
@@ -394,14 +394,14 @@ impl Trx {
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
         self.inner.prepare(xid)?;
         self.activity.activity.set_phase(Phase::Prepared);
-        self.xid = Some(xid.to_vec());
+        self.prepared = true;
         Ok(())
     }
 
     /// Leaves a prepared transaction to whoever completes it with [`Db::commit_prepared`] or [`Db::rollback_prepared`].
     /// The handle then is a new transaction.
     pub fn detach(&mut self) {
-        if self.xid.is_none() {
+        if !self.prepared {
             return;
         }
         // From here on it may be completed by anyone, so what it uses is kept before.
@@ -414,10 +414,9 @@ impl Trx {
     /// Keeps what a prepared transaction uses until its verdict, which this handle will not see. Not even a commit that failed is
     /// one.
     fn keep_used_if_prepared(&mut self) {
-        if self.inner.is_prepared()
-            && let Some(xid) = self.xid.take()
-        {
-            self.db.keep_detached(xid, self.used.drain(..).collect());
+        if self.inner.is_prepared() && std::mem::take(&mut self.prepared) {
+            let uses = self.used.drain(..).collect();
+            self.db.keep_detached(self.inner.owner.number(), uses);
         }
     }
 
@@ -426,7 +425,7 @@ impl Trx {
         self.keep_used_if_prepared();
         self.reads_epoch += 1;
         self.tell_counts();
-        self.xid = None;
+        self.prepared = false;
         // One that could not commit is rolled back here, and needs its tables for that.
         self.inner = self.db.trx_system().begin(self.options);
         self.activity.activity.end();
