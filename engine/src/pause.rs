@@ -12,6 +12,8 @@ pub(crate) enum PausePoint {
     ScanJudgedEntry,
     /// A reader is about to go from a version to the one before.
     VersionPassed,
+    /// How a transaction has committed can be asked; new views do not see it yet.
+    CommitStored,
     /// A rollback has read the newest undo record; what that is about is not latched yet.
     UndoRecordRead,
     /// A prepared transaction without a session has ended; the tables that it has used are still kept.

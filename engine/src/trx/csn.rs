@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::view::ViewBounds;
+use crate::pause::{self, PausePoint};
 
 /// Identifies a transaction that writes. 0 is no transaction; 48 bits are stored in each entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -138,8 +139,11 @@ impl CommitTurn<'_> {
 
     /// Makes the commit of `id` visible to every view from now on.
     pub fn publish(self, id: TrxId) -> Csn {
-        self.table.end(id, self.csn.0);
-        self.table.published.store(self.csn.0, Ordering::SeqCst);
+        let table = self.table;
+        table.store(id, self.csn.0);
+        pause::reach(PausePoint::CommitStored);
+        table.published.store(self.csn.0, Ordering::SeqCst);
+        table.raise_low();
         self.csn
     }
 }
@@ -233,7 +237,8 @@ impl CsnTable {
 
     /// Records that `id` rolled back; its entries must be restored by now.
     pub fn rolled_back(&self, id: TrxId) {
-        self.end(id, ROLLED_BACK);
+        self.store(id, ROLLED_BACK);
+        self.raise_low();
     }
 
     /// What became of `id`, which must have been handed out.
@@ -256,15 +261,16 @@ impl CsnTable {
         self.alloc.lock().live.len()
     }
 
-    fn end(&self, id: TrxId, word: u64) {
+    /// Stores how `id` has ended. `low` is still to be raised.
+    fn store(&self, id: TrxId, word: u64) {
         let chunk = self.find(id.0 / CHUNK_IDS).expect("the chunk of an active id is kept");
         let before = chunk.words[(id.0 % CHUNK_IDS) as usize].swap(word, Ordering::SeqCst);
         assert_eq!(before, ACTIVE, "transaction {} ended twice", id.0);
-        self.raise_low();
     }
 
-    /// Moves `low` over ended ids. Whoever ends the id that `low` stands at finds it there: the word is stored before
-    /// `low` is loaded here, `low` is stored before the next word is loaded, and all four are sequentially consistent.
+    /// Moves `low` over ids that have rolled back, or whose commits are published: a view must not see by `low` what is newer than its CSN.
+    /// Whoever ends the id that `low` stands at finds it there: the word, or `published`, is stored before `low` is loaded here, `low` is
+    /// stored before the next word and `published` are loaded, and all of these are sequentially consistent.
     fn raise_low(&self) {
         loop {
             let low = self.low.load(Ordering::SeqCst);
@@ -273,6 +279,9 @@ impl CsnTable {
             }
             let next = match self.word(TrxId(low)) {
                 Some(ACTIVE) => return,
+                Some(ROLLED_BACK) => low + 1,
+                // Whoever commits this one has still to publish it, and comes here then.
+                Some(csn) if csn > self.published.load(Ordering::SeqCst) => return,
                 Some(_) => low + 1,
                 // The whole chunk has ended and is gone.
                 None => (low / CHUNK_IDS + 1) * CHUNK_IDS,

@@ -8,7 +8,7 @@
 //! high   no id from here on had been handed out -> invisible without a look-up
 //! ```
 //!
-//! An id that ended before `low` was read was published before `csn` was read, so its CSN is at most `csn`. An id
+//! A commit is published before `low` goes past its id, and `low` is read before `csn`, so its CSN is at most `csn`. An id
 //! handed out after `csn` was read commits after it. In between, [`CsnTable`] decides.
 //!
 //! # Registry

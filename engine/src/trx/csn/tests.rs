@@ -6,6 +6,7 @@ use std::thread;
 use proptest::prelude::*;
 
 use super::*;
+use crate::pause::{PausePoint, with_hook};
 use crate::trx::view::{ReadView, ViewSlot, Views};
 
 fn assign(table: &CsnTable, views: &Views) -> TrxId {
@@ -83,6 +84,41 @@ fn a_commit_that_is_given_up_uses_no_number() {
     assert!(table.is_active(id));
     assert_eq!(commit(&table, id), Csn(10));
     assert_eq!(table.state(id), TrxState::Committed(Csn(10)));
+}
+
+/// By its number it is told from a table, or an index, that is younger: what it sees must not be newer than that.
+#[test]
+fn a_view_opened_while_a_commit_is_published_does_not_see_it_without_its_number() {
+    let table = Arc::new(CsnTable::new(TrxId(1), Csn::FIRST, &[]));
+    let views = Arc::new(Views::default());
+    let (id, other) = (assign(&table, &views), assign(&table, &views));
+    let opened = Arc::new(AtomicBool::new(false));
+    let hook = {
+        let (table, views, opened) =
+            (Arc::clone(&table), Arc::clone(&views), Arc::clone(&opened));
+        move |point| {
+            if point == PausePoint::CommitStored {
+                // That of another must not take this one for published either.
+                for end_other in [false, true] {
+                    if end_other {
+                        table.rolled_back(other);
+                    }
+                    let slot = views.claim();
+                    let view = views.open(slot, &table);
+                    assert_eq!(view.csn, Csn::FIRST);
+                    assert!(!view.sees(&table, id));
+                    views.release(slot);
+                }
+                opened.store(true, Ordering::Relaxed);
+            }
+        }
+    };
+    let csn = with_hook(hook, || commit(&table, id));
+    assert!(opened.load(Ordering::Relaxed));
+    let slot = views.claim();
+    let view = views.open(slot, &table);
+    assert_eq!((view.csn, view.sees(&table, id)), (csn, true));
+    assert_eq!(table.low(), table.next_id());
 }
 
 #[test]
