@@ -498,6 +498,28 @@ fn a_file_that_cannot_be_removed_goes_as_soon_as_it_can_be() {
     }
 }
 
+/// A power cut may bring the file back, when the log has nothing left to say of it.
+#[test]
+fn a_removal_is_made_durable_before_the_log_forgets_it() {
+    let sim = SimStorage::new(12);
+    let db = open(&sim);
+    db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    // Of a file without pages it would be known anyway.
+    db.inner.env().checkpoint_all().unwrap();
+    sim.inject(Fault::new(StorageOp::SyncDir, FaultKind::Io).on("tables"));
+    db.drop_table("a").unwrap();
+    assert!(!sim.exists(FILE_OF_A).unwrap());
+    db.close().unwrap();
+    for outcome in 0..16 {
+        let disk = sim.crash_with(outcome);
+        let db = open(&disk);
+        assert!(db.inner.env().was_clean());
+        for file in [FILE_OF_A, "tables/orphans"] {
+            assert!(!disk.exists(file).unwrap(), "{file}, outcome {outcome}");
+        }
+    }
+}
+
 #[test]
 fn a_file_that_cannot_be_removed_is_known_to_be_nobodys_whatever_checkpoints_come() {
     let mut sim = SimStorage::new(12);

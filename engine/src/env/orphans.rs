@@ -65,6 +65,9 @@ impl Env {
     fn try_to_forget(&self, id: u32) -> Result<()> {
         if self.storage.exists(&space_file_name(id))? {
             self.drop_space(&self.space(id)?)?;
+        } else {
+            // An earlier try may have removed it, and not have made that durable.
+            self.storage.sync_dir(TABLES_DIR)?;
         }
         self.redo.withdraw(id);
         Ok(())
