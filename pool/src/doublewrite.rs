@@ -147,6 +147,7 @@ impl Doublewrite {
             file.set_len(len)?;
             return Ok(file);
         }
+        remove_successor(storage);
         let file = match storage.open(DOUBLEWRITE_FILE) {
             Ok(file) => file,
             Err(error) if error.is_not_found() => storage.create(DOUBLEWRITE_FILE)?,
@@ -254,12 +255,24 @@ impl Doublewrite {
     /// To be called after [`Doublewrite::recover`], and before a pool is made that writes pages only
     /// once: it leaves the images here behind, and a later recovery would take them for the newest.
     pub fn remove(storage: &dyn Storage) -> Result<()> {
+        remove_successor(storage);
         if storage.exists(DOUBLEWRITE_FILE)? {
             storage.remove(DOUBLEWRITE_FILE)?;
         }
         // Even if it is gone: a process that was killed may have removed it without this.
         storage.sync_dir("")?;
         Ok(())
+    }
+}
+
+/// Removes what a crash kept from taking the file's place: no page went home on its word. If it stays, it is in nobody's way.
+fn remove_successor(storage: &dyn Storage) {
+    let removed = storage.exists(SUCCESSOR_FILE).and_then(|there| match there {
+        true => storage.remove(SUCCESSOR_FILE),
+        false => Ok(()),
+    });
+    if let Err(error) = removed {
+        tracing::warn!(%error, "a doublewrite file of an earlier run stays");
     }
 }
 

@@ -329,6 +329,25 @@ fn a_failed_doublewrite_sync_costs_only_the_file() {
 }
 
 #[test]
+fn a_successor_that_never_took_the_doublewrite_files_place_is_removed() {
+    for doublewrite in [true, false] {
+        let (sim, life, mut redo) = one_dirty_page();
+        sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("doublewrite").skip(1));
+        life.pool.flush_all().unwrap_err();
+        sim.inject(Fault::new(StorageOp::Rename, FaultKind::Io).on("doublewrite"));
+        life.pool.flush_all().unwrap_err();
+        drop(life);
+        let sim = sim.kill();
+        assert!(sim.exists("doublewrite.tpd.new").unwrap());
+        match doublewrite {
+            true => recover(&sim, &mut redo, 0).pool.flush_all().unwrap(),
+            false => Doublewrite::remove(&sim).unwrap(),
+        }
+        assert!(!sim.exists("doublewrite.tpd.new").unwrap());
+    }
+}
+
+#[test]
 fn a_write_that_panics_leaves_the_page_dirty_and_is_tried_again() {
     let (sim, life, mut redo) = one_dirty_page();
     life.write(&mut redo, PageId::new(17, 3), 8).unwrap();
