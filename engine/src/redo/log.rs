@@ -219,11 +219,16 @@ impl RedoLog {
         let crc = frame::payload_crc(payload);
         let len = frame::frame_len(payload.len());
         let mut append = self.append.lock();
-        while !append.has_room(len) {
+        loop {
+            // Room or not: a write that began before the failure would take the frame to the file, and it may build on what an abandoned
+            // mini-transaction has left in its pages, of which no frame tells.
             if self.failure.is_set() {
                 let end = Lsn(append.end);
                 stamp(end, end);
                 return end;
+            }
+            if append.has_room(len) {
+                break;
             }
             if len + 2 * BLOCK_SIZE > append.buf.len() {
                 append.grow(len);

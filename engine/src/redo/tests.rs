@@ -309,6 +309,16 @@ fn a_file_found_by_its_header_is_synced_before_its_log_counts() {
     }
 }
 
+/// A write that began before the failure would take it along.
+#[test]
+fn what_comes_after_a_failure_is_not_in_the_log() {
+    let (log, ..) = open(&SimStorage::new(1)).unwrap();
+    let (_, before) = append(&log, &[1; 100]);
+    log.failure.set("on purpose");
+    assert_eq!(append(&log, &[2; 100]), (before, before));
+    assert_eq!(log.next_lsn(), before);
+}
+
 /// Many mini-transactions that have begun while there was room may need more than the reserve. Then there is no room for others, or the
 /// log would grow by a wave of them after the other for as long as the checkpoint stands still.
 #[test]
