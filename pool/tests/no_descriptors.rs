@@ -12,7 +12,7 @@ fn block(of: usize) -> AlignedBuf {
 }
 
 #[test]
-fn files_are_removed_and_renamed_while_another_can_be_closed() {
+fn names_are_changed_synced_and_listed_while_another_file_can_be_closed() {
     let dir = tempfile::tempdir().unwrap();
     let options = FileOptions { open_files: 8, ..FileOptions::default() };
     let storage = FileStorage::new(dir.path(), options).unwrap();
@@ -26,8 +26,8 @@ fn files_are_removed_and_renamed_while_another_can_be_closed() {
 
     let limit = Rlimit { current: Some(64), ..getrlimit(Resource::Nofile) };
     setrlimit(Resource::Nofile, limit).unwrap();
-    let taken: Vec<_> =
-        std::iter::from_fn(|| std::fs::File::open("/proc/self/stat").ok()).collect();
+    let all_there_are = || std::iter::from_fn(|| std::fs::File::open("/proc/self/stat").ok());
+    let mut taken: Vec<_> = all_there_are().collect();
     assert!(!taken.is_empty());
     storage.remove("a").unwrap();
     storage.rename("c", "b").unwrap();
@@ -36,4 +36,9 @@ fn files_are_removed_and_renamed_while_another_can_be_closed() {
         file.read_at(&mut back, 0).unwrap();
         assert!(*back == *block(of), "file {of}");
     }
+    // A directory takes one, too, for a moment.
+    taken.extend(all_there_are());
+    storage.sync_dir("").unwrap();
+    taken.extend(all_there_are());
+    assert!(storage.list("").unwrap().contains(&"b".to_owned()));
 }

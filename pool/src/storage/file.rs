@@ -193,8 +193,9 @@ impl Storage for FileStorage {
 
     fn list(&self, dir: &str) -> Result<Vec<String>> {
         let failed = |error| StorageError::new(StorageOp::List, dir, error);
+        let path = self.dir_path(StorageOp::List, dir)?;
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(self.dir_path(StorageOp::List, dir)?).map_err(failed)? {
+        for entry in self.handles.with_room(|| std::fs::read_dir(&path)).map_err(failed)? {
             // Names that are not UTF-8 are not ours.
             if let Ok(name) = entry.map_err(failed)?.file_name().into_string() {
                 names.push(name);
@@ -213,11 +214,13 @@ impl Storage for FileStorage {
     }
 
     fn sync_dir(&self, dir: &str) -> Result<()> {
-        let failed = |errno: Errno| StorageError::new(StorageOp::SyncDir, dir, errno);
+        let failed = |error: io::Error| StorageError::new(StorageOp::SyncDir, dir, error);
         let path = self.dir_path(StorageOp::SyncDir, dir)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let handle = rustix::fs::open(path, flags, Mode::empty()).map_err(failed)?;
-        retry_interrupted(|| rustix::fs::fsync(&handle)).map_err(failed)
+        let open =
+            || rustix::fs::open(path.as_path(), flags, Mode::empty()).map_err(io::Error::from);
+        let handle = self.handles.with_room(open).map_err(failed)?;
+        retry_interrupted(|| rustix::fs::fsync(&handle)).map_err(|errno| failed(errno.into()))
     }
 
     fn lock(&self, name: &str) -> Result<StorageLock> {

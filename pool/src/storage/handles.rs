@@ -326,6 +326,16 @@ impl Handles {
         }
     }
 
+    /// Runs `open`, which takes a descriptor that is not counted here, for a moment. If there is none left, files are closed for it.
+    pub(super) fn with_room<T>(&self, mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        loop {
+            match open() {
+                Err(error) if is_out_of_descriptors(&error) && self.close_one_by_force() => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
     /// Removes a name by `remove`; who has the file keeps it.
     pub(super) fn remove(
         &self,
