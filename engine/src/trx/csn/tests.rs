@@ -94,8 +94,7 @@ fn a_view_opened_while_a_commit_is_published_does_not_see_it_without_its_number(
     let (id, other) = (assign(&table, &views), assign(&table, &views));
     let opened = Arc::new(AtomicBool::new(false));
     let hook = {
-        let (table, views, opened) =
-            (Arc::clone(&table), Arc::clone(&views), Arc::clone(&opened));
+        let (table, views, opened) = (Arc::clone(&table), Arc::clone(&views), Arc::clone(&opened));
         move |point| {
             if point == PausePoint::CommitStored {
                 // That of another must not take this one for published either.
