@@ -18,7 +18,7 @@ const NEW_FILE: &str = "hot-list.new";
 pub const PAGES_MAX: usize = 4 << 20;
 
 const MAGIC: &[u8; 8] = b"TPHOTLST";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEADER_SIZE: usize = 64;
 const CRC_AT: usize = 60;
 /// The file is a whole number of these long, for direct I/O.
@@ -29,24 +29,57 @@ const FILE_MAX_BYTES: u64 = (PAGES_MAX * 20 + BLOCK) as u64;
 /// Pages by heat, as [`hot_pages`](tidepool_pool::Pool::hot_pages) gives them: each heat's sorted, each page once.
 pub type HotPages = [Vec<PageId>; HEATS];
 
-/// Adds to `pages` what an `older` list names besides, its hottest first, `age` degrees less hot; what would be less than not hot
-/// is left out. The list grows no longer than the older one was.
-pub fn keep_older(pages: &mut HotPages, older: &HotPages, age: u64) {
-    let sorted = |pages: &mut Vec<PageId>| pages.sort_unstable_by_key(|id| id.to_u64());
-    let count = |pages: &HotPages| pages.iter().map(Vec::len).sum::<usize>();
-    let mut room = count(older).saturating_sub(count(pages));
-    let mut listed = pages.concat();
-    sorted(&mut listed);
-    let is_listed =
-        |id: &PageId| listed.binary_search_by_key(&id.to_u64(), |id| id.to_u64()).is_ok();
-    for heat in (0..HEATS).rev() {
-        let Some(now) = usize::try_from(age).ok().and_then(|age| heat.checked_sub(age)) else {
-            break;
-        };
-        let before = pages[now].len();
-        pages[now].extend(older[heat].iter().filter(|id| !is_listed(id)).take(room));
-        room -= pages[now].len() - before;
-        sorted(&mut pages[now]);
+/// What a list names; no page twice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HotList {
+    /// What the pool held, or was about to load.
+    pub held: HotPages,
+    /// What an older list named besides. Its heat is of another time, or of another pool, and says nothing beside that of what
+    /// was held.
+    pub behind: HotPages,
+}
+
+impl HotList {
+    /// How many pages it names.
+    pub fn count(&self) -> usize {
+        self.pages().count()
+    }
+
+    /// All of them.
+    pub fn pages(&self) -> impl Iterator<Item = &PageId> {
+        self.held.iter().chain(&self.behind).flatten()
+    }
+
+    /// Takes off those that `keep` does not want.
+    pub fn retain(&mut self, mut keep: impl FnMut(&PageId) -> bool) {
+        for of_heat in self.held.iter_mut().chain(&mut self.behind) {
+            of_heat.retain(&mut keep);
+        }
+    }
+
+    /// Adds what an `older` list names besides, what was held first, its hottest first, `age` degrees less hot; what would be less
+    /// than not hot is left out. It all comes behind, but for what the older one's pool held if that `is_loading`. The list grows no
+    /// longer than the older one was.
+    pub fn keep_older(&mut self, older: &HotList, age: u64, is_loading: bool) {
+        let sorted = |pages: &mut Vec<PageId>| pages.sort_unstable_by_key(|id| id.to_u64());
+        let mut room = older.count().saturating_sub(self.count());
+        let mut listed: Vec<PageId> = self.pages().copied().collect();
+        sorted(&mut listed);
+        let is_listed =
+            |id: &PageId| listed.binary_search_by_key(&id.to_u64(), |id| id.to_u64()).is_ok();
+        for (from, comes_behind) in [(&older.held, !is_loading), (&older.behind, true)] {
+            let to = if comes_behind { &mut self.behind } else { &mut self.held };
+            for heat in (0..HEATS).rev() {
+                let Some(now) = usize::try_from(age).ok().and_then(|age| heat.checked_sub(age))
+                else {
+                    break;
+                };
+                let before = to[now].len();
+                to[now].extend(from[heat].iter().filter(|id| !is_listed(id)).take(room));
+                room -= to[now].len() - before;
+                sorted(&mut to[now]);
+            }
+        }
     }
 }
 
@@ -60,9 +93,9 @@ pub struct Owner {
 }
 
 /// The file's bytes, padded to whole blocks.
-fn encode(owner: Owner, pages: &HotPages) -> AlignedBuf {
+fn encode(owner: Owner, list: &HotList) -> AlignedBuf {
     let mut out = vec![0; HEADER_SIZE];
-    for of_heat in pages.iter().rev() {
+    for of_heat in list.held.iter().rev().chain(list.behind.iter().rev()) {
         let spaces: Vec<&[PageId]> = of_heat.chunk_by(|a, b| a.space == b.space).collect();
         put_u32(&mut out, spaces.len() as u32);
         let mut space_before = 0;
@@ -81,7 +114,7 @@ fn encode(owner: Owner, pages: &HotPages) -> AlignedBuf {
         }
     }
     let payload = (out.len() - HEADER_SIZE) as u64;
-    let count: usize = pages.iter().map(Vec::len).sum();
+    let count = list.count();
     let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, MAGIC);
     put(8, &VERSION.to_le_bytes());
@@ -101,7 +134,7 @@ fn checksum(bytes: &[u8]) -> u32 {
 }
 
 /// Reads the bytes of a file; the error says why they are no list of `owner`.
-fn decode(owner: Owner, bytes: &[u8]) -> Result<HotPages, &'static str> {
+fn decode(owner: Owner, bytes: &[u8]) -> Result<HotList, &'static str> {
     let field = |at: usize| -> [u8; 8] { bytes[at..at + 8].try_into().expect("8 bytes") };
     let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));
     if bytes.len() < HEADER_SIZE || &bytes[..8] != MAGIC {
@@ -123,17 +156,17 @@ fn decode(owner: Owner, bytes: &[u8]) -> Result<HotPages, &'static str> {
         return Err("it is of another data directory");
     }
     let mut rest = &bytes[HEADER_SIZE..];
-    match take_pages(&mut rest) {
-        Some(pages) if rest.is_empty() => Ok(pages),
+    match take_list(&mut rest) {
+        Some(list) if rest.is_empty() => Ok(list),
         _ => Err("its entries make no sense"),
     }
 }
 
 /// The payload. `None` if no list has such bytes.
-fn take_pages(rest: &mut &[u8]) -> Option<HotPages> {
-    let mut pages = HotPages::default();
+fn take_list(rest: &mut &[u8]) -> Option<HotList> {
+    let mut list = HotList::default();
     let mut left = PAGES_MAX;
-    for of_heat in pages.iter_mut().rev() {
+    for of_heat in list.held.iter_mut().rev().chain(list.behind.iter_mut().rev()) {
         let mut space = 0u32;
         for at in 0..take_u32(rest)? {
             let step = take_u32(rest)?;
@@ -157,15 +190,15 @@ fn take_pages(rest: &mut &[u8]) -> Option<HotPages> {
             }
         }
     }
-    Some(pages)
+    Some(list)
 }
 
 /// Replaces the list, durably. On an error the older list is there still, or again after a power cut.
 ///
 /// # Errors
 /// Those of the storage; a full disk among them.
-pub fn save(storage: &dyn Storage, owner: Owner, pages: &HotPages) -> Result<(), StorageError> {
-    let bytes = encode(owner, pages);
+pub fn save(storage: &dyn Storage, owner: Owner, list: &HotList) -> Result<(), StorageError> {
+    let bytes = encode(owner, list);
     if storage.exists(NEW_FILE)? {
         storage.remove(NEW_FILE)?;
     }
@@ -186,7 +219,7 @@ pub fn save(storage: &dyn Storage, owner: Owner, pages: &HotPages) -> Result<(),
 ///
 /// # Errors
 /// A text that says why there is one which can't be used.
-pub fn load(storage: &dyn Storage, owner: Owner) -> Result<Option<HotPages>, String> {
+pub fn load(storage: &dyn Storage, owner: Owner) -> Result<Option<HotList>, String> {
     let text = |error: StorageError| error.to_string();
     if !storage.exists(HOT_LIST_FILE).map_err(text)? {
         return Ok(None);
@@ -213,7 +246,7 @@ mod tests {
         numbers.iter().map(|&(space, no)| PageId::new(space, no)).collect()
     }
 
-    fn example() -> HotPages {
+    fn held() -> HotPages {
         [
             of(&[(0, 0)]),
             of(&[]),
@@ -223,18 +256,24 @@ mod tests {
         ]
     }
 
+    fn example() -> HotList {
+        HotList { held: held(), behind: [of(&[]), of(&[(2, 8)]), of(&[]), of(&[]), of(&[(3, 9)])] }
+    }
+
     #[test]
     fn bytes_are_as_documented() {
         let bytes = encode(OWNER, &example());
         assert_eq!(bytes.len(), BLOCK);
-        assert_eq!(&bytes[..16], b"TPHOTLST\x01\0\0\0\x00\x40\0\0");
+        assert_eq!(&bytes[..16], b"TPHOTLST\x02\0\0\0\x00\x40\0\0");
         assert_eq!(&bytes[16..32], &[9; 16]);
-        assert_eq!(&bytes[32..48], &[40, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[32..48], &[53, 0, 0, 0, 0, 0, 0, 0, 11, 0, 0, 0, 0, 0, 0, 0]);
         // Heat 4: two spaces. Space 1: two runs, 5 to 7 and 300. Space 20: one run.
         let hottest = [2, 1, 2, 5, 2, 0xa4, 2, 0, 19, 1, 4, 0];
         assert_eq!(&bytes[64..76], &hottest);
         // Heat 3 is empty; heat 2 begins.
         assert_eq!(&bytes[76..82], &[0, 2, 16, 1, 0xfe, 0xff]);
+        // What comes behind: heat 4, 3 and 2, 1, 0.
+        assert_eq!(&bytes[104..117], &[1, 3, 1, 9, 0, 0, 0, 1, 2, 1, 8, 0, 0]);
         assert_eq!(decode(OWNER, &bytes), Ok(example()));
     }
 
@@ -245,7 +284,7 @@ mod tests {
         assert_eq!(decode(Owner { uuid: [8; 16], ..OWNER }, &bytes), Err(other));
         assert_eq!(decode(Owner { page_size: 4096, ..OWNER }, &bytes), Err(other));
         let mut newer = bytes.to_vec();
-        newer[8] = 2;
+        newer[8] = 3;
         assert_eq!(decode(OWNER, &newer), Err("it is of another version"));
         assert_eq!(decode(OWNER, &bytes[..70]), Err("it is cut short"));
         assert_eq!(decode(OWNER, &bytes[..7]), Err("it is not a hot list"));
@@ -255,33 +294,42 @@ mod tests {
     fn what_an_older_list_names_besides_is_kept_as_long_as_there_is_room() {
         let older = example();
         let own = of(&[(1, 6), (9, 9)]);
-        let fresh = || HotPages::from([own.clone(), of(&[]), of(&[]), of(&[]), of(&[(0, 0)])]);
-        // Nine on the older list, three of our own of which two are on it: six of the other seven, the hottest.
-        let mut pages = fresh();
-        keep_older(&mut pages, &older, 0);
+        let nothing = || of(&[]);
+        let pages = || [own.clone(), nothing(), nothing(), nothing(), of(&[(0, 0)])];
+        let fresh = || HotList { held: pages(), ..HotList::default() };
+        // Eleven on the older list, three of our own of which two are on it: eight of the other nine, what was held first.
+        let mut list = fresh();
+        list.keep_older(&older, 0, false);
+        assert_eq!(list.held, pages());
+        let warm = of(&[(16, u32::MAX - 1), (16, u32::MAX), (u32::MAX, u32::MAX)]);
+        let hottest = of(&[(1, 5), (1, 7), (1, 300), (3, 9), (20, 4)]);
+        assert_eq!(list.behind, [nothing(), nothing(), warm.clone(), nothing(), hottest]);
+        // While that is being loaded it is held as good as any.
+        let mut list = fresh();
+        list.keep_older(&older, 0, true);
         let hottest = of(&[(0, 0), (1, 5), (1, 7), (1, 300), (20, 4)]);
-        let warm = of(&[(16, u32::MAX - 1), (16, u32::MAX)]);
-        assert_eq!(pages, [own.clone(), of(&[]), warm, of(&[]), hottest]);
+        assert_eq!(list.held, [own.clone(), nothing(), warm, nothing(), hottest]);
+        assert_eq!(list.behind[4], of(&[(3, 9)]));
 
         // Two degrees on, heat 2 is heat 0; three on, it is gone.
-        let mut pages = fresh();
-        keep_older(&mut pages, &older, 2);
-        let cold = of(&[(1, 6), (9, 9), (16, u32::MAX - 1), (16, u32::MAX)]);
-        let warm = of(&[(1, 5), (1, 7), (1, 300), (20, 4)]);
-        assert_eq!(pages, [cold, of(&[]), warm, of(&[]), of(&[(0, 0)])]);
-        for (age, count) in [(3, 7), (4, 7), (5, 3), (u64::MAX, 3)] {
-            let mut pages = fresh();
-            keep_older(&mut pages, &older, age);
-            assert_eq!(pages.concat().len(), count, "{age}");
+        let mut list = fresh();
+        list.keep_older(&older, 2, false);
+        let cold = of(&[(16, u32::MAX - 1), (16, u32::MAX), (u32::MAX, u32::MAX)]);
+        let warm = of(&[(1, 5), (1, 7), (1, 300), (3, 9), (20, 4)]);
+        assert_eq!(list.behind, [cold, nothing(), warm, nothing(), nothing()]);
+        for (age, count) in [(3, 8), (4, 8), (5, 3), (u64::MAX, 3)] {
+            let mut list = fresh();
+            list.keep_older(&older, age, false);
+            assert_eq!(list.count(), count, "{age}");
         }
 
         // A longer list is as it is.
-        let mut pages = example();
-        keep_older(&mut pages, &fresh(), 0);
-        assert_eq!(pages, example());
+        let mut list = example();
+        list.keep_older(&fresh(), 0, false);
+        assert_eq!(list, example());
     }
 
-    fn some_pages() -> impl Strategy<Value = HotPages> {
+    fn some_list() -> impl Strategy<Value = HotList> {
         let near = (0u32..5, 0u32..200);
         let far = (any::<u32>(), any::<u32>());
         let page = prop_oneof![near, far].prop_map(|(space, no)| PageId::new(space, no));
@@ -290,18 +338,19 @@ mod tests {
             pages.dedup();
             pages
         });
-        prop::array::uniform5(of_heat)
+        let pages = || prop::array::uniform5(of_heat.clone());
+        (pages(), pages()).prop_map(|(held, behind)| HotList { held, behind })
     }
 
     proptest! {
         #[test]
-        fn round_trip(pages in some_pages()) {
-            prop_assert_eq!(decode(OWNER, &encode(OWNER, &pages)), Ok(pages));
+        fn round_trip(list in some_list()) {
+            prop_assert_eq!(decode(OWNER, &encode(OWNER, &list)), Ok(list));
         }
 
         #[test]
-        fn a_flipped_bit_is_noticed(pages in some_pages(), bit: prop::sample::Index) {
-            let mut bytes = encode(OWNER, &pages).to_vec();
+        fn a_flipped_bit_is_noticed(list in some_list(), bit: prop::sample::Index) {
+            let mut bytes = encode(OWNER, &list).to_vec();
             let payload = u64::from_le_bytes(bytes[32..40].try_into().unwrap()) as usize;
             let bit = bit.index((HEADER_SIZE + payload) * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
@@ -310,21 +359,22 @@ mod tests {
 
         #[test]
         fn no_bytes_do_harm(payload in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut bytes = encode(OWNER, &HotPages::default())[..HEADER_SIZE].to_vec();
+            let mut bytes = encode(OWNER, &HotList::default())[..HEADER_SIZE].to_vec();
             bytes[32..40].copy_from_slice(&(payload.len() as u64).to_le_bytes());
             bytes.extend(&payload);
             let crc = checksum(&bytes);
             bytes[CRC_AT..HEADER_SIZE].copy_from_slice(&crc.to_le_bytes());
-            if let Ok(pages) = decode(OWNER, &bytes) {
-                prop_assert!(pages.iter().all(|of_heat| of_heat.is_sorted_by(|a, b| a.to_u64() < b.to_u64())));
-                prop_assert!(pages.iter().map(Vec::len).sum::<usize>() <= PAGES_MAX);
+            if let Ok(list) = decode(OWNER, &bytes) {
+                let mut groups = list.held.iter().chain(&list.behind);
+                prop_assert!(groups.all(|of_heat| of_heat.is_sorted_by(|a, b| a.to_u64() < b.to_u64())));
+                prop_assert!(list.count() <= PAGES_MAX);
             }
         }
     }
 
     #[test]
     fn a_power_cut_leaves_the_older_list_or_the_newer() {
-        let (old, new) = (HotPages::default(), example());
+        let (old, new) = (HotList::default(), example());
         for seed in 0..20 {
             let mut done = false;
             for cut_after in 0.. {
@@ -351,7 +401,7 @@ mod tests {
         let sim = SimStorage::new(1);
         save(&sim, OWNER, &example()).unwrap();
         sim.set_capacity(Some(sim.used_bytes()));
-        assert!(save(&sim, OWNER, &HotPages::default()).is_err());
+        assert!(save(&sim, OWNER, &HotList::default()).is_err());
         assert_eq!(sim.list("").unwrap(), [HOT_LIST_FILE]);
         sim.set_capacity(None);
         assert_eq!(load(&sim, OWNER), Ok(Some(example())));

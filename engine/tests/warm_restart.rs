@@ -294,6 +294,43 @@ fn a_smaller_pool_takes_what_fits_and_displaces_nothing() {
     assert_eq!(count(&db, "buffer_pool_pages_evicted"), 0);
 }
 
+/// What a larger pool held was hot then; what the smaller one holds is asked for now, and fits.
+#[test]
+fn what_a_smaller_pool_held_comes_before_the_list_of_a_larger_one() {
+    const OTHERS: [&str; 4] = ["u", "v", "w", "x"];
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    for name in OTHERS {
+        make(&db, name);
+    }
+    make(&db, "t");
+    for name in OTHERS.iter().chain(&OTHERS) {
+        read(&db, name);
+    }
+    db.dump_buffer_pool().unwrap();
+    db.set_buffer_pool_dump_at_shutdown(false);
+    db.close().unwrap();
+
+    let small = Options { buffer_pool_size_bytes: 4 << 20, ..options() };
+    let cold = Options { buffer_pool_load_at_startup: false, ..small.clone() };
+    let db = Db::open_on(Arc::new(sim.clone()), cold).unwrap();
+    assert!(read(&db, "t") > 200);
+    assert!(db.step_dump().unwrap());
+    let sim = sim.kill();
+    drop(db);
+    let db = Db::open_on(Arc::new(sim.clone()), small).unwrap();
+    load(&db);
+    assert!(text(&db, "buffer_pool_load_status").contains("waits: the buffer pool is full"));
+    assert_eq!(read(&db, "t"), 0);
+    db.close().unwrap();
+    // Nothing of the others is lost.
+    let db = open(&sim);
+    load(&db);
+    for name in OTHERS {
+        assert_eq!(read(&db, name), 0, "{name}");
+    }
+}
+
 #[test]
 fn a_load_waits_when_the_pool_is_made_smaller() {
     let (sim, db) = life();

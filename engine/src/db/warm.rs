@@ -4,9 +4,9 @@
 //! # Saving
 //! The thread "tidepool-warm" writes the [hot list](crate::hot_list) soon after the start, then ever less often until it does
 //! so once a minute, and only if what is hot has changed; a clean shutdown writes it, too. What the older list names and the
-//! pool does not hold stays on it, behind, as long as the list is no longer than it was: a start with the loading switched
-//! off, a load that is under way, or a pool that had to give memory back costs nobody the list. What nobody asks for grows
-//! old: each time that as many pages as are listed came in by queries, it loses a degree of heat, and with the last its place.
+//! pool does not hold stays on it, behind what the pool holds, as long as the list is no longer than it was: a start with the loading
+//! switched off or a pool that had to give memory back costs nobody the list, nor does a load that is under way, whose pages are as
+//! good as held. What nobody asks for grows old: each time that as many pages as are listed came in by queries, it loses a degree of heat, and with the last its place.
 //!
 //! # Loading
 //! Many pages come with one read, [those that bring the most heat](super::warm_reads) first. One read is in flight at most, and
@@ -27,7 +27,7 @@ use super::Inner;
 use super::warm_reads::{READ_BYTES, Reads};
 use crate::env::{SYSTEM_SPACE, UNDO_SPACE};
 use crate::error::{Error, Result};
-use crate::hot_list::{self, HotPages, Owner, PAGES_MAX};
+use crate::hot_list::{self, HotList, Owner, PAGES_MAX};
 use parking_lot::Mutex;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,6 +97,17 @@ enum Load {
     /// The list is to be read.
     Pending,
     Running(Box<Loading>),
+}
+
+impl Load {
+    /// Whether pages of the list are about to come into the pool.
+    fn is_under_way(&self) -> bool {
+        match self {
+            Load::Idle => false,
+            Load::Pending => true,
+            Load::Running(loading) => loading.waits.is_none(),
+        }
+    }
 }
 
 /// A list that is being loaded.
@@ -220,15 +231,16 @@ impl Inner {
         let started = Instant::now();
         let pool = self.env.pool();
         let came = came(&pool.stats());
-        let Some(mut pages) = pool.hot_pages(PAGES_MAX, &mut go_on) else { return false };
-        let counts = std::array::from_fn(|heat| pages[heat].len() as u64);
+        let Some(held) = pool.hot_pages(PAGES_MAX, &mut go_on) else { return false };
+        let counts = std::array::from_fn(|heat| held[heat].len() as u64);
         let asked_for = came.saturating_sub(work.loaded);
+        let mut list = HotList { held, ..HotList::default() };
         let aged = match keeps {
-            true => self.keep_older(&mut pages, asked_for, work.aged),
+            true => self.keep_older(&mut list, asked_for, work),
             false => asked_for,
         };
-        let count: usize = pages.iter().map(Vec::len).sum();
-        let saved = hot_list::save(&**self.env.storage(), self.hot_list_owner(), &pages);
+        let count = list.count();
+        let saved = hot_list::save(&**self.env.storage(), self.hot_list_owner(), &list);
         let text = match &saved {
             Ok(()) => {
                 (work.saved, work.aged) = (Some(Saved { counts, came }), aged);
@@ -248,19 +260,17 @@ impl Inner {
     }
 
     /// Adds what the list in the file names besides, older by a degree for each time that queries brought as many pages as it
-    /// names, of the `asked_for` since the `aged`th. Gives up to which of them it is as old as that.
-    fn keep_older(&self, pages: &mut HotPages, asked_for: u64, aged: u64) -> u64 {
+    /// names, of the `asked_for` since it last became older. Gives up to which of them it is as old as that.
+    fn keep_older(&self, list: &mut HotList, asked_for: u64, work: &Work) -> u64 {
         let older = hot_list::load(&**self.env.storage(), self.hot_list_owner());
         // One that can't be used is replaced.
         let Ok(Some(mut older)) = older else { return asked_for };
         let known = self.known_spaces();
-        for of_heat in &mut older {
-            of_heat.retain(|id| known.contains(&id.space));
-        }
-        let listed = older.iter().map(Vec::len).sum::<usize>().max(1) as u64;
-        let age = (asked_for - aged) / listed;
-        hot_list::keep_older(pages, &older, age);
-        aged + age * listed
+        older.retain(|id| known.contains(&id.space));
+        let listed = older.count().max(1) as u64;
+        let age = (asked_for - work.aged) / listed;
+        list.keep_older(&older, age, work.load.is_under_way());
+        work.aged + age * listed
     }
 
     /// Whether another list would say something else than the last.
@@ -352,8 +362,8 @@ impl Inner {
 
     /// Reads the list and opens the spaces that it names.
     fn begin_load(&self) -> Load {
-        let pages = match hot_list::load(&**self.env.storage(), self.hot_list_owner()) {
-            Ok(Some(pages)) => pages,
+        let list = match hot_list::load(&**self.env.storage(), self.hot_list_owner()) {
+            Ok(Some(list)) => list,
             Ok(None) => {
                 self.warm.tell_load("There is no list of hot pages".into());
                 return Load::Idle;
@@ -364,7 +374,7 @@ impl Inner {
                 return Load::Idle;
             }
         };
-        let spaces: HashSet<u32> = pages.iter().flatten().map(|id| id.space).collect();
+        let spaces: HashSet<u32> = list.pages().map(|id| id.space).collect();
         let mut spaces: Vec<u32> = spaces.into_iter().collect();
         spaces.sort_unstable();
         for some in spaces.chunks(OPEN_AT_ONCE) {
@@ -382,7 +392,7 @@ impl Inner {
         let stats = pool.stats();
         let room = (pool.page_limit() as usize).saturating_sub(stats.pages_data as usize);
         Load::Running(Box::new(Loading {
-            reads: Reads::plan(&pages, room, self.env.page_size()),
+            reads: Reads::plan(&list, room, self.env.page_size()),
             buffer: None,
             started: Instant::now(),
             loaded: 0,

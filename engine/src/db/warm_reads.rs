@@ -3,11 +3,13 @@
 //! What counts is what a read brings for the time that it takes, and a read of many neighbours takes hardly longer than that
 //! of one page: on a volume that limits the number of reads, sixteen count as one. So pages are not taken strictly by heat,
 //! which would come back to the same stretch of a file once for each degree, but stretch by stretch, the one with the most
-//! heat first. If there is not room for all, the coldest are put off: what there is room for comes first.
+//! heat first. If there is not room for all, the coldest are put off: what there is room for comes first. And what the pool held comes
+//! before what an older list named besides, however hot that was then: it fits the pool, if the pool is as large as it was, and
+//! nobody has asked for the other since.
 
-use tidepool_pool::{HEATS, PageId};
+use tidepool_pool::PageId;
 
-use crate::hot_list::HotPages;
+use crate::hot_list::HotList;
 
 /// Bytes from the first to the last page of one read.
 pub(super) const READ_BYTES: usize = 8 << 20;
@@ -35,19 +37,21 @@ pub(super) struct Reads {
 
 impl Reads {
     /// Plans the loading of `list` into a pool that has `room` for so many pages.
-    pub(super) fn plan(list: &HotPages, room: usize, page_size: usize) -> Reads {
-        let hottest_first = (0..HEATS).rev().flat_map(|heat| {
-            list[heat].iter().map(move |&id| (id, u8::try_from(heat).unwrap_or(u8::MAX)))
-        });
-        let mut listed: Vec<(PageId, u8)> = hottest_first.collect();
-        let fit = room.min(listed.len());
-        let (now, later) = listed.split_at_mut(fit);
-        let mut plan = Reads {
-            pages: Vec::with_capacity(now.len() + later.len()),
-            reads: Vec::new(),
-            next: 0,
-        };
-        for part in [now, later] {
+    pub(super) fn plan(list: &HotList, mut room: usize, page_size: usize) -> Reads {
+        // What was held and fits, what was held besides, and the same of what comes behind.
+        let mut parts: [Vec<(PageId, u8)>; 4] = Default::default();
+        for (which, pages) in [&list.held, &list.behind].into_iter().enumerate() {
+            for (heat, of_heat) in pages.iter().enumerate().rev() {
+                let heat = u8::try_from(heat).unwrap_or(u8::MAX);
+                for &id in of_heat {
+                    parts[2 * which + usize::from(room == 0)].push((id, heat));
+                    room = room.saturating_sub(1);
+                }
+            }
+        }
+        let mut plan =
+            Reads { pages: Vec::with_capacity(list.count()), reads: Vec::new(), next: 0 };
+        for part in &mut parts {
             plan.add(part, page_size);
         }
         plan
@@ -105,15 +109,15 @@ mod tests {
 
     const PAGE: usize = 16 << 10;
 
-    fn list(pages: &[(usize, u32, u32)]) -> HotPages {
-        let mut list = HotPages::default();
+    fn list(pages: &[(usize, u32, u32)]) -> HotList {
+        let mut list = HotList::default();
         for &(heat, space, no) in pages {
-            list[heat].push(PageId::new(space, no));
+            list.held[heat].push(PageId::new(space, no));
         }
         list
     }
 
-    fn planned(list: &HotPages, room: usize) -> Vec<(u32, Vec<Warm>)> {
+    fn planned(list: &HotList, room: usize) -> Vec<(u32, Vec<Warm>)> {
         let mut reads = Reads::plan(list, room, PAGE);
         let mut all = Vec::new();
         while let Some((space, pages)) = reads.peek() {
@@ -177,5 +181,17 @@ mod tests {
             [(2, vec![(900, 2)]), (2, vec![(7, 1)]), (1, vec![(1, 0), (2, 0), (3, 0), (4, 0)])]
         );
         assert_eq!(Reads::plan(&list, 2, PAGE).total(), 6);
+    }
+
+    #[test]
+    fn what_was_held_comes_before_what_was_once_hotter() {
+        let mut list = list(&[(0, 1, 1), (3, 1, 2)]);
+        list.behind[4] = [500, 900, 901].map(|no| PageId::new(2, no)).to_vec();
+        let (held, behind) = ((1, vec![(1, 0), (2, 3)]), [(900, 4), (901, 4)]);
+        assert_eq!(planned(&list, 9), [held.clone(), (2, behind.to_vec()), (2, vec![(500, 4)])]);
+        // What has no room of either comes behind what has, and its order is the same.
+        assert_eq!(planned(&list, 3), [held, (2, vec![(500, 4)]), (2, behind.to_vec())]);
+        let one = [(1, vec![(2, 3)]), (1, vec![(1, 0)])];
+        assert_eq!(planned(&list, 1)[..2], one);
     }
 }
