@@ -223,8 +223,9 @@ impl RedoLog {
             // Room or not: a write that began before the failure would take the frame to the file, and it may build on what an abandoned
             // mini-transaction has left in its pages, of which no frame tells.
             if self.failure.is_set() {
-                let end = Lsn(append.end);
-                stamp(end, end);
+                // Beyond all that will ever be durable: who compares must not find the pages, or a commit, safe.
+                let (start, end) = (Lsn(append.end), Lsn(append.end + len as u64));
+                stamp(start, end);
                 return end;
             }
             if append.has_room(len) {
