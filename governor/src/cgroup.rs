@@ -11,6 +11,7 @@
 //! cgroup namespace, and only the reader's mounts can be opened. (The other's mountinfo names directories in its own mount namespace: of
 //! a container, `/sys/fs/cgroup`, which here is the whole machine's.) For its group no mount point is taken that isn't it.
 
+use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
@@ -263,8 +264,8 @@ fn refaults(stat: &str) -> Option<Refaults> {
 }
 
 struct Mount<'a> {
-    root: &'a str,
-    point: &'a str,
+    root: Cow<'a, str>,
+    point: Cow<'a, str>,
     kind: &'a str,
     options: &'a str,
 }
@@ -274,7 +275,7 @@ impl<'a> Mount<'a> {
     fn parse(line: &'a str) -> Option<Mount<'a>> {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
-        let (root, point) = (before.next()?, before.next()?);
+        let (root, point) = (unescaped(before.next()?), unescaped(before.next()?));
         let mut after = after.split(' ');
         let (kind, _, options) = (after.next()?, after.next()?, after.next()?);
         Some(Mount { root, point, kind, options })
@@ -282,12 +283,12 @@ impl<'a> Mount<'a> {
 
     /// From `group` up to the mount point, if the group is there.
     fn hierarchy(&self, root: &Root, version: Version, group: &str) -> Option<Hierarchy> {
-        let below = Path::new(group).strip_prefix(self.root).ok()?;
+        let below = Path::new(group).strip_prefix(&*self.root).ok()?;
         // Nothing tells the names of the groups on the way down from a namespace's root to where a path out of it turns off.
         if below.components().any(|part| part == Component::ParentDir) {
             return None;
         }
-        let point = Path::new(self.point);
+        let point = Path::new(&*self.point);
         let own = if below.as_os_str().is_empty() { point.to_owned() } else { point.join(below) };
         let found = root.path(&own).is_dir();
         let levels = || own.ancestors().take_while(|d| d.starts_with(point));
@@ -296,8 +297,34 @@ impl<'a> Mount<'a> {
 
     /// The mount point alone.
     fn whole(&self, version: Version) -> Hierarchy {
-        Hierarchy { version, directories: vec![PathBuf::from(self.point)] }
+        Hierarchy { version, directories: vec![PathBuf::from(&*self.point)] }
     }
+}
+
+/// A path as it is. Mountinfo writes space, tab, newline and backslash as a backslash and three octal digits; `/proc/<pid>/cgroup`
+/// doesn't, and the names of systemd's slices and scopes have backslashes.
+fn unescaped(path: &str) -> Cow<'_, str> {
+    if !path.contains('\\') {
+        return Cow::Borrowed(path);
+    }
+    let mut plain = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some((before, after)) = rest.split_once('\\') {
+        plain.push_str(before);
+        let code = after.get(..3).and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        match code.filter(u8::is_ascii) {
+            Some(code) => {
+                plain.push(char::from(code));
+                rest = &after[3..];
+            }
+            None => {
+                plain.push('\\');
+                rest = after;
+            }
+        }
+    }
+    plain.push_str(rest);
+    Cow::Owned(plain)
 }
 
 #[cfg(test)]
@@ -423,6 +450,35 @@ mod tests {
                 .room_bytes(),
             Some(300)
         );
+    }
+
+    #[test]
+    fn a_limit_below_a_mount_whose_root_has_a_backslash_in_its_name_is_found() {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "proc/self/cgroup", "0::/machine-db\\x2d1.scope/db.service\n");
+        write(
+            dir.path(),
+            "proc/self/mountinfo",
+            "30 23 0:26 /machine-db\\134x2d1.scope /cg rw - cgroup2 cgroup2 rw\n",
+        );
+        write(dir.path(), "cg/memory.current", "5");
+        write(dir.path(), "cg/db.service/memory.current", "5");
+        let found = find(&Root::new(dir.path()), Path::new(OWN)).unwrap().unwrap();
+        assert_eq!(found.directories, [Path::new("/cg/db.service"), Path::new("/cg")]);
+    }
+
+    #[test]
+    fn what_mountinfo_escapes_is_undone_and_nothing_else() {
+        for (written, plain) in [
+            ("/a/b", "/a/b"),
+            ("/a\\040b\\011\\012", "/a b\t\n"),
+            ("\\134x2d\\134", "\\x2d\\"),
+            ("/a\\", "/a\\"),
+            ("/a\\13", "/a\\13"),
+            ("/a\\x2d\\777\u{e4}", "/a\\x2d\\777\u{e4}"),
+        ] {
+            assert_eq!(unescaped(written), plain);
+        }
     }
 
     #[test]
