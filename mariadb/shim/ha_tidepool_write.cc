@@ -31,6 +31,9 @@ void ha_tidepool::encode_clustered(const uchar *record, bool new_row) {
 int ha_tidepool::report_duplicate(uint index) {
   session->duplicate_key = shared->layouts.key_of(index);
   duplicate_unread = 0;
+  /* What the server found about an earlier row, be it in an earlier statement: it would go by that key, and among partitions by that
+     row. It looks anew only after a row is written. */
+  table->file->lookup_errkey = static_cast<uint>(-1);
   const uchar *pk = clustered.get();
   size_t len = clustered_len;
   if (index != 0 && trees()[index].has_bare_entries()) {
