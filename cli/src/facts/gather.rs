@@ -90,7 +90,7 @@ pub fn resizing(kind: &Kind, variables: &Named) -> Resizing {
     // Several instances have a GiB at least; with less a server starts with one.
     let least_bytes = if chunk > 0 && instances > 1 { GIB } else { unit_bytes.max(5 * MIB) };
     let online = kind.flavour != Flavour::MariaDb || kind.version >= (10, 2, 2);
-    let at_once = kind.flavour == Flavour::MariaDb && chunk == 0;
+    let at_once = online && kind.flavour == Flavour::MariaDb && chunk == 0;
     // MariaDB refuses it then.
     let online = online && !(at_once && switch(variables, "large_pages") == Some(true));
     let least_bytes = least_bytes.next_multiple_of(unit_bytes);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::exit::{Error, Result};
 use crate::facts::gather::{kept_free, resizing};
 use crate::facts::is_full;
-use crate::server::{Named, Server, number, switch};
+use crate::server::{Named, Server, number};
 
 use super::lock::{self, Lock};
 use super::shrink::{Before, Shrink};
@@ -108,15 +108,12 @@ impl InnodbPool {
             lock::release(&mut server);
         }
         let can = resizing(&kind, &variables);
-        if can.at_once && switch(&variables, "large_pages") == Some(true) {
-            return Err(Error::Unsupported(
-                "this server uses large pages, and MariaDB can't resize such a pool while it runs; start it with large_pages=0".into(),
-            ));
-        }
         if !can.online {
-            return Err(Error::Unsupported(format!(
-                "{kind} can't resize the InnoDB buffer pool while it runs"
-            )));
+            // One that would do it at once can, but for these.
+            return Err(Error::Unsupported(match can.at_once {
+                true => "this server uses large pages, and MariaDB can't resize such a pool while it runs; start it with large_pages=0".into(),
+                false => format!("{kind} can't resize the InnoDB buffer pool while it runs"),
+            }));
         }
         Ok(InnodbPool {
             server,

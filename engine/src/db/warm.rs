@@ -6,7 +6,8 @@
 //! so once a minute, and only if what is hot has changed; a clean shutdown writes it, too. What the older list names and the
 //! pool does not hold stays on it, behind what the pool holds, as long as the list is no longer than it was: a start with the loading
 //! switched off or a pool that had to give memory back costs nobody the list, nor does a load that is under way, whose pages are as
-//! good as held. What nobody asks for grows old: each time that as many pages as are listed came in by queries, it loses a degree of heat, and with the last its place.
+//! good as held. What nobody asks for grows old: each time that as many pages as are listed came in by queries, it loses a degree of
+//! heat, and with the last its place.
 //!
 //! # Loading
 //! Many pages come with one read, [those that bring the most heat](super::warm_reads) first. One read is in flight at most, and

@@ -161,8 +161,15 @@ impl Table {
         // A write, as each entry is: of the two, the later one has seen what came before the earlier.
         match self.users.fetch_add(0, Ordering::AcqRel) {
             0 => Ok(()),
-            users if users & DROPPED == 0 => Err(Error::TableBusy(self.name())),
-            _ => Err(self.missing()),
+            users => Err(self.in_the_way(users)),
+        }
+    }
+
+    /// What is in the way of who wants the table for himself, as `users` says, which is not 0.
+    fn in_the_way(&self, users: u64) -> Error {
+        match users & DROPPED {
+            0 => Error::TableBusy(self.name()),
+            _ => self.missing(),
         }
     }
 
@@ -312,10 +319,7 @@ impl Table {
         self.users
             .compare_exchange(0, DROPPED, Ordering::AcqRel, Ordering::Acquire)
             .map(drop)
-            .map_err(|users| match users & DROPPED {
-                0 => Error::TableBusy(self.name()),
-                _ => self.missing(),
-            })
+            .map_err(|users| self.in_the_way(users))
     }
 
     /// Takes back [`Table::close_entrance`].

@@ -212,6 +212,19 @@ impl Table {
     }
 }
 
+/// Runs `open`, as often as there is no descriptor for it and `close_one` makes room for one.
+fn open_with_room<T>(
+    mut open: impl FnMut() -> io::Result<T>,
+    mut close_one: impl FnMut() -> bool,
+) -> io::Result<T> {
+    loop {
+        match open() {
+            Err(error) if is_out_of_descriptors(&error) && close_one() => {}
+            outcome => return outcome,
+        }
+    }
+}
+
 /// The descriptors of one storage.
 pub(super) struct Handles {
     limit: usize,
@@ -241,21 +254,13 @@ impl Handles {
     pub(super) fn add(
         &self,
         path: PathBuf,
-        mut open: impl FnMut() -> io::Result<(File, bool)>,
+        open: impl FnMut() -> io::Result<(File, bool)>,
     ) -> io::Result<Arc<FileState>> {
         self.make_room();
         // Held throughout, so that no rename comes between.
         let mut table = self.table.lock();
-        let (file, direct) = loop {
-            match open() {
-                Err(error) if is_out_of_descriptors(&error) => {
-                    if !MutexGuard::unlocked(&mut table, || self.close_one_by_force()) {
-                        return Err(error);
-                    }
-                }
-                other => break other?,
-            }
-        };
+        let close_one = || MutexGuard::unlocked(&mut table, || self.close_one_by_force());
+        let (file, direct) = open_with_room(open, close_one)?;
         let state = Arc::new(FileState {
             identity: identity(&file)?,
             place: RwLock::new(Place {
@@ -327,13 +332,8 @@ impl Handles {
     }
 
     /// Runs `open`, which takes a descriptor that is not counted here, for a moment. If there is none left, files are closed for it.
-    pub(super) fn with_room<T>(&self, mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
-        loop {
-            match open() {
-                Err(error) if is_out_of_descriptors(&error) && self.close_one_by_force() => {}
-                outcome => return outcome,
-            }
-        }
+    pub(super) fn with_room<T>(&self, open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+        open_with_room(open, || self.close_one_by_force())
     }
 
     /// Removes a name by `remove`; who has the file keeps it.
