@@ -326,6 +326,7 @@ impl Pool {
             worker.wave.clear();
             return Slice::Done;
         }
+        self.sample_swap(worker);
         if !worker.wave.is_empty() {
             return self.drain_next(worker);
         }

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use crate::frames::EXTENT_BYTES;
 use crate::leisure::Haste;
 use crate::page::{self, PageId, PageSize};
-use crate::pool::{Pool, PoolConfig};
+use crate::pool::{Eviction, Pool, PoolConfig};
 use crate::replacement::Access;
 use crate::resize::ResizeState;
 use crate::space::Space;
@@ -58,9 +58,13 @@ fn is_resident(pool: &Pool, space: &Space, no: u32) -> bool {
     pool.try_shared(space, no, Access::Prefetch).is_some()
 }
 
+fn frame_of(space: &Space, no: u32) -> u32 {
+    space.existing_word(no).unwrap().load().frame().unwrap()
+}
+
 /// Puts the clean page into what looks like swap: its bytes are lost, so whoever reads them from the frame notices.
 fn swap_out(pool: &Pool, space: &Space, no: u32) {
-    let frame = space.existing_word(no).unwrap().load().frame().unwrap();
+    let frame = frame_of(space, no);
     assert!(!pool.frames().descriptor(frame).is_dirty());
     pool.frames().forget(frame);
 }
@@ -129,6 +133,30 @@ fn nothing_is_looked_for_where_nothing_is_in_swap() {
     }
     shrink(&pool, 6);
     assert_eq!(pool.resize_status().pages_dropped_from_swap, 0);
+}
+
+#[test]
+fn clean_pages_in_swap_are_not_moved_though_none_need_leave() {
+    let (pool, space) = full_pool();
+    pool.frames().seems_to_swap.store(true, Ordering::Relaxed);
+    // Half of the frames are free, in every extent, as after a large table was dropped.
+    for no in (0..PAGES).step_by(2) {
+        let frame = frame_of(&space, no);
+        assert!(matches!(pool.try_evict(frame), Eviction::Done));
+        pool.frames().give(frame);
+    }
+    for no in (1..PAGES).step_by(2) {
+        swap_out(&pool, &space, no);
+    }
+    shrink(&pool, 6);
+    let status = pool.resize_status();
+    let left = (1..PAGES).step_by(2).filter(|&no| !is_resident(&pool, &space, no)).count();
+    assert_eq!((status.pages_moved, status.pages_dropped_from_swap), (0, left as u64));
+    // Those in the two extents that went, and no others.
+    assert!((1..=EXTENT as usize / SIZE).contains(&left), "{left} left");
+    for no in (1..PAGES).step_by(2).filter(|&no| !is_resident(&pool, &space, no)) {
+        assert_eq!(value(&pool, &space, no), u64::from(no));
+    }
 }
 
 #[test]
