@@ -289,6 +289,27 @@ fn a_pool_full_of_latched_pages_says_so() {
     assert_eq!(it.read(20), 0);
 }
 
+#[test]
+fn a_write_that_failed_and_was_made_good_is_not_to_blame() {
+    let sim = SimStorage::new(7);
+    let it = fixture_on(Arc::new(sim.clone()), 16, 40, false);
+    it.write_new(0, 1);
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).on("16.tpd"));
+    it.pool.flush_all().unwrap_err();
+    // Another page that is written makes nothing good.
+    let held = it.pool.exclusive(&it.space, 0, Access::Normal).unwrap();
+    it.write_new(9, 1);
+    assert_eq!(it.pool.flush_up_to(Lsn::MAX, 1).unwrap(), 1);
+    assert!(it.pool.last_write_error().is_some());
+    drop(held);
+    it.pool.flush_all().unwrap();
+    assert!(it.pool.last_write_error().is_none());
+    let _held: Vec<_> =
+        (0..16).map(|no| it.pool.shared(&it.space, no, Access::Normal).unwrap()).collect();
+    let error = it.pool.shared(&it.space, 20, Access::Normal).unwrap_err().to_string();
+    assert!(error.contains("no page left to give up (all are in use)"), "{error}");
+}
+
 struct Log(AtomicU64, AtomicU64);
 
 impl WriteAhead for Log {

@@ -67,6 +67,12 @@ impl Flusher {
         self.failed.get_or_insert(Error::ShutDown);
     }
 
+    /// Whether there are pages whose home write failed and that were not written since. Not known without a doublewrite file.
+    fn carries_any(&self) -> bool {
+        let carried = |doublewrite: &Doublewrite| doublewrite.carried().next().is_some();
+        self.doublewrite.as_ref().is_some_and(carried)
+    }
+
     /// What the buffer for a batch takes, if it is there (and not in use just now).
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.buffer.as_ref().map_or(0, |buffer| buffer.len())
@@ -151,6 +157,8 @@ impl Pool {
         if let Some(error) = &flusher.failed {
             return Err(error.clone());
         }
+        let errors = || self.counters.write_errors.load(Ordering::Relaxed);
+        let errors_before = errors();
         // With so many failed pages that there is hardly room to carry more, only those are tried, whichever the caller means: it
         // goes by age or by coldness, and would never come to them while others are older or colder.
         let full = flusher.doublewrite.as_ref().filter(|doublewrite| doublewrite.is_full());
@@ -178,8 +186,13 @@ impl Pool {
         }
         let result = self.write_batch(flusher, &mut buffer, batch, cause);
         flusher.buffer = Some(buffer);
-        if let Err(error) = &result {
-            self.note_write_error(error.clone());
+        match &result {
+            Err(error) => self.note_write_error(error.clone()),
+            // Else whoever starves for another reason, be it days later, would be told of this one.
+            Ok(1..) if errors() == errors_before && !flusher.carries_any() => {
+                *self.last_write_error.lock() = None;
+            }
+            Ok(_) => {}
         }
         result
     }

@@ -157,7 +157,7 @@ pub struct Pool {
     pub(crate) background: Background,
     /// The redo log wants every page clean whose recovery LSN is below this.
     checkpoint_target: AtomicU64,
-    /// The last failed page write, for those who starve because of it.
+    /// The last failed page write, for those who starve because of it; none once all is written again.
     pub(crate) last_write_error: Mutex<Option<Error>>,
     /// Tells of failed page writes in the log.
     pub(crate) write_failures: LogThrottle,
@@ -301,7 +301,8 @@ impl Pool {
         Lsn(self.checkpoint_target.load(Ordering::Relaxed))
     }
 
-    /// Why the last page that could not be written was not. Others may have been written since.
+    /// Why the last page that could not be written was not. Others may have been written since; `None` once a batch was written and no page
+    /// is left whose write failed.
     pub fn last_write_error(&self) -> Option<Error> {
         self.last_write_error.lock().clone()
     }
