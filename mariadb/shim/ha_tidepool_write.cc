@@ -80,6 +80,7 @@ int ha_tidepool::mark_before_row(tp_savepoint *before) {
   if (int result = tp_savepoint_set(session->trx, before)) return fail(result);
   before_last_write = *before;
   last_write_known = true;
+  last_write_is_update = false;
   return 0;
 }
 
@@ -141,6 +142,7 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
     if (!error) error = update_complete(old_lacks ? was.bytes.get() : old_record, new_lacks ? is.bytes.get() : new_record);
   }
   if (unlikely(error)) return error;
+  last_write_is_update = true;
   if (table->found_next_number_field && new_record == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
     raise_auto_increment_after(new_record);
@@ -215,6 +217,10 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
 int ha_tidepool::delete_row(const uchar *record) {
   if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
     if (int error = ready_slowly()) return error;
+  if (unlikely(is_update_refused())) {
+    last_write_known = false;
+    if (int error = take_row_back(before_last_write, 0)) return error;
+  }
   if (likely(!lacks_indexed_columns(table->read_set))) return delete_complete(record);
   Completed_record completed;
   if (int error = complete_record(record, &completed)) return error;
