@@ -91,6 +91,8 @@ int drop_table(handlerton *, const char *path) {
   if (result == TP_OK) foreign_keys.forget(name);
   if (result != TP_TABLE_BUSY) return server_error(result, thd);
 
+  /* What a connection has prepared, and was reset, is without a session, too: a verdict about it is still to come. */
+  give_away_parted();
   Session *session = thd ? session_of(thd) : nullptr;
   const bool is_in_transaction = session && session->in_transaction;
   /* Of a temporary table, the transaction may be prepared: then the connection is about to end, and another may already
@@ -141,8 +143,11 @@ void drop_database(handlerton *, char *path) {
   for (const std::string &table : names_with(name + "/")) {
     int result = tp_drop_table(engine.db, table.data(), table.size());
     if (result == TP_OK) foreign_keys.forget(table);
-    std::string aside;
-    if (result == TP_TABLE_BUSY && (result = set_aside(table, &aside)) == TP_OK) drop_ownerless(aside, nullptr);
+    if (result == TP_TABLE_BUSY) {
+      give_away_parted();
+      std::string aside;
+      if ((result = set_aside(table, &aside)) == TP_OK) drop_ownerless(aside, nullptr);
+    }
     server_error(result, nullptr);
   }
 }

@@ -402,7 +402,10 @@ fn a_connection_that_is_reset_leaves_its_prepared_transaction() {
     assert_eq!(number(&mut conn, count), 3);
     run(&mut other, &["XA COMMIT 'x'"]);
 
-    // Nobody copies the table before the verdict.
+    // Nobody drops the table before the verdict, nor copies it.
+    prepare(&mut conn, "INSERT INTO t VALUES (6)");
+    assert_eq!(code_of(&mut other, "DROP TABLE t"), LOCK_WAIT_TIMEOUT);
+    run(&mut other, &["XA COMMIT 'x'", "DELETE FROM t WHERE id = 6"]);
     prepare(&mut conn, "INSERT INTO t VALUES (6)");
     assert_eq!(code_of(&mut other, "ALTER TABLE t FORCE, ALGORITHM=COPY"), LOCK_WAIT_TIMEOUT);
     drop(conn);
