@@ -365,3 +365,20 @@ fn one_budget_covers_all_that_the_engine_allocates() {
         assert!(size_bytes == 0 || machine.run(&db, Duration::from_secs(20)) == size_bytes);
     }
 }
+
+#[test]
+fn a_process_that_was_frozen_keeps_its_pool() {
+    let swapped = |kib: u32| format!("VmRSS: 50000 kB\nVmSwap: {kib} kB\n");
+    let mut machine = Machine::new(2);
+    let db = machine.open(0);
+    let size = machine.run(&db, Duration::from_secs(5));
+    // An hour in a frozen cgroup, in which others needed its memory.
+    machine.now += Duration::from_secs(3600);
+    machine.write("proc/self/status", &swapped(40_000));
+    let kept = machine.run(&db, Duration::from_secs(5));
+    assert!(kept + 50 * MIB >= size, "{} of {} MiB", kept / MIB, size / MIB);
+    // Swapping while it runs still counts.
+    machine.write("proc/self/status", &swapped(80_000));
+    let left = machine.run(&db, Duration::from_millis(50));
+    assert!(left < kept, "{} of {} MiB", left / MIB, kept / MIB);
+}
