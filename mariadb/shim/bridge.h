@@ -80,6 +80,8 @@ enum tp_log_level { TP_LOG_ERROR = 0, TP_LOG_WARNING = 1, TP_LOG_NOTE = 2 };
 
 /* Text of the last failure on this thread, NUL-terminated, cut to `capacity`. Returns its full length. */
 size_t tp_last_error(char *buffer, size_t capacity);
+/* Makes it that again on this thread: another one met the failure. */
+void tp_set_last_error(const char *text, size_t len);
 /* Where the engine's log lines go. Called once, before tp_open. */
 void tp_set_log(void (*log)(int level, const char *text, size_t len));
 

@@ -190,6 +190,7 @@ static void commit_ordered(THD *thd, bool all) {
   if (!session || !session->in_transaction || !ends_transaction(thd, all)) return;
   /* Visible here, in the order of the binary log; durable in commit(). May run in another thread: no errors here. */
   session->ordered_result = tp_commit_no_flush(session->trx, &session->commit_lsn);
+  if (unlikely(session->ordered_result != TP_OK)) session->ordered_error = last_error_text().c_ptr_safe();
   session->ordered = true;
 }
 
@@ -205,6 +206,7 @@ static int commit(THD *thd, bool all) {
   int result;
   if (session->ordered) {
     result = session->ordered_result;
+    if (unlikely(result != TP_OK)) tp_set_last_error(session->ordered_error.data(), session->ordered_error.size());
     thd_wakeup_subsequent_commits(thd, 0);
     /* prepare() made the transaction durable, and whoever coordinates knows that it commits: with
        flush_log_at_trx_commit = 1 nothing is left to flush. Otherwise the log is written once a second anyway. */

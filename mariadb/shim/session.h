@@ -31,6 +31,7 @@ struct Session {
   tp_savepoint statement_start{};
   uint64_t commit_lsn = 0;
   int ordered_result = 0;
+  std::string ordered_error; /* its text: the thread that leads a group commits for others */
   bool in_transaction = false; /* the engine's transaction has begun */
   bool in_statement = false;   /* registered with the server */
   bool ordered = false;        /* commit_ordered ran; commit has yet to */

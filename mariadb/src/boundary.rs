@@ -146,3 +146,15 @@ pub unsafe extern "C" fn tp_last_error(buffer: *mut c_char, capacity: usize) -> 
         })
     })
 }
+
+/// Sets the text of the last failure on this thread; see bridge.h.
+///
+/// # Safety
+/// As for [`text`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_set_last_error(data: *const c_char, len: usize) {
+    guard_or((), || {
+        // SAFETY: the caller's contract.
+        set_last_error(unsafe { text(data, len) }.into_owned());
+    });
+}

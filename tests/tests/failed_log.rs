@@ -24,15 +24,18 @@ fn value(conn: &mut Conn) -> u32 {
     conn.query_first("SELECT n FROM t").expect("the table can be read").expect("a row")
 }
 
-/// Lets the log fail after the last update.
-fn fail_the_log(server: &Server) {
-    let mut conn = server.connect_to("test");
+/// Writes nearly as much as the limit allows.
+fn fill_the_log(conn: &mut Conn) {
     conn.query_drop("CREATE TABLE t (id INT PRIMARY KEY, n INT, v TEXT)").expect("a table");
     conn.query_drop("INSERT INTO t VALUES (1, 0, REPEAT('a', 3000))").expect("a row");
-    (1..=UPDATES).for_each(|n| update(&mut conn, n).expect("the log is well"));
+    (1..=UPDATES).for_each(|n| update(conn, n).expect("the log is well"));
+}
+
+/// Lets the log fail, which is full.
+fn break_the_log(server: &Server, conn: &mut Conn) {
     // Behind a binary log, the last commit is in the redo log's memory only.
     server.limit_file_size(Some(LIMIT_BYTES));
-    update(&mut conn, UPDATES + 1).expect_err("the log cannot be written");
+    update(conn, UPDATES + 1).expect_err("the log cannot be written");
     // The statement may have met the limit in another file first; the log's regular flush comes within a second.
     let since = Instant::now();
     while !server.error_log().contains("the engine stops writing") {
@@ -40,6 +43,13 @@ fn fail_the_log(server: &Server) {
         std::thread::sleep(Duration::from_millis(20));
     }
     server.limit_file_size(None);
+}
+
+/// Lets the log fail after the last update.
+fn fail_the_log(server: &Server) {
+    let mut conn = server.connect_to("test");
+    fill_the_log(&mut conn);
+    break_the_log(server, &mut conn);
     // Reads go on. Without a binary log, a commit is seen before it is durable, and is taken back by the restart.
     assert!([UPDATES, UPDATES + 1].contains(&value(&mut conn)));
     conn.query_drop("INSERT INTO t VALUES (2, 0, '')").expect_err("writes don't");
@@ -169,4 +179,46 @@ fn a_reset_of_the_binary_log_ends_a_server_whose_redo_log_failed() {
     assert_eq!(value(&mut conn), UPDATES);
     run(&mut conn, &["RESET MASTER"]);
     update(&mut conn, 20_000).expect("the log is well");
+}
+
+/// One thread commits for all of a group: each is told why its own commit failed.
+#[test]
+fn all_of_a_group_learn_why_their_commit_failed() {
+    let options = Options::new("failed_log_group").engine(Engine::Tidepool);
+    let options = options.arg("--tidepool-redo-log-capacity=8M").arg("--log-bin=binlog");
+    let server = Server::start(options.arg("--log-bin-compress=ON").arg("--sync-binlog=1"));
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE TABLE kept (id INT PRIMARY KEY)"]);
+    fill_the_log(&mut conn);
+    run(
+        &mut conn,
+        &["SET GLOBAL binlog_commit_wait_usec = 10000000, binlog_commit_wait_count = 100"],
+    );
+    std::thread::scope(|scope| {
+        let members = [1, 2].map(|id| {
+            let mut conn = server.connect_to("test");
+            scope.spawn(move || {
+                let failed = conn.query_drop(format!("INSERT INTO kept VALUES ({id})")).is_err();
+                let warnings: Vec<(String, u32, String)> =
+                    conn.query("SHOW WARNINGS").expect("warnings");
+                (failed, warnings)
+            })
+        });
+        let committing = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE info LIKE 'INSERT INTO kept%' AND state = 'Commit'";
+        let since = Instant::now();
+        while number(&mut conn, committing) < 2 {
+            assert!(since.elapsed() < PATIENCE, "they do not commit");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Until they have prepared, too.
+        std::thread::sleep(Duration::from_millis(300));
+        break_the_log(&server, &mut conn);
+        for member in members {
+            let (failed, warnings) = member.join().expect("a thread of the test");
+            let why = |(_, _, text): &(String, u32, String)| {
+                text.contains("the engine has stopped writing")
+            };
+            assert!(failed && warnings.iter().any(why), "{warnings:?}");
+        }
+    });
 }
