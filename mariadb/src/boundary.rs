@@ -150,7 +150,7 @@ pub unsafe extern "C" fn tp_last_error(buffer: *mut c_char, capacity: usize) -> 
 /// Sets the text of the last failure on this thread; see bridge.h.
 ///
 /// # Safety
-/// As for [`text`].
+/// `data` is null or points to `len` readable bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_set_last_error(data: *const c_char, len: usize) {
     guard_or((), || {
