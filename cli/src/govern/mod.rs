@@ -251,7 +251,8 @@ impl Governing {
             let left = binding.room.bytes();
             out_of_room = left < binding.headroom_bytes / 2;
             let others = binding.room.used_bytes.saturating_sub(state.held_bytes);
-            self.rush.observe(Instant::now(), others, left, binding.headroom_bytes);
+            let size = state.size_bytes;
+            self.rush.observe(Instant::now(), size, others, left, binding.headroom_bytes);
         }
         if let Some(decision) = decision {
             self.take(&decision, out_of_room, &pool, options);
@@ -302,7 +303,9 @@ impl Governing {
             return;
         }
         let at_most = match decision.signal {
-            Signal::RoomShrank => self.rush.at_most(Instant::now(), decision.from_bytes),
+            Signal::RoomShrank | Signal::OwnSwap | Signal::Stall => {
+                self.rush.at_most(Instant::now(), decision.from_bytes, out_of_room)
+            }
             _ => None,
         };
         let to_bytes = self.bounds.size_for(decision, at_most, pool.floor_bytes);

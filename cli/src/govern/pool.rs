@@ -23,10 +23,10 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const MISS_SHARE_WORTH_IT: f64 = 0.001;
 /// Nor are fewer reads from disk a second than this.
 const READS_PER_S_WORTH_IT: f64 = 20.0;
-/// How long a step down may wait until the server is prepared for it.
-pub const PREPARE: Duration = Duration::from_millis(150);
+/// How long a step down may wait until the queries have made enough pages young for it.
+pub const PREPARE: Duration = Duration::from_millis(400);
 /// The same when memory runs out now.
-pub const PREPARE_URGENT: Duration = Duration::from_millis(60);
+pub const PREPARE_URGENT: Duration = Duration::from_millis(200);
 /// The lengths of the pool's lists, and what moves in them.
 const PAGES: &str = "SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages%'";
 /// What a step down changes for a moment.

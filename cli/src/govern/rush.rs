@@ -5,14 +5,13 @@
 
 use std::time::{Duration, Instant};
 
+use super::stride::URGENT_SHARE;
 use crate::bytes::MIB;
 
 /// From a decision to the memory of a large step, and of the one before it.
 const STEP_TAKES: Duration = Duration::from_millis(300);
 /// So long after the last sign of it, a rush is taken to go on.
 const LASTS: Duration = Duration::from_secs(1);
-/// While it goes on, a step down is at least the pool over this.
-const SHARE: u64 = 8;
 /// Less than this between two readings is noise.
 const NOISE_BYTES: u64 = 4 * MIB;
 /// Readings are not closer than this.
@@ -21,33 +20,42 @@ const CLOSEST: Duration = Duration::from_millis(20);
 /// What was seen of the others.
 #[derive(Debug, Default)]
 pub struct Rush {
-    /// The last reading, and what all but the pool used then, bytes.
-    last: Option<(Instant, u64)>,
+    /// The last reading: when, what all but the pool used then, and the pool's size, bytes.
+    last: Option<(Instant, u64, u64)>,
     until: Option<Instant>,
+    /// The last reading is a sign of it: nothing would be left when a step ends.
+    now: bool,
 }
 
 impl Rush {
-    /// At `now` all but the pool use `others_bytes`, and `left_bytes` are left below the limit that binds, where
+    /// At `now` all but the pool of `size_bytes` use `others_bytes`, and `left_bytes` are left below the limit that binds, where
     /// `headroom_bytes` are to be kept free.
     pub fn observe(
         &mut self,
         now: Instant,
+        size_bytes: u64,
         others_bytes: u64,
         left_bytes: u64,
         headroom_bytes: u64,
     ) {
-        let Some((at, before)) = self.last.replace((now, others_bytes)) else { return };
+        let last = self.last.replace((now, others_bytes, size_bytes));
+        let Some((at, before, size_before)) = last else { return };
         let grown = others_bytes.saturating_sub(before);
         let elapsed = now.saturating_duration_since(at).max(CLOSEST).as_secs_f64();
         let soon = (grown as f64 * STEP_TAKES.as_secs_f64() / elapsed) as u64;
-        if grown > NOISE_BYTES && left_bytes < soon.saturating_add(headroom_bytes / 2) {
+        let sign = grown > NOISE_BYTES && left_bytes < soon.saturating_add(headroom_bytes / 2);
+        if sign {
             self.until = Some(now + LASTS);
         }
+        // What of the pool was in swap, or never touched, seems to be taken by others when it goes.
+        self.now = sign && left_bytes < soon && size_bytes == size_before;
     }
 
-    /// The most that a pool of `size_bytes` may have after its next step down; `None` where any step is large enough.
-    pub fn at_most(&self, now: Instant, size_bytes: u64) -> Option<u64> {
-        self.until.filter(|&until| now < until).map(|_| size_bytes - size_bytes / SHARE)
+    /// The most that a pool of `size_bytes` may have after its next step down; `None` where any step is large enough. `out_of_room`: half
+    /// of the headroom is gone. Others that pause while there is room again may be done.
+    pub fn at_most(&self, now: Instant, size_bytes: u64, out_of_room: bool) -> Option<u64> {
+        let goes_on = self.now || out_of_room && self.until.is_some_and(|until| now < until);
+        goes_on.then_some(size_bytes - size_bytes / URGENT_SHARE)
     }
 }
 
@@ -64,20 +72,20 @@ mod tests {
         for reading in 0..3u32 {
             let others = 200 * MIB + u64::from(reading) * step;
             let left = left + u64::from(2 - reading) * step;
-            rush.observe(start + pace * reading, others, left, HEADROOM);
+            rush.observe(start + pace * reading, SIZE, others, left, HEADROOM);
         }
-        rush.at_most(start + pace * 2, SIZE)
+        rush.at_most(start + pace * 2, SIZE, false)
     }
 
     #[test]
     fn a_pace_that_would_use_the_headroom_up_within_a_step_is_a_rush() {
         let tick = Duration::from_millis(100);
-        assert_eq!(seen(25 * MIB, tick, 77 * MIB), Some(700 * MIB));
+        assert_eq!(seen(25 * MIB, tick, 70 * MIB), Some(SIZE - SIZE / 3));
         // The same pace with room enough, and a slow ramp with hardly more than half of the headroom.
         assert_eq!(seen(25 * MIB, tick, 300 * MIB), None);
         assert_eq!(seen(5 * MIB, tick, 66 * MIB), None);
         // Seen at a glance, long before the next reading is due.
-        assert_eq!(seen(25 * MIB, Duration::from_millis(20), 300 * MIB), Some(700 * MIB));
+        assert_eq!(seen(25 * MIB, Duration::from_millis(20), 300 * MIB), Some(SIZE - SIZE / 3));
     }
 
     #[test]
@@ -88,10 +96,23 @@ mod tests {
     #[test]
     fn it_ends_a_second_after_its_last_sign() {
         let (mut rush, start) = (Rush::default(), Instant::now());
-        rush.observe(start, 200 * MIB, 80 * MIB, HEADROOM);
-        rush.observe(start + Duration::from_millis(50), 230 * MIB, 50 * MIB, HEADROOM);
-        rush.observe(start + Duration::from_millis(900), 230 * MIB, 50 * MIB, HEADROOM);
-        assert!(rush.at_most(start + Duration::from_millis(1049), SIZE).is_some());
-        assert!(rush.at_most(start + Duration::from_millis(1050), SIZE).is_none());
+        rush.observe(start, SIZE, 200 * MIB, 80 * MIB, HEADROOM);
+        rush.observe(start + Duration::from_millis(50), SIZE, 230 * MIB, 50 * MIB, HEADROOM);
+        rush.observe(start + Duration::from_millis(900), SIZE, 230 * MIB, 50 * MIB, HEADROOM);
+        let at_most =
+            |ms, out_of_room| rush.at_most(start + Duration::from_millis(ms), SIZE, out_of_room);
+        assert!(at_most(1049, true).is_some());
+        assert!(at_most(1049, false).is_none());
+        assert!(at_most(1050, true).is_none());
+    }
+
+    #[test]
+    fn what_a_step_seems_to_leave_to_others_is_no_pace() {
+        let (mut rush, start) = (Rush::default(), Instant::now());
+        let after = start + Duration::from_millis(50);
+        rush.observe(start, SIZE, 200 * MIB, 80 * MIB, HEADROOM);
+        rush.observe(after, SIZE / 2, 230 * MIB, 150 * MIB, HEADROOM);
+        assert!(rush.at_most(after, SIZE / 2, false).is_none());
+        assert!(rush.at_most(after, SIZE / 2, true).is_some());
     }
 }

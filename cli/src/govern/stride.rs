@@ -26,8 +26,8 @@ pub struct Stride {
 
 /// The first step, before anything is known.
 const FIRST_BYTES: u64 = 32 << 20;
-/// An urgent step takes at least the pool over this.
-const URGENT_SHARE: u64 = 8;
+/// When memory runs out now, a step takes at least the pool over this.
+pub const URGENT_SHARE: u64 = 3;
 /// A step down goes on to the end if less than itself over this would be left.
 const LEFT_OVER_SHARE: u64 = 8;
 /// InnoDB of MariaDB allocates and frees whole extents of this size.
@@ -42,8 +42,8 @@ impl Stride {
 
     /// The size after the next step from `from` towards `to`, both bytes; never beyond `to`.
     ///
-    /// When memory runs out now (`urgent`), a step is not smaller than an eighth of the pool: each has its fixed cost, and a server needs time
-    /// to be prepared for the next. Nor is it much larger: memory comes back at its end.
+    /// When memory runs out now (`urgent`), a step is not smaller than a third of the pool: each has its fixed cost, and a server needs time
+    /// to be prepared for the next, more than for the pages. Nor is it much larger: memory comes back at its end.
     pub fn next(&self, from: u64, to: u64, urgent: bool) -> u64 {
         // A change by more than half makes MariaDB rebuild what hangs on the pool's size.
         let most = (from / 2).max(self.unit_bytes);
@@ -156,10 +156,10 @@ mod tests {
         assert_eq!(stride.next(1000 * MIB, 90 * MIB, false), 968 * MIB);
         assert_eq!(stride.next(100 * MIB, 2000 * MIB, false), 132 * MIB);
         assert_eq!(stride.next(100 * MIB, 100 * MIB + 5, false), 100 * MIB);
-        assert_eq!(stride.next(1000 * MIB, 90 * MIB, true), 880 * MIB);
+        assert_eq!(stride.next(1000 * MIB, 90 * MIB, true), 672 * MIB);
         assert_eq!(stride.next(1000 * MIB, 990 * MIB, true), 990 * MIB);
-        assert_eq!(stride.next(1000 * MIB, 866 * MIB, true), 866 * MIB);
-        assert_eq!(stride.next(1000 * MIB, 864 * MIB, true), 880 * MIB);
+        assert_eq!(stride.next(1000 * MIB, 632 * MIB, true), 632 * MIB);
+        assert_eq!(stride.next(1000 * MIB, 630 * MIB, true), 672 * MIB);
         assert_eq!(stride.next(100 * MIB, 2000 * MIB, true), 132 * MIB);
         let chunks = Stride::new(128 * MIB, BOUND);
         assert_eq!(chunks.next(1024 * MIB, 1000 * MIB, false), 896 * MIB);
