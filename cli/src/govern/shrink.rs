@@ -9,16 +9,16 @@
 //!    is what the page cleaner keeps free. It takes the coldest pages.
 //! 2. *The pass did not begin at the cold end.* The server remembers where the last pass was (`LRUItr`), which is at the hot end, and
 //!    begins there again, unless that place has become one of the list's old part since. So as many pages must have been made young
-//!    since the last step as the young part holds. (Queries that find no free block move that place, too.) With `innodb_old_blocks_pct` at its most, 95, that is a twentieth of the pages; and
-//!    with `innodb_old_blocks_time` at 0 the queries come to it within a fraction of a second: of 36,000 selects a second, three in four of
-//!    which miss, 90 ms. A pass before that costs more than the wait, however little time there is: it throws the pool away.
+//!    since the last step as the young part holds. (Queries that find no free block move that place, too.) With `innodb_old_blocks_pct`
+//!    at its most, 95, that is a twentieth of the pages; and with `innodb_old_blocks_time` at 0 the queries come to it within a fraction
+//!    of a second: with 36,000 selects a second, of which three in four miss, in 0.1 s.
 //!    An idle server has no queries that could do that: its second step washes out what it holds.
 //! 3. *A query was just using it.* Nothing can be done about that from outside. With sixteen threads that wait for a disk most of the
 //!    time, it happens to every tenth step or so, and costs as much as the others.
 //!
-//! The second comes before the first: what is made free is read into again at once, and the page cleaner begins anew only when half
-//! of it is gone. Prepared so, 31 of 35 steps of 96 and 192 MiB, 50 ms apart, kept all pages that fit, and of 15 that could wait for the
-//! second for 100 ms only, 8 did; a step took 40 to 150 ms.
+//! The second is seen to before the first: what is made free is read into again at once, and the page cleaner begins anew only when
+//! half of it is gone. Prepared so, 49 of 53 steps of 96 and 192 MiB, 50 ms apart, kept the pages that fit, and of 15 that could wait
+//! for the second for 100 ms only, 8 did. A step took 40 to 150 ms.
 //!
 //! When the copying begins, the depth is at its least, 100, for a shrinking server evicts that many pages *of the part that goes*, of
 //! which a small step has few.
@@ -199,6 +199,18 @@ mod tests {
         assert_eq!(shrink(Some(24_800)), (true, 27_200, false));
         assert_eq!(shrink(Some(24_801)), (false, 27_201, false));
         assert_eq!(shrink(Some(49_000)), (false, 51_400, true));
+    }
+
+    #[test]
+    fn nothing_is_made_free_before_the_place_is_old() {
+        let before = Before { made_young_at_last: Some(50_000), ..BEFORE };
+        let text = Shrink::new(1 << 28, 4000, &before, PATIENCE).statement();
+        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part} in {text}"));
+        let waits = at("pages_made_young' AND variable_value + 0 < 52400");
+        let frees = at("innodb_lru_scan_depth = 5024;");
+        let resizes = at("innodb_buffer_pool_size = 268435456;");
+        assert!(waits < frees && frees < at("pages_free' AND variable_value + 0 < 4512"));
+        assert!(at("pages_free'") < resizes, "{text}");
     }
 
     #[test]
