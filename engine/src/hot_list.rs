@@ -199,9 +199,7 @@ fn take_list(rest: &mut &[u8]) -> Option<HotList> {
 /// Those of the storage; a full disk among them.
 pub fn save(storage: &dyn Storage, owner: Owner, list: &HotList) -> Result<(), StorageError> {
     let bytes = encode(owner, list);
-    if storage.exists(NEW_FILE)? {
-        storage.remove(NEW_FILE)?;
-    }
+    storage.remove_if_there(NEW_FILE)?;
     let written = || {
         let file = storage.create(NEW_FILE)?;
         file.write_at(&bytes, 0)?;

@@ -237,11 +237,9 @@ void ha_tidepool::print_error(int error, myf flags) {
   duplicate_unread = 0;
   /* The server has looked a row up after its write, and refuses it; an update with IGNORE by another error. */
   const bool is_refused = error == HA_ERR_FOUND_DUPP_KEY || error == HA_ERR_UNSUPPORTED;
-  if (is_refused && lookup_errkey != static_cast<uint>(-1) && is_checked_after_write() && last_write_known && session &&
-      session->in_statement && !tp_must_rollback(session->trx)) {
-    last_write_known = false;
-    take_row_back(before_last_write, error);
-  }
+  if (is_refused && is_checked_after_write() && is_last_write_refused() && session && session->in_statement &&
+      !tp_must_rollback(session->trx))
+    take_last_write_back(error);
   if (error != HA_ERR_INDEX_COL_TOO_LONG) return handler::print_error(error, flags);
   /* The server's own text speaks of a column's definition; here it is the value, as it is stored in the key. */
   my_printf_error(ER_TOO_LONG_KEY, "Specified key was too long: Tidepool: %s", flags, last_error_text().c_ptr_safe());

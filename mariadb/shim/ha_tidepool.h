@@ -299,12 +299,12 @@ private:
   bool is_checked_after_write() const { return table_share->long_unique_table || table_share->period.unique_keys; }
   tp_savepoint before_last_write{};
   bool last_write_known = false;
+  bool is_last_write_refused() const { return last_write_known && lookup_errkey != static_cast<uint>(-1); }
+  int take_last_write_back(int error);
   bool last_write_is_update = false; /* the server's own, not that of a referential action */
   /* Of a row that can't become history, for the hash of another one of the same moment, the server tells nobody: it deletes the row. Its
      look at hashes is the only one that comes after each write, so what it found then is about that write. */
-  bool is_update_refused() const {
-    return table_share->long_unique_table && last_write_known && last_write_is_update && lookup_errkey != static_cast<uint>(-1);
-  }
+  bool is_update_refused() const { return table_share->long_unique_table && last_write_is_update && is_last_write_refused(); }
   /* Why the row could not be read that the last duplicate is of; 0 = it could be, or was not asked for. */
   int duplicate_unread = 0;
 };

@@ -67,9 +67,11 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
 
 namespace tidepool {
 
-/* Its name is free at once; the table goes when the transactions that have used it are over. Nobody else comes to it. */
+/* Its name is free at once; the table goes when the transactions that have used it are over. Nobody else comes to it. Only what is
+   prepared without a session stands in the way, and what a connection has prepared that was reset since: a verdict is still to come. */
 static int set_aside(const std::string &name, std::string *aside) {
   static std::atomic<uint> count{0};
+  give_away_parted();
   *aside = std::string(TEMPORARY_PREFIX) + "dropped-" + std::to_string(my_hrtime().val) + "-" + std::to_string(count++);
   const int result = tp_rename_table(engine.db, name.data(), name.size(), aside->data(), aside->size());
   if (result == TP_OK) foreign_keys.forget(name);
@@ -91,8 +93,6 @@ int drop_table(handlerton *, const char *path) {
   if (result == TP_OK) foreign_keys.forget(name);
   if (result != TP_TABLE_BUSY) return server_error(result, thd);
 
-  /* What a connection has prepared, and was reset, is without a session, too: a verdict about it is still to come. */
-  give_away_parted();
   Session *session = thd ? session_of(thd) : nullptr;
   const bool is_in_transaction = session && session->in_transaction;
   /* Of a temporary table, the transaction may be prepared: then the connection is about to end, and another may already
@@ -102,8 +102,7 @@ int drop_table(handlerton *, const char *path) {
     return 0;
   }
   /* This transaction has used it: a temporary table, or the one of a CREATE … SELECT that failed. Or another has, that has no
-     metadata lock any more: it has read by HANDLER, and closed that. Only what is prepared without a session stands in the
-     way: a verdict about it is still to come. */
+     metadata lock any more: it has read by HANDLER, and closed that. */
   std::string aside;
   if (const int renamed = set_aside(name, &aside)) return server_error(renamed, thd);
   if (is_in_transaction)
@@ -143,11 +142,8 @@ void drop_database(handlerton *, char *path) {
   for (const std::string &table : names_with(name + "/")) {
     int result = tp_drop_table(engine.db, table.data(), table.size());
     if (result == TP_OK) foreign_keys.forget(table);
-    if (result == TP_TABLE_BUSY) {
-      give_away_parted();
-      std::string aside;
-      if ((result = set_aside(table, &aside)) == TP_OK) drop_ownerless(aside, nullptr);
-    }
+    std::string aside;
+    if (result == TP_TABLE_BUSY && (result = set_aside(table, &aside)) == TP_OK) drop_ownerless(aside, nullptr);
     server_error(result, nullptr);
   }
 }

@@ -91,6 +91,12 @@ int ha_tidepool::take_row_back(const tp_savepoint &before, int error) {
   return error;
 }
 
+/* The same for one that the server refuses after it was written. */
+int ha_tidepool::take_last_write_back(int error) {
+  last_write_known = false;
+  return take_row_back(before_last_write, error);
+}
+
 int ha_tidepool::write_row(const uchar *record) {
   if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
     if (int error = ready_slowly()) return error;
@@ -217,10 +223,8 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
 int ha_tidepool::delete_row(const uchar *record) {
   if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
     if (int error = ready_slowly()) return error;
-  if (unlikely(is_update_refused())) {
-    last_write_known = false;
-    if (int error = take_row_back(before_last_write, 0)) return error;
-  }
+  if (unlikely(is_update_refused()))
+    if (int error = take_last_write_back(0)) return error;
   if (likely(!lacks_indexed_columns(table->read_set))) return delete_complete(record);
   Completed_record completed;
   if (int error = complete_record(record, &completed)) return error;

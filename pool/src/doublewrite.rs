@@ -140,7 +140,7 @@ impl Doublewrite {
     fn open(&self, storage: &dyn Storage) -> Result<Arc<dyn StorageFile>> {
         let len = 2 * (Self::half_pages(self.batch_pages) * self.page_size.bytes()) as u64;
         if self.replace {
-            remove_if_there(storage, SUCCESSOR_FILE)?;
+            storage.remove_if_there(SUCCESSOR_FILE)?;
             let file = storage.create(SUCCESSOR_FILE)?;
             file.set_len(len)?;
             return Ok(file);
@@ -254,7 +254,7 @@ impl Doublewrite {
     /// once: it leaves the images here behind, and a later recovery would take them for the newest.
     pub fn remove(storage: &dyn Storage) -> Result<()> {
         remove_successor(storage);
-        remove_if_there(storage, DOUBLEWRITE_FILE)?;
+        storage.remove_if_there(DOUBLEWRITE_FILE)?;
         // Even if it is gone: a process that was killed may have removed it without this.
         storage.sync_dir("")?;
         Ok(())
@@ -263,16 +263,9 @@ impl Doublewrite {
 
 /// Removes what a crash kept from taking the file's place: no page went home on its word. If it stays, it is in nobody's way.
 fn remove_successor(storage: &dyn Storage) {
-    if let Err(error) = remove_if_there(storage, SUCCESSOR_FILE) {
+    if let Err(error) = storage.remove_if_there(SUCCESSOR_FILE) {
         tracing::warn!(%error, "a doublewrite file of an earlier run stays");
     }
-}
-
-fn remove_if_there(storage: &dyn Storage, name: &str) -> Result<()> {
-    if storage.exists(name)? {
-        storage.remove(name)?;
-    }
-    Ok(())
 }
 
 fn encode_header(header: &mut [u8], batch: u64, page_size: PageSize, images: u32) {

@@ -467,6 +467,18 @@ pub fn spawn_tied_to_thread(command: &mut Command) -> Child {
     command.spawn().unwrap_or_else(|e| panic!("{}: {e}", command.get_program().display()))
 }
 
+/// Looks until it is so, every 20 ms.
+///
+/// # Panics
+/// If that takes longer than `patience`; the text has `what` was waited for.
+pub fn wait_until(patience: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
+    let since = Instant::now();
+    while !is_so() {
+        assert!(since.elapsed() < patience, "not within {} s: {what}", patience.as_secs());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 /// Waits for a process that was told to end.
 fn wait_until_exit(child: &mut Child) -> ExitStatus {
     let deadline = Instant::now() + STOP_LIMIT;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::server::{Engine, Options, Server, wait_until};
 use tidepool_tests::sql::{number, run};
 
 /// So many updates bring the redo log beyond the limit at which its writes then fail, and the binary log not nearly there.
@@ -37,11 +37,9 @@ fn break_the_log(server: &Server, conn: &mut Conn) {
     server.limit_file_size(Some(LIMIT_BYTES));
     update(conn, UPDATES + 1).expect_err("the log cannot be written");
     // The statement may have met the limit in another file first; the log's regular flush comes within a second.
-    let since = Instant::now();
-    while !server.error_log().contains("the engine stops writing") {
-        assert!(since.elapsed() < PATIENCE, "{}", server.error_log());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_until(PATIENCE, "the log fails", || {
+        server.error_log().contains("the engine stops writing")
+    });
     server.limit_file_size(None);
 }
 
@@ -83,11 +81,7 @@ fn nobody_waits_for_a_lock_once_the_redo_log_has_failed() {
             std::thread::sleep(Duration::from_millis(20));
         }
         fail_the_log(&server);
-        let since = Instant::now();
-        while !waiter.is_finished() {
-            assert!(since.elapsed() < PATIENCE, "it still waits");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until(PATIENCE, "nobody waits", || waiter.is_finished());
         waiter.join().expect("a thread of the test")
     });
     let since = Instant::now();
@@ -205,11 +199,7 @@ fn all_of_a_group_learn_why_their_commit_failed() {
             })
         });
         let committing = "SELECT COUNT(*) FROM information_schema.PROCESSLIST WHERE info LIKE 'INSERT INTO kept%' AND state = 'Commit'";
-        let since = Instant::now();
-        while number(&mut conn, committing) < 2 {
-            assert!(since.elapsed() < PATIENCE, "they do not commit");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_until(PATIENCE, "both commit", || number(&mut conn, committing) >= 2);
         // Until they have prepared, too.
         std::thread::sleep(Duration::from_millis(300));
         break_the_log(&server, &mut conn);

@@ -4,12 +4,12 @@
 //! takes; only what must never happen is asserted while waiting.
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::cgroup::MemoryCgroup;
-use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::server::{self, Engine, Options, Server};
 use tidepool_tests::sql::run;
 
 const MIB: u64 = 1 << 20;
@@ -39,12 +39,8 @@ fn number(conn: &mut Conn, name: &str) -> u64 {
     status(conn, name).parse().expect("a number")
 }
 
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !condition() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+fn wait_until(what: &str, condition: impl FnMut() -> bool) {
+    server::wait_until(PATIENCE, what, condition);
 }
 
 fn warnings(conn: &mut Conn) -> Vec<(String, u16, String)> {

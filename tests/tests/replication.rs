@@ -5,13 +5,12 @@
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::process::Command;
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
 use tidepool_tests::environment::Environment;
-use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::server::{self, Engine, Options, Server};
 use tidepool_tests::sql::{check, number, rows, run};
 
 /// A wait that only its timeout ends is far longer than what a test waits, s.
@@ -29,12 +28,8 @@ fn status(conn: &mut Conn, name: &str) -> i64 {
     row.unwrap_or_else(|| panic!("there is no {name}")).1.parse().expect("a number")
 }
 
-fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(CATCH_UP_LIMIT.into());
-    while !is_so() {
-        assert!(Instant::now() < deadline, "not within {CATCH_UP_LIMIT} s: {what}");
-        sleep(Duration::from_millis(10));
-    }
+fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    server::wait_until(Duration::from_secs(CATCH_UP_LIMIT.into()), what, is_so);
 }
 
 /// The options of both servers.

@@ -224,7 +224,8 @@ impl InnodbPool {
         Ok(())
     }
 
-    /// Sets the size and waits until the pool has it. A server that needs to be prepared for a smaller one takes `patience` at most for that.
+    /// Sets the size and waits until the pool has it. For a smaller one, queries may have to make pages young
+    /// first: that is waited for, `patience` at most.
     ///
     /// # Errors
     /// [`Error::Refused`] when the server gives up: the pool then keeps a size between the two. [`Error::Gone`].

@@ -79,7 +79,7 @@ pub struct Shrink {
 }
 
 impl Shrink {
-    /// A step to `to_bytes` that takes `pages` away, for which the server waits `patience` at most until it is prepared.
+    /// A step to `to_bytes` that takes `pages` away, for which the server waits `patience` at most until enough pages are young.
     pub fn new(to_bytes: u64, pages: u64, before: &Before, patience: Duration) -> Shrink {
         let spare = SPARE_PAGES.min((before.data + before.free) / 16);
         let want = pages + spare;

@@ -58,6 +58,14 @@ pub trait Storage: Send + Sync + 'static {
     /// Whether a file or directory of this name exists.
     fn exists(&self, name: &str) -> Result<bool>;
 
+    /// [`Storage::remove`], if there is such a file.
+    fn remove_if_there(&self, name: &str) -> Result<()> {
+        if self.exists(name)? {
+            self.remove(name)?;
+        }
+        Ok(())
+    }
+
     /// Names of the files and directories directly in `dir` ("" = the root), sorted.
     fn list(&self, dir: &str) -> Result<Vec<String>>;
 
