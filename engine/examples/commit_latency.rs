@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidepool::env::{Env, EnvOptions, FIRST_TABLE_SPACE};
+use tidepool::env::{Env, EnvOptions};
+use tidepool::files::FIRST_TABLE_SPACE;
 use tidepool::mtr::Mtr;
 use tidepool::page_op::PageOp;
 use tidepool_pool::storage::{FileOptions, FileStorage};

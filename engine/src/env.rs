@@ -4,16 +4,6 @@
 //! directory, or recovers what a crash left (`recovery`), so that whoever has an [`Env`] sees every
 //! page as the last durable mini-transaction left it.
 //!
-//! # Files
-//! | space | file |
-//! |---|---|
-//! | 0 | `system.tpd` |
-//! | 1 | `undo.tpd` |
-//! | 16 and up | `tables/<space id, 8 hex digits>.tpd` |
-//!
-//! beside `redo/`, `doublewrite.tpd`, `hot-list` and `lock`. A data directory exists once `redo/control` does. Space ids are
-//! never used again.
-//!
 //! # A file's life
 //! Creation: the file, durably; then its redo record, so that nothing in the log speaks of a file before the
 //! record that makes recovery create it. Deletion: its redo record, durably; then the file. Recovery skips the
@@ -48,14 +38,14 @@ use tidepool_pool::{
 };
 
 use crate::error::{Error, Result};
+use crate::files::{LOCK_FILE, UNDO_SPACE, dir_of, space_file_name};
+use crate::format::space_header;
 use crate::governor::{self, PoolGovernor, SizeOptions};
-use crate::mtr::Mtr;
 use crate::recovery;
 use crate::redo::capacity::AUTOMATIC_RANGE_BYTES;
 use crate::redo::control::CONTROL_FILE;
-use crate::redo::record::LogRecord;
+use crate::redo::record::{LogRecord, Writer};
 use crate::redo::{self, Failure, RedoLog, Ring, format_uuid};
-use crate::space;
 
 use background::{Background, Checkpointer, Opening};
 use directory::{check_owner, create_directory};
@@ -63,28 +53,8 @@ pub use listed::FoundSpace;
 use listed::ListedSpaces;
 pub use options::EnvOptions;
 
-/// The system tablespace: the catalog.
-pub const SYSTEM_SPACE: u32 = 0;
-/// The undo tablespace.
-pub const UNDO_SPACE: u32 = 1;
-/// Ids of tables' spaces start here.
-pub const FIRST_TABLE_SPACE: u32 = 16;
-
-const LOCK_FILE: &str = "lock";
 /// How long a mini-transaction waits for a redo log that cannot grow because the disk is full.
 const FULL_DISK_PATIENCE: Duration = Duration::from_secs(5);
-const TABLES_DIR: &str = "tables";
-/// Where files go that no table has and nobody is known to have dropped, in `tables/`.
-const ORPHANS_DIR: &str = "orphans";
-
-/// Name of the file of a space.
-pub fn space_file_name(id: u32) -> String {
-    match id {
-        SYSTEM_SPACE => crate::SYSTEM_FILE.into(),
-        UNDO_SPACE => "undo.tpd".into(),
-        _ => format!("{TABLES_DIR}/{id:08x}.tpd"),
-    }
-}
 
 /// See the module's description.
 pub struct Env {
@@ -370,9 +340,7 @@ impl Env {
         let made = || -> Result<Arc<Space>> {
             file.sync_data()?;
             self.storage.sync_dir(dir_of(&name))?;
-            let mut mtr = Mtr::begin(self)?;
-            mtr.log(LogRecord::SpaceCreate(id));
-            mtr.commit();
+            self.log_file_change(LogRecord::SpaceCreate(id))?;
             Ok(self.pool.open_space(id, file)?)
         };
         made().inspect_err(|_| {
@@ -385,14 +353,21 @@ impl Env {
     /// even if it fails: what is left to do is done by the next recovery.
     pub fn drop_space(&self, space: &Arc<Space>) -> Result<()> {
         let id = space.id();
-        let mut mtr = Mtr::begin(self)?;
-        mtr.log(LogRecord::SpaceDelete(id));
-        self.redo.flush_to(mtr.commit())?;
+        let logged = self.log_file_change(LogRecord::SpaceDelete(id))?;
+        self.redo.flush_to(logged)?;
         self.pool.close_space(space, true)?;
         let name = space_file_name(id);
         self.storage.remove(&name)?;
         self.storage.sync_dir(dir_of(&name))?;
         Ok(())
+    }
+
+    /// Logs a change of the set of files. The LSN is the one that the log must be flushed to for it to be durable.
+    fn log_file_change(&self, record: LogRecord) -> Result<Lsn> {
+        self.wait_for_redo_room()?;
+        let mut payload = Writer::default();
+        payload.log(record);
+        Ok(self.redo.append(payload.bytes(), |_, _| {}))
     }
 
     // The log.
@@ -540,7 +515,7 @@ impl Env {
     /// says so.
     fn cut_undo_file(&self) -> Result<()> {
         let Some(space) = self.pool.space(UNDO_SPACE) else { return Ok(()) };
-        let header = space::header(self, &space)?;
+        let header = space_header::read(&self.pool, &space)?;
         let bytes = u64::from(header.size_pages) * self.page_size() as u64;
         if space.file().len()? <= bytes {
             return Ok(());
@@ -586,9 +561,4 @@ impl WriteAhead for RedoLog {
         // A failed sync is a power cut that has already happened: only a restart can recover from it.
         self.fail(Error::from(error.clone()));
     }
-}
-
-/// The directory part of a name.
-pub(crate) fn dir_of(name: &str) -> &str {
-    name.rsplit_once('/').map_or("", |(dir, _)| dir)
 }

@@ -36,29 +36,34 @@
 //! ```
 //!
 //! # The layers
-//! Arrows of use point down only.
+//! Arrows of use point down only (`tests/layers.rs`).
 //! ```text
-//! db        open, recovery, definition changes, background work        cursor    ordered reading
-//! hot_list  the file that says which pages were hot
 //! explain   reports of what the engine holds and does
+//! db        open, definition changes, cursors, background work         hot_list  the file that says which pages were hot
 //! table     an open table: trees, counters, who uses it                catalog   which tables there are
 //! ───────────────────────────────────────────────────────────────────────────────────────────
-//! trx       transactions, read views, commit numbers, purge            versioned trees whose entries have versions
+//! trx       transactions, read views, purge                            versioned trees whose entries have versions
 //! undo      undo records                                               lock      row and range locks, deadlocks
 //! ───────────────────────────────────────────────────────────────────────────────────────────
-//! btree     trees on pages                                             space     allocation of pages
-//! mtr       mini-transactions                                          redo      the log; recovery
+//! btree     trees on pages                                             overflow  values too long for a page
+//! space     allocation of pages
+//! mtr       mini-transactions
+//! env       log, pool and files together                               recovery  what a crash left
+//! redo      the log                                                    page_op   the changes of pages that it tells
+//! format    what pages hold                                            csn       commit numbers
 //! ───────────────────────────────────────────────────────────────────────────────────────────
 //! pool      frames, latches, replacement, page I/O, files (the crate tidepool-pool)
 //! ```
 
 pub mod btree;
 pub mod catalog;
-mod cursor;
+pub mod csn;
 pub mod db;
 pub mod env;
 pub mod error;
 pub mod explain;
+pub mod files;
+pub mod format;
 pub mod governor;
 #[cfg(test)]
 pub(crate) mod hooked;
@@ -81,8 +86,9 @@ pub mod undo;
 pub mod versioned;
 
 pub use catalog::{IndexDef, TableDef};
-pub use cursor::{Cursor, Seek};
-pub use db::{ChangedIndex, Db, DuplicateEntry, IndexChange, Savepoint, TableLoad, Trx};
+pub use db::{
+    ChangedIndex, Cursor, Db, DuplicateEntry, IndexChange, Savepoint, Seek, TableLoad, Trx,
+};
 pub use error::{Error, Result};
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};
@@ -92,9 +98,6 @@ pub use table::{CheckProgress, CheckReport, Sampled, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
 pub use tidepool_pool::{Advice, AdviceRow, Lsn, Sample, storage};
 pub use trx::{Isolation, TrxOptions};
-
-/// File of space 0: the catalog.
-pub(crate) const SYSTEM_FILE: &str = "system.tpd";
 
 /// Cases a property test runs: `default`, or `TIDEPOOL_TEST_CASES`.
 #[cfg(test)]

@@ -4,8 +4,6 @@
 //! what is left, of the machine or of a memory budget: a lock table of a gibibyte is a gibibyte that the pool gives back. So a bound is given
 //! where there is one, and none is made up.
 
-use crate::sort::SortMemory;
-use crate::trx::TrxSystem;
 use std::fmt;
 use tidepool_pool::Pool;
 
@@ -30,23 +28,11 @@ pub struct MemoryReport {
     pub process_bytes: Option<u64>,
 }
 
-/// What the layers above the pool have.
-pub(crate) fn above_pool(
-    trx_system: &TrxSystem,
-    sort_memory: &SortMemory,
-) -> impl Iterator<Item = MemoryRow> {
-    let redo = trx_system.env.redo().buffer_bytes();
-    let redo = MemoryRow { name: "redo_buffers", bytes: redo, bound_bytes: Some(redo) };
-    let sorts = MemoryRow { name: "sorts", bytes: sort_memory.bytes(), bound_bytes: None };
-    [redo].into_iter().chain(trx_system.memory()).chain([sorts])
-}
-
 impl MemoryReport {
-    /// Everything is asked, nothing stopped: rows may be some operations apart.
-    pub(crate) fn of(
+    /// The pool's rows, and those of what lies above it.
+    pub(crate) fn new(
         pool: &Pool,
-        trx_system: &TrxSystem,
-        sort_memory: &SortMemory,
+        above_pool: impl Iterator<Item = MemoryRow>,
         process_bytes: Option<u64>,
     ) -> MemoryReport {
         let pool_rows = pool.memory().into_iter().map(|used| MemoryRow {
@@ -54,8 +40,7 @@ impl MemoryReport {
             bytes: used.bytes,
             bound_bytes: used.bound_bytes,
         });
-        let rows = pool_rows.chain(above_pool(trx_system, sort_memory)).collect();
-        MemoryReport { rows, process_bytes }
+        MemoryReport { rows: pool_rows.chain(above_pool).collect(), process_bytes }
     }
 
     /// Bytes of all rows.

@@ -28,7 +28,7 @@ use tidepool_pool::{Access, ExclusiveGuard, Lsn, PageId, PageType, Space};
 use crate::env::Env;
 use crate::error::Result;
 use crate::page_op::PageOp;
-use crate::redo::record::{LogRecord, Writer};
+use crate::redo::record::Writer;
 
 /// A page of a mini-transaction. Only meaningful for the one that gave it out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,11 +172,6 @@ impl<'a> Mtr<'a> {
                 id.no, id.space
             ));
         }
-    }
-
-    /// Notes a change of the set of files.
-    pub(crate) fn log(&mut self, record: LogRecord) {
-        self.log.log(record);
     }
 
     /// Bytes of log written so far, header not included.

@@ -17,15 +17,11 @@
 //! strings as a varint length and the bytes, except a last one, which runs to the end of the encoding.
 //! `docs/format-pages.md` has it byte by byte.
 
-use crate::btree::{edit, node};
-use crate::versioned::settle::settle_cells;
+use crate::format::OpError;
+use crate::format::entry::settle_cells;
+use crate::format::node::{self, edit};
 use tidepool_pool::page::{set_page_type, set_tree_id};
 use tidepool_pool::{PAGE_HEADER_SIZE, PageType};
-
-/// Why an operation could not be decoded or applied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct OpError(pub &'static str);
 
 /// One change of one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +99,7 @@ pub enum PageOp<'a> {
         /// The cells, as [`CellList`] collects them.
         cells: &'a [u8],
     },
-    /// Settles entries of a leaf: their headers shrink to one byte ([`crate::versioned::entry`]).
+    /// Settles entries of a leaf: their headers shrink to one byte ([`crate::format::entry`]).
     SettleCells {
         /// A bit for each cell, the first of a byte being its lowest. Cells that it has no bit for stay as they are.
         slots: &'a [u8],

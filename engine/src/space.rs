@@ -19,30 +19,13 @@
 
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::format::space_header::{
+    self, FORMAT_VERSION, FREE_HINT_AT, SIZE_PAGES_AT, SpaceHeader, TABLE_AREA, u32_at, u64_at,
+};
 use crate::mtr::{Mtr, PageHandle};
 use crate::page_op::PageOp;
 use std::ops::Range;
 use tidepool_pool::{Access, PAGE_HEADER_SIZE, PageId, PageType, Space, page};
-
-/// First bytes of a space header, behind the page header.
-pub const MAGIC: &[u8; 8] = b"TIDEPOOL";
-/// Version of the page formats that this code reads and writes.
-pub const FORMAT_VERSION: u32 = 2;
-
-const MAGIC_AT: usize = 32;
-const VERSION_AT: usize = 40;
-const PAGE_SIZE_AT: usize = 44;
-const SPACE_ID_AT: usize = 48;
-const FLAGS_AT: usize = 52;
-const UUID_AT: usize = 56;
-const SIZE_PAGES_AT: usize = 72;
-const FREE_HINT_AT: usize = 76;
-/// Offset in page 0 of the table's next auto-increment value, u64; the table layer's.
-pub const AUTO_INCREMENT_AT: usize = 80;
-/// Offset in page 0 of the estimated number of rows, u64; the table layer's.
-pub const ROW_COUNT_AT: usize = 88;
-/// Bytes of page 0 that are the table layer's alone.
-pub const TABLE_AREA: Range<usize> = 96..352;
 
 /// Offset in a bitmap page of the number of bits set, u32.
 const ALLOCATED_AT: usize = 32;
@@ -63,102 +46,6 @@ pub const fn bitmap_of(no: u32, page_size: usize) -> u32 {
     no / pages_per_bitmap(page_size) * pages_per_bitmap(page_size) + 1
 }
 
-fn u32_at(page: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"))
-}
-
-fn u64_at(page: &[u8], at: usize) -> u64 {
-    u64::from_le_bytes(page[at..at + 8].try_into().expect("eight bytes"))
-}
-
-/// What page 0 of a space says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SpaceHeader {
-    /// Version of the page formats.
-    pub format_version: u32,
-    /// Page size, bytes.
-    pub page_size: u32,
-    /// Space id.
-    pub space_id: u32,
-    /// Flags, 0.
-    pub flags: u32,
-    /// Data directory the file belongs to.
-    pub instance: [u8; 16],
-    /// Pages in use by the space; the file may be longer.
-    pub size_pages: u32,
-    /// No page below this one is free.
-    pub free_hint: u32,
-    /// The table's next auto-increment value.
-    pub auto_increment: u64,
-    /// Estimated number of rows.
-    pub row_count: u64,
-}
-
-impl SpaceHeader {
-    /// Reads the header from the bytes of page 0; `file` is for the error.
-    pub fn parse(page: &[u8], file: &str) -> Result<SpaceHeader> {
-        if page.len() < TABLE_AREA.end || &page[MAGIC_AT..MAGIC_AT + 8] != MAGIC {
-            return Err(Error::format(
-                file,
-                "not a Tidepool tablespace: its first page lacks the magic number",
-            ));
-        }
-        Ok(SpaceHeader {
-            format_version: u32_at(page, VERSION_AT),
-            page_size: u32_at(page, PAGE_SIZE_AT),
-            space_id: u32_at(page, SPACE_ID_AT),
-            flags: u32_at(page, FLAGS_AT),
-            instance: page[UUID_AT..UUID_AT + 16].try_into().expect("16 bytes"),
-            size_pages: u32_at(page, SIZE_PAGES_AT),
-            free_hint: u32_at(page, FREE_HINT_AT),
-            auto_increment: u64_at(page, AUTO_INCREMENT_AT),
-            row_count: u64_at(page, ROW_COUNT_AT),
-        })
-    }
-
-    /// Checks that the space belongs here: version, page size, space id, data directory.
-    pub fn check(&self, file: &str, page_size: usize, id: u32, instance: &[u8; 16]) -> Result<()> {
-        let why = if self.format_version != FORMAT_VERSION {
-            format!(
-                "written in format version {}, this program reads version {FORMAT_VERSION}: use the version of Tidepool that wrote it",
-                self.format_version
-            )
-        } else if self.page_size as usize != page_size {
-            format!("pages of {} bytes, the data directory has {page_size}", self.page_size)
-        } else if self.space_id != id {
-            format!("tablespace {}, expected {id}: the file was renamed or copied", self.space_id)
-        } else if &self.instance != instance {
-            "belongs to another data directory".to_string()
-        } else {
-            return Ok(());
-        };
-        Err(Error::format(file, why))
-    }
-}
-
-/// Reads a space's header.
-pub fn header(env: &Env, space: &Space) -> Result<SpaceHeader> {
-    let page = env.pool().shared(space, 0, Access::Normal)?;
-    SpaceHeader::parse(&page, space.file().name())
-}
-
-/// Whether the operation, on a space's header, may change the size that it tells.
-pub fn may_set_size(op: &[u8]) -> bool {
-    match PageOp::decode(op) {
-        Ok(PageOp::Write { offset, bytes }) => {
-            let at = offset as usize;
-            at < SIZE_PAGES_AT + 4 && SIZE_PAGES_AT < at + bytes.len()
-        }
-        Ok(PageOp::Image { .. }) => true,
-        _ => false,
-    }
-}
-
-/// The size that a space's header tells, in pages.
-pub fn size_pages(header: &[u8]) -> u32 {
-    u32_at(header, SIZE_PAGES_AT)
-}
-
 /// Makes a new, empty file a space: header and first bitmap.
 pub fn create<'a>(mtr: &mut Mtr<'a>, env: &Env, space: &'a Space) -> Result<()> {
     let page_size = env.page_size();
@@ -167,17 +54,18 @@ pub fn create<'a>(mtr: &mut Mtr<'a>, env: &Env, space: &'a Space) -> Result<()> 
     let header = mtr.new_page(space, 0)?;
     let bitmap = mtr.new_page(space, 1)?;
     mtr.apply(header, &PageOp::Format { page_type: PageType::SPACE_HEADER, tree_id: 0 });
-    let mut bytes = [0; TABLE_AREA.end - PAGE_HEADER_SIZE];
-    let mut put = |at: usize, field: &[u8]| {
-        bytes[at - PAGE_HEADER_SIZE..at - PAGE_HEADER_SIZE + field.len()].copy_from_slice(field);
+    let header_fields = SpaceHeader {
+        format_version: FORMAT_VERSION,
+        page_size: page_size as u32,
+        space_id: space.id(),
+        flags: 0,
+        instance: env.instance(),
+        size_pages: INITIAL_PAGES,
+        free_hint: 2,
+        auto_increment: 0,
+        row_count: 0,
     };
-    put(MAGIC_AT, MAGIC);
-    put(VERSION_AT, &FORMAT_VERSION.to_le_bytes());
-    put(PAGE_SIZE_AT, &(page_size as u32).to_le_bytes());
-    put(SPACE_ID_AT, &space.id().to_le_bytes());
-    put(UUID_AT, &env.instance());
-    put(SIZE_PAGES_AT, &INITIAL_PAGES.to_le_bytes());
-    put(FREE_HINT_AT, &2u32.to_le_bytes());
+    let bytes = header_fields.body();
     mtr.apply(header, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes: &bytes });
     mtr.apply(bitmap, &PageOp::Format { page_type: PageType::BITMAP, tree_id: 0 });
     // Header and bitmap themselves.
@@ -483,7 +371,7 @@ pub fn cut_free_tail(env: &Env, space: &Space, least: u32) -> Result<u32> {
 ///
 /// Latches one bitmap at a time: exact only while nobody allocates.
 pub fn allocated_pages(env: &Env, space: &Space) -> Result<Vec<u32>> {
-    let header = header(env, space)?;
+    let header = space_header::read(env.pool(), space)?;
     let per_bitmap = pages_per_bitmap(env.page_size());
     let mut pages = Vec::new();
     for k in 0..header.size_pages.div_ceil(per_bitmap) {

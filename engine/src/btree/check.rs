@@ -11,8 +11,8 @@
 
 use super::Tree;
 use super::descent::{Backoff, Coupled, Shared, Standing, Stop};
-use super::node::{self, Node, Seek};
 use crate::error::Result;
+use crate::format::node::{self, Node, Seek};
 use tidepool_pool::{Access, OptimisticGuard};
 
 /// What a check found of a sound tree.

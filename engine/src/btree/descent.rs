@@ -9,8 +9,8 @@
 //! After some attempts it therefore goes down with shared latches, the parent's held until the child's is there.
 
 use super::Tree;
-use super::node::{self, Node, Seek};
 use crate::error::{Error, Result};
+use crate::format::node::{self, Node, Seek};
 use std::cmp::Ordering;
 use tidepool_pool::{
     Access, ExclusiveGuard, OptimisticGuard, PageView, Pool, Retry, SharedGuard, Space,

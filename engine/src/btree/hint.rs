@@ -14,7 +14,7 @@
 
 use super::Tree;
 use super::leaf::{LeafMut, LeafRef};
-use super::node::Node;
+use crate::format::node::Node;
 use tidepool_pool::Access;
 
 /// Where an entry was.

@@ -1,6 +1,6 @@
 //! Latched leaves: what the transaction layer reads and changes.
 
-use super::node::{Node, cell_size};
+use crate::format::node::{Node, cell_size};
 use crate::mtr::{Mtr, PageHandle};
 use crate::page_op::PageOp;
 use tidepool_pool::{ExclusiveGuard, PageId, SharedGuard};
@@ -183,7 +183,7 @@ impl LeafHandle {
         mtr.apply(self.page, &op);
     }
 
-    /// Settles the entries whose bits are set, the first of a byte being its lowest: see [`crate::versioned::entry`].
+    /// Settles the entries whose bits are set, the first of a byte being its lowest: see [`crate::format::entry`].
     pub fn settle(&self, mtr: &mut Mtr<'_>, slots: &[u8]) {
         mtr.apply(self.page, &PageOp::SettleCells { slots });
     }

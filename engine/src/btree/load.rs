@@ -15,11 +15,11 @@
 
 use super::Tree;
 use super::descent::Exclusive;
-use super::node::{self, Node, Seek, cell_size, common_prefix_len, shortest_separator};
 use super::reshape::NodeInit;
 use super::split::fill_limit;
 use super::structure::insert_child;
 use crate::error::Result;
+use crate::format::node::{self, Node, Seek, cell_size, common_prefix_len, shortest_separator};
 use crate::mtr::Mtr;
 use crate::page_op::CellList;
 use crate::space::Allocation;
@@ -266,8 +266,8 @@ mod tests {
     }
 
     fn longest_entries(page_size: usize) {
-        let key_len = super::node::max_key_len(page_size);
-        let payload_len = super::node::max_payload_len(page_size, key_len);
+        let key_len = crate::format::node::max_key_len(page_size);
+        let payload_len = crate::format::node::max_payload_len(page_size, key_len);
         let mut model = Model::new();
         for n in 0..200u32 {
             // Some share all but their end, some nothing.

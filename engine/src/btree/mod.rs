@@ -6,10 +6,10 @@
 //! finds for the upper fence, the previous one that which holds the keys just before the lower fence. The root's page number
 //! never changes: it grows by moving its content into a child, and shrinks by taking an only child's content.
 //!
+//! A node's layout, the search in it and the changes of its bytes are in [`crate::format::node`]. Here:
+//!
 //! | file | what |
 //! |---|---|
-//! | [`node`] | layout of a node, search |
-//! | `edit` | changes of one node's bytes |
 //! | `split` | where to split |
 //! | `reshape` | what a split and a merge write |
 //! | `descent` | optimistic lock coupling from the root down |
@@ -40,21 +40,19 @@
 
 pub mod check;
 mod descent;
-pub(crate) mod edit;
 mod estimate;
 mod hint;
 mod leaf;
 mod load;
-pub mod node;
 pub(crate) mod reshape;
 pub(crate) mod split;
 mod structure;
 
+pub use crate::format::node::{Seek, max_key_len, max_payload_len};
 pub use estimate::TreeStatistics;
 pub use hint::LeafHint;
 pub use leaf::{LeafHandle, LeafMut, LeafRef};
 pub use load::Loader;
-pub use node::{Seek, max_key_len, max_payload_len};
 
 use crate::env::Env;
 use crate::error::Result;

@@ -1,8 +1,9 @@
 //! What a split and a merge write: pure functions from nodes to page operations.
 
-use super::edit::rebase_suffix;
-use super::node::{self, Node, cell_size, common_prefix_len};
-use crate::page_op::{CellList, OpError, PageOp};
+use crate::format::OpError;
+use crate::format::node::edit::rebase_suffix;
+use crate::format::node::{self, Node, cell_size, common_prefix_len};
+use crate::page_op::{CellList, PageOp};
 
 /// The fields of [`PageOp::NodeInit`], owned.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,9 +9,9 @@
 //! The separator that a half takes as a new fence is no longer than the cell next to it on the other side and the fence it
 //! replaces together: a half never grows. Where all cells stay together, it is seen to that they fit with the new fence. A leaf with
 //! one cell splits between it and the new key; then the limits on keys and payloads leave room
-//! ([`node::max_key_len`](super::node::max_key_len)).
+//! ([`node::max_key_len`](crate::format::node::max_key_len)).
 
-use super::node::{Node, SLOTS, common_prefix_len, shortest_separator};
+use crate::format::node::{Node, SLOTS, common_prefix_len, shortest_separator};
 use std::ops::RangeInclusive;
 
 /// From this many inserts side by side on, a split follows them; or if half of what the node holds came so.

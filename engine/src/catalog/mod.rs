@@ -24,13 +24,14 @@ mod record;
 pub use record::{INDEXES_MAX, IndexDef, METADATA_LEN_MAX, NAME_LEN_MAX, TableDef};
 pub(crate) use record::{TableRecord, TreeRecord, check_table_name};
 
-use crate::env::{Env, FIRST_TABLE_SPACE};
+use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::files::FIRST_TABLE_SPACE;
+use crate::format::space_header::TABLE_AREA;
 use crate::lock::LockMode;
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::pause::{self, PausePoint};
-use crate::space::TABLE_AREA;
 use crate::trx::{Batch, Csn, Direction, ScanPosition, Transaction, TrxOptions, TrxSystem};
 use crate::versioned::VersionedTree;
 use parking_lot::RwLock;
@@ -99,7 +100,7 @@ impl Catalog {
         let version = u32_at(&header, VERSION_AT);
         if version != FORMAT_VERSION {
             return Err(Error::format(
-                crate::SYSTEM_FILE,
+                crate::files::SYSTEM_FILE,
                 format!(
                     "catalog of format version {version}, this program reads version {FORMAT_VERSION}: use a newer program"
                 ),
@@ -128,7 +129,10 @@ impl Catalog {
             trx.scan(&self.tree, &mut position, Direction::Forward, 64, Access::Scan, &mut batch)?;
             for at in 0..batch.len() {
                 let name = std::str::from_utf8(batch.key(at)).map_err(|_| {
-                    Error::format(crate::SYSTEM_FILE, "a table's name in the catalog is not UTF-8")
+                    Error::format(
+                        crate::files::SYSTEM_FILE,
+                        "a table's name in the catalog is not UTF-8",
+                    )
                 })?;
                 let record = TableRecord::decode(name, batch.value(at))?;
                 tables.insert(name.to_string(), Arc::new(record));

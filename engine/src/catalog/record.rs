@@ -172,7 +172,10 @@ impl TableRecord {
     /// Decodes the record of table `name` (for the error's text only).
     pub fn decode(name: &str, bytes: &[u8]) -> Result<Self> {
         Reader { rest: bytes }.record().map_err(|why| {
-            Error::format(crate::SYSTEM_FILE, format!("catalog entry of table '{name}': {why}"))
+            Error::format(
+                crate::files::SYSTEM_FILE,
+                format!("catalog entry of table '{name}': {why}"),
+            )
         })
     }
 }

@@ -17,11 +17,13 @@
 use super::{Db, Inner, OpenTables};
 use crate::btree::max_key_len;
 use crate::catalog::{TableDef, TableRecord, TreeRecord, check_table_name};
-use crate::env::{Env, space_file_name};
+use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::files::space_file_name;
+use crate::format::space_header::{self, SpaceHeader};
 use crate::mtr::Mtr;
 use crate::pause::{self, PausePoint};
-use crate::space::{self, SpaceHeader};
+use crate::space;
 use crate::table::Table;
 use crate::trx::{Isolation, Transaction, TrxOptions};
 use crate::versioned::VersionedTree;
@@ -324,7 +326,7 @@ impl Inner {
             ));
         }
         let space = env.space(record.space)?;
-        let header = space::header(env, &space)?;
+        let header = space_header::read(env.pool(), &space)?;
         let file = space.file();
         header.check(file.name(), env.page_size(), record.space, &env.instance())?;
         let (has, needs) = (file.len()?, u64::from(header.size_pages) * env.page_size() as u64);
@@ -395,7 +397,7 @@ impl Inner {
             let trees = make_trees(&self.env, &space, ids.first_tree, def.indexes.len())?;
             pause::reach(PausePoint::TableMade);
             // Behind the catalog's commit nothing may fail.
-            let header = space::header(&self.env, &space)?;
+            let header = space_header::read(self.env.pool(), &space)?;
             Ok((space, header, trees))
         });
         match made {

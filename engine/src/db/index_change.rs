@@ -26,21 +26,21 @@
 //! itself, and finds what was committed last. No transaction has written what is there, so none can roll it back, or come to
 //! purge it: undo records from before are of other trees, whose ids they carry.
 
+use super::cursor::Cursor;
 use super::definition::Definition;
 use super::load::fill_sorted;
 use super::trx::Trx;
 use super::{Db, Inner};
 use crate::catalog::{CATALOG_TREE, IndexDef, TableDef, TableRecord, TreeRecord};
-use crate::cursor::Cursor;
 use crate::error::{Error, Result};
+use crate::format::entry::Entry;
+use crate::format::space_header;
 use crate::lock::{Interrupt, LockMode, LockWait};
 use crate::pause::{self, PausePoint};
 use crate::sort::{self, Sorter};
-use crate::space;
 use crate::table::{Table, noted};
 use crate::trx::{Isolation, TrxOptions};
 use crate::versioned::VersionedTree;
-use crate::versioned::entry::Entry;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -444,7 +444,7 @@ impl Inner {
         for change in changes {
             let (name, record) = (&change.name, &change.record);
             let space = env.space(record.space)?;
-            let header = space::header(env, &space)?;
+            let header = space_header::read(env.pool(), &space)?;
             tables.push(Arc::new(Table::open(env, &space, name, record, &header)));
             for tree in &change.dropped {
                 noted::add(env, &space, *tree)?;

@@ -5,7 +5,8 @@
 //! - `definition`: tables are created, dropped, renamed, truncated, opened.
 //! - `index_change`: indexes are added and dropped.
 //! - `load`: tables are filled before they are seen.
-//! - `trx`: transactions on tables.
+//! - `trx`: transactions on tables; `cursor`: reading in the order of an index.
+//! - `check`: CHECK of a table.
 //! - `steps`: background work, a step at a time.
 //! - `warm`: the hot pages of one life are read in the next.
 //! - here: dynamic options, the log, prepared transactions, status.
@@ -14,6 +15,8 @@
 //! `definitions` (one definition change at a time) → `tables` (open tables) → what the catalog's transaction and the pool
 //! take. A transaction's operation takes neither. `detached` and `recovered` are innermost, and never held together.
 
+mod check;
+mod cursor;
 mod definition;
 #[cfg(test)]
 mod file_tests;
@@ -34,6 +37,7 @@ mod rollback_simulation;
 #[cfg(test)]
 mod row_count_tests;
 
+pub use cursor::{Cursor, Seek};
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
 pub use load::TableLoad;
 pub(crate) use trx::ReadsEpoch;
@@ -45,7 +49,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::governor::PoolGovernor;
 use crate::lock::WaitObserver;
-use crate::memory::MemoryReport;
+use crate::memory::{MemoryReport, MemoryRow};
 use crate::options::{self, Options};
 use crate::pause::{self, PausePoint};
 use crate::sort::SortMemory;
@@ -103,6 +107,17 @@ struct OpenTables {
     changing_indexes: HashSet<String>,
     /// Tables that are being filled, which have no handle besides.
     loading: HashMap<String, Arc<Table>>,
+}
+
+/// What the layers above the pool have in memory.
+fn memory_above_pool(
+    trx_system: &TrxSystem,
+    sort_memory: &SortMemory,
+) -> impl Iterator<Item = MemoryRow> {
+    let redo = trx_system.env.redo().buffer_bytes();
+    let redo = MemoryRow { name: "redo_buffers", bytes: redo, bound_bytes: Some(redo) };
+    let sorts = MemoryRow { name: "sorts", bytes: sort_memory.bytes(), bound_bytes: None };
+    [redo].into_iter().chain(trx_system.memory()).chain([sorts])
 }
 
 /// What the layer of tables counts.
@@ -406,7 +421,8 @@ impl Db {
     pub fn memory(&self) -> MemoryReport {
         let inner = &self.inner;
         let process = inner.env.governor().report().own_resident_bytes;
-        MemoryReport::of(inner.env.pool(), &inner.trx_system, &inner.sort_memory, process)
+        let above_pool = memory_above_pool(&inner.trx_system, &inner.sort_memory);
+        MemoryReport::new(inner.env.pool(), above_pool, process)
     }
 
     /// All counters.

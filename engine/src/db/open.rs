@@ -19,14 +19,16 @@
 //! open are rolled back at the next open, as after a crash.
 
 use super::{Db, Inner, closed};
-use crate::SYSTEM_FILE;
 use crate::catalog::{CATALOG_TREE, Catalog};
-use crate::env::{Env, EnvOptions, SYSTEM_SPACE, space_file_name};
+use crate::env::{Env, EnvOptions};
 use crate::error::{Error, Result};
+use crate::files::SYSTEM_FILE;
+use crate::files::{SYSTEM_SPACE, space_file_name};
+use crate::format::space_header;
 use crate::mtr::Mtr;
 use crate::options::{Options, Replacement};
 use crate::trx::TrxSystem;
-use crate::{memory, sort, space};
+use crate::{sort, space};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::HashSet;
 use std::path::Path;
@@ -152,7 +154,7 @@ impl Inner {
             (Arc::downgrade(&self.trx_system), self.sort_memory.clone());
         self.env.governor().set_rest_of_engine(Box::new(move || {
             let rows = |trx_system: Arc<TrxSystem>| {
-                memory::above_pool(&trx_system, &sort_memory).map(|row| row.bytes).sum()
+                super::memory_above_pool(&trx_system, &sort_memory).map(|row| row.bytes).sum()
             };
             trx_system.upgrade().map_or(0, rows)
         }));
@@ -265,7 +267,7 @@ fn first_space(env: &Arc<Env>) -> Result<Option<Arc<Space>>> {
             "there is no catalog in it, though there are table files: restore it from a backup",
         ));
     }
-    let header = space::header(env, &system)?;
+    let header = space_header::read(env.pool(), &system)?;
     header.check(system.file().name(), env.page_size(), SYSTEM_SPACE, &env.instance())?;
     Ok(Some(system))
 }

@@ -21,7 +21,7 @@ use rand::{Rng, SeedableRng};
 use tidepool_pool::storage::{AlignedBuf, Fault, FaultKind, SimStorage, Storage, StorageOp};
 
 use super::*;
-use crate::env::space_file_name;
+use crate::files::space_file_name;
 use crate::redo::tests::seeds;
 use crate::space;
 use crate::trx::{Isolation, TrxOptions};

@@ -26,8 +26,8 @@
 
 use super::Inner;
 use super::warm_reads::{READ_BYTES, Reads};
-use crate::env::{SYSTEM_SPACE, UNDO_SPACE};
 use crate::error::{Error, Result};
+use crate::files::{SYSTEM_SPACE, UNDO_SPACE};
 use crate::hot_list::{self, HotList, Owner, PAGES_MAX};
 use parking_lot::Mutex;
 use std::collections::HashSet;

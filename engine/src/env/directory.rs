@@ -5,8 +5,10 @@ use std::sync::Arc;
 use tidepool_pool::storage::{AlignedBuf, Storage};
 use tidepool_pool::{PAGE_HEADER_SIZE, PageSize, page};
 
-use super::{EnvOptions, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, space_file_name};
+use super::EnvOptions;
 use crate::error::{Error, Result};
+use crate::files::{SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, space_file_name};
+use crate::format::space_header::{MAGIC, UUID_AT};
 use crate::redo::control::CONTROL_FILE;
 use crate::redo::{self, Ring, format_uuid};
 
@@ -47,7 +49,6 @@ pub(super) fn check_owner(
     page_size: PageSize,
     uuid: &[u8; 16],
 ) -> Result<()> {
-    const UUID_AT: usize = 56;
     let name = space_file_name(SYSTEM_SPACE);
     let file = storage.open(&name)?;
     let mut header = AlignedBuf::zeroed(page_size.bytes());
@@ -59,8 +60,7 @@ pub(super) fn check_owner(
     }
     let id = tidepool_pool::PageId::new(SYSTEM_SPACE, 0);
     // A page that is broken is reported when it is read through the pool.
-    if page::verify(&header, id).is_err() || &header[PAGE_HEADER_SIZE..UUID_AT - 16] != b"TIDEPOOL"
-    {
+    if page::verify(&header, id).is_err() || &header[PAGE_HEADER_SIZE..][..MAGIC.len()] != MAGIC {
         return Ok(());
     }
     let owner: [u8; 16] = header[UUID_AT..UUID_AT + 16].try_into().expect("16 bytes");

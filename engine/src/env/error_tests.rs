@@ -6,6 +6,7 @@ use tidepool_pool::storage::{AlignedBuf, Fault, FaultKind, SimStorage, Storage, 
 use tidepool_pool::{PAGE_HEADER_SIZE, PageType};
 
 use super::*;
+use crate::files::*;
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::redo::{BLOCK_SIZE, CAPACITY_MIN_BYTES};

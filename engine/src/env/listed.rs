@@ -12,8 +12,9 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use tidepool_pool::Space;
 
-use super::{Env, space_file_name};
+use super::Env;
 use crate::error::{Error, Result};
+use crate::files::space_file_name;
 
 /// What the catalog says of a space.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -8,7 +8,9 @@ use tidepool_pool::PageType;
 use tidepool_pool::storage::{Fault, FaultKind, IoOp, SimStorage, StorageOp};
 
 use super::*;
+use crate::files::*;
 use crate::hooked::{Hooked, Hooks};
+use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 
 const PAGE_SIZE: usize = 4096;

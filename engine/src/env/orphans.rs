@@ -10,8 +10,9 @@ use std::sync::Arc;
 use tidepool_pool::Space;
 use tidepool_pool::storage::AlignedBuf;
 
-use super::{Env, FIRST_TABLE_SPACE, ORPHANS_DIR, TABLES_DIR, space_file_name};
+use super::Env;
 use crate::error::Result;
+use crate::files::{FIRST_TABLE_SPACE, ORPHANS_DIR, TABLES_DIR, space_file_name};
 
 /// The id of the table's space whose file has this name in `tables/`. The largest is no table's: there would be no next one.
 fn space_of_file(name: &str) -> Option<u32> {

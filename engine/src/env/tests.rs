@@ -15,6 +15,7 @@ use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
 use tidepool_pool::{Access, Lsn, PAGE_HEADER_SIZE, PageType, Space};
 
 use super::*;
+use crate::files::*;
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::redo::CAPACITY_MIN_BYTES;

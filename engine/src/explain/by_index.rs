@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use tidepool_pool::PageType;
 
 use crate::db::Db;
-use crate::env::{SYSTEM_SPACE, UNDO_SPACE};
+use crate::files::{SYSTEM_SPACE, UNDO_SPACE};
 
 /// Whose pages they are.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

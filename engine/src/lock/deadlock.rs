@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use super::owner::Owner;
-use crate::trx::TrxId;
+use crate::csn::TrxId;
 
 /// A circle of waits.
 #[derive(Debug, Clone)]

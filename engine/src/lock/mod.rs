@@ -48,6 +48,7 @@ pub(crate) mod deadlock;
 pub mod kept;
 pub mod keys;
 pub mod observer;
+pub(crate) mod overwritten;
 pub mod owner;
 pub mod ranges;
 pub mod report;

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::kept::KeptSet;
+use super::overwritten::Overwritten;
 use super::{LockMode, SessionToken};
+use crate::csn::TrxId;
 use crate::error::{Error, Result};
 use crate::redo::Failure;
-use crate::trx::csn::TrxId;
-use crate::versioned::overwritten::Overwritten;
 
 /// Interrupts a transaction's lock wait from another thread (KILL QUERY). Stays set until cleared, so that an interrupt which comes
 /// just before the wait begins is not lost.

@@ -1,5 +1,6 @@
 use super::*;
 use crate::btree::tests::{SPACE_ID, fixture};
+use crate::format::space_header::TABLE_AREA;
 use crate::page_op::PageOp;
 use crate::space;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -108,7 +109,7 @@ fn a_crash_leaks_no_page() {
             let mut heads = [0; 8];
             for _ in 0..60 {
                 let slot = rng.random_range(0..heads.len());
-                let note_at = (space::TABLE_AREA.start + 4 * slot) as u32;
+                let note_at = (TABLE_AREA.start + 4 * slot) as u32;
                 match std::mem::take(&mut heads[slot]) {
                     0 => {
                         let value = value(rng.random_range(1..60_000), seed);
@@ -131,7 +132,7 @@ fn a_crash_leaks_no_page() {
         }
         let space = env.space(SPACE_ID).unwrap();
         for slot in 0..8 {
-            let note_at = space::TABLE_AREA.start + 4 * slot;
+            let note_at = TABLE_AREA.start + 4 * slot;
             let page = env.pool().shared(&space, 0, Access::Normal).unwrap();
             let head = u32::from_le_bytes(page[note_at..note_at + 4].try_into().unwrap());
             drop(page);
@@ -151,7 +152,7 @@ fn a_chain_that_leads_back_into_itself_is_an_error() {
     let room = capacity(4096);
     // Of so many pages; the last one's link goes to this one.
     for (len, to) in [(1, 0), (2, 0), (5, 0), (5, 2), (5, 4), (40, 0), (40, 1), (40, 39)] {
-        let note_at = space::TABLE_AREA.start as u32;
+        let note_at = TABLE_AREA.start as u32;
         let head = store(&env, &space, &value(len * room, 1), note_at).unwrap();
         let chain = pages(&env, &space, TREE_ID, head).unwrap();
         assert_eq!(chain.len(), len);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::btree::node::Node;
+use crate::format::node::Node;
 use proptest::prelude::*;
 
 fn encode(op: &PageOp<'_>) -> Vec<u8> {
@@ -102,9 +102,9 @@ fn redo_of_small_changes_is_small() {
 
 #[test]
 fn settling_shortens_the_headers_it_is_told_to() {
-    use crate::trx::csn::TrxId;
-    use crate::undo::RollPointer;
-    use crate::versioned::entry::{DELETED, Entry, OVERFLOW, SETTLED};
+    use crate::csn::TrxId;
+    use crate::format::entry::RollPointer;
+    use crate::format::entry::{DELETED, Entry, OVERFLOW, SETTLED};
     let mut page = vec![0; 4096];
     let init = PageOp::NodeInit { tree_id: 1, level: 0, first_child: 0, lower: b"", upper: None };
     init.apply(&mut page).unwrap();

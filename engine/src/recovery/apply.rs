@@ -28,12 +28,13 @@ use tidepool_pool::storage::{Storage, StorageOp};
 use tidepool_pool::{Access, ExclusiveGuard, Lsn, PageId, Pool, Space};
 
 use super::scan::{Scan, undecodable};
-use crate::env::{FIRST_TABLE_SPACE, space_file_name};
 use crate::error::{Error, Result};
-use crate::page_op::{self, OpError, PageOp};
+use crate::files::{self, FIRST_TABLE_SPACE, space_file_name};
+use crate::format::OpError;
+use crate::format::space_header;
+use crate::page_op::{self, PageOp};
 use crate::redo::RedoLog;
 use crate::redo::record::Record;
-use crate::space;
 
 /// Bytes of operations, and of what is noted of them, collected before they are applied: with a memory budget, at most this part of it, as
 /// the memory of a batch grows by doubling and is sorted.
@@ -265,8 +266,8 @@ impl Batch {
         if applied > 0 {
             files.pool.mark_dirty(&mut page, start, newest);
         }
-        if id.no == 0 && changes.iter().any(|change| space::may_set_size(op(change))) {
-            let size_pages = space::size_pages(&page);
+        if id.no == 0 && changes.iter().any(|change| may_set_size(op(change))) {
+            let size_pages = space_header::size_pages(&page);
             drop(page);
             files.grow_to(&space, size_pages)?;
         }
@@ -283,6 +284,18 @@ fn read_page<'p>(
     match pool.exclusive(space, no, Access::Normal) {
         Err(tidepool_pool::Error::Corrupt { .. }) => pool.exclusive(space, no, Access::Normal),
         page => page,
+    }
+}
+
+/// Whether the operation, on a space's header, may change the size that it tells.
+fn may_set_size(op: &[u8]) -> bool {
+    match PageOp::decode(op) {
+        Ok(PageOp::Write { offset, bytes }) => {
+            let at = offset as usize;
+            at < space_header::SIZE_PAGES_AT + 4 && space_header::SIZE_PAGES_AT < at + bytes.len()
+        }
+        Ok(PageOp::Image { .. }) => true,
+        _ => false,
     }
 }
 
@@ -330,7 +343,7 @@ impl Files<'_> {
         // The record of the deletion may lie before the checkpoint, and once such a file is found to be gone, nothing speaks of it.
         dirs.extend(self.scan.unlisted.iter().map(|&id| space_file_name(id)));
         // Even if there was nothing to do: a process that was killed may have done it without this.
-        let mut dirs: Vec<&str> = dirs.iter().map(|name| crate::env::dir_of(name)).collect();
+        let mut dirs: Vec<&str> = dirs.iter().map(|name| files::dir_of(name)).collect();
         dirs.sort_unstable();
         dirs.dedup();
         for dir in dirs {

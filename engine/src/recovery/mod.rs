@@ -23,8 +23,8 @@ use std::sync::Arc;
 use tidepool_pool::storage::{Storage, StorageFile};
 use tidepool_pool::{Doublewrite, Lsn, PageSize};
 
-use crate::env::space_file_name;
 use crate::error::Result;
+use crate::files::space_file_name;
 
 /// Replaces torn pages by their copies in the doublewrite file, if the log, which begins at the checkpoint, reaches back to them.
 pub fn heal_torn_pages(storage: &dyn Storage, page_size: PageSize, checkpoint: Lsn) -> Result<()> {

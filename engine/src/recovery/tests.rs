@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tidepool_pool::storage::{Result as StorageResult, SimStorage, StorageFile};
 use tidepool_pool::{Access, PAGE_HEADER_SIZE, PageType};
 
-use crate::env::{Env, EnvOptions, FIRST_TABLE_SPACE, space_file_name};
+use crate::env::{Env, EnvOptions};
+use crate::files::{FIRST_TABLE_SPACE, space_file_name};
 use crate::hooked::{Hooked, Hooks};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;

@@ -52,7 +52,7 @@ fn give(env: &Env, space: &Space, pages: &[u32]) {
 #[test]
 fn a_header_says_whose_space_it_is() {
     let (env, space) = new_space(4096);
-    let good = header(&env, &space).unwrap();
+    let good = space_header::read(env.pool(), &space).unwrap();
     assert_eq!((good.size_pages, good.free_hint, good.auto_increment), (8, 2, 0));
     let file = space.file().name();
     let check = |header: &SpaceHeader, size, id, uuid| {
@@ -105,7 +105,7 @@ fn pages_are_taken_and_freed_like_a_set() {
     let mut expected = vec![0, 1];
     expected.extend(&taken);
     assert_eq!(allocated_pages(&env, &space).unwrap(), expected);
-    let size = header(&env, &space).unwrap().size_pages;
+    let size = space_header::read(env.pool(), &space).unwrap().size_pages;
     assert!(u64::from(size) * 4096 <= space.file().len().unwrap());
     assert!(size < *taken.last().unwrap() * 5 / 4 + 16, "grown without need");
 }
@@ -142,11 +142,11 @@ fn a_large_space_has_several_bitmaps() {
 fn a_free_tail_is_cut_off() {
     let (env, space) = new_space(4096);
     let per_bitmap = pages_per_bitmap(4096);
-    let size = || header(&env, &space).unwrap().size_pages;
+    let size = || space_header::read(env.pool(), &space).unwrap().size_pages;
     assert_eq!((cut_free_tail(&env, &space, 1).unwrap(), size()), (0, 8));
     let all = take_beyond_a_bitmap(&env, &space);
     let sound = |allocated: usize| {
-        let header = header(&env, &space).unwrap();
+        let header = space_header::read(env.pool(), &space).unwrap();
         assert!(header.free_hint <= header.size_pages);
         assert_eq!(allocated_pages(&env, &space).unwrap().len(), allocated);
     };
@@ -187,9 +187,9 @@ fn a_full_disk_changes_nothing() {
     mtr.commit();
     take(&env, &space, 0, 6).unwrap();
     storage.inject(Fault::new(StorageOp::SetLen, FaultKind::NoSpace).always());
-    let before = header(&env, &space).unwrap();
+    let before = space_header::read(env.pool(), &space).unwrap();
     assert!(matches!(take(&env, &space, 0, 1), Err(Error::NoSpace(_))));
-    assert_eq!(header(&env, &space).unwrap(), before);
+    assert_eq!(space_header::read(env.pool(), &space).unwrap(), before);
     storage.clear_faults();
     assert_eq!(take(&env, &space, 0, 1).unwrap(), [8]);
 }

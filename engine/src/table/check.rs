@@ -5,11 +5,11 @@
 //! one transaction's snapshot.
 
 use super::Table;
-use crate::db::Db;
+use crate::catalog::TableDef;
 use crate::error::{Error, Result};
+use crate::format::entry::Entry;
 use crate::overflow;
 use crate::space;
-use crate::versioned::entry::Entry;
 use std::collections::HashSet;
 
 /// How far a check has come.
@@ -49,19 +49,15 @@ impl CheckReport {
 }
 
 impl Table {
-    /// Walks and verifies every tree. `progress` is called for each leaf; if it says false, the
-    /// check ends with [`Error::Interrupted`]. Of each tree the first problem is reported.
-    pub fn check(
+    /// Walks and verifies every tree, with the names that its indexes have in `def`. `progress` is called for each leaf; if it says
+    /// false, the check ends with [`Error::Interrupted`]. Of each tree the first problem is reported.
+    pub(crate) fn check_trees(
         &self,
-        db: &Db,
+        def: &TableDef,
         progress: &mut dyn FnMut(CheckProgress) -> bool,
     ) -> Result<CheckReport> {
-        db.check_open()?;
         let _inside = self.visit()?;
         let mut report = CheckReport::default();
-        // The names that they have now; this handle may be older.
-        let record = db.catalog().get(&self.name());
-        let def = record.as_ref().map_or(&self.def, |record| &record.def);
         for index in 0..self.index_count() {
             let mut found = IndexCheck::default();
             match self.check_index(index, &mut found, progress) {

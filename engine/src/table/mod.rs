@@ -30,10 +30,11 @@ use crate::btree::max_key_len;
 use crate::catalog::{TableDef, TableRecord};
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::format::space_header;
+use crate::format::space_header::{AUTO_INCREMENT_AT, ROW_COUNT_AT, SpaceHeader};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::pause::{self, PausePoint};
-use crate::space::{self, AUTO_INCREMENT_AT, ROW_COUNT_AT, SpaceHeader};
 use crate::trx::Csn;
 use crate::versioned::VersionedTree;
 use auto_increment::AutoIncrement;
@@ -282,7 +283,7 @@ impl Table {
     pub(crate) fn settle(&self) -> Result<()> {
         let Ok(_inside) = self.visit() else { return Ok(()) };
         self.auto_increment.settle(|next| self.persist(AUTO_INCREMENT_AT, next).map(drop))?;
-        if space::header(&self.env, &self.space)?.row_count != self.rows() {
+        if space_header::read(self.env.pool(), &self.space)?.row_count != self.rows() {
             self.persist(ROW_COUNT_AT, self.rows())?;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::Table;
 use crate::error::Result;
-use crate::versioned::entry::Entry;
+use crate::format::entry::Entry;
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 

@@ -1,12 +1,11 @@
 //! Transactions.
 //!
 //! # Contents
-//! - [`csn`]: transaction id → commit sequence number, lock-free.
 //! - [`view`]: read views and their registry.
 //! - [`activity`]: who is at work, for reports.
 //! - `system`: what all share; `transaction`: one's life; `rollback`, and what a failing disk makes of it (`retry`, `stranded`); `purge`.
 //!
-//! The operations on entries are in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
+//! Which transaction committed when is in [`crate::csn`], the operations on entries are in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
 //!
 //! # What the layer above uses
 //! ```text
@@ -41,7 +40,6 @@
 //! In SERIALIZABLE, `get` and `scan` with [`LockMode::None`](crate::lock::LockMode) are turned by the caller into shared locking reads.
 
 pub mod activity;
-pub mod csn;
 mod purge;
 mod retry;
 mod rollback;
@@ -50,9 +48,9 @@ mod system;
 mod transaction;
 pub mod view;
 
+pub use crate::csn::{Csn, TrxId};
 pub use crate::versioned::scan::{Batch, Direction, ScanPosition};
 pub use crate::versioned::semi_consistent::Peek;
-pub use csn::{Csn, TrxId};
 pub use system::{PurgeExclusion, TrxSystem};
 pub use transaction::{Savepoint, Transaction};
 pub use view::ReadView;

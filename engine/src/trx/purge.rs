@@ -34,14 +34,15 @@ use tidepool_pool::Steps;
 
 use super::system::TrxSystem;
 use crate::btree::{LeafMut, Tree};
-use crate::env::{FoundSpace, space_file_name};
+use crate::env::FoundSpace;
 use crate::error::{Error, Result};
+use crate::files::space_file_name;
+use crate::format::entry::RollPointer;
+use crate::format::entry::{DELETED, Entry};
 use crate::mtr::Mtr;
-use crate::undo::RollPointer;
 use crate::undo::log::set_marks;
 use crate::undo::record::{Body, MARK_PRIOR_PURGED, MARK_REMOVED, Place, Prior, Record};
 use crate::undo::stream::HeadLog;
-use crate::versioned::entry::{DELETED, Entry};
 
 /// Records looked at before purge lets DROP TABLE in, and looks whether it is to stop.
 const RECORDS_A_TURN: usize = 64;

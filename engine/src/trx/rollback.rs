@@ -11,22 +11,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::csn::TrxId;
 use super::system::{Orphan, TrxSystem};
 use super::transaction::Transaction;
 use crate::btree::Tree;
+use crate::csn::TrxId;
 use crate::error::{Error, Result};
+use crate::format::entry::Entry;
+use crate::format::entry::RollPointer;
 use crate::lock::Owner;
 use crate::mtr::{Mtr, PageHandle};
 use crate::overflow;
 use crate::pause::{self, PausePoint};
 use crate::space::Allocation;
-use crate::undo::RollPointer;
 use crate::undo::log::{UndoLog, UndoPosition, marks_of, set_chain, set_marks};
 use crate::undo::record::{
     Body, MARK_PRIOR_PURGED, MARK_REMOVED, MARK_UNDONE, Place, PriorValue, Record,
 };
-use crate::versioned::entry::Entry;
 
 /// A record, copied out of its page.
 pub(super) enum Step {
@@ -430,7 +430,7 @@ impl TrxSystem {
         slot.ok_or_else(|| {
             let page = leaf.page_id();
             Error::corrupt(
-                crate::env::space_file_name(page.space),
+                crate::files::space_file_name(page.space),
                 page.no,
                 format!("an entry that transaction {} wrote is missing", id.0),
             )

@@ -15,8 +15,8 @@ use std::collections::HashSet;
 
 use super::rollback::{STEPS_A_TURN, Step, Trees, Undone, step_of};
 use super::system::{Orphan, TrxSystem};
-use crate::env::{FIRST_TABLE_SPACE, space_file_name};
 use crate::error::{Error, Result};
+use crate::files::{FIRST_TABLE_SPACE, space_file_name};
 
 impl TrxSystem {
     /// What becomes of a rollback that ended with `error`, which is given back; or false, if it was to stop.

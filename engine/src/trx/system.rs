@@ -10,15 +10,17 @@ use tidepool_pool::page::{page_type, tree_id};
 use tidepool_pool::{Access, Lsn, PageType, Space};
 
 use super::activity::{Activities, Observed, Phase};
-use super::csn::{Csn, CsnTable, TrxId};
 use super::purge::{PassedOver, PurgeThread};
 use super::retry::{RETRY_PAUSE, Troubles};
 use super::transaction::Transaction;
 use super::view::Views;
 use super::{TrxOptions, TrxStatus};
 use crate::btree::Tree;
-use crate::env::{Env, FoundSpace, UNDO_SPACE};
+use crate::csn::{Csn, CsnTable, TrxId};
+use crate::env::{Env, FoundSpace};
 use crate::error::{Error, Result};
+use crate::files::UNDO_SPACE;
+use crate::format::space_header;
 use crate::lock::{Interrupt, Locks, Owner};
 use crate::memory::MemoryRow;
 use crate::mtr::Mtr;
@@ -147,7 +149,7 @@ impl TrxSystem {
                  data directory from a backup",
             ));
         }
-        space::header(env, &space)?.check(
+        space_header::read(env.pool(), &space)?.check(
             space.file().name(),
             env.page_size(),
             UNDO_SPACE,

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use tidepool_pool::{Access, Lsn};
 
-use super::csn::{Csn, TrxId};
 use super::retry::Troubles;
 use super::rollback::EntriesAdded;
 use super::system::{Orphan, TrxSystem};
 use super::view::{ReadView, ViewSlot};
 use super::{Isolation, TrxOptions};
 use crate::btree::LeafHint;
+use crate::csn::{Csn, TrxId};
 use crate::error::{Error, Result};
 use crate::lock::owner::Named;
 use crate::lock::{Interrupt, Owner, SessionToken};

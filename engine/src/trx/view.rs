@@ -19,7 +19,7 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use super::csn::{Csn, CsnTable, TrxId, TrxState};
+use crate::csn::{Csn, CsnTable, TrxId, TrxState, ViewBounds};
 
 /// What a consistent read sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,15 +59,6 @@ impl ReadView {
             TrxState::Ended => true,
         }
     }
-}
-
-/// What the registry tells of a live view.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ViewBounds {
-    /// See [`ReadView::csn`].
-    pub csn: Csn,
-    /// See [`ReadView::high`].
-    pub high: TrxId,
 }
 
 /// A place in the registry.

@@ -6,13 +6,13 @@ use tidepool_pool::Lsn;
 
 use super::page::{DATA_AT, PageHeader, USED_AT, write};
 use super::record::{
-    CHAIN_AT, LOG_RECORD_SIZE, LOG_STATE_AT, LogRecord, LogState, MARKS_AT, Record, RollPointer,
-    Writer,
+    CHAIN_AT, LOG_RECORD_SIZE, LOG_STATE_AT, LogRecord, LogState, MARKS_AT, Record, Writer,
 };
 use super::stream::{FoundLog, Undo};
+use crate::csn::{CsnTable, TrxId};
 use crate::error::Result;
+use crate::format::entry::RollPointer;
 use crate::mtr::{Mtr, PageHandle};
-use crate::trx::csn::{CsnTable, TrxId};
 
 /// A transaction's log, in the stream that it has to itself until the log ends.
 ///

@@ -32,5 +32,5 @@ pub mod shrink;
 pub mod stream;
 
 pub use log::UndoLog;
-pub use record::{LogState, Record, RollPointer};
+pub use record::{LogState, Record};
 pub use stream::Undo;

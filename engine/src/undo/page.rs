@@ -15,7 +15,7 @@
 
 use tidepool_pool::PAGE_HEADER_SIZE;
 
-use super::record::RollPointer;
+use crate::format::entry::RollPointer;
 use crate::page_op::PageOp;
 
 /// The directory's page number.

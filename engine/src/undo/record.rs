@@ -28,41 +28,8 @@
 //! been removed, what remains is the chain. `UNDONE`: a rollback that had to pass over newer records has undone this one; it will be cut
 //! off after those.
 
-use crate::trx::csn::TrxId;
-use crate::versioned::entry::{Entry, u64_from_6};
-
-/// Where an undo record is: a page of space 1 and an offset. Page 0 = nowhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct RollPointer {
-    /// Page in the undo space.
-    pub page: u32,
-    /// Offset in the page.
-    pub offset: u16,
-}
-
-impl RollPointer {
-    /// Nowhere: there is no older version.
-    pub const NONE: RollPointer = RollPointer { page: 0, offset: 0 };
-
-    /// Whether there is no older version.
-    pub fn is_none(self) -> bool {
-        self.page == 0
-    }
-
-    /// Reads six bytes.
-    pub fn read(bytes: &[u8]) -> RollPointer {
-        RollPointer {
-            page: u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
-            offset: u16::from_le_bytes([bytes[4], bytes[5]]),
-        }
-    }
-
-    /// Appends six bytes.
-    pub fn write(self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.page.to_le_bytes());
-        out.extend_from_slice(&self.offset.to_le_bytes());
-    }
-}
+use crate::csn::TrxId;
+use crate::format::entry::{Entry, RollPointer, u64_from_6};
 
 /// Kinds of records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -486,7 +453,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::versioned::entry::{DELETED, OVERFLOW};
+    use crate::format::entry::{DELETED, OVERFLOW};
 
     fn bytes(max: usize) -> impl Strategy<Value = Vec<u8>> {
         prop::collection::vec(any::<u8>(), 0..max)

@@ -11,9 +11,10 @@
 use std::sync::atomic::Ordering;
 
 use super::page::DATA_AT;
-use super::record::RollPointer;
 use super::stream::Undo;
 use crate::error::Result;
+use crate::format::entry::RollPointer;
+use crate::format::space_header;
 use crate::mtr::Mtr;
 use crate::space::{self, Allocation};
 
@@ -22,7 +23,7 @@ impl Undo {
     /// that have a history, stay where they are.
     pub fn shrink(&self, least: u32) -> Result<u32> {
         let space = self.space();
-        let size = space::header(self.env(), space)?.size_pages;
+        let size = space_header::read(self.env().pool(), space)?.size_pages;
         let allocated = space::allocated_pages(self.env(), space)?.len() as u32;
         if size - allocated < least.max(1) {
             return Ok(0);

@@ -11,9 +11,10 @@ use super::page::{
     DATA_AT, DIRECTORY_PAGE, DirectoryEntry, PageHeader, STREAMS_AT, TRX_ID_LIMIT_AT, max_streams,
     page_end, u32_at, u64_at, write,
 };
-use super::record::{Body, LogRecord, LogState, Record, RollPointer};
+use super::record::{Body, LogRecord, LogState, Record};
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::format::entry::RollPointer;
 use crate::mtr::{Mtr, PageHandle};
 use crate::page_op::PageOp;
 use crate::space::Allocation;

@@ -1,8 +1,8 @@
 //! Entries of a tree that nobody can see yet: settled from the beginning, and written without undo.
 
 use super::VersionedTree;
-use super::entry::{Entry, OVERFLOW, OverflowReference};
 use crate::error::Result;
+use crate::format::entry::{Entry, OVERFLOW, OverflowReference};
 use crate::mtr::Mtr;
 use crate::overflow;
 use crate::space::Allocation;

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::entry::Entry;
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::Seek;
 use crate::error::{Error, Result};
+use crate::format::entry::Entry;
 use crate::lock::keys::{Acquire, Holder};
 use crate::lock::{LockMode, LockWait, Owner};
 use crate::trx::{Isolation, Transaction, TrxId};

@@ -1,14 +1,12 @@
 //! Versioned trees: trees whose entries have versions, and the operations of a transaction on them.
 //!
-//! Every index, clustered or secondary, is one. An entry holds its newest version in place ([`entry`]); older
+//! Every index, clustered or secondary, is one. An entry holds its newest version in place ([`crate::format::entry`]); older
 //! ones follow from the undo records that its roll pointer leads to. Nothing here knows rows or columns.
 //!
 //! # Contents
 //! | file | what |
 //! |---|---|
-//! | [`entry`] | the payload's bytes |
 //! | `read` | which version is visible, long values, `get` |
-//! | `overwritten` | what is behind the many versions of a row that a transaction has changed very often |
 //! | `write` | insert, update, delete |
 //! | `settle` | room in full leaves, by shorter headers |
 //! | `load` | entries of trees that nobody can see yet |
@@ -24,14 +22,12 @@
 //! that are not committed are walked without the latch, and whoever has walked asks whether anything was taken back meanwhile; the
 //! first who gets behind them leaves what is there for all who come after.
 
-pub mod entry;
 mod load;
 mod locking;
-pub(crate) mod overwritten;
 mod read;
 pub mod scan;
 pub mod semi_consistent;
-pub(crate) mod settle;
+mod settle;
 mod write;
 
 pub(crate) use locking::FreshLocks;
@@ -41,10 +37,11 @@ use std::sync::Arc;
 use tidepool_pool::{PageId, Space};
 
 use crate::btree::{Tree, max_key_len, max_payload_len};
-use crate::env::{Env, space_file_name};
+use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::files::space_file_name;
+use crate::format::entry::{ENTRY_HEADER_SIZE, OVERFLOW_REFERENCE_SIZE};
 use crate::mtr::Mtr;
-use entry::{ENTRY_HEADER_SIZE, OVERFLOW_REFERENCE_SIZE};
 
 /// Bytes of a long value kept in the entry.
 const OVERFLOW_HEAD_MAX: usize = 256;

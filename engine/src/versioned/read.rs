@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use tidepool_pool::PageId;
 
-use super::entry::{DELETED, Entry, OVERFLOW, OverflowReference};
-use super::overwritten::Before;
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafRef, Seek};
+use crate::csn::TrxId;
 use crate::error::{Error, Result};
+use crate::format::entry::{DELETED, Entry, OVERFLOW, OverflowReference};
+use crate::lock::overwritten::Before;
 use crate::lock::{LockMode, LockWait, Owner};
 use crate::overflow;
 use crate::pause::{self, PausePoint};
-use crate::trx::csn::TrxId;
 use crate::trx::view::ReadView;
 use crate::trx::{Isolation, Transaction, TrxSystem};
 use crate::undo::record::Body;

@@ -4,12 +4,12 @@ use std::ops::Bound;
 
 use tidepool_pool::Access;
 
-use super::entry::{Entry, OVERFLOW};
 use super::locking::{Obstacle, Patience, ReadLock};
 use super::read::{Version, Walked};
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafHint, LeafRef, Seek, Tree};
 use crate::error::{Error, Result};
+use crate::format::entry::{Entry, OVERFLOW};
 use crate::lock::{LockMode, LockWait};
 use crate::pause::{self, PausePoint};
 use crate::trx::{Isolation, Transaction};

@@ -24,12 +24,10 @@
 use std::sync::atomic::Ordering;
 
 use super::corrupt_entry;
-use super::entry::{ENTRY_HEADER_SIZE, Entry, SETTLED, SETTLED_HEADER_SIZE};
-use crate::btree::node::Node;
-use crate::btree::{LeafMut, edit};
+use crate::btree::LeafMut;
 use crate::error::Result;
+use crate::format::entry::{ENTRY_HEADER_SIZE, Entry, SETTLED_HEADER_SIZE};
 use crate::mtr::Mtr;
-use crate::page_op::OpError;
 use crate::trx::TrxSystem;
 
 /// What an entry gives up.
@@ -84,18 +82,4 @@ impl TrxSystem {
         self.counters.settled_entries.fetch_add(settled as u64, Ordering::Relaxed);
         Ok(true)
     }
-}
-
-/// What [`PageOp::SettleCells`](crate::page_op::PageOp::SettleCells) does: settles the entries whose bits are set.
-pub(crate) fn settle_cells(page: &mut [u8], slots: &[u8]) -> std::result::Result<(), OpError> {
-    for slot in (0..slots.len() * 8).filter(|slot| slots[slot / 8] >> (slot % 8) & 1 != 0) {
-        let (_, payload) = (Node::new(page).map_err(OpError)?)
-            .cell(slot)
-            .ok_or(OpError("no such cell to be settled"))?;
-        let entry = Entry::decode(payload).filter(Entry::may_settle);
-        let entry = entry.ok_or(OpError("an entry that cannot be settled"))?;
-        let (flags, value_len) = (entry.flags | SETTLED, entry.value.len());
-        edit::replace(page, slot, 0, value_len, &[flags])?;
-    }
-    Ok(())
 }

@@ -17,18 +17,20 @@
 
 use tidepool_pool::{Access, PageId};
 
-use super::entry::{DELETED, ENTRY_HEADER_SIZE, Entry, OVERFLOW, OverflowReference, SETTLED};
 use super::locking::{Obstacle, Patience, ReadLock};
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafMut, Seek, max_key_len};
 use crate::error::{Error, Result};
+use crate::format::entry::RollPointer;
+use crate::format::entry::{
+    DELETED, ENTRY_HEADER_SIZE, Entry, OVERFLOW, OverflowReference, SETTLED,
+};
 use crate::lock::{LockMode, LockWait};
 use crate::mtr::Mtr;
 use crate::overflow;
 use crate::pause::{self, PausePoint};
 use crate::space::Allocation;
 use crate::trx::Transaction;
-use crate::undo::RollPointer;
 use crate::undo::record::{Place, Writer};
 
 /// Undo bytes of a change beyond key and value, at most.

@@ -5,8 +5,8 @@
 
 use super::{TreeNode, discard};
 use crate::btree::Tree;
-use crate::btree::node::{self, Node};
 use crate::error::Result;
+use crate::format::node::{self, Node};
 use crate::mtr::{Mtr, PageHandle};
 use crate::page_op::PageOp;
 use crate::space::Allocation;

@@ -3,10 +3,10 @@
 use super::{TreeNode, insert_child};
 use crate::btree::Tree;
 use crate::btree::descent::Exclusive;
-use crate::btree::node::{self, Node, Seek};
 use crate::btree::reshape::{self, NodeInit};
 use crate::btree::split::{split_inner, split_leaf};
 use crate::error::Result;
+use crate::format::node::{self, Node, Seek};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::space::Allocation;

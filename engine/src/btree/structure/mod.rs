@@ -23,10 +23,11 @@ mod grow;
 mod shrink;
 
 use super::Tree;
-use super::node::{self, Node};
 use crate::error::{Error, Result};
+use crate::format::OpError;
+use crate::format::node::{self, Node};
 use crate::mtr::{Mtr, PageHandle};
-use crate::page_op::{OpError, PageOp};
+use crate::page_op::PageOp;
 use crate::space::Allocation;
 use tidepool_pool::{Access, ExclusiveGuard, PageType, Space};
 

@@ -3,9 +3,9 @@
 use super::{TreeNode, discard};
 use crate::btree::Tree;
 use crate::btree::descent::{Exclusive, Shared};
-use crate::btree::node::{self, Node, Seek};
 use crate::btree::reshape;
 use crate::error::Result;
+use crate::format::node::{self, Node, Seek};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::space::Allocation;

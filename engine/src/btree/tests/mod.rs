@@ -2,10 +2,12 @@
 
 mod concurrent;
 mod crash;
+mod nodes;
 
-use super::{Tree, TreeStatistics, node};
+use super::{Tree, TreeStatistics};
 use crate::env::Env;
 use crate::error::Result;
+use crate::format::{node, space_header};
 use crate::mtr::Mtr;
 use crate::space;
 use proptest::prelude::*;
@@ -220,7 +222,7 @@ fn freed_pages_are_used_again() {
             remove(&tree, key).unwrap();
         }
     }
-    let header = space::header(tree.env(), tree.space()).unwrap();
+    let header = space_header::read(tree.env().pool(), tree.space()).unwrap();
     assert!(header.size_pages < 120, "{} pages", header.size_pages);
 }
 

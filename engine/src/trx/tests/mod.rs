@@ -20,14 +20,16 @@ use tidepool_pool::Access;
 use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
 
 use super::*;
-use crate::btree::node::Node;
-use crate::env::{Env, EnvOptions, FIRST_TABLE_SPACE};
+use crate::env::{Env, EnvOptions};
 use crate::error::{Error, Result};
+use crate::files::FIRST_TABLE_SPACE;
+use crate::format::entry::Entry;
+use crate::format::node::Node;
+use crate::format::space_header;
 use crate::lock::{LockMode, LockWait};
 use crate::mtr::Mtr;
 use crate::space;
 use crate::versioned::VersionedTree;
-use crate::versioned::entry::Entry;
 use crate::versioned::scan::{Direction, ScanPosition};
 
 /// An engine with a few trees in one space.
@@ -144,7 +146,7 @@ impl Engine {
     pub fn check_undo_file(&self) {
         let undo = self.system.undo.space();
         let len = undo.file().len().unwrap();
-        let size = space::header(&self.env, undo).unwrap().size_pages;
+        let size = space_header::read(self.env.pool(), undo).unwrap().size_pages;
         assert_eq!(len, u64::from(size) * self.env.page_size() as u64);
         let last = space::allocated_pages(&self.env, undo).unwrap().pop();
         assert!(size == 8 || last == Some(size - 1), "{size} pages, the last in use is {last:?}");

@@ -4,7 +4,7 @@ use rand::prelude::*;
 use rand::rngs::StdRng;
 
 use super::*;
-use crate::versioned::entry::SETTLED;
+use crate::format::entry::SETTLED;
 
 const ROWS: u32 = 1500;
 

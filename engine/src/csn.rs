@@ -32,7 +32,6 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::view::ViewBounds;
 use crate::pause::{self, PausePoint};
 
 /// Identifies a transaction that writes. 0 is no transaction; 48 bits are stored in each entry.
@@ -53,6 +52,15 @@ pub struct Csn(pub u64);
 impl Csn {
     /// What committed before the engine was opened, when no better is known.
     pub const FIRST: Csn = Csn(1);
+}
+
+/// What the table is told of a live read view ([`ReadView`](crate::trx::ReadView)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ViewBounds {
+    /// It sees the commits up to this one.
+    pub csn: Csn,
+    /// Ids from here on began after it.
+    pub high: TrxId,
 }
 
 /// What is known of a transaction.

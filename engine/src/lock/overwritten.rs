@@ -14,15 +14,15 @@ use std::collections::VecDeque;
 
 use parking_lot::Mutex;
 
-use crate::trx::TrxId;
-use crate::undo::RollPointer;
+use crate::csn::TrxId;
+use crate::format::entry::RollPointer;
 
 /// Rows of one transaction that are remembered.
 const ROWS_MAX: usize = 16;
 
 /// The newest version of an entry that is not the transaction's, less its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Before {
+pub(crate) struct Before {
     pub flags: u8,
     pub trx_id: TrxId,
     pub roll: RollPointer,
@@ -49,13 +49,13 @@ pub(crate) struct Overwritten(Mutex<Rows>);
 
 impl Overwritten {
     /// To be had before the walk whose outcome is left.
-    pub(super) fn epoch(&self) -> u64 {
+    pub(crate) fn epoch(&self) -> u64 {
         self.0.lock().epoch
     }
 
     /// What lies behind the transaction's versions, if somebody has left it; puts its value into `value`. To be asked under the latch on
     /// the entry's leaf, the newest version being the transaction's.
-    pub(super) fn get(&self, tree: u32, key: &[u8], value: &mut Vec<u8>) -> Option<Option<Before>> {
+    pub(crate) fn get(&self, tree: u32, key: &[u8], value: &mut Vec<u8>) -> Option<Option<Before>> {
         let rows = self.0.lock();
         let row = rows.list.iter().find(|row| row.tree == tree && row.key == key)?;
         value.clear();
@@ -64,7 +64,7 @@ impl Overwritten {
     }
 
     /// Leaves what was found by a walk that began at `epoch`.
-    pub(super) fn leave(
+    pub(crate) fn leave(
         &self,
         epoch: u64,
         tree: u32,

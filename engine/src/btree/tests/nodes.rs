@@ -1,8 +1,8 @@
 //! One node against a `BTreeMap`; splits and merges of nodes.
 
-use crate::btree::node::{self, Node, Seek};
 use crate::btree::reshape::{merge, right_half};
 use crate::btree::split::{split_inner, split_leaf};
+use crate::format::node::{self, Node, Seek};
 use crate::page_op::{PageOp, apply_encoded};
 use proptest::prelude::*;
 use std::collections::BTreeMap;

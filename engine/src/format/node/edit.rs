@@ -4,8 +4,8 @@
 //! a page that is no node. A cell that fits the node's free bytes but not the gap between slots and heap makes `insert`
 //! compact the heap first: recovery does the same on the same bytes, so a compaction is never logged.
 
-use super::node::{self, Node, Slot, cell_size, common_prefix_len, head_of};
-use crate::page_op::OpError;
+use super::{self as node, Node, Slot, cell_size, common_prefix_len, head_of};
+use crate::format::OpError;
 use tidepool_pool::PAGE_HEADER_SIZE;
 
 fn open(page: &[u8]) -> Result<Node<'_>, OpError> {

@@ -21,8 +21,8 @@
 //! `next` of an unpositioned cursor is `first`, `prev` is `last`; past the end `next` stays, and so does `prev` before
 //! the beginning.
 
+use super::{Counter, ReadsEpoch, Trx};
 use crate::btree;
-use crate::db::{Counter, ReadsEpoch, Trx};
 use crate::error::Result;
 use crate::lock::{LockMode, LockWait};
 use crate::table::Table;
@@ -547,7 +547,7 @@ mod tests {
         }
         trx.commit().unwrap();
         let mut parents: Vec<(Vec<u8>, u32)> = Vec::new();
-        let mut show = |node: btree::node::Node<'_>, _: f64| -> Result<()> {
+        let mut show = |node: crate::format::node::Node<'_>, _: f64| -> Result<()> {
             let no = u32::from_le_bytes(node.page()[4..8].try_into().expect("four bytes"));
             parents.push((node.lower_fence().to_vec(), no));
             Ok(())

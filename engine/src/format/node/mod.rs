@@ -1,7 +1,7 @@
 //! Layout of a tree node.
 //!
 //! Here: the format and its limits. `search`: looking for a key, in a page that may be changing. `latched`: all that is
-//! read of a page that is not.
+//! read of a page that is not. `edit`: changes of a node's bytes.
 //!
 //! ```text
 //!  0         32          64                                             size
@@ -26,6 +26,7 @@
 //! - `slots end <= heap start <= heap end`; every cell lies in the heap, no two overlap;
 //! - `garbage` = heap bytes that belong to no cell.
 
+pub(crate) mod edit;
 mod latched;
 mod search;
 
@@ -163,6 +164,3 @@ fn slot_offset(index: usize) -> usize {
 pub(crate) const fn cell_size(suffix_len: usize, payload_len: usize) -> usize {
     SLOT_SIZE + CELL_HEADER + suffix_len + payload_len
 }
-
-#[cfg(test)]
-mod tests;

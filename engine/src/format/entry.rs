@@ -21,8 +21,10 @@
 //! With OVERFLOW the value is `total length u64 | first overflow page u32 | head`, the head being the value's beginning,
 //! the chain holding the rest.
 
-use crate::trx::csn::TrxId;
-use crate::undo::RollPointer;
+use crate::csn::TrxId;
+
+use super::OpError;
+use super::node::{Node, edit};
 
 /// Bytes before the value, if the entry is not settled.
 pub const ENTRY_HEADER_SIZE: usize = 13;
@@ -37,6 +39,39 @@ pub const DELETED: u8 = 1;
 pub const OVERFLOW: u8 = 2;
 /// Every view sees the entry's version: its header is short.
 pub const SETTLED: u8 = 4;
+
+/// Where an undo record is: a page of space 1 and an offset. Page 0 = nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct RollPointer {
+    /// Page in the undo space.
+    pub page: u32,
+    /// Offset in the page.
+    pub offset: u16,
+}
+
+impl RollPointer {
+    /// Nowhere: there is no older version.
+    pub const NONE: RollPointer = RollPointer { page: 0, offset: 0 };
+
+    /// Whether there is no older version.
+    pub fn is_none(self) -> bool {
+        self.page == 0
+    }
+
+    /// Reads six bytes.
+    pub fn read(bytes: &[u8]) -> RollPointer {
+        RollPointer {
+            page: u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]),
+            offset: u16::from_le_bytes([bytes[4], bytes[5]]),
+        }
+    }
+
+    /// Appends six bytes.
+    pub fn write(self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.page.to_le_bytes());
+        out.extend_from_slice(&self.offset.to_le_bytes());
+    }
+}
 
 /// A decoded payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,6 +173,20 @@ impl<'a> OverflowReference<'a> {
         out.extend_from_slice(&self.first_page.to_le_bytes());
         out.extend_from_slice(self.head);
     }
+}
+
+/// What [`PageOp::SettleCells`](crate::page_op::PageOp::SettleCells) does: settles the entries whose bits are set.
+pub(crate) fn settle_cells(page: &mut [u8], slots: &[u8]) -> Result<(), OpError> {
+    for slot in (0..slots.len() * 8).filter(|slot| slots[slot / 8] >> (slot % 8) & 1 != 0) {
+        let (_, payload) = (Node::new(page).map_err(OpError)?)
+            .cell(slot)
+            .ok_or(OpError("no such cell to be settled"))?;
+        let entry = Entry::decode(payload).filter(Entry::may_settle);
+        let entry = entry.ok_or(OpError("an entry that cannot be settled"))?;
+        let (flags, value_len) = (entry.flags | SETTLED, entry.value.len());
+        edit::replace(page, slot, 0, value_len, &[flags])?;
+    }
+    Ok(())
 }
 
 /// Reads 48 bits, little-endian.

@@ -1,0 +1,40 @@
+//! The files of a data directory: their names, and the numbers of the spaces in them.
+//!
+//! | space | file |
+//! |---|---|
+//! | 0 | `system.tpd` |
+//! | 1 | `undo.tpd` |
+//! | 16 and up | `tables/<space id, 8 hex digits>.tpd` |
+//!
+//! beside `redo/`, `doublewrite.tpd`, `hot-list` and `lock`. A data directory exists once `redo/control` does. Space ids are
+//! never used again.
+
+/// The system tablespace: the catalog.
+pub const SYSTEM_SPACE: u32 = 0;
+/// The undo tablespace.
+pub const UNDO_SPACE: u32 = 1;
+/// Ids of tables' spaces start here.
+pub const FIRST_TABLE_SPACE: u32 = 16;
+
+/// File of the system tablespace.
+pub(crate) const SYSTEM_FILE: &str = "system.tpd";
+/// Whoever has the directory open holds this file locked.
+pub(crate) const LOCK_FILE: &str = "lock";
+/// Where tables' files are.
+pub(crate) const TABLES_DIR: &str = "tables";
+/// Where files go that no table has and nobody is known to have dropped, in `tables/`.
+pub(crate) const ORPHANS_DIR: &str = "orphans";
+
+/// Name of the file of a space.
+pub fn space_file_name(id: u32) -> String {
+    match id {
+        SYSTEM_SPACE => SYSTEM_FILE.into(),
+        UNDO_SPACE => "undo.tpd".into(),
+        _ => format!("{TABLES_DIR}/{id:08x}.tpd"),
+    }
+}
+
+/// The directory part of a name.
+pub(crate) fn dir_of(name: &str) -> &str {
+    name.rsplit_once('/').map_or("", |(dir, _)| dir)
+}
