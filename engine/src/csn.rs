@@ -259,9 +259,15 @@ impl CsnTable {
         }
     }
 
-    /// Whether `id` still runs. The answer "no" is final.
+    /// Whether `id` still runs, or new views do not see its commit yet: who took it for ended could lock what he does not find when he
+    /// reads by a view. The answer "no" is final.
     pub fn is_active(&self, id: TrxId) -> bool {
-        id.0 >= self.low.load(Ordering::Acquire) && self.word(id) == Some(ACTIVE)
+        id.0 >= self.low.load(Ordering::Acquire)
+            && match self.word(id) {
+                Some(ACTIVE) => true,
+                Some(ROLLED_BACK) | None => false,
+                Some(csn) => csn > self.published.load(Ordering::SeqCst),
+            }
     }
 
     /// Chunks in use, for tests and statistics.

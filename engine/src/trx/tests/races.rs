@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -172,6 +173,59 @@ fn a_version_is_not_read_because_its_writer_commits_in_between() {
         peeking.lock_next_or_peek(tree, &mut position, forward, mode, &mut key, &mut value)
     });
     assert_eq!((peek, &value[..]), (Ok(Peek::Committed), &b"before"[..]));
+}
+
+/// Who has locked what another has just committed finds it in all that he reads from then on.
+#[test]
+fn a_row_is_not_locked_before_its_commit_is_seen_by_new_views() {
+    const EXCLUSIVE: LockMode = LockMode::Exclusive;
+    const NO_WAIT: LockWait = LockWait::NoWait;
+    for deletes in [false, true] {
+        let engine = Arc::new(engine());
+        put(&engine, b"k", b"old");
+        let mut writer = engine.begin(ReadCommitted);
+        match deletes {
+            false => writer.update(&engine.trees[0], b"k", b"new").unwrap(),
+            true => writer.delete(&engine.trees[0], b"k").unwrap(),
+        }
+        // What was locked, and what a new view makes of that.
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let read = {
+            let (engine, seen) = (Arc::clone(&engine), Arc::clone(&seen));
+            move |point| {
+                if point != PausePoint::CommitStored {
+                    return;
+                }
+                let tree = &engine.trees[0];
+                for scans in [false, true] {
+                    let mut reader = engine.begin(RepeatableRead);
+                    let (mut key, mut value) = (Vec::new(), Vec::new());
+                    let locked = if scans {
+                        let (mut at, forward) = (ScanPosition::start(), Direction::Forward);
+                        reader.lock_next(
+                            tree, &mut at, forward, EXCLUSIVE, NO_WAIT, &mut key, &mut value,
+                        )
+                    } else {
+                        reader.get(tree, b"k", EXCLUSIVE, NO_WAIT, &mut value)
+                    };
+                    let locked = locked.map(|found| found.then_some(value));
+                    seen.lock().push((locked, get(&mut reader, tree, b"k")));
+                }
+            }
+        };
+        with_hook(read, || writer.commit().unwrap());
+        let seen = std::mem::take(&mut *seen.lock());
+        assert_eq!(seen.len(), 2);
+        for (locked, viewed) in seen {
+            match locked {
+                Ok(locked) => assert_eq!(locked, viewed),
+                Err(error) => assert_eq!(error, Error::LockNoWait),
+            }
+        }
+        let (mut reader, mut value) = (engine.begin(RepeatableRead), Vec::new());
+        let found = reader.get(&engine.trees[0], b"k", EXCLUSIVE, NO_WAIT, &mut value);
+        assert_eq!(found, Ok(!deletes));
+    }
 }
 
 /// What is walked through without the latch goes, in whichever way, and other versions may come.
