@@ -467,6 +467,12 @@ impl Trx {
         {
             return Ok(slot);
         }
+        if !table.is_of(&self.db.env) {
+            return Err(Error::InvalidOption(format!(
+                "table {} is of another database than the transaction",
+                table.name()
+            )));
+        }
         self.used.push(Used { table: Table::enter(table)?, rows: 0, writes: 0 });
         self.tell_begin();
         self.activity.activity.set_tables(self.used.len());

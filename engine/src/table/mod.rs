@@ -231,6 +231,11 @@ impl Table {
         &self.trees[index]
     }
 
+    /// Whether it is of this environment's database.
+    pub(crate) fn is_of(&self, env: &Arc<Env>) -> bool {
+        Arc::ptr_eq(&self.env, env)
+    }
+
     /// The next auto-increment value; 1 on a new table.
     pub fn auto_increment(&self) -> u64 {
         self.auto_increment.next()

@@ -1,0 +1,39 @@
+//! Handles used in ways that their types do not rule out: with those of another transaction or database, or after their time.
+
+use std::sync::Arc;
+use tidepool::storage::SimStorage;
+use tidepool::{
+    ChangedIndex, Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Table,
+    TableDef, Trx, TrxOptions,
+};
+
+fn open(seed: u64) -> Db {
+    Db::open_on(Arc::new(SimStorage::new(seed)), Options::small()).unwrap()
+}
+
+fn table(db: &Db, name: &str) -> Arc<Table> {
+    db.create_table(name, &TableDef::new([IndexDef::unique("primary")])).unwrap()
+}
+
+fn begin(db: &Db, isolation: Isolation) -> Trx {
+    db.begin(TrxOptions { isolation, read_only: false })
+}
+
+fn get(trx: &mut Trx, table: &Arc<Table>, key: &[u8]) -> Option<Vec<u8>> {
+    let mut value = Vec::new();
+    let found = trx.get(table, 0, key, LockMode::None, LockWait::Wait, &mut value).unwrap();
+    found.then_some(value)
+}
+
+#[test]
+fn a_table_of_another_database_is_refused() {
+    let (one, other) = (open(1), open(2));
+    let (mine, theirs) = (table(&one, "t"), table(&other, "t"));
+    let mut trx = begin(&one, Isolation::RepeatableRead);
+    trx.insert(&mine, 0, b"a", b"1").unwrap();
+    let refused = trx.insert(&theirs, 0, b"b", b"2");
+    assert!(matches!(refused, Err(Error::InvalidOption(_))), "{refused:?}");
+    trx.commit().unwrap();
+    let mut trx = begin(&other, Isolation::RepeatableRead);
+    assert_eq!(get(&mut trx, &theirs, b"b"), None);
+}
