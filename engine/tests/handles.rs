@@ -37,3 +37,21 @@ fn a_table_of_another_database_is_refused() {
     let mut trx = begin(&other, Isolation::RepeatableRead);
     assert_eq!(get(&mut trx, &theirs, b"b"), None);
 }
+
+#[test]
+fn a_savepoint_of_another_transaction_is_refused() {
+    let db = open(1);
+    let t = table(&db, "t");
+    let mut trx = begin(&db, Isolation::RepeatableRead);
+    trx.insert(&t, 0, b"a", b"1").unwrap();
+    let savepoint = trx.savepoint();
+    trx.insert(&t, 0, b"b", b"1").unwrap();
+    trx.commit().unwrap();
+    trx.insert(&t, 0, b"c", b"1").unwrap();
+    trx.insert(&t, 0, b"d", b"1").unwrap();
+    let refused = trx.rollback_to(savepoint);
+    assert!(matches!(refused, Err(Error::InvalidOption(_))), "{refused:?}");
+    assert!(!trx.must_rollback());
+    trx.commit().unwrap();
+    assert_eq!(get(&mut trx, &t, b"d"), Some(b"1".to_vec()));
+}

@@ -21,6 +21,8 @@ const COUNTS_KEPT: u32 = 1000;
 #[derive(Debug, Clone, Copy)]
 pub struct Savepoint {
     inner: InnerSavepoint,
+    /// Number of the transaction's owner.
+    owner: u64,
     /// How many tables were in use.
     tables: usize,
 }
@@ -193,12 +195,17 @@ impl Trx {
 
     /// The present position. Costs nothing, and nothing needs to be given back.
     pub fn savepoint(&mut self) -> Savepoint {
-        Savepoint { inner: self.inner.savepoint(), tables: self.used.len() }
+        let owner = self.inner.owner.number();
+        Savepoint { inner: self.inner.savepoint(), owner, tables: self.used.len() }
     }
 
     /// Undoes every write after `savepoint`. Locks stay, savepoints taken later are void. A transaction that
-    /// [has only read](Self::has_only_read) lets go of the tables that it has used since.
+    /// [has only read](Self::has_only_read) lets go of the tables that it has used since. [`Error::InvalidOption`] if the savepoint is of
+    /// another transaction, be it an earlier one of this handle: nothing is undone.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
+        if savepoint.owner != self.inner.owner.number() {
+            return Err(Error::InvalidOption("a savepoint of another transaction".into()));
+        }
         self.reads_epoch += 1;
         let added = self.inner.rollback_to(savepoint.inner)?;
         if !added.is_empty() {
