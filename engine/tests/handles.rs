@@ -55,3 +55,25 @@ fn a_savepoint_of_another_transaction_is_refused() {
     trx.commit().unwrap();
     assert_eq!(get(&mut trx, &t, b"d"), Some(b"1".to_vec()));
 }
+
+#[test]
+fn a_cursor_in_another_transaction_reads_what_that_one_sees() {
+    let db = open(1);
+    let t = table(&db, "t");
+    let mut writer = begin(&db, Isolation::RepeatableRead);
+    for n in 0..100u8 {
+        writer.insert(&t, 0, &[n], b"old").unwrap();
+    }
+    writer.commit().unwrap();
+    let mut cursor = Cursor::new(t.clone(), 0, LockMode::None, LockWait::Wait);
+    cursor.set_expected_rows(100);
+    let mut one = begin(&db, Isolation::RepeatableRead);
+    assert!(cursor.first(&mut one).unwrap());
+    for n in 0..100u8 {
+        writer.update(&t, 0, &[n], b"new").unwrap();
+    }
+    writer.commit().unwrap();
+    let mut other = begin(&db, Isolation::RepeatableRead);
+    assert!(cursor.next(&mut other).unwrap());
+    assert_eq!((cursor.key(), cursor.value()), (&[1][..], &b"new"[..]));
+}

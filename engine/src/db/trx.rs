@@ -48,6 +48,8 @@ impl Used {
 /// What a read of one table gives is the same as long as this is: [`Trx::reads_epoch`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReadsEpoch {
+    /// Number of the transaction's owner.
+    owner: u64,
     /// Of the transaction: statements, rollbacks, ends.
     trx: u64,
     /// Its own writes to the table.
@@ -520,7 +522,7 @@ impl Trx {
     /// an earlier transaction has another epoch, whatever is there now.
     pub(crate) fn reads_epoch(&self, slot: usize) -> ReadsEpoch {
         let writes = self.used.get(slot).map_or(0, |used| used.writes);
-        ReadsEpoch { trx: self.reads_epoch, writes }
+        ReadsEpoch { owner: self.inner.owner.number(), trx: self.reads_epoch, writes }
     }
 
     pub(crate) fn inner(&mut self) -> &mut Transaction {
