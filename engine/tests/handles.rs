@@ -77,3 +77,11 @@ fn a_cursor_in_another_transaction_reads_what_that_one_sees() {
     assert!(cursor.next(&mut other).unwrap());
     assert_eq!((cursor.key(), cursor.value()), (&[1][..], &b"new"[..]));
 }
+
+#[test]
+fn a_cursor_on_no_entry_is_in_no_scan() {
+    let db = open(1);
+    let t = table(&db, "t");
+    let cursor = Cursor::new(t, 0, LockMode::None, LockWait::Wait);
+    assert!(!cursor.is_scanning());
+}

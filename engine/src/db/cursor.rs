@@ -341,9 +341,11 @@ impl Cursor {
     /// had better be read by [`Trx::get_for_scan`]: it was announced, or the present statement
     /// has already read many entries, next to the pool's pages.
     pub fn is_scanning(&self) -> bool {
-        // Of the batch only what has been given: more may have been copied than is ever asked for.
-        let ahead = if self.single { 0 } else { self.batch.len() - 1 - self.at };
-        let long = || self.rows - ahead as u64 > self.pool_pages() / LONG_LOOKUPS_PARTS;
+        let long = || {
+            // Of the batch only what has been given: more may have been copied than is ever asked for.
+            let ahead = if self.single { 0 } else { self.batch.len() - 1 - self.at };
+            self.rows - ahead as u64 > self.pool_pages() / LONG_LOOKUPS_PARTS
+        };
         self.is_positioned() && self.statement == statement::current() && (self.scan || long())
     }
 
