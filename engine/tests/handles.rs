@@ -85,3 +85,28 @@ fn a_cursor_on_no_entry_is_in_no_scan() {
     let cursor = Cursor::new(t, 0, LockMode::None, LockWait::Wait);
     assert!(!cursor.is_scanning());
 }
+
+#[test]
+fn a_call_outside_of_a_statement_sees_what_is_committed_by_then() {
+    let db = open(1);
+    let t = table(&db, "t");
+    for isolation in [Isolation::ReadUncommitted, Isolation::ReadCommitted] {
+        let mut writer = begin(&db, Isolation::RepeatableRead);
+        let key = [isolation as u8];
+        writer.insert(&t, 0, &key, b"old").unwrap();
+        writer.commit().unwrap();
+        let mut reader = begin(&db, isolation);
+        assert!(get(&mut reader, &t, &key).is_some());
+        writer.update(&t, 0, &key, b"new").unwrap();
+        writer.commit().unwrap();
+        assert_eq!(get(&mut reader, &t, &key).unwrap(), b"new", "{isolation:?}");
+        // Within one there is one snapshot.
+        reader.begin_statement();
+        let seen = get(&mut reader, &t, &key).unwrap();
+        writer.update(&t, 0, &key, b"newer").unwrap();
+        let newest = if isolation == Isolation::ReadUncommitted { b"newer".to_vec() } else { seen };
+        writer.commit().unwrap();
+        assert_eq!(get(&mut reader, &t, &key).unwrap(), newest, "{isolation:?}");
+        reader.end_statement();
+    }
+}

@@ -262,7 +262,7 @@ impl Cursor {
     }
 
     /// A new reading begins at `position`.
-    fn start(&mut self, trx: &Trx, position: ScanPosition, direction: Direction) {
+    fn start(&mut self, trx: &mut Trx, position: ScanPosition, direction: Direction) {
         trx.enter_call();
         self.reset();
         (self.rows, self.batches, self.statement) = (0, 0, statement::current());

@@ -450,9 +450,10 @@ impl Trx {
     }
 
     /// A call that is a statement by itself, unless it is part of one.
-    pub(crate) fn enter_call(&self) {
+    pub(crate) fn enter_call(&mut self) {
         if !self.in_statement {
             statement::begin();
+            self.inner.begin_statement();
         }
     }
 
