@@ -110,3 +110,24 @@ fn a_call_outside_of_a_statement_sees_what_is_committed_by_then() {
         reader.end_statement();
     }
 }
+
+/// Both handles write the same place in the file: with a counter lowered there, a crash would have values given twice.
+#[test]
+fn counters_of_a_void_handle_leave_those_of_the_table_alone() {
+    let db = open(1);
+    let old = table(&db, "t");
+    assert_eq!(old.reserve_auto_increment(1).unwrap(), 1);
+    let index = |name, from| ChangedIndex { def: IndexDef::unique(name), from };
+    let indexes = [index("primary", Some(0)), index("second", None)];
+    let mut change = db.change_indexes("t", &indexes).unwrap();
+    change.build(&mut || true).unwrap();
+    let new = change.commit(&[]).unwrap();
+    assert_eq!(new.reserve_auto_increment(1000).unwrap(), 2);
+    let missing = Err(Error::TableMissing("t".into()));
+    assert_eq!(old.reserve_auto_increment(1).map(drop), missing);
+    assert_eq!(old.raise_auto_increment(500), missing);
+    assert_eq!(old.reset_auto_increment(1), missing);
+    assert_eq!(new.reserve_auto_increment(1).unwrap(), 1002);
+    db.drop_table("t").unwrap();
+    assert_eq!(new.reserve_auto_increment(1).map(drop), missing);
+}

@@ -244,12 +244,14 @@ impl Table {
     /// Takes `n` auto-increment values, and returns the first. They are used up, whatever becomes of the
     /// transaction that uses them.
     pub fn reserve_auto_increment(&self, n: u64) -> Result<u64> {
+        let _inside = self.visit()?;
         let persist = |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling).map(drop);
         self.auto_increment.reserve(n, persist)
     }
 
     /// Makes the next auto-increment value at least `next`.
     pub fn raise_auto_increment(&self, next: u64) -> Result<()> {
+        let _inside = self.visit()?;
         let persist = |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling).map(drop);
         self.auto_increment.raise(next, persist)
     }
@@ -257,12 +259,14 @@ impl Table {
     /// Makes the next auto-increment value `next`, even if that is lower than before. Durable on return: it is what a statement asked for,
     /// not what rows need whose own commit makes it durable.
     pub fn reset_auto_increment(&self, next: u64) -> Result<()> {
+        let inside = self.visit()?;
         let mut lsn = Lsn(0);
         let persist = |ceiling| {
             lsn = self.persist(AUTO_INCREMENT_AT, ceiling)?;
             Ok(())
         };
         self.auto_increment.reset(next, persist)?;
+        drop(inside);
         // Without the counter's mutex: who takes values meanwhile need not wait for the disk.
         self.env.redo().flush_to(lsn)
     }
