@@ -4,10 +4,12 @@
 //! mode; a locking read conflicts by mode. A scan extends its range as it moves; overlapping ranges of one owner melt
 //! into one, so a scan holds one range however long it is.
 //!
-//! There are few: one for each scan of a SERIALIZABLE transaction, none otherwise. Hence a plain list a tree, and one
-//! counter that says "none at all".
+//! A join that looks into an index for each row of another table leaves a range each time, and so does each key that is not there. So
+//! those of an owner are kept in their order: of one mode no two overlap, and whether any covers a key is told by one look.
+//! Owners of ranges are few, and one counter says "none at all".
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -17,27 +19,92 @@ use super::LockMode;
 use super::owner::Owner;
 use super::report::{Covers, LockRecord, LockRecords};
 
-struct Range {
-    owner: Arc<Owner>,
-    mode: LockMode,
-    /// First key covered.
-    low: Box<[u8]>,
-    /// Last key covered; none = to the end of the tree.
-    high: Option<Box<[u8]>>,
+/// Ranges of one mode that don't overlap: the last key covered (none = to the end of the tree) by the first.
+#[derive(Default)]
+struct Ranges(BTreeMap<Box<[u8]>, Option<Box<[u8]>>>);
+
+impl Ranges {
+    /// The last range that begins at `key` or before; none: the last of all.
+    fn last_from(&self, key: Option<&[u8]>) -> Option<(&[u8], Option<&[u8]>)> {
+        let (low, high) = self.0.range::<[u8], _>(up_to(key)).next_back()?;
+        Some((low, high.as_deref()))
+    }
+
+    /// Whether one has a key in common with `low ..= high`. Of those that begin in time the last one ends last.
+    fn overlap(&self, low: &[u8], high: Option<&[u8]>) -> bool {
+        self.last_from(high).is_some_and(|(_, last)| reaches(last, Some(low)))
+    }
+
+    /// Whether one covers all of `low ..= high`.
+    fn cover(&self, low: &[u8], high: Option<&[u8]>) -> bool {
+        self.last_from(Some(low)).is_some_and(|(_, last)| reaches(last, high))
+    }
+
+    /// Adds a range, with which all melt that it overlaps: says how many.
+    fn add(&mut self, low: &[u8], high: Option<&[u8]>) -> usize {
+        let mut end = high.map(Box::from);
+        let mut melted = 0;
+        loop {
+            let last = self.0.range_mut::<[u8], _>(up_to(high)).next_back();
+            let Some((first, last)) = last.filter(|(_, last)| reaches(last.as_deref(), Some(low)))
+            else {
+                self.0.insert(low.into(), end);
+                return melted;
+            };
+            melted += 1;
+            end = last.take().zip(end).map(|(a, b): (Box<[u8]>, _)| a.max(b));
+            if **first <= *low {
+                // Any other ends before it.
+                *last = end;
+                return melted;
+            }
+            let first = first.clone();
+            self.0.remove(&first);
+        }
+    }
 }
 
-impl Range {
-    fn covers(&self, key: &[u8]) -> bool {
-        *self.low <= *key && self.reaches(key)
+fn up_to(key: Option<&[u8]>) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    (Bound::Unbounded, key.map_or(Bound::Unbounded, Bound::Included))
+}
+
+/// Whether a range that ends at `last` goes at least up to `key`; none is the end of the tree.
+fn reaches(last: Option<&[u8]>, key: Option<&[u8]>) -> bool {
+    match (last, key) {
+        (None, _) => true,
+        (Some(_), None) => false,
+        (Some(last), Some(key)) => key <= last,
+    }
+}
+
+/// What one owner has locked in a tree. A range of one mode may overlap those of the other.
+struct Owned {
+    owner: Arc<Owner>,
+    shared: Ranges,
+    exclusive: Ranges,
+}
+
+impl Owned {
+    fn of_mode(&mut self, mode: LockMode) -> &mut Ranges {
+        match mode {
+            LockMode::Exclusive => &mut self.exclusive,
+            _ => &mut self.shared,
+        }
     }
 
-    /// Whether the range goes at least up to `key`.
-    fn reaches(&self, key: &[u8]) -> bool {
-        self.high.as_deref().is_none_or(|high| key <= high)
+    /// Whether a range of at least this mode covers all of `low ..= high`.
+    fn cover(&self, low: &[u8], high: Option<&[u8]>, mode: LockMode) -> bool {
+        self.exclusive.cover(low, high) || mode == LockMode::Shared && self.shared.cover(low, high)
     }
 
-    fn overlaps(&self, low: &[u8], high: Option<&[u8]>) -> bool {
-        self.reaches(low) && high.is_none_or(|high| *self.low <= *high)
+    /// Whether a range forbids others a lock of this mode on `low ..= high`.
+    fn forbid(&self, low: &[u8], high: Option<&[u8]>, mode: LockMode) -> bool {
+        self.exclusive.overlap(low, high)
+            || mode == LockMode::Exclusive && self.shared.overlap(low, high)
+    }
+
+    fn len(&self) -> usize {
+        self.shared.0.len() + self.exclusive.0.len()
     }
 }
 
@@ -48,13 +115,13 @@ pub struct RangeLocks {
     /// less than there are, not even while ranges melt into one: that happens with each step of a scan, which latches another leaf
     /// than whoever asks for a key that the scan has passed.
     count: AtomicUsize,
-    trees: Mutex<HashMap<u32, Vec<Range>>>,
+    trees: Mutex<HashMap<u32, Vec<Owned>>>,
 }
 
 impl RangeLocks {
-    /// Memory of the ranges held, about, bytes: there are few, and their keys are taken for 64 bytes each.
+    /// Memory of the ranges held, about, bytes: their keys are taken for 64 bytes each.
     pub fn memory_bytes(&self) -> u64 {
-        (self.count.load(Ordering::Relaxed) * (size_of::<Range>() + 2 * 64)) as u64
+        (self.count.load(Ordering::Relaxed) * (2 * size_of::<Option<Box<[u8]>>>() + 2 * 64)) as u64
     }
 
     /// Locks `low ..= high` (`None`: to the end) for `owner`. If others hold conflicting ranges, nothing is locked and
@@ -70,39 +137,24 @@ impl RangeLocks {
         debug_assert!(mode != LockMode::None && high.is_none_or(|high| low <= high));
         let mut held = owner.held.lock();
         let mut trees = self.trees.lock();
-        let ranges = trees.entry(tree).or_default();
-        let blockers = conflicts(ranges, owner, low, high, mode);
+        let owners = trees.entry(tree).or_default();
+        let blockers = conflicts(owners, owner, low, high, mode);
         if !blockers.is_empty() {
             return Err(blockers);
         }
-        let mine = |range: &Range| range.owner.number() == owner.number();
+        let mine = owners.iter().position(|one| one.owner.number() == owner.number());
+        let mine = mine.unwrap_or_else(|| {
+            let (shared, exclusive) = (Ranges::default(), Ranges::default());
+            owners.push(Owned { owner: Arc::clone(owner), shared, exclusive });
+            owners.len() - 1
+        });
         // Answered before anything is taken out: a range of another mode may cover what is asked for, but not all that the ranges
         // of this mode cover with which it would melt.
-        let is_covered = |range: &Range| {
-            mine(range) && range.mode >= mode && *range.low <= *low && range.reaches_end(high)
-        };
-        if ranges.iter().any(is_covered) {
+        if owners[mine].cover(low, high, mode) {
             return Ok(());
         }
-        let mut new =
-            Range { owner: Arc::clone(owner), mode, low: low.into(), high: high.map(Box::from) };
         self.count.fetch_add(1, Ordering::SeqCst);
-        let (mut at, mut melted) = (0, 0);
-        while at < ranges.len() {
-            let old = &ranges[at];
-            if mine(old) && old.mode == mode && old.overlaps(low, high) {
-                let old = ranges.swap_remove(at);
-                melted += 1;
-                new.low = new.low.min(old.low);
-                new.high = match (new.high, old.high) {
-                    (Some(a), Some(b)) => Some(a.max(b)),
-                    _ => None,
-                };
-            } else {
-                at += 1;
-            }
-        }
-        ranges.push(new);
+        let melted = owners[mine].of_mode(mode).add(low, high);
         self.count.fetch_sub(melted, Ordering::SeqCst);
         held.ranges = true;
         Ok(())
@@ -122,19 +174,16 @@ impl RangeLocks {
         }
         match self.trees.lock().get(&tree) {
             None => Vec::new(),
-            Some(ranges) => conflicts(ranges, owner, key, Some(key), mode),
+            Some(owners) => conflicts(owners, owner, key, Some(key), mode),
         }
     }
 
     /// Whether `owner` holds a range of at least this mode over `key`.
     pub fn holds(&self, owner: &Owner, tree: u32, key: &[u8], mode: LockMode) -> bool {
         self.count.load(Ordering::SeqCst) > 0
-            && self.trees.lock().get(&tree).is_some_and(|ranges| {
-                ranges.iter().any(|range| {
-                    range.owner.number() == owner.number()
-                        && range.mode >= mode
-                        && range.covers(key)
-                })
+            && self.trees.lock().get(&tree).is_some_and(|owners| {
+                let mut mine = owners.iter().filter(|one| one.owner.number() == owner.number());
+                mine.any(|one| one.cover(key, Some(key), mode))
             })
     }
 
@@ -143,16 +192,24 @@ impl RangeLocks {
         if self.is_empty() {
             return;
         }
-        for (&tree, ranges) in self.trees.lock().iter() {
-            for range in ranges {
-                out.push(LockRecord {
-                    owner: Arc::clone(&range.owner),
-                    tree,
-                    mode: range.mode,
-                    granted: true,
-                    covers: Covers::Range(range.low.clone(), range.high.clone()),
-                    blockers: Vec::new(),
-                });
+        for (&tree, owners) in self.trees.lock().iter() {
+            for Owned { owner, shared, exclusive } in owners {
+                for (mode, ranges) in [(LockMode::Shared, shared), (LockMode::Exclusive, exclusive)]
+                {
+                    for (low, high) in &ranges.0 {
+                        if out.is_full() {
+                            return;
+                        }
+                        out.push(LockRecord {
+                            owner: Arc::clone(owner),
+                            tree,
+                            mode,
+                            granted: true,
+                            covers: Covers::Range(low.clone(), high.clone()),
+                            blockers: Vec::new(),
+                        });
+                    }
+                }
             }
         }
     }
@@ -168,43 +225,27 @@ impl RangeLocks {
     }
 
     pub(super) fn release(&self, owner: &Owner) {
+        let mut gone = Vec::new();
         let mut trees = self.trees.lock();
-        let mut gone = 0;
-        trees.retain(|_, ranges| {
-            let before = ranges.len();
-            ranges.retain(|range| range.owner.number() != owner.number());
-            gone += before - ranges.len();
-            !ranges.is_empty()
+        trees.retain(|_, owners| {
+            let mine = owners.iter().position(|one| one.owner.number() == owner.number());
+            gone.extend(mine.map(|mine| owners.swap_remove(mine)));
+            !owners.is_empty()
         });
-        self.count.fetch_sub(gone, Ordering::SeqCst);
-    }
-}
-
-impl Range {
-    fn reaches_end(&self, high: Option<&[u8]>) -> bool {
-        match high {
-            None => self.high.is_none(),
-            Some(high) => self.reaches(high),
-        }
+        self.count.fetch_sub(gone.iter().map(Owned::len).sum(), Ordering::SeqCst);
+        // Before many are given back, which takes a while.
+        drop(trees);
+        drop(gone);
     }
 }
 
 fn conflicts(
-    ranges: &[Range],
+    owners: &[Owned],
     owner: &Owner,
     low: &[u8],
     high: Option<&[u8]>,
     mode: LockMode,
 ) -> Vec<Arc<Owner>> {
-    let mut owners: Vec<Arc<Owner>> = Vec::new();
-    for range in ranges {
-        if range.owner.number() != owner.number()
-            && range.mode.conflicts(mode)
-            && range.overlaps(low, high)
-            && !owners.iter().any(|other| other.number() == range.owner.number())
-        {
-            owners.push(Arc::clone(&range.owner));
-        }
-    }
-    owners
+    let others = owners.iter().filter(|one| one.owner.number() != owner.number());
+    others.filter(|one| one.forbid(low, high, mode)).map(|one| Arc::clone(&one.owner)).collect()
 }
