@@ -444,6 +444,32 @@ impl KeyLocks {
             before.filter(|r| conflict(r, request)).map(|r| Arc::clone(&r.owner)).collect()
         })
     }
+
+    /// The same, but for those whom a nearer one waits for as well: in front of a waiting exclusive request is nobody for whom its owner does
+    /// not wait. `is_known` says of whom it is known that he waits.
+    pub(super) fn nearest_blockers(
+        &self,
+        owner: &Owner,
+        tree: u32,
+        key: &[u8],
+        is_known: impl Fn(&Owner) -> bool,
+    ) -> Vec<Arc<Owner>> {
+        let (shard, hash) = self.shard(tree, key);
+        shard.with(hash, tree, key, false, |queue| {
+            let Some(queue) = queue else { return Vec::new() };
+            let Some(at) = queue.waiting_of(owner) else { return Vec::new() };
+            let request = &queue.requests[at];
+            let mut nearest = Vec::new();
+            for before in queue.requests[..at].iter().rev().filter(|r| conflict(r, request)) {
+                nearest.push(Arc::clone(&before.owner));
+                let is_exclusive = before.mode == LockMode::Exclusive;
+                if !before.granted && is_exclusive && is_known(&before.owner) {
+                    break;
+                }
+            }
+            nearest
+        })
+    }
 }
 
 /// Locks the lists of two owners, in the order of their numbers.

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use proptest::prelude::*;
@@ -11,6 +11,8 @@ use super::kept::KEPT_IN_TABLE;
 use super::keys::{Acquire, Holder};
 use super::owner::Named;
 use super::*;
+
+mod crowds;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -640,24 +642,6 @@ fn a_range_survives_one_of_another_mode_that_covers_part_of_it() {
     assert_eq!(ranges.blockers(&b, 1, b"f", LockMode::Shared).len(), 1);
     ranges.release(&a);
     assert!(ranges.is_empty());
-}
-
-/// As a join leaves them. If each were compared with all others, this would take minutes, and so would every write meanwhile.
-#[test]
-fn many_ranges_of_one_owner_cost_no_more_each() {
-    const RANGES: u32 = 200_000;
-    let ranges = RangeLocks::default();
-    let (a, b) = (owner(1), owner(2));
-    let start = Instant::now();
-    for n in 0..RANGES {
-        let key = n.wrapping_mul(2_654_435_761).to_be_bytes();
-        ranges.acquire(&a, 1, &key, Some(&key), LockMode::Shared).ok().unwrap();
-        assert_eq!(ranges.blockers(&b, 1, &key, LockMode::Exclusive).len(), 1);
-        assert!(ranges.blockers(&b, 1, &key, LockMode::Shared).is_empty());
-    }
-    assert_eq!(ranges.len(), RANGES as usize);
-    ranges.release(&a);
-    assert!(ranges.is_empty() && start.elapsed() < Duration::from_secs(60));
 }
 
 /// Ends of ranges in the model, as many single bytes; and this one stands for no end.

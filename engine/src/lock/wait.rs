@@ -67,7 +67,8 @@ impl WaitGraph {
     }
 }
 
-/// Depth-first search for a path from `start` back to it; its members, `start` first.
+/// Depth-first search for a path from `start` back to it; its members, `start` first. In a long queue each looks at the one before
+/// it, not at all: a row that a thousand want would else cost a million looks for each of them.
 fn find_cycle(
     waiting: &HashMap<u64, (Arc<Owner>, Target)>,
     start: &Arc<Owner>,
@@ -76,7 +77,10 @@ fn find_cycle(
     let blockers = |owner: &Owner| -> Vec<Arc<Owner>> {
         match waiting.get(&owner.number()) {
             None => Vec::new(),
-            Some((_, Target::Key { tree, key })) => keys.blockers(owner, *tree, key),
+            Some((_, Target::Key { tree, key })) => {
+                let is_known = |other: &Owner| waiting.contains_key(&other.number());
+                keys.nearest_blockers(owner, *tree, key, is_known)
+            }
             Some((_, Target::End(others))) => others.clone(),
         }
     };

@@ -1,0 +1,90 @@
+//! Many locks, and many who want one.
+
+use std::collections::BTreeSet;
+use std::time::Instant;
+
+use super::*;
+
+/// As a join leaves them. If each were compared with all others, this would take minutes, and so would every write meanwhile.
+#[test]
+fn many_ranges_of_one_owner_cost_no_more_each() {
+    const RANGES: u32 = 200_000;
+    let ranges = RangeLocks::default();
+    let (a, b) = (owner(1), owner(2));
+    let start = Instant::now();
+    for n in 0..RANGES {
+        let key = n.wrapping_mul(2_654_435_761).to_be_bytes();
+        ranges.acquire(&a, 1, &key, Some(&key), LockMode::Shared).ok().unwrap();
+        assert_eq!(ranges.blockers(&b, 1, &key, LockMode::Exclusive).len(), 1);
+        assert!(ranges.blockers(&b, 1, &key, LockMode::Shared).is_empty());
+    }
+    assert_eq!(ranges.len(), RANGES as usize);
+    ranges.release(&a);
+    assert!(ranges.is_empty() && start.elapsed() < Duration::from_secs(60));
+}
+
+/// Whom `from` waits for, by way of others too. Of those that are not in the graph yet it is not known whom they wait for.
+fn waited_for(
+    from: u64,
+    known: &BTreeSet<u64>,
+    blockers: impl Fn(u64) -> Vec<Arc<Owner>>,
+) -> BTreeSet<u64> {
+    let (mut found, mut todo) = (BTreeSet::new(), vec![from]);
+    while let Some(next) = todo.pop() {
+        for number in blockers(next).iter().map(|owner| owner.number()) {
+            if found.insert(number) && known.contains(&number) {
+                todo.push(number);
+            }
+        }
+    }
+    found
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(crate::test_cases(300)))]
+    #[test]
+    fn looking_at_the_nearest_finds_all_that_are_waited_for(
+        requests in prop::collection::vec((0u64..8, any::<bool>()), 1..20), known: u8,
+    ) {
+        let locks = Locks::default();
+        let owners: Vec<_> = (0..8).map(owner).collect();
+        let mut waiting = BTreeSet::new();
+        for (who, exclusive) in requests {
+            let mode = if exclusive { LockMode::Exclusive } else { LockMode::Shared };
+            if !waiting.contains(&who) {
+                let me = &owners[who as usize];
+                let answer = locks.keys.acquire(me, (1, b"k"), mode, None, true, &locks.kept);
+                if answer == Acquire::MustWait {
+                    waiting.insert(who);
+                }
+            }
+        }
+        let known: BTreeSet<u64> =
+            waiting.iter().copied().filter(|who| known >> who & 1 == 1).collect();
+        for &me in &waiting {
+            let all = |who: u64| locks.keys.blockers(&owners[who as usize], 1, b"k");
+            let nearest = |who: u64| {
+                let is_known = |other: &Owner| known.contains(&other.number());
+                locks.keys.nearest_blockers(&owners[who as usize], 1, b"k", is_known)
+            };
+            prop_assert_eq!(waited_for(me, &known, nearest), waited_for(me, &known, all));
+        }
+    }
+}
+
+/// Each new one looks for a circle, with the graph's mutex in hand. If each of those in front of it were asked for all in front of that
+/// one, this would take minutes.
+#[test]
+fn many_who_wait_for_one_key_cost_little_each() {
+    let locks = Locks::default();
+    let start = Instant::now();
+    for one in (0..1500).map(owner) {
+        let answer =
+            locks.keys.acquire(&one, (1, b"k"), LockMode::Exclusive, None, true, &locks.kept);
+        if answer == Acquire::MustWait {
+            let target = wait::Target::Key { tree: 1, key: b"k"[..].into() };
+            assert!(locks.graph.enter(&one, target, &locks.keys).is_empty());
+        }
+    }
+    assert!(start.elapsed() < Duration::from_secs(60));
+}
