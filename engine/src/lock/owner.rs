@@ -24,7 +24,7 @@ pub struct Interrupt {
 
 impl Interrupt {
     /// Makes the present lock wait, or the next one, fail with [`Error::Interrupted`]; and a reading that comes to the next leaf without having
-    /// found anything.
+    /// found anything, or has to pass a thousand versions of a row.
     pub fn interrupt(&self) {
         self.set.store(true, Ordering::SeqCst);
         let sleeper = self.sleeper.lock().clone();

@@ -19,7 +19,8 @@ use crate::undo::record::Body;
 
 /// Versions that are passed under the leaf's latch. The rest of a long chain is walked without: every one may take a read from the disk.
 const LATCHED_VERSIONS: usize = 32;
-/// Versions of an active transaction that are passed before it is asked whether it has taken any back.
+/// Versions that are passed without the latch before it is asked whether the reader is to go on; and, of those of an active transaction,
+/// whether it has taken any back.
 const UNASKED_VERSIONS: usize = 1024;
 /// How often a reader begins anew because that is so; then it holds the latch.
 const UNLATCHED_WALKS: usize = 3;
@@ -108,7 +109,9 @@ impl TrxSystem {
                 if !latched {
                     return Ok(Version::Older(Walk { at, through: Some(through) }));
                 }
-                self.pass_all(tree, &key, at, &through, || false, value)?.expect("nothing is gone")
+                let (has_cut, go_on) = (|| false, || Ok(()));
+                let passed = self.pass_all(tree, &key, at, &through, has_cut, go_on, value)?;
+                passed.expect("nothing is gone")
             }
         };
         let Some(before) = before else { return Ok(Version::Found(None)) };
@@ -119,8 +122,9 @@ impl TrxSystem {
     }
 
     /// Goes on from where [`Self::visible_version`] has left off, no latch held, and puts the version that `view` sees into `value`. `view`
-    /// must have been open all the time.
-    pub(super) fn walk(
+    /// must have been open all the time. `go_on` is asked now and then, and ends it by an error.
+    #[expect(clippy::too_many_arguments, reason = "an entry, and who looks at it")]
+    fn walk(
         &self,
         tree: &VersionedTree,
         view: &ReadView,
@@ -128,11 +132,12 @@ impl TrxSystem {
         key: &[u8],
         walk: Walk,
         value: &mut Vec<u8>,
+        go_on: impl Fn() -> Result<()>,
     ) -> Result<Walked> {
         let Walk { mut at, through } = walk;
         if let Some(through) = through {
             let has_cut = || self.undo.cuts(through.stream) != through.cuts;
-            match self.pass_all(tree, key, at, &through, has_cut, value)? {
+            match self.pass_all(tree, key, at, &through, has_cut, &go_on, value)? {
                 None => return Ok(Walked::Gone),
                 Some(None) => return Ok(Walked::Found(None)),
                 Some(Some(before)) => match self.judge(view, own, at.trx_id, before) {
@@ -141,16 +146,21 @@ impl TrxSystem {
                 },
             }
         }
-        loop {
+        for passed in 1.. {
             match self.pass(tree, view, own, key, at, value)? {
                 Passed::Unseen(before) => at = before,
                 Passed::Found(found) => return Ok(Walked::Found(found)),
             }
+            if passed % UNASKED_VERSIONS == 0 {
+                go_on()?;
+            }
         }
+        unreachable!("a chain of versions has an end")
     }
 
     /// From a version by an active transaction to the newest that is not by it, which is left for others; `Some(None)` if there is none. Or
     /// `None`, if `has_cut` says that it may have taken back what was walked through: then whatever was read there means nothing.
+    #[expect(clippy::too_many_arguments, reason = "an entry, and who looks at it")]
     fn pass_all(
         &self,
         tree: &VersionedTree,
@@ -158,6 +168,7 @@ impl TrxSystem {
         mut at: Before,
         through: &Unfinished,
         has_cut: impl Fn() -> bool,
+        go_on: impl Fn() -> Result<()>,
         value: &mut Vec<u8>,
     ) -> Result<Option<Option<Before>>> {
         let (id, mut passed) = (at.trx_id, 0);
@@ -167,8 +178,11 @@ impl TrxSystem {
                 outcome => break outcome,
             }
             passed += 1;
-            if passed % UNASKED_VERSIONS == 0 && has_cut() {
-                return Ok(None);
+            if passed % UNASKED_VERSIONS == 0 {
+                go_on()?;
+                if has_cut() {
+                    return Ok(None);
+                }
             }
         };
         if has_cut() {
@@ -291,6 +305,20 @@ impl Transaction {
         )
     }
 
+    /// As [`TrxSystem::walk`], until an interrupt comes: of a row that is changed without end the versions that an old view has to pass may
+    /// be millions.
+    pub(super) fn walk(
+        &self,
+        tree: &VersionedTree,
+        view: &ReadView,
+        key: &[u8],
+        walk: Walk,
+        value: &mut Vec<u8>,
+    ) -> Result<Walked> {
+        let go_on = || self.check_interrupt();
+        self.system.walk(tree, view, self.id(), key, walk, value, go_on)
+    }
+
     /// Puts the version that `view` sees of the entry with this key into `value`; its flags, or none if there is none or it is a delete-mark.
     pub(super) fn version_of(
         &self,
@@ -315,9 +343,7 @@ impl Transaction {
             };
             let walked = match version {
                 Version::Found(flags) => Walked::Found(flags),
-                Version::Older(walk) => {
-                    self.system.walk(tree, view, self.id(), key, walk, value)?
-                }
+                Version::Older(walk) => self.walk(tree, view, key, walk, value)?,
             };
             if let Walked::Found(flags) = walked {
                 return Ok(flags);

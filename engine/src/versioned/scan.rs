@@ -324,7 +324,7 @@ impl Transaction {
             }
         }
         if let Some(walk) = older {
-            long = match self.system.walk(tree, &view, self.id(), &key, walk, &mut value)? {
+            long = match self.walk(tree, &view, &key, walk, &mut value)? {
                 Walked::Found(flags) => flags,
                 Walked::Gone => self.version_of(tree, &view, &key, &mut value)?,
             };

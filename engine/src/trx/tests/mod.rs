@@ -9,6 +9,7 @@ mod shrink;
 mod simulation;
 mod stress;
 mod unfinished;
+mod walks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -1,0 +1,285 @@
+//! Old versions, walked to while they come and go: a pause point stops the reader at the worst moment.
+
+use std::sync::atomic::AtomicU64;
+
+use super::*;
+use crate::pause::{PausePoint, with_hook};
+
+/// Counts the versions that this thread passes, and those of them under the root's latch.
+#[derive(Clone)]
+struct Passes {
+    engine: Arc<Engine>,
+    all: Arc<AtomicU64>,
+    latched: Arc<AtomicU64>,
+}
+
+impl Passes {
+    fn new(engine: &Arc<Engine>) -> Passes {
+        let [all, latched] = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        Passes { engine: Arc::clone(engine), all, latched }
+    }
+
+    /// Runs `read`; once, while it passes a version without the latch, `meanwhile`.
+    fn count<R>(
+        &self,
+        mut meanwhile: Option<impl FnOnce() + 'static>,
+        read: impl FnOnce() -> R,
+    ) -> (R, u64, u64) {
+        let this = self.clone();
+        let hook = move |point| {
+            if point != PausePoint::VersionPassed {
+                return;
+            }
+            this.all.fetch_add(1, Ordering::Relaxed);
+            let root = this.engine.env.space(FIRST_TABLE_SPACE).unwrap();
+            if this.engine.env.pool().try_exclusive(&root, 2, Access::Normal).is_none() {
+                this.latched.fetch_add(1, Ordering::Relaxed);
+            } else if let Some(meanwhile) = meanwhile.take() {
+                meanwhile();
+            }
+        };
+        let outcome = with_hook(hook, read);
+        let take = |counter: &AtomicU64| counter.swap(0, Ordering::Relaxed);
+        (outcome, take(&self.all), take(&self.latched))
+    }
+
+    fn count_only<R>(&self, read: impl FnOnce() -> R) -> (R, u64, u64) {
+        self.count(None::<fn()>, read)
+    }
+}
+
+/// Most of a long chain of versions is walked without the leaf's latch, whatever happens there meanwhile.
+#[test]
+fn an_old_view_keeps_nobody_from_a_row_with_many_versions() {
+    const VERSIONS: u32 = 300;
+    let engine = Arc::new(engine());
+    put(&engine, b"k", b"seen");
+    put(&engine, b"l", b"seen");
+    let mut old = engine.begin(RepeatableRead);
+    old.ensure_view();
+    for n in 0..VERSIONS {
+        put(&engine, b"k", &[n as u8; 20]);
+    }
+    let mut unfinished = engine.begin(ReadCommitted);
+    for n in 0..20 {
+        unfinished.update(&engine.trees[0], b"k", &[n; 30]).unwrap();
+    }
+    let passes = Passes::new(&engine);
+    let meanwhile = {
+        let engine = Arc::clone(&engine);
+        move || {
+            // The chain's beginning goes, another one comes, and purge goes as far as it may.
+            unfinished.rollback().unwrap();
+            put(&engine, b"k", b"newest");
+            engine.settle().unwrap();
+        }
+    };
+    let tree = &engine.trees[0];
+    let (read, all, latched) = passes.count(Some(meanwhile), || get(&mut old, tree, b"k"));
+    assert_eq!(read.unwrap(), b"seen");
+    assert_eq!((all, latched), (u64::from(VERSIONS) + 20, 32));
+    for direction in [Direction::Forward, Direction::Backward] {
+        let (seen, all, latched) = passes.count_only(|| scan_all(&mut old, tree, direction));
+        let expected = [(b"k".to_vec(), b"seen".to_vec()), (b"l".to_vec(), b"seen".to_vec())];
+        assert_eq!(seen.unwrap(), expected);
+        assert!(all > u64::from(VERSIONS) && latched <= 64, "{latched} of {all}");
+    }
+    drop(old);
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
+
+/// One transaction has changed a row very often. The first reader gets behind that without the latch, the others at once.
+#[test]
+fn an_unfinished_transaction_keeps_nobody_from_a_row_that_it_changes_often() {
+    const VERSIONS: u32 = 3000;
+    let engine = Arc::new(engine());
+    let (tree, passes) = (&engine.trees[0], Passes::new(&engine));
+    put(&engine, b"k", b"seen");
+    let mut old = engine.begin(RepeatableRead);
+    let mut writer = engine.begin(ReadCommitted);
+    let change = |writer: &mut Transaction, n: u32| {
+        writer.update(tree, b"k", &n.to_le_bytes().repeat(1 + n as usize % 20)).unwrap();
+    };
+    (0..VERSIONS).for_each(|n| change(&mut writer, n));
+    let mut read = || passes.count_only(|| get(&mut old, tree, b"k").unwrap());
+    assert_eq!(read(), (b"seen".to_vec(), VERSIONS.into(), 32));
+    assert_eq!(read(), (b"seen".to_vec(), 32, 32));
+    let savepoint = writer.savepoint();
+    (0..100).for_each(|n| change(&mut writer, n));
+    assert_eq!(read(), (b"seen".to_vec(), 32, 32));
+    // What comes behind a savepoint is another matter.
+    writer.rollback_to(savepoint).unwrap();
+    assert_eq!(read(), (b"seen".to_vec(), VERSIONS.into(), 32));
+    assert_eq!(read(), (b"seen".to_vec(), 32, 32));
+    // A row that the transaction has inserted, and one that was deleted.
+    writer.insert(tree, b"new", b"", LockMode::None).unwrap();
+    writer.delete(tree, b"k").unwrap();
+    writer.insert(tree, b"k", b"again", LockMode::None).unwrap();
+    for n in 0..100u8 {
+        writer.update(tree, b"new", &[n]).unwrap();
+    }
+    for passed in [100, 32] {
+        let (seen, all, latched) = passes.count_only(|| get(&mut old, tree, b"new"));
+        assert_eq!((seen, all, latched), (None, passed, 32));
+    }
+    let (seen, all, _) = passes.count_only(|| scan_all(&mut old, tree, Direction::Forward));
+    assert_eq!((seen.unwrap(), all), (vec![(b"k".to_vec(), b"seen".to_vec())], 64));
+    let mut peeking = engine.begin(ReadCommitted);
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let (forward, mode) = (Direction::Forward, LockMode::Exclusive);
+    let mut position = ScanPosition::start();
+    let peek = peeking.lock_next_or_peek(tree, &mut position, forward, mode, &mut key, &mut value);
+    assert_eq!((peek.unwrap(), value), (Peek::Committed, b"seen".to_vec()));
+    drop((peeking, old));
+    writer.commit().unwrap();
+    engine.settle().unwrap();
+    engine.check_settled().unwrap();
+}
+
+/// Of a row that is changed all the time, an old view has to pass as many versions as there are changes: whoever reads it can be killed.
+#[test]
+fn a_walk_through_very_many_versions_can_be_interrupted() {
+    const VERSIONS: u32 = 5000;
+    for is_committed in [false, true] {
+        let engine = engine();
+        put(&engine, b"k", b"seen");
+        let (mut old, mut writer) = (engine.begin(RepeatableRead), engine.begin(ReadCommitted));
+        old.ensure_view();
+        for n in 0..VERSIONS {
+            writer.update(&engine.trees[0], b"k", &n.to_be_bytes()).unwrap();
+            if is_committed {
+                writer.commit().unwrap();
+                writer = engine.begin(ReadCommitted);
+            }
+        }
+        let interrupt = old.interrupt_handle();
+        let engine = Arc::new(engine);
+        let passes = Passes::new(&engine);
+        let (mut batch, mut value) = (Batch::default(), Vec::new());
+        for scans in [false, true] {
+            interrupt.clear();
+            let meanwhile = {
+                let interrupt = Arc::clone(&interrupt);
+                move || interrupt.interrupt()
+            };
+            let (outcome, passed, _) = passes.count(Some(meanwhile), || match scans {
+                false => old
+                    .get(&engine.trees[0], b"k", LockMode::None, LockWait::Wait, &mut value)
+                    .map(drop),
+                true => {
+                    let (mut at, forward) = (ScanPosition::start(), Direction::Forward);
+                    old.scan(&engine.trees[0], &mut at, forward, 1, Access::Normal, &mut batch)
+                }
+            });
+            assert_eq!(outcome, Err(Error::Interrupted));
+            assert!(passed < 2000, "{passed}");
+        }
+        interrupt.clear();
+        assert_eq!(get(&mut old, &engine.trees[0], b"k").unwrap(), b"seen");
+    }
+}
+
+/// Of the versions that one transaction has made of a row, none but the newest is ever committed.
+#[test]
+fn a_version_is_not_read_because_its_writer_commits_in_between() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"before");
+    let mut writer = engine.begin(ReadCommitted);
+    for value in [b"passing", b"between", b"its end"] {
+        writer.update(tree, b"k", value).unwrap();
+    }
+    let mut peeking = engine.begin(ReadCommitted);
+    let mut writer = Some(writer);
+    let commit = move |point| {
+        if point == PausePoint::VersionPassed
+            && let Some(mut writer) = writer.take()
+        {
+            writer.commit().unwrap();
+        }
+    };
+    let (mut position, forward) = (ScanPosition::start(), Direction::Forward);
+    let (mut key, mut value) = (Vec::new(), Vec::new());
+    let mode = LockMode::Exclusive;
+    let peek = with_hook(commit, || {
+        peeking.lock_next_or_peek(tree, &mut position, forward, mode, &mut key, &mut value)
+    });
+    assert_eq!((peek, &value[..]), (Ok(Peek::Committed), &b"before"[..]));
+}
+
+/// What is walked through without the latch goes, in whichever way, and other versions may come.
+#[test]
+fn versions_that_go_while_they_are_walked_through_are_not_read() {
+    const VERSIONS: u8 = 200;
+    /// What the transaction does meanwhile, and whether it lives on.
+    type Meanwhile = fn(&Engine, &mut Transaction, Savepoint);
+    let meanwhiles: [(Meanwhile, &[u8]); 4] = [
+        (|_, writer, _| writer.commit().unwrap(), b"0"),
+        (
+            |engine, writer, _| {
+                writer.rollback().unwrap();
+                (0..VERSIONS).for_each(|n| put(engine, b"k", &[n; 50]));
+                engine.settle().unwrap();
+            },
+            &[VERSIONS - 1; 50],
+        ),
+        (
+            |engine, writer, savepoint| {
+                writer.rollback_to(savepoint).unwrap();
+                for n in 0..VERSIONS {
+                    writer.update(&engine.trees[0], b"l", &[n; 70]).unwrap();
+                    writer.update(&engine.trees[0], b"k", &[n; 40]).unwrap();
+                }
+            },
+            b"0",
+        ),
+        (|_, writer, savepoint| drop(writer.rollback_to(savepoint).unwrap()), b"0"),
+    ];
+    for (meanwhile, committed) in meanwhiles {
+        for peeks in [false, true] {
+            let engine = Arc::new(engine());
+            let (tree, passes) = (&engine.trees[0], Passes::new(&engine));
+            put(&engine, b"k", b"0");
+            put(&engine, b"l", b"0");
+            let mut old = engine.begin(RepeatableRead);
+            old.ensure_view();
+            let mut writer = engine.begin(ReadCommitted);
+            writer.update(tree, b"l", b"first").unwrap();
+            let savepoint = writer.savepoint();
+            for n in 0..VERSIONS {
+                writer.update(tree, b"k", &[n; 60]).unwrap();
+            }
+            let meanwhile = {
+                let engine = Arc::clone(&engine);
+                move || {
+                    meanwhile(&engine, &mut writer, savepoint);
+                    // Whatever is left ends only when the reader has read.
+                    std::mem::forget(writer);
+                }
+            };
+            let (mut key, mut value) = (Vec::new(), Vec::new());
+            let (seen, expected) = if peeks {
+                let mut peeking = engine.begin(ReadCommitted);
+                let mut position = ScanPosition::start();
+                let (seen, ..) = passes.count(Some(meanwhile), || {
+                    let (forward, mode) = (Direction::Forward, LockMode::Exclusive);
+                    peeking.lock_next_or_peek(
+                        tree,
+                        &mut position,
+                        forward,
+                        mode,
+                        &mut key,
+                        &mut value,
+                    )
+                });
+                assert_eq!(seen, Ok(Peek::Committed));
+                (Some(value), committed)
+            } else {
+                let (seen, ..) = passes.count(Some(meanwhile), || get(&mut old, tree, b"k"));
+                (seen, &b"0"[..])
+            };
+            assert_eq!(seen.as_deref(), Some(expected), "{peeks}");
+        }
+    }
+}
