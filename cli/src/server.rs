@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use mysql::prelude::{FromRow, Queryable};
-use mysql::{Conn, DriverError};
+use mysql::{Conn, DriverError, Row, from_row_opt};
 use serde::Serialize;
 
 use crate::connect::{READ_TIMEOUT, Target};
@@ -115,17 +115,20 @@ impl Server {
     /// See [`Target::connect`] and [`Kind::from_words`].
     pub fn connect(target: &Target) -> Result<Server> {
         let mut conn = target.connect()?;
-        let words: Option<(String, String)> = conn
+        let what = "asking for the version";
+        let words: Option<Row> = conn
             .query_first("SELECT @@version, @@version_comment")
-            .map_err(|e| explain("asking for the version", "", e))?;
+            .map_err(|e| explain(what, "", e))?;
+        let words: Option<(String, String)> = words.map(|row| typed(what, row)).transpose()?;
         let (version, comment) = words.unwrap_or_default();
         let mut kind = Kind::from_words(&version, &comment)?;
-        let engines: Vec<mysql::Row> =
+        let engines: Vec<Row> =
             conn.query("SHOW ENGINES").map_err(|e| explain("SHOW ENGINES", "", e))?;
+        let word = |row: &Row, column: usize| row.get_opt::<String, _>(column)?.ok();
         let on: Vec<String> = engines
             .iter()
-            .filter(|row| row.get::<String, _>(1).is_some_and(|s| s == "YES" || s == "DEFAULT"))
-            .filter_map(|row| Some(row.get::<String, _>(0)?.to_ascii_lowercase()))
+            .filter(|row| word(row, 1).is_some_and(|s| s == "YES" || s == "DEFAULT"))
+            .filter_map(|row| Some(word(row, 0)?.to_ascii_lowercase()))
             .collect();
         kind.tidepool = on.iter().any(|name| name == "tidepool");
         kind.innodb = on.iter().any(|name| name == "innodb");
@@ -147,7 +150,9 @@ impl Server {
     /// # Errors
     /// [`Error::Privilege`] with the grant, [`Error::Gone`], [`Error::Refused`].
     pub fn rows<T: FromRow>(&mut self, what: &str, grant: &str, query: &str) -> Result<Vec<T>> {
-        self.conn.query(query).map_err(|e| explain(what, &self.grant(grant), e))
+        let rows: Result<Vec<Row>> =
+            self.conn.query(query).map_err(|e| explain(what, &self.grant(grant), e));
+        rows?.into_iter().map(|row| typed(what, row)).collect()
     }
 
     /// The first row of a query, if it has one.
@@ -155,7 +160,9 @@ impl Server {
     /// # Errors
     /// As [`rows`](Self::rows).
     pub fn first<T: FromRow>(&mut self, what: &str, grant: &str, query: &str) -> Result<Option<T>> {
-        self.conn.query_first(query).map_err(|e| explain(what, &self.grant(grant), e))
+        let row: Result<Option<Row>> =
+            self.conn.query_first(query).map_err(|e| explain(what, &self.grant(grant), e));
+        row?.map(|row| typed(what, row)).transpose()
     }
 
     /// A statement without an answer.
@@ -200,9 +207,9 @@ impl Server {
     /// # Errors
     /// As [`rows`](Self::rows).
     pub fn named(&mut self, query: &str) -> Result<Named> {
-        let rows: Vec<(String, Option<String>)> = self.rows(query, "", query)?;
-        let entry = |(name, value): (String, Option<String>)| {
-            (name.to_ascii_lowercase(), value.unwrap_or_default())
+        let rows: Vec<(String, Option<Vec<u8>>)> = self.rows(query, "", query)?;
+        let entry = |(name, value): (String, Option<Vec<u8>>)| {
+            (name.to_ascii_lowercase(), text(value.unwrap_or_default()))
         };
         Ok(rows.into_iter().map(entry).collect())
     }
@@ -217,13 +224,27 @@ impl Server {
 
     /// `'user'@'host'` as the server sees this connection.
     pub fn account(&mut self) -> String {
-        let account: Option<String> =
-            self.conn.query_first("SELECT CURRENT_USER()").unwrap_or(None);
+        let account: Option<Row> = self.conn.query_first("SELECT CURRENT_USER()").unwrap_or(None);
+        let account = account.and_then(|row| typed::<String>("the account", row).ok());
         let account = account.unwrap_or_else(|| self.target.user().to_owned());
         let (user, host) = account.rsplit_once('@').unwrap_or((&account, "%"));
         let quote = |part: &str| format!("'{}'", part.replace('\\', "\\\\").replace('\'', "''"));
         format!("{}@{}", quote(user), quote(host))
     }
+}
+
+/// A row in this program's types, where the driver alone would panic.
+fn typed<T: FromRow>(what: &str, row: Row) -> Result<T> {
+    from_row_opt(row).map_err(|error| {
+        let why = format!("something that this program can't read: {error}");
+        Error::Refused { what: what.into(), why }
+    })
+}
+
+/// Names and values as text, whatever the server sends: to be wrong in a letter is better than to end.
+pub fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes)
+        .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// The driver's error in this program's terms.

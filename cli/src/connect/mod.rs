@@ -22,6 +22,16 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub const READ_TIMEOUT: Duration = Duration::from_secs(120);
 /// The host that the clients reach by the socket.
 const LOCALHOST: &str = "localhost";
+/// What every session begins with, whatever the server has for its clients.
+const SESSION: [&str; 3] = [
+    // With it off the first small read would begin a transaction that lasts as long as the program, and keeps purge from every version
+    // since.
+    "SET SESSION autocommit = 1",
+    // A mode changes what statements mean, and the limit cuts what SHOW tells of variables and counters.
+    "SET SESSION sql_mode = '', sql_select_limit = 18446744073709551615",
+    // A server may not heed what the driver asks for (`skip-character-set-client-handshake`).
+    "SET NAMES utf8mb4",
+];
 /// Where servers put their socket if nobody says otherwise.
 const SOCKETS: [&str; 4] = [
     "/run/mysqld/mysqld.sock",
@@ -217,9 +227,7 @@ impl Target {
             .prefer_socket(false)
             // Given, so that the driver does not ask the server before we know what it is.
             .max_allowed_packet(Some(16 << 20))
-            // Where the server has it off, the first small read would begin a transaction that lasts as long as the program, and keeps
-            // purge from every version since.
-            .init(vec!["SET SESSION autocommit = 1"])
+            .init(SESSION.to_vec())
             .tcp_connect_timeout(Some(CONNECT_TIMEOUT))
             .read_timeout(Some(READ_TIMEOUT))
             .write_timeout(Some(READ_TIMEOUT));

@@ -7,7 +7,7 @@ use super::machine::{Look, server_pid};
 use super::{AdviceRow, Connections, Data, Facts, Pool, Redo, Settings, Tidepool, Unseen};
 use crate::bytes::{GIB, MIB};
 use crate::exit::{Error, Result};
-use crate::server::{Flavour, Kind, Named, Server, number, switch};
+use crate::server::{Flavour, Kind, Named, Server, number, switch, text};
 
 /// Looks at the server's counters twice, `interval` apart, and at everything else once.
 ///
@@ -264,8 +264,8 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
 }
 
 fn may_see_all_tables(server: &mut Server) -> Result<bool> {
-    let grants: Vec<String> = server.rows("SHOW GRANTS", "", "SHOW GRANTS")?;
-    Ok(grants.iter().any(|grant| {
+    let grants: Vec<Vec<u8>> = server.rows("SHOW GRANTS", "", "SHOW GRANTS")?;
+    Ok(grants.into_iter().map(text).any(|grant| {
         let privileges = grant.split(" ON *.* ").next().filter(|part| part.len() < grant.len());
         privileges.is_some_and(|p| p.contains("ALL PRIVILEGES") || p.contains("SELECT"))
     }))

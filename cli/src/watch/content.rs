@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::sample::Engine;
 use crate::bytes::human;
 use crate::exit::{Error, Result};
-use crate::server::Server;
+use crate::server::{Server, text};
 
 /// Rows shown.
 const ROWS: usize = 100;
@@ -51,12 +51,12 @@ pub fn rows(server: &mut Server, engine: Engine) -> Result<Vec<Row>> {
              GROUP BY table_name, index_name ORDER BY 3 DESC LIMIT "
         }
     };
-    type Columns = (Option<String>, Option<String>, f64, Option<f64>, Option<f64>);
+    type Columns = (Option<Vec<u8>>, Option<Vec<u8>>, f64, Option<f64>, Option<f64>);
     let rows: Vec<Columns> =
         server.rows("the pool's content", "PROCESS", &format!("{query}{ROWS}"))?;
     let row = |(table, index, mb, mb_hot, mb_dirty): Columns| Row {
-        table: table.unwrap_or_else(|| "(no table)".into()).replace('`', ""),
-        index: index.unwrap_or_default(),
+        table: table.map_or_else(|| "(no table)".into(), text).replace('`', ""),
+        index: index.map(text).unwrap_or_default(),
         mb,
         mb_hot,
         mb_dirty,

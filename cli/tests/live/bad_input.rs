@@ -8,6 +8,7 @@ use std::path::Path;
 
 use mysql::prelude::Queryable;
 
+use crate::advise::advise;
 use crate::{innodb, stderr, stdout, tidepool};
 
 #[test]
@@ -105,6 +106,30 @@ fn a_missing_privilege_is_named_by_its_grant() {
     server.connect().query_drop(grant).unwrap();
     let text = stdout(&run());
     assert!(!text.contains("Not seen"), "{text}");
+}
+
+/// What a server has for all its clients is not what this program's questions mean.
+#[test]
+fn settings_for_the_servers_clients_change_no_answer() {
+    let server = innodb(
+        "bad-settings",
+        &[
+            "--innodb-buffer-pool-size=96M",
+            "--innodb-log-file-size=512M",
+            "--skip-character-set-client-handshake",
+            "--character-set-server=latin1",
+            "--collation-server=latin1_swedish_ci",
+            "--report-host=h\u{fc}",
+            "--sql-mode=ORACLE,NO_BACKSLASH_ESCAPES",
+        ],
+    );
+    // More rows than that has every answer that matters.
+    server.connect().query_drop("SET GLOBAL sql_select_limit = 10").unwrap();
+    let (report, rules) = advise(&server);
+    assert_eq!(report["facts"]["pool"]["size_bytes"], 96_u64 << 20);
+    assert_eq!(rules, Vec::<String>::new(), "{report:#}");
+    let output = tidepool(server.socket()).args(["govern", "--duration=1"]).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
 }
 
 #[test]
