@@ -4,7 +4,9 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::machine::{Look, server_pid};
-use super::{AdviceRow, Connections, Data, Facts, Pool, Redo, Settings, Tidepool, Unseen};
+use super::{
+    AdviceRow, Connections, Data, Facts, LargeBuffer, Pool, Redo, Settings, Tidepool, Unseen,
+};
 use crate::bytes::{GIB, MIB};
 use crate::exit::{Error, Result};
 use crate::server::{Flavour, Kind, Named, Server, number, switch, text};
@@ -173,23 +175,30 @@ pub fn checkpoint_age(status: &Named, prefix: &str) -> Option<u64> {
 }
 
 fn connections(variables: &Named, now: &Named) -> Connections {
-    let sum = |names: &[&str]| names.iter().map(|name| number(variables, name).unwrap_or(0)).sum();
-    // A thread touches a part of its stack only, and frees the network buffer's growth after each statement.
-    let idle: u64 =
-        sum(&["net_buffer_length"]) + number(variables, "thread_stack").unwrap_or(0) / 2;
-    let work: u64 = sum(&[
+    const BUFFERS: [&str; 5] = [
         "sort_buffer_size",
         "join_buffer_size",
         "read_buffer_size",
         "read_rnd_buffer_size",
         "binlog_cache_size",
-    ]);
+    ];
+    // The defaults are 2 MiB at most.
+    const LARGE_BYTES: u64 = 16 * MIB;
+    let of = |name: &str| number(variables, name).unwrap_or(0);
+    // A thread touches a part of its stack only, and frees the network buffer's growth after each statement.
+    let idle = of("net_buffer_length") + of("thread_stack") / 2;
+    // Each of them can be set to all that there is of numbers.
+    let busy = BUFFERS.iter().fold(idle, |sum, name| sum.saturating_add(of(name)));
+    let large = BUFFERS.into_iter().map(|name| LargeBuffer { name, bytes: of(name) });
+    let mut large: Vec<LargeBuffer> = large.filter(|buffer| buffer.bytes >= LARGE_BYTES).collect();
+    large.sort_by_key(|buffer| std::cmp::Reverse(buffer.bytes));
     Connections {
         allowed: number(variables, "max_connections").unwrap_or(0),
         used_max: number(now, "max_used_connections").unwrap_or(0),
         connected: number(now, "threads_connected").unwrap_or(0),
-        busy_bytes: idle + work,
+        busy_bytes: busy,
         idle_bytes: idle,
+        large,
     }
 }
 
@@ -390,5 +399,20 @@ mod tests {
         assert!(!online("10.11.18-MariaDB", ("innodb_buffer_pool_size_max", GIB)));
         assert!(online("10.11.11-MariaDB", ("innodb_buffer_pool_chunk_size", 128 * MIB)));
         assert!(online("9.7.4", ("innodb_buffer_pool_chunk_size", 128 * MIB)));
+    }
+
+    #[test]
+    fn buffers_as_large_as_numbers_go_are_added_up() {
+        let named = [
+            ("sort_buffer_size", u64::MAX),
+            ("join_buffer_size", u64::MAX),
+            ("read_buffer_size", 131_072),
+            ("max_connections", 100),
+        ];
+        let named = named.map(|(name, value)| (name.to_owned(), value.to_string()));
+        let found = connections(&Named::from(named), &Named::new());
+        assert_eq!(found.busy_bytes, u64::MAX);
+        let large: Vec<_> = found.large.iter().map(|buffer| buffer.name).collect();
+        assert_eq!(large, ["sort_buffer_size", "join_buffer_size"]);
     }
 }

@@ -238,6 +238,17 @@ pub struct Connections {
     pub busy_bytes: u64,
     /// What one idle connection takes.
     pub idle_bytes: u64,
+    /// Of the work buffers those that are far larger than any server's default.
+    pub large: Vec<LargeBuffer>,
+}
+
+/// A work buffer that each connection may take.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct LargeBuffer {
+    /// The option that sets it.
+    pub name: &'static str,
+    /// Its size.
+    pub bytes: u64,
 }
 
 /// What is stored.

@@ -6,7 +6,10 @@ use super::pool_size::too_large;
 use super::room::fit;
 use super::{Finding, Severity};
 use crate::bytes::{MIB, human, option};
-use crate::facts::{Facts, Machine};
+use crate::facts::{Facts, LargeBuffer, Machine};
+
+/// A work buffer for everyone.
+const MODEST_BYTES: u64 = 2 * MIB;
 
 /// Part of the server is in swap now.
 pub fn swapped(facts: &Facts) -> Option<Finding> {
@@ -133,17 +136,17 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
     // What the connections of today use is in there already; only idle memory is certain.
     let others = used
         .saturating_sub(held + pool.idle_descriptors_bytes())
-        .saturating_sub(clients.connected * clients.idle_bytes);
+        .saturating_sub(clients.connected.saturating_mul(clients.idle_bytes));
     let full_pool = pool.size_bytes.min(facts.data.innodb_bytes().max(held)) / 12 * 13;
-    let all = clients.allowed * clients.busy_bytes;
+    let all = clients.allowed.saturating_mul(clients.busy_bytes);
     let left =
         machine.limit_bytes.saturating_sub(others + full_pool + share_bytes(machine.limit_bytes));
     if all <= left || all < machine.limit_bytes / 10 || clients.busy_bytes == 0 {
         return None;
     }
     let fits = left / clients.busy_bytes;
-    let wanted = fits.max(clients.used_max * 5 / 4).max(20);
-    if wanted >= clients.allowed {
+    let enough = |fits: u64| fits.max(clients.used_max * 5 / 4).max(20);
+    if enough(fits) >= clients.allowed && clients.large.is_empty() {
         return None;
     }
     let near = clients.used_max * 5 / 4 > fits;
@@ -152,7 +155,7 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
         "{} connections may come, and memory is enough for {fits} of them",
         clients.allowed
     );
-    let why = format!(
+    let mut why = format!(
         "A busy one takes about {} (stack, network, sort, join, read and binary log buffers, each once), all of them {}; {} is left beside a full pool \
          and everything else. The most at one time was {}.",
         human(clients.busy_bytes),
@@ -160,12 +163,30 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
         human(left),
         clients.used_max
     );
-    Some(
-        Finding::new("max_connections", severity, title, why)
-            .risk(format!(
-                "connection {} and later are refused (one more is kept for the administrator)",
-                wanted + 1
-            ))
-            .variable(true, "max_connections", wanted, &wanted.to_string()),
-    )
+    let mut finding = Finding::new("max_connections", severity, title, String::new());
+    let mut risks = Vec::new();
+    let mut spared = 0;
+    if !clients.large.is_empty() {
+        let each = |buffer: &LargeBuffer| format!("{} {}", buffer.name, human(buffer.bytes));
+        let large: Vec<String> = clients.large.iter().map(each).collect();
+        why.push_str(&format!(
+            " Of that {}, which no connection needs for most statements: one that does can set it for itself.",
+            large.join(", ")
+        ));
+        risks.push("statements that sort or join much use files until their sessions ask for more; sessions that are there keep what they have".to_owned());
+    }
+    for buffer in &clients.large {
+        spared = buffer.bytes.saturating_sub(MODEST_BYTES).saturating_add(spared);
+        finding = finding.variable(true, buffer.name, MODEST_BYTES, &option(MODEST_BYTES));
+    }
+    let wanted = enough(left / clients.busy_bytes.saturating_sub(spared).max(1));
+    if wanted < clients.allowed {
+        risks.push(format!(
+            "connection {} and later are refused (one more is kept for the administrator)",
+            wanted + 1
+        ));
+        finding = finding.variable(true, "max_connections", wanted, &wanted.to_string());
+    }
+    finding.why = why;
+    Some(finding.risk(risks.join("; ")))
 }

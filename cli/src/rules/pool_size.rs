@@ -31,15 +31,22 @@ pub fn too_large(facts: &Facts) -> Option<Finding> {
         Severity::High
     };
     let end = if machine.swap_bytes > 0 { "swaps" } else { "is killed by the kernel" };
-    let title = format!(
-        "The buffer pool of {} does not fit: {} would",
-        human(pool.size_bytes),
-        human(fit.bytes)
-    );
-    let why = format!(
+    let size = human(pool.size_bytes);
+    let title = match fit.is_too_much {
+        true => {
+            format!("The buffer pool of {size} does not fit, nor does any that is of use")
+        }
+        false => format!("The buffer pool of {size} does not fit: {} would", human(fit.bytes)),
+    };
+    let mut why = format!(
         "{}. A full pool takes more than there is, and the server {end}.",
         sentence(&fit, machine)
     );
+    if fit.is_too_much {
+        why.push_str(
+            " A small pool is the least that can be done: others must take less, or the limit must be higher.",
+        );
+    }
     let risk = if facts.kind.is_mariadb_since((10, 11, 12)) {
         "the statement waits while pages are moved and written; queries go on, with short stalls. Smaller steps stall less: `tidepool govern` takes them"
     } else {

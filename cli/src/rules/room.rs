@@ -5,7 +5,8 @@
 //! ```
 //! *held* is the memory that the pool has now, *room* what the tightest limit still leaves: together that is the limit less
 //! everything but the pool, measured and not guessed, as in crate `governor`, whose headroom this is too. *peak* is
-//! what the connections of the busiest hour so far would take beyond today's. Each page of growth also costs descriptors,
+//! what the connections of the busiest hour so far would take beyond today's, if all of them used each of their buffers: a guess, and so a
+//! quarter of the limit at most. Beyond that the buffers are what is wrong, and not the pool. Each page of growth also costs descriptors,
 //! hash cells and locks, about a thirteenth of the whole. A pool of chunks has those of all its pages from the start; as far as nothing is in
 //! them yet they count as *room*, or a pool far too large would seem to have no place at any size.
 
@@ -19,6 +20,8 @@ use crate::facts::{Facts, Machine, Pool};
 pub struct Fit {
     /// The largest size of the pool that fits, rounded down to a size that can be set.
     pub bytes: u64,
+    /// Whether that is more than fits, for it is the least that is of use.
+    pub is_too_much: bool,
     /// Memory that the pool has now.
     pub held_bytes: u64,
     /// Memory of descriptors that a smaller pool would not have.
@@ -27,13 +30,22 @@ pub struct Fit {
     pub headroom_bytes: u64,
     /// For connections that are not there now, but were.
     pub peak_bytes: u64,
+    /// What they could take.
+    pub peak_all_bytes: u64,
 }
+
+/// No server has much from a pool that is smaller than this. Where others have taken the memory, nothing is won by taking this too.
+const LEAST_BYTES: u64 = 64 * MIB;
+/// The limit over this is the most that is kept for the busiest time.
+const PEAK_SHARE: u64 = 4;
 
 /// What fits for InnoDB's pool; `None` when the machine can't be seen.
 pub fn fit(facts: &Facts) -> Option<Fit> {
     let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
     let fit = fit_beside(facts, machine, pool.held_bytes(), pool.idle_descriptors_bytes());
-    Some(Fit { bytes: settable(fit.bytes, pool), ..fit })
+    let bytes = settable(fit.bytes, pool);
+    let least = settable(LEAST_BYTES.max(pool.least_bytes), pool).min(pool.size_bytes);
+    Some(Fit { bytes: bytes.max(least), is_too_much: bytes < least, ..fit })
 }
 
 /// The same for Tidepool's, to any byte: that is not for setting, but for saying what a governed pool would have.
@@ -46,7 +58,8 @@ fn fit_beside(facts: &Facts, machine: &Machine, held_bytes: u64, idle_bytes: u64
     let headroom_bytes = share_bytes(machine.limit_bytes);
     let clients = &facts.connections;
     let peak = (clients.used_max * 5 / 4).min(clients.allowed).saturating_sub(clients.connected);
-    let peak_bytes = peak * clients.busy_bytes;
+    let peak_all_bytes = peak.saturating_mul(clients.busy_bytes);
+    let peak_bytes = peak_all_bytes.min(machine.limit_bytes / PEAK_SHARE);
     let kept = headroom_bytes + peak_bytes;
     let room = machine.room_bytes + idle_bytes;
     let bytes = if room >= kept {
@@ -55,7 +68,15 @@ fn fit_beside(facts: &Facts, machine: &Machine, held_bytes: u64, idle_bytes: u64
         held_bytes.saturating_sub(kept - room)
     };
     let bytes = bytes.saturating_sub(machine.server_swapped_bytes);
-    Fit { bytes, held_bytes, idle_bytes, headroom_bytes, peak_bytes }
+    Fit {
+        bytes,
+        is_too_much: false,
+        held_bytes,
+        idle_bytes,
+        headroom_bytes,
+        peak_bytes,
+        peak_all_bytes,
+    }
 }
 
 /// The next smaller size that the server can take and people can read: steps of about 3 %.
@@ -82,11 +103,21 @@ pub fn sentence(fit: &Fit, machine: &Machine) -> String {
         parts.push(format!("descriptors of what it does not hold take {}", human(fit.idle_bytes)));
     }
     parts.push(format!("{} should stay free", human(fit.headroom_bytes)));
-    if fit.peak_bytes > 0 {
+    if fit.peak_all_bytes > fit.peak_bytes {
+        parts.push(format!(
+            "of {} that connections of the busiest time could take, {} should stay free too",
+            human(fit.peak_all_bytes),
+            human(fit.peak_bytes)
+        ));
+    } else if fit.peak_bytes > 0 {
         parts.push(format!("connections of the busiest time would add {}", human(fit.peak_bytes)));
     }
     if machine.server_swapped_bytes > 0 {
         parts.push(format!("{} of the server is in swap", human(machine.server_swapped_bytes)));
     }
-    format!("{}: so {} fits", parts.join(", "), human(fit.bytes))
+    let fits = match fit.is_too_much {
+        true => format!("not even {} fits, and less is of no use", human(fit.bytes)),
+        false => format!("{} fits", human(fit.bytes)),
+    };
+    format!("{}: so {fits}", parts.join(", "))
 }

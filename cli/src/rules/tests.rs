@@ -6,6 +6,8 @@ use crate::facts::machine::Disk;
 use crate::facts::{AdviceRow, Connections, Data, Machine, Pool, Redo, Settings, Tidepool};
 use crate::server::Kind;
 
+mod connections;
+
 /// A tuned MariaDB on a machine of 16 GiB with 20 GiB of data.
 fn healthy() -> Facts {
     let kind = Kind::from_words("10.11.18-MariaDB", "").unwrap();
@@ -62,6 +64,7 @@ fn healthy() -> Facts {
             connected: 60,
             busy_bytes: 1200 << 10,
             idle_bytes: 160 << 10,
+            large: Vec::new(),
         },
         data: Data { innodb_data_bytes: 16 * GIB, innodb_index_bytes: 4 * GIB, ..Data::default() },
         settings: Settings {
