@@ -1,6 +1,6 @@
-//! Times of day as text, without a library of calendars.
+//! Times of day as text, without a library of calendars, and when a command is to end.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// `2026-01-31T23:59:01Z`. (Days to a date as in Howard Hinnant's "chrono-compatible low-level date algorithms".)
 pub fn rfc3339(time: SystemTime) -> String {
@@ -24,10 +24,20 @@ pub fn unix_ms(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
+/// So many seconds from now; `None` for never, and for what is further away than clocks go.
+pub fn after(seconds: Option<u64>) -> Option<Instant> {
+    Instant::now().checked_add(Duration::from_secs(seconds?))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+
+    #[test]
+    fn a_time_that_never_comes_is_no_time() {
+        assert!(after(Some(60)).is_some_and(|end| end > Instant::now()));
+        assert_eq!((after(Some(u64::MAX)), after(None)), (None, None));
+    }
 
     #[test]
     fn dates_are_right_around_leap_days() {

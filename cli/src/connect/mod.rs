@@ -164,7 +164,9 @@ impl Options {
         let by_socket = self.socket.is_some() && protocol == Some(Protocol::Socket);
         let host = self.host.as_ref().or(values.host.as_ref().filter(|_| !by_socket));
         if let Some(host) = host.filter(|host| *host != LOCALHOST && !host.is_empty()) {
-            return Ok(Place::Tcp(host.clone(), port));
+            // An address of IPv6 may be written as in a URL.
+            let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+            return Ok(Place::Tcp(bare.unwrap_or(host).to_owned(), port));
         }
         if protocol == Some(Protocol::Tcp) {
             return Ok(Place::Tcp(LOCALHOST.into(), port));
@@ -188,6 +190,7 @@ impl Target {
     pub fn place(&self) -> String {
         match &self.place {
             Place::Socket(path) => path.display().to_string(),
+            Place::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
             Place::Tcp(host, port) => format!("{host}:{port}"),
         }
     }
@@ -387,6 +390,13 @@ mod tests {
         };
         assert!(loopback("localhost") && loopback("127.0.0.1") && loopback("::1"));
         assert!(!loopback("localhost.example") && !loopback("192.0.2.1"));
+        for host in ["::1", "[::1]"] {
+            let options = Options { host: Some(host.into()), ..Options::default() };
+            let place = options.place(&Values::default()).unwrap();
+            let target = Target { place, user: String::new(), password: None };
+            assert!(target.is_loopback());
+            assert_eq!(target.place(), "[::1]:3306");
+        }
     }
 
     #[test]

@@ -47,6 +47,7 @@ use tidepool_governor::kernel::Root;
 use tidepool_governor::{Decision, Governor, PoolState, Reader, Signal, Signals, Timing};
 
 use crate::bytes::{MIB, human, parse};
+use crate::clock::after;
 use crate::connect;
 use crate::exit::{Error, Result};
 use crate::facts::machine::{limits_out_of_sight, server_pid};
@@ -158,7 +159,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         headroom_bytes: 0,
         resting: false,
     };
-    let end = options.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let end = after(options.duration);
     while !stop.load(Ordering::Relaxed) && end.is_none_or(|end| Instant::now() < end) {
         let pause = governing.tick(options)?;
         governing.pause(&stop, pause);

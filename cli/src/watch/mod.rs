@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use crate::clock::rfc3339;
+use crate::clock::{after, rfc3339};
 use crate::connect::{self, Target};
 use crate::exit::{Error, Result};
 use crate::server::Server;
@@ -165,7 +165,7 @@ fn listen(address: &str) -> Result<(TcpListener, SocketAddr)> {
 
 /// Looks once a second until told to stop. A server that went away may come back: the page says so and tries again.
 fn look(mut sampler: Sampler, options: &Options, watched: &Watched, text: bool) -> Result<()> {
-    let end = options.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let end = after(options.duration);
     let over =
         || watched.stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
     let (mut round, mut next) = (0, Instant::now());
