@@ -122,7 +122,7 @@ fn head(facts: &Facts) -> String {
             "InnoDB pool {} ({} used{hits}), data {}",
             human(pool.size_bytes),
             human(pool.size_bytes.saturating_sub(pool.free_bytes)),
-            human(facts.data.innodb_bytes())
+            seen(facts.data.is_seen(), facts.data.innodb_bytes())
         ));
     }
     if let Some(tidepool) = &facts.tidepool {
@@ -133,7 +133,7 @@ fn head(facts: &Facts) -> String {
         lines.push(format!(
             "Tidepool pool {size} ({} used), data {}",
             human(tidepool.data_bytes),
-            human(facts.data.tidepool_bytes)
+            seen(!facts.data.is_partial, facts.data.tidepool_bytes)
         ));
     }
     if let Some(machine) = &facts.machine {
@@ -154,6 +154,11 @@ fn head(facts: &Facts) -> String {
         }
     }
     lines.join("\n") + "\n"
+}
+
+/// The size of the data, as far as this user may see it.
+fn seen(is_all: bool, bytes: u64) -> String {
+    if is_all { human(bytes) } else { format!("unknown ({} of it seen)", human(bytes)) }
 }
 
 fn section(number: usize, finding: &Finding) -> String {

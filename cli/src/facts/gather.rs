@@ -261,7 +261,8 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
     }
     // Of InnoDB's the files are enough. Tidepool's are told by no table of their own.
     let (no_files, tidepool) = (data.innodb_file_bytes.is_none(), server.kind().tidepool);
-    if (no_files || tidepool) && !may_see_all_tables(server)? {
+    data.is_partial = (no_files || tidepool) && !may_see_all_tables(server)?;
+    if data.is_partial {
         let whose = if no_files { "all tables" } else { "Tidepool's tables" };
         let privilege = if tidepool { "SELECT" } else { "PROCESS" };
         unseen.push(Unseen {

@@ -266,12 +266,14 @@ pub struct Data {
     pub other_bytes: u64,
     /// How many tables were seen.
     pub tables: u64,
+    /// Tables that this user may not see are not in these figures.
+    pub is_partial: bool,
 }
 
 impl Data {
-    /// Whether anything of InnoDB's could be seen at all: a server without any data has its own tables.
+    /// Whether all of InnoDB's could be seen. What a user sees who may read a few tables says nothing of the rest.
     pub fn is_seen(&self) -> bool {
-        self.innodb_file_bytes.is_some() || self.innodb_bytes() > 0
+        self.innodb_file_bytes.is_some() || (!self.is_partial && self.innodb_bytes() > 0)
     }
 
     /// What a pool would have to hold to hold everything of InnoDB's.

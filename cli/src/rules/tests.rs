@@ -206,6 +206,9 @@ fn the_built_in_default_is_mentioned_while_there_is_no_data_and_is_no_more_than_
     // A user without privileges sees no table.
     facts.data = Data::default();
     assert!(only(&facts).why.contains("may not see"));
+    // Nor does one say much that may read a small table of many.
+    facts.data = Data { innodb_data_bytes: MIB, is_partial: true, ..Data::default() };
+    assert!(only(&facts).why.contains("may not see"), "{}", only(&facts).why);
     facts.data = Data { innodb_data_bytes: 10 * MIB, ..Data::default() };
     // On a server whose tables are Tidepool's, InnoDB's pool has nothing to do.
     facts.kind.tidepool = true;
