@@ -127,8 +127,10 @@ pub enum Signal {
     OwnSwap,
     /// Tasks stall on memory, and it is for want of it.
     Stall,
-    /// The user's ceiling (or the engine's floor) changed.
+    /// The user's ceiling changed.
     Ceiling,
+    /// The least that is allowed changed.
+    Floor,
     /// What else there is of the engine needs another part of a budget that is for all of it.
     Budget,
 }
@@ -142,6 +144,7 @@ impl fmt::Display for Signal {
             Signal::OwnSwap => "own memory in swap",
             Signal::Stall => "memory stall",
             Signal::Ceiling => "ceiling changed",
+            Signal::Floor => "floor changed",
             Signal::Budget => "memory budget",
         })
     }
@@ -302,21 +305,21 @@ impl Governor {
         };
         if !std::mem::replace(&mut self.started, true) {
             let to = target.unwrap_or(allowed);
-            let why = binding.map_or(
+            let mut why = binding.map_or(
                 "no memory signal can be read: keeping the configured size".to_owned(),
                 |binding| binding.room.to_string(),
             );
+            if let Some(unbounded) = unbounded.filter(|&unbounded| unbounded != to) {
+                why = format!("{why}, and {}", range_ends(to, unbounded));
+            }
             return decision(Signal::Start, to, why);
         }
         if let Some((signal, to, why)) = trouble {
             return decision(signal, to.min(target.unwrap_or(to)), why);
         }
         if allowed != pool.limit_bytes && target.is_none_or(|target| allowed <= target) {
-            return decision(
-                Signal::Ceiling,
-                allowed,
-                format!("the allowed range is now up to {}", mib(allowed)),
-            );
+            let signal = if allowed < pool.limit_bytes { Signal::Ceiling } else { Signal::Floor };
+            return decision(signal, allowed, range_ends(allowed, pool.limit_bytes));
         }
         let (binding, target) = (binding?, target?);
         if target < pool.limit_bytes {
@@ -492,6 +495,12 @@ fn others_bytes(room: &Room, signals: &Signals, pool: &PoolState) -> u64 {
 
 fn clamp(bytes: u64, pool: &PoolState) -> u64 {
     bytes.min(pool.ceiling_bytes).max(pool.floor_bytes)
+}
+
+/// That the allowed range ends at `bytes`, and so is without `other_bytes`.
+fn range_ends(bytes: u64, other_bytes: u64) -> String {
+    let than = if bytes < other_bytes { "more" } else { "less" };
+    format!("no {than} than {} is allowed", mib(bytes))
 }
 
 /// Smaller changes are noise: 1 %, at least 4 MiB.

@@ -105,7 +105,7 @@ impl Bounds {
         let Decision { signal, from_bytes, to_bytes, .. } = *decision;
         let size = match to_bytes.checked_sub(from_bytes) {
             // Each page of growth brings a thirteenth of its size in descriptors and the like. What the user asks for is without these.
-            Some(growth) if signal != Signal::Ceiling => from_bytes + growth / 13 * 12,
+            Some(growth) if signal != Signal::Floor => from_bytes + growth / 13 * 12,
             _ => to_bytes,
         };
         self.down(size.min(at_most.unwrap_or(u64::MAX))).max(floor_bytes)

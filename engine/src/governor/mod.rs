@@ -373,7 +373,7 @@ impl Control {
                     // What the rest of the engine has taken is gone already.
                     Haste::Pressing
                 }
-                Signal::Ceiling => Haste::AtLeisure,
+                Signal::Ceiling | Signal::Floor => Haste::AtLeisure,
                 _ => Haste::Pressing,
             };
             self.note(at, decision);

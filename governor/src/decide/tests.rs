@@ -395,6 +395,34 @@ fn a_ceiling_is_obeyed_and_a_blind_governor_keeps_what_it_has() {
     pool.ceiling_bytes = 256 * MIB;
     let decision = governor.decide(&blind, &pool).unwrap();
     assert_eq!((decision.signal, decision.to_bytes), (Signal::Ceiling, 256 * MIB));
+    assert_eq!(decision.reason, "no more than 256 MiB is allowed");
+    (pool.floor_bytes, pool.ceiling_bytes) = (GIB, GIB);
+    let decision = governor.decide(&blind, &pool).unwrap();
+    assert_eq!((decision.signal, decision.to_bytes), (Signal::Floor, GIB));
+    assert_eq!(decision.reason, "no less than 1024 MiB is allowed");
+}
+
+#[test]
+fn a_first_size_that_is_not_the_rooms_says_whose_it_is() {
+    let signals = Signals {
+        machine_available_bytes: Some(8 * GIB),
+        machine_total_bytes: Some(16 * GIB),
+        ..Signals::default()
+    };
+    let first = |floor_bytes, ceiling_bytes| {
+        let pool = PoolState {
+            resident_bytes: GIB,
+            limit_bytes: GIB,
+            floor_bytes,
+            ceiling_bytes,
+            wants_more: false,
+        };
+        Governor::new().decide(&signals, &pool).unwrap().reason
+    };
+    let room = "the machine has 8192 MiB left of 16384 MiB";
+    assert_eq!(first(MIB, u64::MAX), room);
+    assert_eq!(first(MIB, 300 * MIB), format!("{room}, and no more than 300 MiB is allowed"));
+    assert_eq!(first(12 * GIB, u64::MAX), format!("{room}, and no less than 12288 MiB is allowed"));
 }
 
 #[test]
