@@ -249,11 +249,9 @@ impl Governing {
         self.headroom_bytes = binding.as_ref().map_or(0, |binding| binding.headroom_bytes);
         let mut out_of_room = false;
         if let Some(binding) = &binding {
-            let left = binding.room.bytes();
-            out_of_room = left < binding.headroom_bytes / 2;
-            let others = binding.room.used_bytes.saturating_sub(state.held_bytes);
-            let size = state.size_bytes;
-            self.rush.observe(Instant::now(), size, others, left, binding.headroom_bytes);
+            out_of_room = binding.room.bytes() < binding.headroom_bytes / 2;
+            let (size, held) = (state.size_bytes, state.held_bytes);
+            self.rush.observe(Instant::now(), size, held, &binding.room, binding.headroom_bytes);
         }
         if let Some(decision) = decision {
             self.take(&decision, out_of_room, &pool, options);

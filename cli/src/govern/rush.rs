@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use tidepool_governor::signals::{Place, Room};
+
 use super::stride::URGENT_SHARE;
 use crate::bytes::MIB;
 
@@ -20,35 +22,51 @@ const CLOSEST: Duration = Duration::from_millis(20);
 /// What was seen of the others.
 #[derive(Debug, Default)]
 pub struct Rush {
-    /// The last reading: when, what all but the pool used then, and the pool's size, bytes.
-    last: Option<(Instant, u64, u64)>,
+    last: Option<Reading>,
     until: Option<Instant>,
     /// The last reading is a sign of it: nothing would be left when a step ends.
     now: bool,
 }
 
+/// One reading, bytes.
+#[derive(Debug)]
+struct Reading {
+    at: Instant,
+    /// Whose limit it was that bound.
+    place: Place,
+    /// What all but the pool used below it.
+    others: u64,
+    /// The pool's size.
+    size: u64,
+}
+
 impl Rush {
-    /// At `now` all but the pool of `size_bytes` use `others_bytes`, and `left_bytes` are left below the limit that binds, where
-    /// `headroom_bytes` are to be kept free.
+    /// At `now` the limit that binds is `room`, where `headroom_bytes` are to be kept free, and the pool of `size_bytes` holds
+    /// `held_bytes`.
     pub fn observe(
         &mut self,
         now: Instant,
         size_bytes: u64,
-        others_bytes: u64,
-        left_bytes: u64,
+        held_bytes: u64,
+        room: &Room,
         headroom_bytes: u64,
     ) {
-        let last = self.last.replace((now, others_bytes, size_bytes));
-        let Some((at, before, size_before)) = last else { return };
-        let grown = others_bytes.saturating_sub(before);
-        let elapsed = now.saturating_duration_since(at).max(CLOSEST).as_secs_f64();
+        let (left_bytes, others) = (room.bytes(), room.used_bytes.saturating_sub(held_bytes));
+        let reading = Reading { at: now, place: room.place.clone(), others, size: size_bytes };
+        let Some(last) = self.last.replace(reading) else { return };
+        // Below another limit there are others: what they use more was not taken since.
+        let grown = match last.place == room.place {
+            true => others.saturating_sub(last.others),
+            false => 0,
+        };
+        let elapsed = now.saturating_duration_since(last.at).max(CLOSEST).as_secs_f64();
         let soon = (grown as f64 * STEP_TAKES.as_secs_f64() / elapsed) as u64;
         let sign = grown > NOISE_BYTES && left_bytes < soon.saturating_add(headroom_bytes / 2);
         if sign {
             self.until = Some(now + LASTS);
         }
         // What of the pool was in swap, or never touched, seems to be taken by others when it goes.
-        self.now = sign && left_bytes < soon && size_bytes == size_before;
+        self.now = sign && left_bytes < soon && size_bytes == last.size;
     }
 
     /// The most that a pool of `size_bytes` may have after its next step down; `None` where any step is large enough. `out_of_room`: half
@@ -66,13 +84,24 @@ mod tests {
     const HEADROOM: u64 = 100 * MIB;
     const SIZE: u64 = 800 * MIB;
 
+    /// A pool that holds all of its `size` beside `others`.
+    fn observe(rush: &mut Rush, now: Instant, size: u64, others: u64, left: u64) {
+        observe_in(rush, now, Place::Machine, size, others, left);
+    }
+
+    fn observe_in(rush: &mut Rush, now: Instant, place: Place, size: u64, others: u64, left: u64) {
+        let used_bytes = size + others;
+        let room = Room { limit_bytes: used_bytes + left, used_bytes, place };
+        rush.observe(now, size, size, &room, HEADROOM);
+    }
+
     /// Others that grow by `step` every `pace`, with `left` of room at the third reading.
     fn seen(step: u64, pace: Duration, left: u64) -> Option<u64> {
         let (mut rush, start) = (Rush::default(), Instant::now());
         for reading in 0..3u32 {
             let others = 200 * MIB + u64::from(reading) * step;
             let left = left + u64::from(2 - reading) * step;
-            rush.observe(start + pace * reading, SIZE, others, left, HEADROOM);
+            observe(&mut rush, start + pace * reading, SIZE, others, left);
         }
         rush.at_most(start + pace * 2, SIZE, false)
     }
@@ -94,11 +123,25 @@ mod tests {
     }
 
     #[test]
+    fn another_limit_that_binds_is_no_rush() {
+        let (mut rush, start) = (Rush::default(), Instant::now());
+        let group = Place::Cgroup("/sys/fs/cgroup/db".into());
+        let later = |ms| start + Duration::from_millis(ms);
+        observe_in(&mut rush, start, group.clone(), SIZE, 200 * MIB, 120 * MIB);
+        // The machine has slowly become the tighter one, and on it there are many more.
+        observe(&mut rush, later(100), SIZE, 9000 * MIB, 119 * MIB);
+        assert_eq!(rush.at_most(later(100), SIZE, false), None);
+        observe_in(&mut rush, later(200), group, SIZE, 201 * MIB, 119 * MIB);
+        observe(&mut rush, later(300), SIZE, 9001 * MIB, 118 * MIB);
+        assert_eq!(rush.at_most(later(300), SIZE, true), None);
+    }
+
+    #[test]
     fn it_ends_a_second_after_its_last_sign() {
         let (mut rush, start) = (Rush::default(), Instant::now());
-        rush.observe(start, SIZE, 200 * MIB, 80 * MIB, HEADROOM);
-        rush.observe(start + Duration::from_millis(50), SIZE, 230 * MIB, 50 * MIB, HEADROOM);
-        rush.observe(start + Duration::from_millis(900), SIZE, 230 * MIB, 50 * MIB, HEADROOM);
+        observe(&mut rush, start, SIZE, 200 * MIB, 80 * MIB);
+        observe(&mut rush, start + Duration::from_millis(50), SIZE, 230 * MIB, 50 * MIB);
+        observe(&mut rush, start + Duration::from_millis(900), SIZE, 230 * MIB, 50 * MIB);
         let at_most =
             |ms, out_of_room| rush.at_most(start + Duration::from_millis(ms), SIZE, out_of_room);
         assert!(at_most(1049, true).is_some());
@@ -110,8 +153,8 @@ mod tests {
     fn what_a_step_seems_to_leave_to_others_is_no_pace() {
         let (mut rush, start) = (Rush::default(), Instant::now());
         let after = start + Duration::from_millis(50);
-        rush.observe(start, SIZE, 200 * MIB, 80 * MIB, HEADROOM);
-        rush.observe(after, SIZE / 2, 230 * MIB, 150 * MIB, HEADROOM);
+        observe(&mut rush, start, SIZE, 200 * MIB, 80 * MIB);
+        observe(&mut rush, after, SIZE / 2, 230 * MIB, 150 * MIB);
         assert!(rush.at_most(after, SIZE / 2, false).is_none());
         assert!(rush.at_most(after, SIZE / 2, true).is_some());
     }
