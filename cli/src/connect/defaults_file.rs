@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use super::Protocol;
 use crate::exit::{Error, Result};
+use crate::server::text;
 
 const GROUPS: [&str; 4] = ["client", "client-server", "client-mariadb", "tidepool"];
 /// Files that include each other in a circle end here.
@@ -59,7 +60,7 @@ impl std::fmt::Debug for Values {
 /// If it can't be read, or anyone may write to it, or a value is no value.
 pub fn read_only_file(path: &Path) -> Result<Values> {
     let mut values = Values::default();
-    let text = fs::read_to_string(path).map_err(|e| Error::file(path, &e))?;
+    let text = read(path).map_err(|e| Error::file(path, &e))?;
     if is_world_writable(path) {
         return Err(Error::Local(format!(
             "{}: anyone may write to it, so it is not trusted; chmod o-w it",
@@ -88,12 +89,17 @@ pub fn read_default_files() -> Result<Values> {
 
 fn include(path: &Path, values: &mut Values, depth: u32) -> Result<()> {
     // Missing or unreadable files are passed over, as the clients do: /etc/mysql may belong to another user.
-    let Ok(text) = fs::read_to_string(path) else { return Ok(()) };
+    let Ok(text) = read(path) else { return Ok(()) };
     if is_world_writable(path) {
         values.notices.push(format!("{}: anyone may write to it; ignored", path.display()));
         return Ok(());
     }
     parse(&text, path, values, depth)
+}
+
+/// A file may be in any character set, a comment's umlaut in Latin-1 say. The client looks at bytes, and what matters is ASCII.
+fn read(path: &Path) -> std::io::Result<String> {
+    Ok(text(fs::read(path)?))
 }
 
 fn is_world_writable(path: &Path) -> bool {
@@ -287,6 +293,17 @@ mod tests {
         assert_eq!(values.notices.len(), 1);
         let open = file(directory.path(), "open.cnf", "[client]\n", 0o666);
         assert!(matches!(read_only_file(&open), Err(Error::Local(_))));
+    }
+
+    #[test]
+    fn a_file_in_another_character_set_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("my.cnf");
+        fs::write(&path, b"# Gr\xf6\xdfe\n[client]\nuser=dba\n").unwrap();
+        assert_eq!(read_only_file(&path).unwrap().user.as_deref(), Some("dba"));
+        let mut values = Values::default();
+        include(&path, &mut values, 0).unwrap();
+        assert_eq!(values.user.as_deref(), Some("dba"));
     }
 
     #[test]
