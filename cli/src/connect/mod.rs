@@ -8,13 +8,15 @@
 pub mod command_line;
 pub mod defaults_file;
 
-use std::io::{BufRead, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mysql::{Conn, DriverError, OptsBuilder};
+use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
 
 use crate::exit::{Error, Result};
+use crate::server::text;
 use defaults_file::Values;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -291,20 +293,44 @@ fn ask_password(user: &str) -> Result<String> {
         ));
     }
     let local = |e: rustix::io::Errno| Error::Local(format!("the terminal: {e}"));
-    let shown = rustix::termios::tcgetattr(&stdin).map_err(local)?;
+    let shown = tcgetattr(&stdin).map_err(local)?;
+    let interrupt = shown.special_codes[SpecialCodeIndex::VINTR];
     let mut hidden = shown.clone();
-    hidden.local_modes.remove(rustix::termios::LocalModes::ECHO);
+    // Ctrl-C must not end the program before the terminal shows again what is typed: it ends the line, and is found in it.
+    hidden.local_modes.remove(LocalModes::ECHO | LocalModes::ISIG);
+    hidden.special_codes[SpecialCodeIndex::VEOL] = interrupt;
     eprint!("Password of {user}: ");
     let _ = std::io::stderr().flush();
-    rustix::termios::tcsetattr(&stdin, rustix::termios::OptionalActions::Flush, &hidden)
-        .map_err(local)?;
-    let mut line = String::new();
-    let read = stdin.lock().read_line(&mut line);
-    rustix::termios::tcsetattr(&stdin, rustix::termios::OptionalActions::Flush, &shown)
-        .map_err(local)?;
+    tcsetattr(&stdin, OptionalActions::Flush, &hidden).map_err(local)?;
+    let line = read_line(&stdin, interrupt);
+    tcsetattr(&stdin, OptionalActions::Flush, &shown).map_err(local)?;
     eprintln!();
-    read.map_err(|e| Error::Local(format!("the terminal: {e}")))?;
-    Ok(line.trim_end_matches(['\r', '\n']).to_owned())
+    let mut line = line.map_err(local)?;
+    if line.last() == Some(&interrupt) {
+        // Does not return: the default is to end.
+        let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGINT);
+    }
+    while line.last().is_some_and(|last| matches!(last, b'\r' | b'\n')) {
+        line.pop();
+    }
+    Ok(text(line))
+}
+
+/// A line of the terminal, and no byte more. Nothing at the end of the input.
+fn read_line(stdin: &std::io::Stdin, interrupt: u8) -> rustix::io::Result<Vec<u8>> {
+    let mut line = Vec::new();
+    loop {
+        let mut part = [0; 256];
+        match rustix::io::read(stdin, &mut part) {
+            Ok(0) => return Ok(line),
+            Ok(length) => line.extend(&part[..length]),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+        if line.last().is_some_and(|&last| last == b'\n' || last == interrupt) {
+            return Ok(line);
+        }
+    }
 }
 
 #[cfg(test)]

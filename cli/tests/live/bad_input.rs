@@ -4,11 +4,14 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use mysql::prelude::Queryable;
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
 
-use crate::advise::advise;
+use crate::advise::{advise, until};
 use crate::{innodb, stderr, stdout, tidepool};
 
 #[test]
@@ -84,6 +87,57 @@ fn a_password_on_the_command_line() {
         .output()
         .unwrap();
     assert_eq!((output.status.code(), stderr(&output)), (Some(2), text));
+}
+
+/// Of a terminal whose user thinks better of it.
+#[test]
+fn a_password_that_is_asked_for_is_not_shown_and_ctrl_c_leaves_the_terminal_as_it_was() {
+    let run = |typed: &[u8]| {
+        let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        grantpt(&master).unwrap();
+        unlockpt(&master).unwrap();
+        let name = ptsname(&master, Vec::new()).unwrap();
+        let slave = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open(std::ffi::OsStr::from_bytes(name.to_bytes()))
+            .unwrap();
+        // In a session of its own, whose terminal this is: else Ctrl-C is a letter.
+        let mut child = std::process::Command::new("setsid")
+            .args(["--ctty", "--wait", env!("CARGO_BIN_EXE_tidepool"), "--defaults-file=/dev/null"])
+            .args(["--socket=/nonexistent", "-p", "advise"])
+            .stdin(slave.try_clone().unwrap())
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut asked = Vec::new();
+        let mut errors = child.stderr.take().unwrap();
+        while !asked.ends_with(b": ") {
+            let mut byte = [0];
+            errors.read_exact(&mut byte).unwrap();
+            asked.extend(byte);
+        }
+        let shows = || tcgetattr(&slave).unwrap().local_modes.contains(LocalModes::ECHO);
+        until(|| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            (!shows()).then_some(())
+        });
+        rustix::io::write(&master, typed).unwrap();
+        let mut rest = String::new();
+        errors.read_to_string(&mut rest).unwrap();
+        let status = child.wait().unwrap();
+        let code = status.code().or_else(|| Some(128 + status.signal()?));
+        assert!(shows(), "{typed:?}");
+        (code, rest)
+    };
+    let (code, text) = run(b"ge-heim\n");
+    assert_eq!(code, Some(3), "{text}");
+    assert!(text.contains("no server at /nonexistent") && !text.contains("heim"), "{text}");
+    // As a shell tells of an end by SIGINT.
+    for typed in [&b"\x03"[..], b"ge-\x03"] {
+        assert_eq!(run(typed), (Some(130), "\n".into()));
+    }
 }
 
 #[test]
