@@ -14,6 +14,10 @@ use crate::facts::gather::gather;
 use crate::facts::{Facts, Unseen};
 use crate::rules::{Finding, Severity, evaluate};
 use crate::server::Server;
+use crate::terminal;
+
+/// Lines are no longer than this, however wide the terminal is.
+const WIDE: usize = 100;
 
 /// Options of the command.
 #[derive(Debug, clap::Args)]
@@ -64,7 +68,8 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         };
         serde_json::to_string_pretty(&report).expect("plain figures can be written") + "\n"
     } else {
-        render(&facts, &findings)
+        let terminal = terminal::size(&std::io::stdout());
+        render(&facts, &findings, terminal.map_or(WIDE, |terminal| terminal.columns.min(WIDE)))
     };
     print_and_forgive(&text);
     let found = options.check && !findings.is_empty();
@@ -92,12 +97,12 @@ fn progress(options: &Options, server: &Server) -> ProgressBar {
     bar
 }
 
-/// The report for people.
-pub fn render(facts: &Facts, findings: &[Finding]) -> String {
+/// The report for people, in lines of at most so many columns where words make them.
+pub fn render(facts: &Facts, findings: &[Finding], columns: usize) -> String {
     let mut text = head(facts);
     for (number, finding) in findings.iter().enumerate() {
         text.push('\n');
-        text.push_str(&section(number + 1, finding));
+        text.push_str(&section(number + 1, finding, columns));
     }
     if findings.is_empty() {
         text.push_str("\nHealthy: nothing to change.\n");
@@ -161,17 +166,18 @@ fn seen(is_all: bool, bytes: u64) -> String {
     if is_all { human(bytes) } else { format!("unknown ({} of it seen)", human(bytes)) }
 }
 
-fn section(number: usize, finding: &Finding) -> String {
+fn section(number: usize, finding: &Finding, columns: usize) -> String {
     let severity = match finding.severity {
         Severity::Critical => "CRITICAL",
         Severity::High => "HIGH",
         Severity::Medium => "medium",
         Severity::Low => "low",
     };
-    let mut text = format!("{number}. [{severity}] {}\n", finding.title);
-    text.push_str(&wrapped(&finding.why, "   "));
+    let title = format!("{number}. [{severity}] {}", finding.title);
+    let mut text = wrapped(&title, "", "   ", columns);
+    text.push_str(&wrapped(&finding.why, "   ", "   ", columns));
     if !finding.risk.is_empty() {
-        text.push_str(&wrapped(&format!("Risk: {}.", finding.risk), "   "));
+        text.push_str(&wrapped(&format!("Risk: {}.", finding.risk), "   ", "   ", columns));
     }
     let mut block = |label: &str, lines: &[String]| {
         if !lines.is_empty() {
@@ -192,21 +198,23 @@ fn section(number: usize, finding: &Finding) -> String {
     text
 }
 
-/// Lines of at most 100 characters.
-fn wrapped(text: &str, indent: &str) -> String {
+/// Lines of at most so many columns, but for a word that is longer; the first begins with `first`, the others with `indent`.
+fn wrapped(text: &str, first: &str, indent: &str, columns: usize) -> String {
     let mut lines = String::new();
-    let mut line = String::new();
+    let mut line = first.to_owned();
+    let mut is_empty = true;
     for word in text.split(' ').filter(|word| !word.is_empty()) {
-        if !line.is_empty() && line.chars().count() + word.chars().count() > 96 {
-            lines.push_str(&format!("{indent}{line}\n"));
-            line.clear();
+        if !is_empty && line.chars().count() + 1 + word.chars().count() > columns {
+            lines.push_str(&format!("{line}\n"));
+            (line, is_empty) = (indent.to_owned(), true);
         }
-        if !line.is_empty() {
+        if !is_empty {
             line.push(' ');
         }
         line.push_str(word);
+        is_empty = false;
     }
-    lines + &format!("{indent}{line}\n")
+    lines + &line + "\n"
 }
 
 fn duration(seconds: u64) -> String {
@@ -215,5 +223,17 @@ fn duration(seconds: u64) -> String {
         120..7200 => format!("{} min", seconds / 60),
         7200..172_800 => format!("{} h", seconds / 3600),
         _ => format!("{} days", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_end_before_the_terminal_does() {
+        let text = wrapped("1. [low] The buffer pool of 128 MiB", "", "   ", 20);
+        assert_eq!(text, "1. [low] The buffer\n   pool of 128 MiB\n");
+        assert_eq!(wrapped("a verylongword b", "   ", "   ", 8), "   a\n   verylongword\n   b\n");
     }
 }

@@ -15,6 +15,7 @@
 //! | [`exit`] | errors, and the exit code of each |
 //! | [`bytes`] | sizes as people write them |
 //! | [`clock`] | times of day as text |
+//! | [`terminal`] | text that fits a terminal |
 //!
 //! The commands use the modules above and below; `watch` resizes with what `govern` resizes with.
 
@@ -27,4 +28,5 @@ pub mod facts;
 pub mod govern;
 pub mod rules;
 pub mod server;
+pub mod terminal;
 pub mod watch;

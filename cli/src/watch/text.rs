@@ -1,24 +1,34 @@
 //! The same in the terminal: a screen that redraws itself, or a line a second where there is no terminal.
 
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 
 use super::{Seen, Watched};
 use crate::bytes::human;
+use crate::terminal::{self, Size};
+
+/// Columns before a row's sparks, and the most of these.
+const LABELS: usize = 29;
+const SPARKS: usize = 60;
 
 /// Shows the newest sample. Returns false when nobody reads any more.
 pub fn show(watched: &Watched) -> bool {
     let seen = watched.seen();
     let mut out = std::io::stdout();
-    let text = if out.is_terminal() {
-        // Home, then each line to its end, then the rest of the screen.
-        let lines: String =
-            screen(watched, &seen).lines().map(|line| format!("{line}\x1b[K\n")).collect();
-        format!("\x1b[H{lines}\x1b[J")
-    } else {
-        line(&seen)
+    let text = match terminal::size(&out) {
+        Some(size) => drawn(&screen(watched, &seen, size.columns), size),
+        None => line(&seen),
     };
     drop(seen);
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
+}
+
+/// Home, then each line to its end, then the rest of the screen. The last row stays empty: the cursor is there.
+fn drawn(text: &str, size: Size) -> String {
+    let rows = size.rows.saturating_sub(1).max(1);
+    let lines: String =
+        terminal::cut(text, Size { rows, ..size }).map(|line| format!("{line}\x1b[K\n")).collect();
+    // Letters may be wider than one column: a line that is too long all the same must not go on in the next.
+    format!("\x1b[H\x1b[?7l{lines}\x1b[?7h\x1b[J")
 }
 
 fn line(seen: &Seen) -> String {
@@ -44,7 +54,7 @@ fn line(seen: &Seen) -> String {
     line + "\n"
 }
 
-fn screen(watched: &Watched, seen: &Seen) -> String {
+fn screen(watched: &Watched, seen: &Seen, columns: usize) -> String {
     let about = &watched.about;
     let mut text = format!("{} at {}\n\n", about.server, about.place);
     if let Some(error) = &seen.error {
@@ -53,7 +63,8 @@ fn screen(watched: &Watched, seen: &Seen) -> String {
     let samples = seen.history.since(0);
     let Some(last) = samples.last() else { return text + "waiting for the first sample\n" };
     let mut row = |name: &str, value: String, series: Vec<f64>| {
-        text.push_str(&format!("{name:<14} {value:>12}  {}\n", spark(&series)));
+        let wide = columns.saturating_sub(LABELS).clamp(1, SPARKS);
+        text.push_str(&format!("{name:<14} {value:>12}  {}\n", spark(&series, wide)));
     };
     let series =
         |get: &dyn Fn(&super::sample::Sample) -> f64| samples.iter().map(get).collect::<Vec<_>>();
@@ -113,10 +124,10 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// The last sixty values, as high as their highest.
-fn spark(series: &[f64]) -> String {
+/// The last values, as high as their highest.
+fn spark(series: &[f64], columns: usize) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
-    let series = &series[series.len().saturating_sub(60)..];
+    let series = &series[series.len().saturating_sub(columns)..];
     let most = series.iter().copied().fold(0.0, f64::max);
     let bar = |value: &f64| match most > 0.0 {
         true => BARS[((value / most * 7.0).round() as usize).min(7)],
@@ -131,9 +142,17 @@ mod tests {
 
     #[test]
     fn sparks_scale_to_their_highest() {
-        assert_eq!(spark(&[0.0, 7.0, 3.5]), "▁█▅");
-        assert_eq!(spark(&[0.0, 0.0]), "▁▁");
-        assert_eq!(spark(&vec![1.0; 100]).chars().count(), 60);
+        assert_eq!(spark(&[0.0, 7.0, 3.5], 60), "▁█▅");
+        assert_eq!(spark(&[0.0, 0.0], 60), "▁▁");
+        assert_eq!(spark(&[1.0; 100], 51).chars().count(), 51);
+    }
+
+    #[test]
+    fn no_line_and_no_row_goes_beyond_the_terminal() {
+        let text = format!("{}\n", "x".repeat(200)).repeat(50);
+        let shown = drawn(&text, Size { columns: 80, rows: 24 });
+        assert_eq!(shown.matches('\n').count(), 23);
+        assert!(shown.split('\n').all(|line| line.matches('x').count() <= 80));
     }
 
     #[test]

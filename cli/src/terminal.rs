@@ -1,0 +1,42 @@
+//! How large the terminal is that is written to, and text cut to it.
+
+use std::io::{IsTerminal, Stdout};
+
+/// Columns and rows of a terminal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Size {
+    /// How many characters a line takes.
+    pub columns: usize,
+    /// How many lines there are.
+    pub rows: usize,
+}
+
+/// Those of standard output; `None` where that is no terminal. One that doesn't tell has 80 and 24.
+pub fn size(out: &Stdout) -> Option<Size> {
+    if !out.is_terminal() {
+        return None;
+    }
+    let told = rustix::termios::tcgetwinsize(out).ok();
+    let told = told.filter(|told| told.ws_col > 0 && told.ws_row > 0);
+    Some(told.map_or(Size { columns: 80, rows: 24 }, |told| Size {
+        columns: usize::from(told.ws_col),
+        rows: usize::from(told.ws_row),
+    }))
+}
+
+/// As many of the lines as there are rows, each as long as there are columns: what goes beyond would move the rest.
+pub fn cut(text: &str, size: Size) -> impl Iterator<Item = String> {
+    text.lines().take(size.rows).map(move |line| line.chars().take(size.columns).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_beyond_the_terminal_is_cut() {
+        let size = Size { columns: 3, rows: 2 };
+        let lines: Vec<String> = cut("▁▂▃▄\nb\nc\n", size).collect();
+        assert_eq!(lines, ["▁▂▃", "b"]);
+    }
+}
