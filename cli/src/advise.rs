@@ -14,7 +14,7 @@ use crate::facts::gather::gather;
 use crate::facts::{Facts, Unseen};
 use crate::rules::{Finding, Severity, evaluate};
 use crate::server::Server;
-use crate::terminal;
+use crate::terminal::{self, printable};
 
 /// Lines are no longer than this, however wide the terminal is.
 const WIDE: usize = 100;
@@ -115,7 +115,7 @@ pub fn render(facts: &Facts, findings: &[Finding], columns: usize) -> String {
             "\nWithout the machine nothing is said about the pool's size, swap and connections.\n",
         );
     }
-    text
+    text.lines().map(|line| printable(line) + "\n").collect()
 }
 
 fn head(facts: &Facts) -> String {

@@ -29,9 +29,19 @@ pub fn cut(text: &str, size: Size) -> impl Iterator<Item = String> {
     text.lines().take(size.rows).map(move |line| line.chars().take(size.columns).collect())
 }
 
+/// A line without what a terminal would obey: a table, a process or a group may be named after an escape sequence.
+pub fn printable(line: &str) -> String {
+    line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn control_characters_stay_out_of_the_terminal() {
+        assert_eq!(printable("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+    }
 
     #[test]
     fn what_goes_beyond_the_terminal_is_cut() {

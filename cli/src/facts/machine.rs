@@ -11,7 +11,7 @@ use tidepool_governor::kernel::{Root, field, field_kib};
 use tidepool_governor::signals::{Place, Reader, Signals};
 
 use crate::connect::Target;
-use crate::server::Named;
+use crate::server::{Named, text};
 
 /// The machine, with the server's process on it.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -109,7 +109,7 @@ fn pid_by_file(variables: &Named) -> Option<u32> {
 }
 
 fn process_name(pid: u32) -> Option<String> {
-    Some(fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim_end().to_owned())
+    Some(text(fs::read(format!("/proc/{pid}/comm")).ok()?).trim_end().to_owned())
 }
 
 /// What to do where the governor's reader [says](Reader::out_of_sight) that the limits above the server are out of its sight.
@@ -216,16 +216,19 @@ fn other_processes(server: u32) -> (Vec<Process>, u64) {
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok());
     let mut processes: Vec<Process> = pids
         .filter(|&pid| pid != server)
-        .filter_map(|pid| {
-            let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-            let name = status.lines().next()?.strip_prefix("Name:")?.trim().to_owned();
-            Some(Process { pid, name, resident_bytes: field_kib(&status, "VmRSS")? })
-        })
+        .filter_map(|pid| process(pid, fs::read(format!("/proc/{pid}/status")).ok()?))
         .collect();
     let sum = processes.iter().map(|process| process.resident_bytes).sum();
     processes.sort_by_key(|process| std::cmp::Reverse(process.resident_bytes));
     processes.truncate(5);
     (processes, sum)
+}
+
+/// From `/proc/<pid>/status`. The name may be any bytes.
+fn process(pid: u32, status: Vec<u8>) -> Option<Process> {
+    let status = text(status);
+    let name = status.lines().next()?.strip_prefix("Name:")?.trim().to_owned();
+    Some(Process { pid, name, resident_bytes: field_kib(&status, "VmRSS")? })
 }
 
 /// The disk of a directory of the server, which may be in another mount namespace.
@@ -271,6 +274,15 @@ mod tests {
         assert!(machine.others.iter().all(|process| process.pid != machine.pid));
         let (read, _) = process_io(std::process::id()).unwrap();
         assert!(read < u64::MAX);
+    }
+
+    #[test]
+    fn a_process_whose_name_is_no_text_is_counted() {
+        let status = b"Name:\tma\xdflos\nUmask:\t0022\nVmRSS:\t    2048 kB\n".to_vec();
+        let found = process(7, status).unwrap();
+        assert_eq!((&*found.name, found.resident_bytes), ("ma\u{fffd}los", 2 << 20));
+        // A thread of the kernel.
+        assert_eq!(process(2, b"Name:\tkthreadd\nUmask:\t0000\n".to_vec()), None);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use super::probe::Cost;
 use crate::bytes::human;
 use crate::clock::rfc3339;
 use crate::exit::{Error, Result};
+use crate::terminal::printable;
 
 /// One step of a resize, as it was done.
 #[derive(Debug, Clone, Copy)]
@@ -110,10 +111,11 @@ impl Log {
     /// A log that can't be written must not stop the guard: it is the guard that keeps the server alive.
     fn write(&mut self, text: &str, mut record: Value) {
         let at = rfc3339(SystemTime::now());
-        let _ = writeln!(std::io::stdout(), "{at} {text}");
+        let _ = writeln!(std::io::stdout(), "{at} {}", printable(text));
         if let Some(file) = &mut self.file {
             record["at"] = at.into();
-            let _ = writeln!(file, "{record}");
+            // In one piece: another may append to the same file, and `watch` read it just then.
+            let _ = file.write_all(format!("{record}\n").as_bytes());
         }
     }
 }

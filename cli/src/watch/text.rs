@@ -4,7 +4,7 @@ use std::io::Write;
 
 use super::{Seen, Watched};
 use crate::bytes::human;
-use crate::terminal::{self, Size};
+use crate::terminal::{self, Size, printable};
 
 /// Columns before a row's sparks, and the most of these.
 const LABELS: usize = 29;
@@ -119,11 +119,6 @@ fn screen(watched: &Watched, seen: &Seen, columns: usize) -> String {
     text
 }
 
-/// A table may be named after an escape sequence.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
 /// The last values, as high as their highest.
 fn spark(series: &[f64], columns: usize) -> String {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -153,10 +148,5 @@ mod tests {
         let shown = drawn(&text, Size { columns: 80, rows: 24 });
         assert_eq!(shown.matches('\n').count(), 23);
         assert!(shown.split('\n').all(|line| line.matches('x').count() <= 80));
-    }
-
-    #[test]
-    fn control_characters_stay_out_of_the_terminal() {
-        assert_eq!(printable("a\x1b[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
     }
 }
