@@ -12,10 +12,10 @@
 //! a container, `/sys/fs/cgroup`, which here is the whole machine's.) For its group no mount point is taken that isn't it.
 
 use std::borrow::Cow;
+use std::io;
 use std::path::{Component, Path, PathBuf};
-use std::{fs, io};
 
-use crate::kernel::{Root, Source, field, pressure_some_total_us};
+use crate::kernel::{Root, Source, field, pressure_some_total_us, read_text};
 use crate::signals::Refaults;
 
 /// Limits at or above this are version 1's way to say "none" (`LONG_MAX` rounded down to a page).
@@ -87,7 +87,7 @@ pub(crate) const OWN: &str = "/proc/self";
 /// When it can't be looked up, as by a process that has no file descriptor left: which is not to say that there is none. Of kind
 /// [`io::ErrorKind::Unsupported`] when another process's group is out of this one's sight, with the group in the message.
 pub fn find(root: &Root, proc_dir: &Path) -> io::Result<Option<Hierarchy>> {
-    let text = |path: PathBuf| fs::read_to_string(root.path(path));
+    let text = |path: PathBuf| read_text(&root.path(path));
     let mounts = text(Path::new(OWN).join("mountinfo"))?;
     let groups = text(proc_dir.join("cgroup"))?;
     find_in(root, &mounts, &groups, proc_dir == Path::new(OWN)).map_err(|group| {
@@ -329,12 +329,27 @@ fn unescaped(path: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn write(base: &Path, file: &str, text: &str) {
         let path = base.join(file);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn a_mount_whose_name_is_no_text_hides_no_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = "sys/fs/cgroup/db";
+        write(dir.path(), "proc/self/cgroup", "0::/db\n");
+        write(dir.path(), &format!("{group}/memory.current"), "1\n");
+        let mounts = b"36 25 8:1 / /mnt/gr\xf6\xdfe rw - ext4 /dev/sdb1 rw\n\
+            38 31 0:41 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n";
+        fs::write(dir.path().join("proc/self/mountinfo"), mounts).unwrap();
+        let found = find(&Root::new(dir.path()), Path::new(OWN)).unwrap().unwrap();
+        assert_eq!(found.directories[0], Path::new("/").join(group));
     }
 
     #[test]

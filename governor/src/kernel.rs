@@ -37,13 +37,19 @@ impl Root {
 
     /// The text of a file, if it can be read.
     pub fn text(&self, absolute: impl AsRef<Path>) -> Option<String> {
-        fs::read_to_string(self.path(absolute)).ok()
+        read_text(&self.path(absolute)).ok()
     }
 
     /// A file that holds one number. `max` (cgroup version 2 for "no limit") is `u64::MAX`.
     pub fn number(&self, absolute: impl AsRef<Path>) -> Option<u64> {
         number(&self.text(absolute)?)
     }
+}
+
+/// The text of a file, whatever bytes are in it: a process, a group, or anything that is mounted may have a name that is no text, and
+/// that must not hide the rest.
+pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+    Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
 /// The number that is all of `text`. `max` (cgroup version 2 for "no limit") is `u64::MAX`.
@@ -85,6 +91,10 @@ impl Source {
             self.file = None;
         }
         read.ok()?;
+        if std::str::from_utf8(&self.text).is_err() {
+            // As in `read_text`.
+            self.text.iter_mut().filter(|byte| !byte.is_ascii()).for_each(|byte| *byte = b'?');
+        }
         std::str::from_utf8(&self.text).ok()
     }
 
@@ -157,6 +167,8 @@ mod tests {
             fs::write(dir.path().join("a"), text).unwrap();
             assert_eq!(source.number(), number(text));
         }
+        fs::write(dir.path().join("a"), b"Name: gr\xf6\xdfe\nVmRSS: 1 kB\n").unwrap();
+        assert_eq!(field_kib(source.text().unwrap(), "VmRSS"), Some(1024));
         let long = "x".repeat(100_000);
         fs::write(dir.path().join("a"), &long).unwrap();
         assert_eq!(source.text(), Some(&*long));
