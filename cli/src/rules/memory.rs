@@ -71,7 +71,16 @@ pub fn swappiness(facts: &Facts) -> Option<Finding> {
     let title = format!("memory.swappiness of {} is {swappiness}", machine.limit_place);
     let finding = Finding::new("swappiness", severity, title, why)
         .risk("none known; whoever made the group must set it again when the group is made again");
-    Some(Finding { commands: vec![format!("echo 1 > {file}")], ..finding })
+    Some(Finding { commands: vec![format!("echo 1 > {}", quoted(file))], ..finding })
+}
+
+/// A path as a word of a shell: systemd's groups have backslashes in their names.
+fn quoted(path: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-@:+,=".contains(c);
+    match path.chars().all(plain) {
+        true => path.to_owned(),
+        false => format!("'{}'", path.replace('\'', "'\\''")),
+    }
 }
 
 /// Above 10.

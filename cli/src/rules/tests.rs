@@ -333,6 +333,14 @@ fn without_swapping_at_all_the_kernel_kills_where_memory_is_short() {
     assert_eq!(finding.rule, "swappiness");
     assert!(finding.why.contains("once the pool is filled"), "{}", finding.why);
     // A group of version 1 has its own, which the machine's does not change.
+    for (file, command) in [
+        ("/cg/db/memory.swappiness", "echo 1 > /cg/db/memory.swappiness"),
+        (r"/cg/db\x2da.slice/memory.swappiness", r"echo 1 > '/cg/db\x2da.slice/memory.swappiness'"),
+        ("/cg/it's/memory.swappiness", r"echo 1 > '/cg/it'\''s/memory.swappiness'"),
+    ] {
+        machine(&mut facts).swappiness_file = Some(file.into());
+        assert_eq!(only(&facts).commands, [command]);
+    }
     machine(&mut facts).limit_place = "cgroup /db".into();
     machine(&mut facts).swappiness_file = Some("/db/memory.swappiness".into());
     let finding = only(&facts);
