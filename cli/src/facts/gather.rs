@@ -159,6 +159,10 @@ fn redo(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Redo {
         } else {
             "innodb_log_file_size"
         },
+        // MariaDB's log must be able to hold what its buffer does.
+        least_bytes: number(variables, "innodb_log_buffer_size")
+            .filter(|_| kind.is_mariadb_since((10, 9, 0)))
+            .unwrap_or(0),
         online: mysql_capacity.is_some() || kind.is_mariadb_since((10, 9, 0)),
         written_per_s: rates.per_s("innodb_os_log_written"),
         // The first minutes of a server are no average: loading a dump is not its life.

@@ -213,6 +213,8 @@ pub struct Redo {
     pub files: u64,
     /// The option that sets it.
     pub option: &'static str,
+    /// The server takes no less than this in that option.
+    pub least_bytes: u64,
     /// Whether it can be set while the server runs.
     pub online: bool,
     /// Written in the interval.

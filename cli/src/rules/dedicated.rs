@@ -82,16 +82,13 @@ pub fn off_where_it_is(facts: &Facts) -> Option<Finding> {
         return None;
     }
     // What it sets has changed: the log follows the number of processors since 8.4, and O_DIRECT is the default.
-    let what = match facts.kind.is_mysql_since((8, 4, 0)) {
-        true => {
-            "pool and redo log have their defaults. With the option on, the server sets both from the memory and the processors that it finds"
-        }
-        false => {
-            "pool, redo log and flush method have their defaults. With the option on, the server sets all three from the memory that it finds"
-        }
+    let (what, from) = match facts.kind.is_mysql_since((8, 4, 0)) {
+        true => ("the redo log", "from the memory and the processors"),
+        false => ("the redo log, the flush method", "from the memory"),
     };
     let why = format!(
-        "The other processes use {} of {}, and {what}.",
+        "The other processes use {} of {}, and the pool has its default. With the option on, the server sets it, and what else \
+         nobody has set ({what}), {from} that it finds.",
         human(machine.others_bytes),
         human(machine.memory_bytes)
     );

@@ -78,8 +78,19 @@ pub fn too_small(facts: &Facts) -> Option<Finding> {
     let hits = hits(hit_ratio, pool.reads_per_s);
     let why = format!("It is full, and {hits}. {}.", why_that_much(wanted, data, &fit, machine));
     let finding = Finding::new("pool_too_small", severity, title, why)
-        .risk("a short stall while the pool grows; the memory is taken as pages come in");
+        .risk(format!("a short stall while the pool grows; {}", taken(pool, wanted)));
     Some(set(finding, pool, wanted))
+}
+
+/// When the memory of a pool that grows to `bytes` is taken.
+fn taken(pool: &Pool, bytes: u64) -> String {
+    match pool.described {
+        true => format!(
+            "{} for descriptors is taken at once, the rest as pages come in",
+            human(bytes.saturating_sub(pool.size_bytes) / 13)
+        ),
+        false => "the memory is taken as pages come in".into(),
+    }
 }
 
 /// How bad it is to read that much from disk; `None` where a larger pool would save next to nothing.
@@ -140,9 +151,10 @@ pub fn built_in_default(facts: &Facts) -> Option<Finding> {
         false => "How much data there is this user may not see: a working set of more than 128 MiB would be read again and again".into(),
     };
     let why = format!("{}. {known}.", sentence(&fit, machine));
-    let finding = Finding::new("pool_default", severity, title, why).risk(
-        "none now: memory is taken as pages come in; other programs started later will find less",
-    );
+    let taken = taken(pool, fit.bytes);
+    let taken = if pool.described { taken } else { format!("none now: {taken}") };
+    let finding = Finding::new("pool_default", severity, title, why)
+        .risk(format!("{taken}; other programs started later will find less"));
     Some(set(finding, pool, fit.bytes))
 }
 

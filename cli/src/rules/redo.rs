@@ -5,7 +5,7 @@
 
 use super::{Finding, Severity};
 use crate::bytes::{GIB, MIB, human, option};
-use crate::facts::Facts;
+use crate::facts::{Facts, Redo};
 
 /// The log should hold this much of the present writing.
 const WANTED_S: f64 = 3600.0;
@@ -35,7 +35,7 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
     if holds_s >= SHORT_S && age_share < 0.75 && !tiny {
         return None;
     }
-    let wanted = wanted_bytes(rate, redo.capacity_bytes, facts);
+    let wanted = wanted_bytes(rate, redo, facts);
     if wanted <= redo.capacity_bytes {
         return None;
     }
@@ -62,7 +62,10 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
         human(redo.written_per_s_ever as u64)
     );
     if age_share >= 0.5 {
-        why.push_str(&format!(" {:.0} % of it is in use now.", age_share * 100.0));
+        why.push_str(&format!(
+            " {:.0} % of what may be in use before they do is in use now.",
+            age_share * 100.0
+        ));
     }
     let each = wanted / redo.files;
     Some(
@@ -75,14 +78,16 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// An hour of writing, as a power of two, as far as the disk has room for it.
-fn wanted_bytes(rate: f64, present: u64, facts: &Facts) -> u64 {
+/// An hour of writing, as a power of two, as far as the disk has room for it and the server takes it. 0 where no size is both.
+fn wanted_bytes(rate: f64, redo: &Redo, facts: &Facts) -> u64 {
     let hour = (rate * WANTED_S) as u64;
-    let wanted = hour.max(2 * present.min(GIB)).max(LEAST_BYTES).next_power_of_two();
+    let twice = 2 * redo.capacity_bytes.min(GIB);
+    let wanted = hour.max(twice).max(LEAST_BYTES).max(redo.least_bytes).next_power_of_two();
     let disk = facts.machine.as_ref().and_then(|machine| machine.disk.as_ref());
     let space = disk.map_or(u64::MAX, |disk| disk.free_bytes / 4);
     // A log larger than this takes longer to recover from than it saves.
-    wanted.min(64 * GIB).min(previous_power_of_two(space))
+    let wanted = wanted.min(64 * GIB).min(previous_power_of_two(space));
+    if wanted < redo.least_bytes { 0 } else { wanted }
 }
 
 fn previous_power_of_two(bytes: u64) -> u64 {

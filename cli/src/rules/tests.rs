@@ -45,6 +45,7 @@ fn healthy() -> Facts {
         capacity_bytes: 4 * GIB,
         files: 1,
         option: "innodb_log_file_size",
+        least_bytes: 16 * MIB,
         online: true,
         written_per_s: 500_000.0,
         written_per_s_ever: 400_000.0,
@@ -200,6 +201,10 @@ fn the_built_in_default_is_mentioned_while_there_is_no_data_and_is_no_more_than_
     facts.data = Data { innodb_data_bytes: 10 * MIB, ..Data::default() };
     let finding = only(&facts);
     assert_eq!((finding.rule, finding.severity), ("pool_default", Severity::Low));
+    assert!(finding.risk.starts_with("none now: the memory is taken as pages come in"));
+    pool(&mut facts).described = true;
+    assert!(only(&facts).risk.contains("for descriptors is taken at once"));
+    pool(&mut facts).described = false;
     facts.data = Data { innodb_data_bytes: 10 * GIB, ..Data::default() };
     assert_eq!(only(&facts).severity, Severity::Medium);
     facts.data = Data { innodb_data_bytes: 10 * MIB, ..Data::default() };
@@ -269,6 +274,11 @@ fn redo_is_rate_times_time() {
     (redo.capacity_bytes, redo.written_per_s, redo.written_per_s_ever) = (10 * MIB, 0.0, 10.0);
     let finding = only(&facts);
     assert_eq!((finding.severity, set_size(&finding)), (Severity::Medium, 256 * MIB));
+    // MariaDB refuses a log that is smaller than its buffer.
+    facts.redo.as_mut().unwrap().least_bytes = 600 * MIB;
+    assert_eq!(set_size(&only(&facts)), GIB);
+    machine(&mut facts).disk = Some(Disk { free_bytes: 2 * GIB, ..Disk::default() });
+    assert_eq!(evaluate(&facts), []);
 }
 
 #[test]

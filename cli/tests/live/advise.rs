@@ -118,8 +118,15 @@ fn a_pool_that_scans_wash_out() {
 
 #[test]
 fn a_tiny_redo_log_under_writes() {
-    let server =
-        innodb("advise-redo", &["--innodb-log-file-size=10M", "--innodb-buffer-pool-size=256M"]);
+    let server = innodb(
+        "advise-redo",
+        &[
+            "--innodb-log-file-size=10M",
+            "--innodb-buffer-pool-size=256M",
+            // Less than that MariaDB does not take for the log.
+            "--innodb-log-buffer-size=300M",
+        ],
+    );
     fill(&server, 16);
     let (report, rules) = advise(&server);
     assert_eq!(rules[0], "redo_capacity", "{rules:?}");
