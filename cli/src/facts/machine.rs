@@ -40,6 +40,9 @@ pub struct Machine {
     pub server_resident_bytes: u64,
     /// Memory of the server that is in swap now.
     pub server_swapped_bytes: u64,
+    /// The server's huge pages (of hugetlbfs): taken from the machine when it was started or told to, whoever uses them, charged to no
+    /// memory cgroup, and of no use to anybody else when the server gives them back.
+    pub server_huge_bytes: u64,
     /// The biggest other processes.
     pub others: Vec<Process>,
     /// All other processes' resident memory (what they share is counted for each of them).
@@ -179,11 +182,18 @@ impl Look {
             swap_bytes_per_s: pages as f64 * page_bytes / elapsed.as_secs_f64().max(0.001),
             server_resident_bytes: now.own_resident_bytes?,
             server_swapped_bytes: now.own_swapped_bytes.unwrap_or(0),
+            server_huge_bytes: huge_bytes(&root, self.pid),
             others,
             others_bytes,
             disk: datadir.and_then(|directory| disk(self.pid, directory)),
         })
     }
+}
+
+/// The huge pages of a process, bytes.
+pub fn huge_bytes(root: &Root, pid: u32) -> u64 {
+    let status = root.text(format!("/proc/{pid}/status"));
+    status.and_then(|status| field_kib(&status, "HugetlbPages")).unwrap_or(0)
 }
 
 /// What may go to swap where this limit is reached, bytes. Containers often may swap nothing, whatever the machine has.
@@ -283,6 +293,16 @@ mod tests {
         assert_eq!((&*found.name, found.resident_bytes), ("ma\u{fffd}los", 2 << 20));
         // A thread of the kernel.
         assert_eq!(process(2, b"Name:\tkthreadd\nUmask:\t0000\n".to_vec()), None);
+    }
+
+    #[test]
+    fn the_huge_pages_of_a_process_are_told_by_its_status() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::new(directory.path());
+        fs::create_dir_all(directory.path().join("proc/7")).unwrap();
+        let status = "Name:\tmysqld\nVmSwap:\t0 kB\nHugetlbPages:\t 8388608 kB\n";
+        fs::write(directory.path().join("proc/7/status"), status).unwrap();
+        assert_eq!((huge_bytes(&root, 7), huge_bytes(&root, 8)), (8 << 30, 0));
     }
 
     #[test]

@@ -50,7 +50,8 @@ use crate::bytes::{MIB, human, parse};
 use crate::clock::after;
 use crate::connect;
 use crate::exit::{Error, Result};
-use crate::facts::machine::{limits_out_of_sight, server_pid};
+use crate::facts::machine::{huge_bytes, limits_out_of_sight, server_pid};
+use crate::rules::room::is_in_huge_pages;
 use crate::server::Server;
 use bounds::Bounds;
 use goal::Goal;
@@ -125,6 +126,14 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     })?;
     let kind = server.kind().clone();
     let mut pool = InnodbPool::new(server)?;
+    if is_in_huge_pages(huge_bytes(&Root::default(), pid), pool.size()?) {
+        // It would shrink and shrink, and room would never come of it.
+        return Err(Error::Unsupported(
+            "this server's pool is in huge pages: what it gives back nobody else can use, so there is nothing to govern; start it with \
+             large_pages=0"
+                .into(),
+        ));
+    }
     let bounds = Bounds::new(options.min, options.max, &pool);
     bounds.check()?;
     if options.apply {

@@ -39,13 +39,22 @@ const LEAST_BYTES: u64 = 64 * MIB;
 /// The limit over this is the most that is kept for the busiest time.
 const PEAK_SHARE: u64 = 4;
 
-/// What fits for InnoDB's pool; `None` when the machine can't be seen.
+/// What fits for InnoDB's pool; `None` when the machine can't be seen, or the pool is in huge pages: what there is of these is the
+/// administrator's choice, and what such a pool gives back is nobody's room.
 pub fn fit(facts: &Facts) -> Option<Fit> {
     let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
+    if is_in_huge_pages(machine.server_huge_bytes, pool.size_bytes) {
+        return None;
+    }
     let fit = fit_beside(facts, machine, pool.held_bytes(), pool.idle_descriptors_bytes());
     let bytes = settable(fit.bytes, pool);
     let least = settable(LEAST_BYTES.max(pool.least_bytes), pool).min(pool.size_bytes);
     Some(Fit { bytes: bytes.max(least), is_too_much: bytes < least, ..fit })
+}
+
+/// Whether that many huge pages are the pool's. A server that asks for them gets others where there are none left.
+pub fn is_in_huge_pages(huge_bytes: u64, pool_bytes: u64) -> bool {
+    huge_bytes > 0 && huge_bytes >= pool_bytes / 2
 }
 
 /// The same for Tidepool's, to any byte: that is not for setting, but for saying what a governed pool would have.

@@ -231,6 +231,20 @@ fn a_large_pool_with_little_data_is_a_promise_and_no_danger() {
 }
 
 #[test]
+fn nothing_is_said_of_the_size_of_a_pool_in_huge_pages() {
+    let mut facts = healthy();
+    machine(&mut facts).limit_bytes = 8 * GIB;
+    machine(&mut facts).room_bytes = 100 * MIB;
+    assert_eq!(only(&facts).rule, "pool_too_large");
+    // A group is not charged for it, and of the machine's memory it frees none by becoming smaller.
+    machine(&mut facts).server_huge_bytes = 11 * GIB;
+    assert_eq!(evaluate(&facts), []);
+    // A few are something else's.
+    machine(&mut facts).server_huge_bytes = 64 * MIB;
+    assert_eq!(only(&facts).rule, "pool_too_large");
+}
+
+#[test]
 fn chunks_are_respected() {
     let unit = 3 * 128 * MIB;
     let pool = Pool { unit_bytes: unit, ..Pool::default() };
