@@ -128,5 +128,10 @@ pub fn sentence(fit: &Fit, machine: &Machine) -> String {
         true => format!("not even {} fits, and less is of no use", human(fit.bytes)),
         false => format!("{} fits", human(fit.bytes)),
     };
-    format!("{}: so {fits}", parts.join(", "))
+    let words = format!("{}: so {fits}", parts.join(", "));
+    // It begins a paragraph.
+    match words.strip_prefix("the ") {
+        Some(rest) => format!("The {rest}"),
+        None => words,
+    }
 }

@@ -262,11 +262,11 @@ impl Sampler {
             // Set to 0 it is governed, and has the limit that the governor gave it.
             Engine::Tidepool => value("tidepool_buffer_pool_limit_bytes").unwrap_or(size),
         };
-        let target_bytes = match self.engine {
-            Engine::Innodb => {
-                signals.and_then(|signals| self.fits(signals, pool_bytes, data_bytes))
-            }
-            Engine::Tidepool => value("tidepool_buffer_pool_target_bytes"),
+        // The target of a governed pool is what fits. That of any other is the size that somebody chose.
+        let is_governed = self.engine == Engine::Tidepool && size == 0;
+        let target_bytes = match is_governed {
+            true => value("tidepool_buffer_pool_target_bytes"),
+            false => signals.and_then(|signals| self.fits(signals, pool_bytes, data_bytes)),
         };
         Sample {
             at_ms: unix_ms(SystemTime::now()),

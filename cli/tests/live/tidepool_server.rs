@@ -147,6 +147,24 @@ fn the_page_shows_the_engines_own_curve_content_and_decisions() {
 }
 
 #[test]
+fn a_fixed_size_is_not_taken_for_what_fits() {
+    let server = server("watch-fixed-tidepool", &["--tidepool-buffer-pool-size=16M"]);
+    let page = Page::start(&server, &[]);
+    let fits = |state: &Value| {
+        let last = state["samples"].as_array()?.last()?.clone();
+        (last["pool_bytes"] == 16 * MIB).then(|| last["target_bytes"].as_u64())
+    };
+    let state = page.state_with(|state| fits(state).is_some());
+    assert!(fits(&state).flatten() > Some(64 * MIB), "{:?}", fits(&state));
+    let (status, body) = page.post("/api/size", &format!("{{\"bytes\": {}}}", 32 * MIB), &[]);
+    assert_eq!(status, 202, "{body}");
+    page.state_with(|state| {
+        let last = state["samples"].as_array().and_then(|samples| samples.last());
+        last.is_some_and(|last| last["pool_bytes"] == 32 * MIB)
+    });
+}
+
+#[test]
 fn what_takes_a_privilege_is_said_with_its_grant() {
     let server = server("watch-poor-tidepool", &[]);
     let rows = fill_in(Engine::Tidepool, &server, 8);
