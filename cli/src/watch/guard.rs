@@ -17,6 +17,8 @@ pub const TOKEN_HEADER: &str = "X-Tidepool-Token";
 pub struct Guard {
     /// `host:port`, in lower case; on port 80 without it, too.
     hosts: Vec<String>,
+    /// Of those the ones that were named: a proxy is there, which may speak TLS.
+    proxies: Vec<String>,
     token: String,
 }
 
@@ -56,16 +58,15 @@ impl Guard {
                 format!("[::1]:{port}"),
             ]);
         }
-        for name in names {
-            let name = name.to_ascii_lowercase();
-            hosts.push(format!("{name}:{port}"));
-            hosts.push(name);
-        }
+        let named = names.iter().map(|name| name.to_ascii_lowercase());
+        let proxies: Vec<String> =
+            named.flat_map(|name| [format!("{name}:{port}"), name]).collect();
+        hosts.extend(proxies.iter().cloned());
         // A browser leaves out the port that it would take anyway.
         let unsaid = |host: &String| host.strip_suffix(":80").map(str::to_owned);
         let short: Vec<String> = hosts.iter().filter(|_| port == 80).filter_map(unsaid).collect();
         hosts.extend(short);
-        Guard { hosts, token }
+        Guard { hosts, proxies, token }
     }
 
     /// The token.
@@ -91,7 +92,10 @@ impl Guard {
     /// What to tell the client.
     pub fn may_change(&self, claims: Claims<'_>) -> std::result::Result<(), &'static str> {
         self.may_look(claims)?;
-        if !self.is_ours(claims.origin.and_then(|origin| origin.strip_prefix("http://"))) {
+        let plain = claims.origin.and_then(|origin| origin.strip_prefix("http://"));
+        let encrypted = claims.origin.and_then(|origin| origin.strip_prefix("https://"));
+        let is_proxys = |host: &str| self.proxies.contains(&host.to_ascii_lowercase());
+        if !self.is_ours(plain) && !encrypted.is_some_and(is_proxys) {
             return Err("only the page of this server may change something: wrong Origin");
         }
         if !claims.token.is_some_and(|token| same(token.as_bytes(), self.token.as_bytes())) {
@@ -135,6 +139,22 @@ mod tests {
                 allowed,
                 "{host:?}"
             );
+        }
+    }
+
+    #[test]
+    fn a_proxy_may_speak_tls_and_this_program_does_not() {
+        for (origin, allowed) in [
+            ("https://db.example", true),
+            ("https://DB.example:8306", true),
+            ("http://db.example", true),
+            ("https://127.0.0.1:8306", false),
+            ("https://evil.example", false),
+            ("https://db.example.evil.example", false),
+        ] {
+            let claims =
+                Claims { host: Some("db.example"), origin: Some(origin), token: Some("abc") };
+            assert_eq!(guard().may_change(claims).is_ok(), allowed, "{origin}");
         }
     }
 
