@@ -1,6 +1,6 @@
 //! `tidepool advise`: looks, prints what is wrong and what to set, changes nothing.
 
-use std::io::IsTerminal;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::bytes::human;
 use crate::connect;
-use crate::exit::{FOUND_SOMETHING, Result};
+use crate::exit::{Error, FOUND_SOMETHING, Result};
 use crate::facts::gather::gather;
 use crate::facts::{Facts, Unseen};
 use crate::rules::{Finding, Severity, evaluate};
@@ -71,15 +71,20 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         let terminal = terminal::size(&std::io::stdout());
         render(&facts, &findings, terminal.map_or(WIDE, |terminal| terminal.columns.min(WIDE)))
     };
-    print_and_forgive(&text);
+    print(&text)?;
     let found = options.check && !findings.is_empty();
     Ok(if found { ExitCode::from(FOUND_SOMETHING) } else { ExitCode::SUCCESS })
 }
 
-/// A reader that has seen enough (`| head`) is no error.
-fn print_and_forgive(text: &str) {
-    use std::io::Write;
-    let _ = std::io::stdout().write_all(text.as_bytes());
+/// A reader that has seen enough (`| head`) is no error. A disk that is full is one: half of a report is none.
+fn print(text: &str) -> Result<()> {
+    let mut out = std::io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            Err(Error::Local(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn progress(options: &Options, server: &Server) -> ProgressBar {
@@ -105,7 +110,10 @@ pub fn render(facts: &Facts, findings: &[Finding], columns: usize) -> String {
         text.push_str(&section(number + 1, finding, columns));
     }
     if findings.is_empty() {
-        text.push_str("\nHealthy: nothing to change.\n");
+        text.push_str(match facts.unseen.is_empty() {
+            true => "\nHealthy: nothing to change.\n",
+            false => "\nNothing to change in what could be seen.\n",
+        });
     }
     for unseen in &facts.unseen {
         text.push_str(&format!("\nNot seen: {}\n    to see it: {}\n", unseen.what, unseen.remedy));

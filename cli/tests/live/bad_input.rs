@@ -163,9 +163,18 @@ fn a_missing_privilege_is_named_by_its_grant() {
         "{text}"
     );
     assert!(text.contains("data unknown ("), "{text}");
+    assert!(text.contains("in what could be seen") && !text.contains("Healthy"), "{text}");
     server.connect().query_drop(grant).unwrap();
     let text = stdout(&run());
     assert!(!text.contains("Not seen") && !text.contains("unknown"), "{text}");
+    // A report that is written to a full disk is none.
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = tidepool(server.socket())
+        .args(["advise", "--json", "--interval=0.1"])
+        .stdout(full)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(8), "{}", stderr(&output));
 }
 
 /// What a server has for all its clients is not what this program's questions mean.
