@@ -294,6 +294,8 @@ int tp_snapshot(tp_trx *trx);
 int tp_savepoint_set(tp_trx *trx, tp_savepoint *savepoint);
 /* If the transaction has only read, the tables that it has used since are free. */
 int tp_rollback_to(tp_trx *trx, const tp_savepoint *savepoint);
+/* Whether there are writes after it that were not undone. */
+uint8_t tp_has_written_since(const tp_trx *trx, const tp_savepoint *savepoint);
 /* Whether it has written nothing, and holds no lock. */
 uint8_t tp_has_only_read(const tp_trx *trx);
 int tp_commit(tp_trx *trx);

@@ -192,6 +192,6 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
 }
 
 int ha_tidepool::ready_for_action() {
-  if (likely(session && session->in_statement && reader_generation == shared->generation)) return 0;
+  if (likely(is_ready())) return 0;
   return ready_slowly();
 }

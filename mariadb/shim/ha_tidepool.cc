@@ -225,6 +225,8 @@ int ha_tidepool::ready_slowly() {
   if (!session) return HA_ERR_OUT_OF_MEM;
   if (reader_generation != shared->generation)
     if (int error = open_reader()) return error;
+  if (session->unsettled && session->last_row.statement != thd->query_id)
+    if (int error = settle_last_row(session)) return error;
   return own_session ? begin_own_statement() : begin_statement(thd, session);
 }
 

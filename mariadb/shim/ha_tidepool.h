@@ -137,6 +137,9 @@ private:
   /* Before each read and write: the statement has begun, the reader is the present table's. HA_ERR_* code. */
   int ready();
   int ready_slowly();
+  bool is_ready() const {
+    return session && session->in_statement && !session->unsettled && reader_generation == shared->generation;
+  }
   int open_reader();
   int read_index(uchar *buf, const uchar *key, key_part_map map, enum ha_rkey_function flag);
   int read_next_row(uchar *buf);
@@ -301,6 +304,14 @@ private:
   bool last_write_known = false;
   bool is_last_write_refused() const { return last_write_known && lookup_errkey != static_cast<uint>(-1); }
   int take_last_write_back(int error);
+  /* The same for rows of partitions (session.h), where nobody asks the engine. */
+  bool is_written_unsettled() const { return unlikely(is_checked_after_write()) && table->file != this && ha_thd()->in_sub_stmt; }
+  int note_written();
+  bool is_move_of_last_row() const {
+    return unlikely(session->unsettled) && session->last_row.table == table &&
+           session->last_row.counted == tidepool::counted_changes(*table->file) &&
+           !tp_has_written_since(session->trx, &session->last_row.after);
+  }
   bool last_write_is_update = false; /* the server's own, not that of a referential action */
   /* Of a row that can't become history, for the hash of another one of the same moment, the server tells nobody: it deletes the row. Its
      look at hashes is the only one that comes after each write, so what it found then is about that write. */

@@ -14,7 +14,7 @@
 using namespace tidepool;
 
 inline int ha_tidepool::ready() {
-  if (likely(session && session->in_statement && reader_generation == shared->generation)) {
+  if (likely(is_ready())) {
     if (unlikely(!plan_known)) plan_columns();
     return 0;
   }

@@ -97,8 +97,15 @@ int ha_tidepool::take_last_write_back(int error) {
   return take_row_back(before_last_write, error);
 }
 
+/* What was written since the mark may be refused by the server, of which the partition does not hear. */
+int ha_tidepool::note_written() {
+  session->last_row = {table, before_last_write, {}, counted_changes(*table->file), ha_thd()->query_id};
+  session->unsettled = true;
+  return fail(tp_savepoint_set(session->trx, &session->last_row.after));
+}
+
 int ha_tidepool::write_row(const uchar *record) {
-  if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
+  if (unlikely(!is_ready()))
     if (int error = ready_slowly()) return error;
   if (table->next_number_field && record == table->record[0])
     if (int error = update_auto_increment()) return error;
@@ -111,6 +118,7 @@ int ha_tidepool::write_row(const uchar *record) {
     if (!error) error = write_complete(completed.bytes.get());
   }
   if (likely(!error) && table->found_next_number_field) raise_auto_increment_after(record);
+  if (likely(!error) && is_written_unsettled()) error = note_written();
   if (unlikely(own_session != nullptr))
     if (int result = end_own_statement()) return result;
   return error;
@@ -135,7 +143,7 @@ int ha_tidepool::write_complete(const uchar *record) {
 }
 
 int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
-  if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
+  if (unlikely(!is_ready()))
     if (int error = ready_slowly()) return error;
   const bool old_lacks = lacks_indexed_columns(table->read_set), new_lacks = lacks_indexed_columns(table->write_set);
   int error = 0;
@@ -152,6 +160,7 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   if (table->found_next_number_field && new_record == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
     raise_auto_increment_after(new_record);
+  if (is_written_unsettled()) return note_written();
   return unlikely(own_session != nullptr) ? end_own_statement() : 0;
 }
 
@@ -221,14 +230,22 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
 }
 
 int ha_tidepool::delete_row(const uchar *record) {
-  if (unlikely(!session || !session->in_statement || reader_generation != shared->generation))
+  if (unlikely(!is_ready()))
     if (int error = ready_slowly()) return error;
   if (unlikely(is_update_refused()))
     if (int error = take_last_write_back(0)) return error;
-  if (likely(!lacks_indexed_columns(table->read_set))) return delete_complete(record);
-  Completed_record completed;
-  if (int error = complete_record(record, &completed)) return error;
-  return delete_complete(completed.bytes.get());
+  /* An update that moves a row between partitions is a write and a delete, and is refused as a whole. */
+  const bool is_move = is_move_of_last_row();
+  int error = 0;
+  if (likely(!lacks_indexed_columns(table->read_set))) {
+    error = delete_complete(record);
+  } else {
+    Completed_record completed;
+    error = complete_record(record, &completed);
+    if (!error) error = delete_complete(completed.bytes.get());
+  }
+  if (unlikely(is_move) && !error) return fail(tp_savepoint_set(session->trx, &session->last_row.after));
+  return error;
 }
 
 int ha_tidepool::delete_complete(const uchar *record) {

@@ -80,7 +80,18 @@ template <typename Expression> bool is_equal(Expression *a, Expression *b, long)
   return a_text.length() == b_text.length() && memcmp(a_text.ptr(), b_text.ptr(), a_text.length()) == 0;
 }
 
+template <typename Handler> auto rows_changed(const Handler &file, int) -> decltype(ulonglong{file.rows_changed}) {
+  return file.rows_changed;
+}
+/* As of 11.5. */
+template <typename Handler> ulonglong rows_changed(const Handler &file, long) {
+  return file.rows_stats.inserted + file.rows_stats.updated + file.rows_stats.deleted;
+}
+
 } // namespace versions
+
+/* The rows that the server has counted as changed by this handler. */
+inline ulonglong counted_changes(const handler &file) { return versions::rows_changed(file, 0); }
 
 /* Whether two checks are the same. */
 inline bool is_same_check(Virtual_column_info *a, Virtual_column_info *b) {

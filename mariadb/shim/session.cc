@@ -114,7 +114,7 @@ static void give_away(Session *session) {
     tp_rollback(session->trx); /* it has only read here */
     if (session->ownerless_generation != ownerless_generation()) drop_ownerless_tables();
   }
-  session->in_transaction = session->in_statement = session->ordered = session->prepared = false;
+  session->in_transaction = session->in_statement = session->unsettled = session->ordered = session->prepared = false;
   session->xa_prepared = false; /* last: its own thread looks at this alone */
 }
 
@@ -135,6 +135,16 @@ void give_away_parted() {
   /* A connection doesn't end without the mutex, and parts before it lets go of its metadata locks. The server's own
      reading of system tables, in a transaction beside, doesn't part them. */
   give_away_each([](const Session *session) { return !session->thd->default_transaction.xid_state.is_explicit_XA(); });
+}
+
+int settle_last_row(Session *session) {
+  if (likely(!session->unsettled)) return 0;
+  session->unsettled = false;
+  const Unsettled_row &row = session->last_row;
+  if (tp_must_rollback(session->trx) || tp_has_written_since(session->trx, &row.after) ||
+      counted_changes(*row.table->file) != row.counted)
+    return 0;
+  return server_error(tp_rollback_to(session->trx, &row.before), session->thd);
 }
 
 int begin_statement(THD *thd, Session *session) {
@@ -175,7 +185,7 @@ static void end_transaction(Session *session) {
     forget_prepared(session);
     session->xa_prepared = false;
   }
-  session->in_transaction = session->in_statement = session->ordered = session->prepared = false;
+  session->in_transaction = session->in_statement = session->unsettled = session->ordered = session->prepared = false;
   for (const std::string &name : session->dropped) drop_ownerless(name, session->thd);
   session->dropped.clear();
   if (unlikely(session->ownerless_generation != ownerless_generation())) drop_ownerless_tables();
@@ -194,15 +204,24 @@ static void commit_ordered(THD *thd, bool all) {
   session->ordered = true;
 }
 
+static int end_statement(THD *thd, Session *session) {
+  const int unsettled = settle_last_row(session);
+  session->in_statement = false;
+  const int error = server_error(tp_statement_end(session->trx), thd);
+  return unsettled ? unsettled : error;
+}
+
 static int commit(THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session) return 0;
   close_children(session);
-  if (!ends_transaction(thd, all)) {
-    session->in_statement = false;
-    return server_error(tp_statement_end(session->trx), thd);
-  }
+  if (!ends_transaction(thd, all)) return end_statement(thd, session);
   if (!session->in_transaction) return 0;
+  if (settle_last_row(session)) {
+    tp_rollback(session->trx);
+    end_transaction(session);
+    return HA_ERR_COMMIT_ERROR;
+  }
   int result;
   if (session->ordered) {
     result = session->ordered_result;
@@ -234,7 +253,7 @@ static int rollback(THD *thd, bool all) {
     return error;
   }
   if (!session->in_statement) return 0;
-  session->in_statement = false;
+  session->in_statement = session->unsettled = false;
   int result = TP_OK;
   /* A transaction that the engine aborted can only be rolled back as a whole, which the server was told to do. */
   if (!tp_must_rollback(session->trx)) result = tp_rollback_to(session->trx, &session->statement_start);
@@ -262,11 +281,9 @@ static int prepare(THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session) return 0;
   close_children(session);
-  if (!ends_transaction(thd, all)) {
-    session->in_statement = false;
-    return server_error(tp_statement_end(session->trx), thd);
-  }
+  if (!ends_transaction(thd, all)) return end_statement(thd, session);
   if (!session->in_transaction) return 0;
+  if (int error = settle_last_row(session)) return error;
   uchar xid[XID_BYTES_MAX];
   const size_t len = put_xid(xid, thd->get_xid());
   if (tp_has_writes(session->trx)) {
@@ -372,6 +389,7 @@ static bool flush_logs() { return tp_flush_all_log(engine.db) != TP_OK; }
 static int savepoint_set(THD *thd, void *data) {
   Session *session = session_of(thd);
   if (!session) return HA_ERR_OUT_OF_MEM;
+  if (int error = settle_last_row(session)) return error;
   tp_savepoint savepoint;
   const int result = tp_savepoint_set(session->trx, &savepoint);
   memcpy(data, &savepoint, sizeof savepoint);
@@ -381,6 +399,7 @@ static int savepoint_set(THD *thd, void *data) {
 static int savepoint_rollback(THD *thd, void *data) {
   Session *session = session_of(thd);
   if (!session) return HA_ERR_OUT_OF_MEM;
+  session->unsettled = false;
   tp_savepoint savepoint;
   memcpy(&savepoint, data, sizeof savepoint);
   return server_error(tp_rollback_to(session->trx, &savepoint), thd);

@@ -24,6 +24,18 @@ struct Cascade_step {
   bool is_delete;
 };
 
+/*
+  The last row that a function or trigger has written to a partition, where the server may still refuse it (a hash as a unique key, WITHOUT
+  OVERLAPS). It does so without a word to the partition, and a function that handles the error goes on. So the row is looked at when its
+  statement is over: if it is still the last that was written, and the server has not counted it, it was refused, and is taken back.
+*/
+struct Unsettled_row {
+  TABLE *table; /* open to the end of the statement that calls the function */
+  tp_savepoint before, after;
+  ulonglong counted; /* the rows that the server had counted as changed before */
+  query_id_t statement;
+};
+
 struct Session {
   THD *thd = nullptr;
   tp_trx *trx = nullptr;
@@ -34,6 +46,8 @@ struct Session {
   std::string ordered_error; /* its text: the thread that leads a group commits for others */
   bool in_transaction = false; /* the engine's transaction has begun */
   bool in_statement = false;   /* registered with the server */
+  bool unsettled = false;      /* there is such a row: */
+  Unsettled_row last_row{};
   bool ordered = false;        /* commit_ordered ran; commit has yet to */
   bool prepared = false;
   std::atomic<bool> xa_prepared{false}; /* XA PREPARE: the server may part it from the connection (see session.cc) */
@@ -53,6 +67,8 @@ struct Session {
 Session *session_of(THD *thd);
 /* Begins the statement if it has not begun. Returns an HA_ERR_* code. */
 int begin_statement(THD *thd, Session *session);
+/* The statement of the last row is over. Returns an HA_ERR_* code. */
+int settle_last_row(Session *session);
 /* How the rows of a table are locked that the server locks like this. */
 inline int row_lock_of(enum thr_lock_type type) {
   return type >= TL_FIRST_WRITE                                              ? TP_LOCK_EXCLUSIVE

@@ -202,6 +202,19 @@ pub unsafe extern "C" fn tp_savepoint_set(
     }
 }
 
+/// Whether anything was written since a savepoint was set that has not been undone.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_has_written_since(
+    session: *const Session,
+    place: *const OpaqueSavepoint,
+) -> u8 {
+    // SAFETY: valid pointers from the shim; the bytes were stored by store_savepoint.
+    guard_or(1, || unsafe { (*session).trx.has_written_since(&*place.cast::<Savepoint>()).into() })
+}
+
 /// Whether the transaction has written nothing so far, and holds no lock.
 ///
 /// # Safety

@@ -131,31 +131,6 @@ fn a_row_found_by_a_covering_index_is_locked_too() {
     assert_eq!(number(&mut first, take), 2);
 }
 
-/// In a function nobody rolls the statement back whose error was handled.
-#[test]
-fn a_row_refused_after_its_write_does_not_stay() {
-    let server = Server::start(Options::new("refused_rows"));
-    let mut conn = server.connect_to("test");
-    run(
-        &mut conn,
-        &[
-            "CREATE TABLE t (a TEXT, UNIQUE (a))",
-            "INSERT INTO t VALUES ('x'), ('y')",
-            "CREATE FUNCTION put() RETURNS INT MODIFIES SQL DATA BEGIN
-                 DECLARE CONTINUE HANDLER FOR SQLEXCEPTION BEGIN END;
-                 INSERT INTO t VALUES ('x');
-                 UPDATE t SET a = 'x' WHERE a = 'y';
-                 INSERT IGNORE INTO t VALUES ('y') ON DUPLICATE KEY UPDATE a = 'x';
-                 RETURN 1;
-             END",
-        ],
-    );
-    assert_eq!(number(&mut conn, "SELECT put()"), 1);
-    let rows: Vec<String> = conn.query("SELECT a FROM t ORDER BY a").expect("rows");
-    assert_eq!(rows, ["x", "y"]);
-    check(&mut conn, "t");
-}
-
 #[test]
 fn a_virtual_column_below_an_indexed_one_is_changed_by_a_copy() {
     let server = Server::start(Options::new("virtual_columns"));

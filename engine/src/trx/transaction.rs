@@ -27,7 +27,7 @@ enum State {
 }
 
 /// A point to roll back to. Void once an earlier one has been rolled back to.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Savepoint(UndoPosition);
 
 /// One transaction: used by one thread at a time, though not always the same one. Dropped while it runs, it rolls back.
