@@ -79,3 +79,9 @@ impl Error {
         move |source| Error::Statement { what, source }
     }
 }
+
+/// The last lines of a text.
+pub fn tail(text: &str, lines: usize) -> String {
+    let all: Vec<&str> = text.lines().collect();
+    all[all.len().saturating_sub(lines)..].join("\n")
+}

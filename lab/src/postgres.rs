@@ -10,8 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::environment::Environment;
-use crate::error::{Error, Result};
-use crate::server::tail;
+use crate::error::{Error, Result, tail};
 
 /// The name of the socket in its directory: PostgreSQL appends the number of a port, whether or not it listens there.
 pub const SOCKET_NAME: &str = ".s.PGSQL.5432";

@@ -14,11 +14,10 @@ use std::time::{Duration, Instant};
 use mysql::prelude::Queryable;
 use mysql::{Conn, OptsBuilder};
 
-use crate::client::{Client, PostgresClient, SqlError};
+use crate::client::{Client, Connector, PostgresClient, SqlError};
 use crate::engine::{Engine, PoolStatus, Program};
 use crate::environment::Environment;
-use crate::error::{Error, Result};
-use crate::load::tpcc::load::Connector;
+use crate::error::{Error, Result, tail};
 use crate::postgres;
 use crate::process::spawn_tied;
 
@@ -381,10 +380,4 @@ pub fn install(environment: &Environment, engine: Engine, data_dir: &Path) -> Re
     // MySQL's says it on the one, MariaDB's on the other.
     let said = [output.stdout, output.stderr].concat();
     Err(Error::Program { program, message: tail(&String::from_utf8_lossy(&said), 20) })
-}
-
-/// The last lines of a text.
-pub fn tail(text: &str, lines: usize) -> String {
-    let all: Vec<&str> = text.lines().collect();
-    all[all.len().saturating_sub(lines)..].join("\n")
 }

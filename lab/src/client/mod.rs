@@ -5,6 +5,7 @@
 //! errors mean "try again".
 
 use std::fmt;
+use std::sync::Arc;
 
 mod mysql_protocol;
 mod numeric;
@@ -128,6 +129,9 @@ pub enum Dialect {
     /// PostgreSQL's.
     Postgres,
 }
+
+/// Makes a connection to one database.
+pub type Connector = Arc<dyn Fn() -> Result<Box<dyn Client>> + Send + Sync>;
 
 /// A connection.
 pub trait Client: Send {

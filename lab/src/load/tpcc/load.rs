@@ -13,7 +13,7 @@ use rand::rngs::StdRng;
 
 use super::transactions::{Ending, Kind, body};
 use super::{Scale, consistency};
-use crate::client::{self, Client, Dialect, Row, SqlError, Value};
+use crate::client::{self, Client, Connector, Dialect, Row, SqlError, Value};
 use crate::server::connect;
 
 /// How a load is run.
@@ -127,9 +127,6 @@ impl Load {
         report
     }
 }
-
-/// Makes a connection to the database `tpcc`.
-pub type Connector = Arc<dyn Fn() -> client::Result<Box<dyn Client>> + Send + Sync>;
 
 /// What the terminals did in a while.
 #[derive(Clone, Debug, Default, PartialEq)]
