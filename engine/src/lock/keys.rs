@@ -18,6 +18,9 @@ use super::report::{Covers, LockRecord, LockRecords};
 use crate::pause::{self, PausePoint};
 
 const SHARDS: usize = 64;
+/// A shard's map gives room back when it has more than so many slots, and less than this part of them is used.
+const KEPT_SLOTS: usize = 1024;
+const UNUSED_DIVISOR: usize = 8;
 
 /// Where [`KeyLocks::make_implicit`] looks for a lock: a row is written soon after it was locked.
 const NEWEST_LOCKS: usize = 32;
@@ -183,6 +186,11 @@ impl Shard {
         }
         if bucket.is_empty() {
             map.remove(&hash);
+            // Else one transaction that has locked millions of rows leaves room for as many, for good.
+            if map.capacity() > KEPT_SLOTS && map.len() < map.capacity() / UNUSED_DIVISOR {
+                let slots = (2 * map.len()).max(KEPT_SLOTS / 2);
+                map.shrink_to(slots);
+            }
         }
         answer
     }
@@ -355,6 +363,12 @@ impl KeyLocks {
                 }
             }
         }
+    }
+
+    /// Slots that the shards' maps have, used or not.
+    #[cfg(test)]
+    pub(super) fn slots(&self) -> usize {
+        self.shards.iter().map(|shard| shard.map.lock().capacity()).sum()
     }
 
     /// Locked keys.

@@ -88,3 +88,24 @@ fn many_who_wait_for_one_key_cost_little_each() {
     }
     assert!(start.elapsed() < Duration::from_secs(60));
 }
+
+#[test]
+fn many_locks_leave_no_room_behind() {
+    const LOCKS: u32 = 600_000;
+    let locks = Locks::default();
+    let (a, b) = (owner(1), owner(2));
+    for n in 0..LOCKS {
+        let who = if n % 1000 == 0 { &b } else { &a };
+        let key = (1, &n.to_be_bytes()[..]);
+        let answer = locks.keys.acquire(who, key, LockMode::Shared, None, true, &locks.kept);
+        assert_eq!(answer, Acquire::Granted(true));
+    }
+    assert!(locks.keys.slots() >= LOCKS as usize);
+    locks.release_all(&a);
+    assert!(locks.keys.slots() < LOCKS as usize / 8, "{}", locks.keys.slots());
+    for n in (0..LOCKS).step_by(1000) {
+        assert!(locks.keys.holds(&b, 1, &n.to_be_bytes(), LockMode::Shared));
+    }
+    locks.release_all(&b);
+    assert!(locks.keys.is_empty());
+}
