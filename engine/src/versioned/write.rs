@@ -287,9 +287,12 @@ impl Transaction {
             if entry.is_deleted() {
                 return Ok(None);
             }
+            let flags = entry.flags;
             value.extend_from_slice(entry.value);
-            // Under the latch: without a lock, the version could be replaced and its chain freed.
-            tree.complete(entry.flags, &mut value)?;
+            // A lock keeps the chain, which may take a while to read. Without one, the version could be replaced and its chain freed.
+            let latched = (mode == LockMode::None).then_some(leaf);
+            tree.complete(flags, &mut value)?;
+            drop(latched);
             return Ok(Some(value));
         }
     }
