@@ -323,7 +323,7 @@ int tp_recovered_xids(const tp_db *db, void *context, void (*xid)(void *context,
 int tp_commit_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
 int tp_rollback_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
 
-/* ---- writes. On TP_DUPLICATE, tp_duplicate_value gives the value of the entry that exists. */
+/* ---- writes. On TP_DUPLICATE, tp_duplicate_value gives the value of the entry that exists, unless that is a row. */
 
 int tp_insert(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
               const uint8_t *value, size_t value_len, int duplicate_lock);
@@ -366,8 +366,8 @@ int tp_lock_current(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entr
 void tp_reader_set_end(tp_reader *reader, size_t index, const uint8_t *key, size_t key_len);
 /* The coming reads of this index are a scan of the whole of it (or not). */
 void tp_reader_set_scan(tp_reader *reader, size_t index, int scan);
-/* Unpositions the cursor of one index. */
-void tp_reader_reset(tp_reader *reader, size_t index);
+/* Unpositions all cursors, and gives back the memory that long values have taken. */
+void tp_reader_end(tp_reader *reader);
 
 /* ---- indexes added and dropped in place */
 

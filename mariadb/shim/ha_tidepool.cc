@@ -114,9 +114,8 @@ int ha_tidepool::close() {
 
 /* After each statement. */
 int ha_tidepool::reset() {
-  if (reader && cursors_used)
-    for (uint i = 0; i < trees().size(); i++) tp_reader_reset(reader, i);
-  cursors_used = false;
+  if (reader) tp_reader_end(reader);
+  row_buffer.give_back();
   try_semi_consistent_read(false);
   keyread_only = false;
   duplicate_lock = TP_LOCK_SHARED;

@@ -228,7 +228,6 @@ private:
   /* Where the handler stands: an entry of `tree`. */
   uint tree = 0;
   bool scanning_started = false;
-  bool cursors_used = false; /* to be reset at the end of the statement */
   bool entry_suffices = true; /* for reads of keys alone */
   bool at_point = false; /* the last read was a point read: the cursor is elsewhere */
   bool after_search = false; /* the last read met the end of the entries with the search key: that is the position */

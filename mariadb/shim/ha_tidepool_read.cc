@@ -184,7 +184,6 @@ bool ha_tidepool::has_prefix(const tp_entry &found) const {
 /* What the cursor gave, or the next that is not to be passed over. */
 int ha_tidepool::cursor_result(uchar *buf, int result, const tp_entry &first, bool forward, int if_none, Bound bound) {
   tp_entry found = first;
-  cursors_used = true;
   peeked = false;
   for (;;) {
     if (result == TP_END) return if_none;

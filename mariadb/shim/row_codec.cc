@@ -41,6 +41,12 @@ void Buffer::grow(size_t len) {
   capacity = wanted;
 }
 
+void Buffer::release() {
+  my_free(bytes);
+  bytes = nullptr;
+  capacity = 0;
+}
+
 Row_layout::Row_layout(const TABLE_SHARE *share, const Index_layout &primary) {
   std::vector<bool> from_key(share->fields, false);
   for (const Part &part : primary.all_parts())

@@ -26,7 +26,7 @@ constexpr uchar row_tag(uint version) { return static_cast<uchar>(version == 0 ?
 uchar *put_length(uchar *to, size_t len);
 const uchar *get_length(const uchar *from, const uchar *end, size_t *len);
 
-/* Bytes that grow and are kept. */
+/* Bytes that grow, and are kept until they are given back. */
 class Buffer {
 public:
   ~Buffer() { my_free(bytes); }
@@ -38,9 +38,15 @@ public:
     return bytes;
   }
   uchar *data() const { return bytes; }
+  /* Unless they are few. */
+  void give_back() {
+    if (capacity > KEPT) release();
+  }
 
 private:
+  static constexpr size_t KEPT = 128 << 10;
   void grow(size_t len);
+  void release();
   uchar *bytes = nullptr;
   size_t capacity = 0;
 };

@@ -2,7 +2,8 @@
 //! Point reads and cursors.
 //!
 //! A `tp_reader` belongs to one open handler. It keeps a cursor for each index that was used, and the buffer of point
-//! reads, from one statement to the next, so that a statement allocates nothing once the handler is warm.
+//! reads, from one statement to the next, so that a statement allocates nothing once the handler is warm. What long values took is
+//! given back: handlers are many, and stay open.
 
 use std::ffi::c_int;
 use std::ops::Bound;
@@ -12,6 +13,9 @@ use tidepool::{Cursor, Error, LockMode, LockWait, Seek, Table, Trx};
 
 use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or};
 use crate::session::Session;
+
+/// Memory that the buffer of point reads keeps from one statement to the next.
+const BYTES_KEPT: usize = 128 << 10;
 
 /// What an open handler reads with.
 pub struct Reader {
@@ -298,17 +302,17 @@ pub unsafe extern "C" fn tp_reader_set_scan(reader: *mut Reader, index: usize, s
     guard_or((), || unsafe { &mut *reader }.cursor(index).set_scan(scan != 0));
 }
 
-/// Unpositions the cursor of one index.
+/// Unpositions all cursors, and gives back the memory that long values have taken.
 ///
 /// # Safety
 /// A valid reader.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_reader_reset(reader: *mut Reader, index: usize) {
+pub unsafe extern "C" fn tp_reader_end(reader: *mut Reader) {
     guard_or((), || {
         // SAFETY: a valid reader from the shim.
         let reader = unsafe { &mut *reader };
-        if let Some(Some(kept)) = reader.cursors.get_mut(index) {
-            kept.cursor.reset();
-        }
+        reader.cursors.iter_mut().flatten().for_each(|kept| kept.cursor.reset());
+        reader.row.clear();
+        reader.row.shrink_to(BYTES_KEPT);
     });
 }

@@ -372,7 +372,8 @@ pub unsafe extern "C" fn tp_insert(
         match session.trx.insert_or_lock(table, index, key, value, duplicate_lock) {
             Ok(()) => Ok(TP_OK),
             Err(Error::DuplicateKey { value, .. }) => {
-                session.duplicate = value;
+                // Of a row nothing is asked for but its key, and it may be long.
+                session.duplicate = if index == Table::CLUSTERED { Vec::new() } else { value };
                 Ok(TP_DUPLICATE)
             }
             Err(error) => Err(error),
@@ -442,7 +443,7 @@ pub unsafe extern "C" fn tp_unlock(
     });
 }
 
-/// The value of the entry that the last duplicate key error of this session was about.
+/// The value of the entry that the last duplicate key error of this session was about; none if that was a row.
 ///
 /// # Safety
 /// A valid session; the bytes are good until its next write.

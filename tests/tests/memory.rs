@@ -150,6 +150,45 @@ fn memory_is_accounted_for() {
     assert!(number(conn, "memory_total") < number(conn, "memory_own_resident_bytes") + 64 * MIB);
 }
 
+/// Connections stay, and tables stay open, long after a statement has read or written a long value.
+#[test]
+fn long_values_leave_no_memory_with_connections_and_open_tables() {
+    const CONNECTIONS: u64 = 4;
+    const VALUE_MIB: u64 = 40;
+    // What is freed goes back to the system at once.
+    let options = Options::new("long-values")
+        .wrapper(&["env", "MALLOC_MMAP_THRESHOLD_=262144"])
+        .arg("--tidepool-buffer-pool-size=64M")
+        .arg("--max-allowed-packet=256M");
+    let Some(server) = start(options) else { return };
+    let conn = &mut server.connect_to("test");
+    conn.query_drop("CREATE TABLE t (id INT PRIMARY KEY, k INT, v LONGBLOB, KEY (k))")
+        .expect("a table");
+    let use_all = |conn: &mut Conn, id: u64| {
+        let statements = [
+            format!("INSERT INTO t VALUES ({id}, 1, REPEAT('x', {}))", VALUE_MIB << 20),
+            format!("SELECT LENGTH(v) FROM t WHERE id = {id}"),
+            "SELECT SUM(LENGTH(v)) FROM t".into(),
+            "SELECT SUM(LENGTH(v)) FROM t FORCE INDEX (k) WHERE k = 1".into(),
+            "SELECT SUM(LENGTH(v)) FROM t FOR UPDATE".into(),
+            format!("UPDATE t SET v = CONCAT(v, 'y') WHERE id = {id}"),
+            format!("INSERT IGNORE INTO t VALUES ({id}, 1, REPEAT('x', {}))", VALUE_MIB << 20),
+        ];
+        statements.iter().for_each(|sql| conn.query_drop(sql).expect("a statement"));
+    };
+    use_all(conn, 0);
+    conn.query_drop("FLUSH TABLES").expect("tables are closed");
+    let before = number(conn, "memory_own_resident_bytes");
+    let mut others: Vec<Conn> = (0..CONNECTIONS).map(|_| server.connect_to("test")).collect();
+    for (id, other) in (1..).zip(&mut others) {
+        use_all(other, id);
+    }
+    wait_until("the memory's return", || {
+        number(conn, "memory_own_resident_bytes") < before + CONNECTIONS * VALUE_MIB * MIB / 2
+    });
+    drop(others);
+}
+
 /// `--memlock` locks what the server uses, not all that the pool might use once, and what the pool gives back is free.
 #[test]
 fn locked_memory_is_no_more_than_what_is_used() {

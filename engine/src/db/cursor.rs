@@ -34,6 +34,8 @@ use tidepool_pool::{Access, statement};
 /// Batch sizes grow by this factor, up to the last.
 const BATCH_GROWTH: usize = 8;
 const BATCH_ROWS_MAX: usize = 512;
+/// Memory that a cursor without a position keeps for the next reading: that of a batch without long values.
+const BYTES_KEPT: usize = 128 << 10;
 /// Leaves read ahead by a scan, and by another reading after so many batches.
 const SCAN_LEAVES_AHEAD: usize = 64;
 const LEAVES_AHEAD: usize = 16;
@@ -255,8 +257,16 @@ impl Cursor {
         if self.single { &self.value } else { self.batch.value(self.at) }
     }
 
-    /// Gives up the position.
+    /// Gives up the position, and the memory that long values have taken.
     pub fn reset(&mut self) {
+        self.leave();
+        self.batch.clear_and_keep(BYTES_KEPT);
+        self.value.clear();
+        self.value.shrink_to(BYTES_KEPT);
+    }
+
+    /// Gives up the position.
+    fn leave(&mut self) {
         self.place = Place::Unpositioned;
         self.batch.clear();
     }
@@ -264,7 +274,7 @@ impl Cursor {
     /// A new reading begins at `position`.
     fn start(&mut self, trx: &mut Trx, position: ScanPosition, direction: Direction) {
         trx.enter_call();
-        self.reset();
+        self.leave();
         (self.rows, self.batches, self.statement) = (0, 0, statement::current());
         (self.position, self.direction) = (position, direction);
         self.position.set_end(std::mem::replace(&mut self.end, Bound::Unbounded));
@@ -495,6 +505,25 @@ mod tests {
         assert!(!found);
         assert_eq!(seen, expected);
         assert!(changes.rows < u64::from(ROWS) * 8, "{} entries read", changes.rows);
+    }
+
+    #[test]
+    fn a_cursor_that_is_reset_keeps_no_memory_of_long_values() {
+        let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::small()).unwrap();
+        let def = TableDef::new([IndexDef::unique("primary")]);
+        let table = db.create_table("t", &def).unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        trx.insert(&table, Table::CLUSTERED, b"k", &[1; 1 << 20]).unwrap();
+        for lock in [LockMode::None, LockMode::Shared] {
+            let mut cursor = Cursor::new(table.clone(), Table::CLUSTERED, lock, LockWait::Wait);
+            assert!(cursor.first(&mut trx).unwrap());
+            assert_eq!(cursor.value().len(), 1 << 20);
+            cursor.reset();
+            let kept =
+                cursor.batch.memory_bytes() + cursor.key.capacity() + cursor.value.capacity();
+            assert!(kept <= 3 * BYTES_KEPT, "{kept}");
+            assert!(cursor.next(&mut trx).unwrap());
+        }
     }
 
     #[test]

@@ -201,6 +201,14 @@ impl Batch {
         self.ends.clear();
     }
 
+    /// Forgets all entries, and keeps no more than twice so many bytes of memory.
+    pub fn clear_and_keep(&mut self, bytes: usize) {
+        self.clear();
+        self.scratch.clear();
+        self.bytes.shrink_to(bytes);
+        self.scratch.shrink_to(bytes);
+    }
+
     /// Entries.
     pub fn len(&self) -> usize {
         self.ends.len()
@@ -209,6 +217,12 @@ impl Batch {
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
+    }
+
+    /// Memory that it has, bytes, but for the ends.
+    #[cfg(test)]
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.scratch.capacity()
     }
 
     fn start(&self, at: usize) -> usize {
