@@ -114,8 +114,20 @@ fn remove_swap_file(path: &Path) -> Result<()> {
 /// True if the kernel swaps to this file.
 pub fn is_swap(path: &Path) -> bool {
     let path = fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
-    swaps.lines().skip(1).any(|line| line.split_whitespace().next() == path.to_str())
+    let swaps = fs::read("/proc/swaps").unwrap_or_default();
+    is_listed(&String::from_utf8_lossy(&swaps), &path.to_string_lossy())
+}
+
+/// Whether a path is in the kernel's list, which writes what would end a word as a backslash and three octal digits.
+fn is_listed(swaps: &str, path: &str) -> bool {
+    let mut written = String::with_capacity(path.len());
+    for c in path.chars() {
+        match c {
+            ' ' | '\t' | '\n' | '\\' => written += &format!("\\{:03o}", u32::from(c)),
+            c => written.push(c),
+        }
+    }
+    swaps.lines().skip(1).any(|line| line.split_whitespace().next() == Some(&written))
 }
 
 /// The list of one process.
@@ -242,6 +254,15 @@ mod tests {
         }
         assert_eq!(Leftover::from_line("directory /home"), None);
         assert_eq!(Leftover::from_line("cgroup /sys/fs/cgroup/memory"), None);
+    }
+
+    #[test]
+    fn swap_space_is_found_in_a_directory_with_a_space_in_its_name() {
+        let swaps = "Filename\tType\tSize\tUsed\tPriority\n\
+                     /a\\040dir/tidepool-lab.swap\tfile\t1024\t0\t-2\n/b\\134c\tfile\t1024\t0\t-3\n";
+        assert!(is_listed(swaps, "/a dir/tidepool-lab.swap"));
+        assert!(is_listed(swaps, r"/b\c"));
+        assert!(!is_listed(swaps, "/a"));
     }
 
     #[test]
