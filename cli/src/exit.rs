@@ -11,7 +11,7 @@
 //! | 6 | this server, or this version of it, can't do what is asked |
 //! | 7 | the server went away in the middle |
 //! | 8 | something on this side: a file, a port, a terminal |
-//! | 9 | the server refused a statement |
+//! | 9 | the server refused a statement, or has too many connections |
 //! | 10 | `advise --check` found something |
 
 use std::path::Path;

@@ -260,7 +260,10 @@ impl Target {
                     why: format!("{}{hint}", e.message),
                 }
             }
-            mysql::Error::MySqlError(e) => Error::NoServer { place, why: e.message },
+            // It is there, and says why not: too many connections, say.
+            mysql::Error::MySqlError(e) => {
+                Error::Refused { what: format!("connecting to {place}"), why: e.message }
+            }
             mysql::Error::DriverError(DriverError::UnknownAuthPlugin(name)) => Error::Denied {
                 place,
                 user: self.user.clone(),

@@ -141,6 +141,21 @@ fn a_password_that_is_asked_for_is_not_shown_and_ctrl_c_leaves_the_terminal_as_i
 }
 
 #[test]
+fn a_server_that_lets_nobody_in_is_not_said_to_be_none() {
+    let server =
+        innodb("bad-full", &["--innodb-buffer-pool-size=96M", "--innodb-log-file-size=512M"]);
+    let mut conn = server.connect();
+    conn.query_drop("CREATE USER poor@localhost").unwrap();
+    conn.query_drop("SET GLOBAL max_connections = 10").unwrap();
+    let others: Vec<_> = (0..9).map(|_| server.connect()).collect();
+    let output = tidepool(server.socket()).args(["--user=poor", "advise"]).output().unwrap();
+    let text = stderr(&output);
+    assert_eq!(output.status.code(), Some(9), "{text}");
+    assert!(text.contains("Too many connections") && !text.contains("no server"), "{text}");
+    drop(others);
+}
+
+#[test]
 fn a_missing_privilege_is_named_by_its_grant() {
     let server =
         innodb("bad-privilege", &["--innodb-buffer-pool-size=96M", "--innodb-log-file-size=512M"]);
