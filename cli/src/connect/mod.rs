@@ -45,10 +45,11 @@ const SOCKETS: [&str; 4] = [
 const PASSWORD_IN_SIGHT: &str = "a password on the command line can be read by everyone on this machine: use -p alone to be asked, \
      an option file, or MYSQL_PWD";
 
+const ACCESS_DENIED: u16 = 1045;
 const SECURE_TRANSPORT_REQUIRED: u16 = 3159;
 /// The server is there, but not for this user: 1045: wrong password; 1698: the account wants another way of proof (a Unix socket's
 /// peer, say); 1130: this host may not connect; 1862: the password has expired; 3118 and, of MariaDB, 4151: the account is locked.
-const DENIED: [u16; 7] = [1045, 1698, 1130, 1862, 3118, 4151, SECURE_TRANSPORT_REQUIRED];
+const DENIED: [u16; 7] = [ACCESS_DENIED, 1698, 1130, 1862, 3118, 4151, SECURE_TRANSPORT_REQUIRED];
 
 /// The connection's options.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -252,6 +253,10 @@ impl Target {
                         " (this program does not encrypt: use the Unix socket)"
                     }
                     (_, None) => " (no password was given)",
+                    // Of an account with REQUIRE SSL, and of MariaDB's require_secure_transport, no server says more than this.
+                    (ACCESS_DENIED, Some(_)) => {
+                        " (a wrong password, or TLS is required, which this program can't speak)"
+                    }
                     _ => "",
                 };
                 Error::Denied {

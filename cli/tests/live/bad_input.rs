@@ -45,6 +45,11 @@ fn wrong_passwords_and_right_ones() {
     assert!(stderr(&run(None)).contains("no password was given"));
     let output = run(Some("ri#ght"));
     assert!(output.status.success(), "{}", stderr(&output));
+    // The server does not say why; a user who knows that the password is right should learn it.
+    server.connect().query_drop("ALTER USER app@localhost REQUIRE SSL").unwrap();
+    let text = stderr(&run(Some("ri#ght")));
+    assert!(text.contains("or TLS is required"), "{text}");
+    server.connect().query_drop("ALTER USER app@localhost REQUIRE NONE").unwrap();
     let file = server.dir().join("client.cnf");
     std::fs::write(&file, "[client]\nuser=app\npassword='ri#ght'\n").unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
