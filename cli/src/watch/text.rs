@@ -99,7 +99,7 @@ fn screen(watched: &Watched, seen: &Seen, columns: usize) -> String {
     }
     for entry in seen.content.iter().take(10) {
         text.push_str(&format!(
-            "  {:>9.1} MB  {} {}\n",
+            "  {:>9.1} MiB  {} {}\n",
             entry.mb,
             printable(&entry.table),
             printable(&entry.index)
