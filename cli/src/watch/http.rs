@@ -116,7 +116,7 @@ fn state(query: &str, watched: &Watched) -> Answer {
     let seen = watched.seen();
     let body = json!({
         "about": watched.about,
-        "error": seen.error,
+        "error": seen.trouble(),
         "samples": seen.history.since(since.unwrap_or(0)),
         "curve": seen.curve,
         "content": seen.content,

@@ -1,13 +1,9 @@
 //! The newest look in Prometheus' text format. Names end in their unit, those of counters in `_total`; a figure that isn't known is left out.
 
 use std::fmt::{Display, Write};
-use std::time::Duration;
 
 use super::sample::Engine;
 use super::{Seen, Watched};
-
-/// There is a look each second. A server that has kept one waiting for so long does not answer: the look itself fails minutes later.
-const STALE: Duration = Duration::from_secs(10);
 
 /// The whole answer.
 pub fn render(watched: &Watched) -> String {
@@ -41,8 +37,7 @@ impl Text {
 
 fn text(engine: Engine, p95_words: &str, seen: &Seen) -> String {
     let mut metrics = Text { text: String::new(), engine: engine.prefix() };
-    let answers = seen.looked_at.is_some_and(|at| at.elapsed() < STALE);
-    let up = seen.error.is_none() && answers;
+    let up = seen.looked_at.is_some() && seen.trouble().is_none();
     metrics.gauge("up", "Whether the server answers.", Some(u8::from(up)));
     // An old sample is no sample.
     if up {
@@ -112,6 +107,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
+    use crate::watch::STALE;
     use crate::watch::sample::Sample;
     use crate::watch::totals::Totals;
 

@@ -40,6 +40,9 @@ const EVERY: Duration = Duration::from_secs(1);
 /// What changes slowly is looked up every so many seconds.
 const SLOWLY: u64 = 5;
 
+/// There is a look each second. A server that has kept one waiting for so long does not answer: the look itself fails minutes later.
+const STALE: Duration = Duration::from_secs(10);
+
 /// Options of the command.
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -83,10 +86,22 @@ pub struct Seen {
     pub decisions: Vec<Decision>,
     /// Why the engine's own are not among them.
     pub decisions_note: Option<String>,
-    /// Why the newest sample is old.
+    /// Why the last look failed, if it did.
     pub error: Option<String>,
     /// When the server last answered.
     pub looked_at: Option<Instant>,
+}
+
+impl Seen {
+    /// Why the newest sample is old, if it is.
+    pub fn trouble(&self) -> Option<String> {
+        let silent = || {
+            let silence = self.looked_at?.elapsed();
+            let seconds = silence.as_secs();
+            (silence >= STALE).then(|| format!("the server has not answered for {seconds} s"))
+        };
+        self.error.clone().or_else(silent)
+    }
 }
 
 /// What all threads share.

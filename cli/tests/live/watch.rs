@@ -409,6 +409,21 @@ fn metrics_are_what_prometheus_reads() {
     assert!(after["tidepool_watch_server_cpu_seconds_total"] > 0.0, "{after:?}");
 }
 
+#[test]
+fn a_server_that_hangs_is_not_shown_as_live() {
+    let server = innodb("watch-hangs", &["--innodb-buffer-pool-size=64M"]);
+    let page = Page::start(&server, &[]);
+    page.state_with(|state| state["samples"].as_array().is_some_and(|all| !all.is_empty()));
+    let pid = Pid::from_raw(i32::try_from(server.pid().unwrap()).unwrap()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let state = page.state_with(|state| state["error"].is_string());
+    kill_process(pid, Signal::CONT).unwrap();
+    let error = state["error"].as_str().unwrap();
+    assert!(error.starts_with("the server has not answered for 1"), "{error}");
+    assert!(!state["samples"].as_array().unwrap().is_empty(), "what was seen stays");
+    page.state_with(|state| state["error"].is_null());
+}
+
 /// Values by name.
 pub fn metrics(text: &str) -> HashMap<String, f64> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
