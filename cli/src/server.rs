@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use mysql::prelude::{FromRow, Queryable};
 use mysql::{Conn, DriverError, Row, from_row_opt};
@@ -143,6 +144,16 @@ impl Server {
     /// How it was reached.
     pub fn target(&self) -> &Target {
         &self.target
+    }
+
+    /// The process at the other end, if that is a Unix socket's, as this process's namespace of process ids calls it. Asked of the connection
+    /// that there is: one that is made for it and says nothing would be an aborted one to the server, with a warning in its log.
+    pub fn peer_pid(&self) -> Option<u32> {
+        self.target.socket()?;
+        // SAFETY: the connection owns the descriptor, and is borrowed for as long as this is.
+        let socket = unsafe { BorrowedFd::borrow_raw(self.conn.as_raw_fd()) };
+        let peer = rustix::net::sockopt::socket_peercred(socket).ok()?;
+        u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
     }
 
     /// Rows of a query. `grant` is the privilege it needs beyond the right to connect, or "".

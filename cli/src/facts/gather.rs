@@ -17,7 +17,7 @@ use crate::server::{Flavour, Kind, Named, Server, number, switch, text};
 /// If the server goes away. A missing privilege is no error: it is noted in [`Facts::unseen`].
 pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
     let variables = server.variables()?;
-    let pid = server_pid(server.target(), &variables);
+    let pid = server_pid(server, &variables);
     let look = pid.map(Look::begin);
     let start = Instant::now();
     let before = server.status()?;

@@ -10,8 +10,7 @@ use serde::Serialize;
 use tidepool_governor::kernel::{Root, field, field_kib};
 use tidepool_governor::signals::{Place, Reader, Signals};
 
-use crate::connect::Target;
-use crate::server::{Named, text};
+use crate::server::{Named, Server, text};
 
 /// The machine, with the server's process on it.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -78,13 +77,12 @@ pub struct Disk {
 /// A Unix socket's peer is known to the kernel, and translated into our namespace of process ids: right even when
 /// the server is in a container. Over loopback TCP, and of a socket that systemd listens on, there is only the server's own word, its
 /// pid file, which is believed when such a process runs here and has a server's name.
-pub fn server_pid(target: &Target, variables: &Named) -> Option<u32> {
-    let Some(socket) = target.socket() else {
+pub fn server_pid(server: &Server, variables: &Named) -> Option<u32> {
+    let target = server.target();
+    if target.socket().is_none() {
         return target.is_loopback().then(|| pid_by_file(variables)).flatten();
-    };
-    let stream = std::os::unix::net::UnixStream::connect(socket).ok()?;
-    let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
-    let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok()?;
+    }
+    let pid = server.peer_pid()?;
     server_of_listener(pid, process_name(pid).as_deref(), || pid_by_file(variables))
 }
 

@@ -119,7 +119,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let target = connection.target()?;
     let mut server = Server::connect(&target)?;
     let variables = server.variables()?;
-    let pid = options.pid.or_else(|| server_pid(&target, &variables)).ok_or_else(|| {
+    let pid = options.pid.or_else(|| server_pid(&server, &variables)).ok_or_else(|| {
         Error::Unsupported(
             "the server's process can't be seen from here: govern must run on the server's machine (or give --pid)".into(),
         )

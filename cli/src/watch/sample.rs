@@ -158,7 +158,7 @@ impl Sampler {
             return Err(Error::Unsupported(format!("{kind} has not the engine {engine:?} loaded")));
         }
         let latency = Latency::new(&mut server, &variables)?;
-        let pid = pid.or_else(|| server_pid(server.target(), &variables));
+        let pid = pid.or_else(|| server_pid(&server, &variables));
         let can = resizing(&kind, &variables);
         let about = About {
             server: kind.to_string(),

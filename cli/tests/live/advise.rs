@@ -167,4 +167,9 @@ fn advice_changes_nothing() {
     let before = variables(&server);
     advise(&server);
     assert_eq!(variables(&server), before);
+    // Nor does it leave anything that whoever watches the server would have to explain.
+    let aborted: Vec<(String, u64)> =
+        server.connect().query("SHOW GLOBAL STATUS LIKE 'Aborted%'").unwrap();
+    assert!(aborted.iter().all(|(_, count)| *count == 0), "{aborted:?}");
+    assert!(!server.error_log().contains("Aborted"), "{}", server.error_log());
 }
