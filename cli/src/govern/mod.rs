@@ -317,7 +317,8 @@ impl Governing {
             _ => None,
         };
         let to_bytes = self.bounds.size_for(decision, at_most, pool.floor_bytes);
-        let decision = Decision { to_bytes, ..decision.clone() };
+        let reason = rush::reason(decision, at_most);
+        let decision = Decision { to_bytes, reason, ..decision.clone() };
         if decision.to_bytes == decision.from_bytes
             || self.goal.is_some_and(|goal| goal.bytes == decision.to_bytes)
         {

@@ -5,6 +5,7 @@
 
 use std::time::{Duration, Instant};
 
+use tidepool_governor::Decision;
 use tidepool_governor::signals::{Place, Room};
 
 use super::stride::URGENT_SHARE;
@@ -77,9 +78,33 @@ impl Rush {
     }
 }
 
+/// Why a pool goes where it goes, if it is [`at_most`](Rush::at_most) so large for a rush: the room alone would leave it more.
+pub fn reason(decision: &Decision, at_most: Option<u64>) -> String {
+    let reason = decision.reason.clone();
+    match at_most.is_some_and(|most| most < decision.to_bytes) {
+        true => format!("{reason}; others take it so fast that a third of the pool goes at once"),
+        false => reason,
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use tidepool_governor::Signal;
+
     use super::*;
+
+    #[test]
+    fn a_third_that_goes_for_a_rush_is_not_put_down_to_the_room_alone() {
+        let decision = Decision {
+            signal: Signal::RoomShrank,
+            from_bytes: SIZE,
+            to_bytes: 700 * MIB,
+            reason: "little is left".into(),
+        };
+        assert_eq!(reason(&decision, None), "little is left");
+        assert_eq!(reason(&decision, Some(750 * MIB)), "little is left");
+        assert!(reason(&decision, Some(600 * MIB)).starts_with("little is left; others take it"));
+    }
 
     const HEADROOM: u64 = 100 * MIB;
     const SIZE: u64 = 800 * MIB;
