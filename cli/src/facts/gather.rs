@@ -16,6 +16,8 @@ use crate::server::{Flavour, Kind, Named, Server, number, switch, text};
 /// # Errors
 /// If the server goes away. A missing privilege is no error: it is noted in [`Facts::unseen`].
 pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
+    // To sum up the sizes of all tables takes its time, and a limit is for the statements of the application.
+    server.lift_time_limit()?;
     let variables = server.variables()?;
     let pid = server_pid(server, &variables);
     let look = pid.map(Look::begin);
