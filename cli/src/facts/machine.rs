@@ -75,7 +75,7 @@ pub struct Disk {
 /// The server's process id as seen from here, if the server is on this machine.
 ///
 /// A Unix socket's peer is known to the kernel, and translated into our namespace of process ids: right even when
-/// the server is in a container. Over loopback TCP, and of a socket that systemd listens on, there is only the server's own word, its
+/// the server is in a container. Over loopback TCP, and of a socket that somebody else listens on, there is only the server's own word, its
 /// pid file, which is believed when such a process runs here and has a server's name.
 pub fn server_pid(server: &Server, variables: &Named) -> Option<u32> {
     let target = server.target();
@@ -87,13 +87,19 @@ pub fn server_pid(server: &Server, variables: &Named) -> Option<u32> {
 }
 
 /// The server's process, where `pid` of this name began to listen on its socket. That is the server itself, unless systemd made the socket
-/// for it (`mariadb.socket`): whose memory and limits would be taken for the server's then is systemd's.
+/// for it (`mariadb.socket`), or something stands between: `ssh -L`, a proxy, whose server may be on another machine. Whose memory and
+/// limits would be taken for the server's then are others'.
 fn server_of_listener(
     pid: u32,
     name: Option<&str>,
     by_file: impl FnOnce() -> Option<u32>,
 ) -> Option<u32> {
-    if name == Some("systemd") { by_file() } else { Some(pid) }
+    if name.is_none_or(is_server) { Some(pid) } else { by_file() }
+}
+
+/// Whether a process of this name is a server.
+fn is_server(name: &str) -> bool {
+    name.starts_with("mariadbd") || name.starts_with("mysqld")
 }
 
 /// The server's own word, where such a process runs here and has a server's name.
@@ -105,8 +111,7 @@ fn pid_by_file(variables: &Named) -> Option<u32> {
     let file = Path::new(variables.get("pid_file")?);
     let file = Path::new(variables.get("datadir")?).join(file);
     let pid: u32 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
-    let name = process_name(pid)?;
-    (name.starts_with("mariadbd") || name.starts_with("mysqld")).then_some(pid)
+    is_server(&process_name(pid)?).then_some(pid)
 }
 
 fn process_name(pid: u32) -> Option<String> {
@@ -304,7 +309,11 @@ mod tests {
     }
 
     #[test]
-    fn systemd_is_not_taken_for_the_server_whose_socket_it_made() {
+    fn who_made_the_socket_is_not_taken_for_the_server_behind_it() {
+        for name in ["ssh", "sshd", "proxysql", "haproxy", "mysql", "mysqlrouter"] {
+            assert_eq!(server_of_listener(5, Some(name), || None), None, "{name}");
+        }
+        assert_eq!(server_of_listener(5, Some("mysqld"), || None), Some(5));
         assert_eq!(server_of_listener(1, Some("systemd"), || Some(77)), Some(77));
         assert_eq!(server_of_listener(1, Some("systemd"), || None), None);
         // The first process of a container.

@@ -4,6 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
@@ -231,6 +232,39 @@ fn settings_for_the_servers_clients_change_no_answer() {
     assert!(lifted.is_some() && lifted < sums, "{lifted:?} {sums:?}");
     let output = tidepool(server.socket()).args(["govern", "--duration=1"]).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
+}
+
+/// As `ssh -L` does it: the server may be anywhere, and this machine is not its.
+#[test]
+fn a_socket_that_leads_elsewhere_is_not_taken_for_the_servers() {
+    let server =
+        innodb("bad-forwarded", &["--innodb-buffer-pool-size=96M", "--innodb-log-file-size=512M"]);
+    // The server's own word would show the way, as it is here.
+    let mut conn = server.connect();
+    let pid_file: String = conn.query_first("SELECT @@pid_file").unwrap().unwrap();
+    std::fs::remove_file(server.data_dir().join(pid_file)).unwrap();
+    let path = server.dir().join("forwarded.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let behind = server.socket().to_owned();
+    std::thread::spawn(move || {
+        for client in listener.incoming().map_while(Result::ok) {
+            let Ok(server) = UnixStream::connect(&behind) else { return };
+            let copy = |mut from: UnixStream, mut to: UnixStream| {
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Write);
+                });
+            };
+            copy(client.try_clone().unwrap(), server.try_clone().unwrap());
+            copy(server, client);
+        }
+    });
+    let run = |arguments: &[&str]| tidepool(&path).args(arguments).output().unwrap();
+    let output = run(&["advise", "--interval=0.1"]);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(text.contains("Not seen: the server's machine"), "{text}");
+    assert_eq!(run(&["govern", "--duration=1"]).status.code(), Some(6));
 }
 
 #[test]
