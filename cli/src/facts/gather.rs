@@ -248,15 +248,7 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
         }
     }
     if server.kind().innodb {
-        let table = if server.kind().is_mysql_since((8, 0, 0)) {
-            "INNODB_TABLESPACES"
-        } else {
-            "INNODB_SYS_TABLESPACES"
-        };
-        let query = format!(
-            "SELECT CAST(COALESCE(SUM(file_size), 0) AS UNSIGNED) FROM information_schema.{table} \
-             WHERE name NOT LIKE 'innodb\\_temp%'"
-        );
+        let query = innodb_files(server.kind());
         match server.first::<Option<u64>>("the sizes of InnoDB's files", "PROCESS", &query) {
             Ok(bytes) => data.innodb_file_bytes = bytes.flatten(),
             Err(Error::Privilege { what, grant }) => unseen.push(Unseen { what, remedy: grant }),
@@ -277,6 +269,18 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
         });
     }
     Ok(data)
+}
+
+/// The query for the size of InnoDB's files, but for those of temporary tables, which no pool need hold. It needs PROCESS.
+pub fn innodb_files(kind: &Kind) -> String {
+    let table = match kind.is_mysql_since((8, 0, 0)) {
+        true => "INNODB_TABLESPACES",
+        false => "INNODB_SYS_TABLESPACES",
+    };
+    format!(
+        "SELECT CAST(COALESCE(SUM(file_size), 0) AS UNSIGNED) FROM information_schema.{table} \
+         WHERE name NOT LIKE 'innodb\\_temp%'"
+    )
 }
 
 fn may_see_all_tables(server: &mut Server) -> Result<bool> {

@@ -10,7 +10,7 @@
 use std::time::{Duration, Instant};
 
 use crate::exit::{Error, Result};
-use crate::facts::gather::{kept_free, resizing};
+use crate::facts::gather::{innodb_files, kept_free, resizing};
 use crate::facts::is_full;
 use crate::server::{Named, Server, number};
 
@@ -211,10 +211,7 @@ impl InnodbPool {
             return Ok(());
         }
         self.data_read_at = Some(now);
-        let old = !self.server.kind().is_mysql_since((8, 0, 0));
-        let table = if old { "INNODB_SYS_TABLESPACES" } else { "INNODB_TABLESPACES" };
-        let query =
-            format!("SELECT CAST(SUM(file_size) AS UNSIGNED) FROM information_schema.{table}");
+        let query = innodb_files(self.server.kind());
         match self.server.first::<Option<u64>>("the data's size", "PROCESS", &query) {
             Ok(bytes) => self.data_bytes = bytes.flatten(),
             Err(error @ Error::Gone(_)) => return Err(error),
