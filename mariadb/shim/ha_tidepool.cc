@@ -31,12 +31,6 @@ ulong ha_tidepool::index_flags(uint keynr, uint part, bool) const {
   return flags;
 }
 
-my_bool ha_tidepool::register_query_cache_table(THD *, const char *, uint, qc_engine_callback *, ulonglong *data) {
-  /* A cached result may be newer or older than a transaction's snapshot: nothing of ours is cached. */
-  *data = 0;
-  return FALSE;
-}
-
 int ha_tidepool::open(const char *name, int, uint) {
   lock_shared_ha_data();
   shared = static_cast<Table_share *>(get_ha_share_ptr());

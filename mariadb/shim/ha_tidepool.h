@@ -45,9 +45,8 @@ public:
   uint max_supported_key_part_length() const override { return 3072; }
   enum row_type get_row_type() const override { return ROW_TYPE_DYNAMIC; }
   const key_map *keys_to_use_for_scanning() override { return &key_map_full; }
-  uint8 table_cache_type() override { return HA_CACHE_TBL_TRANSACT; }
-  my_bool register_query_cache_table(THD *thd, const char *key, uint key_len, qc_engine_callback *callback,
-                                     ulonglong *data) override;
+  /* A cached result may be newer or older than a transaction's snapshot. (For partitions the server asks this alone.) */
+  uint8 table_cache_type() override { return HA_CACHE_TBL_NOCACHE; }
 
   handler *clone(const char *name, MEM_ROOT *root) override;
   int open(const char *name, int mode, uint test_if_locked) override;

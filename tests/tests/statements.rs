@@ -229,6 +229,28 @@ fn prepare_and_leave(server: &Server, statements: &[&str]) {
     run(&mut conn, &["XA END 'x'", "XA PREPARE 'x'"]);
 }
 
+/// What is in the cache says nothing of what a snapshot sees, nor hears of every commit.
+#[test]
+fn results_are_not_cached() {
+    let options = Options::new("query_cache").arg("--query-cache-type=1");
+    let server = Server::start(options.arg("--query-cache-size=1M"));
+    let (mut conn, mut other) = (server.connect_to("test"), server.connect_to("test"));
+    for partitions in ["", "PARTITION BY HASH (id) PARTITIONS 2"] {
+        run(
+            &mut conn,
+            &[
+                &format!("CREATE OR REPLACE TABLE t (id INT PRIMARY KEY) {partitions}"),
+                "INSERT INTO t VALUES (1), (2)",
+            ],
+        );
+        prepare_and_leave(&server, &["INSERT INTO t VALUES (3)"]);
+        let count = "SELECT COUNT(*) FROM t";
+        assert_eq!(number(&mut conn, count), 2, "{partitions}");
+        run(&mut other, &["XA COMMIT 'x'"]);
+        assert_eq!(number(&mut conn, count), 3, "{partitions}");
+    }
+}
+
 #[test]
 fn a_table_with_a_prepared_transaction_is_not_altered() {
     let server = Server::start(Options::new("alter_beside_xa"));
