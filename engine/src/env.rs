@@ -183,6 +183,7 @@ impl Env {
                 recovery::apply::apply(&storage, &pool, &redo, &scan, options.memory_budget_bytes)?
             }
         };
+        redo.set_applied();
         redo.hold_checkpoint(!missing_spaces.is_empty());
         let mut announced = Vec::new();
         for &id in scan.unlisted.union(&scan.deleted) {
@@ -555,6 +556,10 @@ impl WriteAhead for RedoLog {
 
     fn durable_lsn(&self) -> Option<Lsn> {
         Some(self.flushed_lsn())
+    }
+
+    fn end_lsn(&self) -> Option<Lsn> {
+        self.is_applied().then(|| self.next_lsn())
     }
 
     fn storage_failed(&self, error: &tidepool_pool::Error) {

@@ -134,6 +134,8 @@ pub struct RedoLog {
     pub(super) checkpoint: AtomicU64,
     /// Whether the checkpoint must stay where it is.
     pub(super) checkpoint_held: AtomicBool,
+    /// Whether all that the pages lack of the log has been applied to them.
+    is_applied: AtomicBool,
     pub(super) capacity: AtomicU64,
     /// Whether the capacity follows the pool.
     pub(super) automatic_capacity: AtomicBool,
@@ -193,6 +195,7 @@ impl RedoLog {
             flushed: AtomicU64::new(end.0),
             checkpoint: AtomicU64::new(checkpoint.0),
             checkpoint_held: AtomicBool::new(false),
+            is_applied: AtomicBool::new(false),
             capacity: AtomicU64::new(capacity_bytes),
             automatic_capacity: AtomicBool::new(false),
             begin_limit: AtomicU64::new(0),
@@ -269,6 +272,15 @@ impl RedoLog {
     pub(super) fn with_end<T>(&self, look: impl FnOnce(Lsn) -> T) -> T {
         let append = self.append.lock();
         look(Lsn(append.end))
+    }
+
+    /// Recovery, which looks at the pages itself, is over.
+    pub(crate) fn set_applied(&self) {
+        self.is_applied.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_applied(&self) -> bool {
+        self.is_applied.load(Ordering::Acquire)
     }
 
     /// End of the log.

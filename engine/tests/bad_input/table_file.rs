@@ -4,7 +4,9 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use tidepool::{Db, TrxOptions};
 
-use crate::fixture::{PAGE_SIZE, count, directory, file_of_a, flip, killed, only_a_fails, options};
+use crate::fixture::{
+    PAGE_SIZE, copy_dir, count, directory, file_of_a, flip, killed, only_a_fails, options,
+};
 
 #[test]
 fn flipped_bits_in_a_page() {
@@ -106,4 +108,33 @@ fn missing_table_file_after_a_crash() {
     );
     assert_eq!(count(&db, &db.open_table("b").unwrap()).unwrap(), 1001);
     db.drop_table("a").unwrap();
+}
+
+/// Its rows name transactions that are still to come.
+#[test]
+fn table_file_of_a_later_time() {
+    let dir = directory();
+    let backup = tempfile::tempdir().unwrap();
+    copy_dir(dir.path(), backup.path());
+    let db = Db::open(dir.path(), options()).unwrap();
+    let a = db.open_table("a").unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    for row in 0..1000u32 {
+        trx.update(&a, 0, &row.to_be_bytes(), &[8; 200]).unwrap();
+    }
+    trx.commit().unwrap();
+    drop((trx, a));
+    db.close().unwrap();
+    fs::copy(file_of_a(dir.path()), file_of_a(backup.path())).unwrap();
+    let db = Db::open(backup.path(), options()).unwrap();
+    let error = db.open_table("a").and_then(|a| count(&db, &a)).unwrap_err().to_string();
+    assert!(error.starts_with("tables/00000010.tpd: page "), "{error}");
+    assert!(
+        error.contains("is corrupt: it was written at LSN ")
+            && error.ends_with("the file is of a later time than the log, or the log was damaged"),
+        "{error}"
+    );
+    assert_eq!(count(&db, &db.open_table("b").unwrap()).unwrap(), 1000);
+    db.drop_table("a").unwrap();
+    db.close().unwrap();
 }

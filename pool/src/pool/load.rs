@@ -133,10 +133,15 @@ impl Pool {
     /// Checks a page as it came from its file.
     pub(crate) fn verify(&self, space: &Space, no: u32, bytes: &[u8]) -> Result<()> {
         let id = PageId::new(space.id(), no);
-        page::verify(bytes, id).map_err(|defect| Error::Corrupt {
-            file: space.file().name().to_owned(),
-            page: id,
-            why: defect.to_string(),
-        })
+        let corrupt = |why| Error::Corrupt { file: space.file().name().to_owned(), page: id, why };
+        page::verify(bytes, id).map_err(|defect| corrupt(defect.to_string()))?;
+        let lsn = page::page_lsn(bytes);
+        match self.write_ahead.read().as_ref().and_then(|log| log.end_lsn()) {
+            Some(end) if lsn > end => Err(corrupt(format!(
+                "it was written at LSN {lsn}, but the redo log ends at LSN {end}: the file is of a later time than the log, \
+                 or the log was damaged"
+            ))),
+            _ => Ok(()),
+        }
     }
 }

@@ -130,6 +130,12 @@ pub trait WriteAhead: Send + Sync {
         None
     }
 
+    /// Where redo ends, if pages are to be held against that: one with a later LSN was written in another life of its file, and would pass
+    /// for having seen changes that are still to come.
+    fn end_lsn(&self) -> Option<Lsn> {
+        None
+    }
+
     /// A data file could not be synced: no page will be written any more, so the checkpoint stays
     /// where it is for good. Time to stop, and to recover from what is really there.
     fn storage_failed(&self, _error: &Error) {}
