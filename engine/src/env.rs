@@ -14,6 +14,8 @@
 //! What was acknowledged is durable; the rest is decided by the recovery at the next start.
 
 mod background;
+#[cfg(test)]
+mod closing_tests;
 mod directory;
 #[cfg(test)]
 mod error_tests;
@@ -504,8 +506,10 @@ impl Env {
         self.governor.stop();
         self.pool.shutdown();
         self.pool.clear_write_ahead();
-        // Nothing is written after this.
+        // Nothing is written after this, once those are done who had begun: another process may have the directory as soon as the lock is gone.
         self.failure.set_quietly("it was closed");
+        drop(self.checkpointer.lock());
+        self.redo.wait_for_writes();
         drop(self.lock.lock().take());
         result
     }

@@ -366,6 +366,12 @@ impl RedoLog {
         self.write_out(&mut io)
     }
 
+    /// Waits for what is being written to the log's files. After a failure nothing else comes.
+    pub(crate) fn wait_for_writes(&self) {
+        drop(self.io.lock());
+        drop(self.ring.lock());
+    }
+
     /// Takes the log buffer away and writes it.
     fn write_out(&self, io: &mut Io) -> Result<()> {
         self.failure.check()?;
