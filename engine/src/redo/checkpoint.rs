@@ -212,7 +212,7 @@ impl RedoLog {
             }
             while self.or_fail(|| ring.remove_spare(self.capacity()))? {}
             self.update_begin_limit(&ring);
-            let size = ring.file_size();
+            let size = ring.next_file_size();
             let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes();
             let is_beyond = ring.total_size() + size > self.capacity();
             if is_beyond && !self.is_checkpoint_held() {
@@ -221,7 +221,7 @@ impl RedoLog {
                 ring.set_growth_error(None);
                 return Ok(false);
             }
-            if ahead >= FILES_AHEAD * size {
+            if ahead >= FILES_AHEAD * ring.file_size() {
                 return Ok(false);
             }
             if let Err(error) = ring.check_room(FILES_KEPT_FOR_THE_WRITER) {

@@ -252,9 +252,14 @@ impl Ring {
         self.control.files.iter().filter(|file| file.start.is_none()).count()
     }
 
-    /// Size of the files made from now on.
+    /// Size of the files made from now on, once the log is as large.
     pub fn file_size(&self) -> u64 {
         self.file_size
+    }
+
+    /// Size of the next file: not larger than all that there are together. It is filled with zeroes, and somebody may wait for it.
+    pub fn next_file_size(&self) -> u64 {
+        self.file_size.min(self.total_size())
     }
 
     /// Sets the size of the files made from now on.
@@ -294,7 +299,7 @@ impl Ring {
             Some(spare) => spare,
             None => {
                 self.check_room(0)?;
-                let (file_no, size) = (self.take_file_no(), self.file_size);
+                let (file_no, size) = (self.take_file_no(), self.next_file_size());
                 let file = make_file(&*self.storage, file_no, size)?;
                 if self.control.checkpoint >= self.overrun.0 {
                     self.overrun = (end, 0);

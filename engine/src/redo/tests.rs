@@ -416,3 +416,29 @@ fn a_file_that_cannot_be_removed_is_in_nobodys_way() {
     assert_eq!(scan.end, end);
     assert_eq!(files_there(&storage), listed(&log) + 1);
 }
+
+/// Whoever waits for room waits for the next file to be filled with zeroes, and the log may be full when it is told to be larger.
+#[test]
+fn a_log_told_to_be_much_larger_grows_by_files_no_larger_than_itself() {
+    const LARGER: u64 = 64 << 20;
+    for by_writer in [false, true] {
+        let (log, ..) = open(&SimStorage::new(1)).unwrap();
+        log.prepare_files().unwrap();
+        log.set_capacity(LARGER).unwrap();
+        if by_writer {
+            let mut ring = log.ring.lock();
+            let spares = ring.spares();
+            (0..=spares).for_each(|_| ring.extend().unwrap());
+        }
+        log.prepare_files().unwrap();
+        let mut files = log.ring.lock().control().files.clone();
+        files.sort_by_key(|file| file.file_no);
+        let mut before = 2 * file_size();
+        for file in &files[2..] {
+            assert!(file.size <= before, "{} bytes behind {before}", file.size);
+            before += file.size;
+        }
+        let stats = log.stats();
+        assert!(stats.files_bytes - stats.next_lsn >= default_file_size(LARGER), "{stats:?}");
+    }
+}
