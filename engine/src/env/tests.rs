@@ -467,6 +467,26 @@ fn a_mini_transaction_that_no_failed_log_has_room_for_comes_to_its_end() {
     assert_eq!(env.redo().flush(), Err(error));
 }
 
+/// Of two that had begun before, the second has less to say, and a page's LSN never falls.
+#[test]
+fn mini_transactions_after_a_failure_may_share_a_page() {
+    let env = Env::open(Arc::new(SimStorage::new(1)), &options()).unwrap();
+    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+    space.file().set_len(PAGE_SIZE as u64).unwrap();
+    let mut mtr = Mtr::begin(&env).unwrap();
+    let page = mtr.new_page(&space, 0).unwrap();
+    mtr.apply(page, &PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 });
+    mtr.commit();
+    let begun = [Mtr::begin(&env).unwrap(), Mtr::begin(&env).unwrap()];
+    env.crash("on purpose".into());
+    for (mut mtr, len) in begun.into_iter().zip([1000, 1]) {
+        let page = mtr.exclusive(&space, 0).unwrap();
+        mtr.apply(page, &PageOp::Write { offset: PAGE_HEADER_SIZE as u32, bytes: &vec![1; len] });
+        let end = mtr.commit();
+        assert!(env.redo().flush_to(end).is_err() && end > env.redo().next_lsn());
+    }
+}
+
 #[test]
 fn checkpoints_of_several_threads_never_move_back() {
     const THREADS: u32 = 4;

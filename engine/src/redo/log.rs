@@ -226,8 +226,10 @@ impl RedoLog {
             // Room or not: a write that began before the failure would take the frame to the file, and it may build on what an abandoned
             // mini-transaction has left in its pages, of which no frame tells.
             if self.failure.is_set() {
-                // Beyond all that will ever be durable: who compares must not find the pages, or a commit, safe.
-                let (start, end) = (Lsn(append.end), Lsn(append.end + len as u64));
+                // Beyond all that will ever be durable: who compares must not find the pages, or a commit, safe. For all the same, as one
+                // may change a page after the other.
+                const BEYOND: u64 = frame::frame_len(frame::MAX_PAYLOAD_LEN as usize) as u64;
+                let (start, end) = (Lsn(append.end), Lsn(append.end + BEYOND));
                 stamp(start, end);
                 return end;
             }
