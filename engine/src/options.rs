@@ -90,7 +90,7 @@ pub struct Options {
     pub buffer_pool_dump_at_shutdown: bool,
     /// Whether the pages of that list are read in the background after the open. Default true.
     pub buffer_pool_load_at_startup: bool,
-    /// Nothing in the directory is ever written. It must have been closed cleanly. Default false.
+    /// Nothing in the directory is ever written, so that it may be one that can't be. It must have been closed cleanly. Default false.
     pub read_only: bool,
     /// Whether threads do the background work (default), or the caller by the `step_…` methods of
     /// [`Db`](crate::Db), in an order of its own: for deterministic simulation.

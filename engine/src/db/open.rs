@@ -41,15 +41,13 @@ impl Db {
     /// Opens the data directory `dir`. Makes it if it does not exist, recovers it if it was not closed cleanly.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {
         options.validate()?;
-        let dir = dir.as_ref();
-        if !options.read_only {
-            std::fs::create_dir_all(dir).map_err(|e| {
-                Error::Storage(format!("making the directory {}: {e}", dir.display()))
-            })?;
-        }
         let files = FileStorage::new(
             dir,
-            FileOptions { direct_io: options.direct_io, open_files: options.open_files },
+            FileOptions {
+                direct_io: options.direct_io,
+                open_files: options.open_files,
+                read_only: options.read_only,
+            },
         )?;
         Self::open_on(Arc::new(files), options)
     }

@@ -75,6 +75,57 @@ fn read_only_mode_makes_no_new_directory() {
     assert_eq!(error.to_string(), "read-only: there is no data directory, and none can be made");
     assert!(!dir.path().join("redo").exists());
     assert!(matches!(error, Error::ReadOnly(_)));
+    let missing = dir.path().join("missing");
+    Db::open(&missing, Options { read_only: true, ..options() }).unwrap_err();
+    assert!(!missing.exists());
+}
+
+/// A mount of a directory, over itself, that may only be read; while this lives.
+struct ReadOnlyMount<'p>(&'p Path);
+
+impl<'p> ReadOnlyMount<'p> {
+    /// None if this user may not mount.
+    fn new(dir: &'p Path) -> Option<Self> {
+        let path = dir.to_str().unwrap();
+        if !run("mount", &["--bind", path, path]) {
+            return None;
+        }
+        let mount = Self(dir);
+        run("mount", &["-o", "remount,bind,ro", path]).then_some(mount)
+    }
+}
+
+impl Drop for ReadOnlyMount<'_> {
+    fn drop(&mut self) {
+        run("umount", &["-l", self.0.to_str().unwrap()]);
+    }
+}
+
+fn run(program: &str, arguments: &[&str]) -> bool {
+    let output = std::process::Command::new(program).args(arguments).output();
+    output.is_ok_and(|output| output.status.success())
+}
+
+/// A snapshot, say. Files are closed and opened again meanwhile.
+#[test]
+fn read_only_mode_on_a_file_system_that_may_only_be_read() {
+    for has_lock_file in [true, false] {
+        let dir = directory();
+        if !has_lock_file {
+            fs::remove_file(dir.path().join("lock")).unwrap();
+        }
+        let Some(_mount) = ReadOnlyMount::new(dir.path()) else {
+            eprintln!("skipped: this user may not mount");
+            return;
+        };
+        let options = || Options { read_only: true, open_files: 1, ..options() };
+        let db = Db::open(dir.path(), options()).unwrap();
+        for name in ["a", "b", "a"] {
+            assert_eq!(count(&db, &db.open_table(name).unwrap()).unwrap(), 1000);
+        }
+        assert_eq!(Db::open(dir.path(), options()).is_err(), has_lock_file);
+        db.close().unwrap();
+    }
 }
 
 #[test]

@@ -36,11 +36,20 @@ pub struct FileOptions {
     /// How many files may be open at once, as far as they are not all in use; any number may be opened, as
     /// those that rest are closed and opened again. 0 = half of the descriptors that the process may have.
     pub open_files: usize,
+    /// Nothing is made or changed, so that the directory may be one that can't be: files are only opened to be read.
+    pub read_only: bool,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self { direct_io: true, open_files: 0 }
+        Self { direct_io: true, open_files: 0, read_only: false }
+    }
+}
+
+impl FileOptions {
+    /// What files are opened for.
+    fn access(&self) -> OFlags {
+        if self.read_only { OFlags::RDONLY } else { OFlags::RDWR }
     }
 }
 
@@ -56,15 +65,15 @@ pub struct FileStorage {
 }
 
 impl FileStorage {
-    /// The storage below `root`, a directory that is made (with its parents) if it is missing.
+    /// The storage below `root`, a directory that is made (with its parents), durably, if it is missing.
     pub fn new(root: impl AsRef<Path>, options: FileOptions) -> Result<Self> {
         let root = root.as_ref();
         let failed = |error| StorageError::new(StorageOp::Open, &root.display().to_string(), error);
         match std::fs::metadata(root) {
             Ok(meta) if meta.is_dir() => {}
             Ok(_) => return Err(failed(io::ErrorKind::NotADirectory.into())),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                std::fs::create_dir_all(root).map_err(failed)?;
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !options.read_only => {
+                make_dir(root).map_err(failed)?;
             }
             Err(error) => return Err(failed(error)),
         }
@@ -74,7 +83,7 @@ impl FileStorage {
         if rings.is_none() {
             tracing::info!("io_uring is not available: batches of I/O use threads");
         }
-        let handles = Arc::new(Handles::new(options.open_files));
+        let handles = Arc::new(Handles::new(options.open_files, options.access()));
         Ok(Self { root, options, rings, handles, fallback_reported: Arc::default() })
     }
 
@@ -112,6 +121,14 @@ impl FileStorage {
         }
     }
 
+    /// The path of what is to be made, removed or renamed.
+    fn path_to_change(&self, op: StorageOp, name: &str) -> Result<PathBuf> {
+        match self.options.read_only {
+            true => Err(StorageError::new(op, name, Errno::ROFS)),
+            false => self.path(op, name),
+        }
+    }
+
     fn dir_path(&self, op: StorageOp, dir: &str) -> Result<PathBuf> {
         if dir.is_empty() { Ok(self.root.clone()) } else { self.path(op, dir) }
     }
@@ -136,7 +153,8 @@ impl FileStorage {
     fn open_descriptor(&self, path: &Path, flags: OFlags) -> io::Result<(File, Option<usize>)> {
         let open = |extra: OFlags| {
             let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP;
-            rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC | flags | extra, mode)
+            let access = self.options.access();
+            rustix::fs::open(path, access | OFlags::CLOEXEC | flags | extra, mode)
         };
         let mut direct = self.options.direct_io;
         let fd = match open(if direct { OFlags::DIRECT } else { OFlags::empty() }) {
@@ -144,7 +162,7 @@ impl FileStorage {
             // ask for a new one.
             Err(Errno::INVAL) if direct => {
                 direct = false;
-                let flags = OFlags::RDWR | OFlags::CLOEXEC;
+                let flags = self.options.access() | OFlags::CLOEXEC;
                 match rustix::fs::open(path, flags, Mode::empty()) {
                     Err(Errno::NOENT) => open(OFlags::empty()),
                     other => other,
@@ -169,18 +187,22 @@ impl Storage for FileStorage {
     }
 
     fn create(&self, name: &str) -> Result<Arc<dyn StorageFile>> {
+        self.path_to_change(StorageOp::Create, name)?;
         self.open_with(StorageOp::Create, name, OFlags::CREATE | OFlags::EXCL)
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        let path = self.path(StorageOp::Remove, name)?;
+        let path = self.path_to_change(StorageOp::Remove, name)?;
         self.handles
             .remove(&path, || std::fs::remove_file(&path))
             .map_err(|error| StorageError::new(StorageOp::Remove, name, error))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        let (old, new) = (self.path(StorageOp::Rename, from)?, self.path(StorageOp::Rename, to)?);
+        let (old, new) = (
+            self.path_to_change(StorageOp::Rename, from)?,
+            self.path_to_change(StorageOp::Rename, to)?,
+        );
         self.handles
             .rename(&old, &new, || std::fs::rename(&old, &new))
             .map_err(|error| StorageError::new(StorageOp::Rename, from, error))
@@ -206,7 +228,7 @@ impl Storage for FileStorage {
     }
 
     fn create_dir(&self, dir: &str) -> Result<()> {
-        let path = self.path(StorageOp::CreateDir, dir)?;
+        let path = self.path_to_change(StorageOp::CreateDir, dir)?;
         match std::fs::create_dir(&path) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
             other => other.map_err(|error| StorageError::new(StorageOp::CreateDir, dir, error)),
@@ -226,13 +248,18 @@ impl Storage for FileStorage {
     fn lock(&self, name: &str) -> Result<StorageLock> {
         let path = self.path(StorageOp::Lock, name)?;
         let failed = |error: io::Error| StorageError::new(StorageOp::Lock, name, error);
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(failed)?;
+        let opened =
+            File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = match opened.or_else(|error| match self.options.read_only {
+            true => File::open(&path),
+            false => Err(error),
+        }) {
+            // Where this file can't be made, nobody can write the others either.
+            Err(error) if self.options.read_only && error.kind() == io::ErrorKind::NotFound => {
+                return Ok(StorageLock::new(()));
+            }
+            opened => opened.map_err(failed)?,
+        };
         // flock, not fcntl locks: those vanish when any descriptor of the file in the process is
         // closed, and do not exclude a second open in the same process.
         retry_interrupted(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive))
@@ -259,6 +286,26 @@ impl fmt::Debug for FileStorage {
             .field("options", &self.options)
             .field("io_uring", &self.uses_io_uring())
             .finish()
+    }
+}
+
+/// Makes a directory, and its parents as far as they are missing, such that a power cut leaves it there.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    let parent = match dir.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    if !parent.exists() {
+        make_dir(parent)?;
+    }
+    match std::fs::create_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+        made => made?,
+    }
+    match File::open(parent) {
+        // It may be one that this user may not list.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        parent => parent?.sync_all(),
     }
 }
 

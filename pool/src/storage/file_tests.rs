@@ -72,6 +72,28 @@ fn names_live_in_directories() {
 }
 
 #[test]
+fn missing_directories_are_made_unless_nothing_may_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("a/b/c");
+    let read_only = FileOptions { read_only: true, ..FileOptions::default() };
+    assert!(FileStorage::new(&root, read_only).is_err());
+    assert!(!dir.path().join("a").exists());
+    let storage = FileStorage::new(&root, FileOptions::default()).unwrap();
+    storage.create("x").unwrap().write_at(&AlignedBuf::zeroed(4096), 0).unwrap();
+    let storage = FileStorage::new(&root, read_only).unwrap();
+    let file = storage.open("x").unwrap();
+    file.read_at(&mut AlignedBuf::zeroed(4096), 0).unwrap();
+    file.write_at(&AlignedBuf::zeroed(4096), 0).unwrap_err();
+    file.set_len(0).unwrap_err();
+    assert_eq!(file.len().unwrap(), 4096);
+    assert!(storage.create("y").err().unwrap().is_read_only());
+    assert!(storage.create_dir("y").unwrap_err().is_read_only());
+    assert!(storage.rename("x", "y").unwrap_err().is_read_only());
+    assert!(storage.remove("x").unwrap_err().is_read_only());
+    assert_eq!(storage.list("").unwrap(), ["x"]);
+}
+
+#[test]
 fn the_lock_is_exclusive_and_given_back() {
     let (dir, storage) = storage(true);
     let other = FileStorage::new(dir.path(), FileOptions::default()).unwrap();

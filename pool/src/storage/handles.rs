@@ -166,9 +166,9 @@ impl FileState {
         FileLease { file, writes_to: (purpose == FileUse::Write).then(|| self.clone()) }
     }
 
-    fn reopen(&self, path: &Path) -> io::Result<File> {
+    fn reopen(&self, path: &Path, access: OFlags) -> io::Result<File> {
         let direct = if self.is_direct() { OFlags::DIRECT } else { OFlags::empty() };
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | direct;
+        let flags = access | OFlags::CLOEXEC | direct;
         let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
         if identity(&file)? != self.identity {
             return Err(io::Error::other(
@@ -228,6 +228,8 @@ fn open_with_room<T>(
 /// The descriptors of one storage.
 pub(super) struct Handles {
     limit: usize,
+    /// What files are opened for.
+    access: OFlags,
     /// Files with a descriptor.
     count: AtomicUsize,
     table: Mutex<Table>,
@@ -235,10 +237,10 @@ pub(super) struct Handles {
 
 impl Handles {
     /// At most `limit`; 0 = half of what the process may have, as the other half is the server's.
-    pub(super) fn new(limit: usize) -> Handles {
+    pub(super) fn new(limit: usize, access: OFlags) -> Handles {
         let limit = if limit > 0 { limit } else { descriptors_of_process() / 2 };
         let limit = limit.max(OPEN_FILES_MIN);
-        Handles { limit, count: AtomicUsize::new(0), table: Mutex::default() }
+        Handles { limit, access, count: AtomicUsize::new(0), table: Mutex::default() }
     }
 
     /// Files with a descriptor.
@@ -312,7 +314,7 @@ impl Handles {
             if place.handle.is_some() {
                 continue; // another thread was quicker
             }
-            match state.reopen(&place.path) {
+            match state.reopen(&place.path, self.access) {
                 Ok(file) => {
                     let lease = state.lease_of(Arc::new(file), purpose);
                     place.handle = Some(lease.file.clone());
@@ -407,7 +409,7 @@ impl Handles {
         if place.handle.is_some() {
             return Ok(());
         }
-        match state.reopen(&place.path) {
+        match state.reopen(&place.path, self.access) {
             Ok(file) => {
                 place.handle = Some(Arc::new(file));
                 self.note_open(table, state);
