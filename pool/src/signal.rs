@@ -50,11 +50,14 @@ impl Signal {
     }
 
     fn sleep_unless(&self, time: Duration, is_woken: impl Fn() -> bool) {
-        let until = Instant::now() + time;
+        // None: beyond what a clock can tell, as for who is never to wake by himself.
+        let until = Instant::now().checked_add(time);
         let mut guard = self.mutex.lock();
         while !self.is_stopped() && !is_woken() {
-            if self.changed.wait_until(&mut guard, until).timed_out() {
-                return;
+            match until {
+                None => self.changed.wait(&mut guard),
+                Some(until) if self.changed.wait_until(&mut guard, until).timed_out() => return,
+                Some(_) => {}
             }
         }
     }
@@ -76,6 +79,8 @@ mod tests {
         assert!(signal.rest(Duration::ZERO));
         assert!(signal.sleep(FOR_EVER));
         assert!(!signal.woken.load(Ordering::Acquire));
+        signal.wake();
+        assert!(signal.sleep(Duration::MAX));
         assert!(signal.sleep(Duration::ZERO));
     }
 
