@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tidepool_pool::storage::{Result as StorageResult, SimStorage, StorageFile};
 
 use super::*;
+use crate::files::FIRST_TABLE_SPACE;
 use crate::hooked::{Hooked, Hooks};
 
 /// How long a write is held up if nobody lets go of the lock.
@@ -53,9 +54,7 @@ impl Hooks for Watched {
             && let Some(env) = self.env.lock().take()
         {
             let commits = move || {
-                let mut mtr = Mtr::begin(&env).unwrap();
-                mtr.log(LogRecord::SpaceUnlist(FIRST_TABLE_SPACE));
-                let end = mtr.commit();
+                let end = env.log_file_change(LogRecord::SpaceUnlist(FIRST_TABLE_SPACE)).unwrap();
                 let _ = env.flush_log(end);
             };
             self.is_closing.store(true, Ordering::SeqCst);
