@@ -8,7 +8,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ pub struct Step {
 /// Where the log goes.
 #[derive(Debug)]
 pub struct Log {
-    file: Option<File>,
+    path: Option<PathBuf>,
 }
 
 impl Log {
@@ -47,10 +47,10 @@ impl Log {
     /// # Errors
     /// If the file can't be opened.
     pub fn open(path: Option<&Path>) -> Result<Log> {
-        let open = |path: &Path| {
-            File::options().create(true).append(true).open(path).map_err(|e| Error::file(path, &e))
-        };
-        Ok(Log { file: path.map(open).transpose()? })
+        if let Some(path) = path {
+            open(path).map_err(|e| Error::file(path, &e))?;
+        }
+        Ok(Log { path: path.map(Path::to_owned) })
     }
 
     /// A decision of the governor.
@@ -112,10 +112,39 @@ impl Log {
     fn write(&mut self, text: &str, mut record: Value) {
         let at = rfc3339(SystemTime::now());
         let _ = writeln!(std::io::stdout(), "{at} {}", printable(text));
-        if let Some(file) = &mut self.file {
+        if let Some(path) = &self.path {
             record["at"] = at.into();
             // In one piece: another may append to the same file, and `watch` read it just then.
-            let _ = file.write_all(format!("{record}\n").as_bytes());
+            let line = format!("{record}\n");
+            let _ = open(path).and_then(|mut file| file.write_all(line.as_bytes()));
         }
+    }
+}
+
+/// Anew for each line: there are few, and the file may have been moved away (by logrotate, say) since the last.
+fn open(path: &Path) -> std::io::Result<File> {
+    File::options().create(true).append(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_moved_away_is_made_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("govern.jsonl");
+        let mut log = Log::open(Some(&path)).unwrap();
+        log.note("one");
+        std::fs::rename(&path, directory.path().join("govern.jsonl.1")).unwrap();
+        log.note("two");
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.contains("\"two\"") && !text.contains("\"one\""), "{text}");
+        assert_eq!(text.lines().count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_said_at_the_start() {
+        assert!(matches!(Log::open(Some(Path::new("/nonexistent/log"))), Err(Error::Local(_))));
     }
 }
