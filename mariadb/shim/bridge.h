@@ -353,6 +353,8 @@ void tp_reader_set_semi_consistent(tp_reader *reader, int on);
 int tp_is_peeked(const tp_reader *reader);
 /* Point read: TP_OK or TP_END. */
 int tp_get(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len, tp_bytes *value);
+/* The same of an entry whose value, which may be long, is not wanted. */
+int tp_find(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len);
 int tp_seek(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len, int seek,
             tp_entry *entry);
 int tp_first(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);

@@ -257,18 +257,12 @@ bool Foreign_index::encode(const uchar *record, TABLE *own_table) {
 
 int Foreign_index::find(tp_trx *trx, int lock, int wait) {
   tp_reader_set_lock(reader, lock, wait);
-  int result;
-  if (is_point) {
-    tp_bytes value;
-    result = tp_get(reader, trx, tree_, room.data(), len, &value);
-    tp_reader_end(reader);
-    return result;
-  }
+  if (is_point) return tp_find(reader, trx, tree_, room.data(), len);
   tp_entry entry;
   std::vector<uchar> end(room.begin(), room.begin() + len);
   size_t end_len = len;
   if (successor(end.data(), &end_len)) tp_reader_set_end(reader, tree_, end.data(), end_len);
-  result = tp_seek(reader, trx, tree_, room.data(), len, TP_AT_OR_AFTER, &entry);
+  int result = tp_seek(reader, trx, tree_, room.data(), len, TP_AT_OR_AFTER, &entry);
   if (result == TP_OK && (entry.key_len < len || memcmp(entry.key, room.data(), len) != 0)) result = TP_END;
   tp_reader_end(reader);
   return result;

@@ -183,6 +183,29 @@ pub unsafe extern "C" fn tp_get(
     })
 }
 
+/// Whether there is an entry with this key: a point read without the value.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_find(
+    reader: *mut Reader,
+    session: *mut Session,
+    index: usize,
+    key: *const u8,
+    key_len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (reader, session, key) = unsafe { (&mut *reader, &mut *session, bytes(key, key_len)) };
+        let (lock, wait) = (reader.lock, reader.wait);
+        match session.trx.find(&reader.table, index, key, lock, wait)? {
+            true => Ok(TP_OK),
+            false => Ok(TP_END),
+        }
+    })
+}
+
 /// Moves the cursor of `index` by `step` and stores the entry that it is at.
 ///
 /// # Safety

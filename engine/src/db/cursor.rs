@@ -526,6 +526,40 @@ mod tests {
         }
     }
 
+    /// The damage is to the first page of the row's long value.
+    #[test]
+    fn who_asks_whether_a_row_is_there_does_not_read_it() {
+        let options = || Options { page_size: 4096, ..Options::small() };
+        let sim = SimStorage::new(1);
+        let db = Db::open_on(Arc::new(sim.clone()), options()).unwrap();
+        let def = TableDef::new([IndexDef::unique("primary")]);
+        let table = db.create_table("t", &def).unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        trx.insert(&table, Table::CLUSTERED, b"k", &[1; 10_000]).unwrap();
+        trx.commit().unwrap();
+        drop((trx, table));
+        db.close().unwrap();
+        drop(db);
+        let sim = sim.kill();
+        sim.corrupt("tables/00000010.tpd", 3 * 4096 + 1000, 1);
+
+        let db = Db::open_on(Arc::new(sim), options()).unwrap();
+        let table = db.open_table("t").unwrap();
+        for lock in [LockMode::None, LockMode::Shared] {
+            let mut trx = db.begin(TrxOptions::default());
+            let mut ask =
+                |key: &[u8]| trx.find(&table, Table::CLUSTERED, key, lock, LockWait::Wait);
+            assert_eq!((ask(b"j"), ask(b"k")), (Ok(false), Ok(true)));
+            let (clustered, wait) = (Table::CLUSTERED, LockWait::Wait);
+            let read = trx.get(&table, clustered, b"k", lock, wait, &mut Vec::new());
+            assert!(matches!(read, Err(Error::Corrupt { page: 3, .. })), "{read:?}");
+            let mut other = db.begin(TrxOptions::default());
+            let locked = other.find(&table, clustered, b"k", LockMode::Exclusive, LockWait::NoWait);
+            let expected = if lock == LockMode::None { Ok(true) } else { Err(Error::LockNoWait) };
+            assert_eq!(locked, expected);
+        }
+    }
+
     #[test]
     fn who_says_how_many_entries_are_wanted_gets_them_leaf_by_leaf() {
         const ROWS: u16 = 2000;

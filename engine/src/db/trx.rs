@@ -338,6 +338,26 @@ impl Trx {
         self.get_as(Access::Scan, table, index, key, lock, wait, value)
     }
 
+    /// Whether the entry with this key is there, as [`get`](Self::get) says it; its value, which may be long, is not read.
+    pub fn find(
+        &mut self,
+        table: &Arc<Table>,
+        index: usize,
+        key: &[u8],
+        lock: LockMode,
+        wait: LockWait,
+    ) -> Result<bool> {
+        self.enter_call();
+        let lock = self.effective_lock(lock);
+        self.enlist_to_read(table, index, lock)?;
+        self.inner.access = Access::Normal;
+        let found = self.inner.find(table.tree(index), key, lock, wait)?;
+        if found {
+            self.count(Counter::RowsRead, 1);
+        }
+        Ok(found)
+    }
+
     #[expect(clippy::too_many_arguments, reason = "those of `get` and how it accesses pages")]
     fn get_as(
         &mut self,

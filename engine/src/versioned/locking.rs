@@ -294,13 +294,14 @@ impl Transaction {
         self.isolation() == Isolation::Serializable && !self.is_referential()
     }
 
+    /// Without a `value`, that is not read: it may be long.
     pub(super) fn locking_get(
         &mut self,
         tree: &VersionedTree,
         key: &[u8],
         mode: LockMode,
         wait: LockWait,
-        value: &mut Vec<u8>,
+        mut value: Option<&mut Vec<u8>>,
     ) -> Result<bool> {
         self.fresh_locks.begin_read();
         let mut patience = Patience::default();
@@ -338,10 +339,11 @@ impl Transaction {
                                 }
                                 return Ok(false);
                             }
+                            self.near = Some(leaf.hint(slot));
+                            let Some(value) = value.take() else { return Ok(true) };
                             let flags = entry.flags;
                             value.clear();
                             value.extend_from_slice(entry.value);
-                            self.near = Some(leaf.hint(slot));
                             drop(leaf);
                             // The lock keeps the chain: nobody can replace this version.
                             tree.complete(flags, value)?;

@@ -367,7 +367,7 @@ impl Transaction {
     ) -> Result<bool> {
         self.check_running()?;
         if mode != LockMode::None {
-            let found = self.locking_get(tree, key, mode, wait, value);
+            let found = self.locking_get(tree, key, mode, wait, Some(value));
             return found.map_err(|error| self.note(error));
         }
         let view = self.read_view();
@@ -375,5 +375,22 @@ impl Transaction {
         // The view keeps the chain of what it sees.
         tree.complete(flags, value)?;
         Ok(true)
+    }
+
+    /// As [`get`](Self::get), of an entry of which nothing is asked but whether it is there.
+    pub fn find(
+        &mut self,
+        tree: &VersionedTree,
+        key: &[u8],
+        mode: LockMode,
+        wait: LockWait,
+    ) -> Result<bool> {
+        self.check_running()?;
+        if mode != LockMode::None {
+            let found = self.locking_get(tree, key, mode, wait, None);
+            return found.map_err(|error| self.note(error));
+        }
+        let view = self.read_view();
+        Ok(self.version_of(tree, &view, key, &mut Vec::new())?.is_some())
     }
 }
