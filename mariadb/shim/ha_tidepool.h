@@ -311,9 +311,15 @@ private:
            !tp_has_written_since(session->trx, &session->last_row.after);
   }
   bool last_write_is_update = false; /* the server's own, not that of a referential action */
+  tp_savepoint after_last_update{};  /* of a partition */
   /* Of a row that can't become history, for the hash of another one of the same moment, the server tells nobody: it deletes the row. Its
-     look at hashes is the only one that comes after each write, so what it found then is about that write. */
-  bool is_update_refused() const { return table_share->long_unique_table && last_write_is_update && is_last_write_refused(); }
+     look at hashes is the only one that comes after each write, so what it found then is about that write; in partitions, about the
+     last write to any of them. */
+  bool is_update_refused() const {
+    return table_share->long_unique_table && last_write_is_update && last_write_known &&
+           table->file->lookup_errkey != static_cast<uint>(-1) &&
+           (table->file == this || !tp_has_written_since(session->trx, &after_last_update));
+  }
   /* Why the row could not be read that the last duplicate is of; 0 = it could be, or was not asked for. */
   int duplicate_unread = 0;
 };

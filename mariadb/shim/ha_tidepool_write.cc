@@ -157,6 +157,8 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   }
   if (unlikely(error)) return error;
   last_write_is_update = true;
+  if (unlikely(is_checked_after_write()) && table->file != this)
+    if (int result = tp_savepoint_set(session->trx, &after_last_update)) return fail(result);
   if (table->found_next_number_field && new_record == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
     raise_auto_increment_after(new_record);
