@@ -320,6 +320,15 @@ private:
            table->file->lookup_errkey != static_cast<uint>(-1) &&
            (table->file == this || !tp_has_written_since(session->trx, &after_last_update));
   }
+  /* The same of a row that the update has moved here, to another partition: what is deleted is the row that it was there. */
+  bool is_versioned_partition() const {
+    return unlikely(table_share->long_unique_table) && table->file != this && table->versioned();
+  }
+  bool is_move_refused() const {
+    return is_versioned_partition() && session->moved.to == this && session->moved.from &&
+           table->file->lookup_errkey != static_cast<uint>(-1) && !tp_has_written_since(session->trx, &session->moved.after);
+  }
+  int delete_record(const uchar *record);
   /* Why the row could not be read that the last duplicate is of; 0 = it could be, or was not asked for. */
   int duplicate_unread = 0;
 };

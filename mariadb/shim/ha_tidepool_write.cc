@@ -119,6 +119,10 @@ int ha_tidepool::write_row(const uchar *record) {
   }
   if (likely(!error) && table->found_next_number_field) raise_auto_increment_after(record);
   if (likely(!error) && is_written_unsettled()) error = note_written();
+  if (likely(!error) && is_versioned_partition()) {
+    session->moved = {this, nullptr, {}};
+    error = fail(tp_savepoint_set(session->trx, &session->moved.after));
+  }
   if (unlikely(own_session != nullptr))
     if (int result = end_own_statement()) return result;
   return error;
@@ -236,18 +240,30 @@ int ha_tidepool::delete_row(const uchar *record) {
     if (int error = ready_slowly()) return error;
   if (unlikely(is_update_refused()))
     if (int error = take_last_write_back(0)) return error;
+  if (unlikely(is_move_refused())) {
+    ha_tidepool *const from = session->moved.from;
+    session->moved = {};
+    if (int error = take_last_write_back(0)) return error;
+    return from->delete_record(record);
+  }
   /* An update that moves a row between partitions is a write and a delete, and is refused as a whole. */
   const bool is_move = is_move_of_last_row();
-  int error = 0;
-  if (likely(!lacks_indexed_columns(table->read_set))) {
-    error = delete_complete(record);
-  } else {
-    Completed_record completed;
-    error = complete_record(record, &completed);
-    if (!error) error = delete_complete(completed.bytes.get());
+  const bool is_from = is_versioned_partition() && record == table->record[1] && session->moved.to &&
+                       session->moved.to != this && session->moved.to->table == table && !session->moved.from &&
+                       !tp_has_written_since(session->trx, &session->moved.after);
+  if (int error = delete_record(record)) return error;
+  if (unlikely(is_from)) {
+    session->moved.from = this;
+    if (int result = tp_savepoint_set(session->trx, &session->moved.after)) return fail(result);
   }
-  if (unlikely(is_move) && !error) return fail(tp_savepoint_set(session->trx, &session->last_row.after));
-  return error;
+  return unlikely(is_move) ? fail(tp_savepoint_set(session->trx, &session->last_row.after)) : 0;
+}
+
+int ha_tidepool::delete_record(const uchar *record) {
+  if (likely(!lacks_indexed_columns(table->read_set))) return delete_complete(record);
+  Completed_record completed;
+  if (int error = complete_record(record, &completed)) return error;
+  return delete_complete(completed.bytes.get());
 }
 
 int ha_tidepool::delete_complete(const uchar *record) {

@@ -161,6 +161,7 @@ int begin_statement(THD *thd, Session *session) {
     return server_error(result, thd);
   session->in_statement = true;
   session->duplicate_key = MAX_KEY;
+  session->moved = {};
   /* Killed while it was parsed or planned: the engine has just forgotten that. */
   if (unlikely(thd_kill_level(thd) != THD_IS_NOT_KILLED)) tp_interrupt_raise(session->interrupt);
   trans_register_ha(thd, false, engine.hton, 0);

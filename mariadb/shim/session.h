@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+class ha_tidepool;
+
 namespace tidepool {
 
 /* A table whose rows are being changed, by the statement or by a referential action. */
@@ -36,6 +38,12 @@ struct Unsettled_row {
   query_id_t statement;
 };
 
+/* A row of a versioned table that the statement's last two writes have moved from one partition to another. */
+struct Moved_row {
+  ha_tidepool *to = nullptr, *from = nullptr;
+  tp_savepoint after{};
+};
+
 struct Session {
   THD *thd = nullptr;
   tp_trx *trx = nullptr;
@@ -48,6 +56,7 @@ struct Session {
   bool in_statement = false;   /* registered with the server */
   bool unsettled = false;      /* there is such a row: */
   Unsettled_row last_row{};
+  Moved_row moved;
   bool ordered = false;        /* commit_ordered ran; commit has yet to */
   bool prepared = false;
   std::atomic<bool> xa_prepared{false}; /* XA PREPARE: the server may part it from the connection (see session.cc) */
