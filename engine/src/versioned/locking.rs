@@ -150,6 +150,22 @@ impl Transaction {
         }
     }
 
+    /// An error if an entry is by a transaction that is still to come: it has no owner, and nobody ends it.
+    fn check_has_begun(&self, tree: &VersionedTree, entry: Option<&Entry<'_>>) -> Result<()> {
+        let next = self.system.csn.next_id();
+        match entry {
+            Some(entry) if entry.trx_id >= next => Err(Error::format(
+                tree.tree.space().file().name(),
+                format!(
+                    "a row names transaction {}, but from {} on there was none: the file is of a later time than undo.tpd; \
+                     restore both from one backup, or drop the table",
+                    entry.trx_id.0, next.0
+                ),
+            )),
+            _ => Ok(()),
+        }
+    }
+
     /// Whether this transaction has a row's lock, exclusively. Then the ranges of others that cover the row are nothing to wait for: who has
     /// locked one is yet to lock the row itself, behind this transaction, before he reads it. That is so for rows that are there; others a
     /// scan passes without a lock of their own.
@@ -177,7 +193,10 @@ impl Transaction {
         }
         let answer = match self.holder(tree, key, entry) {
             None => locks.keys.acquire_for_write(&self.owner, tree.id(), key, true),
-            Some(None) => Acquire::Retry,
+            Some(None) => {
+                self.check_has_begun(tree, entry)?;
+                Acquire::Retry
+            }
             Some(Some(holder)) => {
                 check_not_stranded(tree, holder.owner())?;
                 let mode = LockMode::Exclusive;
@@ -220,7 +239,10 @@ impl Transaction {
             };
         }
         let holder = match self.holder(tree, key, Some(entry)) {
-            Some(None) => return Ok(ReadLock::Wait(Obstacle::Gone)),
+            Some(None) => {
+                self.check_has_begun(tree, Some(entry))?;
+                return Ok(ReadLock::Wait(Obstacle::Gone));
+            }
             Some(holder) => holder,
             None => None,
         };

@@ -3,7 +3,9 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use crate::fixture::{PAGE_SIZE, directory, killed, open_error};
+use tidepool::{Db, LockMode, LockWait, TrxOptions};
+
+use crate::fixture::{PAGE_SIZE, directory, killed, open_error, options};
 
 #[test]
 fn missing_redo_directory() {
@@ -47,6 +49,41 @@ fn undo_file_with_a_zeroed_first_page() {
     file.write_all_at(&[0; PAGE_SIZE as usize], 0).unwrap();
     let error = open_error(dir.path());
     assert!(error.starts_with("undo.tpd: there is no undo log in it"), "{error}");
+}
+
+/// It has yet to give the ids of the transactions that wrote the newest rows.
+#[test]
+fn undo_file_of_an_earlier_time() {
+    let dir = directory();
+    let undo = dir.path().join("undo.tpd");
+    let earlier = fs::read(&undo).unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    let a = db.open_table("a").unwrap();
+    for row in 0..3u32 {
+        let mut trx = db.begin(TrxOptions::default());
+        trx.update(&a, 0, &row.to_be_bytes(), b"later").unwrap();
+        trx.commit().unwrap();
+    }
+    drop(a);
+    db.close().unwrap();
+    fs::write(&undo, earlier).unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    let a = db.open_table("a").unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    let expected = |id: u32, next: u32| {
+        format!(
+            "tables/00000010.tpd: a row names transaction {id}, but from {next} on there was none: the file is of a later \
+             time than undo.tpd; restore both from one backup, or drop the table"
+        )
+    };
+    let (key, mut value) = (2u32.to_be_bytes(), vec![]);
+    let read = trx.get(&a, 0, &key, LockMode::Shared, LockWait::Wait, &mut value);
+    assert_eq!(read.unwrap_err().to_string(), expected(16387, 16385));
+    // It has an id of its own then.
+    let written = trx.update(&a, 0, &key, b"");
+    assert_eq!(written.unwrap_err().to_string(), expected(16387, 16386));
+    trx.update(&a, 0, &9u32.to_be_bytes(), b"").unwrap();
+    trx.commit().unwrap();
 }
 
 #[test]
