@@ -24,18 +24,36 @@ pub(super) fn create_directory(
     let bytes = if options.page_size == 0 { PageSize::DEFAULT.bytes() } else { options.page_size };
     let page_size = PageSize::new(bytes)
         .ok_or_else(|| Error::InvalidOption(format!("page_size = {bytes}: impossible")))?;
-    for id in [SYSTEM_SPACE, UNDO_SPACE] {
-        let name = space_file_name(id);
-        if !storage.exists(&name)? {
-            storage.create(&name)?.sync_data()?;
-        } else if !storage.open(&name)?.is_empty()? {
-            return Err(Error::format(
-                CONTROL_FILE,
-                format!(
-                    "missing, though the data directory holds '{name}'; put the file back or restore the data \
-                     directory from a backup"
-                ),
-            ));
+    let holds = |name: &str| {
+        Err(Error::format(
+            CONTROL_FILE,
+            format!(
+                "missing, though the data directory holds '{name}'; put the file back or restore the data \
+                 directory from a backup"
+            ),
+        ))
+    };
+    let first = [SYSTEM_SPACE, UNDO_SPACE].map(space_file_name);
+    for name in &first {
+        if storage.exists(name)? && !storage.open(name)?.is_empty()? {
+            return holds(name);
+        }
+    }
+    // There are tables only when the control file is there, and files of a log only when the first of these is, durably.
+    let is_begun = storage.exists(&first[0])?;
+    let is_later = |dir: &str, name: &str| match dir {
+        TABLES_DIR => name.ends_with(".tpd"),
+        _ => !is_begun && name.starts_with("redo."),
+    };
+    for dir in [TABLES_DIR, redo::REDO_DIR] {
+        let names = if storage.exists(dir)? { storage.list(dir)? } else { Vec::new() };
+        if let Some(name) = names.iter().find(|name| is_later(dir, name)) {
+            return holds(&format!("{dir}/{name}"));
+        }
+    }
+    for name in &first {
+        if !storage.exists(name)? {
+            storage.create(name)?.sync_data()?;
         }
     }
     storage.create_dir(TABLES_DIR)?;

@@ -104,8 +104,12 @@ impl Ring {
     ) -> Result<Self> {
         storage.create_dir(REDO_DIR)?;
         storage.sync_dir("")?;
+        // What else is there is not of a log: `lost+found`, say, where a volume of its own is mounted.
         for name in storage.list(REDO_DIR)? {
-            storage.remove(&format!("{REDO_DIR}/{name}"))?;
+            let name = format!("{REDO_DIR}/{name}");
+            if name == CONTROL_FILE_NEW || name.starts_with(&format!("{REDO_DIR}/redo.")) {
+                storage.remove(&name)?;
+            }
         }
         let control_file = storage.create(CONTROL_FILE_NEW)?;
         control_file.set_len(2 * BLOCK_SIZE as u64)?;

@@ -27,6 +27,43 @@ fn missing_system_file() {
     );
 }
 
+/// As when a backup is being put back, and the rest is still to come.
+#[test]
+fn only_a_part_of_the_files() {
+    for (gone, there) in [
+        (&["redo/control"][..], "tables/00000010.tpd"),
+        (&["redo/control", "tables"], "redo/redo.00000001"),
+    ] {
+        let dir = directory();
+        for name in gone.iter().chain(&["system.tpd", "undo.tpd"]) {
+            let path = dir.path().join(name);
+            let removed =
+                if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+            removed.unwrap();
+        }
+        let before = fs::read(dir.path().join("redo/redo.00000001")).unwrap();
+        assert_eq!(
+            open_error(dir.path()),
+            format!(
+                "redo/control: missing, though the data directory holds '{there}'; put the file back or restore the data directory from a backup"
+            )
+        );
+        assert!(fs::read(dir.path().join("redo/redo.00000001")).unwrap() == before);
+        assert!(!dir.path().join("system.tpd").exists());
+    }
+}
+
+#[test]
+fn volumes_of_their_own_for_the_log_and_the_tables() {
+    let dir = tempfile::tempdir().unwrap();
+    for volume in ["redo", "tables"] {
+        fs::create_dir_all(dir.path().join(volume).join("lost+found")).unwrap();
+    }
+    for _ in 0..2 {
+        Db::open(dir.path(), options()).unwrap().close().unwrap();
+    }
+}
+
 #[test]
 fn empty_undo_file() {
     let dir = directory();
