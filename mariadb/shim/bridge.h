@@ -340,6 +340,7 @@ typedef struct {
   size_t key_len;
   const uint8_t *value;
   size_t value_len;
+  uint8_t is_cut; /* the value is only the beginning of the row */
 } tp_entry;
 
 int tp_reader_open(const tp_table *table, tp_reader **reader);
@@ -351,7 +352,12 @@ void tp_reader_set_lock(tp_reader *reader, int lock, int wait);
 void tp_reader_set_semi_consistent(tp_reader *reader, int on);
 /* Whether that is so of the row which the last move in the clustered index gave. */
 int tp_is_peeked(const tp_reader *reader);
-/* Point read: TP_OK or TP_END. */
+/* Whether of rows too long for a page the coming reads give only the beginning, as a rule, as what follows is on pages of its own: is_cut
+   tells. Such a row is had as a whole by tp_get, before anything else is done. Reads that lock give whole rows. */
+void tp_reader_set_heads(tp_reader *reader, int on);
+/* Point read of a row: TP_OK or TP_END. */
+int tp_get_row(tp_reader *reader, tp_trx *trx, const uint8_t *key, size_t key_len, tp_bytes *value, uint8_t *is_cut);
+/* Point read of an entry, as a whole: TP_OK or TP_END. */
 int tp_get(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len, tp_bytes *value);
 /* The same of an entry whose value, which may be long, is not wanted. */
 int tp_find(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len);

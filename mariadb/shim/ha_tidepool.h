@@ -157,7 +157,7 @@ private:
   void note_range_end();
   bool is_past_range_end(const tp_entry &entry) const;
   void give_up(const tp_entry &entry);
-  int decode_row(uchar *buf, tp_bytes row);
+  int decode_row(uchar *buf, tp_bytes row, bool is_cut);
   /* Whether a read stays among the entries that begin with the key searched for. */
   enum Bound { ANY_KEY, SAME_KEY };
   int cursor_result(uchar *buf, int result, const tp_entry &entry, bool forward, int if_none, Bound bound = ANY_KEY);
@@ -222,6 +222,7 @@ private:
   std::unique_ptr<uchar[]> needed;
   uint last_needed = 0;
   bool key_needed = false;
+  bool heads = false; /* long rows are not read as a whole */
   bool plan_known = false;
 
   /* Where the handler stands: an entry of `tree`. */

@@ -91,7 +91,7 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
     expected[0]++;
     memcpy(clustered.get(), at.key, at.key_len);
     clustered_len = at.key_len;
-    if (decode_row(record, {at.value, at.value_len})) {
+    if (decode_row(record, {at.value, at.value_len}, false)) {
       checking.report("a row can't be read: key " + hex(at.key, at.key_len));
     } else {
       if (table->vfield) table->update_virtual_fields(this, VCOL_UPDATE_FOR_READ);

@@ -35,6 +35,8 @@ void ha_tidepool::plan_columns() {
                 (all && (field->stored_in_db() || (keyread_only && field->part_of_key.is_set(active_index))));
   }
   last_needed = row_layout().last_needed(needed.get());
+  const bool wants_heads = !all && row_layout().heads_may_do(last_needed);
+  if (wants_heads != heads) tp_reader_set_heads(reader, heads = wants_heads);
   key_needed = row_layout().key_needed(needed.get());
   /* An index merge reads keys alone, and compares them with the range's end, also where they are beginnings. Who means
      to change a row, or says FOR UPDATE, locks the row and not only the entry: others come by other indexes. */
@@ -50,10 +52,15 @@ inline int ha_tidepool::in_turn(int error) {
 
 /* ---- from entries to records */
 
-int ha_tidepool::decode_row(uchar *buf, tp_bytes row) {
-  if (last_needed ? !row_layout().decode(buf, row.data, row.len, needed.get(), last_needed)
-                  : !row_layout().knows(row.data, row.len))
-    return HA_ERR_CRASHED;
+/* The row is that of `clustered`. If its beginning is not enough, the whole is read: by the same snapshot, so it is the same. */
+int ha_tidepool::decode_row(uchar *buf, tp_bytes row, bool is_cut) {
+  while (last_needed ? !row_layout().decode(buf, row.data, row.len, needed.get(), last_needed)
+                     : !row_layout().knows(row.data, row.len)) {
+    if (!is_cut) return HA_ERR_CRASHED;
+    is_cut = false;
+    const int result = tp_get(reader, session->trx, 0, clustered.get(), clustered_len, &row);
+    if (unlikely(result != TP_OK)) return result == TP_END ? HA_ERR_CRASHED : fail(result);
+  }
   if (key_needed && !trees()[0].decode_clustered(buf, clustered.get(), clustered_len, needed.get()))
     return HA_ERR_CRASHED;
   return 0;
@@ -144,7 +151,7 @@ int ha_tidepool::read_entry(uchar *buf, const tp_entry &found) {
   if (tree == 0) {
     memcpy(clustered.get(), found.key, found.key_len);
     clustered_len = found.key_len;
-    return decode_row(buf, {found.value, found.value_len});
+    return decode_row(buf, {found.value, found.value_len}, found.is_cut);
   }
   const Index_layout &layout = trees()[tree];
   if (pushed_idx_cond && pushed_idx_cond_keyno == active_index && buf == table->record[0])
@@ -163,9 +170,10 @@ int ha_tidepool::read_entry(uchar *buf, const tp_entry &found) {
     if (entry_suffices) return 0;
   }
   tp_bytes row;
-  const int result = tp_get(reader, session->trx, 0, clustered.get(), clustered_len, &row);
+  uint8_t is_cut;
+  const int result = tp_get_row(reader, session->trx, clustered.get(), clustered_len, &row, &is_cut);
   row_read = result == TP_OK;
-  if (row_read) return decode_row(buf, row);
+  if (row_read) return decode_row(buf, row, is_cut);
   if (result != TP_END) return fail(result);
   /* Of an uncommitted entry, the row may have been taken back by now. */
   if (row_lock != TP_LOCK_NONE || session->isolation == TP_READ_UNCOMMITTED) {
@@ -269,13 +277,15 @@ int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum
   const bool exact = flag == HA_READ_KEY_EXACT || flag == HA_READ_PREFIX;
   if (exact && layout.is_unique() && made.parts == layout.user_parts() && !made.has_null) {
     tp_bytes value;
-    const int result = tp_get(reader, session->trx, tree, search.get(), search_len, &value);
+    uint8_t is_cut = 0;
+    const int result = tree == 0 ? tp_get_row(reader, session->trx, search.get(), search_len, &value, &is_cut)
+                                 : tp_get(reader, session->trx, tree, search.get(), search_len, &value);
     /* The position is that of the key, whether it is there or not: HANDLER … READ NEXT goes on from it. */
     at_point = true;
     after_search = false;
     if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
     if (unlikely(result != TP_OK)) return fail(result);
-    const tp_entry found{search.get(), search_len, value.data, value.len};
+    const tp_entry found{search.get(), search_len, value.data, value.len, is_cut};
     const int error = read_entry(buf, found);
     return error >= PASS_OVER ? HA_ERR_KEY_NOT_FOUND : error;
   }
@@ -496,11 +506,12 @@ int ha_tidepool::read_position(uchar *buf, const uchar *pos) {
   clustered_len = len;
   memcpy(clustered.get(), pos, clustered_len);
   tp_bytes row;
-  const int result = tp_get(reader, session->trx, 0, clustered.get(), clustered_len, &row);
+  uint8_t is_cut;
+  const int result = tp_get_row(reader, session->trx, clustered.get(), clustered_len, &row, &is_cut);
   row_read = result == TP_OK;
   if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
   if (unlikely(result != TP_OK)) return fail(result);
-  return decode_row(buf, row);
+  return decode_row(buf, row, is_cut);
 }
 
 void ha_tidepool::try_semi_consistent_read(bool yes) {

@@ -1,6 +1,8 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "row_codec.h"
 
+#include <algorithm>
+
 namespace tidepool {
 
 uchar *put_length(uchar *to, size_t len) {
@@ -136,6 +138,17 @@ uint Row_layout::last_needed(const uchar *needed) const {
   for (size_t i = columns.size(); i > 0; i--)
     if (needed[columns[i - 1].column.fieldnr]) return static_cast<uint>(i);
   return 0;
+}
+
+bool Row_layout::heads_may_do(uint last_needed) const {
+  /* Longer ones than this are rare where a column may be longer. */
+  constexpr uint LONG = 1024;
+  const auto is_blob = [](const Stored &stored) { return stored.column.storage == Column::BLOB; };
+  const auto may_be_long = [&](const Stored &stored) {
+    return is_blob(stored) || (stored.column.storage == Column::VARCHAR && stored.column.size > LONG);
+  };
+  const auto last = columns.begin() + last_needed;
+  return std::none_of(columns.begin(), last, is_blob) && std::any_of(last, columns.end(), may_be_long);
 }
 
 bool Row_layout::key_needed(const uchar *needed) const {

@@ -23,6 +23,7 @@ pub struct Reader {
     lock: LockMode,
     wait: LockWait,
     semi_consistent: bool,
+    heads: bool,
     cursors: Vec<Option<KeptCursor>>,
     row: Vec<u8>,
 }
@@ -40,6 +41,7 @@ pub struct Entry {
     key_len: usize,
     value: *const u8,
     value_len: usize,
+    is_cut: u8,
 }
 
 impl Entry {
@@ -49,11 +51,17 @@ impl Entry {
             key_len: key.len(),
             value: value.as_ptr(),
             value_len: value.len(),
+            is_cut: 0,
         }
     }
 }
 
 impl Reader {
+    /// Whether rows are looked up on behalf of a scan.
+    fn is_scanning(&self) -> bool {
+        self.cursors.iter().flatten().any(|kept| kept.cursor.is_scanning())
+    }
+
     /// The cursor of an index, made on its first use, locking as the reader does now.
     fn cursor(&mut self, index: usize) -> &mut Cursor {
         let (table, lock, wait) = (&self.table, self.lock, self.wait);
@@ -69,6 +77,7 @@ impl Reader {
         }
         // By another index, the entry might be of one version and the row of another.
         kept.cursor.set_semi_consistent(self.semi_consistent && index == Table::CLUSTERED);
+        kept.cursor.set_heads(self.heads && index == Table::CLUSTERED);
         &mut kept.cursor
     }
 }
@@ -87,7 +96,8 @@ pub unsafe extern "C" fn tp_reader_open(
         let table = Arc::clone(unsafe { &*table });
         let cursors = (0..table.index_count()).map(|_| None).collect();
         let (lock, wait) = (LockMode::None, LockWait::Wait);
-        let reader = Reader { table, lock, wait, semi_consistent: false, cursors, row: Vec::new() };
+        let (semi_consistent, heads) = (false, false);
+        let reader = Reader { table, lock, wait, semi_consistent, heads, cursors, row: Vec::new() };
         // SAFETY: a valid place to store to.
         unsafe { *place = Box::into_raw(Box::new(reader)) };
         Ok(TP_OK)
@@ -141,6 +151,16 @@ pub unsafe extern "C" fn tp_reader_set_semi_consistent(reader: *mut Reader, on: 
     guard_or((), || unsafe { &mut *reader }.semi_consistent = on != 0);
 }
 
+/// Whether of long rows only the beginnings are read, as a rule; see bridge.h.
+///
+/// # Safety
+/// A valid reader.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_reader_set_heads(reader: *mut Reader, on: c_int) {
+    // SAFETY: a valid reader from the shim.
+    guard_or((), || unsafe { &mut *reader }.heads = on != 0);
+}
+
 /// Whether the row that the clustered index's cursor is at was read without a lock.
 ///
 /// # Safety
@@ -170,7 +190,7 @@ pub unsafe extern "C" fn tp_get(
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
         let (reader, session, key) = unsafe { (&mut *reader, &mut *session, bytes(key, key_len)) };
-        let scanning = reader.cursors.iter().flatten().any(|kept| kept.cursor.is_scanning());
+        let scanning = reader.is_scanning();
         let get = if scanning { Trx::get_for_scan } else { Trx::get };
         let (lock, wait) = (reader.lock, reader.wait);
         let found = get(&mut session.trx, &reader.table, index, key, lock, wait, &mut reader.row)?;
@@ -180,6 +200,45 @@ pub unsafe extern "C" fn tp_get(
         // SAFETY: a valid place to store to.
         unsafe { *value = Bytes::of(&reader.row) };
         Ok(TP_OK)
+    })
+}
+
+/// Point read of an entry of the clustered index, of which a long row may be cut; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_get_row(
+    reader: *mut Reader,
+    session: *mut Session,
+    key: *const u8,
+    key_len: usize,
+    value: *mut Bytes,
+    is_cut: *mut u8,
+) -> c_int {
+    // SAFETY: a valid reader from the shim.
+    if !guard_or(false, || unsafe { &*reader }.heads) {
+        // SAFETY: as this function's.
+        unsafe {
+            *is_cut = 0;
+            return tp_get(reader, session, Table::CLUSTERED, key, key_len, value);
+        }
+    }
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (reader, session, key) = unsafe { (&mut *reader, &mut *session, bytes(key, key_len)) };
+        let scanning = reader.is_scanning();
+        let (lock, wait) = (reader.lock, reader.wait);
+        let (trx, table) = (&mut session.trx, &reader.table);
+        let row = &mut reader.row;
+        match trx.get_head(scanning, table, Table::CLUSTERED, key, lock, wait, row)? {
+            None => Ok(TP_END),
+            Some(cut) => {
+                // SAFETY: valid places to store to.
+                unsafe { (*value, *is_cut) = (Bytes::of(&reader.row), cut.into()) };
+                Ok(TP_OK)
+            }
+        }
     })
 }
 
@@ -224,16 +283,10 @@ unsafe fn move_cursor(
         if !step(cursor, &mut session.trx)? {
             return Ok(TP_END);
         }
-        let (key, value) = (cursor.key(), cursor.value());
+        let found =
+            Entry { is_cut: cursor.is_cut().into(), ..Entry::of(cursor.key(), cursor.value()) };
         // SAFETY: a valid place to store to.
-        unsafe {
-            *entry = Entry {
-                key: key.as_ptr(),
-                key_len: key.len(),
-                value: value.as_ptr(),
-                value_len: value.len(),
-            };
-        }
+        unsafe { *entry = found };
         Ok(TP_OK)
     })
 }

@@ -126,7 +126,15 @@ impl Catalog {
         let mut tables = BTreeMap::new();
         while !position.at_end() {
             batch.clear();
-            trx.scan(&self.tree, &mut position, Direction::Forward, 64, Access::Scan, &mut batch)?;
+            trx.scan(
+                &self.tree,
+                &mut position,
+                Direction::Forward,
+                64,
+                Access::Scan,
+                false,
+                &mut batch,
+            )?;
             for at in 0..batch.len() {
                 let name = std::str::from_utf8(batch.key(at)).map_err(|_| {
                     Error::format(

@@ -76,6 +76,7 @@ pub struct Cursor {
     wait: LockWait,
     semi_consistent: bool,
     scan: bool,
+    heads: bool,
     /// How many entries a reading is expected to give; 0: nobody knows.
     expected_rows: usize,
     /// Rows of the reading so far, in how many batches, and in which statement it began.
@@ -118,6 +119,7 @@ impl Cursor {
             wait,
             semi_consistent: false,
             scan: false,
+            heads: false,
             expected_rows: 0,
             rows: 0,
             batches: 0,
@@ -183,6 +185,18 @@ impl Cursor {
     /// Says that the whole index is going to be read: pages are read ahead, and do not displace those in use.
     pub fn set_scan(&mut self, scan: bool) {
         self.scan = scan;
+    }
+
+    /// Says that of values too long for a page only the beginning is asked for, as a rule: a consistent read gives no more of them than the entry
+    /// has, up to 256 bytes, and [`is_cut`](Self::is_cut) tells. The whole is had by [`Trx::get`] with the entry's key, before anything else is done
+    /// in the transaction.
+    pub fn set_heads(&mut self, on: bool) {
+        self.heads = on;
+    }
+
+    /// Whether the current entry's value is only the beginning of it.
+    pub fn is_cut(&self) -> bool {
+        self.is_positioned() && !self.single && self.batch.is_cut(self.at)
     }
 
     /// Says how many entries a reading is going to be asked for, as far as is known; 0 (at first) = it is not. A consistent reading then
@@ -371,8 +385,9 @@ impl Cursor {
             }
             leaves += 1;
             let tree = self.table.tree(self.index);
-            let (position, rows) = (&mut self.position, self.batch_rows);
-            trx.inner().scan(tree, position, self.direction, rows, access, &mut self.batch)?;
+            let (position, rows, heads) = (&mut self.position, self.batch_rows, self.heads);
+            let batch = &mut self.batch;
+            trx.inner().scan(tree, position, self.direction, rows, access, heads, batch)?;
         }
         self.batches += 1;
         self.rows += self.batch.len() as u64;
@@ -558,6 +573,69 @@ mod tests {
             let expected = if lock == LockMode::None { Ok(true) } else { Err(Error::LockNoWait) };
             assert_eq!(locked, expected);
         }
+    }
+
+    #[test]
+    fn heads_of_long_values_come_with_the_others_and_without_their_pages() {
+        const ROWS: u8 = 20;
+        let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::small()).unwrap();
+        let def = TableDef::new([IndexDef::unique("primary")]);
+        let table = db.create_table("t", &def).unwrap();
+        let value = |n: u8, version: u8| match n % 2 {
+            0 => vec![version; 10],
+            _ => [vec![n, version], vec![version; 50_000 + usize::from(n)]].concat(),
+        };
+        let mut trx = db.begin(TrxOptions::default());
+        for n in 0..ROWS {
+            trx.insert(&table, Table::CLUSTERED, &[n], &value(n, 1)).unwrap();
+        }
+        trx.commit().unwrap();
+        let read = |trx: &mut crate::Trx, lock, version: u8, cuts: u32| {
+            let mut cursor = Cursor::new(table.clone(), Table::CLUSTERED, lock, LockWait::Wait);
+            cursor.set_heads(true);
+            let (mut seen, mut cut, mut whole) = (0, 0, Vec::new());
+            while cursor.next(trx).unwrap() {
+                let (key, head) = (cursor.key().to_vec(), cursor.value().to_vec());
+                let (wanted, for_scan, none) = (value(key[0], version), false, LockWait::Wait);
+                assert!(wanted.starts_with(&head));
+                assert_eq!(cursor.is_cut(), head.len() < wanted.len());
+                cut += u32::from(cursor.is_cut());
+                let got = trx.get_head(for_scan, &table, 0, &key, lock, none, &mut whole).unwrap();
+                assert_eq!((got, &whole[..]), (Some(cursor.is_cut()), &head[..]));
+                assert!(trx.get(&table, 0, &key, lock, none, &mut whole).unwrap());
+                assert_eq!(whole, wanted);
+                seen += 1;
+            }
+            assert_eq!((seen, cut), (ROWS, cuts));
+            let missing = trx.get_head(false, &table, 0, b"no", lock, LockWait::Wait, &mut whole);
+            assert_eq!(missing.unwrap(), None);
+        };
+        let cuts = u32::from(ROWS / 2);
+        let mut old = db.begin(TrxOptions::default());
+        read(&mut old, LockMode::None, 1, cuts);
+        for n in 0..ROWS {
+            trx.update(&table, Table::CLUSTERED, &[n], &value(n, 2)).unwrap();
+        }
+        read(&mut trx, LockMode::None, 2, cuts);
+        read(&mut trx, LockMode::Shared, 2, 0);
+        read(&mut old, LockMode::None, 1, cuts);
+        let mut dirty =
+            db.begin(TrxOptions { isolation: Isolation::ReadUncommitted, ..TrxOptions::default() });
+        read(&mut dirty, LockMode::None, 2, 0);
+        trx.commit().unwrap();
+        read(&mut old, LockMode::None, 1, cuts);
+        drop((dirty, old));
+
+        let reads = |heads: bool| {
+            let before = db.inner.env.pool().stats().read_requests;
+            let mut trx = db.begin(TrxOptions::default());
+            let (lock, wait) = (LockMode::None, LockWait::Wait);
+            let mut cursor = Cursor::new(table.clone(), Table::CLUSTERED, lock, wait);
+            cursor.set_heads(heads);
+            while cursor.next(&mut trx).unwrap() {}
+            db.inner.env.pool().stats().read_requests - before
+        };
+        assert!(reads(true) < 10 && reads(false) > 50, "{} {}", reads(true), reads(false));
     }
 
     #[test]

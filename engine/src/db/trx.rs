@@ -358,6 +358,35 @@ impl Trx {
         Ok(found)
     }
 
+    /// Reads as [`get`](Self::get) or [`get_for_scan`](Self::get_for_scan) do, but of a value too long for a page only the beginning, as far as
+    /// the entry has it (up to 256 bytes): what follows is on pages of its own. Whether the value was cut; none if there is no entry. Reads that lock
+    /// give all of it, and so do those at READ UNCOMMITTED.
+    #[expect(clippy::too_many_arguments, reason = "those of `get` and how it accesses pages")]
+    pub fn get_head(
+        &mut self,
+        for_scan: bool,
+        table: &Arc<Table>,
+        index: usize,
+        key: &[u8],
+        lock: LockMode,
+        wait: LockWait,
+        value: &mut Vec<u8>,
+    ) -> Result<Option<bool>> {
+        let access = if for_scan { Access::Scan } else { Access::Normal };
+        if self.effective_lock(lock) != LockMode::None {
+            let found = self.get_as(access, table, index, key, lock, wait, value)?;
+            return Ok(found.then_some(false));
+        }
+        self.enter_call();
+        self.enlist_to_read(table, index, LockMode::None)?;
+        self.inner.access = access;
+        let found = self.inner.get_head(table.tree(index), key, value)?;
+        if found.is_some() {
+            self.count(Counter::RowsRead, 1);
+        }
+        Ok(found)
+    }
+
     #[expect(clippy::too_many_arguments, reason = "those of `get` and how it accesses pages")]
     fn get_as(
         &mut self,

@@ -28,7 +28,7 @@
 //!     .delete(&VersionedTree, key) -> Result<()>            NotFound
 //!     .get(&VersionedTree, key, LockMode, LockWait, &mut Vec<u8>) -> Result<bool>
 //!     .unlock(&VersionedTree, key)
-//!     .scan(&VersionedTree, &mut ScanPosition, Direction, rows: usize, Access, &mut Batch) -> Result<()>
+//!     .scan(&VersionedTree, &mut ScanPosition, Direction, rows: usize, Access, heads: bool, &mut Batch) -> Result<()>
 //!           consistent read: appends up to `rows` visible entries of one leaf, read under one latch, and moves the position;
 //!           an empty batch with `position.at_end()` means the end, an empty batch without means "ask again"
 //!     .lock_next(&VersionedTree, &mut ScanPosition, Direction, LockMode, LockWait, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<bool>

@@ -258,17 +258,20 @@ enum Passed {
 }
 
 impl VersionedTree {
+    fn reference<'a>(&self, flags: u8, value: &'a [u8]) -> Result<OverflowReference<'a>> {
+        let reference = OverflowReference::of(flags, value);
+        reference.filter(|r| r.head.len() as u64 <= r.total_len).ok_or_else(|| {
+            let file = self.tree.space().file().name().to_string();
+            Error::corrupt(file, self.tree.root(), "an overflow reference cut short")
+        })
+    }
+
     /// Replaces an overflow reference by the value it stands for.
     pub(super) fn complete(&self, flags: u8, value: &mut Vec<u8>) -> Result<()> {
         if flags & OVERFLOW == 0 {
             return Ok(());
         }
-        let reference = OverflowReference::of(flags, value);
-        let reference =
-            reference.filter(|r| r.head.len() as u64 <= r.total_len).ok_or_else(|| {
-                let file = self.tree.space().file().name().to_string();
-                Error::corrupt(file, self.tree.root(), "an overflow reference cut short")
-            })?;
+        let reference = self.reference(flags, value)?;
         let (first, rest) =
             (reference.first_page, reference.total_len - reference.head.len() as u64);
         let mut whole = reference.head.to_vec();
@@ -277,6 +280,18 @@ impl VersionedTree {
         overflow::read(self.tree.env(), self.tree.space(), self.id(), first, rest, &mut whole)?;
         *value = whole;
         Ok(())
+    }
+
+    /// Replaces an overflow reference by the beginning of the value, as far as the entry has it. Whether more follows.
+    pub(super) fn cut(&self, flags: u8, value: &mut Vec<u8>) -> Result<bool> {
+        if flags & OVERFLOW == 0 {
+            return Ok(false);
+        }
+        let reference = self.reference(flags, value)?;
+        let is_cut = (reference.head.len() as u64) < reference.total_len;
+        let reference_len = value.len() - reference.head.len();
+        value.drain(..reference_len);
+        Ok(is_cut)
     }
 }
 
@@ -375,6 +390,20 @@ impl Transaction {
         // The view keeps the chain of what it sees.
         tree.complete(flags, value)?;
         Ok(true)
+    }
+
+    /// As [`get`](Self::get) without a lock, but of a long value only the beginning, as far as the entry has it: what follows is on pages of
+    /// its own. Whether the value was cut; none if there is no entry.
+    pub fn get_head(
+        &mut self,
+        tree: &VersionedTree,
+        key: &[u8],
+        value: &mut Vec<u8>,
+    ) -> Result<Option<bool>> {
+        self.check_running()?;
+        let view = self.read_view();
+        let Some(flags) = self.version_of(tree, &view, key, value)? else { return Ok(None) };
+        tree.cut(flags, value).map(Some)
     }
 
     /// As [`get`](Self::get), of an entry of which nothing is asked but whether it is there.

@@ -191,6 +191,8 @@ pub struct Batch {
     bytes: Vec<u8>,
     /// End of each key and of each value in `bytes`.
     ends: Vec<(usize, usize)>,
+    /// The entries whose value is only the beginning of it, in ascending order.
+    cut: Vec<usize>,
     scratch: Vec<u8>,
 }
 
@@ -199,6 +201,7 @@ impl Batch {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.ends.clear();
+        self.cut.clear();
     }
 
     /// Forgets all entries, and keeps no more than twice so many bytes of memory.
@@ -239,6 +242,11 @@ impl Batch {
         &self.bytes[self.ends[at].0..self.ends[at].1]
     }
 
+    /// Whether the value of an entry is only the beginning of it.
+    pub fn is_cut(&self, at: usize) -> bool {
+        self.cut.binary_search(&at).is_ok()
+    }
+
     fn push(&mut self, key: &[u8], value: &[u8]) {
         self.bytes.extend_from_slice(key);
         let middle = self.bytes.len();
@@ -251,6 +259,10 @@ impl Transaction {
     /// A consistent read of the next entries: appends those that the view sees to `batch`, at most `rows` and at most the rest of one
     /// leaf, and moves `position` past them. An entry with a long value comes alone, and so does one whose version is far back. An empty batch does not mean
     /// the end: [`ScanPosition::at_end`] does. An entry at the position's end, or beyond, is the last of its batch.
+    ///
+    /// With `heads`, of long values only what the entries have of them is read ([`Batch::is_cut`]), and they come with the others. (But at
+    /// READ UNCOMMITTED, where the whole could not be had later.)
+    #[expect(clippy::too_many_arguments, reason = "a cursor's whole state")]
     pub fn scan(
         &mut self,
         tree: &VersionedTree,
@@ -258,11 +270,13 @@ impl Transaction {
         direction: Direction,
         rows: usize,
         access: Access,
+        heads: bool,
         batch: &mut Batch,
     ) -> Result<()> {
         self.check_running()?;
         let view = self.read_view();
         let dirty = self.isolation() == Isolation::ReadUncommitted;
+        let heads = heads && !dirty;
         let Some(seek) = position.seek(direction) else {
             position.at = At::Done;
             return Ok(());
@@ -301,12 +315,18 @@ impl Transaction {
                     }
                 };
                 if let Some(flags) = flags {
-                    if flags & OVERFLOW != 0 && added > 0 {
+                    let is_long = flags & OVERFLOW != 0 && !heads;
+                    if is_long && added > 0 {
                         break;
                     }
                     leaf.key_at(slot, &mut key);
                     added += 1;
-                    if flags & OVERFLOW != 0 && !dirty {
+                    if heads {
+                        if tree.cut(flags, &mut value)? {
+                            batch.cut.push(batch.ends.len());
+                        }
+                        batch.push(&key, &value);
+                    } else if is_long && !dirty {
                         long = Some(flags);
                     } else {
                         // As in `get`: under the latch, for a rollback frees an uncommitted version's chain.
@@ -318,7 +338,7 @@ impl Transaction {
                         Bound::Unbounded => false,
                     };
                     let beyond = position.is_beyond_end(&key, direction);
-                    stopped = at_end || beyond || flags & OVERFLOW != 0;
+                    stopped = at_end || beyond || is_long;
                 }
                 match direction {
                     Direction::Forward => low += 1,
@@ -344,8 +364,14 @@ impl Transaction {
             };
         }
         if let Some(flags) = long {
-            // The view keeps the chain of what it sees.
-            tree.complete(flags, &mut value)?;
+            if heads {
+                if tree.cut(flags, &mut value)? {
+                    batch.cut.push(batch.ends.len());
+                }
+            } else {
+                // The view keeps the chain of what it sees.
+                tree.complete(flags, &mut value)?;
+            }
             batch.push(&key, &value);
         }
         batch.scratch = value;

@@ -167,7 +167,7 @@ pub(super) fn scan_all(
     let (mut batch, mut all) = (Batch::default(), Vec::new());
     while !position.at_end() {
         batch.clear();
-        trx.scan(tree, &mut position, direction, 7, Access::Normal, &mut batch)?;
+        trx.scan(tree, &mut position, direction, 7, Access::Normal, false, &mut batch)?;
         all.extend((0..batch.len()).map(|at| (batch.key(at).to_vec(), batch.value(at).to_vec())));
     }
     if direction == Direction::Backward {

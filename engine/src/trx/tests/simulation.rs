@@ -386,21 +386,38 @@ impl Sim<'_> {
         let mut batch = Batch::default();
         while !position.at_end() {
             batch.clear();
-            let rows = self.rng.random_range(1..20);
+            let (rows, heads) = (self.rng.random_range(1..20), self.rng.random_bool(0.5));
             let step = trx.trx.scan(
                 &self.engine.trees[tree],
                 &mut position,
                 direction,
                 rows,
                 Access::Normal,
+                heads,
                 &mut batch,
             );
             if let Err(error) = step {
                 trx.trx.end_statement();
                 return self.disk_error("scan", &error);
             }
-            found
-                .extend((0..batch.len()).map(|n| (batch.key(n).to_vec(), batch.value(n).to_vec())));
+            for n in 0..batch.len() {
+                let (key, mut value) = (batch.key(n).to_vec(), batch.value(n).to_vec());
+                if batch.is_cut(n) {
+                    let mut whole = Vec::new();
+                    let (tree, none) = (&self.engine.trees[tree], LockMode::None);
+                    match trx.trx.get(tree, &key, none, LockWait::Wait, &mut whole) {
+                        Ok(found) => {
+                            assert!(found && whole.starts_with(&value) && whole.len() > value.len())
+                        }
+                        Err(error) => {
+                            trx.trx.end_statement();
+                            return self.disk_error("get", &error);
+                        }
+                    }
+                    value = whole;
+                }
+                found.push((key, value));
+            }
         }
         trx.trx.end_statement();
         if !forward {

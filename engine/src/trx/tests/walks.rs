@@ -169,7 +169,15 @@ fn a_walk_through_very_many_versions_can_be_interrupted() {
                     .map(drop),
                 true => {
                     let (mut at, forward) = (ScanPosition::start(), Direction::Forward);
-                    old.scan(&engine.trees[0], &mut at, forward, 1, Access::Normal, &mut batch)
+                    old.scan(
+                        &engine.trees[0],
+                        &mut at,
+                        forward,
+                        1,
+                        Access::Normal,
+                        false,
+                        &mut batch,
+                    )
                 }
             });
             assert_eq!(outcome, Err(Error::Interrupted));

@@ -1,0 +1,65 @@
+-- Of a row too long for a page, what lies before its long columns is read without them.
+CREATE TABLE t (id INT PRIMARY KEY, a INT NOT NULL, b VARCHAR(100), c VARCHAR(3000), body LONGTEXT, d INT, e VARCHAR(20) NOT NULL, KEY (a), KEY (b, d)) CHARACTER SET latin1;
+INSERT INTO t SELECT seq, seq % 5, IF(seq % 7, CONCAT('b', seq), NULL), IF(seq % 3, REPEAT('c', seq * 40 % 2900), NULL),
+  CASE seq % 4 WHEN 0 THEN NULL WHEN 1 THEN 'short' ELSE REPEAT(CHAR(97 + seq % 26), 30000 + seq) END, seq * 2, CONCAT('e', seq) FROM seq_1_to_60;
+SELECT COUNT(*) FROM t IGNORE INDEX (a, b);
+SELECT id, a FROM t IGNORE INDEX (a, b) ORDER BY id;
+SELECT id, b FROM t IGNORE INDEX (a, b) ORDER BY id DESC;
+SELECT id, c FROM t ORDER BY id;
+SELECT id, LENGTH(body), LEFT(body, 3) FROM t ORDER BY id;
+SELECT id, d, e FROM t ORDER BY id;
+SELECT id, a, b FROM t WHERE id IN (2, 3, 4, 5, 61);
+SELECT a FROM t WHERE id = 2;
+SELECT b FROM t WHERE id = 3;
+SELECT c FROM t WHERE id = 58;
+SELECT MD5(body) FROM t WHERE id = 3;
+SELECT id, c FROM t WHERE a = 3 ORDER BY id;
+SELECT id, e FROM t WHERE b = 'b10';
+SELECT id, a, LENGTH(c) FROM t WHERE b LIKE 'b1%' AND d > 20 ORDER BY c, id;
+SELECT x.id, y.c IS NULL, LENGTH(z.body) FROM t x JOIN t y ON y.a = x.a AND y.id > x.id JOIN t z ON z.id = y.id + 1 WHERE x.id < 4 ORDER BY 1, 2, 3;
+SELECT a, COUNT(*), SUM(d), MAX(LENGTH(body)) FROM t GROUP BY a;
+SELECT a, MIN(b) FROM t GROUP BY a;
+-- Old rows, own changes, locks, and each level.
+BEGIN;
+UPDATE t SET body = REPEAT('new', 20000), b = 'changed' WHERE id IN (4, 7, 10);
+UPDATE t SET a = 9 WHERE id IN (6, 11);
+DELETE FROM t WHERE id = 3;
+SELECT id, a, b FROM t WHERE id < 13 ORDER BY id;
+SELECT id, LENGTH(body) FROM t WHERE id < 13 ORDER BY id;
+SELECT id, a FROM t WHERE id < 8 FOR UPDATE;
+SELECT id, c FROM t WHERE id < 8 LOCK IN SHARE MODE;
+ROLLBACK;
+SELECT id, a, b FROM t WHERE id < 13 ORDER BY id;
+SET SESSION TRANSACTION ISOLATION LEVEL READ UNCOMMITTED;
+SELECT id, a, b FROM t WHERE id < 13 ORDER BY id;
+SELECT id, LENGTH(c) FROM t WHERE id < 13 ORDER BY id;
+SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE;
+SELECT id, a, b FROM t WHERE id < 13 ORDER BY id;
+SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;
+BEGIN;
+SELECT id, a, b FROM t WHERE id < 13 ORDER BY id;
+SELECT id, c FROM t WHERE id < 13 ORDER BY id;
+COMMIT;
+SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ;
+HANDLER t OPEN;
+HANDLER t READ FIRST WHERE a = 2;
+HANDLER t READ `PRIMARY` = (3);
+HANDLER t READ a = (4);
+HANDLER t CLOSE;
+-- Rows of an older version of the table.
+ALTER TABLE t ADD COLUMN f VARCHAR(30) DEFAULT 'f' AFTER a, ADD COLUMN g INT NOT NULL DEFAULT 5 FIRST;
+INSERT INTO t (id, a, b, body, d, e) VALUES (70, 1, 'x', REPEAT('y', 40000), 4, 'z');
+SELECT id, a, f, g FROM t IGNORE INDEX (a, b) ORDER BY id;
+SELECT id, f, c, e FROM t WHERE id IN (2, 3, 6, 70) ORDER BY id;
+ALTER TABLE t DROP COLUMN body;
+SELECT id, a, g, d FROM t WHERE id IN (2, 3, 6, 70) ORDER BY id;
+-- Partitions, and no primary key.
+CREATE TABLE p (n INT NOT NULL, m INT, body MEDIUMBLOB, k INT, KEY (m)) PARTITION BY HASH (n) PARTITIONS 3;
+INSERT INTO p SELECT seq, seq % 4, REPEAT(CHAR(seq), 25000), -seq FROM seq_1_to_12;
+SELECT n, m FROM p ORDER BY n;
+SELECT n, k FROM p WHERE m = 2 ORDER BY n;
+SELECT COUNT(*), SUM(m), SUM(LENGTH(body)) FROM p;
+UPDATE p SET m = m + 1 WHERE n < 5;
+DELETE FROM p WHERE m = 3;
+SELECT n, m, LENGTH(body), k FROM p ORDER BY n;
+CHECK TABLE t, p EXTENDED;
