@@ -386,7 +386,8 @@ impl Sim<'_> {
         let mut batch = Batch::default();
         while !position.at_end() {
             batch.clear();
-            let (rows, heads) = (self.rng.random_range(1..20), self.rng.random_bool(0.5));
+            let rows = self.rng.random_range(1..20);
+            let heads = rows % 2 == 0;
             let step = trx.trx.scan(
                 &self.engine.trees[tree],
                 &mut position,
