@@ -203,6 +203,14 @@ fn section(number: usize, finding: &Finding, columns: usize) -> String {
     };
     block(label, if finding.config.is_empty() { &[] } else { &config });
     block("on the machine:", &finding.commands);
+    if !finding.alternative.is_empty() {
+        text.push_str(&wrapped(
+            &format!("Or else: {}.", finding.alternative),
+            "   ",
+            "   ",
+            columns,
+        ));
+    }
     text
 }
 
@@ -243,5 +251,26 @@ mod tests {
         let text = wrapped("1. [low] The buffer pool of 128 MiB", "", "   ", 20);
         assert_eq!(text, "1. [low] The buffer\n   pool of 128 MiB\n");
         assert_eq!(wrapped("a verylongword b", "   ", "   ", 8), "   a\n   verylongword\n   b\n");
+    }
+
+    #[test]
+    fn another_way_is_told_after_the_lines_that_it_takes_the_place_of() {
+        let finding = Finding {
+            rule: "pool_default",
+            severity: Severity::Low,
+            title: "title".into(),
+            why: "Why.".into(),
+            risk: String::new(),
+            set: Vec::new(),
+            config: vec!["innodb_buffer_pool_size = 1G".into()],
+            alternative: "with the option".into(),
+            commands: Vec::new(),
+            restart: false,
+        };
+        let text = section(1, &finding, 80);
+        let end = "       innodb_buffer_pool_size = 1G\n   Or else: with the option.\n";
+        assert!(text.ends_with(end), "{text}");
+        let alone = Finding { alternative: String::new(), ..finding };
+        assert!(!section(1, &alone, 80).contains("Or else"));
     }
 }

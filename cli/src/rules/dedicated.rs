@@ -4,7 +4,10 @@
 use super::room::{fit, sentence};
 use super::{Finding, Severity};
 use crate::bytes::{GIB, human, option};
-use crate::facts::Facts;
+use crate::facts::{Facts, Machine};
+
+const BUILT_IN_DEFAULT_BYTES: u64 = 128 << 20;
+const FOUR_GIB: u64 = 4 * GIB;
 
 /// It is on, but the machine isn't the server's alone, or isn't what limits it.
 pub fn on_where_it_is_not(facts: &Facts) -> Option<Finding> {
@@ -15,7 +18,7 @@ pub fn on_where_it_is_not(facts: &Facts) -> Option<Finding> {
     let fit = fit(facts)?;
     let aware = facts.settings.container_aware;
     let blind = machine.limit_bytes < machine.memory_bytes && aware != Some(true);
-    let crowded = machine.others_bytes > machine.memory_bytes / 5;
+    let crowded = is_crowded(machine);
     if !(blind || crowded) || pool.size_bytes <= fit.bytes {
         return None;
     }
@@ -48,13 +51,6 @@ pub fn on_where_it_is_not(facts: &Facts) -> Option<Finding> {
     let now = pool
         .takes(fit.bytes)
         .then(|| format!("SET GLOBAL innodb_buffer_pool_size = {};", fit.bytes));
-    if aware == Some(false) && !crowded {
-        let mut finding = finding
-            .risk("memory beside the pool is not counted: it may still be too much in a small container")
-            .variable(false, "container_aware", "", "ON");
-        finding.set.extend(now);
-        return Some(finding);
-    }
     let too = match facts.kind.is_mysql_since((8, 4, 0)) {
         true => "with the option off, the redo log's size is yours to set too",
         false => {
@@ -64,42 +60,66 @@ pub fn on_where_it_is_not(facts: &Facts) -> Option<Finding> {
     let mut finding = finding.risk(too).variable(false, "innodb_dedicated_server", "", "OFF");
     finding.set.extend(now);
     finding.config.push(format!("innodb_buffer_pool_size = {}", option(fit.bytes)));
+    // The other findings on a pool that is too large have that line too.
+    let taken = taken_of(machine.limit_bytes);
+    if aware == Some(false) && !crowded && taken <= fit.bytes {
+        finding.alternative = format!(
+            "with container_aware = ON, and innodb_dedicated_server left on, the server takes {} for the pool at its next start. For that \
+             the line container_aware = ON takes the place of innodb_buffer_pool_size, here and in the other findings: a size in the \
+             option file (or by SET PERSIST) outranks it, and it does nothing for the pool then. What is used beside the pool it does not \
+             count: more of that, and it is too much again",
+            human(taken)
+        );
+    }
     Some(finding)
 }
 
-/// It is off, nobody has set a size either, and the machine has nothing else to do.
-pub fn off_where_it_is(facts: &Facts) -> Option<Finding> {
-    const BUILT_IN_DEFAULT_BYTES: u64 = 128 << 20;
-    let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
+fn is_crowded(machine: &Machine) -> bool {
+    machine.others_bytes > machine.memory_bytes / 5
+}
+
+/// The other way to a pool that fits, beside a size of it: the option, where nobody has set a size and the machine has nothing else to do.
+/// One of the two it must be: a size in the configuration outranks the option. `None` also where what it would take is more than fits.
+pub fn instead_of_a_size(facts: &Facts) -> Option<String> {
+    let (machine, pool, fit) = (facts.machine.as_ref()?, facts.pool.as_ref()?, fit(facts)?);
     let bare =
         machine.limit_bytes == machine.memory_bytes || facts.settings.container_aware == Some(true);
     let alone = machine.others_bytes < machine.memory_bytes / 10;
+    let taken = taken_of(machine.limit_bytes);
     if facts.settings.dedicated_server != Some(false)
         || pool.size_bytes != BUILT_IN_DEFAULT_BYTES
-        || machine.limit_bytes < 4 * GIB
+        || machine.limit_bytes < FOUR_GIB
         || !(bare && alone)
+        || taken > fit.bytes
     {
         return None;
     }
-    // What it sets has changed: the log follows the number of processors since 8.4, and O_DIRECT is the default.
-    let (what, from) = match facts.kind.is_mysql_since((8, 4, 0)) {
-        true => ("the redo log", "from the memory and the processors"),
-        false => ("the redo log, the flush method", "from the memory"),
+    // What it sets has changed: the log has had another option before 8.0.30 and follows the number of processors since 8.4, and O_DIRECT
+    // is the default since then.
+    let log = match facts.kind.is_mysql_since((8, 0, 30)) {
+        true => "innodb_redo_log_capacity",
+        false => "innodb_log_file_size",
     };
-    let why = format!(
-        "The other processes use {} of {}, and the pool has its default. With the option on, the server sets it, and what else \
-         nobody has set ({what}), {from} that it finds.",
+    let (others, from) = match facts.kind.is_mysql_since((8, 4, 0)) {
+        true => (log.to_owned(), "from the memory and the processors"),
+        false => (format!("{log} and innodb_flush_method"), "from the memory"),
+    };
+    Some(format!(
+        "this machine looks like the server's own (the other processes use {} of {}), and with innodb_dedicated_server = ON the server sizes \
+         the pool itself at each start: {} here, whatever else is started later. For that the line innodb_dedicated_server = ON \
+         takes the place of innodb_buffer_pool_size in the option file, and takes a restart: a size that is set there (or by SET PERSIST) \
+         outranks the option, which then does nothing for the pool. It sets {others} too, {from}, each only where the configuration does not",
         human(machine.others_bytes),
-        human(machine.memory_bytes)
-    );
-    Some(
-        Finding::new(
-            "dedicated_server_off",
-            Severity::Low,
-            "This machine looks like the server's own, and innodb_dedicated_server is off".into(),
-            why,
-        )
-        .risk("it takes about 75 % of the memory, whatever else is started later; explicit settings outrank it")
-        .variable(false, "innodb_dedicated_server", "", "ON"),
-    )
+        human(machine.memory_bytes),
+        human(taken)
+    ))
+}
+
+/// What the server takes for the pool, of so much memory.
+fn taken_of(memory_bytes: u64) -> u64 {
+    match memory_bytes {
+        ..GIB => BUILT_IN_DEFAULT_BYTES,
+        GIB..=FOUR_GIB => memory_bytes / 2,
+        _ => memory_bytes / 4 * 3,
+    }
 }

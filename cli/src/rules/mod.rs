@@ -9,7 +9,7 @@
 //! | [`memory`] | a server in swap, a kernel that swaps too eagerly or never, more connections than memory |
 //! | [`restart`] | a pool that starts cold |
 //! | [`flush`] | files that are cached twice |
-//! | [`dedicated`] | `innodb_dedicated_server` on a machine that isn't, or off on one that is |
+//! | [`dedicated`] | `innodb_dedicated_server` on a machine that isn't; on one that is, the other way to a pool that fits |
 //!
 //! A rule that lacks a fact says nothing: advice from a guess is worse than none.
 
@@ -58,6 +58,8 @@ pub struct Finding {
     pub set: Vec<String>,
     /// Lines of the server's option file, for after a restart.
     pub config: Vec<String>,
+    /// Another way to the same, for those statements and lines have no effect beside it, or it has none beside them; empty when there is none.
+    pub alternative: String,
     /// Commands for the machine.
     pub commands: Vec<String>,
     /// Whether it takes a restart to have an effect.
@@ -74,6 +76,7 @@ impl Finding {
             risk: String::new(),
             set: Vec::new(),
             config: Vec::new(),
+            alternative: String::new(),
             commands: Vec::new(),
             restart: false,
         }
@@ -81,6 +84,11 @@ impl Finding {
 
     fn risk(mut self, risk: impl Into<String>) -> Finding {
         self.risk = risk.into();
+        self
+    }
+
+    fn or(mut self, alternative: Option<String>) -> Finding {
+        self.alternative = alternative.unwrap_or_default();
         self
     }
 
@@ -109,7 +117,7 @@ fn tables_elsewhere(facts: &Facts) -> bool {
 
 /// All findings, worst first.
 pub fn evaluate(facts: &Facts) -> Vec<Finding> {
-    let rules: [fn(&Facts) -> Option<Finding>; 17] = [
+    let rules: [fn(&Facts) -> Option<Finding>; 16] = [
         memory::swapped,
         pool_size::too_large,
         pool_size::too_small,
@@ -126,7 +134,6 @@ pub fn evaluate(facts: &Facts) -> Vec<Finding> {
         restart::tidepool_warm_up,
         memory::swappiness,
         pool_size::built_in_default,
-        dedicated::off_where_it_is,
     ];
     let mut findings: Vec<Finding> = rules.iter().filter_map(|rule| rule(facts)).collect();
     findings.sort_by_key(|finding| finding.severity);

@@ -1,7 +1,7 @@
 //! The size of the pool: never a share of the machine, but what fits it, as far as the data and the reads have a use for it.
 
 use super::room::{Fit, fit, sentence, settable, tidepool_fit};
-use super::{Finding, Severity};
+use super::{Finding, Severity, dedicated};
 use crate::bytes::{MIB, human, option};
 use crate::facts::{Facts, Machine, Pool, Tidepool, predict};
 
@@ -79,7 +79,7 @@ pub fn too_small(facts: &Facts) -> Option<Finding> {
     let why = format!("It is full, and {hits}. {}.", why_that_much(wanted, data, &fit, machine));
     let finding = Finding::new("pool_too_small", severity, title, why)
         .risk(format!("a short stall while the pool grows; {}", taken(pool, wanted)));
-    Some(set(finding, pool, wanted))
+    Some(set(finding, pool, wanted).or(dedicated::instead_of_a_size(facts)))
 }
 
 /// When the memory of a pool that grows to `bytes` is taken.
@@ -155,7 +155,7 @@ pub fn built_in_default(facts: &Facts) -> Option<Finding> {
     let taken = if pool.described { taken } else { format!("none now: {taken}") };
     let finding = Finding::new("pool_default", severity, title, why)
         .risk(format!("{taken}; other programs started later will find less"));
-    Some(set(finding, pool, fit.bytes))
+    Some(set(finding, pool, fit.bytes).or(dedicated::instead_of_a_size(facts)))
 }
 
 /// Tidepool gives memory back by itself, but a size set by hand says that it should have been enough.

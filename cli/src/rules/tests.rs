@@ -7,6 +7,7 @@ use crate::facts::{AdviceRow, Connections, Data, Machine, Pool, Redo, Settings, 
 use crate::server::Kind;
 
 mod connections;
+mod dedicated;
 mod redo;
 
 /// A tuned MariaDB on a machine of 16 GiB with 20 GiB of data.
@@ -388,29 +389,6 @@ fn double_buffering_in_every_dialect() {
 }
 
 #[test]
-fn a_dedicated_server_in_a_container_it_does_not_see() {
-    let mut facts = healthy();
-    facts.kind = Kind::from_words("8.0.31", "MySQL Community Server").unwrap();
-    facts.settings.dedicated_server = Some(true);
-    pool(&mut facts).size_bytes = 12 * GIB;
-    pool(&mut facts).free_bytes = 8 * GIB;
-    machine(&mut facts).limit_bytes = 6 * GIB;
-    machine(&mut facts).room_bytes = GIB;
-    let rules: Vec<_> = evaluate(&facts).iter().map(|f| f.rule).collect();
-    assert_eq!(rules, ["pool_too_large", "dedicated_server_on"]);
-    // Newer ones can see it, if they are told to look.
-    facts.kind = Kind::from_words("9.7.4", "MySQL Community Server").unwrap();
-    facts.settings.container_aware = Some(false);
-    let finding = evaluate(&facts).remove(1);
-    assert_eq!(
-        (finding.rule, &*finding.config),
-        ("dedicated_server_on", &["container_aware = ON".to_owned()][..])
-    );
-    facts.settings.container_aware = Some(true);
-    assert_eq!(only(&facts).rule, "pool_too_large");
-}
-
-#[test]
 fn descriptors_of_pages_that_hold_nothing_are_room() {
     // As MySQL 9.7 is seen that has taken three quarters of a machine for its own, in a container of 2 GiB.
     let mut facts = healthy();
@@ -453,21 +431,6 @@ fn a_pool_of_large_chunks_gets_a_chunk_for_the_rest() {
     facts.data = Data { innodb_data_bytes: 286 * MIB, ..Data::default() };
     let finding = only(&facts);
     assert_eq!((finding.rule, set_size(&finding)), ("pool_too_small", 384 * MIB));
-}
-
-#[test]
-fn a_fresh_server_on_a_machine_of_its_own_may_be_told_so() {
-    let mut facts = healthy();
-    facts.kind = Kind::from_words("8.4.2", "MySQL Community Server").unwrap();
-    facts.settings.dedicated_server = Some(false);
-    facts.data = Data::default();
-    pool(&mut facts).size_bytes = 128 * MIB;
-    pool(&mut facts).free_bytes = 100 * MIB;
-    machine(&mut facts).room_bytes = 15 * GIB;
-    let rules: Vec<_> = evaluate(&facts).iter().map(|f| f.rule).collect();
-    assert_eq!(rules, ["pool_default", "dedicated_server_off"]);
-    machine(&mut facts).others_bytes = 5 * GIB;
-    assert_eq!(only(&facts).rule, "pool_default");
 }
 
 #[test]
