@@ -17,7 +17,8 @@ use crate::clock::unix_ms;
 use crate::exit::{Error, Result};
 use crate::facts::AdviceRow;
 use crate::facts::gather::{resizing, tidepool_advice};
-use crate::facts::machine::{process_io, server_pid};
+use crate::facts::machine::{huge_bytes, process_io, server_pid};
+use crate::rules::room::is_in_huge_pages;
 use crate::server::{Named, Server, number};
 
 /// Samples kept: a quarter of an hour.
@@ -39,6 +40,14 @@ impl Engine {
         match self {
             Engine::Innodb => "innodb",
             Engine::Tidepool => "tidepool",
+        }
+    }
+
+    /// Huge pages of the server's process that may be its pool's. Only InnoDB takes those that were set aside.
+    fn huge_bytes(self, pid: u32) -> u64 {
+        match self {
+            Engine::Innodb => huge_bytes(&Root::default(), pid),
+            Engine::Tidepool => 0,
         }
     }
 }
@@ -301,7 +310,8 @@ impl Sampler {
             ceiling_bytes: self.about.size_max_bytes.unwrap_or(u64::MAX),
             wants_more: false,
         };
-        self.governor.target(signals, &pool)
+        let huge_bytes = self.machine.as_ref().map_or(0, |(_, pid)| self.engine.huge_bytes(*pid));
+        fits(&self.governor, signals, &pool, huge_bytes)
     }
 
     /// What was counted up to the last look.
@@ -324,6 +334,14 @@ impl Sampler {
             }
         }
         Ok(Curve { predicted: false, points: self.measured.points(), note })
+    }
+}
+
+/// `None` for a pool in huge pages too: what there is of these is the administrator's choice, and what it gives back is nobody's room.
+fn fits(governor: &Governor, signals: &Signals, pool: &PoolState, huge_bytes: u64) -> Option<u64> {
+    match is_in_huge_pages(huge_bytes, pool.limit_bytes) {
+        true => None,
+        false => governor.target(signals, pool),
     }
 }
 
@@ -401,6 +419,28 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bytes::GIB;
+
+    #[test]
+    fn nothing_is_said_of_what_fits_a_pool_in_huge_pages() {
+        let signals = Signals {
+            machine_total_bytes: Some(16 * GIB),
+            machine_available_bytes: Some(4 * GIB),
+            ..Signals::default()
+        };
+        let pool = PoolState {
+            resident_bytes: 8 * GIB,
+            limit_bytes: 8 * GIB,
+            floor_bytes: 0,
+            ceiling_bytes: u64::MAX,
+            wants_more: false,
+        };
+        let fits = |huge_bytes| fits(&Governor::new(), &signals, &pool, huge_bytes);
+        assert!(fits(0) > Some(8 * GIB), "{:?}", fits(0));
+        assert_eq!(fits(8 * GIB), None);
+        // A few are something else's.
+        assert_eq!(fits(64 * MIB), fits(0));
+    }
 
     #[test]
     fn history_forgets_the_oldest() {
