@@ -114,6 +114,11 @@ fn pid_by_file(variables: &Named) -> Option<u32> {
     is_server(&process_name(pid)?).then_some(pid)
 }
 
+/// Whether there is such a process.
+pub fn runs(pid: u32) -> bool {
+    process_name(pid).is_some()
+}
+
 fn process_name(pid: u32) -> Option<String> {
     Some(text(fs::read(format!("/proc/{pid}/comm")).ok()?).trim_end().to_owned())
 }

@@ -114,14 +114,15 @@ async fn answer(request: Request<Incoming>, page: &Page) -> Answer {
 fn state(query: &str, watched: &Watched) -> Answer {
     let since = query.split('&').find_map(|pair| pair.strip_prefix("since=")?.parse().ok());
     let seen = watched.seen();
+    let about = watched.about();
     let body = json!({
-        "about": watched.about,
+        "about": *about,
         "error": seen.trouble(),
         "samples": seen.history.since(since.unwrap_or(0)),
         "curve": seen.curve,
         "content": seen.content,
         "content_note": seen.content_note,
-        "content_is_costly": content::is_costly(watched.about.engine),
+        "content_is_costly": content::is_costly(about.engine),
         "decisions": seen.decisions,
         "decisions_note": seen.decisions_note,
         "setting": watched.setter.progress(),
@@ -135,18 +136,19 @@ fn set_size(body: &str, watched: &Watched) -> Answer {
     let Some(bytes) = wish["bytes"].as_u64() else {
         return text(400, "the body must be {\"bytes\": <number>}");
     };
-    let unit = watched.about.unit_bytes.max(1);
-    let bytes = (bytes / unit * unit).max(watched.about.least_bytes);
     let seen = watched.seen();
+    let about = watched.about();
+    let unit = about.unit_bytes.max(1);
+    let bytes = (bytes / unit * unit).max(about.least_bytes);
     let last = seen.history.last();
-    let fits = last.and_then(|sample| sample.target_bytes).or(watched.about.size_max_bytes);
+    let fits = last.and_then(|sample| sample.target_bytes).or(about.size_max_bytes);
     let now = last.map_or(0, |sample| sample.pool_bytes);
     if let Some(fits) = fits.filter(|&fits| bytes > fits && bytes > now) {
         let why = format!("{} does not fit: there is memory for {}", human(bytes), human(fits));
         return text(409, &why);
     }
     drop(seen);
-    watched.setter.wish(bytes);
+    watched.setter.wish(about.engine, bytes);
     json_text(202, &json!({ "bytes": bytes }))
 }
 
@@ -158,7 +160,7 @@ async fn costly_content(page: &Page) -> Answer {
     let watched = Arc::clone(&page.watched);
     let looked = tokio::task::spawn_blocking(move || {
         let rows = Server::connect(&watched.target)
-            .and_then(|mut server| content::rows(&mut server, watched.about.engine));
+            .and_then(|mut server| content::rows(&mut server, watched.about().engine));
         drop(turn);
         match rows {
             Ok(rows) => {

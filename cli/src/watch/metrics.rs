@@ -7,7 +7,9 @@ use super::{Seen, Watched};
 
 /// The whole answer.
 pub fn render(watched: &Watched) -> String {
-    text(watched.about.engine, watched.about.p95_words, &watched.seen())
+    let seen = watched.seen();
+    let about = watched.about();
+    text(about.engine, about.p95_words, &seen)
 }
 
 /// Metrics, all of one engine.

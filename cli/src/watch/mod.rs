@@ -4,7 +4,8 @@
 //! reads that, so any number of open pages costs the server the same. One more thread sets the pool's size when the slider says so
 //! ([`setter`]); [`guard`] decides who may move it.
 //!
-//! Locking: the mutex around [`Seen`] is held for copies only, never across a question to the server.
+//! Locking: the mutexes around [`Seen`] and [`About`] are held for copies only, never across a question to the server; who takes both takes
+//! [`Seen`]'s first.
 
 pub mod content;
 pub mod guard;
@@ -93,6 +94,14 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// After the server was away: what its pool held then is gone, and of another engine's pool all figures are.
+    fn returned(&mut self, with_another_engine: bool) {
+        self.content.clear();
+        if with_another_engine {
+            *self = Seen { error: self.error.take(), ..Seen::default() };
+        }
+    }
+
     /// Why the newest sample is old, if it is.
     pub fn trouble(&self) -> Option<String> {
         let silent = || {
@@ -109,16 +118,29 @@ impl Seen {
 pub struct Watched {
     /// How to reach the server.
     pub target: Target,
-    /// What doesn't change.
-    pub about: About,
     /// Sets the pool's size.
     pub setter: Setter,
     /// Told to stop.
     pub stop: Arc<AtomicBool>,
+    about: Mutex<Arc<About>>,
     seen: Mutex<Seen>,
 }
 
 impl Watched {
+    /// What doesn't change while the server runs.
+    pub fn about(&self) -> Arc<About> {
+        Arc::clone(&self.about.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The server was away. What is there now may be another version of it, with other settings and other data.
+    fn is_back(&self, now: &About) {
+        let before = self.about();
+        // Under the lock, so that nobody gets figures of the one pool with a description of the other's.
+        let mut seen = self.seen();
+        seen.returned(before.engine != now.engine);
+        *self.about.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(now.clone());
+    }
+
     /// What was seen so far; hold it shortly.
     pub fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
@@ -134,10 +156,10 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let sampler = Sampler::new(Server::connect(&target)?, options.engine, options.pid)?;
     let about = sampler.about().clone();
     let watched = Arc::new(Watched {
-        setter: Setter::start(&target, about.engine),
-        about,
+        setter: Setter::start(&target),
         target,
         stop: crate::govern::stop_flag()?,
+        about: Mutex::new(Arc::new(about)),
         seen: Mutex::default(),
     });
     if options.text {
@@ -146,7 +168,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let (listener, address) = listen(&options.listen)?;
     let guard = Guard::new(address, &options.allow_host)?;
     let mut out = std::io::stdout();
-    let about = &watched.about;
+    let about = watched.about();
     let lines = format!(
         "http://{address}/ shows {} at {}\nhttp://{address}/#token={} may also set the pool's size\n",
         about.server,
@@ -196,6 +218,7 @@ fn look(mut sampler: Sampler, options: &Options, watched: &Watched, text: bool) 
                         .and_then(|server| Sampler::new(server, options.engine, options.pid));
                     match again {
                         Ok(again) => {
+                            watched.is_back(again.about());
                             sampler = again;
                             break;
                         }
@@ -238,7 +261,7 @@ fn look_once(
     if !slow_too {
         return Ok(());
     }
-    let engine = watched.about.engine;
+    let engine = sampler.about().engine;
     if !content::is_costly(engine) {
         let rows = content::rows(sampler.server(), engine);
         let mut seen = watched.seen();

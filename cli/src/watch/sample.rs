@@ -17,7 +17,7 @@ use crate::clock::unix_ms;
 use crate::exit::{Error, Result};
 use crate::facts::AdviceRow;
 use crate::facts::gather::{resizing, tidepool_advice};
-use crate::facts::machine::{huge_bytes, process_io, server_pid};
+use crate::facts::machine::{huge_bytes, process_io, runs, server_pid};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::{Named, Server, number};
 
@@ -87,7 +87,7 @@ pub struct Sample {
     pub server_swapped_bytes: Option<u64>,
 }
 
-/// What doesn't change from second to second.
+/// What doesn't change while the server runs.
 #[derive(Debug, Clone, Serialize)]
 pub struct About {
     /// Kind and version.
@@ -167,7 +167,8 @@ impl Sampler {
             return Err(Error::Unsupported(format!("{kind} has not the engine {engine:?} loaded")));
         }
         let latency = Latency::new(&mut server, &variables)?;
-        let pid = pid.or_else(|| server_pid(&server, &variables));
+        // The one that was given is gone when the server has come back.
+        let pid = pid.filter(|&pid| runs(pid)).or_else(|| server_pid(&server, &variables));
         let can = resizing(&kind, &variables);
         let about = About {
             server: kind.to_string(),

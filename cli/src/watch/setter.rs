@@ -29,6 +29,9 @@ const LINES: usize = 50;
 /// How the last wish fares.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Progress {
+    /// Whose pool is to have it.
+    #[serde(skip)]
+    engine: Option<Engine>,
     /// The size that is wanted; `None` before the first wish.
     pub wanted_bytes: Option<u64>,
     /// Whether it is being worked on.
@@ -67,17 +70,17 @@ pub struct Setter {
 
 impl Setter {
     /// Starts the thread. It connects when it has something to do.
-    pub fn start(target: &Target, engine: Engine) -> Setter {
+    pub fn start(target: &Target) -> Setter {
         let setter = Setter::default();
         let (own, target) = (setter.clone(), target.clone());
-        spawn(move || own.work(&target, engine));
+        spawn(move || own.work(&target));
         setter
     }
 
     /// The thread's life.
-    fn work(&self, target: &Target, engine: Engine) {
+    fn work(&self, target: &Target) {
         loop {
-            let wanted = self.wait();
+            let (engine, wanted) = self.wait();
             let result = match engine {
                 Engine::Innodb => self.set_innodb(target, wanted),
                 Engine::Tidepool => set_tidepool(target, wanted).map(|()| wanted),
@@ -86,9 +89,10 @@ impl Setter {
         }
     }
 
-    /// A new wish; returns at once.
-    pub fn wish(&self, bytes: u64) {
+    /// A new wish, of the size of this engine's pool; returns at once.
+    pub fn wish(&self, engine: Engine, bytes: u64) {
         self.update(|progress| {
+            progress.engine = Some(engine);
             progress.wanted_bytes = Some(bytes);
             progress.running = true;
             progress.error = None;
@@ -105,11 +109,12 @@ impl Setter {
         change(&mut self.shared.0.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    fn wait(&self) -> u64 {
+    fn wait(&self) -> (Engine, u64) {
         let mut progress = self.shared.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let (true, Some(wanted)) = (progress.running, progress.wanted_bytes) {
-                return wanted;
+            let wish = progress.engine.zip(progress.wanted_bytes);
+            if let (true, Some(wish)) = (progress.running, wish) {
+                return wish;
             }
             progress = self.shared.1.wait(progress).unwrap_or_else(PoisonError::into_inner);
         }

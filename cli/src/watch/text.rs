@@ -55,7 +55,7 @@ fn line(seen: &Seen) -> String {
 }
 
 fn screen(watched: &Watched, seen: &Seen, columns: usize) -> String {
-    let about = &watched.about;
+    let about = watched.about();
     let mut text = format!("{} at {}\n\n", about.server, about.place);
     if let Some(error) = &seen.error {
         text.push_str(&format!("  {error}\n"));

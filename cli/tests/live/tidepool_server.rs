@@ -165,6 +165,27 @@ fn a_fixed_size_is_not_taken_for_what_fits() {
 }
 
 #[test]
+fn a_server_that_comes_back_with_another_engine_has_its_pool_shown_and_set() {
+    let mut server = server("watch-engine-tidepool", &["--tidepool-buffer-pool-size=16M"]);
+    let page = Page::start(&server, &[]);
+    let newest = |state: &Value| state["samples"].as_array().and_then(|all| all.last().cloned());
+    page.state_with(|state| newest(state).is_some_and(|last| last["pool_bytes"] == 16 * MIB));
+    server.restart_with(&["--default-storage-engine=InnoDB", "--innodb-buffer-pool-size=64M"]);
+    let state = page.state_with(|state| state["about"]["engine"] == "innodb");
+    for sample in state["samples"].as_array().unwrap() {
+        assert_eq!(sample["pool_bytes"], 64 * MIB, "those of another pool are gone");
+    }
+    page.state_with(|state| newest(state).is_some());
+    assert!(page.get("/metrics").1.contains("tidepool_watch_up{engine=\"innodb\"} 1"));
+    let (status, body) = page.post("/api/size", &format!("{{\"bytes\": {}}}", 40 * MIB), &[]);
+    assert_eq!(status, 202, "{body}");
+    let state = page.state_with(|state| state["setting"]["running"] == false);
+    assert_eq!(state["setting"]["error"], Value::Null);
+    assert_eq!(global(&server, "innodb_buffer_pool_size"), 40 * MIB);
+    assert_eq!(global(&server, "tidepool_buffer_pool_size"), 0);
+}
+
+#[test]
 fn what_takes_a_privilege_is_said_with_its_grant() {
     let server = server("watch-poor-tidepool", &[]);
     let rows = fill_in(Engine::Tidepool, &server, 8);

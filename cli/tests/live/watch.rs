@@ -488,6 +488,41 @@ fn a_server_that_dies_is_said_and_its_return_is_seen() {
 }
 
 #[test]
+fn a_server_that_comes_back_otherwise_is_described_anew() {
+    let args = |most: &str| {
+        ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=16M", "--loose-skip-log-bin"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain([format!("--innodb-buffer-pool-size-max={most}")])
+            .collect::<Vec<String>>()
+    };
+    let mut server = innodb("watch-otherwise", &[]);
+    server.set_args(args("512M"));
+    server.restart();
+    fill(&server, 2);
+    // The process that is named is soon another's, or nobody's.
+    let page = Page::start(&server, &[&format!("--pid={}", server.pid().unwrap())]);
+    let state = page.state_with(|state| !state["samples"].as_array().unwrap().is_empty());
+    assert_eq!(state["about"]["size_max_bytes"], 512 * MIB);
+    assert_eq!(page.post("/api/content", "{}", &[]).0, 200);
+    assert!(!page.state()["content"].as_array().unwrap().is_empty());
+    server.kill9();
+    page.state_with(|state| state["error"].is_string());
+    server.set_args(args("128M"));
+    server.restart();
+    let state = page.state_with(|state| state["error"].is_null());
+    assert_eq!(state["about"]["size_max_bytes"], 128 * MIB);
+    assert_eq!(state["content"].as_array().unwrap().len(), 0, "that was in another pool");
+    let last = state["samples"].as_array().unwrap().last().unwrap()["at_ms"].clone();
+    let state = page.state_with(|state| {
+        let newest = state["samples"].as_array().unwrap().last().unwrap();
+        newest["at_ms"].as_u64() > last.as_u64()
+    });
+    let newest = state["samples"].as_array().unwrap().last().unwrap();
+    assert!(newest["server_resident_bytes"].as_u64() > Some(16 * MIB), "{newest:#}");
+}
+
+#[test]
 fn the_terminal_gets_the_same_figures() {
     let server = innodb("watch-text", &["--innodb-buffer-pool-size=64M"]);
     let output =

@@ -387,7 +387,7 @@ function showContent(state) {
   get("look").disabled = !token;
   const cost = "Looking makes InnoDB copy a row for every page while its queries wait: seconds for a large pool.";
   get("contentnote").textContent = state.content_note || (state.content_is_costly
-    ? (looked ? `As of ${clock(looked)}. ` : "") + cost + (token ? "" : " It needs the token.") : rows.length ? "" : "Nothing is known.");
+    ? (looked && rows.length ? `As of ${clock(looked)}. ` : "") + cost + (token ? "" : " It needs the token.") : rows.length ? "" : "Nothing is known.");
   const most = Math.max(...rows.map(row => row.mb), 0.001);
   get("content").tBodies[0].replaceChildren(...rows.slice(0, 40).map(row => {
     const line = element("tr"), bar = element("td", null, "bar"), share = element("div", null, "share");
@@ -453,6 +453,8 @@ async function update() {
     complain("tidepool watch does not answer: " + error.message);
     return;
   }
+  // The server came back with another engine: what there is was of another pool.
+  if (about && about.engine !== state.about.engine) { samples = []; effect = null; }
   ({ about, curve, setting } = state);
   // After the server's clock was set back, what came before it has times that are still to come.
   if (state.samples.length) samples = samples.filter(s => s.at_ms < state.samples[0].at_ms);
