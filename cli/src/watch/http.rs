@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `GET /`, `/page.css`, `/page.js` | the page | Host |
 //! | `GET /api/state?since=<ms>` | everything that the page shows | Host |
-//! | `POST /api/size` `{"bytes":…}` | sets the pool's size | Host, Origin, token |
+//! | `POST /api/size` `{"bytes":…}` | sets the pool's size; 0 has Tidepool's governed | Host, Origin, token |
 //! | `POST /api/content` | InnoDB's content by index, which costs the server something | Host, Origin, token |
 //! | `GET /metrics` | the newest sample, and counters, for Prometheus | Host |
 
@@ -20,6 +20,7 @@ use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
 
 use super::guard::{Claims, Guard, TOKEN_HEADER};
+use super::sample::{About, Engine, Sample};
 use super::wire::{self, Answer, LIMITS};
 use super::{Watched, content, metrics};
 use crate::bytes::human;
@@ -130,26 +131,46 @@ fn state(query: &str, watched: &Watched) -> Answer {
     json_text(200, &body)
 }
 
-/// Refuses what doesn't fit: a page that makes a mistake easier is worse than none.
 fn set_size(body: &str, watched: &Watched) -> Answer {
-    let wish: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
-    let Some(bytes) = wish["bytes"].as_u64() else {
-        return text(400, "the body must be {\"bytes\": <number>}");
-    };
     let seen = watched.seen();
     let about = watched.about();
+    let wanted = wanted(body, &about, seen.history.last());
+    drop(seen);
+    match wanted {
+        Ok(bytes) => {
+            watched.setter.wish(about.engine, bytes);
+            json_text(202, &json!({ "bytes": bytes }))
+        }
+        Err((status, why)) => text(status, &why),
+    }
+}
+
+/// The size that is to be set, 0 for a pool that is to be governed; or the status and the reason. Refuses what doesn't fit: a page that
+/// makes a mistake easier is worse than none.
+fn wanted(body: &str, about: &About, last: Option<&Sample>) -> Result<u64, (u16, String)> {
+    let wish: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
+    let Some(bytes) = wish["bytes"].as_u64() else {
+        return Err((400, "the body must be {\"bytes\": <number>}".into()));
+    };
+    match (bytes, about.engine) {
+        (0, Engine::Tidepool) => return Ok(0),
+        (0, Engine::Innodb) => {
+            let why = "0 is no size: only Tidepool's pool can be governed by its engine. `tidepool govern` keeps InnoDB's at what fits";
+            return Err((400, why.into()));
+        }
+        _ => {}
+    }
     let unit = about.unit_bytes.max(1);
     let bytes = (bytes / unit * unit).max(about.least_bytes);
-    let last = seen.history.last();
     let fits = last.and_then(|sample| sample.target_bytes).or(about.size_max_bytes);
     let now = last.map_or(0, |sample| sample.pool_bytes);
-    if let Some(fits) = fits.filter(|&fits| bytes > fits && bytes > now) {
-        let why = format!("{} does not fit: there is memory for {}", human(bytes), human(fits));
-        return text(409, &why);
+    match fits {
+        Some(fits) if bytes > fits && bytes > now => {
+            let (bytes, fits) = (human(bytes), human(fits));
+            Err((409, format!("{bytes} does not fit: there is memory for {fits}")))
+        }
+        _ => Ok(bytes),
     }
-    drop(seen);
-    watched.setter.wish(about.engine, bytes);
-    json_text(202, &json!({ "bytes": bytes }))
 }
 
 async fn costly_content(page: &Page) -> Answer {
@@ -203,4 +224,54 @@ fn text(status: u16, body: &str) -> Answer {
     let headers = HEADERS.map(|(name, value)| (name, HeaderValue::from_static(value)));
     answer.headers_mut().extend(headers);
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bytes::MIB;
+    use crate::watch::latency::Source;
+
+    fn about(engine: Engine, unit_bytes: u64, least_bytes: u64) -> About {
+        About {
+            server: "MariaDB".into(),
+            place: "a socket".into(),
+            engine,
+            p95_source: Source::OwnProbe,
+            p95_words: "",
+            disk_words: "",
+            local: true,
+            unit_bytes,
+            least_bytes,
+            size_max_bytes: None,
+        }
+    }
+
+    #[test]
+    fn nothing_is_a_size_of_no_pool_and_has_tidepools_governed() {
+        let innodb = about(Engine::Innodb, MIB, 5 * MIB);
+        let tidepool = about(Engine::Tidepool, 2 * MIB, 4 * MIB);
+        let (status, why) = wanted("{\"bytes\": 0}", &innodb, None).unwrap_err();
+        assert_eq!((status, why.contains("only Tidepool's pool")), (400, true), "{why}");
+        assert_eq!(wanted("{\"bytes\":0}", &tidepool, None), Ok(0));
+        // Only that very number, and nothing that is rounded to it.
+        for body in ["{\"bytes\": -0}", "{\"bytes\": null}", "{\"bytes\": false}", "{}", "0"] {
+            assert_eq!(wanted(body, &tidepool, None).unwrap_err().0, 400, "{body}");
+        }
+        assert_eq!(wanted("{\"bytes\": 1}", &tidepool, None), Ok(4 * MIB));
+        assert_eq!(wanted("{\"bytes\": 1}", &innodb, None), Ok(5 * MIB));
+        assert_eq!(wanted("{\"bytes\": 7340032}", &tidepool, None), Ok(6 * MIB));
+    }
+
+    #[test]
+    fn a_size_that_does_not_fit_is_refused_and_a_smaller_one_than_now_is_not() {
+        let about = about(Engine::Innodb, MIB, 5 * MIB);
+        let last =
+            Sample { pool_bytes: 100 * MIB, target_bytes: Some(50 * MIB), ..Sample::default() };
+        let wish =
+            |mib: u64| wanted(&json!({ "bytes": mib * MIB }).to_string(), &about, Some(&last));
+        assert_eq!(wish(101).unwrap_err().0, 409);
+        assert_eq!(wish(100), Ok(100 * MIB));
+        assert_eq!(wish(40), Ok(40 * MIB));
+    }
 }

@@ -21,6 +21,11 @@ use crate::facts::machine::{huge_bytes, process_io, runs, server_pid};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::{Named, Server, number};
 
+/// Tidepool takes its memory by these.
+const TIDEPOOL_UNIT_BYTES: u64 = 2 * MIB;
+/// The engine's own minimum, at any size of its pages: what is less it takes for this much.
+const TIDEPOOL_LEAST_BYTES: u64 = 4 * MIB;
+
 /// Samples kept: a quarter of an hour.
 pub const KEEP: usize = 900;
 
@@ -69,6 +74,8 @@ pub struct Sample {
     pub swap_mb_s: Option<f64>,
     /// The pool's size.
     pub pool_bytes: u64,
+    /// Whether that is its engine's choice, and not a size that somebody has set; `None` with an engine that makes none.
+    pub governed: Option<bool>,
     /// What it has of pages.
     pub data_bytes: u64,
     /// What fits now, as the governor sees it.
@@ -170,6 +177,10 @@ impl Sampler {
         // The one that was given is gone when the server has come back.
         let pid = pid.filter(|&pid| runs(pid)).or_else(|| server_pid(&server, &variables));
         let can = resizing(&kind, &variables);
+        let (unit_bytes, least_bytes) = match engine {
+            Engine::Innodb => (can.unit_bytes, can.least_bytes),
+            Engine::Tidepool => (TIDEPOOL_UNIT_BYTES, TIDEPOOL_LEAST_BYTES),
+        };
         let about = About {
             server: kind.to_string(),
             place: server.target().place(),
@@ -182,8 +193,8 @@ impl Sampler {
                 "the engine's data files"
             },
             local: pid.is_some(),
-            unit_bytes: if engine == Engine::Innodb { can.unit_bytes } else { 2 * MIB },
-            least_bytes: if engine == Engine::Innodb { can.least_bytes } else { 2 * MIB },
+            unit_bytes,
+            least_bytes,
             size_max_bytes: can.most_bytes.filter(|_| engine == Engine::Innodb),
         };
         Ok(Sampler {
@@ -273,8 +284,8 @@ impl Sampler {
             Engine::Tidepool => value("tidepool_buffer_pool_limit_bytes").unwrap_or(size),
         };
         // The target of a governed pool is what fits. That of any other is the size that somebody chose.
-        let is_governed = self.engine == Engine::Tidepool && size == 0;
-        let target_bytes = match is_governed {
+        let governed = (self.engine == Engine::Tidepool).then_some(size == 0);
+        let target_bytes = match governed == Some(true) {
             true => value("tidepool_buffer_pool_target_bytes"),
             false => signals.and_then(|signals| self.fits(signals, pool_bytes, data_bytes)),
         };
@@ -290,6 +301,7 @@ impl Sampler {
                 .zip(now.swap_pages)
                 .map(|(then, now)| megabytes(sum(then) * page_bytes, sum(now) * page_bytes)),
             pool_bytes,
+            governed,
             data_bytes,
             target_bytes,
             hit_ratio: (requests_per_s > 0.0)

@@ -32,7 +32,7 @@ pub struct Progress {
     /// Whose pool is to have it.
     #[serde(skip)]
     engine: Option<Engine>,
-    /// The size that is wanted; `None` before the first wish.
+    /// The size that is wanted, 0 for a pool that is to be governed; `None` before the first wish.
     pub wanted_bytes: Option<u64>,
     /// Whether it is being worked on.
     pub running: bool,
@@ -48,17 +48,22 @@ impl Progress {
         // A wish that came in the last moment is the next round's.
         self.running = result.as_ref().is_ok_and(|&done| self.wanted_bytes != Some(done));
         let line = match &result {
-            Ok(done) => format!("set by this page to {}", human(*done)),
-            Err(error) => {
-                let wanted = self.wanted_bytes.unwrap_or(wanted);
-                format!("set by this page to {}: {error}", human(wanted))
-            }
+            Ok(done) => told(*done),
+            Err(error) => format!("{}: {error}", told(self.wanted_bytes.unwrap_or(wanted))),
         };
         self.error = result.err().map(|error| error.to_string());
         if self.log.len() >= LINES {
             self.log.remove(0);
         }
         self.log.push((unix_ms(SystemTime::now()), line));
+    }
+}
+
+/// What a wish is in the log.
+fn told(bytes: u64) -> String {
+    match bytes {
+        0 => "left by this page to its engine to govern".into(),
+        bytes => format!("set by this page to {}", human(bytes)),
     }
 }
 
@@ -181,6 +186,8 @@ mod tests {
         progress.end(100 * MIB, Ok(200 * MIB));
         assert!(!progress.running, "there is no newer one");
         assert_eq!(progress.log[0].1, "set by this page to 200 MiB");
+        progress.end(0, Ok(0));
+        assert_eq!(progress.log[1].1, "left by this page to its engine to govern");
         progress.wanted_bytes = Some(300 * MIB);
         progress.end(200 * MIB, Ok(200 * MIB));
         assert!(progress.running, "a newer one is to be carried out");

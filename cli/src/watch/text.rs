@@ -87,7 +87,12 @@ fn screen(watched: &Watched, seen: &Seen, columns: usize) -> String {
         last.hit_ratio.map_or_else(dash, |hit| format!("{:.2}", hit * 100.0)),
         series(&|s| s.hit_ratio.unwrap_or(0.0)),
     );
-    row("pool", human(last.pool_bytes), series(&|s| s.pool_bytes as f64));
+    let name = match last.governed {
+        Some(true) => "pool, governed",
+        Some(false) => "pool, fixed",
+        None => "pool",
+    };
+    row(name, human(last.pool_bytes), series(&|s| s.pool_bytes as f64));
     row(
         "fits",
         last.target_bytes.map_or_else(dash, human),

@@ -17,8 +17,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tidepool_lab::process::spawn_tied;
 
+use crate::advise::global;
 use crate::watch::{Page, pool_size};
-use crate::{Reader, fill, innodb};
+use crate::{Reader, fill, innodb, tidepool_server};
 
 const MIB: u64 = 1 << 20;
 /// A browser that has not started by then won't.
@@ -188,6 +189,16 @@ impl Browser {
         std::fs::write(path, base64(shot["data"].as_str().unwrap())).unwrap();
     }
 
+    /// In light and dark. The colours of the graph follow with the next figures.
+    fn screenshots(&self, name: &str) {
+        for scheme in ["light", "dark"] {
+            self.scheme(scheme);
+            let count = self.value("samples[samples.length - 1].at_ms");
+            self.until(&format!("samples[samples.length - 1].at_ms > {count} + 2000"));
+            self.screenshot(&format!("{name}-{scheme}"));
+        }
+    }
+
     /// Presses the slider at one part of its width, moves to another, looks, lets go.
     fn drag(&self, from: f64, to: f64, look: impl FnOnce()) {
         let rect = self.value("(r => [r.x, r.y, r.width, r.height])(document.getElementById('size').getBoundingClientRect())");
@@ -243,15 +254,19 @@ fn base64(text: &str) -> Vec<u8> {
     digits.chunks(4).flat_map(group).collect()
 }
 
+/// `None` where no browser can be had, which is said.
+fn browser() -> Option<Browser> {
+    let browser = Browser::start();
+    browser
+        .inspect_err(|why| {
+            eprintln!("skipped: {why}; scripts/deps --test installs chromium-driver");
+        })
+        .ok()
+}
+
 #[test]
 fn the_page_draws_and_its_slider_resizes_the_server() {
-    let browser = match Browser::start() {
-        Ok(browser) => browser,
-        Err(why) => {
-            eprintln!("skipped: {why}; scripts/deps --test installs chromium-driver");
-            return;
-        }
-    };
+    let Some(browser) = browser() else { return };
     let server =
         innodb("watch-browser", &["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M"]);
     // InnoDB keeps 16 MiB free: with more than this the reader would drive the small table below out of the pool.
@@ -304,14 +319,55 @@ fn the_page_draws_and_its_slider_resizes_the_server() {
     );
     assert!(pool_size(&server) < 64 * MIB);
     browser.until("document.getElementById('decisions').innerText.includes('set by this page')");
-    for scheme in ["light", "dark"] {
-        browser.scheme(scheme);
-        // The colours of the graph follow with the next figures.
-        let count = browser.value("samples[samples.length - 1].at_ms");
-        browser.until(&format!("samples[samples.length - 1].at_ms > {count} + 2000"));
-        browser.screenshot(&format!("watch-{scheme}"));
-    }
+    // Nobody but whoever moves the slider chooses the size of this one.
+    assert_eq!(browser.value("document.getElementById('mode').offsetHeight"), 0);
+    browser.screenshots("watch");
     let errors = browser.value("document.getElementById('error').hidden");
     assert_eq!(errors, true);
     drop(reader);
+}
+
+#[test]
+fn a_governed_pool_can_be_fixed_by_the_slider_and_left_to_its_engine_by_the_button() {
+    let Some(browser) = browser() else { return };
+    let server = tidepool_server::server("watch-browser-tidepool", &[]);
+    let page = Page::start(&server, &[]);
+    let mode = |text: &str| format!("document.getElementById('mode').innerText.includes('{text}')");
+    let button = "(b => b.offsetHeight > 0 ? b.disabled ? 'off' : 'on' : 'none')(document.getElementById('govern'))";
+    browser.open(&format!("http://{}/#token={}", page.address, page.token));
+    browser.until(&mode("Governed"));
+    assert_eq!(browser.value(button), "none");
+    browser.screenshots("watch-governed");
+    let thumb =
+        browser.value("Number(document.getElementById('size').value) / 1000").as_f64().unwrap();
+    browser.drag(thumb, thumb / 2.0, || {
+        let text = browser.value("document.getElementById('mode').innerText");
+        assert!(text.as_str().unwrap().starts_with("Fixed, once you let go, at "), "{text}");
+        assert_eq!(global(&server, "tidepool_buffer_pool_size"), 0);
+    });
+    browser.until(&mode("Fixed: "));
+    browser.until(&format!("!setting.running && {button} === 'on'"));
+    let fixed = global(&server, "tidepool_buffer_pool_size");
+    assert!(fixed >= 4 * MIB && fixed.is_multiple_of(2 * MIB), "{fixed}");
+    // It is the engine's least that the slider ends at, and the page's figures say so.
+    let small = json!({ "bytes": 4 * MIB }).to_string();
+    assert_eq!(page.post("/api/size", &small, &[]).0, 202);
+    browser.until("document.getElementById('least').textContent === '4 MiB'");
+    browser.until("samples[samples.length - 1].pool_bytes === 4 * MIB");
+    browser.screenshots("watch-fixed");
+    // Who may not set it has a button, but it does nothing.
+    browser.open("about:blank");
+    browser.open(&format!("http://{}/", page.address));
+    browser.until(&format!("{button} === 'off'"));
+    browser.open("about:blank");
+    browser.open(&format!("http://{}/#token={}", page.address, page.token));
+    browser.until(&format!("{button} === 'on'"));
+    browser.value("document.getElementById('govern').click()");
+    browser.until(&mode("Governed"));
+    browser.until(&format!(
+        "!setting.running && samples[samples.length - 1].governed && {button} === 'none'"
+    ));
+    assert_eq!(global(&server, "tidepool_buffer_pool_size"), 0);
+    browser.until("document.getElementById('decisions').innerText.includes('left by this page')");
+    assert_eq!(browser.value("document.getElementById('error').hidden"), true);
 }

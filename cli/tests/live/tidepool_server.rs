@@ -14,7 +14,7 @@ use crate::{Reader, fill_in, stderr, stdout, tidepool};
 const MIB: u64 = 1 << 20;
 
 /// A private server with the plugin.
-fn server(name: &str, args: &[&str]) -> Server {
+pub fn server(name: &str, args: &[&str]) -> Server {
     let options = Options::new(name).engine(Engine::Tidepool);
     Server::start(args.iter().fold(options, |options, arg| options.arg(*arg)))
 }
@@ -162,6 +162,33 @@ fn a_fixed_size_is_not_taken_for_what_fits() {
         let last = state["samples"].as_array().and_then(|samples| samples.last());
         last.is_some_and(|last| last["pool_bytes"] == 32 * MIB)
     });
+}
+
+#[test]
+fn the_page_leaves_a_pool_of_a_fixed_size_to_its_engine_again() {
+    let server = server("watch-governed-tidepool", &[]);
+    let page = Page::start(&server, &[]);
+    let is = |governed: bool| {
+        page.state_with(|state| {
+            let last = state["samples"].as_array().and_then(|samples| samples.last());
+            last.is_some_and(|last| last["governed"] == governed)
+        })
+    };
+    let state = is(true);
+    // What is less the engine makes this much, and so does the page.
+    let least = state["about"]["least_bytes"].as_u64().unwrap();
+    server.connect().query_drop("SET GLOBAL tidepool_buffer_pool_size = 1").unwrap();
+    assert_eq!(global(&server, "tidepool_buffer_pool_size"), least);
+    is(false);
+    for (asked, set) in [(16 * MIB, 16 * MIB), (0, 0), (1, least), (0, 0)] {
+        let (status, body) = page.post("/api/size", &format!("{{\"bytes\": {asked}}}"), &[]);
+        assert_eq!((status, body), (202, format!("{{\"bytes\":{set}}}")));
+        let state = page.state_with(|state| state["setting"]["running"] == false);
+        assert_eq!(state["setting"]["error"], Value::Null);
+        assert_eq!(global(&server, "tidepool_buffer_pool_size"), set);
+        is(set == 0);
+    }
+    page.state_with(|state| state["decisions"].to_string().contains("left by this page to its"));
 }
 
 #[test]

@@ -195,6 +195,15 @@ fn only_the_page_itself_with_the_token_sets_the_size() {
     for body in ["", "{}", "{\"bytes\": -5}", "{\"bytes\": \"5\"}", &"x".repeat(10_000)] {
         assert_eq!(page.post("/api/size", body, &[]).0, 400, "{body}");
     }
+    // InnoDB's pool can't be left to its engine, and is not made as small as can be instead.
+    let (status, why) = page.post("/api/size", "{\"bytes\": 0}", &[]);
+    assert_eq!(
+        (status, why.contains("only Tidepool's pool can be governed")),
+        (400, true),
+        "{why}"
+    );
+    let state = page.state();
+    assert_eq!(state["samples"].as_array().unwrap().last().unwrap()["governed"], Value::Null);
     let (status, why) = page.post("/api/size", "{\"bytes\": 9000000000000000}", &[]);
     assert_eq!((status, why.contains("does not fit")), (409, true), "{why}");
     assert_eq!(pool_size(&server), 64 * MIB);

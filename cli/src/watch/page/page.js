@@ -276,13 +276,13 @@ const size = get("size"), NOTCHES = 1000;
 size.min = 0; size.max = NOTCHES; size.step = 1;
 // The ends of the slider and its unit, bytes. In between it is logarithmic: a MiB matters in a pool of 64, not in one of 64,000.
 let least = MIB, most = MIB, unit = MIB;
-const sizeAt = notch => Math.max(unit, Math.round(least * (most / least) ** (notch / NOTCHES) / unit) * unit);
+const sizeAt = notch => Math.max(about.least_bytes, Math.round(least * (most / least) ** (notch / NOTCHES) / unit) * unit);
 const notchOf = bytes => most > least ? Math.round(Math.log(bytes / least) / Math.log(most / least) * NOTCHES) : NOTCHES;
 /** What the slider says: while it is held, else what is wanted or is. */
 function chosenSize() {
   const last = samples[samples.length - 1];
   if (dragging) return sizeAt(Number(size.value));
-  return setting.running && known(setting.wanted_bytes) ? setting.wanted_bytes : last ? last.pool_bytes : 0;
+  return setting.running && setting.wanted_bytes > 0 ? setting.wanted_bytes : last ? last.pool_bytes : 0;
 }
 
 function mean(list, value) {
@@ -297,10 +297,10 @@ function updateSlider() {
   const now = last.pool_bytes, fits = last.target_bytes;
   if (!dragging) {
     unit = Math.max(1, about.unit_bytes);
-    // From an eighth of today's size to what fits, or to four times today's where nobody knows.
+    // From an eighth of today's size, but no less than the engine takes, to what fits, or to four times today's where nobody knows.
     most = Math.max(now, Math.min(known(fits) ? fits : now * 4, now * 16));
-    most = Math.max(Math.floor(most / unit) * unit, now);
-    least = Math.min(now, Math.max(about.least_bytes, Math.ceil(now / 8 / unit) * unit));
+    most = Math.max(Math.floor(most / unit) * unit, now, about.least_bytes);
+    least = Math.max(about.least_bytes, Math.ceil(now / 8 / unit) * unit);
     size.value = notchOf(chosenSize());
   }
   size.disabled = !token;
@@ -309,10 +309,24 @@ function updateSlider() {
   get("most").textContent = bytes(most);
   get("fits").textContent = known(fits) ? "fits: " + bytes(fits) : "";
   get("chosen").textContent = bytes(chosenSize());
+  updateMode(last);
   get("setnote").textContent = setting.error ? setting.error
+    : setting.running && setting.wanted_bytes === 0 ? "on the way to what its engine chooses"
     : setting.running ? `on the way from ${bytes(last.pool_bytes)} to ${bytes(setting.wanted_bytes)}, in steps that cost the queries little`
     : token ? "" : "Read only. The address with the token, printed when this was started, can set it.";
   updatePrediction(last);
+}
+
+/** Who chooses the size, where there is a choice: the engine, or whoever moves the slider. */
+function updateMode(last) {
+  get("mode").hidden = !known(last.governed);
+  const governed = setting.running ? setting.wanted_bytes === 0 : last.governed;
+  const words = dragging ? ["Fixed", `, once you let go, at ${bytes(chosenSize())}: no more, whatever is free.`]
+    : governed ? ["Governed", ": as much as there is, as far as there is use for it."]
+    : ["Fixed", ": no more than this, whatever is free."];
+  get("modenote").replaceChildren(element("b", words[0]), words[1]);
+  get("govern").hidden = governed;
+  get("govern").disabled = !token;
 }
 
 function updatePrediction(last) {
@@ -342,10 +356,12 @@ function updatePrediction(last) {
 }
 
 size.addEventListener("input", () => { dragging = true; updateSlider(); drawCurve(); });
-size.addEventListener("change", async () => {
-  const wanted = sizeAt(Number(size.value)), last = samples[samples.length - 1];
-  dragging = false;
-  const predicted = predict(wanted);
+size.addEventListener("change", () => { dragging = false; setSize(sizeAt(Number(size.value))); });
+get("govern").addEventListener("click", () => setSize(0));
+
+/** 0 leaves it to the engine. */
+async function setSize(wanted) {
+  const last = samples[samples.length - 1], predicted = wanted > 0 ? predict(wanted) : null;
   const answer = await post("/api/size", { bytes: wanted });
   if (answer.ok) {
     effect = { at: Date.now(), from: last.pool_bytes, before: figures(samples.slice(-10)), predicted };
@@ -354,7 +370,7 @@ size.addEventListener("change", async () => {
     setting = { error: await answer.text() };
   }
   updateSlider(); drawCurve();
-});
+}
 
 function post(path, body) {
   return fetch(path, { method: "POST", headers: { "X-Tidepool-Token": token || "", "Content-Type": "application/json" }, body: JSON.stringify(body) });
@@ -369,7 +385,7 @@ function tiles(last) {
     ["read", short(last.disk_read_mb_s), "MB/s", "read from disk"],
     ["write", short(last.disk_write_mb_s), "MB/s", "written to disk"],
     ["swap", short(last.swap_mb_s), "MB/s", known(last.server_swapped_bytes) && last.server_swapped_bytes > 0 ? "swap; " + bytes(last.server_swapped_bytes) + " in it" : "swap"],
-    ["pool", bytes(last.pool_bytes), "", known(last.target_bytes) ? bytes(last.target_bytes) + " would fit" : "pool size"],
+    ["pool", bytes(last.pool_bytes), "", last.governed ? "pool, governed" : known(last.target_bytes) ? bytes(last.target_bytes) + " would fit" : "pool size"],
   ];
   get("now").replaceChildren(...rows.map(([color, value, unit, name]) => {
     const tile = element("div", null, "tile"), figure = element("b", value);
