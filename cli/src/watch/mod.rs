@@ -283,15 +283,55 @@ fn look_once(
         Engine::Innodb => Vec::new(),
     };
     decisions.extend(options.log.iter().flat_map(|path| content::journal(path)));
-    let own = watched.setter.progress().log;
-    decisions.extend(
-        own.into_iter().map(|(ms, text)| Decision {
-            at: rfc3339(UNIX_EPOCH + Duration::from_millis(ms)),
-            text,
-        }),
-    );
-    decisions.sort_by(|a, b| b.at.cmp(&a.at));
+    let decisions = newest_first(decisions, watched.setter.progress().log);
     let mut seen = watched.seen();
     (seen.decisions, seen.decisions_note) = (decisions, decisions_note);
     Ok(())
+}
+
+/// Decisions of others, newest first, with this page's own (when, milliseconds since 1970, and what), newest last.
+fn newest_first(mut decisions: Vec<Decision>, own: Vec<(u64, String)>) -> Vec<Decision> {
+    let own = own
+        .into_iter()
+        .rev()
+        .map(|(ms, text)| Decision { at: rfc3339(UNIX_EPOCH + Duration::from_millis(ms)), text });
+    decisions.extend(own);
+    // Those of one second stay in their order.
+    decisions.sort_by(|a, b| b.at.cmp(&a.at));
+    decisions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_two_sizes_that_were_set_in_one_second_the_newer_is_told_first() {
+        let at = |ms, text: &str| Decision {
+            at: rfc3339(UNIX_EPOCH + Duration::from_millis(ms)),
+            text: text.into(),
+        };
+        let others = vec![at(9000, "newest"), at(1000, "oldest")];
+        let own = vec![(5100, "first".to_owned()), (5900, "second".to_owned())];
+        let found = newest_first(others, own);
+        let texts: Vec<&str> = found.iter().map(|decision| decision.text.as_str()).collect();
+        assert_eq!(texts, ["newest", "second", "first", "oldest"]);
+    }
+
+    #[test]
+    fn what_was_seen_of_another_engines_pool_is_gone_and_the_graph_of_the_same_one_stays() {
+        let seen = || {
+            let mut seen = Seen { decisions_note: Some("note".into()), ..Seen::default() };
+            seen.history.push(sample::Sample::default());
+            seen.error = Some("away".into());
+            seen
+        };
+        let mut same = seen();
+        same.returned(false);
+        assert!(same.history.last().is_some() && same.decisions_note.is_some());
+        let mut other = seen();
+        other.returned(true);
+        assert!(other.history.last().is_none() && other.decisions_note.is_none());
+        assert_eq!(other.error.as_deref(), Some("away"), "until the next look");
+    }
 }
