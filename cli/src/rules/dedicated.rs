@@ -115,11 +115,25 @@ pub fn instead_of_a_size(facts: &Facts) -> Option<String> {
     ))
 }
 
-/// What the server takes for the pool, of so much memory.
+/// What the server takes for the pool, of so much memory. It counts that in whole GiB.
 fn taken_of(memory_bytes: u64) -> u64 {
+    let memory_bytes = memory_bytes / GIB * GIB;
     match memory_bytes {
         ..GIB => BUILT_IN_DEFAULT_BYTES,
         GIB..=FOUR_GIB => memory_bytes / 2,
         _ => memory_bytes / 4 * 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_takes_is_three_quarters_of_whole_gib() {
+        // As MySQL 9.7 has it on a machine with this MemTotal.
+        assert_eq!(taken_of(24_684_084 << 10), 18_522_046_464);
+        assert_eq!(taken_of(5 * GIB - 1), 2 * GIB);
+        assert_eq!(taken_of(GIB - 1), BUILT_IN_DEFAULT_BYTES);
     }
 }
