@@ -22,6 +22,7 @@ struct Request {
     MDL_REQUEST_INIT(&request, MDL_key::TABLE, db.c_str(), name.c_str(), type, duration);
   }
   bool lock(THD *thd, double timeout_s) { return !thd->mdl_context.acquire_lock(&request, timeout_s); }
+  bool is_held(THD *thd) const { return thd->mdl_context.is_lock_owner(MDL_key::TABLE, db.c_str(), name.c_str(), request.type); }
   bool try_lock(THD *thd) { return !thd->mdl_context.try_acquire_lock(&request) && request.ticket; }
 };
 
@@ -41,7 +42,12 @@ constexpr double QUEUE_PASSED_AFTER_S = 1;
 double timeout_of(THD *thd) { return static_cast<double>(thd->variables.lock_wait_timeout); }
 } // namespace
 
-bool lock_definition(THD *thd, const std::string &table) { return Request(table, MDL_SHARED_READ).lock(thd, timeout_of(thd)); }
+bool lock_definition(THD *thd, const std::string &table) {
+  /* ALTER TABLE holds it with the least of locks since it has read the constraints (try_lock_definition()), and asks for no more: behind
+     one who waits for that lock it would wait for itself. */
+  const bool is_held = Request(table, MDL_SHARED_HIGH_PRIO).is_held(thd);
+  return Request(table, is_held ? MDL_SHARED_HIGH_PRIO : MDL_SHARED_READ).lock(thd, timeout_of(thd));
+}
 
 bool lock_definition_for_rows(THD *thd, const std::string &table) {
   const double timeout_s = timeout_of(thd), first_s = MY_MIN(timeout_s, QUEUE_PASSED_AFTER_S);
