@@ -9,6 +9,7 @@ pub mod command_line;
 pub mod defaults_file;
 
 use std::io::{IsTerminal, Write};
+use std::net::ToSocketAddrs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -237,11 +238,13 @@ impl Target {
             .tcp_connect_timeout(Some(CONNECT_TIMEOUT))
             .read_timeout(Some(READ_TIMEOUT))
             .write_timeout(Some(READ_TIMEOUT));
-        let options = match &self.place {
-            Place::Socket(path) => options.socket(Some(path.display().to_string())),
-            Place::Tcp(host, port) => options.ip_or_hostname(Some(host)).tcp_port(*port),
+        let connected = match &self.place {
+            Place::Socket(path) => Conn::new(options.socket(Some(path.display().to_string()))),
+            Place::Tcp(host, port) => first_reached(addresses(host, *port), |address| {
+                Conn::new(options.clone().ip_or_hostname(Some(address)).tcp_port(*port))
+            }),
         };
-        Conn::new(options).map_err(|error| self.refusal(error))
+        connected.map_err(|error| self.refusal(error))
     }
 
     fn refusal(&self, error: mysql::Error) -> Error {
@@ -280,6 +283,38 @@ impl Target {
             other => Error::NoServer { place, why: plain(&other) },
         }
     }
+}
+
+/// The addresses of a host with several, or the host as it is.
+fn addresses(host: &str, port: u16) -> Vec<String> {
+    let found: Vec<_> = (host, port).to_socket_addrs().map(Iterator::collect).unwrap_or_default();
+    if found.len() > 1 {
+        found.iter().map(|address| address.ip().to_string()).collect()
+    } else {
+        vec![host.to_owned()]
+    }
+}
+
+/// By the first address at which there is a server. The driver by itself tries no other than a name's first, which of `localhost` is `::1`
+/// on many machines, and a server may listen at `127.0.0.1` alone.
+fn first_reached<T>(
+    addresses: Vec<String>,
+    mut connect: impl FnMut(String) -> mysql::Result<T>,
+) -> mysql::Result<T> {
+    let mut result = Err(mysql::Error::DriverError(DriverError::CouldNotConnect(None)));
+    for address in addresses {
+        result = connect(address);
+        let is_nobody_there = matches!(
+            result,
+            Err(mysql::Error::DriverError(
+                DriverError::CouldNotConnect(_) | DriverError::ConnectTimeout
+            ))
+        );
+        if !is_nobody_there {
+            break;
+        }
+    }
+    result
 }
 
 /// The driver wraps the system's words in its own.
@@ -431,6 +466,24 @@ mod tests {
             assert!(target.is_loopback());
             assert_eq!(target.place(), "[::1]:3306");
         }
+    }
+
+    #[test]
+    fn a_server_is_sought_at_each_address_until_one_answers() {
+        let addresses = || vec!["::1".to_owned(), "127.0.0.1".to_owned()];
+        let nobody = || mysql::Error::DriverError(DriverError::CouldNotConnect(None));
+        let found = first_reached(addresses(), |address| match address.as_str() {
+            "127.0.0.1" => Ok(address),
+            _ => Err(nobody()),
+        });
+        assert_eq!(found.unwrap(), "127.0.0.1");
+        assert!(first_reached::<()>(addresses(), |_| Err(nobody())).is_err());
+        let mut tried = 0;
+        let answered = first_reached::<()>(addresses(), |_| {
+            tried += 1;
+            Err(mysql::Error::DriverError(DriverError::PacketTooLarge))
+        });
+        assert!(answered.is_err() && tried == 1);
     }
 
     #[test]
