@@ -229,11 +229,15 @@ impl Governing {
     /// Whether so much room was taken since the last reading that there should be another.
     fn room_goes(&mut self) -> bool {
         let (Some(then), Some(now)) = (self.room_bytes, self.reader.glance()) else { return false };
-        if self.goal.is_none() && !self.resting {
-            return now + (then / 4).max(GLANCE_MIN_BYTES) < then;
+        let goes = match self.goal.is_none() && !self.resting {
+            true => now + (then / 4).max(GLANCE_MIN_BYTES) < then,
+            // After a step the queries have their rest, unless the next is urgent.
+            false => now < self.headroom_bytes / 2 && now + GLANCE_MIN_BYTES < then,
+        };
+        if !goes {
+            self.rush.glance(Instant::now(), now);
         }
-        // After a step the queries have their rest, unless the next is urgent.
-        now < self.headroom_bytes / 2 && now + GLANCE_MIN_BYTES < then
+        goes
     }
 
     /// Looks, decides, takes at most one step. Returns how long to wait before the next.

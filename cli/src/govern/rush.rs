@@ -17,6 +17,8 @@ const STEP_TAKES: Duration = Duration::from_millis(300);
 const LASTS: Duration = Duration::from_secs(1);
 /// Less than this between two readings is noise.
 const NOISE_BYTES: u64 = 4 * MIB;
+/// So much less room than at the last glance is a burst: the others have begun since then, and not at the last reading.
+const BURST_BYTES: u64 = 16 * MIB;
 /// Readings are not closer than this.
 const CLOSEST: Duration = Duration::from_millis(20);
 
@@ -24,6 +26,8 @@ const CLOSEST: Duration = Duration::from_millis(20);
 #[derive(Debug, Default)]
 pub struct Rush {
     last: Option<Reading>,
+    /// The last glance since then: when, and the room.
+    glance: Option<(Instant, u64)>,
     until: Option<Instant>,
     /// The last reading is a sign of it: nothing would be left when a step ends.
     now: bool,
@@ -42,6 +46,11 @@ struct Reading {
 }
 
 impl Rush {
+    /// At `now`, between two readings, the room was `room_bytes`.
+    pub fn glance(&mut self, now: Instant, room_bytes: u64) {
+        self.glance = Some((now, room_bytes));
+    }
+
     /// At `now` the limit that binds is `room`, where `headroom_bytes` are to be kept free, and the pool of `size_bytes` holds
     /// `held_bytes`.
     pub fn observe(
@@ -54,13 +63,18 @@ impl Rush {
     ) {
         let (left_bytes, others) = (room.bytes(), room.used_bytes.saturating_sub(held_bytes));
         let reading = Reading { at: now, place: room.place.clone(), others, size: size_bytes };
+        let glance = self.glance.take();
         let Some(last) = self.last.replace(reading) else { return };
         // Below another limit there are others: what they use more was not taken since.
         let grown = match last.place == room.place {
             true => others.saturating_sub(last.others),
             false => 0,
         };
-        let elapsed = now.saturating_duration_since(last.at).max(CLOSEST).as_secs_f64();
+        let burst = glance
+            .map(|(at, room)| (at, room.saturating_sub(left_bytes).min(grown)))
+            .filter(|&(_, burst)| burst >= BURST_BYTES);
+        let (since, grown) = burst.unwrap_or((last.at, grown));
+        let elapsed = now.saturating_duration_since(since).max(CLOSEST).as_secs_f64();
         let soon = (grown as f64 * STEP_TAKES.as_secs_f64() / elapsed) as u64;
         let sign = grown > NOISE_BYTES && left_bytes < soon.saturating_add(headroom_bytes / 2);
         if sign {
@@ -159,6 +173,26 @@ mod tests {
         observe_in(&mut rush, later(200), group, SIZE, 201 * MIB, 119 * MIB);
         observe(&mut rush, later(300), SIZE, 9001 * MIB, 118 * MIB);
         assert_eq!(rush.at_most(later(300), SIZE, true), None);
+    }
+
+    #[test]
+    fn a_burst_has_the_pace_that_it_has_since_the_last_glance() {
+        let seen = |glance: Option<(u64, u64)>, taken: u64| {
+            let (mut rush, start) = (Rush::default(), Instant::now());
+            let later = |ms| start + Duration::from_millis(ms);
+            observe(&mut rush, start, SIZE, 200 * MIB, 110 * MIB);
+            if let Some((ms, room)) = glance {
+                rush.glance(later(ms), room * MIB);
+            }
+            observe(&mut rush, later(100), SIZE, (200 + taken) * MIB, (110 - taken) * MIB);
+            rush.at_most(later(100), SIZE, false).is_some()
+        };
+        // 25 MiB in a tenth of a second leave enough, and in a fiftieth they don't.
+        assert!(!seen(None, 25));
+        assert!(seen(Some((80, 110)), 25));
+        assert!(!seen(Some((80, 95)), 25));
+        // A process that starts.
+        assert!(!seen(Some((80, 110)), 15));
     }
 
     #[test]
