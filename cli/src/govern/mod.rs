@@ -314,6 +314,9 @@ impl Governing {
             ));
             return;
         }
+        if decision.signal == Signal::RoomLasted && self.rush.forbids_growth(Instant::now()) {
+            return;
+        }
         let at_most = match decision.signal {
             Signal::RoomShrank | Signal::OwnSwap | Signal::Stall => {
                 self.rush.at_most(Instant::now(), decision.from_bytes, out_of_room)
@@ -393,6 +396,9 @@ impl Governing {
         };
         self.resting = true;
         self.waits_for_another = false;
+        if goal.urgent && direction == Direction::Shrink {
+            self.rush.stepped(Instant::now());
+        }
         if !goal.urgent {
             self.pause(&AtomicBool::new(false), probe::AFTER);
         }
