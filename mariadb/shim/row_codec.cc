@@ -1,8 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "row_codec.h"
 
-#include <algorithm>
-
 namespace tidepool {
 
 uchar *put_length(uchar *to, size_t len) {
@@ -79,6 +77,15 @@ Row_layout::Row_layout(const TABLE_SHARE *share, const Index_layout &primary) {
   }
   plain = static_cast<uint>(columns.size());
   columns.insert(columns.end(), others.begin(), others.end());
+  /* Longer ones than this are rare where a column may be longer. */
+  constexpr uint LONG = 1024;
+  before_blobs = static_cast<uint>(columns.size());
+  for (uint i = before_blobs; i > 0; i--) {
+    const Column &column = columns[i - 1].column;
+    const bool is_blob = column.storage == Column::BLOB;
+    if (is_blob) before_blobs = i - 1;
+    if (!up_to_long && (is_blob || (column.storage == Column::VARCHAR && column.size > LONG))) up_to_long = i;
+  }
   null_bytes = (null_bits + 7) / 8;
   fixed_size += 1 + null_bytes;
 }
@@ -138,17 +145,6 @@ uint Row_layout::last_needed(const uchar *needed) const {
   for (size_t i = columns.size(); i > 0; i--)
     if (needed[columns[i - 1].column.fieldnr]) return static_cast<uint>(i);
   return 0;
-}
-
-bool Row_layout::heads_may_do(uint last_needed) const {
-  /* Longer ones than this are rare where a column may be longer. */
-  constexpr uint LONG = 1024;
-  const auto is_blob = [](const Stored &stored) { return stored.column.storage == Column::BLOB; };
-  const auto may_be_long = [&](const Stored &stored) {
-    return is_blob(stored) || (stored.column.storage == Column::VARCHAR && stored.column.size > LONG);
-  };
-  const auto last = columns.begin() + last_needed;
-  return std::none_of(columns.begin(), last, is_blob) && std::any_of(last, columns.end(), may_be_long);
 }
 
 bool Row_layout::key_needed(const uchar *needed) const {

@@ -76,7 +76,7 @@ public:
   /* Where in the order of decoding the last needed column is; 0 = none is needed. */
   uint last_needed(const uchar *needed) const;
   /* Whether the beginning of a long row has all columns up to the last needed one, most likely: what is long is behind them. */
-  bool heads_may_do(uint last_needed) const;
+  bool heads_may_do(uint last_needed) const { return last_needed <= before_blobs && last_needed < up_to_long; }
   /* Whether the clustered key has columns that the row lacks, of those needed. */
   bool key_needed(const uchar *needed) const;
   /* What the layout depends on: two tables with the same fingerprint can read each other's rows. */
@@ -107,6 +107,8 @@ private:
   std::vector<Stored> columns; /* in the order in which they are stored */
   std::vector<uint16> in_key;  /* fieldnr of those that are only in the key */
   uint plain = 0;              /* how many of them are NOT NULL and of fixed length */
+  uint before_blobs = 0;       /* how many there are before the first BLOB */
+  uint up_to_long = 0;         /* and up to the last one that may be long; 0 = there is none */
   size_t null_bytes = 0;
   uchar tag = row_tag(0);
   std::vector<Older> older;    /* all versions but the newest */
