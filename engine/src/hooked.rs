@@ -1,6 +1,7 @@
 //! [`Hooked`]: a simulated disk of which a test changes some operations.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tidepool_pool::storage::{IoOp, Result, SimStorage, Storage, StorageFile, StorageLock};
 
@@ -25,6 +26,20 @@ pub(crate) trait Hooks: Send + Sync {
     fn locked(&self, lock: StorageLock) -> StorageLock {
         lock
     }
+}
+
+/// A lock that says in `released` when it is given up.
+pub(crate) fn watched_lock(lock: StorageLock, released: &Arc<AtomicBool>) -> StorageLock {
+    struct Watched {
+        _held: StorageLock,
+        released: Arc<AtomicBool>,
+    }
+    impl Drop for Watched {
+        fn drop(&mut self) {
+            self.released.store(true, Ordering::SeqCst);
+        }
+    }
+    StorageLock::new(Watched { _held: lock, released: Arc::clone(released) })
 }
 
 /// A disk with hooks.

@@ -347,14 +347,9 @@ impl Trx {
         lock: LockMode,
         wait: LockWait,
     ) -> Result<bool> {
-        self.enter_call();
-        let lock = self.effective_lock(lock);
-        self.enlist_to_read(table, index, lock)?;
-        self.inner.access = Access::Normal;
+        let lock = self.begin_read(Access::Normal, table, index, lock)?;
         let found = self.inner.find(table.tree(index), key, lock, wait)?;
-        if found {
-            self.count(Counter::RowsRead, 1);
-        }
+        self.count(Counter::RowsRead, found.into());
         Ok(found)
     }
 
@@ -373,18 +368,29 @@ impl Trx {
         value: &mut Vec<u8>,
     ) -> Result<Option<bool>> {
         let access = if for_scan { Access::Scan } else { Access::Normal };
-        if self.effective_lock(lock) != LockMode::None {
-            let found = self.get_as(access, table, index, key, lock, wait, value)?;
-            return Ok(found.then_some(false));
-        }
-        self.enter_call();
-        self.enlist_to_read(table, index, LockMode::None)?;
-        self.inner.access = access;
-        let found = self.inner.get_head(table.tree(index), key, value)?;
-        if found.is_some() {
-            self.count(Counter::RowsRead, 1);
-        }
+        let lock = self.begin_read(access, table, index, lock)?;
+        let tree = table.tree(index);
+        let found = match lock {
+            LockMode::None => self.inner.get_head(tree, key, value)?,
+            _ => self.inner.get(tree, key, lock, wait, value)?.then_some(false),
+        };
+        self.count(Counter::RowsRead, found.is_some().into());
         Ok(found)
+    }
+
+    /// A read of one entry begins. Returns how it locks.
+    fn begin_read(
+        &mut self,
+        access: Access,
+        table: &Arc<Table>,
+        index: usize,
+        lock: LockMode,
+    ) -> Result<LockMode> {
+        self.enter_call();
+        let lock = self.effective_lock(lock);
+        self.enlist_to_read(table, index, lock)?;
+        self.inner.access = access;
+        Ok(lock)
     }
 
     #[expect(clippy::too_many_arguments, reason = "those of `get` and how it accesses pages")]
@@ -398,14 +404,9 @@ impl Trx {
         wait: LockWait,
         value: &mut Vec<u8>,
     ) -> Result<bool> {
-        self.enter_call();
-        let lock = self.effective_lock(lock);
-        self.enlist_to_read(table, index, lock)?;
-        self.inner.access = access;
+        let lock = self.begin_read(access, table, index, lock)?;
         let found = self.inner.get(table.tree(index), key, lock, wait, value)?;
-        if found {
-            self.count(Counter::RowsRead, 1);
-        }
+        self.count(Counter::RowsRead, found.into());
         Ok(found)
     }
 

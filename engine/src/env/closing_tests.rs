@@ -9,7 +9,7 @@ use tidepool_pool::storage::{Result as StorageResult, SimStorage, StorageFile};
 
 use super::*;
 use crate::files::FIRST_TABLE_SPACE;
-use crate::hooked::{Hooked, Hooks};
+use crate::hooked::{Hooked, Hooks, watched_lock};
 
 /// How long a write is held up if nobody lets go of the lock.
 const HELD_UP: Duration = Duration::from_millis(300);
@@ -25,18 +25,6 @@ struct Watched {
     late: AtomicU32,
 }
 
-/// Tells when it is dropped.
-struct Lock {
-    _held: StorageLock,
-    released: Arc<AtomicBool>,
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        self.released.store(true, Ordering::SeqCst);
-    }
-}
-
 fn wait_for(flag: &AtomicBool, most: Duration) {
     let since = Instant::now();
     while !flag.load(Ordering::SeqCst) && since.elapsed() < most {
@@ -46,7 +34,7 @@ fn wait_for(flag: &AtomicBool, most: Duration) {
 
 impl Hooks for Watched {
     fn locked(&self, lock: StorageLock) -> StorageLock {
-        StorageLock::new(Lock { _held: lock, released: self.released.clone() })
+        watched_lock(lock, &self.released)
     }
 
     fn write(&self, file: &dyn StorageFile, bytes: &[u8], offset: u64) -> StorageResult<()> {

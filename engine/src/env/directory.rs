@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use tidepool_pool::storage::{AlignedBuf, Storage};
-use tidepool_pool::{PAGE_HEADER_SIZE, PageSize, page};
+use tidepool_pool::{PageSize, page};
 
 use super::EnvOptions;
 use crate::error::{Error, Result};
 use crate::files::{SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, space_file_name};
-use crate::format::space_header::{MAGIC, UUID_AT};
+use crate::format::space_header::SpaceHeader;
 use crate::redo::control::CONTROL_FILE;
 use crate::redo::{self, Ring, format_uuid};
 
@@ -78,10 +78,12 @@ pub(super) fn check_owner(
     }
     let id = tidepool_pool::PageId::new(SYSTEM_SPACE, 0);
     // A page that is broken is reported when it is read through the pool.
-    if page::verify(&header, id).is_err() || &header[PAGE_HEADER_SIZE..][..MAGIC.len()] != MAGIC {
+    if page::verify(&header, id).is_err() {
         return Ok(());
     }
-    let owner: [u8; 16] = header[UUID_AT..UUID_AT + 16].try_into().expect("16 bytes");
+    let Ok(SpaceHeader { instance: owner, .. }) = SpaceHeader::parse(&header, &name) else {
+        return Ok(());
+    };
     if owner == *uuid || owner == [0; 16] {
         return Ok(());
     }

@@ -9,7 +9,7 @@ use tidepool_pool::storage::{Fault, FaultKind, IoOp, SimStorage, StorageOp};
 
 use super::*;
 use crate::files::*;
-use crate::hooked::{Hooked, Hooks};
+use crate::hooked::{Hooked, Hooks, watched_lock};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 
@@ -34,21 +34,9 @@ struct Watched {
     late: AtomicU32,
 }
 
-/// Tells when it is dropped.
-struct Lock {
-    _held: StorageLock,
-    released: Arc<AtomicBool>,
-}
-
-impl Drop for Lock {
-    fn drop(&mut self) {
-        self.released.store(true, Ordering::SeqCst);
-    }
-}
-
 impl Hooks for Watched {
     fn locked(&self, lock: StorageLock) -> StorageLock {
-        StorageLock::new(Lock { _held: lock, released: self.released.clone() })
+        watched_lock(lock, &self.released)
     }
 
     fn batch(&self, disk: &SimStorage, ops: &mut [IoOp<'_>]) {

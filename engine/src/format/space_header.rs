@@ -18,7 +18,7 @@ const VERSION_AT: usize = 40;
 const PAGE_SIZE_AT: usize = 44;
 const SPACE_ID_AT: usize = 48;
 const FLAGS_AT: usize = 52;
-pub(crate) const UUID_AT: usize = 56;
+const UUID_AT: usize = 56;
 pub(crate) const SIZE_PAGES_AT: usize = 72;
 pub(crate) const FREE_HINT_AT: usize = 76;
 /// Offset in page 0 of the table's next auto-increment value, u64; the table layer's.

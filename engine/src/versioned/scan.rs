@@ -247,6 +247,24 @@ impl Batch {
         self.cut.binary_search(&at).is_ok()
     }
 
+    /// Adds an entry of the tree with the value that it stands for; with `heads`, with as much of it as the entry has.
+    fn add(
+        &mut self,
+        tree: &VersionedTree,
+        key: &[u8],
+        flags: u8,
+        value: &mut Vec<u8>,
+        heads: bool,
+    ) -> Result<()> {
+        if !heads {
+            tree.complete(flags, value)?;
+        } else if tree.cut(flags, value)? {
+            self.cut.push(self.ends.len());
+        }
+        self.push(key, value);
+        Ok(())
+    }
+
     fn push(&mut self, key: &[u8], value: &[u8]) {
         self.bytes.extend_from_slice(key);
         let middle = self.bytes.len();
@@ -321,17 +339,11 @@ impl Transaction {
                     }
                     leaf.key_at(slot, &mut key);
                     added += 1;
-                    if heads {
-                        if tree.cut(flags, &mut value)? {
-                            batch.cut.push(batch.ends.len());
-                        }
-                        batch.push(&key, &value);
-                    } else if is_long && !dirty {
+                    if is_long && !dirty {
                         long = Some(flags);
                     } else {
                         // As in `get`: under the latch, for a rollback frees an uncommitted version's chain.
-                        tree.complete(flags, &mut value)?;
-                        batch.push(&key, &value);
+                        batch.add(tree, &key, flags, &mut value, heads)?;
                     }
                     let at_end = match &position.end {
                         Bound::Included(end) | Bound::Excluded(end) => key == *end,
@@ -364,15 +376,8 @@ impl Transaction {
             };
         }
         if let Some(flags) = long {
-            if heads {
-                if tree.cut(flags, &mut value)? {
-                    batch.cut.push(batch.ends.len());
-                }
-            } else {
-                // The view keeps the chain of what it sees.
-                tree.complete(flags, &mut value)?;
-            }
-            batch.push(&key, &value);
+            // The view keeps the chain of what it sees.
+            batch.add(tree, &key, flags, &mut value, heads)?;
         }
         batch.scratch = value;
         Ok(())
