@@ -47,7 +47,7 @@
 //! ───────────────────────────────────────────────────────────────────────────────────────────
 //! btree     trees on pages                                             overflow  values too long for a page
 //! space     allocation of pages
-//! mtr       mini-transactions
+//! mtr       mini-transactions                                          backup   copies of an open directory
 //! env       log, pool and files together                               recovery  what a crash left
 //! redo      the log                                                    page_op   the changes of pages that it tells
 //! format    what pages hold                                            csn       commit numbers
@@ -55,6 +55,7 @@
 //! pool      frames, latches, replacement, page I/O, files (the crate tidepool-pool)
 //! ```
 
+pub mod backup;
 pub mod btree;
 pub mod catalog;
 pub mod csn;
@@ -85,6 +86,7 @@ pub mod trx;
 pub mod undo;
 pub mod versioned;
 
+pub use backup::{Backup, BackupProgress, BackupReport};
 pub use catalog::{IndexDef, TableDef};
 pub use db::{
     ChangedIndex, Cursor, Db, DuplicateEntry, IndexChange, Savepoint, Seek, TableLoad, Trx,

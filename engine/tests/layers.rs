@@ -11,7 +11,7 @@ const LAYERS: [&[&str]; 14] = [
     &["page_op"],
     &["lock", "recovery"],
     &["env"],
-    &["mtr"],
+    &["backup", "mtr"],
     &["space"],
     &["btree", "overflow", "undo"],
     &["trx", "versioned"],

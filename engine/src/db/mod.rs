@@ -44,6 +44,7 @@ pub(crate) use trx::ReadsEpoch;
 use trx::Used;
 pub use trx::{Savepoint, Trx};
 
+use crate::backup::{Backup, BackupProgress, BackupReport};
 use crate::catalog::Catalog;
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -62,6 +63,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
+use tidepool_pool::storage::{FileOptions, FileStorage, Storage};
 use tidepool_pool::trace::{TraceOptions, TraceStatus};
 use tidepool_pool::{Advice, Lsn, Pool};
 
@@ -286,6 +288,36 @@ impl Db {
     /// Everything before this survives a power cut.
     pub fn durable_lsn(&self) -> Lsn {
         self.inner.env.redo().flushed_lsn()
+    }
+
+    /// Begins a backup into `target`, an empty directory: a copy of this one as it is when the backup is finished. Nothing waits for it
+    /// meanwhile. It is a data directory, to be opened by [`Db::open`]; what was in no finished transaction is rolled back then. One
+    /// backup at a time.
+    pub fn begin_backup(&self, target: Arc<dyn Storage>) -> Result<Backup> {
+        self.inner.check_open()?;
+        Backup::begin(&self.inner.env, target)
+    }
+
+    /// The same into the directory `dir`, which is made if it is missing, from the beginning to the end. `go_on` is told how far it is; if it
+    /// says false, that is [`Error::Interrupted`]. After an error nothing of the copy is left.
+    ///
+    /// ```
+    /// # use tidepool::{Db, Options};
+    /// # let dir = tempfile::tempdir().unwrap();
+    /// # let (dir, copy) = (dir.path().join("data"), dir.path().join("copy"));
+    /// let db = Db::open(&dir, Options::default())?;
+    /// db.backup(&copy, &mut |progress| progress.copied_bytes < 1 << 40)?;
+    /// let restored = Db::open(&copy, Options::default())?;
+    /// # Ok::<(), tidepool::Error>(())
+    /// ```
+    pub fn backup(
+        &self,
+        dir: impl AsRef<Path>,
+        go_on: &mut dyn FnMut(BackupProgress) -> bool,
+    ) -> Result<BackupReport> {
+        let Options { direct_io, open_files, .. } = self.options();
+        let options = FileOptions { direct_io, open_files, read_only: false };
+        self.begin_backup(Arc::new(FileStorage::new(dir, options)?))?.run(go_on)
     }
 
     /// The options in force, with what was changed since the open.

@@ -17,6 +17,9 @@
 //!
 //! While the checkpoint is held (`RedoLog::hold_checkpoint`), nothing can make room but more files: they are made ahead beyond the capacity, too,
 //! and then larger ones, so that their number is no limit. If there can be no more, mini-transactions wait as ever.
+//!
+//! What a backup has not copied yet is kept in the same way, but for [`KEPT_BEYOND_CAPACITY_MIN_BYTES`] or as much again as the capacity
+//! at most, and not where the disk is full: then the backup fails, for the server must not wait for wherever it writes to.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -36,6 +39,8 @@ const RESERVE_MAX_BYTES: u64 = 8 << 20;
 const FILES_AHEAD: u64 = 2;
 /// Places in the list that no file made ahead takes.
 pub(super) const FILES_KEPT_FOR_THE_WRITER: usize = 8;
+/// So far the log may outgrow its capacity for a backup, at least.
+pub(super) const KEPT_BEYOND_CAPACITY_MIN_BYTES: u64 = 1 << 30;
 /// The log over this is the size of a file made beyond the capacity.
 const BEYOND_CAPACITY_SHARE: u64 = 8;
 
@@ -92,7 +97,7 @@ impl RedoLog {
     /// Recomputes where mini-transactions must wait, after any change of the ring, and wakes those that may
     /// go on.
     pub(super) fn update_begin_limit(&self, ring: &Ring) {
-        let overrun = match self.is_checkpoint_held() {
+        let overrun = match self.is_checkpoint_held() || ring.keeps_more() {
             true => 0,
             false => ring.overrun(self.capacity()),
         };
@@ -214,8 +219,15 @@ impl RedoLog {
             self.update_begin_limit(&ring);
             let size = ring.next_file_size();
             let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes();
-            let is_beyond = ring.total_size() + size > self.capacity();
-            if is_beyond && !self.is_checkpoint_held() {
+            let capacity = self.capacity();
+            let is_beyond = ring.total_size() + size > capacity;
+            let is_far_beyond =
+                ring.total_size() > capacity + capacity.max(KEPT_BEYOND_CAPACITY_MIN_BYTES);
+            if is_far_beyond && !self.is_checkpoint_held() && ring.keeps_more() {
+                self.or_fail(|| ring.keep(None))?;
+                return Ok(true);
+            }
+            if is_beyond && !self.is_checkpoint_held() && !ring.keeps_more() {
                 // There are as many as there shall be. That another could not be made was when fewer were there, or more were
                 // wanted; who waits now waits for a checkpoint, however slow.
                 ring.set_growth_error(None);
@@ -225,6 +237,10 @@ impl RedoLog {
                 return Ok(false);
             }
             if let Err(error) = ring.check_room(FILES_KEPT_FOR_THE_WRITER) {
+                if ring.keeps_more() {
+                    self.or_fail(|| ring.keep(None))?;
+                    return Ok(true);
+                }
                 // Within the capacity, the log goes on in the files it has: checkpoints make room.
                 if is_beyond {
                     ring.set_growth_error(Some(error));
@@ -250,6 +266,10 @@ impl RedoLog {
                 ring.set_growth_error(None);
                 self.or_fail(|| ring.add_spare(file_no, file, size))?;
                 self.update_begin_limit(&ring);
+                Ok(true)
+            }
+            Err(_) if ring.keeps_more() => {
+                self.or_fail(|| ring.keep(None))?;
                 Ok(true)
             }
             // The log goes on in the files it has.

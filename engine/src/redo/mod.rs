@@ -34,6 +34,7 @@ mod announced;
 pub mod capacity;
 pub mod checkpoint;
 pub(crate) mod control;
+pub(crate) mod copy;
 pub(crate) mod file_header;
 pub(crate) mod frame;
 mod group;

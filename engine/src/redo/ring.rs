@@ -13,6 +13,7 @@
 //! - use of a spare file: write its header with the new start LSN, sync; then the control file.
 //! - checkpoint: the control file; only then are the files behind it spare.
 //! - removal: take it off the control file's list; then remove it. Files not listed are removed at open.
+//! - files kept for a backup ([`Ring::keep`]): the control file, which calls them spare; only then they are.
 //!
 //! So every listed file exists with the header that the list says, and the log is never in an unlisted file.
 
@@ -92,6 +93,8 @@ pub struct Ring {
     growth_error: Option<Error>,
     /// Bytes of log in files that the writer could not wait for, and where the first of them begins.
     overrun: (Lsn, u64),
+    /// Somebody copies the log from here on: its files stay in use, though the checkpoint has passed them.
+    kept: Option<Lsn>,
 }
 
 impl Ring {
@@ -132,6 +135,7 @@ impl Ring {
             file_size: block_ceil(file_size),
             growth_error: None,
             overrun: (Lsn::ZERO, 0),
+            kept: None,
         };
         for _ in 0..FILES_MIN {
             let file_no = ring.take_file_no();
@@ -195,6 +199,7 @@ impl Ring {
             file_size: block_ceil(file_size),
             growth_error: None,
             overrun: (Lsn::ZERO, 0),
+            kept: None,
         };
         ring.sort_files();
         ring.check_covered()?;
@@ -377,18 +382,50 @@ impl Ring {
         self.control.checkpoint = checkpoint;
         self.control.checkpoint_epoch = checkpoint_epoch;
         self.control.clean = clean;
+        self.free_files_behind();
+        self.write_control()
+    }
+
+    /// Makes the files spare that nobody needs any more. Returns whether there were any.
+    fn free_files_behind(&mut self) -> bool {
         // The last file stays in use even when it is full, since it says where the log goes on.
         let end = self.end();
-        for file in &mut self.control.files {
-            if file
-                .start
-                .is_some_and(|s| s.0 + file.size <= checkpoint.0 && s.0 + file.size < end.0)
-            {
-                file.start = None;
-            }
+        let needed =
+            self.kept.map_or(self.control.checkpoint, |kept| kept.min(self.control.checkpoint));
+        let is_behind = |file: &FileEntry| {
+            file.start.is_some_and(|start| {
+                let file_end = Lsn(start.0 + file.size);
+                file_end <= needed && file_end < end
+            })
+        };
+        let mut freed = false;
+        for file in self.control.files.iter_mut().filter(|file| is_behind(file)) {
+            file.start = None;
+            freed = true;
         }
         self.sort_files();
-        self.write_control()
+        freed
+    }
+
+    /// Keeps the log from `from` on, which is not before the first file in use, where it is; `None`: it is needed for recovery only.
+    pub fn keep(&mut self, from: Option<Lsn>) -> Result<()> {
+        self.kept = from;
+        match self.free_files_behind() {
+            true => self.write_control(),
+            false => Ok(()),
+        }
+    }
+
+    /// From where on the log is kept beside what recovery needs.
+    pub fn kept(&self) -> Option<Lsn> {
+        self.kept
+    }
+
+    /// Whether there are files in use that recovery does not need.
+    pub fn keeps_more(&self) -> bool {
+        let first = self.in_use().next();
+        self.kept.is_some()
+            && first.is_some_and(|(file, start)| start.0 + file.size <= self.control.checkpoint.0)
     }
 
     /// Begins a new epoch, later than `seen`, the last in the log; the control file says so before any frame

@@ -31,6 +31,8 @@ impl World {
             handles: BTreeMap::new(),
             sessions: vec![],
             loading: None,
+            backup: None,
+            backups: 0,
             next_table: 0,
             detached: BTreeMap::new(),
             next_xid: 0,
@@ -77,6 +79,7 @@ impl World {
     pub fn reopen(&mut self) {
         trace!("reopen, power {}", if self.sim.is_down() { "off" } else { "on" });
         self.sessions.clear();
+        self.backup = None;
         self.handles.clear();
         self.changed.clear();
         self.detached.clear();
@@ -142,21 +145,7 @@ impl World {
 
     /// The same, while there may be power cuts.
     pub fn try_on_disk(&self, model: &Model) -> Result<Model, Error> {
-        let mut found = Model { rows: BTreeMap::new(), indexed: BTreeSet::new(), ..model.clone() };
-        for (name, no) in &model.names {
-            let table = self.db.open_table(name)?;
-            let mut trx = self.db.begin(TrxOptions::default());
-            let rows = scan(&mut trx, &table, 0)?;
-            if table.index_count() > 1 {
-                found.indexed.insert(*no);
-                let entries = scan(&mut trx, &table, 1)?;
-                let expected: BTreeSet<_> = rows.keys().map(|key| second_key(key)).collect();
-                let seed = self.seed;
-                assert!(entries.into_keys().eq(expected), "seed {seed}: {name}'s second index");
-            }
-            found.rows.insert(*no, rows);
-        }
-        Ok(found)
+        found_in(self.seed, &self.db, model)
     }
 
     pub fn model_is_on_disk(&self, check: bool) {
@@ -185,4 +174,22 @@ impl World {
             assert_eq!(lost, [], "seed {}: pages of {name} that nothing leads to", self.seed);
         }
     }
+}
+
+/// What is in `db` of the tables of `model`, under its numbers.
+pub fn found_in(seed: u64, db: &Db, model: &Model) -> Result<Model, Error> {
+    let mut found = Model { rows: BTreeMap::new(), indexed: BTreeSet::new(), ..model.clone() };
+    for (name, no) in &model.names {
+        let table = db.open_table(name)?;
+        let mut trx = db.begin(TrxOptions::default());
+        let rows = scan(&mut trx, &table, 0)?;
+        if table.index_count() > 1 {
+            found.indexed.insert(*no);
+            let entries = scan(&mut trx, &table, 1)?;
+            let expected: BTreeSet<_> = rows.keys().map(|key| second_key(key)).collect();
+            assert!(entries.into_keys().eq(expected), "seed {seed}: {name}'s second index");
+        }
+        found.rows.insert(*no, rows);
+    }
+    Ok(found)
 }

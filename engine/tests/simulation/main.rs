@@ -2,15 +2,15 @@
 //! purge, cleaner and checkpoints in a random order; the buffer pool grows and shrinks, by steps that come between all these; power cuts
 //! in the middle of any disk operation; a full disk now and then. In some lives the disk fails: a sync, after which the engine must write nothing
 //! more, or the removal of files, in recoveries too. A second index comes and goes: it has an entry for each row. Tables are filled
-//! that nobody sees, while all that goes on. The seed says which page size.
+//! that nobody sees, and backups taken, while all that goes on. The seed says which page size.
 //! After each recovery what the disk holds is compared with what was acknowledged: all of it is there, and nothing else,
 //! but for the one operation that the power cut interrupted, which may have happened or not.
 //!
 //! `TIDEPOOL_SEEDS=n` runs more seeds than the default; `TIDEPOOL_SEED=n` runs that one alone: a failure's message
 //! names its seed, and the same seed fails again in the same way.
 //!
-//! `model`: what is acknowledged. `life`: openings and what must be found. `statement`, `transaction`, `definition`, `memory`: the
-//! steps of a life.
+//! `model`: what is acknowledged. `life`: openings and what must be found. `statement`, `transaction`, `definition`, `memory`, `backup`:
+//! the steps of a life.
 
 /// Tells on standard error what happens, if `TIDEPOOL_TRACE` is set.
 macro_rules! trace {
@@ -21,6 +21,7 @@ macro_rules! trace {
     };
 }
 
+mod backup;
 mod definition;
 mod life;
 mod memory;
@@ -88,6 +89,10 @@ struct World {
     sessions: Vec<Session>,
     /// Filled, and not finished while other things happen.
     loading: Option<Loading>,
+    /// Not finished.
+    backup: Option<backup::Running>,
+    /// Finished ones.
+    backups: u64,
     next_table: TableNo,
     /// Tables that transactions detached in this life use; of those of earlier lives the engine does not know.
     detached: BTreeMap<Vec<u8>, BTreeSet<TableNo>>,
@@ -119,10 +124,13 @@ fn seeds() {
     }
     let count = std::env::var("TIDEPOOL_SEEDS").ok().and_then(|n| n.parse().ok()).unwrap_or(30);
     let first = std::env::var("TIDEPOOL_FIRST_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(0);
-    let mut moved = 0;
+    let (mut moved, mut backups) = (0, 0);
     for seed in first..first + count {
         match std::panic::catch_unwind(|| run(seed)) {
-            Ok(pages) => moved += pages,
+            Ok(done) => {
+                moved += done.pages_moved;
+                backups += done.backups;
+            }
             Err(panic) => {
                 eprintln!("failed with TIDEPOOL_SEED={seed}");
                 std::panic::resume_unwind(panic);
@@ -130,10 +138,18 @@ fn seeds() {
         }
     }
     assert!(moved > 0 || count < 10, "no shrink had a page to move: nothing was tried");
+    assert!(backups > 0 || count < 10, "no backup came to its end: nothing was tried");
 }
 
-/// The pages that resizes moved.
-fn run(seed: u64) -> u64 {
+/// What came to be tried.
+struct Done {
+    /// By resizes.
+    pages_moved: u64,
+    /// Opened, and compared.
+    backups: u64,
+}
+
+fn run(seed: u64) -> Done {
     let mut world = World::new(seed);
     let mut moved = 0;
     for life in 0..LIVES {
@@ -154,7 +170,7 @@ fn run(seed: u64) -> u64 {
     world.reopen();
     world.model_is_on_disk(true);
     world.nothing_is_lost();
-    moved + world.pages_moved()
+    Done { pages_moved: moved + world.pages_moved(), backups: world.backups }
 }
 
 impl World {
@@ -177,7 +193,8 @@ impl World {
         match self.random.random_range(0..100) {
             0..3 => self.resize(),
             3..8 => self.step_resize(),
-            8..64 => self.statement(),
+            8..11 => self.backup(),
+            11..64 => self.statement(),
             64..68 => self.savepoint(),
             68..78 => self.end(),
             78..80 => self.end_prepared(),

@@ -118,6 +118,12 @@ impl Pool {
         Ok(Load::Done(frame))
     }
 
+    /// Rests as a scan does that has worked for `work` until now, while queries wait for the disk: on behalf of whoever reads files past
+    /// the pool.
+    pub fn let_queries_read_after(&self, work: Duration) {
+        self.let_queries_read(|pace, now| pace.rest_after(work, now));
+    }
+
     /// Rests as long as the [`Pace`] says, on behalf of a scan. Without threads nobody else could read meanwhile.
     pub(crate) fn let_queries_read(&self, rest: impl Fn(&Pace, Instant) -> Duration) {
         if !self.background.runs() || self.background.is_stopping() {

@@ -1,0 +1,306 @@
+//! A backup of an open data directory, without a stop: its files are copied while they change, and then the log that makes one state of
+//! them.
+//!
+//! # How
+//! ```text
+//! begin    the checkpoint, from which the log is copied from now on (`redo/copy.rs`); then: which files there are
+//! step     a piece of a file, page by page, each as it is at that moment; and what was added to the log
+//! finish   the log is flushed, and copied to that end; the control file, which makes the copy a data directory
+//! ```
+//! What comes out is what a crash at the moment of `finish` would leave: opening it recovers all that was committed before, and rolls
+//! back what was not. Nothing is locked meanwhile; tables come and go, and are filled.
+//!
+//! # Why that is one state
+//! A page of the copy has the changes up to its LSN and none after it, and its LSN is before the end of the copied log. Recovery brings each
+//! page from its LSN to that end, so it does not matter that pages are of different moments. What lies beyond the end that a file had
+//! when it was copied was made later, and is in the log as a whole; so are files that were made after the look at the directory. A file that
+//! is gone when its turn comes was dropped, and the log says so.
+//!
+//! A page may be read in the middle of its write. Its checksum tells, and then it is taken from the buffer pool instead, where it is
+//! whole; should it not be there, the pool reads it, and knows whether it is broken. A broken page ends the backup: a copy of it would be
+//! trusted.
+//!
+//! # What is not copied
+//! `doublewrite.tpd`: nothing of the copy is torn. Files that were set aside in `tables/orphans/`. Files of sorts.
+//!
+//! # Pace
+//! Reads rest as those of scans do while queries wait for the disk ([`let_queries_read_after`](tidepool_pool::Pool::let_queries_read_after)), bypass the
+//! buffer pool, and with direct I/O the kernel's cache.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile, StorageLock};
+use tidepool_pool::{Access, Lsn, PageId, page};
+
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::files::{
+    FIRST_TABLE_SPACE, LOCK_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, space_file_name,
+};
+use crate::hot_list::HOT_LIST_FILE;
+use crate::redo::REDO_DIR;
+use crate::redo::copy::LogCopy;
+
+/// Bytes of a file copied in one step.
+const PIECE: usize = 1 << 20;
+
+/// How far a backup is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackupProgress {
+    /// Bytes of tables and undo copied.
+    pub copied_bytes: u64,
+    /// Bytes of them when the backup began.
+    pub total_bytes: u64,
+    /// Bytes of log copied.
+    pub log_bytes: u64,
+}
+
+/// What a finished backup holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BackupReport {
+    /// A recovery of it reads the log from here.
+    pub checkpoint: Lsn,
+    /// All that was committed before this is in it, and nothing else.
+    pub end: Lsn,
+    /// Bytes of tables and undo.
+    pub copied_bytes: u64,
+    /// Bytes of log.
+    pub log_bytes: u64,
+}
+
+/// A file under way.
+struct Copying {
+    space: u32,
+    from: Arc<dyn StorageFile>,
+    to: Arc<dyn StorageFile>,
+    at: u64,
+}
+
+/// A backup under way; see the module's description. Dropped before its end, it removes what it has made.
+pub struct Backup {
+    env: Arc<Env>,
+    target: Arc<dyn Storage>,
+    log: LogCopy,
+    /// Spaces whose turn comes.
+    waiting: VecDeque<u32>,
+    copying: Option<Copying>,
+    buf: AlignedBuf,
+    progress: BackupProgress,
+    /// Names of the files made, in case it fails.
+    made: Vec<String>,
+    finished: bool,
+    /// Nobody opens the copy before it is complete.
+    lock: Option<StorageLock>,
+}
+
+impl Backup {
+    /// Begins a backup into `target`, which is empty.
+    pub(crate) fn begin(env: &Arc<Env>, target: Arc<dyn Storage>) -> Result<Self> {
+        env.check_alive()?;
+        refuse_unless_empty(&*target)?;
+        let lock = target.lock(LOCK_FILE)?;
+        let log = LogCopy::begin(env.redo_handle(), &target)?;
+        let mut backup = Self {
+            env: env.clone(),
+            log,
+            waiting: VecDeque::from([SYSTEM_SPACE, UNDO_SPACE]),
+            copying: None,
+            buf: AlignedBuf::zeroed(PIECE.next_multiple_of(env.page_size())),
+            progress: BackupProgress { copied_bytes: 0, total_bytes: 0, log_bytes: 0 },
+            made: LogCopy::file_names().into(),
+            finished: false,
+            lock: Some(lock),
+            target,
+        };
+        backup.target.create_dir(TABLES_DIR)?;
+        // After the checkpoint was looked at, so that what comes and goes later is in the log.
+        backup.waiting.extend(env.table_space_files()?);
+        for &space in &backup.waiting {
+            let file = env.storage().open(&space_file_name(space)).and_then(|file| file.len());
+            backup.progress.total_bytes += match file {
+                Ok(len) => len,
+                Err(error) if error.is_not_found() => 0,
+                Err(error) => return Err(error.into()),
+            };
+        }
+        Ok(backup)
+    }
+
+    /// How far it is.
+    pub fn progress(&self) -> BackupProgress {
+        BackupProgress { log_bytes: self.log.bytes(), ..self.progress }
+    }
+
+    /// Copies some more; false if there is nothing left but to [`finish`](Self::finish), or to go on following the log.
+    pub fn step(&mut self) -> Result<bool> {
+        self.env.check_alive()?;
+        self.log.follow()?;
+        let Some(copying) =
+            self.copying.take().map_or_else(|| self.next_file(), |at| Ok(Some(at)))?
+        else {
+            return Ok(!self.waiting.is_empty());
+        };
+        self.copying = self.copy_piece(copying)?;
+        Ok(true)
+    }
+
+    /// Copies what is left, resting while queries wait for the disk, and finishes. `go_on` is asked before each step; if it says
+    /// false, that is [`Error::Interrupted`].
+    pub fn run(mut self, go_on: &mut dyn FnMut(BackupProgress) -> bool) -> Result<BackupReport> {
+        self.copy_files(go_on)?;
+        self.finish()
+    }
+
+    /// The same without the end, for whoever has something to do before it.
+    pub fn copy_files(&mut self, go_on: &mut dyn FnMut(BackupProgress) -> bool) -> Result<()> {
+        loop {
+            if !go_on(self.progress()) {
+                return Err(Error::Interrupted);
+            }
+            let began = Instant::now();
+            if !self.step()? {
+                return Ok(());
+            }
+            self.env.pool().let_queries_read_after(began.elapsed());
+        }
+    }
+
+    /// Ends it: what is committed up to now is in it.
+    pub fn finish(mut self) -> Result<BackupReport> {
+        while self.step()? {}
+        self.copy_hot_list();
+        // What is named in it is durable when the control file is.
+        self.target.sync_dir(TABLES_DIR)?;
+        self.target.sync_dir("")?;
+        let end = self.env.redo().next_lsn();
+        self.env.flush_log(end)?;
+        self.log.finish(end)?;
+        // A directory closed meanwhile may be another process's by now, and what was read of it torn.
+        self.env.check_alive()?;
+        self.finished = true;
+        self.lock = None;
+        Ok(BackupReport {
+            checkpoint: self.log.checkpoint(),
+            end,
+            copied_bytes: self.progress.copied_bytes,
+            log_bytes: self.log.bytes(),
+        })
+    }
+
+    /// Opens the next file that is still there.
+    fn next_file(&mut self) -> Result<Option<Copying>> {
+        while let Some(space) = self.waiting.pop_front() {
+            let name = space_file_name(space);
+            let from = match self.env.storage().open(&name) {
+                Ok(file) => file,
+                Err(error) if error.is_not_found() && space >= FIRST_TABLE_SPACE => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let to = self.target.create(&name)?;
+            self.made.push(name);
+            return Ok(Some(Copying { space, from, to, at: 0 }));
+        }
+        Ok(None)
+    }
+
+    /// Copies a piece; `None` when the file is complete.
+    fn copy_piece(&mut self, mut copying: Copying) -> Result<Option<Copying>> {
+        let page_size = self.env.page_size();
+        // A header that has been read knows no page beyond the length that the file has after that.
+        let left = copying.from.len()?.saturating_sub(copying.at);
+        let len = left.min(self.buf.len() as u64) as usize / page_size * page_size;
+        if len == 0 {
+            copying.to.sync_data()?;
+            return Ok(None);
+        }
+        copying.from.read_at(&mut self.buf[..len], copying.at)?;
+        let first = copying.at / page_size as u64;
+        for (no, bytes) in (first..).zip(self.buf[..len].chunks_exact_mut(page_size)) {
+            let id = PageId::new(copying.space, no as u32);
+            if page::verify(bytes, id).is_err() && !read_through_pool(&self.env, id, bytes)? {
+                // It was dropped: so the log says.
+                return Ok(None);
+            }
+        }
+        copying.to.write_at(&self.buf[..len], copying.at)?;
+        copying.at += len as u64;
+        self.progress.copied_bytes += len as u64;
+        Ok(Some(copying))
+    }
+
+    /// So that what is opened from the copy is warm soon. It is a hint, and any error of it none of the backup's.
+    fn copy_hot_list(&mut self) {
+        let (env, target) = (&self.env, &self.target);
+        let copy = |buf: &mut AlignedBuf| -> Result<()> {
+            let from = env.storage().open(HOT_LIST_FILE)?;
+            let to = target.create(HOT_LIST_FILE)?;
+            let (mut at, len) = (0, from.len()?);
+            while at < len {
+                let piece = (len - at).min(buf.len() as u64) as usize;
+                from.read_at(&mut buf[..piece], at)?;
+                to.write_at(&buf[..piece], at)?;
+                at += piece as u64;
+            }
+            Ok(to.sync_data()?)
+        };
+        self.made.push(HOT_LIST_FILE.into());
+        if copy(&mut self.buf).is_err() {
+            let _ = self.target.remove_if_there(HOT_LIST_FILE);
+        }
+    }
+}
+
+/// The page as it is now, sealed as for its file. False if its file is gone.
+fn read_through_pool(env: &Env, id: PageId, bytes: &mut [u8]) -> Result<bool> {
+    let read = |bytes: &mut [u8]| -> Result<()> {
+        let space = env.space(id.space)?;
+        bytes.copy_from_slice(&env.pool().shared(&space, id.no, Access::Scan)?);
+        Ok(())
+    };
+    match read(bytes) {
+        Ok(()) => {
+            page::stamp_checksum(bytes);
+            Ok(true)
+        }
+        Err(_) if !env.storage().exists(&space_file_name(id.space))? => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// An error if there is anything that a backup might be mixed with.
+fn refuse_unless_empty(target: &dyn Storage) -> Result<()> {
+    for dir in ["", REDO_DIR, TABLES_DIR] {
+        if !dir.is_empty() && !target.exists(dir)? {
+            continue;
+        }
+        // An earlier attempt may have left its directories, and the lock.
+        let may_be = |name: &str| {
+            dir.is_empty() && [REDO_DIR, TABLES_DIR, LOCK_FILE, "lost+found"].contains(&name)
+        };
+        if let Some(name) = target.list(dir)?.into_iter().find(|name| !may_be(name)) {
+            let name = if dir.is_empty() { name } else { format!("{dir}/{name}") };
+            return Err(Error::format(name, "in the way of a backup: give it an empty directory"));
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Backup {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        // The control file first: what is left then is no data directory.
+        for name in self.made.iter().rev().chain(&LogCopy::file_names()) {
+            let _ = self.target.remove_if_there(name);
+        }
+    }
+}
+
+impl std::fmt::Debug for Backup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Backup").field("progress", &self.progress()).finish_non_exhaustive()
+    }
+}

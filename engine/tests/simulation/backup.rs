@@ -1,0 +1,111 @@
+//! Backups, which take some time: everything else goes on between their steps, and what comes out is what was committed at their end.
+
+use rand::prelude::*;
+use std::sync::Arc;
+use tidepool::storage::{SimStorage, Storage};
+use tidepool::{Backup, Db, Error};
+
+use crate::life::found_in;
+use crate::{Step, World};
+
+/// A backup under way, and where it goes.
+pub struct Running {
+    backup: Backup,
+    target: SimStorage,
+    /// The target's disk may become full.
+    small: bool,
+}
+
+impl World {
+    /// Begins a backup, goes on with it, or ends it.
+    pub fn backup(&mut self) -> Step {
+        let Some(mut running) = self.backup.take() else { return self.begin_backup() };
+        let goes_on = self.random.random_ratio(3, 4);
+        if goes_on {
+            for _ in 0..self.random.random_range(1..4) {
+                if let Err(error) = running.backup.step() {
+                    return self.failed(error, running);
+                }
+            }
+            self.backup = Some(running);
+            return Ok(());
+        }
+        let Running { backup, target, small } = running;
+        match backup.finish() {
+            Ok(report) => {
+                trace!("backup: {report:?}");
+                self.backups += 1;
+                self.restore(&target);
+                Ok(())
+            }
+            Err(Error::NoSpace(_)) if small => {
+                assert_nothing_left(&target);
+                Ok(())
+            }
+            result => self.must(result.map(drop)),
+        }
+    }
+
+    fn begin_backup(&mut self) -> Step {
+        let target = SimStorage::new(self.random.random());
+        let small = self.random.random_ratio(1, 6);
+        if small {
+            target.set_capacity(Some(self.random.random_range(0..2 << 20)));
+        }
+        let backup = match self.db.begin_backup(Arc::new(target.clone())) {
+            Err(Error::NoSpace(_)) if small => {
+                assert_nothing_left(&target);
+                return Ok(());
+            }
+            result => self.must(result)?,
+        };
+        trace!("a backup begins: {:?}", backup.progress());
+        self.backup = Some(Running { backup, target, small });
+        Ok(())
+    }
+
+    fn failed(&self, error: Error, running: Running) -> Step {
+        let full = running.small && matches!(error, Error::NoSpace(_));
+        drop(running.backup);
+        assert_nothing_left(&running.target);
+        // The log's disk was full for a moment, and the log goes on without the backup.
+        let left_behind =
+            matches!(&error, Error::Storage(why) if why.contains("was not copied yet"));
+        if full || left_behind { Ok(()) } else { self.must(Err(error)) }
+    }
+
+    /// Opens what a backup has made, after a power cut, or two.
+    fn restore(&mut self, target: &SimStorage) {
+        let mut sim = target.crash();
+        sim.set_capacity(None);
+        if self.random.random() {
+            sim.crash_at(sim.operation_count() + self.random.random_range(1..60));
+            let _ = Db::open_on(Arc::new(sim.clone()), self.options());
+            sim = sim.crash();
+        }
+        let seed = self.seed;
+        let db = Db::open_on(Arc::new(sim.clone()), self.options())
+            .unwrap_or_else(|error| panic!("seed {seed}: a backup does not open: {error}"));
+        assert!(!sim.exists("tables/orphans").unwrap(), "seed {seed}: set aside in a backup");
+        let names: Vec<_> = self.model.names.keys().cloned().collect();
+        assert_eq!(db.table_names().unwrap(), names, "seed {seed}: tables of a backup");
+        let xids: Vec<_> = self.model.prepared.keys().cloned().collect();
+        assert_eq!(db.recovered_xids(), xids, "seed {seed}: prepared in a backup");
+        let found = found_in(seed, &db, &self.model).unwrap();
+        assert_eq!(found, self.model, "seed {seed}: rows of a backup");
+        for name in &names {
+            let report = db.open_table(name).unwrap().check(&db, &mut |_| true).unwrap();
+            assert!(report.is_clean(), "seed {seed}: {name} of a backup: {:?}", report.problems);
+        }
+        db.close().unwrap();
+    }
+}
+
+fn assert_nothing_left(target: &SimStorage) {
+    for dir in ["", "redo", "tables"] {
+        let Ok(names) = target.list(dir) else { continue };
+        let left: Vec<_> =
+            names.iter().filter(|name| !["redo", "tables", "lock"].contains(&&***name)).collect();
+        assert!(left.is_empty(), "left of a failed backup: {dir}/{left:?}");
+    }
+}
