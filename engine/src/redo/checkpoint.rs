@@ -97,7 +97,7 @@ impl RedoLog {
     /// Recomputes where mini-transactions must wait, after any change of the ring, and wakes those that may
     /// go on.
     pub(super) fn update_begin_limit(&self, ring: &Ring) {
-        let overrun = match self.is_checkpoint_held() || ring.keeps_more() {
+        let overrun = match self.may_outgrow(ring) {
             true => 0,
             false => ring.overrun(self.capacity()),
         };
@@ -132,6 +132,21 @@ impl RedoLog {
 
     fn is_checkpoint_held(&self) -> bool {
         self.checkpoint_held.load(Ordering::Acquire)
+    }
+
+    /// Whether more files are made than the capacity is for.
+    fn may_outgrow(&self, ring: &Ring) -> bool {
+        self.is_checkpoint_held() || ring.keeps_more() || ring.has_too_few()
+    }
+
+    /// Gives up what a backup has not copied yet. Returns whether there was any.
+    fn keep_no_more(&self, ring: &mut Ring) -> Result<bool> {
+        if !ring.keeps_more() {
+            return Ok(false);
+        }
+        tracing::warn!("the redo log goes on without a backup that has not copied it in time");
+        self.or_fail(|| ring.keep(None))?;
+        Ok(true)
     }
 
     /// Counts a wait for room.
@@ -215,19 +230,19 @@ impl RedoLog {
             if ring.end().0.saturating_sub(next) < ring.file_size() && ring.spares() > 0 {
                 self.or_fail(|| ring.extend())?;
             }
-            while self.or_fail(|| ring.remove_spare(self.capacity()))? {}
+            let capacity = self.capacity();
+            let far_beyond = capacity + capacity.max(KEPT_BEYOND_CAPACITY_MIN_BYTES);
+            if ring.total_size() > far_beyond && !self.is_checkpoint_held() {
+                self.keep_no_more(&mut ring)?;
+            }
+            let may_outgrow = self.may_outgrow(&ring);
+            // What was made beyond the capacity is there to be used.
+            while !may_outgrow && self.or_fail(|| ring.remove_spare(capacity))? {}
             self.update_begin_limit(&ring);
             let size = ring.next_file_size();
             let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes();
-            let capacity = self.capacity();
             let is_beyond = ring.total_size() + size > capacity;
-            let is_far_beyond =
-                ring.total_size() > capacity + capacity.max(KEPT_BEYOND_CAPACITY_MIN_BYTES);
-            if is_far_beyond && !self.is_checkpoint_held() && ring.keeps_more() {
-                self.or_fail(|| ring.keep(None))?;
-                return Ok(true);
-            }
-            if is_beyond && !self.is_checkpoint_held() && !ring.keeps_more() {
+            if is_beyond && !may_outgrow {
                 // There are as many as there shall be. That another could not be made was when fewer were there, or more were
                 // wanted; who waits now waits for a checkpoint, however slow.
                 ring.set_growth_error(None);
@@ -237,8 +252,7 @@ impl RedoLog {
                 return Ok(false);
             }
             if let Err(error) = ring.check_room(FILES_KEPT_FOR_THE_WRITER) {
-                if ring.keeps_more() {
-                    self.or_fail(|| ring.keep(None))?;
+                if self.keep_no_more(&mut ring)? {
                     return Ok(true);
                 }
                 // Within the capacity, the log goes on in the files it has: checkpoints make room.
@@ -268,10 +282,7 @@ impl RedoLog {
                 self.update_begin_limit(&ring);
                 Ok(true)
             }
-            Err(_) if ring.keeps_more() => {
-                self.or_fail(|| ring.keep(None))?;
-                Ok(true)
-            }
+            Err(_) if self.keep_no_more(&mut ring)? => Ok(true),
             // The log goes on in the files it has.
             Err(error) => {
                 if ring.growth_error().is_none() {

@@ -256,6 +256,11 @@ impl Ring {
         self.growth_error = error;
     }
 
+    /// Whether there are too few files to turn in, however large they are: a copy of a log is a single one.
+    pub fn has_too_few(&self) -> bool {
+        self.control.files.len() < FILES_MIN
+    }
+
     /// Number of spare files.
     pub fn spares(&self) -> usize {
         self.control.files.iter().filter(|file| file.start.is_none()).count()

@@ -1,0 +1,266 @@
+//! Backups of a directory on real files, with threads that write meanwhile; and what is refused.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use tidepool::storage::{AlignedBuf, FileOptions, FileStorage, SimStorage, Storage};
+use tidepool::{Db, Error, IndexDef, Options, TableDef, TrxOptions};
+
+mod scan;
+
+fn options() -> Options {
+    Options {
+        buffer_pool_size_bytes: 8 << 20,
+        memory_guard: false,
+        // The log goes round many times.
+        redo_capacity_bytes: 8 << 20,
+        flush_log_at_trx_commit: 2,
+        ..Options::default()
+    }
+}
+
+fn quiet() -> Options {
+    Options { background: false, page_size: 4096, ..options() }
+}
+
+/// A row is its key and a version, which every transaction raises in all rows of a group at once.
+const GROUPS: u32 = 3;
+const ROWS_IN_GROUP: u32 = 600;
+
+fn write_group(db: &Db, group: u32, version: u64) {
+    let table = db.open_table("t").unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    for row in 0..ROWS_IN_GROUP {
+        let key = (group * ROWS_IN_GROUP + row).to_be_bytes();
+        let value = [&version.to_be_bytes()[..], &[version as u8; 700]].concat();
+        if version == 0 {
+            trx.insert(&table, 0, &key, &value).unwrap();
+        } else {
+            trx.update(&table, 0, &key, &value).unwrap();
+        }
+    }
+    trx.commit().unwrap();
+}
+
+#[test]
+fn transactions_of_many_pages_are_in_a_backup_as_a_whole_or_not_at_all() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path().join("data"), options()).unwrap();
+    db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    (0..GROUPS).for_each(|group| write_group(&db, group, 0));
+    let (stop, committed) =
+        (AtomicBool::new(false), [const { AtomicU64::new(0) }; GROUPS as usize]);
+    let mut copies = Vec::new();
+    thread::scope(|scope| {
+        for group in 0..GROUPS {
+            let (db, stop, committed) = (&db, &stop, &committed);
+            scope.spawn(move || {
+                for version in 1.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    write_group(db, group, version);
+                    committed[group as usize].store(version, Ordering::Release);
+                    if version % 8 == 0 {
+                        let name = format!("comes and goes {group}");
+                        let def = TableDef::new([IndexDef::unique("primary")]);
+                        db.create_table(&name, &def).unwrap();
+                        db.drop_table(&name).unwrap();
+                    }
+                }
+            });
+        }
+        let _stop = StopAtEnd(&stop);
+        for round in 0..3 {
+            let copy = dir.path().join(format!("copy {round}"));
+            let read = |n: &AtomicU64| n.load(Ordering::Acquire);
+            let mut backup = db.begin_backup(files(&copy)).unwrap();
+            backup.copy_files(&mut |_| true).unwrap();
+            // The log goes round once more.
+            while backup.progress().log_bytes < 9 << 20 {
+                backup.step().unwrap();
+                thread::sleep(Duration::from_millis(1));
+            }
+            let least: Vec<u64> = committed.iter().map(read).collect();
+            let report = backup.finish().unwrap();
+            let most: Vec<u64> = committed.iter().map(|n| read(n) + 1).collect();
+            assert!(report.log_bytes >= 9 << 20, "{report:?}");
+            copies.push((copy, least, most));
+        }
+    });
+    db.close().unwrap();
+    for (copy, least, most) in copies {
+        let restored = Db::open(&copy, options()).unwrap();
+        let table = restored.open_table("t").unwrap();
+        let mut trx = restored.begin(TrxOptions::default());
+        let rows = scan::scan(&mut trx, &table, 0).unwrap();
+        assert_eq!(rows.len(), (GROUPS * ROWS_IN_GROUP) as usize);
+        let versions: Vec<u64> =
+            rows.values().map(|row| u64::from_be_bytes(row[..8].try_into().unwrap())).collect();
+        for (group, rows) in versions.chunks(ROWS_IN_GROUP as usize).enumerate() {
+            assert!(rows.iter().all(|version| *version == rows[0]), "group {group}: {rows:?}");
+            assert!((least[group]..=most[group]).contains(&rows[0]), "group {group}");
+        }
+        assert!(table.check(&restored, &mut |_| true).unwrap().is_clean());
+        // The copy takes writes, and is opened again.
+        drop(trx);
+        write_group(&restored, 0, u64::MAX);
+        restored.close().unwrap();
+        Db::open(&copy, options()).unwrap().close().unwrap();
+    }
+}
+
+/// Ends the writers, also when the test fails.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+fn files(dir: &std::path::Path) -> Arc<dyn Storage> {
+    Arc::new(FileStorage::new(dir, FileOptions::default()).unwrap())
+}
+
+fn small_db() -> (SimStorage, Db) {
+    let sim = SimStorage::new(1);
+    let db = Db::open_on(Arc::new(sim.clone()), quiet()).unwrap();
+    let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    for n in 0..2000u32 {
+        trx.insert(&table, 0, &n.to_be_bytes(), &[n as u8; 400]).unwrap();
+    }
+    trx.commit().unwrap();
+    (sim, db)
+}
+
+/// A page that a read meets in the middle of its write has a wrong checksum in the file, and is whole in the pool.
+#[test]
+fn a_page_that_is_torn_in_the_file_is_taken_from_the_pool() {
+    let (sim, db) = small_db();
+    db.close().unwrap();
+    let db = Db::open_on(Arc::new(sim.clone()), quiet()).unwrap();
+    let table = db.open_table("t").unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    assert_eq!(scan::scan(&mut trx, &table, 0).unwrap().len(), 2000);
+    let name = sim.list("tables").unwrap().pop().unwrap();
+    let file = sim.open(&format!("tables/{name}")).unwrap();
+    let last = file.len().unwrap() / 4096 - 1;
+    let mut torn = 0;
+    for no in 2..=last {
+        let mut page = AlignedBuf::zeroed(4096);
+        file.read_at(&mut page, no * 4096).unwrap();
+        if page.iter().any(|byte| *byte != 0) {
+            page[2048..].fill(0xaa);
+            file.write_at(&page, no * 4096).unwrap();
+            torn += 1;
+        }
+    }
+    assert!(torn > 10);
+    let target = SimStorage::new(2);
+    db.begin_backup(Arc::new(target.clone())).unwrap().finish().unwrap();
+    let restored = Db::open_on(Arc::new(target.crash()), quiet()).unwrap();
+    let table = restored.open_table("t").unwrap();
+    let mut trx = restored.begin(TrxOptions::default());
+    assert_eq!(scan::scan(&mut trx, &table, 0).unwrap().len(), 2000);
+}
+
+/// One that is broken in the file, and nowhere else, must not become a copy that is trusted.
+#[test]
+fn a_broken_page_ends_the_backup_and_nothing_is_left_of_it() {
+    let (sim, db) = small_db();
+    db.close().unwrap();
+    let name = sim.list("tables").unwrap().pop().unwrap();
+    let file = sim.open(&format!("tables/{name}")).unwrap();
+    let mut page = AlignedBuf::zeroed(4096);
+    file.read_at(&mut page, 5 * 4096).unwrap();
+    page[2048..].fill(0xaa);
+    file.write_at(&page, 5 * 4096).unwrap();
+    let db = Db::open_on(Arc::new(sim.clone()), quiet()).unwrap();
+    let target = SimStorage::new(2);
+    let error = db.begin_backup(Arc::new(target.clone())).unwrap().finish().unwrap_err();
+    assert!(
+        matches!(&error, Error::Corrupt { file, page: 5, .. } if file.ends_with(&*name)),
+        "{error}"
+    );
+    for dir in ["redo", "tables"] {
+        assert_eq!(target.list(dir).unwrap(), [""; 0]);
+    }
+    // The log is not kept any more, and the next may begin.
+    db.drop_table("t").unwrap();
+    db.begin_backup(Arc::new(target)).unwrap().finish().unwrap();
+}
+
+#[test]
+fn what_is_refused() {
+    let (_, db) = small_db();
+    let target = SimStorage::new(2);
+    let running = db.begin_backup(Arc::new(target.clone())).unwrap();
+    let other = SimStorage::new(3);
+    let error = db.begin_backup(Arc::new(other.clone())).unwrap_err();
+    assert_eq!(error.to_string(), "invalid option: another backup is under way: wait for its end");
+    assert_eq!(other.list("redo").unwrap(), [""; 0]);
+    // The copy is no data directory before it is complete.
+    assert!(Db::open_on(Arc::new(target.clone()), quiet()).is_err());
+    running.finish().unwrap();
+    let error = db.begin_backup(Arc::new(target)).unwrap_err();
+    assert_eq!(error.to_string(), "system.tpd: in the way of a backup: give it an empty directory");
+    let running = db.begin_backup(Arc::new(other)).unwrap();
+    db.close().unwrap();
+    assert!(matches!(running.finish().unwrap_err(), Error::Crashed(_)));
+    assert!(db.begin_backup(Arc::new(SimStorage::new(4))).is_err());
+}
+
+#[test]
+fn an_interrupted_backup_leaves_nothing() {
+    let (_, db) = small_db();
+    let target = SimStorage::new(2);
+    let backup = db.begin_backup(Arc::new(target.clone())).unwrap();
+    let mut seen = 0;
+    let stopped = backup.run(&mut |progress| {
+        seen = progress.copied_bytes;
+        progress.copied_bytes == 0
+    });
+    assert!(matches!(stopped, Err(Error::Interrupted)) && seen > 0);
+    assert_eq!(target.list("tables").unwrap(), [""; 0]);
+    assert_eq!(target.list("redo").unwrap(), [""; 0]);
+}
+
+/// The server does not wait for a target that stands still: the log goes on where the backup has not copied it, and the backup says so.
+#[test]
+fn a_log_that_cannot_grow_goes_on_without_the_backup() {
+    let (sim, db) = small_db();
+    let table = db.open_table("t").unwrap();
+    let backup = db.begin_backup(Arc::new(SimStorage::new(2))).unwrap();
+    // Room for what tables and undo take, and for less log than is written.
+    sim.set_capacity(Some(sim.used_bytes() + (12 << 20)));
+    for round in 0..60u8 {
+        let mut trx = db.begin(TrxOptions::default());
+        for n in 0..400u32 {
+            trx.update(&table, 0, &n.to_be_bytes(), &[round; 400]).unwrap();
+        }
+        trx.commit().unwrap();
+        while db.step_purge().unwrap() {}
+        db.step_checkpoint().unwrap();
+    }
+    let error = backup.finish().unwrap_err();
+    assert!(error.to_string().contains("which was not copied yet"), "{error}");
+    assert!(db.status().get("redo_log_checkpoints").unwrap_or(1) > 0);
+    db.begin_backup(Arc::new(SimStorage::new(3))).unwrap().finish().unwrap();
+}
+
+#[test]
+fn a_directory_that_is_open_read_only_can_be_copied() {
+    let (sim, db) = small_db();
+    db.close().unwrap();
+    let db = Db::open_on(Arc::new(sim), Options { read_only: true, ..quiet() }).unwrap();
+    let target = SimStorage::new(2);
+    db.begin_backup(Arc::new(target.clone())).unwrap().finish().unwrap();
+    let restored = Db::open_on(Arc::new(target.crash()), quiet()).unwrap();
+    let table = restored.open_table("t").unwrap();
+    let mut trx = restored.begin(TrxOptions::default());
+    assert_eq!(scan::scan(&mut trx, &table, 0).unwrap().len(), 2000);
+}
