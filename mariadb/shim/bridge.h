@@ -29,6 +29,7 @@ typedef struct tp_reader tp_reader;
 typedef struct tp_interrupt tp_interrupt;
 typedef struct tp_index_change tp_index_change;
 typedef struct tp_load tp_load;
+typedef struct tp_backup tp_backup;
 
 typedef struct {
   const uint8_t *data;
@@ -139,6 +140,15 @@ int tp_hot_list(const tp_db *db, uint8_t order);
 /* Records which pages are accessed into a new file; `sample` is the share of the pages, 0 to 1. */
 int tp_start_page_trace(const tp_db *db, const char *path, size_t path_len, double sample, uint64_t max_bytes);
 int tp_stop_page_trace(const tp_db *db);
+
+/* A backup into a directory that is empty or does not exist: tables first, then the server's files of them, while definitions do not
+   change; then its end, for which it is made complete. `info`: lines for its file tidepool_backup_info. One that is given back before
+   leaves nothing. */
+int tp_backup_begin(const tp_db *db, const char *dir, size_t dir_len, tp_backup **backup);
+int tp_backup_copy(tp_backup *backup, void *context, int (*go_on)(void *context, uint64_t copied, uint64_t total));
+int tp_backup_definitions(tp_backup *backup, const char *data_dir, size_t data_dir_len);
+int tp_backup_finish(tp_backup *backup, const char *info, size_t info_len);
+void tp_backup_free(tp_backup *backup);
 
 int tp_page_size(const tp_db *db, uint64_t *bytes);
 int tp_flush_log(tp_db *db, uint64_t lsn);

@@ -1,5 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "sysvars.h"
+#include "backup.h"
 #include "engine.h"
 #include "errors.h"
 #include "server_versions.h"
@@ -14,6 +15,7 @@ ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_p
 my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
 my_bool cache_advice, snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
 char *home_dir, *page_trace_file;
+char nothing[] = "", *backup_to = nothing;
 double page_trace_sample;
 ulonglong page_trace_max_size;
 
@@ -162,6 +164,17 @@ void set_page_trace(THD *thd, st_mysql_sys_var *, void *variable, const void *va
   if (result != TP_OK) server_error(result, thd);
 }
 
+/* The statement is the backup, so it is made where it can fail. */
+int check_backup_to(THD *thd, st_mysql_sys_var *, void *, st_mysql_value *value) {
+  char buffer[FN_REFLEN];
+  int length = sizeof buffer;
+  const char *dir = value->val_str(value, buffer, &length);
+  return dir && *dir && back_up(thd, dir);
+}
+
+/* It always reads empty. */
+void no_change(THD *, st_mysql_sys_var *, void *, const void *) {}
+
 MYSQL_SYSVAR_ULONGLONG(buffer_pool_size, buffer_pool_size, PLUGIN_VAR_RQCMDARG,
                        "The most memory that the buffer pool may have, in bytes; 0 = governed: what the machine or the "
                        "container leaves free, as far as there is use for it",
@@ -242,6 +255,9 @@ MYSQL_SYSVAR_STR(page_trace_file, page_trace_file, PLUGIN_VAR_RQCMDARG,
                  "File that a trace of page accesses is recorded to, for replay over replacement policies and pool "
                  "sizes; it must not exist; empty = none",
                  nullptr, set_page_trace, nullptr);
+MYSQL_SYSVAR_STR(backup_to, backup_to, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
+                 "Setting it to a directory, which must be empty or not exist, makes a backup of all tables there while they are in use",
+                 check_backup_to, no_change, "");
 MYSQL_SYSVAR_DOUBLE(page_trace_sample, page_trace_sample, PLUGIN_VAR_RQCMDARG,
                     "Share of the pages that the next trace is of", nullptr, nullptr, 1, 0, 1, 0);
 MYSQL_SYSVAR_ULONGLONG(page_trace_max_size, page_trace_max_size, PLUGIN_VAR_RQCMDARG,
@@ -273,6 +289,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(buffer_pool_load_now),
                                         MYSQL_SYSVAR(buffer_pool_load_abort),
                                         MYSQL_SYSVAR(cache_advice),
+                                        MYSQL_SYSVAR(backup_to),
                                         MYSQL_SYSVAR(page_trace_file),
                                         MYSQL_SYSVAR(page_trace_sample),
                                         MYSQL_SYSVAR(page_trace_max_size),

@@ -8,6 +8,7 @@
 //! * [`boundary`]: result codes, the last error of a thread, and the catching of panics;
 //! * [`log`]: the engine's log lines go to the server's error log;
 //! * [`database`]: opening, closing, options, status, and the statements that make and drop tables;
+//! * [`backup`]: copies of the data directory, with the server's files of the tables;
 //! * [`index_change`]: indexes that are added and dropped in place;
 //! * [`load`]: the copy that ALTER TABLE makes;
 //! * [`explain`]: rows of the `information_schema` tables;
@@ -19,6 +20,7 @@
     reason = "a C ABI takes and gives raw pointers; each use says why it is sound"
 )]
 
+pub mod backup;
 pub mod boundary;
 pub mod database;
 pub mod explain;

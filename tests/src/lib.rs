@@ -6,6 +6,7 @@
 //! | [`server`] | a private server that a test starts, kills, restarts and stops |
 //! | [`sql`] | what many tests ask of a connection |
 //! | [`cgroup`] | a memory cgroup with a limit, and a neighbour in it |
+//! | [`bank`] | sessions that move money, of which there is always as much |
 //! | [`crash`] | the crash loop: SIGKILL under load, and what must be there afterwards |
 //! | [`isolation`] | many sessions at once, and their history checked for isolation anomalies |
 //! | [`sysbench`] | runs sysbench and reads its report |
@@ -15,6 +16,7 @@
 //! Nothing here knows the plugin's insides, so everything runs on InnoDB as well, by
 //! `TIDEPOOL_TEST_ENGINE=InnoDB`: a test that fails there too is a wrong test.
 
+pub mod bank;
 pub mod cgroup;
 pub mod crash;
 pub mod differential;

@@ -1,94 +1,20 @@
 //! `mariadb-dump --single-transaction` while others write: the dump is a consistent snapshot, and loads.
 
 use std::fs::{self, File};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
 
 use mysql::prelude::Queryable;
-use tidepool_tests::server::{Options, Server, connect_to_socket};
+use tidepool_tests::bank::{self, Bank};
+use tidepool_tests::server::{Options, Server};
 use tidepool_tests::sql::{code_of, number, run};
-
-const WRITERS: i64 = 8;
-const ACCOUNTS: i64 = 2000;
-const BALANCE: i64 = 1000;
-
-/// Moves money between accounts of two tables, adds and removes pairs of rows: the sum over both never changes.
-fn write(
-    socket: &std::path::Path,
-    writer: i64,
-    stop: &AtomicBool,
-    commits: &AtomicU64,
-) -> mysql::Result<()> {
-    let mut conn = connect_to_socket(socket, "bank")?;
-    let mut step = writer;
-    while !stop.load(Ordering::Relaxed) {
-        step += 1;
-        // Writers keep to accounts of their own, so none waits for another.
-        let account = |n: i64| n * 7919 % (ACCOUNTS / WRITERS) * WRITERS + writer;
-        let extra = ACCOUNTS + step * WRITERS + writer;
-        conn.query_drop("START TRANSACTION")?;
-        conn.exec_drop("UPDATE checking SET balance = balance - 5 WHERE id = ?", (account(step),))?;
-        conn.exec_drop(
-            "UPDATE saving SET balance = balance + 5 WHERE id = ?",
-            (account(step * 3),),
-        )?;
-        conn.exec_drop("INSERT INTO checking VALUES (?, 17, REPEAT('x', 500))", (extra,))?;
-        conn.exec_drop("INSERT INTO saving VALUES (?, -17, REPEAT('y', 500))", (extra,))?;
-        if step % 3 == 0 {
-            let old = extra - 20 * WRITERS;
-            if old >= ACCOUNTS {
-                conn.exec_drop("DELETE FROM checking WHERE id = ?", (old,))?;
-                conn.exec_drop("DELETE FROM saving WHERE id = ?", (old,))?;
-            }
-        }
-        conn.query_drop("COMMIT")?;
-        commits.fetch_add(1, Ordering::Relaxed);
-    }
-    Ok(())
-}
-
-fn total(server: &Server, database: &str) -> Option<i64> {
-    let query = "SELECT CAST((SELECT SUM(balance) FROM checking) + (SELECT SUM(balance) FROM saving) AS SIGNED)";
-    server.connect_to(database).query_first(query).expect("the sum can be computed")
-}
 
 #[test]
 fn a_dump_beside_writers_is_a_consistent_snapshot() {
     let server = Server::start(Options::new("dump"));
-    let mut conn = server.connect();
-    conn.query_drop("CREATE DATABASE bank").expect("a database can be created");
-    conn.query_drop("USE bank").expect("a database can be used");
-    for table in ["checking", "saving"] {
-        conn.query_drop(format!(
-            "CREATE TABLE {table} (id BIGINT PRIMARY KEY, balance BIGINT, pad TEXT, KEY (balance))"
-        ))
-        .expect("a table can be created");
-        let insert = format!(
-            "INSERT INTO {table} SELECT seq, {BALANCE}, REPEAT('z', 500) FROM seq_0_to_{}",
-            ACCOUNTS - 1
-        );
-        conn.query_drop(insert).expect("a table can be filled");
-    }
-    let expected = Some(2 * ACCOUNTS * BALANCE);
-    assert_eq!(total(&server, "bank"), expected);
-
-    let (stop, commits) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let writers: Vec<_> = (0..WRITERS)
-        .map(|writer| {
-            let (socket, stop, commits) =
-                (server.socket().to_path_buf(), Arc::clone(&stop), Arc::clone(&commits));
-            thread::spawn(move || write(&socket, writer, &stop, &commits))
-        })
-        .collect();
-    while commits.load(Ordering::Relaxed) < 100 {
-        thread::sleep(std::time::Duration::from_millis(10));
-        assert!(!writers.iter().all(thread::JoinHandle::is_finished), "the writers ended");
-    }
+    let mut bank = Bank::open(&server, "");
     let dumps: Vec<_> = (0..3)
         .map(|number| {
             let file = server.dir().join(format!("{number}.sql"));
-            let before = commits.load(Ordering::Relaxed);
+            let before = bank.commits();
             let status = server
                 .client("DUMP")
                 .args(["--single-transaction", "bank"])
@@ -96,15 +22,12 @@ fn a_dump_beside_writers_is_a_consistent_snapshot() {
                 .status()
                 .expect("mariadb-dump can be run");
             assert!(status.success(), "mariadb-dump: {status}");
-            println!("{} commits beside dump {number}", commits.load(Ordering::Relaxed) - before);
+            println!("{} commits beside dump {number}", bank.commits() - before);
             file
         })
         .collect();
-    stop.store(true, Ordering::Relaxed);
-    for writer in writers {
-        writer.join().expect("a writer doesn't panic").expect("a writer gets no error");
-    }
-    assert_eq!(total(&server, "bank"), expected);
+    bank.close();
+    assert_eq!(bank::total(&server, "bank"), bank::TOTAL);
 
     let fresh = Server::start(Options::new("dump_loaded"));
     for (number, file) in dumps.iter().enumerate() {
@@ -126,7 +49,7 @@ fn a_dump_beside_writers_is_a_consistent_snapshot() {
             .status()
             .expect("the client can be run");
         assert!(status.success(), "the dump does not load: {status}");
-        assert_eq!(total(&fresh, &database), expected, "dump {number}");
+        assert_eq!(bank::total(&fresh, &database), bank::TOTAL, "dump {number}");
     }
 }
 

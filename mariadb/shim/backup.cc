@@ -1,0 +1,167 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  A backup in the server's order of things:
+
+    tables         are copied, for as long as that takes; nothing waits
+    definitions    are copied while statements that change some wait, as in BACKUP STAGE BLOCK_DDL
+    the end        while commits wait, as in BACKUP STAGE BLOCK_COMMIT: a log's rest, and where the binary log is
+
+  Since no commit is under way at the end, none is prepared with its fate in the binary log, which is not in the backup; and the position
+  there is that of the backup, so a replica can begin with both.
+*/
+#include "backup.h"
+#include "engine.h"
+#include "errors.h"
+#include "sql_acl.h"
+#include "sql_parse.h"
+#include "tztime.h"
+
+namespace tidepool {
+
+namespace {
+
+/* One of the server's locks against what other statements do; given back at the end. */
+class Backup_lock {
+  THD *thd;
+  MDL_request request;
+
+public:
+  explicit Backup_lock(THD *session) : thd(session) { request.ticket = nullptr; }
+  Backup_lock(const Backup_lock &) = delete;
+  Backup_lock &operator=(const Backup_lock &) = delete;
+  ~Backup_lock() {
+    if (request.ticket) thd->mdl_context.release_lock(request.ticket);
+  }
+
+  /* True, and the statement has its error, if it could not be had. */
+  bool take(enum_mdl_type type) {
+    MDL_REQUEST_INIT(&request, MDL_key::BACKUP, "", "", type, MDL_EXPLICIT);
+    return thd->mdl_context.acquire_lock(&request, thd->variables.lock_wait_timeout);
+  }
+};
+
+/* How far the copy is, as the server shows it in its list of processes. */
+class Progress {
+  THD *thd;
+
+public:
+  explicit Progress(THD *session) : thd(session) {
+    thd_proc_info(thd, "Copying Tidepool's tables to a backup");
+    thd_progress_init(thd, 1);
+  }
+  Progress(const Progress &) = delete;
+  Progress &operator=(const Progress &) = delete;
+  ~Progress() {
+    thd_progress_end(thd);
+    thd_proc_info(thd, nullptr);
+  }
+};
+
+int go_on(void *context, uint64_t copied, uint64_t total) {
+  THD *thd = static_cast<THD *>(context);
+  thd_progress_report(thd, MY_MIN(copied, total), total);
+  return !thd_kill_level(thd);
+}
+
+bool report(THD *thd, int result) {
+  if (result == TP_OK) return false;
+  if (result == TP_INTERRUPTED && thd->killed) {
+    thd->send_kill_message();
+    return true;
+  }
+  String text = last_error_text();
+  my_printf_error(ER_GET_ERRMSG, "Tidepool: no backup was made: %s", MYF(0), text.c_ptr_safe());
+  return true;
+}
+
+/* A backup inside of a data directory would be taken for a database, and be part of the next one. */
+bool is_in(const char *dir, const char *parent) {
+  char real_dir[FN_REFLEN], real_parent[FN_REFLEN];
+  if (my_realpath(real_parent, parent, MYF(0))) return false;
+  /* What does not exist yet is where its parent is. */
+  strmake(real_dir, dir, sizeof real_dir - 1);
+  char resolved[FN_REFLEN];
+  while (my_realpath(resolved, real_dir, MYF(0))) {
+    char *slash = strrchr(real_dir, '/');
+    if (!slash || slash == real_dir) return false;
+    *slash = 0;
+  }
+  const size_t length = strlen(real_parent);
+  return !strncmp(resolved, real_parent, length) && (resolved[length] == 0 || resolved[length] == '/');
+}
+
+bool may_write_to(THD *thd, const char *dir) {
+  if (check_global_access(thd, FILE_ACL)) return false;
+  if (dir[0] != '/' || strlen(dir) >= FN_REFLEN - FN_LEN) {
+    my_printf_error(ER_WRONG_ARGUMENTS, "tidepool_backup_to: '%s' is no absolute path of a directory", MYF(0), dir);
+    return false;
+  }
+  char path[FN_REFLEN];
+  strmake(path, dir, sizeof path - 1);
+  if (!is_secure_file_path(path)) {
+    my_error(ER_OPTION_PREVENTS_STATEMENT, MYF(0), "--secure-file-priv");
+    return false;
+  }
+  if (is_in(dir, mysql_real_data_home)) {
+    my_printf_error(ER_WRONG_ARGUMENTS, "tidepool_backup_to: '%s' is in the server's data directory", MYF(0), dir);
+    return false;
+  }
+  return true;
+}
+
+/* Of which moment the backup is. Commits wait. */
+String describe(THD *thd) {
+  String info;
+  info.append(STRING_WITH_LEN("server_version = "));
+  info.append(server_version, strlen(server_version));
+  char time[MAX_DATE_STRING_REP_LENGTH];
+  MYSQL_TIME now;
+  thd->variables.time_zone->gmt_sec_to_TIME(&now, my_time(0));
+  info.append(STRING_WITH_LEN("\nfinished_at = "));
+  info.append(time, my_datetime_to_str(&now, time, 0));
+  if (mysql_bin_log.is_open()) {
+    LOG_INFO at;
+    mysql_bin_log.get_current_log(&at);
+    info.append(STRING_WITH_LEN("\nbinlog_file = "));
+    const char *name = at.log_file_name + dirname_length(at.log_file_name);
+    info.append(name, strlen(name));
+    info.append(STRING_WITH_LEN("\nbinlog_position = "));
+    info.append_ulonglong(at.pos);
+    info.append(STRING_WITH_LEN("\ngtid_binlog_pos = "));
+    String gtid;
+    if (!mysql_bin_log.append_state_pos(&gtid)) info.append(gtid);
+  }
+  info.append('\n');
+  return info;
+}
+
+bool copy(THD *thd, tp_backup *backup) {
+  {
+    const Progress progress(thd);
+    if (report(thd, tp_backup_copy(backup, thd, go_on))) return true;
+  }
+  Backup_lock definitions(thd);
+  if (definitions.take(MDL_BACKUP_BLOCK_DDL) ||
+      report(thd, tp_backup_definitions(backup, mysql_real_data_home, strlen(mysql_real_data_home))))
+    return true;
+  /* Most of what was added to the log since, so that commits wait for little. */
+  if (report(thd, tp_backup_copy(backup, thd, go_on))) return true;
+  Backup_lock commits(thd);
+  if (commits.take(MDL_BACKUP_WAIT_COMMIT)) return true;
+  const String info = describe(thd);
+  return report(thd, tp_backup_finish(backup, info.ptr(), info.length()));
+}
+
+} // namespace
+
+bool back_up(THD *thd, const char *dir) {
+  if (!may_write_to(thd, dir)) return true;
+  tp_backup *backup = nullptr;
+  if (report(thd, tp_backup_begin(engine.db, dir, strlen(dir), &backup))) return true;
+  const bool failed = copy(thd, backup);
+  tp_backup_free(backup);
+  if (!failed) sql_print_information("Tidepool: a backup was made in '%s'", dir);
+  return failed;
+}
+
+} // namespace tidepool

@@ -1,0 +1,15 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/* SET GLOBAL tidepool_backup_to = '…': a backup of all tables while they are in use. */
+#ifndef TIDEPOOL_BACKUP_H
+#define TIDEPOOL_BACKUP_H
+
+#include "server.h"
+
+namespace tidepool {
+
+/* Makes a backup in `dir`. True, and the statement has its error, if it failed; nothing is left of it then. */
+bool back_up(THD *thd, const char *dir);
+
+} // namespace tidepool
+
+#endif

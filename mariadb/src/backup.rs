@@ -1,0 +1,311 @@
+// Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
+//! Backups: the engine's files, and the server's that belong to its tables.
+//!
+//! A backup is a directory that is laid over a server's data directory:
+//! ```text
+//! tidepool/…                what the engine has (tidepool::Backup)
+//! shop/db.opt               of each database with a table of the engine's: its character set,
+//! shop/orders.frm           the tables' definitions,
+//! shop/orders.par           their partitions,
+//! shop/orders.TRG, *.TRN    their triggers,
+//! shop/overview.frm         and the views
+//! tidepool_backup_info      of which moment it is
+//! ```
+//! The engine's part is copied while everything goes on; for the rest the shim holds up changes of definitions, which is a moment.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, c_char, c_int, c_void};
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tidepool::storage::{FileOptions, FileStorage};
+use tidepool::{Backup, Db, Error, Options};
+
+use crate::boundary::{TP_OK, bytes, guard};
+
+/// Where the engine's files go.
+const ENGINE_DIR: &str = "tidepool";
+/// The file that says of which moment it is.
+const INFO_FILE: &str = "tidepool_backup_info";
+
+/// A backup under way: a `tp_backup`. Given back unfinished, it leaves nothing.
+pub struct ServerBackup {
+    db: Db,
+    dir: PathBuf,
+    /// `None` when it is finished.
+    engine: Option<Backup>,
+    /// Files and directories made beside the engine's, in their order.
+    made: Vec<PathBuf>,
+    finished: bool,
+}
+
+fn failed(path: &Path, what: &str) -> impl Fn(io::Error) -> Error {
+    let path = path.display().to_string();
+    move |error| Error::Storage(format!("{what} '{path}': {error}"))
+}
+
+impl ServerBackup {
+    fn begin(db: &Db, dir: &Path) -> Result<Self, Error> {
+        let mut backup = Self {
+            db: db.clone(),
+            dir: dir.into(),
+            engine: None,
+            made: Vec::new(),
+            finished: false,
+        };
+        match fs::read_dir(dir) {
+            Ok(mut entries) => {
+                if entries.next().is_some() {
+                    let why = "holds files: a backup needs an empty directory, or one that does not exist";
+                    return Err(Error::format(dir.display().to_string(), why));
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => backup.make_dir(dir)?,
+            Err(error) => return Err(failed(dir, "cannot read")(error)),
+        }
+        let engine_dir = dir.join(ENGINE_DIR);
+        backup.make_dir(&engine_dir)?;
+        for dir in ["redo", "tables"] {
+            backup.make_dir(&engine_dir.join(dir))?;
+        }
+        // The engine leaves it, as it does not know what else is in the directory.
+        backup.made.push(engine_dir.join("lock"));
+        let Options { direct_io, open_files, .. } = db.options();
+        let files = FileOptions { direct_io, open_files, read_only: false };
+        backup.engine = Some(db.begin_backup(Arc::new(FileStorage::new(&engine_dir, files)?))?);
+        Ok(backup)
+    }
+
+    fn engine(&mut self) -> Result<&mut Backup, Error> {
+        self.engine.as_mut().ok_or_else(|| Error::InvalidOption("the backup is finished".into()))
+    }
+
+    fn make_dir(&mut self, dir: &Path) -> Result<(), Error> {
+        use std::os::unix::fs::DirBuilderExt;
+        fs::DirBuilder::new().mode(0o700).create(dir).map_err(failed(dir, "cannot make"))?;
+        self.made.push(dir.into());
+        Ok(())
+    }
+
+    /// Copies the server's files of the tables, from its data directory.
+    fn copy_definitions(&mut self, data_dir: &Path) -> Result<(), Error> {
+        let mut databases: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for name in self.db.table_names()? {
+            let Some((database, table)) = name.split_once('/') else { continue };
+            // The copy that an ALTER is making has a name of this kind. It is no table yet, and will not be one in the backup.
+            if table.starts_with("#sql") {
+                continue;
+            }
+            // A partition is a table of the engine's.
+            let table = table.split('#').next().unwrap_or(table);
+            databases.entry(database.into()).or_default().insert(table.into());
+        }
+        for (database, tables) in databases {
+            let from = data_dir.join(&database);
+            let to = self.dir.join(&database);
+            self.make_dir(&to)?;
+            for entry in fs::read_dir(&from).map_err(failed(&from, "cannot read"))? {
+                let path = entry.map_err(failed(&from, "cannot read"))?.path();
+                if belongs(&path, &tables).map_err(failed(&path, "cannot read"))? {
+                    self.copy_file(&path, &to)?;
+                }
+            }
+            sync_dir(&to)?;
+        }
+        Ok(())
+    }
+
+    fn copy_file(&mut self, from: &Path, dir: &Path) -> Result<(), Error> {
+        let to = dir.join(from.file_name().unwrap_or_default());
+        self.made.push(to.clone());
+        fs::copy(from, &to)
+            .and_then(|_| fs::File::open(&to)?.sync_all())
+            .map_err(failed(&to, "cannot write"))
+    }
+
+    /// Ends the backup; `info` is what the server knows of this moment.
+    fn finish(&mut self, info: &[u8]) -> Result<(), Error> {
+        let Some(engine) = self.engine.take() else { return Ok(()) };
+        let info_file = self.dir.join(INFO_FILE);
+        self.made.push(info_file.clone());
+        let report = engine.finish();
+        let report = report?;
+        let write = || -> io::Result<()> {
+            let mut file = fs::File::create_new(&info_file)?;
+            file.write_all(info)?;
+            writeln!(file, "checkpoint_lsn = {}", report.checkpoint.0)?;
+            writeln!(file, "end_lsn = {}", report.end.0)?;
+            writeln!(file, "table_bytes = {}", report.copied_bytes)?;
+            writeln!(file, "redo_bytes = {}", report.log_bytes)?;
+            file.sync_all()
+        };
+        if let Err(error) =
+            write().map_err(failed(&info_file, "cannot write")).and_then(|()| sync_dir(&self.dir))
+        {
+            // What is complete would pass for a backup that nobody was told of.
+            let _ = fs::remove_dir_all(self.dir.join(ENGINE_DIR));
+            return Err(error);
+        }
+        self.finished = true;
+        Ok(())
+    }
+}
+
+/// Makes the names in `dir` durable.
+fn sync_dir(dir: &Path) -> Result<(), Error> {
+    fs::File::open(dir).and_then(|dir| dir.sync_all()).map_err(failed(dir, "cannot write"))
+}
+
+/// Whether a file of a database's directory is of one of these tables, or of the database.
+fn belongs(path: &Path, tables: &BTreeSet<String>) -> io::Result<bool> {
+    let is_table = |name: &OsStr| name.to_str().is_some_and(|name| tables.contains(name));
+    let extension = path.extension().and_then(OsStr::to_str);
+    let stem = path.file_stem().unwrap_or_default();
+    Ok(match extension {
+        _ if path.file_name() == Some(OsStr::new("db.opt")) => true,
+        Some("par" | "TRG") => is_table(stem),
+        Some("frm") => is_table(stem) || starts_with(path, b"TYPE=VIEW")?,
+        // It names its table in a line of its own.
+        Some("TRN") => {
+            let text = fs::read(path)?;
+            let table = text
+                .split(|byte| *byte == b'\n')
+                .find_map(|line| line.strip_prefix(b"trigger_table="));
+            table.is_some_and(|table| is_table(&file_name_of(table)))
+        }
+        _ => false,
+    })
+}
+
+/// The file name of a table as a trigger names it: what is no letter, digit or underscore of ASCII stands there by its code. What the
+/// server writes otherwise (letters beyond ASCII, of which it knows many a shorter form) is left to be found by its own name.
+fn file_name_of(table: &[u8]) -> std::ffi::OsString {
+    let mut name = String::new();
+    for c in String::from_utf8_lossy(table).chars() {
+        if c.is_ascii_alphanumeric() || c == '_' {
+            name.push(c);
+        } else {
+            name.push_str(&format!("@{:04x}", u32::from(c)));
+        }
+    }
+    name.into()
+}
+
+fn starts_with(path: &Path, start: &[u8]) -> io::Result<bool> {
+    use std::io::Read;
+    let mut head = Vec::new();
+    fs::File::open(path)?.take(start.len() as u64).read_to_end(&mut head)?;
+    Ok(head == start)
+}
+
+impl Drop for ServerBackup {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        // Its own files first.
+        self.engine = None;
+        for path in self.made.iter().rev() {
+            let _ = if path.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) };
+        }
+    }
+}
+
+/// A path given by the server.
+///
+/// # Safety
+/// As for [`bytes`].
+unsafe fn path<'a>(data: *const c_char, len: usize) -> &'a Path {
+    // SAFETY: the caller's contract.
+    Path::new(OsStr::from_bytes(unsafe { bytes(data.cast(), len) }))
+}
+
+/// Begins a backup into a directory that is empty or does not exist.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_backup_begin(
+    db: *const Db,
+    dir: *const c_char,
+    dir_len: usize,
+    backup: *mut *mut ServerBackup,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers from the shim.
+        let begun = unsafe { ServerBackup::begin(&*db, path(dir, dir_len))? };
+        // SAFETY: backup is a valid place to store to.
+        unsafe { *backup = Box::into_raw(Box::new(begun)) };
+        Ok(TP_OK)
+    })
+}
+
+/// Copies the tables; `go_on` is told how many bytes are copied, and of how many, and says whether to go on.
+///
+/// # Safety
+/// `backup` is a backup under way; `go_on` is called with `context` on this thread.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_backup_copy(
+    backup: *mut ServerBackup,
+    context: *mut c_void,
+    go_on: extern "C" fn(*mut c_void, u64, u64) -> c_int,
+) -> c_int {
+    guard(|| {
+        // SAFETY: a backup from tp_backup_begin, of one thread.
+        let backup = unsafe { &mut *backup };
+        backup.engine()?.copy_files(&mut |progress| {
+            go_on(context, progress.copied_bytes, progress.total_bytes) != 0
+        })?;
+        Ok(TP_OK)
+    })
+}
+
+/// Copies the server's files of the tables; definitions do not change meanwhile.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_backup_definitions(
+    backup: *mut ServerBackup,
+    data_dir: *const c_char,
+    data_dir_len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers from the shim.
+        unsafe { (*backup).copy_definitions(path(data_dir, data_dir_len))? };
+        Ok(TP_OK)
+    })
+}
+
+/// Ends the backup: it is of this moment, of which `info` are lines that the server has written.
+///
+/// # Safety
+/// Valid pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_backup_finish(
+    backup: *mut ServerBackup,
+    info: *const c_char,
+    info_len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers from the shim.
+        unsafe { (*backup).finish(bytes(info.cast(), info_len))? };
+        Ok(TP_OK)
+    })
+}
+
+/// Gives a backup back. One that is not finished leaves nothing.
+///
+/// # Safety
+/// `backup` came from [`tp_backup_begin`] and is not used again.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_backup_free(backup: *mut ServerBackup) {
+    // SAFETY: made by Box::into_raw, given back once.
+    guard(|| {
+        drop(unsafe { Box::from_raw(backup) });
+        Ok(TP_OK)
+    });
+}

@@ -1,0 +1,225 @@
+//! `SET GLOBAL tidepool_backup_to`: tables are copied while they are written to and altered, and what is laid over an empty server is the
+//! primary's state at one place of its binary log.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use mysql::prelude::Queryable;
+use tidepool_tests::bank::{self, Bank};
+use tidepool_tests::server::{Engine, Options, Server, wait_until};
+use tidepool_tests::sql::{check, code_of, number, rows, run};
+
+const GET_ERRMSG: u16 = 1296;
+const WRONG_ARGUMENTS: u16 = 1210;
+const OPTION_PREVENTS: u16 = 1290;
+const QUERY_INTERRUPTED: u16 = 1317;
+
+fn back_up(dir: &Path) -> String {
+    format!("SET GLOBAL tidepool_backup_to = '{}'", dir.display())
+}
+
+/// The lines of the file that says of which moment a backup is.
+fn info(dir: &Path) -> BTreeMap<String, String> {
+    let text = fs::read_to_string(dir.join("tidepool_backup_info")).expect("the file can be read");
+    let pairs = text.lines().map(|line| line.split_once(" = ").expect("a name and a value"));
+    pairs.map(|(name, value)| (name.into(), value.into())).collect()
+}
+
+/// A server whose data directory is a new one with the backup laid over it.
+fn restore(options: Options, dir: &Path) -> Server {
+    let mut server = Server::create(options);
+    let copied = Command::new("cp").arg("-a").arg(dir.join(".")).arg(server.data_dir()).status();
+    assert!(copied.is_ok_and(|status| status.success()), "a backup can be copied");
+    server.launch().unwrap_or_else(|error| panic!("{error}"));
+    server
+}
+
+#[test]
+fn a_backup_beside_writers_is_one_state_at_a_place_in_the_binary_log() {
+    if Engine::from_environment() != Engine::Tidepool {
+        return;
+    }
+    let port =
+        TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let options = |name: &str, id| {
+        Options::new(name).arg(format!("--server-id={id}")).arg("--binlog-format=ROW")
+    };
+    let primary = Server::start(
+        options("backup_primary", 1)
+            .arg("--log-bin=primary")
+            .arg("--skip-networking=0")
+            .arg("--bind-address=127.0.0.1")
+            .arg(format!("--port={port}")),
+    );
+    let mut conn = primary.connect();
+    run(
+        &mut conn,
+        &[
+            "GRANT REPLICATION SLAVE ON *.* TO replica@'127.0.0.1' IDENTIFIED BY 'x'",
+            "CREATE DATABASE `a shop` COLLATE latin1_swedish_ci",
+            "USE `a shop`",
+            "CREATE TABLE `its log` (id BIGINT PRIMARY KEY AUTO_INCREMENT, what INT, KEY (what))",
+            "CREATE TABLE orders (id INT PRIMARY KEY, v INT)",
+            "CREATE TRIGGER noted AFTER INSERT ON orders FOR EACH ROW INSERT INTO `its log` (what) VALUES (NEW.id)",
+            "CREATE TRIGGER spaced BEFORE UPDATE ON `its log` FOR EACH ROW SET NEW.what = NEW.what + 1",
+            "CREATE VIEW overview AS SELECT COUNT(*) AS n FROM orders",
+            "CREATE SEQUENCE numbers",
+            "CREATE TABLE elsewhere (id INT) ENGINE=MyISAM",
+            "INSERT INTO orders SELECT seq, seq FROM seq_1_to_500",
+        ],
+    );
+    let mut bank = Bank::open(&primary, "PARTITION BY HASH (id) PARTITIONS 3");
+    let dir = primary.dir().join("backup");
+    let (socket, done) =
+        (primary.socket().to_path_buf(), std::sync::atomic::AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        // Definitions change all the while.
+        let altered = scope.spawn(|| {
+            let mut conn =
+                tidepool_tests::server::connect_to_socket(&socket, "bank").expect("a connection");
+            let mut n = 0;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                n += 1;
+                run(
+                    &mut conn,
+                    &[
+                        &format!("CREATE TABLE coming{n} (id INT PRIMARY KEY, v TEXT)"),
+                        &format!(
+                            "INSERT INTO coming{n} SELECT seq, REPEAT('c', 300) FROM seq_1_to_200"
+                        ),
+                        &format!("ALTER TABLE coming{n} ADD KEY (v(20)), ADD w INT DEFAULT {n}"),
+                        &format!("ALTER TABLE coming{n} FORCE"),
+                    ],
+                );
+                if n > 2 {
+                    run(&mut conn, &[&format!("DROP TABLE coming{}", n - 2)]);
+                }
+            }
+            n
+        });
+        let before = bank.commits();
+        run(&mut conn, &[&back_up(&dir)]);
+        println!("{} commits beside the backup", bank.commits() - before);
+        bank.wait_for_commits(200);
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(altered.join().expect("no error") > 0);
+    });
+    bank.close();
+    // Nobody waits for anything of the backup's any more, and nothing of it is in its variable.
+    assert_eq!(rows(&mut conn, "SELECT @@tidepool_backup_to"), ["[Bytes(\"\")]"]);
+
+    let replica = restore(options("backup_restored", 2).arg("--skip-slave-start"), &dir);
+    assert_eq!(bank::total(&replica, "bank"), bank::TOTAL);
+    let mut restored = replica.connect_to("a shop");
+    assert!(!dir.join("a@0020shop/elsewhere.frm").exists(), "another engine's table");
+    assert_eq!(number(&mut restored, "SELECT n FROM overview"), 500);
+    assert_eq!(number(&mut restored, "SELECT COUNT(*) FROM `its log`"), 500);
+    let position = info(&dir)["gtid_binlog_pos"].clone();
+    assert!(position.starts_with("0-1-"), "{position}");
+    run(
+        &mut restored,
+        &[
+            &format!("SET GLOBAL gtid_slave_pos = '{position}'"),
+            &format!(
+                "CHANGE MASTER TO MASTER_HOST='127.0.0.1', MASTER_PORT={port}, MASTER_USER='replica', MASTER_PASSWORD='x',
+                 MASTER_USE_GTID=slave_pos"
+            ),
+            "START SLAVE",
+        ],
+    );
+    // What came after the backup, no more and no less: a transaction twice, or one left out, would be an error, or another content.
+    let end: String =
+        conn.query_first("SELECT @@gtid_binlog_pos").expect("a position").expect("a row");
+    let waited = number(&mut restored, &format!("SELECT MASTER_GTID_WAIT('{end}', 60)"));
+    assert_eq!(waited, 0, "{:?}", rows(&mut restored, "SHOW SLAVE STATUS"));
+    let tables = "SELECT CONCAT('`', table_schema, '`.`', table_name, '`') FROM information_schema.tables
+                  WHERE engine = 'Tidepool' AND table_type IN ('BASE TABLE', 'SEQUENCE') ORDER BY 1";
+    let names: Vec<String> = conn.query(tables).expect("names");
+    assert!(names.len() >= 5, "{names:?}");
+    assert_eq!(restored.query::<String, _>(tables).expect("names"), names);
+    for name in &names {
+        let checksum = format!("CHECKSUM TABLE {name} EXTENDED");
+        assert_eq!(rows(&mut restored, &checksum), rows(&mut conn, &checksum), "{name}");
+        if !name.contains("numbers") {
+            check(&mut restored, name);
+        }
+    }
+    // Triggers are there, of tables with any name.
+    run(&mut restored, &["STOP SLAVE", "INSERT INTO orders VALUES (1000, 7)"]);
+    assert_eq!(number(&mut restored, "SELECT COUNT(*) FROM `its log`"), 501);
+    run(&mut restored, &["UPDATE `its log` SET what = 5000 WHERE what = 1000"]);
+    assert_eq!(number(&mut restored, "SELECT MAX(what) FROM `its log`"), 5001);
+}
+
+#[test]
+fn what_can_not_be_backed_up_is_said_and_nothing_is_left() {
+    if Engine::from_environment() != Engine::Tidepool {
+        return;
+    }
+    let server = Server::start(Options::new("backup_refused"));
+    let mut conn = server.connect_to("test");
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE t (id INT PRIMARY KEY)",
+            "INSERT INTO t VALUES (1)",
+            "CREATE USER someone@localhost",
+            "GRANT SUPER ON *.* TO someone@localhost",
+        ],
+    );
+    let outside = server.dir().join("backup");
+    let said = |conn: &mut mysql::Conn| {
+        let said: Vec<(String, u16, String)> = conn.query("SHOW WARNINGS").expect("warnings");
+        said.into_iter().map(|(_, _, text)| text).collect::<String>()
+    };
+    for (dir, code, words) in [
+        ("relative", WRONG_ARGUMENTS, "is no absolute path"),
+        (
+            &format!("{}/test/new", server.data_dir().display()),
+            WRONG_ARGUMENTS,
+            "in the server's data directory",
+        ),
+        ("/proc/nowhere/new", GET_ERRMSG, "cannot make '/proc/nowhere/new'"),
+        (&*server.dir().display().to_string(), GET_ERRMSG, "holds files"),
+    ] {
+        assert_eq!(code_of(&mut conn, &back_up(Path::new(dir))), code, "{dir}");
+        let said = said(&mut conn);
+        assert!(said.contains(words), "{dir}: {said}");
+    }
+    // Who may not write files.
+    let someone =
+        server.client("CLIENT").args(["--user=someone", "-e", &back_up(&outside)]).output();
+    let said = String::from_utf8(someone.expect("the client can be run").stderr).expect("text");
+    assert!(said.contains("privilege(s) for this operation") && said.contains("FILE"), "{said}");
+
+    // Somebody else holds commits up, for longer than the backup is waited for.
+    let mut other = server.connect();
+    run(&mut other, &["BACKUP STAGE START", "BACKUP STAGE BLOCK_COMMIT"]);
+    let id = number(&mut conn, "SELECT CONNECTION_ID()");
+    std::thread::scope(|scope| {
+        let backup = scope.spawn(|| code_of(&mut conn, &back_up(&outside)));
+        let waits = format!(
+            "SELECT COUNT(*) FROM information_schema.processlist WHERE id = {id} AND state LIKE 'Waiting for%'"
+        );
+        wait_until(Duration::from_secs(60), "the backup waits", || number(&mut other, &waits) == 1);
+        assert!(outside.join("tidepool/system.tpd").exists());
+        // Nobody else waits for the statement meanwhile.
+        run(&mut other, &["SET GLOBAL tidepool_max_purge_lag = 0", &format!("KILL QUERY {id}")]);
+        assert_eq!(backup.join().expect("no panic"), QUERY_INTERRUPTED);
+    });
+    assert!(!outside.exists(), "something is left of a backup that was interrupted");
+    run(&mut other, &["BACKUP STAGE END"]);
+    run(&mut conn, &[&back_up(&outside), "INSERT INTO t VALUES (2)"]);
+
+    // The same again, and by a server that writes files to one place only.
+    assert_eq!(code_of(&mut conn, &back_up(&outside)), GET_ERRMSG);
+    let restricted = Options::new("backup_restricted").arg("--secure-file-priv=/usr/share");
+    let restricted = restore(restricted, &outside);
+    let mut conn = restricted.connect_to("test");
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 1);
+    assert_eq!(code_of(&mut conn, &back_up(&server.dir().join("other"))), OPTION_PREVENTS);
+}
