@@ -23,6 +23,8 @@
 //! * A target above it is taken when it has lasted: the limit rises to the lowest target of the last [`GROW_AFTER`]. A
 //!   neighbour that breathes faster than that is met by one shrink, not by one shrink a breath. Room above a ceiling counts: once
 //!   the ceiling is raised, the limit rises at once.
+//! * A pool may be made smaller than it was asked to, or later: it comes in large pieces, or a step went ahead of others that rush in. The
+//!   size that such a step [took](Governor::took) counts as a target of its time. Else the rest would be given back in the middle of the rush.
 //! * Nothing grows while the pool has no use for more ([`PoolState::wants_more`]), nor for [`HOLD_AFTER_TROUBLE`] after trouble.
 //!
 //! # Trouble
@@ -417,7 +419,23 @@ impl Governor {
         }
     }
 
+    /// At `at` the pool got to have `bytes`, in answer to `signal`: told after each step. One that gives way to a want of memory is not gone
+    /// back on before room has lasted from then on. What the user asks for says nothing of the room.
+    pub fn took(&mut self, at: Duration, signal: Signal, bytes: u64) {
+        match signal {
+            Signal::Start | Signal::RoomShrank | Signal::OwnSwap | Signal::Stall => {
+                self.note_target(at, bytes);
+            }
+            Signal::RoomLasted | Signal::Ceiling | Signal::Floor | Signal::Budget => {}
+        }
+    }
+
     fn remember_target(&mut self, at: Duration, target: u64) {
+        self.note_target(at, target);
+        self.watched_since.get_or_insert(at);
+    }
+
+    fn note_target(&mut self, at: Duration, target: u64) {
         while self.targets.back().is_some_and(|&(_, higher)| higher >= target) {
             self.targets.pop_back();
         }
@@ -425,7 +443,6 @@ impl Governor {
         while self.targets.front().is_some_and(|&(seen, _)| at.saturating_sub(seen) > GROW_AFTER) {
             self.targets.pop_front();
         }
-        self.watched_since.get_or_insert(at);
     }
 
     fn window_is_full(&self, at: Duration) -> bool {

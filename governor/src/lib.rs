@@ -1,7 +1,8 @@
 //! The governor: from measured memory signals to the size a buffer pool should have, and the reason why.
 //!
 //! It knows no pool. The engine asks it for its own pool, an outside tool may ask it for the pool of a server that somebody
-//! already runs; both give it [`PoolState`] and do what the [`Decision`] says.
+//! already runs; both give it [`PoolState`], do what the [`Decision`] says, and tell it what
+//! [was done](Governor::took).
 //!
 //! * [`signals`] reads what the kernel says: the limits and usage of every cgroup above the process (versions 1 and 2), the
 //!   machine's available memory, pressure stall information, swapping, and the process's own swapped-out memory. Every path is below a

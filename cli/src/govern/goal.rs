@@ -4,11 +4,15 @@
 //! answered may be back. And others may have set a size that lies beyond the goal: that ends it, for it was decided which way to go as well
 //! as how far.
 
+use tidepool_governor::Signal;
+
 /// A size that is being worked towards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Goal {
     /// The size, bytes.
     pub bytes: u64,
+    /// What it answers to.
+    pub signal: Signal,
     /// Whether that was more than the size when it was decided.
     pub grows: bool,
     /// Memory runs out now: no rest between steps.
@@ -36,7 +40,7 @@ mod tests {
     use super::*;
 
     fn goal(bytes: u64, while_short: bool) -> Goal {
-        Goal { bytes, grows: false, urgent: false, while_short }
+        Goal { bytes, signal: Signal::RoomShrank, grows: false, urgent: false, while_short }
     }
 
     fn growth(bytes: u64) -> Goal {

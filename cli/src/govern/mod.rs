@@ -15,6 +15,7 @@
 //! Between two readings the room is glanced at, which needs no server: when it goes, the next reading comes at once. When others take it at a
 //! pace that leaves less than half of the headroom by the end of a step ([`rush`]), no step down is small or rested from for a second:
 //! each has its fixed cost, and in the time of a small one more is taken than it gives back. Nor is one rested from when that half has gone.
+//! The governor hears what each step took, so that a large one is not gone back on in the middle of the rush.
 //!
 //! # What is safe when
 //! * Every size that is ever set, each step's included, fits the memory there was at that moment, with headroom. So wherever this
@@ -275,6 +276,7 @@ impl Governing {
         let Some(goal) = self.goal else { return Ok(TICK) };
         if !options.apply {
             self.imagined = Some(goal.bytes);
+            self.governor.took(signals.at, goal.signal, goal.bytes);
             self.goal = None;
             return Ok(TICK);
         }
@@ -314,9 +316,6 @@ impl Governing {
             ));
             return;
         }
-        if decision.signal == Signal::RoomLasted && self.rush.forbids_growth(Instant::now()) {
-            return;
-        }
         let at_most = match decision.signal {
             Signal::RoomShrank | Signal::OwnSwap | Signal::Stall => {
                 self.rush.at_most(Instant::now(), decision.from_bytes, out_of_room)
@@ -345,8 +344,8 @@ impl Governing {
         }
         // While others rush in, it isn't today's room that says how far.
         let while_short = decision.signal == Signal::RoomShrank && at_most.is_none();
-        let grows = decision.to_bytes > decision.from_bytes;
-        self.goal = Some(Goal { bytes: decision.to_bytes, grows, urgent, while_short });
+        let Decision { signal, from_bytes, to_bytes: bytes, .. } = decision;
+        self.goal = Some(Goal { bytes, signal, grows: bytes > from_bytes, urgent, while_short });
     }
 
     /// Takes a step towards the goal, and learns what it cost. Returns how long to rest from it.
@@ -396,9 +395,7 @@ impl Governing {
         };
         self.resting = true;
         self.waits_for_another = false;
-        if goal.urgent && direction == Direction::Shrink {
-            self.rush.stepped(Instant::now());
-        }
+        self.governor.took(self.start.elapsed(), goal.signal, size);
         if !goal.urgent {
             self.pause(&AtomicBool::new(false), probe::AFTER);
         }

@@ -6,7 +6,6 @@
 use std::time::{Duration, Instant};
 
 use tidepool_governor::Decision;
-use tidepool_governor::decide::GROW_AFTER;
 use tidepool_governor::signals::{Place, Room};
 
 use super::stride::URGENT_SHARE;
@@ -30,8 +29,6 @@ pub struct Rush {
     /// The last glance since then: when, and the room.
     glance: Option<(Instant, u64)>,
     until: Option<Instant>,
-    /// When the last step was taken for one.
-    stepped: Option<Instant>,
     /// The last reading is a sign of it: nothing would be left when a step ends.
     now: bool,
 }
@@ -85,17 +82,6 @@ impl Rush {
         }
         // What of the pool was in swap, or never touched, seems to be taken by others when it goes.
         self.now = sign && left_bytes < soon && size_bytes == last.size;
-    }
-
-    /// A step down that could not wait was over at `now`.
-    pub fn stepped(&mut self, now: Instant) {
-        self.stepped = Some(now);
-    }
-
-    /// Whether it is too early to grow: such a step goes further than the room of its time, which the governor, who remembers how much that
-    /// was, would give back at once, in the middle of the rush.
-    pub fn forbids_growth(&self, now: Instant) -> bool {
-        self.stepped.is_some_and(|at| now.saturating_duration_since(at) < GROW_AFTER)
     }
 
     /// The most that a pool of `size_bytes` may have after its next step down; `None` where any step is large enough. `out_of_room`: half
@@ -187,15 +173,6 @@ mod tests {
         observe_in(&mut rush, later(200), group, SIZE, 201 * MIB, 119 * MIB);
         observe(&mut rush, later(300), SIZE, 9001 * MIB, 118 * MIB);
         assert_eq!(rush.at_most(later(300), SIZE, true), None);
-    }
-
-    #[test]
-    fn the_pool_does_not_grow_right_after_a_step_that_could_not_wait() {
-        let (mut rush, start) = (Rush::default(), Instant::now());
-        assert!(!rush.forbids_growth(start));
-        rush.stepped(start);
-        assert!(rush.forbids_growth(start + GROW_AFTER - Duration::from_millis(1)));
-        assert!(!rush.forbids_growth(start + GROW_AFTER));
     }
 
     #[test]

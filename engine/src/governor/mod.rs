@@ -376,11 +376,13 @@ impl Control {
                 Signal::Ceiling | Signal::Floor => Haste::AtLeisure,
                 _ => Haste::Pressing,
             };
+            let signal = decision.signal;
             self.note(at, decision);
             if self.target_bytes != before {
                 pool.set_size(self.target_bytes, haste);
                 // The pool knows best what it can do.
                 self.target_bytes = pool.resize_status().target_bytes;
+                self.governor.took(at, signal, self.target_bytes);
                 self.changing_since = Some(at);
             }
         }

@@ -76,6 +76,7 @@ impl Machine {
                 }
                 pool.limit_bytes = decision.to_bytes;
                 pool.resident_bytes = pool.resident_bytes.min(pool.limit_bytes);
+                governor.took(self.now, decision.signal, pool.limit_bytes);
             }
         }
         self.worst_excess = self.worst_excess.max(self.usage().saturating_sub(self.limit));
@@ -193,6 +194,42 @@ fn a_pool_that_comes_late_gets_its_part_if_it_has_use_for_it() {
     let [first, second] = sizes(&machine);
     assert!(second > 350 && first > 400, "{first} and {second} MiB");
     assert_eq!(machine.worst_excess, 0);
+}
+
+#[test]
+fn a_step_that_went_further_than_asked_is_not_gone_back_on_before_room_has_lasted_since() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 50 * MIB);
+    // Others rush in, and the pool goes ahead of them. That takes it a second.
+    machine.now += TICK;
+    machine.neighbour = 300 * MIB;
+    let signals = machine.signals();
+    let (governor, pool) = &mut machine.pools[0];
+    let decision = governor.decide(&signals, pool).unwrap();
+    assert_eq!(decision.signal, Signal::RoomShrank);
+    machine.now += Duration::from_secs(1);
+    let size = decision.to_bytes / 3 * 2;
+    (pool.limit_bytes, pool.resident_bytes) = (size, size);
+    governor.took(machine.now, decision.signal, size);
+    // They pause, with room for what was asked for.
+    machine.run(GROW_AFTER, |_| 300 * MIB);
+    assert_eq!(machine.pools[0].1.limit_bytes, size);
+    machine.run(TICK, |_| 300 * MIB);
+    assert!(machine.pools[0].1.limit_bytes >= decision.to_bytes);
+}
+
+#[test]
+fn a_step_down_to_a_ceiling_says_nothing_of_the_room() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 50 * MIB);
+    machine.pools[0].1.ceiling_bytes = 256 * MIB;
+    machine.run(TICK, |_| 50 * MIB);
+    let (governor, pool) = &mut machine.pools[0];
+    assert_eq!(pool.limit_bytes, 256 * MIB);
+    governor.took(machine.now, Signal::Ceiling, pool.limit_bytes);
+    pool.ceiling_bytes = 512 * MIB;
+    machine.run(TICK, |_| 50 * MIB);
+    assert_eq!(machine.pools[0].1.limit_bytes, 512 * MIB);
 }
 
 #[test]

@@ -68,6 +68,7 @@ impl Group {
         if let Some(decision) = &decision {
             self.pool.limit_bytes = decision.to_bytes / self.unit * self.unit;
             self.pool.resident_bytes = self.pool.limit_bytes;
+            self.governor.took(self.now, decision.signal, self.pool.limit_bytes);
         }
         decision
     }
