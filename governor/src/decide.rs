@@ -76,6 +76,12 @@ const CUT_OFF_STEEPNESS: u64 = 4;
 /// Trouble is answered at most this often, so that a step can take effect before the next is sized.
 pub const TROUBLE_EVERY: Duration = Duration::from_millis(500);
 
+/// After so long without a decision the process or its asker was stopped (a frozen cgroup, `SIGSTOP`), unless decisions are asked for that
+/// rarely. What was swapped meanwhile was swapped because it slept, and is no rise of the moment.
+pub const AWAY: Duration = Duration::from_secs(30);
+/// Decisions are asked for rarely where the pause before was at least the pause over this.
+const AWAY_PAUSES: u32 = 8;
+
 /// How fast a pool can follow, and so how far ahead it must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
@@ -179,6 +185,10 @@ pub struct Governor {
     stalls: StallWatch,
     hold_until: Duration,
     trouble_at: Option<Duration>,
+    /// When it was last asked, or told.
+    heard_at: Option<Duration>,
+    /// Before that it heard nothing for so long.
+    last_pause: Duration,
     started: bool,
 }
 
@@ -224,7 +234,7 @@ impl Governor {
         Governor { timing, ..Self::default() }
     }
 
-    /// Decisions go on after a time in which none were asked for. What changed over that time is no change between two readings, and no
+    /// Decisions go on after a time in which none were asked for: said where that was not as long as [`AWAY`]. What changed over that time is no change between two readings, and no
     /// room has been seen to last.
     pub fn resume(&mut self) {
         let mut others = std::mem::take(&mut self.others);
@@ -238,6 +248,8 @@ impl Governor {
             others,
             hold_until: self.hold_until,
             trouble_at: self.trouble_at,
+            heard_at: self.heard_at,
+            last_pause: self.last_pause,
             // The pool has a size, whoever gave it that: it does not begin with all the room there is.
             started: true,
             ..Self::default()
@@ -288,6 +300,7 @@ impl Governor {
 
     /// Takes one reading and says what the pool's limit should be from now on, if it should change.
     pub fn decide(&mut self, signals: &Signals, pool: &PoolState) -> Option<Decision> {
+        self.listen(signals.at);
         self.stalls.observe(signals, pool);
         self.swap.observe(signals.at, signals.own_swapped_bytes);
         let trouble = self.trouble(signals, pool);
@@ -356,6 +369,15 @@ impl Governor {
         decision(Signal::RoomLasted, lasted, why)
     }
 
+    /// Asked at `at`, maybe for the first time in a long time.
+    fn listen(&mut self, at: Duration) {
+        let pause = at.saturating_sub(self.heard_at.replace(at).unwrap_or(at));
+        if pause >= AWAY.max(self.last_pause * AWAY_PAUSES) && self.started {
+            self.resume();
+        }
+        self.last_pause = pause;
+    }
+
     /// Signals that outrank the room: what to shrink to, and why.
     fn trouble(&mut self, signals: &Signals, pool: &PoolState) -> Option<(Signal, u64, String)> {
         let base = pool.limit_bytes.min(pool.resident_bytes);
@@ -422,6 +444,8 @@ impl Governor {
     /// At `at` the pool got to have `bytes`, in answer to `signal`: told after each step. One that gives way to a want of memory is not gone
     /// back on before room has lasted from then on. What the user asks for says nothing of the room.
     pub fn took(&mut self, at: Duration, signal: Signal, bytes: u64) {
+        // A step may take a minute, and nobody was away.
+        self.heard_at = Some(at);
         match signal {
             Signal::Start | Signal::RoomShrank | Signal::OwnSwap | Signal::Stall => {
                 self.note_target(at, bytes);

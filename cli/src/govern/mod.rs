@@ -382,7 +382,9 @@ impl Governing {
                 return Ok(TICK);
             }
             Err(Error::Refused { why, .. }) => {
-                // It may have come part of the way; the next reading tells.
+                // It may have come part of the way.
+                let size = self.pool.size()?;
+                self.governor.took(self.start.elapsed(), goal.signal, size);
                 self.stride.failed(direction);
                 self.retry_at = Some(Instant::now() + RETRY_AFTER);
                 let asked = human(next);

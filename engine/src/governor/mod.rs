@@ -48,9 +48,6 @@ use thread::Thread;
 /// A governed pool is not made smaller than this, in bytes: some hundred threads with a few latched pages each go on working in it. (A
 /// smaller number can be asked for.)
 const FLOOR_BYTES: u64 = 16 << 20;
-/// After so long without a step the process was stopped (a frozen cgroup, `SIGSTOP`), unless its steps are that rare. What was swapped
-/// meanwhile was swapped because it slept, and is no rise of the moment.
-const AWAY: Duration = Duration::from_secs(30);
 /// Size of a governed pool as long as nothing about the machine's memory can be read, in bytes.
 const BLIND_SIZE_BYTES: u64 = 128 << 20;
 /// Decisions that are remembered.
@@ -136,8 +133,6 @@ struct Control {
     changing_since: Option<Duration>,
     appetite: Appetite,
     signals: Signals,
-    /// Between the last two readings.
-    last_pause: Duration,
     shrinks: u64,
     grows: u64,
     readings: u64,
@@ -177,7 +172,6 @@ impl Beginning {
             changing_since: None,
             appetite: Appetite::default(),
             signals,
-            last_pause: Duration::ZERO,
             shrinks: 0,
             grows: 0,
             readings: 1,
@@ -330,11 +324,6 @@ impl Control {
     }
 
     fn step(&mut self, pool: &Pool, at: Duration) {
-        let pause = at.saturating_sub(self.signals.at);
-        if self.is_governed() && pause >= AWAY.max(self.last_pause * 8) {
-            self.governor.resume();
-        }
-        self.last_pause = pause;
         self.signals = self.reader.read(at);
         self.readings += 1;
         self.say_notices();

@@ -617,6 +617,68 @@ fn what_happened_while_nothing_was_decided_is_no_step() {
     assert_eq!((decision.signal, signals.at - start), (Signal::RoomLasted, GROW_AFTER));
 }
 
+/// A server in a cgroup that was frozen for a while, and with it whoever asks it something.
+#[test]
+fn who_was_not_asked_for_long_finds_no_rise_of_the_moment_and_no_room_that_has_lasted() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 500 * MIB);
+    let swapped =
+        |machine: &Machine, bytes| Signals { own_swapped_bytes: Some(bytes), ..machine.signals() };
+    machine.now += TICK;
+    let signals = swapped(&machine, 0);
+    let (governor, pool) = &mut machine.pools[0];
+    assert_eq!(governor.decide(&signals, pool), None);
+    machine.now += AWAY;
+    machine.neighbour = 0;
+    let mut signals = swapped(&machine, 300 * MIB);
+    let (governor, pool) = &mut machine.pools[0];
+    let start = signals.at;
+    let decision = loop {
+        if let Some(decision) = governor.decide(&signals, pool) {
+            break decision;
+        }
+        signals.at += TICK;
+    };
+    assert_eq!((decision.signal, signals.at - start), (Signal::RoomLasted, GROW_AFTER));
+}
+
+#[test]
+fn what_goes_to_swap_during_a_long_step_is_trouble() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 500 * MIB);
+    let size = machine.pools[0].1.limit_bytes;
+    let (governor, pool) = &mut machine.pools[0];
+    governor.decide(&Signals { own_swapped_bytes: Some(0), ..machine_at(machine.now) }, pool);
+    machine.now += 2 * AWAY;
+    governor.took(machine.now, Signal::RoomShrank, size);
+    let at = machine.now + TICK;
+    let signals = Signals { own_swapped_bytes: Some(30 * MIB), ..machine_at(at) };
+    assert_eq!(governor.decide(&signals, pool).unwrap().signal, Signal::OwnSwap);
+}
+
+fn machine_at(at: Duration) -> Signals {
+    Signals {
+        at,
+        machine_available_bytes: Some(64 * GIB),
+        machine_total_bytes: Some(64 * GIB),
+        ..Signals::default()
+    }
+}
+
+#[test]
+fn who_is_asked_rarely_grows_all_the_same() {
+    let mut machine = Machine::new(GIB, 1);
+    let rarely = |machine: &mut Machine, neighbour: u64| {
+        for _ in 0..4 {
+            machine.now += 2 * AWAY;
+            machine.tick(neighbour);
+        }
+        machine.pools[0].1.limit_bytes
+    };
+    let small = rarely(&mut machine, 500 * MIB);
+    assert!(rarely(&mut machine, 100 * MIB) > small + 300 * MIB);
+}
+
 #[test]
 fn a_governor_that_has_seen_nothing_does_not_start_when_it_resumes() {
     let mut machine = Machine::new(GIB, 1);
