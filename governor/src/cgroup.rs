@@ -12,10 +12,12 @@
 //! a container, `/sys/fs/cgroup`, which here is the whole machine's.) For its group no mount point is taken that isn't it.
 
 use std::borrow::Cow;
-use std::io;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
+use std::{fs, io};
 
-use crate::kernel::{Root, Source, field, pressure_some_total_us, read_text};
+use crate::kernel::{Root, Source, field, pressure_some_total_us};
 use crate::signals::Refaults;
 
 /// Limits at or above this are version 1's way to say "none" (`LONG_MAX` rounded down to a page).
@@ -87,16 +89,28 @@ pub(crate) const OWN: &str = "/proc/self";
 /// When it can't be looked up, as by a process that has no file descriptor left: which is not to say that there is none. Of kind
 /// [`io::ErrorKind::Unsupported`] when another process's group is out of this one's sight, with the group in the message.
 pub fn find(root: &Root, proc_dir: &Path) -> io::Result<Option<Hierarchy>> {
-    let text = |path: PathBuf| read_text(&root.path(path));
+    let text = |path: PathBuf| Ok::<_, io::Error>(letters(&fs::read(root.path(path))?));
     let mounts = text(Path::new(OWN).join("mountinfo"))?;
     let groups = text(proc_dir.join("cgroup"))?;
     find_in(root, &mounts, &groups, proc_dir == Path::new(OWN)).map_err(|group| {
-        let why = format!("its memory cgroup {group} is not below any that is mounted here");
+        let group = path_of(&group);
+        let why =
+            format!("its memory cgroup {} is not below any that is mounted here", group.display());
         io::Error::new(io::ErrorKind::Unsupported, why)
     })
 }
 
-/// The same from this process's `mountinfo` and the other's `cgroup`. The error is the group that is out of sight.
+/// The bytes of a file as letters, one each: what the syntax is of is ASCII, and a group's name may be any bytes.
+fn letters(bytes: &[u8]) -> String {
+    bytes.iter().copied().map(char::from).collect()
+}
+
+/// The path whose bytes these [`letters`] are.
+fn path_of(letters: &str) -> PathBuf {
+    OsString::from_vec(letters.chars().map(|letter| letter as u8).collect()).into()
+}
+
+/// The same from the [`letters`] of this process's `mountinfo` and the other's `cgroup`. The error is the group that is out of sight.
 fn find_in(
     root: &Root,
     mounts: &str,
@@ -283,21 +297,21 @@ impl<'a> Mount<'a> {
 
     /// From `group` up to the mount point, if the group is there.
     fn hierarchy(&self, root: &Root, version: Version, group: &str) -> Option<Hierarchy> {
-        let below = Path::new(group).strip_prefix(&*self.root).ok()?;
+        let (group, point) = (path_of(group), path_of(&self.point));
+        let below = group.strip_prefix(path_of(&self.root)).ok()?;
         // Nothing tells the names of the groups on the way down from a namespace's root to where a path out of it turns off.
         if below.components().any(|part| part == Component::ParentDir) {
             return None;
         }
-        let point = Path::new(&*self.point);
-        let own = if below.as_os_str().is_empty() { point.to_owned() } else { point.join(below) };
+        let own = if below.as_os_str().is_empty() { point.clone() } else { point.join(below) };
         let found = root.path(&own).is_dir();
-        let levels = || own.ancestors().take_while(|d| d.starts_with(point));
+        let levels = || own.ancestors().take_while(|d| d.starts_with(&point));
         found.then(|| Hierarchy { version, directories: levels().map(Path::to_owned).collect() })
     }
 
     /// The mount point alone.
     fn whole(&self, version: Version) -> Hierarchy {
-        Hierarchy { version, directories: vec![PathBuf::from(&*self.point)] }
+        Hierarchy { version, directories: vec![path_of(&self.point)] }
     }
 }
 
@@ -329,8 +343,6 @@ fn unescaped(path: &str) -> Cow<'_, str> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-
     use super::*;
 
     fn write(base: &Path, file: &str, text: &str) {
@@ -350,6 +362,31 @@ mod tests {
         fs::write(dir.path().join("proc/self/mountinfo"), mounts).unwrap();
         let found = find(&Root::new(dir.path()), Path::new(OWN)).unwrap().unwrap();
         assert_eq!(found.directories[0], Path::new("/").join(group));
+    }
+
+    #[test]
+    fn a_group_whose_name_is_no_text_is_found_with_its_limits() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        for (name, escaped) in [
+            (&b"gr\xf6\xdfe"[..], &b"gr\xf6\xdfe"[..]),
+            ("gr\u{f6}\u{df}e \\".as_bytes(), "gr\u{f6}\u{df}e\\040\\134".as_bytes()),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            write(dir.path(), "proc/self/mountinfo", "");
+            let mounts =
+                [&b"30 23 0:26 / /cg/"[..], escaped, b" rw - cgroup2 cgroup2 rw\n"].concat();
+            fs::write(dir.path().join("proc/self/mountinfo"), mounts).unwrap();
+            fs::write(dir.path().join("proc/self/cgroup"), [b"0::/", name, b"/db\n"].concat())
+                .unwrap();
+            let point = Path::new("cg").join(OsStr::from_bytes(name));
+            let group = point.join(OsStr::from_bytes(name));
+            fs::create_dir_all(dir.path().join(&group).join("db")).unwrap();
+            fs::write(dir.path().join(&group).join("db/memory.current"), "5").unwrap();
+            let found = find(&Root::new(dir.path()), Path::new(OWN)).unwrap().unwrap();
+            let above = [group.join("db"), group, point];
+            assert_eq!(found.directories, above.map(|group| Path::new("/").join(group)));
+        }
     }
 
     #[test]

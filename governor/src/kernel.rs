@@ -48,7 +48,7 @@ impl Root {
 
 /// The text of a file, whatever bytes are in it: a process, a group, or anything that is mounted may have a name that is no text, and
 /// that must not hide the rest.
-pub(crate) fn read_text(path: &Path) -> io::Result<String> {
+fn read_text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
 
