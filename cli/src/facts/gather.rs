@@ -3,7 +3,8 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::machine::{Look, server_pid};
+use super::machine::Look;
+use super::process::server_process;
 use super::{
     AdviceRow, Connections, Data, Facts, LargeBuffer, Pool, Redo, Settings, Tidepool, Unseen,
 };
@@ -19,8 +20,7 @@ pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
     // To sum up the sizes of all tables takes its time, and a limit is for the statements of the application.
     server.lift_time_limit()?;
     let variables = server.variables()?;
-    let pid = server_pid(server, &variables);
-    let look = pid.map(Look::begin);
+    let look = server_process(server, &variables).map(|process| Look::begin(process.pid));
     let start = Instant::now();
     let before = server.status()?;
     sleep(interval);

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tidepool_governor::kernel::{Root, field, field_kib};
 use tidepool_governor::signals::{Place, Reader, Signals};
 
-use crate::server::{Named, Server, text};
+use crate::server::text;
 
 /// The machine, with the server's process on it.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -70,57 +70,6 @@ pub struct Disk {
     pub rotational: Option<bool>,
     /// Free space for the server.
     pub free_bytes: u64,
-}
-
-/// The server's process id as seen from here, if the server is on this machine.
-///
-/// A Unix socket's peer is known to the kernel, and translated into our namespace of process ids: right even when
-/// the server is in a container. Over loopback TCP, and of a socket that somebody else listens on, there is only the server's own word, its
-/// pid file, which is believed when such a process runs here and has a server's name.
-pub fn server_pid(server: &Server, variables: &Named) -> Option<u32> {
-    let target = server.target();
-    if target.socket().is_none() {
-        return target.is_loopback().then(|| pid_by_file(variables)).flatten();
-    }
-    let pid = server.peer_pid()?;
-    server_of_listener(pid, process_name(pid).as_deref(), || pid_by_file(variables))
-}
-
-/// The server's process, where `pid` of this name began to listen on its socket. That is the server itself, unless systemd made the socket
-/// for it (`mariadb.socket`), or something stands between: `ssh -L`, a proxy, whose server may be on another machine. Whose memory and
-/// limits would be taken for the server's then are others'.
-fn server_of_listener(
-    pid: u32,
-    name: Option<&str>,
-    by_file: impl FnOnce() -> Option<u32>,
-) -> Option<u32> {
-    if name.is_none_or(is_server) { Some(pid) } else { by_file() }
-}
-
-/// Whether a process of this name is a server.
-fn is_server(name: &str) -> bool {
-    name.starts_with("mariadbd") || name.starts_with("mysqld")
-}
-
-/// The server's own word, where such a process runs here and has a server's name.
-fn pid_by_file(variables: &Named) -> Option<u32> {
-    let here = rustix::system::uname();
-    if variables.get("hostname").map(String::as_str) != here.nodename().to_str().ok() {
-        return None;
-    }
-    let file = Path::new(variables.get("pid_file")?);
-    let file = Path::new(variables.get("datadir")?).join(file);
-    let pid: u32 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
-    is_server(&process_name(pid)?).then_some(pid)
-}
-
-/// Whether there is such a process.
-pub fn runs(pid: u32) -> bool {
-    process_name(pid).is_some()
-}
-
-fn process_name(pid: u32) -> Option<String> {
-    Some(text(fs::read(format!("/proc/{pid}/comm")).ok()?).trim_end().to_owned())
 }
 
 /// What to do where the governor's reader [says](Reader::out_of_sight) that the limits above the server are out of its sight.
@@ -311,19 +260,6 @@ mod tests {
         let status = "Name:\tmysqld\nVmSwap:\t0 kB\nHugetlbPages:\t 8388608 kB\n";
         fs::write(directory.path().join("proc/7/status"), status).unwrap();
         assert_eq!((huge_bytes(&root, 7), huge_bytes(&root, 8)), (8 << 30, 0));
-    }
-
-    #[test]
-    fn who_made_the_socket_is_not_taken_for_the_server_behind_it() {
-        for name in ["ssh", "sshd", "proxysql", "haproxy", "mysql", "mysqlrouter"] {
-            assert_eq!(server_of_listener(5, Some(name), || None), None, "{name}");
-        }
-        assert_eq!(server_of_listener(5, Some("mysqld"), || None), Some(5));
-        assert_eq!(server_of_listener(1, Some("systemd"), || Some(77)), Some(77));
-        assert_eq!(server_of_listener(1, Some("systemd"), || None), None);
-        // The first process of a container.
-        assert_eq!(server_of_listener(1, Some("mariadbd"), || None), Some(1));
-        assert_eq!(server_of_listener(9, None, || None), Some(9));
     }
 
     #[test]

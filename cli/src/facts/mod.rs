@@ -6,6 +6,7 @@
 
 pub mod gather;
 pub mod machine;
+pub mod process;
 
 use serde::Serialize;
 

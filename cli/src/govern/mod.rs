@@ -51,7 +51,8 @@ use crate::bytes::{MIB, human, parse};
 use crate::clock::after;
 use crate::connect;
 use crate::exit::{Error, Result};
-use crate::facts::machine::{huge_bytes, limits_out_of_sight, server_pid};
+use crate::facts::machine::{huge_bytes, limits_out_of_sight};
+use crate::facts::process::{Running, server_process};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::Server;
 use bounds::Bounds;
@@ -117,14 +118,16 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     {
         return Err(Error::Usage(format!("--min {} is above --max {}", human(min), human(max))));
     }
+    let named = options.pid.map(Running::named).transpose()?;
     let target = connection.target()?;
     let mut server = Server::connect(&target)?;
     let variables = server.variables()?;
-    let pid = options.pid.or_else(|| server_pid(&server, &variables)).ok_or_else(|| {
+    let process = named.or_else(|| server_process(&mut server, &variables)).ok_or_else(|| {
         Error::Unsupported(
             "the server's process can't be seen from here: govern must run on the server's machine (or give --pid)".into(),
         )
     })?;
+    let pid = process.pid;
     let kind = server.kind().clone();
     let mut pool = InnodbPool::new(server)?;
     if is_in_huge_pages(huge_bytes(&Root::default(), pid), pool.size()?) {
@@ -151,7 +154,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         log.note(&notice);
     }
     let mut governing = Governing {
-        pid,
+        process,
         reader: Reader::new(Root::default(), Some(pid)),
         governor: Governor::with_timing(TIMING),
         probe: options.apply.then(|| Probe::start(&target)).transpose()?,
@@ -193,7 +196,7 @@ pub(crate) fn stop_flag() -> Result<Arc<AtomicBool>> {
 }
 
 struct Governing {
-    pid: u32,
+    process: Running,
     reader: Reader,
     governor: Governor,
     pool: InnodbPool,
@@ -250,12 +253,12 @@ impl Governing {
         for notice in self.reader.take_notices() {
             self.log.note(&notice);
         }
-        if signals.own_resident_bytes.is_none() {
+        if signals.own_resident_bytes.is_none() || !self.process.runs(self.reader.root()) {
             return Err(Error::Gone("its process has ended".into()));
         }
         if let Some(why) = self.reader.out_of_sight() {
             // What fits the machine is no measure for a server that has less.
-            return Err(Error::Unsupported(limits_out_of_sight(self.pid, why)));
+            return Err(Error::Unsupported(limits_out_of_sight(self.process.pid, why)));
         }
         let pool = self.as_pool_state(&state);
         let decision = self.governor.decide(&signals, &pool);

@@ -30,6 +30,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use crate::clock::{after, rfc3339};
 use crate::connect::{self, Target};
 use crate::exit::{Error, Result};
+use crate::facts::process::Running;
 use crate::server::Server;
 use content::Decision;
 use guard::Guard;
@@ -152,8 +153,9 @@ impl Watched {
 /// # Errors
 /// See [`crate::exit`].
 pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode> {
+    let process = options.pid.map(Running::named).transpose()?;
     let target = connection.target()?;
-    let sampler = Sampler::new(Server::connect(&target)?, options.engine, options.pid)?;
+    let sampler = Sampler::new(Server::connect(&target)?, options.engine, process)?;
     let about = sampler.about().clone();
     let watched = Arc::new(Watched {
         setter: Setter::start(&target),
@@ -163,7 +165,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         seen: Mutex::default(),
     });
     if options.text {
-        return look(sampler, options, &watched, true).map(|()| ExitCode::SUCCESS);
+        return look(sampler, options, process, &watched).map(|()| ExitCode::SUCCESS);
     }
     let (listener, address) = listen(&options.listen)?;
     let guard = Guard::new(address, &options.allow_host)?;
@@ -184,7 +186,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     }
     let http = http::start(listener, guard, Arc::clone(&watched))
         .map_err(|e| Error::Local(format!("can't answer on {address}: {e}")))?;
-    let result = look(sampler, options, &watched, false);
+    let result = look(sampler, options, process, &watched);
     // Waits for nobody: neither for clients that are slow, nor for a question to the server that one of them has asked for.
     http.shutdown_background();
     result.map(|()| ExitCode::SUCCESS)
@@ -201,7 +203,14 @@ fn listen(address: &str) -> Result<(TcpListener, SocketAddr)> {
 }
 
 /// Looks once a second until told to stop. A server that went away may come back: the page says so and tries again.
-fn look(mut sampler: Sampler, options: &Options, watched: &Watched, text: bool) -> Result<()> {
+/// `process` is what the user named.
+fn look(
+    mut sampler: Sampler,
+    options: &Options,
+    process: Option<Running>,
+    watched: &Watched,
+) -> Result<()> {
+    let text = options.text;
     let end = after(options.duration);
     let over =
         || watched.stop.load(Ordering::Relaxed) || end.is_some_and(|end| Instant::now() >= end);
@@ -215,7 +224,7 @@ fn look(mut sampler: Sampler, options: &Options, watched: &Watched, text: bool) 
                 while !over() {
                     sleep(EVERY);
                     let again = Server::connect(&watched.target)
-                        .and_then(|server| Sampler::new(server, options.engine, options.pid));
+                        .and_then(|server| Sampler::new(server, options.engine, process));
                     match again {
                         Ok(again) => {
                             watched.is_back(again.about());

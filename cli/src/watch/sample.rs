@@ -17,7 +17,8 @@ use crate::clock::unix_ms;
 use crate::exit::{Error, Result};
 use crate::facts::AdviceRow;
 use crate::facts::gather::{resizing, tidepool_advice};
-use crate::facts::machine::{huge_bytes, process_io, runs, server_pid};
+use crate::facts::machine::{huge_bytes, process_io};
+use crate::facts::process::{Running, server_process};
 use crate::rules::room::is_in_huge_pages;
 use crate::server::{Named, Server, number};
 
@@ -136,7 +137,7 @@ pub struct Sampler {
     server: Server,
     engine: Engine,
     latency: Latency,
-    machine: Option<(Reader, u32)>,
+    machine: Option<(Reader, Running)>,
     governor: Governor,
     start: Instant,
     before: Option<Before>,
@@ -155,11 +156,16 @@ struct Before {
 }
 
 impl Sampler {
-    /// Finds out what there is to be seen. `engine` is whose pool; by default Tidepool's where it has tables.
+    /// Finds out what there is to be seen. `engine` is whose pool; by default Tidepool's where it has tables. `process` is what the user
+    /// named.
     ///
     /// # Errors
     /// If the server goes away, or has not this engine.
-    pub fn new(mut server: Server, engine: Option<Engine>, pid: Option<u32>) -> Result<Sampler> {
+    pub fn new(
+        mut server: Server,
+        engine: Option<Engine>,
+        process: Option<Running>,
+    ) -> Result<Sampler> {
         let variables = server.variables()?;
         let kind = server.kind().clone();
         let default = variables.get("default_storage_engine").map(|name| name.to_ascii_lowercase());
@@ -174,8 +180,10 @@ impl Sampler {
             return Err(Error::Unsupported(format!("{kind} has not the engine {engine:?} loaded")));
         }
         let latency = Latency::new(&mut server, &variables)?;
-        // The one that was given is gone when the server has come back.
-        let pid = pid.filter(|&pid| runs(pid)).or_else(|| server_pid(&server, &variables));
+        // The one that was named is gone when the server has come back.
+        let named = process.filter(|process| process.runs(&Root::default()));
+        let process = named.or_else(|| server_process(&mut server, &variables));
+        let pid = process.map(|process| process.pid);
         let can = resizing(&kind, &variables);
         let (unit_bytes, least_bytes) = match engine {
             Engine::Innodb => (can.unit_bytes, can.least_bytes),
@@ -201,7 +209,8 @@ impl Sampler {
             server,
             engine,
             latency,
-            machine: pid.map(|pid| (Reader::new(Root::default(), Some(pid)), pid)),
+            machine: process
+                .map(|process| (Reader::new(Root::default(), Some(process.pid)), process)),
             governor: Governor::new(),
             start: Instant::now(),
             before: None,
@@ -226,6 +235,10 @@ impl Sampler {
     /// # Errors
     /// If the server goes away.
     pub fn look(&mut self) -> Result<Option<Sample>> {
+        // Behind a proxy the connection may outlive the server that it was to.
+        if self.machine.as_ref().is_some_and(|(reader, process)| !process.runs(reader.root())) {
+            return Err(Error::Gone("its process has ended".into()));
+        }
         let p95_ms = self.latency.p95_ms(&mut self.server)?;
         let status = self.server.status()?;
         // The counters' moment, not that of what is asked next: on a slow server they differ.
@@ -233,10 +246,10 @@ impl Sampler {
         let size = format!("SELECT @@GLOBAL.{}_buffer_pool_size", self.engine.prefix());
         let size: Option<u64> = self.server.first("the pool's size", "", &size)?;
         let signals = self.machine.as_mut().map(|(reader, _)| reader.read(self.start.elapsed()));
-        let io = self.machine.as_ref().and_then(|(_, pid)| process_io(*pid));
+        let io = self.machine.as_ref().and_then(|(_, process)| process_io(process.pid));
         let swap_pages =
             signals.as_ref().and_then(|s| Some((s.swapped_in_pages?, s.swapped_out_pages?)));
-        let cpu_s = self.machine.as_ref().and_then(|(_, pid)| cpu_seconds(*pid));
+        let cpu_s = self.machine.as_ref().and_then(|(_, process)| cpu_seconds(process.pid));
         self.totals = Totals::new(self.engine, &status, io, swap_pages, cpu_s);
         let now = Before { at, status, io, swap_pages };
         let sample = self
@@ -323,7 +336,8 @@ impl Sampler {
             ceiling_bytes: self.about.size_max_bytes.unwrap_or(u64::MAX),
             wants_more: false,
         };
-        let huge_bytes = self.machine.as_ref().map_or(0, |(_, pid)| self.engine.huge_bytes(*pid));
+        let huge_bytes =
+            self.machine.as_ref().map_or(0, |(_, process)| self.engine.huge_bytes(process.pid));
         fits(&self.governor, signals, &pool, huge_bytes)
     }
 
