@@ -10,10 +10,12 @@ pub mod defaults_file;
 
 use std::io::{IsTerminal, Write};
 use std::net::ToSocketAddrs;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mysql::{Conn, DriverError, OptsBuilder};
+use rustix::fs::{Mode, OFlags};
 use rustix::termios::{LocalModes, OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
 
 use crate::exit::{Error, Result};
@@ -239,7 +241,10 @@ impl Target {
             .read_timeout(Some(READ_TIMEOUT))
             .write_timeout(Some(READ_TIMEOUT));
         let connected = match &self.place {
-            Place::Socket(path) => Conn::new(options.socket(Some(path.display().to_string()))),
+            Place::Socket(path) => match path.to_str() {
+                Some(path) => Conn::new(options.socket(Some(path))),
+                None => by_descriptor(path, |path| Conn::new(options.socket(Some(path)))),
+            },
             Place::Tcp(host, port) => first_reached(addresses(host, *port), |address| {
                 Conn::new(options.clone().ip_or_hostname(Some(address)).tcp_port(*port))
             }),
@@ -283,6 +288,16 @@ impl Target {
             other => Error::NoServer { place, why: plain(&other) },
         }
     }
+}
+
+/// The driver takes text for a path. One that is none has another by the kernel's grace, for as long as the file is open.
+fn by_descriptor<T>(
+    path: &Path,
+    connect: impl FnOnce(String) -> mysql::Result<T>,
+) -> mysql::Result<T> {
+    let file = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
+        .map_err(std::io::Error::from)?;
+    connect(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
 /// The addresses of a host with several, or the host as it is.
@@ -484,6 +499,27 @@ mod tests {
             Err(mysql::Error::DriverError(DriverError::PacketTooLarge))
         });
         assert!(answered.is_err() && tried == 1);
+    }
+
+    #[test]
+    fn a_socket_is_found_whatever_bytes_its_path_has() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(OsStr::from_bytes(b"gr\xf6\xdfe.sock"));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            // "Too many connections", in the protocol's words.
+            client.write_all(b"\x17\0\0\0\xff\x10\x04Too many connections").unwrap();
+        });
+        let target =
+            Target { place: Place::Socket(path.clone()), user: String::new(), password: None };
+        let error = target.connect().unwrap_err();
+        assert_eq!(error.code(), 9, "{error}");
+        server.join().unwrap();
+        std::fs::remove_file(path).unwrap();
+        assert_eq!(target.connect().unwrap_err().code(), 3);
     }
 
     #[test]
