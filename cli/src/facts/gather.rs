@@ -85,6 +85,23 @@ pub struct Resizing {
     pub most_bytes: Option<u64>,
 }
 
+impl Resizing {
+    /// Why a server of this kind can't do it.
+    pub fn why_not(&self, kind: &Kind) -> Option<String> {
+        match (self.online, self.at_once) {
+            (true, _) => None,
+            // One that would do it at once can, but for these.
+            (false, true) => Some(
+                "this server uses large pages, and MariaDB can't resize such a pool while it runs; start it with large_pages=0"
+                    .into(),
+            ),
+            (false, false) => {
+                Some(format!("{kind} can't resize the InnoDB buffer pool while it runs"))
+            }
+        }
+    }
+}
+
 /// What the server's settings say about it.
 pub fn resizing(kind: &Kind, variables: &Named) -> Resizing {
     let most_bytes = number(variables, "innodb_buffer_pool_size_max").filter(|&max| max > 0);

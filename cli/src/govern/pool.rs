@@ -108,12 +108,8 @@ impl InnodbPool {
             lock::release(&mut server);
         }
         let can = resizing(&kind, &variables);
-        if !can.online {
-            // One that would do it at once can, but for these.
-            return Err(Error::Unsupported(match can.at_once {
-                true => "this server uses large pages, and MariaDB can't resize such a pool while it runs; start it with large_pages=0".into(),
-                false => format!("{kind} can't resize the InnoDB buffer pool while it runs"),
-            }));
+        if let Some(why) = can.why_not(&kind) {
+            return Err(Error::Unsupported(why));
         }
         Ok(InnodbPool {
             server,

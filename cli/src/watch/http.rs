@@ -160,6 +160,9 @@ fn wanted(body: &str, about: &About, last: Option<&Sample>) -> Result<u64, (u16,
         }
         _ => {}
     }
+    if let Some(why) = &about.fixed {
+        return Err((409, why.clone()));
+    }
     let unit = about.unit_bytes.max(1);
     let bytes = (bytes / unit * unit).max(about.least_bytes);
     let fits = last.and_then(|sample| sample.target_bytes).or(about.size_max_bytes);
@@ -244,6 +247,7 @@ mod tests {
             unit_bytes,
             least_bytes,
             size_max_bytes: None,
+            fixed: None,
         }
     }
 
@@ -261,6 +265,14 @@ mod tests {
         assert_eq!(wanted("{\"bytes\": 1}", &tidepool, None), Ok(4 * MIB));
         assert_eq!(wanted("{\"bytes\": 1}", &innodb, None), Ok(5 * MIB));
         assert_eq!(wanted("{\"bytes\": 7340032}", &tidepool, None), Ok(6 * MIB));
+    }
+
+    #[test]
+    fn a_pool_that_the_server_cannot_resize_is_not_said_to_be_on_its_way() {
+        let fixed = Some("it uses large pages".to_owned());
+        let about = About { fixed, ..about(Engine::Innodb, MIB, 5 * MIB) };
+        let refused = wanted("{\"bytes\": 7340032}", &about, None).unwrap_err();
+        assert_eq!(refused, (409, "it uses large pages".to_owned()));
     }
 
     #[test]

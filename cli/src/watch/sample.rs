@@ -118,6 +118,8 @@ pub struct About {
     pub least_bytes: u64,
     /// The most it can be set to at all.
     pub size_max_bytes: Option<u64>,
+    /// Why it can't be set while the server runs, where it can't.
+    pub fixed: Option<String>,
 }
 
 /// Hit ratios by size: the engine's own curve, or what was measured at the sizes that the pool has had.
@@ -204,6 +206,7 @@ impl Sampler {
             unit_bytes,
             least_bytes,
             size_max_bytes: can.most_bytes.filter(|_| engine == Engine::Innodb),
+            fixed: can.why_not(&kind).filter(|_| engine == Engine::Innodb),
         };
         Ok(Sampler {
             server,

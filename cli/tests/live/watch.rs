@@ -324,6 +324,18 @@ fn each_step_of_the_slider_frees_what_goes_with_it_and_no_more() {
 }
 
 #[test]
+fn a_pool_in_large_pages_is_said_to_have_its_size_for_good() {
+    let server = innodb("watch-large", &["--large-pages", "--innodb-buffer-pool-size=64M"]);
+    let page = Page::start(&server, &[]);
+    let state = page.state();
+    let why = state["about"]["fixed"].as_str().unwrap();
+    assert!(why.contains("large_pages=0"), "{why}");
+    let (status, text) = page.post("/api/size", "{\"bytes\": 33554432}", &[]);
+    assert_eq!((status, text.as_str()), (409, why));
+    assert_eq!(page.state()["setting"]["wanted_bytes"], Value::Null);
+}
+
+#[test]
 fn the_slider_tells_that_another_program_is_resizing() {
     let server = innodb("watch-turn", &["--innodb-buffer-pool-size=64M"]);
     let mut other = server.connect();

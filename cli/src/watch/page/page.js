@@ -303,7 +303,7 @@ function updateSlider() {
     least = Math.max(about.least_bytes, Math.ceil(now / 8 / unit) * unit);
     size.value = notchOf(chosenSize());
   }
-  size.disabled = !token;
+  size.disabled = !token || known(about.fixed);
   size.setAttribute("aria-valuetext", bytes(chosenSize()));
   get("least").textContent = bytes(least);
   get("most").textContent = bytes(most);
@@ -311,6 +311,7 @@ function updateSlider() {
   get("chosen").textContent = bytes(chosenSize());
   updateMode(last);
   get("setnote").textContent = setting.error ? setting.error
+    : known(about.fixed) ? about.fixed
     : setting.running && setting.wanted_bytes === 0 ? "on the way to what its engine chooses"
     : setting.running ? `on the way from ${bytes(last.pool_bytes)} to ${bytes(setting.wanted_bytes)}, in steps that cost the queries little`
     : token ? "" : "Read only. The address with the token, printed when this was started, can set it.";
