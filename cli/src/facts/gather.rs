@@ -47,7 +47,7 @@ pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
         redo: kind.innodb.then(|| redo(&kind, &variables, &rates)),
         connections: connections(&variables, &now),
         data,
-        settings: settings(&variables),
+        settings: Settings { pool_size_is_set: pool_size_is_set(server)?, ..settings(&variables) },
         unseen,
         kind,
     })
@@ -234,8 +234,33 @@ fn settings(variables: &Named) -> Settings {
         dump_pct: number(variables, "innodb_buffer_pool_dump_pct"),
         dedicated_server: switch(variables, "innodb_dedicated_server"),
         container_aware: switch(variables, "container_aware"),
+        pool_size_is_set: None,
         key_buffer_bytes: number(variables, "key_buffer_size").unwrap_or(0),
     }
+}
+
+/// Where the pool's size comes from. MySQL 5.7 does not tell, nor does one whose performance_schema is off.
+fn pool_size_is_set(server: &mut Server) -> Result<Option<bool>> {
+    let query = match server.kind().flavour {
+        Flavour::MariaDb => {
+            "SELECT global_value_origin FROM information_schema.system_variables \
+             WHERE variable_name = 'INNODB_BUFFER_POOL_SIZE'"
+        }
+        Flavour::MySql | Flavour::Percona => {
+            "SELECT variable_source FROM performance_schema.variables_info \
+             WHERE variable_name = 'innodb_buffer_pool_size'"
+        }
+    };
+    match server.first::<Option<String>>("where the pool's size comes from", "", query) {
+        Ok(origin) => Ok(origin.flatten().map(|origin| is_chosen(&origin))),
+        Err(error @ Error::Gone(_)) => Err(error),
+        Err(_) => Ok(None),
+    }
+}
+
+/// Whether a variable of this origin, in MariaDB's words or MySQL's, has a value that somebody chose.
+fn is_chosen(origin: &str) -> bool {
+    !matches!(origin.to_ascii_uppercase().as_str(), "COMPILE-TIME" | "COMPILED" | "AUTO")
 }
 
 /// Sizes of everything stored. The files' sizes need PROCESS; rows and indexes need SELECT on the tables, as

@@ -302,6 +302,8 @@ pub struct Settings {
     pub dedicated_server: Option<bool>,
     /// `container_aware`: whether a MySQL server sees limits below the machine's; `None` where it can't.
     pub container_aware: Option<bool>,
+    /// Whether somebody has chosen `innodb_buffer_pool_size`, be it the built-in one; `None` where the server doesn't tell.
+    pub pool_size_is_set: Option<bool>,
     /// `key_buffer_size`: memory outside the pool, for MyISAM and Aria indexes.
     pub key_buffer_bytes: u64,
 }

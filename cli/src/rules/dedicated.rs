@@ -1,12 +1,12 @@
 //! `innodb_dedicated_server` (MySQL and Percona Server since 8.0): sizes taken from the machine's memory at the start. It sees the limits of
 //! cgroups only where there is `container_aware` and that is on; the default is off.
 
+use super::pool_size::{BUILT_IN_DEFAULT_BYTES, is_built_in};
 use super::room::{fit, sentence};
 use super::{Finding, Severity};
 use crate::bytes::{GIB, human, option};
 use crate::facts::{Facts, Machine};
 
-const BUILT_IN_DEFAULT_BYTES: u64 = 128 << 20;
 const FOUR_GIB: u64 = 4 * GIB;
 
 /// It is on, but the machine isn't the server's alone, or isn't what limits it.
@@ -87,7 +87,7 @@ pub fn instead_of_a_size(facts: &Facts) -> Option<String> {
     let alone = machine.others_bytes < machine.memory_bytes / 10;
     let taken = taken_of(machine.limit_bytes);
     if facts.settings.dedicated_server != Some(false)
-        || pool.size_bytes != BUILT_IN_DEFAULT_BYTES
+        || !is_built_in(facts, pool)
         || machine.limit_bytes < FOUR_GIB
         || !(bare && alone)
         || taken > fit.bytes

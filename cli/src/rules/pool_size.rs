@@ -6,7 +6,7 @@ use crate::bytes::{MIB, human, option};
 use crate::facts::{Facts, Machine, Pool, Tidepool, predict};
 
 /// What every server starts with when nobody says anything.
-const BUILT_IN_DEFAULT_BYTES: u64 = 128 * MIB;
+pub const BUILT_IN_DEFAULT_BYTES: u64 = 128 * MIB;
 /// Below this share of reads from disk a larger pool saves nothing that anyone would notice.
 const MISS_SHARE_WORTH_IT: f64 = 0.001;
 /// Nor below this many reads a second.
@@ -122,10 +122,15 @@ fn why_that_much(wanted: u64, data: u64, fit: &Fit, machine: &Machine) -> String
     }
 }
 
+/// Whether the pool has the built-in size for want of another. One that doesn't tell whose choice that is may not have been asked.
+pub fn is_built_in(facts: &Facts, pool: &Pool) -> bool {
+    pool.size_bytes == BUILT_IN_DEFAULT_BYTES && facts.settings.pool_size_is_set != Some(true)
+}
+
 /// Nobody has chosen a size. It hurts only when there is data.
 pub fn built_in_default(facts: &Facts) -> Option<Finding> {
     let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
-    if pool.size_bytes != BUILT_IN_DEFAULT_BYTES
+    if !is_built_in(facts, pool)
         || fit.bytes < 4 * pool.size_bytes
         || super::tables_elsewhere(facts)
         || facts.settings.dedicated_server == Some(true)

@@ -223,6 +223,24 @@ fn the_built_in_default_is_mentioned_while_there_is_no_data_and_is_no_more_than_
 }
 
 #[test]
+fn a_size_that_somebody_chose_is_no_default_though_it_be_the_same() {
+    let mut facts = healthy();
+    pool(&mut facts).size_bytes = 128 * MIB;
+    pool(&mut facts).free_bytes = 100 * MIB;
+    machine(&mut facts).room_bytes = 14 * GIB;
+    // One that doesn't tell.
+    assert_eq!(only(&facts).rule, "pool_default");
+    facts.settings.pool_size_is_set = Some(false);
+    assert_eq!(only(&facts).rule, "pool_default");
+    facts.settings.pool_size_is_set = Some(true);
+    assert_eq!(evaluate(&facts), []);
+    // But it may be too small.
+    pool(&mut facts).free_bytes = MIB;
+    pool(&mut facts).reads_per_s = 4000.0;
+    assert_eq!(only(&facts).rule, "pool_too_small");
+}
+
+#[test]
 fn a_large_pool_with_little_data_is_a_promise_and_no_danger() {
     let mut facts = healthy();
     pool(&mut facts).size_bytes = 15 * GIB;

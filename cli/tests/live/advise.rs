@@ -71,6 +71,23 @@ fn a_default_server_with_more_data_than_its_pool() {
 }
 
 #[test]
+fn a_default_is_told_from_the_same_size_by_choice() {
+    for (name, args, is_default) in [
+        ("advise-origin", &["--innodb-log-file-size=512M"][..], true),
+        (
+            "advise-chosen",
+            &["--innodb-log-file-size=512M", "--innodb-buffer-pool-size=128M"],
+            false,
+        ),
+    ] {
+        let server = innodb(name, args);
+        let (report, rules) = advise(&server);
+        assert_eq!(report["facts"]["settings"]["pool_size_is_set"], !is_default, "{name}");
+        assert_eq!(rules.contains(&"pool_default".to_owned()), is_default, "{rules:?}");
+    }
+}
+
+#[test]
 fn over_eighty_per_cent_in_a_cgroup_that_is_too_small_for_it() {
     let Some(group) = Cgroup::new("advise") else { return };
     group.limit(192 * MIB);

@@ -87,7 +87,9 @@ fn on_a_machine_of_its_own_a_size_is_advised_and_the_option_told_as_the_other_wa
 
 #[test]
 fn the_option_is_no_way_where_it_would_take_more_than_fits_or_is_not_there() {
-    let none: [fn(&mut Facts); 5] = [
+    let none: [fn(&mut Facts); 6] = [
+        // A size in the configuration outranks it.
+        |facts| facts.settings.pool_size_is_set = Some(true),
         |facts| machine(facts).others_bytes = 5 * GIB,
         |facts| machine(facts).limit_bytes = 8 * GIB,
         // The connections of the busiest time leave less than three quarters.
