@@ -47,7 +47,11 @@ pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
         redo: kind.innodb.then(|| redo(&kind, &variables, &rates)),
         connections: connections(&variables, &now),
         data,
-        settings: Settings { pool_size_is_set: pool_size_is_set(server)?, ..settings(&variables) },
+        settings: Settings {
+            pool_size_is_set: pool_size_is_set(server)?,
+            persisted: persisted(server)?,
+            ..settings(&variables)
+        },
         unseen,
         kind,
     })
@@ -235,6 +239,7 @@ fn settings(variables: &Named) -> Settings {
         dedicated_server: switch(variables, "innodb_dedicated_server"),
         container_aware: switch(variables, "container_aware"),
         pool_size_is_set: None,
+        persisted: Vec::new(),
         key_buffer_bytes: number(variables, "key_buffer_size").unwrap_or(0),
     }
 }
@@ -255,6 +260,17 @@ fn pool_size_is_set(server: &mut Server) -> Result<Option<bool>> {
         Ok(origin) => Ok(origin.flatten().map(|origin| is_chosen(&origin))),
         Err(error @ Error::Gone(_)) => Err(error),
         Err(_) => Ok(None),
+    }
+}
+
+fn persisted(server: &mut Server) -> Result<Vec<String>> {
+    if !server.kind().is_mysql_since((8, 0, 0)) {
+        return Ok(Vec::new());
+    }
+    let query = "SELECT variable_name FROM performance_schema.persisted_variables";
+    match server.rows::<String>("what SET PERSIST has written", "", query) {
+        Err(error @ Error::Gone(_)) => Err(error),
+        names => Ok(names.unwrap_or_default()),
     }
 }
 

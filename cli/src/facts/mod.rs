@@ -304,6 +304,8 @@ pub struct Settings {
     pub container_aware: Option<bool>,
     /// Whether somebody has chosen `innodb_buffer_pool_size`, be it the built-in one; `None` where the server doesn't tell.
     pub pool_size_is_set: Option<bool>,
+    /// Variables that `SET PERSIST` has written down (MySQL since 8.0): what is said there outranks the option file.
+    pub persisted: Vec<String>,
     /// `key_buffer_size`: memory outside the pool, for MyISAM and Aria indexes.
     pub key_buffer_bytes: u64,
 }

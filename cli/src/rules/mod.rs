@@ -108,6 +108,20 @@ impl Finding {
         self.config.push(format!("{name} = {written}"));
         self
     }
+
+    /// A line of the option file has no effect on what `SET PERSIST` has written down, before that is taken back.
+    fn beside_persisted(mut self, persisted: &[String]) -> Finding {
+        let is_named = |name: &&String| {
+            self.config.iter().any(|line| line.split(' ').next() == Some(name.as_str()))
+        };
+        let outranked: Vec<&String> = persisted.iter().filter(is_named).collect();
+        let Some(first) = outranked.first() else { return self };
+        self.why.push_str(&format!(
+            " SET PERSIST was used for {first}, and outranks the option file until RESET PERSIST takes it back."
+        ));
+        self.set.extend(outranked.iter().map(|name| format!("RESET PERSIST IF EXISTS {name};")));
+        self
+    }
 }
 
 /// Whether InnoDB is there, but has nothing to do: the tables are Tidepool's, and its log and pool are as good as any.
@@ -135,7 +149,10 @@ pub fn evaluate(facts: &Facts) -> Vec<Finding> {
         memory::swappiness,
         pool_size::built_in_default,
     ];
-    let mut findings: Vec<Finding> = rules.iter().filter_map(|rule| rule(facts)).collect();
+    let persisted = &facts.settings.persisted;
+    let findings = rules.iter().filter_map(|rule| rule(facts));
+    let mut findings: Vec<Finding> =
+        findings.map(|finding| finding.beside_persisted(persisted)).collect();
     findings.sort_by_key(|finding| finding.severity);
     findings
 }

@@ -265,6 +265,31 @@ fn nothing_is_said_of_the_size_of_a_pool_in_huge_pages() {
 }
 
 #[test]
+fn what_set_persist_has_written_is_taken_back_for_a_line_in_the_option_file() {
+    let mut facts = healthy();
+    facts.kind = Kind::from_words("8.4.2", "MySQL Community Server").unwrap();
+    pool(&mut facts).old_blocks_time_ms = Some(0);
+    facts.settings.persisted = vec!["max_connections".into()];
+    assert_eq!(only(&facts).set, ["SET GLOBAL innodb_old_blocks_time = 1000;"]);
+    facts.settings.persisted.push("innodb_old_blocks_time".into());
+    let finding = only(&facts);
+    assert_eq!(
+        finding.set,
+        [
+            "SET GLOBAL innodb_old_blocks_time = 1000;",
+            "RESET PERSIST IF EXISTS innodb_old_blocks_time;"
+        ]
+    );
+    assert_eq!(finding.config, ["innodb_old_blocks_time = 1000"]);
+    assert!(finding.why.contains("outranks the option file"), "{}", finding.why);
+    // What takes a restart as well.
+    pool(&mut facts).old_blocks_time_ms = Some(1000);
+    facts.settings.flush_method = Some("fsync".into());
+    facts.settings.persisted.push("innodb_flush_method".into());
+    assert_eq!(only(&facts).set, ["RESET PERSIST IF EXISTS innodb_flush_method;"]);
+}
+
+#[test]
 fn chunks_are_respected() {
     let unit = 3 * 128 * MIB;
     let pool = Pool { unit_bytes: unit, ..Pool::default() };
