@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::machine::Look;
+use super::machine::{Directories, Look};
 use super::process::server_process;
 use super::{
     AdviceRow, Connections, Data, Facts, LargeBuffer, Pool, Redo, Settings, Tidepool, Unseen,
@@ -27,8 +27,10 @@ pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
     let now = server.status()?;
     let elapsed = start.elapsed();
     let remote = || "run this on the server's machine, best through its Unix socket".to_owned();
-    let datadir = variables.get("datadir").map(String::as_str);
-    let machine = look.ok_or_else(remote).and_then(|look| look.end(elapsed, datadir));
+    let directory = |name: &str| variables.get(name).map(String::as_str);
+    let directories =
+        Directories { data: directory("datadir"), redo: directory("innodb_log_group_home_dir") };
+    let machine = look.ok_or_else(remote).and_then(|look| look.end(elapsed, directories));
     let mut unseen = Vec::new();
     if let Err(remedy) = &machine {
         let what = "the server's machine: memory, cgroup, swap, disk".into();

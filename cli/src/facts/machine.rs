@@ -48,6 +48,8 @@ pub struct Machine {
     pub others_bytes: u64,
     /// The data directory's disk.
     pub disk: Option<Disk>,
+    /// The one of InnoDB's redo log.
+    pub redo_disk: Option<Disk>,
 }
 
 /// Another process.
@@ -70,6 +72,32 @@ pub struct Disk {
     pub rotational: Option<bool>,
     /// Free space for the server.
     pub free_bytes: u64,
+    /// What is on it, as far as that matters.
+    pub filesystem: Filesystem,
+}
+
+/// A kind of file system.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Filesystem {
+    /// Files are memory (tmpfs, ramfs): none of it is read from a disk, and what is written there is taken from the rest.
+    Memory,
+    /// ZFS has a cache of its own, and to most of its releases O_DIRECT means nothing.
+    Zfs,
+    /// One that the kernel caches, and whose files can be read past that cache.
+    #[default]
+    Other,
+}
+
+impl Filesystem {
+    /// From the number that the kernel has for its kind.
+    fn from_kind(kind: u64) -> Filesystem {
+        match kind {
+            0x0102_1994 | 0x8584_58f6 => Filesystem::Memory,
+            0x2fc1_2fc1 => Filesystem::Zfs,
+            _ => Filesystem::Other,
+        }
+    }
 }
 
 /// What to do where the governor's reader [says](Reader::out_of_sight) that the limits above the server are out of its sight.
@@ -77,6 +105,21 @@ pub fn limits_out_of_sight(pid: u32, why: &str) -> String {
     format!(
         "the memory limits of the server's process {pid} can't be seen from here: {why}; run this on the host, or in the server's own container"
     )
+}
+
+/// Where the server has its files, as it says.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Directories<'a> {
+    /// `datadir`.
+    pub data: Option<&'a str>,
+    /// `innodb_log_group_home_dir`, which may begin in the other.
+    pub redo: Option<&'a str>,
+}
+
+impl Directories<'_> {
+    fn redo(&self) -> Option<PathBuf> {
+        Some(Path::new(self.data?).join(self.redo.unwrap_or_default()))
+    }
 }
 
 /// Reads the machine twice, `interval` apart (the caller sleeps in between).
@@ -102,17 +145,22 @@ impl Look {
     pub fn end(
         mut self,
         elapsed: Duration,
-        datadir: Option<&str>,
+        directories: Directories<'_>,
     ) -> std::result::Result<Machine, String> {
         let now = self.reader.read(elapsed);
         if let Some(why) = self.reader.out_of_sight() {
             return Err(limits_out_of_sight(self.pid, why));
         }
         let cannot = format!("process {} can't be seen in /proc here", self.pid);
-        self.machine(&now, elapsed, datadir).ok_or(cannot)
+        self.machine(&now, elapsed, directories).ok_or(cannot)
     }
 
-    fn machine(&self, now: &Signals, elapsed: Duration, datadir: Option<&str>) -> Option<Machine> {
+    fn machine(
+        &self,
+        now: &Signals,
+        elapsed: Duration,
+        directories: Directories<'_>,
+    ) -> Option<Machine> {
         let room = now.room()?;
         let root = Root::default();
         let meminfo = root.text("/proc/meminfo")?;
@@ -142,7 +190,8 @@ impl Look {
             server_huge_bytes: huge_bytes(&root, self.pid),
             others,
             others_bytes,
-            disk: datadir.and_then(|directory| disk(self.pid, directory)),
+            disk: directories.data.and_then(|data| disk(self.pid, Path::new(data))),
+            redo_disk: directories.redo().and_then(|redo| disk(self.pid, &redo)),
         })
     }
 }
@@ -199,9 +248,10 @@ fn process(pid: u32, status: Vec<u8>) -> Option<Process> {
 }
 
 /// The disk of a directory of the server, which may be in another mount namespace.
-fn disk(pid: u32, directory: &str) -> Option<Disk> {
-    let inside = PathBuf::from(format!("/proc/{pid}/root{directory}"));
-    let path = if inside.exists() { inside } else { PathBuf::from(directory) };
+fn disk(pid: u32, directory: &Path) -> Option<Disk> {
+    let root = PathBuf::from(format!("/proc/{pid}/root"));
+    let inside = root.join(directory.strip_prefix("/").unwrap_or(directory));
+    let path = if inside.exists() { inside } else { directory.to_owned() };
     let stat = rustix::fs::stat(&path).ok()?;
     let space = rustix::fs::statvfs(&path).ok()?;
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
@@ -215,6 +265,7 @@ fn disk(pid: u32, directory: &str) -> Option<Disk> {
         rotational: queue("").or_else(|| queue("../")),
         device,
         free_bytes: space.f_bavail.saturating_mul(space.f_frsize),
+        filesystem: Filesystem::from_kind(rustix::fs::statfs(&path).ok()?.f_type as u64),
     })
 }
 
@@ -232,7 +283,7 @@ mod tests {
     fn this_process_is_seen_as_a_server_would_be() {
         let directory = std::env::temp_dir();
         let machine = Look::begin(std::process::id())
-            .end(Duration::from_millis(1), directory.to_str())
+            .end(Duration::from_millis(1), Directories { data: directory.to_str(), redo: None })
             .expect("this machine can be read");
         assert!(machine.server_resident_bytes > 0);
         assert!(machine.room_bytes <= machine.limit_bytes);
@@ -305,8 +356,30 @@ mod tests {
     }
 
     #[test]
+    fn files_that_are_memory_are_told_from_others() {
+        let disk = |directory: &str| disk(std::process::id(), Path::new(directory)).unwrap();
+        assert_eq!(disk("/proc").filesystem, Filesystem::Other);
+        if Path::new("/dev/shm").exists() {
+            assert_eq!(disk("/dev/shm").filesystem, Filesystem::Memory);
+        }
+        assert_eq!(Filesystem::from_kind(0x2fc1_2fc1), Filesystem::Zfs);
+    }
+
+    #[test]
+    fn the_redo_log_may_be_elsewhere_than_the_data() {
+        let redo = |redo| Directories { data: Some("/var/lib/mysql/"), redo }.redo().unwrap();
+        assert_eq!(redo(None), Path::new("/var/lib/mysql/"));
+        assert_eq!(redo(Some("./")), Path::new("/var/lib/mysql/."));
+        assert_eq!(redo(Some("/fast/log")), Path::new("/fast/log"));
+        assert_eq!(redo(Some("log")), Path::new("/var/lib/mysql/log"));
+        assert_eq!(Directories::default().redo(), None);
+    }
+
+    #[test]
     fn a_process_that_is_not_there_is_no_machine() {
         // The kernel's largest process id is 2^22.
-        assert!(Look::begin(1 << 23).end(Duration::from_millis(1), None).is_err());
+        assert!(
+            Look::begin(1 << 23).end(Duration::from_millis(1), Directories::default()).is_err()
+        );
     }
 }

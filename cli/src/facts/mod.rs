@@ -11,7 +11,7 @@ pub mod process;
 use serde::Serialize;
 
 use crate::server::Kind;
-pub use machine::Machine;
+pub use machine::{Filesystem, Machine};
 
 /// One look at a server and its machine.
 #[derive(Debug, Clone, Serialize)]
@@ -36,6 +36,14 @@ pub struct Facts {
     pub settings: Settings,
     /// What could not be seen, and what would help.
     pub unseen: Vec<Unseen>,
+}
+
+impl Facts {
+    /// What the data directory is on, as far as it can be seen.
+    pub fn filesystem(&self) -> Filesystem {
+        let disk = self.machine.as_ref().and_then(|machine| machine.disk.as_ref());
+        disk.map(|disk| disk.filesystem).unwrap_or_default()
+    }
 }
 
 /// InnoDB's buffer pool.

@@ -2,11 +2,14 @@
 
 use super::{Finding, Severity};
 use crate::bytes::human;
-use crate::facts::Facts;
+use crate::facts::{Facts, Filesystem};
 
 /// Files written through the kernel's cache: memory is spent twice, and write-back comes in bursts.
 pub fn double_buffering(facts: &Facts) -> Option<Finding> {
     let (pool, settings) = (facts.pool.as_ref()?, &facts.settings);
+    if is_cached_otherwise(facts) {
+        return None;
+    }
     let why = why(pool.size_bytes);
     // MariaDB 11 has taken the old option apart: what is left of it is kept for compatibility only.
     if let Some(buffering) = settings.data_file_buffering {
@@ -38,6 +41,9 @@ pub fn double_buffering(facts: &Facts) -> Option<Finding> {
 /// The same of Tidepool's files, which go past that cache unless told otherwise.
 pub fn tidepool_double_buffering(facts: &Facts) -> Option<Finding> {
     let tidepool = facts.tidepool.as_ref().filter(|tidepool| tidepool.direct_io == Some(false))?;
+    if is_cached_otherwise(facts) {
+        return None;
+    }
     let title = "tidepool_use_direct_io is OFF: data is cached twice".into();
     let why = why(tidepool.data_bytes);
     Some(
@@ -45,6 +51,11 @@ pub fn tidepool_double_buffering(facts: &Facts) -> Option<Finding> {
             .risk("a pool of a fixed size that is too small loses the kernel's cache as its second chance: let it be governed first")
             .variable(false, "tidepool_use_direct_io", "", "ON"),
     )
+}
+
+/// Whether the files' only place is memory, or their file system has a cache of its own, which O_DIRECT does not go past everywhere.
+fn is_cached_otherwise(facts: &Facts) -> bool {
+    facts.filesystem() != Filesystem::Other
 }
 
 fn why(pool_bytes: u64) -> String {

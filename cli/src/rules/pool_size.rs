@@ -3,7 +3,7 @@
 use super::room::{Fit, fit, sentence, settable, tidepool_fit};
 use super::{Finding, Severity, dedicated};
 use crate::bytes::{MIB, human, option};
-use crate::facts::{Facts, Machine, Pool, Tidepool, predict};
+use crate::facts::{Facts, Filesystem, Machine, Pool, Tidepool, predict};
 
 /// What every server starts with when nobody says anything.
 pub const BUILT_IN_DEFAULT_BYTES: u64 = 128 * MIB;
@@ -68,7 +68,7 @@ pub fn too_small(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let hit_ratio = pool.hit_ratio();
-    let severity = loss(hit_ratio, pool.reads_per_s, wanted >= 4 * pool.size_bytes)?;
+    let severity = loss(facts, hit_ratio, pool.reads_per_s, wanted >= 4 * pool.size_bytes)?;
     let title = format!(
         "The buffer pool of {} is too small for {} of data: {} is better",
         human(pool.size_bytes),
@@ -93,8 +93,17 @@ fn taken(pool: &Pool, bytes: u64) -> String {
     }
 }
 
-/// How bad it is to read that much from disk; `None` where a larger pool would save next to nothing.
-fn loss(hit_ratio: Option<f64>, reads_per_s: f64, far_larger_fits: bool) -> Option<Severity> {
+/// How bad it is to read that much from disk; `None` where a larger pool would save next to nothing, or nobody has read enough to say.
+fn loss(
+    facts: &Facts,
+    hit_ratio: Option<f64>,
+    reads_per_s: f64,
+    far_larger_fits: bool,
+) -> Option<Severity> {
+    let is_disk = facts.filesystem() != Filesystem::Memory;
+    if !is_disk || hit_ratio.is_none() && reads_per_s < READS_PER_S_WORTH_IT {
+        return None;
+    }
     if hit_ratio.is_some_and(|hit| 1.0 - hit < MISS_SHARE_WORTH_IT)
         && reads_per_s < READS_PER_S_WORTH_IT
     {
@@ -132,6 +141,7 @@ pub fn built_in_default(facts: &Facts) -> Option<Finding> {
     let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
     if !is_built_in(facts, pool)
         || fit.bytes < 4 * pool.size_bytes
+        || facts.filesystem() == Filesystem::Memory
         || super::tables_elsewhere(facts)
         || facts.settings.dedicated_server == Some(true)
         || too_small(facts).is_some()
@@ -213,7 +223,7 @@ pub fn tidepool_too_small(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let (hit_ratio, reads_per_s) = (tidepool.hit_ratio(), tidepool.reads_per_s);
-    let severity = loss(hit_ratio, reads_per_s, wanted >= 4 * size)?;
+    let severity = loss(facts, hit_ratio, reads_per_s, wanted >= 4 * size)?;
     let predicted = prediction(tidepool, size, wanted)?;
     let title = format!(
         "Tidepool's pool is fixed at {}, too small for {} of data: governed it could have {}",

@@ -5,7 +5,7 @@
 
 use super::{Finding, Severity};
 use crate::bytes::{GIB, MIB, human, option};
-use crate::facts::{Facts, Redo};
+use crate::facts::{Facts, Filesystem, Redo};
 
 /// The log should hold this much of the present writing.
 const WANTED_S: f64 = 3600.0;
@@ -83,8 +83,13 @@ fn wanted_bytes(rate: f64, redo: &Redo, facts: &Facts) -> u64 {
     let hour = (rate * WANTED_S) as u64;
     let twice = 2 * redo.capacity_bytes.min(GIB);
     let wanted = hour.max(twice).max(LEAST_BYTES).max(redo.least_bytes).next_power_of_two();
-    let disk = facts.machine.as_ref().and_then(|machine| machine.disk.as_ref());
-    let space = disk.map_or(u64::MAX, |disk| disk.free_bytes / 4);
+    let disk = facts.machine.as_ref().and_then(|machine| machine.redo_disk.as_ref());
+    let space = match disk {
+        // A larger log would be paid for with memory.
+        Some(disk) if disk.filesystem == Filesystem::Memory => 0,
+        Some(disk) => disk.free_bytes / 4,
+        None => u64::MAX,
+    };
     // A log larger than this takes longer to recover from than it saves.
     let wanted = wanted.min(64 * GIB).min(previous_power_of_two(space));
     if wanted < redo.least_bytes { 0 } else { wanted }

@@ -3,7 +3,9 @@
 use super::*;
 use crate::bytes::{GIB, MIB, parse};
 use crate::facts::machine::Disk;
-use crate::facts::{AdviceRow, Connections, Data, Machine, Pool, Redo, Settings, Tidepool};
+use crate::facts::{
+    AdviceRow, Connections, Data, Filesystem, Machine, Pool, Redo, Settings, Tidepool,
+};
 use crate::server::Kind;
 
 mod connections;
@@ -40,7 +42,8 @@ fn healthy() -> Facts {
         swap_bytes: 2 * GIB,
         swappiness: Some(1),
         server_resident_bytes: 12 * GIB,
-        disk: Some(Disk { device: "8:1".into(), rotational: Some(false), free_bytes: 200 * GIB }),
+        disk: Some(disk()),
+        redo_disk: Some(disk()),
         ..Machine::default()
     };
     let redo = Redo {
@@ -78,6 +81,15 @@ fn healthy() -> Facts {
             ..Settings::default()
         },
         unseen: Vec::new(),
+    }
+}
+
+fn disk() -> Disk {
+    Disk {
+        device: "8:1".into(),
+        rotational: Some(false),
+        free_bytes: 200 * GIB,
+        filesystem: Filesystem::Other,
     }
 }
 
@@ -397,6 +409,51 @@ fn connections_that_memory_is_not_enough_for() {
     facts.connections.busy_bytes = 64 * MIB;
     facts.connections.used_max = 60;
     assert_eq!(only(&facts).rule, "max_connections");
+}
+
+/// On a tmpfs no read comes from a disk, and ZFS has a cache of its own.
+#[test]
+fn files_that_are_memory_want_neither_a_pool_nor_another_way_to_be_read() {
+    let mut facts = healthy();
+    facts.settings.flush_method = Some("fsync".into());
+    facts.redo.as_mut().unwrap().capacity_bytes = 10 * MIB;
+    pool(&mut facts).size_bytes = 128 * MIB;
+    pool(&mut facts).free_bytes = MIB;
+    pool(&mut facts).reads_per_s = 4000.0;
+    machine(&mut facts).room_bytes = 14 * GIB;
+    let rules = |filesystem| {
+        let mut facts = facts.clone();
+        machine(&mut facts).disk.as_mut().unwrap().filesystem = filesystem;
+        machine(&mut facts).redo_disk.as_mut().unwrap().filesystem = filesystem;
+        evaluate(&facts).iter().map(|finding| finding.rule).collect::<Vec<_>>()
+    };
+    assert_eq!(rules(Filesystem::Other), ["pool_too_small", "redo_capacity", "flush_method"]);
+    assert_eq!(rules(Filesystem::Zfs), ["pool_too_small", "redo_capacity"]);
+    assert_eq!(rules(Filesystem::Memory), [""; 0]);
+    // There is no default that anybody should change, either.
+    pool(&mut facts).free_bytes = 100 * MIB;
+    machine(&mut facts).disk.as_mut().unwrap().filesystem = Filesystem::Memory;
+    machine(&mut facts).redo_disk.as_mut().unwrap().filesystem = Filesystem::Memory;
+    assert_eq!(evaluate(&facts), []);
+}
+
+/// As after a restart that has loaded the pool, and before anybody comes.
+#[test]
+fn a_full_pool_that_nobody_has_read_from_proves_nothing() {
+    let mut facts = healthy();
+    *pool(&mut facts) = Pool {
+        size_bytes: GIB,
+        free_bytes: 0,
+        requests_per_s: 0.0,
+        reads_per_s: 0.0,
+        requests_ever: 100,
+        reads_ever: 70,
+        ..pool(&mut facts).clone()
+    };
+    machine(&mut facts).room_bytes = 13 * GIB;
+    assert_eq!(evaluate(&facts), []);
+    pool(&mut facts).reads_per_s = 200.0;
+    assert_eq!(only(&facts).rule, "pool_too_small");
 }
 
 #[test]

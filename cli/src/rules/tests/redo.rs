@@ -14,10 +14,10 @@ fn redo_is_rate_times_time() {
     assert_eq!(set_size(&finding), 8 * GIB);
     assert_eq!(finding.set, [format!("SET GLOBAL innodb_log_file_size = {};", 8 * GIB)]);
     // The disk has the last word.
-    machine(&mut facts).disk.as_mut().unwrap().free_bytes = 9 * GIB;
+    machine(&mut facts).redo_disk.as_mut().unwrap().free_bytes = 9 * GIB;
     assert_eq!(set_size(&only(&facts)), 2 * GIB);
     // An idle server with a log that one burst fills.
-    machine(&mut facts).disk = None;
+    machine(&mut facts).redo_disk = None;
     let redo = facts.redo.as_mut().unwrap();
     (redo.capacity_bytes, redo.written_per_s, redo.written_per_s_ever) = (10 * MIB, 0.0, 10.0);
     let finding = only(&facts);
@@ -25,7 +25,7 @@ fn redo_is_rate_times_time() {
     // MariaDB refuses a log that is smaller than its buffer.
     facts.redo.as_mut().unwrap().least_bytes = 600 * MIB;
     assert_eq!(set_size(&only(&facts)), GIB);
-    machine(&mut facts).disk = Some(Disk { free_bytes: 2 * GIB, ..Disk::default() });
+    machine(&mut facts).redo_disk = Some(Disk { free_bytes: 2 * GIB, ..Disk::default() });
     assert_eq!(evaluate(&facts), []);
 }
 
