@@ -227,6 +227,10 @@ fn connections(variables: &Named, now: &Named) -> Connections {
         connected: number(now, "threads_connected").unwrap_or(0),
         busy_bytes: busy,
         idle_bytes: idle,
+        // MySQL's own has come with a plugin, by that name.
+        pooled: variables.get("thread_handling").is_some_and(|handling| {
+            ["pool-of-threads", "loaded-dynamically"].contains(&handling.as_str())
+        }),
         large,
     }
 }
@@ -241,6 +245,8 @@ fn settings(variables: &Named) -> Settings {
         dedicated_server: switch(variables, "innodb_dedicated_server"),
         container_aware: switch(variables, "container_aware"),
         pool_size_is_set: None,
+        locked: switch(variables, "locked_in_memory"),
+        read_only: switch(variables, "innodb_read_only"),
         persisted: Vec::new(),
         key_buffer_bytes: number(variables, "key_buffer_size").unwrap_or(0),
     }
@@ -470,6 +476,16 @@ mod tests {
         assert!(!online("10.11.18-MariaDB", ("innodb_buffer_pool_size_max", GIB)));
         assert!(online("10.11.11-MariaDB", ("innodb_buffer_pool_chunk_size", 128 * MIB)));
         assert!(online("9.7.4", ("innodb_buffer_pool_chunk_size", 128 * MIB)));
+    }
+
+    #[test]
+    fn a_pool_of_threads_is_known_by_the_servers_word() {
+        let pooled = |handling: &str| {
+            let named = [("thread_handling".to_owned(), handling.to_owned())];
+            connections(&Named::from(named), &Named::new()).pooled
+        };
+        assert!(pooled("pool-of-threads") && pooled("loaded-dynamically"));
+        assert!(!pooled("one-thread-per-connection") && !pooled("no-threads"));
     }
 
     #[test]

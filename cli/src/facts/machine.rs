@@ -29,6 +29,8 @@ pub struct Machine {
     pub room_bytes: u64,
     /// Swap space: the machine's, or what the cgroup of the tightest limit may use of it.
     pub swap_bytes: u64,
+    /// What of the machine's swap space is in use, by anybody.
+    pub swap_used_bytes: u64,
     /// `vm.swappiness`, or the cgroup's own where it has one.
     pub swappiness: Option<u64>,
     /// The cgroup's file that it is from, if it is a cgroup's.
@@ -182,6 +184,9 @@ impl Look {
             swap_bytes: field_kib(&meminfo, "SwapTotal")
                 .unwrap_or(0)
                 .min(swap_allowed(&root, &room.place)),
+            swap_used_bytes: field_kib(&meminfo, "SwapTotal")
+                .unwrap_or(0)
+                .saturating_sub(field_kib(&meminfo, "SwapFree").unwrap_or(0)),
             swappiness,
             swappiness_file,
             swap_bytes_per_s: pages as f64 * page_bytes / elapsed.as_secs_f64().max(0.001),

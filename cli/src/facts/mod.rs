@@ -249,6 +249,8 @@ pub struct Connections {
     pub busy_bytes: u64,
     /// What one idle connection takes.
     pub idle_bytes: u64,
+    /// Whether a pool of threads works for all of them (`thread_handling`): then few are busy at a time, however many there are.
+    pub pooled: bool,
     /// Of the work buffers those that are far larger than any server's default.
     pub large: Vec<LargeBuffer>,
 }
@@ -312,6 +314,10 @@ pub struct Settings {
     pub container_aware: Option<bool>,
     /// Whether somebody has chosen `innodb_buffer_pool_size`, be it the built-in one; `None` where the server doesn't tell.
     pub pool_size_is_set: Option<bool>,
+    /// `locked_in_memory`: the server has told the kernel to swap nothing of it.
+    pub locked: Option<bool>,
+    /// `innodb_read_only`: nothing is ever written.
+    pub read_only: Option<bool>,
     /// Variables that `SET PERSIST` has written down (MySQL since 8.0): what is said there outranks the option file.
     pub persisted: Vec<String>,
     /// `key_buffer_size`: memory outside the pool, for MyISAM and Aria indexes.

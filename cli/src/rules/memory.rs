@@ -3,7 +3,7 @@
 use tidepool_governor::signals::share_bytes;
 
 use super::pool_size::too_large;
-use super::room::fit;
+use super::room::{fit, is_in_huge_pages};
 use super::{Finding, Severity};
 use crate::bytes::{MIB, human, option};
 use crate::facts::{Facts, LargeBuffer, Machine};
@@ -19,7 +19,12 @@ pub fn swapped(facts: &Facts) -> Option<Finding> {
         return None;
     }
     let busy = machine.swap_bytes_per_s > MIB as f64;
-    let severity = if busy { Severity::Critical } else { Severity::High };
+    let severity = match () {
+        () if busy => Severity::Critical,
+        () if swapped > machine.server_resident_bytes / 20 => Severity::High,
+        // What nobody has missed for long.
+        () => Severity::Medium,
+    };
     let title = format!("{} of the server is in swap", human(swapped));
     let why = format!(
         "A page of the pool in swap costs a read to use and often a write to drop: worse than not having it. The machine moves {}/s to and from swap now.",
@@ -28,12 +33,24 @@ pub fn swapped(facts: &Facts) -> Option<Finding> {
     let finding = Finding::new("server_in_swap", severity, title, why);
     let (pool, fit) = (facts.pool.as_ref()?, fit(facts)?);
     if pool.size_bytes <= fit.bytes {
+        // It brings back all that anybody has there, and kills where that is too much.
+        let fits = machine.swap_used_bytes + share_bytes(machine.memory_bytes);
+        if fits > machine.available_bytes {
+            let finding = finding.risk(format!(
+                "none to wait: it comes back as it is used. To bring it back at once there is no memory: {} of the machine's programs is in \
+                 swap, and {} is free",
+                human(machine.swap_used_bytes),
+                human(machine.available_bytes)
+            ));
+            return Some(finding);
+        }
         let finding =
             finding.risk("swapping in what is there takes a while; do it when it is quiet");
         return Some(Finding {
-            commands: vec![
-                "swapoff -a && swapon -a   # brings it back, if as much memory is free".into(),
-            ],
+            commands: vec![format!(
+                "swapoff -a && swapon -a   # brings back all that is in swap, {}, if that is still free",
+                human(machine.swap_used_bytes)
+            )],
             ..finding
         });
     }
@@ -91,9 +108,16 @@ fn eagerly_swapped(
 ) -> Option<(Severity, String)> {
     // A small pool in a large machine is never what the kernel is short of.
     let innodb_bytes = facts.pool.as_ref().map_or(0, |pool| pool.size_bytes);
+    // What is in huge pages, or locked, is never swapped.
+    let innodb_bytes = match is_in_huge_pages(machine.server_huge_bytes, innodb_bytes) {
+        true => 0,
+        false => innodb_bytes,
+    };
     let tidepool_bytes = facts.tidepool.as_ref().map_or(0, |tidepool| tidepool.data_bytes);
     let is_in_swap = machine.server_swapped_bytes > 8 * MIB;
-    if !is_in_swap && innodb_bytes + tidepool_bytes <= machine.limit_bytes / 3 {
+    let is_locked = facts.settings.locked == Some(true);
+    let is_small = is_locked || innodb_bytes + tidepool_bytes <= machine.limit_bytes / 3;
+    if !is_in_swap && is_small {
         return None;
     }
     let why = format!(
@@ -150,7 +174,7 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
     let all = clients.allowed.saturating_mul(clients.busy_bytes);
     let left =
         machine.limit_bytes.saturating_sub(others + full_pool + share_bytes(machine.limit_bytes));
-    if all <= left || all < machine.limit_bytes / 10 || clients.busy_bytes == 0 {
+    if clients.pooled || all <= left || all < machine.limit_bytes / 10 || clients.busy_bytes == 0 {
         return None;
     }
     let fits = left / clients.busy_bytes;

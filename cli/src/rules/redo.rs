@@ -21,6 +21,7 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
     let redo = facts.redo.as_ref()?;
     if redo.capacity_bytes == 0
         || facts.settings.dedicated_server == Some(true)
+        || facts.settings.read_only == Some(true)
         || super::tables_elsewhere(facts)
     {
         return None;

@@ -8,6 +8,10 @@ use crate::facts::Facts;
 pub fn warm_up(facts: &Facts) -> Option<Finding> {
     let (pool, settings) = (facts.pool.as_ref()?, &facts.settings);
     let (dump, load) = (settings.dump_at_shutdown?, settings.load_at_startup?);
+    // It writes no list, whatever is set.
+    if settings.read_only == Some(true) {
+        return None;
+    }
     cold("warm_up", "innodb", "the pool's pages", (dump, load), pool.data_bytes)
 }
 

@@ -67,7 +67,8 @@ fn fit_beside(facts: &Facts, machine: &Machine, held_bytes: u64, idle_bytes: u64
     let headroom_bytes = share_bytes(machine.limit_bytes);
     let clients = &facts.connections;
     let peak = (clients.used_max * 5 / 4).min(clients.allowed).saturating_sub(clients.connected);
-    let peak_all_bytes = peak.saturating_mul(clients.busy_bytes);
+    let each = if clients.pooled { clients.idle_bytes } else { clients.busy_bytes };
+    let peak_all_bytes = peak.saturating_mul(each);
     let peak_bytes = peak_all_bytes.min(machine.limit_bytes / PEAK_SHARE);
     let kept = headroom_bytes + peak_bytes;
     let room = machine.room_bytes + idle_bytes;

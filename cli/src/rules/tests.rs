@@ -70,6 +70,7 @@ fn healthy() -> Facts {
             connected: 60,
             busy_bytes: 1200 << 10,
             idle_bytes: 160 << 10,
+            pooled: false,
             large: Vec::new(),
         },
         data: Data { innodb_data_bytes: 16 * GIB, innodb_index_bytes: 4 * GIB, ..Data::default() },
@@ -321,6 +322,9 @@ fn a_scan_washes_out_a_pool_without_the_timer() {
     assert_eq!(finding.set, ["SET GLOBAL innodb_old_blocks_time = 1000;"]);
     facts.data = Data { innodb_data_bytes: 4 * GIB, ..Data::default() };
     assert_eq!(only(&facts).severity, Severity::Medium);
+    // What a user sees who may read a few tables.
+    facts.data.is_partial = true;
+    assert!(!only(&facts).why.contains("still fits"), "{}", only(&facts).why);
     pool(&mut facts).old_blocks_time_ms = None;
     assert_eq!(evaluate(&facts), []);
 }
@@ -339,6 +343,49 @@ fn a_server_in_swap_is_told_to_shrink_if_the_pool_is_the_reason() {
     );
     assert!(set_size(&findings[0]) < 9 * GIB);
     assert_eq!(set_size(&findings[0]), set_size(&findings[1]));
+}
+
+/// `swapoff` brings back what everybody has there, and the kernel kills where that is more than is free.
+#[test]
+fn swap_is_not_turned_off_where_there_is_no_memory_for_all_of_it() {
+    let mut facts = healthy();
+    pool(&mut facts).size_bytes = 8 * GIB;
+    pool(&mut facts).free_bytes = 0;
+    machine(&mut facts).server_swapped_bytes = 200 * MIB;
+    machine(&mut facts).swap_used_bytes = 300 * MIB;
+    machine(&mut facts).room_bytes = 5 * GIB;
+    facts.data = Data { innodb_data_bytes: 7 * GIB, ..Data::default() };
+    let finding = only(&facts);
+    assert_eq!((finding.rule, finding.severity), ("server_in_swap", Severity::Medium));
+    assert!(finding.commands[0].starts_with("swapoff -a && swapon -a"), "{finding:?}");
+    machine(&mut facts).swap_used_bytes = 5 * GIB / 2;
+    let finding = only(&facts);
+    assert_eq!(finding.commands, [""; 0]);
+    assert!(finding.risk.contains("2.5 GiB of the machine's programs"), "{}", finding.risk);
+    machine(&mut facts).server_swapped_bytes = GIB;
+    assert_eq!(only(&facts).severity, Severity::High);
+}
+
+#[test]
+fn a_pool_that_cannot_be_swapped_is_pushed_nowhere() {
+    let mut facts = healthy();
+    machine(&mut facts).swappiness = Some(60);
+    assert_eq!(only(&facts).rule, "swappiness");
+    let mut locked = facts.clone();
+    locked.settings.locked = Some(true);
+    assert_eq!(evaluate(&locked), []);
+    machine(&mut facts).server_huge_bytes = 11 * GIB;
+    assert_eq!(evaluate(&facts), []);
+}
+
+#[test]
+fn a_server_that_never_writes_wants_no_larger_log_and_writes_no_list() {
+    let mut facts = healthy();
+    facts.redo.as_mut().unwrap().capacity_bytes = 10 * MIB;
+    facts.settings.dump_at_shutdown = Some(false);
+    assert_eq!(evaluate(&facts).len(), 2);
+    facts.settings.read_only = Some(true);
+    assert_eq!(evaluate(&facts), []);
 }
 
 #[test]

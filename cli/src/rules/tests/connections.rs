@@ -16,6 +16,7 @@ fn large_buffers() -> Facts {
         connected: 5,
         busy_bytes: 385 * MIB,
         idle_bytes: 160 << 10,
+        pooled: false,
         large: vec![
             LargeBuffer { name: "sort_buffer_size", bytes: 256 * MIB },
             LargeBuffer { name: "join_buffer_size", bytes: 128 * MIB },
@@ -40,6 +41,15 @@ fn buffers_that_are_too_large_do_not_make_the_pool_small() {
     let finding = only(&many);
     assert_eq!(finding.set.len(), 3);
     assert!(finding.set[2].starts_with("SET GLOBAL max_connections = "), "{:?}", finding.set);
+}
+
+#[test]
+fn of_connections_that_share_a_pool_of_threads_few_are_busy() {
+    let mut facts = large_buffers();
+    facts.connections.pooled = true;
+    assert_eq!(evaluate(&facts), []);
+    let idle = 120 * facts.connections.idle_bytes;
+    assert_eq!(room::fit(&facts).unwrap().peak_all_bytes, idle);
 }
 
 #[test]
