@@ -16,7 +16,7 @@ pub struct Signals {
     pub levels: Vec<Level>,
     /// The machine's memory, bytes.
     pub machine_total_bytes: Option<u64>,
-    /// What the kernel thinks can be had without swapping, bytes. `None` too where the process is [out of sight](Reader::out_of_sight):
+    /// What the kernel thinks can be had without swapping, and half of what ZFS can give back, bytes. `None` too where the process is [out of sight](Reader::out_of_sight):
     /// what the machine has is not what such a process may take.
     pub machine_available_bytes: Option<u64>,
     /// Bytes of the process that are in swap now.
@@ -153,6 +153,9 @@ impl std::fmt::Display for Place {
 const OVERCOMMIT: &str = "/proc/sys/vm/overcommit_memory";
 const STRICT: u64 = 2;
 
+/// ZFS's cache of files, which is none to the kernel: it counts as used.
+const ARC: &str = "/proc/spl/kstat/zfs/arcstats";
+
 /// How often the reader looks whether the process was moved to another cgroup.
 const FIND_AGAIN: Duration = Duration::from_secs(5);
 
@@ -170,6 +173,10 @@ pub struct Reader {
     status: Source,
     vmstat: Source,
     pressure: Source,
+    /// Where there is ZFS.
+    arc: Option<Source>,
+    /// Half of what its cache could give back at the last reading, bytes.
+    arc_bytes: u64,
     /// The mode of accounting, if it is the strict one in which this process began. A process that began in another has memory
     /// that is never counted, and so has nothing to give back to that limit.
     overcommit: Option<Source>,
@@ -207,6 +214,8 @@ impl Reader {
             status: Source::new(&root, proc_dir.join("status")),
             vmstat: Source::new(&root, "/proc/vmstat"),
             pressure: Source::new(&root, "/proc/pressure/memory"),
+            arc: Some(Source::new(&root, ARC)).filter(|_| root.path(ARC).exists()),
+            arc_bytes: 0,
             // What of another process's memory is counted can't be told from here.
             overcommit: Some(Source::new(&root, OVERCOMMIT))
                 .filter(|_| pid.is_none() && root.number(OVERCOMMIT) == Some(STRICT)),
@@ -299,6 +308,8 @@ impl Reader {
         let counts_commits =
             self.overcommit.as_mut().is_some_and(|mode| mode.number() == Some(STRICT));
         let in_sight = self.out_of_sight.is_none();
+        self.arc_bytes = self.arc.as_mut().and_then(Source::text).and_then(arc_bytes).unwrap_or(0);
+        let arc_bytes = self.arc_bytes;
         let mut read = |source: &mut Source, name, then: &mut dyn FnMut(&str)| {
             let text = source.text();
             let missing = text.is_none();
@@ -307,7 +318,9 @@ impl Reader {
         };
         read(&mut self.meminfo, "/proc/meminfo", &mut |text| {
             signals.machine_total_bytes = field_kib(text, "MemTotal");
-            signals.machine_available_bytes = available_bytes(text).filter(|_| in_sight);
+            let available = available_bytes(text).filter(|_| in_sight);
+            signals.machine_available_bytes =
+                available.map(|bytes| bytes.saturating_add(arc_bytes));
             signals.commit = commit(text).filter(|_| counts_commits);
         });
         read(&mut self.status, "the process's status", &mut |text| {
@@ -347,7 +360,9 @@ impl Reader {
                 let usage = self.levels[level].usage_bytes()?;
                 Some((tightest.room_bytes + tightest.usage_bytes).saturating_sub(usage))
             }
-            Glance::Available => available_bytes(self.meminfo.text()?),
+            Glance::Available => {
+                Some(available_bytes(self.meminfo.text()?)?.saturating_add(self.arc_bytes))
+            }
             Glance::Commit => {
                 let Commit { limit_bytes, used_bytes } = commit(self.meminfo.text()?)?;
                 Some(limit_bytes.saturating_sub(used_bytes))
@@ -379,6 +394,23 @@ fn available_bytes(meminfo: &str) -> Option<u64> {
         let free = field_kib(meminfo, "MemFree")?;
         Some(free + field_kib(meminfo, "Inactive(file)").unwrap_or(0))
     })
+}
+
+/// Half of what ZFS's cache can give back: as long as memory is short it shrinks, to its least size, but not in a moment.
+fn arc_bytes(arcstats: &str) -> Option<u64> {
+    // Name, type, value.
+    let of = |name: &str| {
+        let mut words = arcstats.lines().map(str::split_ascii_whitespace);
+        words.find_map(|mut words| {
+            (words.next()? == name).then(|| words.nth(1)?.parse::<u64>().ok())?
+        })
+    };
+    let above_least = of("size")?.saturating_sub(of("c_min")?);
+    let lists = ["mru", "mfu"]
+        .into_iter()
+        .flat_map(|list| ["data", "metadata"].map(|kind| of(&format!("{list}_evictable_{kind}"))));
+    let evictable = lists.flatten().reduce(u64::saturating_add).unwrap_or(u64::MAX);
+    Some(above_least.min(evictable) / 2)
 }
 
 /// What processes may be promised, and what they have been.

@@ -73,6 +73,36 @@ fn a_glance_sees_the_usage_and_a_reading_the_limit_too() {
     assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes(), 30);
 }
 
+/// ZFS's cache is no file cache to the kernel, and yet makes place for whoever needs memory.
+#[test]
+fn half_of_what_zfs_can_give_back_is_available() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |file: &str, text: &str| write_below(dir.path(), file, text);
+    write("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 1000 kB\n");
+    let available = || {
+        let mut reader = Reader::new(Root::new(dir.path()), None);
+        let bytes = reader.read(Duration::ZERO).machine_available_bytes.unwrap();
+        assert_eq!(reader.glance(), Some(bytes));
+        bytes >> 10
+    };
+    assert_eq!(available(), 1000);
+    let arc = |evictable: u64| {
+        let stat = |name: &str, kib: u64| format!("{name:31} 4    {}\n", kib << 10);
+        let names = ["mru_evictable_data", "mru_evictable_metadata", "mfu_evictable_data"];
+        let parts: String = names.iter().map(|name| stat(name, evictable / 3)).collect();
+        let (size, least) = (stat("size", 5000), stat("c_min", 600));
+        let sizes = format!("{size}{least}{}", stat("anon_size", 9));
+        let text = format!("9 1 0x01 147 39984 1 2\nname     type data\n{sizes}{parts}");
+        write("proc/spl/kstat/zfs/arcstats", &text);
+    };
+    arc(30_000);
+    assert_eq!(available(), 1000 + 2200);
+    arc(3000);
+    assert_eq!(available(), 1000 + 1500);
+    write("proc/spl/kstat/zfs/arcstats", "nonsense");
+    assert_eq!(available(), 1000);
+}
+
 #[test]
 fn a_stall_says_whose_it_is() {
     let dir = in_a_cgroup();
