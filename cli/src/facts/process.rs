@@ -86,7 +86,7 @@ fn is_server_of_listener(name: Option<&str>) -> bool {
 }
 
 /// Whether a process of this name is a server.
-fn is_server(name: &str) -> bool {
+pub fn is_server(name: &str) -> bool {
     name.starts_with("mariadbd") || name.starts_with("mysqld")
 }
 

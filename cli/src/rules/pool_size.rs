@@ -3,6 +3,7 @@
 use super::room::{Fit, fit, sentence, settable, tidepool_fit};
 use super::{Finding, Severity, dedicated};
 use crate::bytes::{MIB, human, option};
+use crate::facts::process::is_server;
 use crate::facts::{Facts, Filesystem, Machine, Pool, Tidepool, predict};
 
 /// What every server starts with when nobody says anything.
@@ -77,9 +78,23 @@ pub fn too_small(facts: &Facts) -> Option<Finding> {
     );
     let hits = hits(hit_ratio, pool.reads_per_s);
     let why = format!("It is full, and {hits}. {}.", why_that_much(wanted, data, &fit, machine));
-    let finding = Finding::new("pool_too_small", severity, title, why)
-        .risk(format!("a short stall while the pool grows; {}", taken(pool, wanted)));
+    let finding = Finding::new("pool_too_small", severity, title, why).risk(format!(
+        "a short stall while the pool grows; {}{}",
+        taken(pool, wanted),
+        beside_another(machine)
+    ));
     Some(set(finding, pool, wanted).or(dedicated::instead_of_a_size(facts)))
+}
+
+/// What is free is free for each of several servers, and can be had by one.
+fn beside_another(machine: &Machine) -> String {
+    let other = machine.others.iter().find(|other| is_server(&other.name));
+    other.map_or(String::new(), |other| {
+        format!(
+            "; another server ({}, process {}) runs here: what is free counts for both, so look again before its pool grows too",
+            other.name, other.pid
+        )
+    })
 }
 
 /// When the memory of a pool that grows to `bytes` is taken.
@@ -168,8 +183,10 @@ pub fn built_in_default(facts: &Facts) -> Option<Finding> {
     let why = format!("{}. {known}.", sentence(&fit, machine));
     let taken = taken(pool, fit.bytes);
     let taken = if pool.described { taken } else { format!("none now: {taken}") };
-    let finding = Finding::new("pool_default", severity, title, why)
-        .risk(format!("{taken}; other programs started later will find less"));
+    let finding = Finding::new("pool_default", severity, title, why).risk(format!(
+        "{taken}; other programs started later will find less{}",
+        beside_another(machine)
+    ));
     Some(set(finding, pool, fit.bytes).or(dedicated::instead_of_a_size(facts)))
 }
 

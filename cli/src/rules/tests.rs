@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::bytes::{GIB, MIB, parse};
-use crate::facts::machine::Disk;
+use crate::facts::machine::{Disk, Process};
 use crate::facts::{
     AdviceRow, Connections, Data, Filesystem, Machine, Pool, Redo, Settings, Tidepool,
 };
@@ -192,6 +192,24 @@ fn a_full_pool_that_misses_grows_to_what_fits_and_no_further_than_the_data() {
     // The working set fits: no read would be saved.
     pool(&mut facts).reads_per_s = 0.0;
     assert!(evaluate(&facts).iter().all(|f| f.rule != "pool_too_small"));
+}
+
+#[test]
+fn what_is_free_beside_another_server_is_free_once() {
+    let mut facts = healthy();
+    pool(&mut facts).size_bytes = 128 * MIB;
+    pool(&mut facts).free_bytes = 100 * MIB;
+    machine(&mut facts).room_bytes = 14 * GIB;
+    let process = |name: &str| Process { pid: 7, name: name.into(), resident_bytes: GIB };
+    machine(&mut facts).others = vec![process("java")];
+    assert!(!only(&facts).risk.contains("another server"), "{}", only(&facts).risk);
+    machine(&mut facts).others.push(process("mysqld"));
+    assert!(only(&facts).risk.contains("another server (mysqld, process 7)"));
+    pool(&mut facts).free_bytes = 0;
+    pool(&mut facts).reads_per_s = 4000.0;
+    let finding = only(&facts);
+    assert_eq!(finding.rule, "pool_too_small");
+    assert!(finding.risk.contains("another server"), "{}", finding.risk);
 }
 
 #[test]
