@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use crate::engine::Engine;
 use crate::error::{Error, Result};
 use crate::experiment::{self, Experiment};
-use crate::lab::{Lab, Settings};
+use crate::lab::{Lab, Load, Settings};
 use crate::record::DEFAULT_OUT;
 use crate::{policy, report};
 
@@ -59,6 +59,8 @@ pub struct Choice {
     /// The directory for results.
     #[arg(long, default_value = DEFAULT_OUT)]
     out: PathBuf,
+    #[command(flatten)]
+    load: Load,
 }
 
 fn size(text: &str) -> std::result::Result<u64, String> {
@@ -124,6 +126,33 @@ fn with_wanted_cases(chosen: Vec<Chosen>, settings: &Settings) -> Result<Vec<Cho
     Ok(wanted)
 }
 
+/// Says which experiments leave what was chosen of the load as they have it.
+///
+/// # Errors
+/// If all of them do: then it was meant otherwise.
+fn check_load(chosen: &[&'static Experiment], load: Load) -> Result<()> {
+    for option in load.options() {
+        let takes = |one: &Experiment| load.taken(one.takes).options().contains(&option);
+        let names = |mut wanted: Vec<&str>| {
+            wanted.dedup();
+            wanted.join(", ")
+        };
+        let without = chosen.iter().filter(|one| !takes(one)).map(|one| one.name).collect();
+        if !chosen.iter().any(|one| takes(one)) {
+            let with = experiment::ALL.iter().filter(|one| takes(one)).map(|one| one.name);
+            return Err(Error::Missing(format!(
+                "{option}: {} has that of its own; {} can be given it",
+                names(without),
+                names(with.collect())
+            )));
+        }
+        if !without.is_empty() {
+            eprintln!("tidepool lab: {option} changes nothing of {}", names(without));
+        }
+    }
+    Ok(())
+}
+
 /// Runs each so many times; one that this machine can't do is said, and skipped. False if one failed, or none could be run.
 fn run_each(chosen: &[Chosen], repeat: u32, mut run: impl FnMut(&Chosen) -> Result<()>) -> bool {
     let (mut done, mut failed) = (0, 0);
@@ -180,7 +209,9 @@ pub fn run(command: Command) -> Result<ExitCode> {
         }
         chosen.extend(found);
     }
+    check_load(&chosen, choice.load)?;
     let settings = Settings {
+        load: choice.load,
         engines: Vec::new(),
         quick: choice.quick,
         memory_bytes: choice.memory,
@@ -197,12 +228,14 @@ pub fn run(command: Command) -> Result<ExitCode> {
     if only_prepare {
         for (experiment, engines) in chosen {
             lab.settings.engines = engines;
+            lab.settings.load = choice.load.taken(experiment.takes);
             lab.prepare(&(experiment.data)(&lab.settings))?;
         }
         return Ok(ExitCode::SUCCESS);
     }
     let succeeded = run_each(&chosen, choice.repeat, |(experiment, engines)| {
         lab.settings.engines.clone_from(engines);
+        lab.settings.load = choice.load.taken(experiment.takes);
         (experiment.run)(&lab)
     });
     Ok(if succeeded { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -233,15 +266,7 @@ mod tests {
     }
 
     fn settings(only: &str) -> Settings {
-        Settings {
-            engines: Vec::new(),
-            quick: false,
-            memory_bytes: 1 << 30,
-            out: "out".into(),
-            mysqld: None,
-            only: Some(only.into()),
-            append: false,
-        }
+        Settings { only: Some(only.into()), ..Settings::usual() }
     }
 
     fn wanted(names: &[&str], only: &str) -> Vec<&'static str> {
@@ -274,6 +299,42 @@ mod tests {
         assert_eq!(wanted(&all, "two servers"), ["pressure"]);
         assert_eq!(wanted(&all, "shrink of clean pages"), ["resize"]);
         assert_eq!(wanted(&all, "alone"), ["sideload"]);
+    }
+
+    #[test]
+    fn a_load_is_chosen_for_those_that_can_take_it() {
+        let named = |names: &[&str]| -> Vec<&'static Experiment> {
+            experiment::ALL.iter().filter(|one| names.contains(&one.name)).collect()
+        };
+        let threads = Load { threads: Some(32), ..Load::default() };
+        check_load(&named(&["swap", "traces"]), threads).unwrap();
+        let error = check_load(&named(&["traces", "sideload"]), threads).unwrap_err().to_string();
+        assert!(error.contains("--threads 32: sideload, traces has"), "{error}");
+        assert!(error.contains("swap, pressure, "), "{error}");
+        let all = Load { seconds: Some(60), warehouses: Some(4), ..threads };
+        assert!(check_load(&named(&["pressure", "swap"]), all).is_err(), "no warehouses in these");
+        check_load(&named(&["defaults", "pressure"]), all).unwrap();
+        let taken = |name: &str| all.taken(named(&[name])[0].takes).options().join(" ");
+        assert_eq!(taken("defaults"), "--threads 32 --seconds 60 --warehouses 4");
+        assert_eq!(taken("swap"), "--threads 32 --seconds 60");
+        assert_eq!(taken("pressure"), "--threads 32");
+        assert_eq!(taken("traces"), "");
+    }
+
+    #[test]
+    fn a_load_that_is_none_is_refused() {
+        #[derive(Debug, clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            choice: Choice,
+        }
+        let parse = |option: &str| <Line as clap::Parser>::try_parse_from(["lab", "swap", option]);
+        assert_eq!(parse("--threads=64").unwrap().choice.load.threads, Some(64));
+        for option in
+            ["--threads=0", "--threads=1001", "--seconds=4", "--seconds=x", "--warehouses=0"]
+        {
+            assert!(parse(option).is_err(), "{option}");
+        }
     }
 
     #[test]

@@ -120,6 +120,9 @@ impl Record {
 /// Seconds that stand for "not once in all of the run": more than any run takes.
 pub(crate) const NEVER: f64 = u16::MAX as f64;
 
+/// The key of what the user chose of the load in a configuration.
+pub(crate) const CHOSEN: &str = "chosen";
+
 /// The directory that results go to, unless another is named.
 pub(crate) const DEFAULT_OUT: &str = "var/lab/results";
 

@@ -22,7 +22,7 @@ use super::data::{for_tidepool, tables};
 
 /// The sizes, in quarters of the present one. The present one is first: its run predicts the others.
 const QUARTERS: [u64; 5] = [4, 1, 2, 8, 16];
-const TERMINALS: u32 = 8;
+const CLIENTS: u32 = 8;
 /// What is asked of the server.
 const ADVICE: &str = "SELECT SIZE_FACTOR, PREDICTED_HIT_RATIO FROM information_schema.TIDEPOOL_CACHE_ADVICE ORDER BY SIZE_FACTOR";
 
@@ -64,7 +64,8 @@ pub fn run(lab: &Lab) -> Result<()> {
     let large = tables(memory);
     // Eight times the present size: of the largest size, a half.
     let rows = large.tables[0].rows * 10 / 32;
-    let job = |distribution| Job::point_selects(rows, 8, distribution);
+    let threads = settings.threads(CLIENTS);
+    let job = |distribution| Job::point_selects(rows, threads, distribution);
     let warehouses = warehouses(memory);
     let mut cases = vec![
         ("uniform", large.clone(), Work::Sysbench(job(Distribution::Uniform))),
@@ -75,6 +76,7 @@ pub fn run(lab: &Lab) -> Result<()> {
         cases.push(("TPC-C", DataSet::tpcc(warehouses), Work::Tpcc(scale)));
     }
     let (warm_up_s, measure_s) = if settings.quick { (6, 8) } else { (10, 10) };
+    let measure_s = settings.seconds(measure_s);
     let runs = (cases.len() * QUARTERS.len()) as u32;
     let mut progress = Progress::new(runs * (warm_up_s + measure_s));
     lab.begin("advice")?;
@@ -92,7 +94,7 @@ pub fn run(lab: &Lab) -> Result<()> {
             plan.args = vec![engine.pool_size_option(size_bytes)];
             (plan.warm_up_s, plan.measure_s) = (warm_up_s, measure_s);
             progress.say(&format!("advice: {}", plan.scenario));
-            let mut record = plan.record(settings.quick);
+            let mut record = plan.record(settings);
             let options = ServerOptions {
                 engine,
                 data_dir: dir.clone(),
@@ -130,7 +132,7 @@ pub fn run(lab: &Lab) -> Result<()> {
 /// Runs a load, and returns the hit ratio of the measured seconds.
 fn hit_ratio(server: &Server, work: &Work, plan: &Plan, progress: &mut Progress) -> Result<f64> {
     let socket = server.socket();
-    let terminals = tpcc::LoadOptions { terminals: TERMINALS, seed: 1 };
+    let terminals = tpcc::LoadOptions { terminals: plan.job.threads, seed: 1 };
     let (sysbench, tpcc) = match work {
         Work::Sysbench(job) => (Some(Sysbench::start(socket, job)?), None),
         Work::Tpcc(scale) => (None, Some(tpcc::Load::start(socket, *scale, terminals))),

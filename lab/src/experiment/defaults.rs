@@ -54,6 +54,9 @@ fn memories(settings: &Settings) -> Vec<u64> {
 
 /// Data of about twice the larger pool; a quick run takes a quarter of it, since each run copies and checks it.
 fn warehouses(settings: &Settings) -> u32 {
+    if let Some(chosen) = settings.load.warehouses {
+        return chosen;
+    }
     let whole = 2 * tuned_pool(settings.memory_bytes) / WAREHOUSE_BYTES;
     (if settings.quick { whole / 4 } else { whole }).max(2) as u32
 }
@@ -124,6 +127,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     let settings = &lab.settings;
     let scale = Scale::full(warehouses(settings));
     let (warm_up_s, measure_s) = if settings.quick { (3, 6) } else { (30, 60) };
+    let measure_s = settings.seconds(measure_s);
     let mut prepared = Vec::new();
     let mut loading = Progress::new(1);
     for &engine in &settings.engines {
@@ -147,7 +151,7 @@ pub fn run(lab: &Lab) -> Result<()> {
         for number in 0..3 {
             for (engine, dir) in &prepared {
                 let Some(case) = cases(*engine, memory).into_iter().nth(number) else { continue };
-                let mut plan = Plan::new("defaults", *engine, dir, job(&scale));
+                let mut plan = Plan::new("defaults", *engine, dir, job(&scale, settings));
                 plan.scenario = format!("{} MiB", memory >> 20);
                 plan.variant = case.variant.into();
                 plan.args = case.args;
@@ -162,12 +166,12 @@ pub fn run(lab: &Lab) -> Result<()> {
 }
 
 /// For the record: the load is not sysbench's.
-fn job(scale: &Scale) -> Job {
+fn job(scale: &Scale, settings: &Settings) -> Job {
     Job {
         script: format!("tpcc, {} warehouses", scale.warehouses),
         database: consistency::DATABASE.into(),
         rows: u64::from(scale.warehouses),
-        threads: TERMINALS,
+        threads: settings.threads(TERMINALS),
         distribution: Distribution::Uniform,
     }
 }
@@ -188,7 +192,7 @@ fn run_case(
         tables::drop_from_cache(&plan.data_dir)?;
     }
     tables::drop_from_cache(&copy)?;
-    let mut record = plan.record(lab.settings.quick);
+    let mut record = plan.record(&lab.settings);
     let group = lab.memory_cgroup(memory)?;
     let options = ServerOptions {
         engine: plan.engine,
@@ -241,7 +245,8 @@ fn under_load(
     record.server_version = server.value("SELECT VERSION()")?.unwrap_or_default();
     let mut sampler = Sampler::new(&server, Some(group));
     let connector = server.connector(consistency::DATABASE);
-    let load = Load::start_on(connector, scale, LoadOptions { terminals: TERMINALS, seed: 1 });
+    let load =
+        Load::start_on(connector, scale, LoadOptions { terminals: plan.job.threads, seed: 1 });
     let mut last = Instant::now();
     for at_s in 1 - i64::from(plan.warm_up_s)..=i64::from(plan.measure_s) {
         sleep(Duration::from_secs(1).saturating_sub(last.elapsed()));
@@ -337,15 +342,7 @@ mod tests {
     }
 
     fn settings(memory_bytes: u64) -> Settings {
-        Settings {
-            engines: ENGINES.to_vec(),
-            quick: false,
-            memory_bytes,
-            out: "out".into(),
-            mysqld: None,
-            only: None,
-            append: false,
-        }
+        Settings { engines: ENGINES.to_vec(), memory_bytes, ..Settings::usual() }
     }
 
     #[test]
@@ -362,6 +359,11 @@ mod tests {
         assert_eq!(data(&settings).len(), ENGINES.len());
         settings.quick = true;
         assert_eq!(warehouses(&settings), 3);
+        settings.load.warehouses = Some(40);
+        assert_eq!(warehouses(&settings), 40);
+        assert_eq!(data(&settings)[0].1.warehouses, 40);
+        settings.load.threads = Some(32);
+        assert_eq!(job(&Scale::full(40), &settings).threads, 32);
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn runs(case: &Case, quick: bool) -> Vec<Run> {
 /// A run of an engine on its data.
 fn plan(lab: &Lab, (engine, dir): (Engine, &Path), rows: u64, case: &Case, run: Run) -> Plan {
     let (memory, quick) = (lab.settings.memory_bytes, lab.settings.quick);
-    let job = Job::point_selects(rows, 16, Distribution::Uniform);
+    let job = Job::point_selects(rows, lab.settings.threads(16), Distribution::Uniform);
     let mut plan = Plan::new("govern", engine, dir, job);
     plan.scenario = case.name.into();
     let percent = match run {

@@ -52,7 +52,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     }
     let engine = Engine::Tidepool;
     let pairs = if lab.settings.quick { 16 } else { 60 };
-    let job = Job::point_selects(ROWS, 8, Distribution::Uniform);
+    let job = Job::point_selects(ROWS, lab.settings.threads(8), Distribution::Uniform);
     let dir = lab.data(engine, &DataSet::one("idle", ROWS), &mut Progress::new(1))?;
     lab.begin("idle")?;
     let mut plan = Plan::new("idle", engine, &dir, job);

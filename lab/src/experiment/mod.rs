@@ -4,7 +4,7 @@ use std::fmt::Display;
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::lab::{Lab, Settings};
+use crate::lab::{Lab, Settings, Takes};
 use crate::load::tables::DataSet;
 use crate::record::{Outcome, Point, Record, statistics};
 
@@ -35,7 +35,17 @@ pub struct Experiment {
     pub data: fn(&Settings) -> Vec<(Engine, DataSet)>,
     /// The names of its cases, with these settings; none if it is only ever run as a whole.
     pub cases: fn(&Settings) -> Vec<String>,
+    /// What can be chosen of its load.
+    pub takes: Takes,
 }
+
+/// Clients that only load.
+const THREADS: Takes = Takes { threads: true, seconds: false, warehouses: false };
+/// Runs of any length, too.
+const SECONDS: Takes = Takes { seconds: true, ..THREADS };
+const TPCC: Takes = Takes { warehouses: true, ..SECONDS };
+/// The number of clients is a part of what is asked.
+const NOTHING: Takes = Takes { threads: false, ..THREADS };
 
 /// Engines with a buffer pool whose size can be changed on line, in the same server.
 const POOLS: [Engine; 2] = [Engine::Tidepool, Engine::InnoDb];
@@ -44,16 +54,16 @@ const MYSQL: [Engine; 1] = [Engine::MySql];
 
 /// All of them.
 pub const ALL: [Experiment; 10] = [
-    with_mysql("swap", swap::run, data::data, swap::case_names),
-    with_mysql("pressure", pressure::run, pressure::data, pressure::case_names),
-    with_mysql("govern", govern::run, govern::data, govern::case_names),
-    with_mysql("resize", resize::run, resize::data, resize::case_names),
-    with_mysql("sideload", sideload::run, data::data, sideload::case_names),
-    with_mysql("warm", warm::run, data::data, no_cases),
-    whole("advice", advice::run, &POOLS, advice::data),
-    whole("idle", idle::run, &POOLS, idle::data),
-    whole("defaults", defaults::run, &defaults::ENGINES, defaults::data),
-    whole("traces", traces::run, &POOLS, traces::data),
+    with_mysql("swap", swap::run, data::data, swap::case_names, SECONDS),
+    with_mysql("pressure", pressure::run, pressure::data, pressure::case_names, THREADS),
+    with_mysql("govern", govern::run, govern::data, govern::case_names, THREADS),
+    with_mysql("resize", resize::run, resize::data, resize::case_names, THREADS),
+    with_mysql("sideload", sideload::run, data::data, sideload::case_names, NOTHING),
+    with_mysql("warm", warm::run, data::data, no_cases, THREADS),
+    whole("advice", advice::run, &POOLS, advice::data, SECONDS),
+    whole("idle", idle::run, &POOLS, idle::data, THREADS),
+    whole("defaults", defaults::run, &defaults::ENGINES, defaults::data, TPCC),
+    whole("traces", traces::run, &POOLS, traces::data, NOTHING),
 ];
 
 /// What an experiment needs, for each of its engines.
@@ -72,8 +82,9 @@ const fn with_mysql(
     run: fn(&Lab) -> Result<()>,
     data: Data,
     cases: fn(&Settings) -> Vec<String>,
+    takes: Takes,
 ) -> Experiment {
-    Experiment { name, run, engines: &POOLS, also: &MYSQL, data, cases }
+    Experiment { name, run, engines: &POOLS, also: &MYSQL, data, cases, takes }
 }
 
 /// An experiment whose cases belong together.
@@ -82,8 +93,9 @@ const fn whole(
     run: fn(&Lab) -> Result<()>,
     engines: &'static [Engine],
     data: Data,
+    takes: Takes,
 ) -> Experiment {
-    Experiment { name, run, engines, also: &[], data, cases: no_cases }
+    Experiment { name, run, engines, also: &[], data, cases: no_cases, takes }
 }
 
 /// The mean throughput of one of several turns of `turn_s` seconds, of which the first `settle_s` don't count.

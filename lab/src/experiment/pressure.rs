@@ -58,7 +58,7 @@ impl Baseline {
 
 /// What the plans of one engine have in common.
 fn plan(lab: &Lab, engine: Engine, dir: &Path, rows: u64) -> Plan {
-    let job = Job::point_selects(rows, 16, Distribution::Uniform);
+    let job = Job::point_selects(rows, lab.settings.threads(16), Distribution::Uniform);
     let mut plan = Plan::new("pressure", engine, dir, job);
     plan.memory_limit = Some(lab.settings.memory_bytes);
     plan.warm_up_s = if lab.settings.quick { 8 } else { WARM_UP_S };

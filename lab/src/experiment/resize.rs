@@ -144,7 +144,7 @@ fn plans(lab: &Lab, timing: &Timing) -> Result<Vec<(Plan, &'static Case)>> {
                 script: "oltp_read_write".into(),
                 database: "sbtest".into(),
                 rows,
-                threads: 8,
+                threads: settings.threads(8),
                 distribution: Distribution::Uniform,
             };
             let mut plan = Plan::new("resize", engine, &dir, job);
@@ -210,7 +210,7 @@ fn shrink(lab: &Lab, engine: Engine, progress: &mut Progress) -> Result<Record> 
     let mut plan = Plan::new("resize", engine, &dir, job);
     plan.scenario = CLEAN_SHRINK.into();
     plan.args = vec![engine.pool_size_option(size_bytes)];
-    let mut record = plan.record(lab.settings.quick);
+    let mut record = plan.record(&lab.settings);
     let options =
         ServerOptions { engine, data_dir: dir, args: plan.args.clone(), cgroup_procs: Vec::new() };
     let server = Server::start(&lab.environment, options)?;

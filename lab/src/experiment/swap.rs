@@ -138,7 +138,7 @@ fn plans(lab: &Lab, progress: &mut Progress) -> Result<Vec<Plan>> {
         let dir = lab.data(engine, &data, progress)?;
         let job = Job {
             script: size.script.into(),
-            ..Job::point_selects(data.tables[0].rows, 16, size.distribution)
+            ..Job::point_selects(data.tables[0].rows, settings.threads(16), size.distribution)
         };
         let writes = size.script != "oltp_point_select";
         let mut plan = Plan::new("swap", engine, &dir, job);
@@ -150,6 +150,7 @@ fn plans(lab: &Lab, progress: &mut Progress) -> Result<Vec<Plan>> {
         plan.memory_limit = Some(memory);
         plan.keeps_clean = writes;
         (plan.warm_up_s, plan.measure_s) = if settings.quick { (8, 10) } else { (9, 11) };
+        plan.measure_s = settings.seconds(plan.measure_s);
         plans.push(plan);
     }
     Ok(plans)

@@ -36,7 +36,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     }
     lab.begin("warm")?;
     for (engine, dir) in &prepared {
-        let job = Job::point_selects(rows, 8, Distribution::Uniform);
+        let job = Job::point_selects(rows, settings.threads(8), Distribution::Uniform);
         let mut plan = Plan::new("warm", *engine, dir, job);
         plan.args = vec![engine.pool_size_option(pool_bytes)];
         plan.warm_up_s = 0;
@@ -102,12 +102,13 @@ fn judge(record: &mut Record) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lab::Settings;
     use crate::record::Point;
 
     fn seconds(qps: &[u32]) -> f64 {
         let job = Job::point_selects(1, 1, Distribution::Uniform);
         let plan = Plan::new("warm", Engine::Tidepool, std::path::Path::new("data"), job);
-        let mut record = plan.record(false);
+        let mut record = plan.record(&Settings::usual());
         let point = |(at, &qps): (usize, &u32)| Point {
             at_s: at as f64 + 1.0,
             qps: qps.into(),

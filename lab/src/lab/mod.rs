@@ -1,11 +1,12 @@
 //! What all experiments share: settings, the machine, the data, and one run of a server under load.
 //!
-//! Here: what an experiment asks of the laboratory. `plan`: what a run is to be. `run`: a run, from the server's start to its end.
+//! Here: what an experiment asks of the laboratory. `load`: what the user chose of the load. `plan`: what a run is to be. `run`: a run, from the server's start to its end.
 //! `stage`: what an experiment can do in the middle of one.
 //!
 //! Everything made outside of the working directory (cgroups, swap files) is noted in the registry before it is made, and removed when its
 //! value is dropped, or by the janitor if this process is gone.
 
+mod load;
 mod plan;
 mod run;
 mod stage;
@@ -14,6 +15,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
+pub use load::{Load, Takes};
 pub use plan::Plan;
 pub use stage::{Moment, Stage};
 
@@ -47,12 +49,39 @@ pub struct Settings {
     /// Whether results are added to those of the same experiment that are there already. Without it they replace them, or with
     /// `only` those of the cases that are run.
     pub append: bool,
+    /// What the user chose of the load.
+    pub load: Load,
 }
 
 impl Settings {
+    /// Client threads, where the experiment has so many.
+    pub fn threads(&self, usual: u32) -> u32 {
+        self.load.threads.unwrap_or(usual)
+    }
+
+    /// Seconds of measuring, where the experiment has so many.
+    pub fn seconds(&self, usual: u32) -> u32 {
+        self.load.seconds.unwrap_or(usual)
+    }
+
     /// Whether a case of this name was asked for.
     pub fn wants(&self, case: &str) -> bool {
         self.only.as_ref().is_none_or(|only| case.contains(only.as_str()))
+    }
+
+    /// Those of a test.
+    #[cfg(test)]
+    pub(crate) fn usual() -> Settings {
+        Settings {
+            engines: Vec::new(),
+            quick: false,
+            memory_bytes: 1 << 30,
+            out: "out".into(),
+            mysqld: None,
+            only: None,
+            append: false,
+            load: Load::default(),
+        }
     }
 
     fn earlier(&self) -> Earlier {

@@ -7,7 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::engine::Engine;
 use crate::load::sysbench::{self, Job};
 use crate::machine::counters::swappiness;
-use crate::record::{Outcome, Record, fnv64};
+use crate::record::{CHOSEN, Outcome, Record, fnv64};
+
+use super::Settings;
 
 /// One run.
 #[derive(Clone, Debug)]
@@ -82,7 +84,7 @@ impl Plan {
     }
 
     /// A record of this plan with nothing measured yet.
-    pub fn record(&self, quick: bool) -> Record {
+    pub fn record(&self, settings: &Settings) -> Record {
         let mut config = BTreeMap::from([
             ("server".to_string(), self.server_args().join(" ")),
             ("script".to_string(), self.job.script.clone()),
@@ -93,6 +95,10 @@ impl Plan {
             ("measure_s".to_string(), self.measure_s.to_string()),
             ("sysbench".to_string(), sysbench::version().unwrap_or_default()),
         ]);
+        let chosen = settings.load.options();
+        if !chosen.is_empty() {
+            config.insert(CHOSEN.into(), chosen.join(" "));
+        }
         if let Some(limit) = self.memory_limit {
             config.insert("memory_limit_bytes".into(), limit.to_string());
         }
@@ -113,7 +119,7 @@ impl Plan {
             server_version: String::new(),
             config_hash,
             config,
-            quick,
+            quick: settings.quick,
             started_at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
             outcome: Outcome::Finished,
             events: Vec::new(),
@@ -126,12 +132,28 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lab::Load;
     use crate::load::sysbench::Distribution;
+
+    #[test]
+    fn a_load_of_ones_own_tells_runs_apart() {
+        let record = |threads: Option<u32>| {
+            let load = Load { threads, ..Load::default() };
+            let settings = Settings { load, ..Settings::usual() };
+            let job = Job::point_selects(1, settings.threads(16), Distribution::Uniform);
+            Plan::new("swap", Engine::InnoDb, Path::new("data"), job).record(&settings)
+        };
+        let (usual, own) = (record(None), record(Some(32)));
+        assert_eq!((usual.config["threads"].as_str(), usual.config.get(CHOSEN)), ("16", None));
+        assert_eq!((&*own.config["threads"], &*own.config[CHOSEN]), ("32", "--threads 32"));
+        assert_ne!(usual.config_hash, own.config_hash);
+    }
 
     #[test]
     fn the_machine_is_told_and_does_not_tell_runs_apart() {
         let job = Job::point_selects(1, 1, Distribution::Uniform);
-        let record = Plan::new("swap", Engine::InnoDb, Path::new("data"), job).record(false);
+        let plan = Plan::new("swap", Engine::InnoDb, Path::new("data"), job);
+        let record = plan.record(&Settings::usual());
         assert!(record.config.contains_key("vm.swappiness"));
         let compared = record.config.iter().filter(|(key, _)| *key != "vm.swappiness");
         let text: String = compared.map(|(key, value)| format!("{key}={value}\n")).collect();

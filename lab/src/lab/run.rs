@@ -51,7 +51,7 @@ impl Lab {
             args: plan.server_args(),
             cgroup_procs: groups.into_iter().flatten().map(Cgroup::procs).collect(),
         };
-        let mut record = plan.record(self.settings.quick);
+        let mut record = plan.record(&self.settings);
         let mut server = match self.start(options, memory, &mut record)? {
             Some(server) => server,
             None => return Ok(record),

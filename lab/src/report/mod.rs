@@ -4,13 +4,14 @@
 //! Here: which files, and the words that both texts share. `repeats` makes one record of a case that was repeated; `bounds` judges; `overview` and `chart` draw, by `svg`; `columns` are the tables' figures;
 //! `page`, `summary` and `csv` write.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::experiment::ALL;
-use crate::record::{Record, read_all};
+use crate::record::{CHOSEN, Record, read_all};
 
 pub mod bounds;
 pub mod chart;
@@ -150,6 +151,18 @@ fn ours(row: &Row) -> &str {
 
 /// Stands above results of which some are quick.
 const QUICK: &str = "Some of these runs are quick ones: they show that things work, not how fast.";
+/// Stands above results of which some have a load of the user's own.
+const OWN_LOAD: &str = "Some of these runs have another load than the requirements are about: ";
+
+/// What stands above results that are not what was required.
+fn reservations(records: &[Record]) -> Vec<String> {
+    let quick = records.iter().any(|record| record.quick).then(|| QUICK.to_owned());
+    let loads: BTreeSet<&String> =
+        records.iter().filter_map(|record| record.config.get(CHOSEN)).collect();
+    let own = loads.into_iter().map(String::as_str).collect::<Vec<_>>().join("; ");
+    let own = (!own.is_empty()).then(|| format!("{OWN_LOAD}{own}."));
+    quick.into_iter().chain(own).collect()
+}
 
 fn outcome(record: &Record) -> String {
     use crate::record::Outcome;
@@ -202,6 +215,19 @@ mod tests {
         assert_eq!(charts, written.charts);
         let csv = dir.path().join("csv/resize-tidepool-4-to-2-run-1-of-2.csv");
         assert!(fs::read_to_string(csv).unwrap().starts_with("at_s,"));
+    }
+
+    #[test]
+    fn a_load_of_ones_own_is_said_above_the_verdicts() {
+        let mut records = vec![crate::record::finished("swap", "uniform", "tidepool", &[])];
+        assert_eq!(reservations(&records), [""; 0]);
+        for chosen in ["--threads 32", "--threads 64", "--threads 32"] {
+            let mut record = records[0].clone();
+            record.config.insert(CHOSEN.into(), chosen.into());
+            records.push(record);
+        }
+        let said = reservations(&records).join(" ");
+        assert!(said.ends_with("are about: --threads 32; --threads 64."), "{said}");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use super::bounds::Row;
 use super::overview::{self, Overview};
 use super::svg::{self, escape};
-use super::{QUICK, Verdict, chart, columns, ours, outcome, peers};
+use super::{Verdict, chart, columns, ours, outcome, peers, reservations};
 use crate::record::Record;
 
 const PAGE_STYLE: &str = "\
@@ -30,8 +30,8 @@ pub(super) fn html(records: &[Record], condensed: &[Record], rows: &[Row]) -> St
          <title>Results of the lab</title>\n<style>{PAGE_STYLE}{}</style></head>\n<body>\n<h1>Results of the lab</h1>\n",
         svg::style()
     );
-    if records.iter().any(|record| record.quick) {
-        let _ = writeln!(page, "<p class=\"soft\">{QUICK}</p>");
+    for reservation in reservations(records) {
+        let _ = writeln!(page, "<p class=\"soft\">{}</p>", escape(&reservation));
     }
     requirements(&mut page, rows);
     let overviews = overview::all(condensed);

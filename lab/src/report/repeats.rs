@@ -35,17 +35,22 @@ pub(super) fn condensed(records: &[Record]) -> Vec<Record> {
     cases.iter().map(|repeats| condense(repeats)).collect()
 }
 
-/// Which repeat of its case each record is, from 1, and how many there are.
+/// Which of those with its name each record is, from 1, and how many there are.
 pub(super) fn numbers(records: &[Record]) -> Vec<(usize, usize)> {
     let number = |at: usize| {
-        let same = |record: &&Record| is_same_case(record, &records[at]);
+        let same = |record: &&Record| is_named_alike(record, &records[at]);
         let before = records[..at].iter().filter(same).count();
         (before + 1, records.iter().filter(same).count())
     };
     (0..records.len()).map(number).collect()
 }
 
+/// Whether one is a repeat of the other: of a case of the same configuration.
 fn is_same_case(one: &Record, other: &Record) -> bool {
+    is_named_alike(one, other) && one.config_hash == other.config_hash
+}
+
+fn is_named_alike(one: &Record, other: &Record) -> bool {
     one.experiment == other.experiment
         && one.scenario == other.scenario
         && one.label() == other.label()
@@ -121,6 +126,20 @@ mod tests {
         assert_eq!(condensed[0].figure("resize_longest_wait_us"), Some(7000.0));
         assert_eq!(condensed[1].figure("worst_second_ratio"), Some(1.1));
         assert_eq!(numbers(&records), [(1, 3), (1, 1), (2, 3), (3, 3)]);
+    }
+
+    #[test]
+    fn another_load_is_another_case_of_the_same_name() {
+        let run = |config_hash: &str, qps| {
+            let config_hash = config_hash.to_owned();
+            Record { config_hash, ..repeat("uniform", &[("qps", qps)]) }
+        };
+        let records = [run("16", 100.0), run("64", 900.0), run("16", 300.0)];
+        let figures: Vec<_> =
+            condensed(&records).iter().map(|record| record.figure("qps").unwrap()).collect();
+        assert_eq!(figures, [200.0, 900.0]);
+        // Each has a chart of its own.
+        assert_eq!(numbers(&records), [(1, 3), (2, 3), (3, 3)]);
     }
 
     #[test]

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 
 use super::bounds::Row;
-use super::{QUICK, Verdict, columns, ours, outcome, peers};
+use super::{Verdict, columns, ours, outcome, peers, reservations};
 use crate::record::Record;
 
 pub(super) fn markdown(records: &[Record], rows: &[Row]) -> String {
     let mut text = String::from("# Results of the lab\n\n");
-    if records.iter().any(|record| record.quick) {
-        let _ = writeln!(text, "{QUICK}\n");
+    for reservation in reservations(records) {
+        let _ = writeln!(text, "{}\n", cell(&reservation));
     }
     text.push_str(
         "| experiment | what | bound | tidepool | verdict | peers |\n|---|---|---|---|---|---|\n",

@@ -76,8 +76,9 @@ pub(super) fn is_there(settings: &Settings) -> bool {
     !settings.quick
 }
 
-fn plan(memory_bytes: u64, (engine, dir): (Engine, &Path), rows: u64, way: Way) -> Plan {
-    let job = Job::point_selects(rows, 16, Distribution::Uniform);
+fn plan(settings: &Settings, (engine, dir): (Engine, &Path), rows: u64, way: Way) -> Plan {
+    let memory_bytes = settings.memory_bytes;
+    let job = Job::point_selects(rows, settings.threads(16), Distribution::Uniform);
     let mut plan = Plan::new("swap", engine, dir, job);
     plan.scenario = RESCUE.into();
     plan.variant = way.variant();
@@ -101,8 +102,9 @@ pub(super) fn run(lab: &Lab) -> Result<()> {
     for &engine in &lab.settings.engines {
         let dir = lab.data(engine, &data, &mut Progress::new(1))?;
         let ways = Way::all(engine).iter();
-        plans
-            .extend(ways.map(|&way| (plan(memory, (engine, &dir), data.tables[0].rows, way), way)));
+        plans.extend(
+            ways.map(|&way| (plan(&lab.settings, (engine, &dir), data.tables[0].rows, way), way)),
+        );
     }
     let mut progress = Progress::new(plans.iter().map(|(plan, _)| plan.duration_s()).sum());
     for (plan, way) in &plans {
@@ -253,9 +255,10 @@ mod tests {
     fn each_engine_starts_with_a_pool_that_does_not_fit() {
         let dir = Path::new("data");
         let size = (MEMORY / 100 * FROM_PERCENT).to_string();
+        let settings = Settings { memory_bytes: MEMORY, ..Settings::usual() };
         for engine in [Engine::Tidepool, Engine::InnoDb, Engine::MySql] {
             for &way in Way::all(engine) {
-                let plan = plan(MEMORY, (engine, dir), 1, way);
+                let plan = plan(&settings, (engine, dir), 1, way);
                 assert!(plan.args[0].ends_with(&size), "{:?}", plan.args);
                 // Not from its start: it is to be rescued, not kept from harm.
                 assert!(!plan.governed);
