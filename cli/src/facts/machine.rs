@@ -25,6 +25,8 @@ pub struct Machine {
     pub limit_bytes: u64,
     /// Whose limit that is, for people.
     pub limit_place: String,
+    /// Whether nobody is killed at that limit, but slowed down: `memory.high` of a cgroup.
+    pub limit_throttles: bool,
     /// What is left below that limit.
     pub room_bytes: u64,
     /// Swap space: the machine's, or what the cgroup of the tightest limit may use of it.
@@ -180,6 +182,7 @@ impl Look {
             available_bytes: now.machine_available_bytes?,
             limit_bytes: room.limit_bytes,
             limit_place: room.place.to_string(),
+            limit_throttles: throttles(&root, &room.place),
             room_bytes: room.bytes(),
             swap_bytes: field_kib(&meminfo, "SwapTotal")
                 .unwrap_or(0)
@@ -205,6 +208,15 @@ impl Look {
 pub fn huge_bytes(root: &Root, pid: u32) -> u64 {
     let status = root.text(format!("/proc/{pid}/status"));
     status.and_then(|status| field_kib(&status, "HugetlbPages")).unwrap_or(0)
+}
+
+/// Whether the limit of a group is the one at which the kernel slows its tasks down and reclaims, below the one at which it kills.
+fn throttles(root: &Root, place: &Place) -> bool {
+    let Place::Cgroup(directory) = place else { return false };
+    // A zero is no limit to the governor.
+    let limit = |name: &str| root.number(directory.join(name)).filter(|&limit| limit > 0);
+    let (high, most) = (limit("memory.high"), limit("memory.max").unwrap_or(u64::MAX));
+    high.is_some_and(|high| high < most)
 }
 
 /// What may go to swap where this limit is reached, bytes. Containers often may swap nothing, whatever the machine has.
@@ -336,6 +348,22 @@ mod tests {
         );
         // A group of version 2 has none.
         assert_eq!(swappiness(&root, &group("other")), (Some(60), None));
+    }
+
+    #[test]
+    fn a_group_with_a_lower_memory_high_slows_down_before_it_kills() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = Root::new(directory.path());
+        let place = Place::Cgroup("/cg".into());
+        let with = |high: &str, most: &str| {
+            fs::create_dir_all(directory.path().join("cg")).unwrap();
+            fs::write(directory.path().join("cg/memory.high"), high).unwrap();
+            fs::write(directory.path().join("cg/memory.max"), most).unwrap();
+            throttles(&root, &place)
+        };
+        assert!(with("1000", "2000") && with("1000", "max"));
+        assert!(!with("max", "2000") && !with("0", "2000") && !with("max", "max"));
+        assert!(!throttles(&root, &Place::Machine));
     }
 
     #[test]

@@ -31,7 +31,11 @@ pub fn too_large(facts: &Facts) -> Option<Finding> {
     } else {
         Severity::High
     };
-    let end = if machine.swap_bytes > 0 { "swaps" } else { "is killed by the kernel" };
+    let end = match machine.limit_throttles {
+        true => "is slowed down by the kernel (memory.high), until it hardly works",
+        false if machine.swap_bytes > 0 => "swaps",
+        false => "is killed by the kernel",
+    };
     let size = human(pool.size_bytes);
     let title = match fit.is_too_much {
         true => {

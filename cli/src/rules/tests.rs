@@ -140,6 +140,12 @@ fn a_pool_above_the_limit_is_critical_and_the_advice_fits() {
     assert!((6 * GIB..7 * GIB).contains(&size), "{size}");
     assert!(finding.set[0].contains(&size.to_string()));
     assert!(finding.why.contains("cgroup /db"));
+    assert!(finding.why.ends_with("the server swaps."), "{}", finding.why);
+    machine(&mut facts).swap_bytes = 0;
+    assert!(only(&facts).why.ends_with("the server is killed by the kernel."));
+    // Nobody is killed at a memory.high.
+    machine(&mut facts).limit_throttles = true;
+    assert!(only(&facts).why.contains("slowed down by the kernel (memory.high)"));
 }
 
 #[test]
