@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         mysqld,
         only: None,
         append: false,
+        load: Default::default(),
     };
     let lab = Lab::open(settings).expect("the lab opens");
     if let Err(why) = lab.need_memory_cgroups() {
