@@ -299,7 +299,7 @@ impl Db {
     }
 
     /// The same into the directory `dir`, which is made if it is missing, from the beginning to the end. `go_on` is told how far it is; if it
-    /// says false, that is [`Error::Interrupted`]. After an error nothing of the copy is left.
+    /// says false, that is [`Error::Interrupted`]. After an error empty directories are left, and the lock file.
     ///
     /// ```
     /// # use tidepool::{Db, Options};
