@@ -12,6 +12,8 @@ pub(crate) enum PausePoint {
     ScanJudgedEntry,
     /// A reader is about to go from a version to the one before.
     VersionPassed,
+    /// Purge has walked to who overwrote a deletion; the entry's leaf is not latched again yet.
+    OverwriterFound,
     /// How a transaction has committed can be asked; new views do not see it yet.
     CommitStored,
     /// A rollback has read the newest undo record; what that is about is not latched yet.

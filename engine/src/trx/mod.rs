@@ -3,7 +3,8 @@
 //! # Contents
 //! - [`view`]: read views and their registry.
 //! - [`activity`]: who is at work, for reports.
-//! - `system`: what all share; `transaction`: one's life; `rollback`, and what a failing disk makes of it (`retry`, `stranded`); `purge`.
+//! - `system`: what all share; `transaction`: one's life; `rollback`, and what a failing disk makes of it (`retry`, `stranded`); `purge`, and whom it has to
+//!   find (`overwriter`).
 //!
 //! Which transaction committed when is in [`crate::csn`], the operations on entries are in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
 //!
@@ -40,6 +41,7 @@
 //! In SERIALIZABLE, `get` and `scan` with [`LockMode::None`](crate::lock::LockMode) are turned by the caller into shared locking reads.
 
 pub mod activity;
+mod overwriter;
 mod purge;
 mod retry;
 mod rollback;

@@ -6,8 +6,8 @@
 //!
 //! # When the entry has been overwritten
 //! by a transaction that is still active, the delete-mark is needed only if that one rolls back; and then nobody would
-//! come back to purge it. So purge marks the overwriter's undo record ([`MARK_PRIOR_PURGED`]): its rollback
-//! removes the entry instead of restoring the delete-mark.
+//! come back to purge it. So purge marks the overwriter's undo record ([`MARK_PRIOR_PURGED`](crate::undo::record::MARK_PRIOR_PURGED)): its rollback
+//! removes the entry instead of restoring the delete-mark. [`super::overwriter`] finds that record.
 //!
 //! # When the table's file is gone
 //! though the catalog has the table: what is to be removed there is passed over, lest one table that somebody took away keeps the history of all
@@ -32,16 +32,16 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, RwLockReadGuard};
 use tidepool_pool::Steps;
 
+use super::overwriter::{Deletion, Walk, Walked};
 use super::system::TrxSystem;
-use crate::btree::{LeafMut, Tree};
+use crate::btree::Tree;
 use crate::env::FoundSpace;
 use crate::error::{Error, Result};
 use crate::files::space_file_name;
-use crate::format::entry::RollPointer;
-use crate::format::entry::{DELETED, Entry};
+use crate::format::entry::{Entry, RollPointer};
 use crate::mtr::Mtr;
 use crate::undo::log::set_marks;
-use crate::undo::record::{Body, MARK_PRIOR_PURGED, MARK_REMOVED, Place, Prior, Record};
+use crate::undo::record::{Body, MARK_REMOVED, Place, Record};
 use crate::undo::stream::HeadLog;
 
 /// Records looked at before purge lets DROP TABLE in, and looks whether it is to stop.
@@ -96,14 +96,18 @@ impl<'a> Turn<'a> {
     fn next_record(&mut self) -> Result<()> {
         self.records += 1;
         if self.records.is_multiple_of(RECORDS_A_TURN) {
-            // What was opened may be dropped now.
-            self.trees.clear();
-            self.tables = None;
+            self.let_go();
             if (self.stop)() {
                 return Err(Error::Interrupted);
             }
         }
         Ok(())
+    }
+
+    /// What was opened may be dropped now.
+    fn let_go(&mut self) {
+        self.trees.clear();
+        self.tables = None;
     }
 
     fn tree(&mut self, place: &Place<'_>) -> Result<Option<Tree>> {
@@ -124,6 +128,19 @@ impl<'a> Turn<'a> {
         self.trees.insert(place.tree, tree.clone());
         Ok(tree)
     }
+}
+
+/// What has become of a delete-marked entry.
+enum Purged {
+    Removed,
+    /// It is there, or was removed before.
+    Stays,
+    /// An active transaction has overwritten it, and this way leads to the record that says so.
+    Overwritten(Walk),
+}
+
+fn deletion<'a>(log: &HeadLog, at: RollPointer, tree: &Tree, key: &'a [u8]) -> Deletion<'a> {
+    Deletion { id: log.record.trx_id, at, tree: tree.id(), key }
 }
 
 impl TrxSystem {
@@ -196,11 +213,23 @@ impl TrxSystem {
                 }
             }
             Body::Delete(place, _) => {
-                if let Some(tree) = turn.tree(place)? {
-                    let gone = record.marks & MARK_REMOVED != 0
-                        || self.purge_entry(log, at, record, &tree, place.key)?;
-                    if gone && record.chain != 0 {
-                        self.free_recorded_chain(at, log.stream, &tree, record.chain)?;
+                let mut walked = None;
+                while let Some(tree) = turn.tree(place)? {
+                    let purged = match record.marks & MARK_REMOVED {
+                        0 => self.purge_entry(log, at, record, &tree, place.key, walked)?,
+                        _ => Purged::Removed,
+                    };
+                    match purged {
+                        Purged::Removed if record.chain != 0 => {
+                            self.free_recorded_chain(at, log.stream, &tree, record.chain)?;
+                            break;
+                        }
+                        Purged::Removed | Purged::Stays => break,
+                        Purged::Overwritten(walk) => {
+                            turn.let_go();
+                            let deletion = deletion(log, at, &tree, place.key);
+                            walked = Some(self.walk_to_overwriter(walk, deletion, turn.stop)?);
+                        }
                     }
                 }
             }
@@ -209,7 +238,7 @@ impl TrxSystem {
         Ok(())
     }
 
-    /// Removes the entry that the record at `at` delete-marked, if that is its newest version. True if it did.
+    /// Removes the entry that the record at `at` delete-marked, if that is its newest version.
     fn purge_entry(
         &self,
         log: &HeadLog,
@@ -217,21 +246,26 @@ impl TrxSystem {
         record: &Record<'_>,
         tree: &Tree,
         key: &[u8],
-    ) -> Result<bool> {
+        walked: Option<Walked>,
+    ) -> Result<Purged> {
         let mut mtr = Mtr::begin(&self.env)?;
         let leaf = tree.leaf_exclusive(key)?;
-        let Ok(slot) = leaf.find(key) else { return Ok(false) };
+        let Ok(slot) = leaf.find(key) else { return Ok(Purged::Stays) };
         let entry = Entry::decode(leaf.payload_at(slot))
             .ok_or_else(|| crate::versioned::corrupt_entry(leaf.page_id(), slot))?;
         let id = log.record.trx_id;
         if entry.trx_id != id {
-            if self.csn.is_active(entry.trx_id) {
-                self.mark_overwriter(mtr, &leaf, &entry, log, at)?;
-            }
-            return Ok(false);
+            let walk = match self.csn.is_active(entry.trx_id) {
+                true => {
+                    let deletion = deletion(log, at, tree, key);
+                    self.mark_overwriter(mtr, &leaf, &entry, deletion, walked)?
+                }
+                false => None,
+            };
+            return Ok(walk.map_or(Purged::Stays, Purged::Overwritten));
         }
         if entry.roll != at || !entry.is_deleted() {
-            return Ok(false);
+            return Ok(Purged::Stays);
         }
         if record.chain != 0 {
             let page = self.undo.exclusive(&mut mtr, at.page, log.stream)?;
@@ -244,42 +278,7 @@ impl TrxSystem {
         if underfull {
             tree.merge_if_possible(key);
         }
-        Ok(true)
-    }
-
-    /// Finds the record of an active transaction that overwrote the delete-mark made at `at`, and marks it. The leaf's latch
-    /// keeps that transaction from rolling the change back meanwhile.
-    fn mark_overwriter<'a>(
-        &'a self,
-        mut mtr: Mtr<'a>,
-        _latched: &LeafMut<'_>,
-        entry: &Entry<'_>,
-        log: &HeadLog,
-        at: RollPointer,
-    ) -> Result<()> {
-        let mut roll = entry.roll;
-        while !roll.is_none() {
-            let (prior_id, prior_roll, deleted, marks) = self.undo.read(roll, |record| {
-                let (Body::Update(_, prior) | Body::Delete(_, prior)) = record.body else {
-                    return Err(self
-                        .undo
-                        .corrupt(roll.page, "a roll pointer that leads to no version"));
-                };
-                let Prior { flags, trx_id, roll, .. } = prior;
-                Ok((trx_id, roll, flags & DELETED != 0, record.marks))
-            })?;
-            if prior_id == log.record.trx_id && prior_roll == at && deleted {
-                let page = mtr.exclusive(self.undo.space(), roll.page)?;
-                set_marks(&mut mtr, page, roll, marks | MARK_PRIOR_PURGED);
-                mtr.commit();
-                return Ok(());
-            }
-            if prior_id != entry.trx_id {
-                break;
-            }
-            roll = prior_roll;
-        }
-        Ok(())
+        Ok(Purged::Removed)
     }
 
     /// Slows a transaction's first write down while the history is longer than `max_purge_lag`: 5 ms at the limit, and

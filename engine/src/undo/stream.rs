@@ -361,6 +361,26 @@ impl Undo {
         f(record.map_err(|why| self.corrupt(at.page, why))?)
     }
 
+    /// Reads the record at `at`, if one begins there: for those whose `at` may be of a record that is no more.
+    pub fn read_if_there<R>(
+        &self,
+        at: RollPointer,
+        f: impl FnOnce(Record<'_>) -> R,
+    ) -> Result<Option<R>> {
+        let page = self.env.pool().shared(&self.space, at.page, Access::Normal)?;
+        let header = PageHeader::read(&page).filter(|_| page_type(&page) == PageType::UNDO);
+        let (mut start, used) = (DATA_AT, header.map_or(0, |header| header.used));
+        while start < used {
+            let record = Record::decode(&page, start, used);
+            let record = record.map_err(|why| self.corrupt(at.page, why))?;
+            if start == usize::from(at.offset) {
+                return Ok(Some(f(record)));
+            }
+            start += record.len;
+        }
+        Ok(None)
+    }
+
     /// The stream of the record at `at`.
     pub fn stream_of(&self, at: RollPointer) -> Result<u32> {
         let page = self.env.pool().shared(&self.space, at.page, Access::Normal)?;

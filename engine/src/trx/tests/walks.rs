@@ -291,3 +291,104 @@ fn versions_that_go_while_they_are_walked_through_are_not_read() {
         }
     }
 }
+
+/// A deletion that is overwritten many times by a transaction that has not ended.
+fn overwritten(engine: &Engine, versions: u32) -> (Transaction, [Savepoint; 2]) {
+    let tree = &engine.trees[0];
+    put(engine, b"k", &[1; 9000]);
+    put(engine, b"l", b"0");
+    let mut trx = engine.begin(ReadCommitted);
+    trx.delete(tree, b"k").unwrap();
+    trx.commit().unwrap();
+    let mut over = engine.begin(ReadCommitted);
+    over.update(tree, b"l", b"1").unwrap();
+    let before = over.savepoint();
+    over.insert(tree, b"k", b"again", LockMode::None).unwrap();
+    let behind = over.savepoint();
+    for n in 0..versions {
+        over.update(tree, b"k", &n.to_le_bytes().repeat(1 + n as usize % 20)).unwrap();
+    }
+    (over, [before, behind])
+}
+
+/// Purge finds who has overwritten a deletion, and leaves the leaf to others while it looks.
+#[test]
+fn purge_keeps_nobody_from_a_row_that_is_overwritten_many_times() {
+    for (versions, unlatched) in [(31, 0), (32, 1), (3000, 3000 - 31)] {
+        let engine = Arc::new(engine());
+        let (mut over, _) = overwritten(&engine, versions);
+        let passes = Passes::new(&engine);
+        let purge = || while engine.system.purge_step(10).unwrap() > 0 {};
+        let ((), all, latched) = passes.count_only(purge);
+        assert_eq!((all, all - latched), (u64::from(versions) + 1, unlatched));
+        over.rollback().unwrap();
+        engine.settle().unwrap();
+        engine.check_settled().unwrap();
+        assert_eq!(engine.contents(0).unwrap().len(), 1);
+    }
+}
+
+/// What purge walks through goes, in whichever way, and other versions may come: no delete mark is left that nobody would purge.
+#[test]
+fn versions_that_go_while_purge_walks_through_them_leave_nothing() {
+    const VERSIONS: u32 = 300;
+    type Meanwhile = fn(&Engine, &mut Transaction, [Savepoint; 2]);
+    let write_on: Meanwhile = |engine, over, _| {
+        for n in 0..VERSIONS {
+            over.update(&engine.trees[0], b"l", &[n as u8; 70]).unwrap();
+            over.update(&engine.trees[0], b"k", &[n as u8; 40]).unwrap();
+        }
+    };
+    let meanwhiles: [Vec<Meanwhile>; 7] = [
+        vec![|_, over, _| over.commit().unwrap()],
+        vec![|engine, over, _| {
+            over.rollback().unwrap();
+            (0..VERSIONS).for_each(|n| put(engine, b"l", &[n as u8; 50]));
+        }],
+        vec![|_, over, [_, behind]| drop(over.rollback_to(behind).unwrap())],
+        vec![|_, over, [_, behind]| drop(over.rollback_to(behind).unwrap()), write_on],
+        vec![|_, over, [before, _]| drop(over.rollback_to(before).unwrap())],
+        vec![|engine, over, [before, _]| {
+            over.rollback_to(before).unwrap();
+            over.insert(&engine.trees[0], b"k", b"anew", LockMode::None).unwrap();
+        }],
+        vec![
+            |engine, over, [before, _]| {
+                over.rollback_to(before).unwrap();
+                over.update(&engine.trees[0], b"l", b"elsewhere").unwrap();
+                over.insert(&engine.trees[0], b"k", b"anew", LockMode::None).unwrap();
+            },
+            write_on,
+        ],
+    ];
+    let cases = meanwhiles.iter().enumerate().flat_map(|case| [(case, false), (case, true)]);
+    for ((n, meanwhile), at_its_end) in cases {
+        let (engine, meanwhile) = (Arc::new(engine()), meanwhile.clone());
+        let (over, savepoints) = overwritten(&engine, VERSIONS);
+        let over = Arc::new(parking_lot::Mutex::new(over));
+        let meanwhile = {
+            let (engine, over) = (Arc::clone(&engine), Arc::clone(&over));
+            move || meanwhile.iter().for_each(|go| go(&engine, &mut over.lock(), savepoints))
+        };
+        let purge = || while engine.system.purge_step(10).unwrap() > 0 {};
+        if at_its_end {
+            let mut walks = 0;
+            let hook = move |point| {
+                walks += u32::from(point == PausePoint::OverwriterFound);
+                if walks == 1 {
+                    walks += 1;
+                    meanwhile();
+                }
+            };
+            with_hook(hook, purge);
+        } else {
+            let ((), _, latched) = Passes::new(&engine).count(Some(meanwhile), purge);
+            assert!(latched <= 64, "{n}: {latched}");
+        }
+        let commits = n == 0;
+        over.lock().rollback().unwrap();
+        engine.settle().unwrap();
+        engine.check_settled().unwrap();
+        assert_eq!(engine.contents(0).unwrap().contains_key(&b"k"[..]), commits, "{n}");
+    }
+}
