@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use tidepool::storage::SimStorage;
 use tidepool::{
-    ChangedIndex, Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Table,
-    TableDef, Trx, TrxOptions,
+    ChangedIndex, CheckProgress, Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait,
+    Options, Sampled, Table, TableDef, Trx, TrxOptions,
 };
 
 fn open(seed: u64) -> Db {
@@ -130,4 +130,43 @@ fn counters_of_a_void_handle_leave_those_of_the_table_alone() {
     assert_eq!(new.reserve_auto_increment(1).unwrap(), 1002);
     db.drop_table("t").unwrap();
     assert_eq!(new.reserve_auto_increment(1).map(drop), missing);
+}
+
+/// Who is asked during a check, or shown a sample, holds nothing of the table, and may do with it what he likes.
+#[test]
+fn who_is_called_back_may_change_the_table() {
+    for rows in [1, 3000_u32] {
+        let db = open(1);
+        let t = table(&db, "t");
+        let mut trx = begin(&db, Isolation::ReadCommitted);
+        for n in 0..rows {
+            trx.insert(&t, 0, &n.to_be_bytes(), &[7; 100]).unwrap();
+        }
+        trx.commit().unwrap();
+        let mut change = |n: u32| {
+            for n in [n, 1 + n % rows] {
+                trx.update(&t, 0, &(n % rows).to_be_bytes(), &[8; 200]).unwrap();
+            }
+            trx.commit().unwrap();
+        };
+        let mut leaves = 0;
+        let mut progress = |at: CheckProgress| {
+            leaves += 1;
+            change(at.entries as u32);
+            true
+        };
+        let report = t.check(&db, &mut progress).unwrap();
+        assert!(report.is_clean(), "{report:?}");
+        assert!(leaves >= rows / 200 && u64::from(rows) == report.indexes[0].entries);
+        t.sample_keys(0, Sampled::Entries, 5, &mut |keys, _| change(keys.len() as u32)).unwrap();
+        t.sample_keys(0, Sampled::Bounds, 5, &mut |keys, _| change(keys.len() as u32)).unwrap();
+
+        t.sample_keys(0, Sampled::Entries, 5, &mut |_, _| drop(db.drop_table("t"))).unwrap();
+        assert!(db.open_table("t").is_err());
+        let t = table(&db, "t");
+        let drop_it = &mut |_| db.drop_table("t").is_ok();
+        assert_eq!(t.check(&db, drop_it), Err(Error::TableMissing("t".into())));
+        let t = table(&db, "t");
+        assert!(t.check(&db, &mut |_| db.truncate_table("t").is_ok()).is_err());
+    }
 }

@@ -43,7 +43,17 @@ impl Tree {
     /// 0, unless leaves were merged meanwhile. The visitor runs under the leaf's latch: it must not touch this tree nor wait.
     /// The first thing found wrong, or the visitor's error, ends the walk.
     pub fn check(&self, visitor: LeafVisitor<'_>) -> Result<CheckReport> {
-        let mut walk = Walk { report: CheckReport::default(), visitor };
+        self.check_pausing(visitor, &mut || Ok(()))
+    }
+
+    /// As [`Self::check`]; `pause` is called after each leaf, no latch held, and may do with the tree what it likes. Its error ends the
+    /// walk, and nothing of the tree is touched afterwards.
+    pub fn check_pausing(
+        &self,
+        visitor: LeafVisitor<'_>,
+        pause: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<CheckReport> {
+        let mut walk = Walk { report: CheckReport::default(), visitor, pause, is_due: false };
         // The root may grow during the check: its level is read first, and the levels above it are then missed.
         let depth = self.depth()?;
         walk.report.depth = depth;
@@ -55,10 +65,12 @@ impl Tree {
             }
             if leaf.upper_fence().is_none() {
                 walk.leaf(self, no, leaf.node(), &[])?;
+                drop(leaf);
+                walk.pause()?;
                 return Ok(walk.report);
             }
             drop(leaf);
-            return self.check(walk.visitor);
+            return self.check_pausing(walk.visitor, walk.pause);
         }
         for level in (1..depth).rev() {
             let mut from = Vec::new();
@@ -71,6 +83,7 @@ impl Tree {
                     let all = usize::MAX;
                     self.check_inner::<OptimisticGuard<'_>>(level, all, &mut from, &mut walk)
                 };
+                walk.pause()?;
                 if from != before {
                     // What failed before it got so far says nothing of what comes.
                     backoff = Backoff::default();
@@ -167,6 +180,11 @@ impl Tree {
                 Some(upper) => *from = upper,
                 None => return Ok(Step::End),
             }
+            drop(child_page);
+            // Of one child alone, the parent may be latched: its walk pauses when that is over.
+            if most > 1 {
+                walk.pause()?;
+            }
         }
         Ok(Step::Next)
     }
@@ -178,9 +196,16 @@ pub type LeafVisitor<'v> = &'v mut dyn FnMut(Node<'_>, usize) -> Result<()>;
 struct Walk<'v> {
     report: CheckReport,
     visitor: LeafVisitor<'v>,
+    pause: &'v mut dyn FnMut() -> Result<()>,
+    /// A leaf was seen since the last pause.
+    is_due: bool,
 }
 
 impl Walk<'_> {
+    fn pause(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.is_due) { (self.pause)() } else { Ok(()) }
+    }
+
     fn leaf(&mut self, tree: &Tree, no: u32, leaf: Node<'_>, from: &[u8]) -> Result<()> {
         leaf.verify().map_err(|why| tree.corrupt(no, why))?;
         let first = leaf.find(from).unwrap_or_else(|slot| slot);
@@ -188,6 +213,7 @@ impl Walk<'_> {
         self.report.entries += (leaf.count() - first) as u64;
         self.report.entry_bytes += leaf.used_bytes() as u64;
         self.report.pages.push(no);
+        self.is_due = true;
         (self.visitor)(leaf, first)
     }
 }
@@ -218,7 +244,9 @@ mod tests {
         let tree = tree();
         let expected = tree.check(&mut |_, _| Ok(())).unwrap();
         let report = CheckReport { depth: 2, ..Default::default() };
-        let mut walk = Walk { report, visitor: &mut |_, _| Ok(()) };
+        let (visitor, pause): (LeafVisitor<'_>, &mut dyn FnMut() -> _) =
+            (&mut |_, _| Ok(()), &mut || Ok(()));
+        let mut walk = Walk { report, visitor, pause, is_due: false };
         let mut from = Vec::new();
         let mut steps = 1;
         while let Ok(Step::Next) = tree.check_inner::<Coupled<'_>>(1, 1, &mut from, &mut walk) {

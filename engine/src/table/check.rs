@@ -8,8 +8,11 @@ use super::Table;
 use crate::catalog::TableDef;
 use crate::error::{Error, Result};
 use crate::format::entry::Entry;
+use crate::format::node::Node;
 use crate::overflow;
 use crate::space;
+use parking_lot::RwLockReadGuard;
+use std::cell::Cell;
 use std::collections::HashSet;
 
 /// How far a check has come.
@@ -49,18 +52,18 @@ impl CheckReport {
 }
 
 impl Table {
-    /// Walks and verifies every tree, with the names that its indexes have in `def`. `progress` is called for each leaf; if it says
-    /// false, the check ends with [`Error::Interrupted`]. Of each tree the first problem is reported.
+    /// Walks and verifies every tree, with the names that its indexes have in `def`. `progress` is called for each leaf, nothing of the table held; if
+    /// it says false, the check ends with [`Error::Interrupted`]. Of each tree the first problem is reported.
     pub(crate) fn check_trees(
         &self,
         def: &TableDef,
         progress: &mut dyn FnMut(CheckProgress) -> bool,
     ) -> Result<CheckReport> {
-        let _inside = self.visit()?;
+        let mut inside = self.visit()?;
         let mut report = CheckReport::default();
         for index in 0..self.index_count() {
             let mut found = IndexCheck::default();
-            match self.check_index(index, &mut found, progress) {
+            match self.check_index(index, &mut found, &mut inside, progress) {
                 Ok(()) => {}
                 Err(error @ (Error::Corrupt { .. } | Error::Format { .. } | Error::Storage(_))) => {
                     let name = def.indexes.get(index).map_or("?", |index| &index.name);
@@ -77,10 +80,20 @@ impl Table {
         &self,
         index: usize,
         found: &mut IndexCheck,
+        inside: &mut RwLockReadGuard<'_, ()>,
         progress: &mut dyn FnMut(CheckProgress) -> bool,
     ) -> Result<()> {
-        let file = self.space.file().name();
-        let walked = self.tree(index).tree().check(&mut |leaf, first| {
+        let (file, tree) = (self.space.file().name(), self.tree(index).tree());
+        let entries = Cell::new(0);
+        let mut pause = || {
+            let so_far = CheckProgress { index, entries: entries.get() };
+            // Who is asked may drop the table, or be waited for by somebody who does.
+            match RwLockReadGuard::unlocked(inside, || progress(so_far)) {
+                true => self.check_there(),
+                false => Err(Error::Interrupted),
+            }
+        };
+        let mut look = |leaf: Node<'_>, first| {
             for slot in first..leaf.count() {
                 let entry = Entry::decode(leaf.payload(slot)).ok_or_else(|| {
                     let no = u32::from_le_bytes(leaf.page()[4..8].try_into().expect("four bytes"));
@@ -89,9 +102,10 @@ impl Table {
                 found.entries += 1;
                 found.delete_marked += u64::from(entry.is_deleted());
             }
-            let go_on = progress(CheckProgress { index, entries: found.entries });
-            if go_on { Ok(()) } else { Err(Error::Interrupted) }
-        })?;
+            entries.set(found.entries);
+            Ok(())
+        };
+        let walked = tree.check_pausing(&mut look, &mut pause)?;
         found.pages = walked.leaf_pages + walked.inner_pages;
         Ok(())
     }

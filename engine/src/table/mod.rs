@@ -318,10 +318,16 @@ impl Table {
     /// Passes the gate for as long as the result lives. Not for transactions: a DROP waits for it.
     pub(crate) fn visit(&self) -> Result<RwLockReadGuard<'_, ()>> {
         let inside = self.gate.read();
-        if self.users.load(Ordering::Acquire) & DROPPED != 0 {
-            return Err(self.missing());
-        }
+        self.check_there()?;
         Ok(inside)
+    }
+
+    /// [`Error::TableMissing`] if the entrance is closed. That it stays open is certain only for who has passed the gate.
+    fn check_there(&self) -> Result<()> {
+        match self.users.load(Ordering::Acquire) & DROPPED {
+            0 => Ok(()),
+            _ => Err(self.missing()),
+        }
     }
 
     /// Lets nobody in any more, if no transaction is inside. [`Table::reopen`] takes it back.

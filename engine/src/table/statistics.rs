@@ -84,20 +84,22 @@ impl Table {
         count: usize,
         visit: &mut dyn FnMut(&[Vec<u8>], f64),
     ) -> Result<()> {
-        let _inside = self.visit()?;
-        let mut keys = Vec::new();
-        let level = sampled as usize;
+        let inside = self.visit()?;
+        let (level, mut lists) = (sampled as usize, Vec::new());
         self.tree(index).tree().sample_nodes(level, count, &mut |node, stands_for| {
             let live = |slot: &usize| {
                 let entry = || Entry::decode(node.payload(*slot));
                 sampled == Sampled::Bounds || entry().is_some_and(|entry| !entry.is_deleted())
             };
-            keys.clear();
-            keys.extend((0..node.count()).filter(live).map(|slot| node.key(slot)));
-            keys.extend(node.upper_fence().map(<[u8]>::to_vec));
-            visit(&keys, stands_for);
+            let keys = (0..node.count()).filter(live).map(|slot| node.key(slot));
+            let keys: Vec<_> = keys.chain(node.upper_fence().map(<[u8]>::to_vec)).collect();
+            lists.push((keys, stands_for));
             Ok(())
-        })
+        })?;
+        // Who is shown them may write to the table, or drop it.
+        drop(inside);
+        lists.iter().for_each(|(keys, stands_for)| visit(keys, *stands_for));
+        Ok(())
     }
 
     /// Takes the row count from a sample: after a crash, when the counted one is lost.
