@@ -132,6 +132,54 @@ fn counters_of_a_void_handle_leave_those_of_the_table_alone() {
     assert_eq!(new.reserve_auto_increment(1).map(drop), missing);
 }
 
+/// As many row ids as the table has rows come from the new handle, and a row of the old one's would be in its way.
+#[test]
+fn a_void_handle_gives_no_row_ids() {
+    let db = open(1);
+    let old = table(&db, "t");
+    assert_eq!(old.next_row_id().unwrap(), 1_u64.to_be_bytes());
+    let new = db.truncate_table("t").unwrap();
+    let missing = Err(Error::TableMissing("t".into()));
+    assert_eq!(old.next_row_id(), missing);
+    assert_eq!(new.next_row_id().unwrap(), 1_u64.to_be_bytes());
+    db.drop_table("t").unwrap();
+    assert_eq!(new.next_row_id(), missing);
+}
+
+#[test]
+fn a_void_savepoint_is_refused() {
+    let db = open(1);
+    let t = table(&db, "t");
+    let mut trx = begin(&db, Isolation::RepeatableRead);
+    let put =
+        |trx: &mut Trx, n: u8| trx.insert(&t, 0, &[n; 9][..1 + usize::from(n)], b"1").unwrap();
+    put(&mut trx, 0);
+    let early = trx.savepoint();
+    put(&mut trx, 1);
+    let void = trx.savepoint();
+    put(&mut trx, 2);
+    trx.rollback_to(early).unwrap();
+    // As it is, and when others have come to where it was: as many, or more, of the same length or another.
+    for n in 0..5 {
+        let refused = trx.rollback_to(void);
+        assert!(
+            matches!(&refused, Err(Error::InvalidOption(why)) if why.contains("void")),
+            "{n}: {refused:?}"
+        );
+        assert!(!trx.must_rollback());
+        put(&mut trx, if n == 2 { 1 } else { 3 + n });
+    }
+    let late = trx.savepoint();
+    put(&mut trx, 2);
+    trx.rollback_to(late).unwrap();
+    assert_eq!(get(&mut trx, &t, &[2; 3]), None);
+    assert_eq!(get(&mut trx, &t, &[1; 2]), Some(b"1".to_vec()));
+    trx.rollback_to(early).unwrap();
+    trx.commit().unwrap();
+    assert_eq!(get(&mut trx, &t, &[1; 2]), None);
+    assert_eq!(get(&mut trx, &t, &[0]), Some(b"1".to_vec()));
+}
+
 /// Who is asked during a check, or shown a sample, holds nothing of the table, and may do with it what he likes.
 #[test]
 fn who_is_called_back_may_change_the_table() {

@@ -280,7 +280,7 @@ int tp_reset_auto_increment(const tp_table *table, uint64_t next);
 
 /* A position in a transaction; copied freely, good until the transaction ends or rolls back past it. */
 typedef struct {
-  uint64_t opaque[4];
+  uint64_t opaque[5];
 } tp_savepoint;
 
 /* Sets who is told which transactions wait for which, of those whose connections have a name. Called once, before the first

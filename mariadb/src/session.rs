@@ -25,7 +25,7 @@ pub struct Session {
 
 /// Room for a [`Savepoint`] on the other side.
 #[repr(C)]
-pub struct OpaqueSavepoint([u64; 4]);
+pub struct OpaqueSavepoint([u64; 5]);
 
 const _: () = assert!(size_of::<Savepoint>() <= size_of::<OpaqueSavepoint>());
 const _: () = assert!(align_of::<Savepoint>() <= align_of::<OpaqueSavepoint>());

@@ -203,11 +203,11 @@ impl Trx {
 
     /// Whether anything was written after `savepoint` that has not been undone.
     pub fn has_written_since(&self, savepoint: &Savepoint) -> bool {
-        self.inner.savepoint() != savepoint.inner
+        self.inner.has_written_since(savepoint.inner)
     }
 
     /// Undoes every write after `savepoint`. Locks stay, savepoints taken later are void. A transaction that
-    /// [has only read](Self::has_only_read) lets go of the tables that it has used since. [`Error::InvalidOption`] if the savepoint is of
+    /// [has only read](Self::has_only_read) lets go of the tables that it has used since. [`Error::InvalidOption`] if the savepoint is void, or of
     /// another transaction, be it an earlier one of this handle: nothing is undone.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
         if savepoint.owner != self.inner.owner.number() {

@@ -46,6 +46,7 @@ impl RowIds {
 impl Table {
     /// The key of a new row in a table whose clustered index has such keys and no others.
     pub fn next_row_id(&self) -> Result<[u8; 8]> {
+        self.check_there()?;
         let next = self.row_ids.next(|| self.greatest_row_id())?;
         next.map(u64::to_be_bytes).ok_or_else(|| Error::RowIdsUsedUp(self.name()))
     }

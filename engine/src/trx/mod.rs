@@ -3,7 +3,7 @@
 //! # Contents
 //! - [`view`]: read views and their registry.
 //! - [`activity`]: who is at work, for reports.
-//! - `system`: what all share; `transaction`: one's life; `rollback`, and what a failing disk makes of it (`retry`, `stranded`); `purge`, and whom it has to
+//! - `system`: what all share; `transaction`: one's life (`void`: which savepoints are no more); `rollback`, and what a failing disk makes of it (`retry`, `stranded`); `purge`, and whom it has to
 //!   find (`overwriter`).
 //!
 //! Which transaction committed when is in [`crate::csn`], the operations on entries are in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
@@ -49,6 +49,7 @@ mod stranded;
 mod system;
 mod transaction;
 pub mod view;
+mod void;
 
 pub use crate::csn::{Csn, TrxId};
 pub use crate::versioned::scan::{Batch, Direction, ScanPosition};

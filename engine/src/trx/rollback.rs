@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use super::system::{Orphan, TrxSystem};
 use super::transaction::Transaction;
+use super::void::void_savepoint;
 use crate::btree::Tree;
 use crate::csn::TrxId;
 use crate::error::{Error, Result};
@@ -209,6 +210,9 @@ impl TrxSystem {
         log.trim(&self.undo, to)?;
         if log.is_at(to) {
             return Ok(false);
+        }
+        if to != UndoPosition::START && log.records() <= to.records() {
+            return Err(void_savepoint());
         }
         let (at, step) = log.newest(&self.undo, |at, record| (at, step_of(&record)))?;
         let step = step.ok_or_else(|| {

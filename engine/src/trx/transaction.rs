@@ -10,6 +10,7 @@ use super::retry::Troubles;
 use super::rollback::EntriesAdded;
 use super::system::{Orphan, TrxSystem};
 use super::view::{ReadView, ViewSlot};
+use super::void::{Rollbacks, void_savepoint};
 use super::{Isolation, TrxOptions};
 use crate::btree::LeafHint;
 use crate::csn::{Csn, TrxId};
@@ -27,8 +28,12 @@ enum State {
 }
 
 /// A point to roll back to. Void once an earlier one has been rolled back to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Savepoint(UndoPosition);
+#[derive(Debug, Clone, Copy)]
+pub struct Savepoint {
+    position: UndoPosition,
+    /// Rollbacks before it was taken.
+    rollbacks: u64,
+}
 
 /// One transaction: used by one thread at a time, though not always the same one. Dropped while it runs, it rolls back.
 pub struct Transaction {
@@ -39,6 +44,7 @@ pub struct Transaction {
     slot: ViewSlot,
     view: Option<ReadView>,
     pub(crate) log: Option<UndoLog>,
+    rollbacks: Rollbacks,
     isolation: Isolation,
     read_only: bool,
     must_rollback: bool,
@@ -69,6 +75,7 @@ impl Transaction {
             slot,
             view: None,
             log: None,
+            rollbacks: Rollbacks::default(),
             isolation: options.isolation,
             read_only: options.read_only,
             must_rollback: false,
@@ -263,7 +270,12 @@ impl Transaction {
 
     /// The present position.
     pub fn savepoint(&self) -> Savepoint {
-        Savepoint(self.position())
+        Savepoint { position: self.position(), rollbacks: self.rollbacks.count() }
+    }
+
+    /// Whether anything was written after `savepoint` that has not been undone.
+    pub fn has_written_since(&self, savepoint: Savepoint) -> bool {
+        self.position() != savepoint.position
     }
 
     pub(crate) fn position(&self) -> UndoPosition {
@@ -276,16 +288,23 @@ impl Transaction {
     }
 
     /// Undoes everything after `savepoint`; gives what that adds to each tree. Locks stay. If that fails, and not only for a moment, the
-    /// transaction can only be rolled back.
+    /// transaction can only be rolled back. [`Error::InvalidOption`] if the savepoint is void: nothing is undone.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<EntriesAdded> {
         if self.state != State::Running {
             self.check_running()?;
         }
-        self.undo_to(savepoint.0)
+        let Savepoint { position, rollbacks } = savepoint;
+        if self.rollbacks.have_voided(position.records(), rollbacks) {
+            return Err(void_savepoint());
+        }
+        self.undo_to(position)
     }
 
     pub(crate) fn undo_to(&mut self, position: UndoPosition) -> Result<EntriesAdded> {
         let Some(log) = &mut self.log else { return Ok(EntriesAdded::default()) };
+        if log.records() > position.records() {
+            self.rollbacks.add(position.records());
+        }
         let outcome = self.system.roll_back_to(log, position, Some(&self.owner));
         self.owner.overwritten.forget();
         self.owner.set_undo_records(log.records());

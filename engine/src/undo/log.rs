@@ -46,6 +46,11 @@ pub struct UndoPosition {
 impl UndoPosition {
     /// Before the first record.
     pub const START: UndoPosition = UndoPosition { tail: RollPointer::NONE, records: 0 };
+
+    /// Records before it.
+    pub fn records(self) -> u64 {
+        self.records
+    }
 }
 
 impl UndoLog {

@@ -1,0 +1,94 @@
+//! Which savepoints are void: those behind a place that the transaction has rolled back to since they were taken.
+//!
+//! A place in the undo log is known by how many records are before it. What matters of a rollback is where it went, and of those that went no
+//! farther back than a later one nothing is remembered. What is left are ever later rollbacks to ever later places: at most [`KEPT`] of them, for a
+//! transaction may have a million statements that fail. Beyond that the oldest stand for those behind them, and a void savepoint may pass for a good one.
+//! Rolling back to it then finds no such place, and the transaction is lost; there is no harm done to the data.
+
+use crate::error::Error;
+
+/// Rollbacks that are remembered.
+const KEPT: usize = 256;
+
+/// One transaction's rollbacks to savepoints.
+#[derive(Debug, Default)]
+pub(super) struct Rollbacks {
+    count: u64,
+    /// Numbers of rollbacks, and how many records each has left; both ascend.
+    went_to: Vec<(u64, u64)>,
+}
+
+impl Rollbacks {
+    /// How many there were: what a savepoint knows of when it is taken.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// There is one that leaves `records`.
+    pub fn add(&mut self, records: u64) {
+        let earlier = self.went_to.partition_point(|&(_, left)| left < records);
+        self.went_to.truncate(earlier);
+        if self.went_to.len() < KEPT {
+            self.went_to.push((self.count, records));
+        }
+        self.count += 1;
+    }
+
+    /// Whether a place behind `records`, noted when there had been `count` rollbacks, is no more.
+    pub fn have_voided(&self, records: u64, count: u64) -> bool {
+        let since = self.went_to.partition_point(|&(number, _)| number < count);
+        self.went_to.get(since).is_some_and(|&(_, left)| left < records)
+    }
+}
+
+/// What is said of a void savepoint.
+pub(super) fn void_savepoint() -> Error {
+    let why = "a savepoint that is void: the transaction has been rolled back past it";
+    Error::InvalidOption(why.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use rand::rngs::StdRng;
+    use rand::{Rng, SeedableRng};
+
+    use super::*;
+
+    #[test]
+    fn a_place_is_void_when_an_earlier_one_was_gone_back_to() {
+        let mut random = StdRng::seed_from_u64(1);
+        for _ in 0..200 {
+            let (mut rollbacks, mut records) = (Rollbacks::default(), 0);
+            // Places, and whether they are there.
+            let mut places: Vec<(u64, u64, bool)> = Vec::new();
+            for _ in 0..100 {
+                match random.random_range(0..3) {
+                    0 => records += random.random_range(1..4),
+                    1 => places.push((records, rollbacks.count(), true)),
+                    _ => {
+                        records = random.random_range(0..=records);
+                        rollbacks.add(records);
+                        places.iter_mut().for_each(|place| place.2 &= place.0 <= records);
+                    }
+                }
+                for &(records, count, is_there) in &places {
+                    assert_eq!(rollbacks.have_voided(records, count), !is_there);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn little_is_remembered_of_very_many() {
+        let mut rollbacks = Rollbacks::default();
+        for n in 0..10_000 {
+            rollbacks.add(n);
+            assert!(!rollbacks.have_voided(n, rollbacks.count()));
+        }
+        assert_eq!(rollbacks.went_to.len(), KEPT);
+        // The first of them still count, and so do those that go far back.
+        assert!(rollbacks.have_voided(1, 0));
+        rollbacks.add(100);
+        assert!(rollbacks.have_voided(101, 9000) && !rollbacks.have_voided(100, 9000));
+    }
+}
