@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tidepool_pool::storage::{Storage, StorageLock};
 use tidepool_pool::{
     Doublewrite, EXTENT_BYTES, Lsn, MIN_FRAMES, PageSize, Pool, PoolConfig, Space, WriteAhead,
@@ -82,6 +82,8 @@ pub struct Env {
     closed: AtomicBool,
     /// Held while a space's file is looked for, so that it is opened once.
     opening: Mutex<()>,
+    /// Held by who lets a space's file grow, so that [`Env::close`] can wait for that.
+    growth: RwLock<()>,
     checkpointer: Arc<Mutex<Checkpointer>>,
     background: Background,
     /// Until the directory is closed.
@@ -219,6 +221,7 @@ impl Env {
             recovered: scan.end,
             closed: AtomicBool::new(false),
             opening: Mutex::new(()),
+            growth: RwLock::new(()),
             checkpointer,
             background,
             lock: Mutex::new(Some(lock)),
@@ -477,7 +480,7 @@ impl Env {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        self.background.stop();
+        self.stop_threads();
         let closed = || -> Result<()> {
             if self.read_only {
                 return Ok(());
@@ -509,6 +512,7 @@ impl Env {
         // Nothing is written after this, once those are done who had begun: another process may have the directory as soon as the lock is gone.
         self.failure.set_quietly("it was closed");
         drop(self.checkpointer.lock());
+        drop(self.growth.write());
         self.redo.wait_for_writes();
         drop(self.lock.lock().take());
         result
@@ -516,6 +520,21 @@ impl Env {
 }
 
 impl Env {
+    /// Lets a space's file be at least so long, unless writing has stopped.
+    pub(crate) fn grow_file(&self, space: &Space, bytes: u64) -> Result<()> {
+        let _growing = self.growth.read();
+        self.failure.check()?;
+        if space.file().len()? < bytes {
+            space.file().set_len(bytes)?;
+        }
+        Ok(())
+    }
+
+    fn stop_threads(&self) {
+        self.redo.stop_preparing();
+        self.background.stop();
+    }
+
     /// Cuts off the undo file what is beyond the end of its space. Everything is in the files, and a checkpoint at the end of the log
     /// says so.
     fn cut_undo_file(&self) -> Result<()> {
@@ -535,7 +554,7 @@ impl Env {
 
 impl Drop for Env {
     fn drop(&mut self) {
-        self.background.stop();
+        self.stop_threads();
         self.governor.stop();
         if !self.closed.load(Ordering::Acquire) {
             // As after a crash: the next opening recovers.

@@ -34,6 +34,8 @@ pub(crate) enum PausePoint {
     TableMade,
     /// The catalog has durably lost a table; its file is still there.
     TableUnlisted,
+    /// A piece of a new redo file is about to be filled.
+    RedoFileFilling,
     /// A redo file was made ahead of need, without the ring's mutex; it is not listed yet.
     RedoFileMade,
 }

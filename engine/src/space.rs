@@ -49,7 +49,7 @@ pub const fn bitmap_of(no: u32, page_size: usize) -> u32 {
 /// Makes a new, empty file a space: header and first bitmap.
 pub fn create<'a>(mtr: &mut Mtr<'a>, env: &Env, space: &'a Space) -> Result<()> {
     let page_size = env.page_size();
-    space.file().set_len(u64::from(INITIAL_PAGES) * page_size as u64)?;
+    env.grow_file(space, u64::from(INITIAL_PAGES) * page_size as u64)?;
     space.note_page_count(INITIAL_PAGES);
     let header = mtr.new_page(space, 0)?;
     let bitmap = mtr.new_page(space, 1)?;
@@ -221,9 +221,7 @@ impl Allocation {
             new_size = new_size.max(new_range.checked_mul(per_bitmap).ok_or_else(full)? + 3);
         }
         let bytes = u64::from(new_size) * self.page_size as u64;
-        if space.file().len()? < bytes {
-            space.file().set_len(bytes)?;
-        }
+        mtr.env().grow_file(space, bytes)?;
         space.note_page_count(new_size);
         if new_range > last_range {
             let bitmap = mtr.new_page(space, new_range * per_bitmap + 1)?;

@@ -20,6 +20,7 @@ use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::redo::CAPACITY_MIN_BYTES;
 use crate::redo::tests::seeds;
+use crate::space::{self, Allocation};
 
 const PAGE_SIZE: usize = 4096;
 const PAGES: u32 = 24;
@@ -509,4 +510,22 @@ fn checkpoints_of_several_threads_never_move_back() {
             });
         }
     });
+}
+
+/// Once it is closed, another process may have the directory.
+#[test]
+fn a_straggler_lets_no_file_grow_in_a_closed_directory() {
+    let storage = SimStorage::new(1);
+    let env = Env::open(Arc::new(storage.clone()), &options()).unwrap();
+    let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
+    let mut mtr = Mtr::begin(&env).unwrap();
+    space::create(&mut mtr, &env, &space).unwrap();
+    mtr.commit();
+    let mut mtr = Mtr::begin(&env).unwrap();
+    let free = space.page_count() as usize;
+    env.close().unwrap();
+    let before = space.file().len().unwrap();
+    let error = Allocation::reserve(&mut mtr, &space, 0, free).map(drop).unwrap_err();
+    assert!(matches!(error, Error::Crashed(_)), "{error}");
+    assert_eq!(space.file().len().unwrap(), before);
 }

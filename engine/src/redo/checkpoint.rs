@@ -218,8 +218,17 @@ impl RedoLog {
     /// background step: no commit should ever have to do this itself.
     pub(crate) fn prepare_files(&self) -> Result<()> {
         self.failure.check()?;
-        while self.prepare_file()? {}
+        while !self.stops_preparing() && self.prepare_file()? {}
         Ok(())
+    }
+
+    /// Has no more files made ahead from now on, one that is being filled included: the log is about to be closed, and a file may be of gigabytes.
+    pub(crate) fn stop_preparing(&self) {
+        self.stops_preparing.store(true, Ordering::Release);
+    }
+
+    fn stops_preparing(&self) -> bool {
+        self.stops_preparing.load(Ordering::Acquire)
     }
 
     /// Makes one file, if one is wanted. Returns whether to look again.
@@ -265,7 +274,7 @@ impl RedoLog {
             (ring.take_file_no(), if is_beyond { size.max(larger) } else { size })
         };
         // Filling a file takes a while: not under the ring's mutex.
-        let made = make_file(&*self.storage, file_no, size);
+        let made = make_file(&*self.storage, file_no, size, &|| self.stops_preparing());
         pause::reach(PausePoint::RedoFileMade);
         let mut ring = self.ring.lock();
         match made {
@@ -282,6 +291,7 @@ impl RedoLog {
                 self.update_begin_limit(&ring);
                 Ok(true)
             }
+            Err(Error::Interrupted) => Ok(false),
             Err(_) if self.keep_no_more(&mut ring)? => Ok(true),
             // The log goes on in the files it has.
             Err(error) => {

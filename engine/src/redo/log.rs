@@ -134,6 +134,8 @@ pub struct RedoLog {
     pub(super) checkpoint: AtomicU64,
     /// Whether the checkpoint must stay where it is.
     pub(super) checkpoint_held: AtomicBool,
+    /// No more files are made ahead.
+    pub(super) stops_preparing: AtomicBool,
     /// Whether all that the pages lack of the log has been applied to them.
     is_applied: AtomicBool,
     pub(super) capacity: AtomicU64,
@@ -195,6 +197,7 @@ impl RedoLog {
             flushed: AtomicU64::new(end.0),
             checkpoint: AtomicU64::new(checkpoint.0),
             checkpoint_held: AtomicBool::new(false),
+            stops_preparing: AtomicBool::new(false),
             is_applied: AtomicBool::new(false),
             capacity: AtomicU64::new(capacity_bytes),
             automatic_capacity: AtomicBool::new(false),

@@ -27,6 +27,7 @@ use super::control::{CONTROL_FILE, Control, FileEntry, MAX_FILES};
 use super::file_header::{FileHeader, HEADER_SIZE};
 use super::{BLOCK_SIZE, FIRST_LSN, block_ceil, format_uuid};
 use crate::error::{Error, Result};
+use crate::pause::{self, PausePoint};
 
 /// Directory of the redo log.
 pub const REDO_DIR: &str = "redo";
@@ -139,7 +140,7 @@ impl Ring {
         };
         for _ in 0..FILES_MIN {
             let file_no = ring.take_file_no();
-            let file = make_file(&*ring.storage, file_no, ring.file_size)?;
+            let file = make_file(&*ring.storage, file_no, ring.file_size, &|| false)?;
             ring.push_spare(file_no, file, ring.file_size)?;
         }
         ring.use_spare(0, FIRST_LSN)?;
@@ -314,7 +315,7 @@ impl Ring {
             None => {
                 self.check_room(0)?;
                 let (file_no, size) = (self.take_file_no(), self.next_file_size());
-                let file = make_file(&*self.storage, file_no, size)?;
+                let file = make_file(&*self.storage, file_no, size, &|| false)?;
                 if self.control.checkpoint >= self.overrun.0 {
                     self.overrun = (end, 0);
                 }
@@ -574,8 +575,14 @@ impl Ring {
     }
 }
 
-/// Makes redo file `file_no`, filled with zeroes, durable but not yet listed. Leaves nothing behind on failure.
-pub fn make_file(storage: &dyn Storage, file_no: u32, size: u64) -> Result<Arc<dyn StorageFile>> {
+/// Makes redo file `file_no`, filled with zeroes, durable but not yet listed. Leaves nothing behind on failure, which is
+/// [`Error::Interrupted`] if `stop` says so.
+pub fn make_file(
+    storage: &dyn Storage,
+    file_no: u32,
+    size: u64,
+    stop: &dyn Fn() -> bool,
+) -> Result<Arc<dyn StorageFile>> {
     let name = file_name(file_no);
     let fill = || -> Result<Arc<dyn StorageFile>> {
         if storage.exists(&name)? {
@@ -588,6 +595,10 @@ pub fn make_file(storage: &dyn Storage, file_no: u32, size: u64) -> Result<Arc<d
         let zeroes = AlignedBuf::zeroed(FILL_CHUNK.min(len as usize));
         let mut at = 0;
         while at < len {
+            pause::reach(PausePoint::RedoFileFilling);
+            if stop() {
+                return Err(Error::Interrupted);
+            }
             let piece = (len - at).min(zeroes.len() as u64);
             file.write_at(&zeroes[..piece as usize], at)?;
             at += piece;

@@ -3,6 +3,7 @@
 mod unreadable;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -361,7 +362,9 @@ fn a_file_made_ahead_is_thrown_away_if_the_list_became_full_meanwhile() {
     let log = Arc::new(log);
     let writer = log.clone();
     let hook = move |point| {
-        assert_eq!(point, PausePoint::RedoFileMade);
+        if point != PausePoint::RedoFileMade {
+            return;
+        }
         while writer.ring.lock().has_room() {
             writer.ring.lock().extend().unwrap();
         }
@@ -441,4 +444,39 @@ fn a_log_told_to_be_much_larger_grows_by_files_no_larger_than_itself() {
         let stats = log.stats();
         assert!(stats.files_bytes - stats.next_lsn >= default_file_size(LARGER), "{stats:?}");
     }
+}
+
+/// A file made ahead may be of gigabytes, and whoever closes the log does not wait for these.
+#[test]
+fn a_file_that_is_being_filled_is_given_up_when_the_log_is_to_close() {
+    let storage = SimStorage::new(1);
+    let (log, ..) = open(&storage).unwrap();
+    let log = Arc::new(log);
+    log.set_capacity(1 << 30).unwrap();
+    let (closing, made) = (log.clone(), Arc::new(AtomicU64::new(0)));
+    let (counter, mut pieces) = (made.clone(), 0);
+    let hook = move |point| match point {
+        PausePoint::RedoFileFilling => {
+            pieces += 1;
+            assert!(pieces <= 2, "the file is filled to its end");
+            if pieces == 2 {
+                closing.stop_preparing();
+            }
+        }
+        // The last one is reached, too.
+        PausePoint::RedoFileMade => {
+            counter.fetch_add(1, Ordering::Relaxed);
+            pieces = 0;
+        }
+        _ => {}
+    };
+    let files = || log.ring.lock().control().files.len();
+    let before = files();
+    with_hook(hook, || log.prepare_files()).unwrap();
+    assert_eq!(files(), before + made.load(Ordering::Relaxed) as usize - 1);
+    assert_eq!(storage.list(ring::REDO_DIR).unwrap().len(), files() + 1);
+    assert_eq!(log.growth_error(), None);
+    append(&log, b"the last");
+    log.flush().unwrap();
+    log.checkpoint(|| None, true).unwrap();
 }
