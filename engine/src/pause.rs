@@ -36,6 +36,8 @@ pub(crate) enum PausePoint {
     TableUnlisted,
     /// A piece of a new redo file is about to be filled.
     RedoFileFilling,
+    /// A new size of the pool is among the options; the governor is not told yet.
+    OptionNoted,
     /// A redo file was made ahead of need, without the ring's mutex; it is not listed yet.
     RedoFileMade,
 }

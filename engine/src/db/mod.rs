@@ -33,6 +33,8 @@ mod definition_tests;
 #[cfg(test)]
 mod note_tests;
 #[cfg(test)]
+mod option_tests;
+#[cfg(test)]
 mod rollback_simulation;
 #[cfg(test)]
 mod row_count_tests;
@@ -81,6 +83,8 @@ pub(crate) struct Inner {
     trx_system: Arc<TrxSystem>,
     catalog: Catalog,
     options: RwLock<Options>,
+    /// Held while an option is changed, in [`Self::options`] and where it takes effect: of two changes at once, one is the last in both.
+    setting: Mutex<()>,
     /// Serializes definition changes.
     definitions: Mutex<()>,
     tables: Mutex<OpenTables>,
@@ -328,6 +332,7 @@ impl Db {
     /// Changes what a commit waits for: 0, 1 or 2.
     pub fn set_flush_log_at_trx_commit(&self, value: u8) -> Result<()> {
         options::check_flush_log_at_trx_commit(value)?;
+        let _one = self.inner.setting.lock();
         self.inner.trx_system.set_flush_log_at_trx_commit(value);
         self.inner.options.write().flush_log_at_trx_commit = value;
         Ok(())
@@ -335,16 +340,19 @@ impl Db {
 
     /// Changes how long transactions begun from now on wait for a lock.
     pub fn set_lock_wait_timeout(&self, value: Duration) {
+        let _one = self.inner.setting.lock();
         self.inner.trx_system.set_lock_wait_timeout(value);
         self.inner.options.write().lock_wait_timeout = value;
     }
 
     /// Changes the size of the buffer pool, in bytes; 0 = governed. Returns at once: the pool gets there in the background.
     pub fn set_buffer_pool_size(&self, bytes: u64) -> Result<()> {
+        let _one = self.inner.setting.lock();
         let mut options = self.inner.options.write();
         options.check_buffer_pool_size(bytes)?;
         options.buffer_pool_size_bytes = bytes;
         drop(options);
+        pause::reach(PausePoint::OptionNoted);
         self.inner.env.governor().set_size_bytes(bytes);
         Ok(())
     }
@@ -352,16 +360,19 @@ impl Db {
     /// Changes the memory for everything that the engine allocates, in bytes; 0 = no such budget. Returns at once, as
     /// [`set_buffer_pool_size`](Self::set_buffer_pool_size) does; log buffers stay as long as they are.
     pub fn set_memory_budget(&self, bytes: u64) -> Result<()> {
+        let _one = self.inner.setting.lock();
         let mut options = self.inner.options.write();
         options.check_memory_budget(bytes)?;
         options.memory_budget_bytes = bytes;
         drop(options);
+        pause::reach(PausePoint::OptionNoted);
         self.inner.env.governor().set_budget_bytes(bytes);
         Ok(())
     }
 
     /// Changes whether the pool stays below the size asked for while there isn't the memory for it.
     pub fn set_memory_guard(&self, on: bool) {
+        let _one = self.inner.setting.lock();
         self.inner.options.write().memory_guard = on;
         self.inner.env.governor().set_memory_guard(on);
     }
@@ -374,6 +385,7 @@ impl Db {
     /// Changes the size of the redo log, in bytes; it gets there as the log goes round. 0 = automatic from now on.
     pub fn set_redo_capacity_bytes(&self, value: u64) -> Result<()> {
         options::check_redo_capacity(value)?;
+        let _one = self.inner.setting.lock();
         self.inner.env.set_redo_capacity(value)?;
         self.inner.options.write().redo_capacity_bytes = value;
         Ok(())
@@ -382,6 +394,7 @@ impl Db {
     /// Changes the share of the pool's list that is old, in percent.
     pub fn set_old_blocks_pct(&self, value: u8) -> Result<()> {
         options::check_old_blocks_pct(value)?;
+        let _one = self.inner.setting.lock();
         self.inner.options.write().old_blocks_pct = value;
         self.configure_replacement();
         Ok(())
@@ -389,6 +402,7 @@ impl Db {
 
     /// Changes how long a page stays old after its first access.
     pub fn set_old_blocks_time(&self, value: Duration) {
+        let _one = self.inner.setting.lock();
         self.inner.options.write().old_blocks_time = value;
         self.configure_replacement();
     }
@@ -400,18 +414,21 @@ impl Db {
 
     /// Changes the history length above which writes are slowed down; 0 = never.
     pub fn set_max_purge_lag(&self, value: u64) {
+        let _one = self.inner.setting.lock();
         self.inner.trx_system.set_max_purge_lag(value);
         self.inner.options.write().max_purge_lag = value;
     }
 
     /// Changes the longest such delay; zero = a second.
     pub fn set_max_purge_lag_delay(&self, value: Duration) {
+        let _one = self.inner.setting.lock();
         self.inner.trx_system.set_max_purge_lag_delay(value);
         self.inner.options.write().max_purge_lag_delay = value;
     }
 
     /// Changes whether deadlocks are looked for.
     pub fn set_deadlock_detect(&self, value: bool) {
+        let _one = self.inner.setting.lock();
         self.inner.trx_system.set_deadlock_detect(value);
         self.inner.options.write().deadlock_detect = value;
     }

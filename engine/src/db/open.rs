@@ -71,6 +71,7 @@ impl Db {
             trx_system,
             catalog,
             options: RwLock::new(options),
+            setting: Mutex::default(),
             definitions: Mutex::default(),
             tables: Mutex::default(),
             changed: Condvar::new(),
