@@ -10,6 +10,8 @@
 //! no locks and no versions of their own: each is written and logged once, settled, in a leaf that is filled to its end. From
 //! the commit on the whole table is there, durably.
 //!
+//! The auto-increment counter that the rows ask for is in the log before the catalog's commit, too: with the table comes its counter.
+//!
 //! A close of the database does not wait for a load: it takes the space away, and each call of the load sees that before it begins
 //! (`enter`).
 //!
@@ -285,6 +287,14 @@ impl TableLoad {
         trx.get(&self.table, Table::CLUSTERED, key, LockMode::None, LockWait::Wait, value)
     }
 
+    /// Makes the table's next auto-increment value at least `next`, from the commit on and as durably: done behind the commit, a crash in
+    /// between would have the values given again that its rows have.
+    pub fn raise_auto_increment(&self, next: u64) -> Result<()> {
+        self.check_goes_on()?;
+        self.inner.check_writable()?;
+        self.table.raise_auto_increment(next)
+    }
+
     /// Makes it a table, after [`build`](Self::build) if that was not called; durable on return. After an error there is no table, or the
     /// empty one. [`Error::TableBusy`] if somebody has used that meanwhile, and is not at the end of the transaction.
     pub fn commit(mut self) -> Result<Arc<Table>> {
@@ -312,7 +322,10 @@ impl TableLoad {
     fn replace(&self, old: &Table) -> Result<()> {
         let inner = &self.inner;
         old.close_entrance()?;
-        let counted = self.table.reset_auto_increment(old.auto_increment());
+        // Who passed the gate before may be taking values.
+        drop(old.clear());
+        let next = old.auto_increment().max(self.table.auto_increment());
+        let counted = self.table.reset_auto_increment(next);
         let announced = counted.and_then(|()| inner.env.announce_space(old.space_id()));
         let replaced = announced.and_then(|()| {
             inner.catalog.replace(&mut inner.definition_trx(), &self.name, self.record.clone())
