@@ -19,6 +19,7 @@ mod closing_tests;
 mod directory;
 #[cfg(test)]
 mod error_tests;
+mod halt;
 mod listed;
 #[cfg(test)]
 mod opening_tests;
@@ -79,6 +80,8 @@ pub struct Env {
     /// Spaces of dropped tables whose file could not be removed.
     unremoved: Mutex<BTreeSet<u32>>,
     recovered: Lsn,
+    /// Pages hold changes of a mini-transaction that never ended.
+    torn: AtomicBool,
     closed: AtomicBool,
     /// Held while a space's file is looked for, so that it is opened once.
     opening: Mutex<()>,
@@ -219,6 +222,7 @@ impl Env {
             listed_spaces: ListedSpaces::default(),
             unremoved: Mutex::default(),
             recovered: scan.end,
+            torn: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             opening: Mutex::new(()),
             growth: RwLock::new(()),
@@ -520,16 +524,6 @@ impl Env {
 }
 
 impl Env {
-    /// Lets a space's file be at least so long, unless writing has stopped.
-    pub(crate) fn grow_file(&self, space: &Space, bytes: u64) -> Result<()> {
-        let _growing = self.growth.read();
-        self.failure.check()?;
-        if space.file().len()? < bytes {
-            space.file().set_len(bytes)?;
-        }
-        Ok(())
-    }
-
     fn stop_threads(&self) {
         self.redo.stop_preparing();
         self.background.stop();

@@ -12,7 +12,8 @@
 //!
 //! A mini-transaction dropped before any `apply` has done nothing. Dropped after one, or with an operation
 //! that its page refuses, its pages hold changes that the log will never know: the environment stops
-//! writing for good, before the latches are released, so none of it can reach a file.
+//! writing for good, before the latches are released, so none of it can reach a file. Nor does it reach a reader: whoever latches a page of a tree,
+//! of the undo log or of a chain from then on gets the error.
 //!
 //! # Rules for callers
 //! - A thread holds no latch when it calls [`Mtr::begin`], for that may wait for the cleaner. A mini-transaction
@@ -220,8 +221,8 @@ impl Drop for Mtr<'_> {
             self.format_unused_pages();
             self.append();
         } else {
-            // Before the latches go: from now on no page is written.
-            self.env.crash("a mini-transaction was abandoned after it had changed pages".into());
+            // Before the latches go: from now on no page is written, and none is believed.
+            self.env.tear("a mini-transaction was abandoned after it had changed pages");
         }
     }
 }

@@ -104,6 +104,7 @@ pub fn read(
             return Err(Error::corrupt(space.file().name(), head, why));
         }
         let page = env.pool().shared(space, no, Access::Normal)?;
+        env.check_whole()?;
         let (next, data) = check(&page, space, no, tree_id)?;
         if data.is_empty() || data.len() > missing {
             let why = format!("{} bytes in an overflow page, {missing} expected", data.len());

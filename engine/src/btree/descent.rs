@@ -324,6 +324,7 @@ impl Tree {
     /// Checks that a latched page is a node of this tree at this level, with a sane header.
     #[inline]
     pub(super) fn check_node(&self, page: &[u8], no: u32, level: usize) -> Result<()> {
+        self.env.check_whole()?;
         let why = match Node::new(page) {
             Err(why) => why.to_string(),
             Ok(node) if node.tree_id() != self.id => {

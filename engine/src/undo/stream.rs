@@ -335,6 +335,7 @@ impl Undo {
     }
 
     fn check(&self, page: &[u8], no: u32, stream: u32) -> Result<()> {
+        self.env.check_whole()?;
         let kind = page_type(page);
         match PageHeader::read(page) {
             Some(header) if kind == PageType::UNDO && header.stream == stream => Ok(()),
@@ -354,6 +355,7 @@ impl Undo {
     /// Reads the record at `at`, whichever stream it is in.
     pub fn read<R>(&self, at: RollPointer, f: impl FnOnce(Record<'_>) -> Result<R>) -> Result<R> {
         let page = self.env.pool().shared(&self.space, at.page, Access::Normal)?;
+        self.env.check_whole()?;
         let header = PageHeader::read(&page)
             .filter(|_| page_type(&page) == PageType::UNDO)
             .ok_or_else(|| self.corrupt(at.page, "not a page of undo records"))?;

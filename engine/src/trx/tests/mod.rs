@@ -894,3 +894,32 @@ fn ids_are_never_used_twice() {
         last = engine.system.status().next_trx_id;
     }
 }
+
+/// A bug leaves a leaf as no transaction has made it. Who reads it is told so, and gets no rows.
+#[test]
+fn nothing_is_read_of_a_change_that_was_left_half_way() {
+    let engine = engine();
+    let tree = &engine.trees[0];
+    put(&engine, b"k", b"1");
+    put(&engine, b"l", &[2; 9000]);
+    let mut reader = engine.begin(RepeatableRead);
+    assert_eq!(get(&mut reader, tree, b"k"), Some(b"1".to_vec()));
+    let mut mtr = Mtr::begin(&engine.env).unwrap();
+    let leaf = tree.tree().leaf_exclusive(b"k").unwrap();
+    let slot = leaf.find(b"k").unwrap();
+    leaf.remove(&mut mtr, slot);
+    drop(mtr);
+    let mut value = Vec::new();
+    let is_told = |outcome: Result<()>| {
+        assert!(matches!(outcome, Err(Error::Crashed(_))), "{outcome:?}");
+    };
+    for mode in [LockMode::None, LockMode::Shared] {
+        for key in [b"k", b"l"] {
+            is_told(reader.get(tree, key, mode, LockWait::Wait, &mut value).map(drop));
+        }
+    }
+    is_told(scan_all(&mut reader, tree, Direction::Forward).map(drop));
+    is_told(scan_all(&mut engine.begin(ReadCommitted), tree, Direction::Backward).map(drop));
+    is_told(tree.tree().check(&mut |_, _| Ok(())).map(drop));
+    is_told(tree.tree().statistics().map(drop));
+}
