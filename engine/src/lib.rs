@@ -89,7 +89,8 @@ pub mod versioned;
 pub use backup::{Backup, BackupProgress, BackupReport};
 pub use catalog::{IndexDef, TableDef};
 pub use db::{
-    ChangedIndex, Cursor, Db, DuplicateEntry, IndexChange, Savepoint, Seek, TableLoad, Trx,
+    ChangedIndex, Cursor, Db, DuplicateEntry, IndexChange, ROW_BYTES_KEPT, Savepoint, Seek,
+    TableLoad, Trx,
 };
 pub use error::{Error, Result};
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};

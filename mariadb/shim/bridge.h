@@ -386,6 +386,8 @@ void tp_reader_set_end(tp_reader *reader, size_t index, const uint8_t *key, size
 void tp_reader_set_scan(tp_reader *reader, size_t index, int scan);
 /* Unpositions all cursors, and gives back the memory that long values have taken. */
 void tp_reader_end(tp_reader *reader);
+/* Memory for rows that a handler keeps between statements, in bytes; what is beyond is given back. */
+size_t tp_row_bytes_kept(void);
 
 /* ---- indexes added and dropped in place */
 

@@ -110,7 +110,7 @@ int ha_tidepool::close() {
 /* After each statement. */
 int ha_tidepool::reset() {
   if (reader) tp_reader_end(reader);
-  row_buffer.give_back();
+  row_buffer.give_back(tp_row_bytes_kept());
   try_semi_consistent_read(false);
   keyread_only = false;
   duplicate_lock = TP_LOCK_SHARED;

@@ -38,13 +38,12 @@ public:
     return bytes;
   }
   uchar *data() const { return bytes; }
-  /* Unless they are few. */
-  void give_back() {
-    if (capacity > KEPT) release();
+  /* If there are more than these. */
+  void give_back(size_t kept) {
+    if (capacity > kept) release();
   }
 
 private:
-  static constexpr size_t KEPT = 128 << 10;
   void grow(size_t len);
   void release();
   uchar *bytes = nullptr;

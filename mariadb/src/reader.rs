@@ -9,13 +9,10 @@ use std::ffi::c_int;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use tidepool::{Cursor, Error, LockMode, LockWait, Seek, Table, Trx};
+use tidepool::{Cursor, Error, LockMode, LockWait, ROW_BYTES_KEPT, Seek, Table, Trx};
 
 use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or};
 use crate::session::Session;
-
-/// Memory that the buffer of point reads keeps from one statement to the next.
-const BYTES_KEPT: usize = 128 << 10;
 
 /// What an open handler reads with.
 pub struct Reader {
@@ -378,6 +375,12 @@ pub unsafe extern "C" fn tp_reader_set_scan(reader: *mut Reader, index: usize, s
     guard_or((), || unsafe { &mut *reader }.cursor(index).set_scan(scan != 0));
 }
 
+/// Memory for rows that a handler keeps from one statement to the next; see bridge.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn tp_row_bytes_kept() -> usize {
+    ROW_BYTES_KEPT
+}
+
 /// Unpositions all cursors, and gives back the memory that long values have taken.
 ///
 /// # Safety
@@ -389,6 +392,6 @@ pub unsafe extern "C" fn tp_reader_end(reader: *mut Reader) {
         let reader = unsafe { &mut *reader };
         reader.cursors.iter_mut().flatten().for_each(|kept| kept.cursor.reset());
         reader.row.clear();
-        reader.row.shrink_to(BYTES_KEPT);
+        reader.row.shrink_to(ROW_BYTES_KEPT);
     });
 }

@@ -34,8 +34,9 @@ use tidepool_pool::{Access, statement};
 /// Batch sizes grow by this factor, up to the last.
 const BATCH_GROWTH: usize = 8;
 const BATCH_ROWS_MAX: usize = 512;
-/// Memory that a cursor without a position keeps for the next reading: that of a batch without long values.
-const BYTES_KEPT: usize = 128 << 10;
+/// Memory that a cursor without a position keeps for the next reading, in bytes: that of a batch without long values. A layer above that
+/// keeps memory for rows of its own had better keep no more.
+pub const ROW_BYTES_KEPT: usize = 128 << 10;
 /// Leaves read ahead by a scan, and by another reading after so many batches.
 const SCAN_LEAVES_AHEAD: usize = 64;
 const LEAVES_AHEAD: usize = 16;
@@ -274,9 +275,9 @@ impl Cursor {
     /// Gives up the position, and the memory that long values have taken.
     pub fn reset(&mut self) {
         self.leave();
-        self.batch.clear_and_keep(BYTES_KEPT);
+        self.batch.clear_and_keep(ROW_BYTES_KEPT);
         self.value.clear();
-        self.value.shrink_to(BYTES_KEPT);
+        self.value.shrink_to(ROW_BYTES_KEPT);
     }
 
     /// Gives up the position.
@@ -536,7 +537,7 @@ mod tests {
             cursor.reset();
             let kept =
                 cursor.batch.memory_bytes() + cursor.key.capacity() + cursor.value.capacity();
-            assert!(kept <= 3 * BYTES_KEPT, "{kept}");
+            assert!(kept <= 3 * ROW_BYTES_KEPT, "{kept}");
             assert!(cursor.next(&mut trx).unwrap());
         }
     }

@@ -39,7 +39,7 @@ mod rollback_simulation;
 #[cfg(test)]
 mod row_count_tests;
 
-pub use cursor::{Cursor, Seek};
+pub use cursor::{Cursor, ROW_BYTES_KEPT, Seek};
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
 pub use load::TableLoad;
 pub(crate) use trx::ReadsEpoch;
