@@ -151,19 +151,19 @@ private:
 
   void plan_columns();
   void set_row_lock(int lock, bool skip_locked);
-  int read_entry(uchar *buf, const tp_entry &entry);
-  int check_pushed_condition(uchar *buf, const tp_entry &entry);
-  int check_rowid_filter(const tp_entry &entry);
+  int read_entry(uchar *buf);
+  int check_pushed_condition(uchar *buf);
+  int check_rowid_filter();
   void note_range_end();
-  bool is_past_range_end(const tp_entry &entry) const;
-  void give_up(const tp_entry &entry);
+  bool is_past_range_end() const;
+  void give_up();
   int decode_row(uchar *buf, tp_bytes row, bool is_cut);
   /* Whether a read stays among the entries that begin with the key searched for. */
   enum Bound { ANY_KEY, SAME_KEY };
-  int cursor_result(uchar *buf, int result, const tp_entry &entry, bool forward, int if_none, Bound bound = ANY_KEY);
+  int cursor_result(uchar *buf, int result, bool forward, int if_none, Bound bound = ANY_KEY);
   void tell_end(Bound bound);
   int seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound = ANY_KEY);
-  bool has_prefix(const tp_entry &entry) const;
+  bool has_prefix() const;
   /* Before the rows are copied to a table that takes the place of this one. A TP_* code. */
   int check_copy() const;
   int step(uchar *buf, bool forward, Bound bound);
@@ -228,12 +228,13 @@ private:
   /* Where the handler stands: an entry of `tree`. */
   uint tree = 0;
   bool scanning_started = false;
+  bool entry_needed = false;  /* for columns that reads set */
   bool entry_suffices = true; /* for reads of keys alone */
   bool at_point = false; /* the last read was a point read: the cursor is elsewhere */
   bool after_search = false; /* the last read met the end of the entries with the search key: that is the position */
   bool ends_with_search = false; /* the cursor ends there of itself */
   const key_range *first_range_end = nullptr; /* while the first entry of a range is read: where the range ends */
-  tp_entry entry{};
+  tp_entry entry{}; /* the bridge writes it here: each field is read as it was written, which copies of the whole would wait for */
   std::unique_ptr<uchar[]> search; /* the key searched for */
   size_t search_len = 0;
   /* Where the range that the server reads ends, if entries must be compared with that before they are decoded. */

@@ -40,6 +40,7 @@ void ha_tidepool::plan_columns() {
   key_needed = row_layout().key_needed(needed.get());
   /* An index merge reads keys alone, and compares them with the range's end, also where they are beginnings. Who means
      to change a row, or says FOR UPDATE, locks the row and not only the entry: others come by other indexes. */
+  entry_needed = tree != 0 && trees()[tree].has_any_of(needed.get());
   entry_suffices = tree == 0 || (row_lock != TP_LOCK_EXCLUSIVE && !trees()[tree].has_beginning_of(needed.get()));
   plan_known = true;
 }
@@ -100,27 +101,27 @@ void ha_tidepool::note_range_end() {
   range_end_excluded = is_whole && end_range->flag == HA_READ_BEFORE_KEY;
 }
 
-bool ha_tidepool::is_past_range_end(const tp_entry &found) const {
+bool ha_tidepool::is_past_range_end() const {
   if (!range_end_known) return false;
-  const int order = memcmp(found.key, range_end.get(), MY_MIN(found.key_len, range_end_len));
-  return order ? order > 0 : range_end_excluded && found.key_len >= range_end_len;
+  const int order = memcmp(entry.key, range_end.get(), MY_MIN(entry.key_len, range_end_len));
+  return order ? order > 0 : range_end_excluded && entry.key_len >= range_end_len;
 }
 
 /* The kill that no server code sees while entries are passed over. */
 static bool is_ending(THD *thd) { return thd_kill_level(thd) > THD_ABORT_SOFTLY; }
 
-int ha_tidepool::check_rowid_filter(const tp_entry &found) {
+int ha_tidepool::check_rowid_filter() {
   if (is_ending(ha_thd())) return HA_ERR_ABORTED_BY_USER;
-  if (is_past_range_end(found)) return PAST_RANGE;
+  if (is_past_range_end()) return PAST_RANGE;
   put_ref();
   if (pushed_rowid_filter->check(reinterpret_cast<char *>(ref))) return 0;
-  give_up(found);
+  give_up();
   return PASS_OVER;
 }
 
-int ha_tidepool::check_pushed_condition(uchar *buf, const tp_entry &found) {
-  if (is_past_range_end(found)) return PAST_RANGE;
-  if (!trees()[tree].decode(buf, found.key, found.key_len, found.value, found.value_len, needed.get()))
+int ha_tidepool::check_pushed_condition(uchar *buf) {
+  if (is_past_range_end()) return PAST_RANGE;
+  if (!trees()[tree].decode(buf, entry.key, entry.key_len, entry.value, entry.value_len, needed.get()))
     return HA_ERR_CRASHED;
   /* The server is not to compare the record with the range's end: that was done. */
   key_range *const end = end_range;
@@ -133,39 +134,38 @@ int ha_tidepool::check_pushed_condition(uchar *buf, const tp_entry &found) {
   case CHECK_ABORTED_BY_USER:
     return HA_ERR_ABORTED_BY_USER;
   default:
-    give_up(found);
+    give_up();
     return PASS_OVER;
   }
 }
 
-/* The entry is not wanted after all: its lock, too, if the isolation level allows that. */
-void ha_tidepool::give_up(const tp_entry &found) {
-  if (row_lock != TP_LOCK_NONE) tp_unlock(session->trx, shared->table, tree, found.key, found.key_len);
+/* The present entry is not wanted after all: its lock, too, if the isolation level allows that. */
+void ha_tidepool::give_up() {
+  if (row_lock != TP_LOCK_NONE) tp_unlock(session->trx, shared->table, tree, entry.key, entry.key_len);
 }
 
-/* Sets the record from the entry of the present tree; for one of a secondary index that doesn't cover what is asked,
+/* Sets the record from the present entry; for one of a secondary index that doesn't cover what is asked,
    from its row. PASS_OVER also if the row is locked by another transaction, and such are to be skipped. */
-int ha_tidepool::read_entry(uchar *buf, const tp_entry &found) {
-  entry = found;
+int ha_tidepool::read_entry(uchar *buf) {
   row_read = tree == 0;
   if (tree == 0) {
-    memcpy(clustered.get(), found.key, found.key_len);
-    clustered_len = found.key_len;
-    return decode_row(buf, {found.value, found.value_len}, found.is_cut);
+    memcpy(clustered.get(), entry.key, entry.key_len);
+    clustered_len = entry.key_len;
+    return decode_row(buf, {entry.value, entry.value_len}, entry.is_cut);
   }
   const Index_layout &layout = trees()[tree];
   if (pushed_idx_cond && pushed_idx_cond_keyno == active_index && buf == table->record[0])
-    if (int error = check_pushed_condition(buf, found)) return error;
+    if (int error = check_pushed_condition(buf)) return error;
   size_t len;
-  const uchar *pk = layout.clustered_key(found.key, found.key_len, found.value, found.value_len, clustered.get(), &len);
+  const uchar *pk = layout.clustered_key(entry.key, entry.key_len, entry.value, entry.value_len, clustered.get(), &len);
   if (!pk || len > trees()[0].key_max()) return HA_ERR_CRASHED;
   if (pk != clustered.get()) memcpy(clustered.get(), pk, len);
   clustered_len = len;
   if (rowid_filter_is_active && buf == table->record[0])
-    if (int error = check_rowid_filter(found)) return error;
+    if (int error = check_rowid_filter()) return error;
   if (keyread_only) {
     /* Also if the row is fetched: it has no virtual columns, and the server doesn't compute them here. */
-    if (!layout.decode(buf, found.key, found.key_len, found.value, found.value_len, needed.get()))
+    if (entry_needed && !layout.decode(buf, entry.key, entry.key_len, entry.value, entry.value_len, needed.get()))
       return HA_ERR_CRASHED;
     if (entry_suffices) return 0;
   }
@@ -177,7 +177,7 @@ int ha_tidepool::read_entry(uchar *buf, const tp_entry &found) {
   if (result != TP_END) return fail(result);
   /* Of an uncommitted entry, the row may have been taken back by now. */
   if (row_lock != TP_LOCK_NONE || session->isolation == TP_READ_UNCOMMITTED) {
-    give_up(found);
+    give_up();
     return PASS_OVER;
   }
   sql_print_error("Tidepool: table %s: an entry of index %s has no row; run CHECK TABLE", shared->name.c_str(),
@@ -185,40 +185,39 @@ int ha_tidepool::read_entry(uchar *buf, const tp_entry &found) {
   return HA_ERR_CRASHED;
 }
 
-bool ha_tidepool::has_prefix(const tp_entry &found) const {
-  return found.key_len >= search_len && memcmp(found.key, search.get(), search_len) == 0;
+bool ha_tidepool::has_prefix() const {
+  return entry.key_len >= search_len && memcmp(entry.key, search.get(), search_len) == 0;
 }
 
-/* What the cursor gave, or the next that is not to be passed over. */
-int ha_tidepool::cursor_result(uchar *buf, int result, const tp_entry &first, bool forward, int if_none, Bound bound) {
-  tp_entry found = first;
+/* The entry that the cursor gave, or the next that is not to be passed over. */
+int ha_tidepool::cursor_result(uchar *buf, int result, bool forward, int if_none, Bound bound) {
   peeked = false;
   for (;;) {
     if (result == TP_END) return if_none;
     if (unlikely(result != TP_OK)) return fail(result);
-    if (bound == SAME_KEY && !has_prefix(found)) {
-      give_up(found);
+    if (bound == SAME_KEY && !has_prefix()) {
+      give_up();
+      entry = tp_entry{};
       return if_none;
     }
-    const int error = read_entry(buf, found);
+    const int error = read_entry(buf);
     if (likely(error < PASS_OVER)) {
       peeked = semi_consistent && tree == 0 && error == 0 && tp_is_peeked(reader);
       return error;
     }
     if (error == PAST_RANGE) {
-      give_up(found);
+      give_up();
       return if_none;
     }
-    result = forward ? tp_next(reader, session->trx, tree, &found) : tp_prev(reader, session->trx, tree, &found);
+    result = forward ? tp_next(reader, session->trx, tree, &entry) : tp_prev(reader, session->trx, tree, &entry);
   }
 }
 
 int ha_tidepool::seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound) {
-  tp_entry found;
   at_point = after_search = ends_with_search = false;
   if (row_lock != TP_LOCK_NONE && forward) tell_end(bound);
-  const int result = tp_seek(reader, session->trx, tree, key, len, how, &found);
-  return cursor_result(buf, result, found, forward, if_none, bound);
+  const int result = tp_seek(reader, session->trx, tree, key, len, how, &entry);
+  return cursor_result(buf, result, forward, if_none, bound);
 }
 
 /* Tells the cursor where a locking read ends, going forward: the first entry beyond, which nobody wants, is not locked then. */
@@ -285,8 +284,8 @@ int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum
     after_search = false;
     if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
     if (unlikely(result != TP_OK)) return fail(result);
-    const tp_entry found{search.get(), search_len, value.data, value.len, is_cut};
-    const int error = read_entry(buf, found);
+    entry = {search.get(), search_len, value.data, value.len, is_cut};
+    const int error = read_entry(buf);
     return error >= PASS_OVER ? HA_ERR_KEY_NOT_FOUND : error;
   }
 
@@ -321,10 +320,9 @@ int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum
   case HA_READ_PREFIX_LAST_OR_PREV: {
     const Bound bound = flag == HA_READ_PREFIX_LAST ? SAME_KEY : ANY_KEY;
     if (make_past()) return seek(buf, past, past_len, TP_BEFORE, false, none, bound);
-    tp_entry found;
-    at_point = after_search = ends_with_search = false;
-    const int result = tp_last(reader, session->trx, tree, &found);
-    return cursor_result(buf, result, found, false, none, bound);
+      at_point = after_search = ends_with_search = false;
+    const int result = tp_last(reader, session->trx, tree, &entry);
+    return cursor_result(buf, result, false, none, bound);
   }
   default:
     return HA_ERR_UNSUPPORTED; /* searches in spatial indexes */
@@ -345,7 +343,6 @@ int ha_tidepool::step(uchar *buf, bool forward, Bound bound) {
     return none;
   }
   if (at_point) return seek(buf, search.get(), search_len, forward ? TP_AFTER : TP_BEFORE, forward, none);
-  tp_entry found;
   if (after_search) {
     uchar *const past = new_key.get();
     size_t past_len = search_len;
@@ -354,27 +351,26 @@ int ha_tidepool::step(uchar *buf, bool forward, Bound bound) {
       return seek(buf, past, past_len, forward ? TP_AT_OR_AFTER : TP_BEFORE, forward, none);
     if (forward) return none;
     after_search = ends_with_search = false;
-    const int result = tp_last(reader, session->trx, tree, &found);
-    return cursor_result(buf, result, found, false, none);
+    const int result = tp_last(reader, session->trx, tree, &entry);
+    return cursor_result(buf, result, false, none);
   }
-  const int result = forward ? tp_next(reader, session->trx, tree, &found) : tp_prev(reader, session->trx, tree, &found);
+  const int result = forward ? tp_next(reader, session->trx, tree, &entry) : tp_prev(reader, session->trx, tree, &entry);
   if (unlikely(result == TP_END && ends_with_search && forward && bound == ANY_KEY)) {
     /* More is wanted, after all. */
     ends_with_search = false;
     after_search = true;
     return step(buf, forward, bound);
   }
-  const int error = cursor_result(buf, result, found, forward, none, bound);
+  const int error = cursor_result(buf, result, forward, none, bound);
   after_search = error == none && bound == SAME_KEY;
   return error;
 }
 
 /* The server wants the row that it was shown. */
 int ha_tidepool::lock_peeked(uchar *buf, bool forward, Bound bound) {
-  tp_entry found;
-  const int result = tp_lock_current(reader, session->trx, 0, &found);
+  const int result = tp_lock_current(reader, session->trx, 0, &entry);
   const int none = HA_ERR_END_OF_FILE;
-  const int error = cursor_result(buf, result, found, forward, none, bound);
+  const int error = cursor_result(buf, result, forward, none, bound);
   after_search = error == none && bound == SAME_KEY;
   return error;
 }
@@ -398,22 +394,20 @@ int ha_tidepool::read_range_first(const key_range *start, const key_range *end, 
 int ha_tidepool::index_first(uchar *buf) {
   if (int error = ready()) return error;
   note_range_end();
-  tp_entry found;
   at_point = after_search = ends_with_search = false;
   search_len = 0;
   if (row_lock != TP_LOCK_NONE) tell_end(ANY_KEY);
-  const int result = tp_first(reader, session->trx, tree, &found);
-  return cursor_result(buf, result, found, true, HA_ERR_END_OF_FILE);
+  const int result = tp_first(reader, session->trx, tree, &entry);
+  return cursor_result(buf, result, true, HA_ERR_END_OF_FILE);
 }
 
 int ha_tidepool::index_last(uchar *buf) {
   if (int error = ready()) return error;
   note_range_end();
-  tp_entry found;
   at_point = after_search = ends_with_search = false;
   search_len = 0;
-  const int result = tp_last(reader, session->trx, tree, &found);
-  return cursor_result(buf, result, found, false, HA_ERR_END_OF_FILE);
+  const int result = tp_last(reader, session->trx, tree, &entry);
+  return cursor_result(buf, result, false, HA_ERR_END_OF_FILE);
 }
 
 /* ---- table reads */
@@ -457,12 +451,11 @@ int ha_tidepool::rnd_next(uchar *buf) { return in_turn(read_next_row(buf)); }
 int ha_tidepool::read_next_row(uchar *buf) {
   if (int error = ready()) return error;
   if (unlikely(peeked)) return lock_peeked(buf, true, ANY_KEY);
-  tp_entry found;
   at_point = after_search = false;
-  const int result = scanning_started ? tp_next(reader, session->trx, 0, &found)
-                                      : tp_first(reader, session->trx, 0, &found);
+  const int result = scanning_started ? tp_next(reader, session->trx, 0, &entry)
+                                      : tp_first(reader, session->trx, 0, &entry);
   scanning_started = true;
-  return cursor_result(buf, result, found, true, HA_ERR_END_OF_FILE);
+  return cursor_result(buf, result, true, HA_ERR_END_OF_FILE);
 }
 
 /* ---- positions */

@@ -236,6 +236,12 @@ size_t Index_layout::encode_value(uchar *to, const uchar *record, const uchar *p
   return to - start;
 }
 
+bool Index_layout::has_any_of(const uchar *needed) const {
+  for (const Part &part : parts)
+    if (part.image != Part::ROW_ID && needed[part.column.fieldnr]) return true;
+  return false;
+}
+
 bool Index_layout::has_beginning_of(const uchar *needed) const {
   for (const Part &part : parts)
     if (!part.whole && part.image != Part::ROW_ID && needed[part.column.fieldnr]) return true;

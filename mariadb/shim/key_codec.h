@@ -58,6 +58,8 @@ public:
   bool has_bare_entries() const { return bare_entries; }
   uint user_parts() const { return users; }
   const std::vector<Part> &all_parts() const { return parts; }
+  /* Whether it holds one of the needed columns. */
+  bool has_any_of(const uchar *needed) const;
   /* Whether it holds only the beginning of one of the needed columns. */
   bool has_beginning_of(const uchar *needed) const;
   /* Whether entries of the other are entries of this one: the same columns, written in the same way. If the other is of another

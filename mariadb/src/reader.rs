@@ -60,6 +60,7 @@ impl Reader {
     }
 
     /// The cursor of an index, made on its first use, locking as the reader does now.
+    #[inline]
     fn cursor(&mut self, index: usize) -> &mut Cursor {
         let (table, lock, wait) = (&self.table, self.lock, self.wait);
         let kept = self.cursors[index].get_or_insert_with(|| KeptCursor {

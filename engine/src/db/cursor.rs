@@ -161,6 +161,7 @@ impl Cursor {
     /// Says that a locking reading at READ COMMITTED or below is not to wait for entries that others have locked: such an entry is
     /// given as it was committed last, unlocked. [`is_peeked`](Self::is_peeked) tells, and [`lock_current`](Self::lock_current)
     /// is for who wants it.
+    #[inline]
     pub fn set_semi_consistent(&mut self, on: bool) {
         self.semi_consistent = on;
     }
@@ -191,11 +192,13 @@ impl Cursor {
     /// Says that of values too long for a page only the beginning is asked for, as a rule: a consistent read gives no more of them than the entry
     /// has, up to 256 bytes, and [`is_cut`](Self::is_cut) tells. The whole is had by [`Trx::get`] with the entry's key, before anything else is done
     /// in the transaction.
+    #[inline]
     pub fn set_heads(&mut self, on: bool) {
         self.heads = on;
     }
 
     /// Whether the current entry's value is only the beginning of it.
+    #[inline]
     pub fn is_cut(&self) -> bool {
         self.is_positioned() && !self.single && self.batch.is_cut(self.at)
     }
@@ -238,6 +241,7 @@ impl Cursor {
     }
 
     /// Goes to the entry after the current one; false if there is none.
+    #[inline]
     pub fn next(&mut self, trx: &mut Trx) -> Result<bool> {
         match self.place {
             Place::OnEntry => self.step(trx, Direction::Forward),
@@ -256,17 +260,20 @@ impl Cursor {
     }
 
     /// Whether the cursor is on an entry.
+    #[inline]
     pub fn is_positioned(&self) -> bool {
         self.place == Place::OnEntry
     }
 
     /// Key of the current entry. Panics if there is none.
+    #[inline]
     pub fn key(&self) -> &[u8] {
         assert!(self.is_positioned(), "the cursor is on no entry");
         if self.single { &self.key } else { self.batch.key(self.at) }
     }
 
     /// Value of the current entry. Panics if there is none.
+    #[inline]
     pub fn value(&self) -> &[u8] {
         assert!(self.is_positioned(), "the cursor is on no entry");
         if self.single { &self.value } else { self.batch.value(self.at) }
@@ -308,6 +315,7 @@ impl Cursor {
     }
 
     /// From the current entry to its neighbour.
+    #[inline]
     fn step(&mut self, trx: &mut Trx, direction: Direction) -> Result<bool> {
         let same_reading = direction == self.direction
             && (self.single || self.epoch == trx.reads_epoch(self.slot));
@@ -316,6 +324,12 @@ impl Cursor {
             trx.count(Counter::RowsRead, 1);
             return Ok(true);
         }
+        self.step_on(trx, direction, same_reading)
+    }
+
+    /// The same, if the neighbour is not in the batch, or may have changed since.
+    #[inline(never)]
+    fn step_on(&mut self, trx: &mut Trx, direction: Direction, same_reading: bool) -> Result<bool> {
         if !same_reading {
             // Go on from the key itself: the rest of the batch, and the position behind it, are of another reading.
             let key = if self.single { &self.key } else { self.batch.key(self.at) };

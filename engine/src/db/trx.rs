@@ -576,6 +576,7 @@ impl Trx {
 
     /// What reads of a table give is the same as long as this is. `slot`: the table's, of [`enlist_to_read`](Self::enlist_to_read); one of
     /// an earlier transaction has another epoch, whatever is there now.
+    #[inline]
     pub(crate) fn reads_epoch(&self, slot: usize) -> ReadsEpoch {
         let writes = self.used.get(slot).map_or(0, |used| used.writes);
         ReadsEpoch { owner: self.inner.owner.number(), trx: self.reads_epoch, writes }
@@ -596,6 +597,7 @@ impl Trx {
     }
 
     /// Tells the counters of all.
+    #[cold]
     fn tell_counts(&mut self) {
         for (counter, _) in Counter::ALL {
             let count = std::mem::take(&mut self.counts[counter as usize]);

@@ -296,6 +296,12 @@ impl VersionedTree {
 }
 
 impl Transaction {
+    /// Whether a consistent read sees a version by this transaction, which may be itself.
+    #[inline]
+    pub(super) fn sees(&self, view: &ReadView, id: TrxId) -> bool {
+        id == self.id() || view.sees(&self.system.csn, id)
+    }
+
     /// Looks for the version that `view` sees of the entry with this key, which is in `leaf` if there is one.
     fn visible_in(
         &self,

@@ -9,7 +9,7 @@ use super::read::{Version, Walked};
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafHint, LeafRef, Seek, Tree};
 use crate::error::{Error, Result};
-use crate::format::entry::{Entry, OVERFLOW};
+use crate::format::entry::{DELETED, Entry, OVERFLOW};
 use crate::lock::{LockMode, LockWait};
 use crate::pause::{self, PausePoint};
 use crate::trx::{Isolation, Transaction};
@@ -81,6 +81,15 @@ impl ScanPosition {
     /// See [`Self::set_end`].
     pub fn take_end(&mut self) -> Bound<Vec<u8>> {
         std::mem::replace(&mut self.end, Bound::Unbounded)
+    }
+
+    /// Whether nothing behind `key` is wanted.
+    fn reaches_end(&self, key: &[u8], direction: Direction) -> bool {
+        match (&self.end, direction) {
+            (Bound::Unbounded, _) => false,
+            (Bound::Included(end) | Bound::Excluded(end), Direction::Forward) => key >= &end[..],
+            (Bound::Included(end) | Bound::Excluded(end), Direction::Backward) => key <= &end[..],
+        }
     }
 
     fn is_beyond_end(&self, key: &[u8], direction: Direction) -> bool {
@@ -213,6 +222,7 @@ impl Batch {
     }
 
     /// Entries.
+    #[inline]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
@@ -228,23 +238,27 @@ impl Batch {
         self.bytes.capacity() + self.scratch.capacity()
     }
 
+    #[inline]
     fn start(&self, at: usize) -> usize {
         at.checked_sub(1).map_or(0, |before| self.ends[before].1)
     }
 
     /// Key of an entry.
+    #[inline]
     pub fn key(&self, at: usize) -> &[u8] {
         &self.bytes[self.start(at)..self.ends[at].0]
     }
 
     /// Value of an entry.
+    #[inline]
     pub fn value(&self, at: usize) -> &[u8] {
         &self.bytes[self.ends[at].0..self.ends[at].1]
     }
 
     /// Whether the value of an entry is only the beginning of it.
+    #[inline]
     pub fn is_cut(&self, at: usize) -> bool {
-        self.cut.binary_search(&at).is_ok()
+        !self.cut.is_empty() && self.cut.binary_search(&at).is_ok()
     }
 
     /// Adds an entry of the tree with the value that it stands for; with `heads`, with as much of it as the entry has.
@@ -261,12 +275,14 @@ impl Batch {
         } else if tree.cut(flags, value)? {
             self.cut.push(self.ends.len());
         }
-        self.push(key, value);
+        self.push(key, &[], value);
         Ok(())
     }
 
-    fn push(&mut self, key: &[u8], value: &[u8]) {
-        self.bytes.extend_from_slice(key);
+    #[inline]
+    fn push(&mut self, prefix: &[u8], suffix: &[u8], value: &[u8]) {
+        self.bytes.extend_from_slice(prefix);
+        self.bytes.extend_from_slice(suffix);
         let middle = self.bytes.len();
         self.bytes.extend_from_slice(value);
         self.ends.push((middle, self.bytes.len()));
@@ -305,8 +321,26 @@ impl Transaction {
         {
             let leaf = tree.tree.leaf_shared(seek, access)?;
             let (mut low, mut high) = position.slots(&leaf, direction);
+            let (node, prefix) = (leaf.node(), leaf.node().prefix());
             while low < high && added < rows {
                 let slot = if direction == Direction::Forward { low } else { high - 1 };
+                // With nearly all, the newest version is the one, and all of it is here: it is copied once, and looked up once.
+                let (suffix, payload) = node.cell(slot).expect("cell lies in the heap");
+                if let Some(entry) = Entry::decode(payload)
+                    && entry.flags & (DELETED | OVERFLOW) == 0
+                    && self.sees(&view, entry.trx_id)
+                {
+                    batch.push(prefix, suffix, entry.value);
+                    added += 1;
+                    match direction {
+                        Direction::Forward => low += 1,
+                        Direction::Backward => high -= 1,
+                    }
+                    if position.reaches_end(batch.key(batch.len() - 1), direction) {
+                        break;
+                    }
+                    continue;
+                }
                 let version = self.system.visible_version(
                     tree,
                     &view,
@@ -318,7 +352,7 @@ impl Transaction {
                     },
                     leaf.page_id(),
                     slot,
-                    leaf.payload_at(slot),
+                    payload,
                     &mut value,
                     false,
                 )?;
@@ -345,12 +379,7 @@ impl Transaction {
                         // As in `get`: under the latch, for a rollback frees an uncommitted version's chain.
                         batch.add(tree, &key, flags, &mut value, heads)?;
                     }
-                    let at_end = match &position.end {
-                        Bound::Included(end) | Bound::Excluded(end) => key == *end,
-                        Bound::Unbounded => false,
-                    };
-                    let beyond = position.is_beyond_end(&key, direction);
-                    stopped = at_end || beyond || is_long;
+                    stopped = is_long || position.reaches_end(&key, direction);
                 }
                 match direction {
                     Direction::Forward => low += 1,

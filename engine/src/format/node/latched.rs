@@ -139,6 +139,7 @@ impl<'p> Node<'p> {
         (self.u16(RUN_SLOT), self.u16(RUN_LEN) as u16 as i16)
     }
 
+    #[inline]
     pub(crate) fn slot(&self, index: usize) -> Slot {
         let start = slot_offset(index);
         assert!(start < self.slots_end(), "slot {index} of {}", self.count());
@@ -147,6 +148,7 @@ impl<'p> Node<'p> {
     }
 
     /// Suffix and payload of a cell, or `None` where the slot or cell reaches out of the heap.
+    #[inline]
     pub fn cell(&self, index: usize) -> Option<(&'p [u8], &'p [u8])> {
         if index >= self.count() {
             return None;
