@@ -66,7 +66,7 @@ fn main() -> ExitCode {
         None => {
             let summary = run(&settings);
             println!(
-                "{} cases, {} at a documented limit, {} at a known bug of InnoDB, {} statements, {} refused by both, {} differences",
+                "{} cases, {} at a documented limit, {} at a bug of InnoDB or the server, {} statements, {} refused by both, {} differences",
                 summary.cases,
                 summary.at_limit,
                 summary.innodb_bugs,

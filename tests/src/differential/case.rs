@@ -11,7 +11,7 @@ use super::ddl::{self, Change};
 use super::dice::Dice;
 use super::schema::Table;
 use super::statement::{Body, Statement};
-use super::{dml, query, verify};
+use super::{dml, partition, period, query, trigger, verify};
 
 /// The most tables at a time.
 const TABLES_MAX: usize = 5;
@@ -27,6 +27,9 @@ pub struct Limits {
     pub bulk: bool,
 }
 
+/// Whether XA PREPARE was.
+type Prepared = bool;
+
 /// See the [module](self).
 #[derive(Debug)]
 pub struct Case {
@@ -39,6 +42,13 @@ pub struct Case {
     blocks_left: usize,
     in_transaction: bool,
     savepoints: usize,
+    /// The transaction is one of XA; prepared, if so.
+    xa: Option<Prepared>,
+    /// LOCK TABLES.
+    locked: bool,
+    /// The session's `timestamp`.
+    clock: u64,
+    triggers: Vec<String>,
     /// The second session has a snapshot.
     snapshot: bool,
     names_given: usize,
@@ -57,6 +67,10 @@ impl Case {
             blocks_left: limits.blocks,
             in_transaction: false,
             savepoints: 0,
+            xa: None,
+            locked: false,
+            clock: period::CLOCK_START,
+            triggers: Vec::new(),
             snapshot: false,
             names_given: 0,
             verified: false,
@@ -117,6 +131,7 @@ impl Case {
         for sql in settings(&mut self.dice) {
             self.push(Statement::plain(sql));
         }
+        self.push(Statement::plain(format!("SET timestamp = {}", self.clock)));
     }
 
     fn new_name(&mut self) -> String {
@@ -155,6 +170,15 @@ impl Case {
             self.create_table();
             return;
         };
+        if self.xa == Some(true) {
+            let how = if self.dice_coin() { "COMMIT" } else { "ROLLBACK" };
+            self.end_transaction(how);
+        }
+        if self.dice.percent(30) && self.tables.iter().any(|table| table.versioned) {
+            self.clock += 1;
+            let sql = format!("SET timestamp = {}", self.clock);
+            self.push(Statement::plain(sql));
+        }
         type Block = fn(&mut Case, usize);
         let block: Block = self.dice.weighted(&[
             (22, Case::insert as Block),
@@ -170,6 +194,9 @@ impl Case {
             (5, Case::snapshot),
             (9, Case::alter),
             (6, Case::table_change),
+            (3, Case::feature),
+            (1, Case::lock_tables),
+            (1, Case::trigger),
             (2, Case::restart),
             (2, Case::verify_all),
         ]);
@@ -229,7 +256,8 @@ impl Case {
 
     fn handler(&mut self, at: usize) {
         let table = &self.tables[at];
-        if table.primary().is_some() {
+        // Where the next row of a partitioned table is, after one was looked up by its key, the server does not know.
+        if table.primary().is_some() && table.partitions.is_none() {
             let statements = query::handler_reads(&mut self.dice, table);
             self.push_all(statements);
         }
@@ -244,7 +272,14 @@ impl Case {
         if !self.in_transaction {
             self.in_transaction = true;
             self.savepoints = 0;
-            self.push(Statement::plain("BEGIN"));
+            self.locked = false;
+            if self.dice.percent(15) {
+                self.xa = Some(false);
+                self.push(Statement::plain("UNLOCK TABLES"));
+                self.push(Statement::plain("XA START '{side}'"));
+            } else {
+                self.push(Statement::plain("BEGIN"));
+            }
             return;
         }
         let what = self.dice.range(0, 9);
@@ -264,13 +299,37 @@ impl Case {
                 self.savepoints = savepoint - 1;
             }
             7 => self.end_transaction("ROLLBACK"),
+            8 if self.xa == Some(false) => {
+                self.xa = Some(true);
+                self.push(Statement::plain("XA END '{side}'"));
+                self.push(Statement::plain("XA PREPARE '{side}'").no_warnings());
+                if self.limits.restarts && self.dice.percent(30) {
+                    self.end_snapshot();
+                    self.tables.retain(|table| !table.temporary);
+                    let kill = self.dice_coin();
+                    self.push(Statement::new(Body::Restart { kill }));
+                    self.settings();
+                }
+            }
             _ => self.end_transaction("COMMIT"),
         }
+    }
+
+    fn dice_coin(&mut self) -> bool {
+        self.dice.percent(50)
     }
 
     fn end_transaction(&mut self, how: &str) {
         if self.in_transaction {
             self.in_transaction = false;
+            if let Some(prepared) = self.xa.take() {
+                if !prepared {
+                    self.push(Statement::plain("XA END '{side}'"));
+                }
+                let phases = if prepared || how == "ROLLBACK" { "" } else { " ONE PHASE" };
+                self.push(Statement::plain(format!("XA {how} '{{side}}'{phases}")).no_warnings());
+                return;
+            }
             // Rows of engines without transactions can't be rolled back: a warning.
             self.push(Statement::plain(how).no_warnings());
         }
@@ -279,6 +338,9 @@ impl Case {
     /// Reads of a second session, which sees what there was when its snapshot was taken.
     fn snapshot(&mut self, at: usize) {
         if !self.snapshot {
+            if self.locked {
+                return;
+            }
             self.snapshot = true;
             let isolation =
                 self.dice.pick(&["REPEATABLE READ", "REPEATABLE READ", "READ COMMITTED"]);
@@ -319,11 +381,71 @@ impl Case {
     /// DDL commits, and waits for whoever reads the table.
     fn before_ddl(&mut self) {
         self.end_snapshot();
-        if self.in_transaction && self.dice.percent(80) {
+        if self.in_transaction && (self.xa.is_some() || self.dice.percent(80)) {
             let how = *self.dice.pick(&["COMMIT", "ROLLBACK"]);
             self.end_transaction(how);
         }
         self.in_transaction = false;
+    }
+
+    /// What only some tables have.
+    fn feature(&mut self, at: usize) {
+        let table = self.tables[at].clone();
+        if table.versioned && self.dice_coin() {
+            let statements = period::history(&mut self.dice, &table, self.clock);
+            self.push_all(statements);
+        } else if table.period.is_some() {
+            if let Some(statement) = period::portion(&mut self.dice, &table) {
+                self.push(statement);
+            }
+        } else if table.partitions.is_some() && self.dice_coin() {
+            let statement = partition::query(&mut self.dice, &table);
+            self.push(statement);
+        } else if !table.temporary && (table.partitions.is_some() || self.dice.percent(10)) {
+            self.before_ddl();
+            let spare = self.new_name();
+            self.queue.extend(partition::change(&mut self.dice, &table, &spare));
+            self.push(Statement::plain(format!("SHOW CREATE TABLE {}", table.name)));
+        }
+    }
+
+    /// Locks all tables, most of them for writing, or lets them go.
+    fn lock_tables(&mut self, _: usize) {
+        self.before_ddl();
+        if self.locked {
+            self.locked = false;
+            self.push(Statement::plain("UNLOCK TABLES"));
+            return;
+        }
+        let mut locks = Vec::new();
+        for table in self.tables.iter().filter(|table| !table.temporary) {
+            let how = if self.dice.percent(85) { "WRITE" } else { "READ" };
+            locks.push(format!("{} {how}", table.name));
+        }
+        if !locks.is_empty() {
+            self.locked = true;
+            self.push(Statement::plain(format!("LOCK TABLES {}", locks.join(", "))).no_warnings());
+        }
+    }
+
+    fn trigger(&mut self, at: usize) {
+        self.before_ddl();
+        if !self.triggers.is_empty() && self.dice_coin() {
+            let name = self.triggers.remove(0);
+            self.push(Statement::plain(format!("DROP TRIGGER {name}")));
+            return;
+        }
+        let other = self.any_table().unwrap_or(at);
+        let table = self.tables[at].clone();
+        let name = format!("g{}", self.new_name());
+        let other = &mut self.tables[other];
+        if table.temporary || other.temporary {
+            return;
+        }
+        if let Some(statement) = trigger::create(&mut self.dice, &table, other, &name) {
+            self.push(statement);
+            self.triggers.push(name);
+        }
     }
 
     fn alter(&mut self, at: usize) {
@@ -377,6 +499,7 @@ impl Case {
             return;
         }
         self.end_snapshot();
+        self.locked = false;
         if self.dice.percent(40) {
             self.killed();
             return;
@@ -386,6 +509,7 @@ impl Case {
             self.end_transaction("COMMIT");
         }
         self.in_transaction = false;
+        self.xa = None;
         self.tables.retain(|table| !table.temporary);
         self.push(Statement::new(Body::Restart { kill }));
         self.settings();

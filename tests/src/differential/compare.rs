@@ -49,7 +49,9 @@ fn normalised((side, outcome): (&Side, &Outcome)) -> Outcome {
             let value = |value: &Option<Vec<u8>>| {
                 value.as_ref().map(|bytes| {
                     if bytes.starts_with(b"CREATE ") {
-                        without_option(without_option(bytes, b" ENGINE="), b" AUTO_INCREMENT=")
+                        let text =
+                            without_option(without_option(bytes, b" ENGINE="), b" AUTO_INCREMENT=");
+                        without_partition_engines(text)
                     } else if bytes.starts_with(side.database.as_bytes())
                         || bytes.starts_with(b"Table '")
                     {
@@ -105,6 +107,17 @@ fn without_option(text: impl AsRef<[u8]>, option: &[u8]) -> Vec<u8> {
         let value = start + option.len();
         let length = text[value..].iter().position(|byte| b" \n".contains(byte));
         text.drain(start..length.map_or(text.len(), |length| value + length));
+    }
+    text
+}
+
+/// The text without the engines of partitions.
+fn without_partition_engines(mut text: Vec<u8>) -> Vec<u8> {
+    const OPTION: &[u8] = b" ENGINE = ";
+    while let Some(start) = text.windows(OPTION.len()).position(|window| window == OPTION) {
+        let name = start + OPTION.len();
+        let length = text[name..].iter().position(|byte| !byte.is_ascii_alphabetic());
+        text.drain(start..length.map_or(text.len(), |length| name + length));
     }
     text
 }
@@ -274,6 +287,13 @@ mod tests {
         let x = one_column(&["CREATE TABLE t (a int) ENGINE=InnoDB AUTO_INCREMENT=7 DEFAULT x"]);
         let y = one_column(&["CREATE TABLE t (a int) ENGINE=TIDEPOOL DEFAULT x"]);
         assert_eq!(compare(x, y, Strictness::default()), None);
+        let parted = |engine| {
+            format!(
+                "CREATE TABLE t (a int) (PARTITION p0 ENGINE = {engine},\n PARTITION p1 ENGINE = {engine})"
+            )
+        };
+        let (x, y) = (parted("InnoDB"), parted("TIDEPOOL"));
+        assert_eq!(compare(one_column(&[&x]), one_column(&[&y]), Strictness::default()), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Statements that change tables, with what the table is afterwards.
 
+use super::column::Column;
 use super::dice::Dice;
 use super::schema::{Index, Table};
 use super::statement::Statement;
@@ -24,16 +25,21 @@ pub fn alter(dice: &mut Dice, table: &Table) -> Option<(Statement, Change)> {
         (5, add_index),
         (3, drop_index),
         (2, change_nullability),
+        (4, change_type),
+        (2, change_default),
+        (1, change_engine),
         (1, drop_primary_key),
         (1, rename_column),
         (1, force),
     ]);
     let mut altered = table.clone();
     let mut clauses = vec![alteration(dice, &mut altered)?];
-    if dice.percent(15)
-        && let Some(clause) = add_index(dice, &mut altered)
-    {
-        clauses.push(clause);
+    for more in [add_index as Alteration, add_column, drop_index, drop_column, change_type] {
+        if dice.percent(7)
+            && let Some(clause) = more(dice, &mut altered)
+        {
+            clauses.push(clause);
+        }
     }
     // Without COPY an engine may do it in place, and then counts no rows. What NULLs become in a column that is now
     // NOT NULL differs between InnoDB's own ways, in place and by copy.
@@ -123,9 +129,61 @@ fn change_nullability(dice: &mut Dice, table: &mut Table) -> Option<String> {
     Some(format!("MODIFY COLUMN {}", column.definition()))
 }
 
+/// Another type for a column, mostly of the same family.
+fn change_type(dice: &mut Dice, table: &mut Table) -> Option<String> {
+    let at = dice.range(0, table.columns.len() - 1);
+    let old = table.columns[at].clone();
+    let indexed = table.indexes.iter().any(|index| index.has(&old.name));
+    if old.generated.is_some() || old.name == "id" || is_needed(table, &old.name) {
+        return None;
+    }
+    let any = dice.percent(15);
+    for _ in 0..20 {
+        let new = Column::random(dice, old.name.clone());
+        let alike = std::mem::discriminant(&new.kind) == std::mem::discriminant(&old.kind);
+        let fits = !indexed || new.key_bytes().is_some_and(|bytes| bytes < 300);
+        if (alike || any) && fits && !new.attributes.contains("CHECK") {
+            let new = Column { nullable: old.nullable, ..new };
+            let clause = format!("CHANGE COLUMN {} {}", old.name, new.definition());
+            table.columns[at] = new;
+            return Some(clause);
+        }
+    }
+    None
+}
+
+fn change_default(dice: &mut Dice, table: &mut Table) -> Option<String> {
+    let at = dice.range(0, table.columns.len() - 1);
+    let column = &mut table.columns[at];
+    if column.generated.is_some() || column.auto_increment || column.attributes.contains("CHECK") {
+        return None;
+    }
+    let name = column.name.clone();
+    if !column.attributes.is_empty() && dice.percent(50) {
+        column.attributes = String::new();
+        return Some(format!("ALTER COLUMN {name} DROP DEFAULT"));
+    }
+    let value = column.constant(dice);
+    column.attributes = format!(" DEFAULT ({value})");
+    Some(format!("ALTER COLUMN {name} SET DEFAULT ({value})"))
+}
+
+/// From the side's engine to InnoDB, or back.
+fn change_engine(_: &mut Dice, table: &mut Table) -> Option<String> {
+    // From an engine whose histories are its own to one that leaves them to the server is refused.
+    if table.versioned {
+        return None;
+    }
+    table.foreign_engine = !table.foreign_engine;
+    Some(format!("ENGINE={}", if table.foreign_engine { "InnoDB" } else { "{engine}" }))
+}
+
 fn rename_column(dice: &mut Dice, table: &mut Table) -> Option<String> {
     let at = dice.range(0, table.columns.len() - 1);
     let old = table.columns[at].name.clone();
+    if table.partitions.as_ref().is_some_and(|it| it.column == old) || table.period.is_some() {
+        return None;
+    }
     let attributes = &table.columns[at].attributes;
     if old == "id" || is_needed(table, &old) || attributes.contains("CHECK") {
         return None;

@@ -86,6 +86,8 @@ pub fn insert(dice: &mut Dice, table: &mut Table, count: usize) -> Statement {
         }
         verb => (verb, String::new()),
     };
+    let returning = if dice.percent(8) { returning(table) } else { String::new() };
+    let tail = format!("{tail}{returning}");
     Statement::new(Body::Insert {
         table: table.name.clone(),
         head: format!("{verb} {}", table.name),
@@ -93,6 +95,11 @@ pub fn insert(dice: &mut Dice, table: &mut Table, count: usize) -> Statement {
         rows,
         tail,
     })
+}
+
+/// RETURNING of all columns.
+fn returning(table: &Table) -> String {
+    format!(" RETURNING {}", table.select_list())
 }
 
 /// INSERT IGNORE of so many rows.
@@ -247,7 +254,9 @@ pub fn delete(dice: &mut Dice, table: &Table) -> Statement {
         return Statement::plain(format!("DELETE FROM {name} WHERE {condition}")).no_warnings();
     }
     let (order, limit) = (order(dice, table), dice.range(1, 8));
-    let sql = format!("DELETE FROM {name} WHERE {condition} ORDER BY {order} LIMIT {limit}");
+    let returning = if dice.percent(15) { returning(table) } else { String::new() };
+    let sql =
+        format!("DELETE FROM {name} WHERE {condition} ORDER BY {order} LIMIT {limit}{returning}");
     Statement::plain(sql).no_warnings()
 }
 

@@ -2,6 +2,8 @@
 
 use super::column::{Column, Generated, Kind};
 use super::dice::Dice;
+use super::partition::Partitions;
+use super::period::Period;
 use super::statement::{Body, Item, Statement};
 use super::text::COLLATIONS;
 
@@ -79,12 +81,21 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// The indexes; the primary key comes first, if there is one.
     pub indexes: Vec<Index>,
-    /// Constraints that no index tells of: CHECK, and UNIQUE … USING HASH, which is unique but orders nothing.
+    /// Constraints that no index tells of: CHECK, periods, and UNIQUE … USING HASH or WITHOUT OVERLAPS, which is
+    /// unique but orders nothing.
     pub checks: Vec<String>,
     /// Table options.
     pub options: String,
     /// CREATE TEMPORARY TABLE.
     pub temporary: bool,
+    /// InnoDB's on both sides: a transaction that writes it and another one is of two engines on the subject's side.
+    pub foreign_engine: bool,
+    /// WITH SYSTEM VERSIONING.
+    pub versioned: bool,
+    /// PARTITION BY.
+    pub partitions: Option<Partitions>,
+    /// PERIOD FOR.
+    pub period: Option<Period>,
     /// The next number that no row has.
     pub next_id: u64,
     /// It has hundreds of rows: joins with it are costly.
@@ -103,6 +114,10 @@ impl Table {
             checks: Vec::new(),
             options: String::new(),
             temporary: dice.percent(8),
+            foreign_engine: dice.percent(8),
+            versioned: dice.percent(10),
+            partitions: None,
+            period: None,
             next_id: 1,
             bulky: false,
             names_given: 0,
@@ -133,7 +148,14 @@ impl Table {
             }
         }
         table.add_check(dice);
-        table.add_unique_hash(dice);
+        if dice.percent(8) {
+            table.add_period(dice);
+        } else {
+            table.add_unique_hash(dice);
+        }
+        if dice.percent(12) && !table.temporary {
+            table.partition(dice);
+        }
         if dice.percent(20) {
             let collation = dice.pick(COLLATIONS);
             table.options =
@@ -224,6 +246,9 @@ impl Table {
         let mut index = Index { name, unique: dice.percent(30), parts: Vec::new() };
         let parts = dice.weighted(&[(5, 1), (4, 2), (2, 3), (1, 4)]);
         self.add_parts(dice, &mut index, parts, true);
+        if let Some(partitions) = &self.partitions {
+            partitions.complete(&mut index);
+        }
         (!index.parts.is_empty()).then_some(index)
     }
 
@@ -253,7 +278,7 @@ impl Table {
                     attributes: String::new(),
                     generated: Some(Generated {
                         expression: call.replace('#', of),
-                        stored: dice.percent(40),
+                        stored: self.partitions.is_some() || dice.percent(40),
                     }),
                     auto_increment: false,
                     ..base
@@ -267,8 +292,9 @@ impl Table {
             }
             _ => (Kind::Integer { bits: 8, unsigned: false }, "TINYINT", format!("{of} IS NULL")),
         };
+        let stored = self.partitions.is_some() || dice.percent(40);
         let pool = (0..12).map(|number: u32| number.to_string()).collect();
-        let generated = Some(Generated { expression, stored: dice.percent(40) });
+        let generated = Some(Generated { expression, stored });
         Some(Column {
             name,
             kind,
@@ -388,6 +414,15 @@ impl Table {
         format!("SUM(CRC32(CONCAT_WS('|', {})))", columns.join(", "))
     }
 
+    /// What follows the definitions in CREATE TABLE.
+    fn tail(&self) -> String {
+        let engine = if self.foreign_engine { " ENGINE=InnoDB" } else { "" };
+        let versioning = if self.versioned { " WITH SYSTEM VERSIONING" } else { "" };
+        let partitions =
+            self.partitions.as_ref().map_or(String::new(), |it| format!(" {}", it.clause));
+        format!("{engine}{}{versioning}{partitions}", self.options)
+    }
+
     /// CREATE TABLE.
     pub fn create(&self) -> Statement {
         let column =
@@ -405,7 +440,7 @@ impl Table {
             table: self.name.clone(),
             head: format!("CREATE {temporary}TABLE {}", self.name),
             items,
-            tail: self.options.clone(),
+            tail: self.tail(),
         })
     }
 }

@@ -2,7 +2,7 @@
 //! statement there.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mysql::prelude::Queryable;
 use mysql::{Conn, OptsBuilder, Value};
@@ -114,6 +114,7 @@ impl Side {
     pub fn reset(&mut self, socket: &Path) -> Result<(), String> {
         self.disconnect();
         let mut conn = connect(socket).map_err(|e| e.to_string())?;
+        self.forget_prepared(&mut conn)?;
         for verb in ["DROP DATABASE IF EXISTS", "CREATE DATABASE"] {
             let sql = format!("{verb} {}", self.database);
             conn.query_drop(&sql).map_err(|e| format!("{sql}: {e}"))?;
@@ -122,6 +123,25 @@ impl Side {
             let _ = std::fs::remove_file(entry.path());
         }
         self.connect(socket)
+    }
+
+    /// Rolls back what XA PREPARE has left: its locks would keep the database.
+    fn forget_prepared(&self, conn: &mut Conn) -> Result<(), String> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let prepared: Vec<(u64, u64, u64, String)> =
+                conn.query("XA RECOVER").map_err(|e| e.to_string())?;
+            if !prepared.iter().any(|(_, _, _, name)| *name == self.database) {
+                return Ok(());
+            }
+            // The session that prepared it may not have ended yet: then it is unknown to others.
+            if let Err(error) = conn.query_drop(format!("XA ROLLBACK '{}'", self.database))
+                && Instant::now() > deadline
+            {
+                return Err(format!("XA ROLLBACK: {error}"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Starts both sessions.
@@ -165,6 +185,8 @@ impl Side {
     /// If the side is not connected.
     pub fn run(&mut self, session: usize, sql: &str) -> Outcome {
         let sql = sql.replace("{dir}", &self.directory);
+        // Both sides are in one server, where a transaction's XA name is that of one transaction.
+        let sql = sql.replace("{side}", &self.database).replace("{engine}", &self.engine);
         let conn = self.sessions[session].as_mut().expect("the side is connected");
         let (answer, count) = answer(conn, &sql);
         let mut outcome = Outcome { answer, warnings: Vec::new() };
@@ -195,6 +217,7 @@ pub fn session_setup(engine: &str, database: &str) -> Vec<String> {
         "SET max_statement_time = 60, lock_wait_timeout = 2, innodb_lock_wait_timeout = 2".into(),
         // Sorting looks at whole values.
         "SET max_sort_length = 8192, max_error_count = 500, note_verbosity = ''".into(),
+        "SET system_versioning_alter_history = KEEP".into(),
     ];
     if engine.eq_ignore_ascii_case("Tidepool") {
         setup.push("SET tidepool_lock_wait_timeout = 2".into());

@@ -15,6 +15,9 @@ pub fn statements(table: &Table) -> Vec<Statement> {
         Statement::query(format!("SELECT {list} FROM {name} USE INDEX ()")),
         Statement::query(format!("SELECT COUNT(*), {} FROM {name}", table.digest(name))),
     ];
+    if table.versioned {
+        statements.extend(super::period::whole_history(table));
+    }
     for index in &table.indexes {
         by_index(table, index, &mut statements);
     }
