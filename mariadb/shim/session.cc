@@ -224,12 +224,17 @@ static int commit(THD *thd, bool all) {
     return HA_ERR_COMMIT_ERROR;
   }
   int result;
+  bool unflushed = false;
   if (session->ordered) {
     result = session->ordered_result;
     if (unlikely(result != TP_OK)) tp_set_last_error(session->ordered_error.data(), session->ordered_error.size());
     thd_wakeup_subsequent_commits(thd, 0);
     /* prepare() made the transaction durable, and whoever coordinates knows that it commits: with
-       flush_log_at_trx_commit = 1 nothing is left to flush. Otherwise the log is written once a second anyway. */
+       flush_log_at_trx_commit = 1 nothing is left to flush. Otherwise the log is written once a second anyway.
+       Without a binary log, of a transaction of several engines, tc.log knows. But after a crash the server reads it and then
+       rolls back all that is still prepared (10.11.18, xarecover_handlerton), acknowledged or not. So each engine's commit must
+       be in its log before the answer. All have made theirs by now, in commit_ordered; InnoDB does not flush it either. */
+    if (!opt_bin_log && result == TP_OK) unflushed = ha_flush_logs();
   } else {
     result = tp_commit(session->trx);
   }
@@ -240,7 +245,7 @@ static int commit(THD *thd, bool all) {
     return HA_ERR_COMMIT_ERROR;
   }
   end_transaction(session);
-  return 0;
+  return unflushed ? HA_ERR_COMMIT_ERROR : 0;
 }
 
 static int rollback(THD *thd, bool all) {
