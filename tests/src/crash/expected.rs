@@ -1,11 +1,12 @@
 //! What a worker expects, and its journal: a text file beside the data directory that survives the crash.
 //!
 //! ```text
-//! ? r12=5 r16=- t9=3,4,50      changes of a transaction, written before COMMIT is sent
+//! ? r12=5 r16=- t9=3,4,50      changes of a transaction, written before COMMIT (or XA PREPARE) is sent
+//! !                            XA PREPARE was acknowledged, XA COMMIT is sent next
 //! +                            acknowledged        (or "-": refused)
 //! ```
 //!
-//! A trailing `?` line without an answer is the transaction in doubt. After a verification the journal is
+//! A trailing `?` line without an answer is the transaction in doubt; with a `!` behind it, it is only to be committed. After a verification the journal is
 //! written anew as one acknowledged transaction that makes the whole state.
 
 use std::collections::BTreeMap;
@@ -177,6 +178,8 @@ pub struct Journal {
     pub state: State,
     /// The changes that were sent and not answered.
     pub in_doubt: Option<Vec<Change>>,
+    /// These were prepared: they can't be gone.
+    pub is_prepared: bool,
 }
 
 impl Journal {
@@ -188,8 +191,13 @@ impl Journal {
         let text = fs::read_to_string(path).unwrap_or_default();
         let file =
             File::options().create(true).append(true).open(path).expect("a journal can be opened");
-        let mut journal =
-            Journal { path: path.into(), file, state: State::default(), in_doubt: None };
+        let mut journal = Journal {
+            path: path.into(),
+            file,
+            state: State::default(),
+            in_doubt: None,
+            is_prepared: false,
+        };
         for line in text.lines() {
             match line.split_at(1) {
                 ("?", changes) => {
@@ -197,6 +205,7 @@ impl Journal {
                         |c| Change::parse(c).unwrap_or_else(|| panic!("{}: {c}", path.display()));
                     journal.in_doubt = Some(changes.split_whitespace().map(parse).collect());
                 }
+                ("!", _) => journal.is_prepared = true,
                 (answer, _) => journal.resolve(answer == "+"),
             }
         }
@@ -214,6 +223,15 @@ impl Journal {
         self.in_doubt = Some(changes);
     }
 
+    /// Notes that what was sent is prepared, and is going to be committed.
+    ///
+    /// # Panics
+    /// If the journal cannot be written.
+    pub fn prepared(&mut self) {
+        self.write("!\n");
+        self.is_prepared = true;
+    }
+
     /// Notes the answer.
     ///
     /// # Panics
@@ -229,6 +247,7 @@ impl Journal {
 
     fn resolve(&mut self, committed: bool) {
         let changes = self.in_doubt.take().expect("an answer follows a question");
+        self.is_prepared = false;
         if committed {
             changes.iter().for_each(|change| self.state.apply(change));
         }
@@ -281,7 +300,12 @@ mod tests {
         assert_eq!(journal.state.records, BTreeMap::from([(1, 1)]));
         assert_eq!(journal.in_doubt, Some(vec![Change::Record(1, None)]));
         journal.settle(true);
-        assert_eq!(Journal::open(&dir).state, State::default());
+        let mut journal = Journal::open(&dir);
+        assert_eq!(journal.state, State::default());
+        journal.sending(vec![Change::Record(3, Some(1))]);
+        journal.prepared();
+        drop(journal);
+        assert!(Journal::open(&dir).is_prepared);
         fs::remove_file(&dir).expect("the journal can be removed");
     }
 }

@@ -9,8 +9,9 @@
 //! Every worker owns rows (and a table) that no other worker writes, and so knows exactly what they must be. It
 //! writes each transaction's changes to its journal before it sends COMMIT, and the answer after it. After a
 //! crash there is at most one transaction per worker without an answer: that one may be wholly there or wholly
-//! absent, never in part; everything else is certain. Accounts that all workers fight over are checked by the
-//! transfers that were booked with them.
+//! absent, never in part; everything else is certain. What was prepared by XA is certain, too. Accounts that all workers fight over are checked by the
+//! transfers that were booked with them, some of which are noted in a table of another engine by the same transaction. Meanwhile the
+//! sizes of the pool and of the redo log may change.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -27,6 +28,7 @@ pub mod verify;
 pub mod worker;
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, sleep};
@@ -36,7 +38,7 @@ use mysql::prelude::Queryable;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::server::{Engine, Options, Server};
+use crate::server::{Engine, Options, Server, connect_to_socket};
 use expected::Journal;
 use worker::{Tally, Worker};
 
@@ -73,6 +75,8 @@ pub struct Summary {
     pub in_doubt: u32,
     /// See `in_doubt`.
     pub in_doubt_found: u32,
+    /// Transactions that XA PREPARE had left at a crash.
+    pub prepared_found: u32,
     /// What was wrong; the loop ends with the first round that finds anything.
     pub violations: Vec<String>,
 }
@@ -101,6 +105,7 @@ pub fn run(options: &LoopOptions) -> Summary {
         let outcome = verify::verify(&server, journals);
         summary.in_doubt += outcome.in_doubt;
         summary.in_doubt_found += outcome.in_doubt_found;
+        summary.prepared_found += outcome.prepared_found;
         summary.violations.extend(outcome.violations);
         if options.verbose {
             println!(
@@ -141,9 +146,14 @@ fn load_and_crash(
             let journal = Journal::open(&server.dir().join(format!("worker-{number}.journal")));
             let (socket, stop, seed) =
                 (server.socket().to_path_buf(), Arc::clone(&stop), rng.random());
-            thread::spawn(move || Worker::new(number, seed, journal).run(&socket, &stop))
+            let engine = options.engine;
+            thread::spawn(move || Worker::new(number, engine, seed, journal).run(&socket, &stop))
         })
         .collect();
+    let resizer = (options.engine == Engine::Tidepool && rng.random_bool(0.5)).then(|| {
+        let (socket, stop, seed) = (server.socket().to_path_buf(), Arc::clone(&stop), rng.random());
+        thread::spawn(move || resize(&socket, &stop, seed))
+    });
     if has_binary_log(options.seed) && rng.random_bool(0.3) {
         // Under load, and so that it doesn't fill the disk in a long run.
         sleep(Duration::from_millis(rng.random_range(0..200)));
@@ -166,6 +176,9 @@ fn load_and_crash(
         summary.violations.extend(errors);
         journals.push(journal);
     }
+    if let Some(resizer) = resizer {
+        summary.violations.extend(resizer.join().expect("the resizer doesn't panic"));
+    }
     if orderly {
         server.stop();
     }
@@ -176,6 +189,27 @@ fn load_and_crash(
         summary.recoveries_killed += 1;
     }
     journals
+}
+
+/// Changes the sizes of the pool and of the redo log, until told to stop or until the server is gone; returns a refusal.
+fn resize(socket: &Path, stop: &AtomicBool, seed: u64) -> Option<String> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut conn = connect_to_socket(socket, schema::DATABASE).ok()?;
+    while !stop.load(Ordering::Relaxed) {
+        let (variable, mib) = if rng.random_bool(0.5) {
+            ("buffer_pool_size", [8u64, 16, 64, 128][rng.random_range(0..4)])
+        } else {
+            ("redo_log_capacity", [8u64, 16, 64][rng.random_range(0..3)])
+        };
+        match conn.query_drop(format!("SET GLOBAL tidepool_{variable} = {}", mib << 20)) {
+            Ok(()) => sleep(Duration::from_millis(rng.random_range(0..100))),
+            // The server stops, in order.
+            Err(mysql::Error::MySqlError(error)) if [1927, 1053].contains(&error.code) => break,
+            Err(mysql::Error::MySqlError(error)) => return Some(format!("{variable}: {error}")),
+            Err(_) => break,
+        }
+    }
+    None
 }
 
 /// The options vary from start to start: small pools and logs reach code that large ones never do.

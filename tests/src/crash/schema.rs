@@ -10,6 +10,17 @@ pub const ACCOUNTS: u32 = 10;
 /// What each account holds at first.
 pub const OPENING_BALANCE: i64 = 1_000_000;
 
+/// Whether a transfer is noted in `transfer_elsewhere` too, a table of InnoDB whatever the engine: its transaction is of two engines,
+/// and both have it or none.
+pub fn is_noted_elsewhere(number: u32) -> bool {
+    number.is_multiple_of(3)
+}
+
+/// The name of a worker's XA transactions.
+pub fn xa_name(worker: u32) -> String {
+    format!("crash_{worker}")
+}
+
 /// The name of a worker's own table.
 pub fn own_table(worker: u32, renamed: bool) -> String {
     format!("own_{worker}_{}", if renamed { "b" } else { "a" })
@@ -36,6 +47,9 @@ pub fn create(conn: &mut Conn) -> mysql::Result<()> {
         "CREATE TABLE account (id INT PRIMARY KEY, balance BIGINT NOT NULL)".into(),
         "CREATE TABLE transfer (worker INT, number INT, debit INT NOT NULL, credit INT NOT NULL,
          amount BIGINT NOT NULL, PRIMARY KEY (worker, number), KEY by_debit (debit), KEY by_credit (credit))"
+            .into(),
+        "CREATE TABLE transfer_elsewhere (worker INT, number INT, debit INT NOT NULL, credit INT NOT NULL,
+         amount BIGINT NOT NULL, PRIMARY KEY (worker, number)) ENGINE=InnoDB"
             .into(),
         format!("INSERT INTO account VALUES {}", accounts.join(", ")),
     ];

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use mysql::prelude::Queryable;
 use mysql::{Conn, Value, params};
@@ -11,8 +13,8 @@ use rand::{Rng, SeedableRng};
 use super::WORKERS;
 use super::content::content;
 use super::expected::{Change, Journal, OwnTable, State};
-use super::schema::{ACCOUNTS, DATABASE, own_table};
-use crate::server::connect_to_socket;
+use super::schema::{ACCOUNTS, DATABASE, is_noted_elsewhere, own_table, xa_name};
+use crate::server::{Engine, connect_to_socket};
 
 /// Rows that a worker may have in `record`, and in `loose`.
 const RECORDS: u32 = 400;
@@ -75,6 +77,7 @@ impl From<mysql::Error> for Trouble {
 #[derive(Debug)]
 pub struct Worker {
     number: u32,
+    engine: Engine,
     rng: StdRng,
     journal: Journal,
     tally: Tally,
@@ -95,8 +98,14 @@ impl Making {
 
 impl Worker {
     /// A worker that goes on where its journal ends.
-    pub fn new(number: u32, seed: u64, journal: Journal) -> Worker {
-        Worker { number, rng: StdRng::seed_from_u64(seed), journal, tally: Tally::default() }
+    pub fn new(number: u32, engine: Engine, seed: u64, journal: Journal) -> Worker {
+        Worker {
+            number,
+            engine,
+            rng: StdRng::seed_from_u64(seed),
+            journal,
+            tally: Tally::default(),
+        }
     }
 
     /// Works until told to stop or until the server is gone; returns what should never be, as well.
@@ -112,7 +121,7 @@ impl Worker {
                     Ok(()) => {}
                     Err(Trouble::Conflict) => {
                         self.tally.conflicts += 1;
-                        going = conn.query_drop("ROLLBACK").is_ok();
+                        going = self.roll_back(&mut conn);
                     }
                     Err(Trouble::Gone) => going = false,
                     Err(Trouble::Wrong(error)) => {
@@ -130,6 +139,7 @@ impl Worker {
             0..4 => self.own_table_statement(conn),
             4..6 => self.read_back(conn),
             6..20 => self.single_statement(conn),
+            20..30 => self.xa_transaction(conn),
             _ => self.transaction(conn),
         }
     }
@@ -159,8 +169,19 @@ impl Worker {
         }
     }
 
-    fn transaction(&mut self, conn: &mut Conn) -> Result<(), Trouble> {
-        conn.query_drop("START TRANSACTION")?;
+    /// Rolls back, whichever kind of transaction it is; whether the server is there.
+    fn roll_back(&self, conn: &mut Conn) -> bool {
+        let name = xa_name(self.number);
+        [format!("XA END '{name}'"), format!("XA ROLLBACK '{name}'"), "ROLLBACK".into()].iter().all(
+            |sql| {
+                // What does not fit the kind is refused.
+                matches!(conn.query_drop(sql), Ok(()) | Err(mysql::Error::MySqlError(_)))
+            },
+        )
+    }
+
+    /// Statements in the transaction that has begun.
+    fn statements(&mut self, conn: &mut Conn) -> Result<Making, Trouble> {
         let mut making = Making { state: self.journal.state.clone(), changes: Vec::new() };
         for _ in 0..self.rng.random_range(1..=6) {
             if self.rng.random_range(0..10) == 0 {
@@ -169,6 +190,37 @@ impl Worker {
                 self.statement(conn, &mut making)?;
             }
         }
+        Ok(making)
+    }
+
+    /// A transaction that is prepared before it is committed. What was prepared outlives a crash, and then the verification ends it.
+    fn xa_transaction(&mut self, conn: &mut Conn) -> Result<(), Trouble> {
+        let name = xa_name(self.number);
+        conn.query_drop(format!("XA START '{name}'"))?;
+        let making = self.statements(conn)?;
+        conn.query_drop(format!("XA END '{name}'"))?;
+        self.journal.sending(making.changes);
+        if let Err(error) = conn.query_drop(format!("XA PREPARE '{name}'")) {
+            return self.end(Err(error));
+        }
+        if self.rng.random_range(0..6) == 0 {
+            conn.query_drop(format!("XA ROLLBACK '{name}'"))?;
+            self.journal.answered(false);
+            self.tally.rolled_back += 1;
+            return Ok(());
+        }
+        self.journal.prepared();
+        if self.rng.random_bool(0.3) {
+            // So that more crashes find one.
+            thread::sleep(Duration::from_millis(self.rng.random_range(0..50)));
+        }
+        let result = conn.query_drop(format!("XA COMMIT '{name}'"));
+        self.end(result)
+    }
+
+    fn transaction(&mut self, conn: &mut Conn) -> Result<(), Trouble> {
+        conn.query_drop("START TRANSACTION")?;
+        let making = self.statements(conn)?;
         if self.rng.random_range(0..12) == 0 {
             conn.query_drop("ROLLBACK")?;
             self.tally.rolled_back += 1;
@@ -338,6 +390,12 @@ impl Worker {
             "INSERT INTO transfer VALUES (?, ?, ?, ?, ?)",
             (self.number, number, from, to, amount),
         )?;
+        if is_noted_elsewhere(number) {
+            conn.exec_drop(
+                "INSERT INTO transfer_elsewhere VALUES (?, ?, ?, ?, ?)",
+                (self.number, number, from, to, amount),
+            )?;
+        }
         making.add(Change::Transfer(number, (from, to, amount)));
         Ok(())
     }
@@ -372,12 +430,22 @@ impl Worker {
                     "ADD COLUMN extra INT NOT NULL DEFAULT 7"
                 };
                 let new = OwnTable { wide: !own.wide, ..own };
-                // By copy, on any engine: InnoDB's instant ALTER does not always survive this loop (10.11.18: "contains
-                // unrecognizable instant ALTER metadata" after a crash, and the table cannot be opened any more).
+                let algorithm = self.algorithm();
                 self.own_statement(
                     conn,
-                    &format!("ALTER TABLE {name} {change}, ALGORITHM=COPY"),
+                    &format!("ALTER TABLE {name} {change}, ALGORITHM={algorithm}"),
                     Some(new),
+                )
+            }
+            6 => {
+                let change =
+                    ["ADD KEY IF NOT EXISTS more (pad, v)", "DROP KEY IF EXISTS more", "FORCE"]
+                        [self.rng.random_range(0..3)];
+                let algorithm = self.algorithm();
+                self.own_statement(
+                    conn,
+                    &format!("ALTER TABLE {name} {change}, ALGORITHM={algorithm}"),
+                    Some(own),
                 )
             }
             _ => {
@@ -389,6 +457,13 @@ impl Worker {
                 self.own_statement(conn, &insert, Some(OwnTable { rows: own.rows + count, ..own }))
             }
         }
+    }
+
+    /// How ALTER TABLE is done. By copy with InnoDB: its instant ALTER does not always survive this loop (10.11.18: "contains
+    /// unrecognizable instant ALTER metadata" after a crash, and the table cannot be opened any more).
+    fn algorithm(&mut self) -> &'static str {
+        let in_place = self.engine == Engine::Tidepool && self.rng.random_bool(0.6);
+        if in_place { "DEFAULT" } else { "COPY" }
     }
 
     fn own_statement(
