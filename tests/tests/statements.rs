@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
-use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::server::{Engine, Options, Server, wait_until};
 use tidepool_tests::sql::{check, code_of, number, rows, run};
 
 const TABLE_CHANGED: u16 = 1412;
@@ -227,6 +227,12 @@ fn prepare_and_leave(server: &Server, statements: &[&str]) {
     run(&mut conn, &["XA START 'x'"]);
     run(&mut conn, statements);
     run(&mut conn, &["XA END 'x'", "XA PREPARE 'x'"]);
+    let id = conn.connection_id();
+    drop(conn);
+    // Only then can another session decide on it.
+    let left = format!("SELECT COUNT(*) FROM information_schema.processlist WHERE id = {id}");
+    let mut conn = server.connect();
+    wait_until(Duration::from_secs(60), "the session ends", || number(&mut conn, &left) == 0);
 }
 
 /// What is in the cache says nothing of what a snapshot sees, nor hears of every commit.
