@@ -303,8 +303,8 @@ pub unsafe extern "C" fn tp_backup_finish(
 /// `backup` came from [`tp_backup_begin`] and is not used again.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_backup_free(backup: *mut ServerBackup) {
-    // SAFETY: made by Box::into_raw, given back once.
     guard(|| {
+        // SAFETY: made by Box::into_raw, given back once.
         drop(unsafe { Box::from_raw(backup) });
         Ok(TP_OK)
     });

@@ -18,8 +18,8 @@
 //! While the checkpoint is held (`RedoLog::hold_checkpoint`), nothing can make room but more files: they are made ahead beyond the capacity, too,
 //! and then larger ones, so that their number is no limit. If there can be no more, mini-transactions wait as ever.
 //!
-//! What a backup has not copied yet is kept in the same way, but for [`KEPT_BEYOND_CAPACITY_MIN_BYTES`] or as much again as the capacity
-//! at most, and not where the disk is full: then the backup fails, for the server must not wait for wherever it writes to.
+//! What a backup has not copied yet is kept in the same way, but for 1 GiB or as much again as the capacity at most, and not where the
+//! disk is full: then the backup fails, for the server must not wait for wherever it writes to.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
