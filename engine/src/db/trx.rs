@@ -491,14 +491,14 @@ impl Trx {
         self.tell_counts();
         self.prepared = false;
         // One that could not commit is rolled back here, and needs its tables for that.
-        self.inner = self.db.trx_system().begin(self.options);
+        let interrupt = self.interrupt.clone();
+        self.inner = self.db.trx_system().begin_interruptible(self.options, interrupt);
         self.activity.activity.end();
         for used in self.used.drain(..) {
             if committed {
                 used.tell_rows();
             }
         }
-        self.inner.set_interrupt(self.interrupt.clone());
         if let Some(timeout) = self.lock_wait_timeout {
             self.inner.set_lock_wait_timeout(timeout);
         }

@@ -217,7 +217,16 @@ impl TrxSystem {
 
     /// Begins a transaction.
     pub fn begin(self: &Arc<Self>, options: TrxOptions) -> Transaction {
-        Transaction::new(Arc::clone(self), options)
+        self.begin_interruptible(options, Arc::new(Interrupt::default()))
+    }
+
+    /// The same, with lock waits that listen to a session's interrupt, which outlives its transactions.
+    pub(crate) fn begin_interruptible(
+        self: &Arc<Self>,
+        options: TrxOptions,
+        interrupt: Arc<Interrupt>,
+    ) -> Transaction {
+        Transaction::new(Arc::clone(self), options, interrupt)
     }
 
     /// Keeps purge and background rollbacks out of the tables while it lives: hold it while a table's space is dropped or a tree is freed.

@@ -64,8 +64,12 @@ pub struct Transaction {
 }
 
 impl Transaction {
-    pub(super) fn new(system: Arc<TrxSystem>, options: TrxOptions) -> Self {
-        let owner = system.new_owner(Arc::new(Interrupt::default()));
+    pub(super) fn new(
+        system: Arc<TrxSystem>,
+        options: TrxOptions,
+        interrupt: Arc<Interrupt>,
+    ) -> Self {
+        let owner = system.new_owner(interrupt);
         let slot = system.views.claim();
         let lock_wait_timeout = system.lock_wait_timeout();
         Transaction {
@@ -413,7 +417,8 @@ impl Transaction {
 
     /// A prepared transaction found by recovery, or detached.
     pub(super) fn adopt(system: Arc<TrxSystem>, orphan: Orphan) -> Transaction {
-        let mut trx = Transaction::new(system, TrxOptions::default());
+        let interrupt = Arc::clone(orphan.owner.interrupt());
+        let mut trx = Transaction::new(system, TrxOptions::default(), interrupt);
         trx.owner = orphan.owner;
         trx.log = Some(orphan.log);
         trx.state = State::Prepared;
