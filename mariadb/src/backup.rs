@@ -168,27 +168,26 @@ fn belongs(path: &Path, tables: &BTreeSet<String>) -> io::Result<bool> {
         _ if path.file_name() == Some(OsStr::new("db.opt")) => true,
         Some("par" | "TRG") => is_table(stem),
         Some("frm") => is_table(stem) || starts_with(path, b"TYPE=VIEW")?,
-        // It names its table in a line of its own.
+        // It names its table in a line of its own. One too many does no harm: a trigger is what the table's TRG file lists.
         Some("TRN") => {
             let text = fs::read(path)?;
             let table = text
                 .split(|byte| *byte == b'\n')
                 .find_map(|line| line.strip_prefix(b"trigger_table="));
-            table.is_some_and(|table| is_table(&file_name_of(table)))
+            table.is_some_and(|table| !table.is_ascii() || is_table(&file_name_of(table)))
         }
         _ => false,
     })
 }
 
-/// The file name of a table as a trigger names it: what is no letter, digit or underscore of ASCII stands there by its code. What the
-/// server writes otherwise (letters beyond ASCII, of which it knows many a shorter form) is left to be found by its own name.
+/// The file name of a table with a name of ASCII: what is no letter, digit or underscore stands there by its code.
 fn file_name_of(table: &[u8]) -> std::ffi::OsString {
     let mut name = String::new();
-    for c in String::from_utf8_lossy(table).chars() {
-        if c.is_ascii_alphanumeric() || c == '_' {
-            name.push(c);
+    for byte in table {
+        if byte.is_ascii_alphanumeric() || *byte == b'_' {
+            name.push(char::from(*byte));
         } else {
-            name.push_str(&format!("@{:04x}", u32::from(c)));
+            name.push_str(&format!("@{byte:04x}"));
         }
     }
     name.into()

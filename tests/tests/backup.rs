@@ -66,6 +66,8 @@ fn a_backup_beside_writers_is_one_state_at_a_place_in_the_binary_log() {
             "CREATE TABLE orders (id INT PRIMARY KEY, v INT)",
             "CREATE TRIGGER noted AFTER INSERT ON orders FOR EACH ROW INSERT INTO `its log` (what) VALUES (NEW.id)",
             "CREATE TRIGGER spaced BEFORE UPDATE ON `its log` FOR EACH ROW SET NEW.what = NEW.what + 1",
+            "CREATE TABLE `größe` (id INT PRIMARY KEY)",
+            "CREATE TRIGGER counted AFTER INSERT ON `größe` FOR EACH ROW INSERT INTO `its log` (what) VALUES (-1)",
             "CREATE VIEW overview AS SELECT COUNT(*) AS n FROM orders",
             "CREATE SEQUENCE numbers",
             "CREATE TABLE elsewhere (id INT) ENGINE=MyISAM",
@@ -151,7 +153,11 @@ fn a_backup_beside_writers_is_one_state_at_a_place_in_the_binary_log() {
     // Triggers are there, of tables with any name.
     run(&mut restored, &["STOP SLAVE", "INSERT INTO orders VALUES (1000, 7)"]);
     assert_eq!(number(&mut restored, "SELECT COUNT(*) FROM `its log`"), 501);
-    run(&mut restored, &["UPDATE `its log` SET what = 5000 WHERE what = 1000"]);
+    run(
+        &mut restored,
+        &["INSERT INTO `größe` VALUES (1)", "UPDATE `its log` SET what = 5000 WHERE what = 1000"],
+    );
+    assert_eq!(number(&mut restored, "SELECT COUNT(*) FROM `its log` WHERE what = -1"), 1);
     assert_eq!(number(&mut restored, "SELECT MAX(what) FROM `its log`"), 5001);
 }
 
