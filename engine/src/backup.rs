@@ -88,11 +88,11 @@ pub struct Backup {
     copying: Option<Copying>,
     buf: AlignedBuf,
     progress: BackupProgress,
-    /// Names of the files made, in case it fails.
+    /// Names of the files made, in case it fails, the log's first.
     made: Vec<String>,
     finished: bool,
     /// Nobody opens the copy before it is complete.
-    lock: Option<StorageLock>,
+    _lock: StorageLock,
 }
 
 impl Backup {
@@ -111,7 +111,7 @@ impl Backup {
             progress: BackupProgress { copied_bytes: 0, total_bytes: 0, log_bytes: 0 },
             made: LogCopy::file_names().into(),
             finished: false,
-            lock: Some(lock),
+            _lock: lock,
             target,
         };
         backup.target.create_dir(TABLES_DIR)?;
@@ -137,11 +137,11 @@ impl Backup {
     pub fn step(&mut self) -> Result<bool> {
         self.env.check_alive()?;
         self.log.follow()?;
-        let Some(copying) =
-            self.copying.take().map_or_else(|| self.next_file(), |at| Ok(Some(at)))?
-        else {
-            return Ok(!self.waiting.is_empty());
+        let next = match self.copying.take() {
+            None => self.next_file()?,
+            copying => copying,
         };
+        let Some(copying) = next else { return Ok(false) };
         self.copying = self.copy_piece(copying)?;
         Ok(true)
     }
@@ -180,7 +180,6 @@ impl Backup {
         // A directory closed meanwhile may be another process's by now, and what was read of it torn.
         self.env.check_alive()?;
         self.finished = true;
-        self.lock = None;
         Ok(BackupReport {
             checkpoint: self.log.checkpoint(),
             end,
@@ -293,7 +292,7 @@ impl Drop for Backup {
             return;
         }
         // The control file first: what is left then is no data directory.
-        for name in self.made.iter().rev().chain(&LogCopy::file_names()) {
+        for name in &self.made {
             let _ = self.target.remove_if_there(name);
         }
     }

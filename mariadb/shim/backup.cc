@@ -136,10 +136,8 @@ String describe(THD *thd) {
 }
 
 bool copy(THD *thd, tp_backup *backup) {
-  {
-    const Progress progress(thd);
-    if (report(thd, tp_backup_copy(backup, thd, go_on))) return true;
-  }
+  const Progress progress(thd);
+  if (report(thd, tp_backup_copy(backup, thd, go_on))) return true;
   Backup_lock definitions(thd);
   if (definitions.take(MDL_BACKUP_BLOCK_DDL) ||
       report(thd, tp_backup_definitions(backup, mysql_real_data_home, strlen(mysql_real_data_home))))

@@ -320,7 +320,7 @@ int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum
   case HA_READ_PREFIX_LAST_OR_PREV: {
     const Bound bound = flag == HA_READ_PREFIX_LAST ? SAME_KEY : ANY_KEY;
     if (make_past()) return seek(buf, past, past_len, TP_BEFORE, false, none, bound);
-      at_point = after_search = ends_with_search = false;
+    at_point = after_search = ends_with_search = false;
     const int result = tp_last(reader, session->trx, tree, &entry);
     return cursor_result(buf, result, false, none, bound);
   }

@@ -19,10 +19,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use tidepool::storage::{FileOptions, FileStorage};
-use tidepool::{Backup, Db, Error, Options};
+use tidepool::{Backup, Db, Error};
 
 use crate::boundary::{TP_OK, bytes, guard};
 
@@ -73,9 +71,7 @@ impl ServerBackup {
         }
         // The engine leaves it, as it does not know what else is in the directory.
         backup.made.push(engine_dir.join("lock"));
-        let Options { direct_io, open_files, .. } = db.options();
-        let files = FileOptions { direct_io, open_files, read_only: false };
-        backup.engine = Some(db.begin_backup(Arc::new(FileStorage::new(&engine_dir, files)?))?);
+        backup.engine = Some(db.begin_backup_in(&engine_dir)?);
         Ok(backup)
     }
 
@@ -131,8 +127,7 @@ impl ServerBackup {
         let Some(engine) = self.engine.take() else { return Ok(()) };
         let info_file = self.dir.join(INFO_FILE);
         self.made.push(info_file.clone());
-        let report = engine.finish();
-        let report = report?;
+        let report = engine.finish()?;
         let write = || -> io::Result<()> {
             let mut file = fs::File::create_new(&info_file)?;
             file.write_all(info)?;
@@ -142,9 +137,11 @@ impl ServerBackup {
             writeln!(file, "redo_bytes = {}", report.log_bytes)?;
             file.sync_all()
         };
-        if let Err(error) =
-            write().map_err(failed(&info_file, "cannot write")).and_then(|()| sync_dir(&self.dir))
-        {
+        let written = write().map_err(failed(&info_file, "cannot write"));
+        // The directory's own name, too, as it may be new.
+        let durable =
+            || [Some(&*self.dir), self.dir.parent()].into_iter().flatten().try_for_each(sync_dir);
+        if let Err(error) = written.and_then(|()| durable()) {
             // What is complete would pass for a backup that nobody was told of.
             let _ = fs::remove_dir_all(self.dir.join(ENGINE_DIR));
             return Err(error);

@@ -168,6 +168,7 @@ impl Look {
         let room = now.room()?;
         let root = Root::default();
         let meminfo = root.text("/proc/meminfo")?;
+        let swap_bytes = field_kib(&meminfo, "SwapTotal").unwrap_or(0);
         let swap_pages = |s: &Signals| Some(s.swapped_in_pages? + s.swapped_out_pages?);
         let pages = match (swap_pages(&self.before), swap_pages(now)) {
             (Some(before), Some(now)) => now.saturating_sub(before),
@@ -184,11 +185,8 @@ impl Look {
             limit_place: room.place.to_string(),
             limit_throttles: throttles(&root, &room.place),
             room_bytes: room.bytes(),
-            swap_bytes: field_kib(&meminfo, "SwapTotal")
-                .unwrap_or(0)
-                .min(swap_allowed(&root, &room.place)),
-            swap_used_bytes: field_kib(&meminfo, "SwapTotal")
-                .unwrap_or(0)
+            swap_bytes: swap_bytes.min(swap_allowed(&root, &room.place)),
+            swap_used_bytes: swap_bytes
                 .saturating_sub(field_kib(&meminfo, "SwapFree").unwrap_or(0)),
             swappiness,
             swappiness_file,

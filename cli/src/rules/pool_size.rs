@@ -120,12 +120,8 @@ fn loss(
     far_larger_fits: bool,
 ) -> Option<Severity> {
     let is_disk = facts.filesystem() != Filesystem::Memory;
-    if !is_disk || hit_ratio.is_none() && reads_per_s < READS_PER_S_WORTH_IT {
-        return None;
-    }
-    if hit_ratio.is_some_and(|hit| 1.0 - hit < MISS_SHARE_WORTH_IT)
-        && reads_per_s < READS_PER_S_WORTH_IT
-    {
+    let hardly_misses = hit_ratio.is_none_or(|hit| 1.0 - hit < MISS_SHARE_WORTH_IT);
+    if !is_disk || hardly_misses && reads_per_s < READS_PER_S_WORTH_IT {
         return None;
     }
     let lossy = hit_ratio.is_some_and(|hit| hit < 0.99) || reads_per_s > 100.0;

@@ -302,8 +302,14 @@ impl Db {
         Backup::begin(&self.inner.env, target)
     }
 
-    /// The same into the directory `dir`, which is made if it is missing, from the beginning to the end. `go_on` is told how far it is; if it
-    /// says false, that is [`Error::Interrupted`]. After an error empty directories are left, and the lock file.
+    /// The same into the directory `dir`, which is made if it is missing. What is not finished leaves empty directories, and the lock file.
+    pub fn begin_backup_in(&self, dir: impl AsRef<Path>) -> Result<Backup> {
+        let Options { direct_io, open_files, .. } = self.options();
+        let options = FileOptions { direct_io, open_files, read_only: false };
+        self.begin_backup(Arc::new(FileStorage::new(dir, options)?))
+    }
+
+    /// The same from the beginning to the end. `go_on` is told how far it is; if it says false, that is [`Error::Interrupted`].
     ///
     /// ```
     /// # use tidepool::{Db, Options};
@@ -319,9 +325,7 @@ impl Db {
         dir: impl AsRef<Path>,
         go_on: &mut dyn FnMut(BackupProgress) -> bool,
     ) -> Result<BackupReport> {
-        let Options { direct_io, open_files, .. } = self.options();
-        let options = FileOptions { direct_io, open_files, read_only: false };
-        self.begin_backup(Arc::new(FileStorage::new(dir, options)?))?.run(go_on)
+        self.begin_backup_in(dir)?.run(go_on)
     }
 
     /// The options in force, with what was changed since the open.

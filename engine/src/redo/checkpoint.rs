@@ -40,7 +40,7 @@ const FILES_AHEAD: u64 = 2;
 /// Places in the list that no file made ahead takes.
 pub(super) const FILES_KEPT_FOR_THE_WRITER: usize = 8;
 /// So far the log may outgrow its capacity for a backup, at least.
-pub(super) const KEPT_BEYOND_CAPACITY_MIN_BYTES: u64 = 1 << 30;
+const KEPT_BEYOND_CAPACITY_MIN_BYTES: u64 = 1 << 30;
 /// The log over this is the size of a file made beyond the capacity.
 const BEYOND_CAPACITY_SHARE: u64 = 8;
 

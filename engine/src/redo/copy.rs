@@ -69,9 +69,9 @@ impl LogCopy {
         })
     }
 
-    /// The names of the files that it makes.
+    /// The names of the files that it makes, the last one first.
     pub fn file_names() -> [String; 2] {
-        [file_name(FILE_NO), CONTROL_FILE.into()]
+        [CONTROL_FILE.into(), file_name(FILE_NO)]
     }
 
     /// Where a recovery of the copy begins.

@@ -352,10 +352,16 @@ impl Undo {
         }
     }
 
+    /// A page, to be read, whichever stream it is in.
+    fn shared(&self, no: u32) -> Result<SharedGuard<'_>> {
+        let page = self.env.pool().shared(&self.space, no, Access::Normal)?;
+        self.env.check_whole()?;
+        Ok(page)
+    }
+
     /// Reads the record at `at`, whichever stream it is in.
     pub fn read<R>(&self, at: RollPointer, f: impl FnOnce(Record<'_>) -> Result<R>) -> Result<R> {
-        let page = self.env.pool().shared(&self.space, at.page, Access::Normal)?;
-        self.env.check_whole()?;
+        let page = self.shared(at.page)?;
         let header = PageHeader::read(&page)
             .filter(|_| page_type(&page) == PageType::UNDO)
             .ok_or_else(|| self.corrupt(at.page, "not a page of undo records"))?;
@@ -369,7 +375,7 @@ impl Undo {
         at: RollPointer,
         f: impl FnOnce(Record<'_>) -> R,
     ) -> Result<Option<R>> {
-        let page = self.env.pool().shared(&self.space, at.page, Access::Normal)?;
+        let page = self.shared(at.page)?;
         let header = PageHeader::read(&page).filter(|_| page_type(&page) == PageType::UNDO);
         let (mut start, used) = (DATA_AT, header.map_or(0, |header| header.used));
         while start < used {
@@ -385,7 +391,7 @@ impl Undo {
 
     /// The stream of the record at `at`.
     pub fn stream_of(&self, at: RollPointer) -> Result<u32> {
-        let page = self.env.pool().shared(&self.space, at.page, Access::Normal)?;
+        let page = self.shared(at.page)?;
         match PageHeader::read(&page) {
             Some(header) if header.stream < self.stream_count() => Ok(header.stream),
             _ => Err(self.corrupt(at.page, "not a page of an undo stream")),
