@@ -115,6 +115,22 @@ impl Record {
             format!("{} {}", self.engine, self.variant)
         }
     }
+
+    /// A name for files of this run: letters, digits and hyphens.
+    pub fn file_name(&self) -> String {
+        let text = format!("{} {} {}", self.experiment, self.label(), self.scenario);
+        let mut name = String::new();
+        for character in text.replace('→', "to").chars() {
+            if character.is_alphanumeric() {
+                name.extend(character.to_lowercase());
+            } else if character == '%' {
+                name.push_str("pct");
+            } else if !name.ends_with('-') {
+                name.push('-');
+            }
+        }
+        name.trim_end_matches('-').to_string()
+    }
 }
 
 /// Seconds that stand for "not once in all of the run": more than any run takes.

@@ -3,7 +3,7 @@
 //!
 //! The best of several fixed sizes that live through a case is what somebody who knew all beforehand would have set; the governed
 //! pool starts with a size that is wrong. The machine drifts by more than the two may differ, so each size that fits is run before
-//! and, in reverse order, after the governed one: the means of both meet the same machine. The neighbour takes processor time with its
+//! and, in reverse order, after the governed one, which is run twice itself: the means of both meet the same machine. The neighbour takes processor time with its
 //! memory, from a pool of any size; so what a second with a step has is also held against what fixed pools have in the same second.
 
 use std::collections::BTreeMap;
@@ -31,6 +31,9 @@ const BEFORE_S: u32 = 8;
 const AFTER_S: u32 = 15;
 /// How many seconds on each side say what is normal for one.
 const BESIDE: usize = 3;
+/// The variant that is governed, and what its name has in addition when it is run again.
+pub(crate) const GOVERNED: &str = "govern";
+const AGAIN: &str = ", again";
 /// A pool that swaps this much in does not fit.
 pub(super) const SWAPS_MB_S: f64 = 1.0;
 
@@ -81,19 +84,22 @@ enum Run {
         percent: u64,
         again: bool,
     },
-    Governed,
+    Governed {
+        again: bool,
+    },
 }
 
 /// The runs of a case in their order. What does not fit comes last: a disk may be slower for minutes after somebody has swapped to it.
 fn runs(case: &Case, quick: bool) -> Vec<Run> {
     if quick {
-        return vec![Run::Fixed { percent: case.fixed[1], again: false }, Run::Governed];
+        let fixed = Run::Fixed { percent: case.fixed[1], again: false };
+        return vec![fixed, Run::Governed { again: false }];
     }
     let fixed = |again| move |&percent| Run::Fixed { percent, again };
     let (fit, rest): (Vec<u64>, Vec<u64>) =
         case.fixed.iter().partition(|percent| **percent < case.start);
     let mut runs: Vec<Run> = fit.iter().map(fixed(false)).collect();
-    runs.push(Run::Governed);
+    runs.extend([false, true].map(|again| Run::Governed { again }));
     runs.extend(fit.iter().rev().map(fixed(true)));
     runs.extend(rest.iter().map(fixed(false)));
     runs
@@ -107,15 +113,15 @@ fn plan(lab: &Lab, (engine, dir): (Engine, &Path), rows: u64, case: &Case, run: 
     plan.scenario = case.name.into();
     let percent = match run {
         Run::Fixed { percent, .. } => percent,
-        Run::Governed => case.start,
+        Run::Governed { .. } => case.start,
     };
-    plan.variant = match run {
-        Run::Fixed { percent, again: false } => format!("{percent} %"),
-        Run::Fixed { percent, again: true } => format!("{percent} %, again"),
-        Run::Governed => "govern".into(),
+    let (name, again) = match run {
+        Run::Fixed { percent, again } => (format!("{percent} %"), again),
+        Run::Governed { again } => (GOVERNED.to_string(), again),
     };
+    plan.variant = if again { format!("{name}{AGAIN}") } else { name };
     plan.memory_limit = Some(memory);
-    plan.governed = run == Run::Governed;
+    plan.governed = matches!(run, Run::Governed { .. });
     plan.args =
         vec![engine.pool_size_option(memory / 100 * percent), engine.redo_option(memory / 2)];
     plan.warm_up_s = if quick { 8 } else { 12 };
@@ -167,7 +173,7 @@ pub fn run(lab: &Lab) -> Result<()> {
 }
 
 fn run_case(lab: &Lab, case: &Case, plans: &[Plan], progress: &mut Progress) -> Result<()> {
-    let mut governed = None;
+    let mut governed = Vec::new();
     // The throughput of each fixed size, a figure a run that it lived through.
     let mut fixed: BTreeMap<Vec<String>, Vec<f64>> = BTreeMap::new();
     // Each second of these runs, relative to those beside it.
@@ -189,7 +195,7 @@ fn run_case(lab: &Lab, case: &Case, plans: &[Plan], progress: &mut Progress) -> 
         summarise(&mut record);
         judge(&mut record, &counts);
         if plan.governed {
-            governed = Some((record, counts));
+            governed.push((record, counts));
             continue;
         }
         let qps = record.figure("mean_qps").filter(|_| record.outcome == Outcome::Finished);
@@ -200,20 +206,25 @@ fn run_case(lab: &Lab, case: &Case, plans: &[Plan], progress: &mut Progress) -> 
         }
         lab.keep(&record)?;
     }
-    let Some((mut record, counts)) = governed else { return Ok(()) };
-    let beside = stepped(&record, &counts).into_iter().filter_map(|(at, ratio)| {
-        let of_fixed = statistics::mean(lasting.iter().filter_map(|run| run.get(at).copied()));
-        (of_fixed > 0.0).then(|| ratio / of_fixed.min(1.0))
-    });
-    if let Some(worst) = beside.reduce(f64::min) {
-        record.summary.insert("worst_step_against_fixed".into(), worst);
-    }
+    let means = governed.iter().map(|(record, _)| record.figure("mean_qps").unwrap_or(0.0));
+    let mean = statistics::mean(means);
     let levels = fixed.into_values().map(statistics::mean);
-    if let Some(best) = levels.reduce(f64::max).filter(|best| *best > 0.0) {
-        let mean = record.figure("mean_qps").unwrap_or(0.0);
-        record.summary.insert("against_best_fixed".into(), mean / best);
+    let best = levels.reduce(f64::max).filter(|best| *best > 0.0);
+    for (mut record, counts) in governed {
+        let beside = stepped(&record, &counts).into_iter().filter_map(|(at, ratio)| {
+            let of_fixed = statistics::mean(lasting.iter().filter_map(|run| run.get(at).copied()));
+            (of_fixed > 0.0).then(|| ratio / of_fixed.min(1.0))
+        });
+        if let Some(worst) = beside.reduce(f64::min) {
+            record.summary.insert("worst_step_against_fixed".into(), worst);
+        }
+        // That of both, in each.
+        if let Some(best) = best {
+            record.summary.insert("against_best_fixed".into(), mean / best);
+        }
+        lab.keep(&record)?;
     }
-    lab.keep(&record)
+    Ok(())
 }
 
 /// Each measured second's throughput, relative to its surroundings.
@@ -279,10 +290,11 @@ mod tests {
         let fixed = |percent, again| Run::Fixed { percent, again };
         for case in &CASES {
             let runs = runs(case, false);
-            let governed = runs.iter().position(|run| *run == Run::Governed).unwrap();
-            for (at, run) in runs[..governed].iter().enumerate() {
+            let governed = [false, true].map(|again| Run::Governed { again });
+            let first = runs.windows(2).position(|pair| pair == governed).unwrap();
+            for (at, run) in runs[..first].iter().enumerate() {
                 let Run::Fixed { percent, again: false } = *run else { panic!("{run:?}") };
-                assert_eq!(runs[2 * governed - at], fixed(percent, true), "{}", case.name);
+                assert_eq!(runs[2 * first + 1 - at], fixed(percent, true), "{}", case.name);
             }
             assert_eq!(
                 runs.last(),

@@ -71,7 +71,7 @@ impl Lab {
         let governing = stage.governing.take();
         stage.finish(&mut record);
         if let Some(governing) = governing {
-            self.end_governing(plan, governing, &mut record)?;
+            self.end_governing(governing, &mut record)?;
         }
         let status = sampler.pool_status();
         drop(sampler);
@@ -114,12 +114,7 @@ impl Lab {
     }
 
     /// Ends `tidepool govern`, and keeps its log and what its steps cost.
-    fn end_governing(
-        &self,
-        plan: &Plan,
-        mut governing: Governing,
-        record: &mut Record,
-    ) -> Result<()> {
+    fn end_governing(&self, mut governing: Governing, record: &mut Record) -> Result<()> {
         let steps = governing.steps();
         record.summary.insert("steps".into(), steps.count as f64);
         record.summary.insert("step_lost_ms_max".into(), steps.lost_ms_max as f64);
@@ -127,7 +122,7 @@ impl Lab {
         if record.outcome == Outcome::Finished && !governing.is_running() {
             record.outcome = Outcome::Failed("tidepool govern has ended".into());
         }
-        self.output.log(&format!("{}-{}", plan.experiment, plan.scenario), &governing.text())
+        self.output.log(&record.file_name(), &governing.text())
     }
 }
 

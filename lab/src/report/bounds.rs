@@ -3,6 +3,7 @@
 //! The same figure is worked out for every engine that was measured; the verdict is about Tidepool, the others stand
 //! beside it.
 
+use crate::experiment::govern::GOVERNED;
 use crate::experiment::pressure::BESIDE_THE_STEP;
 use crate::record::{NEVER, Outcome, Record, statistics};
 
@@ -179,6 +180,10 @@ fn highest(records: &[&Record], name: &str) -> Option<f64> {
     records.iter().filter_map(|record| record.figure(name)).reduce(f64::max)
 }
 
+fn lowest(records: &[&Record], name: &str) -> Option<f64> {
+    records.iter().filter_map(|record| record.figure(name)).reduce(f64::min)
+}
+
 fn figure_of(records: &[&Record], scenario: &str, name: &str) -> Option<f64> {
     let finished =
         |record: &&&Record| record.scenario == scenario && record.outcome == Outcome::Finished;
@@ -236,22 +241,30 @@ fn govern(records: &[&Record], rows: &mut Vec<Row>) {
         });
     };
     let governed: Vec<&Record> =
-        records.iter().copied().filter(|record| record.variant == "govern").collect();
+        records.iter().copied().filter(|record| record.variant.starts_with(GOVERNED)).collect();
+    // A case may have been run twice: what is worst in either counts.
+    let mut cases: Vec<(String, Vec<&Record>)> = Vec::new();
     for record in &governed {
         let scenario = match record.engine.as_str() {
             "mysql" => format!("{}, MySQL", record.scenario),
             _ => record.scenario.clone(),
         };
-        if let Some(value) = record.figure("against_best_fixed") {
+        match cases.iter_mut().find(|(case, _)| *case == scenario) {
+            Some((_, runs)) => runs.push(record),
+            None => cases.push((scenario, vec![record])),
+        }
+    }
+    for (scenario, runs) in cases {
+        if let Some(value) = lowest(&runs, "against_best_fixed") {
             let what = format!(
                 "{scenario}: InnoDB under tidepool govern, relative to the best fixed size"
             );
             add(what, Bound::AtLeast(0.95), ratio, value);
         }
-        if let Some(value) = record.figure("worst_step_ratio") {
+        if let Some(value) = lowest(&runs, "worst_step_ratio") {
             let what =
                 format!("{scenario}: the worst second with a step, relative to those beside it");
-            match record.figure("worst_step_against_fixed") {
+            match lowest(&runs, "worst_step_against_fixed") {
                 None => add(what, Bound::AtLeast(0.8), ratio, value),
                 Some(value) => {
                     let what = format!("{what} and to fixed pools in the same second");
@@ -260,7 +273,7 @@ fn govern(records: &[&Record], rows: &mut Vec<Row>) {
             }
         }
         // A second may be slow for other reasons too; this is what the step itself did to the page reads around it.
-        if let Some(value) = record.figure("step_lost_ms_max") {
+        if let Some(value) = highest(&runs, "step_lost_ms_max") {
             let what = format!("{scenario}: the most of the queries' work that one step cost");
             add(what, Bound::AtMost(200.0), milliseconds, value);
         }
@@ -367,12 +380,20 @@ pub(super) mod tests {
         ];
         records[0].variant = "75 %".into();
         records[0].outcome = Outcome::OomKilled;
-        records[1].variant = "govern".into();
-        let rows = rows(&records);
-        let passes = |what: &str| row(&rows, what).ours.as_ref().unwrap().pass;
-        assert!(!passes("best fixed size"));
-        assert!(passes("worst second") && passes("a kill"));
-        assert_eq!(rows.len(), 3);
+        records[1].variant = GOVERNED.into();
+        let passes = |records: &[Record], what: &str| {
+            let rows = rows(records);
+            assert_eq!(rows.len(), 3, "{rows:?}");
+            row(&rows, what).ours.as_ref().unwrap().pass
+        };
+        assert!(!passes(&records, "best fixed size"));
+        assert!(passes(&records, "worst second") && passes(&records, "a kill"));
+        // What is worse of two runs counts.
+        let [fixed, first] = records;
+        let mut again = first.clone();
+        again.variant.push_str(", again");
+        again.summary.insert("worst_step_ratio".into(), 0.7);
+        assert!(!passes(&[fixed, first, again], "worst second"));
     }
 
     #[test]

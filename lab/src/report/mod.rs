@@ -66,7 +66,7 @@ pub fn write(dir: &Path) -> Result<Written> {
         save(&overview.name, &overview.svg.standalone(&overview.title))?;
     }
     for record in records.iter().filter(|record| !record.series.is_empty()) {
-        let name = file_name(record);
+        let name = record.file_name();
         save(&name, &chart::run(record).standalone(&chart::title(record)))?;
         let path = csv_dir.join(format!("{name}.csv"));
         fs::write(&path, csv::series(record)).map_err(Error::at(&path))?;
@@ -91,22 +91,6 @@ fn number_repeats(records: &mut [Record]) {
             let _ = write!(record.scenario, " (run {number} of {count})");
         }
     }
-}
-
-/// A name for the chart's file: letters, digits and hyphens.
-fn file_name(record: &Record) -> String {
-    let text = format!("{} {} {}", record.experiment, record.label(), record.scenario);
-    let mut name = String::new();
-    for character in text.replace('→', "to").chars() {
-        if character.is_alphanumeric() {
-            name.extend(character.to_lowercase());
-        } else if character == '%' {
-            name.push_str("pct");
-        } else if !name.ends_with('-') {
-            name.push('-');
-        }
-    }
-    name.trim_end_matches('-').to_string()
 }
 
 /// Whether a requirement is met.
