@@ -46,10 +46,10 @@ pub struct Choice {
     /// The memory of the machine that the experiments pretend to have, as 1G or 512M.
     #[arg(long, value_parser = size, default_value = "1G")]
     memory: u64,
-    /// Of swap, pressure, govern, resize and sideload, only the cases whose name contains this, as "in turns" or "rescue".
-    /// Results of other cases in the directory stay.
+    /// Of swap, pressure, govern, resize and sideload, only the cases whose name contains this, as "in turns" or "rescue"; may be given
+    /// several times. Results of other cases in the directory stay.
     #[arg(long, value_name = "TEXT")]
-    only: Option<String>,
+    only: Vec<String>,
     /// How many times each experiment is run. The report judges the median of the repeats, and of waits and kills the worst.
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
@@ -98,30 +98,32 @@ type Chosen = (&'static Experiment, Vec<Engine>);
 /// Those with a case that was asked for. They are known before anything is run, let alone replaced.
 ///
 /// # Errors
-/// If no case was: all their names.
+/// If something was asked for that no case has in its name: all their names.
 fn with_wanted_cases(chosen: Vec<Chosen>, settings: &Settings) -> Result<Vec<Chosen>> {
-    let Some(only) = &settings.only else { return Ok(chosen) };
+    if settings.only.is_empty() {
+        return Ok(chosen);
+    }
     let (mut wanted, mut others) = (Vec::new(), String::new());
-    let mut left_out = Vec::new();
+    let (mut left_out, mut unknown) = (Vec::new(), settings.only.clone());
     for (experiment, engines) in chosen {
         let cases = (experiment.cases)(&Settings { engines: engines.clone(), ..settings.clone() });
-        if cases.iter().any(|case| settings.wants(case)) {
-            wanted.push((experiment, engines));
-            continue;
+        unknown.retain(|only| !cases.iter().any(|case| case.contains(only.as_str())));
+        match cases.iter().any(|case| settings.wants(case)) {
+            true => wanted.push((experiment, engines)),
+            false => left_out.push(experiment.name),
         }
-        left_out.push(experiment.name);
         match cases.is_empty() {
             true => others += &format!("\n{}: nothing to choose from", experiment.name),
             false => others += &format!("\n{}:\n  {}", experiment.name, cases.join("\n  ")),
         }
     }
-    if wanted.is_empty() {
+    if let Some(only) = unknown.first() {
         return Err(Error::Missing(format!(
             "--only: no case has {only:?} in its name; there are{others}"
         )));
     }
     for name in left_out {
-        eprintln!("tidepool lab: {name} left out: no case has {only:?} in its name");
+        eprintln!("tidepool lab: {name} left out: --only names none of its cases");
     }
     Ok(wanted)
 }
@@ -259,6 +261,19 @@ mod tests {
         assert!(engines(one("defaults"), &[], true).contains(&Engine::MySql));
     }
 
+    /// As the program reads it.
+    #[derive(Debug, clap::Parser)]
+    #[command(args_override_self = true)]
+    struct Line {
+        #[command(flatten)]
+        choice: Choice,
+    }
+
+    fn parse(options: &[&str]) -> clap::error::Result<Choice> {
+        let words = ["lab", "swap"].iter().chain(options);
+        Ok(<Line as clap::Parser>::try_parse_from(words)?.choice)
+    }
+
     fn chosen(names: &[&str]) -> Vec<Chosen> {
         let both = vec![Engine::Tidepool, Engine::InnoDb];
         let named = experiment::ALL.iter().filter(|one| names.contains(&one.name));
@@ -266,7 +281,7 @@ mod tests {
     }
 
     fn settings(only: &str) -> Settings {
-        Settings { only: Some(only.into()), ..Settings::usual() }
+        Settings { only: vec![only.into()], ..Settings::usual() }
     }
 
     fn wanted(names: &[&str], only: &str) -> Vec<&'static str> {
@@ -288,6 +303,11 @@ mod tests {
         assert!(refused(&["idle"], "rescue").contains("idle: nothing to choose from"));
         let quick = Settings { quick: true, ..settings("rescue") };
         assert!(with_wanted_cases(chosen(&["swap"]), &quick).is_err());
+        // One of two is there.
+        let both =
+            Settings { only: ["rescue", "nowhere"].map(String::from).into(), ..settings("") };
+        let error = with_wanted_cases(chosen(&["swap"]), &both).unwrap_err().to_string();
+        assert!(error.contains("\"nowhere\""), "{error}");
     }
 
     #[test]
@@ -299,6 +319,14 @@ mod tests {
         assert_eq!(wanted(&all, "two servers"), ["pressure"]);
         assert_eq!(wanted(&all, "shrink of clean pages"), ["resize"]);
         assert_eq!(wanted(&all, "alone"), ["sideload"]);
+    }
+
+    #[test]
+    fn only_may_be_given_several_times() {
+        let choice = parse(&["--only", "ramp", "--only", "sawtooth"]).unwrap();
+        let settings = Settings { only: choice.only, ..Settings::usual() };
+        let wanted = |case| settings.wants(case);
+        assert_eq!(["step", "ramp", "sawtooth"].map(wanted), [false, true, true]);
     }
 
     #[test]
@@ -323,17 +351,11 @@ mod tests {
 
     #[test]
     fn a_load_that_is_none_is_refused() {
-        #[derive(Debug, clap::Parser)]
-        struct Line {
-            #[command(flatten)]
-            choice: Choice,
-        }
-        let parse = |option: &str| <Line as clap::Parser>::try_parse_from(["lab", "swap", option]);
-        assert_eq!(parse("--threads=64").unwrap().choice.load.threads, Some(64));
+        assert_eq!(parse(&["--threads=64"]).unwrap().load.threads, Some(64));
         for option in
             ["--threads=0", "--threads=1001", "--seconds=4", "--seconds=x", "--warehouses=0"]
         {
-            assert!(parse(option).is_err(), "{option}");
+            assert!(parse(&[option]).is_err(), "{option}");
         }
     }
 

@@ -44,8 +44,8 @@ pub struct Settings {
     pub out: PathBuf,
     /// A MySQL server other than the one that was unpacked.
     pub mysqld: Option<PathBuf>,
-    /// Only cases whose name contains this, in the experiments whose cases stand alone.
-    pub only: Option<String>,
+    /// Only cases whose name contains one of these, if there are any, in the experiments whose cases stand alone.
+    pub only: Vec<String>,
     /// Whether results are added to those of the same experiment that are there already. Without it they replace them, or with
     /// `only` those of the cases that are run.
     pub append: bool,
@@ -66,7 +66,7 @@ impl Settings {
 
     /// Whether a case of this name was asked for.
     pub fn wants(&self, case: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| case.contains(only.as_str()))
+        self.only.is_empty() || self.only.iter().any(|only| case.contains(only.as_str()))
     }
 
     /// Those of a test.
@@ -78,17 +78,17 @@ impl Settings {
             memory_bytes: 1 << 30,
             out: "out".into(),
             mysqld: None,
-            only: None,
+            only: Vec::new(),
             append: false,
             load: Load::default(),
         }
     }
 
     fn earlier(&self) -> Earlier {
-        match (self.append, &self.only) {
+        match (self.append, self.only.is_empty()) {
             (true, _) => Earlier::Stay,
-            (false, Some(_)) => Earlier::GoByCase,
-            (false, None) => Earlier::Go,
+            (false, false) => Earlier::GoByCase,
+            (false, true) => Earlier::Go,
         }
     }
 }
