@@ -372,8 +372,12 @@ impl Governor {
     /// Asked at `at`, maybe for the first time in a long time.
     fn listen(&mut self, at: Duration) {
         let pause = at.saturating_sub(self.heard_at.replace(at).unwrap_or(at));
-        if pause >= AWAY.max(self.last_pause * AWAY_PAUSES) && self.started {
+        let usual = self.last_pause * AWAY_PAUSES;
+        if pause >= AWAY.max(usual) && self.started {
             self.resume();
+        } else if pause >= GROW_AFTER.max(usual) {
+            // Nobody saw whether the room was there all the time.
+            self.watched_since = None;
         }
         self.last_pause = pause;
     }

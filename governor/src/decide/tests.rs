@@ -643,6 +643,18 @@ fn who_was_not_asked_for_long_finds_no_rise_of_the_moment_and_no_room_that_has_l
 }
 
 #[test]
+fn one_reading_after_a_short_silence_is_no_room_that_has_lasted() {
+    let mut machine = Machine::new(GIB, 1);
+    machine.run(Duration::from_secs(5), |_| 500 * MIB);
+    let size = machine.pools[0].1.limit_bytes;
+    machine.now += 2 * GROW_AFTER;
+    machine.run(GROW_AFTER, |_| 0);
+    assert_eq!(machine.pools[0].1.limit_bytes, size);
+    machine.run(TICK, |_| 0);
+    assert!(machine.pools[0].1.limit_bytes > size + 400 * MIB);
+}
+
+#[test]
 fn what_goes_to_swap_during_a_long_step_is_trouble() {
     let mut machine = Machine::new(GIB, 1);
     machine.run(Duration::from_secs(5), |_| 500 * MIB);
