@@ -20,19 +20,19 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tidepool_pool::Lsn;
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
-use tidepool_pool::{Lsn, PageSize};
 
 use super::control::{CONTROL_FILE, Control, FileEntry, MAX_FILES};
 use super::file_header::{FileHeader, HEADER_SIZE};
-use super::{BLOCK_SIZE, FIRST_LSN, block_ceil, format_uuid};
+use super::{BLOCK_SIZE, FIRST_LSN, block_ceil};
 use crate::error::{Error, Result};
 use crate::pause::{self, PausePoint};
 
+mod opening;
+
 /// Directory of the redo log.
 pub const REDO_DIR: &str = "redo";
-/// The control file of a new directory before it is complete.
-const CONTROL_FILE_NEW: &str = "redo/control.new";
 /// New files are filled in pieces of this size.
 const FILL_CHUNK: usize = 1 << 20;
 /// Files the capacity is divided into: enough that a file's turn is small beside the capacity.
@@ -99,115 +99,6 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// Makes the redo directory of a new data directory. It exists once the control file does.
-    pub fn create(
-        storage: Arc<dyn Storage>,
-        page_size: PageSize,
-        uuid: [u8; 16],
-        file_size: u64,
-    ) -> Result<Self> {
-        storage.create_dir(REDO_DIR)?;
-        storage.sync_dir("")?;
-        // What else is there is not of a log: `lost+found`, say, where a volume of its own is mounted.
-        for name in storage.list(REDO_DIR)? {
-            let name = format!("{REDO_DIR}/{name}");
-            if name == CONTROL_FILE_NEW || name.starts_with(&format!("{REDO_DIR}/redo.")) {
-                storage.remove(&name)?;
-            }
-        }
-        let control_file = storage.create(CONTROL_FILE_NEW)?;
-        control_file.set_len(2 * BLOCK_SIZE as u64)?;
-        let mut ring = Self {
-            storage,
-            control_file,
-            control: Control {
-                page_size,
-                uuid,
-                sequence: 0,
-                checkpoint: FIRST_LSN,
-                checkpoint_epoch: 1,
-                epoch: 1,
-                clean: true,
-                next_file_no: 1,
-                files: Vec::new(),
-            },
-            handles: HashMap::new(),
-            strays: Vec::new(),
-            file_size: block_ceil(file_size),
-            growth_error: None,
-            overrun: (Lsn::ZERO, 0),
-            kept: None,
-        };
-        for _ in 0..FILES_MIN {
-            let file_no = ring.take_file_no();
-            let file = make_file(&*ring.storage, file_no, ring.file_size, &|| false)?;
-            ring.push_spare(file_no, file, ring.file_size)?;
-        }
-        ring.use_spare(0, FIRST_LSN)?;
-        ring.write_control()?;
-        ring.storage.rename(CONTROL_FILE_NEW, CONTROL_FILE)?;
-        ring.storage.sync_dir(REDO_DIR)?;
-        // The open file may go by its old name in messages.
-        ring.control_file = ring.storage.open(CONTROL_FILE)?;
-        Ok(ring)
-    }
-
-    /// Opens the redo directory: reads the control file and checks every file that the log needs.
-    pub fn open(storage: Arc<dyn Storage>, file_size: u64) -> Result<Self> {
-        let control_file = storage.open(CONTROL_FILE).map_err(|error| {
-            if error.is_not_found() {
-                Error::format(
-                    CONTROL_FILE,
-                    "missing; put the file back or restore the data directory from a backup",
-                )
-            } else {
-                error.into()
-            }
-        })?;
-        let mut control = Control::read(&*control_file)?;
-        let mut handles = HashMap::new();
-        let mut files = Vec::with_capacity(control.files.len());
-        for mut entry in std::mem::take(&mut control.files) {
-            // One that ends at the checkpoint is the last, or it would be spare by now: it says where the log goes on.
-            let needed =
-                |e: &FileEntry| e.start.is_some_and(|s| s.0 + e.size >= control.checkpoint.0);
-            if !needed(&entry) {
-                entry.start = None;
-            }
-            let name = file_name(entry.file_no);
-            match storage.open(&name) {
-                Ok(file) => {
-                    if let Some(start) = entry.start {
-                        check_file(&*file, &control, &entry, start)?;
-                    }
-                    handles.insert(entry.file_no, file);
-                    files.push(entry);
-                }
-                Err(error) if !error.is_not_found() => return Err(error.into()),
-                Err(_) => match entry.start {
-                    None => tracing::warn!(name, "a spare redo file is missing; going on without"),
-                    Some(start) => return Err(missing(&name, start, entry.size)),
-                },
-            }
-        }
-        control.files = files;
-        let mut ring = Self {
-            storage,
-            control_file,
-            control,
-            handles,
-            strays: Vec::new(),
-            file_size: block_ceil(file_size),
-            growth_error: None,
-            overrun: (Lsn::ZERO, 0),
-            kept: None,
-        };
-        ring.sort_files();
-        ring.check_covered()?;
-        ring.find_strays()?;
-        Ok(ring)
-    }
-
     /// Where the files are.
     pub fn storage(&self) -> &Arc<dyn Storage> {
         &self.storage
@@ -483,37 +374,6 @@ impl Ring {
         Ok(true)
     }
 
-    /// Called by recovery when the log fills the last file in use to its end: if the newest control slot was
-    /// lost, the log may go on in a file that the older slot calls spare, or does not list. The file's header
-    /// tells. Returns whether there is such a file, which is then in use, and synced as [`Ring::sync_all`] does the others.
-    pub fn adopt_successor(&mut self) -> Result<bool> {
-        let end = self.end();
-        let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
-        for entry in self.control.files.iter_mut().filter(|file| file.start.is_none()) {
-            let file = &*self.handles[&entry.file_no];
-            let header = FileHeader::read(file, &self.control.uuid, entry.file_no, &mut block);
-            if header.is_some_and(|h| h.start == end && h.size == entry.size) {
-                file.sync_data()?;
-                entry.start = Some(end);
-                self.sort_files();
-                return Ok(true);
-            }
-        }
-        let Some(i) = self.strays.iter().position(|(_, h)| h.is_some_and(|h| h.start == end))
-        else {
-            return Ok(false);
-        };
-        let (file_no, header) = self.strays.swap_remove(i);
-        let size = header.expect("matched above").size;
-        let file = self.storage.open(&file_name(file_no))?;
-        file.sync_data()?;
-        self.handles.insert(file_no, file);
-        self.control.files.push(FileEntry { file_no, start: Some(end), size });
-        self.control.next_file_no = self.control.next_file_no.max(file_no + 1);
-        self.sort_files();
-        Ok(true)
-    }
-
     /// Makes what is in the files durable that a process before this one may have left unsynced.
     pub fn sync_all(&self) -> Result<()> {
         for (entry, _) in self.in_use() {
@@ -534,44 +394,6 @@ impl Ring {
 
     fn sort_files(&mut self) {
         self.control.files.sort_by_key(|file| (file.start.is_none(), file.start, file.file_no));
-    }
-
-    /// The files in use must cover the log from the checkpoint without a gap.
-    fn check_covered(&self) -> Result<()> {
-        let mut at = self.control.checkpoint;
-        for (i, (file, start)) in self.in_use().enumerate() {
-            if start > at || (i > 0 && start != at) {
-                break;
-            }
-            at = Lsn(start.0 + file.size);
-        }
-        if at == self.end() && self.in_use().next().is_some() {
-            return Ok(());
-        }
-        Err(Error::format(
-            CONTROL_FILE,
-            format!("no redo file holds the log at LSN {}; restore from a backup", at.0),
-        ))
-    }
-
-    fn find_strays(&mut self) -> Result<()> {
-        let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
-        for name in self.storage.list(REDO_DIR)? {
-            let Some(file_no) = file_no_of(&name) else { continue };
-            if self.handles.contains_key(&file_no) {
-                continue;
-            }
-            // One that can't be opened is, like one that can't be removed, in nobody's way.
-            let header = match self.storage.open(&file_name(file_no)) {
-                Ok(file) => FileHeader::read(&*file, &self.control.uuid, file_no, &mut block),
-                Err(error) => {
-                    tracing::warn!(%error, "a file that is not part of the redo log");
-                    None
-                }
-            };
-            self.strays.push((file_no, header));
-        }
-        Ok(())
     }
 }
 
@@ -611,59 +433,4 @@ pub fn make_file(
         // Best effort: a file that stays is removed at the next open.
         let _ = storage.remove(&name);
     })
-}
-
-fn missing(name: &str, start: Lsn, size: u64) -> Error {
-    Error::format(
-        name,
-        format!(
-            "missing, but it holds the redo log from LSN {} to {}; put the file back or restore the data \
-             directory from a backup",
-            start.0,
-            start.0 + size
-        ),
-    )
-}
-
-fn check_file(
-    file: &dyn StorageFile,
-    control: &Control,
-    entry: &FileEntry,
-    start: Lsn,
-) -> Result<()> {
-    let name = file.name();
-    let (len, want) = (file.len()?, HEADER_SIZE + entry.size);
-    if len < want {
-        return Err(Error::format(
-            name,
-            format!(
-                "{len} bytes long instead of {want}: it was truncated; restore the file from a backup"
-            ),
-        ));
-    }
-    let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
-    file.read_at(&mut block, 0)?;
-    let header = FileHeader::decode(&block, name)?;
-    if header.uuid != control.uuid {
-        return Err(Error::format(
-            name,
-            format!(
-                "belongs to another data directory (instance {}, this one is {}); put back the file of this \
-                 data directory",
-                format_uuid(&header.uuid),
-                format_uuid(&control.uuid)
-            ),
-        ));
-    }
-    if (header.file_no, header.start, header.size) != (entry.file_no, start, entry.size) {
-        return Err(Error::format(
-            name,
-            format!(
-                "holds the log from LSN {} as file {}, but {CONTROL_FILE} expects LSN {} as file {}: the two \
-                 are of different times; restore the data directory from a backup",
-                header.start.0, header.file_no, start.0, entry.file_no
-            ),
-        ));
-    }
-    Ok(())
 }

@@ -330,7 +330,7 @@ impl Table {
         }
     }
 
-    /// Lets nobody in any more, if no transaction is inside. [`Table::reopen`] takes it back.
+    /// Lets nobody in any more, if no transaction is inside. [`Table::reopen_entrance`] takes it back.
     pub(crate) fn close_entrance(&self) -> Result<()> {
         self.users
             .compare_exchange(0, DROPPED, Ordering::AcqRel, Ordering::Acquire)
