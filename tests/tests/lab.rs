@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         memory_bytes,
         out: out.clone(),
         mysqld,
-        only: None,
+        only: Vec::new(),
         append: false,
         load: Default::default(),
     };

@@ -128,6 +128,11 @@ pub fn is_documented_limit(outcome: &Outcome) -> bool {
     matches!(&outcome.answer, Answer::Failed { message, .. } if message.contains("longer than the limit"))
 }
 
+/// Whether a statement was given up after `max_statement_time`.
+pub fn ran_out_of_time(outcome: &Outcome) -> bool {
+    matches!(outcome.answer, Answer::Failed { code: 1969, .. })
+}
+
 fn answers(r: &Outcome, s: &Outcome, strictness: Strictness) -> Option<String> {
     match (&r.answer, &s.answer) {
         (Answer::Lost(_), _) | (_, Answer::Lost(_)) => Some("the server died or hung".into()),

@@ -111,6 +111,8 @@ pub struct Summary {
     pub at_limit: u64,
     /// Cases that ended at a bug of InnoDB or the server: rows of a temporary table that a rollback loses, a crash of the reference.
     pub innodb_bugs: u64,
+    /// Cases that ended when the reference had not done a statement in the time it is given.
+    pub out_of_time: u64,
     /// What was found: the difference and the script.
     pub failures: Vec<String>,
 }
@@ -135,15 +137,15 @@ pub fn run(settings: &Settings) -> Summary {
             let statement = statements.last().expect("was pushed");
             let (difference, ok) = pair.step(statement, settings.trace);
             summary.statements += 1;
-            if difference.is_some() && pair.at_limit {
-                summary.at_limit += 1;
+            if let Some(excuse) = pair.excuse.filter(|_| difference.is_some()) {
+                match excuse {
+                    Excuse::AtLimit => summary.at_limit += 1,
+                    Excuse::OutOfTime => summary.out_of_time += 1,
+                    Excuse::ReferenceDied => summary.innodb_bugs += 1,
+                }
                 break;
             }
             summary.refused += u64::from(!ok);
-            if difference.is_some() && pair.reference_died {
-                summary.innodb_bugs += 1;
-                break;
-            }
             if difference.is_some() && pair.innodb_lost_a_temporary_row(&statements) {
                 summary.innodb_bugs += 1;
                 break;
@@ -236,6 +238,25 @@ fn report(
     format!("seed {seed}: {shown}{note}\n{script}({}){log}", file.display())
 }
 
+/// Why a difference says nothing of the subject.
+#[derive(Clone, Copy, Debug)]
+enum Excuse {
+    /// The last statement met a documented limit of the subject.
+    AtLimit,
+    /// The reference was not given the time that it took. A subject that takes longer than the reference is not excused.
+    OutOfTime,
+    /// The server died of the reference.
+    ReferenceDied,
+}
+
+/// The line with which the server's own account of its death begins.
+const DEATH: &str = "got signal";
+
+/// Whether the server died, and told so itself, in a place that the subject has no frame of. Without an account there is no telling.
+fn died_elsewhere(log: &str) -> bool {
+    log.rfind(DEATH).is_some_and(|at| !log[at..].contains("ha_tidepool"))
+}
+
 /// Both sides, and their server.
 #[derive(Debug)]
 struct Pair {
@@ -244,10 +265,10 @@ struct Pair {
     subject: Side,
     /// The ends of the error log at each time the server died.
     deaths: Vec<String>,
-    /// The last statement met a documented limit of the subject.
-    at_limit: bool,
-    /// The server died of the reference, at the last statement.
-    reference_died: bool,
+    /// Length of the error log when it died last, bytes.
+    log_seen: usize,
+    /// Why a difference at the last statement would be none.
+    excuse: Option<Excuse>,
     /// What the subject answered last.
     last_answer: Option<Outcome>,
 }
@@ -280,8 +301,8 @@ impl Pair {
             reference,
             subject,
             deaths: Vec::new(),
-            at_limit: false,
-            reference_died: false,
+            log_seen: 0,
+            excuse: None,
             last_answer: None,
         }
     }
@@ -307,9 +328,15 @@ impl Pair {
         self.reference.disconnect();
         self.subject.disconnect();
         let log = self.server.error_log();
-        let lines: Vec<&str> = log.lines().collect();
-        let end = lines[lines.len().saturating_sub(60)..].join("\n");
+        let of_this_death = log.get(self.log_seen..).unwrap_or(&log);
+        let lines: Vec<&str> = of_this_death.lines().collect();
+        let last = lines.len().saturating_sub(60);
+        // The account of a death may be longer.
+        let from =
+            lines.iter().rposition(|line| line.contains(DEATH)).map_or(last, |at| at.min(last));
+        let end = lines[from..].join("\n");
         self.deaths.push(format!("{why}\n{end}"));
+        self.log_seen = log.len();
         self.server.kill9();
         if let Err(error) = self.server.launch() {
             self.server.keep();
@@ -365,7 +392,7 @@ impl Pair {
         if statement.killed {
             return (self.run_and_kill(statement), true);
         }
-        self.reference_died = false;
+        self.excuse = None;
         let sql = statement.sql();
         let start = Instant::now();
         let reference = self.reference.run(statement.session, &sql);
@@ -381,13 +408,17 @@ impl Pair {
             (&self.subject, &subject),
             statement.strictness,
         );
-        self.at_limit = compare::is_documented_limit(&subject);
+        if compare::is_documented_limit(&subject) {
+            self.excuse = Some(Excuse::AtLimit);
+        } else if compare::ran_out_of_time(&reference) {
+            self.excuse = Some(Excuse::OutOfTime);
+        }
         self.last_answer = Some(subject.clone());
         if let Answer::Lost(why) = &reference.answer {
             self.revive(&why.clone());
             // A reference that dies of itself says nothing of the subject.
             let log = self.deaths.last().expect("a death was noted");
-            self.reference_died = !log.contains("ha_tidepool");
+            self.excuse = died_elsewhere(log).then_some(Excuse::ReferenceDied);
         } else if let Answer::Lost(why) = &subject.answer {
             self.revive(&why.clone());
         }
@@ -444,5 +475,18 @@ impl Pair {
         let socket = self.server.socket().to_path_buf();
         let done = self.reference.connect(&socket).and_then(|()| self.subject.connect(&socket));
         done.err()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_death_with_an_account_of_its_own_is_somebody_elses() {
+        let account = "[ERROR] mariadbd got signal 11 ;\nstack_bottom\nhandler::ha_write_row";
+        assert!(died_elsewhere(&format!("lost\n[Note] ha_tidepool is ready\n{account}")));
+        assert!(!died_elsewhere(&format!("lost\n{account}\nha_tidepool.so(+0x1234)")));
+        assert!(!died_elsewhere("lost\n[Note] ready for connections"));
     }
 }
