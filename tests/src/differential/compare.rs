@@ -23,7 +23,7 @@
 //!
 //! EXPLAIN, statistics and SHOW TABLE STATUS are not compared at all.
 
-use super::session::{Answer, Outcome, Side, Warning};
+use super::session::{Answer, Outcome, Row, Side, Warning};
 use super::statement::Strictness;
 
 /// The most bytes of a value that a report shows.
@@ -166,8 +166,6 @@ fn answers(r: &Outcome, s: &Outcome, strictness: Strictness) -> Option<String> {
         _ => Some("one succeeds, the other does not".into()),
     }
 }
-
-type Row = Vec<Option<Vec<u8>>>;
 
 fn rows(x: &[Row], y: &[Row], any_order: bool) -> Option<String> {
     let (mut x, mut y): (Vec<&Row>, Vec<&Row>) = (x.iter().collect(), y.iter().collect());

@@ -433,7 +433,7 @@ impl Pair {
         let delay = Duration::from_micros(sql.bytes().map(u64::from).sum::<u64>() % KILL_WITHIN_US);
         let mode = self.reference.run(0, "SELECT CONCAT('SET sql_mode = ''', @@sql_mode, '''')");
         let mode = mode.first_value().unwrap_or_else(|| "SET sql_mode = DEFAULT".into());
-        let before = [self.reference.checksums(), self.subject.checksums()];
+        let before = [self.reference.contents(), self.subject.contents()];
         let (server, reference, subject) =
             (&mut self.server, &mut self.reference, &mut self.subject);
         let answers = std::thread::scope(|scope| {
@@ -448,7 +448,7 @@ impl Pair {
         let sides = [&mut self.reference, &mut self.subject];
         for ((side, before), answer) in sides.into_iter().zip(before).zip(answers) {
             side.run(0, &mode);
-            let found = side.checksums();
+            let found = side.contents();
             let changed = matches!(answer.answer, Answer::Done { affected: 1.., .. });
             if changed && found == before {
                 return Some(format!("{}: it was acknowledged, and is gone", side.engine));

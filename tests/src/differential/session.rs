@@ -10,6 +10,9 @@ use mysql::{Conn, OptsBuilder, Value};
 /// A server that does not answer for so long has hung.
 const ANSWER_LIMIT: Duration = Duration::from_secs(90);
 
+/// A row's values as text; `None` is NULL.
+pub type Row = Vec<Option<Vec<u8>>>;
+
 /// What a statement gave.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
@@ -17,8 +20,8 @@ pub enum Answer {
     Rows {
         /// Type codes of the protocol.
         types: Vec<u8>,
-        /// The values as text; `None` is NULL.
-        rows: Vec<Vec<Option<Vec<u8>>>>,
+        /// The rows.
+        rows: Vec<Row>,
     },
     /// Success without rows.
     Done {
@@ -159,24 +162,28 @@ impl Side {
         Ok(())
     }
 
-    /// The checksum of each table, in the order of their names.
-    pub fn checksums(&mut self) -> Vec<(String, Option<String>)> {
-        let text = |value: &Option<Vec<u8>>| {
-            value.as_ref().map(|bytes| String::from_utf8_lossy(bytes).into_owned())
-        };
+    /// The rows of all tables and views, in no order; nothing of what can't be read. (CHECKSUM TABLE is no use: with a virtual column, that of the same
+    /// rows of an InnoDB table is another one after some restarts.)
+    pub fn contents(&mut self) -> Vec<(String, Option<Vec<Row>>)> {
         let names: Vec<String> = match self.run(0, "SHOW TABLES").answer {
-            Answer::Rows { rows, .. } => rows.iter().filter_map(|row| text(&row[0])).collect(),
+            Answer::Rows { rows, .. } => {
+                let name = |row: Row| row.into_iter().next().flatten();
+                let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+                rows.into_iter().filter_map(name).map(text).collect()
+            }
             _ => Vec::new(),
         };
-        let checksum = |name: String| {
-            let found = self.run(0, &format!("CHECKSUM TABLE {name} EXTENDED"));
-            let checksum = match found.answer {
-                Answer::Rows { rows, .. } => rows.first().and_then(|row| text(&row[1])),
+        let rows = |name: String| {
+            let rows = match self.run(0, &format!("SELECT * FROM {name}")).answer {
+                Answer::Rows { mut rows, .. } => {
+                    rows.sort();
+                    Some(rows)
+                }
                 _ => None,
             };
-            (name, checksum)
+            (name, rows)
         };
-        names.into_iter().map(checksum).collect()
+        names.into_iter().map(rows).collect()
     }
 
     /// Runs a statement.
