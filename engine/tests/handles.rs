@@ -180,6 +180,35 @@ fn a_void_savepoint_is_refused() {
     assert_eq!(get(&mut trx, &t, &[0]), Some(b"1".to_vec()));
 }
 
+/// However many rollbacks there were before: each went back less far than the next.
+#[test]
+fn a_savepoint_that_is_void_after_many_rollbacks_is_refused() {
+    let db = open(1);
+    let t = table(&db, "t");
+    let mut trx = begin(&db, Isolation::RepeatableRead);
+    let put = |trx: &mut Trx, n: u16| trx.insert(&t, 0, &n.to_be_bytes(), b"1").map(drop).unwrap();
+    for n in 0..1000 {
+        put(&mut trx, n);
+        let place = trx.savepoint();
+        put(&mut trx, 5000);
+        trx.rollback_to(place).unwrap();
+    }
+    let early = trx.savepoint();
+    put(&mut trx, 2000);
+    let void = trx.savepoint();
+    assert!(!trx.has_written_since(&void));
+    trx.rollback_to(early).unwrap();
+    put(&mut trx, 3000);
+    assert!(trx.has_written_since(&void), "as much as before, and something else");
+    put(&mut trx, 3001);
+    let refused = trx.rollback_to(void);
+    assert!(matches!(&refused, Err(Error::InvalidOption(_))), "{refused:?}");
+    trx.commit().unwrap();
+    for n in [0, 999, 3000, 3001_u16] {
+        assert!(get(&mut trx, &t, &n.to_be_bytes()).is_some(), "{n}");
+    }
+}
+
 /// Who is asked during a check, or shown a sample, holds nothing of the table, and may do with it what he likes.
 #[test]
 fn who_is_called_back_may_change_the_table() {

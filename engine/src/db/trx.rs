@@ -201,7 +201,7 @@ impl Trx {
         Savepoint { inner: self.inner.savepoint(), owner, tables: self.used.len() }
     }
 
-    /// Whether anything was written after `savepoint` that has not been undone.
+    /// Whether anything was written after `savepoint` that has not been undone, or what was before it has been.
     pub fn has_written_since(&self, savepoint: &Savepoint) -> bool {
         self.inner.has_written_since(savepoint.inner)
     }

@@ -277,9 +277,10 @@ impl Transaction {
         Savepoint { position: self.position(), rollbacks: self.rollbacks.count() }
     }
 
-    /// Whether anything was written after `savepoint` that has not been undone.
+    /// Whether anything was written after `savepoint` that has not been undone, or what was before it has been.
     pub fn has_written_since(&self, savepoint: Savepoint) -> bool {
-        self.position() != savepoint.position
+        let Savepoint { position, rollbacks } = savepoint;
+        self.position() != position || self.rollbacks.have_voided(position.records(), rollbacks)
     }
 
     pub(crate) fn position(&self) -> UndoPosition {

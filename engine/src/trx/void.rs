@@ -1,14 +1,11 @@
 //! Which savepoints are void: those behind a place that the transaction has rolled back to since they were taken.
 //!
 //! A place in the undo log is known by how many records are before it. What matters of a rollback is where it went, and of those that went no
-//! farther back than a later one nothing is remembered. What is left are ever later rollbacks to ever later places: at most [`KEPT`] of them, for a
-//! transaction may have a million statements that fail. Beyond that the oldest stand for those behind them, and a void savepoint may pass for a good one.
-//! Rolling back to it then finds no such place, and the transaction is lost; there is no harm done to the data.
+//! farther back than a later one nothing is remembered. What is left are ever later rollbacks to ever later places: sixteen bytes each, with a
+//! record of the log at least between two of them. None can be forgotten: behind its place there may be new records by now that look like those of
+//! a void savepoint, and going back to that would keep one that it never saw.
 
 use crate::error::Error;
-
-/// Rollbacks that are remembered.
-const KEPT: usize = 256;
 
 /// One transaction's rollbacks to savepoints.
 #[derive(Debug, Default)]
@@ -28,9 +25,7 @@ impl Rollbacks {
     pub fn add(&mut self, records: u64) {
         let earlier = self.went_to.partition_point(|&(_, left)| left < records);
         self.went_to.truncate(earlier);
-        if self.went_to.len() < KEPT {
-            self.went_to.push((self.count, records));
-        }
+        self.went_to.push((self.count, records));
         self.count += 1;
     }
 
@@ -79,16 +74,18 @@ mod tests {
     }
 
     #[test]
-    fn little_is_remembered_of_very_many() {
+    fn the_last_of_very_many_counts_and_one_far_back_forgets_them() {
         let mut rollbacks = Rollbacks::default();
         for n in 0..10_000 {
             rollbacks.add(n);
             assert!(!rollbacks.have_voided(n, rollbacks.count()));
         }
-        assert_eq!(rollbacks.went_to.len(), KEPT);
-        // The first of them still count, and so do those that go far back.
+        let taken = rollbacks.count();
+        rollbacks.add(10_000);
+        assert!(rollbacks.have_voided(10_001, taken) && !rollbacks.have_voided(10_000, taken));
         assert!(rollbacks.have_voided(1, 0));
         rollbacks.add(100);
         assert!(rollbacks.have_voided(101, 9000) && !rollbacks.have_voided(100, 9000));
+        assert_eq!(rollbacks.went_to.len(), 101);
     }
 }
