@@ -278,6 +278,8 @@ impl Handles {
         });
         table.by_path.entry(path).or_default().push(state.clone());
         self.note_open(&mut table, &state);
+        drop(table);
+        self.keep_to_limit();
         Ok(state)
     }
 
@@ -320,6 +322,7 @@ impl Handles {
                     place.handle = Some(lease.file.clone());
                     drop(place);
                     self.note_open(&mut self.table.lock(), state);
+                    self.keep_to_limit();
                     return Ok(lease);
                 }
                 Err(error) if is_out_of_descriptors(&error) => {
@@ -427,8 +430,18 @@ impl Handles {
 
     /// Closes files until one more may be opened, or until there is none to close.
     fn make_room(&self) {
+        self.close_down_to(self.limit - 1);
+    }
+
+    /// Closes what is too much: several may have made room at the same time, each for his own.
+    fn keep_to_limit(&self) {
+        self.close_down_to(self.limit);
+    }
+
+    /// Closes files until there are `most`, or until there is none to close.
+    fn close_down_to(&self, most: usize) {
         for _ in 0..SYNCS_MAX {
-            while self.count() >= self.limit {
+            while self.count() > most {
                 match self.close_one() {
                     CloseOne::Closed => {}
                     CloseOne::AllInUse => return,
@@ -438,7 +451,7 @@ impl Handles {
                     }
                 }
             }
-            if self.count() < self.limit {
+            if self.count() <= most {
                 return;
             }
         }
