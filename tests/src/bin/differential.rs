@@ -66,11 +66,11 @@ fn main() -> ExitCode {
         None => {
             let summary = run(&settings);
             println!(
-                "{} cases, {} at a documented limit, {} at a bug of InnoDB or the server, {} for want of time, {} statements, {} refused by both, {} differences",
+                "{} cases, {} at a documented limit, {} at a bug of InnoDB or the server, {} given up by the reference, {} statements, {} refused by both, {} differences",
                 summary.cases,
                 summary.at_limit,
                 summary.innodb_bugs,
-                summary.out_of_time,
+                summary.gave_up,
                 summary.statements,
                 summary.refused,
                 summary.failures.len()

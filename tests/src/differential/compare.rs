@@ -128,9 +128,10 @@ pub fn is_documented_limit(outcome: &Outcome) -> bool {
     matches!(&outcome.answer, Answer::Failed { message, .. } if message.contains("longer than the limit"))
 }
 
-/// Whether a statement was given up after `max_statement_time`.
-pub fn ran_out_of_time(outcome: &Outcome) -> bool {
-    matches!(outcome.answer, Answer::Failed { code: 1969, .. })
+/// Whether a statement of the reference was given up, which the subject may finish: after `max_statement_time`, or for an undo record
+/// that InnoDB has no room for.
+pub fn gave_up(outcome: &Outcome) -> bool {
+    matches!(outcome.answer, Answer::Failed { code: 1969 | 1713, .. })
 }
 
 fn answers(r: &Outcome, s: &Outcome, strictness: Strictness) -> Option<String> {
