@@ -391,13 +391,13 @@ impl Pair {
 
     /// Runs a statement on both sides: the difference, and whether the reference succeeded.
     fn step(&mut self, statement: &Statement, trace: bool) -> (Option<String>, bool) {
+        self.excuse = None;
         if let Body::Restart { kill } = statement.body {
             return (self.restart(kill), true);
         }
         if statement.killed {
             return (self.run_and_kill(statement), true);
         }
-        self.excuse = None;
         let sql = statement.sql();
         let start = Instant::now();
         let reference = self.reference.run(statement.session, &sql);
