@@ -112,15 +112,15 @@ pub fn render(facts: &Facts, findings: &[Finding], columns: usize) -> String {
     if findings.is_empty() {
         text.push_str(match facts.unseen.is_empty() {
             true => "\nHealthy: nothing to change.\n",
-            false => "\nNothing to change in what could be seen.\n",
+            false => "\nNo findings, but some checks were skipped (see below).\n",
         });
     }
     for unseen in &facts.unseen {
-        text.push_str(&format!("\nNot seen: {}\n    to see it: {}\n", unseen.what, unseen.remedy));
+        text.push_str(&format!("\nSkipped: {}\n    requires: {}\n", unseen.what, unseen.remedy));
     }
     if facts.machine.is_none() {
         text.push_str(
-            "\nWithout the machine nothing is said about the pool's size, swap and connections.\n",
+            "\nHost metrics are unavailable: pool size, swap and connections were not checked.\n",
         );
     }
     text.lines().map(|line| printable(line) + "\n").collect()
@@ -171,7 +171,7 @@ fn head(facts: &Facts) -> String {
 
 /// The size of the data, as far as this user may see it.
 fn seen(is_all: bool, bytes: u64) -> String {
-    if is_all { human(bytes) } else { format!("unknown ({} of it seen)", human(bytes)) }
+    if is_all { human(bytes) } else { format!("size unknown (missing privileges; {} visible)", human(bytes)) }
 }
 
 fn section(number: usize, finding: &Finding, columns: usize) -> String {
@@ -193,19 +193,19 @@ fn section(number: usize, finding: &Finding, columns: usize) -> String {
             lines.iter().for_each(|line| text.push_str(&format!("       {line}\n")));
         }
     };
-    block("now:", &finding.set);
+    block("Apply now:", &finding.set);
     let config: Vec<String> =
         std::iter::once("[mysqld]".to_owned()).chain(finding.config.iter().cloned()).collect();
     let label = if finding.restart {
-        "in my.cnf (takes effect at a restart):"
+        "In my.cnf (takes effect at a restart):"
     } else {
-        "in my.cnf, to keep it:"
+        "In my.cnf, to keep it:"
     };
     block(label, if finding.config.is_empty() { &[] } else { &config });
-    block("on the machine:", &finding.commands);
+    block("Run as root:", &finding.commands);
     if !finding.alternative.is_empty() {
         text.push_str(&wrapped(
-            &format!("Or else: {}.", finding.alternative),
+            &format!("Alternative: {}.", finding.alternative),
             "   ",
             "   ",
             columns,
@@ -268,9 +268,9 @@ mod tests {
             restart: false,
         };
         let text = section(1, &finding, 80);
-        let end = "       innodb_buffer_pool_size = 1G\n   Or else: with the option.\n";
+        let end = "       innodb_buffer_pool_size = 1G\n   Alternative: with the option.\n";
         assert!(text.ends_with(end), "{text}");
         let alone = Finding { alternative: String::new(), ..finding };
-        assert!(!section(1, &alone, 80).contains("Or else"));
+        assert!(!section(1, &alone, 80).contains("Alternative"));
     }
 }

@@ -263,7 +263,7 @@ impl Target {
                     (_, None) => " (no password was given)",
                     // Of an account with REQUIRE SSL, and of MariaDB's require_secure_transport, no server says more than this.
                     (ACCESS_DENIED, Some(_)) => {
-                        " (a wrong password, or TLS is required, which this program can't speak)"
+                        " (wrong password, or the account requires TLS, which tidepool does not support)"
                     }
                     _ => "",
                 };
@@ -346,7 +346,7 @@ fn ask_password(user: &str) -> Result<String> {
     let stdin = std::io::stdin();
     if !stdin.is_terminal() {
         return Err(Error::Local(
-            "there is no terminal to ask for the password on: use an option file, or MYSQL_PWD"
+            "cannot prompt for a password: standard input is not a terminal; use an option file, or MYSQL_PWD"
                 .into(),
         ));
     }

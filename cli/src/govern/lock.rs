@@ -47,6 +47,8 @@ pub fn release(server: &mut Server) {
 
 /// That another one holds it, for people.
 pub fn taken(holder: Option<u64>) -> String {
-    let connection = holder.map(|id| format!(" (the server's connection {id})"));
-    format!("another program is resizing the pool just now{}", connection.unwrap_or_default())
+    match holder {
+        Some(id) => format!("connection {id} holds the resize lock"),
+        None => "another connection holds the resize lock".into(),
+    }
 }

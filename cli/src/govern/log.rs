@@ -83,7 +83,7 @@ impl Log {
     /// A step that was taken.
     pub fn step(&mut self, step: &Step) {
         let text = format!(
-            "  step {} -> {} in {} ms; it cost {} ms of the queries' work, longest ping {} ms; next stride {}",
+            "  step {} -> {}: {} ms, {} ms of query time lost, slowest probe {} ms; next step up to {}",
             human(step.from_bytes),
             human(step.to_bytes),
             step.took.as_millis(),

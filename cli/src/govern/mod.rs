@@ -94,7 +94,7 @@ pub struct Options {
     /// Never above this size [default: what fits]
     #[arg(long, value_name = "SIZE", value_parser = parse)]
     max: Option<u64>,
-    /// The most of the queries' work that one step may cost, milliseconds
+    /// Maximum query time that one step may cost, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     max_stall: u64,
     /// Append the decisions to this file, as JSON lines
@@ -103,7 +103,7 @@ pub struct Options {
     /// Process id of the server, where it can't be found through the connection
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Stop after so many seconds
+    /// Stop after SECONDS
     #[arg(long, value_name = "SECONDS")]
     duration: Option<u64>,
 }
@@ -124,7 +124,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let variables = server.variables()?;
     let process = named.or_else(|| server_process(&mut server, &variables)).ok_or_else(|| {
         Error::Unsupported(
-            "the server's process can't be seen from here: govern must run on the server's machine (or give --pid)".into(),
+            "cannot find the server's process: run govern on the server's machine, or give --pid".into(),
         )
     })?;
     let pid = process.pid;
@@ -133,7 +133,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     if is_in_huge_pages(huge_bytes(&Root::default(), pid), pool.size()?) {
         // It would shrink and shrink, and room would never come of it.
         return Err(Error::Unsupported(
-            "this server's pool is in huge pages: what it gives back nobody else can use, so there is nothing to govern; start it with \
+            "this server's pool is in huge pages: no other program can use what it gives back; start it with \
              large_pages=0"
                 .into(),
         ));
@@ -148,7 +148,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let mode = if options.apply { "" } else { " (dry run: nothing is set without --apply)" };
     log.note(&format!("governing {kind} at {}, process {pid}{mode}", target.place()));
     if kind.tidepool {
-        log.note("this is about InnoDB's pool only: Tidepool governs its own");
+        log.note("governing the InnoDB pool only; the Tidepool pool manages itself");
     }
     for notice in bounds.notices(pool.size()?) {
         log.note(&notice);
@@ -178,7 +178,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         governing.pause(&stop, pause);
     }
     let size = human(governing.pool.size()?);
-    governing.log.note(&format!("stopped; the pool keeps its size of {size}"));
+    governing.log.note(&format!("stopped; pool size left at {size}"));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -380,7 +380,7 @@ impl Governing {
                 self.retry_at = Some(Instant::now() + BUSY_RETRY_AFTER);
                 if !std::mem::replace(&mut self.waits_for_another, true) {
                     let busy = lock::taken(holder);
-                    self.log.note(&format!("{busy}: waiting until it has finished"));
+                    self.log.note(&format!("{busy}; waiting"));
                 }
                 return Ok(TICK);
             }

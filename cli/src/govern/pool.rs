@@ -274,7 +274,7 @@ impl InnodbPool {
             return Err(match self.set_back(&settings) {
                 Ok(()) => error,
                 Err(statement) => Error::Gone(format!(
-                    "{error}; if it still runs, settings of the step may have stayed: set them back with {statement}"
+                    "{error}; if the server still runs, restore its settings with {statement}"
                 )),
             });
         }

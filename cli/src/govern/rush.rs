@@ -96,7 +96,7 @@ impl Rush {
 pub fn reason(decision: &Decision, at_most: Option<u64>) -> String {
     let reason = decision.reason.clone();
     match at_most.is_some_and(|most| most < decision.to_bytes) {
-        true => format!("{reason}; others take it so fast that a third of the pool goes at once"),
+        true => format!("{reason}; memory is disappearing too fast, so the pool shrinks by a third at once"),
         false => reason,
     }
 }

@@ -60,7 +60,7 @@ fn is_cached_otherwise(facts: &Facts) -> bool {
 
 fn why(pool_bytes: u64) -> String {
     format!(
-        "Every page is in the pool ({}) and in the kernel's cache; the kernel's copy is only used when the pool's is gone, and pushes other things out meanwhile.",
+        "Every page is in the pool ({}) and in the kernel's cache; the copy in the kernel's cache is rarely used and crowds out other data.",
         human(pool_bytes)
     )
 }

@@ -185,7 +185,7 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
     let near = clients.used_max * 5 / 4 > fits;
     let severity = if near { Severity::High } else { Severity::Medium };
     let title = format!(
-        "{} connections may come, and memory is enough for {fits} of them",
+        "max_connections is {}, but memory suffices for only {fits} busy connections",
         clients.allowed
     );
     let mut why = format!(
@@ -206,7 +206,7 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
             " Of that {}, which no connection needs for most statements: one that does can set it for itself.",
             large.join(", ")
         ));
-        risks.push("statements that sort or join much use files until their sessions ask for more; sessions that are there keep what they have".to_owned());
+        risks.push("large sorts and joins spill to disk unless the session raises the limit; existing sessions keep their values".to_owned());
     }
     for buffer in &clients.large {
         spared = buffer.bytes.saturating_sub(MODEST_BYTES).saturating_add(spared);
@@ -215,8 +215,8 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
     let wanted = enough(left / clients.busy_bytes.saturating_sub(spared).max(1));
     if wanted < clients.allowed {
         risks.push(format!(
-            "connection {} and later are refused (one more is kept for the administrator)",
-            wanted + 1
+            "connections beyond {} are refused (one is reserved for SUPER)",
+            wanted
         ));
         finding = finding.variable(true, "max_connections", wanted, &wanted.to_string());
     }

@@ -32,9 +32,9 @@ pub fn too_large(facts: &Facts) -> Option<Finding> {
         Severity::High
     };
     let end = match machine.limit_throttles {
-        true => "is slowed down by the kernel (memory.high), until it hardly works",
-        false if machine.swap_bytes > 0 => "swaps",
-        false => "is killed by the kernel",
+        true => "the kernel throttles the server (memory.high) until it hardly works",
+        false if machine.swap_bytes > 0 => "the server swaps",
+        false => "the kernel's OOM killer kills the server",
     };
     let size = human(pool.size_bytes);
     let title = match fit.is_too_much {
@@ -44,7 +44,7 @@ pub fn too_large(facts: &Facts) -> Option<Finding> {
         false => format!("The buffer pool of {size} does not fit: {} would", human(fit.bytes)),
     };
     let mut why = format!(
-        "{}. A full pool takes more than there is, and the server {end}.",
+        "{}. Once the pool fills, memory runs out and {end}.",
         sentence(&fit, machine)
     );
     if fit.is_too_much {
@@ -81,7 +81,7 @@ pub fn too_small(facts: &Facts) -> Option<Finding> {
         human(wanted)
     );
     let hits = hits(hit_ratio, pool.reads_per_s);
-    let why = format!("It is full, and {hits}. {}.", why_that_much(wanted, data, &fit, machine));
+    let why = format!("It has no free pages. {hits}. {}.", why_that_much(wanted, data, &fit, machine));
     let finding = Finding::new("pool_too_small", severity, title, why).risk(format!(
         "a short stall while the pool grows; {}{}",
         taken(pool, wanted),
@@ -95,7 +95,7 @@ fn beside_another(machine: &Machine) -> String {
     let other = machine.others.iter().find(|other| is_server(&other.name));
     other.map_or(String::new(), |other| {
         format!(
-            "; another server ({}, process {}) runs here: what is free counts for both, so look again before its pool grows too",
+            "; another server ({}, process {}) shares this free memory: check again before its pool grows too",
             other.name, other.pid
         )
     })
@@ -131,16 +131,16 @@ fn loss(
 fn hits(hit_ratio: Option<f64>, reads_per_s: f64) -> String {
     match hit_ratio {
         Some(hit) => format!(
-            "{:.2} % of the reads are served from memory, {reads_per_s:.0} a second go to disk",
+            "Hit ratio {:.2} % since the start; {reads_per_s:.0} disk reads/s in the last seconds",
             hit * 100.0
         ),
-        None => "too few reads to say a hit ratio".into(),
+        None => "Too few reads for a hit ratio".into(),
     }
 }
 
 fn why_that_much(wanted: u64, data: u64, fit: &Fit, machine: &Machine) -> String {
     if wanted >= data {
-        format!("{}, but no more than the data can be used", sentence(fit, machine))
+        format!("{}, but a pool larger than the data would be wasted", sentence(fit, machine))
     } else {
         sentence(fit, machine)
     }
@@ -178,7 +178,7 @@ pub fn built_in_default(facts: &Facts) -> Option<Finding> {
     };
     let known = match facts.data.is_seen() {
         true => format!("With {} of data {effect}", human(data)),
-        false => "How much data there is this user may not see: a working set of more than 128 MiB would be read again and again".into(),
+        false => "This user may not see the size of the data: a working set above 128 MiB would be read again and again".into(),
     };
     let why = format!("{}. {known}.", sentence(&fit, machine));
     let taken = taken(pool, fit.bytes);
@@ -250,8 +250,8 @@ pub fn tidepool_too_small(facts: &Facts) -> Option<Finding> {
     );
     let hits = hits(hit_ratio, reads_per_s);
     let why = format!(
-        "It is full, and {hits}. {predicted} {}. With tidepool_buffer_pool_size = 0 the pool has what is left, as far as there is use for \
-         it, and gives back what others need.",
+        "It has no free pages. {hits}. {predicted} {}. With tidepool_buffer_pool_size = 0 the pool grows into free \
+         memory while that helps, and gives back what other programs need.",
         why_that_much(wanted, data, &fit, machine)
     );
     let finding = Finding::new("tidepool_pool_too_small", severity, title, why)

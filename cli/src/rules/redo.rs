@@ -48,9 +48,9 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
     // An idle server proves nothing against a tiny log: the next burst will.
     let severity = if tiny { severity.min(Severity::Medium) } else { severity };
     let holds = if holds_s < 7200.0 {
-        format!("{:.0} s of the present writing", holds_s)
+        format!("wraps in {:.0} s at the higher of the two write rates", holds_s)
     } else {
-        "hours of the present writing, which is little".into()
+        "lasts for hours at the present write rate, which is low".into()
     };
     let title = format!(
         "The redo log of {} is too small: {} is better",
@@ -58,13 +58,13 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
         human(wanted)
     );
     let mut why = format!(
-        "It holds {holds} ({}/s now, {}/s since the start). Each time it is nearly full, pages must be written at once and writers wait.",
+        "It {holds} ({}/s now, {}/s on average since the start). Whenever it is nearly full, the server must write dirty pages at once, and writers wait.",
         human(redo.written_per_s as u64),
         human(redo.written_per_s_ever as u64)
     );
     if age_share >= 0.5 {
         why.push_str(&format!(
-            " {:.0} % of what may be in use before they do is in use now.",
+            " It is at {:.0} % of the checkpoint age at which they do.",
             age_share * 100.0
         ));
     }

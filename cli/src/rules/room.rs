@@ -112,24 +112,26 @@ pub fn sentence(fit: &Fit, machine: &Machine) -> String {
     if fit.idle_bytes > fit.bytes / 50 {
         parts.push(format!("descriptors of what it does not hold take {}", human(fit.idle_bytes)));
     }
-    parts.push(format!("{} should stay free", human(fit.headroom_bytes)));
+    parts.push(format!("{} should stay free as headroom", human(fit.headroom_bytes)));
     if fit.peak_all_bytes > fit.peak_bytes {
         parts.push(format!(
-            "of {} that connections of the busiest time could take, {} should stay free too",
+            "peak connections could need {}, of which {} should stay free",
             human(fit.peak_all_bytes),
             human(fit.peak_bytes)
         ));
     } else if fit.peak_bytes > 0 {
-        parts.push(format!("connections of the busiest time would add {}", human(fit.peak_bytes)));
+        parts.push(format!("peak connections would need another {}", human(fit.peak_bytes)));
     }
     if machine.server_swapped_bytes > 0 {
         parts.push(format!("{} of the server is in swap", human(machine.server_swapped_bytes)));
     }
     let fits = match fit.is_too_much {
-        true => format!("not even {} fits, and less is of no use", human(fit.bytes)),
-        false => format!("{} fits", human(fit.bytes)),
+        true => format!("not even a pool of {} fits, and a smaller one is useless", human(fit.bytes)),
+        false => {
+            format!("that leaves room for a pool of {} (a 13th of what is added goes to page descriptors)", human(fit.bytes))
+        }
     };
-    let words = format!("{}: so {fits}", parts.join(", "));
+    let words = format!("{}: {fits}", parts.join(", "));
     // It begins a paragraph.
     match words.strip_prefix("the ") {
         Some(rest) => format!("The {rest}"),

@@ -43,7 +43,7 @@ fn washed(rule: &'static str, prefix: &str, size: u64, data: Option<u64>) -> Fin
         "A scan or a dump reads many rows of a page within a millisecond. With {name} = 0 the second of them makes the page \
          hot, and the pages that the application needs go; {figure}. With 1000 a page must be wanted again a second later."
     );
-    let title = format!("{name} is 0: one scan washes the buffer pool out");
+    let title = format!("{name} is 0: a single table scan can evict the whole buffer pool");
     Finding::new(rule, severity, title, why)
         .risk("none known; a table that is read once and then again within a second stays in the old part for longer")
         .variable(true, &name, 1000, "1000")

@@ -82,7 +82,7 @@ impl Guard {
         if self.is_ours(claims.host) {
             Ok(())
         } else {
-            Err("the page is not known by this name: start it with --allow-host for it")
+            Err("unknown Host header; restart with --allow-host NAME")
         }
     }
 
@@ -96,7 +96,7 @@ impl Guard {
         let encrypted = claims.origin.and_then(|origin| origin.strip_prefix("https://"));
         let is_proxys = |host: &str| self.proxies.contains(&host.to_ascii_lowercase());
         if !self.is_ours(plain) && !encrypted.is_some_and(is_proxys) {
-            return Err("only the page of this server may change something: wrong Origin");
+            return Err("cross-origin request refused");
         }
         if !claims.token.is_some_and(|token| same(token.as_bytes(), self.token.as_bytes())) {
             return Err("this needs the token that was printed when the page was started");

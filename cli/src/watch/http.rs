@@ -107,8 +107,8 @@ async fn answer(request: Request<Incoming>, page: &Page) -> Answer {
                 }
             }
         }
-        (&Method::GET | &Method::HEAD | &Method::POST, _) => text(404, "there is nothing here"),
-        _ => text(405, "not that way"),
+        (&Method::GET | &Method::HEAD | &Method::POST, _) => text(404, "not found"),
+        _ => text(405, "method not allowed"),
     }
 }
 
@@ -170,7 +170,7 @@ fn wanted(body: &str, about: &About, last: Option<&Sample>) -> Result<u64, (u16,
     match fits {
         Some(fits) if bytes > fits && bytes > now => {
             let (bytes, fits) = (human(bytes), human(fits));
-            Err((409, format!("{bytes} does not fit: there is memory for {fits}")))
+            Err((409, format!("refused: {bytes} exceeds the {fits} available")))
         }
         _ => Ok(bytes),
     }
@@ -179,7 +179,7 @@ fn wanted(body: &str, about: &About, last: Option<&Sample>) -> Result<u64, (u16,
 async fn costly_content(page: &Page) -> Answer {
     // Here and not in the other thread: who goes away while waiting asks nothing more.
     let Ok(turn) = Arc::clone(&page.costly).acquire_owned().await else {
-        return text(503, "this is ending");
+        return text(503, "shutting down");
     };
     let watched = Arc::clone(&page.watched);
     let looked = tokio::task::spawn_blocking(move || {

@@ -36,7 +36,7 @@ impl Source {
         match self {
             Source::StatementHistogram => "all statements (performance_schema)",
             Source::ResponseTimePlugin => "all statements (response time plugin, coarse)",
-            Source::OwnProbe => "this page's own small read, not your statements",
+            Source::OwnProbe => "a test read by this page, not your queries",
         }
     }
 }

@@ -52,26 +52,26 @@ fn text(engine: Engine, p95_words: &str, seen: &Seen) -> String {
 /// Of the newest second.
 fn rates(metrics: &mut Text, p95_words: &str, seen: &Seen) {
     let Some(last) = seen.history.last() else { return };
-    metrics.gauge("queries_per_second", "Statements.", Some(last.qps));
-    let words = format!("95th percentile of latency of {p95_words}.");
+    metrics.gauge("queries_per_second", "Statements a second.", Some(last.qps));
+    let words = format!("95th percentile of the latency of {p95_words}.");
     metrics.gauge("latency_p95_seconds", &words, last.p95_ms.map(|ms| ms / 1000.0));
     let read = Some(last.disk_read_mb_s * 1e6);
     metrics.gauge("disk_read_bytes_per_second", "Read from disk.", read);
     let written = Some(last.disk_write_mb_s * 1e6);
     metrics.gauge("disk_write_bytes_per_second", "Written to disk.", written);
     let swap = last.swap_mb_s.map(|mb| mb * 1e6);
-    metrics.gauge("swap_bytes_per_second", "To and from swap, the whole machine.", swap);
+    metrics.gauge("swap_bytes_per_second", "Bytes to and from swap, whole machine.", swap);
     metrics.gauge("buffer_pool_size_bytes", "Size of the pool.", Some(last.pool_bytes));
     metrics.gauge("buffer_pool_data_bytes", "Pages in the pool.", Some(last.data_bytes));
-    let words = "What fits now, as the governor sees it.";
+    let words = "Pool size that fits now, by the governor's rule.";
     metrics.gauge("buffer_pool_target_bytes", words, last.target_bytes);
     let words = "Share of logical reads served from memory.";
     metrics.gauge("buffer_pool_hit_ratio", words, last.hit_ratio);
     let words = "Logical reads that went to disk.";
     metrics.gauge("buffer_pool_reads_per_second", words, Some(last.reads_per_s));
-    metrics.gauge("server_resident_bytes", "Memory of the server.", last.server_resident_bytes);
-    metrics.gauge("server_swapped_bytes", "Of the server, in swap.", last.server_swapped_bytes);
-    metrics.gauge("threads_running", "Connections that work.", Some(last.threads_running));
+    metrics.gauge("server_resident_bytes", "Resident memory of the server.", last.server_resident_bytes);
+    metrics.gauge("server_swapped_bytes", "Server memory in swap.", last.server_swapped_bytes);
+    metrics.gauge("threads_running", "Connections currently executing a statement.", Some(last.threads_running));
 }
 
 /// Of all seconds, and of this moment.
@@ -86,18 +86,18 @@ fn totals(metrics: &mut Text, seen: &Seen) {
     metrics.counter("buffer_pool_reads", words, totals.reads);
     let words = "Changes of pages in the pool.";
     metrics.counter("buffer_pool_write_requests", words, totals.write_requests);
-    metrics.counter("pages_read", "Pages read from disk, ahead too.", totals.pages_read);
+    metrics.counter("pages_read", "Pages read from disk, including read-ahead.", totals.pages_read);
     metrics.counter("pages_written", "Pages written to disk.", totals.pages_written);
     metrics.counter("disk_read_bytes", "Read from disk.", totals.disk_read_bytes);
     metrics.counter("disk_write_bytes", "Written to disk.", totals.disk_write_bytes);
-    metrics.counter("swap_in_bytes", "From swap, the whole machine.", totals.swap_in_bytes);
-    metrics.counter("swap_out_bytes", "To swap, the whole machine.", totals.swap_out_bytes);
-    metrics.counter("server_cpu_seconds", "Processor time of the server.", totals.cpu_s);
-    let words = "Pages in the pool that are changed and not yet written.";
+    metrics.counter("swap_in_bytes", "Bytes read from swap, whole machine.", totals.swap_in_bytes);
+    metrics.counter("swap_out_bytes", "Bytes written to swap, whole machine.", totals.swap_out_bytes);
+    metrics.counter("server_cpu_seconds", "CPU time of the server.", totals.cpu_s);
+    let words = "Dirty pages in the pool.";
     metrics.gauge("buffer_pool_dirty_bytes", words, totals.dirty_bytes);
-    let words = "Redo since the last checkpoint.";
+    let words = "Redo written since the last checkpoint.";
     metrics.gauge("checkpoint_age_bytes", words, totals.checkpoint_age_bytes);
-    let words = "Age of the checkpoint at which writers wait for it.";
+    let words = "Checkpoint age at which writers wait.";
     metrics.gauge("checkpoint_age_max_bytes", words, totals.checkpoint_age_max_bytes);
     let words = "Transactions whose old versions of rows are still kept.";
     metrics.gauge("history_list_length", words, totals.history_list_length);

@@ -57,7 +57,7 @@ pub struct Options {
     /// Show it in the terminal instead
     #[arg(long)]
     text: bool,
-    /// Whose pool [default: Tidepool's where it is the default engine, else InnoDB's]
+    /// Engine whose pool to show [default: Tidepool's where it is the default engine, else InnoDB's]
     #[arg(long, value_enum)]
     engine: Option<Engine>,
     /// Show the decisions from this file, which `tidepool govern --log` writes
@@ -66,7 +66,7 @@ pub struct Options {
     /// Process id of the server, where it can't be found through the connection
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Stop after so many seconds
+    /// Stop after SECONDS
     #[arg(long, value_name = "SECONDS")]
     duration: Option<u64>,
 }

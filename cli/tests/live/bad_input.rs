@@ -49,7 +49,7 @@ fn wrong_passwords_and_right_ones() {
     // The server does not say why; a user who knows that the password is right should learn it.
     server.connect().query_drop("ALTER USER app@localhost REQUIRE SSL").unwrap();
     let text = stderr(&run(Some("ri#ght")));
-    assert!(text.contains("or TLS is required"), "{text}");
+    assert!(text.contains("requires TLS"), "{text}");
     server.connect().query_drop("ALTER USER app@localhost REQUIRE NONE").unwrap();
     let file = server.dir().join("client.cnf");
     std::fs::write(&file, "[client]\nuser=app\npassword='ri#ght'\n").unwrap();

@@ -335,14 +335,14 @@ fn a_governed_pool_can_be_fixed_by_the_slider_and_left_to_its_engine_by_the_butt
     let mode = |text: &str| format!("document.getElementById('mode').innerText.includes('{text}')");
     let button = "(b => b.offsetHeight > 0 ? b.disabled ? 'off' : 'on' : 'none')(document.getElementById('govern'))";
     browser.open(&format!("http://{}/#token={}", page.address, page.token));
-    browser.until(&mode("Governed"));
+    browser.until(&mode("Automatic"));
     assert_eq!(browser.value(button), "none");
     browser.screenshots("watch-governed");
     let thumb =
         browser.value("Number(document.getElementById('size').value) / 1000").as_f64().unwrap();
     browser.drag(thumb, thumb / 2.0, || {
         let text = browser.value("document.getElementById('mode').innerText");
-        assert!(text.as_str().unwrap().starts_with("Fixed, once you let go, at "), "{text}");
+        assert!(text.as_str().unwrap().starts_with("On release: fixed at "), "{text}");
         assert_eq!(global(&server, "tidepool_buffer_pool_size"), 0);
     });
     browser.until(&mode("Fixed: "));
@@ -363,7 +363,7 @@ fn a_governed_pool_can_be_fixed_by_the_slider_and_left_to_its_engine_by_the_butt
     browser.open(&format!("http://{}/#token={}", page.address, page.token));
     browser.until(&format!("{button} === 'on'"));
     browser.value("document.getElementById('govern').click()");
-    browser.until(&mode("Governed"));
+    browser.until(&mode("Automatic"));
     browser.until(&format!(
         "!setting.running && samples[samples.length - 1].governed && {button} === 'none'"
     ));

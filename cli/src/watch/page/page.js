@@ -44,7 +44,7 @@ const BANDS = [
   { share: 0.34, left: [["read", "disk read", s => s.disk_read_mb_s, "read"], ["write", "disk write", s => s.disk_write_mb_s, "write"],
                         ["swap", "swap", s => s.swap_mb_s, "swap"]], leftUnit: v => short(v) + " MB/s",
     right: [["hit", "hit ratio", s => known(s.hit_ratio) ? s.hit_ratio * 100 : null, "hit"]], rightUnit: v => short(v) + " %", rightMax: 100 },
-  { share: 0.26, left: [["data", "pages in it", s => s.data_bytes, "data"], ["pool", "pool size", s => s.pool_bytes, "pool"],
+  { share: 0.26, left: [["data", "used", s => s.data_bytes, "data"], ["pool", "pool size", s => s.pool_bytes, "pool"],
                         ["fits", "fits", s => s.target_bytes, "fits"]], leftUnit: bytes, binary: true, cap: true },
 ];
 
@@ -267,7 +267,7 @@ function drawCurve() {
     draw.textAlign = x(size) > width * 0.6 ? "right" : "left";
     draw.fillText(text, x(size) + (x(size) > width * 0.6 ? -5 : 5), area.top + row * 13);
   };
-  if (last) upright(last.pool_bytes, "today: " + bytes(last.pool_bytes), "pool", 0);
+  if (last) upright(last.pool_bytes, "current: " + bytes(last.pool_bytes), "pool", 0);
   if (dragging && chosen > 0) upright(chosen, bytes(chosen), "fits", 1);
 }
 
@@ -313,7 +313,7 @@ function updateSlider() {
   get("setnote").textContent = setting.error ? setting.error
     : known(about.fixed) ? about.fixed
     : setting.running && setting.wanted_bytes === 0 ? "on the way to what its engine chooses"
-    : setting.running ? `on the way from ${bytes(last.pool_bytes)} to ${bytes(setting.wanted_bytes)}, in steps that cost the queries little`
+    : setting.running ? `resizing ${bytes(last.pool_bytes)} → ${bytes(setting.wanted_bytes)} in small steps`
     : token ? "" : "Read only. The address with the token, printed when this was started, can set it.";
   updatePrediction(last);
 }
@@ -322,8 +322,8 @@ function updateSlider() {
 function updateMode(last) {
   get("mode").hidden = !known(last.governed);
   const governed = setting.running ? setting.wanted_bytes === 0 : last.governed;
-  const words = dragging ? ["Fixed", `, once you let go, at ${bytes(chosenSize())}: no more, whatever is free.`]
-    : governed ? ["Governed", ": as much as there is, as far as there is use for it."]
+  const words = dragging ? ["On release", `: fixed at ${bytes(chosenSize())}, even if more memory is free.`]
+    : governed ? ["Automatic", ": grows to fill free memory while it helps."]
     : ["Fixed", ": no more than this, whatever is free."];
   get("modenote").replaceChildren(element("b", words[0]), words[1]);
   get("govern").hidden = governed;
@@ -350,7 +350,7 @@ function updatePrediction(last) {
     rows.push(["reads from disk/s", short(effect.before.reads), short(now.reads)]);
   } else {
     rows.push(["hit ratio", "", percent(recent.hit)], ["reads from disk/s", "", short(recent.reads)],
-      ["pages in it", "", bytes(last.data_bytes)]);
+      ["used", "", bytes(last.data_bytes)]);
   }
   get("prediction").replaceChildren(...rows.flatMap(([name, ...cells]) =>
     [element("dt", name), ...cells.map(cell => element("dd", cell, name === "" ? "top" : ""))]));
@@ -402,7 +402,7 @@ function showContent(state) {
   get("content").hidden = !rows.length;
   get("look").hidden = !state.content_is_costly;
   get("look").disabled = !token;
-  const cost = "Looking makes InnoDB copy a row for every page while its queries wait: seconds for a large pool.";
+  const cost = "Scanning INNODB_BUFFER_PAGE blocks queries, for seconds on a large pool.";
   get("contentnote").textContent = state.content_note || (state.content_is_costly
     ? (looked && rows.length ? `As of ${clock(looked)}. ` : "") + cost + (token ? "" : " It needs the token.") : rows.length ? "" : "Nothing is known.");
   const most = Math.max(...rows.map(row => row.mb), 0.001);
@@ -478,7 +478,7 @@ async function update() {
   samples = samples.concat(state.samples).slice(-900);
   get("server").textContent = `${about.server} · ${about.place} · ${about.engine === "tidepool" ? "Tidepool" : "InnoDB"}'s pool`;
   document.title = `tidepool watch: ${about.place}`;
-  get("sources").textContent = `p95: ${about.p95_words}. Disk: ${about.disk_words}.` + (about.local ? "" : " The machine can't be seen from here: no swap, and nothing is known of what fits.");
+  get("sources").textContent = `p95: ${about.p95_words}. Disk: ${about.disk_words}.` + (about.local ? "" : " Host metrics are unavailable: swap and the size that fits are unknown.");
   complain(state.error);
   const last = samples[samples.length - 1];
   if (last) tiles(last);
