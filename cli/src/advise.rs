@@ -171,7 +171,11 @@ fn head(facts: &Facts) -> String {
 
 /// The size of the data, as far as this user may see it.
 fn seen(is_all: bool, bytes: u64) -> String {
-    if is_all { human(bytes) } else { format!("size unknown (missing privileges; {} visible)", human(bytes)) }
+    if is_all {
+        human(bytes)
+    } else {
+        format!("size unknown (missing privileges; {} visible)", human(bytes))
+    }
 }
 
 fn section(number: usize, finding: &Finding, columns: usize) -> String {

@@ -2,7 +2,7 @@
 /*
   The C ABI over the engine: what the Rust side (mariadb/src) exports and the shim calls.
 
-  Kept true to the Rust side by hand: a change of a signature or of a constant is made in both.
+  A change of a signature, a struct or a constant is made on both sides; mariadb/tests/bridge compares them.
 
   Rules of the boundary
   - Every function catches panics of the Rust side and turns them into TP_PANIC.
@@ -315,7 +315,6 @@ int tp_prepare(tp_trx *trx, const uint8_t *xid, size_t xid_len);
 int tp_detach(tp_trx *trx);
 int tp_has_writes(const tp_trx *trx);
 int tp_must_rollback(const tp_trx *trx);
-uint64_t tp_trx_id(const tp_trx *trx);
 
 /* Tells the connection's number, for reports. */
 void tp_trx_set_session(tp_trx *trx, uint64_t number);

@@ -11,11 +11,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tidepool::Error;
 
-pub(crate) const TP_OK: c_int = 0;
-pub(crate) const TP_END: c_int = 1;
-pub(crate) const TP_DUPLICATE: c_int = 2;
-pub(crate) const TP_PANIC: c_int = 23;
-pub(crate) const TP_OUT_OF_ORDER: c_int = 26;
+use crate::constants::*;
+pub(crate) use crate::constants::{TP_DUPLICATE, TP_END, TP_OK, TP_OUT_OF_ORDER};
 
 /// Bytes handed to C++: good until the next call on the object they came from.
 #[repr(C)]
@@ -45,28 +42,28 @@ fn set_last_error(text: String) {
 pub(crate) fn code_of(error: &Error) -> c_int {
     let code = match error {
         Error::DuplicateKey { .. } => return TP_DUPLICATE,
-        Error::NotFound => return 3,
-        Error::LockWaitTimeout => return 4,
-        Error::LockNoWait => return 5,
-        Error::Deadlock => return 6,
-        Error::RecordChanged => return 7,
-        Error::Interrupted => return 8,
-        Error::MustRollback => return 9,
-        Error::ReadOnly(_) => 10,
-        Error::KeyTooLong { .. } => 11,
-        Error::ValueTooLong { .. } => 12,
-        Error::TableExists(_) => 13,
-        Error::TableMissing(_) => 14,
-        Error::TableBusy(_) => 15,
-        Error::TooManyTransactions(_) => 16,
-        Error::NoSpace(_) => 17,
-        Error::Storage(_) => 18,
-        Error::Corrupt { .. } => 19,
-        Error::Format { .. } => 20,
-        Error::Crashed(_) => 21,
-        Error::InvalidOption(_) => 22,
-        Error::TableChanged(_) => return 25,
-        _ => 24,
+        Error::NotFound => return TP_NOT_FOUND,
+        Error::LockWaitTimeout => return TP_LOCK_TIMEOUT,
+        Error::LockNoWait => return TP_LOCK_NOWAIT,
+        Error::Deadlock => return TP_DEADLOCK,
+        Error::RecordChanged => return TP_RECORD_CHANGED,
+        Error::Interrupted => return TP_INTERRUPTED,
+        Error::MustRollback => return TP_MUST_ROLLBACK,
+        Error::ReadOnly(_) => TP_READ_ONLY,
+        Error::KeyTooLong { .. } => TP_KEY_TOO_LONG,
+        Error::ValueTooLong { .. } => TP_VALUE_TOO_LONG,
+        Error::TableExists(_) => TP_TABLE_EXISTS,
+        Error::TableMissing(_) => TP_TABLE_MISSING,
+        Error::TableBusy(_) => TP_TABLE_BUSY,
+        Error::TooManyTransactions(_) => TP_TOO_MANY_TRX,
+        Error::NoSpace(_) => TP_NO_SPACE,
+        Error::Storage(_) => TP_STORAGE,
+        Error::Corrupt { .. } => TP_CORRUPT,
+        Error::Format { .. } => TP_FORMAT,
+        Error::Crashed(_) => TP_CRASHED,
+        Error::InvalidOption(_) => TP_INVALID,
+        Error::TableChanged(_) => return TP_TABLE_CHANGED,
+        _ => TP_OTHER,
     };
     set_last_error(error.to_string());
     code

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tidepool::{Db, IndexDef, Lsn, Options, Replacement, Sample, TableDef, TraceOptions};
 
 use crate::boundary::{TP_OK, bytes, guard, text};
+use crate::constants::{TP_HOT_LIST_DUMP, TP_HOT_LIST_LOAD, TP_REPLACEMENT_MIDPOINT};
 
 /// What `tp_open` takes; the names and units are those of the server's variables.
 #[repr(C)]
@@ -34,7 +35,7 @@ pub struct OpenOptions {
     dump_at_shutdown: u8,
     load_at_startup: u8,
     memory_locked: u8,
-    /// 0 = tide, 1 = midpoint.
+    /// A `TP_REPLACEMENT_…`.
     replacement: u8,
 }
 
@@ -60,9 +61,9 @@ impl OpenOptions {
             memory_guard: self.memory_guard != 0,
             buffer_pool_dump_at_shutdown: self.dump_at_shutdown != 0,
             buffer_pool_load_at_startup: self.load_at_startup != 0,
-            replacement: match self.replacement {
-                0 => Replacement::Tide,
-                _ => Replacement::Midpoint,
+            replacement: match c_int::from(self.replacement) {
+                TP_REPLACEMENT_MIDPOINT => Replacement::Midpoint,
+                _ => Replacement::Tide,
             },
             ..Options::default()
         }
@@ -202,9 +203,9 @@ pub unsafe extern "C" fn tp_hot_list(db: *const Db, order: u8) -> c_int {
     guard(|| {
         // SAFETY: an open data directory from the shim.
         let db = unsafe { &*db };
-        match order {
-            0 => db.dump_buffer_pool()?,
-            1 => db.load_buffer_pool()?,
+        match c_int::from(order) {
+            TP_HOT_LIST_DUMP => db.dump_buffer_pool()?,
+            TP_HOT_LIST_LOAD => db.load_buffer_pool()?,
             _ => db.abort_buffer_pool_load(),
         }
         Ok(TP_OK)

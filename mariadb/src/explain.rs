@@ -14,6 +14,11 @@ use tidepool::lock::report::Covers;
 use tidepool::{Advice, Db, Isolation, LockMode};
 
 use crate::boundary::{TP_OK, guard};
+use crate::constants::{
+    TP_BUFFER_POOL, TP_BUFFER_POOL_BY_INDEX, TP_CACHE_ADVICE, TP_LOCKS, TP_MEMORY_DECISIONS,
+    TP_TRANSACTIONS, TP_VALUE_NAME, TP_VALUE_NULL, TP_VALUE_REAL, TP_VALUE_STATEMENT,
+    TP_VALUE_TEXT, TP_VALUE_TIME, TP_VALUE_UNSIGNED,
+};
 
 const MIB: f64 = (1 << 20) as f64;
 
@@ -49,19 +54,20 @@ pub struct Value {
 
 impl Value {
     fn of(cell: &Cell<'_>) -> Value {
-        let empty = Value { kind: 0, number: 0, real: 0.0, data: std::ptr::null(), len: 0 };
+        let empty =
+            Value { kind: TP_VALUE_NULL, number: 0, real: 0.0, data: std::ptr::null(), len: 0 };
         let text = |kind, text: &str| Value { kind, data: text.as_ptr(), len: text.len(), ..empty };
         match *cell {
             Cell::Null => empty,
-            Cell::Unsigned(number) => Value { kind: 1, number, ..empty },
-            Cell::Real(real) => Value { kind: 2, real, ..empty },
-            Cell::Text(value) => text(3, value),
-            Cell::Name(value) => text(4, value),
+            Cell::Unsigned(number) => Value { kind: TP_VALUE_UNSIGNED, number, ..empty },
+            Cell::Real(real) => Value { kind: TP_VALUE_REAL, real, ..empty },
+            Cell::Text(value) => text(TP_VALUE_TEXT, value),
+            Cell::Name(value) => text(TP_VALUE_NAME, value),
             Cell::Time(time) => {
                 let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-                Value { kind: 5, number: since.as_micros() as u64, ..empty }
+                Value { kind: TP_VALUE_TIME, number: since.as_micros() as u64, ..empty }
             }
-            Cell::StatementOf(number) => Value { kind: 6, number, ..empty },
+            Cell::StatementOf(number) => Value { kind: TP_VALUE_STATEMENT, number, ..empty },
         }
     }
 }
@@ -90,20 +96,20 @@ pub unsafe extern "C" fn tp_explain(
             row(context, values.as_ptr(), values.len()) == 0
         };
         match table {
-            1 => buffer_pool(&db.buffer_pool(), &mut take),
-            2 => {
+            TP_BUFFER_POOL => buffer_pool(&db.buffer_pool(), &mut take),
+            TP_BUFFER_POOL_BY_INDEX => {
                 let page_size = db.buffer_pool().page_size_bytes;
                 by_index(&db.buffer_pool_by_index(), page_size, &mut take);
             }
-            3 => transactions(&db.transactions(), &mut take),
-            4 => {
+            TP_TRANSACTIONS => transactions(&db.transactions(), &mut take),
+            TP_LOCKS => {
                 let report = db.locks();
                 // SAFETY: a valid place to store to.
                 unsafe { *is_truncated = report.is_truncated.into() };
                 locks(&report.locks, &mut take);
             }
-            5 => cache_advice(&db.advice(), &mut take),
-            6 => memory_decisions(&db.memory_decisions(), &mut take),
+            TP_CACHE_ADVICE => cache_advice(&db.advice(), &mut take),
+            TP_MEMORY_DECISIONS => memory_decisions(&db.memory_decisions(), &mut take),
             _ => {}
         }
         Ok(TP_OK)

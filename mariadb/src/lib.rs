@@ -6,6 +6,7 @@
 //! declares what is exported here, and says who owns what.
 //!
 //! * [`boundary`]: result codes, the last error of a thread, and the catching of panics;
+//! * `constants`: the constants of the header;
 //! * [`log`]: the engine's log lines go to the server's error log;
 //! * [`database`]: opening, closing, options, status, and the statements that make and drop tables;
 //! * [`backup`]: copies of the data directory, with the server's files of the tables;
@@ -22,6 +23,7 @@
 
 pub mod backup;
 pub mod boundary;
+mod constants;
 pub mod database;
 pub mod explain;
 pub mod index_change;

@@ -11,14 +11,16 @@ use std::sync::OnceLock;
 use tracing::field::{Field, Visit};
 use tracing::span;
 
+use crate::constants::{TP_LOG_ERROR, TP_LOG_NOTE, TP_LOG_WARNING};
+
 type LogFunction = extern "C" fn(c_int, *const c_char, usize);
 static LOG: OnceLock<LogFunction> = OnceLock::new();
 
 #[derive(Clone, Copy)]
 pub(crate) enum Level {
-    Error = 0,
-    Warning = 1,
-    Note = 2,
+    Error = TP_LOG_ERROR as isize,
+    Warning = TP_LOG_WARNING as isize,
+    Note = TP_LOG_NOTE as isize,
 }
 
 pub(crate) fn line(level: Level, text: &str) {

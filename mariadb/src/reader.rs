@@ -12,6 +12,10 @@ use std::sync::Arc;
 use tidepool::{Cursor, Error, LockMode, LockWait, ROW_BYTES_KEPT, Seek, Table, Trx};
 
 use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or};
+use crate::constants::{
+    TP_AFTER, TP_AT_OR_AFTER, TP_AT_OR_BEFORE, TP_LOCK_NONE, TP_LOCK_SHARED, TP_NO_WAIT,
+    TP_SKIP_LOCKED,
+};
 use crate::session::Session;
 
 /// What an open handler reads with.
@@ -115,8 +119,8 @@ pub unsafe extern "C" fn tp_reader_close(reader: *mut Reader) {
 /// A `tp_lock`.
 pub(crate) fn lock_mode(lock: c_int) -> LockMode {
     match lock {
-        0 => LockMode::None,
-        1 => LockMode::Shared,
+        TP_LOCK_NONE => LockMode::None,
+        TP_LOCK_SHARED => LockMode::Shared,
         _ => LockMode::Exclusive,
     }
 }
@@ -132,8 +136,8 @@ pub unsafe extern "C" fn tp_reader_set_lock(reader: *mut Reader, lock: c_int, wa
         let reader = unsafe { &mut *reader };
         reader.lock = lock_mode(lock);
         reader.wait = match wait {
-            1 => LockWait::NoWait,
-            2 => LockWait::SkipLocked,
+            TP_NO_WAIT => LockWait::NoWait,
+            TP_SKIP_LOCKED => LockWait::SkipLocked,
             _ => LockWait::Wait,
         };
     });
@@ -307,9 +311,9 @@ pub unsafe extern "C" fn tp_seek(
     unsafe {
         let key = bytes(key, key_len);
         let seek = match seek {
-            0 => Seek::AtOrAfter,
-            1 => Seek::After,
-            2 => Seek::AtOrBefore,
+            TP_AT_OR_AFTER => Seek::AtOrAfter,
+            TP_AFTER => Seek::After,
+            TP_AT_OR_BEFORE => Seek::AtOrBefore,
             _ => Seek::Before,
         };
         move_cursor(reader, session, index, entry, |cursor, trx| cursor.seek(trx, key, seek))

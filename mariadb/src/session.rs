@@ -14,6 +14,7 @@ use tidepool::{
 };
 
 use crate::boundary::{Bytes, TP_DUPLICATE, TP_OK, bytes, guard, guard_or};
+use crate::constants::{TP_READ_COMMITTED, TP_READ_UNCOMMITTED, TP_SERIALIZABLE};
 use crate::reader::lock_mode;
 
 /// A connection's transaction.
@@ -91,9 +92,9 @@ pub unsafe extern "C" fn tp_trx_start(session: *mut Session, isolation: c_int) -
     unsafe {
         with(session, |session| {
             session.trx.set_isolation(match isolation {
-                0 => Isolation::ReadUncommitted,
-                1 => Isolation::ReadCommitted,
-                3 => Isolation::Serializable,
+                TP_READ_UNCOMMITTED => Isolation::ReadUncommitted,
+                TP_READ_COMMITTED => Isolation::ReadCommitted,
+                TP_SERIALIZABLE => Isolation::Serializable,
                 _ => Isolation::RepeatableRead,
             });
             Ok(())
@@ -281,16 +282,6 @@ pub unsafe extern "C" fn tp_has_writes(session: *const Session) -> c_int {
 pub unsafe extern "C" fn tp_must_rollback(session: *const Session) -> c_int {
     // SAFETY: a valid session from the shim.
     guard_or(1, || c_int::from(unsafe { &*session }.trx.must_rollback()))
-}
-
-/// The transaction's id; 0 until it writes.
-///
-/// # Safety
-/// A valid session.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_trx_id(session: *const Session) -> u64 {
-    // SAFETY: a valid session from the shim.
-    guard_or(0, || unsafe { &*session }.trx.id())
 }
 
 /// Names the session for `information_schema.TIDEPOOL_TRX`: the connection's number.

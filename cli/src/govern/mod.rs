@@ -124,7 +124,8 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let variables = server.variables()?;
     let process = named.or_else(|| server_process(&mut server, &variables)).ok_or_else(|| {
         Error::Unsupported(
-            "cannot find the server's process: run govern on the server's machine, or give --pid".into(),
+            "cannot find the server's process: run govern on the server's machine, or give --pid"
+                .into(),
         )
     })?;
     let pid = process.pid;

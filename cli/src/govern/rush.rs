@@ -96,7 +96,9 @@ impl Rush {
 pub fn reason(decision: &Decision, at_most: Option<u64>) -> String {
     let reason = decision.reason.clone();
     match at_most.is_some_and(|most| most < decision.to_bytes) {
-        true => format!("{reason}; memory is disappearing too fast, so the pool shrinks by a third at once"),
+        true => format!(
+            "{reason}; memory is disappearing too fast, so the pool shrinks by a third at once"
+        ),
         false => reason,
     }
 }
@@ -117,7 +119,10 @@ mod tests {
         };
         assert_eq!(reason(&decision, None), "little is left");
         assert_eq!(reason(&decision, Some(750 * MIB)), "little is left");
-        assert!(reason(&decision, Some(600 * MIB)).starts_with("little is left; others take it"));
+        assert!(
+            reason(&decision, Some(600 * MIB))
+                .starts_with("little is left; memory is disappearing too fast")
+        );
     }
 
     const HEADROOM: u64 = 100 * MIB;

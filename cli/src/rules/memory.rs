@@ -214,10 +214,8 @@ pub fn connections(facts: &Facts) -> Option<Finding> {
     }
     let wanted = enough(left / clients.busy_bytes.saturating_sub(spared).max(1));
     if wanted < clients.allowed {
-        risks.push(format!(
-            "connections beyond {} are refused (one is reserved for SUPER)",
-            wanted
-        ));
+        risks
+            .push(format!("connections beyond {} are refused (one is reserved for SUPER)", wanted));
         finding = finding.variable(true, "max_connections", wanted, &wanted.to_string());
     }
     finding.why = why;

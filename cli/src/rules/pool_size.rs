@@ -43,10 +43,8 @@ pub fn too_large(facts: &Facts) -> Option<Finding> {
         }
         false => format!("The buffer pool of {size} does not fit: {} would", human(fit.bytes)),
     };
-    let mut why = format!(
-        "{}. Once the pool fills, memory runs out and {end}.",
-        sentence(&fit, machine)
-    );
+    let mut why =
+        format!("{}. Once the pool fills, memory runs out and {end}.", sentence(&fit, machine));
     if fit.is_too_much {
         why.push_str(
             " A small pool is the least that can be done: others must take less, or the limit must be higher.",
@@ -81,7 +79,8 @@ pub fn too_small(facts: &Facts) -> Option<Finding> {
         human(wanted)
     );
     let hits = hits(hit_ratio, pool.reads_per_s);
-    let why = format!("It has no free pages. {hits}. {}.", why_that_much(wanted, data, &fit, machine));
+    let why =
+        format!("It has no free pages. {hits}. {}.", why_that_much(wanted, data, &fit, machine));
     let finding = Finding::new("pool_too_small", severity, title, why).risk(format!(
         "a short stall while the pool grows; {}{}",
         taken(pool, wanted),

@@ -126,9 +126,14 @@ pub fn sentence(fit: &Fit, machine: &Machine) -> String {
         parts.push(format!("{} of the server is in swap", human(machine.server_swapped_bytes)));
     }
     let fits = match fit.is_too_much {
-        true => format!("not even a pool of {} fits, and a smaller one is useless", human(fit.bytes)),
+        true => {
+            format!("not even a pool of {} fits, and a smaller one is useless", human(fit.bytes))
+        }
         false => {
-            format!("that leaves room for a pool of {} (a 13th of what is added goes to page descriptors)", human(fit.bytes))
+            format!(
+                "that leaves room for a pool of {} (a 13th of what is added goes to page descriptors)",
+                human(fit.bytes)
+            )
         }
     };
     let words = format!("{}: {fits}", parts.join(", "));

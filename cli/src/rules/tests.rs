@@ -142,10 +142,10 @@ fn a_pool_above_the_limit_is_critical_and_the_advice_fits() {
     assert!(finding.why.contains("cgroup /db"));
     assert!(finding.why.ends_with("the server swaps."), "{}", finding.why);
     machine(&mut facts).swap_bytes = 0;
-    assert!(only(&facts).why.ends_with("the server is killed by the kernel."));
+    assert!(only(&facts).why.ends_with("the kernel's OOM killer kills the server."));
     // Nobody is killed at a memory.high.
     machine(&mut facts).limit_throttles = true;
-    assert!(only(&facts).why.contains("slowed down by the kernel (memory.high)"));
+    assert!(only(&facts).why.contains("the kernel throttles the server (memory.high)"));
 }
 
 #[test]

@@ -69,9 +69,17 @@ fn rates(metrics: &mut Text, p95_words: &str, seen: &Seen) {
     metrics.gauge("buffer_pool_hit_ratio", words, last.hit_ratio);
     let words = "Logical reads that went to disk.";
     metrics.gauge("buffer_pool_reads_per_second", words, Some(last.reads_per_s));
-    metrics.gauge("server_resident_bytes", "Resident memory of the server.", last.server_resident_bytes);
+    metrics.gauge(
+        "server_resident_bytes",
+        "Resident memory of the server.",
+        last.server_resident_bytes,
+    );
     metrics.gauge("server_swapped_bytes", "Server memory in swap.", last.server_swapped_bytes);
-    metrics.gauge("threads_running", "Connections currently executing a statement.", Some(last.threads_running));
+    metrics.gauge(
+        "threads_running",
+        "Connections currently executing a statement.",
+        Some(last.threads_running),
+    );
 }
 
 /// Of all seconds, and of this moment.
@@ -91,7 +99,11 @@ fn totals(metrics: &mut Text, seen: &Seen) {
     metrics.counter("disk_read_bytes", "Read from disk.", totals.disk_read_bytes);
     metrics.counter("disk_write_bytes", "Written to disk.", totals.disk_write_bytes);
     metrics.counter("swap_in_bytes", "Bytes read from swap, whole machine.", totals.swap_in_bytes);
-    metrics.counter("swap_out_bytes", "Bytes written to swap, whole machine.", totals.swap_out_bytes);
+    metrics.counter(
+        "swap_out_bytes",
+        "Bytes written to swap, whole machine.",
+        totals.swap_out_bytes,
+    );
     metrics.counter("server_cpu_seconds", "CPU time of the server.", totals.cpu_s);
     let words = "Dirty pages in the pool.";
     metrics.gauge("buffer_pool_dirty_bytes", words, totals.dirty_bytes);
