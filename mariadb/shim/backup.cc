@@ -12,8 +12,7 @@
 #include "backup.h"
 #include "engine.h"
 #include "errors.h"
-#include "sql_acl.h"
-#include "sql_parse.h"
+#include "named_path.h"
 #include "tztime.h"
 
 namespace tidepool {
@@ -74,41 +73,6 @@ bool report(THD *thd, int result) {
   return true;
 }
 
-/* A backup inside of a data directory would be taken for a database, and be part of the next one. */
-bool is_in(const char *dir, const char *parent) {
-  char real_dir[FN_REFLEN], real_parent[FN_REFLEN];
-  if (my_realpath(real_parent, parent, MYF(0))) return false;
-  /* What does not exist yet is where its parent is. */
-  strmake(real_dir, dir, sizeof real_dir - 1);
-  char resolved[FN_REFLEN];
-  while (my_realpath(resolved, real_dir, MYF(0))) {
-    char *slash = strrchr(real_dir, '/');
-    if (!slash || slash == real_dir) return false;
-    *slash = 0;
-  }
-  const size_t length = strlen(real_parent);
-  return !strncmp(resolved, real_parent, length) && (resolved[length] == 0 || resolved[length] == '/');
-}
-
-bool may_write_to(THD *thd, const char *dir) {
-  if (check_global_access(thd, FILE_ACL)) return false;
-  if (dir[0] != '/' || strlen(dir) >= FN_REFLEN - FN_LEN) {
-    my_printf_error(ER_WRONG_ARGUMENTS, "tidepool_backup_to: '%s' is no absolute path of a directory", MYF(0), dir);
-    return false;
-  }
-  char path[FN_REFLEN];
-  strmake(path, dir, sizeof path - 1);
-  if (!is_secure_file_path(path)) {
-    my_error(ER_OPTION_PREVENTS_STATEMENT, MYF(0), "--secure-file-priv");
-    return false;
-  }
-  if (is_in(dir, mysql_real_data_home)) {
-    my_printf_error(ER_WRONG_ARGUMENTS, "tidepool_backup_to: '%s' is in the server's data directory", MYF(0), dir);
-    return false;
-  }
-  return true;
-}
-
 /* Of which moment the backup is. Commits wait. */
 String describe(THD *thd) {
   String info;
@@ -152,14 +116,17 @@ bool copy(THD *thd, tp_backup *backup) {
 
 } // namespace
 
-bool back_up(THD *thd, const char *dir) {
-  if (!may_write_to(thd, dir)) return true;
+bool back_up(THD *thd, const char *named) {
+  /* In a data directory it would be taken for a database, and be part of the next backup. */
+  std::string dir;
+  if (!may_write_to(thd, "tidepool_backup_to", named, &dir)) return true;
   tp_backup *backup = nullptr;
-  if (report(thd, tp_backup_begin(engine.db, dir, strlen(dir), &backup))) return true;
+  if (report(thd, tp_backup_begin(engine.db, dir.data(), dir.size(), &backup))) return true;
   const bool failed = copy(thd, backup);
   tp_backup_free(backup);
-  if (!failed) sql_print_information("Tidepool: a backup was made in '%s'", dir);
-  return failed;
+  if (failed) return true;
+  sql_print_information("Tidepool: a backup was made in '%s'", dir.c_str());
+  return false;
 }
 
 } // namespace tidepool

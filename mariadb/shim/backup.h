@@ -7,8 +7,9 @@
 
 namespace tidepool {
 
-/* Makes a backup in `dir`. True, and the statement has its error, if it failed; nothing is left of it then. */
-bool back_up(THD *thd, const char *dir);
+/* Makes a backup in the directory `named`. True, and the statement has its error, if it failed;
+   nothing is left of it then. */
+bool back_up(THD *thd, const char *named);
 
 } // namespace tidepool
 

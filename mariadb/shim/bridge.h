@@ -137,7 +137,8 @@ enum tp_hot_list_order { TP_HOT_LIST_DUMP = 0, TP_HOT_LIST_LOAD = 1, TP_HOT_LIST
 /* Loading returns at once. */
 int tp_hot_list(const tp_db *db, uint8_t order);
 
-/* Records which pages are accessed into a new file; `sample` is the share of the pages, 0 to 1. */
+/* Records which pages are accessed into a new file; `sample` is the share of the pages, 0 to 1. A
+   recording under way ends when the new file is there; if that can't be made, it goes on. */
 int tp_start_page_trace(const tp_db *db, const char *path, size_t path_len, double sample, uint64_t max_bytes);
 int tp_stop_page_trace(const tp_db *db);
 

@@ -3,6 +3,7 @@
 #include "backup.h"
 #include "engine.h"
 #include "errors.h"
+#include "named_path.h"
 #include "server_versions.h"
 
 namespace tidepool {
@@ -148,20 +149,54 @@ int start_page_trace(const char *path) {
   return tp_start_page_trace(engine.db, path, strlen(path), page_trace_sample, page_trace_max_size);
 }
 
-/* A new name ends one trace and begins the next; empty ends it. The server's copy of the name is the statement's. */
-void set_page_trace(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+/* Where the trace is recorded to, as the variable shows it; nullptr = nowhere. */
+const char *shown_trace(const char *path) {
   static char recording[FN_REFLEN];
+  if (!path) return nullptr;
+  strmake(recording, path, sizeof recording - 1);
+  return recording;
+}
+
+/* Gives the path on with its links resolved. */
+int check_page_trace(THD *thd, st_mysql_sys_var *, void *save, st_mysql_value *value) {
+  char buffer[FN_REFLEN];
+  int length = sizeof buffer;
+  const char *named = value->val_str(value, buffer, &length);
+  std::string path;
+  if (named && *named && !may_write_to(thd, "tidepool_page_trace_file", named, &path)) return 1;
+  *static_cast<const char **>(save) = thd_strmake(thd, path.data(), path.size());
+  return 0;
+}
+
+/* A new name begins a trace, and ends the one before if that succeeds; empty ends it. */
+void set_page_trace(THD *, st_mysql_sys_var *, void *variable, const void *value) {
   const char *path = *static_cast<const char *const *>(value);
-  int result = tp_stop_page_trace(engine.db);
-  *static_cast<const char **>(variable) = nullptr;
-  if (result == TP_OK && path && *path) {
-    result = start_page_trace(path);
-    if (result == TP_OK) {
-      strmake(recording, path, sizeof recording - 1);
-      *static_cast<const char **>(variable) = recording;
-    }
+  const bool is_named = path && *path;
+  if ((is_named ? start_page_trace(path) : tp_stop_page_trace(engine.db)) == TP_OK) {
+    *static_cast<const char **>(variable) = is_named ? shown_trace(path) : nullptr;
+    return;
   }
-  if (result != TP_OK) server_error(result, thd);
+  String text = last_error_text();
+  my_printf_error(ER_GET_ERRMSG, "Tidepool: no page trace is recorded: %s", MYF(0),
+                  text.c_ptr_safe());
+}
+
+/* The same for the option. A trace that can't be recorded is no reason not to start: the option may
+   still be there at the next start, when its file exists. */
+void start_page_trace_of_option() {
+  const char *named = page_trace_file;
+  page_trace_file = nullptr;
+  if (!named || !*named) return;
+  std::string path, why;
+  if (leads_outside(named, &path, &why)) {
+    if (start_page_trace(path.c_str()) == TP_OK) {
+      page_trace_file = const_cast<char *>(shown_trace(path.c_str()));
+      return;
+    }
+    String text = last_error_text();
+    why = text.c_ptr_safe();
+  }
+  sql_print_error("Tidepool: tidepool_page_trace_file: no page trace is recorded: %s", why.c_str());
 }
 
 /* The statement is the backup, so it is made where it can fail. */
@@ -252,9 +287,10 @@ MYSQL_SYSVAR_BOOL(cache_advice, cache_advice, PLUGIN_VAR_OPCMDARG,
                   "(information_schema.TIDEPOOL_CACHE_ADVICE), and to tune page replacement",
                   nullptr, set_cache_advice, TRUE);
 MYSQL_SYSVAR_STR(page_trace_file, page_trace_file, PLUGIN_VAR_RQCMDARG,
-                 "File that a trace of page accesses is recorded to, for replay over replacement policies and pool "
-                 "sizes; it must not exist; empty = none",
-                 nullptr, set_page_trace, nullptr);
+                 "File that a trace of page accesses is recorded to, for replay over replacement "
+                 "policies and pool sizes: an absolute path outside of the data directory, where no "
+                 "file is yet; empty = none",
+                 check_page_trace, set_page_trace, nullptr);
 MYSQL_SYSVAR_STR(backup_to, backup_to, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
                  "Setting it to a directory, which must be empty or not exist, makes a backup of all tables there while they are in use",
                  check_backup_to, no_change, "");
@@ -343,8 +379,8 @@ int apply_at_start() {
   if (buffer_pool_replacement != TP_REPLACEMENT_MIDPOINT && (old_blocks_pct != OLD_PCT || old_blocks_time != OLD_TIME_MS))
     sql_print_warning("Tidepool: tidepool_old_blocks_pct and tidepool_old_blocks_time have no effect: they count only with "
                       "tidepool_buffer_pool_replacement=midpoint");
-  if (const int result = cache_advice ? TP_OK : tp_set_cache_advice(engine.db, 0); result != TP_OK) return result;
-  return page_trace_file && *page_trace_file ? start_page_trace(page_trace_file) : TP_OK;
+  start_page_trace_of_option();
+  return cache_advice ? TP_OK : tp_set_cache_advice(engine.db, 0);
 }
 
 ulong session_lock_wait_timeout(THD *thd) { return THDVAR(thd, lock_wait_timeout); }

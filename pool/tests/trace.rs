@@ -91,8 +91,6 @@ fn a_trace_keeps_to_its_size_and_to_files_that_did_not_exist() {
     let path = directory.path().join("a.trace");
     let options = TraceOptions { max_bytes: 1000, ..TraceOptions::default() };
     pool.start_trace(&path, options).unwrap();
-    let again = pool.start_trace(&directory.path().join("b"), options).unwrap_err();
-    assert!(again.to_string().contains("already, to"), "{again}");
     for no in 0..500 {
         drop(pool.shared(&space, no, Access::Normal).unwrap());
     }
@@ -109,7 +107,26 @@ fn a_trace_keeps_to_its_size_and_to_files_that_did_not_exist() {
     assert!(exists.to_string().contains("a.trace"), "{exists}");
     let nowhere = pool.start_trace(&directory.path().join("no/where"), options).unwrap_err();
     assert!(nowhere.to_string().contains("no/where"), "{nowhere}");
+    let linked = directory.path().join("link");
+    std::os::unix::fs::symlink(directory.path().join("target"), &linked).unwrap();
+    let link = pool.start_trace(&linked, options).unwrap_err();
+    assert!(link.to_string().contains("link") && !directory.path().join("target").exists());
     pool.start_trace(&directory.path().join("c"), options).unwrap();
     drop(pool.shared(&space, 1, Access::Normal).unwrap());
     assert_eq!(pool.stop_trace().unwrap().requests, 1);
+}
+
+#[test]
+fn another_trace_ends_the_first_when_its_file_can_be_made() {
+    let (pool, space) = pool(false);
+    let directory = tempfile::tempdir().unwrap();
+    let [first, second] = ["a", "b"].map(|name| directory.path().join(name));
+    pool.start_trace(&first, TraceOptions::default()).unwrap();
+    drop(pool.shared(&space, 1, Access::Normal).unwrap());
+    pool.start_trace(&first, TraceOptions::default()).unwrap_err();
+    drop(pool.shared(&space, 2, Access::Normal).unwrap());
+    pool.start_trace(&second, TraceOptions::default()).unwrap();
+    drop(pool.shared(&space, 3, Access::Normal).unwrap());
+    assert_eq!(pool.stop_trace().unwrap().path, second);
+    assert_eq!([&first, &second].map(|path| load(path).requests.len()), [2, 1]);
 }

@@ -450,7 +450,8 @@ impl Db {
     }
 
     /// Begins to record which pages are accessed, by what and when, into a new file at `path`. See [`TraceOptions`]; to be stopped by
-    /// [`stop_page_trace`](Self::stop_page_trace).
+    /// [`stop_page_trace`](Self::stop_page_trace). A recording under way ends when the new file is
+    /// there.
     pub fn start_page_trace(&self, path: &Path, options: TraceOptions) -> Result<()> {
         Ok(self.inner.env.pool().start_trace(path, options)?)
     }

@@ -91,25 +91,24 @@ impl Recording {
 }
 
 impl Pool {
-    /// Begins to record a page trace into a new file at `path`.
+    /// Begins to record a page trace into a new file at `path`. A recording under way ends when the
+    /// new file is there; if that can't be made, it goes on.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`] if a trace is being recorded already; [`Error::System`] if the file exists or
-    /// can't be made.
+    /// [`Error::System`] if there is a file or a link at `path`, or none can be made.
     pub fn start_trace(&self, path: &Path, options: TraceOptions) -> Result<()> {
-        let mut recording = self.recorder.recording.lock();
-        if let Some(running) = &*recording {
-            let path = running.status.path.display();
-            return Err(Error::InvalidConfig(format!(
-                "a page trace is being recorded already, to '{path}': stop it first"
-            )));
-        }
         let failed =
             |error| Error::system(format!("making the page trace '{}'", path.display()), error);
-        // Never over a file that exists: the name comes from a client.
+        // O_EXCL: neither over a file that exists nor through a link, for the name comes from a
+        // client.
         let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(failed)?;
         let writer = TraceWriter::new(BufWriter::with_capacity(1 << 18, file), options.sample);
-        let writer = writer.map_err(failed)?;
+        let writer = writer.map_err(|error| {
+            let _ = std::fs::remove_file(path);
+            failed(error)
+        })?;
+        self.stop_trace();
+        let mut recording = self.recorder.recording.lock();
         let tap = self.taps.recorder();
         // What an earlier recording left.
         tap.drain(&mut Vec::new());
