@@ -3,9 +3,11 @@
 //!
 //! # How
 //! ```text
-//! begin    the checkpoint, from which the log is copied from now on (`redo/copy.rs`); then: which files there are
+//! begin    the mark "unfinished"; the checkpoint, from which the log is copied from now on
+//!          (`redo/copy.rs`); then: which files there are
 //! step     a piece of a file, page by page, each as it is at that moment; and what was added to the log
-//! finish   the log is flushed, and copied to that end; the control file, which makes the copy a data directory
+//! finish   the log is flushed, and copied to that end; the control file; and the mark is removed,
+//!          which makes the copy a data directory
 //! ```
 //! What comes out is what a crash at the moment of `finish` would leave: opening it recovers all that was committed before, and rolls
 //! back what was not. Nothing is locked meanwhile; tables come and go, and are filled.
@@ -20,6 +22,12 @@
 //! whole; should it not be there, the pool reads it, and knows whether it is broken. A broken page ends the backup: a copy of it would be
 //! trusted.
 //!
+//! # A backup that is interrupted
+//! [`UNFINISHED_MARK`] is the first thing that is durable in the target, and the last one to go, so
+//! whatever a kill or a power cut leaves is either as it was before, or marked, or complete.
+//! [`Db::open`](crate::Db::open) refuses a directory with the mark; another backup may go there if
+//! nothing else is in it.
+//!
 //! # What is not copied
 //! `doublewrite.tpd`: nothing of the copy is torn. Files that were set aside in `tables/orphans/`. Files of sorts.
 //!
@@ -28,6 +36,11 @@
 //! buffer pool, and with direct I/O the kernel's cache.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -37,7 +50,8 @@ use tidepool_pool::{Access, Lsn, PageId, page};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::files::{
-    FIRST_TABLE_SPACE, LOCK_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, space_file_name,
+    FIRST_TABLE_SPACE, LOCK_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
+    space_file_name,
 };
 use crate::hot_list::HOT_LIST_FILE;
 use crate::redo::REDO_DIR;
@@ -78,7 +92,8 @@ struct Copying {
     at: u64,
 }
 
-/// A backup under way; see the module's description. Dropped before its end, it removes what it has made.
+/// A backup under way; see the module's description. Dropped before its end, it removes the files
+/// that it has made, but not the mark.
 pub struct Backup {
     env: Arc<Env>,
     target: Arc<dyn Storage>,
@@ -100,7 +115,7 @@ impl Backup {
     pub(crate) fn begin(env: &Arc<Env>, target: Arc<dyn Storage>) -> Result<Self> {
         env.check_alive()?;
         refuse_unless_empty(&*target)?;
-        let lock = target.lock(LOCK_FILE)?;
+        let lock = mark_and_lock(&*target)?;
         let log = LogCopy::begin(env.redo_handle(), &target)?;
         let mut backup = Self {
             env: env.clone(),
@@ -179,6 +194,8 @@ impl Backup {
         self.log.finish(end)?;
         // A directory closed meanwhile may be another process's by now, and what was read of it torn.
         self.env.check_alive()?;
+        self.target.remove(UNFINISHED_MARK)?;
+        self.target.sync_dir("")?;
         self.finished = true;
         Ok(BackupReport {
             checkpoint: self.log.checkpoint(),
@@ -274,9 +291,10 @@ fn refuse_unless_empty(target: &dyn Storage) -> Result<()> {
         if !dir.is_empty() && !target.exists(dir)? {
             continue;
         }
-        // An earlier attempt may have left its directories, and the lock.
+        // An earlier attempt may have left its directories, its mark, and the lock.
         let may_be = |name: &str| {
-            dir.is_empty() && [REDO_DIR, TABLES_DIR, LOCK_FILE, "lost+found"].contains(&name)
+            dir.is_empty()
+                && [REDO_DIR, TABLES_DIR, UNFINISHED_MARK, LOCK_FILE, "lost+found"].contains(&name)
         };
         if let Some(name) = target.list(dir)?.into_iter().find(|name| !may_be(name)) {
             let name = if dir.is_empty() { name } else { format!("{dir}/{name}") };
@@ -286,12 +304,62 @@ fn refuse_unless_empty(target: &dyn Storage) -> Result<()> {
     Ok(())
 }
 
+/// Makes the mark, durably, before anything else; then takes the lock, whose file must not be alone
+/// in there.
+fn mark_and_lock(target: &dyn Storage) -> Result<StorageLock> {
+    let is_new = !target.exists(UNFINISHED_MARK)?;
+    if is_new {
+        target.create(UNFINISHED_MARK)?;
+    }
+    target.sync_dir("")?;
+    let locked = target.lock(LOCK_FILE);
+    if locked.is_err() && is_new {
+        // Who has the lock is making a data directory here, or opening one.
+        target.remove(UNFINISHED_MARK)?;
+    }
+    Ok(locked?)
+}
+
+/// Makes the directory `dir` such that nobody ever sees it without the mark: under another name,
+/// `.<name>.backup`, which may be left of an earlier attempt. Durable when it returns, and its
+/// owner's alone. Its parent must exist.
+pub fn make_marked_dir(dir: &Path) -> Result<()> {
+    let failed =
+        |error: io::Error| Error::Storage(format!("cannot make '{}': {error}", dir.display()));
+    let name = dir.file_name().ok_or_else(|| failed(io::ErrorKind::InvalidInput.into()))?;
+    let parent = match dir.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    let new = parent.join([OsStr::new("."), name, OsStr::new(".backup")].join(OsStr::new("")));
+    if fs::symlink_metadata(&new).is_ok_and(|found| found.is_dir()) {
+        // Of an earlier attempt. If there is more in it, it stays, and is in the way.
+        remove_marked_dir(&new);
+    }
+    fs::DirBuilder::new().mode(0o700).create(&new).map_err(failed)?;
+    let sync = |path: &Path| fs::File::open(path)?.sync_all();
+    fs::File::create_new(new.join(UNFINISHED_MARK))
+        .and_then(|_| sync(&new))
+        // Were there a directory by now, this would replace it only if it were empty.
+        .and_then(|()| fs::rename(&new, dir))
+        .inspect_err(|_| remove_marked_dir(&new))
+        .and_then(|()| sync(parent).inspect_err(|_| remove_marked_dir(dir)))
+        .map_err(failed)
+}
+
+/// Removes a directory that holds nothing but the mark, as well as it can.
+fn remove_marked_dir(dir: &Path) {
+    let _ = fs::remove_file(dir.join(UNFINISHED_MARK));
+    let _ = fs::remove_dir(dir);
+}
+
 impl Drop for Backup {
     fn drop(&mut self) {
         if self.finished {
             return;
         }
-        // The control file first: what is left then is no data directory.
+        // If the last step failed, the mark may be gone already.
+        let _ = self.target.create(UNFINISHED_MARK);
         for name in &self.made {
             let _ = self.target.remove_if_there(name);
         }

@@ -51,7 +51,7 @@ use crate::redo::record::{LogRecord, Writer};
 use crate::redo::{self, Failure, RedoLog, Ring, format_uuid};
 
 use background::{Background, Checkpointer, Opening};
-use directory::{check_owner, create_directory};
+use directory::{check_owner, create_directory, refuse_unfit};
 pub use listed::FoundSpace;
 use listed::ListedSpaces;
 pub use options::EnvOptions;
@@ -96,6 +96,8 @@ pub struct Env {
 impl Env {
     /// Opens a data directory: makes a new one if there is none, recovers if it was not closed cleanly.
     pub fn open(storage: Arc<dyn Storage>, options: &EnvOptions) -> Result<Arc<Self>> {
+        // Before the lock, whose file would be the first of ours in there.
+        refuse_unfit(&*storage)?;
         let lock = storage.lock(LOCK_FILE)?;
         let least = *AUTOMATIC_RANGE_BYTES.start();
         let is_automatic = options.redo_capacity_bytes == 0;

@@ -7,7 +7,7 @@
 //! | 16 and up | `tables/<space id, 8 hex digits>.tpd` |
 //!
 //! beside `redo/`, `doublewrite.tpd`, `hot-list` and `lock`. A data directory exists once `redo/control` does. Space ids are
-//! never used again.
+//! never used again. A backup that is not finished holds `tidepool-backup-unfinished` as well.
 
 /// The system tablespace: the catalog.
 pub const SYSTEM_SPACE: u32 = 0;
@@ -20,6 +20,9 @@ pub const FIRST_TABLE_SPACE: u32 = 16;
 pub(crate) const SYSTEM_FILE: &str = "system.tpd";
 /// Whoever has the directory open holds this file locked.
 pub(crate) const LOCK_FILE: &str = "lock";
+/// Made before all else in a directory that a backup goes to, and removed when the backup is
+/// complete: nobody opens a directory with this file.
+pub const UNFINISHED_MARK: &str = "tidepool-backup-unfinished";
 /// Where tables' files are.
 pub(crate) const TABLES_DIR: &str = "tables";
 /// Where files go that no table has and nobody is known to have dropped, in `tables/`.

@@ -86,13 +86,14 @@ pub mod trx;
 pub mod undo;
 pub mod versioned;
 
-pub use backup::{Backup, BackupProgress, BackupReport};
+pub use backup::{Backup, BackupProgress, BackupReport, make_marked_dir};
 pub use catalog::{IndexDef, TableDef};
 pub use db::{
     ChangedIndex, Cursor, Db, DuplicateEntry, IndexChange, ROW_BYTES_KEPT, Savepoint, Seek,
     TableLoad, Trx,
 };
 pub use error::{Error, Result};
+pub use files::UNFINISHED_MARK;
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};
 pub use options::{Options, Replacement};

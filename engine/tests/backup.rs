@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidepool::storage::{AlignedBuf, FileOptions, FileStorage, SimStorage, Storage};
-use tidepool::{Db, Error, IndexDef, Options, TableDef, TrxOptions};
+use tidepool::storage::{
+    AlignedBuf, Fault, FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageOp,
+};
+use tidepool::{Backup, Db, Error, IndexDef, Options, TableDef, TrxOptions, UNFINISHED_MARK};
 
 mod scan;
 
@@ -206,7 +208,8 @@ fn what_is_refused() {
     assert_eq!(error.to_string(), "invalid option: another backup is under way: wait for its end");
     assert_eq!(other.list("redo").unwrap(), [""; 0]);
     // The copy is no data directory before it is complete.
-    assert!(Db::open_on(Arc::new(target.clone()), quiet()).is_err());
+    let error = Db::open_on(Arc::new(target.clone()), quiet()).unwrap_err();
+    assert!(error.to_string().contains("is still being made: it can't be opened"), "{error}");
     running.finish().unwrap();
     let error = db.begin_backup(Arc::new(target)).unwrap_err();
     assert_eq!(error.to_string(), "system.tpd: in the way of a backup: give it an empty directory");
@@ -229,6 +232,68 @@ fn an_interrupted_backup_leaves_nothing() {
     assert!(matches!(stopped, Err(Error::Interrupted)) && seen > 0);
     assert_eq!(target.list("tables").unwrap(), [""; 0]);
     assert_eq!(target.list("redo").unwrap(), [""; 0]);
+}
+
+/// Opens what is left of a backup: true if it is complete. Else it is refused, or the directory is
+/// as empty as it was.
+fn is_complete(left: SimStorage, at: &str) -> bool {
+    left.set_capacity(None);
+    if left.list("").unwrap().is_empty() {
+        return false;
+    }
+    match Db::open_on(Arc::new(left), quiet()) {
+        Ok(copy) => {
+            assert_eq!(copy.table_names().unwrap(), ["t"], "{at}: opened as another directory");
+            assert_eq!(rows_in(&copy), 2000, "{at}");
+            true
+        }
+        Err(error) => {
+            assert!(error.to_string().contains(UNFINISHED_MARK), "{at}: {error}");
+            false
+        }
+    }
+}
+
+/// At each of its operations: a kill, a power cut of a few outcomes, and an error, after which
+/// another backup may go there.
+#[test]
+fn what_an_interruption_leaves_is_refused_or_complete() {
+    let (_, db) = small_db();
+    let begin = |target: &SimStorage| db.begin_backup(Arc::new(target.clone()));
+    let back_up = |target: &SimStorage| begin(target).and_then(Backup::finish);
+    let (mut complete, mut operations) = ([0; 3], 0);
+    for at in 1.. {
+        let target = SimStorage::new(at);
+        target.kill_at(at);
+        let killed = back_up(&target);
+        if killed.is_ok() {
+            operations = at - 1;
+            break;
+        }
+        complete[0] += u32::from(is_complete(target.kill(), &format!("killed at {at}")));
+
+        let target = SimStorage::new(at);
+        target.crash_at(at);
+        back_up(&target).unwrap_err();
+        for seed in 0..6 {
+            let left = target.crash_with(seed);
+            complete[1] += u32::from(is_complete(left, &format!("cut at {at}, outcome {seed}")));
+        }
+
+        let target = SimStorage::new(at);
+        let ops = [StorageOp::Create, StorageOp::Write, StorageOp::Sync, StorageOp::SyncDir];
+        let op = ops[at as usize % ops.len()];
+        target.inject(Fault::new(op, FaultKind::Io).skip(at / 4));
+        if back_up(&target).is_err() {
+            assert!(!is_complete(target.clone(), &format!("{op:?} failed")));
+            target.clear_faults();
+            back_up(&target).unwrap();
+        }
+        assert!(is_complete(target.crash(), &format!("{op:?} failed, then another backup")));
+    }
+    assert!(operations > 20, "{operations}");
+    // The mark's removal is durable only with the sync behind it, the last operation of all.
+    assert!(complete[0] >= 1 && complete[1] >= 1, "{complete:?}");
 }
 
 /// The server does not wait for a target that stands still: the log goes on where the backup has not copied it, and the backup says so.

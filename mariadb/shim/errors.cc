@@ -4,7 +4,7 @@
 namespace tidepool {
 
 String last_error_text() {
-  char text[512];
+  char text[2048];
   tp_last_error(text, sizeof text);
   String copy;
   copy.append(text, strlen(text));

@@ -11,6 +11,9 @@
 //! shop/overview.frm         and the views
 //! tidepool_backup_info      of which moment it is
 //! ```
+//! From the first moment to the last, `tidepool-backup-unfinished` lies in it
+//! ([`UNFINISHED_MARK`]), and the plugin starts on no data directory that has this file.
+//!
 //! The engine's part is copied while everything goes on; for the rest the shim holds up changes of definitions, which is a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +23,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use tidepool::{Backup, Db, Error};
+use tidepool::{Backup, Db, Error, UNFINISHED_MARK, make_marked_dir};
 
 use crate::boundary::{TP_OK, bytes, guard};
 
@@ -55,17 +58,21 @@ impl ServerBackup {
             finished: false,
         };
         match fs::read_dir(dir) {
-            Ok(mut entries) => {
-                if entries.next().is_some() {
-                    let why = "holds files: a backup needs an empty directory, or one that does not exist";
-                    return Err(Error::format(dir.display().to_string(), why));
+            Ok(entries) => {
+                for entry in entries {
+                    let name = entry.map_err(failed(dir, "cannot read"))?.file_name();
+                    refuse(dir, &name)?;
                 }
+                let mark = dir.join(UNFINISHED_MARK);
+                fs::File::create_new(&mark).map_err(failed(&mark, "cannot make"))?;
+                backup.made.push(mark);
+                sync_dir(dir)?;
             }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => backup.make_dir(dir)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => backup.make_marked(dir)?,
             Err(error) => return Err(failed(dir, "cannot read")(error)),
         }
         let engine_dir = dir.join(ENGINE_DIR);
-        backup.make_dir(&engine_dir)?;
+        backup.make_marked(&engine_dir)?;
         for dir in ["redo", "tables"] {
             backup.make_dir(&engine_dir.join(dir))?;
         }
@@ -83,6 +90,13 @@ impl ServerBackup {
         use std::os::unix::fs::DirBuilderExt;
         fs::DirBuilder::new().mode(0o700).create(dir).map_err(failed(dir, "cannot make"))?;
         self.made.push(dir.into());
+        Ok(())
+    }
+
+    /// Makes a directory that holds the mark from the beginning.
+    fn make_marked(&mut self, dir: &Path) -> Result<(), Error> {
+        make_marked_dir(dir)?;
+        self.made.extend([dir.into(), dir.join(UNFINISHED_MARK)]);
         Ok(())
     }
 
@@ -138,17 +152,33 @@ impl ServerBackup {
             file.sync_all()
         };
         let written = write().map_err(failed(&info_file, "cannot write"));
-        // The directory's own name, too, as it may be new.
-        let durable =
-            || [Some(&*self.dir), self.dir.parent()].into_iter().flatten().try_for_each(sync_dir);
-        if let Err(error) = written.and_then(|()| durable()) {
-            // What is complete would pass for a backup that nobody was told of.
+        let mark = self.dir.join(UNFINISHED_MARK);
+        let complete = || {
+            sync_dir(&self.dir)?;
+            fs::remove_file(&mark).map_err(failed(&mark, "cannot remove"))?;
+            sync_dir(&self.dir)
+        };
+        if let Err(error) = written.and_then(|()| complete()) {
+            // What is complete would pass for a backup, though the statement fails.
+            let _ = fs::File::create_new(&mark);
             let _ = fs::remove_dir_all(self.dir.join(ENGINE_DIR));
             return Err(error);
         }
         self.finished = true;
         Ok(())
     }
+}
+
+/// An error if `dir` can't be the place of a backup because of this file in it.
+fn refuse(dir: &Path, name: &OsStr) -> Result<(), Error> {
+    let why = match name.to_str() {
+        Some("lost+found") => return Ok(()),
+        Some(UNFINISHED_MARK) => {
+            "holds a backup that was not finished: remove it, or name another directory"
+        }
+        _ => "holds files: a backup needs an empty directory, or one that does not exist",
+    };
+    Err(Error::format(dir.display().to_string(), why))
 }
 
 /// Makes the names in `dir` durable.

@@ -8,6 +8,7 @@
 //! * [`boundary`]: result codes, the last error of a thread, and the catching of panics;
 //! * `constants`: the constants of the header;
 //! * [`log`]: the engine's log lines go to the server's error log;
+//! * [`data_dir`]: what the server's own data directory says against a start;
 //! * [`database`]: opening, closing, options, status, and the statements that make and drop tables;
 //! * [`backup`]: copies of the data directory, with the server's files of the tables;
 //! * [`index_change`]: indexes that are added and dropped in place;
@@ -24,6 +25,7 @@
 pub mod backup;
 pub mod boundary;
 mod constants;
+pub mod data_dir;
 pub mod database;
 pub mod explain;
 pub mod index_change;

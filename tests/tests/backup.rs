@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use mysql::prelude::Queryable;
@@ -189,7 +190,8 @@ fn what_can_not_be_backed_up_is_said_and_nothing_is_left() {
             WRONG_ARGUMENTS,
             "in the server's data directory",
         ),
-        ("/proc/nowhere/new", GET_ERRMSG, "cannot make '/proc/nowhere/new'"),
+        ("/proc/nowhere/new", WRONG_ARGUMENTS, "is in no directory that exists"),
+        ("/proc/new", GET_ERRMSG, "cannot make '/proc/new'"),
         (&*server.dir().display().to_string(), GET_ERRMSG, "holds files"),
     ] {
         assert_eq!(code_of(&mut conn, &back_up(Path::new(dir))), code, "{dir}");
@@ -228,4 +230,112 @@ fn what_can_not_be_backed_up_is_said_and_nothing_is_left() {
     let mut conn = restricted.connect_to("test");
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM t"), 1);
     assert_eq!(code_of(&mut conn, &back_up(&server.dir().join("other"))), OPTION_PREVENTS);
+}
+
+/// The calls of which one ends the server. All that a backup changes goes by them.
+const FILE_CALLS: &str =
+    "openat,mkdir,rename,unlink,rmdir,fsync,fdatasync,pwrite64,write,ftruncate,fallocate";
+
+/// `strace` on the thread of a session, attached; `None` where there is none, or it is not allowed.
+fn strace(conn: &mut mysql::Conn, calls: &Path, arguments: &[&str]) -> Option<Child> {
+    let thread = "SELECT tid FROM information_schema.processlist WHERE id = CONNECTION_ID()";
+    let mut strace = Command::new("strace")
+        .args(["-p", &number(conn, thread).to_string(), "-e", &format!("trace={FILE_CALLS}")])
+        .args(arguments)
+        .arg("-o")
+        .arg(calls)
+        .stderr(Stdio::piped())
+        .spawn()
+        .ok()?;
+    let mut said = String::new();
+    let stderr = strace.stderr.take().expect("it is a pipe");
+    BufReader::new(stderr).read_line(&mut said).expect("strace's first words");
+    if said.contains("attached") {
+        return Some(strace);
+    }
+    strace.wait().expect("it has ended");
+    eprintln!("skipped: {said}");
+    None
+}
+
+fn end(mut strace: Child) {
+    let pid = rustix::process::Pid::from_child(&strace);
+    // It may have ended with the server.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+    strace.wait().expect("a child can be waited for");
+}
+
+/// A server killed at any call of a backup leaves a directory on which no server starts, or a
+/// complete one.
+#[test]
+fn a_server_does_not_start_on_what_a_killed_backup_has_left() {
+    let mut server = Server::start(Options::new("backup_killed").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    run(&mut conn, &["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"]);
+    let calls = server.dir().join("calls");
+    let Some(counting) = strace(&mut conn, &calls, &[]) else { return };
+    run(&mut conn, &[&back_up(&server.dir().join("whole"))]);
+    end(counting);
+    let calls = fs::read_to_string(&calls).expect("a file").lines().count() as u64;
+    assert!(calls > 30, "{calls}");
+
+    let [mut left, mut marked, mut complete] = [0; 3];
+    let into_new = (1..=20).chain(calls - 7..=calls).map(|at| (at, false));
+    for (at, is_there) in into_new.chain((1..=6).map(|at| (at, true))) {
+        let dir = server.dir().join(format!("backup-{at}-{is_there}"));
+        if is_there {
+            fs::create_dir(&dir).expect("a directory");
+        }
+        let mut conn = server.connect_to("test");
+        let inject = format!("inject={FILE_CALLS}:signal=KILL:when={at}");
+        let strace = strace(&mut conn, Path::new("/dev/null"), &["-e", &inject]);
+        let strace = strace.expect("it was there before");
+        let survived = conn.query_drop(back_up(&dir)).is_ok();
+        end(strace);
+        if survived {
+            assert!(at > calls - 8, "it survived its call {at} of {calls}");
+        } else {
+            drop(conn);
+            server.kill9();
+            server.launch().unwrap_or_else(|error| panic!("{error}"));
+        }
+        let holds_nothing = !dir.exists() || fs::read_dir(&dir).expect("a directory").count() == 0;
+        let has_mark = dir.join("tidepool-backup-unfinished").exists();
+        let is_complete = dir.join("tidepool_backup_info").exists() && !has_mark;
+        assert!(holds_nothing || has_mark || is_complete, "killed at {at} of {calls}");
+        // A new directory is not even there without the mark.
+        assert!(!dir.exists() || is_there || has_mark || is_complete, "killed at {at}");
+        left += u32::from(holds_nothing);
+        marked += u32::from(has_mark);
+        complete += u32::from(is_complete);
+        if is_complete || (has_mark && [3, 4, 5, 6, 9, 20, calls].contains(&at)) {
+            assert_eq!(starts(&dir), is_complete, "killed at {at} of {calls}");
+        }
+        if has_mark {
+            // The mark in the engine's own directory does the same, for a server that has it
+            // elsewhere.
+            let mark = dir.join("tidepool/tidepool-backup-unfinished");
+            let control = dir.join("tidepool/redo/control");
+            let engine = dir.join("tidepool");
+            assert!(!engine.exists() || mark.exists() || control.exists(), "killed at {at}");
+        }
+    }
+    assert!(left > 0 && marked > 15 && complete > 0, "{left}, {marked}, {complete}");
+}
+
+/// Whether a server starts on what is in `dir`, with the rows; it says why if not.
+fn starts(dir: &Path) -> bool {
+    let mut server = Server::create(Options::new("backup_left").engine(Engine::Tidepool));
+    let copied = Command::new("cp").arg("-a").arg(dir.join(".")).arg(server.data_dir()).status();
+    assert!(copied.is_ok_and(|status| status.success()), "a backup can be copied");
+    match server.launch() {
+        Ok(()) => {
+            assert_eq!(number(&mut server.connect_to("test"), "SELECT COUNT(*) FROM t"), 1);
+            true
+        }
+        Err(error) => {
+            assert!(error.contains("a backup that was interrupted"), "{error}");
+            false
+        }
+    }
 }

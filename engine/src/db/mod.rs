@@ -46,7 +46,7 @@ pub(crate) use trx::ReadsEpoch;
 use trx::Used;
 pub use trx::{Savepoint, Trx};
 
-use crate::backup::{Backup, BackupProgress, BackupReport};
+use crate::backup::{Backup, BackupProgress, BackupReport, make_marked_dir};
 use crate::catalog::Catalog;
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -302,8 +302,15 @@ impl Db {
         Backup::begin(&self.inner.env, target)
     }
 
-    /// The same into the directory `dir`, which is made if it is missing. What is not finished leaves empty directories, and the lock file.
+    /// The same into the directory `dir`, which is made if it is missing; its parent must exist.
+    /// What is not finished leaves empty directories, the lock file, and a mark by which
+    /// [`Db::open`] refuses it; the next backup may go there.
     pub fn begin_backup_in(&self, dir: impl AsRef<Path>) -> Result<Backup> {
+        self.inner.check_open()?;
+        let dir = dir.as_ref();
+        if !dir.exists() {
+            make_marked_dir(dir)?;
+        }
         let Options { direct_io, open_files, .. } = self.options();
         let options = FileOptions { direct_io, open_files, read_only: false };
         self.begin_backup(Arc::new(FileStorage::new(dir, options)?))

@@ -7,10 +7,22 @@ use tidepool_pool::{PageSize, page};
 
 use super::EnvOptions;
 use crate::error::{Error, Result};
-use crate::files::{SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, space_file_name};
+use crate::files::{SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK, space_file_name};
 use crate::format::space_header::SpaceHeader;
 use crate::redo::control::CONTROL_FILE;
 use crate::redo::{self, Ring, format_uuid};
+
+/// An error if this can't be a data directory: a backup that is not finished.
+pub(super) fn refuse_unfit(storage: &dyn Storage) -> Result<()> {
+    if storage.exists(UNFINISHED_MARK)? {
+        return Err(Error::format(
+            UNFINISHED_MARK,
+            "this directory is a backup that was interrupted, or is still being made: it can't \
+             be opened. Use another backup, or wait for its end",
+        ));
+    }
+    Ok(())
+}
 
 /// Makes a new data directory. It exists when the control file does, which comes last.
 pub(super) fn create_directory(

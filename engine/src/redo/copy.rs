@@ -1,8 +1,8 @@
 //! The log copied while it grows, into a redo directory of its own: a backup's.
 //!
 //! The copy is one redo file, which begins with the block that the checkpoint lies in, and a control file that says so. A recovery
-//! of it finds all frames from that checkpoint to the last that was copied. The control file comes last, so an unfinished copy is no
-//! data directory.
+//! of it finds all frames from that checkpoint to the last that was copied. The control file comes
+//! last; that nobody opens a copy before, the backup sees to.
 //!
 //! # What is read
 //! Blocks that are in the log's files whole, up to the last write; no frame is looked into. The files are kept ([`Ring::keep`]) until
