@@ -114,8 +114,10 @@ typedef struct {
 enum { TP_REPLACEMENT_TIDE = 0, TP_REPLACEMENT_MIDPOINT = 1 };
 
 /* An error if the engine must not start: a backup that was not finished lies in the server's data
-   directory. */
-int tp_check_data_dir(const char *data_dir, size_t data_dir_len);
+   directory; or, unless `start_empty`, the server has tables of the engine's, and the engine's
+   directory is new. */
+int tp_check_data_dir(const char *data_dir, size_t data_dir_len, const char *engine_dir,
+                      size_t engine_dir_len, uint8_t start_empty);
 int tp_open(const char *dir, size_t dir_len, const tp_options *options, tp_db **db);
 /* Clean shutdown; `db` is gone afterwards, whatever is returned. */
 int tp_close(tp_db *db);

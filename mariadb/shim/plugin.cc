@@ -74,7 +74,8 @@ int start(void *p) {
 
   const tp_options options = open_options();
   const char *dir = data_home_dir();
-  if (tp_check_data_dir(mysql_real_data_home, strlen(mysql_real_data_home)) != TP_OK ||
+  if (tp_check_data_dir(mysql_real_data_home, strlen(mysql_real_data_home), dir, strlen(dir),
+                        may_start_empty()) != TP_OK ||
       tp_open(dir, strlen(dir), &options, &engine.db) != TP_OK) {
     String text = last_error_text();
     sql_print_error("Tidepool: can't open %s: %s", dir, text.c_ptr_safe());

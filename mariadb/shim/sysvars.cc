@@ -15,6 +15,7 @@ ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_p
     open_files;
 my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
 my_bool cache_advice, snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
+my_bool start_empty;
 char *home_dir, *page_trace_file;
 char nothing[] = "", *backup_to = nothing;
 double page_trace_sample;
@@ -270,6 +271,10 @@ MYSQL_SYSVAR_BOOL(read_only, read_only, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONL
 MYSQL_SYSVAR_STR(data_home_dir, home_dir, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
                  "Directory of the engine's files; empty = tidepool in the server's data directory", nullptr, nullptr,
                  nullptr);
+MYSQL_SYSVAR_BOOL(start_empty, start_empty, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
+                  "A new directory of the engine's files is made even if the server has tables of "
+                  "the engine's, whose data is lost then",
+                  nullptr, nullptr, FALSE);
 
 MYSQL_SYSVAR_BOOL(buffer_pool_dump_at_shutdown, dump_at_shutdown, PLUGIN_VAR_OPCMDARG,
                   "The list of hot pages is saved, when it has changed once a minute, and at shutdown", nullptr,
@@ -319,6 +324,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(open_files),
                                         MYSQL_SYSVAR(read_only),
                                         MYSQL_SYSVAR(data_home_dir),
+                                        MYSQL_SYSVAR(start_empty),
                                         MYSQL_SYSVAR(buffer_pool_dump_at_shutdown),
                                         MYSQL_SYSVAR(buffer_pool_load_at_startup),
                                         MYSQL_SYSVAR(buffer_pool_dump_now),
@@ -332,6 +338,8 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         nullptr};
 
 bool is_default_home_dir() { return !home_dir || !*home_dir; }
+
+bool may_start_empty() { return start_empty; }
 
 const char *data_home_dir() {
   static char path[FN_REFLEN];

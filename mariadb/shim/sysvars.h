@@ -14,6 +14,8 @@ extern st_mysql_sys_var *system_variables[];
 constexpr char DEFAULT_HOME_DIR[] = "tidepool";
 const char *data_home_dir();
 bool is_default_home_dir();
+/* Whether that may be new although the server has tables of the engine's. */
+bool may_start_empty();
 /* The options that the variables give at start; size 0 of the buffer pool is replaced by what the engine chooses. */
 tp_options open_options();
 /* After the opening: shows the page size that the data directory has. */

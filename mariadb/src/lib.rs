@@ -11,6 +11,7 @@
 //! * [`data_dir`]: what the server's own data directory says against a start;
 //! * [`database`]: opening, closing, options, status, and the statements that make and drop tables;
 //! * [`backup`]: copies of the data directory, with the server's files of the tables;
+//! * `frm`: whose table one of the server's definitions is of;
 //! * [`index_change`]: indexes that are added and dropped in place;
 //! * [`load`]: the copy that ALTER TABLE makes;
 //! * [`explain`]: rows of the `information_schema` tables;
@@ -28,6 +29,7 @@ mod constants;
 pub mod data_dir;
 pub mod database;
 pub mod explain;
+mod frm;
 pub mod index_change;
 pub mod load;
 pub mod log;

@@ -27,6 +27,7 @@ use crate::files::{SYSTEM_SPACE, space_file_name};
 use crate::format::space_header;
 use crate::mtr::Mtr;
 use crate::options::{Options, Replacement};
+use crate::redo::control::CONTROL_FILE;
 use crate::trx::TrxSystem;
 use crate::{sort, space};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -38,7 +39,11 @@ use tidepool_pool::storage::{FileOptions, FileStorage, Storage};
 use tidepool_pool::{MidpointConfig, ReplacementConfig, Space};
 
 impl Db {
-    /// Opens the data directory `dir`. Makes it if it does not exist, recovers it if it was not closed cleanly.
+    /// Opens the data directory `dir`. Makes it if it does not exist or is empty, recovers it if
+    /// it was not closed cleanly. Its parent must exist, as it may be a volume that is not mounted.
+    ///
+    /// # Errors
+    /// [`Error::Format`] if `dir` holds files of something else, or a backup that is unfinished.
     pub fn open(dir: impl AsRef<Path>, options: Options) -> Result<Db> {
         options.validate()?;
         let files = FileStorage::new(
@@ -50,6 +55,14 @@ impl Db {
             },
         )?;
         Self::open_on(Arc::new(files), options)
+    }
+
+    /// Whether there is a data directory at `dir`: if not, [`Self::open`] would make a new one.
+    pub fn exists(dir: impl AsRef<Path>) -> Result<bool> {
+        let control = dir.as_ref().join(CONTROL_FILE);
+        std::fs::exists(&control).map_err(|error| {
+            Error::Storage(format!("cannot find '{}': {error}", control.display()))
+        })
     }
 
     /// Opens a data directory on any storage: a simulated one, for instance.

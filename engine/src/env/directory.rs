@@ -2,17 +2,28 @@
 
 use std::sync::Arc;
 
+use tidepool_pool::doublewrite::DOUBLEWRITE_FILE;
 use tidepool_pool::storage::{AlignedBuf, Storage};
 use tidepool_pool::{PageSize, page};
 
 use super::EnvOptions;
 use crate::error::{Error, Result};
-use crate::files::{SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK, space_file_name};
+use crate::files::{
+    LOCK_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK, space_file_name,
+};
 use crate::format::space_header::SpaceHeader;
+use crate::hot_list::HOT_LIST_FILE;
 use crate::redo::control::CONTROL_FILE;
 use crate::redo::{self, Ring, format_uuid};
+use crate::sort::SORT_DIR;
 
-/// An error if this can't be a data directory: a backup that is not finished.
+/// Whether it comes into being later than the control file.
+fn is_later_file(name: &str) -> bool {
+    [DOUBLEWRITE_FILE, HOT_LIST_FILE, SORT_DIR].iter().any(|later| name.starts_with(later))
+}
+
+/// An error if this can't be a data directory: a backup that is not finished, or, where there is
+/// none yet, the place of something else.
 pub(super) fn refuse_unfit(storage: &dyn Storage) -> Result<()> {
     if storage.exists(UNFINISHED_MARK)? {
         return Err(Error::format(
@@ -21,7 +32,31 @@ pub(super) fn refuse_unfit(storage: &dyn Storage) -> Result<()> {
              be opened. Use another backup, or wait for its end",
         ));
     }
-    Ok(())
+    if storage.exists(CONTROL_FILE)? {
+        return Ok(());
+    }
+    let undo = space_file_name(UNDO_SPACE);
+    let ours = [LOCK_FILE, redo::REDO_DIR, TABLES_DIR, SYSTEM_FILE, &undo, "lost+found"];
+    let is_ours = |name: &String| ours.contains(&&**name) || is_later_file(name);
+    match storage.list("")?.into_iter().find(|name| !is_ours(name)) {
+        None => Ok(()),
+        Some(name) => Err(Error::format(
+            name,
+            "this file is not Tidepool's, and there is no Tidepool in its directory: choose a \
+             directory that is empty or does not exist, or the one where the data is",
+        )),
+    }
+}
+
+/// The error for a directory that has lost its control file.
+fn missing_beside<T>(name: &str) -> Result<T> {
+    Err(Error::format(
+        CONTROL_FILE,
+        format!(
+            "missing, though the data directory holds '{name}'; put the file back or restore the \
+             data directory from a backup"
+        ),
+    ))
 }
 
 /// Makes a new data directory. It exists when the control file does, which comes last.
@@ -36,19 +71,10 @@ pub(super) fn create_directory(
     let bytes = if options.page_size == 0 { PageSize::DEFAULT.bytes() } else { options.page_size };
     let page_size = PageSize::new(bytes)
         .ok_or_else(|| Error::InvalidOption(format!("page_size = {bytes}: impossible")))?;
-    let holds = |name: &str| {
-        Err(Error::format(
-            CONTROL_FILE,
-            format!(
-                "missing, though the data directory holds '{name}'; put the file back or restore the data \
-                 directory from a backup"
-            ),
-        ))
-    };
     let first = [SYSTEM_SPACE, UNDO_SPACE].map(space_file_name);
     for name in &first {
         if storage.exists(name)? && !storage.open(name)?.is_empty()? {
-            return holds(name);
+            return missing_beside(name);
         }
     }
     // There are tables only when the control file is there, and files of a log only when the first of these is, durably.
@@ -60,8 +86,11 @@ pub(super) fn create_directory(
     for dir in [TABLES_DIR, redo::REDO_DIR] {
         let names = if storage.exists(dir)? { storage.list(dir)? } else { Vec::new() };
         if let Some(name) = names.iter().find(|name| is_later(dir, name)) {
-            return holds(&format!("{dir}/{name}"));
+            return missing_beside(&format!("{dir}/{name}"));
         }
+    }
+    if let Some(name) = storage.list("")?.iter().find(|name| is_later_file(name)) {
+        return missing_beside(name);
     }
     for name in &first {
         if !storage.exists(name)? {

@@ -25,7 +25,7 @@ use std::sync::Arc;
 use tidepool_pool::storage::{Storage, StorageFile};
 
 /// Where the files are.
-const SORT_DIR: &str = "sort";
+pub(crate) const SORT_DIR: &str = "sort";
 /// Files are written and read in blocks of this size; each run that is merged takes one of memory.
 const BLOCK: usize = 64 << 10;
 /// The least number of runs that are merged at a time, however little memory there is.

@@ -53,6 +53,46 @@ fn only_a_part_of_the_files() {
     }
 }
 
+/// As when a data directory has lost all else.
+#[test]
+fn only_files_that_are_made_later() {
+    for name in ["doublewrite.tpd", "hot-list"] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join(name), b"x").unwrap();
+        let error = open_error(dir.path());
+        let expected = format!("missing, though the data directory holds '{name}'");
+        assert!(error.starts_with("redo/control: ") && error.contains(&expected), "{error}");
+        assert!(!dir.path().join("system.tpd").exists());
+    }
+}
+
+#[test]
+fn files_of_something_else() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("lost+found")).unwrap();
+    fs::create_dir(dir.path().join("redo")).unwrap();
+    for foreign in ["ibdata1", ".bashrc", "base"] {
+        fs::write(dir.path().join(foreign), b"x").unwrap();
+        assert!(!Db::exists(dir.path()).unwrap());
+        assert_eq!(
+            open_error(dir.path()),
+            format!(
+                "{foreign}: this file is not Tidepool's, and there is no Tidepool in its \
+                 directory: choose a directory that is empty or does not exist, or the one where \
+                 the data is"
+            )
+        );
+        // Not even a lock file was put beside it.
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 3);
+        fs::remove_file(dir.path().join(foreign)).unwrap();
+    }
+    Db::open(dir.path(), options()).unwrap().close().unwrap();
+    assert!(Db::exists(dir.path()).unwrap());
+    // Where the data is, more files do no harm.
+    fs::write(dir.path().join("note.txt"), b"x").unwrap();
+    Db::open(dir.path(), options()).unwrap().close().unwrap();
+}
+
 #[test]
 fn volumes_of_their_own_for_the_log_and_the_tables() {
     let dir = tempfile::tempdir().unwrap();

@@ -65,7 +65,8 @@ pub struct FileStorage {
 }
 
 impl FileStorage {
-    /// The storage below `root`, a directory that is made (with its parents), durably, if it is missing.
+    /// The storage below `root`, a directory that is made, durably, if it is missing. Its parent
+    /// must exist: if it does not, the path is misspelt or a file system is not mounted.
     pub fn new(root: impl AsRef<Path>, options: FileOptions) -> Result<Self> {
         let root = root.as_ref();
         let failed = |error| StorageError::new(StorageOp::Open, &root.display().to_string(), error);
@@ -289,17 +290,22 @@ impl fmt::Debug for FileStorage {
     }
 }
 
-/// Makes a directory, and its parents as far as they are missing, such that a power cut leaves it there.
+/// Makes a directory such that a power cut leaves it there.
 fn make_dir(dir: &Path) -> io::Result<()> {
     let parent = match dir.parent() {
         Some(parent) if parent != Path::new("") => parent,
         _ => Path::new("."),
     };
-    if !parent.exists() {
-        make_dir(parent)?;
-    }
     match std::fs::create_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let why = format!(
+                "neither it nor '{}', where it would be made, exists: is the path right, and the \
+                 file system mounted?",
+                parent.display()
+            );
+            return Err(io::Error::other(why));
+        }
         made => made?,
     }
     match File::open(parent) {

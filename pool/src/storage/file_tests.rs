@@ -72,12 +72,12 @@ fn names_live_in_directories() {
 }
 
 #[test]
-fn missing_directories_are_made_unless_nothing_may_be() {
+fn a_missing_directory_is_made_unless_nothing_may_be() {
     let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().join("a/b/c");
+    let root = dir.path().join("a");
     let read_only = FileOptions { read_only: true, ..FileOptions::default() };
     assert!(FileStorage::new(&root, read_only).is_err());
-    assert!(!dir.path().join("a").exists());
+    assert!(!root.exists());
     let storage = FileStorage::new(&root, FileOptions::default()).unwrap();
     storage.create("x").unwrap().write_at(&AlignedBuf::zeroed(4096), 0).unwrap();
     let storage = FileStorage::new(&root, read_only).unwrap();
@@ -405,9 +405,21 @@ fn a_directory_of_somebody_else_says_so() {
 #[test]
 fn the_root_is_made_and_must_be_a_directory() {
     let (dir, storage) = storage(true);
-    let deep = dir.path().join("x/y");
-    FileStorage::new(&deep, FileOptions::default()).unwrap();
-    assert!(deep.is_dir());
+    let root = dir.path().join("x");
+    FileStorage::new(&root, FileOptions::default()).unwrap();
+    assert!(root.is_dir());
+    // Its parent is not: that may be a file system which is not mounted, or another path is meant.
+    let deep = dir.path().join("y/z");
+    assert_eq!(
+        FileStorage::new(&deep, FileOptions::default()).unwrap_err().to_string(),
+        format!(
+            "cannot open '{}': neither it nor '{}', where it would be made, exists: is the path \
+             right, and the file system mounted?",
+            deep.display(),
+            dir.path().join("y").display()
+        )
+    );
+    assert!(!dir.path().join("y").exists());
     storage.create("file").unwrap();
     let path = dir.path().join("file");
     assert_eq!(
