@@ -9,6 +9,38 @@
 
 using namespace tidepool;
 
+/*
+  The server calls create() where it believes that the name is free. If the engine has a table of this
+  name all the same, the server has forgotten it: DROP TABLE, while the plugin was not loaded, has removed
+  the .frm file alone, or that was lost. Whether its rows are wanted the engine can't know, so it is kept,
+  under a name that can be used in SQL. It references no table any more, else its rows would forbid
+  changes of others. With `definitions` held.
+*/
+static int set_forgotten_aside(THD *thd, const std::string &name) {
+  static std::atomic<uint> count{0};
+  give_away_parted();
+  if (int result = foreign_keys.replace(name, {})) return result;
+  const std::string table = "tidepool_lost_" + std::to_string(my_hrtime().val / HRTIME_RESOLUTION) + "_" +
+                            std::to_string(count++);
+  const std::string aside = database_of(name) + "/" + table;
+  if (int result =
+          tp_rename_table(engine.db, name.data(), name.size(), aside.data(), aside.size()))
+    return result;
+  foreign_keys.touch(name);
+  const std::string what = "the engine still had '" + name +
+                           "', without a .frm file: the table was dropped while the plugin was not "
+                           "loaded, or has lost its file. It is '" + aside + "' now";
+  std::string db, unused;
+  server_names(aside, &db, &unused);
+  sql_print_warning("Tidepool: CREATE TABLE: %s. To remove it: DROP TABLE `%s`.`%s`. To read it: copy "
+                    "its old .frm file, or that of a table with the same definition, to %s.frm",
+                    what.c_str(), db.c_str(), table.c_str(), aside.c_str());
+  Abort_on_warning_instant_set no_error(thd, false);
+  push_warning_printf(thd, Sql_condition::WARN_LEVEL_WARN, ER_GET_ERRMSG, "Tidepool: %s",
+                      what.c_str());
+  return TP_OK;
+}
+
 int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   THD *thd = ha_thd();
   if (info->data_file_name || info->index_file_name) {
@@ -43,9 +75,15 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   const std::string all = metadata_with(bytes, keys);
   {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-    if (int result = tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(),
-                                     reinterpret_cast<const uint8_t *>(all.data()), all.size()))
-      return server_error(result, thd);
+    const auto create_table = [&] {
+      return tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(),
+                             reinterpret_cast<const uint8_t *>(all.data()), all.size());
+    };
+    int result = create_table();
+    if (result == TP_TABLE_EXISTS && !is_prefix(name.c_str(), TEMPORARY_PREFIX) &&
+        (result = set_forgotten_aside(thd, name)) == TP_OK)
+      result = create_table();
+    if (result != TP_OK) return server_error(result, thd);
     foreign_keys.set(name, keys);
   }
   if (info->auto_increment_value > 1) {

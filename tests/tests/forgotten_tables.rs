@@ -1,0 +1,81 @@
+//! Tables that the server has forgotten and the engine has not: dropped while the plugin was not
+//! loaded.
+
+use std::fs;
+
+use mysql::prelude::Queryable;
+use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::sql::{check, number, run};
+
+/// The same server without the plugin.
+const WITHOUT: [&str; 2] = ["--tidepool=OFF", "--default-storage-engine=InnoDB"];
+
+/// The names that tables were set aside under, by the error log.
+fn set_aside(server: &Server) -> Vec<String> {
+    let log = server.error_log();
+    let lines = log.lines().filter(|line| line.contains("[Warning] Tidepool: CREATE TABLE: "));
+    let name = |line: &str| {
+        let name = line.split("DROP TABLE `test`.`").nth(1).expect("how to remove it");
+        name.split('`').next().expect("a name").to_owned()
+    };
+    lines.map(name).collect()
+}
+
+#[test]
+fn a_table_dropped_without_the_plugin_is_set_aside_by_the_next_of_its_name() {
+    let mut server = Server::start(Options::new("forgotten").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    let definition =
+        "CREATE TABLE child (id INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES parent (id))";
+    let partitioned =
+        "CREATE TABLE `many parts` (id INT PRIMARY KEY) PARTITION BY HASH (id) PARTITIONS 2";
+    run(
+        &mut conn,
+        &[
+            "CREATE TABLE parent (id INT PRIMARY KEY)",
+            "INSERT INTO parent VALUES (1), (2)",
+            definition,
+            "INSERT INTO child VALUES (10, 1), (20, 2)",
+            partitioned,
+            "INSERT INTO `many parts` VALUES (1), (2), (3)",
+        ],
+    );
+    drop(conn);
+    let frm = server.data_dir().join("test/child.frm");
+    let old = fs::read(&frm).expect("a definition");
+    server.restart_with(&WITHOUT);
+    run(&mut server.connect_to("test"), &["DROP TABLE child", "DROP TABLE `many parts`"]);
+    assert!(!frm.exists());
+
+    server.restart_with(&[]);
+    let mut conn = server.connect_to("test");
+    // No row is inherited, and those of before hold no parent.
+    run(&mut conn, &[definition]);
+    let warned: Vec<(String, u16, String)> = conn.query("SHOW WARNINGS").expect("warnings");
+    assert!(warned[0].2.contains("the engine still had 'test/child'"), "{warned:?}");
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM child"), 0);
+    run(&mut conn, &["INSERT INTO child VALUES (10, 1)", "DELETE FROM parent WHERE id = 2"]);
+    run(&mut conn, &[partitioned, "INSERT INTO `many parts` VALUES (7)"]);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM `many parts`"), 1);
+    check(&mut conn, "child");
+    let aside = set_aside(&server);
+    assert_eq!(aside.len(), 3, "the table, and two partitions: {aside:?}");
+
+    // It can be read, as the log says, and removed.
+    fs::write(server.data_dir().join(format!("test/{}.frm", aside[0])), old).expect("a definition");
+    assert_eq!(number(&mut conn, &format!("SELECT SUM(id) FROM {}", aside[0])), 30);
+    for name in &aside {
+        run(&mut conn, &[&format!("DROP TABLE `test`.`{name}`")]);
+    }
+    drop(conn);
+    server.restart_with(&[]);
+    let mut conn = server.connect_to("test");
+    let tables = fs::read_dir(server.data_dir().join("tidepool/tables")).expect("a directory");
+    assert_eq!(tables.count(), 4, "the files of those set aside are gone");
+    run(&mut conn, &["DROP TABLE child, parent", "DROP TABLE `many parts`", definition_alone()]);
+    assert_eq!(set_aside(&server).len(), 3, "nothing was forgotten since");
+}
+
+fn definition_alone() -> &'static str {
+    "CREATE TABLE child (id INT PRIMARY KEY)"
+}
