@@ -65,7 +65,7 @@ pub struct Options {
     pub deadlock_detect: bool,
     /// Whether writing an entry that changed after the transaction's REPEATABLE READ snapshot is `Error::RecordChanged`
     /// (default), or the write sees the newest version although reads do not.
-    pub snapshot_isolation: bool,
+    pub lost_update_check: bool,
     /// The buffer pool's replacement policy. Default [`Replacement::Tide`].
     pub replacement: Replacement,
     /// Of `Replacement::Midpoint`: share of the buffer pool's list that is "old", in percent. Default 37.
@@ -110,7 +110,7 @@ impl Default for Options {
             flush_log_interval: Duration::from_secs(1),
             lock_wait_timeout: Duration::from_secs(50),
             deadlock_detect: true,
-            snapshot_isolation: true,
+            lost_update_check: true,
             replacement: Replacement::default(),
             old_blocks_pct: 37,
             old_blocks_time: Duration::from_secs(1),

@@ -308,9 +308,9 @@ fn a_snapshot_older_than_the_table_is_refused() {
     assert_eq!(cursor.seek(&mut old, &gone, Seek::AtOrAfter).unwrap_err(), changed);
     // Nothing is lost by a new row, nor by one that is overwritten where that is no error.
     old.insert(&copy, 0, b"new", b"").unwrap();
-    db.set_snapshot_isolation(false);
+    db.set_lost_update_check(false);
     assert!(old.get(&copy, 0, &key, mode, wait, &mut value).unwrap());
-    db.set_snapshot_isolation(true);
+    db.set_lost_update_check(true);
     old.rollback().unwrap();
     assert!(old.get(&copy, 0, &key, mode, wait, &mut value).unwrap());
     old.commit().unwrap();

@@ -100,7 +100,7 @@ typedef struct {
   uint64_t open_files;
   uint8_t flush_log_at_trx_commit;
   uint8_t deadlock_detect;
-  uint8_t snapshot_isolation;
+  uint8_t lost_update_check;
   uint8_t doublewrite;
   uint8_t direct_io;
   uint8_t read_only;
@@ -134,7 +134,7 @@ int tp_set_old_blocks_time(tp_db *db, uint64_t ms);
 int tp_set_max_purge_lag(tp_db *db, uint64_t lag);
 int tp_set_max_purge_lag_delay(tp_db *db, uint64_t us);
 int tp_set_deadlock_detect(tp_db *db, uint8_t on);
-int tp_set_snapshot_isolation(tp_db *db, uint8_t on);
+int tp_set_lost_update_check(tp_db *db, uint8_t on);
 int tp_set_cache_advice(tp_db *db, uint8_t on);
 int tp_set_dump_at_shutdown(tp_db *db, uint8_t on);
 

@@ -14,7 +14,7 @@ ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
 ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit,
     open_files;
 my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
-my_bool cache_advice, snapshot_isolation, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
+my_bool cache_advice, lost_update_check, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
 my_bool start_empty;
 char *home_dir, *page_trace_file;
 char nothing[] = "", *backup_to = nothing;
@@ -120,9 +120,9 @@ void set_purge_lag_delay(THD *thd, st_mysql_sys_var *, void *variable, const voi
   apply<ulong>(thd, variable, value, tp_set_max_purge_lag_delay(engine.db, *static_cast<const ulong *>(value)));
 }
 
-void set_snapshot(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+void set_lost_update(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
   const my_bool v = *static_cast<const my_bool *>(value);
-  apply<my_bool>(thd, variable, value, tp_set_snapshot_isolation(engine.db, v));
+  apply<my_bool>(thd, variable, value, tp_set_lost_update_check(engine.db, v));
 }
 
 void set_detect(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
@@ -251,9 +251,9 @@ MYSQL_SYSVAR_ULONGLONG(max_purge_lag, max_purge_lag, PLUGIN_VAR_RQCMDARG,
 MYSQL_SYSVAR_ULONG(max_purge_lag_delay, max_purge_lag_delay, PLUGIN_VAR_RQCMDARG,
                    "Longest such delay of one statement in microseconds; 0 = a second", nullptr, set_purge_lag_delay,
                    0, 0, 10000000, 0);
-MYSQL_SYSVAR_BOOL(snapshot_isolation, snapshot_isolation, PLUGIN_VAR_OPCMDARG,
+MYSQL_SYSVAR_BOOL(lost_update_check, lost_update_check, PLUGIN_VAR_OPCMDARG,
                   "REPEATABLE READ refuses to write or lock a row that was changed after the snapshot was taken",
-                  nullptr, set_snapshot, TRUE);
+                  nullptr, set_lost_update, TRUE);
 MYSQL_SYSVAR_BOOL(deadlock_detect, deadlock_detect, PLUGIN_VAR_OPCMDARG,
                   "Deadlocks are looked for; if not, lock waits end by tidepool_lock_wait_timeout", nullptr, set_detect,
                   TRUE);
@@ -317,7 +317,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(lock_wait_timeout),
                                         MYSQL_SYSVAR(max_purge_lag),
                                         MYSQL_SYSVAR(max_purge_lag_delay),
-                                        MYSQL_SYSVAR(snapshot_isolation),
+                                        MYSQL_SYSVAR(lost_update_check),
                                         MYSQL_SYSVAR(deadlock_detect),
                                         MYSQL_SYSVAR(doublewrite),
                                         MYSQL_SYSVAR(use_direct_io),
@@ -370,7 +370,7 @@ tp_options open_options() {
   options.max_purge_lag_delay_us = max_purge_lag_delay;
   options.flush_log_at_trx_commit = static_cast<uint8_t>(flush_log_at_trx_commit);
   options.deadlock_detect = deadlock_detect;
-  options.snapshot_isolation = snapshot_isolation;
+  options.lost_update_check = lost_update_check;
   options.doublewrite = doublewrite;
   options.direct_io = direct_io;
   options.open_files = open_files;

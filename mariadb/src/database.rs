@@ -27,7 +27,7 @@ pub struct OpenOptions {
     open_files: u64,
     flush_log_at_trx_commit: u8,
     deadlock_detect: u8,
-    snapshot_isolation: u8,
+    lost_update_check: u8,
     doublewrite: u8,
     direct_io: u8,
     read_only: u8,
@@ -52,7 +52,7 @@ impl OpenOptions {
             max_purge_lag_delay: Duration::from_micros(self.max_purge_lag_delay_us),
             flush_log_at_trx_commit: self.flush_log_at_trx_commit,
             deadlock_detect: self.deadlock_detect != 0,
-            snapshot_isolation: self.snapshot_isolation != 0,
+            lost_update_check: self.lost_update_check != 0,
             doublewrite: self.doublewrite != 0,
             direct_io: self.direct_io != 0,
             open_files: usize::try_from(self.open_files).unwrap_or(usize::MAX),
@@ -151,7 +151,7 @@ setters! {
     /// Whether deadlocks are looked for.
     tp_set_deadlock_detect(db, value: u8) db.set_deadlock_detect(value != 0);
     /// Whether REPEATABLE READ refuses to write rows newer than its snapshot.
-    tp_set_snapshot_isolation(db, value: u8) db.set_snapshot_isolation(value != 0);
+    tp_set_lost_update_check(db, value: u8) db.set_lost_update_check(value != 0);
     /// Whether the advisor is on.
     tp_set_cache_advice(db, value: u8) db.set_cache_advice(value != 0)?;
     /// Whether the list of hot pages is saved, now and then and at shutdown.

@@ -87,6 +87,22 @@ fn every_variable_is_told_with_its_default() {
     }
 }
 
+/// Programs find the isolation level, which has two names, by one pattern, and take the row that
+/// they get: sysbench-tpcc does.
+#[test]
+fn a_lookup_of_the_isolation_level_finds_nothing_else() {
+    let server = server("sql_lookups");
+    let conn = &mut server.connect();
+    for scope in ["", "SESSION ", "GLOBAL "] {
+        let found = names(conn, &format!("SHOW {scope}VARIABLES LIKE 't%_isolation'"));
+        let names = ["transaction_isolation", "tx_isolation"];
+        assert!(
+            !found.is_empty() && found.iter().all(|name| names.contains(&&**name)),
+            "{found:?}"
+        );
+    }
+}
+
 #[test]
 fn every_status_variable_is_told() {
     let (page, server) = (page(), server("sql_status"));

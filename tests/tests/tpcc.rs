@@ -1,6 +1,7 @@
 //! The TPC-C load: its consistency conditions hold after the initial population, after a run, and after a
 //! crash in the middle of one.
 
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -98,4 +99,34 @@ fn each_condition_sees_what_breaks_it() {
         conn.query_drop("ROLLBACK").expect("a rollback works");
     }
     assert_consistent(&server, &scale, &Report::default());
+}
+
+/// Percona's scripts for sysbench, unchanged. They are found where `TIDEPOOL_SYSBENCH_TPCC` says; where
+/// that is not set, the test has nothing to run.
+#[test]
+fn sysbench_tpcc_runs_and_its_checks_pass() {
+    let Some(scripts) = std::env::var_os("TIDEPOOL_SYSBENCH_TPCC") else {
+        eprintln!("skipped: TIDEPOOL_SYSBENCH_TPCC is not set");
+        return;
+    };
+    let server = Server::start(Options::new("sysbench_tpcc"));
+    server.connect().query_drop("CREATE DATABASE tpcc").expect("a database can be created");
+    let sysbench = |command: &str| {
+        let output = Command::new("sysbench")
+            .current_dir(&scripts)
+            .args(["./tpcc.lua", "--db-driver=mysql", "--mysql-user=root", "--mysql-db=tpcc"])
+            .arg(format!("--mysql-socket={}", server.socket().display()))
+            .arg(format!("--mysql_storage_engine={}", server.engine().name()))
+            .args(["--tables=1", "--scale=1", "--threads=4", "--time=10", command])
+            .output()
+            .expect("sysbench can be run");
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{command}: {said}");
+        said
+    };
+    sysbench("prepare");
+    let said = sysbench("run");
+    assert!(said.contains("transactions:") && !said.contains("FATAL"), "{said}");
+    let said = sysbench("check");
+    assert_eq!((said.matches("PASSED").count(), said.contains("FAILED")), (10, false), "{said}");
 }

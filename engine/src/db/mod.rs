@@ -451,9 +451,9 @@ impl Db {
     }
 
     /// Changes whether a REPEATABLE READ transaction may overwrite what changed after its snapshot.
-    pub fn set_snapshot_isolation(&self, value: bool) {
-        self.inner.trx_system.set_snapshot_isolation(value);
-        self.inner.options.write().snapshot_isolation = value;
+    pub fn set_lost_update_check(&self, value: bool) {
+        self.inner.trx_system.set_lost_update_check(value);
+        self.inner.options.write().lost_update_check = value;
     }
 
     /// Begins to record which pages are accessed, by what and when, into a new file at `path`. See [`TraceOptions`]; to be stopped by

@@ -179,7 +179,7 @@ impl Inner {
         trx_system.set_flush_log_at_trx_commit(options.flush_log_at_trx_commit);
         trx_system.set_lock_wait_timeout(options.lock_wait_timeout);
         trx_system.set_deadlock_detect(options.deadlock_detect);
-        trx_system.set_snapshot_isolation(options.snapshot_isolation);
+        trx_system.set_lost_update_check(options.lost_update_check);
         trx_system.set_max_purge_lag(options.max_purge_lag);
         trx_system.set_max_purge_lag_delay(options.max_purge_lag_delay);
     }

@@ -69,7 +69,7 @@ impl Condemned {
 pub(crate) struct Settings {
     pub flush_log_at_trx_commit: AtomicU8,
     pub lock_wait_timeout_ms: AtomicU64,
-    pub snapshot_isolation: AtomicBool,
+    pub lost_update_check: AtomicBool,
     pub max_purge_lag: AtomicU64,
     /// 0 = no limit.
     pub max_purge_lag_delay_us: AtomicU64,
@@ -171,7 +171,7 @@ impl TrxSystem {
             settings: Settings {
                 flush_log_at_trx_commit: AtomicU8::new(1),
                 lock_wait_timeout_ms: AtomicU64::new(50_000),
-                snapshot_isolation: AtomicBool::new(true),
+                lost_update_check: AtomicBool::new(true),
                 max_purge_lag: AtomicU64::new(0),
                 max_purge_lag_delay_us: AtomicU64::new(0),
                 retry_pause_us: AtomicU64::new(RETRY_PAUSE.as_micros() as u64),
@@ -293,8 +293,8 @@ impl TrxSystem {
     }
 
     /// Whether overwriting what the snapshot does not see is an error at REPEATABLE READ.
-    pub fn set_snapshot_isolation(&self, on: bool) {
-        self.settings.snapshot_isolation.store(on, Ordering::Relaxed);
+    pub fn set_lost_update_check(&self, on: bool) {
+        self.settings.lost_update_check.store(on, Ordering::Relaxed);
     }
 
     /// History length above which writers are delayed; 0 = never.

@@ -220,7 +220,7 @@ impl Transaction {
 
     /// Whether what has changed since the snapshot may not be locked or overwritten.
     pub(crate) fn refuses_changed(&self) -> bool {
-        self.system.settings.snapshot_isolation.load(Ordering::Relaxed)
+        self.system.settings.lost_update_check.load(Ordering::Relaxed)
     }
 
     /// An error if no operation is possible.

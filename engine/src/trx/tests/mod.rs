@@ -315,8 +315,8 @@ fn a_lost_update_is_refused_at_repeatable_read_only() {
     put(&engine, b"k", b"one");
     put(&engine, b"gone", b"one");
     let mut value = Vec::new();
-    for snapshot_isolation in [true, false] {
-        engine.system.set_snapshot_isolation(snapshot_isolation);
+    for lost_update_check in [true, false] {
+        engine.system.set_lost_update_check(lost_update_check);
         let mut old = engine.begin(RepeatableRead);
         old.ensure_view();
         let mut committed = engine.begin(ReadCommitted);
@@ -324,7 +324,7 @@ fn a_lost_update_is_refused_at_repeatable_read_only() {
         let mut blind = engine.begin(RepeatableRead);
         put(&engine, b"k", b"two");
         let outcome = old.get(tree, b"k", LockMode::Exclusive, LockWait::NoWait, &mut value);
-        if snapshot_isolation {
+        if lost_update_check {
             assert_eq!(outcome, Err(Error::RecordChanged));
             assert!(old.must_rollback());
             assert_eq!(old.update(tree, b"k", b"three"), Err(Error::MustRollback));
@@ -341,7 +341,7 @@ fn a_lost_update_is_refused_at_repeatable_read_only() {
         committed.update(tree, b"k", b"five").unwrap();
         committed.commit().unwrap();
     }
-    engine.system.set_snapshot_isolation(true);
+    engine.system.set_lost_update_check(true);
     let mut old = engine.begin(RepeatableRead);
     old.ensure_view();
     let mut deleter = engine.begin(RepeatableRead);
