@@ -12,7 +12,7 @@ use crate::connect;
 use crate::exit::{Error, FOUND_SOMETHING, Result};
 use crate::facts::gather::gather;
 use crate::facts::{Facts, Unseen};
-use crate::rules::{Finding, Severity, evaluate};
+use crate::rules::{Finding, Severity, evaluate, is_healthy};
 use crate::server::Server;
 use crate::terminal::{self, printable};
 
@@ -61,7 +61,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let findings = evaluate(&facts);
     let text = if options.json {
         let report = Report {
-            healthy: findings.is_empty(),
+            healthy: is_healthy(&findings),
             findings: &findings,
             unseen: &facts.unseen,
             facts: &facts,
@@ -72,7 +72,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         render(&facts, &findings, terminal.map_or(WIDE, |terminal| terminal.columns.min(WIDE)))
     };
     print(&text)?;
-    let found = options.check && !findings.is_empty();
+    let found = options.check && !is_healthy(&findings);
     Ok(if found { ExitCode::from(FOUND_SOMETHING) } else { ExitCode::SUCCESS })
 }
 
@@ -109,7 +109,7 @@ pub fn render(facts: &Facts, findings: &[Finding], columns: usize) -> String {
         text.push('\n');
         text.push_str(&section(number + 1, finding, columns));
     }
-    if findings.is_empty() {
+    if is_healthy(findings) {
         text.push_str(match facts.unseen.is_empty() {
             true => "\nHealthy: nothing to change.\n",
             false => "\nNo findings, but some checks were skipped (see below).\n",
@@ -184,6 +184,7 @@ fn section(number: usize, finding: &Finding, columns: usize) -> String {
         Severity::High => "HIGH",
         Severity::Medium => "medium",
         Severity::Low => "low",
+        Severity::Note => "note",
     };
     let title = format!("{number}. [{severity}] {}", finding.title);
     let mut text = wrapped(&title, "", "   ", columns);

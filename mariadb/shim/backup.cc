@@ -13,6 +13,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "named_path.h"
+#include "table_share.h"
 #include "tztime.h"
 
 namespace tidepool {
@@ -114,7 +115,39 @@ bool copy(THD *thd, tp_backup *backup) {
   return report(thd, tp_backup_finish(backup, info.ptr(), info.length()));
 }
 
+/* Backups under way, and when the last one was complete, in seconds since 1970 (0 = none since the
+   start). */
+std::atomic<uint> running{0};
+std::atomic<time_t> last{0};
+
+void count_table(void *context, const char *name, size_t len) {
+  const std::string table(name, len);
+  if (!is_prefix(table.c_str(), TEMPORARY_PREFIX)) ++*static_cast<size_t *>(context);
+}
+
 } // namespace
+
+/*
+  At BACKUP STAGE START, which mariadb-backup begins with: it copies all .frm files, the data of the
+  engines that it knows, and says "completed OK". (Our own backup takes locks, but no stage.)
+*/
+void warn_of_other_backup() {
+  if (running) return;
+  size_t tables = 0;
+  if (tp_table_names(engine.db, &tables, count_table) != TP_OK || !tables) return;
+  char made[64] = "none was made since the start";
+  if (const time_t at = last) {
+    tm local;
+    localtime_r(&at, &local);
+    strftime(made, sizeof made, "the last one was complete at %F %T", &local);
+  }
+  const ulonglong connection = current_thd ? thd_get_thread_id(current_thd) : 0;
+  sql_print_warning("Tidepool: connection %llu begins a backup by BACKUP STAGE. If that is "
+                    "mariadb-backup, none of the data of the %zu tables of Tidepool is in it, though "
+                    "it ends with \"completed OK\". They are backed up by SET GLOBAL "
+                    "tidepool_backup_to = '<directory>'; %s",
+                    connection, tables, made);
+}
 
 bool back_up(THD *thd, const char *named) {
   /* In a data directory it would be taken for a database, and be part of the next backup. */
@@ -122,9 +155,12 @@ bool back_up(THD *thd, const char *named) {
   if (!may_write_to(thd, "tidepool_backup_to", named, &dir)) return true;
   tp_backup *backup = nullptr;
   if (report(thd, tp_backup_begin(engine.db, dir.data(), dir.size(), &backup))) return true;
+  running++;
   const bool failed = copy(thd, backup);
   tp_backup_free(backup);
+  running--;
   if (failed) return true;
+  last = time(nullptr);
   sql_print_information("Tidepool: a backup was made in '%s'", dir.c_str());
   return false;
 }

@@ -1,5 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /* The plugin's declaration, its start and its end. */
+#include "backup.h"
 #include "ddl.h"
 #include "engine.h"
 #include "foreign_key.h"
@@ -101,6 +102,7 @@ int start(void *p) {
   hton->tablefile_extensions = no_extensions;
   hton->flags = HTON_SUPPORTS_EXTENDED_KEYS;
   hton->pre_shutdown = pre_shutdown;
+  hton->prepare_for_backup = Hook<warn_of_other_backup>();
   hton->signal_ddl_recovery_done = Hook<report_left_behind>();
   setup_transactions(hton);
   setup_costs(hton);

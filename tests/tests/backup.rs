@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use mysql::prelude::Queryable;
 use tidepool_tests::bank::{self, Bank};
+use tidepool_tests::environment::Environment;
 use tidepool_tests::server::{Engine, Options, Server, wait_until};
 use tidepool_tests::sql::{check, code_of, number, rows, run};
 
@@ -338,4 +339,45 @@ fn starts(dir: &Path) -> bool {
             false
         }
     }
+}
+
+/// `mariadb-backup` knows nothing of the engine's files, and reports success.
+#[test]
+fn a_backup_by_other_means_is_warned_of_in_the_error_log() {
+    const WARNING: &str = "[Warning] Tidepool: connection ";
+    let server = Server::start(Options::new("backup_other").engine(Engine::Tidepool));
+    let mut conn = server.connect_to("test");
+    // Without tables there is nothing to miss.
+    run(&mut conn, &["BACKUP STAGE START", "BACKUP STAGE END"]);
+    run(&mut conn, &["CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)"]);
+    run(&mut conn, &[&back_up(&server.dir().join("ours"))]);
+    assert!(!server.error_log().contains(WARNING), "{}", server.error_log());
+
+    let target = server.dir().join("mariabackup");
+    let mariabackup = Environment::get().path("BASEDIR").join("bin/mariadb-backup");
+    let copied = Command::new(mariabackup)
+        .args(["--no-defaults", "--backup", "--user=root"])
+        .arg(format!("--socket={}", server.socket().display()))
+        .arg(format!("--target-dir={}", target.display()))
+        .output()
+        .expect("mariadb-backup can be run");
+    let said = String::from_utf8_lossy(&copied.stderr);
+    assert!(copied.status.success() && said.contains("completed OK!"), "{said}");
+    assert!(target.join("test/t.frm").exists() && !target.join("tidepool").exists());
+    let log = server.error_log();
+    let warnings: Vec<&str> = log.lines().filter(|line| line.contains(WARNING)).collect();
+    assert_eq!(warnings.len(), 1, "{log}");
+    for words in [
+        "begins a backup by BACKUP STAGE. If that is mariadb-backup, none of the data of the 1 table",
+        "SET GLOBAL tidepool_backup_to = '<directory>'; the last one was complete at 20",
+    ] {
+        assert!(warnings[0].contains(words), "{}", warnings[0]);
+    }
+    // What it has made is no data directory with an empty engine.
+    let mut restored = Server::create(Options::new("backup_other").engine(Engine::Tidepool));
+    let frm = restored.data_dir().join("test");
+    fs::create_dir_all(&frm).expect("a directory");
+    fs::copy(target.join("test/t.frm"), frm.join("t.frm")).expect("a copy");
+    let error = restored.launch().expect_err("it must not start");
+    assert!(error.contains("'test/t.frm' for one"), "{error}");
 }

@@ -309,7 +309,7 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
         data.tables += count;
         match engine.unwrap_or_default().to_ascii_lowercase().as_str() {
             "innodb" => (data.innodb_data_bytes, data.innodb_index_bytes) = (rows, indexes),
-            "tidepool" => data.tidepool_bytes = rows + indexes,
+            "tidepool" => (data.tidepool_bytes, data.tidepool_tables) = (rows + indexes, count),
             _ => data.other_bytes += rows + indexes,
         }
     }

@@ -275,6 +275,8 @@ pub struct Data {
     pub innodb_file_bytes: Option<u64>,
     /// Tidepool's tables.
     pub tidepool_bytes: u64,
+    /// How many of these were seen.
+    pub tidepool_tables: u64,
     /// All other engines' tables.
     pub other_bytes: u64,
     /// How many tables were seen.

@@ -10,9 +10,11 @@
 //! | [`restart`] | a pool that starts cold |
 //! | [`flush`] | files that are cached twice |
 //! | [`dedicated`] | `innodb_dedicated_server` on a machine that isn't; on one that is, the other way to a pool that fits |
+//! | [`backup`] | tables that `mariadb-backup` leaves out |
 //!
 //! A rule that lacks a fact says nothing: advice from a guess is worse than none.
 
+pub mod backup;
 pub mod dedicated;
 pub mod flush;
 pub mod memory;
@@ -39,6 +41,8 @@ pub enum Severity {
     Medium,
     /// Nothing hurts yet.
     Low,
+    /// Nothing is wrong: something to know.
+    Note,
 }
 
 /// What is wrong, and what to do.
@@ -129,9 +133,14 @@ fn tables_elsewhere(facts: &Facts) -> bool {
     facts.kind.tidepool && facts.data.innodb_bytes() < 64 * MIB
 }
 
+/// Whether there is nothing to change: notes say nothing is wrong.
+pub fn is_healthy(findings: &[Finding]) -> bool {
+    findings.iter().all(|finding| finding.severity == Severity::Note)
+}
+
 /// All findings, worst first.
 pub fn evaluate(facts: &Facts) -> Vec<Finding> {
-    let rules: [fn(&Facts) -> Option<Finding>; 16] = [
+    let rules: [fn(&Facts) -> Option<Finding>; 17] = [
         memory::swapped,
         pool_size::too_large,
         pool_size::too_small,
@@ -148,6 +157,7 @@ pub fn evaluate(facts: &Facts) -> Vec<Finding> {
         restart::tidepool_warm_up,
         memory::swappiness,
         pool_size::built_in_default,
+        backup::mariadb_backup,
     ];
     let persisted = &facts.settings.persisted;
     let findings = rules.iter().filter_map(|rule| rule(facts));

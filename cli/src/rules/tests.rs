@@ -759,3 +759,22 @@ fn worst_first() {
     let severities: Vec<_> = evaluate(&facts).iter().map(|f| f.severity).collect();
     assert_eq!(severities, [Severity::High, Severity::Medium, Severity::Low]);
 }
+
+#[test]
+fn that_mariadb_backup_leaves_tables_out_is_a_note_and_no_fault() {
+    let mut facts = small_tidepool();
+    tidepool(&mut facts).size_setting_bytes = 0;
+    assert_eq!(evaluate(&facts), []);
+    facts.data.tidepool_tables = 3;
+    let finding = only(&facts);
+    assert_eq!((finding.rule, finding.severity), ("mariadb_backup", Severity::Note));
+    assert!(finding.why.contains("of the 3 tables and none of the rows"), "{}", finding.why);
+    // There is no statement to run blindly: the directory is the administrator's to choose.
+    assert!(finding.set.is_empty() && finding.commands.is_empty());
+    assert!(is_healthy(&[finding]));
+    // It comes last, and does not hide what is wrong.
+    tidepool(&mut facts).load_at_startup = Some(false);
+    let findings = evaluate(&facts);
+    assert_eq!(findings.last().unwrap().severity, Severity::Note);
+    assert!(findings.len() == 2 && !is_healthy(&findings));
+}

@@ -45,6 +45,8 @@ fn a_governed_pool_needs_no_advice_about_its_size() {
     let text =
         stdout(&tidepool(server.socket()).args(["advise", "--interval=0.3"]).output().unwrap());
     assert!(text.contains("Tidepool pool governed, may hold "), "{text}");
+    let note = "[note] mariadb-backup does not back up Tidepool's tables";
+    assert!(text.contains(note), "{text}");
     // A size that no machine has, with nothing to keep the pool below it; and the advice helps.
     server
         .connect()
