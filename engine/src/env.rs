@@ -44,6 +44,7 @@ use crate::error::{Error, Result};
 use crate::files::{LOCK_FILE, UNDO_SPACE, dir_of, space_file_name};
 use crate::format::space_header;
 use crate::governor::{self, PoolGovernor, SizeOptions};
+use crate::options::AcceptLogLoss;
 use crate::recovery;
 use crate::redo::capacity::AUTOMATIC_RANGE_BYTES;
 use crate::redo::control::CONTROL_FILE;
@@ -127,9 +128,9 @@ impl Env {
             redo_capacity = ring.total_size().clamp(least, *AUTOMATIC_RANGE_BYTES.end());
             ring.set_file_size(redo::default_file_size(redo_capacity));
         }
-        let scan = recovery::scan::scan(&mut ring)?;
+        let scan = recovery::scan::scan(&mut ring, options.accept_log_loss)?;
         // If the newest control slot was damaged, an older one may wrongly say so.
-        let clean = ring.control().clean && scan.frames == 0;
+        let clean = ring.control().clean && scan.frames == 0 && scan.loss.is_none();
         if options.read_only && !clean {
             return Err(Error::ReadOnly(
                 "the data directory was not closed cleanly, and recovery must write: open it writable once"
@@ -185,6 +186,15 @@ impl Env {
             options.read_only,
             failure.clone(),
         )?);
+        if scan.accept == AcceptLogLoss::Yes {
+            // Once its epoch is durable, what the lost log says of itself does not count any more.
+            redo.flush()?;
+            if scan.loss.is_none() {
+                tracing::warn!(
+                    "accept_log_loss is set: the next damage of the redo log would not stop a start; unset it"
+                );
+            }
+        }
         pool.set_write_ahead(redo.clone());
         let missing_spaces = match scan.frames {
             0 => HashSet::new(),
@@ -434,7 +444,10 @@ impl Env {
                 idle_steps = if self.redo.checkpoint_lsn() > before { 0 } else { idle_steps + 1 };
                 idle_steps > 3
             };
-            if stuck && let Some(error) = self.redo.growth_error() {
+            if stuck
+                && let Some(error) =
+                    self.redo.full_disk_error().or_else(|| self.redo.growth_error())
+            {
                 return Err(error);
             }
             if stuck && !self.background.runs() {
@@ -486,6 +499,7 @@ impl Env {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        self.limit_wait_for_log_space();
         self.stop_threads();
         let closed = || -> Result<()> {
             if self.read_only {
@@ -526,6 +540,11 @@ impl Env {
 }
 
 impl Env {
+    /// Nobody waits much longer for space on the log's disk: the end is near.
+    pub(crate) fn limit_wait_for_log_space(&self) {
+        self.redo.limit_wait_for_space(FULL_DISK_PATIENCE);
+    }
+
     fn stop_threads(&self) {
         self.redo.stop_preparing();
         self.background.stop();
@@ -550,6 +569,7 @@ impl Env {
 
 impl Drop for Env {
     fn drop(&mut self) {
+        self.redo.limit_wait_for_space(Duration::ZERO);
         self.stop_threads();
         self.governor.stop();
         if !self.closed.load(Ordering::Acquire) {

@@ -96,7 +96,7 @@ pub use error::{Error, Result};
 pub use files::UNFINISHED_MARK;
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};
-pub use options::{Options, Replacement};
+pub use options::{AcceptLogLoss, Options, Replacement};
 pub use status::Status;
 pub use table::{CheckProgress, CheckReport, Sampled, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};

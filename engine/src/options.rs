@@ -33,6 +33,17 @@ pub enum Replacement {
     Midpoint,
 }
 
+/// Whether the log may lose what was durable in it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum AcceptLogLoss {
+    /// A log that is damaged stops the opening.
+    #[default]
+    No,
+    /// The log ends where it is damaged. What was committed after that is lost, and so are tables of which a page was written after
+    /// that.
+    Yes,
+}
+
 /// Options of [`Db::open`](crate::Db::open). Start from `Options::default()` and assign fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -92,6 +103,9 @@ pub struct Options {
     pub buffer_pool_load_at_startup: bool,
     /// Nothing in the directory is ever written, so that it may be one that can't be. It must have been closed cleanly. Default false.
     pub read_only: bool,
+    /// What an opening does that finds the redo log damaged in the middle: it fails with an error that says what would be lost (default), or it
+    /// goes on without that. For one opening, after everything else was tried.
+    pub accept_log_loss: AcceptLogLoss,
     /// Whether threads do the background work (default), or the caller by the `step_…` methods of
     /// [`Db`](crate::Db), in an order of its own: for deterministic simulation.
     pub background: bool,
@@ -123,6 +137,7 @@ impl Default for Options {
             buffer_pool_dump_at_shutdown: true,
             buffer_pool_load_at_startup: true,
             read_only: false,
+            accept_log_loss: AcceptLogLoss::No,
             background: true,
         }
     }

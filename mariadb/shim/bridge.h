@@ -104,6 +104,7 @@ typedef struct {
   uint8_t doublewrite;
   uint8_t direct_io;
   uint8_t read_only;
+  uint8_t accept_log_loss;
   uint8_t memory_guard;
   uint8_t dump_at_shutdown;
   uint8_t load_at_startup;
@@ -159,6 +160,8 @@ void tp_backup_free(tp_backup *backup);
 int tp_page_size(const tp_db *db, uint64_t *bytes);
 int tp_flush_log(tp_db *db, uint64_t lsn);
 int tp_flush_all_log(tp_db *db);
+/* The server shuts down: a commit that waits for space on the disk of the redo log does so for a few seconds more. */
+int tp_begin_shutdown(tp_db *db);
 int tp_status(const tp_db *db, void *context,
               void (*counter)(void *context, const char *name, size_t name_len, uint64_t value),
               void (*sentence)(void *context, const char *name, size_t name_len, const char *text, size_t text_len));

@@ -57,7 +57,9 @@ void raise_open_files_limit() {
   the process ends here and now: the binary log is then as after a crash, and the next start recovers by itself.
 */
 void pre_shutdown() {
-  if (!engine.db || tp_flush_all_log(engine.db) == TP_OK) return;
+  if (!engine.db) return;
+  tp_begin_shutdown(engine.db);
+  if (tp_flush_all_log(engine.db) == TP_OK) return;
   String text = last_error_text();
   sql_print_error("Tidepool: %s. The server ends here, without closing its binary log, so that the next start recovers "
                   "all that was committed: just start it",

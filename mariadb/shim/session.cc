@@ -456,6 +456,8 @@ static int close_connection(THD *thd) {
 }
 
 static void kill_query(THD *thd, enum thd_kill_levels) {
+  /* A shutdown waits for its sessions, and a commit waits for space on a full disk. */
+  if (abort_loop) tp_begin_shutdown(engine.db);
   if (Session *session = existing_session(thd)) tp_interrupt_raise(session->interrupt);
 }
 

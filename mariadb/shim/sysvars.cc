@@ -15,7 +15,7 @@ ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_p
     open_files;
 my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
 my_bool cache_advice, lost_update_check, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
-my_bool start_empty;
+my_bool start_empty, accept_log_loss;
 char *home_dir, *page_trace_file;
 char nothing[] = "", *backup_to = nothing;
 double page_trace_sample;
@@ -268,6 +268,10 @@ MYSQL_SYSVAR_ULONG(open_files, open_files, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READ
                    nullptr, nullptr, 0, 0, 1000000, 0);
 MYSQL_SYSVAR_BOOL(read_only, read_only, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
                   "The data directory is only read; it must have been closed cleanly", nullptr, nullptr, FALSE);
+MYSQL_SYSVAR_BOOL(accept_log_loss, accept_log_loss, PLUGIN_VAR_OPCMDARG | PLUGIN_VAR_READONLY,
+                  "A start that finds the redo log damaged goes on without what was committed behind the damage; for one start, "
+                  "when there is no backup to restore",
+                  nullptr, nullptr, FALSE);
 MYSQL_SYSVAR_STR(data_home_dir, home_dir, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
                  "Directory of the engine's files; empty = tidepool in the server's data directory", nullptr, nullptr,
                  nullptr);
@@ -323,6 +327,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(use_direct_io),
                                         MYSQL_SYSVAR(open_files),
                                         MYSQL_SYSVAR(read_only),
+                                        MYSQL_SYSVAR(accept_log_loss),
                                         MYSQL_SYSVAR(data_home_dir),
                                         MYSQL_SYSVAR(start_empty),
                                         MYSQL_SYSVAR(buffer_pool_dump_at_shutdown),
@@ -375,6 +380,7 @@ tp_options open_options() {
   options.direct_io = direct_io;
   options.open_files = open_files;
   options.read_only = read_only;
+  options.accept_log_loss = accept_log_loss;
   /* The server does that after plugins have begun. */
   options.memory_locked = locked_in_memory;
   options.replacement = static_cast<uint8_t>(buffer_pool_replacement);

@@ -8,7 +8,9 @@ use std::ffi::{c_char, c_int, c_void};
 use std::path::Path;
 use std::time::Duration;
 
-use tidepool::{Db, IndexDef, Lsn, Options, Replacement, Sample, TableDef, TraceOptions};
+use tidepool::{
+    AcceptLogLoss, Db, IndexDef, Lsn, Options, Replacement, Sample, TableDef, TraceOptions,
+};
 
 use crate::boundary::{TP_OK, bytes, guard, text};
 use crate::constants::{TP_HOT_LIST_DUMP, TP_HOT_LIST_LOAD, TP_REPLACEMENT_MIDPOINT};
@@ -31,6 +33,7 @@ pub struct OpenOptions {
     doublewrite: u8,
     direct_io: u8,
     read_only: u8,
+    accept_log_loss: u8,
     memory_guard: u8,
     dump_at_shutdown: u8,
     load_at_startup: u8,
@@ -57,6 +60,10 @@ impl OpenOptions {
             direct_io: self.direct_io != 0,
             open_files: usize::try_from(self.open_files).unwrap_or(usize::MAX),
             read_only: self.read_only != 0,
+            accept_log_loss: match self.accept_log_loss {
+                0 => AcceptLogLoss::No,
+                _ => AcceptLogLoss::Yes,
+            },
             memory_locked: self.memory_locked != 0,
             memory_guard: self.memory_guard != 0,
             buffer_pool_dump_at_shutdown: self.dump_at_shutdown != 0,
@@ -221,6 +228,19 @@ pub unsafe extern "C" fn tp_page_size(db: *const Db, size: *mut u64) -> c_int {
     guard(|| {
         // SAFETY: valid pointers from the shim.
         unsafe { *size = (*db).options().page_size as u64 };
+        Ok(TP_OK)
+    })
+}
+
+/// The server shuts down, and has sessions that may wait for space on the log's disk.
+///
+/// # Safety
+/// `db` is an open data directory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_begin_shutdown(db: *const Db) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory from the shim.
+        unsafe { &*db }.limit_wait_for_log_space();
         Ok(TP_OK)
     })
 }

@@ -284,6 +284,12 @@ impl Db {
         self.inner.flush()
     }
 
+    /// From now on nobody waits for longer than a few seconds for space on the log's disk: the process is about to end. When they are over, a
+    /// log that still finds no space has failed for good.
+    pub fn limit_wait_for_log_space(&self) {
+        self.inner.env.limit_wait_for_log_space();
+    }
+
     /// End of the log.
     pub fn current_lsn(&self) -> Lsn {
         self.inner.env.redo().next_lsn()

@@ -139,7 +139,7 @@ impl Background {
         let flushes = move || {
             let mut steps = Steps::new(FLUSHER);
             while signal.sleep(flush_interval) {
-                if let Err(pause) = steps.run(|| report("log flush", redo.flush())) {
+                if let Err(pause) = steps.run(|| report("log flush", redo.flush_regularly())) {
                     signal.rest(pause);
                 }
             }

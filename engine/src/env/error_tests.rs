@@ -176,7 +176,7 @@ fn a_newer_format() {
     }
     assert_eq!(
         message(&storage, &options()),
-        "redo/control: format version 7, but this program reads only version 2: use the version of \
+        "redo/control: format version 7, but this program reads only version 3: use the version of \
          Tidepool that wrote it"
     );
 }

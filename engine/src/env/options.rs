@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidepool_pool::ReplacementConfig;
 
-use crate::options::Options;
+use crate::options::{AcceptLogLoss, Options};
 use crate::redo;
 
 /// Size of each of the two log buffers, in bytes: with a memory budget, at most this part of it each.
@@ -39,6 +39,8 @@ pub struct EnvOptions {
     pub flush_log_interval: Duration,
     /// Nothing is ever written.
     pub read_only: bool,
+    /// See [`Options::accept_log_loss`].
+    pub accept_log_loss: AcceptLogLoss,
     /// Whether threads do the background work, or the caller by the `step_…` methods.
     pub background: bool,
     /// Identity of a new data directory; `None` = random.
@@ -69,6 +71,7 @@ impl From<&Options> for EnvOptions {
             } as usize,
             flush_log_interval: options.flush_log_interval,
             read_only: options.read_only,
+            accept_log_loss: options.accept_log_loss,
             background: options.background,
             uuid: None,
         }

@@ -32,6 +32,7 @@ use crate::error::{Error, Result};
 use crate::files::{self, FIRST_TABLE_SPACE, space_file_name};
 use crate::format::OpError;
 use crate::format::space_header;
+use crate::options::AcceptLogLoss;
 use crate::page_op::{self, PageOp};
 use crate::redo::RedoLog;
 use crate::redo::record::Record;
@@ -242,6 +243,14 @@ impl Batch {
             drop(page);
             let nothing = OpError("there is nothing in it to be changed");
             return files.give_up(&space, id.no, changes[0].end, nothing);
+        }
+        if seen > files.scan.end
+            && files.scan.accept == AcceptLogLoss::Yes
+            && id.space >= FIRST_TABLE_SPACE
+        {
+            drop(page);
+            let why = format!("it was written at LSN {}, in log that is lost", seen.0);
+            return files.give_up(&space, id.no, newest, why);
         }
         if seen > files.scan.end {
             return Err(Error::corrupt(

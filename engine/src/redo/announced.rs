@@ -62,8 +62,8 @@ impl RedoLog {
         if announced.spaces.is_empty() || checkpoint <= announced.start {
             return Ok(checkpoint);
         }
-        // Nothing else was written since: an idle log does not grow.
-        if announced.end == Some(checkpoint) {
+        // Nothing but durable marks was written since: an idle log does not grow.
+        if announced.end == Some(self.said_end()) {
             return Ok(announced.start);
         }
         let (start, end) = self.append_announcements(announced.spaces.iter().copied());

@@ -117,7 +117,7 @@ impl RedoLog {
 
     /// Whether a mini-transaction may begin.
     pub(crate) fn has_room(&self) -> bool {
-        self.next_lsn().0 < self.begin_limit.load(Ordering::Acquire)
+        self.next_lsn().0 < self.begin_limit.load(Ordering::Acquire) && !self.full_disk.is_full()
     }
 
     /// Keeps the checkpoint where it is, for what recovery read in the log is to be found there again; or no longer. Meanwhile the
@@ -145,7 +145,7 @@ impl RedoLog {
             return Ok(false);
         }
         tracing::warn!("the redo log goes on without a backup that has not copied it in time");
-        self.or_fail(|| ring.keep(None))?;
+        self.or_fail_unless_full(|| ring.keep(None))?;
         Ok(true)
     }
 
@@ -183,6 +183,10 @@ impl RedoLog {
                 return Err(Error::Storage("what recovery found is not remembered yet".into()));
             }
         }
+        if clean_shutdown {
+            // The last write may end with a mark, which the log then ends with.
+            self.flush()?;
+        }
         let lsn = self.with_end(|end| oldest_dirty().unwrap_or(end));
         let before = self.checkpoint_lsn();
         debug_assert!(lsn >= before, "a page is dirty since before the checkpoint");
@@ -197,7 +201,8 @@ impl RedoLog {
         self.flush_to(lsn)?;
         let epoch = self.epoch_at(lsn);
         let mut ring = self.ring.lock();
-        self.or_fail(|| ring.set_checkpoint(lsn, epoch, clean_shutdown))?;
+        ring.note_durable(self.flushed_lsn());
+        self.or_fail_unless_full(|| ring.set_checkpoint(lsn, epoch, clean_shutdown))?;
         self.checkpoint.store(lsn.0, Ordering::Release);
         self.update_begin_limit(&ring);
         drop(ring);
@@ -237,7 +242,7 @@ impl RedoLog {
             let mut ring = self.ring.lock();
             let next = self.next_lsn().0;
             if ring.end().0.saturating_sub(next) < ring.file_size() && ring.spares() > 0 {
-                self.or_fail(|| ring.extend())?;
+                self.or_fail_unless_full(|| ring.extend())?;
             }
             let capacity = self.capacity();
             let far_beyond = capacity + capacity.max(KEPT_BEYOND_CAPACITY_MIN_BYTES);
@@ -246,7 +251,7 @@ impl RedoLog {
             }
             let may_outgrow = self.may_outgrow(&ring);
             // What was made beyond the capacity is there to be used.
-            while !may_outgrow && self.or_fail(|| ring.remove_spare(capacity))? {}
+            while !may_outgrow && self.or_fail_unless_full(|| ring.remove_spare(capacity))? {}
             self.update_begin_limit(&ring);
             let size = ring.next_file_size();
             let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes();
@@ -287,7 +292,7 @@ impl RedoLog {
             }
             Ok(file) => {
                 ring.set_growth_error(None);
-                self.or_fail(|| ring.add_spare(file_no, file, size))?;
+                self.or_fail_unless_full(|| ring.add_spare(file_no, file, size))?;
                 self.update_begin_limit(&ring);
                 Ok(true)
             }

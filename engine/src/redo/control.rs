@@ -18,7 +18,8 @@
 //!   60  next file number u32
 //!   64  number of file entries u32
 //!   68  reserved u32
-//!   72  file entries, 24 bytes each:
+//!   72  durable LSN u64: the log was durable up to here, at least
+//!   80  file entries, 24 bytes each:
 //!         file number u32 | state u32 (0 spare, 1 in use) | start LSN u64 | bytes of log u64
 //! 4092  crc32c u32 of bytes 0..4092
 //! ```
@@ -35,7 +36,8 @@ pub const CONTROL_FILE: &str = "redo/control";
 
 const MAGIC: &[u8; 8] = b"TPCONTRL";
 const CRC_AT: usize = BLOCK_SIZE - 4;
-const ENTRIES_AT: usize = 72;
+const DURABLE_AT: usize = 72;
+const ENTRIES_AT: usize = 80;
 const ENTRY_SIZE: usize = 24;
 const FLAG_CLEAN: u32 = 1;
 
@@ -72,6 +74,8 @@ pub struct Control {
     pub clean: bool,
     /// Number the next new file will get.
     pub next_file_no: u32,
+    /// The log was durable up to here before this was written.
+    pub durable: Lsn,
     /// The ring, files in use in LSN order.
     pub files: Vec<FileEntry>,
 }
@@ -94,6 +98,7 @@ impl Control {
         put(56, &(if self.clean { FLAG_CLEAN } else { 0 }).to_le_bytes());
         put(60, &self.next_file_no.to_le_bytes());
         put(64, &(self.files.len() as u32).to_le_bytes());
+        put(DURABLE_AT, &self.durable.0.to_le_bytes());
         for (i, file) in self.files.iter().enumerate() {
             let at = ENTRIES_AT + i * ENTRY_SIZE;
             put(at, &file.file_no.to_le_bytes());
@@ -145,15 +150,16 @@ impl Control {
             epoch: u32_at(52),
             clean: u32_at(56) & FLAG_CLEAN != 0,
             next_file_no: u32_at(60),
+            durable: Lsn(u64_at(DURABLE_AT)),
             files,
         }))
     }
 
-    /// The newest whole slot of the control file.
+    /// The newest whole slot of the control file, and how many of the two are whole.
     ///
     /// One that can't be read counts as torn, for some devices tell of a sector that a power cut tore in this way, until it is written
     /// again; and the next update writes the slot that did not count.
-    pub fn read(file: &dyn StorageFile) -> Result<Self> {
+    pub fn read(file: &dyn StorageFile) -> Result<(Self, usize)> {
         let mut slots = AlignedBuf::zeroed(2 * BLOCK_SIZE);
         let (first, second) = slots.split_at_mut(BLOCK_SIZE);
         let mut unreadable = None;
@@ -178,11 +184,11 @@ impl Control {
         Self::choose(first, second)
     }
 
-    /// The newest whole slot of the two.
-    pub fn choose(first: &[u8], second: &[u8]) -> Result<Self> {
+    /// The newest whole slot of the two, and how many of them are whole.
+    fn choose(first: &[u8], second: &[u8]) -> Result<(Self, usize)> {
         let newest = match (Self::decode(first)?, Self::decode(second)?) {
-            (Some(a), Some(b)) => Some(if a.sequence > b.sequence { a } else { b }),
-            (a, b) => a.or(b),
+            (Some(a), Some(b)) => Some((if a.sequence > b.sequence { a } else { b }, 2)),
+            (a, b) => a.or(b).map(|control| (control, 1)),
         };
         newest.ok_or_else(|| {
             Error::format(
@@ -190,6 +196,11 @@ impl Control {
                 "both slots are corrupt; restore the data directory from a backup",
             )
         })
+    }
+
+    /// Offset of the slot that holds this state.
+    pub fn offset(&self) -> u64 {
+        Self::slot_offset(self.sequence)
     }
 
     /// Offset of the slot that holds the state with this sequence number.
@@ -213,6 +224,7 @@ mod tests {
             epoch: 2,
             clean: true,
             next_file_no: 3,
+            durable: Lsn(8200),
             files: vec![
                 FileEntry { file_no: 2, start: Some(Lsn(4096)), size: 65536 },
                 FileEntry { file_no: 1, start: None, size: 65536 },
@@ -229,27 +241,28 @@ mod tests {
     #[test]
     fn bytes_are_as_documented() {
         let block = encoded(&control(5));
-        assert_eq!(&block[..16], b"TPCONTRL\x02\0\0\0\x00\x40\0\0");
+        assert_eq!(&block[..16], b"TPCONTRL\x03\0\0\0\x00\x40\0\0");
         assert_eq!(&block[16..32], &[9; 16]);
         assert_eq!(&block[32..48], &[5, 0, 0, 0, 0, 0, 0, 0, 0, 32, 0, 0, 0, 0, 0, 0]);
         assert_eq!(
             &block[48..72],
             &[1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]
         );
+        assert_eq!(&block[72..80], &[8, 32, 0, 0, 0, 0, 0, 0]);
         assert_eq!(
-            &block[72..96],
+            &block[80..104],
             &[2, 0, 0, 0, 1, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
         );
-        assert_eq!(&block[96..104], &[1, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&block[104..112], &[1, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]
     fn the_newest_whole_slot_counts() {
         let (old, new) = (encoded(&control(6)), encoded(&control(7)));
-        assert_eq!(Control::choose(&old, &new).unwrap(), control(7));
-        assert_eq!(Control::choose(&new, &old).unwrap(), control(7));
+        assert_eq!(Control::choose(&old, &new).unwrap(), (control(7), 2));
+        assert_eq!(Control::choose(&new, &old).unwrap(), (control(7), 2));
         let torn = [&new[..512], &old[512..]].concat();
-        assert_eq!(Control::choose(&old, &torn).unwrap(), control(6));
+        assert_eq!(Control::choose(&old, &torn).unwrap(), (control(6), 1));
         assert_eq!(
             Control::choose(&torn, &torn).unwrap_err().to_string(),
             "redo/control: both slots are corrupt; restore the data directory from a backup"
@@ -264,7 +277,7 @@ mod tests {
         newer[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         assert_eq!(
             Control::choose(&encoded(&control(7)), &newer).unwrap_err().to_string(),
-            "redo/control: format version 9, but this program reads only version 2: use the version \
+            "redo/control: format version 9, but this program reads only version 3: use the version \
              of Tidepool that wrote it"
         );
     }

@@ -20,8 +20,8 @@ use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
 
 use super::control::{CONTROL_FILE, Control, FileEntry};
 use super::file_header::{FileHeader, HEADER_SIZE};
-use super::ring::{REDO_DIR, file_name};
-use super::{BLOCK_SIZE, RedoLog, Ring, block_ceil, block_floor};
+use super::ring::{LiveFile, REDO_DIR, file_name};
+use super::{BLOCK_SIZE, RedoLog, Ring, block_floor};
 use crate::error::{Error, Result};
 
 /// Bytes read at a time.
@@ -56,7 +56,7 @@ impl LogCopy {
         }
         let origin = ring.control().clone();
         let start = block_floor(origin.checkpoint.0);
-        log.or_fail(|| ring.keep(Some(Lsn(start))))?;
+        log.or_fail_unless_full(|| ring.keep(Some(Lsn(start))))?;
         drop(ring);
         Ok(Self {
             log: log.clone(),
@@ -91,9 +91,10 @@ impl LogCopy {
 
     /// Copies the rest up to `end`, which has been flushed, and makes the copy complete and durable.
     pub fn finish(&mut self, end: Lsn) -> Result<()> {
-        // The last block is being filled, and rewritten, all the time. What was synced in it keeps its bytes in every rewrite; behind `end`
-        // there may be anything, as behind the end of a log that a crash tore.
-        self.copy_to(block_ceil(end.0))?;
+        // The last block is being filled, and rewritten, all the time. What was synced in it keeps its bytes in every rewrite. What lies
+        // behind `end` is left out: read in the middle of a write, it might pass for damage.
+        self.copy_to(block_floor(end.0))?;
+        self.copy_last_block(end)?;
         // An empty file would say no more than none: a block that holds no frame ends the log as well.
         if self.bytes() == 0 {
             self.buf[..BLOCK_SIZE].fill(0);
@@ -110,14 +111,50 @@ impl LogCopy {
         self.file.write_at(&self.buf[..BLOCK_SIZE], 0)?;
         self.file.sync_data()?;
         self.target.sync_dir(REDO_DIR)?;
-        self.write_control(header.size)
+        self.write_control(header.size, end)
     }
 
-    fn write_control(&mut self, size: u64) -> Result<()> {
+    /// Copies what lies before `end` of the block that `end` is in.
+    fn copy_last_block(&mut self, end: Lsn) -> Result<()> {
+        let kept = end.0.saturating_sub(self.end) as usize;
+        if kept == 0 {
+            return Ok(());
+        }
+        let file = {
+            let ring = self.log.ring.lock();
+            self.check_kept(&ring)?;
+            self.file_at_end(&ring)?
+        };
+        let block = &mut self.buf[..BLOCK_SIZE];
+        file.file.read_at(block, file.offset(self.end))?;
+        block[kept..].fill(0);
+        self.file.write_at(block, HEADER_SIZE + self.end - self.start)?;
+        self.go_on_behind(BLOCK_SIZE)
+    }
+
+    /// Lets the log have the files of these `len` bytes, which are copied.
+    fn go_on_behind(&mut self, len: usize) -> Result<()> {
+        let mut ring = self.log.ring.lock();
+        // If it is not kept any more, what was read may be what the log went on with.
+        self.check_kept(&ring)?;
+        self.end += len as u64;
+        self.log.or_fail_unless_full(|| ring.keep(Some(Lsn(self.end))))?;
+        self.log.update_begin_limit(&ring);
+        Ok(())
+    }
+
+    fn file_at_end(&self, ring: &Ring) -> Result<LiveFile> {
+        ring.find(Lsn(self.end)).ok_or_else(|| {
+            Error::Storage(format!("no redo file holds the log at LSN {}", self.end))
+        })
+    }
+
+    fn write_control(&mut self, size: u64, end: Lsn) -> Result<()> {
         let control = Control {
             epoch: self.log.ring.lock().control().epoch,
             clean: false,
             next_file_no: FILE_NO + 1,
+            durable: end,
             files: vec![FileEntry { file_no: FILE_NO, start: Some(Lsn(self.start)), size }],
             ..self.origin.clone()
         };
@@ -135,21 +172,14 @@ impl LogCopy {
             let (file, len) = {
                 let ring = self.log.ring.lock();
                 self.check_kept(&ring)?;
-                let file = ring.find(Lsn(self.end)).ok_or_else(|| {
-                    Error::Storage(format!("no redo file holds the log at LSN {}", self.end))
-                })?;
+                let file = self.file_at_end(&ring)?;
                 let len = (to.min(file.end.0) - self.end).min(CHUNK as u64) as usize;
                 (file, len)
             };
             let bytes = &mut self.buf[..len];
             file.file.read_at(bytes, file.offset(self.end))?;
             self.file.write_at(bytes, HEADER_SIZE + self.end - self.start)?;
-            let mut ring = self.log.ring.lock();
-            // If it is not kept any more, what was read may be what the log went on with.
-            self.check_kept(&ring)?;
-            self.end += len as u64;
-            self.log.or_fail(|| ring.keep(Some(Lsn(self.end))))?;
-            self.log.update_begin_limit(&ring);
+            self.go_on_behind(len)?;
         }
         Ok(())
     }
@@ -171,7 +201,7 @@ impl Drop for LogCopy {
         let mut ring = self.log.ring.lock();
         if ring.kept() == Some(Lsn(self.end)) {
             // A failure stops the log, which tells of it.
-            let _ = self.log.or_fail(|| ring.keep(None));
+            let _ = self.log.or_fail_unless_full(|| ring.keep(None));
             self.log.update_begin_limit(&ring);
         }
     }

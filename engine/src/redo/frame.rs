@@ -87,6 +87,13 @@ pub enum Parsed<'a> {
     End,
 }
 
+/// How long the frame is that `bytes` begin with, by its length alone; `None` if no frame begins so.
+pub fn claimed_len(bytes: &[u8]) -> Option<usize> {
+    let mut rest = bytes;
+    let len = varint::take_u32(&mut rest)?;
+    (len > 0 && len <= MAX_PAYLOAD_LEN).then(|| frame_len(len as usize))
+}
+
 /// Looks for a frame at `start`, whose bytes begin `bytes`. The log up to here was of `epoch`; an epoch
 /// frame of any later epoch is accepted too.
 pub fn parse(bytes: &[u8], start: Lsn, epoch: u32) -> Parsed<'_> {

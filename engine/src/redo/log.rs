@@ -22,9 +22,11 @@ use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
 use tidepool_pool::{Lsn, survive};
 
 use super::announced::Announced;
+use super::full_disk::FullDisk;
 use super::group::{Group, Role};
+use super::mark::{self, MARK_LEN};
 use super::reader::{Frame, Reader};
-use super::record::{LogRecord, Writer};
+use super::record::{DurableMark, LogRecord, Writer};
 use super::ring::LiveFile;
 use super::{BLOCK_SIZE, Failure, Ring, block_ceil, block_floor, frame};
 use crate::error::{Error, Result};
@@ -96,6 +98,10 @@ struct Append {
     base: u64,
     /// LSN of the next frame.
     end: u64,
+    /// End of the last frame that is no durable mark.
+    said_end: u64,
+    /// How far the log was durable by its last mark.
+    marked: u64,
     epoch: u32,
 }
 
@@ -144,6 +150,7 @@ pub struct RedoLog {
     /// A mini-transaction may begin while the log ends before this.
     pub(super) begin_limit: AtomicU64,
     pub(super) room: Room,
+    pub(super) full_disk: FullDisk,
     /// Where each epoch that may still be in front of a checkpoint begins.
     pub(super) epochs: Mutex<Vec<(Lsn, u32)>>,
     /// What the log must go on to say.
@@ -165,7 +172,7 @@ impl RedoLog {
         failure: Arc<Failure>,
     ) -> Result<Self> {
         let seen = epochs.last().map_or(0, |(_, epoch)| *epoch);
-        let epoch = if read_only { seen } else { ring.begin_epoch(seen)? };
+        let epoch = if read_only { seen } else { ring.begin_epoch(seen, end)? };
         epochs.push((end, epoch));
         let current = if read_only {
             let last = ring.find_or_last(end);
@@ -183,7 +190,7 @@ impl RedoLog {
         let log = Self {
             storage: ring.storage().clone(),
             failure,
-            append: Mutex::new(Append { buf, base, end: end.0, epoch }),
+            append: Mutex::new(Append { buf, base, end: end.0, said_end: end.0, marked: 0, epoch }),
             io: Mutex::new(Io {
                 spare: AlignedBuf::zeroed(buffer_len),
                 written: end.0,
@@ -203,6 +210,7 @@ impl RedoLog {
             automatic_capacity: AtomicBool::new(false),
             begin_limit: AtomicU64::new(0),
             room: Room::default(),
+            full_disk: FullDisk::default(),
             epochs: Mutex::new(epochs),
             announced: Mutex::default(),
             counters: Counters::default(),
@@ -239,7 +247,8 @@ impl RedoLog {
             if append.has_room(len) {
                 break;
             }
-            if len + 2 * BLOCK_SIZE > append.buf.len() {
+            // Who appends holds latches: not to be waited with for space on a disk.
+            if len + 2 * BLOCK_SIZE > append.buf.len() || self.full_disk.is_full() {
                 append.grow(len);
                 continue;
             }
@@ -255,6 +264,7 @@ impl RedoLog {
         append.buf[at..at + header_len].copy_from_slice(&header[..header_len]);
         append.buf[at + header_len..at + len].copy_from_slice(payload);
         append.end += len as u64;
+        append.said_end = append.end;
         let end = Lsn(append.end);
         stamp(start, end);
         self.next.store(end.0, Ordering::Release);
@@ -277,6 +287,17 @@ impl RedoLog {
     pub(super) fn with_end<T>(&self, look: impl FnOnce(Lsn) -> T) -> T {
         let append = self.append.lock();
         look(Lsn(append.end))
+    }
+
+    /// How far the log says that it was durable.
+    #[cfg(test)]
+    pub(super) fn marked(&self) -> Lsn {
+        Lsn(self.append.lock().marked)
+    }
+
+    /// End of the last frame that is no durable mark.
+    pub(super) fn said_end(&self) -> Lsn {
+        Lsn(self.append.lock().said_end)
     }
 
     /// Recovery, which looks at the pages itself, is over.
@@ -347,6 +368,19 @@ impl RedoLog {
         self.flush_to(self.next_lsn())
     }
 
+    /// The regular flush. The control file notes how far the log is durable then, if it does not know, so that damage to what was flushed
+    /// last is told from a write that never ended.
+    pub(crate) fn flush_regularly(&self) -> Result<()> {
+        self.flush()?;
+        let flushed = self.flushed_lsn();
+        let mut ring = self.ring.lock();
+        if ring.control().durable >= flushed {
+            return Ok(());
+        }
+        self.failure.check()?;
+        self.or_fail_unless_full(|| ring.set_durable(flushed))
+    }
+
     /// One sync for everything appended so far. Only the group's leader calls this.
     fn flush_once(&self) -> Result<()> {
         let (end, files) = {
@@ -386,6 +420,8 @@ impl RedoLog {
                 if append.end == io.written {
                     return Ok(());
                 }
+                append.mark_durable(self.flushed_lsn());
+                self.next.store(append.end, Ordering::Release);
                 append.swap(&mut io.spare)
             };
             self.write_blocks(io, base, end)?;
@@ -402,9 +438,13 @@ impl RedoLog {
         let mut at = base;
         while at < stop {
             if at >= io.current.end.0 {
-                let mut ring = self.ring.lock();
-                io.current = ring.find_or_extend(Lsn(at))?;
-                self.update_begin_limit(&ring);
+                io.current = self.once_there_is_space(|| {
+                    let mut ring = self.ring.lock();
+                    ring.note_durable(self.flushed_lsn());
+                    let file = ring.find_or_extend(Lsn(at));
+                    self.update_begin_limit(&ring);
+                    file
+                })?;
             }
             let current = &io.current;
             if io.unsynced.last().is_none_or(|last| !Arc::ptr_eq(last, &current.file)) {
@@ -412,7 +452,10 @@ impl RedoLog {
             }
             let piece_end = stop.min(current.end.0);
             let piece = &io.spare[(at - base) as usize..(piece_end - base) as usize];
-            current.file.write_at(piece, current.offset(at))?;
+            // What was synced before in the first of these blocks is in them again, so a write that stops half-way harms nothing, and
+            // can be done again.
+            let write = || Ok(current.file.write_at(piece, current.offset(at))?);
+            self.once_there_is_space(write)?;
             count(&self.counters.writes, 1);
             count(&self.counters.written_bytes, piece.len() as u64);
             at = piece_end;
@@ -420,7 +463,20 @@ impl RedoLog {
         Ok(())
     }
 
-    /// Runs what writes the log's files, or its books of them. If that fails, writing has stopped for good; so it has after a panic,
+    /// Runs a change of the log's books of its files. If that fails for another reason than a full disk, writing has stopped for good.
+    pub(super) fn or_fail_unless_full<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mut full = None;
+        let done = self.or_fail(|| match body() {
+            Err(error @ Error::NoSpace(_)) => {
+                full = Some(error);
+                Ok(None)
+            }
+            other => other.map(Some),
+        })?;
+        done.ok_or_else(|| full.expect("there is no result because the disk is full"))
+    }
+
+    /// Runs what writes the log's files. If that fails, writing has stopped for good; so it has after a panic,
     /// for then nobody knows what was written, and the next write might leave a hole behind it.
     pub(super) fn or_fail<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         const WHAT: &str = "a write of the redo log";
@@ -432,6 +488,10 @@ impl RedoLog {
     pub(crate) fn fail(&self, error: Error) -> Error {
         let error = match error {
             Error::Crashed(_) => error,
+            // By itself, this one says that the statement can be run again.
+            Error::NoSpace(what) => self.failure.set(format!(
+                "no space left for {what}, and nobody could wait for it any longer: free disk space"
+            )),
             other => self.failure.set(other.to_string()),
         };
         self.wake_room();
@@ -472,14 +532,27 @@ impl RedoLog {
 
 impl Append {
     fn has_room(&self, len: usize) -> bool {
-        (self.end - self.base) as usize + len <= self.buf.len()
+        (self.end - self.base) as usize + len + MARK_LEN <= self.buf.len()
+    }
+
+    /// Has the log say that it is durable up to `flushed`, unless it has said so. There is room for it.
+    fn mark_durable(&mut self, flushed: Lsn) {
+        if flushed.0 <= self.marked {
+            return;
+        }
+        let frame = mark::encode(DurableMark { epoch: self.epoch, lsn: flushed }, Lsn(self.end));
+        let at = (self.end - self.base) as usize;
+        self.buf[at..at + MARK_LEN].copy_from_slice(&frame);
+        self.end += MARK_LEN as u64;
+        self.marked = flushed.0;
     }
 
     /// Makes room for a frame that is larger than the buffer. The other buffer follows when its turn comes.
     fn grow(&mut self, len: usize) {
         let used = (self.end - self.base) as usize;
-        let mut larger =
-            AlignedBuf::zeroed(block_ceil((used + len + 2 * BLOCK_SIZE) as u64) as usize);
+        let needed = block_ceil((used + len + 2 * BLOCK_SIZE) as u64) as usize;
+        // By a quarter at least, for there may be many small ones.
+        let mut larger = AlignedBuf::zeroed(needed.max(self.buf.len() / 4 * 5));
         larger[..used].copy_from_slice(&self.buf[..used]);
         self.buf = larger;
     }

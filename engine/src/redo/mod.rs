@@ -25,20 +25,24 @@
 //! in the ring, happens only at the beginning of a mini-transaction, before any latch.
 //!
 //! # Failure
-//! A write or sync of the log that fails leaves unknown what is durable; the log then refuses everything
+//! A write that finds no space on the disk is tried again until there is some ([`full_disk`]). Any other write of the log that fails, and
+//! any sync, leaves unknown what is durable; the log then refuses everything
 //! for good ([`Failure`]), and a restart finds out by recovery. Waits for transactional locks end then, since what they wait for can
 //! neither commit nor be rolled back. A failed sync is never tried again. A panic in one of them (a bug)
 //! counts as its failure: nobody may wait for ever for a sync whose thread is gone.
 
 mod announced;
+pub(crate) mod beyond;
 pub mod capacity;
 pub mod checkpoint;
 pub(crate) mod control;
 pub(crate) mod copy;
 pub(crate) mod file_header;
 pub(crate) mod frame;
+mod full_disk;
 mod group;
 mod log;
+mod mark;
 pub(crate) mod reader;
 pub(crate) mod record;
 mod ring;
@@ -59,7 +63,7 @@ pub use ring::{REDO_DIR, default_file_size};
 use crate::error::{Error, Result};
 
 /// Version of the redo files and of the control file.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// Redo files are written in blocks of this size, aligned to it.
 pub const BLOCK_SIZE: usize = 4096;
@@ -71,11 +75,17 @@ pub const FIRST_LSN: tidepool_pool::Lsn = tidepool_pool::Lsn(BLOCK_SIZE as u64);
 pub const CAPACITY_MIN_BYTES: u64 = 1 << 20;
 
 fn unknown_version(file: &str, version: u32) -> Error {
+    let advice = match version < FORMAT_VERSION {
+        true => {
+            "an earlier version of Tidepool made this data directory: dump its tables with that version, and load \
+             the dump into a new data directory"
+        }
+        false => "use the version of Tidepool that wrote it",
+    };
     Error::format(
         file,
         format!(
-            "format version {version}, but this program reads only version {FORMAT_VERSION}: use the \
-             version of Tidepool that wrote it"
+            "format version {version}, but this program reads only version {FORMAT_VERSION}: {advice}"
         ),
     )
 }

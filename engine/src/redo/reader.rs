@@ -1,7 +1,12 @@
 //! Reads the log back, frame by frame, from the ring's files.
 //!
-//! The reader stops at the first position that holds no whole frame of the right LSN and epoch: there the
-//! log ends. It never looks beyond, for what lies there was never acknowledged.
+//! The reader stops at the first position that holds no whole frame of the right LSN and epoch. Whether the log ends there, or is
+//! damaged, [`beyond`](super::beyond) finds out.
+//!
+//! # Files that the control file does not list as in use
+//! If the newest control slot was lost, the log may go on in a file that the older slot calls spare, or does not know. Several may say that
+//! they begin where the log's last file ends: one that was about to be used when a crash came keeps its header. The log goes on in that
+//! one whose bytes complete the next frame, by its checksum; if there is none, the log ends.
 //!
 //! # Blocks that cannot be read
 //! Some devices tell of a sector that a power cut tore by an error, until it is written again. Behind the log's end such a block
@@ -15,6 +20,7 @@ use tidepool_pool::storage::{AlignedBuf, StorageError, StorageFile};
 
 use super::frame::{self, Parsed};
 use super::record::Records;
+use super::ring::LiveFile;
 use super::{BLOCK_SIZE, Ring, block_ceil, block_floor};
 use crate::error::{Error, Result};
 
@@ -55,14 +61,24 @@ impl Reader {
     /// A reader that starts at the ring's checkpoint.
     pub fn new(ring: &Ring) -> Self {
         let control = ring.control();
+        Self::at(control.checkpoint, control.checkpoint_epoch)
+    }
+
+    /// A reader of whatever lies at `at`, where a frame of `epoch` begins.
+    pub fn at(at: Lsn, epoch: u32) -> Self {
         Self {
-            at: control.checkpoint,
-            epoch: control.checkpoint_epoch,
+            at,
+            epoch,
             buf: AlignedBuf::zeroed(READ_CHUNK),
-            base: block_floor(control.checkpoint.0),
+            base: block_floor(at.0),
             filled: 0,
             unreadable: None,
         }
+    }
+
+    /// The epoch of what was read so far.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
     }
 
     /// End of what was read so far.
@@ -98,7 +114,8 @@ impl Reader {
     fn gap(&self, error: StorageError) -> Error {
         Error::Storage(format!(
             "the redo log from LSN {} on: {error}; what is in these {BLOCK_SIZE} bytes may have been committed: restore the data \
-             directory from a backup, or overwrite them with zeroes, and the log ends before them",
+             directory from a backup, or accept that the log ends before them: start once with accept_log_loss (in a server, \
+             tidepool_accept_log_loss=ON)",
             self.at.0
         ))
     }
@@ -125,10 +142,10 @@ impl Reader {
         while self.filled < at + want {
             let lsn = Lsn(self.base + self.filled as u64);
             let Some(file) = ring.find(lsn) else {
-                if ring.end() == lsn && ring.adopt_successor()? {
-                    continue;
-                }
-                return Ok(false);
+                let known = &self.buf[at.min(self.filled)..self.filled];
+                let Some(file_no) = self.successor(ring, lsn, known) else { return Ok(false) };
+                ring.adopt(file_no, lsn)?;
+                continue;
             };
             let piece = ((file.end.0 - lsn.0) as usize).min(self.buf.len() - self.filled);
             debug_assert_eq!(piece % BLOCK_SIZE, 0, "files and buffer are whole blocks");
@@ -142,6 +159,51 @@ impl Reader {
             }
         }
         Ok(self.filled >= at + want)
+    }
+}
+
+impl Reader {
+    /// The file in which the log goes on at `end`, where the last file in use ends: it completes the frame of which `known` are the bytes
+    /// before `end`.
+    fn successor(&self, ring: &Ring, end: Lsn, known: &[u8]) -> Option<u32> {
+        // Asked for more than the frame needs, perhaps.
+        let lacks_bytes = matches!(frame::parse(known, self.at, self.epoch), Parsed::NeedMore(_));
+        if ring.end() != end || !lacks_bytes {
+            return None;
+        }
+        let completes = |(_, file): &(u32, LiveFile)| self.is_completed_by(ring, known, file);
+        ring.successors(end).into_iter().find(completes).map(|(file_no, _)| file_no)
+    }
+
+    fn is_completed_by(&self, ring: &Ring, known: &[u8], file: &LiveFile) -> bool {
+        let mut bytes = known.to_vec();
+        let mut want = frame::MAX_HEADER_LEN;
+        let size = (file.end.0 - file.start.0) as usize;
+        loop {
+            let have = bytes.len() - known.len();
+            let missing = want.saturating_sub(bytes.len());
+            let piece = (block_ceil(missing as u64) as usize).min(size - have);
+            if piece > 0 {
+                let mut buf = AlignedBuf::zeroed(piece);
+                let offset = file.offset(file.start.0 + have as u64);
+                if let Err(error) = file.file.read_at(&mut buf, offset) {
+                    tracing::warn!(%error, "taken for a redo file that was not in use yet");
+                    return false;
+                }
+                bytes.extend_from_slice(&buf);
+            }
+            match frame::parse(&bytes, self.at, self.epoch) {
+                Parsed::Frame { .. } => return true,
+                Parsed::End => return false,
+                Parsed::NeedMore(need) if bytes.len() < known.len() + size => want = need,
+                // The frame is longer than the file.
+                Parsed::NeedMore(_) => {
+                    let goes_on =
+                        |(_, next): &(u32, LiveFile)| self.is_completed_by(ring, &bytes, next);
+                    return ring.successors(file.end).iter().any(goes_on);
+                }
+            }
+        }
     }
 }
 

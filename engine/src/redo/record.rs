@@ -15,6 +15,8 @@
 //! Nothing carries over from one frame to the next. The body of a page record is an encoded page
 //! operation, opaque here.
 
+use tidepool_pool::Lsn;
+
 use super::varint;
 
 const KIND_SPACE: u8 = 0;
@@ -29,6 +31,12 @@ const LOG_EPOCH: u8 = 1;
 const LOG_SPACE_CREATE: u8 = 2;
 const LOG_SPACE_DELETE: u8 = 3;
 const LOG_SPACE_UNLIST: u8 = 4;
+const LOG_DURABLE: u8 = 5;
+
+/// Bytes of the payload of a frame that holds nothing but a [`DurableMark`].
+pub const MARK_PAYLOAD_LEN: usize = 14;
+/// Bytes that such a payload begins with: head and type.
+pub const MARK_PAYLOAD_START: [u8; 2] = [KIND_LOG | (MARK_PAYLOAD_LEN as u8 - 1) << 2, LOG_DURABLE];
 
 /// A record that is not about one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +49,35 @@ pub enum LogRecord {
     SpaceDelete(u32),
     /// The catalog is about to lose the table of this space: if it has, the file is of no use to anybody.
     SpaceUnlist(u32),
+    /// How far the log was durable when this was written. Always alone in its frame.
+    Durable(DurableMark),
+}
+
+/// What the log says about itself: in this epoch, everything before `lsn` was durable before the mark was written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DurableMark {
+    /// The epoch in which the mark was written.
+    pub epoch: u32,
+    /// End of what was durable.
+    pub lsn: Lsn,
+}
+
+impl DurableMark {
+    /// The payload of the mark's frame.
+    pub fn encode(self) -> [u8; MARK_PAYLOAD_LEN] {
+        let mut out = [0; MARK_PAYLOAD_LEN];
+        out[..2].copy_from_slice(&MARK_PAYLOAD_START);
+        out[2..6].copy_from_slice(&self.epoch.to_le_bytes());
+        out[6..].copy_from_slice(&self.lsn.0.to_le_bytes());
+        out
+    }
+
+    /// Reads what follows the type byte.
+    fn decode(body: &[u8]) -> Option<Self> {
+        let (epoch, lsn) = body.split_first_chunk::<4>()?;
+        let lsn = <[u8; 8]>::try_from(lsn).ok()?;
+        Some(Self { epoch: u32::from_le_bytes(*epoch), lsn: Lsn(u64::from_le_bytes(lsn)) })
+    }
 }
 
 /// A decoded record.
@@ -139,6 +176,11 @@ impl Writer {
             LogRecord::SpaceCreate(space) => (LOG_SPACE_CREATE, space),
             LogRecord::SpaceDelete(space) => (LOG_SPACE_DELETE, space),
             LogRecord::SpaceUnlist(space) => (LOG_SPACE_UNLIST, space),
+            LogRecord::Durable(mark) => {
+                self.bytes.truncate(head_at);
+                self.bytes.extend_from_slice(&mark.encode());
+                return;
+            }
         };
         self.bytes.push(kind);
         varint::put_u32(&mut self.bytes, value);
@@ -208,6 +250,10 @@ impl<'a> Records<'a> {
             LOG_SPACE_CREATE => LogRecord::SpaceCreate,
             LOG_SPACE_DELETE => LogRecord::SpaceDelete,
             LOG_SPACE_UNLIST => LogRecord::SpaceUnlist,
+            LOG_DURABLE => {
+                let mark = DurableMark::decode(value).ok_or(RecordError::Short)?;
+                return Ok(Record::Log(LogRecord::Durable(mark)));
+            }
             _ => return Err(RecordError::Unknown(kind)),
         };
         let number = varint::take_u32(&mut value).ok_or(RecordError::Short)?;
@@ -255,6 +301,9 @@ mod tests {
             1 => number().prop_map(|s| Owned::Log(LogRecord::SpaceCreate(s))),
             1 => number().prop_map(|s| Owned::Log(LogRecord::SpaceDelete(s))),
             1 => number().prop_map(|e| Owned::Log(LogRecord::Epoch(e))),
+            1 => (number(), any::<u64>()).prop_map(|(epoch, lsn)| {
+                Owned::Log(LogRecord::Durable(DurableMark { epoch, lsn: Lsn(lsn) }))
+            }),
         ]
     }
 

@@ -96,6 +96,8 @@ pub struct Ring {
     overrun: (Lsn, u64),
     /// Somebody copies the log from here on: its files stay in use, though the checkpoint has passed them.
     kept: Option<Lsn>,
+    /// Only one slot of the control file was whole, which may not be the newest.
+    lost_a_slot: bool,
 }
 
 impl Ring {
@@ -107,6 +109,11 @@ impl Ring {
     /// What the control file says.
     pub fn control(&self) -> &Control {
         &self.control
+    }
+
+    /// Whether the control file may be older than it says, for a slot of it was not whole.
+    pub fn has_lost_a_slot(&self) -> bool {
+        self.lost_a_slot
     }
 
     /// The files in use, in LSN order.
@@ -178,6 +185,16 @@ impl Ring {
         self.find(lsn).or_else(|| self.find(Lsn(lsn.0 - 1)))
     }
 
+    /// The files in use that hold log behind `lsn`, in LSN order.
+    pub fn files_beyond(&self, lsn: Lsn) -> Vec<LiveFile> {
+        let live = |(entry, start): (&FileEntry, Lsn)| LiveFile {
+            file: self.handles[&entry.file_no].clone(),
+            start,
+            end: Lsn(start.0 + entry.size),
+        };
+        self.in_use().map(live).filter(|file| file.end > lsn).collect()
+    }
+
     /// The file in use that holds `lsn`.
     pub fn find(&self, lsn: Lsn) -> Option<LiveFile> {
         let (entry, start) =
@@ -200,22 +217,23 @@ impl Ring {
 
     /// Puts one more file to use after the last one: a spare, or a new one if there is none.
     pub fn extend(&mut self) -> Result<()> {
-        let end = self.end();
-        let spare = match self.control.files.iter().position(|file| file.start.is_none()) {
-            Some(spare) => spare,
-            None => {
-                self.check_room(0)?;
-                let (file_no, size) = (self.take_file_no(), self.next_file_size());
-                let file = make_file(&*self.storage, file_no, size, &|| false)?;
-                if self.control.checkpoint >= self.overrun.0 {
-                    self.overrun = (end, 0);
+        self.update(|ring| {
+            let end = ring.end();
+            let spare = match ring.control.files.iter().position(|file| file.start.is_none()) {
+                Some(spare) => spare,
+                None => {
+                    ring.check_room(0)?;
+                    let (file_no, size) = (ring.take_file_no(), ring.next_file_size());
+                    let file = make_file(&*ring.storage, file_no, size, &|| false)?;
+                    if ring.control.checkpoint >= ring.overrun.0 {
+                        ring.overrun = (end, 0);
+                    }
+                    ring.overrun.1 += size;
+                    ring.push_spare(file_no, file, size)?
                 }
-                self.overrun.1 += size;
-                self.push_spare(file_no, file, size)?
-            }
-        };
-        self.use_spare(spare, end)?;
-        self.write_control()
+            };
+            ring.use_spare(spare, end)
+        })
     }
 
     /// Reserves the number of a file to be made by [`make_file`] without a lock on the ring.
@@ -227,8 +245,7 @@ impl Ring {
 
     /// Lists a file that [`make_file`] made.
     pub fn add_spare(&mut self, file_no: u32, file: Arc<dyn StorageFile>, size: u64) -> Result<()> {
-        self.push_spare(file_no, file, size)?;
-        self.write_control()
+        self.update(|ring| ring.push_spare(file_no, file, size).map(drop))
     }
 
     fn push_spare(&mut self, file_no: u32, file: Arc<dyn StorageFile>, size: u64) -> Result<usize> {
@@ -262,7 +279,7 @@ impl Ring {
         header.encode(&mut block);
         let file = &self.handles[&entry.file_no];
         file.write_at(&block, 0)?;
-        file.sync_data()?;
+        sync(&**file)?;
         entry.start = Some(start);
         self.sort_files();
         Ok(())
@@ -276,39 +293,62 @@ impl Ring {
         clean: bool,
     ) -> Result<()> {
         assert!(checkpoint >= self.control.checkpoint, "a checkpoint never moves back");
-        self.control.checkpoint = checkpoint;
-        self.control.checkpoint_epoch = checkpoint_epoch;
-        self.control.clean = clean;
-        self.free_files_behind();
-        self.write_control()
+        self.update(|ring| {
+            ring.control.checkpoint = checkpoint;
+            ring.control.checkpoint_epoch = checkpoint_epoch;
+            ring.control.clean = clean;
+            ring.free_files_behind();
+            Ok(())
+        })
     }
 
-    /// Makes the files spare that nobody needs any more. Returns whether there were any.
-    fn free_files_behind(&mut self) -> bool {
+    /// Has the control file note that the log is durable up to `lsn`.
+    pub fn set_durable(&mut self, lsn: Lsn) -> Result<()> {
+        self.update(|ring| {
+            ring.note_durable(lsn);
+            Ok(())
+        })
+    }
+
+    /// Has the control file note, whenever it is written next, that the log is durable up to `lsn`.
+    pub fn note_durable(&mut self, lsn: Lsn) {
+        self.control.durable = self.control.durable.max(lsn);
+    }
+
+    /// Where the files that nobody needs any more end.
+    fn end_of_unneeded(&self) -> Lsn {
         // The last file stays in use even when it is full, since it says where the log goes on.
         let end = self.end();
         let needed =
             self.kept.map_or(self.control.checkpoint, |kept| kept.min(self.control.checkpoint));
-        let is_behind = |file: &FileEntry| {
-            file.start.is_some_and(|start| {
-                let file_end = Lsn(start.0 + file.size);
-                file_end <= needed && file_end < end
-            })
-        };
-        let mut freed = false;
+        needed.min(Lsn(end.0 - 1))
+    }
+
+    /// Whether there are files that nobody needs any more.
+    fn has_files_behind(&self) -> bool {
+        let unneeded = self.end_of_unneeded();
+        self.in_use().any(|(file, start)| start.0 + file.size <= unneeded.0)
+    }
+
+    /// Makes these spare.
+    fn free_files_behind(&mut self) {
+        let unneeded = self.end_of_unneeded();
+        let is_behind =
+            |file: &FileEntry| file.start.is_some_and(|start| start.0 + file.size <= unneeded.0);
         for file in self.control.files.iter_mut().filter(|file| is_behind(file)) {
             file.start = None;
-            freed = true;
         }
         self.sort_files();
-        freed
     }
 
     /// Keeps the log from `from` on, which is not before the first file in use, where it is; `None`: it is needed for recovery only.
     pub fn keep(&mut self, from: Option<Lsn>) -> Result<()> {
         self.kept = from;
-        match self.free_files_behind() {
-            true => self.write_control(),
+        match self.has_files_behind() {
+            true => self.update(|ring| {
+                ring.free_files_behind();
+                Ok(())
+            }),
             false => Ok(()),
         }
     }
@@ -325,18 +365,22 @@ impl Ring {
             && first.is_some_and(|(file, start)| start.0 + file.size <= self.control.checkpoint.0)
     }
 
-    /// Begins a new epoch, later than `seen`, the last in the log; the control file says so before any frame
-    /// of it can be written. Also ends the state "cleanly shut down", and removes files that are not part of the
+    /// Begins a new epoch, later than `seen`, the last in the log, which ends at `end`, durably; the control file says so before any
+    /// frame of it can be written. Also ends the state "cleanly shut down", and removes files that are not part of the
     /// ring.
-    pub fn begin_epoch(&mut self, seen: u32) -> Result<u32> {
+    pub fn begin_epoch(&mut self, seen: u32, end: Lsn) -> Result<u32> {
         let max = self.control.epoch.max(seen).checked_add(1);
-        self.control.epoch = max.ok_or_else(|| Error::format(CONTROL_FILE, "out of epochs"))?;
-        self.control.clean = false;
+        let epoch = max.ok_or_else(|| Error::format(CONTROL_FILE, "out of epochs"))?;
         // A process that was killed may have left the slot that was read, and the file's name, without a sync: a power cut in the
         // write of the other slot would take both.
         self.control_file.sync_data()?;
         self.storage.sync_dir(REDO_DIR)?;
-        self.write_control()?;
+        self.update(|ring| {
+            ring.control.epoch = epoch;
+            ring.control.clean = false;
+            ring.control.durable = end;
+            Ok(())
+        })?;
         for (file_no, _) in std::mem::take(&mut self.strays) {
             self.remove_unlisted(file_no);
         }
@@ -367,8 +411,10 @@ impl Ring {
             .min_by_key(|file| file.size == size)
             .map(|file| file.file_no);
         let Some(file_no) = spare else { return Ok(false) };
-        self.control.files.retain(|file| file.file_no != file_no);
-        self.write_control()?;
+        self.update(|ring| {
+            ring.control.files.retain(|file| file.file_no != file_no);
+            Ok(())
+        })?;
         self.handles.remove(&file_no);
         self.remove_unlisted(file_no);
         Ok(true)
@@ -382,19 +428,34 @@ impl Ring {
         Ok(())
     }
 
+    /// Changes the state and writes it. If that fails, the state is what it was: a full disk may have room later, and until then the ring
+    /// must be what the control file says.
+    fn update(&mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        let before = (self.control.clone(), self.overrun);
+        let written = change(self).and_then(|()| self.write_control());
+        if written.is_err() {
+            (self.control, self.overrun) = before;
+        }
+        written
+    }
+
     /// Writes the state into the older slot and syncs it.
     fn write_control(&mut self) -> Result<()> {
         self.control.sequence += 1;
         let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
         self.control.encode(&mut block);
-        self.control_file.write_at(&block, Control::slot_offset(self.control.sequence))?;
-        self.control_file.sync_data()?;
-        Ok(())
+        self.control_file.write_at(&block, self.control.offset())?;
+        sync(&*self.control_file)
     }
 
     fn sort_files(&mut self) {
         self.control.files.sort_by_key(|file| (file.start.is_none(), file.start, file.file_no));
     }
+}
+
+/// Syncs a file. A failure is never one that passes when there is room on the disk: what was to be synced may be lost.
+fn sync(file: &dyn StorageFile) -> Result<()> {
+    file.sync_data().map_err(|error| Error::Storage(error.to_string()))
 }
 
 /// Makes redo file `file_no`, filled with zeroes, durable but not yet listed. Leaves nothing behind on failure, which is

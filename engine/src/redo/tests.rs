@@ -1,5 +1,7 @@
 //! The log alone against a model: random frames, flushes, checkpoints, crashes; no pages.
 
+mod damage;
+mod full_disk;
 mod unreadable;
 
 use std::sync::Arc;
@@ -11,6 +13,7 @@ use tidepool_pool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool_pool::{Lsn, PageSize};
 
 use super::*;
+use crate::options::AcceptLogLoss;
 use crate::pause::{PausePoint, with_hook};
 use crate::recovery::scan::{Scan, scan};
 use crate::redo::reader::Reader;
@@ -41,12 +44,19 @@ fn open(storage: &SimStorage) -> Result<(RedoLog, Scan, Payloads)> {
 }
 
 fn open_on(storage: Arc<dyn Storage>) -> Result<(RedoLog, Scan, Payloads)> {
+    open_with(storage, AcceptLogLoss::No)
+}
+
+fn open_with(
+    storage: Arc<dyn Storage>,
+    accept: AcceptLogLoss,
+) -> Result<(RedoLog, Scan, Payloads)> {
     let mut ring = if storage.exists(control::CONTROL_FILE)? {
         Ring::open(storage, file_size())?
     } else {
         Ring::create(storage, PageSize::DEFAULT, UUID, file_size())?
     };
-    let scan = scan(&mut ring)?;
+    let scan = scan(&mut ring, accept)?;
     let mut frames = Vec::new();
     let mut reader = Reader::new(&ring);
     while reader.lsn() < scan.end {
@@ -57,6 +67,9 @@ fn open_on(storage: Arc<dyn Storage>) -> Result<(RedoLog, Scan, Payloads)> {
     }
     let epochs = scan.epochs.clone();
     let log = RedoLog::start(ring, scan.end, epochs, CAPACITY, 16 << 10, false, Arc::default())?;
+    if accept == AcceptLogLoss::Yes {
+        log.flush()?;
+    }
     Ok((log, scan, frames))
 }
 
@@ -244,13 +257,20 @@ fn append_up_to(log: &RedoLog, end: u64, fill: u8) {
     assert_eq!(append(log, &vec![fill; len]).1.0, end);
 }
 
+/// The same of a log that is flushed up to there: it ends with a durable mark.
+fn flush_up_to(log: &RedoLog, end: u64, fill: u8) {
+    append_up_to(log, end - mark::MARK_LEN as u64, fill);
+    log.flush().unwrap();
+    assert_eq!(log.flushed_lsn().0, end);
+}
+
 #[test]
 fn a_log_that_ends_with_its_last_file_goes_on_in_the_next() {
     for clean in [true, false] {
         let storage = SimStorage::new(1);
         let (log, ..) = open(&storage).unwrap();
         let end = log.ring.lock().end();
-        append_up_to(&log, end.0, 1);
+        flush_up_to(&log, end.0, 1);
         log.checkpoint(|| None, clean).unwrap();
         assert_eq!(log.checkpoint_lsn(), end);
         assert_eq!(log.ring.lock().end(), end, "nothing has extended the ring");
@@ -277,8 +297,7 @@ fn what_an_earlier_life_left_behind_its_end_stays_dead() {
     let (log, scan, frames) = open(&storage).unwrap();
     assert_eq!((scan.end, frames.len()), (Lsn(5000), 1));
     // The new life's log ends exactly where the third frame begins.
-    append_up_to(&log, 12288, 4);
-    log.flush().unwrap();
+    flush_up_to(&log, 12288, 4);
     drop(log);
     let (_, scan, frames) = open(&storage.kill()).unwrap();
     assert_eq!((scan.end, frames.len()), (Lsn(12288), 2), "the third frame is of an earlier epoch");
@@ -356,8 +375,7 @@ fn a_file_made_ahead_is_thrown_away_if_the_list_became_full_meanwhile() {
     let most_ahead = control::MAX_FILES - checkpoint::FILES_KEPT_FOR_THE_WRITER;
     while files(&log) < most_ahead - 1 || log.next_lsn() < log.ring.lock().end() {
         let end = log.ring.lock().end();
-        append_up_to(&log, end.0 + if log.next_lsn() == end { file_size() } else { 0 }, 1);
-        log.flush().unwrap();
+        flush_up_to(&log, end.0 + if log.next_lsn() == end { file_size() } else { 0 }, 1);
     }
     let log = Arc::new(log);
     let writer = log.clone();

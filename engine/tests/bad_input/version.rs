@@ -68,6 +68,6 @@ fn newer_format_version_of_the_redo_log() {
     }
     assert_eq!(
         open_error(dir.path()),
-        "redo/control: format version 9, but this program reads only version 2: use the version of Tidepool that wrote it"
+        "redo/control: format version 9, but this program reads only version 3: use the version of Tidepool that wrote it"
     );
 }

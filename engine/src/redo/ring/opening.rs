@@ -12,7 +12,7 @@ use tidepool_pool::{Lsn, PageSize};
 use super::super::control::{CONTROL_FILE, Control, FileEntry};
 use super::super::file_header::{FileHeader, HEADER_SIZE};
 use super::super::{BLOCK_SIZE, FIRST_LSN, block_ceil, format_uuid};
-use super::{FILES_MIN, REDO_DIR, Ring, file_name, file_no_of, make_file};
+use super::{FILES_MIN, LiveFile, REDO_DIR, Ring, file_name, file_no_of, make_file};
 use crate::error::{Error, Result};
 
 /// The control file of a new directory before it is complete.
@@ -49,6 +49,7 @@ impl Ring {
                 epoch: 1,
                 clean: true,
                 next_file_no: 1,
+                durable: FIRST_LSN,
                 files: Vec::new(),
             },
             handles: HashMap::new(),
@@ -57,6 +58,7 @@ impl Ring {
             growth_error: None,
             overrun: (Lsn::ZERO, 0),
             kept: None,
+            lost_a_slot: false,
         };
         for _ in 0..FILES_MIN {
             let file_no = ring.take_file_no();
@@ -84,7 +86,7 @@ impl Ring {
                 error.into()
             }
         })?;
-        let mut control = Control::read(&*control_file)?;
+        let (mut control, whole_slots) = Control::read(&*control_file)?;
         let mut handles = HashMap::new();
         let mut files = Vec::with_capacity(control.files.len());
         for mut entry in std::mem::take(&mut control.files) {
@@ -121,6 +123,7 @@ impl Ring {
             growth_error: None,
             overrun: (Lsn::ZERO, 0),
             kept: None,
+            lost_a_slot: whole_slots < 2,
         };
         ring.sort_files();
         ring.check_covered()?;
@@ -128,35 +131,59 @@ impl Ring {
         Ok(ring)
     }
 
-    /// Called by recovery when the log fills the last file in use to its end: if the newest control slot was
-    /// lost, the log may go on in a file that the older slot calls spare, or does not list. The file's header
-    /// tells. Returns whether there is such a file, which is then in use, and synced as [`Ring::sync_all`] does the others.
-    pub fn adopt_successor(&mut self) -> Result<bool> {
-        let end = self.end();
+    /// The files, not in use, that say by their header that they hold the log from `start` on, and their numbers.
+    pub fn successors(&self, start: Lsn) -> Vec<(u32, LiveFile)> {
+        self.unlisted().into_iter().filter(|(_, file)| file.start == start).collect()
+    }
+
+    /// The files, not in use, that may hold log behind `lsn` by their header.
+    pub fn unlisted_beyond(&self, lsn: Lsn) -> Vec<LiveFile> {
+        self.unlisted().into_iter().map(|(_, file)| file).filter(|file| file.end > lsn).collect()
+    }
+
+    /// Spare and stray files that have a header of this data directory.
+    fn unlisted(&self) -> Vec<(u32, LiveFile)> {
         let mut block = AlignedBuf::zeroed(BLOCK_SIZE);
-        for entry in self.control.files.iter_mut().filter(|file| file.start.is_none()) {
-            let file = &*self.handles[&entry.file_no];
-            let header = FileHeader::read(file, &self.control.uuid, entry.file_no, &mut block);
-            if header.is_some_and(|h| h.start == end && h.size == entry.size) {
-                file.sync_data()?;
-                entry.start = Some(end);
-                self.sort_files();
-                return Ok(true);
+        let spares = self.control.files.iter().filter(|file| file.start.is_none());
+        let spares = spares.filter_map(|entry| {
+            let file = &self.handles[&entry.file_no];
+            let header = FileHeader::read(&**file, &self.control.uuid, entry.file_no, &mut block)?;
+            (header.size == entry.size).then(|| (entry.file_no, file.clone(), header))
+        });
+        let mut found: Vec<_> = spares.collect();
+        for &(file_no, header) in &self.strays {
+            if let (Some(header), Ok(file)) = (header, self.storage.open(&file_name(file_no))) {
+                found.push((file_no, file, header));
             }
         }
-        let Some(i) = self.strays.iter().position(|(_, h)| h.is_some_and(|h| h.start == end))
-        else {
-            return Ok(false);
+        let live = |(file_no, file, header): (u32, Arc<dyn StorageFile>, FileHeader)| {
+            let end = header.start.0.checked_add(header.size)?;
+            Some((file_no, LiveFile { file, start: header.start, end: Lsn(end) }))
         };
-        let (file_no, header) = self.strays.swap_remove(i);
-        let size = header.expect("matched above").size;
-        let file = self.storage.open(&file_name(file_no))?;
-        file.sync_data()?;
-        self.handles.insert(file_no, file);
-        self.control.files.push(FileEntry { file_no, start: Some(end), size });
-        self.control.next_file_no = self.control.next_file_no.max(file_no + 1);
+        found.into_iter().filter_map(live).collect()
+    }
+
+    /// Called by recovery when the log fills the last file in use to its end, and goes on in this one: puts it to use from `start` on, and
+    /// syncs it as [`Ring::sync_all`] does the others.
+    pub fn adopt(&mut self, file_no: u32, start: Lsn) -> Result<()> {
+        assert_eq!(start, self.end(), "the log has no gap between its files");
+        let mut entries = self.control.files.iter_mut();
+        if let Some(entry) = entries.find(|file| file.file_no == file_no) {
+            self.handles[&file_no].sync_data()?;
+            entry.start = Some(start);
+        } else {
+            let stray = self.strays.iter().position(|(no, _)| *no == file_no);
+            let (_, header) =
+                self.strays.swap_remove(stray.expect("a successor is spare or stray"));
+            let size = header.expect("a successor has a header").size;
+            let file = self.storage.open(&file_name(file_no))?;
+            file.sync_data()?;
+            self.handles.insert(file_no, file);
+            self.control.files.push(FileEntry { file_no, start: Some(start), size });
+            self.control.next_file_no = self.control.next_file_no.max(file_no + 1);
+        }
         self.sort_files();
-        Ok(true)
+        Ok(())
     }
 
     /// The files in use must cover the log from the checkpoint without a gap.

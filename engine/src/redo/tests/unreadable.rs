@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::io;
 
 use parking_lot::Mutex;
-use tidepool_pool::storage::{AlignedBuf, Result as StorageResult, StorageError, StorageFile};
+use tidepool_pool::storage::{Result as StorageResult, StorageError, StorageFile};
 
 use super::*;
 use crate::hooked::{Hooked, Hooks};
@@ -64,8 +64,7 @@ impl Hooks for Bad {
 fn log_up_to(end: u64) -> SimStorage {
     let storage = SimStorage::new(1);
     let (log, ..) = open(&storage).unwrap();
-    append_up_to(&log, end, 1);
-    log.flush().unwrap();
+    flush_up_to(&log, end, 1);
     drop(log);
     storage.kill()
 }
@@ -142,10 +141,16 @@ fn a_block_of_the_log_that_cannot_be_read_is_an_error() {
         let error = worn.message();
         let place = format!("on: cannot read '{FIRST_FILE}' at offset {bad}: ");
         assert!(error.starts_with("the redo log from LSN ") && error.contains(&place), "{error}");
+        assert!(error.contains("tidepool_accept_log_loss=ON"), "{error}");
         // As the message says.
-        let zeroes = AlignedBuf::zeroed(BLOCK_SIZE);
-        worn.0.open(FIRST_FILE).unwrap().write_at(&zeroes, bad).unwrap();
-        let (_, scan, frames) = worn.open_log().unwrap();
+        let (log, scan, frames) = open_with(worn.0.clone(), AcceptLogLoss::Yes).unwrap();
         assert!(scan.end.0 <= bad && frames.is_empty(), "{bad}: {}", scan.end.0);
+        append(&log, b"goes on");
+        log.flush().unwrap();
+        let flushed = log.flushed_lsn();
+        drop(log);
+        worn.0.hooks.0.lock().clear();
+        let (_, scan, frames) = open(&worn.0.disk.kill()).unwrap();
+        assert_eq!((scan.end, frames.len()), (flushed, 1), "{bad}");
     }
 }
