@@ -490,7 +490,7 @@ impl RedoLog {
             Error::Crashed(_) => error,
             // By itself, this one says that the statement can be run again.
             Error::NoSpace(what) => self.failure.set(format!(
-                "no space left for {what}, and nobody could wait for it any longer: free disk space"
+                "no space left for {what}, and the engine was being closed: free disk space"
             )),
             other => self.failure.set(other.to_string()),
         };

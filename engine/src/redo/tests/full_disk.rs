@@ -94,7 +94,7 @@ fn an_engine_that_closes_does_not_wait_for_ever() {
     let text = error.to_string();
     assert_eq!(
         text,
-        "the engine has stopped writing: no space left for redo/redo.00000001, and nobody could wait for it any longer: \
+        "the engine has stopped writing: no space left for redo/redo.00000001, and the engine was being closed: \
          free disk space; restart the server to recover"
     );
     drop(log);
