@@ -64,7 +64,8 @@ pub enum Error {
     /// This transaction was chosen as the victim of a deadlock; roll it back.
     #[error("deadlock found: roll the transaction back and try again")]
     Deadlock,
-    /// Another transaction changed the entry after this one's snapshot was taken; roll it back.
+    /// Another transaction changed the entry after this one's snapshot was taken, or moved it behind a locking statement while that
+    /// was reading; roll this one back.
     #[error("record has changed since the transaction's snapshot: roll back and try again")]
     RecordChanged,
     /// The wait was interrupted (KILL).

@@ -7,7 +7,8 @@
 //!
 //! Commands: `reset k=v…` (a new database), and by session: `begin ru|rc|rr|serializable|snapshot` (`snapshot` = rr with
 //! its view taken at once), `get k [shared|exclusive] [nowait|skip]`, `scan [from=k] [to=k] [shared|exclusive] [nowait|skip]
-//! [reverse] [ends]` (`ends`: the cursor is told where), `insert k=v`, `update k=v`, `delete k`, `savepoint s`, `back_to s`, `kill`, `commit`, `rollback`.
+//! [reverse] [ends]` (`ends`: the cursor is told where), `gets k… [shared|exclusive]` and `scans from-to… [shared|exclusive]` (several in one
+//! statement), `insert k=v`, `update k=v`, `move k to=v`, `delete k`, `savepoint s`, `back_to s`, `kill`, `commit`, `rollback`.
 
 use goldenscript::{Command, Runner};
 use std::collections::BTreeMap;
@@ -33,7 +34,7 @@ scripts! {
     dirty_write dirty_read aborted_read intermediate_read circular_information_flow fuzzy_read phantom
     lost_update read_skew write_skew write_skew_predicate observed_transaction_vanishes
     cursor_lost_update read_only_anomaly deadlock no_wait skip_locked savepoint own_writes kill
-    duplicate_key delete_and_insert range_boundary
+    duplicate_key delete_and_insert range_boundary moved_row
 }
 
 fn run(script: &str) {
@@ -271,6 +272,34 @@ fn statement_body(session: &mut Session, command: &Command) -> Answer {
     let word = value.clone();
     let (trx, table) = (&mut session.trx, &session.table);
     match command.name.as_str() {
+        // `gets a b c`: one statement that looks several keys up.
+        "gets" => {
+            let (mode, wait) = locking(command);
+            let is_key = |word: &&str| !["shared", "exclusive", "skip", "nowait"].contains(word);
+            let mut found = vec![];
+            for key in command.args.iter().map(|arg| &arg.value[..]).filter(is_key) {
+                let mut out = vec![];
+                if trx.get(table, 0, key.as_bytes(), mode, wait, &mut out)? {
+                    found.push(format!("{key}={}", text(&out)));
+                }
+            }
+            return Ok(if found.is_empty() { "nothing".into() } else { found.join(" ") });
+        }
+        // `scans a-c m-p`: one statement that reads several ranges.
+        "scans" => {
+            let (mode, wait) = locking(command);
+            let mut found = vec![];
+            for (from, to) in command.args.iter().filter_map(|arg| arg.value.split_once('-')) {
+                let mut cursor = Cursor::new(table.clone(), 0, mode, wait);
+                cursor.set_end(Bound::Included(to.as_bytes()));
+                let mut more = cursor.seek(trx, from.as_bytes(), Seek::AtOrAfter)?;
+                while more && cursor.key() <= to.as_bytes() {
+                    found.push(format!("{}={}", text(cursor.key()), text(cursor.value())));
+                    more = cursor.next(trx)?;
+                }
+            }
+            return Ok(if found.is_empty() { "nothing".into() } else { found.join(" ") });
+        }
         "get" => {
             let (mode, wait) = locking(command);
             let mut out = vec![];
@@ -280,6 +309,13 @@ fn statement_body(session: &mut Session, command: &Command) -> Answer {
         "scan" => return scan(session, command),
         "insert" => trx.insert(table, 0, key.as_bytes(), value.as_bytes())?,
         "update" => trx.update(table, 0, key.as_bytes(), value.as_bytes())?,
+        // `move k to=v`: the row of `k` goes on under the key `to`.
+        "move" => {
+            trx.move_away(table, 0, word.as_bytes())?;
+            let to = &command.args[1];
+            let key = to.key.as_deref().expect("move k to=v");
+            trx.insert(table, 0, key.as_bytes(), to.value.as_bytes())?;
+        }
         "delete" => trx.delete(table, 0, word.as_bytes())?,
         "savepoint" => {
             let savepoint = trx.savepoint();

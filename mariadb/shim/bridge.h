@@ -347,6 +347,7 @@ int tp_insert(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *k
               const uint8_t *value, size_t value_len, int duplicate_lock);
 int tp_update(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
               const uint8_t *value, size_t value_len);
+int tp_move_away(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
 int tp_delete(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
 void tp_unlock(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
 tp_bytes tp_duplicate_value(const tp_trx *trx);

@@ -203,7 +203,7 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
     result = tp_insert(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len,
                        TP_LOCK_SHARED);
     if (result == TP_OK)
-      result = tp_delete(session->trx, shared->table, 0, old_clustered.get(), old_clustered_len);
+      result = tp_move_away(session->trx, shared->table, 0, old_clustered.get(), old_clustered_len);
   } else {
     result = tp_update(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len);
   }
@@ -225,7 +225,7 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
       if (unlikely(result != TP_OK)) return undone(fail(result));
       continue;
     }
-    result = tp_delete(session->trx, shared->table, i, old_key.get(), old_len);
+    result = tp_move_away(session->trx, shared->table, i, old_key.get(), old_len);
     if (result == TP_OK)
       result = tp_insert(session->trx, shared->table, i, new_key.get(), new_len, value, value_len, TP_LOCK_SHARED);
     if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(i) : fail(result));

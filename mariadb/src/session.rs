@@ -415,6 +415,26 @@ pub unsafe extern "C" fn tp_delete(
     })
 }
 
+/// Deletes an entry whose row goes on under another key of the index, which is inserted as well.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_move_away(
+    session: *mut Session,
+    table: *const Arc<Table>,
+    index: usize,
+    key: *const u8,
+    key_len: usize,
+) -> c_int {
+    guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let (session, table, key) = unsafe { (&mut *session, &*table, bytes(key, key_len)) };
+        session.trx.move_away(table, index, key)?;
+        Ok(TP_OK)
+    })
+}
+
 /// Releases the lock of a row that did not match.
 ///
 /// # Safety

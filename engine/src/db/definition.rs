@@ -297,7 +297,7 @@ impl Inner {
         let record = self.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let (space, header) = self.open_space_of(&record)?;
         let table = Arc::new(Table::open(&self.env, &space, name, &record, &header));
-        if !self.env.was_clean()
+        if !table.has_settled_rows()
             && let Err(error) = table.estimate_rows()
         {
             // Whoever comes to that page is told; the others are of use.

@@ -58,7 +58,7 @@ use crate::pause::{self, PausePoint};
 use crate::sort::SortMemory;
 use crate::status::Status;
 use crate::table::Table;
-use crate::trx::TrxSystem;
+use crate::trx::{Transaction, TrxSystem};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -228,6 +228,19 @@ impl Db {
     }
 }
 
+/// A prepared transaction of an earlier life has ended: its rows are counted. An estimate may have had them already.
+fn count_rows_of_recovered(rows: &[(Arc<Table>, i64)], is_commit: bool) {
+    for (table, added) in rows {
+        if table.has_estimated_rows() {
+            if let Err(error) = table.estimate_rows() {
+                tracing::warn!(table = table.name(), %error, "the rows of a table can't be estimated");
+            }
+        } else if is_commit {
+            table.add_rows(*added);
+        }
+    }
+}
+
 fn closed() -> Error {
     Error::Crashed("it has been closed".into())
 }
@@ -259,6 +272,7 @@ impl Db {
     fn end_prepared(&self, xid: &[u8], is_commit: bool) -> Result<()> {
         self.inner.check_writable()?;
         let mut trx = self.inner.trx_system.take_prepared(xid).ok_or(Error::NotFound)?;
+        let rows = self.rows_of_recovered(xid, &trx)?;
         let ended = if is_commit { trx.commit() } else { trx.rollback() };
         pause::reach(PausePoint::PreparedEnded);
         if !trx.is_prepared() {
@@ -268,10 +282,36 @@ impl Db {
                 used.iter().flatten().for_each(Used::tell_rows);
             }
             self.inner.recovered.lock().remove(xid);
+            if ended.is_ok() {
+                count_rows_of_recovered(&rows, is_commit);
+            }
         }
         ended?;
         // The verdict is final once told, a rollback's too: the transaction must not be found prepared again.
         self.log_flush()
+    }
+
+    /// The tables that a prepared transaction of an earlier life has changed, and how many rows it adds to each. Their headers' counts are
+    /// void from here on. A table that can't be opened is left out: its next opening tells why.
+    fn rows_of_recovered(&self, xid: &[u8], trx: &Transaction) -> Result<Vec<(Arc<Table>, i64)>> {
+        if !self.inner.recovered.lock().contains_key(xid) {
+            return Ok(Vec::new());
+        }
+        let added = trx.entries_added()?;
+        let mut rows = Vec::new();
+        for (name, record) in self.inner.catalog.tables() {
+            let Some(added) = added.get(&record.trees[Table::CLUSTERED].tree) else { continue };
+            match self.open_table(&name) {
+                Ok(table) => {
+                    table.unsettle_rows()?;
+                    rows.push((table, *added));
+                }
+                Err(error) => {
+                    tracing::warn!(table = name, %error, "the rows of a table are not counted");
+                }
+            }
+        }
+        Ok(rows)
     }
 
     /// Makes the log durable up to `lsn`, whatever `flush_log_at_trx_commit` says. Callers at the same time share one sync.

@@ -28,6 +28,7 @@ use crate::format::space_header;
 use crate::mtr::Mtr;
 use crate::options::{Options, Replacement};
 use crate::redo::control::CONTROL_FILE;
+use crate::table::Rest;
 use crate::trx::TrxSystem;
 use crate::{sort, space};
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -149,7 +150,12 @@ impl Inner {
                 return Ok(());
             }
             let tables: Vec<_> = self.tables.lock().by_name.values().cloned().collect();
-            tables.iter().try_for_each(|table| table.settle())
+            let status = self.trx_system.status();
+            let rest = match status.rollbacks_pending == 0 && status.history_len == 0 {
+                true => Rest::Done,
+                false => Rest::Pending,
+            };
+            tables.iter().try_for_each(|table| table.settle_for_good(rest))
         };
         let settled = settled();
         if self.env.check_writable().is_ok()

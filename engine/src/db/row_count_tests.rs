@@ -96,3 +96,167 @@ fn rows_undone_are_not_counted() {
         assert_eq!(counted, there, "after transaction {n}");
     }
 }
+
+fn open(sim: &SimStorage) -> Db {
+    Db::open_on(Arc::new(sim.clone()), Options::small()).unwrap()
+}
+
+fn insert(trx: &mut Trx, table: &Arc<Table>, keys: std::ops::Range<u32>) {
+    for key in keys {
+        trx.insert(table, Table::CLUSTERED, &key.to_be_bytes(), b"row").unwrap();
+    }
+}
+
+/// A directory with `rows` committed rows in table `t`, and the transaction that goes on.
+fn filled(rows: u32) -> (SimStorage, Db, Trx) {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    insert(&mut trx, &table, 0..rows);
+    trx.commit().unwrap();
+    db.log_flush().unwrap();
+    (sim, db, trx)
+}
+
+/// The rows of `t` as an opening finds them, and whether it had to estimate them.
+fn counted(db: &Db) -> (u64, bool) {
+    let table = db.open_table("t").unwrap();
+    (table.rows(), table.has_estimated_rows())
+}
+
+#[test]
+fn rows_are_known_after_a_crash_and_a_life_that_leaves_the_table_alone() {
+    let (sim, db, trx) = filled(900);
+    let sim = sim.kill();
+    drop((trx, db));
+    for _ in 0..2 {
+        open(&sim).close().unwrap();
+    }
+    let db = open(&sim);
+    assert_eq!(counted(&db), (900, true));
+    db.close().unwrap();
+    drop(db);
+    // It was opened and closed cleanly: from here on the count is exact, also over a crash that does not concern the table.
+    let db = open(&sim);
+    db.create_table("other", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let crashed = sim.kill();
+    drop(db);
+    assert_eq!(counted(&open(&crashed)), (900, false));
+}
+
+#[test]
+fn a_count_from_before_the_last_changes_is_not_believed() {
+    let (sim, db, trx) = filled(900);
+    drop(trx);
+    db.close().unwrap();
+    drop(db);
+    let db = open(&sim);
+    assert_eq!(counted(&db), (900, false));
+    let mut trx = db.begin(TrxOptions::default());
+    insert(&mut trx, &db.open_table("t").unwrap(), 900..1000);
+    trx.commit().unwrap();
+    db.log_flush().unwrap();
+    let crashed = sim.kill();
+    drop((trx, db));
+    open(&crashed).close().unwrap();
+    assert_eq!(counted(&open(&crashed)), (1000, true));
+}
+
+#[test]
+fn what_a_crash_left_unfinished_is_not_counted_for_good() {
+    let (sim, db, mut trx) = filled(900);
+    insert(&mut trx, &db.open_table("t").unwrap(), 900..1500);
+    db.log_flush().unwrap();
+    let sim = sim.kill();
+    drop((trx, db));
+    let db = open(&sim);
+    let (rows, is_estimate) = counted(&db);
+    assert!(is_estimate && rows > 1200, "{rows}: those of the crash are still there");
+    while db.step_rollback_recovered().unwrap() {}
+    db.close().unwrap();
+    drop(db);
+    let db = open(&sim);
+    assert_eq!(counted(&db), (900, false));
+    db.close().unwrap();
+    drop(db);
+
+    // Closed before the rollback: not even then.
+    let db = open(&sim);
+    let mut trx = db.begin(TrxOptions::default());
+    insert(&mut trx, &db.open_table("t").unwrap(), 900..1500);
+    db.log_flush().unwrap();
+    let sim = sim.kill();
+    drop((trx, db));
+    let db = open(&sim);
+    assert!(counted(&db).0 > 1200);
+    db.close().unwrap();
+    drop(db);
+    let db = open(&sim);
+    while db.step_rollback_recovered().unwrap() {}
+    let (rows, is_estimate) = counted(&db);
+    assert!(is_estimate && rows.abs_diff(900) < 100, "{rows}");
+}
+
+#[test]
+fn rows_of_a_prepared_transaction_count_with_its_verdict() {
+    for is_commit in [true, false] {
+        for is_clean in [true, false] {
+            let (sim, db, mut trx) = filled(900);
+            let table = db.open_table("t").unwrap();
+            insert(&mut trx, &table, 900..1500);
+            for key in 0..100u32 {
+                trx.delete(&table, Table::CLUSTERED, &key.to_be_bytes()).unwrap();
+            }
+            // A row that goes and comes back.
+            insert(&mut trx, &table, 0..1);
+            trx.prepare(b"x").unwrap();
+            trx.detach();
+            drop((trx, table));
+            let sim = if is_clean {
+                db.close().unwrap();
+                sim
+            } else {
+                sim.kill()
+            };
+            drop(db);
+            let expected = if is_commit { 1401 } else { 900 };
+            let db = open(&sim);
+            if is_clean {
+                assert_eq!(counted(&db), (900, false));
+            } else {
+                db.open_table("t").unwrap();
+            }
+            match is_commit {
+                true => db.commit_prepared(b"x").unwrap(),
+                false => db.rollback_prepared(b"x").unwrap(),
+            }
+            if is_clean {
+                assert_eq!(counted(&db), (expected, false));
+            }
+            while db.trx_system().purge_step(100).unwrap() > 0 {}
+            db.close().unwrap();
+            drop(db);
+            let (rows, is_estimate) = counted(&open(&sim));
+            let tolerated = if is_clean { 0 } else { 100 };
+            assert!(!is_estimate && rows.abs_diff(expected) <= tolerated, "{is_commit}: {rows}");
+        }
+    }
+}
+
+#[test]
+fn the_count_from_before_the_verdict_on_a_prepared_transaction_is_not_believed() {
+    let (sim, db, mut trx) = filled(100);
+    insert(&mut trx, &db.open_table("t").unwrap(), 100..200);
+    trx.prepare(b"x").unwrap();
+    trx.detach();
+    drop(trx);
+    db.close().unwrap();
+    drop(db);
+    let db = open(&sim);
+    db.commit_prepared(b"x").unwrap();
+    let crashed = sim.kill();
+    drop(db);
+    open(&crashed).close().unwrap();
+    assert_eq!(counted(&open(&crashed)), (200, true));
+}

@@ -308,6 +308,18 @@ impl Trx {
         Ok(())
     }
 
+    /// Deletes an entry whose row goes on under another key of the index, which the same transaction inserts as well: a change of the
+    /// columns that the key is made of. A statement that reads the index with locks at the same time, and would miss the row at both
+    /// places, ends with [`Error::RecordChanged`]. [`Error::NotFound`] if there is no entry with this key.
+    pub fn move_away(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) -> Result<()> {
+        let slot = self.begin_write(table)?;
+        self.inner.move_away(table.tree(index), key)?;
+        if index == Table::CLUSTERED {
+            self.count_row(slot, -1, Counter::RowsDeleted);
+        }
+        Ok(())
+    }
+
     /// Reads the entry with this key into `value`; false if there is none.
     ///
     /// With [`LockMode::None`] it is the one of the snapshot (at SERIALIZABLE such a read locks as with
@@ -508,7 +520,7 @@ impl Trx {
     pub(crate) fn enter_call(&mut self) {
         if !self.in_statement {
             statement::begin();
-            self.inner.begin_statement();
+            self.inner.begin_call();
         }
     }
 
@@ -523,6 +535,7 @@ impl Trx {
         self.used[slot].writes += 1;
         // Whoever closes the table for writes has seen nobody inside before.
         table.check_takes_writes()?;
+        table.unsettle_rows()?;
         Ok(slot)
     }
 

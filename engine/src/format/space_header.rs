@@ -17,13 +17,16 @@ const MAGIC_AT: usize = 32;
 const VERSION_AT: usize = 40;
 const PAGE_SIZE_AT: usize = 44;
 const SPACE_ID_AT: usize = 48;
-const FLAGS_AT: usize = 52;
+/// Offset in page 0 of the flags, u32.
+pub(crate) const FLAGS_AT: usize = 52;
+/// Flag: the number of rows is what it was when no change of them was to come. The first change takes the flag back.
+pub const ROWS_SETTLED: u32 = 1;
 const UUID_AT: usize = 56;
 pub(crate) const SIZE_PAGES_AT: usize = 72;
 pub(crate) const FREE_HINT_AT: usize = 76;
 /// Offset in page 0 of the table's next auto-increment value, u64; the table layer's.
 pub const AUTO_INCREMENT_AT: usize = 80;
-/// Offset in page 0 of the estimated number of rows, u64; the table layer's.
+/// Offset in page 0 of the number of rows, u64; the table layer's.
 pub const ROW_COUNT_AT: usize = 88;
 /// Bytes of page 0 that are the table layer's alone.
 pub const TABLE_AREA: Range<usize> = 96..352;
@@ -45,7 +48,7 @@ pub struct SpaceHeader {
     pub page_size: u32,
     /// Space id.
     pub space_id: u32,
-    /// Flags, 0.
+    /// Flags: [`ROWS_SETTLED`].
     pub flags: u32,
     /// Data directory the file belongs to.
     pub instance: [u8; 16],
@@ -55,7 +58,7 @@ pub struct SpaceHeader {
     pub free_hint: u32,
     /// The table's next auto-increment value.
     pub auto_increment: u64,
-    /// Estimated number of rows.
+    /// Number of rows, if the flags say so.
     pub row_count: u64,
 }
 

@@ -20,10 +20,12 @@
 mod auto_increment;
 mod check;
 pub(crate) mod noted;
+mod row_count;
 mod row_ids;
 mod statistics;
 
 pub use check::{CheckProgress, CheckReport, IndexCheck};
+pub(crate) use row_count::Rest;
 pub use statistics::{IndexStatistics, Sampled, TableStatistics};
 
 use crate::btree::max_key_len;
@@ -39,9 +41,10 @@ use crate::trx::Csn;
 use crate::versioned::VersionedTree;
 use auto_increment::AutoIncrement;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use row_count::RowCount;
 use row_ids::RowIds;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidepool_pool::{Lsn, Space};
 
 /// Set in `users` when the table is dropped: nobody enters any more.
@@ -58,7 +61,7 @@ pub struct Table {
     trees: Vec<VersionedTree>,
     auto_increment: AutoIncrement,
     row_ids: RowIds,
-    rows: AtomicI64,
+    rows: RowCount,
     /// The last commit before it got its content or its name; 0: before this process began.
     since: AtomicU64,
     /// The same of each index.
@@ -97,7 +100,7 @@ impl Table {
             trees,
             auto_increment: AutoIncrement::new(header.auto_increment),
             row_ids: RowIds::new(),
-            rows: AtomicI64::new(header.row_count.min(i64::MAX as u64) as i64),
+            rows: RowCount::new(header),
             since: AtomicU64::new(0),
             index_since: record.trees.iter().map(|_| AtomicU64::new(0)).collect(),
             refuses_writes: AtomicBool::new(false),
@@ -142,7 +145,7 @@ impl Table {
             }
         }
         self.temporary.store(old.temporary.load(Ordering::Relaxed), Ordering::Relaxed);
-        self.rows.store(old.rows.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.rows.succeed(&old.rows);
         self.row_ids.succeed(&old.row_ids);
     }
 
@@ -271,24 +274,13 @@ impl Table {
         self.env.redo().flush_to(lsn)
     }
 
-    /// Estimated number of rows.
-    pub fn rows(&self) -> u64 {
-        self.rows.load(Ordering::Relaxed).max(0) as u64
-    }
-
-    pub(crate) fn add_rows(&self, n: i64) {
-        if n != 0 {
-            self.rows.fetch_add(n, Ordering::Relaxed);
-        }
-    }
-
     /// Size of the table's file, in bytes.
     pub fn file_size_bytes(&self) -> Result<u64> {
         let _inside = self.visit()?;
         Ok(self.space.file().len()?)
     }
 
-    /// What a clean shutdown leaves in the space header: the exact counters.
+    /// Writes the exact counters to the space header, for an opening in this life.
     pub(crate) fn settle(&self) -> Result<()> {
         let Ok(_inside) = self.visit() else { return Ok(()) };
         self.auto_increment.settle(|next| self.persist(AUTO_INCREMENT_AT, next).map(drop))?;

@@ -4,7 +4,6 @@ use super::Table;
 use crate::error::Result;
 use crate::format::entry::Entry;
 use std::ops::Bound;
-use std::sync::atomic::Ordering;
 
 /// Sizes of a table, from a sample of its pages.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,11 +43,12 @@ pub enum Sampled {
 }
 
 impl Table {
-    /// Samples every index. The row count is what is known from counting, not from the sample.
+    /// Samples every index. The row count is what is known from counting, and from the sample only if it was estimated before: then it
+    /// is so anew.
     pub fn statistics(&self) -> Result<TableStatistics> {
         let _inside = self.visit()?;
         let page_size = self.env.page_size() as u64;
-        let mut out = TableStatistics { rows: self.rows(), ..TableStatistics::default() };
+        let mut out = TableStatistics::default();
         for tree in &self.trees {
             let sampled = tree.tree().statistics()?;
             out.indexes.push(IndexStatistics {
@@ -59,6 +59,10 @@ impl Table {
                 levels: sampled.depth as u32,
             });
         }
+        if self.has_estimated_rows() {
+            self.take_estimate(out.indexes[Table::CLUSTERED].entries);
+        }
+        out.rows = self.rows();
         out.file_size_bytes = self.space.file().len()?;
         let used: u64 = out.indexes.iter().map(|index| index.data_size_bytes).sum();
         out.free_size_bytes = out.file_size_bytes.saturating_sub(used);
@@ -99,13 +103,6 @@ impl Table {
         // Who is shown them may write to the table, or drop it.
         drop(inside);
         lists.iter().for_each(|(keys, stands_for)| visit(keys, *stands_for));
-        Ok(())
-    }
-
-    /// Takes the row count from a sample: after a crash, when the counted one is lost.
-    pub(crate) fn estimate_rows(&self) -> Result<()> {
-        let sampled = self.tree(Table::CLUSTERED).tree().statistics()?;
-        self.rows.store(sampled.entries.min(i64::MAX as u64) as i64, Ordering::Relaxed);
         Ok(())
     }
 }

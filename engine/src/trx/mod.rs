@@ -21,12 +21,13 @@
 //!
 //! Transaction (Send, not Sync):
 //!     .id() -> TrxId (0 before the first write)  .isolation()  .set_isolation(..)  .set_lock_wait_timeout(Duration)  .interrupt_handle()
-//!     .begin_statement() / .end_statement()       READ COMMITTED: the view ends with the statement
+//!     .begin_statement() / .end_statement()       READ COMMITTED: the view ends with the statement; all: what locking reads have read
 //!     .ensure_view()                              START TRANSACTION WITH CONSISTENT SNAPSHOT
 //!     .savepoint() -> Savepoint; .rollback_to(Savepoint) -> Result<()>       also the statement rollback
 //!     .insert(&VersionedTree, key, value, on_duplicate: LockMode) -> Result<()>   DuplicateKey{index, value}; the duplicate is left locked so
 //!     .update(&VersionedTree, key, value) -> Result<()>     NotFound
 //!     .delete(&VersionedTree, key) -> Result<()>            NotFound
+//!     .move_away(&VersionedTree, key) -> Result<()>         a delete, of an entry whose row goes on under another key
 //!     .get(&VersionedTree, key, LockMode, LockWait, &mut Vec<u8>) -> Result<bool>
 //!     .unlock(&VersionedTree, key)
 //!     .scan(&VersionedTree, &mut ScanPosition, Direction, rows: usize, Access, heads: bool, &mut Batch) -> Result<()>

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::lock::owner::Named;
 use crate::lock::{Interrupt, Owner, SessionToken};
 use crate::undo::log::{UndoLog, UndoPosition};
-use crate::versioned::FreshLocks;
+use crate::versioned::{FreshLocks, Reach};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -43,6 +43,9 @@ pub struct Transaction {
     named: Option<Named>,
     slot: ViewSlot,
     view: Option<ReadView>,
+    /// Open since before the statement's locking reads left anything unlocked: [`Transaction::open_read_point`].
+    read_point: Option<ReadView>,
+    pub(crate) reach: Reach,
     pub(crate) log: Option<UndoLog>,
     rollbacks: Rollbacks,
     isolation: Isolation,
@@ -78,6 +81,8 @@ impl Transaction {
             named: None,
             slot,
             view: None,
+            read_point: None,
+            reach: Reach::default(),
             log: None,
             rollbacks: Rollbacks::default(),
             isolation: options.isolation,
@@ -155,15 +160,18 @@ impl Transaction {
 
     /// A statement begins. At READ COMMITTED, its consistent reads see what is committed now.
     pub fn begin_statement(&mut self) {
-        if self.isolation.is_by_statement() {
-            self.close_view();
-        }
+        self.close_reads();
     }
 
     /// The statement is over.
     pub fn end_statement(&mut self) {
+        self.close_reads();
+    }
+
+    /// A call outside of statements. At READ COMMITTED it is a statement by itself. Above, all such calls of a transaction are one.
+    pub(crate) fn begin_call(&mut self) {
         if self.isolation.is_by_statement() {
-            self.close_view();
+            self.close_reads();
         }
     }
 
@@ -178,7 +186,12 @@ impl Transaction {
         let view = match self.view {
             Some(view) => view,
             None => {
-                let view = self.system.views.open(self.slot, &self.system.csn);
+                let (views, csn) = (&self.system.views, &self.system.csn);
+                let view = match self.read_point {
+                    None => views.open(self.slot, csn),
+                    // What locking reads have locked since then is not newer than what consistent reads see.
+                    Some(_) => views.open_beside(self.slot, csn),
+                };
                 self.view = Some(view);
                 view
             }
@@ -192,8 +205,48 @@ impl Transaction {
         view.map(|view| view.csn)
     }
 
+    /// Makes sure of a view that is older than anything that the statement reads and leaves unlocked from here on. Where there is one for
+    /// consistent reads, that is it. At REPEATABLE READ it is else no snapshot: what has changed since may still be locked.
+    pub(crate) fn open_read_point(&mut self) {
+        if self.read_point.is_some() {
+            return;
+        }
+        if self.view.is_none() {
+            if self.isolation.is_by_statement() {
+                self.read_view();
+            } else {
+                self.read_point = Some(self.system.views.open(self.slot, &self.system.csn));
+                return;
+            }
+        }
+        self.read_point = self.view;
+    }
+
+    /// The read point, if it is open.
+    #[inline]
+    pub(crate) fn read_point(&self) -> Option<&ReadView> {
+        self.read_point.as_ref()
+    }
+
+    /// Ends what is of one statement.
+    fn close_reads(&mut self) {
+        if self.isolation.is_by_statement() {
+            self.close_view();
+        } else if self.read_point.take().is_some() {
+            self.reach.clear();
+            match self.view {
+                Some(view) => self.system.views.keep_only(self.slot, view),
+                None => self.system.views.close(self.slot),
+            }
+        }
+    }
+
     fn close_view(&mut self) {
-        if self.view.take().is_some() {
+        let read_point = self.read_point.take().is_some();
+        if read_point {
+            self.reach.clear();
+        }
+        if self.view.take().is_some() || read_point {
             self.system.views.close(self.slot);
         }
     }
@@ -285,6 +338,13 @@ impl Transaction {
 
     pub(crate) fn position(&self) -> UndoPosition {
         self.log.as_ref().map_or(UndoPosition::START, UndoLog::position)
+    }
+
+    /// What it adds to each tree: entries, less those deleted. Reads its whole undo log.
+    pub(crate) fn entries_added(&self) -> Result<EntriesAdded> {
+        self.log
+            .as_ref()
+            .map_or(Ok(EntriesAdded::default()), |log| log.entries_added(&self.system.undo))
     }
 
     /// Whether it has written nothing, and holds no lock: what it has read is of its snapshot.

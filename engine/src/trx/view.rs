@@ -15,6 +15,9 @@
 //! One slot a transaction, claimed when the transaction begins. Opening a view: store `PENDING`, read the three numbers,
 //! store them. Purge reads `published` *before* it looks at the slots, so a slot that it finds idle can only come to hold
 //! that CSN or a newer one; a pending slot makes it try again later. No view waits for anything.
+//!
+//! A transaction may have two views: that of its consistent reads, and an older one, the read point of a statement's locking reads. Its
+//! slot holds the older one's CSN and the newer one's `high`, and so keeps what either needs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -149,7 +152,27 @@ impl Views {
         ReadView { csn, low, high }
     }
 
-    /// Ends the slot's view, if it has one.
+    /// A view of everything published by now, in a slot whose own view is older and stays open: both are kept.
+    pub fn open_beside(&self, slot: ViewSlot, table: &CsnTable) -> ReadView {
+        let slot = self.slot(slot);
+        let older = slot.csn.load(Ordering::Relaxed);
+        debug_assert!(older != IDLE && older != PENDING, "beside an open view");
+        slot.csn.store(PENDING, Ordering::SeqCst);
+        let low = table.low();
+        let csn = table.published();
+        let high = table.next_id();
+        // Ids that are new to the older view may not be so to this one.
+        slot.high.store(high.0, Ordering::Relaxed);
+        slot.csn.store(older, Ordering::Release);
+        ReadView { csn, low, high }
+    }
+
+    /// Of the views in the slot, only this one, the newest, is still open.
+    pub fn keep_only(&self, slot: ViewSlot, view: ReadView) {
+        self.slot(slot).csn.store(view.csn.0, Ordering::Release);
+    }
+
+    /// Ends the slot's views, if it has any.
     pub fn close(&self, slot: ViewSlot) {
         self.slot(slot).csn.store(IDLE, Ordering::Release);
     }

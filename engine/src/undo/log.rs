@@ -1,17 +1,17 @@
 //! One transaction's undo log: append, walk backward, cut, end.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use tidepool_pool::Lsn;
 
 use super::page::{DATA_AT, PageHeader, USED_AT, write};
 use super::record::{
-    CHAIN_AT, LOG_RECORD_SIZE, LOG_STATE_AT, LogRecord, LogState, MARKS_AT, Record, Writer,
+    Body, CHAIN_AT, LOG_RECORD_SIZE, LOG_STATE_AT, LogRecord, LogState, MARKS_AT, Record, Writer,
 };
 use super::stream::{FoundLog, Undo};
 use crate::csn::{CsnTable, TrxId};
 use crate::error::Result;
-use crate::format::entry::RollPointer;
+use crate::format::entry::{DELETED, RollPointer};
 use crate::mtr::{Mtr, PageHandle};
 
 /// A transaction's log, in the stream that it has to itself until the log ends.
@@ -94,6 +94,22 @@ impl UndoLog {
             Ok(())
         })?;
         Ok(spaces)
+    }
+
+    /// What its records add to each tree: entries, less those deleted. Reads all of it.
+    pub fn entries_added(&self, undo: &Undo) -> Result<HashMap<u32, i64>> {
+        let mut added = HashMap::new();
+        undo.for_each_record(self.stream, self.start, self.tail, |_, record| {
+            let change = match record.body {
+                Body::Insert(_) => 1,
+                Body::Update(_, prior) if prior.flags & DELETED != 0 => 1,
+                Body::Delete(..) => -1,
+                _ => return Ok(()),
+            };
+            *added.entry(record.tree().expect("it is about an entry")).or_default() += change;
+            Ok(())
+        })?;
+        Ok(added)
     }
 
     /// Tells whose log it is.

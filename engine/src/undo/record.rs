@@ -26,7 +26,7 @@
 //! **Marks.** `PRIOR_PURGED`: purge of the transaction that delete-marked the prior version has passed by; so a
 //! rollback must remove the entry rather than restore the delete-mark that nobody would ever purge. `REMOVED`: the entry has
 //! been removed, what remains is the chain. `UNDONE`: a rollback that had to pass over newer records has undone this one; it will be cut
-//! off after those.
+//! off after those. `MOVED`, from the beginning: the entry's row goes on under another key of the tree, which the same transaction inserts.
 
 use crate::csn::TrxId;
 use crate::format::entry::{Entry, RollPointer, u64_from_6};
@@ -69,6 +69,8 @@ pub const MARK_PRIOR_PURGED: u8 = 2;
 pub const MARK_REMOVED: u8 = 4;
 /// See the module's description.
 pub const MARK_UNDONE: u8 = 8;
+/// See the module's description.
+pub const MARK_MOVED: u8 = 16;
 
 /// Offset of the marks in a record.
 pub const MARKS_AT: usize = 3;
@@ -398,6 +400,13 @@ impl<'a> Writer<'a> {
         self.record(RecordKind::Delete, chain.map_or(0, |_| MARK_CHAIN), |out| {
             put_change(out, place, prior, chain);
         });
+    }
+
+    /// An entry was delete-marked whose row goes on under another key.
+    pub fn move_away(&mut self, place: &Place<'_>, prior: &Entry<'_>) {
+        let chain = prior.overflow().map(|overflow| overflow.first_page);
+        let marks = MARK_MOVED | chain.map_or(0, |_| MARK_CHAIN);
+        self.record(RecordKind::Delete, marks, |out| put_change(out, place, prior, chain));
     }
 
     /// A chain begun at `first_page` of `space` for `tree`.

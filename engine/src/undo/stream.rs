@@ -543,6 +543,36 @@ impl Undo {
         Ok(())
     }
 
+    /// The log that the record at `at` is in. It must be kept by a view that does not see it.
+    pub fn log_around(&self, at: RollPointer) -> Result<HeadLog> {
+        let stream = self.stream_of(at)?;
+        let (mut no, mut last) = (at.page, Some(usize::from(at.offset)));
+        loop {
+            let page = self.page(no, stream)?;
+            let header = PageHeader::read(&page).expect("checked");
+            let (mut start, mut found) = (DATA_AT, None);
+            while start < header.used && last.is_none_or(|last| start <= last) {
+                let record = Record::decode(&page, start, header.used)
+                    .map_err(|why| self.corrupt(no, why))?;
+                if let Body::Log(record) = record.body {
+                    found = Some((start, record));
+                }
+                start += record.len;
+            }
+            if let Some((start, record)) = found {
+                if record.state != LogState::Committed {
+                    return Err(self.corrupt(no, "a log that has ended is not committed"));
+                }
+                let start = RollPointer { page: no, offset: start as u16 };
+                return Ok(HeadLog { stream, start, record });
+            }
+            if header.prev == 0 {
+                return Err(self.corrupt(no, "undo records of no log"));
+            }
+            (no, last) = (header.prev, None);
+        }
+    }
+
     /// Calls `f` with each record of a log behind its log record, oldest first, no latch held; `f` gets the page and the record. The log is
     /// the part of `stream` from `start` to `end`.
     pub fn for_each_record(

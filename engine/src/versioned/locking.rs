@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::reach::Reading;
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::Seek;
 use crate::error::{Error, Result};
@@ -331,6 +332,7 @@ impl Transaction {
             let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
             let obstacle = match leaf.find(key) {
                 Err(_) if !self.locks_gaps() => {
+                    self.note_absent(tree, key);
                     drop(leaf);
                     self.give_up_passed(tree, None);
                     return Ok(false);
@@ -348,19 +350,30 @@ impl Transaction {
                     let entry = Entry::decode(leaf.payload_at(slot))
                         .ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
                     match self.lock_entry(tree, key, &entry, mode, wait)? {
-                        ReadLock::Skip => return Ok(false),
+                        ReadLock::Skip => {
+                            self.leave_out(&entry);
+                            return Ok(false);
+                        }
                         ReadLock::Wait(obstacle) => obstacle,
                         ReadLock::Held => {
                             if self.conflicts_with_view(entry.trx_id) {
                                 return Err(Error::RecordChanged);
                             }
                             if entry.is_deleted() {
+                                let gone = self.departure(&entry, Reading::Lookup);
+                                if !self.locks_gaps() {
+                                    self.note_absent(tree, key);
+                                }
                                 drop(leaf);
                                 if !self.locks_gaps() {
                                     self.unlock(tree, key);
+                                    if let Some(gone) = gone {
+                                        self.check_departure(tree, gone)?;
+                                    }
                                 }
                                 return Ok(false);
                             }
+                            self.meet(entry.trx_id);
                             self.near = Some(leaf.hint(slot));
                             let Some(value) = value.take() else { return Ok(true) };
                             let flags = entry.flags;

@@ -11,7 +11,9 @@
 //! | `settle` | room in full leaves, by shorter headers |
 //! | `load` | entries of trees that nobody can see yet |
 //! | `locking` | when a write or a locking read must wait |
-//! | [`scan`] | batches of consistent reads, and locking reads in order |
+//! | `reach` | what a statement's locking reads have read, and whether a row has moved behind them |
+//! | [`scan`] | where a reading is, and batches of consistent reads |
+//! | `locking_scan` | locking reads in order |
 //! | [`semi_consistent`] | locking reads in order that wait for nobody |
 //!
 //! # Latches
@@ -24,6 +26,8 @@
 
 mod load;
 mod locking;
+mod locking_scan;
+mod reach;
 mod read;
 pub mod scan;
 pub mod semi_consistent;
@@ -31,6 +35,7 @@ mod settle;
 mod write;
 
 pub(crate) use locking::FreshLocks;
+pub(crate) use reach::Reach;
 
 use std::sync::Arc;
 

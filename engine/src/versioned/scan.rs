@@ -1,17 +1,15 @@
-//! Reading in key order: consistent reads in batches, locking reads one by one.
+//! Reading in key order: positions, and consistent reads in batches. (Locking reads go one by one: `locking_scan`.)
 
 use std::ops::Bound;
 
 use tidepool_pool::Access;
 
-use super::locking::{Obstacle, Patience, ReadLock};
+use super::VersionedTree;
+use super::reach::{Edge, StretchId};
 use super::read::{Version, Walked};
-use super::{VersionedTree, corrupt_entry};
 use crate::btree::{LeafHint, LeafRef, Seek, Tree};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::format::entry::{DELETED, Entry, OVERFLOW};
-use crate::lock::{LockMode, LockWait};
-use crate::pause::{self, PausePoint};
 use crate::trx::{Isolation, Transaction};
 
 /// Which way a scan goes.
@@ -24,7 +22,7 @@ pub enum Direction {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum At {
+pub(super) enum At {
     /// Before the first entry.
     Start,
     /// Behind the last entry.
@@ -40,12 +38,14 @@ enum At {
 /// Where a scan is: before the first entry that it has not read. Holds no latch; entries may come and go around it.
 #[derive(Debug, Clone)]
 pub struct ScanPosition {
-    at: At,
-    key: Vec<u8>,
+    pub(super) at: At,
+    pub(super) key: Vec<u8>,
     /// The last key that is wanted, or the first that is not.
     end: Bound<Vec<u8>>,
     /// Where a locking read has found the entry with `key`, if it is past one.
-    near: Option<LeafHint>,
+    pub(super) near: Option<LeafHint>,
+    /// What a locking read has noted of how far it has come.
+    pub(super) stretch: StretchId,
 }
 
 impl ScanPosition {
@@ -69,7 +69,8 @@ impl ScanPosition {
     }
 
     fn new(at: At, key: &[u8]) -> Self {
-        ScanPosition { at, key: key.to_vec(), end: Bound::Unbounded, near: None }
+        let (end, stretch) = (Bound::Unbounded, StretchId::default());
+        ScanPosition { at, key: key.to_vec(), end, near: None, stretch }
     }
 
     /// Says how far the scan is to go, in its direction. A locking read that locks no gaps ends there: what lies beyond it neither locks nor
@@ -92,13 +93,32 @@ impl ScanPosition {
         }
     }
 
-    fn is_beyond_end(&self, key: &[u8], direction: Direction) -> bool {
+    pub(super) fn is_beyond_end(&self, key: &[u8], direction: Direction) -> bool {
         match (&self.end, direction) {
             (Bound::Unbounded, _) => false,
             (Bound::Included(end), Direction::Forward) => key > &end[..],
             (Bound::Excluded(end), Direction::Forward) => key >= &end[..],
             (Bound::Included(end), Direction::Backward) => key < &end[..],
             (Bound::Excluded(end), Direction::Backward) => key <= &end[..],
+        }
+    }
+
+    /// Where it is; none if nothing is left to read.
+    pub(super) fn edge(&self) -> Option<Edge<'_>> {
+        match self.at {
+            At::Start => Some(Edge::START),
+            At::End => Some(Edge::End),
+            At::Key | At::Past => Some(Edge::At(&self.key)),
+            At::Done => None,
+        }
+    }
+
+    /// Where it ends that is to end at [`Self::set_end`], or else at the edge of the tree.
+    pub(super) fn last_edge(&self, direction: Direction) -> Edge<'_> {
+        match (&self.end, direction) {
+            (Bound::Included(key) | Bound::Excluded(key), _) => Edge::At(key),
+            (Bound::Unbounded, Direction::Forward) => Edge::End,
+            (Bound::Unbounded, Direction::Backward) => Edge::START,
         }
     }
 
@@ -112,7 +132,7 @@ impl ScanPosition {
         self.set(At::Past, key);
     }
 
-    fn set(&mut self, at: At, key: &[u8]) {
+    pub(super) fn set(&mut self, at: At, key: &[u8]) {
         self.at = at;
         self.near = None;
         self.key.clear();
@@ -134,7 +154,7 @@ impl ScanPosition {
     /// Latches the leaf to read next for a locking read, which is the one of the last read if more of it is to come; with the slots that
     /// are still to be read. None if nothing is left.
     #[inline]
-    fn leaf<'t>(
+    pub(super) fn leaf<'t>(
         &self,
         tree: &'t Tree,
         direction: Direction,
@@ -180,7 +200,7 @@ impl ScanPosition {
     }
 
     /// Goes on to the neighbour of a leaf of which nothing is left.
-    fn leave(&mut self, leaf: &LeafRef<'_>, direction: Direction) {
+    pub(super) fn leave(&mut self, leaf: &LeafRef<'_>, direction: Direction) {
         match direction {
             Direction::Forward => match leaf.upper_fence() {
                 Some(fence) => self.set(At::Key, fence),
@@ -411,165 +431,4 @@ impl Transaction {
         batch.scratch = value;
         Ok(())
     }
-
-    /// A locking read of the next entry: locks it, gives its newest version in `key` and `value`, and moves `position` past it. False at
-    /// the end. With [`LockWait::SkipLocked`], entries locked by others are passed over. In SERIALIZABLE, all
-    /// that was passed is locked, gaps included.
-    #[expect(clippy::too_many_arguments, reason = "a cursor's whole state")]
-    pub fn lock_next(
-        &mut self,
-        tree: &VersionedTree,
-        position: &mut ScanPosition,
-        direction: Direction,
-        mode: LockMode,
-        wait: LockWait,
-        key: &mut Vec<u8>,
-        value: &mut Vec<u8>,
-    ) -> Result<bool> {
-        self.check_running()?;
-        self.fresh_locks.begin_read();
-        let mut patience = Patience::default();
-        loop {
-            let step = self.lock_step(tree, position, direction, mode, wait, key, value);
-            match step.map_err(|error| self.note(error))? {
-                Step::Found(flags) => {
-                    // The lock keeps the chain.
-                    tree.complete(flags, value)?;
-                    return Ok(true);
-                }
-                Step::End => {
-                    self.give_up_passed(tree, None);
-                    return Ok(false);
-                }
-                Step::NextLeaf => self.check_interrupt()?,
-                Step::Wait(obstacle) => {
-                    let waited = self.wait(tree, key, obstacle, &mut patience);
-                    waited.map_err(|error| self.note(error))?;
-                }
-            }
-        }
-    }
-
-    /// One leaf of [`Self::lock_next`].
-    #[expect(clippy::too_many_arguments, reason = "a cursor's whole state")]
-    pub(super) fn lock_step(
-        &mut self,
-        tree: &VersionedTree,
-        position: &mut ScanPosition,
-        direction: Direction,
-        mode: LockMode,
-        wait: LockWait,
-        key: &mut Vec<u8>,
-        value: &mut Vec<u8>,
-    ) -> Result<Step> {
-        let leaf = position.leaf(&tree.tree, direction, self.access)?;
-        let Some((leaf, (mut low, mut high))) = leaf else {
-            position.at = At::Done;
-            return Ok(Step::End);
-        };
-        while low < high {
-            let slot = if direction == Direction::Forward { low } else { high - 1 };
-            leaf.key_at(slot, key);
-            if !self.locks_gaps() && position.is_beyond_end(key, direction) {
-                position.at = At::Done;
-                return Ok(Step::End);
-            }
-            let entry = Entry::decode(leaf.payload_at(slot))
-                .ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
-            if let Some(step) = self.lock_gap(tree, position, direction, Some(key), mode, wait)? {
-                return Ok(step);
-            }
-            // A delete-mark that is certain is nothing; one that may be rolled back must be waited for.
-            let absent = entry.is_deleted()
-                && (self.wrote(&entry) || !self.system.csn.is_active(entry.trx_id));
-            if absent && self.conflicts_with_view(entry.trx_id) {
-                return Err(Error::RecordChanged);
-            }
-            pause::reach(PausePoint::ScanJudgedEntry);
-            let lock = if absent {
-                ReadLock::Skip
-            } else {
-                self.give_up_passed(tree, Some(key));
-                self.lock_entry(tree, key, &entry, mode, wait)?
-            };
-            match lock {
-                ReadLock::Wait(obstacle) => return Ok(Step::Wait(obstacle)),
-                ReadLock::Skip => {}
-                ReadLock::Held => {
-                    if self.conflicts_with_view(entry.trx_id) {
-                        return Err(Error::RecordChanged);
-                    }
-                    // Else whoever deleted it has committed since it was asked whether that is certain.
-                    if !entry.is_deleted() {
-                        value.clear();
-                        value.extend_from_slice(entry.value);
-                        let flags = entry.flags;
-                        position.set(At::Past, key);
-                        position.near = Some(leaf.hint(slot));
-                        self.near = position.near;
-                        return Ok(Step::Found(flags));
-                    }
-                }
-            }
-            if entry.is_deleted() && !self.locks_gaps() {
-                // It may have been locked by waiting for whoever deleted it; a row that is not there is nobody's.
-                self.unlock(tree, key);
-            }
-            position.set(At::Past, key);
-            match direction {
-                Direction::Forward => low += 1,
-                Direction::Backward => high -= 1,
-            }
-        }
-        let fence = match direction {
-            Direction::Forward => leaf.upper_fence(),
-            Direction::Backward => Some(leaf.lower_fence()),
-        };
-        if let Some(step) = self.lock_gap(tree, position, direction, fence, mode, wait)? {
-            return Ok(step);
-        }
-        position.leave(&leaf, direction);
-        Ok(Step::NextLeaf)
-    }
-
-    /// In SERIALIZABLE: locks what is between `position` and `to` (none: the end of the tree).
-    fn lock_gap(
-        &self,
-        tree: &VersionedTree,
-        position: &ScanPosition,
-        direction: Direction,
-        to: Option<&[u8]>,
-        mode: LockMode,
-        wait: LockWait,
-    ) -> Result<Option<Step>> {
-        if !self.locks_gaps() {
-            return Ok(None);
-        }
-        let from = match position.at {
-            At::Start => Some(&b""[..]),
-            At::End => None,
-            _ => Some(&position.key[..]),
-        };
-        let (low, high) = match direction {
-            Direction::Forward => (from.unwrap_or(b""), to),
-            Direction::Backward => (to.unwrap_or(b""), from),
-        };
-        let ranges = &self.system.locks.ranges;
-        match ranges.acquire(&self.owner, tree.id(), low, high, mode) {
-            Ok(()) => Ok(None),
-            // Others' ranges cover it: whatever is in there is locked, and skipped entry by entry.
-            Err(_) if wait == LockWait::SkipLocked => Ok(None),
-            Err(_) if wait == LockWait::NoWait => Err(Error::LockNoWait),
-            Err(owners) => Ok(Some(Step::Wait(Obstacle::Owners(owners, mode)))),
-        }
-    }
-}
-
-/// What one leaf gave to a locking read.
-pub(super) enum Step {
-    Found(u8),
-    End,
-    NextLeaf,
-    /// For the entry in `key`, or for ranges.
-    Wait(Obstacle),
 }

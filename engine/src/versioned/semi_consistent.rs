@@ -7,7 +7,9 @@
 
 use super::VersionedTree;
 use super::locking::Patience;
-use super::scan::{Direction, ScanPosition, Step};
+use super::locking_scan::Step;
+use super::reach::Edge;
+use super::scan::{Direction, ScanPosition};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
 use crate::trx::Transaction;
@@ -50,6 +52,10 @@ impl Transaction {
                 }
                 Ok(Step::End) => return Ok(Peek::End),
                 Ok(Step::NextLeaf) => self.check_interrupt()?,
+                Ok(Step::Gone(departure)) => {
+                    let checked = self.check_departure(tree, departure);
+                    checked.map_err(|error| self.note(error))?;
+                }
                 // For somebody who is just ending, and for nobody else.
                 Ok(Step::Wait(obstacle)) => {
                     let waited = self.wait(tree, key, obstacle, &mut Patience::default());
@@ -57,6 +63,7 @@ impl Transaction {
                 }
                 Err(Error::LockNoWait) => {
                     let found = self.peek(tree, key, value)?;
+                    self.extend_reach(tree, position, Edge::At(key));
                     position.pass(key);
                     if found {
                         return Ok(Peek::Committed);

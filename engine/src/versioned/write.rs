@@ -42,6 +42,8 @@ enum Change<'a> {
     Insert(&'a [u8], LockMode),
     Update(&'a [u8]),
     Delete,
+    /// A delete, of an entry whose row goes on under another key.
+    MoveAway,
 }
 
 /// What one attempt at a write came to.
@@ -88,6 +90,12 @@ impl Transaction {
     /// Deletes an entry; [`Error::NotFound`] if there is none.
     pub fn delete(&mut self, tree: &VersionedTree, key: &[u8]) -> Result<()> {
         self.write(tree, key, Change::Delete)
+    }
+
+    /// Deletes an entry whose row goes on under another key of the tree, which the transaction inserts as well: who scans the tree at the same time is not
+    /// to miss the row. [`Error::NotFound`] if there is none.
+    pub fn move_away(&mut self, tree: &VersionedTree, key: &[u8]) -> Result<()> {
+        self.write(tree, key, Change::MoveAway)
     }
 
     fn write(&mut self, tree: &VersionedTree, key: &[u8], change: Change<'_>) -> Result<()> {
@@ -211,13 +219,15 @@ impl Transaction {
             return Err(Error::NotFound);
         }
         let (flags, value) = match (change, &entry) {
-            (Change::Delete, Some(entry)) => (entry.flags & !SETTLED | DELETED, entry.value),
+            (Change::Delete | Change::MoveAway, Some(entry)) => {
+                (entry.flags & !SETTLED | DELETED, entry.value)
+            }
             (Change::Insert(value, _) | Change::Update(value), _) => match stored {
                 Some(stored) => (stored.flags, &stored.bytes[..]),
                 None if value.len() > tree.inline_max(key.len()) => return Ok(Attempt::StoreValue),
                 None => (0, value),
             },
-            (Change::Delete, None) => unreachable!("not found, above"),
+            (Change::Delete | Change::MoveAway, None) => unreachable!("not found, above"),
         };
         let entry_was_there = entry.is_some();
         let payload_len = ENTRY_HEADER_SIZE + value.len();
@@ -246,6 +256,7 @@ impl Transaction {
         log.append(&mut mtr, undo_page, entry.is_some(), |writer: &mut Writer<'_>| match &entry {
             None => writer.insert(&place),
             Some(entry) if change == Change::Delete => writer.delete(&place, entry),
+            Some(entry) if change == Change::MoveAway => writer.move_away(&place, entry),
             Some(entry) => writer.update(&place, entry, value),
         });
         match found {

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use super::anomaly::{Anomaly, Name};
 use super::cycles::short_cycles;
 use super::history::{History, Key, Level, Outcome};
+use super::lasting::missed;
 use super::moments::{Graph, Why, graph};
 use super::order::{Versions, order};
 use super::reads::{Readings, read};
@@ -19,6 +20,7 @@ pub fn check(history: &History) -> Vec<Anomaly> {
     let mut graph = graph(history, &readings, &versions);
     let mut anomalies = std::mem::take(&mut readings.anomalies);
     anomalies.append(&mut graph.anomalies);
+    anomalies.append(&mut missed(history, &readings, &versions));
     anomalies.append(&mut cycles(&graph));
     anomalies.append(&mut durability(history, &readings, &versions));
     anomalies

@@ -118,6 +118,8 @@ pub struct Read {
     /// What was asked for. A row in here that did not come was not there, or in another bucket. Empty: the read says
     /// nothing of rows that did not come.
     pub scopes: Vec<Scope>,
+    /// The same, of rows that are so from the beginning of the statement to its end: other rows may be missing.
+    pub lasting: Vec<Scope>,
     /// What came.
     pub rows: Vec<Row>,
     /// Whether it locked what it read, and so read what was newest.

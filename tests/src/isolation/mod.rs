@@ -20,7 +20,7 @@
 //!
 //! | level | promise |
 //! |---|---|
-//! | all | no dirty write; nothing is read that was undone, or between two writes; own writes are seen; a locked row stays as it is; what was acknowledged is seen by each statement that begins later, and after a crash |
+//! | all | no dirty write; nothing is read that was undone, or between two writes; own writes are seen; a locked row stays as it is; a locking read, UPDATE or DELETE meets each row that matches while it runs, or fails; what was acknowledged is seen by each statement that begins later, and after a crash |
 //! | READ COMMITTED | each plain statement reads at one moment |
 //! | REPEATABLE READ | all plain reads at one moment, and nothing newer is locked or overwritten: snapshot isolation |
 //! | SERIALIZABLE | no cycle at all, rows that are not there included |
@@ -33,6 +33,7 @@
 //! | [`history`] | transactions, and what they read and wrote |
 //! | [`own`], [`reads`] | what a transaction has written itself; whether each list can be |
 //! | [`order`] | the versions of each key |
+//! | [`lasting`] | rows that a locking read has missed |
 //! | [`moments`], [`cycles`] | the graph, and its cycles |
 //! | [`check`], [`anomaly`] | the checker; names and reports |
 //! | [`session`] and its `reading` and `writing` | random transactions |
@@ -43,6 +44,7 @@ pub mod anomaly;
 pub mod check;
 pub mod cycles;
 pub mod history;
+pub mod lasting;
 pub mod moments;
 pub mod order;
 pub mod own;

@@ -94,7 +94,11 @@ impl Session {
             _ => fixed_place || self.level == Level::Serializable,
         };
         let scopes = if tells_absence { vec![scope] } else { Vec::new() };
-        self.select_and_note(&sql, scopes, locking)?;
+        let tells_misses = locking && lock != Lock::SkipLocked && !self.load.misses_moved_rows;
+        let lasting = if tells_misses { vec![scope] } else { Vec::new() };
+        let answer = self.ask_to_write(&sql, &[])?;
+        let read = Read { scopes, lasting, rows: answer.rows, locking };
+        self.note(answer.span, &sql, vec![read], Vec::new());
         Ok(())
     }
 
@@ -122,7 +126,8 @@ impl Session {
         locking: bool,
     ) -> Result<Vec<Row>, Trouble> {
         let answer = self.ask_to_write(sql, &[])?;
-        let read = Read { scopes, rows: answer.rows.clone(), locking };
+        let lasting = Vec::new();
+        let read = Read { scopes, lasting, rows: answer.rows.clone(), locking };
         self.note(answer.span, sql, vec![read], Vec::new());
         Ok(answer.rows)
     }

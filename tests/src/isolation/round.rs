@@ -67,6 +67,7 @@ impl Plan {
             autocommit_percent: *dice.pick(&[0, 10, 30, 60]),
             extra_index: alters,
             clustered_only: settings.engine == Engine::InnoDb,
+            misses_moved_rows: settings.engine == Engine::InnoDb,
             interrupts: dice.percent(40),
             slow_permille: *dice.pick(&[0, 5, 20]),
         };
@@ -210,7 +211,8 @@ impl Rounds {
 /// The rows at the end of a round, as a transaction that has read them all.
 fn last_look(rows: Vec<Row>, span: Span) -> Transaction {
     let scope = |table| Scope { table, keys: u32::MAX, buckets: u32::MAX };
-    let read = Read { scopes: (0..TABLES).map(scope).collect(), rows, locking: false };
+    let scopes = (0..TABLES).map(scope).collect();
+    let read = Read { scopes, rows, ..Read::default() };
     let sql = "the rows at the end of the round".into();
     let step = Step { span, sql, kind: Kind::Done, reads: vec![read], writes: Vec::new() };
     Transaction {

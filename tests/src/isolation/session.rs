@@ -32,6 +32,8 @@ pub struct Load {
     /// Only rows in the clustered index are compared with the snapshot when they are locked (InnoDB): at REPEATABLE READ, a locking read
     /// by another index may meet what the snapshot does not see.
     pub clustered_only: bool,
+    /// A locking read below SERIALIZABLE misses rows that move while it runs (InnoDB at READ COMMITTED).
+    pub misses_moved_rows: bool,
     /// Statements are killed. An UPDATE or DELETE that is killed while the server plans it says that it found no row.
     pub interrupts: bool,
     /// In a thousand transactions, so many dawdle, and keep old versions needed.

@@ -85,8 +85,8 @@ impl Session {
             0 => {
                 // The id is told, for it must never be seen.
                 self.fail(answer.span, sql, &[write]);
-                let scopes = self.if_certain(vec![Scope::point(write.key)]);
-                let read = Read { scopes, rows: Vec::new(), locking: true };
+                let scopes = vec![Scope::point(write.key)];
+                let read = self.if_certain(Read { scopes, locking: true, ..Read::default() });
                 self.note(answer.span, sql, vec![read], Vec::new());
             }
             1 => self.note(answer.span, sql, Vec::new(), vec![write]),
@@ -96,8 +96,9 @@ impl Session {
     }
 
     /// What a write that has found no row tells of rows that are not there.
-    fn if_certain(&self, scopes: Vec<Scope>) -> Vec<Scope> {
-        if self.load.interrupts { Vec::new() } else { scopes }
+    fn if_certain(&self, read: Read) -> Read {
+        let certain = !self.load.interrupts;
+        if certain { read } else { Read { scopes: Vec::new(), lasting: Vec::new(), ..read } }
     }
 
     /// Adds to a list, or begins it.
@@ -184,7 +185,8 @@ impl Session {
 
     fn delete(&mut self, key: Key) -> Result<(), Trouble> {
         let scope = Scope::point(key);
-        self.delete_where(key.table, &format!("k = {}", k(key.key)), vec![scope])
+        let asked = Read { scopes: vec![scope], locking: true, ..Read::default() };
+        self.delete_where(key.table, &format!("k = {}", k(key.key)), asked)
     }
 
     fn delete_bucket(&mut self, table: u8) -> Result<(), Trouble> {
@@ -192,10 +194,12 @@ impl Session {
         // The server chooses the index, and may choose one in which rows have no fixed place.
         let scope = Scope { table, keys: ALL_KEYS, buckets: 1 << bucket };
         let scopes = if self.level == Level::Serializable { vec![scope] } else { Vec::new() };
-        self.delete_where(table, &format!("b = {bucket} AND l <> ''"), scopes)
+        let lasting = if self.load.misses_moved_rows { Vec::new() } else { vec![scope] };
+        let asked = Read { scopes, lasting, locking: true, ..Read::default() };
+        self.delete_where(table, &format!("b = {bucket} AND l <> ''"), asked)
     }
 
-    fn delete_where(&mut self, table: u8, which: &str, scopes: Vec<Scope>) -> Result<(), Trouble> {
+    fn delete_where(&mut self, table: u8, which: &str, asked: Read) -> Result<(), Trouble> {
         let id = self.id();
         let sql = format!("DELETE FROM t{table} WHERE {which} RETURNING {}", columns(table, true));
         let answer = self.ask_to_write(&sql, &[])?;
@@ -204,8 +208,8 @@ impl Session {
             Write { key: row.key, id, bucket: None, fresh: true, follows }
         };
         let writes = answer.rows.iter().map(delete).collect();
-        let scopes = if answer.rows.is_empty() { self.if_certain(scopes) } else { scopes };
-        let read = Read { scopes, rows: answer.rows, locking: true };
+        let asked = if answer.rows.is_empty() { self.if_certain(asked) } else { asked };
+        let read = Read { rows: answer.rows, ..asked };
         self.note(answer.span, &sql, vec![read], writes);
         Ok(())
     }
@@ -252,14 +256,15 @@ impl Session {
         written.iter().for_each(|write| others.keys &= !(1 << write.key.key));
         let tells_absence = index != "cover" || self.level == Level::Serializable;
         let scopes = if tells_absence { vec![others] } else { Vec::new() };
-        let scopes = if written.is_empty() { self.if_certain(scopes) } else { scopes };
+        let lasting = if self.load.misses_moved_rows { Vec::new() } else { vec![others] };
+        let read = Read { scopes, lasting, locking: true, ..Read::default() };
+        let read = if written.is_empty() { self.if_certain(read) } else { read };
         let unwritten: Vec<Write> = others.keys().map(write).collect();
         self.fail(answer.span, &sql, &unwritten);
-        let read = Read { scopes, rows: Vec::new(), locking: true };
         self.note(answer.span, &sql, vec![read], written);
         if let Some(looked) = look {
             let locking = self.level == Level::Serializable;
-            let read = Read { scopes: Vec::new(), rows: looked.rows, locking };
+            let read = Read { rows: looked.rows, locking, ..Read::default() };
             self.note(looked.span, &found, vec![read], Vec::new());
         }
         Ok(())

@@ -132,7 +132,7 @@ fn read_skew_within_one_statement_is_g_single_at_read_committed() {
     let both = Read {
         scopes: vec![Scope::point(X), Scope::point(Y)],
         rows: vec![row(X, &[1], 0), row(Y, &[2, 11], 0)],
-        locking: false,
+        ..Read::default()
     };
     let mut script = Script::new(&[Rc; 2]).append(1, X, 10).append(1, Y, 11).commit(1).step(
         0,
@@ -143,6 +143,41 @@ fn read_skew_within_one_statement_is_g_single_at_read_committed() {
     // It began before the other committed.
     script.history.transactions[0].steps[0].span.from = 0;
     is(&script.commit(0).finally(&[1, 10], &[2, 11]), Name::GSingle);
+}
+
+/// T0 reads with locks, T1 moves the row X to another bucket meanwhile; T0 asks for some buckets, and X does not come.
+fn moved(asked: u32, level: Level) -> Script {
+    let scope = Scope { table: X.table, keys: 1 << X.key, buckets: asked };
+    let read = Read { lasting: vec![scope], locking: true, ..Read::default() };
+    let moving = Write { bucket: Some(1), ..put(X, 10, Follows::Unseen) };
+    let mut script = Script::new(&[level, Rc, Rc])
+        .write(1, moving)
+        .commit(1)
+        .step(0, Kind::Done, vec![read], Vec::new())
+        .commit(0);
+    script.history.transactions[0].steps[0].span.from = 0;
+    script
+}
+
+#[test]
+fn a_locking_read_that_misses_a_row_while_it_moves_is_told() {
+    let after = |script: Script| {
+        script.read_by(2, Scope::point(X), &[row(X, &[1, 10], 1)], false).commit(2)
+    };
+    for level in [Rc, Rr, Ser] {
+        is(&after(moved(0b11, level)).check(), Name::MissedRow);
+        // It came or went meanwhile.
+        none(&after(moved(0b01, level)).check());
+        none(&after(moved(0b10, level)).check());
+    }
+    // It was moved before the statement began, and that is known.
+    let mut script = moved(0b10, Rc);
+    script.history.transactions[0].steps[0].span.from = script.history.transactions[1].end.to + 1;
+    is(&after(script).check(), Name::MissedRow);
+    // Whoever moved it may have been rolled back by a crash.
+    let mut script = moved(0b11, Rc);
+    script.history.transactions[1].outcome = Outcome::Unknown;
+    none(&script.check());
 }
 
 #[test]

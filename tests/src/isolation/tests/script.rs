@@ -51,7 +51,8 @@ impl Script {
     }
 
     pub(super) fn read_by(self, t: usize, scope: Scope, rows: &[Row], locking: bool) -> Script {
-        let read = Read { scopes: vec![scope], rows: rows.to_vec(), locking };
+        let scopes = vec![scope];
+        let read = Read { scopes, rows: rows.to_vec(), locking, ..Read::default() };
         self.step(t, Kind::Done, vec![read], Vec::new())
     }
 
