@@ -146,7 +146,7 @@ fn a_statement_that_would_miss_a_row_ends_with_an_error() {
         }
     }
     let mut conn = server.connect_to("test");
-    run(&mut conn, &["SET GLOBAL tidepool_snapshot_isolation = OFF"]);
+    run(&mut conn, &["SET GLOBAL tidepool_lost_update_check = OFF"]);
     let (statement, moves) = cases[0];
     let outcome = race(&server, "REPEATABLE READ", statement, moves);
     assert_eq!(
@@ -154,7 +154,7 @@ fn a_statement_that_would_miss_a_row_ends_with_an_error() {
         Outcome::Error(CHECKREAD),
         "without refusing what the snapshot doesn't see"
     );
-    run(&mut conn, &["SET GLOBAL tidepool_snapshot_isolation = ON"]);
+    run(&mut conn, &["SET GLOBAL tidepool_lost_update_check = ON"]);
     check(&mut conn, "mv");
 }
 
