@@ -11,6 +11,7 @@
 //! | [`isolation`] | many sessions at once, and their history checked for isolation anomalies |
 //! | [`sysbench`] | runs sysbench and reads its report |
 //! | [`tpcc`] | the TPC-C load and its consistency conditions (of the lab) |
+//! | [`damage`] | files damaged, and what the server makes of it |
 //! | [`differential`] | the same random SQL on two engines, every answer compared |
 //!
 //! Nothing here knows the plugin's insides, so everything runs on InnoDB as well, by
@@ -19,6 +20,7 @@
 pub mod bank;
 pub mod cgroup;
 pub mod crash;
+pub mod damage;
 pub mod differential;
 pub mod environment;
 pub mod isolation;
