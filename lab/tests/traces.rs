@@ -70,7 +70,7 @@ fn a_file_that_is_no_trace_or_not_all_of_one_is_named() {
         (&whole[..whole.len() - 1], "a record is cut off"),
         (&whole[..5], "shorter than its header"),
         (&whole[..8], "a record is cut off"),
-        (b"\x7fELF of something else", "does not begin with TPTRACE2"),
+        (b"\x7fELF of something else", "does not begin with TPTRACE3"),
         (b"", "shorter than its header"),
     ] {
         let error = error(bytes);

@@ -1,7 +1,7 @@
 //! What is in one request of a trace, and the file format.
 //!
 //! # File format
-//! `TPTRACE2`, then a varint: the sample's bound, of 2³² (a page is in the trace if its hash, see
+//! `TPTRACE3`, then a varint: the sample's bound, of 2³² (a page is in the trace if its hash, see
 //! [`Sample`], lies below; 2³² = all pages). Then, for each run of equal requests, four varints:
 //!
 //! | varint | holds |
@@ -13,7 +13,8 @@
 //!
 //! Varints are LEB128: seven bits a byte, the lowest first. A request of a hot loop takes four to
 //! six bytes. A run is what one statement did to one page without looking at another: fifty rows
-//! of a page read by a scan are one record, at the time of the first.
+//! of a page read by a scan are one record, at the time of the first. A longer run than 4096 is
+//! several records: a reader's memory stays in proportion to the file.
 //!
 //! There is no count and no end mark: a recorder that is killed leaves a trace up to its last whole
 //! record. A file that ends within a record is refused.
@@ -60,11 +61,13 @@ pub enum TraceError {
     Format(&'static str),
 }
 
-const MAGIC: &[u8; 8] = b"TPTRACE2";
+const MAGIC: &[u8; 8] = b"TPTRACE3";
 
 const SCAN: u64 = 1;
 const CREATED: u64 = 2;
 const REPETITIONS_SHIFT: u32 = 2;
+/// Requests in one record, at most.
+const RUN_MAX: u64 = 4096;
 
 /// Writes a trace, request by request.
 #[derive(Debug)]
@@ -93,14 +96,24 @@ impl<W: Write> TraceWriter<W> {
     /// # Errors
     /// What `out` reports. The file is of no use then from this request on.
     pub fn push(&mut self, request: &TraceRequest, count: u64) -> io::Result<()> {
+        let mut left = count.max(1);
+        while left > 0 {
+            let run = left.min(RUN_MAX);
+            self.record(request, run)?;
+            left -= run;
+        }
+        Ok(())
+    }
+
+    /// Appends one record; `count` is at least 1.
+    fn record(&mut self, request: &TraceRequest, count: u64) -> io::Result<()> {
         let last = std::mem::replace(&mut self.last, *request);
         self.last.at_us = request.at_us.max(last.at_us);
         self.varint(zigzag(request.page.wrapping_sub(last.page)))?;
         self.varint(self.last.at_us - last.at_us)?;
         self.varint(zigzag(request.statement.wrapping_sub(last.statement)))?;
-        let repetitions = count.saturating_sub(1).min(u64::MAX >> REPETITIONS_SHIFT);
         let flags = (u64::from(request.scan) * SCAN) | (u64::from(request.created) * CREATED);
-        self.varint(repetitions << REPETITIONS_SHIFT | flags)
+        self.varint((count - 1) << REPETITIONS_SHIFT | flags)
     }
 
     /// Bytes written so far.
@@ -184,7 +197,7 @@ impl Trace {
         let mut magic = [0; 8];
         input.read_exact(&mut magic).map_err(|_| TraceError::Format("shorter than its header"))?;
         if &magic != MAGIC {
-            return Err(TraceError::Format("the file does not begin with TPTRACE2"));
+            return Err(TraceError::Format("the file does not begin with TPTRACE3"));
         }
         let sample = Sample::of_bound(read_varint(input)?);
         let mut requests = Vec::new();
@@ -197,6 +210,9 @@ impl Trace {
             let (scan, created) = (flags & SCAN != 0, flags & CREATED != 0);
             last = TraceRequest { page, at_us, statement, scan, created };
             let repetitions = flags >> REPETITIONS_SHIFT;
+            if repetitions >= RUN_MAX {
+                return Err(TraceError::Format("a run is longer than a record may tell"));
+            }
             if repetitions >= (REQUESTS_MAX - requests.len()) as u64 {
                 return Err(TraceError::Format("it has more requests than fit into memory"));
             }
@@ -275,10 +291,18 @@ mod tests {
         let trace = Trace::read_from("t", &mut bytes.as_slice()).unwrap();
         assert_eq!(trace.requests, vec![request; 100]);
 
+        // A long run is several records, none of which says more than a record may.
         let mut bytes = Vec::new();
         let mut writer = TraceWriter::new(&mut bytes, Sample::ALL).unwrap();
-        writer.push(&request, u64::MAX).unwrap();
+        writer.push(&request, 3 * RUN_MAX + 5).unwrap();
+        let trace = Trace::read_from("t", &mut bytes.as_slice()).unwrap();
+        assert_eq!(trace.requests.len() as u64, 3 * RUN_MAX + 5);
+
+        // Twenty bytes that ask for 32 GiB.
+        let mut bytes = Vec::new();
+        let mut writer = TraceWriter::new(&mut bytes, Sample::ALL).unwrap();
+        writer.record(&request, 1 << 30).unwrap();
         let error = Trace::read_from("t", &mut bytes.as_slice()).unwrap_err();
-        assert!(error.to_string().contains("more requests than fit"), "{error}");
+        assert!(error.to_string().contains("a run is longer than"), "{error}");
     }
 }
