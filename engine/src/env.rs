@@ -167,6 +167,7 @@ impl Env {
                 replacement: options.replacement,
                 doublewrite: options.doublewrite,
                 memory_locked: options.memory_locked,
+                check_page: crate::format::check_page,
                 background: options.background,
                 ..PoolConfig::default()
             },

@@ -19,13 +19,13 @@ pub enum Error {
     #[error("no space left for {0}: free disk space and run the statement again")]
     NoSpace(String),
     /// A page or file holds bytes that cannot be right.
-    #[error("{file}: page {page} is corrupt: {why}")]
+    #[error("{file}: page {page} is corrupt: {why}{}", advice(.file, .why))]
     Corrupt {
         /// File, relative to the data directory.
         file: String,
         /// Page number in the file.
         page: u32,
-        /// What is wrong.
+        /// What is wrong; if it does not say what to do, the message adds that.
         why: String,
     },
     /// A file is of another format version, page size or data directory, or is missing.
@@ -124,6 +124,16 @@ pub enum Error {
     InvalidOption(String),
 }
 
+/// What to do about a corrupt page of a file, unless `why` says it already.
+fn advice(file: &str, why: &str) -> &'static str {
+    let advises = ["restore", "drop", "remove", "put back"].iter().any(|word| why.contains(word));
+    match () {
+        () if advises => "",
+        () if file.starts_with("tables/") => ": restore the file from a backup, or drop the table",
+        () => ": restore the data directory from a backup",
+    }
+}
+
 /// Shorthand for results of the engine.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -159,5 +169,24 @@ impl Error {
     /// A [`Error::Format`] from anything printable.
     pub fn format(file: impl Into<String>, why: impl fmt::Display) -> Self {
         Error::Format { file: file.into(), why: why.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_corrupt_page_comes_with_what_to_do() {
+        let table = Error::corrupt("tables/00000010.tpd", 7, "its checksum is wrong");
+        assert_eq!(
+            table.to_string(),
+            "tables/00000010.tpd: page 7 is corrupt: its checksum is wrong: restore the file from \
+             a backup, or drop the table"
+        );
+        let undo = Error::corrupt("undo.tpd", 7, "its checksum is wrong");
+        assert!(undo.to_string().ends_with(": restore the data directory from a backup"));
+        let said = Error::corrupt("undo.tpd", 7, "it is new: restore both from one backup");
+        assert!(said.to_string().ends_with("it is new: restore both from one backup"));
     }
 }

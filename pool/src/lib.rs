@@ -62,7 +62,7 @@ pub use hot_pages::HEATS;
 pub use leisure::Haste;
 pub use memory::MemoryUse;
 pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
-pub use pool::{MIN_FRAMES, Pool, PoolConfig, WriteAhead};
+pub use pool::{CheckPage, MIN_FRAMES, Pool, PoolConfig, WriteAhead};
 pub use priority::Priority;
 pub use read_ahead::Warmed;
 pub use replacement::{

@@ -278,6 +278,7 @@ impl Tree {
                 let guard = L::latch(pool, space, child_no, access)?;
                 node.validate()?;
                 self.check_node(&guard, child_no, level)?;
+                self.check_covers(&guard, child_no, seek)?;
                 return Ok(guard);
             }
             node = self.step_down(node, child_no, level, Access::Normal)?;
@@ -343,6 +344,26 @@ impl Tree {
             Ok(_) => return Ok(()),
         };
         Err(self.corrupt(no, why))
+    }
+
+    /// Checks that a node which was checked is the one that `seek` wants. Its parent said so; but an older copy of
+    /// the node has other fences, and a scan that goes from fence to fence would turn in a circle.
+    #[inline]
+    fn check_covers(&self, page: &[u8], no: u32, seek: Seek<'_>) -> Result<()> {
+        let node = Node::trusted(page);
+        let (lower, upper) = (node.lower_fence(), node.upper_fence());
+        let is_wanted = match seek {
+            Seek::Key(key) => lower <= key && upper.is_none_or(|upper| key < upper),
+            Seek::Before(key) => {
+                (lower.is_empty() || lower < key) && upper.is_none_or(|upper| key <= upper)
+            }
+            Seek::First => lower.is_empty(),
+            Seek::Last => upper.is_none(),
+        };
+        if is_wanted {
+            return Ok(());
+        }
+        Err(self.corrupt(no, "its fences are not those that its parent has for it"))
     }
 
     pub(super) fn corrupt(&self, no: u32, why: impl std::fmt::Display) -> Error {

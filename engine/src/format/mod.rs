@@ -15,6 +15,19 @@ pub mod entry;
 pub mod node;
 pub mod space_header;
 
+use tidepool_pool::PageType;
+
+/// What every page must be that is read from a file, besides whole and in its place: the cells of a node lie in its heap and
+/// add up to it. Changes keep it so, and whoever reads a node in memory relies on it.
+///
+/// Such a page comes from no broken disk, which the checksum finds, but from a fault of a program.
+pub fn check_page(page: &[u8]) -> Result<(), &'static str> {
+    match tidepool_pool::page::page_type(page) {
+        PageType::TREE_LEAF | PageType::TREE_INNER => node::Node::new(page)?.check_layout(),
+        _ => Ok(()),
+    }
+}
+
 /// Why bytes of a page can't be changed as an operation says, or are no operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]

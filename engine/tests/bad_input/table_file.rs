@@ -2,7 +2,9 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use tidepool::{Db, TrxOptions};
+use tidepool::{Cursor, Db, LockMode, LockWait, Result, TrxOptions};
+use tidepool_pool::PageType;
+use tidepool_pool::page::{page_type, stamp_checksum};
 
 use crate::fixture::{
     PAGE_SIZE, copy_dir, count, directory, file_of_a, flip, killed, only_a_fails, options,
@@ -93,7 +95,7 @@ fn table_file_of_another_table() {
     fs::copy(dir.path().join("tables/00000011.tpd"), file_of_a(dir.path())).unwrap();
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: page 0 is corrupt: its header says that it is page 0 of space 17",
+        "tables/00000010.tpd: page 0 is corrupt: its header says that it is page 0 of space 17: restore the file from a backup, or drop the table",
     );
 }
 
@@ -131,10 +133,72 @@ fn table_file_of_a_later_time() {
     assert!(error.starts_with("tables/00000010.tpd: page "), "{error}");
     assert!(
         error.contains("is corrupt: it was written at LSN ")
-            && error.ends_with("the file is of a later time than the log, or the log was damaged"),
+            && error.contains("the file is of a later time than the log, or the log was damaged"),
         "{error}"
     );
     assert_eq!(count(&db, &db.open_table("b").unwrap()).unwrap(), 1000);
     db.drop_table("a").unwrap();
     db.close().unwrap();
+}
+
+/// No broken disk does this, for the checksum is right; a fault of a program may.
+#[test]
+fn a_cell_outside_of_its_node() {
+    let dir = directory();
+    let file = fs::OpenOptions::new().read(true).write(true).open(file_of_a(dir.path())).unwrap();
+    let mut page = vec![0; PAGE_SIZE as usize];
+    file.read_exact_at(&mut page, 3 * PAGE_SIZE).unwrap();
+    assert_eq!(page_type(&page), PageType::TREE_LEAF);
+    // The first slot's offset.
+    page[64..66].copy_from_slice(&0xfff0u16.to_le_bytes());
+    stamp_checksum(&mut page);
+    file.write_all_at(&page, 3 * PAGE_SIZE).unwrap();
+    only_a_fails(
+        dir.path(),
+        "tables/00000010.tpd: page 3 is corrupt: a cell lies outside the heap: restore the file from a backup, or drop the table",
+    );
+}
+
+/// Rows of an index, forward or backward; more than the table can have is a scan without an end.
+fn count_up_to(db: &Db, rows_max: usize, backward: bool) -> Result<usize> {
+    let mut trx = db.begin(TrxOptions::default());
+    let mut cursor = Cursor::new(db.open_table("a")?, 0, LockMode::None, LockWait::Wait);
+    let mut rows = 0;
+    let mut more = if backward { cursor.last(&mut trx)? } else { cursor.first(&mut trx)? };
+    while more {
+        rows += 1;
+        assert!(rows <= rows_max, "a scan without an end, backward: {backward}");
+        more = if backward { cursor.prev(&mut trx)? } else { cursor.next(&mut trx)? };
+    }
+    Ok(rows)
+}
+
+/// A backward scan goes on at the lower fence: with one that is too high it would come to the same leaf again and again.
+#[test]
+fn a_lower_fence_that_is_too_high_is_no_scan_without_an_end() {
+    let dir = directory();
+    let pages = fs::read(file_of_a(dir.path())).unwrap();
+    let mut refused = 0;
+    for (at, page) in (0..).step_by(PAGE_SIZE as usize).zip(pages.chunks(PAGE_SIZE as usize)) {
+        let u16_at = |at: usize| usize::from(u16::from_le_bytes([page[at], page[at + 1]]));
+        let (prefix, lower, upper) = (u16_at(44), u16_at(46), u16_at(48));
+        if page_type(page) != PageType::TREE_LEAF || lower <= prefix + 1 {
+            continue;
+        }
+        let mut page = page.to_vec();
+        let end = PAGE_SIZE as usize - upper;
+        // Not the first byte behind the prefix: that would be another prefix.
+        page[end - lower + prefix + 1..end].fill(0xff);
+        stamp_checksum(&mut page);
+        let copy = tempfile::tempdir().unwrap();
+        copy_dir(dir.path(), copy.path());
+        let file = fs::OpenOptions::new().write(true).open(file_of_a(copy.path())).unwrap();
+        file.write_all_at(&page, at).unwrap();
+        let db = Db::open(copy.path(), options()).unwrap();
+        let _ = count_up_to(&db, 2000, false);
+        let error = count_up_to(&db, 2000, true).unwrap_err().to_string();
+        assert!(error.contains("its fences are not those that its parent has"), "{error}");
+        refused += 1;
+    }
+    assert!(refused > 0, "no leaf has such a fence");
 }

@@ -141,6 +141,7 @@ impl Pool {
         let id = PageId::new(space.id(), no);
         let corrupt = |why| Error::Corrupt { file: space.file().name().to_owned(), page: id, why };
         page::verify(bytes, id).map_err(|defect| corrupt(defect.to_string()))?;
+        (self.check_page)(bytes).map_err(|why| corrupt(why.to_owned()))?;
         let lsn = page::page_lsn(bytes);
         match self.write_ahead.read().as_ref().and_then(|log| log.end_lsn()) {
             Some(end) if lsn > end => Err(corrupt(format!(

@@ -56,6 +56,9 @@ use crate::trace::Recorder;
 
 pub(crate) use evict::Eviction;
 
+/// Looks at the bytes of a page that came from its file, behind the page header; the error says what cannot be.
+pub type CheckPage = fn(&[u8]) -> std::result::Result<(), &'static str>;
+
 /// How a pool is to be.
 #[derive(Clone, Debug)]
 pub struct PoolConfig {
@@ -77,6 +80,9 @@ pub struct PoolConfig {
     /// The process locks its memory (`mlockall`), or is about to: then the kernel would make all that may be written, and only what is in
     /// use may be.
     pub memory_locked: bool,
+    /// What the layer above demands of a page that is read, besides checksum and place: its readers may then
+    /// rely on that.
+    pub check_page: CheckPage,
     /// Run cleaner, evictor and read-ahead in threads. Without, they run when called, or in the
     /// calling thread when needed, and time stands still but for [`Pool::advance_clock`]: then a
     /// single-threaded run is the same each time.
@@ -94,6 +100,7 @@ impl Default for PoolConfig {
             flush_batch_pages: 128,
             huge_pages: true,
             memory_locked: false,
+            check_page: |_| Ok(()),
             background: true,
         }
     }
@@ -168,6 +175,7 @@ pub struct Pool {
     /// Tells of failed page writes in the log.
     pub(crate) write_failures: LogThrottle,
     flush_batch_pages_max: usize,
+    check_page: CheckPage,
     pub(crate) resize: Resize,
 }
 
@@ -218,6 +226,7 @@ impl Pool {
             last_write_error: Mutex::new(None),
             write_failures: LogThrottle::default(),
             flush_batch_pages_max: config.flush_batch_pages,
+            check_page: config.check_page,
             resize: Resize::default(),
         });
         if config.background {

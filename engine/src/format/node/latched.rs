@@ -262,35 +262,47 @@ impl<'p> Node<'p> {
 }
 
 impl Node<'_> {
-    /// Checks everything that holds of a node by itself; says what does not.
-    pub fn verify(&self) -> Result<(), String> {
+    /// Checks where things lie, so that every reader finds them, and every change has the room that it counts on: type and
+    /// level, the prefix, and the cells. What their keys are is [`verify`](Self::verify)'s.
+    pub fn check_layout(&self) -> Result<(), &'static str> {
         if self.page_type() != page_type_at(self.level() as u16) {
-            return Err(format!("page type {} at level {}", self.page_type().0, self.level()));
+            return Err("its page type is not that of its level");
         }
         let upper = self.upper_fence();
-        let prefix_len = upper.map_or(0, |upper| common_prefix_len(self.lower_fence(), upper));
-        if prefix_len != self.prefix_len() {
-            return Err(format!("prefix of {} bytes, not {prefix_len}", self.prefix_len()));
+        if self.prefix_len() != upper.map_or(0, |u| common_prefix_len(self.lower_fence(), u)) {
+            return Err("the prefix is not the fences' common one");
         }
+        let mut heap_bytes = self.garbage();
+        for index in 0..self.count() {
+            let (suffix, payload) = self.cell(index).ok_or("a cell lies outside the heap")?;
+            if self.level() > 0 && payload.len() != size_of::<u32>() {
+                return Err("a cell of an inner node holds no page number");
+            }
+            heap_bytes += cell_size(suffix.len(), payload.len()) - SLOT_SIZE;
+        }
+        if heap_bytes != self.heap_end() - self.heap_start() {
+            return Err("cells and dead bytes do not add up to the heap");
+        }
+        Ok(())
+    }
+
+    /// Checks everything that holds of a node by itself; says what does not.
+    pub fn verify(&self) -> Result<(), String> {
+        self.check_layout()?;
+        let (upper, prefix_len) = (self.upper_fence(), self.prefix_len());
         if upper.is_some_and(|upper| self.lower_fence() >= upper) {
             return Err("lower fence is not below the upper fence".into());
         }
-        let mut heap_bytes = self.garbage();
         let mut previous = None;
         for index in 0..self.count() {
-            let (suffix, payload) =
-                self.cell(index).ok_or_else(|| format!("cell {index} lies outside the heap"))?;
+            let suffix = self.suffix(index);
             if self.slot(index).head != head_of(suffix) {
                 return Err(format!("head of slot {index} is not its key's"));
-            }
-            if self.level() > 0 && payload.len() != size_of::<u32>() {
-                return Err(format!("cell {index} of an inner node holds no page number"));
             }
             if previous.is_some_and(|previous| previous >= suffix) {
                 return Err(format!("key {index} is not above the one before"));
             }
             previous = Some(suffix);
-            heap_bytes += cell_size(suffix.len(), payload.len()) - SLOT_SIZE;
         }
         if self.count() > 0 {
             let last = &upper.map(|upper| &upper[prefix_len..]);
@@ -299,9 +311,6 @@ impl Node<'_> {
             {
                 return Err("a key lies outside the fences".into());
             }
-        }
-        if heap_bytes != self.heap_end() - self.heap_start() {
-            return Err("cells and dead bytes do not add up to the heap".into());
         }
         Ok(())
     }
