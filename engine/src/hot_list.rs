@@ -128,6 +128,17 @@ fn encode(owner: Owner, list: &HotList) -> AlignedBuf {
     AlignedBuf::copy_of(&out)
 }
 
+/// Puts the right checksum into the bytes of a file, for a fuzzer.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn stamp(file: &mut [u8]) {
+    let payload = u64::from_le_bytes(file[32..40].try_into().expect("8 bytes"));
+    let end = usize::try_from(payload).ok().and_then(|payload| HEADER_SIZE.checked_add(payload));
+    if let Some(listed) = end.and_then(|end| file.get(..end)) {
+        let crc = checksum(listed);
+        file[CRC_AT..HEADER_SIZE].copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
 /// Of everything but the checksum itself and the padding.
 fn checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&bytes[..CRC_AT]), &bytes[HEADER_SIZE..])

@@ -65,6 +65,9 @@ pub mod error;
 pub mod explain;
 pub mod files;
 pub mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod governor;
 #[cfg(test)]
 pub(crate) mod hooked;

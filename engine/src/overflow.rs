@@ -186,9 +186,15 @@ pub fn pages(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<Vec<u3
     Ok(pages)
 }
 
+/// Link and data of a page of a chain; `None` if the page says that there are more bytes than it has.
+pub fn parts(page: &[u8]) -> Option<(u32, &[u8])> {
+    let number = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
+    let data = page.get(DATA..DATA.checked_add(number(LEN) as usize)?)?;
+    Some((number(NEXT), data))
+}
+
 /// Checks a page of a chain; returns its link and data.
 fn check<'p>(page: &'p [u8], space: &Space, no: u32, tree: u32) -> Result<(u32, &'p [u8])> {
-    let number = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
     let corrupt = |why: String| Err(Error::corrupt(space.file().name(), no, why));
     if page_type(page) != PageType::OVERFLOW {
         return corrupt(format!("page type {}, not an overflow page", page_type(page).0));
@@ -196,11 +202,7 @@ fn check<'p>(page: &'p [u8], space: &Space, no: u32, tree: u32) -> Result<(u32, 
     if tree_id(page) != tree {
         return corrupt(format!("an overflow page of tree {}, not {tree}", tree_id(page)));
     }
-    let len = number(LEN) as usize;
-    match page.get(DATA..DATA + len) {
-        Some(data) => Ok((number(NEXT), data)),
-        None => corrupt(format!("{len} bytes in an overflow page")),
-    }
+    parts(page).map_or_else(|| corrupt("more bytes in an overflow page than fit".into()), Ok)
 }
 
 #[cfg(test)]

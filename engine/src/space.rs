@@ -308,12 +308,12 @@ fn check_page(space: &Space, no: u32, page: &[u8], page_type: PageType) -> Resul
     if is_it { Ok(()) } else { Err(corrupt(space, no, &format!("{what}: {advice}"))) }
 }
 
-fn bit(bitmap: &[u8], index: u32) -> bool {
+pub(crate) fn bit(bitmap: &[u8], index: u32) -> bool {
     bitmap[BITS_AT + index as usize / 8] >> (index % 8) & 1 == 1
 }
 
 /// First index in `start..end` whose bit is clear.
-fn first_clear(bitmap: &[u8], start: u32, end: u32) -> Option<u32> {
+pub(crate) fn first_clear(bitmap: &[u8], start: u32, end: u32) -> Option<u32> {
     let mut index = start;
     while index < end {
         if index.is_multiple_of(64) && index + 64 <= end {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// From the bottom up. Modules in one row may use each other.
-const LAYERS: [&[&str]; 14] = [
+const LAYERS: [&[&str]; 15] = [
     &["error", "pause"],
     &["csn", "files", "governor", "memory", "options", "redo", "sort"],
     &["format", "hot_list"],
@@ -19,6 +19,7 @@ const LAYERS: [&[&str]; 14] = [
     &["table"],
     &["db"],
     &["explain"],
+    &["fuzzing"],
 ];
 
 fn sources(dir: &Path, found: &mut Vec<PathBuf>) {

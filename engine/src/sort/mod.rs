@@ -324,6 +324,38 @@ pub(crate) fn clear_files(storage: &dyn Storage) {
     }
 }
 
+/// All entries of a run of this length at the beginning of a file, for a fuzzer.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn read_run(file: Arc<dyn StorageFile>, len: u64) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut reader = RunReader::new(file, &Run::at_start(len));
+    let mut entries = Vec::new();
+    while reader.advance()? {
+        entries.push((reader.key.clone(), reader.value.clone()));
+    }
+    Ok(entries)
+}
+
+/// Puts the right checksums into the blocks of a run at the beginning of a file, for a fuzzer.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn stamp_run(file: &mut [u8]) {
+    run::stamp(file);
+}
+
+/// A run as it is written, and its length, for a fuzzer.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn example_run() -> (Vec<u8>, u64) {
+    let disk = tidepool_pool::storage::SimStorage::new(0);
+    let file = disk.create("run").expect("a file can be made");
+    let mut writer = RunWriter::new(&*file, 0, 0);
+    for n in 0..20u32 {
+        writer.entry(&n.to_be_bytes(), &[7; 5]).expect("an entry can be written");
+    }
+    let run = writer.finish().expect("a run can be written");
+    let mut bytes = tidepool_pool::storage::AlignedBuf::zeroed(BLOCK);
+    file.read_at(&mut bytes, 0).expect("it can be read");
+    (bytes.to_vec(), run.len())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -32,7 +32,28 @@ pub(super) struct Run {
     pass: u32,
 }
 
+/// Puts the right checksums into all blocks of a file's bytes.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn stamp(file: &mut [u8]) {
+    for (block, offset) in file.chunks_exact_mut(BLOCK).zip((0..).step_by(BLOCK)) {
+        let crc = checksum(block, offset, 0);
+        block[..CRC_SIZE].copy_from_slice(&crc);
+    }
+}
+
 impl Run {
+    /// Bytes of its entries.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// One of this length at the beginning of a file.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub fn at_start(len: u64) -> Run {
+        Run { start: 0, len, pass: 0 }
+    }
+
     /// Where it begins.
     pub fn start(&self) -> u64 {
         self.start
