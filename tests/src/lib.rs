@@ -12,6 +12,7 @@
 //! | [`sysbench`] | runs sysbench and reads its report |
 //! | [`tpcc`] | the TPC-C load and its consistency conditions (of the lab) |
 //! | [`damage`] | files damaged, and what the server makes of it |
+//! | [`nightly`] | a night of all of these, in turns |
 //! | [`differential`] | the same random SQL on two engines, every answer compared |
 //!
 //! Nothing here knows the plugin's insides, so everything runs on InnoDB as well, by
@@ -24,6 +25,7 @@ pub mod damage;
 pub mod differential;
 pub mod environment;
 pub mod isolation;
+pub mod nightly;
 pub mod server;
 pub mod sql;
 pub mod sysbench;

@@ -23,12 +23,15 @@ const UUID: [u8; 16] = [5; 16];
 /// Small, so that the ring turns often.
 const CAPACITY: u64 = CAPACITY_MIN_BYTES;
 
-/// Seeds to run: `TIDEPOOL_SEED=n` one of them, `TIDEPOOL_SEEDS=n` so many.
+/// Seeds to run: `TIDEPOOL_SEED=n` one of them, `TIDEPOOL_SEEDS=n` so many, from `TIDEPOOL_FIRST_SEED` on.
 pub(crate) fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
     match number("TIDEPOOL_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("TIDEPOOL_SEEDS").unwrap_or(default),
+        None => {
+            let first = number("TIDEPOOL_FIRST_SEED").unwrap_or(0);
+            first..first + number("TIDEPOOL_SEEDS").unwrap_or(default)
+        }
     }
 }
 
