@@ -1,4 +1,5 @@
-//! One program for all targets: `TIDEPOOL_FUZZ_TARGET` says which. With `TIDEPOOL_FUZZ_SEEDS` it writes the seeds of all
+//! One program for all targets: `TIDEPOOL_FUZZ_TARGET` says which. With `TIDEPOOL_FUZZ_SEEDS` it
+//! writes the seeds of all
 //! targets into that directory and ends. `scripts/fuzz` sets both.
 
 #![no_main]

@@ -1,7 +1,10 @@
-//! The fleet: a night of everything that goes on from seeds, piece by piece, in turns, until the time is over.
+//! The fleet: a night of everything that goes on from seeds, piece by piece, in turns, until the
+//! time is over.
 //!
-//! Each piece is a program of its own that takes a seed and ends within its limit; seeds come from the clock, so no
-//! two nights are alike. A failure is one line, with the command that runs the piece again and the file with
+//! Each piece is a separate program that takes a seed and ends within its limit; seeds come from
+//! the clock, so no
+//! two nights are alike. A failure is one line, with the command that runs the piece again and the
+//! file with
 //! all that it said.
 //!
 //! | piece | what | seed decides |
@@ -98,7 +101,8 @@ const MAKERS: [Piece; 8] = [
     ("crash-points", crash_points),
 ];
 
-/// Seeds that a bout runs: fewer than those from which a test demands that each of its rare events comes up.
+/// Seeds that a bout runs: fewer than those from which a test demands that each of its rare events
+/// comes up.
 const SEEDS_A_BOUT: u64 = 15;
 
 /// The tests of parts of the engine that take seeds.
@@ -317,6 +321,6 @@ mod tests {
 
     #[test]
     fn every_piece_is_described() {
-        assert!(PIECES.iter().zip(&MAKERS).all(|(told, made)| told.0 == made.0));
+        assert!(PIECES.iter().zip(&MAKERS).all(|(known, made)| known.0 == made.0));
     }
 }

@@ -5,8 +5,10 @@
 //! patch   place u8 | page u16 | offset u16 | length u8 | bytes
 //! place   low bits: the file, in the order of their names; 64: bytes are added, not set; 128: no checksum is stamped
 //! ```
-//! A patch at place 63 appends a frame with these bytes as its payload to the redo log. The directory is that of
-//! an engine that was stopped in order, or killed with a transaction prepared and another not ended.
+//! A patch at place 63 appends a frame with these bytes as its payload to the redo log. The
+//! directory is that of
+//! an engine that was stopped in order, or killed with a transaction prepared and another not
+//! ended.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -52,7 +54,8 @@ fn value(n: u32, round: u32) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + n + round) as u8).collect()
 }
 
-/// Fills a directory: two tables, of which one has a second index, a history that is not purged, a prepared transaction
+/// Fills a directory: two tables, of which one has a second index, a history that is not purged, a
+/// prepared transaction
 /// and one without an end.
 fn fill(disk: &SimStorage, stopped: bool) -> Result<()> {
     let db = Db::open_on(Arc::new(disk.clone()), options())?;
@@ -195,7 +198,9 @@ fn append_frame(disk: &SimStorage, names: &[String], payload: &[u8]) {
     let file = disk.open("redo/control").expect("it is there");
     let mut slots = AlignedBuf::zeroed(2 * BLOCK_SIZE);
     file.read_at(&mut slots, 0).expect("it can be read");
-    let Ok(control) = Control::choose(&slots[..BLOCK_SIZE], &slots[BLOCK_SIZE..]) else { return };
+    let Ok((control, _)) = Control::choose(&slots[..BLOCK_SIZE], &slots[BLOCK_SIZE..]) else {
+        return;
+    };
     let live = control.files.iter().filter_map(|file| file.start.map(|start| (file, start)));
     let holds =
         |start: u64, size: u64| (start..start.saturating_add(size)).contains(&control.checkpoint.0);

@@ -10,7 +10,8 @@ use crate::redo::record::{LogRecord, Record as RedoRecord, Records, Writer};
 use crate::undo::page::{DATA_AT, PageHeader, page_end};
 use crate::undo::record::{Body, MARK_CHAIN, Record, Writer as UndoWriter};
 
-/// Redo frame: `start u64 | epoch u32 | bytes`. What parses is made by `header` of the same payload; and what
+/// Redo frame: `start u64 | epoch u32 | bytes`. What parses is made by `header` of the same
+/// payload; and what
 /// `header` makes of the bytes parses.
 pub fn redo_frame(bytes: &[u8]) {
     let (start, bytes) = front::<8>(bytes);

@@ -1,12 +1,15 @@
 //! What every decoder of bytes from a disk must do with any bytes: the targets of the fuzzer.
 //!
-//! A target takes bytes and returns, or panics: then it has found a fault. More is demanded than the absence of panics:
+//! A target takes bytes and returns, or panics: then it has found a fault. More is demanded than
+//! the absence of panics:
 //! what decodes, encodes to something that decodes to the same; what a checker accepts, every
 //! reader can read; no answer is larger than a bound that follows from the input.
 //!
 //! Checksums keep a fuzzer from everything behind them, so targets stamp the right one where
-//! the first byte of the input, or a patch in it, asks for that. What is found so can't come from a flipped bit, but from
-//! an older copy of a page, from a fault elsewhere, or from somebody who writes into the files on purpose.
+//! the first byte of the input, or a patch in it, asks for that. What is found so can't come from
+//! a flipped bit, but from
+//! an older copy of a page, from a fault elsewhere, or from somebody who writes into the files on
+//! purpose.
 //!
 //! | module | what |
 //! |---|---|

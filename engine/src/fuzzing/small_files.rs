@@ -64,7 +64,7 @@ pub fn control(bytes: &[u8]) {
             stamp(slot, BLOCK_SIZE - 4);
         }
     }
-    let Ok(chosen) = Control::choose(first, second) else { return };
+    let Ok((chosen, _)) = Control::choose(first, second) else { return };
     let mut block = vec![0; BLOCK_SIZE];
     chosen.encode(&mut block);
     assert_eq!(Control::decode(&block).expect("of this version"), Some(chosen));
@@ -101,7 +101,8 @@ pub fn hot_list(bytes: &[u8]) {
     }
 }
 
-/// Doublewrite file: `stamps u8 | file`, both halves with headers and images. Only whole pages get home.
+/// Doublewrite file: `stamps u8 | file`, both halves with headers and images. Only whole pages get
+/// home.
 pub fn doublewrite(bytes: &[u8]) {
     let ([flags], bytes) = front::<1>(bytes);
     let len = bytes.len().next_multiple_of(2 * PAGE).clamp(4 * PAGE, 16 * PAGE);

@@ -1,4 +1,5 @@
-//! The targets without a fuzzer: on every seed, on mutations of the seeds, and on what was found before.
+//! The targets without a fuzzer: on every seed, on mutations of the seeds, and on what was found
+//! before.
 
 use rand::prelude::*;
 use rand::rngs::StdRng;

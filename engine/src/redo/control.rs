@@ -185,7 +185,7 @@ impl Control {
     }
 
     /// The newest whole slot of the two, and how many of them are whole.
-    fn choose(first: &[u8], second: &[u8]) -> Result<(Self, usize)> {
+    pub(crate) fn choose(first: &[u8], second: &[u8]) -> Result<(Self, usize)> {
         let newest = match (Self::decode(first)?, Self::decode(second)?) {
             (Some(a), Some(b)) => Some((if a.sequence > b.sequence { a } else { b }, 2)),
             (a, b) => a.or(b).map(|control| (control, 1)),

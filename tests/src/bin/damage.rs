@@ -1,4 +1,5 @@
-//! `damage --trials N --seed S`: damages files of a data directory and reads all that the server still gives. See
+//! `damage --trials N --seed S`: damages files of a data directory and reads all that the server
+//! still gives. See
 //! `tidepool_tests::damage`.
 
 use std::process::ExitCode;

@@ -1,4 +1,5 @@
-//! `nightly --hours N`: everything that goes on from seeds, in turns. See `tidepool_tests::nightly`.
+//! `nightly --hours N`: everything that goes on from seeds, in turns. See
+//! `tidepool_tests::nightly`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -323,7 +323,8 @@ fn written_block(path: &PathBuf, length: u64, rng: &mut StdRng) -> u64 {
     block
 }
 
-/// The redo file in which recovery begins, and the blocks in it that recovery reads; none if the control file can't be understood.
+/// The redo file in which recovery begins, and the blocks in it that recovery reads; none if the
+/// control file can't be understood.
 fn live_log(dir: &Path, files: &[String]) -> Option<(String, Range<u64>)> {
     let word = |file: &File, at: u64| {
         let mut bytes = [0; 8];

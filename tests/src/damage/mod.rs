@@ -1,4 +1,5 @@
-//! The damage campaign: one random damage to one file of the engine, a start, and everything read and compared.
+//! The damage campaign: one random damage to one file of the engine, a start, and everything read
+//! and compared.
 //!
 //! ```text
 //!   schema ──▶ a directory, stopped in order or killed ──▶ a copy, for all trials
@@ -10,9 +11,12 @@
 //!                                                    verdict, and its faults
 //! ```
 //!
-//! Three things are demanded of every trial. The server does not crash and does not hang. No query gives rows that
-//! differ from the truth. If something is refused, the errors or the error log name the file, the page
-//! where one page is concerned, and what to do. What else becomes of the data is counted, not judged.
+//! Three things are demanded of every trial. The server does not crash and does not hang. No query
+//! gives rows that
+//! differ from the truth. If something is refused, the errors or the error log name the file, the
+//! page
+//! where one page is concerned, and what to do. What else becomes of the data is counted, not
+//! judged.
 //!
 //! Only damage is made, never an older copy of a page or of a file: that comes with the store.
 //!
@@ -23,7 +27,8 @@
 //! | [`trial`] | one damage, and what the server makes of it |
 //! | [`verdict`] | what a trial is called, and what is wrong with it |
 //!
-//! A trial has a seed, which decides the directory's kind, the file, the damage and its place. The directory itself
+//! A trial has a seed, which decides the directory's kind, the file, the damage and its place. The
+//! directory itself
 //! is made anew in each run, by sessions and background threads at once, so a replay meets the
 //! same kind of damage at the same relative place, not always at the same bytes.
 
@@ -108,7 +113,8 @@ pub struct Base {
     copy: PathBuf,
 }
 
-/// What a trial may change, below the data directory: the engine's own files, and the definitions of the tables.
+/// What a trial may change, below the data directory: the engine's own files, and the definitions
+/// of the tables.
 const RESTORED: [&str; 2] = ["tidepool", schema::DATABASE];
 
 impl Base {

@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `small` | short rows, a plain and a unique index; the prepared transaction's changes |
 //! | `wide` | rows of up to 4 KB, an index by a prefix, a column added at once |
-//! | `blobs` | values on pages of their own |
+//! | `blobs` | values on separate pages |
 //! | `heap` | no primary key |
 //! | `parts` | three partitions |
 //! | `parent`, `child` | a foreign key |
 //!
-//! All of them were changed while a snapshot was open, so that the undo space holds a history; some of that is
+//! All of them were changed while a snapshot was open, so that the undo space holds a history;
+//! some of that is
 //! of a transaction that did not end.
 
 use std::collections::hash_map::DefaultHasher;
