@@ -166,13 +166,13 @@ pub fn make(server: &mut Server, ending: Ending) -> Truth {
         run(&mut reader, &[snapshot, "SELECT COUNT(*) FROM small"]);
     }
     run(&mut conn, &CHANGES);
-    let mut truth = Truth::default();
-    truth.tables = ASKED.iter().map(|asked| truth_of(&mut conn, asked)).collect();
+    let tables = ASKED.iter().map(|asked| truth_of(&mut conn, asked)).collect();
     let mut prepared = server.connect_to(DATABASE);
     run(&mut prepared, &[&format!("XA START {XA_NAME}")]);
     run(&mut prepared, &PREPARED);
     // What the transaction itself sees is what all see once it is committed.
-    truth.small_committed = truth_of(&mut prepared, &ASKED[0]);
+    let small_committed = truth_of(&mut prepared, &ASKED[0]);
+    let truth = Truth { tables, small_committed };
     run(&mut prepared, &[&format!("XA END {XA_NAME}"), &format!("XA PREPARE {XA_NAME}")]);
     let mut unfinished = server.connect_to(DATABASE);
     run(&mut unfinished, &["BEGIN"]);
