@@ -5,6 +5,7 @@
 //! | [`environment`] | where `scripts/deps` put the server, and where the plugin is |
 //! | [`server`] | a private server that a test starts, kills, restarts and stops |
 //! | [`sql`] | what many tests ask of a connection |
+//! | [`power_cut`] | a server on a device that can lose its power |
 //! | [`cgroup`] | a memory cgroup with a limit, and a neighbour in it |
 //! | [`bank`] | sessions that move money, of which there is always as much |
 //! | [`crash`] | the crash loop: SIGKILL under load, and what must be there afterwards |
@@ -26,6 +27,7 @@ pub mod differential;
 pub mod environment;
 pub mod isolation;
 pub mod nightly;
+pub mod power_cut;
 pub mod server;
 pub mod sql;
 pub mod sysbench;

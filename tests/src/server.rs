@@ -196,6 +196,12 @@ impl Server {
 
     /// Makes the data directory only, for a test that wants to see a start fail.
     pub fn create(options: Options) -> Server {
+        Server::create_on(options, |_| true).expect("nothing was to be made")
+    }
+
+    /// The same, where `make` has made the data directory itself, or mounted something there. `None` if it
+    /// answers that it could not.
+    pub fn create_on(options: Options, make: impl FnOnce(&Path) -> bool) -> Option<Server> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let unique = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir_name = format!("{}-{}-{unique}", options.name, std::process::id());
@@ -205,8 +211,13 @@ impl Server {
         if socket.as_os_str().len() > SOCKET_PATH_MAX {
             socket = std::env::temp_dir().join(format!("tidepool-{dir_name}.sock"));
         }
-        copy_tree(&template(options.program), &dir.join("data"));
-        Server { options, dir, socket, child: None, keep: false }
+        let data_dir = dir.join("data");
+        if !make(&data_dir) {
+            let _ = fs::remove_dir_all(&dir);
+            return None;
+        }
+        copy_tree(&template(options.program), &data_dir);
+        Some(Server { options, dir, socket, child: None, keep: false })
     }
 
     /// Starts a server that was created, stopped or killed.
@@ -370,6 +381,11 @@ impl Server {
         self.keep = true;
     }
 
+    /// Whether a drop would leave the directory.
+    pub fn is_kept(&self) -> bool {
+        self.keep || std::thread::panicking()
+    }
+
     /// How the process ended, if it did: `None` while it runs.
     pub fn exited(&mut self) -> Option<ExitStatus> {
         self.child.as_mut()?.try_wait().expect("a child can be waited for")
@@ -433,7 +449,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill9();
         let _ = fs::remove_file(&self.socket);
-        if self.keep || std::thread::panicking() {
+        if self.is_kept() {
             eprintln!("kept for inspection: {}", self.dir.display());
         } else {
             let _ = fs::remove_dir_all(&self.dir);
@@ -579,9 +595,10 @@ fn template(program: Program) -> PathBuf {
     template
 }
 
+/// Copies what is in a directory to another, which is made if need be.
 fn copy_tree(from: &Path, to: &Path) {
     let status = Command::new("cp")
-        .args(["-a", "--reflink=auto", "--sparse=always"])
+        .args(["-a", "-T", "--reflink=auto", "--sparse=always"])
         .arg(from)
         .arg(to)
         .status();
