@@ -90,10 +90,10 @@ pub mod undo;
 pub mod versioned;
 
 pub use backup::{Backup, BackupProgress, BackupReport, make_marked_dir};
-pub use catalog::{IndexDef, TableDef};
+pub use catalog::{ATTACHMENT_KIND_MAX, ATTACHMENT_LEN_MAX, Attachment, IndexDef, TableDef};
 pub use db::{
-    ChangedIndex, Cursor, Db, DuplicateEntry, IndexChange, ROW_BYTES_KEPT, Savepoint, Seek,
-    TableLoad, Trx,
+    ChangedIndex, Cursor, Db, DefinitionChange, DuplicateEntry, IndexChange, ROW_BYTES_KEPT,
+    Savepoint, Seek, TableLoad, Trx,
 };
 pub use error::{Error, Result};
 pub use files::UNFINISHED_MARK;

@@ -120,6 +120,8 @@ enum { TP_REPLACEMENT_TIDE = 0, TP_REPLACEMENT_MIDPOINT = 1 };
 int tp_check_data_dir(const char *data_dir, size_t data_dir_len, const char *engine_dir,
                       size_t engine_dir_len, uint8_t start_empty);
 int tp_open(const char *dir, size_t dir_len, const tp_options *options, tp_db **db);
+/* Whether it had been closed cleanly when it was opened. */
+uint8_t tp_was_clean(const tp_db *db);
 /* Clean shutdown; `db` is gone afterwards, whatever is returned. */
 int tp_close(tp_db *db);
 
@@ -209,10 +211,34 @@ typedef struct {
   uint8_t unique;
 } tp_index_def;
 
+/* Bytes that the catalog keeps under a name, a table's or another one: as a change of a definition leaves them. */
+typedef struct {
+  const char *name;
+  size_t name_len;
+  uint8_t kind; /* 1 to 15 */
+  uint8_t is_removed;
+  const uint8_t *data;
+  size_t len;
+} tp_attachment_change;
+
+typedef struct {
+  const tp_attachment_change *all;
+  size_t count;
+} tp_attachment_changes;
+
+/* Gives an attachment to `take`. TP_NOT_FOUND: there is none. */
+int tp_attachment(const tp_db *db, const char *name, size_t name_len, uint8_t kind, void *context,
+                  void (*take)(void *context, const uint8_t *data, size_t len));
+/* Calls `attachment` for all there are, in the order of names and kinds. */
+int tp_attachments(const tp_db *db, void *context,
+                   void (*attachment)(void *context, const char *name, size_t name_len, uint8_t kind,
+                                      const uint8_t *data, size_t len));
+
+/* Attachments change at the moment of the definition. There may be none (null). */
 int tp_create_table(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count,
-                    const uint8_t *metadata, size_t metadata_len);
-int tp_drop_table(tp_db *db, const char *name, size_t name_len);
-int tp_rename_table(tp_db *db, const char *from, size_t from_len, const char *to, size_t to_len);
+                    const uint8_t *metadata, size_t metadata_len, const tp_attachment_changes *attached);
+/* Attachments of its name go with it. */
+int tp_drop_table(tp_db *db, const char *name, size_t name_len, const tp_attachment_changes *attached);
 /* Gives the indexes of a table the names of these, in their order; `unique` is not looked at. */
 int tp_rename_indexes(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count);
 /* Calls `index` with the name of each index of a table as the catalog has it, in the order of the trees, and whether it is unique. */
@@ -233,10 +259,23 @@ typedef struct {
   size_t metadata_len;
 } tp_table_metadata_of;
 
-/* Gives tables other metadata, all at one moment; and, unless `from` is null, renames one as tp_rename_table does. `tables` are by the
-   names of before; there may be none if one is renamed. */
-int tp_change_tables(tp_db *db, const char *from, size_t from_len, const char *to, size_t to_len,
-                     const tp_table_metadata_of *tables, size_t table_count);
+/* What changes at one moment: */
+typedef struct {
+  /* unless null: a table gets another name, and keeps its attachments */
+  const char *from;
+  size_t from_len;
+  const char *to;
+  size_t to_len;
+  /* tables get other metadata, by their names of before */
+  const tp_table_metadata_of *tables;
+  size_t table_count;
+  /* by the names of afterwards */
+  tp_attachment_changes attached;
+} tp_catalog_change;
+
+int tp_change_tables(tp_db *db, const tp_catalog_change *change);
+/* Tables whose names begin so. */
+int tp_count_tables(const tp_db *db, const char *prefix, size_t prefix_len, size_t *count);
 int tp_table_names(const tp_db *db, void *context, void (*name)(void *context, const char *name, size_t len));
 
 int tp_table_open(tp_db *db, const char *name, size_t name_len, tp_table **table);
@@ -426,10 +465,10 @@ int tp_change_build(tp_index_change *change, void *context, int (*killed)(void *
 int tp_change_duplicate(const tp_index_change *change, size_t *index, tp_entry *entry);
 /* The row with this clustered key, or TP_END. */
 int tp_change_row(tp_index_change *change, const uint8_t *key, size_t key_len, tp_bytes *row);
-/* Makes the changes, of a table each, and gives tables other metadata, these or others: all at one moment, or nothing. The changes are
-   gone afterwards, whatever is returned. Open tp_table of these tables are void if it succeeds. */
+/* Makes the changes, of a table each, and gives tables other metadata and attachments, these or others: all at one moment, or nothing. The
+   changes are gone afterwards, whatever is returned. Open tp_table of these tables are void if it succeeds. */
 int tp_change_commit(tp_index_change *const *changes, size_t change_count, const tp_table_metadata_of *tables,
-                     size_t table_count);
+                     size_t table_count, const tp_attachment_changes *attached);
 /* Leaves the table as it was. */
 void tp_change_free(tp_index_change *change);
 

@@ -1,5 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /* The constraints of all tables, in memory and in the engine's catalog. */
+#include "definition_files.h"
 #include "foreign_key.h"
 #include "engine.h"
 #include "errors.h"
@@ -331,18 +332,27 @@ int metadata_of(const std::map<std::string, Constraint_list> &changed, Metadata_
 } // namespace
 
 /* Writes the constraints of these tables (by their names of before) to the catalog, with a rename if there is one. */
-int Foreign_keys::store(const By_child &changed, const std::string *from, const std::string *to) {
+int Foreign_keys::store(const By_child &changed, Attachments &attached, const std::string *from, const std::string *to) {
   Metadata_of_tables metadata;
   if (int result = metadata_of(changed, &metadata)) return result;
   const std::vector<tp_table_metadata_of> tables = all_of(metadata);
-  return tp_change_tables(engine.db, from ? from->data() : nullptr, from ? from->size() : 0, to ? to->data() : nullptr,
-                          to ? to->size() : 0, tables.data(), tables.size());
+  tp_catalog_change change{};
+  if (from) {
+    change.from = from->data();
+    change.from_len = from->size();
+    change.to = to->data();
+    change.to_len = to->size();
+  }
+  change.tables = tables.data();
+  change.table_count = tables.size();
+  change.attached = *attached.get();
+  return tp_change_tables(engine.db, &change);
 }
 
-int Foreign_keys::replace(const std::string &child, const Constraint_list &keys) {
+int Foreign_keys::replace(const std::string &child, const Constraint_list &keys, Attachments &attached) {
   By_child changed;
   changed[child] = keys;
-  const int result = store(changed, nullptr, nullptr);
+  const int result = store(changed, attached);
   if (result == TP_OK) take(std::move(changed));
   return result;
 }
@@ -358,7 +368,7 @@ std::string renamed_constraint(const std::string &name, const std::string &from,
   return new_table + name.substr(old_table.size());
 }
 
-int Foreign_keys::rename(const std::string &from, const std::string &to, std::string altered) {
+int Foreign_keys::rename(const std::string &from, const std::string &to, std::string altered, Attachments &attached) {
   const bool is_users = !is_intermediate(from) && !is_intermediate(to);
   By_child stored, taken;
   Constraint_list own = all_of_child(from);
@@ -404,7 +414,7 @@ int Foreign_keys::rename(const std::string &from, const std::string &to, std::st
       taken[referencing->child] = std::move(keys);
     }
   }
-  if (int result = store(stored, &from, &to)) return result;
+  if (int result = store(stored, attached, &from, &to)) return result;
   if (goes_aside && !own.empty()) aside.insert(from);
   aside.erase(to);
   if (has_moved) aside.erase(altered);
@@ -446,20 +456,15 @@ Foreign_keys::By_child Foreign_keys::with_renamed_columns(const std::string &tab
   return changed;
 }
 
-int Foreign_keys::rename_columns(const std::string &table, const Renamed_columns &renamed, uint32 definition) {
+int Foreign_keys::rename_columns(const std::string &table, const Renamed_columns &renamed, Attachments &attached) {
   By_child changed = with_renamed_columns(table, renamed);
-  if (changed.empty()) return TP_OK;
-  if (!changed.count(table)) changed[table] = of_child(table);
-  Metadata_of_tables metadata;
-  if (int result = metadata_of(changed, &metadata)) return result;
-  Metadata::set_definition(&metadata[table], definition);
-  const std::vector<tp_table_metadata_of> tables = all_of(metadata);
-  const int result = tp_change_tables(engine.db, nullptr, 0, nullptr, 0, tables.data(), tables.size());
-  if (result == TP_OK) take(std::move(changed));
+  const int result = store(changed, attached);
+  if (result == TP_OK && !changed.empty()) take(std::move(changed));
   return result;
 }
 
-int Foreign_keys::commit_changes(const std::vector<Table_change> &changes, const Renamed_columns &renamed) {
+int Foreign_keys::commit_changes(const std::vector<Table_change> &changes, const Renamed_columns &renamed,
+                                 Attachments &attached) {
   By_child changed;
   Metadata_of_tables metadata;
   std::vector<tp_index_change *> all;
@@ -476,7 +481,7 @@ int Foreign_keys::commit_changes(const std::vector<Table_change> &changes, const
     metadata[change.table] = metadata_with(change.metadata, keys == changed.end() ? of_child(change.table) : keys->second);
   }
   const std::vector<tp_table_metadata_of> tables = all_of(metadata);
-  const int result = tp_change_commit(all.data(), all.size(), tables.data(), tables.size());
+  const int result = tp_change_commit(all.data(), all.size(), tables.data(), tables.size(), attached.get());
   if (result == TP_OK && !changed.empty()) take(std::move(changed));
   for (const Table_change &change : changes) touch(change.table);
   return result;

@@ -82,6 +82,8 @@ std::string renamed_constraint(const std::string &name, const std::string &from,
 /* Names of before, and those of now. */
 using Renamed_columns = std::vector<std::pair<std::string, std::string>>;
 
+class Attachments;
+
 /* What a change of a table's indexes or rows comes to. */
 struct Table_change {
   tp_index_change *change;
@@ -114,14 +116,15 @@ public:
 
   /* Renames a table in the catalog and here, with all that is said of it. A TP_* code; TP_DUPLICATE: the other database has a
      constraint of one of the names. What is renamed aside and back is still referenced by the name that users know; a copy takes
-     over what is said of `altered`, the table in whose place it comes (empty: the one that a note in the copy names, if there is one). */
-  int rename(const std::string &from, const std::string &to, std::string altered);
-  /* Columns of a table have other names now, by this definition (Metadata). A TP_* code. */
-  int rename_columns(const std::string &table, const Renamed_columns &renamed, uint32 definition);
+     over what is said of `altered`, the table in whose place it comes (empty: the one that a note in the copy names, if there is one).
+     Here and below, `attached` is set in the same catalog commit. */
+  int rename(const std::string &from, const std::string &to, std::string altered, Attachments &attached);
+  /* Columns of a table have other names now. A TP_* code. */
+  int rename_columns(const std::string &table, const Renamed_columns &renamed, Attachments &attached);
   /* The same together with the end of changes of indexes or rows, of a table or of the partitions of one. */
-  int commit_changes(const std::vector<Table_change> &changes, const Renamed_columns &renamed);
+  int commit_changes(const std::vector<Table_change> &changes, const Renamed_columns &renamed, Attachments &attached);
   /* Gives a table these constraints, in the catalog and here. A TP_* code. */
-  int replace(const std::string &child, const Constraint_list &keys);
+  int replace(const std::string &child, const Constraint_list &keys, Attachments &attached);
   /* Whether another table of the child's database has a constraint of this name. `but` is not looked at. */
   bool has_name(const std::string &name, const std::string &child, const std::string &but) const;
 
@@ -129,7 +132,7 @@ private:
   using By_child = std::map<std::string, Constraint_list>;
   /* With a note, if it has one. */
   Constraint_list all_of_child(const std::string &table) const;
-  int store(const By_child &changed, const std::string *from, const std::string *to);
+  int store(const By_child &changed, Attachments &attached, const std::string *from = nullptr, const std::string *to = nullptr);
   By_child with_renamed_columns(const std::string &table, const Renamed_columns &renamed) const;
   void take(By_child changed);
 

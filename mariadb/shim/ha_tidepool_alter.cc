@@ -30,6 +30,7 @@
   from row to row, what is computed from a column that another one takes the name of, and a version too many.
 */
 #include "ddl.h"
+#include "definition_files.h"
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key_definition.h"
@@ -59,24 +60,7 @@ public:
 
 /* Whether the catalog has been changed by the .frm file with this id. The partitions of a table are, all at one moment. */
 int check_version(handlerton *, const char *path, const LEX_CUSTRING *id, ulonglong) {
-  /* Puts the name of a partition in the place of the table's. */
-  const auto name_partition = [](void *context, const char *other, size_t len) {
-    auto *name = static_cast<std::string *>(context);
-    constexpr char SEPARATOR[] = "#P#";
-    const size_t whole = name->size() + sizeof SEPARATOR - 1;
-    if (len > whole && !name->compare(0, std::string::npos, other, name->size()) &&
-        !memcmp(other + name->size(), SEPARATOR, sizeof SEPARATOR - 1))
-      name->assign(other, len);
-  };
-  std::string name = table_name_of(path), bytes;
-  int result = table_metadata(name, &bytes);
-  if (result == TP_TABLE_MISSING && tp_table_names(engine.db, &name, name_partition) == TP_OK)
-    result = table_metadata(name, &bytes);
-  Metadata metadata;
-  return result == TP_OK && metadata.get(reinterpret_cast<const uchar *>(bytes.data()), bytes.size()) &&
-                 metadata.definition == Metadata::digest(*id)
-             ? 0
-             : 1;
+  return has_definition(table_name_of(path), *id) ? 0 : 1;
 }
 
 } // namespace tidepool
@@ -413,7 +397,6 @@ bool ha_tidepool::prepare_inplace_alter_table(TABLE *altered, Alter_inplace_info
   const std::vector<int> old_of = old_columns(altered, info);
   Metadata &metadata = context->metadata;
   metadata.fingerprint = context->layouts.fingerprint();
-  metadata.definition = Metadata::digest(altered->s->tabledef_version);
   std::vector<tp_changed_index> indexes;
   /* The record has the defaults since this was found to be possible. */
   if (old_of.empty() || !plan(table, shared->layouts, altered, context->layouts, info, old_of, &indexes) ||
@@ -549,7 +532,8 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
     for (const Table_change &change : changes) tp_change_free(change.change);
   } else if (!changes.empty()) {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-    error = fail(foreign_keys.commit_changes(changes, renamed_columns(info->alter_info)));
+    Attachments attached = Attachments::of_alter(shared->name, altered);
+    error = fail(foreign_keys.commit_changes(changes, renamed_columns(info->alter_info), attached));
     info->group_commit_ctx = nullptr;
   } else {
     error = commit_foreign_keys(altered, info);

@@ -1,6 +1,7 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /* CREATE, DROP, RENAME, TRUNCATE. */
 #include "ddl.h"
+#include "definition_files.h"
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key_definition.h"
@@ -8,6 +9,23 @@
 #include <set>
 
 using namespace tidepool;
+
+/* Renames the engine's table, with what is attached to it. A TP_* code. */
+static int rename_stored(const std::string &from, const std::string &to, Attachments &attached) {
+  tp_catalog_change change{};
+  change.from = from.data();
+  change.from_len = from.size();
+  change.to = to.data();
+  change.to_len = to.size();
+  change.attached = *attached.get();
+  return tp_change_tables(engine.db, &change);
+}
+
+/* Drops the engine's table, with what is attached to it. A TP_* code. */
+static int drop_stored(const std::string &name, THD *thd) {
+  Attachments attached = Attachments::of_drop(thd, name);
+  return tp_drop_table(engine.db, name.data(), name.size(), attached.get());
+}
 
 /*
   The server calls create() where it believes that the name is free. If the engine has a table of this
@@ -19,13 +37,13 @@ using namespace tidepool;
 static int set_forgotten_aside(THD *thd, const std::string &name) {
   static std::atomic<uint> count{0};
   give_away_parted();
-  if (int result = foreign_keys.replace(name, {})) return result;
+  Attachments nothing;
+  if (int result = foreign_keys.replace(name, {}, nothing)) return result;
   const std::string table = "tidepool_lost_" + std::to_string(my_hrtime().val / HRTIME_RESOLUTION) + "_" +
                             std::to_string(count++);
   const std::string aside = database_of(name) + "/" + table;
-  if (int result =
-          tp_rename_table(engine.db, name.data(), name.size(), aside.data(), aside.size()))
-    return result;
+  Attachments attached = Attachments::of_rename(thd, name, aside);
+  if (int result = rename_stored(name, aside, attached)) return result;
   foreign_keys.touch(name);
   const std::string what = "the engine still had '" + name +
                            "', without a .frm file: the table was dropped while the plugin was not "
@@ -73,11 +91,12 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     return error;
   }
   const std::string all = metadata_with(bytes, keys);
+  Attachments attached = Attachments::of_create(thd, name, form);
   {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
     const auto create_table = [&] {
       return tp_create_table(engine.db, name.data(), name.size(), indexes.data(), indexes.size(),
-                             reinterpret_cast<const uint8_t *>(all.data()), all.size());
+                             reinterpret_cast<const uint8_t *>(all.data()), all.size(), attached.get());
     };
     int result = create_table();
     if (result == TP_TABLE_EXISTS && !is_prefix(name.c_str(), TEMPORARY_PREFIX) &&
@@ -96,7 +115,7 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     if (result != TP_OK) {
       const int error = server_error(result, thd);
       std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-      if (tp_drop_table(engine.db, name.data(), name.size()) == TP_OK) foreign_keys.forget(name);
+      if (drop_stored(name, thd) == TP_OK) foreign_keys.forget(name);
       return error;
     }
   }
@@ -107,11 +126,12 @@ namespace tidepool {
 
 /* Its name is free at once; the table goes when the transactions that have used it are over. Nobody else comes to it. Only what is
    prepared without a session stands in the way, and what a connection has prepared that was reset since: a verdict is still to come. */
-static int set_aside(const std::string &name, std::string *aside) {
+static int set_aside(const std::string &name, std::string *aside, THD *thd) {
   static std::atomic<uint> count{0};
   give_away_parted();
   *aside = std::string(TEMPORARY_PREFIX) + "dropped-" + std::to_string(my_hrtime().val) + "-" + std::to_string(count++);
-  const int result = tp_rename_table(engine.db, name.data(), name.size(), aside->data(), aside->size());
+  Attachments attached = Attachments::of_rename(thd, name, *aside);
+  const int result = rename_stored(name, *aside, attached);
   if (result == TP_OK) foreign_keys.forget(name);
   return result;
 }
@@ -127,7 +147,7 @@ int drop_table(handlerton *, const char *path) {
     return HA_ERR_ROW_IS_REFERENCED;
   }
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-  const int result = tp_drop_table(engine.db, name.data(), name.size());
+  const int result = drop_stored(name, thd);
   if (result == TP_OK) foreign_keys.forget(name);
   if (result != TP_TABLE_BUSY) return server_error(result, thd);
 
@@ -142,7 +162,7 @@ int drop_table(handlerton *, const char *path) {
   /* This transaction has used it: a temporary table, or the one of a CREATE … SELECT that failed. Or another has, that has no
      metadata lock any more: it has read by HANDLER, and closed that. */
   std::string aside;
-  if (const int renamed = set_aside(name, &aside)) return server_error(renamed, thd);
+  if (const int renamed = set_aside(name, &aside, thd)) return server_error(renamed, thd);
   if (is_in_transaction)
     session->dropped.push_back(aside);
   else
@@ -178,10 +198,10 @@ void drop_database(handlerton *, char *path) {
   if (name.empty()) return;
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   for (const std::string &table : names_with(name + "/")) {
-    int result = tp_drop_table(engine.db, table.data(), table.size());
+    int result = drop_stored(table, nullptr);
     if (result == TP_OK) foreign_keys.forget(table);
     std::string aside;
-    if (result == TP_TABLE_BUSY && (result = set_aside(table, &aside)) == TP_OK) drop_ownerless(aside, nullptr);
+    if (result == TP_TABLE_BUSY && (result = set_aside(table, &aside, nullptr)) == TP_OK) drop_ownerless(aside, nullptr);
     server_error(result, nullptr);
   }
 }
@@ -191,7 +211,7 @@ void drop_database(handlerton *, char *path) {
   goes on or back, by its own log. What is still there then, and has no definition, may be all that is left of a table if
   that log was lost or not understood: so it stays. (Before the server has done that, it is what the log speaks of.)
 */
-int report_left_behind() {
+static void report_left_behind() {
   for (const std::string &name : names_with("")) {
     if (!is_intermediate(name)) continue;
     const std::string file = "./" + name.substr(0, name.find("#P#")) + reg_ext;
@@ -202,6 +222,11 @@ int report_left_behind() {
                       "whether its rows are also elsewhere. If they are, remove it: DROP TABLE `%s`.`#mysql50#%s`",
                       table.c_str(), db.c_str(), db.c_str(), table.c_str());
   }
+}
+
+int after_ddl_recovery() {
+  restore_definitions();
+  report_left_behind();
   return 0;
 }
 
@@ -221,7 +246,7 @@ void drop_ownerless(const std::string &name, THD *thd) {
   std::lock_guard<std::mutex> guard(ownerless_mutex);
   /* First: a transaction that ends behind the attempt sees it, and waits for the mutex. */
   generation++;
-  const int result = tp_drop_table(engine.db, name.data(), name.size());
+  const int result = drop_stored(name, thd);
   if (result == TP_TABLE_BUSY)
     ownerless.insert(name);
   else
@@ -231,7 +256,7 @@ void drop_ownerless(const std::string &name, THD *thd) {
 void drop_ownerless_tables() {
   std::lock_guard<std::mutex> guard(ownerless_mutex);
   for (auto name = ownerless.begin(); name != ownerless.end();) {
-    const int result = tp_drop_table(engine.db, name->data(), name->size());
+    const int result = drop_stored(*name, nullptr);
     if (result == TP_TABLE_BUSY) {
       name++;
     } else {
@@ -254,8 +279,9 @@ int ha_tidepool::rename_table(const char *from, const char *to) {
   give_away_parted();
   /* The copy that takes the place of a table that ALTER TABLE also renames is what others mean from here on. */
   const std::string altered = is_intermediate(old_name) && ha_thd() ? altered_table(ha_thd()) : std::string();
+  Attachments attached = Attachments::of_rename(ha_thd(), old_name, new_name);
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-  return fail(foreign_keys.rename(old_name, new_name, altered));
+  return fail(foreign_keys.rename(old_name, new_name, altered, attached));
 }
 
 int ha_tidepool::truncate() {

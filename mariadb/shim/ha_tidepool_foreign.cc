@@ -1,5 +1,6 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /* What the server asks about foreign keys: for SHOW CREATE TABLE, information_schema, ALTER TABLE, and to open children. */
+#include "definition_files.h"
 #include "engine.h"
 #include "foreign_key_definition.h"
 #include "foreign_key_index.h"
@@ -192,13 +193,12 @@ bool ha_tidepool::prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info)
 int ha_tidepool::commit_foreign_keys(const TABLE *altered, Alter_inplace_info *info) {
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   auto *change = dynamic_cast<Foreign_key_change *>(info->handler_ctx);
-  if (!change)
-    return fail(foreign_keys.rename_columns(shared->name, renamed_columns(info->alter_info),
-                                            Metadata::digest(altered->s->tabledef_version)));
+  Attachments attached = Attachments::of_alter(shared->name, altered);
+  if (!change) return fail(foreign_keys.rename_columns(shared->name, renamed_columns(info->alter_info), attached));
   for (Constraint_ptr &key : change->keys) {
     auto kept = std::make_shared<Constraint>(*key);
     kept->is_copied = false;
     key = std::move(kept);
   }
-  return fail(foreign_keys.replace(shared->name, change->keys));
+  return fail(foreign_keys.replace(shared->name, change->keys, attached));
 }

@@ -105,7 +105,7 @@ int start(void *p) {
   hton->flags = HTON_SUPPORTS_EXTENDED_KEYS;
   hton->pre_shutdown = pre_shutdown;
   hton->prepare_for_backup = Hook<warn_of_other_backup>();
-  hton->signal_ddl_recovery_done = Hook<report_left_behind>();
+  hton->signal_ddl_recovery_done = Hook<after_ddl_recovery>();
   setup_transactions(hton);
   setup_costs(hton);
   if (!options.read_only) drop_temporary_tables();

@@ -159,8 +159,7 @@ std::string Metadata::put() const {
   uchar head[SIZE];
   head[0] = KEY_FORMAT;
   head[1] = versions.empty() ? ROWS_OF_ONE_VERSION : ROWS_OF_VERSIONS;
-  int4store(head + 2, definition);
-  int8store(head + 6, fingerprint);
+  int8store(head + 2, fingerprint);
   std::string bytes(reinterpret_cast<char *>(head), sizeof head);
   if (!versions.empty()) versions.put(&bytes);
   return bytes;
@@ -168,17 +167,10 @@ std::string Metadata::put() const {
 
 bool Metadata::get(const uchar *from, size_t len) {
   if (len < SIZE || (from[0] & ~HAS_FOREIGN_KEYS) != KEY_FORMAT) return false;
-  definition = uint4korr(from + 2);
-  fingerprint = uint8korr(from + 6);
+  fingerprint = uint8korr(from + 2);
   versions = {};
   if (from[1] == ROWS_OF_ONE_VERSION) return true;
   return from[1] == ROWS_OF_VERSIONS && versions.get(from + SIZE, len - SIZE);
-}
-
-uint32 Metadata::digest(const LEX_CUSTRING &id) { return static_cast<uint32>(my_checksum(0, id.str, id.length)); }
-
-void Metadata::set_definition(std::string *bytes, uint32 definition) {
-  if (bytes->size() >= SIZE) int4store(reinterpret_cast<uchar *>(&(*bytes)[2]), definition);
 }
 
 int table_metadata(const std::string &name, std::string *bytes) {

@@ -7,12 +7,9 @@
   keys by their names alone; the engine is asked neither time. So a tree is found by its key's name, which the engine's catalog has.
 
   Metadata of a table in the engine's catalog:
-      format of keys (1 byte) | format of rows (1 byte) | definition (4 bytes) | fingerprint of the row (8 bytes)
+      format of keys (1 byte) | format of rows (1 byte) | fingerprint of the row (8 bytes)
   and, if the format of rows is 2, the list of their versions (row_versions.h); 1 = all rows are of version 0. Behind that, if the highest bit
   of the first byte is set, are foreign keys (foreign_key.h).
-  The definition tells by which .frm file the catalog was changed last, where it had to be: a digest of the id that the server gives to
-  each ALTER TABLE and writes into the .frm file. After a crash the server asks which of two .frm files is the right one (check_version).
-  Older versions had a counter there, which they raised whenever they opened a table without a primary key.
 */
 #ifndef TIDEPOOL_TABLE_SHARE_H
 #define TIDEPOOL_TABLE_SHARE_H
@@ -65,17 +62,13 @@ private:
 bool has_passing_primary_key(const TABLE_SHARE *share, const KEY *keys);
 
 struct Metadata {
-  static constexpr size_t SIZE = 14;               /* without versions */
+  static constexpr size_t SIZE = 10;               /* without versions */
   static constexpr uchar HAS_FOREIGN_KEYS = 0x80; /* in the first byte */
-  uint32 definition = 0;
   uint64 fingerprint = 0;
   Row_versions versions;
   std::string put() const;
   /* false: of a format that this version doesn't know. */
   bool get(const uchar *from, size_t len);
-  static uint32 digest(const LEX_CUSTRING &id);
-  /* Sets the definition in metadata as they are stored. */
-  static void set_definition(std::string *bytes, uint32 definition);
 };
 
 /* A table's metadata as the engine has them now. */

@@ -12,7 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tidepool::Error;
 
 use crate::constants::*;
-pub(crate) use crate::constants::{TP_DUPLICATE, TP_END, TP_OK, TP_OUT_OF_ORDER};
+pub(crate) use crate::constants::{TP_DUPLICATE, TP_END, TP_NOT_FOUND, TP_OK, TP_OUT_OF_ORDER};
 
 /// Bytes handed to C++: good until the next call on the object they came from.
 #[repr(C)]

@@ -9,10 +9,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidepool::{
-    AcceptLogLoss, Db, IndexDef, Lsn, Options, Replacement, Sample, TableDef, TraceOptions,
+    AcceptLogLoss, Db, DefinitionChange, IndexDef, Lsn, Options, Replacement, Sample, TableDef, TraceOptions,
 };
 
-use crate::boundary::{TP_OK, bytes, guard, text};
+use crate::attachment::{Attached, AttachmentChanges};
+use crate::boundary::{TP_OK, bytes, guard, guard_or, text};
 use crate::constants::{TP_HOT_LIST_DUMP, TP_HOT_LIST_LOAD, TP_REPLACEMENT_MIDPOINT};
 
 /// What `tp_open` takes; the names and units are those of the server's variables.
@@ -334,8 +335,11 @@ pub unsafe extern "C" fn tp_create_table(
     index_count: usize,
     metadata: *const u8,
     metadata_len: usize,
+    attached: *const AttachmentChanges,
 ) -> c_int {
     guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let attached = unsafe { Attached::of(attached) };
         // SAFETY: valid pointers and lengths from the shim.
         let (db, name, indexes, metadata) = unsafe {
             (
@@ -351,7 +355,7 @@ pub unsafe extern "C" fn tp_create_table(
             if index.unique != 0 { IndexDef::unique(name) } else { IndexDef::non_unique(name) }
         }));
         def.metadata = metadata.to_vec();
-        db.create_table(&name, &def)?;
+        db.create_table_with(&name, &def, &attached.all())?;
         Ok(TP_OK)
     })
 }
@@ -359,33 +363,18 @@ pub unsafe extern "C" fn tp_create_table(
 /// Drops a table.
 ///
 /// # Safety
-/// Valid pointers and lengths.
+/// Valid pointers and lengths; `attached` may be null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_drop_table(db: *const Db, name: *const c_char, len: usize) -> c_int {
-    guard(|| {
-        // SAFETY: valid pointers and lengths from the shim.
-        let (db, name) = unsafe { (&*db, text(name, len)) };
-        db.drop_table(&name)?;
-        Ok(TP_OK)
-    })
-}
-
-/// Renames a table.
-///
-/// # Safety
-/// Valid pointers and lengths.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_rename_table(
+pub unsafe extern "C" fn tp_drop_table(
     db: *const Db,
-    from: *const c_char,
-    from_len: usize,
-    to: *const c_char,
-    to_len: usize,
+    name: *const c_char,
+    len: usize,
+    attached: *const AttachmentChanges,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (db, from, to) = unsafe { (&*db, text(from, from_len), text(to, to_len)) };
-        db.rename_table(&from, &to)?;
+        let (db, name, attached) = unsafe { (&*db, text(name, len), Attached::of(attached)) };
+        db.drop_table_with(&name, &attached.all())?;
         Ok(TP_OK)
     })
 }
@@ -543,33 +532,73 @@ impl TableMetadata {
     }
 }
 
-/// Changes the metadata of tables, and perhaps the name of one, at one moment; see bridge.h.
-///
-/// # Safety
-/// Valid pointers and lengths; `from` and `to` may be null.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_change_tables(
-    db: *const Db,
+/// What changes in the catalog at one moment; see bridge.h.
+#[repr(C)]
+pub struct CatalogChange {
     from: *const c_char,
     from_len: usize,
     to: *const c_char,
     to_len: usize,
     tables: *const TableMetadata,
     table_count: usize,
+    attached: AttachmentChanges,
+}
+
+/// Changes names, metadata and attachments of tables at one moment; see bridge.h.
+///
+/// # Safety
+/// Valid pointers and lengths; `from` and `to` may be null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_change_tables(db: *const Db, change: *const CatalogChange) -> c_int {
+    guard(|| {
+        // SAFETY: an open data directory and a valid pointer from the shim.
+        let (db, change) = unsafe { (&*db, &*change) };
+        // SAFETY: valid pointers and lengths from the shim.
+        let (metadata, attached) = unsafe {
+            let metadata = TableMetadata::all(change.tables, change.table_count);
+            (metadata, Attached::of(&change.attached))
+        };
+        let metadata: Vec<_> =
+            metadata.iter().map(|(name, metadata)| (&**name, *metadata)).collect();
+        // SAFETY: valid pointers and lengths from the shim; a text of a null pointer is empty.
+        let (from, to) =
+            unsafe { (text(change.from, change.from_len), text(change.to, change.to_len)) };
+        db.change_tables(&DefinitionChange {
+            rename: (!change.from.is_null()).then_some((&*from, &*to)),
+            metadata: &metadata,
+            attachments: &attached.all(),
+        })?;
+        Ok(TP_OK)
+    })
+}
+
+/// Whether the data directory had been closed cleanly when it was opened: 1 or 0.
+///
+/// # Safety
+/// An open data directory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_was_clean(db: *const Db) -> u8 {
+    // SAFETY: an open data directory from the shim.
+    guard_or(0, || unsafe { &*db }.was_clean().into())
+}
+
+/// Counts the tables whose names begin so.
+///
+/// # Safety
+/// Valid pointers and lengths.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tp_count_tables(
+    db: *const Db,
+    prefix: *const c_char,
+    prefix_len: usize,
+    count: *mut usize,
 ) -> c_int {
     guard(|| {
-        // SAFETY: an open data directory from the shim.
-        let db = unsafe { &*db };
-        // SAFETY: a valid pointer and length from the shim.
-        let changed = unsafe { TableMetadata::all(tables, table_count) };
-        let changed: Vec<_> = changed.iter().map(|(name, metadata)| (&**name, *metadata)).collect();
-        if from.is_null() {
-            db.set_metadata_of_tables(&changed)?;
-        } else {
-            // SAFETY: valid pointers and lengths from the shim.
-            let (from, to) = unsafe { (text(from, from_len), text(to, to_len)) };
-            db.rename_table_with(&from, &to, &changed)?;
-        }
+        // SAFETY: valid pointers and lengths from the shim.
+        let (db, prefix) = unsafe { (&*db, text(prefix, prefix_len)) };
+        let found = db.count_tables(&prefix)?;
+        // SAFETY: count is a valid place to store to.
+        unsafe { *count = found };
         Ok(TP_OK)
     })
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use tidepool::{ChangedIndex, Db, DuplicateEntry, IndexChange, IndexDef, Interrupt};
 
+use crate::attachment::{Attached, AttachmentChanges};
 use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or, text};
 use crate::database::TableMetadata;
 use crate::reader::Entry;
@@ -209,8 +210,11 @@ pub unsafe extern "C" fn tp_change_commit(
     change_count: usize,
     tables: *const TableMetadata,
     table_count: usize,
+    attached: *const AttachmentChanges,
 ) -> c_int {
     guard(|| {
+        // SAFETY: valid pointers and lengths from the shim.
+        let attached = unsafe { Attached::of(attached) };
         // SAFETY: a valid pointer and length from the shim.
         let changes = unsafe { std::slice::from_raw_parts(changes, change_count) };
         // SAFETY: each was made by Box::into_raw in tp_change_indexes, and is given back once.
@@ -220,7 +224,7 @@ pub unsafe extern "C" fn tp_change_commit(
         let metadata = unsafe { TableMetadata::all(tables, table_count) };
         let metadata: Vec<_> =
             metadata.iter().map(|(name, metadata)| (&**name, *metadata)).collect();
-        IndexChange::commit_all(changes, &metadata)?;
+        IndexChange::commit_all(changes, &metadata, &attached.all())?;
         Ok(TP_OK)
     })
 }

@@ -10,6 +10,7 @@
 //! * [`log`]: the engine's log lines go to the server's error log;
 //! * [`data_dir`]: what the server's own data directory says against a start;
 //! * [`database`]: opening, closing, options, status, and the statements that make and drop tables;
+//! * [`attachment`]: the server's files of a table, as the catalog keeps them;
 //! * [`backup`]: copies of the data directory, with the server's files of the tables;
 //! * `frm`: whose table one of the server's definitions is of;
 //! * [`index_change`]: indexes that are added and dropped in place;
@@ -23,7 +24,8 @@
     reason = "a C ABI takes and gives raw pointers; each use says why it is sound"
 )]
 
-pub mod backup;
+pub mod attachment;
+mod backup;
 pub mod boundary;
 mod constants;
 pub mod data_dir;

@@ -5,6 +5,7 @@
 //! | [`environment`] | where `scripts/deps` put the server, and where the plugin is |
 //! | [`server`] | a private server that a test starts, kills, restarts and stops |
 //! | [`sql`] | what many tests ask of a connection |
+//! | [`definitions`] | statements that change definitions, each with a kill or a power cut behind it |
 //! | [`power_cut`] | a server on a device that can lose its power |
 //! | [`cgroup`] | a memory cgroup with a limit, and a neighbour in it |
 //! | [`bank`] | sessions that move money, of which there is always as much |
@@ -23,6 +24,7 @@ pub mod bank;
 pub mod cgroup;
 pub mod crash;
 pub mod damage;
+pub mod definitions;
 pub mod differential;
 pub mod environment;
 pub mod isolation;

@@ -6,23 +6,28 @@
 //! ids to give, are in the table area of the system space's header page:
 //!
 //! ```text
-//!  96  format version u32 = 1
+//!  96  format version u32 = 2
 //! 100  root page of the catalog's tree u32
 //! 104  next space id u32       from 16
 //! 108  next tree id u32        from 16
 //! 112  next table id u64       from 1
+//! 120  root page of the attachments' tree u32
 //! ```
 //! Ids are durable before they are used, and never used again, whatever became of what they were for: a file, an undo
 //! record or a doublewrite copy that names a space can't be taken for another's.
 //!
 //! # In memory
-//! All of it, read once at open: looking up a table costs no page access. Memory and tree are changed by one definition
+//! All of it but the attachments, read once at open: looking up a table costs no page access. Memory and tree are changed by one definition
 //! change at a time (`Db` serializes them), memory after the commit.
 
+mod attachment;
 mod record;
 
+pub use attachment::{ATTACHMENT_KIND_MAX, ATTACHMENT_LEN_MAX, Attachment};
 pub use record::{INDEXES_MAX, IndexDef, METADATA_LEN_MAX, NAME_LEN_MAX, TableDef};
 pub(crate) use record::{TableRecord, TreeRecord, check_table_name};
+
+use attachment::Attachments;
 
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -36,6 +41,7 @@ use crate::trx::{Batch, Csn, Direction, ScanPosition, Transaction, TrxOptions, T
 use crate::versioned::VersionedTree;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tidepool_pool::{Access, Space};
@@ -45,12 +51,13 @@ pub(crate) const CATALOG_TREE: u32 = 1;
 /// First tree id of tables; those below are the engine's own.
 const FIRST_TABLE_TREE: u32 = 16;
 
-const FORMAT_VERSION: u32 = 1;
+const FORMAT_VERSION: u32 = 2;
 const VERSION_AT: usize = TABLE_AREA.start;
 const ROOT_AT: usize = TABLE_AREA.start + 4;
 const NEXT_SPACE_AT: usize = TABLE_AREA.start + 8;
 const NEXT_TREE_AT: usize = TABLE_AREA.start + 12;
 const NEXT_TABLE_AT: usize = TABLE_AREA.start + 16;
+const ATTACHMENTS_ROOT_AT: usize = TABLE_AREA.start + 24;
 
 /// Ids for a new table, or for the new space of a truncated one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +72,7 @@ pub(crate) struct Catalog {
     env: Arc<Env>,
     system: Arc<Space>,
     tree: VersionedTree,
+    attachments: Attachments,
     tables: RwLock<BTreeMap<String, Arc<TableRecord>>>,
     /// See [`Catalog::newest_change`].
     newest_change: AtomicU64,
@@ -75,6 +83,7 @@ impl Catalog {
     pub fn create(env: &Arc<Env>, system: &Arc<Space>) -> Result<Self> {
         let mut mtr = Mtr::begin(env)?;
         let root = VersionedTree::create(&mut mtr, env, system, CATALOG_TREE)?;
+        let attachments = Attachments::create(&mut mtr, env, system)?;
         let header = mtr.exclusive(system, 0)?;
         let mut write = |at: usize, bytes: &[u8]| {
             mtr.apply(header, &PageOp::Write { offset: at as u32, bytes })
@@ -84,8 +93,9 @@ impl Catalog {
         write(NEXT_SPACE_AT, &FIRST_TABLE_SPACE.to_le_bytes());
         write(NEXT_TREE_AT, &FIRST_TABLE_TREE.to_le_bytes());
         write(NEXT_TABLE_AT, &1u64.to_le_bytes());
+        write(ATTACHMENTS_ROOT_AT, &attachments.to_le_bytes());
         mtr.commit();
-        Ok(Self::with_root(env, system, root))
+        Ok(Self::with_roots(env, system, root, attachments))
     }
 
     /// Whether the system space holds a catalog.
@@ -102,18 +112,21 @@ impl Catalog {
             return Err(Error::format(
                 crate::files::SYSTEM_FILE,
                 format!(
-                    "catalog of format version {version}, this program reads version {FORMAT_VERSION}: use a newer program"
+                    "catalog of format version {version}, but this program reads only version {FORMAT_VERSION}: \
+                     use the version of Tidepool that wrote it"
                 ),
             ));
         }
-        Ok(Self::with_root(env, system, u32_at(&header, ROOT_AT)))
+        let (root, attachments) = (u32_at(&header, ROOT_AT), u32_at(&header, ATTACHMENTS_ROOT_AT));
+        Ok(Self::with_roots(env, system, root, attachments))
     }
 
-    fn with_root(env: &Arc<Env>, system: &Arc<Space>, root: u32) -> Self {
+    fn with_roots(env: &Arc<Env>, system: &Arc<Space>, root: u32, attachments: u32) -> Self {
         Self {
             env: env.clone(),
             system: system.clone(),
             tree: VersionedTree::open(env, system, root, CATALOG_TREE, 0),
+            attachments: Attachments::open(env, system, attachments),
             tables: RwLock::default(),
             newest_change: AtomicU64::new(0),
         }
@@ -167,6 +180,13 @@ impl Catalog {
     /// All tables, by name.
     pub fn tables(&self) -> Vec<(String, Arc<TableRecord>)> {
         self.tables.read().iter().map(|(name, record)| (name.clone(), record.clone())).collect()
+    }
+
+    /// How many tables have names that begin so.
+    pub fn count_with_prefix(&self, prefix: &str) -> usize {
+        let tables = self.tables.read();
+        let from = tables.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        from.take_while(|(name, _)| name.starts_with(prefix)).count()
     }
 
     /// The number of the commit that the newest change of this life was, or of one a moment later. A snapshot that is older does not see
@@ -237,9 +257,35 @@ impl Catalog {
         self.env.redo().flush_to(lsn)
     }
 
+    /// Reads an attachment, if there is one of this name and kind. `trx` is to have no snapshot yet.
+    pub fn attachment(
+        &self,
+        trx: &mut Transaction,
+        name: &str,
+        kind: u8,
+    ) -> Result<Option<Vec<u8>>> {
+        self.attachments.get(trx, name, kind)
+    }
+
+    /// Gives all attachments to `each`, in the order of their names.
+    pub fn for_each_attachment(
+        &self,
+        trx: &mut Transaction,
+        each: &mut dyn FnMut(&str, u8, &[u8]),
+    ) -> Result<()> {
+        self.attachments.for_each(trx, each)
+    }
+
     /// Enters a table; durable on return.
-    pub fn insert(&self, trx: &mut Transaction, name: &str, record: TableRecord) -> Result<()> {
+    pub fn insert(
+        &self,
+        trx: &mut Transaction,
+        name: &str,
+        record: TableRecord,
+        attachments: &[Attachment<'_>],
+    ) -> Result<()> {
         trx.insert(&self.tree, name.as_bytes(), &record.encode(), LockMode::None)?;
+        self.attachments.set(trx, attachments)?;
         self.commit(trx)?;
         self.list_space_of(&record);
         self.tables.write().insert(name.into(), Arc::new(record));
@@ -266,9 +312,16 @@ impl Catalog {
         self.replace(trx, name, record)
     }
 
-    /// Removes a table; durable on return.
-    pub fn remove(&self, trx: &mut Transaction, name: &str) -> Result<()> {
+    /// Removes a table, and the attachments of its name; durable on return.
+    pub fn remove(
+        &self,
+        trx: &mut Transaction,
+        name: &str,
+        attachments: &[Attachment<'_>],
+    ) -> Result<()> {
         trx.delete(&self.tree, name.as_bytes())?;
+        self.attachments.move_all(trx, name, None)?;
+        self.attachments.set(trx, attachments)?;
         self.commit(trx)?;
         if let Some(record) = self.tables.write().remove(name) {
             self.env.unlist_space(record.space);
@@ -277,12 +330,14 @@ impl Catalog {
     }
 
     /// Gives tables other records, which name the same spaces, and one of them perhaps another name: all of it or nothing. `records` are
-    /// under the names of before. Durable on return.
+    /// under the names of before. A renamed table keeps its attachments. Those of `attachments`, by the names of
+    /// afterwards, change at the same moment. Durable on return.
     pub fn change(
         &self,
         trx: &mut Transaction,
         rename: Option<(&str, &str)>,
         records: BTreeMap<String, Arc<TableRecord>>,
+        attachments: &[Attachment<'_>],
     ) -> Result<()> {
         let mut records = records;
         if let Some((from, _)) = rename
@@ -300,6 +355,10 @@ impl Catalog {
                 _ => trx.update(&self.tree, name.as_bytes(), &record.encode())?,
             }
         }
+        if let Some((from, to)) = rename {
+            self.attachments.move_all(trx, from, Some(to))?;
+        }
+        self.attachments.set(trx, attachments)?;
         self.commit(trx)?;
         let mut tables = self.tables.write();
         for (name, record) in records {

@@ -8,6 +8,7 @@
 //! All little-endian, nothing after the metadata. An unknown version or flag is refused: a newer Tidepool wrote it, and
 //! guessing at a definition would corrupt the table. Index 0 is the clustered one.
 
+use super::attachment::KEY_SUFFIX_LEN;
 use crate::error::{Error, Result};
 
 /// Version of the record format that this build writes, and the newest that it reads.
@@ -90,7 +91,7 @@ impl IndexDef {
 
 /// Checks a table's name.
 pub(crate) fn check_table_name(name: &str, key_len_max: usize) -> Result<()> {
-    let max = NAME_LEN_MAX.min(key_len_max);
+    let max = NAME_LEN_MAX.min(key_len_max - KEY_SUFFIX_LEN);
     if name.is_empty() || name.len() > max {
         return Err(Error::InvalidOption(format!(
             "table name of {} bytes: must be 1 to {max}",

@@ -16,7 +16,7 @@
 
 use super::{Db, Inner, OpenTables};
 use crate::btree::max_key_len;
-use crate::catalog::{TableDef, TableRecord, TreeRecord, check_table_name};
+use crate::catalog::{Attachment, TableDef, TableRecord, TreeRecord, check_table_name};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::files::space_file_name;
@@ -32,27 +32,71 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use tidepool_pool::Space;
 
+/// What changes in the catalog at one moment: all of it or nothing, also after a crash.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DefinitionChange<'a> {
+    /// A table gets another name, and its attachments with it: from, to.
+    pub rename: Option<(&'a str, &'a str)>,
+    /// Tables get other metadata, by their names of before.
+    pub metadata: &'a [(&'a str, &'a [u8])],
+    /// Attachments are set and removed, by the names of afterwards.
+    pub attachments: &'a [Attachment<'a>],
+}
+
 impl Db {
     /// Creates a table. [`Error::TableExists`] if there is one of this name.
     pub fn create_table(&self, name: &str, def: &TableDef) -> Result<Arc<Table>> {
+        self.create_table_with(name, def, &[])
+    }
+
+    /// The same, and attachments (of the table, or of another name) are set at the same moment.
+    pub fn create_table_with(
+        &self,
+        name: &str,
+        def: &TableDef,
+        attachments: &[Attachment<'_>],
+    ) -> Result<Arc<Table>> {
+        Attachment::validate_all(attachments)?;
         let inner = &self.inner;
         let (_one, table, record) = inner.new_table(name, def)?;
         let space = record.space;
-        inner.list_table(name, record, &table).inspect_err(|_| inner.env.forget_space(space))?;
+        inner
+            .list_table(name, record, &table, attachments)
+            .inspect_err(|_| inner.env.forget_space(space))?;
         Ok(table)
+    }
+
+    /// An attachment, as it was committed last; `None` if this name has none of this kind.
+    pub fn attachment(&self, name: &str, kind: u8) -> Result<Option<Vec<u8>>> {
+        self.inner.check_open()?;
+        self.inner.catalog.attachment(&mut self.inner.definition_trx(), name, kind)
+    }
+
+    /// Gives all attachments to `each`, by name and kind, in this order.
+    pub fn for_each_attachment(&self, each: &mut dyn FnMut(&str, u8, &[u8])) -> Result<()> {
+        self.inner.check_open()?;
+        self.inner.catalog.for_each_attachment(&mut self.inner.definition_trx(), each)
     }
 
     /// Drops a table and removes its file.
     ///
     /// [`Error::TableMissing`] if there is none of this name; [`Error::TableBusy`] while a transaction that has used it is unfinished.
     pub fn drop_table(&self, name: &str) -> Result<()> {
+        self.drop_table_with(name, &[])
+    }
+
+    /// The same, and attachments of other names are set or removed at the same moment; those of the table's name are removed.
+    pub fn drop_table_with(&self, name: &str, attachments: &[Attachment<'_>]) -> Result<()> {
+        Attachment::validate_all(attachments)?;
         let inner = &self.inner;
         let _one = inner.begin_definition(&[name])?;
         let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let table = inner.close_for_definition(name, record.space)?;
         let announced = inner.env.announce_space(record.space);
         let mut trx = inner.definition_trx();
-        if let Err(error) = announced.and_then(|()| inner.catalog.remove(&mut trx, name)) {
+        if let Err(error) =
+            announced.and_then(|()| inner.catalog.remove(&mut trx, name, attachments))
+        {
             inner.env.withdraw_announcement(record.space);
             table.inspect(|table| table.reopen_entrance());
             return Err(error);
@@ -69,30 +113,36 @@ impl Db {
     /// table away, in favour of a copy made from a snapshot, would lose what that transaction wrote. If the first rename was let
     /// pass, so is the way back: while nobody prepares on the table, none without a session comes to use it.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
-        self.rename_table_with(from, to, &[])
+        self.change_tables(&DefinitionChange {
+            rename: Some((from, to)),
+            ..DefinitionChange::default()
+        })
     }
 
-    /// The same, and tables (the renamed one, by its old name, or others) get other metadata at the same moment: what they say of that table, say.
-    pub fn rename_table_with(
-        &self,
-        from: &str,
-        to: &str,
-        metadata: &[(&str, &[u8])],
-    ) -> Result<()> {
+    /// Changes the catalog's entries of tables at one moment. Errors as for [`rename_table`](Self::rename_table), and
+    /// [`Error::TableMissing`] if a table that gets other metadata does not exist.
+    pub fn change_tables(&self, change: &DefinitionChange<'_>) -> Result<()> {
         let inner = &self.inner;
-        check_table_name(to, max_key_len(inner.env.page_size()))?;
-        let mut names = vec![from, to];
-        names.extend(metadata.iter().map(|(name, _)| name));
+        Attachment::validate_all(change.attachments)?;
+        let mut names: Vec<_> = change.metadata.iter().map(|(name, _)| *name).collect();
+        if let Some((from, to)) = change.rename {
+            check_table_name(to, max_key_len(inner.env.page_size()))?;
+            names.extend([from, to]);
+        }
         let _one = inner.begin_definition(&names)?;
-        let record = inner.catalog.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
-        if inner.catalog.get(to).is_some() {
-            return Err(Error::TableExists(to.into()));
+        if let Some((from, to)) = change.rename {
+            let record = inner.catalog.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
+            if inner.catalog.get(to).is_some() {
+                return Err(Error::TableExists(to.into()));
+            }
+            if inner.is_used_without_session(record.space) {
+                return Err(Error::TableBusy(from.into()));
+            }
         }
-        if inner.is_used_without_session(record.space) {
-            return Err(Error::TableBusy(from.into()));
-        }
-        let records = inner.with_metadata(metadata)?;
-        inner.catalog.change(&mut inner.definition_trx(), Some((from, to)), records)?;
+        let records = inner.with_metadata(change.metadata)?;
+        let attachments = change.attachments;
+        inner.catalog.change(&mut inner.definition_trx(), change.rename, records, attachments)?;
+        let Some((from, to)) = change.rename else { return Ok(()) };
         let mut tables = inner.tables.lock();
         if let Some(table) = tables.by_name.remove(from) {
             table.set_name(to);
@@ -156,6 +206,12 @@ impl Db {
         Ok(self.inner.catalog.tables().into_iter().map(|(name, _)| name).collect())
     }
 
+    /// How many tables have names that begin so.
+    pub fn count_tables(&self, prefix: &str) -> Result<usize> {
+        self.inner.check_open()?;
+        Ok(self.inner.catalog.count_with_prefix(prefix))
+    }
+
     /// Whether there is a table of this name; its file is not looked at.
     pub fn table_exists(&self, name: &str) -> Result<bool> {
         self.inner.check_open()?;
@@ -193,16 +249,10 @@ impl Db {
 
     /// Replaces the metadata of a table. Open handles keep those that they were opened with.
     pub fn set_table_metadata(&self, name: &str, metadata: &[u8]) -> Result<()> {
-        self.set_metadata_of_tables(&[(name, metadata)])
-    }
-
-    /// The same for several tables at one moment.
-    pub fn set_metadata_of_tables(&self, metadata: &[(&str, &[u8])]) -> Result<()> {
-        let inner = &self.inner;
-        let names: Vec<_> = metadata.iter().map(|(name, _)| *name).collect();
-        let _one = inner.begin_definition(&names)?;
-        let records = inner.with_metadata(metadata)?;
-        inner.catalog.change(&mut inner.definition_trx(), None, records)
+        self.change_tables(&DefinitionChange {
+            metadata: &[(name, metadata)],
+            ..DefinitionChange::default()
+        })
     }
 }
 
@@ -379,8 +429,9 @@ impl Inner {
         name: &str,
         record: TableRecord,
         table: &Arc<Table>,
+        attachments: &[Attachment<'_>],
     ) -> Result<()> {
-        self.catalog.insert(&mut self.definition_trx(), name, record)?;
+        self.catalog.insert(&mut self.definition_trx(), name, record, attachments)?;
         table.set_since(self.catalog.newest_change());
         self.tables.lock().by_name.insert(name.into(), table.clone());
         Ok(())

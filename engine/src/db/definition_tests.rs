@@ -1,7 +1,7 @@
 //! Definition changes that meet something else half-way: a pause point stops one side there.
 
 use super::*;
-use crate::catalog::{IndexDef, TableDef};
+use crate::catalog::{Attachment, IndexDef, TableDef};
 use crate::lock::{LockMode, LockWait};
 use crate::pause::{PausePoint, with_hook};
 use crate::trx::{Isolation, TrxOptions};
@@ -170,21 +170,112 @@ fn a_rename_and_what_others_say_of_it_are_one_change() {
     // One of them is not there: nothing is changed.
     let changes: [(&str, &[u8]); 3] = [("c", b"of q"), ("p", b"q"), ("x", b"of q")];
     let missing = Error::TableMissing("x".into());
-    assert_eq!(db.rename_table_with("p", "q", &changes).unwrap_err(), missing);
-    assert_eq!(db.set_metadata_of_tables(&changes).unwrap_err(), missing);
+    let others = |metadata| DefinitionChange { metadata, ..DefinitionChange::default() };
+    let renamed = |metadata| DefinitionChange { rename: Some(("p", "q")), ..others(metadata) };
+    assert_eq!(db.change_tables(&renamed(&changes)).unwrap_err(), missing);
+    assert_eq!(db.change_tables(&others(&changes)).unwrap_err(), missing);
     for db in [db.clone(), open(&sim.crash())] {
         assert_eq!(db.table_names().unwrap(), ["c", "d", "p"]);
         assert_eq!(metadata(&db, "c"), b"of p  ");
     }
     let sim = sim.crash();
     let db = open(&sim);
-    db.rename_table_with("p", "q", &changes[..2]).unwrap();
-    db.set_metadata_of_tables(&[("c", b"1"), ("d", b"2")]).unwrap();
+    db.change_tables(&renamed(&changes[..2])).unwrap();
+    db.change_tables(&others(&[("c", b"1"), ("d", b"2")])).unwrap();
     for db in [db.clone(), open(&sim.crash())] {
         assert_eq!(db.table_names().unwrap(), ["c", "d", "q"]);
         assert_eq!(["c", "d", "q"].map(|name| metadata(&db, name)), [&b"1"[..], b"2", b"q"]);
     }
     open(&sim.crash()).open_table("q").unwrap();
+}
+
+/// All attachments, as `name kind: bytes`, the bytes as text and cut.
+fn attachments(db: &Db) -> Vec<String> {
+    let mut all = Vec::new();
+    db.for_each_attachment(&mut |name, kind, bytes| {
+        let text = String::from_utf8_lossy(&bytes[..bytes.len().min(8)]).into_owned();
+        all.push(format!("{name} {kind}: {text} of {}", bytes.len()));
+    })
+    .unwrap();
+    all
+}
+
+#[test]
+fn attachments_go_with_the_definition_through_crashes() {
+    let long = vec![b'l'; 100_000];
+    let attach = |name, kind, bytes| Attachment { name, kind, bytes };
+    let def = TableDef::new([IndexDef::unique("primary")]);
+    let mut sim = SimStorage::new(1);
+    let mut db = open(&sim);
+    let mut step = |change: &dyn Fn(&Db), after: &[&str]| {
+        change(&db);
+        assert_eq!(attachments(&db), after);
+        sim = sim.crash();
+        db = open(&sim);
+        assert_eq!(attachments(&db), after, "after a crash");
+    };
+    // Of a table and of a name that has none; one of them longer than a page.
+    let created = [attach("t", 1, Some(&b"image"[..])), attach("base", 2, Some(&long[..]))];
+    step(
+        &|db| drop(db.create_table_with("t", &def, &created).unwrap()),
+        &["base 2: llllllll of 100000", "t 1: image of 5"],
+    );
+    step(
+        &|db| {
+            let change = DefinitionChange {
+                rename: Some(("t", "u")),
+                attachments: &[attach("u", 3, Some(b"more")), attach("base", 2, Some(b"short"))],
+                ..DefinitionChange::default()
+            };
+            db.change_tables(&change).unwrap();
+        },
+        &["base 2: short of 5", "u 1: image of 5", "u 3: more of 4"],
+    );
+    step(
+        &|db| {
+            let indexes = [
+                ChangedIndex { def: IndexDef::unique("primary"), from: Some(0) },
+                ChangedIndex { def: IndexDef::unique("added"), from: None },
+            ];
+            let mut change = db.change_indexes("u", &indexes).unwrap();
+            change.build(&mut || true).unwrap();
+            let other = attach("u", 1, Some(&b"other image"[..]));
+            IndexChange::commit_all(vec![change], &[], &[other]).unwrap();
+        },
+        &["base 2: short of 5", "u 1: other im of 11", "u 3: more of 4"],
+    );
+    step(
+        &|db| drop(db.truncate_table("u").unwrap()),
+        &["base 2: short of 5", "u 1: other im of 11", "u 3: more of 4"],
+    );
+    step(&|db| db.drop_table_with("u", &[attach("base", 2, None)]).unwrap(), &[]);
+}
+
+#[test]
+fn a_refused_change_leaves_the_attachments() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    create(&db, "t");
+    create(&db, "u");
+    let attachments_of_t = [Attachment { name: "t", kind: 1, bytes: Some(b"image") }];
+    let rename = |attachments| DefinitionChange {
+        rename: Some(("t", "u")),
+        attachments,
+        ..DefinitionChange::default()
+    };
+    let exists = Error::TableExists("u".into());
+    assert_eq!(db.change_tables(&rename(&attachments_of_t)).unwrap_err(), exists);
+    assert_eq!(attachments(&db), [""; 0]);
+    // Under a name whose record of before was deleted, and is not purged.
+    for _ in 0..3 {
+        let there = DefinitionChange { rename: Some(("t", "v")), ..rename(&[]) };
+        db.change_tables(&DefinitionChange { rename: None, ..rename(&attachments_of_t) }).unwrap();
+        db.change_tables(&there).unwrap();
+        assert_eq!(attachments(&db), ["v 1: image of 5"]);
+        assert_eq!(db.attachment("t", 1).unwrap(), None);
+        db.change_tables(&DefinitionChange { rename: Some(("v", "t")), ..there }).unwrap();
+        assert_eq!(db.attachment("t", 1).unwrap().unwrap(), b"image");
+    }
 }
 
 /// Rows written while an index is built would not be in it.

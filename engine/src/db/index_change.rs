@@ -31,7 +31,7 @@ use super::definition::Definition;
 use super::load::fill_sorted;
 use super::trx::Trx;
 use super::{Db, Inner};
-use crate::catalog::{CATALOG_TREE, IndexDef, TableDef, TableRecord, TreeRecord};
+use crate::catalog::{Attachment, CATALOG_TREE, IndexDef, TableDef, TableRecord, TreeRecord};
 use crate::error::{Error, Result};
 use crate::format::entry::Entry;
 use crate::format::space_header;
@@ -306,16 +306,19 @@ impl IndexChange {
     /// [`Error::TableBusy`] while a transaction that has used the table is unfinished, or the indexes of one of the others are being
     /// changed.
     pub fn commit(self, metadata: &[(&str, &[u8])]) -> Result<Arc<Table>> {
-        let mut tables = Self::commit_all(vec![self], metadata)?;
+        let mut tables = Self::commit_all(vec![self], metadata, &[])?;
         Ok(tables.pop().expect("one table of one change"))
     }
 
     /// [`commit`](Self::commit) of several tables' changes, all at one moment: after a crash, and after an error, either all tables have
-    /// their new definition or none. The tables are returned in the order of the changes.
+    /// their new definition or none. Attachments are set and removed at that moment, too. The tables are returned in the order of
+    /// the changes.
     pub fn commit_all(
         mut changes: Vec<IndexChange>,
         metadata: &[(&str, &[u8])],
+        attachments: &[Attachment<'_>],
     ) -> Result<Vec<Arc<Table>>> {
+        Attachment::validate_all(attachments)?;
         let refuse = |why: &str| Err(Error::InvalidOption(format!("change of indexes: {why}")));
         let Some(inner) = changes.first().map(|change| change.inner.clone()) else {
             return refuse("there is none");
@@ -350,7 +353,7 @@ impl IndexChange {
             change.table.close_entrance()?;
             closed.0.push(change.table.clone());
         }
-        let tables = inner.switch_all(&changes, others)?;
+        let tables = inner.switch_all(&changes, others, attachments)?;
         // The old ones stay closed.
         closed.0.clear();
         drop(closed);
@@ -437,6 +440,7 @@ impl Inner {
         &self,
         changes: &[IndexChange],
         records: BTreeMap<String, Arc<TableRecord>>,
+        attachments: &[Attachment<'_>],
     ) -> Result<Vec<Arc<Table>>> {
         let env = &self.env;
         let mut records = records;
@@ -454,7 +458,7 @@ impl Inner {
         // Before the catalog entries are gone: rows of the tables are still found by whoever asks for estimates.
         let _nobody: Vec<_> = changes.iter().map(|change| change.table.clear()).collect();
         let mut trx = self.definition_trx();
-        self.catalog.change(&mut trx, None, records)?;
+        self.catalog.change(&mut trx, None, records, attachments)?;
         let since = self.catalog.newest_change();
         for (change, table) in changes.iter().zip(&tables) {
             table.succeed(&change.table, &change.from);

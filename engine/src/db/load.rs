@@ -305,7 +305,7 @@ impl TableLoad {
         match &self.replaces {
             None => {
                 self.table.add_rows(self.rows);
-                inner.list_table(&self.name, self.record.clone(), &self.table)?;
+                inner.list_table(&self.name, self.record.clone(), &self.table, &[])?;
             }
             Some(old) => {
                 self.replace(old)?;

@@ -40,6 +40,7 @@ mod rollback_simulation;
 mod row_count_tests;
 
 pub use cursor::{Cursor, ROW_BYTES_KEPT, Seek};
+pub use definition::DefinitionChange;
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
 pub use load::TableLoad;
 pub(crate) use trx::ReadsEpoch;
@@ -379,6 +380,11 @@ impl Db {
         go_on: &mut dyn FnMut(BackupProgress) -> bool,
     ) -> Result<BackupReport> {
         self.begin_backup_in(dir)?.run(go_on)
+    }
+
+    /// Whether the directory had been closed cleanly when it was opened: nothing had to be recovered.
+    pub fn was_clean(&self) -> bool {
+        self.inner.env.was_clean()
     }
 
     /// The options in force, with what was changed since the open.

@@ -212,7 +212,7 @@ fn changes_of_several_tables_cut_off_anywhere_come_together() {
             let changes = tables.map(|(name, _)| built(&db, name, &new));
             let changes = changes.into_iter().collect::<Result<_, _>>()?;
             db.step_cleaner()?;
-            IndexChange::commit_all(changes, &[])?;
+            IndexChange::commit_all(changes, &[], &[])?;
             db.step_purge()
         })()
         .is_ok();

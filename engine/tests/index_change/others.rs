@@ -161,27 +161,27 @@ fn several_tables_change_together_or_not_at_all() {
     // A new index of one of them is not built.
     let unbuilt = db.change_indexes("v", &wanted(&db, "v", &names)).unwrap();
     let changes = vec![built(&db, "t", &names).unwrap(), unbuilt];
-    let refused = IndexChange::commit_all(changes, &metadata).unwrap_err();
+    let refused = IndexChange::commit_all(changes, &metadata, &[]).unwrap_err();
     assert!(matches!(refused, Error::InvalidOption(_)), "{refused}");
     assert_eq!(found(&db), before);
     // One is of another database.
     let other = open(&SimStorage::new(2));
     other.create_table("v", &def()).unwrap();
     let changes = vec![built(&db, "t", &names).unwrap(), built(&other, "v", &names).unwrap()];
-    let refused = IndexChange::commit_all(changes, &[]).unwrap_err();
+    let refused = IndexChange::commit_all(changes, &[], &[]).unwrap_err();
     assert!(matches!(refused, Error::InvalidOption(_)), "{refused}");
-    assert!(IndexChange::commit_all(vec![], &metadata).is_err());
+    assert!(IndexChange::commit_all(vec![], &metadata, &[]).is_err());
 
     // The last one's table is in use.
     let changes = all();
     let mut reader = begin(&db);
     scan(&mut reader, &db.open_table("v").unwrap(), 0).unwrap();
     let busy = Error::TableBusy("v".into());
-    assert_eq!(IndexChange::commit_all(changes, &metadata).unwrap_err(), busy);
+    assert_eq!(IndexChange::commit_all(changes, &metadata, &[]).unwrap_err(), busy);
     reader.rollback().unwrap();
     assert_eq!(found(&db), before);
 
-    let changed = IndexChange::commit_all(all(), &metadata).unwrap();
+    let changed = IndexChange::commit_all(all(), &metadata, &[]).unwrap();
     assert_eq!(changed.iter().map(|table| table.name()).collect::<Vec<_>>(), tables);
     let unique = "unique".to_string();
     let after = [

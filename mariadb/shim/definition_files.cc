@@ -1,0 +1,229 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+#include "definition_files.h"
+#include "engine.h"
+#include "foreign_key.h"
+#include "table_share.h"
+#include <fcntl.h>
+
+namespace tidepool {
+
+std::string server_table_of(const std::string &name) { return name.substr(0, name.find(PARTITION_SEPARATOR)); }
+
+/* ---- files */
+
+bool read_file(const std::string &path, std::string *bytes) {
+  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  bytes->clear();
+  char room[16384];
+  ssize_t len;
+  while ((len = read(file, room, sizeof room)) > 0) bytes->append(room, static_cast<size_t>(len));
+  close(file);
+  return len == 0;
+}
+
+namespace {
+constexpr size_t FRM_HEADER = 64, FRM_EXTRA_LENGTH_AT = 4, FRM_LENGTH_AT = 10;
+
+const uchar *at(const std::string &bytes, size_t offset) { return reinterpret_cast<const uchar *>(bytes.data()) + offset; }
+} // namespace
+
+bool is_frm_image(const std::string &bytes) {
+  return bytes.size() > FRM_HEADER && *at(bytes, 0) == 254 && *at(bytes, 1) == 1 &&
+         uint4korr(at(bytes, FRM_LENGTH_AT)) == bytes.size();
+}
+
+/* Behind the header: number, length (a byte, or 0 and two bytes), value. */
+std::string frm_property(const std::string &frm, uchar which) {
+  if (!is_frm_image(frm)) return {};
+  const size_t end = MY_MIN(frm.size(), FRM_HEADER + uint2korr(at(frm, FRM_EXTRA_LENGTH_AT)));
+  for (size_t next = FRM_HEADER; next + 2 <= end;) {
+    const uchar number = *at(frm, next);
+    size_t len = *at(frm, next + 1);
+    next += 2;
+    if (len == 0 && next + 2 <= end) {
+      len = uint2korr(at(frm, next));
+      next += 2;
+    }
+    if (len == 0 || next + len > end) break;
+    if (number == which) return frm.substr(next, len);
+    next += len;
+  }
+  return {};
+}
+
+std::string definition_id(const std::string &frm) {
+  constexpr uchar ID = 0;
+  return frm_property(frm, ID);
+}
+
+bool has_definition(const std::string &name, const LEX_CUSTRING &id) {
+  std::string image;
+  return attachment(server_table_of(name), FRM_IMAGE, &image) == TP_OK &&
+         definition_id(image) == std::string(reinterpret_cast<const char *>(id.str), id.length);
+}
+
+/*
+  length of all in words (4 bytes) | checksum: all words together are 0 by exclusive or | number of partitions
+  an engine each (1 byte), up to a full word | length of the names | names, each with its 0, up to a full word
+*/
+bool partition_names(const std::string &par, std::vector<std::string> *names) {
+  constexpr size_t WORD = 4, HEAD = 3 * WORD;
+  if (par.size() < HEAD + WORD) return false;
+  const size_t words = uint4korr(at(par, 0)), count = uint4korr(at(par, 2 * WORD));
+  if (words > par.size() / WORD || count > par.size()) return false;
+  uint32 checksum = 0;
+  for (size_t word = 0; word < words; word++) checksum ^= uint4korr(at(par, word * WORD));
+  const size_t length_at = HEAD + (count + WORD - 1) / WORD * WORD, names_at = length_at + WORD;
+  if (checksum || names_at > words * WORD) return false;
+  const size_t end = names_at + uint4korr(at(par, length_at));
+  if (end > words * WORD) return false;
+  names->clear();
+  for (size_t next = names_at; next < end;) {
+    const size_t stop = par.find('\0', next);
+    if (stop == std::string::npos || stop >= end) return false;
+    names->push_back(par.substr(next, stop - next));
+    next = stop + 1;
+  }
+  return true;
+}
+
+/* ---- images in the catalog */
+
+static void take_bytes(void *context, const uint8_t *data, size_t len) {
+  static_cast<std::string *>(context)->assign(reinterpret_cast<const char *>(data), len);
+}
+
+int attachment(const std::string &name, Attachment_kind kind, std::string *bytes) {
+  return tp_attachment(engine.db, name.data(), name.size(), kind, bytes, take_bytes);
+}
+
+void Attachments::set(const std::string &name, Attachment_kind kind, std::string bytes) {
+  all.push_back({name, std::move(bytes), kind, false});
+}
+
+void Attachments::remove_all(const std::string &name) {
+  for (const Attachment_kind kind : ATTACHMENT_KINDS) all.push_back({name, {}, kind, true});
+}
+
+const tp_attachment_changes *Attachments::get() {
+  changes.clear();
+  for (const One &one : all)
+    changes.push_back({one.name.data(), one.name.size(), one.kind, one.is_removed,
+                       reinterpret_cast<const uint8_t *>(one.bytes.data()), one.bytes.size()});
+  given = {changes.data(), changes.size()};
+  return &given;
+}
+
+/* The images that these files are, as far as they are there. */
+void Attachments::set_from_files(const std::string &table, const std::string &path) {
+  std::string bytes;
+  if (!read_file(path + reg_ext, &bytes) || !is_frm_image(bytes)) return;
+  set(table, FRM_IMAGE, bytes);
+  std::vector<std::string> names;
+  if (read_file(path + PAR_EXTENSION, &bytes) && partition_names(bytes, &names)) set(table, PAR_IMAGE, bytes);
+}
+
+/*
+  A statement that changes partitions writes the files to come under another name first, and puts them in their place before the
+  engine's last step, or behind it.
+*/
+void Attachments::set_from_statement(THD *thd, const std::string &table) {
+  if (thd && thd_sql_command(thd) == SQLCOM_ALTER_TABLE) {
+    std::string db, name;
+    server_names(table, &db, &name);
+    char shadow[FN_REFLEN];
+    my_snprintf(shadow, sizeof shadow, "%s-shadow-%lx-%s", tmp_file_prefix, static_cast<ulong>(thd->thread_id), name.c_str());
+    const std::string path = "./" + table.substr(0, table.find('/') + 1) + shadow;
+    if (access((path + reg_ext).c_str(), F_OK) == 0) {
+      set_from_files(table, path);
+      return;
+    }
+  }
+  set_from_files(table, "./" + table);
+}
+
+void Attachments::move_all(const std::string &from, const std::string &to) {
+  std::string bytes;
+  for (const Attachment_kind kind : ATTACHMENT_KINDS)
+    if (attachment(from, kind, &bytes) == TP_OK) set(to, kind, bytes);
+  remove_all(from);
+}
+
+static bool is_temporary(const std::string &name) { return is_prefix(name.c_str(), TEMPORARY_PREFIX); }
+
+/* Whether this is the only one of the engine's tables that the server's table has. */
+static bool is_last_partition(const std::string &name) {
+  const std::string prefix = server_table_of(name) + PARTITION_SEPARATOR;
+  size_t count = 0;
+  return tp_count_tables(engine.db, prefix.data(), prefix.size(), &count) == TP_OK && count <= 1;
+}
+
+Attachments Attachments::of_create(THD *thd, const std::string &name, const TABLE *form) {
+  Attachments attachments;
+  if (is_temporary(name)) return attachments;
+  const std::string table = server_table_of(name);
+  /* A new table's definition is in memory, and its .par file is there. (A partition is added by its table's present definition.) */
+  const LEX_CUSTRING *image = form->s->tmp_table != NO_TMP_TABLE ? form->s->frm_image : nullptr;
+  if (!image || !image->str) {
+    attachments.set_from_statement(thd, table);
+    return attachments;
+  }
+  attachments.set(table, FRM_IMAGE, std::string(reinterpret_cast<const char *>(image->str), image->length));
+  std::string bytes;
+  std::vector<std::string> names;
+  if (is_partition(name) && read_file("./" + table + PAR_EXTENSION, &bytes) && partition_names(bytes, &names))
+    attachments.set(table, PAR_IMAGE, bytes);
+  return attachments;
+}
+
+Attachments Attachments::of_drop(THD *thd, const std::string &name) {
+  Attachments attachments;
+  if (!is_partition(name) || is_temporary(name)) return attachments;
+  const std::string table = server_table_of(name);
+  if (is_last_partition(name))
+    attachments.remove_all(table);
+  else
+    attachments.set_from_statement(thd, table);
+  return attachments;
+}
+
+Attachments Attachments::of_rename(THD *thd, const std::string &from, const std::string &to) {
+  Attachments attachments;
+  const std::string old_table = server_table_of(from), new_table = server_table_of(to);
+  if (!is_partition(from) && !is_partition(to)) {
+    /* The engine takes them along; a table that is only kept until it can be dropped needs none. */
+    if (is_temporary(to)) attachments.remove_all(to);
+    return attachments;
+  }
+  if (old_table == new_table) {
+    attachments.set_from_statement(thd, new_table);
+    return attachments;
+  }
+  if (is_partition(from) && is_partition(to)) {
+    if (is_last_partition(from)) attachments.move_all(old_table, new_table);
+    return attachments;
+  }
+  /* A partition and a table change places, or one becomes the other. The table's own file stays where it is. */
+  if (is_partition(from)) {
+    if (!is_temporary(to)) attachments.set_from_files(to, "./" + to);
+    if (is_last_partition(from))
+      attachments.remove_all(old_table);
+    else
+      attachments.set_from_statement(thd, old_table);
+  } else {
+    attachments.remove_all(to);
+    attachments.set_from_statement(thd, new_table);
+  }
+  return attachments;
+}
+
+Attachments Attachments::of_alter(const std::string &name, const TABLE *altered) {
+  Attachments attachments;
+  std::string bytes;
+  if (!is_temporary(name) && read_file(std::string(altered->s->normalized_path.str) + reg_ext, &bytes) && is_frm_image(bytes))
+    attachments.set(server_table_of(name), FRM_IMAGE, bytes);
+  return attachments;
+}
+
+} // namespace tidepool

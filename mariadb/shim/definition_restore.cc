@@ -1,0 +1,266 @@
+/* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
+/*
+  At start, when the server has gone on or back with what its log of definition changes has: the files of the tables are compared with
+  their images in the catalog.
+
+  A file that is missing is written anew, at every start. The others are looked at only if the engine was not closed cleanly; else
+  a file that differs is what somebody put there on purpose. After a crash:
+
+      the file is the image                    nothing is to be done
+      it differs, the image fits the engine's  the image is of the catalog's last commit, so the file is an older one, or cut
+      tables                                   short: it is written anew
+      it differs, and only the file fits       a statement that changes partitions was killed in the middle: the image is set to
+                                               the file
+      neither fits                             nothing is done, and the error log says so
+      a file of a table that the engine does   the table was dropped or renamed, or its CREATE was never acknowledged. Copies that
+      not have                                 ALTER TABLE made go; other files get the extension .BAK, which DROP DATABASE knows
+
+  An image fits if the engine has the table, or the partitions that the .par image names.
+*/
+#include "definition_files.h"
+#include "engine.h"
+#include "errors.h"
+#include "foreign_key.h"
+#include "server_versions.h"
+#include "table_share.h"
+#include <dirent.h>
+#include <fcntl.h>
+#include <map>
+#include <set>
+#include <sys/stat.h>
+
+namespace tidepool {
+
+namespace {
+
+/* A table as the server knows it, and what the engine has of it. */
+struct Stored_table {
+  bool is_whole = false;
+  std::set<std::string> partitions;
+};
+using Stored_tables = std::map<std::string, Stored_table>;
+
+/* A .frm file or image, with the .par file or image beside it. */
+struct Definition {
+  std::string frm, par;
+  bool has_frm = false, has_par = false;
+
+  bool fits(const Stored_table &table) const {
+    if (!is_frm_image(frm)) return false;
+    if (table.is_whole) return true;
+    std::vector<std::string> names;
+    if (!has_par || !partition_names(par, &names)) return false;
+    for (const std::string &name : names)
+      if (!table.partitions.count(name)) return false;
+    return !names.empty();
+  }
+};
+
+/* The server notes its own version in a .frm file when CHECK TABLE has looked at the table. */
+constexpr size_t FRM_VERSION_AT = 51, FRM_VERSION_LEN = 4;
+
+bool is_same(const Definition &a, const Definition &b) {
+  if (a.par != b.par || a.frm.size() != b.frm.size()) return false;
+  const size_t behind = FRM_VERSION_AT + FRM_VERSION_LEN;
+  return a.frm.compare(0, FRM_VERSION_AT, b.frm, 0, FRM_VERSION_AT) == 0 &&
+         (a.frm.size() < behind || a.frm.compare(behind, std::string::npos, b.frm, behind, std::string::npos) == 0);
+}
+
+void take_table(void *context, const char *name, size_t len) {
+  auto *tables = static_cast<Stored_tables *>(context);
+  const std::string found(name, len);
+  if (is_prefix(found.c_str(), TEMPORARY_PREFIX) || found.find('/') == std::string::npos) return;
+  Stored_table &table = (*tables)[server_table_of(found)];
+  const size_t separator = found.find(PARTITION_SEPARATOR);
+  if (separator == std::string::npos)
+    table.is_whole = true;
+  else
+    table.partitions.insert(found.substr(separator + sizeof PARTITION_SEPARATOR - 1));
+}
+
+Definition image_of(const std::string &name) {
+  Definition image;
+  image.has_frm = attachment(name, FRM_IMAGE, &image.frm) == TP_OK;
+  image.has_par = attachment(name, PAR_IMAGE, &image.par) == TP_OK;
+  return image;
+}
+
+Definition files_of(const std::string &name) {
+  Definition files;
+  files.has_frm = read_file("./" + name + reg_ext, &files.frm);
+  files.has_par = read_file("./" + name + PAR_EXTENSION, &files.par);
+  return files;
+}
+
+bool is_there(const std::string &path) { return access(path.c_str(), F_OK) == 0; }
+
+std::string directory_of(const std::string &name) { return "./" + name.substr(0, name.find('/')); }
+
+/* Makes what was done in a directory durable. */
+bool sync_directory(const std::string &path) {
+  const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return false;
+  const bool synced = fsync(directory) == 0;
+  close(directory);
+  return synced;
+}
+
+/* Whole or not at all, and durable. */
+bool write_file(const std::string &path, const std::string &bytes) {
+  const std::string next = path + ".new";
+  const int file = open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, my_umask);
+  if (file < 0) return false;
+  size_t written = 0;
+  while (written < bytes.size()) {
+    const ssize_t len = write(file, bytes.data() + written, bytes.size() - written);
+    if (len < 0 && errno == EINTR) continue;
+    if (len <= 0) break;
+    written += static_cast<size_t>(len);
+  }
+  bool done = written == bytes.size() && fsync(file) == 0;
+  done = close(file) == 0 && done;
+  return done && rename(next.c_str(), path.c_str()) == 0;
+}
+
+/* A name for messages. */
+std::string shown(const std::string &name) {
+  std::string db, table;
+  server_names(name, &db, &table);
+  return db + "." + table;
+}
+
+bool write_files(const std::string &name, const Definition &image, const char *why) {
+  const std::string directory = directory_of(name), path = "./" + name;
+  bool done = true;
+  if (!is_there(directory)) {
+    done = mkdir(directory.c_str(), my_umask_dir) == 0 && sync_directory(".");
+    if (done)
+      sql_print_warning("Tidepool: the directory of database %s was lost, and is made anew. Its default character set is the server's now",
+                        directory.c_str() + 2);
+  }
+  /* Without its .frm file, a .par file is of no table. */
+  done = done && (!image.has_par || write_file(path + PAR_EXTENSION, image.par)) && write_file(path + reg_ext, image.frm) &&
+         sync_directory(directory);
+  if (done)
+    sql_print_warning("Tidepool: %s%s of table %s %s: it is written anew, from the engine's catalog", path.c_str(), reg_ext,
+                      shown(name).c_str(), why);
+  else
+    sql_print_error("Tidepool: %s%s of table %s %s, and can't be written (errno %d): the table can't be opened until the next "
+                    "start that can write it",
+                    path.c_str(), reg_ext, shown(name).c_str(), why, errno);
+  return done;
+}
+
+void keep_image_of(const std::string &name, const Definition &files) {
+  Attachments attachments;
+  attachments.set(name, FRM_IMAGE, files.frm);
+  if (files.has_par) attachments.set(name, PAR_IMAGE, files.par);
+  tp_catalog_change change{};
+  change.attached = *attachments.get();
+  if (const int result = tp_change_tables(engine.db, &change)) server_error(result, nullptr);
+}
+
+void restore_table(const std::string &name, const Stored_table &table, bool was_clean) {
+  const bool is_partitioned = !table.is_whole;
+  const std::string path = "./" + name;
+  if (was_clean && is_there(path + reg_ext) && (!is_partitioned || is_there(path + PAR_EXTENSION))) return;
+  const Definition image = image_of(name), files = files_of(name);
+  if (!files.has_frm || (is_partitioned && !files.has_par)) {
+    if (image.fits(table)) write_files(name, image, "was lost");
+    /* Of copies by ALTER TABLE, report_left_behind() tells. */
+    else if (!is_intermediate(name))
+      sql_print_error("Tidepool: table %s has no %s%s, and the engine's catalog has no image that fits: restore the file from a backup",
+                      shown(name).c_str(), path.c_str(), reg_ext);
+    return;
+  }
+  if (was_clean || is_same(image, files)) return;
+  if (image.fits(table))
+    write_files(name, image, is_frm_image(files.frm) ? "was not the last one" : "was not whole");
+  else if (files.fits(table))
+    keep_image_of(name, files);
+  else
+    sql_print_error("Tidepool: neither %s%s nor its image in the engine's catalog fits table %s: restore the file from a backup",
+                    path.c_str(), reg_ext, shown(name).c_str());
+}
+
+/* The engine that a .frm file names, of the partitions if there are some; empty if it can't be told. */
+std::string engine_of(const std::string &frm) {
+  constexpr uchar EXTRA_PARTITIONS_ENGINE = 1;
+  if (!is_frm_image(frm)) return {};
+  const auto *bytes = reinterpret_cast<const uchar *>(frm.data());
+  const std::string of_partitions = frm_property(frm, EXTRA_PARTITIONS_ENGINE);
+  if (!of_partitions.empty()) return of_partitions;
+  const size_t key_length = uint2korr(bytes + 14) == 0xffff ? uint4korr(bytes + 47) : uint2korr(bytes + 14);
+  size_t next = uint2korr(bytes + 6) + key_length + uint2korr(bytes + 16);
+  if (next + 2 > frm.size()) return {};
+  next += 2 + uint2korr(bytes + next); /* the connect string */
+  if (next + 2 > frm.size()) return {};
+  const size_t len = uint2korr(bytes + next);
+  return next + 2 + len > frm.size() ? std::string() : frm.substr(next + 2, len);
+}
+
+bool is_ours(const std::string &path) {
+  std::string frm;
+  return read_file(path, &frm) && is_same_name(engine_of(frm).c_str(), hton_name(engine.hton)->str);
+}
+
+/* A table's files that are of no table any more. */
+void put_aside(const std::string &name) {
+  const std::string path = "./" + name;
+  const bool is_copy = is_intermediate(name);
+  for (const std::string &file : {path + reg_ext, path + PAR_EXTENSION}) {
+    if (!is_there(file)) continue;
+    if (is_copy ? unlink(file.c_str()) : rename(file.c_str(), (file + ".BAK").c_str())) {
+      sql_print_error("Tidepool: %s is of no table, and can't be moved (errno %d): remove it", file.c_str(), errno);
+      return;
+    }
+  }
+  if (!is_copy)
+    sql_print_warning("Tidepool: %s%s was of a table that the engine does not have: the table was dropped or renamed, or its CREATE was "
+                      "not finished when the server ended. The file is %s%s.BAK now",
+                      path.c_str(), reg_ext, path.c_str(), reg_ext);
+}
+
+std::vector<std::string> entries_of(const std::string &directory) {
+  std::vector<std::string> names;
+  if (DIR *open = opendir(directory.c_str())) {
+    while (const dirent *entry = readdir(open))
+      if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+    closedir(open);
+  }
+  return names;
+}
+
+bool ends_with(const std::string &text, const std::string &end) {
+  return text.size() > end.size() && text.compare(text.size() - end.size(), std::string::npos, end) == 0;
+}
+
+/* After a crash. What is no database has no .frm files of ours. */
+void clear_strangers(const Stored_tables &tables) {
+  for (const std::string &database : entries_of(".")) {
+    bool changed = false;
+    for (const std::string &file : entries_of("./" + database)) {
+      const bool is_par = ends_with(file, PAR_EXTENSION);
+      if (!is_par && !ends_with(file, reg_ext)) continue;
+      const std::string name = database + "/" + file.substr(0, file.size() - 4), path = "./" + name;
+      if (tables.count(name)) continue;
+      /* Another engine's .par file has its .frm file beside it. */
+      if (is_par ? is_there(path + reg_ext) : !is_ours(path + reg_ext)) continue;
+      put_aside(name);
+      changed = true;
+    }
+    if (changed) sync_directory("./" + database);
+  }
+}
+
+} // namespace
+
+void restore_definitions() {
+  Stored_tables tables;
+  if (tp_table_names(engine.db, &tables, take_table) != TP_OK) return;
+  const bool was_clean = tp_was_clean(engine.db);
+  for (const auto &table : tables) restore_table(table.first, table.second, was_clean);
+  if (!was_clean) clear_strangers(tables);
+}
+
+} // namespace tidepool
