@@ -22,6 +22,14 @@ bool read_file(const std::string &path, std::string *bytes) {
   return len == 0;
 }
 
+bool sync_directory(const std::string &path) {
+  const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (directory < 0) return false;
+  const bool synced = fsync(directory) == 0;
+  close(directory);
+  return synced;
+}
+
 namespace {
 constexpr size_t FRM_HEADER = 64, FRM_EXTRA_LENGTH_AT = 4, FRM_LENGTH_AT = 10;
 
@@ -126,21 +134,33 @@ void Attachments::set_from_files(const std::string &table, const std::string &pa
 
 /*
   A statement that changes partitions writes the files to come under another name first, and puts them in their place before the
-  engine's last step, or behind it.
+  engine's last step, or behind it. Empty: this statement has none.
 */
+static std::string new_files(THD *thd, const std::string &table) {
+  if (!thd || thd_sql_command(thd) != SQLCOM_ALTER_TABLE) return {};
+  std::string db, name;
+  server_names(table, &db, &name);
+  char shadow[FN_REFLEN];
+  my_snprintf(shadow, sizeof shadow, "%s-shadow-%lx-%s", tmp_file_prefix, static_cast<ulong>(thd->thread_id), name.c_str());
+  const std::string path = "./" + table.substr(0, table.find('/') + 1) + shadow;
+  return access((path + reg_ext).c_str(), F_OK) == 0 ? path : std::string();
+}
+
+void sync_new_files(THD *thd, const std::string &name) {
+  if (is_partition(name) && !new_files(thd, server_table_of(name)).empty()) sync_directory("./" + name.substr(0, name.find('/')));
+}
+
+/* The present files, or those to come; what they replace stays as the former ones. */
 void Attachments::set_from_statement(THD *thd, const std::string &table) {
-  if (thd && thd_sql_command(thd) == SQLCOM_ALTER_TABLE) {
-    std::string db, name;
-    server_names(table, &db, &name);
-    char shadow[FN_REFLEN];
-    my_snprintf(shadow, sizeof shadow, "%s-shadow-%lx-%s", tmp_file_prefix, static_cast<ulong>(thd->thread_id), name.c_str());
-    const std::string path = "./" + table.substr(0, table.find('/') + 1) + shadow;
-    if (access((path + reg_ext).c_str(), F_OK) == 0) {
-      set_from_files(table, path);
-      return;
-    }
-  }
-  set_from_files(table, "./" + table);
+  const std::string path = new_files(thd, table);
+  const size_t before = all.size();
+  set_from_files(table, path.empty() ? "./" + table : path);
+  std::string frm, par;
+  if (all.size() == before || attachment(table, FRM_IMAGE, &frm) != TP_OK || attachment(table, PAR_IMAGE, &par) != TP_OK) return;
+  for (const One &one : all)
+    if (one.name == table && one.kind == FRM_IMAGE && one.bytes == frm) return;
+  set(table, FORMER_FRM_IMAGE, std::move(frm));
+  set(table, FORMER_PAR_IMAGE, std::move(par));
 }
 
 void Attachments::move_all(const std::string &from, const std::string &to) {

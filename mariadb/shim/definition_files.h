@@ -24,10 +24,11 @@
 
 namespace tidepool {
 
-/* What is attached to a table. Never reused. */
-enum Attachment_kind : uint8_t { FRM_IMAGE = 1, PAR_IMAGE = 2 };
+/* What is attached to a table; kind 3 is not used here. A statement that changes partitions goes on or back after a crash as the
+   server's own log says, so the images of before stay until the next such statement. */
+enum Attachment_kind : uint8_t { FRM_IMAGE = 1, PAR_IMAGE = 2, FORMER_FRM_IMAGE = 4, FORMER_PAR_IMAGE = 5 };
 /* All kinds that go with the server's table. */
-constexpr Attachment_kind ATTACHMENT_KINDS[] = {FRM_IMAGE, PAR_IMAGE};
+constexpr Attachment_kind ATTACHMENT_KINDS[] = {FRM_IMAGE, PAR_IMAGE, FORMER_FRM_IMAGE, FORMER_PAR_IMAGE};
 
 constexpr char PARTITION_SEPARATOR[] = "#P#";
 constexpr char PAR_EXTENSION[] = ".par";
@@ -71,6 +72,10 @@ int attachment(const std::string &name, Attachment_kind kind, std::string *bytes
 
 /* Reads a file as a whole. false: it is missing, or can't be read. */
 bool read_file(const std::string &path, std::string *bytes);
+/* Makes names in a directory durable. */
+bool sync_directory(const std::string &path);
+/* Before a statement that changes partitions relies on its new files: their names are to outlive a power cut. */
+void sync_new_files(THD *thd, const std::string &name);
 /* Whether these bytes are a whole .frm file of a table. */
 bool is_frm_image(const std::string &bytes);
 /* What a .frm file says beside its columns, by the server's number for it; empty: nothing. */
@@ -82,6 +87,8 @@ bool has_definition(const std::string &name, const LEX_CUSTRING &id);
 /* The names of the partitions, as they are in names of the engine's tables. false: these bytes are no whole .par file. */
 bool partition_names(const std::string &par, std::vector<std::string> *names);
 
+/* Before the server clears up after a crash, for which it needs the .par files: those that are missing. */
+void restore_partition_lists();
 /* When the server has cleared up after a crash: files that are missing, or that a power cut left as they were before. */
 void restore_definitions();
 

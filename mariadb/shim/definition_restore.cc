@@ -9,13 +9,16 @@
       the file is the image                    nothing is to be done
       it differs, the image fits the engine's  the image is of the catalog's last commit, so the file is an older one, or cut
       tables                                   short: it is written anew
-      it differs, and only the file fits       a statement that changes partitions was killed in the middle: the image is set to
-                                               the file
+      it differs, and only the file fits, or   a statement that changes partitions was killed in the middle: the image, and the
+      the image of before                      file, are set to that
       neither fits                             nothing is done, and the error log says so
       a file of a table that the engine does   the table was dropped or renamed, or its CREATE was never acknowledged. Copies that
       not have                                 ALTER TABLE made go; other files get the extension .BAK, which DROP DATABASE knows
 
-  An image fits if the engine has the table, or the partitions that the .par image names.
+  An image fits if the engine has the table, or just the partitions that the .par image names.
+
+  Before that, when the engine is opened, .par files that are missing are written: without one the server can't finish what its log says
+  of the table.
 */
 #include "definition_files.h"
 #include "engine.h"
@@ -50,9 +53,7 @@ struct Definition {
     if (table.is_whole) return true;
     std::vector<std::string> names;
     if (!has_par || !partition_names(par, &names)) return false;
-    for (const std::string &name : names)
-      if (!table.partitions.count(name)) return false;
-    return !names.empty();
+    return std::set<std::string>(names.begin(), names.end()) == table.partitions;
   }
 };
 
@@ -72,16 +73,18 @@ void take_table(void *context, const char *name, size_t len) {
   if (is_prefix(found.c_str(), TEMPORARY_PREFIX) || found.find('/') == std::string::npos) return;
   Stored_table &table = (*tables)[server_table_of(found)];
   const size_t separator = found.find(PARTITION_SEPARATOR);
+  /* Partitions on their way in or out, of a statement that the server has not taken back or forth. */
+  const auto is_on_its_way = [&](const char *mark) { return found.find(mark, separator) != std::string::npos; };
   if (separator == std::string::npos)
     table.is_whole = true;
-  else
+  else if (!is_on_its_way("#TMP#") && !is_on_its_way("#REN#"))
     table.partitions.insert(found.substr(separator + sizeof PARTITION_SEPARATOR - 1));
 }
 
-Definition image_of(const std::string &name) {
+Definition image_of(const std::string &name, Attachment_kind frm = FRM_IMAGE, Attachment_kind par = PAR_IMAGE) {
   Definition image;
-  image.has_frm = attachment(name, FRM_IMAGE, &image.frm) == TP_OK;
-  image.has_par = attachment(name, PAR_IMAGE, &image.par) == TP_OK;
+  image.has_frm = attachment(name, frm, &image.frm) == TP_OK;
+  image.has_par = attachment(name, par, &image.par) == TP_OK;
   return image;
 }
 
@@ -95,15 +98,6 @@ Definition files_of(const std::string &name) {
 bool is_there(const std::string &path) { return access(path.c_str(), F_OK) == 0; }
 
 std::string directory_of(const std::string &name) { return "./" + name.substr(0, name.find('/')); }
-
-/* Makes what was done in a directory durable. */
-bool sync_directory(const std::string &path) {
-  const int directory = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory < 0) return false;
-  const bool synced = fsync(directory) == 0;
-  close(directory);
-  return synced;
-}
 
 /* Whole or not at all, and durable. */
 bool write_file(const std::string &path, const std::string &bytes) {
@@ -164,23 +158,34 @@ void restore_table(const std::string &name, const Stored_table &table, bool was_
   const bool is_partitioned = !table.is_whole;
   const std::string path = "./" + name;
   if (was_clean && is_there(path + reg_ext) && (!is_partitioned || is_there(path + PAR_EXTENSION))) return;
-  const Definition image = image_of(name), files = files_of(name);
-  if (!files.has_frm || (is_partitioned && !files.has_par)) {
-    if (image.fits(table)) write_files(name, image, "was lost");
-    /* Of copies by ALTER TABLE, report_left_behind() tells. */
-    else if (!is_intermediate(name))
-      sql_print_error("Tidepool: table %s has no %s%s, and the engine's catalog has no image that fits: restore the file from a backup",
-                      shown(name).c_str(), path.c_str(), reg_ext);
+  const Definition image = image_of(name);
+  Definition files = files_of(name);
+  if (!was_clean && !is_partitioned && files.has_par) {
+    /* Its partitions were removed. */
+    if (unlink((path + PAR_EXTENSION).c_str()) == 0) sync_directory(directory_of(name));
+    files.par.clear();
+    files.has_par = false;
+  }
+  const bool is_missing = !files.has_frm || (is_partitioned && !files.has_par);
+  if (!is_missing && (was_clean || is_same(image, files))) return;
+  const char *const why = is_missing ? "was lost" : is_frm_image(files.frm) ? "was not the last one" : "was not whole";
+  if (image.fits(table)) {
+    write_files(name, image, why);
     return;
   }
-  if (was_clean || is_same(image, files)) return;
-  if (image.fits(table))
-    write_files(name, image, is_frm_image(files.frm) ? "was not the last one" : "was not whole");
-  else if (files.fits(table))
+  if (!is_missing && files.fits(table)) {
     keep_image_of(name, files);
-  else
-    sql_print_error("Tidepool: neither %s%s nor its image in the engine's catalog fits table %s: restore the file from a backup",
-                    path.c_str(), reg_ext, shown(name).c_str());
+    return;
+  }
+  const Definition former = image_of(name, FORMER_FRM_IMAGE, FORMER_PAR_IMAGE);
+  if (former.fits(table)) {
+    if (write_files(name, former, why)) keep_image_of(name, former);
+    return;
+  }
+  /* Of copies by ALTER TABLE, report_left_behind() tells. */
+  if (!is_intermediate(name))
+    sql_print_error("Tidepool: %s%s of table %s %s, and the engine's catalog has no image that fits: restore the file from a backup",
+                    path.c_str(), reg_ext, shown(name).c_str(), why);
 }
 
 /* The engine that a .frm file names, of the partitions if there are some; empty if it can't be told. */
@@ -254,6 +259,22 @@ void clear_strangers(const Stored_tables &tables) {
 }
 
 } // namespace
+
+void restore_partition_lists() {
+  if (tp_was_clean(engine.db)) return;
+  Stored_tables tables;
+  if (tp_table_names(engine.db, &tables, take_table) != TP_OK) return;
+  for (const auto &table : tables) {
+    const std::string file = "./" + table.first + PAR_EXTENSION;
+    std::string par;
+    if (table.second.is_whole || is_there(file) || !is_there(directory_of(table.first)) ||
+        attachment(table.first, PAR_IMAGE, &par) != TP_OK)
+      continue;
+    if (write_file(file, par) && sync_directory(directory_of(table.first)))
+      sql_print_warning("Tidepool: %s of table %s was lost: it is written anew, from the engine's catalog", file.c_str(),
+                        shown(table.first).c_str());
+  }
+}
 
 void restore_definitions() {
   Stored_tables tables;

@@ -1,6 +1,7 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /* What the engine can do, opening and closing, locks and statements. */
 #include "ha_tidepool.h"
+#include "definition_files.h"
 #include "engine.h"
 #include "errors.h"
 
@@ -100,6 +101,7 @@ int ha_tidepool::open_reader() {
 
 int ha_tidepool::close() {
   drop_load();
+  if (shared && table->part_info && ha_thd()) sync_new_files(ha_thd(), shared->name);
   if (reader) tp_reader_close(reader);
   reader = nullptr;
   if (own_session && own_session->trx) tp_trx_free(own_session->trx);

@@ -2,6 +2,7 @@
 /* The plugin's declaration, its start and its end. */
 #include "backup.h"
 #include "ddl.h"
+#include "definition_files.h"
 #include "engine.h"
 #include "foreign_key.h"
 #include "errors.h"
@@ -110,6 +111,7 @@ int start(void *p) {
   setup_costs(hton);
   if (!options.read_only) drop_temporary_tables();
   foreign_keys.load();
+  restore_partition_lists();
   return 0;
 }
 
