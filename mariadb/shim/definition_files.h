@@ -87,8 +87,8 @@ bool has_definition(const std::string &name, const LEX_CUSTRING &id);
 /* The names of the partitions, as they are in names of the engine's tables. false: these bytes are no whole .par file. */
 bool partition_names(const std::string &par, std::vector<std::string> *names);
 
-/* Before the server clears up after a crash, for which it needs the .par files: those that are missing. */
-void restore_partition_lists();
+/* Before the server clears up after a crash, for which it needs them: files of partitioned tables that are missing. */
+void restore_partitioned_files();
 /* When the server has cleared up after a crash: files that are missing, or that a power cut left as they were before. */
 void restore_definitions();
 

@@ -17,8 +17,8 @@
 
   An image fits if the engine has the table, or just the partitions that the .par image names.
 
-  Before that, when the engine is opened, .par files that are missing are written: without one the server can't finish what its log says
-  of the table.
+  Before that, when the engine is opened, files of partitioned tables that are missing are written: without them the server can't find
+  the partitions of a table that its log wants dropped.
 */
 #include "definition_files.h"
 #include "engine.h"
@@ -182,6 +182,8 @@ void restore_table(const std::string &name, const Stored_table &table, bool was_
     if (write_files(name, former, why)) keep_image_of(name, former);
     return;
   }
+  /* Without a .frm file it is of no table; it would stand in the way of DROP DATABASE. */
+  if (!files.has_frm && files.has_par) rename((path + PAR_EXTENSION).c_str(), (path + PAR_EXTENSION + ".BAK").c_str());
   /* Of copies by ALTER TABLE, report_left_behind() tells. */
   if (!is_intermediate(name))
     sql_print_error("Tidepool: %s%s of table %s %s, and the engine's catalog has no image that fits: restore the file from a backup",
@@ -260,18 +262,18 @@ void clear_strangers(const Stored_tables &tables) {
 
 } // namespace
 
-void restore_partition_lists() {
+void restore_partitioned_files() {
   if (tp_was_clean(engine.db)) return;
   Stored_tables tables;
   if (tp_table_names(engine.db, &tables, take_table) != TP_OK) return;
   for (const auto &table : tables) {
-    const std::string file = "./" + table.first + PAR_EXTENSION;
-    std::string par;
-    if (table.second.is_whole || is_there(file) || !is_there(directory_of(table.first)) ||
-        attachment(table.first, PAR_IMAGE, &par) != TP_OK)
-      continue;
-    if (write_file(file, par) && sync_directory(directory_of(table.first)))
-      sql_print_warning("Tidepool: %s of table %s was lost: it is written anew, from the engine's catalog", file.c_str(),
+    const std::string path = "./" + table.first, directory = directory_of(table.first);
+    if (table.second.is_whole || (is_there(path + PAR_EXTENSION) && is_there(path + reg_ext)) || !is_there(directory)) continue;
+    const Definition image = image_of(table.first);
+    if (!image.has_frm || !image.has_par) continue;
+    if ((is_there(path + PAR_EXTENSION) || write_file(path + PAR_EXTENSION, image.par)) &&
+        (is_there(path + reg_ext) || write_file(path + reg_ext, image.frm)) && sync_directory(directory))
+      sql_print_warning("Tidepool: the files of the partitioned table %s were lost: they are written anew, from the engine's catalog",
                         shown(table.first).c_str());
   }
 }

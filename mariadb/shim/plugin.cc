@@ -111,7 +111,7 @@ int start(void *p) {
   setup_costs(hton);
   if (!options.read_only) drop_temporary_tables();
   foreign_keys.load();
-  restore_partition_lists();
+  restore_partitioned_files();
   return 0;
 }
 
