@@ -448,6 +448,30 @@ fn fill_more(db: &Db) {
 }
 
 #[test]
+fn the_verdict_on_a_prepared_transaction_is_durable_at_any_setting() {
+    for (level, commits) in [0, 1, 2].into_iter().flat_map(|level| [(level, true), (level, false)])
+    {
+        let sim = SimStorage::new(1);
+        let db = open(&sim);
+        db.set_flush_log_at_trx_commit(level).unwrap();
+        let table = db.create_table("t", &def()).unwrap();
+        let mut trx = begin(&db);
+        trx.insert(&table, 0, b"1", b"prepared").unwrap();
+        trx.prepare(b"xid").unwrap();
+        if commits {
+            trx.commit().unwrap()
+        } else {
+            trx.rollback().unwrap()
+        }
+
+        let db = open(&sim.crash());
+        assert_eq!(db.recovered_xids(), Vec::<Vec<u8>>::new(), "level {level}");
+        let table = db.open_table("t").unwrap();
+        assert_eq!(get(&mut begin(&db), &table, b"1").unwrap().is_some(), commits);
+    }
+}
+
+#[test]
 fn prepared_transactions_wait_for_their_verdict() {
     let sim = SimStorage::new(1);
     let db = open(&sim);

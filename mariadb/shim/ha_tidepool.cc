@@ -199,10 +199,14 @@ int ha_tidepool::begin_own_statement() {
   return fail(result);
 }
 
+/*
+  What a sequence hands out is in rows of other transactions, and other engines, and in other hands: no crash may have it handed out again. Nor
+  is a sequence without its row one. So this is durable, whatever flush_log_at_trx_commit says; once for each CACHE of values.
+*/
 int ha_tidepool::end_own_statement() {
   if (!own_session->in_statement) return 0;
   own_session->in_transaction = own_session->in_statement = false;
-  return fail(tp_commit(own_session->trx));
+  return fail(commit_durably(own_session.get()));
 }
 
 int ha_tidepool::start_stmt(THD *thd, thr_lock_type type) {

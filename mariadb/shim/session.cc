@@ -4,6 +4,7 @@
 #include "engine.h"
 #include "errors.h"
 #include "server_versions.h"
+#include "sql_parse.h"
 #include "sysvars.h"
 #include <algorithm>
 #include <chrono>
@@ -212,6 +213,30 @@ static int end_statement(THD *thd, Session *session) {
   return unsettled ? unsettled : error;
 }
 
+/*
+  Whether something beside this engine becomes durable after this commit, or is removed, and relies on it: then it is durable when it returns,
+  whatever flush_log_at_trx_commit says (docs/recovery.md, "What others rely on").
+
+  A change of definitions: the server's DDL log goes on from here after a crash, with the copy in the place of a table whose rows it has, and the
+  table that the rows come from is dropped, be it another engine's. XA COMMIT: whoever coordinates forgets the transaction at the answer,
+  and would not know what to do with one that is found prepared again.
+*/
+static bool is_relied_on(THD *thd, const Session *session) {
+  return stmt_causes_implicit_commit(thd, CF_IMPLICIT_COMMIT_END) || session->xa_prepared;
+}
+
+/*
+  The same of a transaction that went through prepare() and commit_ordered(). prepare() has made it durable, and if the binary log has it, it
+  is committed after a crash: nothing is left to flush. But the binary log may lose its end in a power cut, unless it is synced
+  with each commit.
+*/
+static bool is_binary_log_enough() { return sync_binlog_period == 1 || !is_each_commit_durable(); }
+
+int commit_durably(Session *session) {
+  const int result = tp_commit_no_flush(session->trx, &session->commit_lsn);
+  return result == TP_OK ? tp_flush_log(engine.db, session->commit_lsn) : result;
+}
+
 static int commit(THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session) return 0;
@@ -229,14 +254,17 @@ static int commit(THD *thd, bool all) {
     result = session->ordered_result;
     if (unlikely(result != TP_OK)) tp_set_last_error(session->ordered_error.data(), session->ordered_error.size());
     thd_wakeup_subsequent_commits(thd, 0);
-    /* prepare() made the transaction durable, and whoever coordinates knows that it commits: with
-       flush_log_at_trx_commit = 1 nothing is left to flush. Otherwise the log is written once a second anyway.
-       Without a binary log, of a transaction of several engines, tc.log knows. But after a crash the server reads it and then
+    /* Without a binary log, of a transaction of several engines, tc.log knows. But after a crash the server reads it and then
        rolls back all that is still prepared (10.11.18, xarecover_handlerton), acknowledged or not. So each engine's commit must
        be in its log before the answer. All have made theirs by now, in commit_ordered; InnoDB does not flush it either. */
-    if (!opt_bin_log && result == TP_OK) unflushed = ha_flush_logs();
+    if (result == TP_OK) {
+      if (!opt_bin_log)
+        unflushed = ha_flush_logs();
+      else if (!is_binary_log_enough() || is_relied_on(thd, session))
+        unflushed = server_error(tp_flush_log(engine.db, session->commit_lsn), thd) != 0;
+    }
   } else {
-    result = tp_commit(session->trx);
+    result = is_relied_on(thd, session) ? commit_durably(session) : tp_commit(session->trx);
   }
   if (result != TP_OK) {
     server_error(result, thd); /* first: what follows has errors of its own */

@@ -94,6 +94,9 @@ void close_children(Session *session);
 /* Tells the engine of the prepared transactions that the server has parted from their connections. */
 void give_away_parted();
 
+/* Commits, durably whatever flush_log_at_trx_commit says. A result code. */
+int commit_durably(Session *session);
+
 void setup_transactions(handlerton *hton);
 
 } // namespace tidepool

@@ -10,6 +10,7 @@
 //! | [`cgroup`] | a memory cgroup with a limit, and a neighbour in it |
 //! | [`bank`] | sessions that move money, of which there is always as much |
 //! | [`crash`] | the crash loop: SIGKILL under load, and what must be there afterwards |
+//! | [`crash_points`] | one statement, killed at each of its calls that change files |
 //! | [`isolation`] | many sessions at once, and their history checked for isolation anomalies |
 //! | [`sysbench`] | runs sysbench and reads its report |
 //! | [`tpcc`] | the TPC-C load and its consistency conditions (of the lab) |
@@ -25,6 +26,7 @@ pub mod cgroup;
 pub mod crash;
 pub mod damage;
 pub mod definitions;
+pub mod crash_points;
 pub mod differential;
 pub mod environment;
 pub mod isolation;

@@ -430,15 +430,21 @@ impl Trx {
         }
     }
 
-    /// Commits, durably according to `flush_log_at_trx_commit`. The handle then is a new transaction.
+    /// Commits, durably according to `flush_log_at_trx_commit`; one that is prepared, durably whatever that says. The handle then is a
+    /// new transaction.
     ///
     /// If the log cannot be made durable ([`Error::Crashed`]), the engine has stopped writing, and only a restart
     /// tells whether the transaction is committed.
     pub fn commit(&mut self) -> Result<()> {
         self.count(Counter::Commits, 1);
         self.activity.activity.set_phase(Phase::Committing);
+        let was_prepared = self.prepared;
         let result = self.inner.commit();
         self.renew(result.is_ok());
+        if was_prepared && result.is_ok() {
+            // Its coordinator forgets it at the answer: it must not be found prepared again.
+            return self.db.flush();
+        }
         result
     }
 

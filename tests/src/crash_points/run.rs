@@ -1,0 +1,278 @@
+//! One statement and all of its crash points.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mysql::Conn;
+use mysql::prelude::Queryable;
+
+use super::Setting;
+use super::calls::{Call, Tracer};
+use super::cases::{Case, Promise};
+use super::known::{self, Known};
+use super::state::{State, check_all, stray_files};
+use crate::server::{Server, wait_until};
+use crate::sql;
+
+/// How long a killed server may take to be gone.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Which crash points are tried.
+#[derive(Clone, Debug)]
+pub enum Choice {
+    /// All.
+    All,
+    /// Only calls whose trace line contains one of these.
+    Containing(Vec<String>),
+    /// One of so many, evenly.
+    EveryNth(usize),
+}
+
+impl Choice {
+    fn of(&self, calls: Vec<Call>) -> Vec<Call> {
+        match self {
+            Choice::All => calls,
+            Choice::Containing(texts) => {
+                let is_meant = |call: &Call| texts.iter().any(|text| call.text.contains(text));
+                calls.into_iter().filter(is_meant).collect()
+            }
+            Choice::EveryNth(n) => calls.into_iter().step_by(*n).collect(),
+        }
+    }
+}
+
+/// What came of a case.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Crash points tried.
+    pub tried: u32,
+    /// Of these, the crashes that left the state before, and the state after.
+    pub before: u32,
+    /// See `before`.
+    pub after: u32,
+    /// Crash points that the statement did not reach.
+    pub survived: u32,
+    /// What must not be, each with its crash point.
+    pub violations: Vec<String>,
+    /// The server's own faults that were met.
+    pub known: Vec<&'static Known>,
+}
+
+/// Runs a case on a server that runs, and whose user databases may go. The server runs afterwards.
+///
+/// # Panics
+/// If the case is wrong: its setup fails, or its statements without a crash.
+pub fn run_case(server: &mut Server, setting: Setting, case: &Case, choice: &Choice) -> Report {
+    Run { server, setting, case, report: Report::default() }.run(choice)
+}
+
+struct Run<'a> {
+    server: &'a mut Server,
+    setting: Setting,
+    case: &'a Case,
+    report: Report,
+}
+
+/// The states that a case may leave.
+struct Allowed {
+    before: State,
+    after: State,
+    between: Vec<State>,
+}
+
+impl Run<'_> {
+    fn run(mut self, choice: &Choice) -> Report {
+        let between = self.states_of_steps();
+        let mut session = self.begin();
+        let before = self.state().expect("the state before can be read");
+        let calls = self.note_calls(&mut session);
+        drop(session);
+        let after = self.state().expect("the state after can be read");
+        let allowed = Allowed { before, after, between };
+        let mut is_before = false;
+        for call in choice.of(calls) {
+            is_before = self.crash_at(&call, is_before, &allowed);
+        }
+        self.crash_after(&allowed);
+        self.report
+    }
+
+    /// The states after each of the steps.
+    fn states_of_steps(&mut self) -> Vec<State> {
+        if self.case.steps.is_empty() {
+            return Vec::new();
+        }
+        let mut conn = self.begin();
+        let mut states = Vec::new();
+        for step in self.case.steps {
+            sql::run(&mut conn, &[&self.setting.statement(step)]);
+            states.push(self.state().expect("the state between can be read"));
+        }
+        states
+    }
+
+    /// Sets everything up, durably, and gives the session for the statements, its prelude run.
+    fn begin(&mut self) -> Conn {
+        let mut conn = self.server.connect();
+        for xid in prepared(&mut conn) {
+            sql::run(&mut conn, &[&format!("XA ROLLBACK {xid}")]);
+        }
+        sql::run(&mut conn, &["SET foreign_key_checks = 0"]);
+        for database in ["cp", "cp2", "cp3"] {
+            sql::run(&mut conn, &[&format!("DROP DATABASE IF EXISTS {database}")]);
+        }
+        sql::run(
+            &mut conn,
+            &["SET foreign_key_checks = 1", "CREATE DATABASE cp", "CREATE DATABASE cp2", "USE cp"],
+        );
+        for statement in self.case.setup {
+            sql::run(&mut conn, &[&self.setting.statement(statement)]);
+        }
+        self.prelude(conn)
+    }
+
+    fn prelude(&mut self, mut conn: Conn) -> Conn {
+        // All that comes before is older than any flush interval.
+        sql::run(&mut conn, &["USE cp", "FLUSH ENGINE LOGS"]);
+        for statement in self.case.prelude {
+            sql::run(&mut conn, &[&self.setting.statement(statement)]);
+        }
+        conn
+    }
+
+    fn state(&self) -> Result<State, String> {
+        State::read(&mut self.server.connect())
+    }
+
+    fn thread_of(&self, conn: &mut Conn) -> u32 {
+        const THREAD: &str =
+            "SELECT TID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()";
+        u32::try_from(sql::number(conn, THREAD)).expect("a thread's number")
+    }
+
+    fn trace_file(&self) -> PathBuf {
+        self.server.dir().join("strace")
+    }
+
+    /// Runs the statements without a crash.
+    fn note_calls(&mut self, conn: &mut Conn) -> Vec<Call> {
+        let tracer = Tracer::note(self.thread_of(conn), &self.trace_file());
+        for statement in self.case.statements {
+            sql::run(conn, &[&self.setting.statement(statement)]);
+        }
+        tracer.finish(&self.server.data_dir())
+    }
+
+    /// Runs the statements up to the call. Returns whether the state before is there afterwards, on a server that runs.
+    fn crash_at(&mut self, call: &Call, is_before: bool, allowed: &Allowed) -> bool {
+        let mut conn = match is_before {
+            true => {
+                let conn = self.server.connect();
+                self.prelude(conn)
+            }
+            false => self.begin(),
+        };
+        let tracer = Tracer::kill_at(self.thread_of(&mut conn), call, &self.trace_file());
+        self.report.tried += 1;
+        let point = format!("{} {}: {}", call.name, call.number, call.text);
+        for statement in self.case.statements {
+            match conn.query_drop(self.setting.statement(statement)) {
+                Ok(()) => {}
+                Err(mysql::Error::MySqlError(error)) => {
+                    self.violation(&point, &format!("{statement} fails: {error}"));
+                    return false;
+                }
+                // The server is gone.
+                Err(_) => {
+                    drop(tracer);
+                    return self.recover(&point, allowed, Expect::Either);
+                }
+            }
+        }
+        self.report.survived += 1;
+        false
+    }
+
+    /// The statement as a whole, and a crash as soon as it is acknowledged.
+    fn crash_after(&mut self, allowed: &Allowed) {
+        let mut conn = self.begin();
+        for statement in self.case.statements {
+            sql::run(&mut conn, &[&self.setting.statement(statement)]);
+        }
+        let is_durable = self.case.promise == Promise::Definition || self.setting.flush != 0;
+        let expect = if is_durable { Expect::After } else { Expect::Either };
+        self.report.tried += 1;
+        self.recover("after the statement", allowed, expect);
+    }
+
+    /// Restarts the server, which is being killed or is to be, and looks at it.
+    fn recover(&mut self, point: &str, allowed: &Allowed, expect: Expect) -> bool {
+        if point != "after the statement" {
+            wait_until(PATIENCE, "the killed server is gone", || self.server.exited().is_some());
+        }
+        self.server.kill9();
+        self.server.launch().unwrap_or_else(|error| panic!("{}: {point}: {error}", self.case.name));
+        let state = match self.state() {
+            Ok(state) => state,
+            Err(error) => {
+                self.violation(point, &error);
+                return false;
+            }
+        };
+        let is_before = state == allowed.before;
+        let is_after = state == allowed.after;
+        if is_before {
+            self.report.before += 1;
+        } else if is_after {
+            self.report.after += 1;
+        }
+        let is_allowed = is_before || is_after || allowed.between.contains(&state);
+        if !is_allowed {
+            let text = format!(
+                "neither the state before nor the state after\ncompared with before: {}\ncompared with after: {}",
+                state.difference(&allowed.before),
+                state.difference(&allowed.after)
+            );
+            self.violation(point, &text);
+        } else if expect == Expect::After && !is_after {
+            let text =
+                format!("an acknowledged change is lost: {}", state.difference(&allowed.after));
+            self.violation(point, &text);
+        }
+        let mut conn = self.server.connect();
+        for fault in check_all(&mut conn) {
+            self.violation(point, &fault);
+        }
+        for file in stray_files(&mut conn, &self.server.data_dir()) {
+            self.violation(point, &format!("stray: {file}"));
+        }
+        is_before && !is_after
+    }
+
+    fn violation(&mut self, point: &str, text: &str) {
+        match known::explain(self.case.name, text) {
+            Some(known) => self.report.known.push(known),
+            None => {
+                let (setting, case) = (self.setting, self.case.name);
+                self.report.violations.push(format!("{setting}, {case}, at {point}: {text}"));
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Expect {
+    Either,
+    After,
+}
+
+/// The transactions that wait for a verdict, as `XA ROLLBACK` wants them.
+fn prepared(conn: &mut Conn) -> Vec<String> {
+    let rows: Vec<(u32, u32, u32, String)> = conn.query("XA RECOVER").expect("XA RECOVER works");
+    rows.into_iter()
+        .map(|(_, global_len, _, data)| {
+            let (global, branch) = data.split_at(global_len as usize);
+            format!("'{global}', '{branch}'")
+        })
+        .collect()
+}
