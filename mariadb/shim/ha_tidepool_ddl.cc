@@ -59,6 +59,9 @@ static int set_forgotten_aside(THD *thd, const std::string &name) {
   return TP_OK;
 }
 
+/* Beside a .frm file: the names of a table's partitions. */
+constexpr char PARTITION_LIST_EXT[] = ".par";
+
 int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   THD *thd = ha_thd();
   if (info->data_file_name || info->index_file_name) {
@@ -136,12 +139,53 @@ static int set_aside(const std::string &name, std::string *aside, THD *thd) {
   return result;
 }
 
+namespace {
+struct Names {
+  std::string prefix;
+  std::vector<std::string> names;
+};
+} // namespace
+
+static void take_name(void *context, const char *name, size_t len) {
+  auto *wanted = static_cast<Names *>(context);
+  std::string found(name, len);
+  if (found.compare(0, wanted->prefix.size(), wanted->prefix) == 0) wanted->names.push_back(std::move(found));
+}
+
+static std::vector<std::string> names_with(const std::string &prefix) {
+  Names wanted{prefix, {}};
+  tp_table_names(engine.db, &wanted, take_name);
+  return wanted.names;
+}
+
+/*
+  A crash in CREATE TABLE … PARTITION BY. The server's DDL log then has the engine drop the table by the name that no partition has, and
+  forgets the partitions and the .par file (10.11.18; those of InnoDB stay, and the next CREATE TABLE fails). The log speaks only of a table
+  that this statement was about to make, so its partitions are that statement's, too.
+*/
+static bool drop_unfinished_partitions(const char *path, const std::string &name) {
+  const std::string par = std::string(path) + PARTITION_LIST_EXT;
+  if (unlink(par.c_str()) != 0 && errno != ENOENT) sql_print_warning("Tidepool: %s can't be removed: %s", par.c_str(), strerror(errno));
+  std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+  bool any = false;
+  for (const std::string &partition : names_with(name + "#P#")) {
+    if (const int result = tp_drop_table(engine.db, partition.data(), partition.size()))
+      server_error(result, nullptr);
+    else
+      any = true;
+  }
+  return any;
+}
+
 int drop_table(handlerton *, const char *path) {
   const std::string name = table_name_of(path);
   THD *thd = current_thd;
   /* The server asks every engine to drop a table that it doesn't know, and children may wait for one. */
   std::string metadata;
-  if (table_metadata(name, &metadata) == TP_TABLE_MISSING) return server_error(TP_TABLE_MISSING, thd);
+  if (table_metadata(name, &metadata) == TP_TABLE_MISSING) {
+    if (!mysqld_server_started && drop_unfinished_partitions(path, name)) return 0;
+    return server_error(TP_TABLE_MISSING, thd);
+  }
   if (const Constraint_ptr key = forbids_drop(thd, name)) {
     if (Session *session = session_of(thd)) session->violated = foreign_key_of_table(thd, *key);
     return HA_ERR_ROW_IS_REFERENCED;
@@ -168,25 +212,6 @@ int drop_table(handlerton *, const char *path) {
   else
     drop_ownerless(aside, thd);
   return 0;
-}
-
-namespace {
-struct Names {
-  std::string prefix;
-  std::vector<std::string> names;
-};
-} // namespace
-
-static void take_name(void *context, const char *name, size_t len) {
-  auto *wanted = static_cast<Names *>(context);
-  std::string found(name, len);
-  if (found.compare(0, wanted->prefix.size(), wanted->prefix) == 0) wanted->names.push_back(std::move(found));
-}
-
-static std::vector<std::string> names_with(const std::string &prefix) {
-  Names wanted{prefix, {}};
-  tp_table_names(engine.db, &wanted, take_name);
-  return wanted.names;
 }
 
 void drop_database(handlerton *, char *path) {

@@ -4,45 +4,59 @@
 //! makes it durable first. The whole enumerates every call, setting and statement.
 
 use tidepool_tests::crash_points::calls::is_strace_there;
-use tidepool_tests::crash_points::{CASES, Case, Choice, Setting, run_case};
-use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::crash_points::{
+    BinaryLog, CASES, Case, Choice, Crash, Setting, Victim, run_case,
+};
+use tidepool_tests::server::Engine;
 
 fn case(name: &str) -> &'static Case {
     CASES.iter().find(|case| case.name == name).expect("there is a case of this name")
 }
 
-/// Runs cases at flush 0, and kills the server at the calls whose trace lines contain `text`.
-fn run(name: &str, binary_log: bool, cases: &[&str], text: &str) {
+/// A server at flush 0 that is killed.
+const KILLED: Setting =
+    Setting { engine: Engine::Tidepool, flush: 0, binary_log: BinaryLog::Off, crash: Crash::Kill };
+
+/// Runs cases, and ends the server at the calls whose trace lines contain `text`.
+fn run(name: &str, setting: Setting, cases: &[&str], text: &str) {
     if !is_strace_there() {
         println!("skipped: strace is not there");
         return;
     }
-    let setting = Setting { engine: Engine::Tidepool, flush: 0, binary_log };
-    let mut options = Options::new(name).engine(setting.engine);
-    options.args = setting.server_args();
-    let mut server = Server::start(options);
+    let Some(mut victim) = Victim::start(setting, name) else { return };
     for name in cases {
         let choice = Choice::Containing(vec![text.into()]);
-        let report = run_case(&mut server, setting, case(name), &choice);
+        let report = run_case(&mut victim, setting, case(name), &choice);
         assert!(report.violations.is_empty(), "{name}: {:#?}", report.violations);
         assert!(report.tried > 0, "{name}: no crash point was tried");
     }
 }
 
+const NO_CALL: &str = "no call: only the end of the statement";
+
 #[test]
 fn the_ddl_log_relies_on_rows_that_are_durable() {
     let cases = ["alter-copy-modify", "alter-engine-from-other", "partition-coalesce"];
-    run("ddl_log_syncs", false, &cases, "/ddl_recovery.log>)");
+    run("ddl_log_syncs", KILLED, &cases, "/ddl_recovery.log>)");
 }
 
 #[test]
 fn an_acknowledged_change_of_definitions_or_verdict_is_durable() {
     let cases = ["create-select", "create-sequence", "xa-prepare", "xa-commit", "xa-rollback"];
-    run("acknowledged", false, &cases, "no call: only the end of the statement");
+    run("acknowledged", KILLED, &cases, NO_CALL);
 }
 
 #[test]
 fn the_binary_log_relies_on_rows_that_are_durable() {
     let cases = ["create-select", "commit-two-engines"];
-    run("binary_log_syncs", true, &cases, "fdatasync(");
+    let setting = Setting { binary_log: BinaryLog::Synced, ..KILLED };
+    run("binary_log_syncs", setting, &cases, "fdatasync(");
+}
+
+/// The binary log is what commits a prepared transaction after a crash, but it is not synced.
+#[test]
+fn a_commit_is_durable_though_the_binary_log_may_lose_it() {
+    let setting =
+        Setting { flush: 1, binary_log: BinaryLog::Unsynced, crash: Crash::PowerCut, ..KILLED };
+    run("unsynced_binary_log", setting, &["commit-insert", "commit-transaction"], NO_CALL);
 }

@@ -1,24 +1,29 @@
 //! Kills a server at every call of a statement that changes a file, statement by statement.
 //!
 //! ```text
-//! crash-points [--engine Tidepool|InnoDB] [--flush 0,1,2] [--binlog off,on] [--case NAME]… [--every N] [--list]
+//! crash-points [--engine Tidepool|InnoDB] [--crash kill,power-cut] [--flush 0,1,2] [--binlog off,on,unsynced]
+//!              [--case NAME]… [--every N] [--list]
 //! ```
-//! Prints a line for each statement and setting, and each violation. Ends with status 1 if there are any.
+//! A name may have a `*`. Prints a line for each statement and setting, and each violation. Ends with status 1 if there are any.
 
 use std::process::ExitCode;
 use std::time::Instant;
 
 use lexopt::prelude::*;
-use tidepool_tests::crash_points::{CASES, Case, Choice, Setting, run_case};
-use tidepool_tests::server::{Engine, Options, Server};
+use tidepool_tests::crash_points::{
+    BinaryLog, CASES, Case, Choice, Crash, Setting, Victim, run_case,
+};
+use tidepool_tests::server::Engine;
 
-const USAGE: &str = "usage: crash-points [--engine Tidepool|InnoDB] [--flush 0,1,2] [--binlog off,on] [--case NAME]… \
-                     [--every N] [--list]";
+const USAGE: &str =
+    "usage: crash-points [--engine Tidepool|InnoDB] [--crash kill,power-cut] [--flush 0,1,2]
+                    [--binlog off,on,unsynced] [--case NAME]… [--every N] [--list]";
 
 struct Wanted {
     engine: Engine,
+    crashes: Vec<Crash>,
     flushes: Vec<u8>,
-    binary_logs: Vec<bool>,
+    binary_logs: Vec<BinaryLog>,
     cases: Vec<Case>,
     choice: Choice,
 }
@@ -32,46 +37,63 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let (mut tried, mut violations, mut known) = (0, 0, 0);
-    for &binary_log in &wanted.binary_logs {
-        for &flush in &wanted.flushes {
-            let setting = Setting { engine: wanted.engine, flush, binary_log };
-            for (index, case) in wanted.cases.iter().enumerate() {
-                let since = Instant::now();
-                let mut options = Options::new("crash_points").engine(setting.engine);
-                options.args = setting.server_args();
-                let mut server = Server::start(options);
-                let report = run_case(&mut server, setting, case, &wanted.choice);
-                println!(
-                    "{setting}, {}/{} {}: {} crash points, {} before, {} after, {} survived, {} violations, \
-                     {} known server faults, {:.0} s",
-                    index + 1,
-                    wanted.cases.len(),
-                    case.name,
-                    report.tried,
-                    report.before,
-                    report.after,
-                    report.survived,
-                    report.violations.len(),
-                    report.known.len(),
-                    since.elapsed().as_secs_f64()
-                );
-                report.violations.iter().for_each(|violation| println!("VIOLATION {violation}"));
-                tried += report.tried;
-                violations += report.violations.len();
-                known += report.known.len();
+    let mut total = Total::default();
+    for &crash in &wanted.crashes {
+        for &binary_log in &wanted.binary_logs {
+            for &flush in &wanted.flushes {
+                let setting = Setting { engine: wanted.engine, flush, binary_log, crash };
+                total.run(setting, &wanted);
             }
         }
     }
-    println!("{tried} crash points, {violations} violations, {known} known server faults");
-    if violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    println!(
+        "{} crash points, {} violations, {} known server faults",
+        total.tried, total.violations, total.known
+    );
+    if total.violations == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+#[derive(Default)]
+struct Total {
+    tried: u32,
+    violations: usize,
+    known: usize,
+}
+
+impl Total {
+    fn run(&mut self, setting: Setting, wanted: &Wanted) {
+        for (index, case) in wanted.cases.iter().enumerate() {
+            let since = Instant::now();
+            let Some(mut victim) = Victim::start(setting, "crash_points") else { return };
+            let report = run_case(&mut victim, setting, case, &wanted.choice);
+            println!(
+                "{setting}, {}/{} {}: {} crash points, {} before, {} after, {} survived, {} violations, \
+                 {} known server faults, {:.0} s",
+                index + 1,
+                wanted.cases.len(),
+                case.name,
+                report.tried,
+                report.before,
+                report.after,
+                report.survived,
+                report.violations.len(),
+                report.known.len(),
+                since.elapsed().as_secs_f64()
+            );
+            report.violations.iter().for_each(|violation| println!("VIOLATION {violation}"));
+            self.tried += report.tried;
+            self.violations += report.violations.len();
+            self.known += report.known.len();
+        }
+    }
 }
 
 fn parse() -> Result<Option<Wanted>, lexopt::Error> {
     let mut wanted = Wanted {
         engine: Engine::Tidepool,
+        crashes: vec![Crash::Kill, Crash::PowerCut],
         flushes: vec![0, 1, 2],
-        binary_logs: vec![false, true],
+        binary_logs: vec![BinaryLog::Off, BinaryLog::Synced],
         cases: Vec::new(),
         choice: Choice::All,
     };
@@ -79,6 +101,10 @@ fn parse() -> Result<Option<Wanted>, lexopt::Error> {
     while let Some(argument) = parser.next()? {
         match argument {
             Long("engine") => wanted.engine = Engine::by_name(&parser.value()?.string()?)?,
+            Long("crash") => {
+                let text = parser.value()?.string()?;
+                wanted.crashes = text.split(',').map(crash).collect::<Result<_, _>>()?;
+            }
             Long("flush") => {
                 let text = parser.value()?.string()?;
                 let levels =
@@ -87,13 +113,13 @@ fn parse() -> Result<Option<Wanted>, lexopt::Error> {
             }
             Long("binlog") => {
                 let text = parser.value()?.string()?;
-                wanted.binary_logs = text.split(',').map(|word| word == "on").collect();
+                wanted.binary_logs = text.split(',').map(binary_log).collect::<Result<_, _>>()?;
             }
             Long("case") => {
                 let name = parser.value()?.string()?;
                 let before = wanted.cases.len();
-                let is_meant = |case: &&Case| match name.strip_suffix('*') {
-                    Some(prefix) => case.name.starts_with(prefix),
+                let is_meant = |case: &&Case| match name.split_once('*') {
+                    Some((start, end)) => case.name.starts_with(start) && case.name.ends_with(end),
                     None => case.name == name,
                 };
                 wanted.cases.extend(CASES.iter().filter(is_meant));
@@ -113,4 +139,21 @@ fn parse() -> Result<Option<Wanted>, lexopt::Error> {
         wanted.cases = CASES.to_vec();
     }
     Ok(Some(wanted))
+}
+
+fn crash(word: &str) -> Result<Crash, String> {
+    match word {
+        "kill" => Ok(Crash::Kill),
+        "power-cut" => Ok(Crash::PowerCut),
+        _ => Err(format!("{word}: neither kill nor power-cut")),
+    }
+}
+
+fn binary_log(word: &str) -> Result<BinaryLog, String> {
+    match word {
+        "off" => Ok(BinaryLog::Off),
+        "on" => Ok(BinaryLog::Synced),
+        "unsynced" => Ok(BinaryLog::Unsynced),
+        _ => Err(format!("{word}: neither off nor on nor unsynced")),
+    }
 }

@@ -6,12 +6,12 @@ use std::time::Duration;
 use mysql::Conn;
 use mysql::prelude::Queryable;
 
-use super::Setting;
 use super::calls::{Call, Tracer};
 use super::cases::{Case, Promise};
 use super::known::{self, Known};
 use super::state::{State, check_all, stray_files};
-use crate::server::{Server, wait_until};
+use super::{Setting, Victim};
+use crate::server::wait_until;
 use crate::sql;
 
 /// How long a killed server may take to be gone.
@@ -62,12 +62,12 @@ pub struct Report {
 ///
 /// # Panics
 /// If the case is wrong: its setup fails, or its statements without a crash.
-pub fn run_case(server: &mut Server, setting: Setting, case: &Case, choice: &Choice) -> Report {
-    Run { server, setting, case, report: Report::default() }.run(choice)
+pub fn run_case(victim: &mut Victim, setting: Setting, case: &Case, choice: &Choice) -> Report {
+    Run { victim, setting, case, report: Report::default() }.run(choice)
 }
 
 struct Run<'a> {
-    server: &'a mut Server,
+    victim: &'a mut Victim,
     setting: Setting,
     case: &'a Case,
     report: Report,
@@ -113,7 +113,7 @@ impl Run<'_> {
 
     /// Sets everything up, durably, and gives the session for the statements, its prelude run.
     fn begin(&mut self) -> Conn {
-        let mut conn = self.server.connect();
+        let mut conn = self.victim.server().connect();
         for xid in prepared(&mut conn) {
             sql::run(&mut conn, &[&format!("XA ROLLBACK {xid}")]);
         }
@@ -137,42 +137,38 @@ impl Run<'_> {
         for statement in self.case.prelude {
             sql::run(&mut conn, &[&self.setting.statement(statement)]);
         }
+        self.victim.settle();
         conn
     }
 
-    fn state(&self) -> Result<State, String> {
-        State::read(&mut self.server.connect())
+    fn state(&mut self) -> Result<State, String> {
+        State::read(&mut self.victim.server().connect())
     }
 
-    fn thread_of(&self, conn: &mut Conn) -> u32 {
-        const THREAD: &str =
-            "SELECT TID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()";
-        u32::try_from(sql::number(conn, THREAD)).expect("a thread's number")
-    }
-
-    fn trace_file(&self) -> PathBuf {
-        self.server.dir().join("strace")
+    fn trace_file(&mut self) -> PathBuf {
+        self.victim.server().dir().join("strace")
     }
 
     /// Runs the statements without a crash.
     fn note_calls(&mut self, conn: &mut Conn) -> Vec<Call> {
-        let tracer = Tracer::note(self.thread_of(conn), &self.trace_file());
+        let tracer = Tracer::note(thread_of(conn), &self.trace_file());
         for statement in self.case.statements {
             sql::run(conn, &[&self.setting.statement(statement)]);
         }
-        tracer.finish(&self.server.data_dir())
+        tracer.finish(&self.victim.server().data_dir())
     }
 
     /// Runs the statements up to the call. Returns whether the state before is there afterwards, on a server that runs.
     fn crash_at(&mut self, call: &Call, is_before: bool, allowed: &Allowed) -> bool {
-        let mut conn = match is_before {
+        // What the prelude does is part of the state before, and can't be done twice.
+        let mut conn = match is_before && self.case.prelude.is_empty() {
             true => {
-                let conn = self.server.connect();
+                let conn = self.victim.server().connect();
                 self.prelude(conn)
             }
             false => self.begin(),
         };
-        let tracer = Tracer::kill_at(self.thread_of(&mut conn), call, &self.trace_file());
+        let tracer = Tracer::kill_at(thread_of(&mut conn), call, &self.trace_file());
         self.report.tried += 1;
         let point = format!("{} {}: {}", call.name, call.number, call.text);
         for statement in self.case.statements {
@@ -199,7 +195,7 @@ impl Run<'_> {
         for statement in self.case.statements {
             sql::run(&mut conn, &[&self.setting.statement(statement)]);
         }
-        let is_durable = self.case.promise == Promise::Definition || self.setting.flush != 0;
+        let is_durable = self.case.promise == Promise::Definition || self.setting.keeps_commits();
         let expect = if is_durable { Expect::After } else { Expect::Either };
         self.report.tried += 1;
         self.recover("after the statement", allowed, expect);
@@ -208,10 +204,15 @@ impl Run<'_> {
     /// Restarts the server, which is being killed or is to be, and looks at it.
     fn recover(&mut self, point: &str, allowed: &Allowed, expect: Expect) -> bool {
         if point != "after the statement" {
-            wait_until(PATIENCE, "the killed server is gone", || self.server.exited().is_some());
+            wait_until(PATIENCE, "the killed server is gone", || {
+                self.victim.server().exited().is_some()
+            });
         }
-        self.server.kill9();
-        self.server.launch().unwrap_or_else(|error| panic!("{}: {point}: {error}", self.case.name));
+        self.victim.crash();
+        self.victim
+            .server()
+            .launch()
+            .unwrap_or_else(|error| panic!("{}: {point}: {error}", self.case.name));
         let state = match self.state() {
             Ok(state) => state,
             Err(error) => {
@@ -239,11 +240,11 @@ impl Run<'_> {
                 format!("an acknowledged change is lost: {}", state.difference(&allowed.after));
             self.violation(point, &text);
         }
-        let mut conn = self.server.connect();
+        let mut conn = self.victim.server().connect();
         for fault in check_all(&mut conn) {
             self.violation(point, &fault);
         }
-        for file in stray_files(&mut conn, &self.server.data_dir()) {
+        for file in stray_files(&mut conn, &self.victim.server().data_dir()) {
             self.violation(point, &format!("stray: {file}"));
         }
         is_before && !is_after
@@ -264,6 +265,13 @@ impl Run<'_> {
 enum Expect {
     Either,
     After,
+}
+
+/// The server's thread that serves a connection.
+fn thread_of(conn: &mut Conn) -> u32 {
+    const THREAD: &str =
+        "SELECT TID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()";
+    u32::try_from(sql::number(conn, THREAD)).expect("a thread's number")
 }
 
 /// The transactions that wait for a verdict, as `XA ROLLBACK` wants them.

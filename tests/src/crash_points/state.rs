@@ -14,7 +14,7 @@ use crate::sql;
 /// Databases of the server that no case touches.
 const SYSTEM: [&str; 4] = ["information_schema", "performance_schema", "mysql", "sys"];
 /// How long the engine may take to remove the files of dropped tables after a start.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// All of a server's user databases. A key is a database, or a database and a table; a value is the definition and a
 /// summary of the rows.
