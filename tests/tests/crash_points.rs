@@ -53,6 +53,12 @@ fn the_binary_log_relies_on_rows_that_are_durable() {
     run("binary_log_syncs", setting, &cases, "fdatasync(");
 }
 
+/// The server forgets its partitions; the engine does not.
+#[test]
+fn a_partitioned_table_that_was_never_finished_is_gone() {
+    run("unfinished_partitions", KILLED, &["create-partitioned"], ".tpd>)");
+}
+
 /// The binary log is what commits a prepared transaction after a crash, but it is not synced.
 #[test]
 fn a_commit_is_durable_though_the_binary_log_may_lose_it() {

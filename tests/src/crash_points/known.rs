@@ -23,6 +23,8 @@ pub const KNOWN: &[Known] = &[
     known("drop-partitioned", "stray: cp/h#P#", PAR_OF_DROP),
     known("drop-several", PARTITIONS_LEFT, PAR_OF_DROP),
     known("drop-several", "stray: cp/r#P#", PAR_OF_DROP),
+    known("rename-partitioned", "`cp`.`r`: MySqlError { ERROR 1932", HALF_RENAMED),
+    known("rename-partitioned", "`cp`.`r`: MySqlError { ERROR 1696", HALF_RENAMED),
     known("commit-two-engines", "compared with after: `cp`.`o` is", ONE_OF_TWO),
 ];
 
@@ -33,6 +35,8 @@ const DROP_AND_CREATE: &str = "CREATE OR REPLACE is a DROP TABLE and a CREATE TA
                                there is no table";
 const PAR_OF_DROP: &str = "DROP TABLE removes the .par file first; without it the server does not know the partitions \
                            that are still there, and drops the rest of the table";
+const HALF_RENAMED: &str = "RENAME TABLE renames partition by partition, then the .par file; after a crash the server \
+                            does not rename back those that have their new name";
 const ONE_OF_TWO: &str = "without a binary log the server rolls back all that is prepared, and a transaction that \
                           was not acknowledged may be committed in one engine only";
 

@@ -1,5 +1,6 @@
 //! One statement and all of its crash points.
 
+use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -119,7 +120,15 @@ impl Run<'_> {
         }
         sql::run(&mut conn, &["SET foreign_key_checks = 0"]);
         for database in ["cp", "cp2", "cp3"] {
-            sql::run(&mut conn, &[&format!("DROP DATABASE IF EXISTS {database}")]);
+            let drop = format!("DROP DATABASE IF EXISTS {database}");
+            if conn.query_drop(&drop).is_err() {
+                // Stray files are in its way, which have been reported.
+                let directory = self.victim.server().data_dir().join(database);
+                for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+                    let _ = fs::remove_file(entry.path());
+                }
+                sql::run(&mut conn, &[&drop]);
+            }
         }
         sql::run(
             &mut conn,
