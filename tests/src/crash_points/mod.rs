@@ -30,6 +30,7 @@ pub mod state;
 pub use cases::{CASES, Case, Promise};
 pub use run::{Choice, Report, run_case};
 
+use crate::environment::Environment;
 use crate::power_cut::{FileSystem, Machine};
 use crate::server::{Engine, Options, Server};
 
@@ -79,10 +80,16 @@ impl Setting {
             Engine::Tidepool => (self.flush, 1),
             Engine::InnoDb => (1, self.flush),
         };
-        let mut args = vec![format!("--innodb-flush-log-at-trx-commit={innodb}")];
-        if self.engine == Engine::Tidepool {
-            args.push(format!("--tidepool-flush-log-at-trx-commit={tidepool}"));
-            args.push("--tidepool-buffer-pool-size=16M".into());
+        let mut args = vec![
+            format!("--innodb-flush-log-at-trx-commit={innodb}"),
+            format!("--tidepool-flush-log-at-trx-commit={tidepool}"),
+            "--tidepool-buffer-pool-size=16M".into(),
+        ];
+        if self.engine == Engine::InnoDb {
+            // Some cases want both engines.
+            let plugin_dir = Environment::get().plugin_dir();
+            args.insert(0, "--plugin-load-add=ha_tidepool.so".into());
+            args.insert(0, format!("--plugin-dir={}", plugin_dir.display()));
         }
         if self.binary_log != BinaryLog::Off {
             let sync = u8::from(self.binary_log == BinaryLog::Synced);

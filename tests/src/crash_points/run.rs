@@ -18,6 +18,9 @@ use crate::sql;
 /// How long a killed server may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The crash point behind all calls: no fault of the server excuses what is lost there.
+const ACKNOWLEDGED: &str = "after the statement";
+
 /// Which crash points are tried.
 #[derive(Clone, Debug)]
 pub enum Choice {
@@ -207,12 +210,12 @@ impl Run<'_> {
         let is_durable = self.case.promise == Promise::Definition || self.setting.keeps_commits();
         let expect = if is_durable { Expect::After } else { Expect::Either };
         self.report.tried += 1;
-        self.recover("after the statement", allowed, expect);
+        self.recover(ACKNOWLEDGED, allowed, expect);
     }
 
     /// Restarts the server, which is being killed or is to be, and looks at it.
     fn recover(&mut self, point: &str, allowed: &Allowed, expect: Expect) -> bool {
-        if point != "after the statement" {
+        if point != ACKNOWLEDGED {
             wait_until(PATIENCE, "the killed server is gone", || {
                 self.victim.server().exited().is_some()
             });
@@ -260,10 +263,14 @@ impl Run<'_> {
     }
 
     fn violation(&mut self, point: &str, text: &str) {
-        match known::explain(self.case.name, text) {
+        let (setting, case) = (self.setting, self.case.name);
+        let known = match point {
+            ACKNOWLEDGED => None,
+            _ => known::explain(case, setting, text),
+        };
+        match known {
             Some(known) => self.report.known.push(known),
             None => {
-                let (setting, case) = (self.setting, self.case.name);
                 self.report.violations.push(format!("{setting}, {case}, at {point}: {text}"));
             }
         }
