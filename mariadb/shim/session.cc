@@ -232,6 +232,16 @@ static bool is_relied_on(THD *thd, const Session *session) {
 */
 static bool is_binary_log_enough() { return sync_binlog_period == 1 || !is_each_commit_durable(); }
 
+/* Before the first engine commits: whoever has committed is not in the list any more. The binary log is one of those that are. */
+static bool changes_other_engines(THD *thd, bool all) {
+  const THD_TRANS &trans = all ? thd->transaction->all : thd->transaction->stmt;
+  uint others = 0;
+  for (Ha_trx_info *info = trans.ha_list; info; info = info->next())
+    if (info->is_trx_read_write() && info->ht() != engine.hton) others++;
+  const bool is_logged = opt_bin_log && (thd->variables.option_bits & OPTION_BIN_LOG);
+  return others > (is_logged ? 1 : 0);
+}
+
 int commit_durably(Session *session) {
   const int result = tp_commit_no_flush(session->trx, &session->commit_lsn);
   return result == TP_OK ? tp_flush_log(engine.db, session->commit_lsn) : result;
@@ -258,7 +268,7 @@ static int commit(THD *thd, bool all) {
        rolls back all that is still prepared (10.11.18, xarecover_handlerton), acknowledged or not. So each engine's commit must
        be in its log before the answer. All have made theirs by now, in commit_ordered; InnoDB does not flush it either. */
     if (result == TP_OK) {
-      if (!opt_bin_log)
+      if (!opt_bin_log || (session->with_other_engines && !is_binary_log_enough()))
         unflushed = ha_flush_logs();
       else if (!is_binary_log_enough() || is_relied_on(thd, session))
         unflushed = server_error(tp_flush_log(engine.db, session->commit_lsn), thd) != 0;
@@ -324,6 +334,7 @@ static int prepare(THD *thd, bool all) {
     const int result = tp_prepare(session->trx, xid, len);
     if (result != TP_OK) return server_error(result, thd);
     session->prepared = true;
+    session->with_other_engines = changes_other_engines(thd, all);
   }
   if (thd->transaction->xid_state.is_explicit_XA() && !session->xa_prepared) {
     std::lock_guard<std::mutex> guard(prepared_mutex);

@@ -64,5 +64,6 @@ fn a_partitioned_table_that_was_never_finished_is_gone() {
 fn a_commit_is_durable_though_the_binary_log_may_lose_it() {
     let setting =
         Setting { flush: 1, binary_log: BinaryLog::Unsynced, crash: Crash::PowerCut, ..KILLED };
-    run("unsynced_binary_log", setting, &["commit-insert", "commit-transaction"], NO_CALL);
+    let cases = ["commit-insert", "commit-transaction", "commit-two-engines"];
+    run("unsynced_binary_log", setting, &cases, NO_CALL);
 }

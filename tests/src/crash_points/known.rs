@@ -23,7 +23,7 @@ const fn known(case: &'static str, symptom: &'static str, why: &'static str) -> 
     Known { case, setting: "", symptom, why }
 }
 
-/// A fault that the binary log prevents.
+/// A fault that the binary log prevents, if it is synced.
 const fn without_binary_log(case: &'static str, symptom: &'static str, why: &'static str) -> Known {
     Known { case, setting: "binlog off", symptom, why }
 }
@@ -43,10 +43,20 @@ pub const KNOWN: &[Known] = &[
     known("partition-to-table", PARTITIONS_LEFT, CONVERT_LOSES),
     known("partition-to-table", "stray: cp/r#P#", CONVERT_LOSES),
     known("partition-to-table", "`cp`.`r`: MySqlError { ERROR 1696", CONVERT_LOSES),
+    known("table-to-partition", "before: `cp`.`r` is absent", CONVERT_LOSES),
+    known("table-to-partition", PARTITIONS_LEFT, CONVERT_LOSES),
+    known("table-to-partition", "stray: cp/r#P#", CONVERT_LOSES),
+    known("table-to-partition", "`cp`.`r`: MySqlError { ERROR 1696", CONVERT_LOSES),
     known("partition-remove", PARTITIONS_LEFT, BACKUP_LEFT),
     known("partition-remove", "stray: cp/#sql-backup", BACKUP_LEFT),
     without_binary_log("commit-two-engines", "compared with after: `cp`.`o` is", ONE_OF_TWO),
     without_binary_log("commit-two-engines", "compared with after: `cp`.`t` is", ONE_OF_TWO),
+    Known {
+        case: "commit-two-engines",
+        setting: "power cut, flush 1, binlog unsynced",
+        symptom: "compared with after: `cp`.`o` is",
+        why: ONE_OF_TWO,
+    },
 ];
 
 const REPLACED: &str =
@@ -60,12 +70,12 @@ const HALF_RENAMED: &str = "RENAME TABLE renames partition by partition, then th
                             does not rename back those that have their new name";
 const PAR_NOT_RENAMED: &str = "the copy's partitions get the table's name one by one, its .par file last; after a crash \
                                the server does not go on with the .par file";
-const CONVERT_LOSES: &str = "CONVERT PARTITION … TO TABLE renames the table's .frm and .par files away before the new ones \
-                             are there; after a crash between the two the table has no definition, or half of one, \
+const CONVERT_LOSES: &str = "CONVERT PARTITION, and CONVERT TABLE, rename the table's .frm and .par files away before the \
+                             new ones are there; after a crash between the two the table has no definition, or half of one, \
                              and its partitions stay in the engine";
 const BACKUP_LEFT: &str = "ALTER TABLE keeps the partitioned table under another name until the new one is in its \
                            place; after a crash the server does not find the partitions that it is to remove";
-const ONE_OF_TWO: &str = "without a binary log the server rolls back all that is prepared, and a transaction that \
+const ONE_OF_TWO: &str = "without a binary log, or one that is lost in part, the server rolls back all that is prepared, and a transaction that \
                           was not acknowledged may be committed in one engine only";
 
 /// The known fault that explains a violation of a statement that was not acknowledged.
