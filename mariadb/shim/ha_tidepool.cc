@@ -200,8 +200,9 @@ int ha_tidepool::begin_own_statement() {
 }
 
 /*
-  What a sequence hands out is in rows of other transactions, and other engines, and in other hands: no crash may have it handed out again. Nor
-  is a sequence without its row one. So this is durable, whatever flush_log_at_trx_commit says; once for each CACHE of values.
+  A number of a sequence is in rows of other transactions and other engines: after a crash the
+  sequence must not give it again. And a sequence without its row can't be read. So this commit is
+  durable, whatever flush_log_at_trx_commit says; there is one for each CACHE of numbers.
 */
 int ha_tidepool::end_own_statement() {
   if (!own_session->in_statement) return 0;

@@ -149,7 +149,8 @@ struct Names {
 static void take_name(void *context, const char *name, size_t len) {
   auto *wanted = static_cast<Names *>(context);
   std::string found(name, len);
-  if (found.compare(0, wanted->prefix.size(), wanted->prefix) == 0) wanted->names.push_back(std::move(found));
+  if (found.compare(0, wanted->prefix.size(), wanted->prefix) == 0)
+    wanted->names.push_back(std::move(found));
 }
 
 static std::vector<std::string> names_with(const std::string &prefix) {
@@ -159,13 +160,15 @@ static std::vector<std::string> names_with(const std::string &prefix) {
 }
 
 /*
-  A crash in CREATE TABLE … PARTITION BY. The server's DDL log then has the engine drop the table by the name that no partition has, and
-  forgets the partitions and the .par file (10.11.18; those of InnoDB stay, and the next CREATE TABLE fails). The log speaks only of a table
-  that this statement was about to make, so its partitions are that statement's, too.
+  A crash in CREATE TABLE … PARTITION BY. The server's DDL log then has the engine drop the table
+  by the name that no partition has, and forgets the partitions and the .par file (10.11.18; those
+  of InnoDB stay, and the next CREATE TABLE fails). The log speaks only of a table that this
+  statement was about to make, so its partitions are that statement's, too.
 */
 static bool drop_unfinished_partitions(const char *path, const std::string &name) {
   const std::string par = std::string(path) + PARTITION_LIST_EXT;
-  if (unlink(par.c_str()) != 0 && errno != ENOENT) sql_print_warning("Tidepool: %s can't be removed: %s", par.c_str(), strerror(errno));
+  if (unlink(par.c_str()) != 0 && errno != ENOENT)
+    sql_print_warning("Tidepool: %s can't be removed: %s", par.c_str(), strerror(errno));
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   bool any = false;
   for (const std::string &partition : names_with(name + "#P#")) {

@@ -214,25 +214,30 @@ static int end_statement(THD *thd, Session *session) {
 }
 
 /*
-  Whether something beside this engine becomes durable after this commit, or is removed, and relies on it: then it is durable when it returns,
-  whatever flush_log_at_trx_commit says (docs/recovery.md, "What others rely on").
+  Whether something outside this engine becomes durable after this commit, or is removed, and
+  relies on it. Such a commit is durable when it returns, whatever flush_log_at_trx_commit says
+  (docs/recovery.md, "What others rely on").
 
-  A change of definitions: the server's DDL log goes on from here after a crash, with the copy in the place of a table whose rows it has, and the
-  table that the rows come from is dropped, be it another engine's. XA COMMIT: whoever coordinates forgets the transaction at the answer,
-  and would not know what to do with one that is found prepared again.
+  A change of definitions: after a crash the server's DDL log goes on from here, puts the copy in
+  the place of the table that its rows come from, and drops that, which may be another engine's.
+  XA COMMIT: the coordinator forgets the transaction at the answer, and could not decide about one
+  that is found prepared again.
 */
 static bool is_relied_on(THD *thd, const Session *session) {
   return stmt_causes_implicit_commit(thd, CF_IMPLICIT_COMMIT_END) || session->xa_prepared;
 }
 
 /*
-  The same of a transaction that went through prepare() and commit_ordered(). prepare() has made it durable, and if the binary log has it, it
-  is committed after a crash: nothing is left to flush. But the binary log may lose its end in a power cut, unless it is synced
-  with each commit.
+  The same of a transaction that went through prepare() and commit_ordered(). prepare() has made it
+  durable, and if the binary log has it, the next start commits it after a crash: nothing is left to
+  flush. But the binary log may lose its end in a power cut, unless it is synced with each commit.
 */
 static bool is_binary_log_enough() { return sync_binlog_period == 1 || !is_each_commit_durable(); }
 
-/* Before the first engine commits: whoever has committed is not in the list any more. The binary log is one of those that are. */
+/*
+  Asked before the first engine commits, as an engine that has committed is not in the list any
+  more. The list has the binary log, too.
+*/
 static bool changes_other_engines(THD *thd, bool all) {
   const THD_TRANS &trans = all ? thd->transaction->all : thd->transaction->stmt;
   uint others = 0;
@@ -264,9 +269,10 @@ static int commit(THD *thd, bool all) {
     result = session->ordered_result;
     if (unlikely(result != TP_OK)) tp_set_last_error(session->ordered_error.data(), session->ordered_error.size());
     thd_wakeup_subsequent_commits(thd, 0);
-    /* Without a binary log, of a transaction of several engines, tc.log knows. But after a crash the server reads it and then
-       rolls back all that is still prepared (10.11.18, xarecover_handlerton), acknowledged or not. So each engine's commit must
-       be in its log before the answer. All have made theirs by now, in commit_ordered; InnoDB does not flush it either. */
+    /* Without a binary log, of a transaction of several engines, tc.log knows. But after a crash the
+       server reads it and then rolls back all that is still prepared (10.11.18, xarecover_handlerton),
+       acknowledged or not. So each engine's commit must be in its log before the answer. All have made
+       theirs by now, in commit_ordered; InnoDB does not flush it either. */
     if (result == TP_OK) {
       if (!opt_bin_log || (session->with_other_engines && !is_binary_log_enough()))
         unflushed = ha_flush_logs();

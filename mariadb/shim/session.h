@@ -70,7 +70,8 @@ struct Session {
   std::vector<TABLE *> children;     /* tables that were opened for referential actions, until the statement ends */
   std::string violated;             /* the constraint that the statement's last error of this kind is about, or the child */
   std::string violated_key;         /* the child's unique key, if a referential action would have made a duplicate */
-  bool with_other_engines = false;  /* what is prepared is a part of a transaction that changed other engines, too */
+  /* What is prepared is a part of a transaction that changed other engines, too. */
+  bool with_other_engines = false;
 };
 
 /* The connection's session, made on first use; nullptr when there is no memory. */

@@ -1,7 +1,9 @@
-//! The quick part of `scripts/crash-points`: the server dies at the moments at which its DDL log relies on the engine.
+//! The quick part of `scripts/crash-points`: the server dies at the moments at which its DDL log
+//! relies on the engine.
 //!
-//! At flush 0 the engine writes its log once a second only, so what the DDL log relies on is there only if the engine
-//! makes it durable first. The whole enumerates every call, setting and statement.
+//! At flush 0 the engine writes its log once a second only, so what the DDL log relies on is there
+//! only if the engine makes it durable first. The whole enumerates every call, setting and
+//! statement.
 
 use tidepool_tests::crash_points::calls::is_strace_there;
 use tidepool_tests::crash_points::{

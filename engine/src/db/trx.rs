@@ -430,8 +430,8 @@ impl Trx {
         }
     }
 
-    /// Commits, durably according to `flush_log_at_trx_commit`; one that is prepared, durably whatever that says. The handle then is a
-    /// new transaction.
+    /// Commits, durably according to `flush_log_at_trx_commit`; one that is prepared, durably
+    /// whatever that says. The handle then is a new transaction.
     ///
     /// If the log cannot be made durable ([`Error::Crashed`]), the engine has stopped writing, and only a restart
     /// tells whether the transaction is committed.

@@ -3,8 +3,8 @@
 //! ```text
 //! crash-points [--engine Tidepool|InnoDB] [--crash kill,power-cut] [--flush 0,1,2] [--binlog off,on,unsynced]
 //!              [--case NAME]… [--every N] [--list]
-//! ```
-//! A name may have a `*`. Prints a line for each statement and setting, and each violation. Ends with status 1 if there are any.
+//! ``` A name may have a `*`. Prints a line for each statement and setting, and each violation.
+//! Ends with status 1 if there are any.
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -1,9 +1,10 @@
 //! The calls by which one thread of the server changes files, counted and cut short by `strace`.
 //!
-//! `strace` attaches to the thread that serves one connection. A first run of a statement notes the calls; each later
-//! run kills the server as it enters one of them, before the call does anything. `strace` counts each kind of call of
-//! each thread by itself, so a [`Call`] is a kind and a number. Calls of the engine's own threads are not counted:
-//! what these write is covered by the engine's simulation, which crashes at any step of any thread.
+//! `strace` attaches to the thread that serves one connection. A first run of a statement notes the
+//! calls; each later run kills the server as it enters one of them, before the call does anything.
+//! `strace` counts each kind of call of each thread by itself, so a [`Call`] is a kind and a
+//! number. Calls of the engine's own threads are not counted: what these write is covered by the
+//! engine's simulation, which crashes at any step of any thread.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,9 +14,10 @@ use std::time::Duration;
 use crate::server::{spawn_tied_to_thread, wait_until};
 
 /// What changes files, or makes a change durable.
-const CALLS: &str = "write,pwrite64,pwritev,pwritev2,fsync,fdatasync,sync_file_range,rename,renameat,renameat2,unlink,\
-                     unlinkat,rmdir,mkdir,mkdirat,truncate,ftruncate,fallocate,openat,link,linkat,symlink,symlinkat,\
-                     copy_file_range,sendfile";
+const CALLS: &str = "\
+    write,pwrite64,pwritev,pwritev2,fsync,fdatasync,sync_file_range,rename,renameat,\
+    renameat2,unlink,unlinkat,rmdir,mkdir,mkdirat,truncate,ftruncate,fallocate,\
+    openat,link,linkat,symlink,symlinkat,copy_file_range,sendfile";
 /// How long `strace` may take to attach, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
 

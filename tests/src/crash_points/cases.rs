@@ -1,13 +1,16 @@
 //! The statements that are cut short. `{E}` is the engine under test, `{O}` the other one.
 //!
-//! Every case begins in two empty databases, `cp` (the default) and `cp2`, and has its own tables in them.
+//! Every case begins in two empty databases, `cp` (the default) and `cp2`, and has its own tables
+//! in them.
 
 /// What must be there after the crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// A change of definitions: the state before, or the state after; acknowledged, it is durable at any setting.
+    /// A change of definitions: the state before, or the state after; acknowledged, it is durable
+    /// at any setting.
     Definition,
-    /// A commit: likewise before or after, but acknowledged it is as durable as `flush_log_at_trx_commit` says.
+    /// A commit: likewise before or after, but acknowledged it is as durable as
+    /// `flush_log_at_trx_commit` says.
     Commit,
 }
 
@@ -22,8 +25,8 @@ pub struct Case {
     pub prelude: &'static [&'static str],
     /// What the crash interrupts. Several statements run one after the other.
     pub statements: &'static [&'static str],
-    /// Statements whose states, one after the other from the state before, are allowed as well: the server promises
-    /// each of them alone.
+    /// Statements whose states, one after the other from the state before, are allowed as well: the
+    /// server promises each of them alone.
     pub steps: &'static [&'static str],
     /// See [`Promise`].
     pub promise: Promise,
@@ -48,7 +51,8 @@ const fn commit(
 const P: &str = "CREATE TABLE p (id INT PRIMARY KEY, s VARCHAR(20)) ENGINE={E}";
 const P_ROWS: &str = "INSERT INTO p SELECT seq, CONCAT('p', seq) FROM seq_1_to_5";
 /// A child, whose copy is filled by inserts.
-const C: &str = "CREATE TABLE c (a INT PRIMARY KEY, p INT, KEY (p), CONSTRAINT cp FOREIGN KEY (p) REFERENCES p (id)) ENGINE={E}";
+const C: &str = "CREATE TABLE c (a INT PRIMARY KEY, p INT, KEY (p), CONSTRAINT cp FOREIGN KEY \
+     (p) REFERENCES p (id)) ENGINE={E}";
 const C_ROWS: &str = "INSERT INTO c SELECT seq, 1 + seq % 5 FROM seq_1_to_300";
 /// A table alone, whose copy is loaded in bulk if it has 1000 rows.
 const T: &str = "CREATE TABLE t (a INT PRIMARY KEY, b INT, s VARCHAR(30), KEY b (b)) ENGINE={E}";
@@ -60,10 +64,13 @@ const OTHER: &str =
     "CREATE TABLE o (a INT PRIMARY KEY, b INT, s VARCHAR(30), KEY b (b)) ENGINE={O}";
 const OTHER_ROWS: &str =
     "INSERT INTO o SELECT seq, seq % 7, CONCAT('other ', seq) FROM seq_1_to_300";
-const RANGE: &str = "CREATE TABLE r (a INT PRIMARY KEY, b INT, KEY (b)) ENGINE={E} PARTITION BY RANGE (a) \
-     (PARTITION r0 VALUES LESS THAN (100), PARTITION r1 VALUES LESS THAN (200), PARTITION r2 VALUES LESS THAN (300))";
+const RANGE: &str = "CREATE TABLE r (a INT PRIMARY KEY, b INT, KEY (b)) ENGINE={E} PARTITION BY \
+     RANGE (a) \
+     (PARTITION r0 VALUES LESS THAN (100), PARTITION r1 VALUES LESS THAN (200), PARTITION r2 \
+          VALUES LESS THAN (300))";
 const RANGE_ROWS: &str = "INSERT INTO r SELECT seq, seq % 7 FROM seq_1_to_299";
-const HASH: &str = "CREATE TABLE h (a INT PRIMARY KEY, b INT, KEY (b)) ENGINE={E} PARTITION BY HASH (a) PARTITIONS 3";
+const HASH: &str = "CREATE TABLE h (a INT PRIMARY KEY, b INT, KEY (b)) ENGINE={E} PARTITION BY \
+     HASH (a) PARTITIONS 3";
 const HASH_ROWS: &str = "INSERT INTO h SELECT seq, seq % 7 FROM seq_1_to_300";
 const E_TABLE: &str = "CREATE TABLE e (a INT PRIMARY KEY, b INT, KEY (b)) ENGINE={E}";
 const E_ROWS: &str = "INSERT INTO e SELECT seq, 8 FROM seq_100_to_150";
@@ -218,9 +225,8 @@ pub const CASES: &[Case] = &[
     definition(
         "partition-reorganize",
         &[RANGE, RANGE_ROWS],
-        &[
-            "ALTER TABLE r REORGANIZE PARTITION r1, r2 INTO (PARTITION x VALUES LESS THAN (150), PARTITION y VALUES LESS THAN (300))",
-        ],
+        &["ALTER TABLE r REORGANIZE PARTITION r1, r2 INTO (PARTITION x VALUES LESS THAN (150), \
+                 PARTITION y VALUES LESS THAN (300))"],
     ),
     definition("partition-coalesce", &[HASH, HASH_ROWS], &["ALTER TABLE h COALESCE PARTITION 1"]),
     definition("partition-remove", &[HASH, HASH_ROWS], &["ALTER TABLE h REMOVE PARTITIONING"]),
@@ -273,7 +279,8 @@ pub const CASES: &[Case] = &[
         &[
             P,
             P_ROWS,
-            "CREATE TABLE c (a INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON DELETE CASCADE) ENGINE={E}",
+            "CREATE TABLE c (a INT PRIMARY KEY, p INT, FOREIGN KEY (p) REFERENCES p (id) ON \
+                 DELETE CASCADE) ENGINE={E}",
             C_ROWS,
         ],
         &["DELETE FROM p WHERE id = 2"],

@@ -1,8 +1,9 @@
 //! Faults of the server, which it shows with InnoDB as well.
 //!
-//! Each was seen with `scripts/crash-points --engine InnoDB --flush 1 --crash kill`. InnoDB shows more, which are not
-//! listed, as this engine has none of them: `create-partitioned` (what a crash leaves of the partitions stays, and the
-//! next CREATE TABLE fails), `partition-add-hash` and `partition-coalesce` ("doesn't exist in engine" after a crash).
+//! Each was seen with `scripts/crash-points --engine InnoDB --flush 1 --crash kill`. InnoDB shows
+//! more, which are not listed, as this engine has none of them: `create-partitioned` (what a crash
+//! leaves of the partitions stays, and the next CREATE TABLE fails), `partition-add-hash` and
+//! `partition-coalesce` ("doesn't exist in engine" after a crash).
 
 use super::Setting;
 
@@ -62,21 +63,28 @@ pub const KNOWN: &[Known] = &[
 const REPLACED: &str =
     "compared with before: `cp`.`t` is absent\ncompared with after: `cp`.`t` is absent";
 const PARTITIONS_LEFT: &str = "stray: tidepool/tables has";
-const DROP_AND_CREATE: &str = "CREATE OR REPLACE is a DROP TABLE and a CREATE TABLE: after a crash between the two \
-                               there is no table";
-const PAR_OF_DROP: &str = "DROP TABLE removes the .par file first; without it the server does not know the partitions \
-                           that are still there, and drops the rest of the table";
-const HALF_RENAMED: &str = "RENAME TABLE renames partition by partition, then the .par file; after a crash the server \
-                            does not rename back those that have their new name";
-const PAR_NOT_RENAMED: &str = "the copy's partitions get the table's name one by one, its .par file last; after a crash \
-                               the server does not go on with the .par file";
-const CONVERT_LOSES: &str = "CONVERT PARTITION, and CONVERT TABLE, rename the table's .frm and .par files away before the \
-                             new ones are there; after a crash between the two the table has no definition, or half of one, \
-                             and its partitions stay in the engine";
-const BACKUP_LEFT: &str = "ALTER TABLE keeps the partitioned table under another name until the new one is in its \
-                           place; after a crash the server does not find the partitions that it is to remove";
-const ONE_OF_TWO: &str = "without a binary log, or one that is lost in part, the server rolls back all that is prepared, and a transaction that \
-                          was not acknowledged may be committed in one engine only";
+const DROP_AND_CREATE: &str = "\
+    CREATE OR REPLACE is a DROP TABLE and a CREATE TABLE: after a crash between the two there \
+    is no table";
+const PAR_OF_DROP: &str = "\
+    DROP TABLE removes the .par file first; without it the server does not know the partitions \
+    that are still there, and drops the rest of the table";
+const HALF_RENAMED: &str = "\
+    RENAME TABLE renames partition by partition, then the .par file; after a crash the server \
+    does not rename back those that have their new name";
+const PAR_NOT_RENAMED: &str = "\
+    the copy's partitions get the table's name one by one, its .par file last; after a crash \
+    the server does not go on with the .par file";
+const CONVERT_LOSES: &str = "\
+    CONVERT PARTITION, and CONVERT TABLE, rename the table's .frm and .par files away before \
+    the new ones are there; after a crash between the two the table has no definition, or half \
+    of one, and its partitions stay in the engine";
+const BACKUP_LEFT: &str = "\
+    ALTER TABLE keeps the partitioned table under another name until the new one is in its \
+    place; after a crash the server does not find the partitions that it is to remove";
+const ONE_OF_TWO: &str = "\
+    without a binary log, or one that is lost in part, the server rolls back all that is \
+    prepared, and a transaction that was not acknowledged may be committed in one engine only";
 
 /// The known fault that explains a violation of a statement that was not acknowledged.
 pub fn explain(case: &str, setting: Setting, violation: &str) -> Option<&'static Known> {

@@ -6,12 +6,12 @@
 //!        │      ┌─────────────────────────────────────────────────┘
 //!        └── for each call that changes a file:
 //!               the statement, killed as it enters that call ─▶ restart ─▶ before, or after?
-//! ```
-//! A crash must leave the state before or the state after: definitions, rows, files, prepared transactions; `CHECK TABLE`
-//! must be content, and the statement must work again. What the server itself gets wrong, on InnoDB as well, is listed
-//! in [`known`], by statement and symptom.
+//! ``` A crash must leave the state before or the state after: definitions, rows, files, prepared
+//! transactions; `CHECK TABLE` must be content, and the statement must work again. What the server
+//! itself gets wrong, on InnoDB as well, is listed in [`known`], by statement and symptom.
 //!
-//! All that comes before the statement is durable when it begins, whatever `flush_log_at_trx_commit` says.
+//! All that comes before the statement is durable when it begins, whatever
+//! `flush_log_at_trx_commit` says.
 //!
 //! | module | what it is |
 //! |---|---|

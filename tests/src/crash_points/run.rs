@@ -28,7 +28,7 @@ pub enum Choice {
     All,
     /// Only calls whose trace line contains one of these.
     Containing(Vec<String>),
-    /// One of so many, evenly.
+    /// Every nth.
     EveryNth(usize),
 }
 
@@ -170,7 +170,8 @@ impl Run<'_> {
         tracer.finish(&self.victim.server().data_dir())
     }
 
-    /// Runs the statements up to the call. Returns whether the state before is there afterwards, on a server that runs.
+    /// Runs the statements up to the call. Returns whether the state before is there afterwards, on
+    /// a server that runs.
     fn crash_at(&mut self, call: &Call, is_before: bool, allowed: &Allowed) -> bool {
         // What the prelude does is part of the state before, and can't be done twice.
         let mut conn = match is_before && self.case.prelude.is_empty() {
@@ -213,7 +214,7 @@ impl Run<'_> {
         self.recover(ACKNOWLEDGED, allowed, expect);
     }
 
-    /// Restarts the server, which is being killed or is to be, and looks at it.
+    /// Restarts the server, dying or still alive, and looks at it.
     fn recover(&mut self, point: &str, allowed: &Allowed, expect: Expect) -> bool {
         if point != ACKNOWLEDGED {
             wait_until(PATIENCE, "the killed server is gone", || {

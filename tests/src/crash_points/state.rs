@@ -1,4 +1,5 @@
-//! What a server has: databases, tables, definitions and rows in one canonical text, and files that belong to none of them.
+//! What a server has: databases, tables, definitions and rows in one canonical text, and files that
+//! belong to none of them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,8 +17,8 @@ const SYSTEM: [&str; 4] = ["information_schema", "performance_schema", "mysql", 
 /// How long the engine may take to remove the files of dropped tables after a start.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// All of a server's user databases. A key is a database, or a database and a table; a value is the definition and a
-/// summary of the rows.
+/// All of a server's user databases. A key is a database, or a database and a table; a value is the
+/// definition and a summary of the rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State(BTreeMap<String, String>);
 
@@ -83,7 +84,8 @@ fn table_text(conn: &mut Conn, name: &str, kind: &str) -> Result<String, String>
     Ok(format!("{kind} {definition}\n{} rows, hash {:016x}, {first}", rows.len(), hasher.finish()))
 }
 
-/// The definition without `AUTO_INCREMENT=n`: a crash may leave a later number, for numbers are taken in batches.
+/// The definition without `AUTO_INCREMENT=n`: a crash may leave a later number, for numbers are
+/// taken in batches.
 fn without_counter(definition: &str) -> String {
     const COUNTER: &str = " AUTO_INCREMENT=";
     let Some(at) = definition.find(COUNTER) else { return definition.into() };
@@ -151,7 +153,8 @@ pub fn stray_files(conn: &mut Conn, data_dir: &Path) -> Vec<String> {
     stray
 }
 
-/// The engine has a file for each table and each partition, once those of dropped tables are removed.
+/// The engine has a file for each table and each partition, once those of dropped tables are
+/// removed.
 fn stray_spaces(conn: &mut Conn, dir: &Path) -> Option<String> {
     if !dir.exists() {
         return None;
@@ -160,7 +163,8 @@ fn stray_spaces(conn: &mut Conn, dir: &Path) -> Option<String> {
     if !orphans.is_empty() {
         return Some(format!("tidepool/tables/orphans: {}", orphans.join(", ")));
     }
-    const EXPECTED: &str = "SELECT COUNT(*) FROM information_schema.PARTITIONS p JOIN information_schema.TABLES t \
+    const EXPECTED: &str = "SELECT COUNT(*) \
+         FROM information_schema.PARTITIONS p JOIN information_schema.TABLES t \
          USING (TABLE_SCHEMA, TABLE_NAME) WHERE t.ENGINE = 'Tidepool'";
     let since = Instant::now();
     loop {
