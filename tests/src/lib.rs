@@ -24,9 +24,9 @@
 pub mod bank;
 pub mod cgroup;
 pub mod crash;
+pub mod crash_points;
 pub mod damage;
 pub mod definitions;
-pub mod crash_points;
 pub mod differential;
 pub mod environment;
 pub mod isolation;
