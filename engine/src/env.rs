@@ -41,10 +41,13 @@ use tidepool_pool::{
 };
 
 use crate::error::{Error, Result};
-use crate::files::{LOCK_FILE, UNDO_SPACE, dir_of, space_file_name};
+use crate::files::{
+    FIRST_TABLE_SPACE, LOCK_FILE, SYSTEM_SPACE, UNDO_SPACE, dir_of, space_file_name,
+};
 use crate::format::space_header;
 use crate::governor::{self, PoolGovernor, SizeOptions};
-use crate::options::AcceptLogLoss;
+use crate::mirror;
+use crate::options::{AcceptLogLoss, ForceRecovery};
 use crate::recovery;
 use crate::redo::capacity::AUTOMATIC_RANGE_BYTES;
 use crate::redo::control::CONTROL_FILE;
@@ -52,7 +55,7 @@ use crate::redo::record::{LogRecord, Writer};
 use crate::redo::{self, Failure, RedoLog, Ring, format_uuid};
 
 use background::{Background, Checkpointer, Opening};
-use directory::{check_owner, create_directory, refuse_unfit};
+use directory::{check_owner, create_directory, log_in_memory, refuse_unfit};
 pub use listed::FoundSpace;
 use listed::ListedSpaces;
 pub use options::EnvOptions;
@@ -70,6 +73,7 @@ pub struct Env {
     page_size: PageSize,
     uuid: [u8; 16],
     read_only: bool,
+    force: ForceRecovery,
     /// The directory was new.
     created: bool,
     /// It had been closed cleanly.
@@ -104,8 +108,13 @@ impl Env {
         let is_automatic = options.redo_capacity_bytes == 0;
         let mut redo_capacity = if is_automatic { least } else { options.redo_capacity_bytes };
         let file_size = redo::default_file_size(redo_capacity);
-        let created = !storage.exists(CONTROL_FILE)?;
-        let mut ring = if created {
+        let force = options.force_recovery;
+        let read_only = options.read_only || force.is_read_only();
+        let no_redo = force >= ForceRecovery::NoRedo;
+        let created = !no_redo && !storage.exists(CONTROL_FILE)?;
+        let mut ring = if no_redo {
+            log_in_memory(&*storage, file_size)?
+        } else if created {
             create_directory(&storage, options, file_size)?
         } else {
             Ring::open(storage.clone(), file_size)?
@@ -137,11 +146,16 @@ impl Env {
                     .into(),
             ));
         }
+        // Without the log, nothing in the files is changed.
+        let may_mend = !options.read_only && !no_redo;
         if !clean {
             recovery::heal_torn_pages(&*storage, page_size, ring.control().checkpoint)?;
         }
-        if !options.doublewrite && !options.read_only {
+        if !options.doublewrite && may_mend {
             Doublewrite::remove(&*storage)?;
+        }
+        if may_mend {
+            mirror::reconcile(&*storage, page_size, &uuid)?;
         }
         check_owner(&*storage, page_size, &uuid)?;
 
@@ -184,7 +198,7 @@ impl Env {
             scan.epochs.clone(),
             redo_capacity,
             options.redo_buffer_bytes,
-            options.read_only,
+            options.read_only || no_redo,
             failure.clone(),
         )?);
         if scan.accept == AcceptLogLoss::Yes {
@@ -200,11 +214,18 @@ impl Env {
         let missing_spaces = match scan.frames {
             0 => HashSet::new(),
             _ => {
-                recovery::apply::apply(&storage, &pool, &redo, &scan, options.memory_budget_bytes)?
+                let limits = recovery::apply::Limits {
+                    memory_budget_bytes: options.memory_budget_bytes,
+                    expendable_from: if force.is_read_only() { 0 } else { FIRST_TABLE_SPACE },
+                };
+                recovery::apply::apply(&storage, &pool, &redo, &scan, limits)?
             }
         };
-        redo.set_applied();
-        redo.hold_checkpoint(!missing_spaces.is_empty());
+        if !force.is_read_only() {
+            // From now on a page that is newer than the log is an error.
+            redo.set_applied();
+        }
+        redo.hold_checkpoint(!missing_spaces.is_empty() || force.is_read_only());
         let mut announced = Vec::new();
         for &id in scan.unlisted.union(&scan.deleted) {
             if storage.exists(&space_file_name(id))? {
@@ -215,7 +236,7 @@ impl Env {
         redo.set_automatic_capacity(is_automatic);
         let checkpointer = Arc::new(Mutex::new(Checkpointer::new(pool.clone(), redo.clone())));
         let background = Background::default();
-        if options.background && !options.read_only {
+        if options.background && !read_only {
             background.start(checkpointer.clone(), redo.clone(), options.flush_log_interval)?;
         }
         opening.done();
@@ -227,7 +248,8 @@ impl Env {
             failure,
             page_size,
             uuid,
-            read_only: options.read_only,
+            read_only,
+            force,
             created,
             clean,
             missing_spaces,
@@ -335,10 +357,21 @@ impl Env {
 
     /// An error if nothing may be written, or writing has stopped.
     pub fn check_writable(&self) -> Result<()> {
+        if self.force.is_read_only() {
+            return Err(Error::ReadOnly(format!(
+                "force_recovery is {}, so nothing is written: dump the tables, and restore them into a new data directory",
+                self.force.level()
+            )));
+        }
         if self.read_only {
             return Err(Error::ReadOnly("the data directory is open read-only".into()));
         }
         self.failure.check()
+    }
+
+    /// What the directory was opened without.
+    pub fn force_recovery(&self) -> ForceRecovery {
+        self.force
     }
 
     // Spaces.
@@ -352,7 +385,15 @@ impl Env {
         if let Some(space) = self.pool.space(id) {
             return Ok(space);
         }
-        Ok(self.pool.open_space(id, self.storage.open(&space_file_name(id))?)?)
+        let mirror = mirror::open(&*self.storage, self.page_size, id)?;
+        let file = match self.storage.open(&space_file_name(id)) {
+            // Nothing has put it back.
+            Err(error) if error.is_not_found() && id == SYSTEM_SPACE && self.read_only => {
+                mirror.as_ref().map(|mirror| mirror.file().clone()).ok_or(error)
+            }
+            file => file,
+        }?;
+        Ok(self.pool.open_mirrored_space(id, file, mirror)?)
     }
 
     /// Makes the file of space `id`, empty, and the redo record that recovery makes it by.

@@ -6,8 +6,9 @@
 //! | 1 | `undo.tpd` |
 //! | 16 and up | `tables/<space id, 8 hex digits>.tpd` |
 //!
-//! beside `redo/`, `doublewrite.tpd`, `hot-list` and `lock`. A data directory exists once `redo/control` does. Space ids are
-//! never used again. A backup that is not finished holds `tidepool-backup-unfinished` as well.
+//! beside `system-mirror.tpd` and `undo-mirror.tpd` ([`crate::mirror`]), `redo/`, `doublewrite.tpd`, `hot-list`
+//! and `lock`. A data directory exists once `redo/control` does. Space ids are never used again. A backup that
+//! is not finished holds `tidepool-backup-unfinished` as well.
 
 /// The system tablespace: the catalog.
 pub const SYSTEM_SPACE: u32 = 0;
@@ -18,6 +19,8 @@ pub const FIRST_TABLE_SPACE: u32 = 16;
 
 /// File of the system tablespace.
 pub(crate) const SYSTEM_FILE: &str = "system.tpd";
+/// File of the undo tablespace.
+pub(crate) const UNDO_FILE: &str = "undo.tpd";
 /// Whoever has the directory open holds this file locked.
 pub(crate) const LOCK_FILE: &str = "lock";
 /// Made before all else in a directory that a backup goes to, and removed when the backup is
@@ -28,11 +31,20 @@ pub(crate) const TABLES_DIR: &str = "tables";
 /// Where files go that no table has and nobody is known to have dropped, in `tables/`.
 pub(crate) const ORPHANS_DIR: &str = "orphans";
 
+/// Name of the file that mirrors pages of a space; none if the space has none.
+pub(crate) fn mirror_file_name(id: u32) -> Option<&'static str> {
+    match id {
+        SYSTEM_SPACE => Some("system-mirror.tpd"),
+        UNDO_SPACE => Some("undo-mirror.tpd"),
+        _ => None,
+    }
+}
+
 /// Name of the file of a space.
 pub fn space_file_name(id: u32) -> String {
     match id {
         SYSTEM_SPACE => SYSTEM_FILE.into(),
-        UNDO_SPACE => "undo.tpd".into(),
+        UNDO_SPACE => UNDO_FILE.into(),
         _ => format!("{TABLES_DIR}/{id:08x}.tpd"),
     }
 }

@@ -49,6 +49,7 @@
 //! space     allocation of pages
 //! mtr       mini-transactions                                          backup   copies of an open directory
 //! env       log, pool and files together                               recovery  what a crash left
+//! mirror    second copies of the pages that everything hangs on
 //! redo      the log                                                    page_op   the changes of pages that it tells
 //! format    what pages hold                                            csn       commit numbers
 //! ───────────────────────────────────────────────────────────────────────────────────────────
@@ -74,6 +75,7 @@ pub(crate) mod hooked;
 mod hot_list;
 pub mod lock;
 mod memory;
+mod mirror;
 pub mod mtr;
 pub mod options;
 pub mod overflow;
@@ -99,7 +101,7 @@ pub use error::{Error, Result};
 pub use files::UNFINISHED_MARK;
 pub use lock::{Interrupt, LockMode, LockWait, SessionToken, WaitObserver};
 pub use memory::{MemoryReport, MemoryRow};
-pub use options::{AcceptLogLoss, Options, Replacement};
+pub use options::{AcceptLogLoss, ForceRecovery, Options, Replacement};
 pub use status::Status;
 pub use table::{CheckProgress, CheckReport, Sampled, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};

@@ -44,6 +44,55 @@ pub enum AcceptLogLoss {
     Yes,
 }
 
+/// What a start on a damaged data directory does without, so that what can still be read can be dumped. Each level does without
+/// all that the levels below it do without; `docs/recovery.md`, "The worst day", has them for administrators.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ForceRecovery {
+    /// Nothing: damage of single pages is contained without this.
+    #[default]
+    Off,
+    /// Purge. What was deleted stays in the files.
+    NoPurge,
+    /// The rollback of what was unfinished. Its rows stay locked, reads see the versions before.
+    NoRollback,
+    /// Writes: everything is read-only from here on. The start passes over changes of the log that can't be applied, and scans pass
+    /// over pages that can't be read.
+    ReadOnly,
+    /// The undo log. Rows are as they were written last, be it by a transaction that was not committed.
+    NoUndo,
+    /// The redo log. Pages are as the files have them.
+    NoRedo,
+}
+
+impl ForceRecovery {
+    /// The levels by number.
+    const ALL: [ForceRecovery; 6] = [
+        ForceRecovery::Off,
+        ForceRecovery::NoPurge,
+        ForceRecovery::NoRollback,
+        ForceRecovery::ReadOnly,
+        ForceRecovery::NoUndo,
+        ForceRecovery::NoRedo,
+    ];
+
+    /// The level of this number, as the variable of a server has it.
+    pub fn from_level(level: u8) -> Result<ForceRecovery> {
+        Self::ALL.get(usize::from(level)).copied().ok_or_else(|| {
+            Error::InvalidOption(format!("force_recovery = {level}: must be 0 to 5"))
+        })
+    }
+
+    /// Its number.
+    pub fn level(self) -> u8 {
+        self as u8
+    }
+
+    /// Whether nothing is written, whatever a session asks for.
+    pub fn is_read_only(self) -> bool {
+        self >= ForceRecovery::ReadOnly
+    }
+}
+
 /// Options of [`Db::open`](crate::Db::open). Start from `Options::default()` and assign fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
@@ -106,6 +155,8 @@ pub struct Options {
     /// What an opening does that finds the redo log damaged in the middle: it fails with an error that says what would be lost (default), or it
     /// goes on without that. For one opening, after everything else was tried.
     pub accept_log_loss: AcceptLogLoss,
+    /// What a start on a damaged data directory does without. Default [`ForceRecovery::Off`].
+    pub force_recovery: ForceRecovery,
     /// Whether threads do the background work (default), or the caller by the `step_…` methods of
     /// [`Db`](crate::Db), in an order of its own: for deterministic simulation.
     pub background: bool,
@@ -138,6 +189,7 @@ impl Default for Options {
             buffer_pool_load_at_startup: true,
             read_only: false,
             accept_log_loss: AcceptLogLoss::No,
+            force_recovery: ForceRecovery::Off,
             background: true,
         }
     }

@@ -19,8 +19,10 @@
 
 use crate::env::Env;
 use crate::error::{Error, Result};
+pub use crate::format::space_header::pages_per_bitmap;
 use crate::format::space_header::{
-    self, FORMAT_VERSION, FREE_HINT_AT, SIZE_PAGES_AT, SpaceHeader, TABLE_AREA, u32_at, u64_at,
+    self, BITMAP_BITS_AT as BITS_AT, FORMAT_VERSION, FREE_HINT_AT, SIZE_PAGES_AT, SpaceHeader,
+    TABLE_AREA, u32_at, u64_at,
 };
 use crate::mtr::{Mtr, PageHandle};
 use crate::page_op::PageOp;
@@ -29,17 +31,10 @@ use tidepool_pool::{Access, PAGE_HEADER_SIZE, PageId, PageType, Space, page};
 
 /// Offset in a bitmap page of the number of bits set, u32.
 const ALLOCATED_AT: usize = 32;
-/// Offset in a bitmap page of the bits.
-const BITS_AT: usize = 64;
 /// Pages of a new space's file.
 const INITIAL_PAGES: u32 = 8;
 /// A file grows by a quarter, at most by this many bytes.
 const GROWTH_BYTES_MAX: usize = 4 << 20;
-
-/// Pages that one bitmap page covers.
-pub const fn pages_per_bitmap(page_size: usize) -> u32 {
-    ((page_size - BITS_AT) * 8) as u32
-}
 
 /// The bitmap page that covers page `no`.
 pub const fn bitmap_of(no: u32, page_size: usize) -> u32 {

@@ -9,7 +9,7 @@ const LAYERS: [&[&str]; 15] = [
     &["csn", "files", "governor", "memory", "options", "redo", "sort"],
     &["format", "hot_list"],
     &["page_op"],
-    &["lock", "recovery"],
+    &["lock", "mirror", "recovery"],
     &["env"],
     &["backup", "mtr"],
     &["space"],

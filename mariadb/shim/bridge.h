@@ -110,7 +110,11 @@ typedef struct {
   uint8_t load_at_startup;
   uint8_t memory_locked;
   uint8_t replacement; /* TP_REPLACEMENT_… */
+  uint8_t force_recovery; /* 0 to 5 */
 } tp_options;
+
+/* From this level of force_recovery on nothing is written. */
+enum { TP_FORCE_READ_ONLY = 3 };
 
 enum { TP_REPLACEMENT_TIDE = 0, TP_REPLACEMENT_MIDPOINT = 1 };
 

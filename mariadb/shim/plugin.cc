@@ -109,7 +109,7 @@ int start(void *p) {
   hton->signal_ddl_recovery_done = Hook<after_ddl_recovery>();
   setup_transactions(hton);
   setup_costs(hton);
-  if (!options.read_only) drop_temporary_tables();
+  if (!options.read_only && options.force_recovery < TP_FORCE_READ_ONLY) drop_temporary_tables();
   foreign_keys.load();
   restore_partitioned_files();
   return 0;

@@ -12,7 +12,7 @@ namespace {
 
 ulonglong buffer_pool_size, redo_log_capacity, max_purge_lag;
 ulong page_size, buffer_pool_replacement, old_blocks_pct, old_blocks_time, max_purge_lag_delay, flush_log_at_trx_commit,
-    open_files;
+    open_files, force_recovery;
 my_bool dump_at_shutdown, load_at_startup, dump_now, load_now, load_abort;
 my_bool cache_advice, lost_update_check, deadlock_detect, doublewrite, direct_io, read_only, memory_guard;
 my_bool start_empty, accept_log_loss;
@@ -272,6 +272,11 @@ MYSQL_SYSVAR_BOOL(accept_log_loss, accept_log_loss, PLUGIN_VAR_OPCMDARG | PLUGIN
                   "A start that finds the redo log damaged goes on without what was committed behind the damage; for one start, "
                   "when there is no backup to restore",
                   nullptr, nullptr, FALSE);
+MYSQL_SYSVAR_ULONG(force_recovery, force_recovery, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
+                   "What a start on a damaged data directory does without, so that the tables can be dumped: 1 = purge, 2 = "
+                   "also the rollback of unfinished transactions, 3 = also all writes, 4 = also the undo log, 5 = also the "
+                   "redo log; 0 = nothing",
+                   nullptr, nullptr, 0, 0, 5, 0);
 MYSQL_SYSVAR_STR(data_home_dir, home_dir, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_READONLY,
                  "Directory of the engine's files; empty = tidepool in the server's data directory", nullptr, nullptr,
                  nullptr);
@@ -328,6 +333,7 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(open_files),
                                         MYSQL_SYSVAR(read_only),
                                         MYSQL_SYSVAR(accept_log_loss),
+                                        MYSQL_SYSVAR(force_recovery),
                                         MYSQL_SYSVAR(data_home_dir),
                                         MYSQL_SYSVAR(start_empty),
                                         MYSQL_SYSVAR(buffer_pool_dump_at_shutdown),
@@ -381,6 +387,7 @@ tp_options open_options() {
   options.open_files = open_files;
   options.read_only = read_only;
   options.accept_log_loss = accept_log_loss;
+  options.force_recovery = static_cast<uint8_t>(force_recovery);
   /* The server does that after plugins have begun. */
   options.memory_locked = locked_in_memory;
   options.replacement = static_cast<uint8_t>(buffer_pool_replacement);

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidepool::{
-    AcceptLogLoss, Db, DefinitionChange, IndexDef, Lsn, Options, Replacement, Sample, TableDef, TraceOptions,
+    AcceptLogLoss, Db, DefinitionChange, Error, ForceRecovery, IndexDef, Lsn, Options, Replacement,
+    Sample, TableDef, TraceOptions,
 };
 
 use crate::attachment::{Attached, AttachmentChanges};
@@ -41,11 +42,14 @@ pub struct OpenOptions {
     memory_locked: u8,
     /// A `TP_REPLACEMENT_…`.
     replacement: u8,
+    /// 0 to 5.
+    force_recovery: u8,
 }
 
 impl OpenOptions {
-    fn to_engine(&self) -> Options {
-        Options {
+    fn to_engine(&self) -> Result<Options, Error> {
+        Ok(Options {
+            force_recovery: ForceRecovery::from_level(self.force_recovery)?,
             page_size: usize::try_from(self.page_size).unwrap_or(usize::MAX),
             buffer_pool_size_bytes: self.buffer_pool_size_bytes,
             redo_capacity_bytes: self.redo_capacity_bytes,
@@ -74,7 +78,7 @@ impl OpenOptions {
                 _ => Replacement::Tide,
             },
             ..Options::default()
-        }
+        })
     }
 }
 
@@ -100,7 +104,7 @@ pub unsafe extern "C" fn tp_open(
     guard(|| {
         // SAFETY: valid pointers from the shim.
         let (dir, options) = unsafe { (text(dir, dir_len), &*options) };
-        let opened = Db::open(Path::new(dir.as_ref()), options.to_engine())?;
+        let opened = Db::open(Path::new(dir.as_ref()), options.to_engine()?)?;
         // SAFETY: db is a valid place to store to.
         unsafe { *db = Box::into_raw(Box::new(opened)) };
         Ok(TP_OK)

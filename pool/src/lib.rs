@@ -5,7 +5,8 @@
 //! pages lie in memory; `directory` and `space` lead from a page number to its word; `pool` brings
 //! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
 //! chooses who leaves, `dirty` knows what must be written and in what order, `flush` and
-//! [`doublewrite`] write it, `read_ahead` reads what will be wanted, `background` has the threads.
+//! [`doublewrite`] write it, `mirror` keeps second copies of a few pages, `read_ahead` reads what will be wanted,
+//! `background` has the threads.
 //! `resize` changes how many frames there are while all that goes on; `leisure` and `pace` say how
 //! fast what nobody waits for is done.
 //!
@@ -34,6 +35,7 @@ mod leisure;
 mod log_throttle;
 mod mapping;
 mod memory;
+mod mirror;
 mod pace;
 pub mod page;
 mod pool;
@@ -61,6 +63,7 @@ pub use guard::{ExclusiveGuard, OptimisticGuard, SharedGuard};
 pub use hot_pages::HEATS;
 pub use leisure::Haste;
 pub use memory::MemoryUse;
+pub use mirror::Mirror;
 pub use page::{Lsn, PAGE_HEADER_SIZE, PageId, PageSize, PageType};
 pub use pool::{CheckPage, MIN_FRAMES, Pool, PoolConfig, WriteAhead};
 pub use priority::Priority;

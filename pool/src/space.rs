@@ -7,6 +7,7 @@ use crate::directory::Directory;
 use crate::error::{Error, Result};
 use crate::latch::PageWord;
 use crate::mapping::Accounting;
+use crate::mirror::Mirror;
 use crate::page::PageSize;
 use crate::storage::StorageFile;
 
@@ -14,6 +15,7 @@ use crate::storage::StorageFile;
 pub struct Space {
     id: u32,
     file: Arc<dyn StorageFile>,
+    mirror: Option<Mirror>,
     directory: Directory,
     /// Set once, when the space is being closed: no page is loaded from then on.
     closed: AtomicBool,
@@ -28,6 +30,7 @@ impl Space {
     pub(crate) fn new(
         id: u32,
         file: Arc<dyn StorageFile>,
+        mirror: Option<Mirror>,
         page_size: PageSize,
         accounting: Accounting,
     ) -> Result<Space> {
@@ -37,6 +40,7 @@ impl Space {
         Ok(Space {
             id,
             file,
+            mirror,
             directory,
             closed: AtomicBool::new(false),
             discarded: AtomicBool::new(false),
@@ -53,6 +57,11 @@ impl Space {
     /// Its file.
     pub fn file(&self) -> &Arc<dyn StorageFile> {
         &self.file
+    }
+
+    /// Where some of its pages have a second copy, if any have.
+    pub(crate) fn mirror(&self) -> Option<&Mirror> {
+        self.mirror.as_ref()
     }
 
     /// How many pages the file is thought to hold: its length when it was opened, or what

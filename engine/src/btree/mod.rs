@@ -38,6 +38,7 @@
 //! Latches are taken from the root down, and from left to right within a level. A thread that holds a leaf takes no other
 //! page of the same tree. Undo pages come after tree pages, the space's header and bitmaps last.
 
+mod beyond;
 pub mod check;
 mod descent;
 mod estimate;

@@ -52,6 +52,10 @@ pub(crate) const CATALOG_TREE: u32 = 1;
 const FIRST_TABLE_TREE: u32 = 16;
 
 const FORMAT_VERSION: u32 = 2;
+/// The root of a catalog that was made in a new space: behind the space's header and bitmap. A root never moves.
+const FIRST_ROOT: u32 = 2;
+/// The root of the attachments' tree, likewise.
+const FIRST_ATTACHMENTS_ROOT: u32 = 3;
 const VERSION_AT: usize = TABLE_AREA.start;
 const ROOT_AT: usize = TABLE_AREA.start + 4;
 const NEXT_SPACE_AT: usize = TABLE_AREA.start + 8;
@@ -84,6 +88,7 @@ impl Catalog {
         let mut mtr = Mtr::begin(env)?;
         let root = VersionedTree::create(&mut mtr, env, system, CATALOG_TREE)?;
         let attachments = Attachments::create(&mut mtr, env, system)?;
+        debug_assert_eq!((root, attachments), (FIRST_ROOT, FIRST_ATTACHMENTS_ROOT));
         let header = mtr.exclusive(system, 0)?;
         let mut write = |at: usize, bytes: &[u8]| {
             mtr.apply(header, &PageOp::Write { offset: at as u32, bytes })
@@ -106,7 +111,13 @@ impl Catalog {
 
     /// Opens the catalog of an existing data directory. [`load`](Self::load) comes next.
     pub fn open(env: &Arc<Env>, system: &Arc<Space>) -> Result<Self> {
-        let header = env.pool().shared(system, 0, Access::Normal)?;
+        let header = match env.pool().shared(system, 0, Access::Normal) {
+            Err(error) if env.force_recovery().is_read_only() => {
+                tracing::error!("{error}; the catalog is looked for where a new one begins");
+                return Ok(Self::with_roots(env, system, FIRST_ROOT, FIRST_ATTACHMENTS_ROOT));
+            }
+            header => header?,
+        };
         let version = u32_at(&header, VERSION_AT);
         if version != FORMAT_VERSION {
             return Err(Error::format(
@@ -139,7 +150,7 @@ impl Catalog {
         let mut tables = BTreeMap::new();
         while !position.at_end() {
             batch.clear();
-            trx.scan(
+            let scanned = trx.scan(
                 &self.tree,
                 &mut position,
                 Direction::Forward,
@@ -147,7 +158,14 @@ impl Catalog {
                 Access::Scan,
                 false,
                 &mut batch,
-            )?;
+            );
+            match scanned {
+                Err(error) if self.env.force_recovery().is_read_only() => {
+                    tracing::error!("{error}; there are only the tables that were read before");
+                    break;
+                }
+                scanned => scanned?,
+            }
             for at in 0..batch.len() {
                 let name = std::str::from_utf8(batch.key(at)).map_err(|_| {
                     Error::format(

@@ -368,7 +368,8 @@ impl Inner {
         if !env.storage().exists(&name)? {
             return Err(Error::format(name, "the file is missing: put it back, or drop the table"));
         }
-        if record.lost_changes {
+        let is_forced = env.force_recovery().is_read_only();
+        if record.lost_changes && !is_forced {
             return Err(Error::format(
                 name,
                 "the file was missing when a crash was recovered from, and lacks changes made before: \
@@ -376,9 +377,21 @@ impl Inner {
             ));
         }
         let space = env.space(record.space)?;
-        let header = space_header::read(env.pool(), &space)?;
+        match self.header_of(&space) {
+            Err(error) if is_forced => {
+                tracing::error!("{error}; what can be read of the table is read all the same");
+                Ok((space, SpaceHeader::unknown(record.space)))
+            }
+            header => Ok((space, header?)),
+        }
+    }
+
+    /// The header of a table's space, checked.
+    fn header_of(&self, space: &Space) -> Result<SpaceHeader> {
+        let env = &self.env;
+        let header = space_header::read(env.pool(), space)?;
         let file = space.file();
-        header.check(file.name(), env.page_size(), record.space, &env.instance())?;
+        header.check(file.name(), env.page_size(), space.id(), &env.instance())?;
         let (has, needs) = (file.len()?, u64::from(header.size_pages) * env.page_size() as u64);
         if has < needs {
             return Err(Error::format(
@@ -388,7 +401,7 @@ impl Inner {
                 ),
             ));
         }
-        Ok((space, header))
+        Ok(header)
     }
 
     /// The open table of this name with its entrance closed, or `None` if its file is missing or unusable.

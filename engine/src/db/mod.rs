@@ -20,6 +20,7 @@ mod cursor;
 mod definition;
 #[cfg(test)]
 mod file_tests;
+mod forced;
 mod index_change;
 mod load;
 mod open;

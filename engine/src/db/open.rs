@@ -18,7 +18,7 @@
 //! The hot pages are noted, counters go to the space headers, threads end, all pages are written, the log is marked clean. Transactions still
 //! open are rolled back at the next open, as after a crash.
 
-use super::{Db, Inner, closed};
+use super::{Db, Inner, closed, forced};
 use crate::catalog::{CATALOG_TREE, Catalog};
 use crate::env::{Env, EnvOptions};
 use crate::error::{Error, Result};
@@ -26,7 +26,7 @@ use crate::files::SYSTEM_FILE;
 use crate::files::{SYSTEM_SPACE, space_file_name};
 use crate::format::space_header;
 use crate::mtr::Mtr;
-use crate::options::{Options, Replacement};
+use crate::options::{ForceRecovery, Options, Replacement};
 use crate::redo::control::CONTROL_FILE;
 use crate::table::Rest;
 use crate::trx::TrxSystem;
@@ -69,17 +69,25 @@ impl Db {
     /// Opens a data directory on any storage: a simulated one, for instance.
     pub fn open_on(storage: Arc<dyn Storage>, options: Options) -> Result<Db> {
         options.validate()?;
-        let env = Env::open(
-            storage,
-            &EnvOptions { replacement: replacement(&options), ..EnvOptions::from(&options) },
-        )?;
-        let system = first_space(&env)?;
+        let force = options.force_recovery;
+        forced::warn(force);
+        let with_resort = |error| forced::with_last_resort(error, force);
+        let env_options =
+            EnvOptions { replacement: replacement(&options), ..EnvOptions::from(&options) };
+        let env = Env::open(storage, &env_options).map_err(with_resort)?;
+        let system = first_space(&env).map_err(with_resort)?;
         // The undo space is the older of the two: where there is a catalog, there was an undo log.
         let (trx_system, catalog) = match system {
-            Some(system) => (TrxSystem::open(&env)?, Catalog::open(&env, &system)?),
+            Some(system) => {
+                let trx_system = match force >= ForceRecovery::NoUndo {
+                    true => TrxSystem::open_without_undo(&env, &system)?,
+                    false => TrxSystem::open(&env).map_err(with_resort)?,
+                };
+                (trx_system, Catalog::open(&env, &system).map_err(with_resort)?)
+            }
             None => (TrxSystem::create(&env)?, make_catalog(&env)?),
         };
-        catalog.load(&trx_system)?;
+        catalog.load(&trx_system).map_err(with_resort)?;
         let inner = Inner {
             env,
             trx_system,
@@ -158,6 +166,11 @@ impl Inner {
             tables.iter().try_for_each(|table| table.settle_for_good(rest))
         };
         let settled = settled();
+        if self.env.check_writable().is_ok()
+            && let Err(error) = self.trx_system.note_ended()
+        {
+            tracing::warn!(%error, "which transactions have ended could not be noted");
+        }
         if self.env.check_writable().is_ok()
             && let Err(error) = self.trx_system.shrink_undo()
         {
@@ -275,14 +288,19 @@ pub(super) fn replacement(options: &Options) -> ReplacementConfig {
 /// The system space, with its header checked; `None` if it has not got its first pages yet.
 fn first_space(env: &Arc<Env>) -> Result<Option<Arc<Space>>> {
     let system = env.space(SYSTEM_SPACE)?;
-    if system.file().is_empty()? || !Catalog::exists(env, &system)? {
-        if env.table_space_files()?.is_empty() {
+    let exists = Catalog::exists(env, &system);
+    if env.force_recovery().is_read_only() && exists.is_err() {
+        return Ok(Some(system));
+    }
+    if system.file().is_empty()? || !exists? {
+        if env.table_space_files()?.is_empty() && !env.is_read_only() {
             return Ok(None);
         }
         // Going on would take every table for one that was dropped.
         return Err(Error::format(
             SYSTEM_FILE,
-            "there is no catalog in it, though there are table files: restore it from a backup",
+            "there is no catalog in it, though there are table files: restore it from a backup, or take the rows out of the \
+             table files with `tidepool salvage`",
         ));
     }
     let header = space_header::read(env.pool(), &system)?;

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use tidepool_pool::doublewrite::DOUBLEWRITE_FILE;
-use tidepool_pool::storage::{AlignedBuf, Storage};
+use tidepool_pool::storage::{AlignedBuf, SimStorage, Storage};
 use tidepool_pool::{PageSize, page};
 
 use super::EnvOptions;
 use crate::error::{Error, Result};
 use crate::files::{
-    LOCK_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK, space_file_name,
+    LOCK_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK, mirror_file_name,
+    space_file_name,
 };
 use crate::format::space_header::SpaceHeader;
 use crate::hot_list::HOT_LIST_FILE;
-use crate::redo::control::CONTROL_FILE;
+use crate::redo::control::{CONTROL_FILE, Control};
 use crate::redo::{self, Ring, format_uuid};
 use crate::sort::SORT_DIR;
 
@@ -37,7 +38,10 @@ pub(super) fn refuse_unfit(storage: &dyn Storage) -> Result<()> {
     }
     let undo = space_file_name(UNDO_SPACE);
     let ours = [LOCK_FILE, redo::REDO_DIR, TABLES_DIR, SYSTEM_FILE, &undo, "lost+found"];
-    let is_ours = |name: &String| ours.contains(&&**name) || is_later_file(name);
+    let mirrors = [SYSTEM_SPACE, UNDO_SPACE].map(mirror_file_name);
+    let is_ours = |name: &String| {
+        ours.contains(&&**name) || mirrors.contains(&Some(&**name)) || is_later_file(name)
+    };
     match storage.list("")?.into_iter().find(|name| !is_ours(name)) {
         None => Ok(()),
         Some(name) => Err(Error::format(
@@ -65,14 +69,21 @@ pub(super) fn create_directory(
     options: &EnvOptions,
     file_size: u64,
 ) -> Result<Ring> {
-    if options.read_only {
-        return Err(Error::ReadOnly("there is no data directory, and none can be made".into()));
+    if options.read_only || options.force_recovery.is_read_only() {
+        return Err(Error::ReadOnly(
+            "there is no data directory (redo/control is missing), and none can be made; if only redo/ is lost, the rest \
+             can be read with force_recovery=5"
+                .into(),
+        ));
     }
     let bytes = if options.page_size == 0 { PageSize::DEFAULT.bytes() } else { options.page_size };
     let page_size = PageSize::new(bytes)
         .ok_or_else(|| Error::InvalidOption(format!("page_size = {bytes}: impossible")))?;
     let first = [SYSTEM_SPACE, UNDO_SPACE].map(space_file_name);
-    for name in &first {
+    let mirrors = [SYSTEM_SPACE, UNDO_SPACE]
+        .into_iter()
+        .filter_map(|id| -> Option<&str> { mirror_file_name(id) });
+    for name in first.iter().map(String::as_str).chain(mirrors) {
         if storage.exists(name)? && !storage.open(name)?.is_empty()? {
             return missing_beside(name);
         }
@@ -102,6 +113,38 @@ pub(super) fn create_directory(
     Ring::create(storage.clone(), page_size, options.uuid.unwrap_or_else(random_uuid), file_size)
 }
 
+/// An empty log in memory, in the place of one that can't be read, or is not to be: for a start that writes nothing. Page size and
+/// identity are those of the control file, or else of the system tablespace.
+pub(super) fn log_in_memory(storage: &dyn Storage, file_size: u64) -> Result<Ring> {
+    let (page_size, uuid) = match storage
+        .open(CONTROL_FILE)
+        .map_err(Error::from)
+        .and_then(|file| Control::read(&*file))
+    {
+        Ok((control, _)) => (control.page_size, control.uuid),
+        Err(error) => identity(storage).ok_or(error)?,
+    };
+    Ring::create(Arc::new(SimStorage::new(0)), page_size, uuid, file_size)
+}
+
+/// Page size and identity as the header of the system tablespace has them, or that of its mirror.
+fn identity(storage: &dyn Storage) -> Option<(PageSize, [u8; 16])> {
+    let home = space_file_name(SYSTEM_SPACE);
+    let names = [Some(&*home), mirror_file_name(SYSTEM_SPACE)];
+    names.into_iter().flatten().find_map(|name| {
+        let file = storage.open(name).ok()?;
+        // The header is in the first part of the page, whatever the page's size.
+        let mut start = AlignedBuf::zeroed(PageSize::MIN.bytes());
+        file.read_at(&mut start, 0).ok()?;
+        let header = SpaceHeader::parse(&start, name).ok()?;
+        let page_size = PageSize::new(header.page_size as usize)?;
+        let mut page = AlignedBuf::zeroed(page_size.bytes());
+        file.read_at(&mut page, 0).ok()?;
+        page::verify(&page, tidepool_pool::PageId::new(SYSTEM_SPACE, 0)).ok()?;
+        Some((page_size, header.instance))
+    })
+}
+
 /// The system tablespace must be of the same data directory as the redo log.
 pub(super) fn check_owner(
     storage: &dyn Storage,
@@ -109,7 +152,11 @@ pub(super) fn check_owner(
     uuid: &[u8; 16],
 ) -> Result<()> {
     let name = space_file_name(SYSTEM_SPACE);
-    let file = storage.open(&name)?;
+    let file = match storage.open(&name) {
+        // Who opens the space says so, or finds its mirror.
+        Err(error) if error.is_not_found() => return Ok(()),
+        file => file?,
+    };
     let mut header = AlignedBuf::zeroed(page_size.bytes());
     match file.read_at(&mut header, 0) {
         Ok(()) => {}

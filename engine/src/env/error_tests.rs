@@ -565,7 +565,8 @@ fn a_table_that_cannot_be_read_does_not_end_the_recovery_of_the_others() {
         assert!(env.missing_spaces().contains(&FIRST_TABLE_SPACE), "only the table is lost");
     }
     let storage = directory_with_old_space(UNDO_SPACE);
-    storage.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("undo.tpd").always());
+    // The mirror's pages neither.
+    storage.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("undo").always());
     let error = message(&storage, &options());
     assert!(error.starts_with("cannot read 'undo.tpd' at offset 0: "), "{error}");
 }

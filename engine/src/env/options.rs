@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidepool_pool::ReplacementConfig;
 
-use crate::options::{AcceptLogLoss, Options};
+use crate::options::{AcceptLogLoss, ForceRecovery, Options};
 use crate::redo;
 
 /// Size of each of the two log buffers, in bytes: with a memory budget, at most this part of it each.
@@ -41,6 +41,8 @@ pub struct EnvOptions {
     pub read_only: bool,
     /// See [`Options::accept_log_loss`].
     pub accept_log_loss: AcceptLogLoss,
+    /// What a start on a damaged data directory does without.
+    pub force_recovery: ForceRecovery,
     /// Whether threads do the background work, or the caller by the `step_…` methods.
     pub background: bool,
     /// Identity of a new data directory; `None` = random.
@@ -72,6 +74,7 @@ impl From<&Options> for EnvOptions {
             flush_log_interval: options.flush_log_interval,
             read_only: options.read_only,
             accept_log_loss: options.accept_log_loss,
+            force_recovery: options.force_recovery,
             background: options.background,
             uuid: None,
         }

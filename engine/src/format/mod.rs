@@ -17,6 +17,9 @@ pub mod space_header;
 
 use tidepool_pool::PageType;
 
+/// Page of the undo space that holds the directory of its streams.
+pub const UNDO_DIRECTORY_PAGE: u32 = 2;
+
 /// What every page must be that is read from a file, besides whole and in its place: the cells of a node lie in its heap and
 /// add up to it. Changes keep it so, and whoever reads a node in memory relies on it.
 ///

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 /// First bytes of a space header, behind the page header.
 pub const MAGIC: &[u8; 8] = b"TIDEPOOL";
 /// Version of the page formats that this code reads and writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 const MAGIC_AT: usize = 32;
 const VERSION_AT: usize = 40;
@@ -30,6 +30,14 @@ pub const AUTO_INCREMENT_AT: usize = 80;
 pub const ROW_COUNT_AT: usize = 88;
 /// Bytes of page 0 that are the table layer's alone.
 pub const TABLE_AREA: Range<usize> = 96..352;
+
+/// Offset in a bitmap page of the bits.
+pub(crate) const BITMAP_BITS_AT: usize = 64;
+
+/// Pages that one bitmap page of a space covers.
+pub const fn pages_per_bitmap(page_size: usize) -> u32 {
+    ((page_size - BITMAP_BITS_AT) * 8) as u32
+}
 
 pub(crate) fn u32_at(page: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"))
@@ -63,6 +71,21 @@ pub struct SpaceHeader {
 }
 
 impl SpaceHeader {
+    /// In the place of one that can't be read, for a table of which the rest is to be read.
+    pub(crate) fn unknown(space_id: u32) -> SpaceHeader {
+        SpaceHeader {
+            format_version: FORMAT_VERSION,
+            page_size: 0,
+            space_id,
+            flags: 0,
+            instance: [0; 16],
+            size_pages: 0,
+            free_hint: 0,
+            auto_increment: 0,
+            row_count: 0,
+        }
+    }
+
     /// Reads the header from the bytes of page 0; `file` is for the error.
     pub fn parse(page: &[u8], file: &str) -> Result<SpaceHeader> {
         if page.len() < TABLE_AREA.end || &page[MAGIC_AT..MAGIC_AT + 8] != MAGIC {

@@ -29,9 +29,10 @@ use tidepool_pool::{Access, ExclusiveGuard, Lsn, PageId, Pool, Space};
 
 use super::scan::{Scan, undecodable};
 use crate::error::{Error, Result};
-use crate::files::{self, FIRST_TABLE_SPACE, space_file_name};
+use crate::files::{self, FIRST_TABLE_SPACE, UNDO_SPACE, space_file_name};
 use crate::format::OpError;
 use crate::format::space_header;
+use crate::mirror;
 use crate::options::AcceptLogLoss;
 use crate::page_op::{self, PageOp};
 use crate::redo::RedoLog;
@@ -62,6 +63,15 @@ struct Batch {
     changes: Vec<Change>,
 }
 
+/// What recovery may take, and what it may lose.
+#[derive(Debug, Clone, Copy)]
+pub struct Limits {
+    /// The memory budget; 0: none.
+    pub memory_budget_bytes: u64,
+    /// Damage of spaces with an id below this one ends the recovery, of others it costs their changes.
+    pub expendable_from: u32,
+}
+
 /// Applies the log from the checkpoint to the scan's end. Returns the tables' spaces whose file is missing, though the log
 /// holds changes of it.
 pub fn apply(
@@ -69,12 +79,14 @@ pub fn apply(
     pool: &Pool,
     redo: &RedoLog,
     scan: &Scan,
-    memory_budget_bytes: u64,
+    limits: Limits,
 ) -> Result<HashSet<u32>> {
+    let Limits { memory_budget_bytes, expendable_from } = limits;
     let mut files = Files {
         storage,
         pool,
         scan,
+        expendable_from,
         spaces: HashMap::new(),
         missing: HashSet::new(),
         broken: HashMap::new(),
@@ -220,16 +232,14 @@ impl Batch {
             return Ok(0);
         } else {
             match read_page(files.pool, &space, id.no) {
-                Err(error @ tidepool_pool::Error::Corrupt { .. })
-                    if id.space >= FIRST_TABLE_SPACE =>
-                {
+                Err(error @ tidepool_pool::Error::Corrupt { .. }) if files.is_expendable(id) => {
                     tracing::error!(%error, "a broken page: its changes in the redo log are passed over");
                     files.broken.insert(id, newest);
                     return Ok(0);
                 }
                 // It may be readable again later, as it was before these changes, and pass for whole.
                 Err(tidepool_pool::Error::Storage(error))
-                    if id.space >= FIRST_TABLE_SPACE && error.op == StorageOp::Read =>
+                    if id.space >= files.expendable_from && error.op == StorageOp::Read =>
                 {
                     return files.give_up(&space, id.no, changes[0].end, error);
                 }
@@ -242,7 +252,20 @@ impl Batch {
             // with all of it.
             drop(page);
             let nothing = OpError("there is nothing in it to be changed");
+            if id.space == UNDO_SPACE && files.is_expendable(id) {
+                tracing::error!(
+                    "{}: page {} is corrupt: {nothing}; its changes in the redo log are passed over",
+                    space.file().name(),
+                    id.no
+                );
+                files.broken.insert(id, newest);
+                return Ok(0);
+            }
             return files.give_up(&space, id.no, changes[0].end, nothing);
+        }
+        if seen > files.scan.end && files.expendable_from == 0 {
+            // It is newer than all that the log could add.
+            return Ok(0);
         }
         if seen > files.scan.end
             && files.scan.accept == AcceptLogLoss::Yes
@@ -321,6 +344,8 @@ struct Files<'a> {
     pool: &'a Pool,
     scan: &'a Scan,
     spaces: HashMap<u32, Arc<Space>>,
+    /// See [`Limits`].
+    expendable_from: u32,
     /// Tables' spaces whose file is missing, or is not the one that the log has changes of.
     missing: HashSet<u32>,
     /// Tables' pages that were broken when changes were to be made in them, each with the end of the last change that was passed over.
@@ -372,7 +397,7 @@ impl Files<'_> {
         let name = space_file_name(id);
         let file = match self.storage.open(&name) {
             Ok(file) => file,
-            Err(error) if error.is_not_found() && id >= FIRST_TABLE_SPACE => {
+            Err(error) if error.is_not_found() && id >= self.expendable_from => {
                 tracing::error!(file = name, "missing, but the redo log holds changes of it");
                 self.missing.insert(id);
                 return Ok(None);
@@ -389,7 +414,8 @@ impl Files<'_> {
         // A process that was killed may have written pages that this one can read, and a power cut would
         // take; below, such pages count as having seen their changes.
         file.sync_data()?;
-        let space = self.pool.open_space(id, file)?;
+        let mirror = mirror::open(&**self.storage, self.pool.page_size(), id)?;
+        let space = self.pool.open_mirrored_space(id, file, mirror)?;
         self.spaces.insert(id, space.clone());
         Ok(Some(space))
     }
@@ -398,6 +424,13 @@ impl Files<'_> {
     /// does not show it.
     fn look_at_broken_pages_again(&mut self) -> Result<()> {
         for (id, passed_over) in std::mem::take(&mut self.broken) {
+            if id.space < self.expendable_from {
+                self.check_still_broken(id, passed_over)?;
+                continue;
+            }
+            if id.space < FIRST_TABLE_SPACE {
+                continue;
+            }
             let Some(space) = self.space(id.space)? else { continue };
             let lacks_them = match read_page(self.pool, &space, id.no) {
                 Ok(page) => page.page_lsn() < passed_over,
@@ -409,6 +442,24 @@ impl Files<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether a broken page costs what is on it, and not the start: a page of a table, or of undo records.
+    fn is_expendable(&self, page: PageId) -> bool {
+        page.space >= self.expendable_from
+            || page.space == UNDO_SPACE && !mirror::covers(page, self.pool.page_size())
+    }
+
+    /// An error if a page of undo records was broken when changes were to be made in it, and can be read now.
+    fn check_still_broken(&mut self, id: PageId, passed_over: Lsn) -> Result<()> {
+        let Some(space) = self.space(id.space)? else { return Ok(()) };
+        match read_page(self.pool, &space, id.no) {
+            Ok(page) if page.page_lsn() != Lsn::ZERO && page.page_lsn() < passed_over => {
+                let why = "it could not be read for a moment, and lacks changes: check the disk, and start again";
+                Err(Error::corrupt(space.file().name(), id.no, why))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A change does not fit its page: the file was truncated, or replaced by another. Or the page cannot be read. Ends the recovery, or, if
@@ -428,8 +479,14 @@ impl Files<'_> {
                 lsn.0
             ),
         );
-        if space.id() < FIRST_TABLE_SPACE {
+        if space.id() < self.expendable_from {
             return Err(error);
+        }
+        if space.id() < FIRST_TABLE_SPACE {
+            // The engine's own files are read all the same, as far as they can be.
+            tracing::error!(%error, "the page's changes in the redo log are passed over");
+            self.broken.insert(PageId::new(space.id(), no), lsn);
+            return Ok(0);
         }
         tracing::error!(%error, "the table's changes in the redo log are passed over");
         self.missing.insert(space.id());

@@ -19,6 +19,8 @@
 //! for such trouble to pass, or for an undo page that can't be read, so do those behind it in its stream. Others do not: their streams are
 //! purged on, and as long as a stream is stuck no transaction takes it, if it can have another.
 //!
+//! A log that can't be read to its end is passed over: what it deleted stays where it is, and nobody sees it.
+//!
 //! # Crashes
 //! Purging a log twice does no harm: an entry is removed only if it leads to the very record, and a chain is freed
 //! only while the record names it.
@@ -40,6 +42,8 @@ use crate::error::{Error, Result};
 use crate::files::space_file_name;
 use crate::format::entry::{Entry, RollPointer};
 use crate::mtr::Mtr;
+use crate::options::ForceRecovery;
+use crate::undo::damage::is_damage;
 use crate::undo::log::set_marks;
 use crate::undo::record::{Body, MARK_REMOVED, Place, Record};
 use crate::undo::stream::HeadLog;
@@ -48,6 +52,8 @@ use crate::undo::stream::HeadLog;
 const RECORDS_A_TURN: usize = 64;
 /// Logs in one go of the thread.
 const LOGS_A_GO: usize = 128;
+/// How often the thread notes which transactions have ended.
+const NOTES_APART: Duration = Duration::from_secs(1);
 const THREAD: &str = "tidepool-purge";
 /// How long the thread sleeps when there is nothing to do.
 const IDLE: Duration = Duration::from_millis(200);
@@ -155,9 +161,13 @@ impl TrxSystem {
         max_logs: usize,
         stop: &dyn Fn() -> bool,
     ) -> Result<usize> {
+        if self.env.force_recovery() >= ForceRecovery::NoPurge {
+            return Ok(0);
+        }
         let _one = self.purging.lock();
         let mut turn = Turn::new(self, stop);
         let (mut done, mut stuck, mut trouble) = (0, Vec::new(), None);
+        let mut reread = HashSet::new();
         while done < max_logs && !stop() {
             let Some(horizon) = self.views.horizon(&self.csn) else { break };
             let log = match self.undo.oldest_committed(horizon.0, &stuck) {
@@ -182,6 +192,17 @@ impl TrxSystem {
                     done += 1;
                 }
                 Err(Error::Interrupted) => break,
+                // Read twice, lest the bytes were spoilt on their way here.
+                Err(error) if is_damage(&error) && reread.insert(log.stream) => {}
+                Err(error) if is_damage(&error) => {
+                    tracing::error!(
+                        "{error}; purge passes over what transaction {} deleted: it takes up room until its tables are rebuilt",
+                        log.record.trx_id.0
+                    );
+                    reread.remove(&log.stream);
+                    self.undo.purged(&log)?;
+                    done += 1;
+                }
                 // An unreadable table must not keep purge from all others.
                 Err(error) => {
                     // If only its pages are left to be freed, they are so with those of the next log in the stream.
@@ -393,9 +414,16 @@ impl Duty {
 
 fn run(system: &Weak<TrxSystem>) {
     let mut duties = [TrxSystem::rollback_go, TrxSystem::purge_go].map(Duty::new);
+    let mut noted = Instant::now();
     while let Some(system) = system.upgrade() {
         if system.is_to_stop() {
             return;
+        }
+        if noted.elapsed() >= NOTES_APART && system.env.check_writable().is_ok() {
+            noted = Instant::now();
+            if let Err(error) = system.note_ended() {
+                tracing::warn!(%error, "which transactions have ended could not be noted; it is tried again");
+            }
         }
         let is_busy = system.env.check_writable().is_ok()
             && duties.each_mut().map(|duty| duty.go(&system)).contains(&true);

@@ -21,6 +21,7 @@ use crate::format::entry::Entry;
 use crate::format::entry::RollPointer;
 use crate::lock::Owner;
 use crate::mtr::{Mtr, PageHandle};
+use crate::options::ForceRecovery;
 use crate::overflow;
 use crate::pause::{self, PausePoint};
 use crate::space::Allocation;
@@ -472,6 +473,9 @@ impl TrxSystem {
     /// Finishes one rollback that recovery, or a failure, has left, even one that rests. False if there is none. After an error, it can be
     /// tried again.
     pub fn rollback_step(&self) -> Result<bool> {
+        if self.leaves_unfinished() {
+            return Ok(false);
+        }
         let next = self.doomed.lock().pop();
         next.map_or(Ok(false), |orphan| self.go_on(orphan, &|| false))
     }
@@ -479,6 +483,9 @@ impl TrxSystem {
     /// As [`Self::rollback_step`], but passes over those that rest, and leaves off when `stop` says so: what is undone is cut off the log, so
     /// a later step, of this life or the next, goes on from there.
     pub(super) fn rollback_step_unless(&self, stop: &dyn Fn() -> bool) -> Result<bool> {
+        if self.leaves_unfinished() {
+            return Ok(false);
+        }
         let now = Instant::now();
         let next = {
             let mut doomed = self.doomed.lock();
@@ -486,6 +493,11 @@ impl TrxSystem {
             at.map(|at| doomed.remove(at))
         };
         next.map_or(Ok(false), |orphan| self.go_on(orphan, stop))
+    }
+
+    /// Whether what earlier lives left unfinished stays so.
+    fn leaves_unfinished(&self) -> bool {
+        self.env.force_recovery() >= ForceRecovery::NoRollback
     }
 
     fn go_on(&self, orphan: Orphan, stop: &dyn Fn() -> bool) -> Result<bool> {

@@ -9,6 +9,9 @@
 //! why at once: the wait has no end that anybody could foresee. The background goes on trying; when the file is back, or the table
 //! dropped, it cuts off what is marked and undoes the rest, in this life or another.
 //!
+//! A broken page of the undo log itself strands a rollback, too: it has undone what its log holds behind that page, and nothing
+//! before it.
+//!
 //! That is for what does not pass by itself: see [`super::retry`].
 
 use std::collections::HashSet;
@@ -17,6 +20,7 @@ use super::rollback::{STEPS_A_TURN, Step, Trees, Undone, step_of};
 use super::system::{Orphan, TrxSystem};
 use crate::error::{Error, Result};
 use crate::files::{FIRST_TABLE_SPACE, space_file_name};
+use crate::undo::damage::is_damage;
 
 impl TrxSystem {
     /// What becomes of a rollback that ended with `error`, which is given back; or false, if it was to stop.
@@ -29,8 +33,21 @@ impl TrxSystem {
         if orphan.owner.stranded().is_some() || !orphan.troubles.last(&error) {
             return Err(error);
         }
-        let passed_over = match self.undo_around(orphan, stop) {
+        let around = match is_damage(&error) {
+            // What is behind the broken page of undo is undone, and how to undo what is before it may hang on it.
+            true => Err(error.clone()),
+            false => self.undo_around(orphan, stop),
+        };
+        let passed_over = match around {
             Err(Error::Interrupted) => return Ok(false),
+            Err(broken) if is_damage(&broken) && orphan.troubles.last(&broken) => {
+                tracing::error!(
+                    "a rollback can't be finished; the rows that it has still to undo can't be changed: {broken}"
+                );
+                orphan.owner.strand(broken.to_string());
+                self.locks.release_all(&orphan.owner);
+                return Err(error);
+            }
             passed_over => passed_over?,
         };
         if !passed_over.is_empty() {

@@ -19,16 +19,19 @@ use crate::btree::Tree;
 use crate::csn::{Csn, CsnTable, TrxId};
 use crate::env::{Env, FoundSpace};
 use crate::error::{Error, Result};
-use crate::files::UNDO_SPACE;
+use crate::files::{UNDO_FILE, UNDO_SPACE};
+use crate::format::entry::RollPointer;
 use crate::format::space_header;
 use crate::lock::{Interrupt, Locks, Owner};
 use crate::memory::MemoryRow;
 use crate::mtr::Mtr;
 use crate::space;
 use crate::undo::LogState;
+use crate::undo::damage::{Doubt, is_damage};
 use crate::undo::log::UndoLog;
+use crate::undo::open::Found;
 use crate::undo::record::Place;
-use crate::undo::stream::{Found, Undo};
+use crate::undo::stream::Undo;
 
 /// Ids reserved at a time; a restart skips at most this many.
 const ID_BATCH: u64 = 1 << 14;
@@ -95,6 +98,12 @@ pub struct TrxSystem {
     active: Box<[Mutex<Active>]>,
     /// Of all prepared transactions, with a session or without, from their prepare until their end is in the log.
     pub(super) xids: Mutex<HashSet<Vec<u8>>>,
+    /// Prepared, but under which XID can't be read: they stay as they are.
+    unnamed: Mutex<Vec<Orphan>>,
+    /// What broken pages of the undo space leave unknown, if there are any.
+    doubt: Option<Doubt>,
+    /// What the directory says: every transaction below has ended.
+    ended_below: Mutex<u64>,
     /// To be rolled back.
     pub(super) doomed: Mutex<Vec<Orphan>>,
     /// Prepared, by XID, without a session.
@@ -140,13 +149,19 @@ impl TrxSystem {
 
     /// Opens the transaction system of a recovered environment.
     pub fn open(env: &Arc<Env>) -> Result<Arc<TrxSystem>> {
+        if !env.storage().exists(UNDO_FILE)? {
+            return Err(Error::format(
+                UNDO_FILE,
+                "missing; put the file back or restore the data directory from a backup",
+            ));
+        }
         let space = env.space(UNDO_SPACE)?;
         if is_unmade(env, &space)? {
             // A new one would give transaction ids a second time, and what is unfinished would pass for committed.
             return Err(Error::format(
                 space.file().name(),
                 "there is no undo log in it, though the data directory is not new: put the file back or restore the \
-                 data directory from a backup",
+                 data directory from a backup, or start with force_recovery=4 and dump the tables",
             ));
         }
         space_header::read(env.pool(), &space)?.check(
@@ -157,6 +172,14 @@ impl TrxSystem {
         )?;
         let (undo, found) = Undo::open(env, &space)?;
         Self::start(env, undo, found)
+    }
+
+    /// One that has not looked into the undo space, which may be missing: all transactions count as committed. For reading only;
+    /// `any` space is in the place of the undo space, and never asked.
+    pub fn open_without_undo(env: &Arc<Env>, any: &Arc<Space>) -> Result<Arc<TrxSystem>> {
+        assert!(env.is_read_only(), "what is unfinished must not be written over");
+        let found = Found { trx_id_limit: TrxId::MAX.0, ..Found::default() };
+        Self::start(env, Undo::empty(env, any), found)
     }
 
     fn start(env: &Arc<Env>, undo: Undo, found: Found) -> Result<Arc<TrxSystem>> {
@@ -181,6 +204,9 @@ impl TrxSystem {
             next_owner: AtomicU64::new(1),
             active: (0..ACTIVE_SHARDS).map(|_| Mutex::default()).collect(),
             xids: Mutex::default(),
+            unnamed: Mutex::default(),
+            doubt: Some(found.doubt).filter(|doubt| !doubt.is_empty()),
+            ended_below: Mutex::new(found.ended_below),
             doomed: Mutex::default(),
             prepared: Mutex::default(),
             condemned: RwLock::default(),
@@ -199,10 +225,22 @@ impl TrxSystem {
             };
             system.enter(&orphan.owner, log.record.trx_id);
             if log.record.state == LogState::Prepared {
-                let xid = system.xid_of(&orphan)?;
-                orphan.xid.clone_from(&xid);
-                system.xids.lock().insert(xid.clone());
-                system.prepared.lock().insert(xid, orphan);
+                match system.xid_of(&orphan) {
+                    Ok(xid) => {
+                        orphan.xid.clone_from(&xid);
+                        system.xids.lock().insert(xid.clone());
+                        system.prepared.lock().insert(xid, orphan);
+                    }
+                    Err(error) if is_damage(&error) => {
+                        tracing::error!(
+                            "a prepared transaction can be neither committed nor rolled back, for its XID can't be read, and \
+                             keeps its locks: {error}"
+                        );
+                        orphan.owner.strand(error.to_string());
+                        system.unnamed.lock().push(orphan);
+                    }
+                    Err(error) => return Err(error),
+                }
             } else {
                 system.doomed.lock().push(orphan);
             }
@@ -227,6 +265,36 @@ impl TrxSystem {
         interrupt: Arc<Interrupt>,
     ) -> Transaction {
         Transaction::new(Arc::clone(self), options, interrupt)
+    }
+
+    /// Whether it is not known if the transaction that wrote an entry was committed: see [`crate::undo::damage`].
+    #[inline]
+    pub(crate) fn is_in_doubt(&self, id: TrxId, roll: RollPointer) -> bool {
+        self.doubt.as_ref().is_some_and(|doubt| doubt.covers(id, roll))
+    }
+
+    /// An error if that is so.
+    #[inline]
+    pub(crate) fn check_not_in_doubt(&self, id: TrxId, roll: RollPointer) -> Result<()> {
+        match &self.doubt {
+            Some(doubt) if doubt.covers(id, roll) => Err(doubt.error(id, roll)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Stores which transactions have ended, if that is more than is stored: the less remains, the less a broken undo page
+    /// leaves in doubt. Now and then, and at a clean close. Not as long as anything is in doubt: later lives must find the same.
+    pub(crate) fn note_ended(&self) -> Result<()> {
+        if self.doubt.is_some() {
+            return Ok(());
+        }
+        let mut stored = self.ended_below.lock();
+        let ended_below = self.csn.low().0;
+        if ended_below > *stored {
+            self.undo.store_ended_below(ended_below)?;
+            *stored = ended_below;
+        }
+        Ok(())
     }
 
     /// Keeps purge and background rollbacks out of the tables while it lives: hold it while a table's space is dropped or a tree is freed.
@@ -398,6 +466,7 @@ impl TrxSystem {
             }
             self.undo.raise_trx_id_limit(raised)?;
             *limit = raised;
+            self.note_ended()?;
         };
         self.enter(owner, id);
         Ok(id)

@@ -4,11 +4,12 @@ use std::collections::{HashMap, HashSet};
 
 use tidepool_pool::Lsn;
 
+use super::open::FoundLog;
 use super::page::{DATA_AT, PageHeader, USED_AT, write};
 use super::record::{
     Body, CHAIN_AT, LOG_RECORD_SIZE, LOG_STATE_AT, LogRecord, LogState, MARKS_AT, Record, Writer,
 };
-use super::stream::{FoundLog, Undo};
+use super::stream::Undo;
 use crate::csn::{CsnTable, TrxId};
 use crate::error::Result;
 use crate::format::entry::{DELETED, RollPointer};

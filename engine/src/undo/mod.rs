@@ -19,18 +19,21 @@
 //!
 //! # Contents
 //! [`record`]: the bytes of records; [`page`]: the bytes of pages and of the directory; [`stream`]: streams; [`log`]: one transaction's log;
-//! [`shrink`]: room is given back.
+//! [`open`]: what an open finds; [`damage`]: what broken pages cost; [`shrink`]: room is given back.
 //! `docs/format-undo.md` has the format byte by byte.
 //!
 //! # Latches
 //! Undo pages come behind tree pages and before space headers. A log's owner latches at most two of its pages, the older first.
 
+pub mod damage;
 pub mod log;
+pub mod open;
 pub mod page;
 pub mod record;
 pub mod shrink;
 pub mod stream;
 
 pub use log::UndoLog;
+pub use open::{Found, FoundLog};
 pub use record::{LogState, Record};
 pub use stream::Undo;

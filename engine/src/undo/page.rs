@@ -5,26 +5,29 @@
 //! 32  next transaction id limit  u64           32  stream         u32
 //! 40  streams                    u32           36  previous page  u32   0 = none; stale once that page was freed
 //! 44  reserved                   u32           40  next page      u32   0 = none
-//! 48  streams: 12 bytes each                   44  used           u16   end of the records
-//!     0  first page   u32                      46  reserved       u16
-//!     4  head page    u32                      48  records
+//! 48  all had ended before id    u64           44  used           u16   end of the records
+//! 56  streams: 12 bytes each                   46  reserved       u16
+//!     0  first page   u32                      48  records
+//!     4  head page    u32
 //!     8  head offset  u16
-//!     10 reserved     u16
+//!     10 flags        u16   1 = pages before the head were lost sight of
 //! ```
-//! Ids below the limit may be in use; a restart continues at the limit, so no id is ever used twice.
+//! Ids below the limit may be in use; a restart continues at the limit, so no id is ever used twice. Every transaction with an
+//! id below that at offset 48 has ended: it may lag behind, and matters only if a page of records is broken ([`super::damage`]).
 
 use tidepool_pool::PAGE_HEADER_SIZE;
 
 use crate::format::entry::RollPointer;
 use crate::page_op::PageOp;
 
-/// The directory's page number.
-pub const DIRECTORY_PAGE: u32 = 2;
+pub use crate::format::UNDO_DIRECTORY_PAGE as DIRECTORY_PAGE;
 /// Offset of the transaction id limit.
 pub const TRX_ID_LIMIT_AT: usize = PAGE_HEADER_SIZE;
 /// Offset of the number of streams.
 pub const STREAMS_AT: usize = 40;
-const ENTRIES_AT: usize = 48;
+/// Offset of the id before which all transactions have ended.
+pub const ENDED_BELOW_AT: usize = 48;
+const ENTRIES_AT: usize = 56;
 const ENTRY_SIZE: usize = 12;
 
 /// Offset of a page's stream number.
@@ -65,6 +68,8 @@ pub struct DirectoryEntry {
     pub first: u32,
     /// Oldest log that purge has not done, or where the next log will begin.
     pub head: RollPointer,
+    /// Pages of the stream from before its head are still allocated, because a broken page led to them.
+    pub has_lost_pages: bool,
 }
 
 impl DirectoryEntry {
@@ -76,14 +81,18 @@ impl DirectoryEntry {
     /// Reads the entry of `stream`.
     pub fn read(page: &[u8], stream: u32) -> DirectoryEntry {
         let at = Self::offset(stream);
-        DirectoryEntry { first: u32_at(page, at), head: RollPointer::read(&page[at + 4..at + 10]) }
+        DirectoryEntry {
+            first: u32_at(page, at),
+            head: RollPointer::read(&page[at + 4..at + 10]),
+            has_lost_pages: page[at + 10] & 1 != 0,
+        }
     }
 
     /// The entry's bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = self.first.to_le_bytes().to_vec();
         self.head.write(&mut bytes);
-        bytes.extend_from_slice(&[0, 0]);
+        bytes.extend_from_slice(&[u8::from(self.has_lost_pages), 0]);
         bytes
     }
 }

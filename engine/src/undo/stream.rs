@@ -1,5 +1,6 @@
 //! Streams: lists of undo pages that transactions take turns to append to, and the directory that leads to them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
@@ -7,13 +8,15 @@ use parking_lot::Mutex;
 use tidepool_pool::page::page_type;
 use tidepool_pool::{Access, PageType, SharedGuard, Space};
 
+use super::damage::is_damage;
 use super::page::{
-    DATA_AT, DIRECTORY_PAGE, DirectoryEntry, PageHeader, STREAMS_AT, TRX_ID_LIMIT_AT, max_streams,
-    page_end, u32_at, u64_at, write,
+    DATA_AT, DIRECTORY_PAGE, DirectoryEntry, ENDED_BELOW_AT, PageHeader, STREAMS_AT,
+    TRX_ID_LIMIT_AT, page_end, write,
 };
 use super::record::{Body, LogRecord, LogState, Record};
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::files::UNDO_FILE;
 use crate::format::entry::RollPointer;
 use crate::mtr::{Mtr, PageHandle};
 use crate::page_op::PageOp;
@@ -21,63 +24,57 @@ use crate::space::Allocation;
 
 /// Where purge stands in a stream.
 #[derive(Debug, Clone, Copy)]
-struct Head {
+pub(super) struct Head {
     /// What the directory says.
-    stored: DirectoryEntry,
+    pub(super) stored: DirectoryEntry,
     /// The oldest log to be purged; at or behind `stored.head`, and on the same page unless it is just moving.
-    at: RollPointer,
+    pub(super) at: RollPointer,
 }
 
 /// A stream's state in memory.
 pub(super) struct Stream {
     /// Where the next log begins. Meaningful while no log is open.
     pub(super) tail: Mutex<RollPointer>,
-    head: Mutex<Head>,
+    pub(super) head: Mutex<Head>,
     /// Committed logs not yet purged.
     pub(super) committed: AtomicU64,
     /// CSN of the oldest of these, if known; else 0.
-    head_csn: AtomicU64,
+    pub(super) head_csn: AtomicU64,
     /// Purge cannot do the oldest of these. Written under the mutex of [`Undo::free`].
     stuck: AtomicBool,
     /// Records that rollbacks have cut off.
     cuts: AtomicU64,
 }
 
+impl Stream {
+    /// One that nothing is known of yet.
+    pub(super) fn unknown() -> Stream {
+        let (head, has_lost_pages) = (RollPointer::NONE, false);
+        let stored = DirectoryEntry { first: 0, head, has_lost_pages };
+        Stream {
+            tail: Mutex::new(RollPointer::NONE),
+            head: Mutex::new(Head { stored, at: head }),
+            committed: AtomicU64::new(0),
+            head_csn: AtomicU64::new(0),
+            stuck: AtomicBool::new(false),
+            cuts: AtomicU64::new(0),
+        }
+    }
+}
+
 /// The undo log of an engine.
 pub struct Undo {
-    env: Arc<Env>,
-    space: Arc<Space>,
+    pub(super) env: Arc<Env>,
+    pub(super) space: Arc<Space>,
     pub(super) streams: Box<[Stream]>,
     /// Streams that exist.
-    count: AtomicU32,
+    pub(super) count: AtomicU32,
     /// Streams that no transaction uses, the one used last on top, those that are stuck below all others.
     pub(super) free: Mutex<Vec<u32>>,
-    creating: Mutex<()>,
-    history: AtomicU64,
-}
-
-/// A log found when the undo space was opened.
-#[derive(Debug, Clone)]
-pub struct FoundLog {
-    /// Its stream.
-    pub stream: u32,
-    /// What it says.
-    pub record: LogRecord,
-    /// Where it begins.
-    pub start: RollPointer,
-    /// Where its stream ends.
-    pub tail: RollPointer,
-}
-
-/// What was found when the undo space was opened.
-#[derive(Debug, Default)]
-pub struct Found {
-    /// Logs of transactions that have not ended.
-    pub open: Vec<FoundLog>,
-    /// Newest CSN in any log.
-    pub newest_csn: u64,
-    /// Below this, ids may have been used.
-    pub trx_id_limit: u64,
+    pub(super) creating: Mutex<()>,
+    pub(super) history: AtomicU64,
+    /// From pages that could not be read at the open to where their streams go on.
+    pub(super) detours: HashMap<u32, RollPointer>,
 }
 
 impl Undo {
@@ -88,94 +85,7 @@ impl Undo {
         assert_eq!(no, DIRECTORY_PAGE, "the directory is the undo space's first page");
         mtr.apply(page, &PageOp::Format { page_type: PageType::UNDO_DIRECTORY, tree_id: 0 });
         mtr.apply(page, &write(TRX_ID_LIMIT_AT, &1u64.to_le_bytes()));
-        Ok(())
-    }
-
-    /// Opens the undo space, after redo recovery, and looks through all logs.
-    pub fn open(env: &Arc<Env>, space: &Arc<Space>) -> Result<(Undo, Found)> {
-        let capacity = max_streams(env.page_size());
-        let nowhere = DirectoryEntry { first: 0, head: RollPointer::NONE };
-        let streams = (0..capacity)
-            .map(|_| Stream {
-                tail: Mutex::new(RollPointer::NONE),
-                head: Mutex::new(Head { stored: nowhere, at: RollPointer::NONE }),
-                committed: AtomicU64::new(0),
-                head_csn: AtomicU64::new(0),
-                stuck: AtomicBool::new(false),
-                cuts: AtomicU64::new(0),
-            })
-            .collect();
-        let undo = Undo {
-            env: Arc::clone(env),
-            space: Arc::clone(space),
-            streams,
-            count: AtomicU32::new(0),
-            free: Mutex::default(),
-            creating: Mutex::default(),
-            history: AtomicU64::new(0),
-        };
-        let mut found = Found::default();
-        let entries: Vec<DirectoryEntry> = {
-            let page = undo.env.pool().shared(&undo.space, DIRECTORY_PAGE, Access::Normal)?;
-            let count = u32_at(&page, STREAMS_AT);
-            if page_type(&page) != PageType::UNDO_DIRECTORY || count as usize > capacity {
-                return Err(undo.corrupt(DIRECTORY_PAGE, "not a directory of undo streams"));
-            }
-            found.trx_id_limit = u64_at(&page, TRX_ID_LIMIT_AT).max(1);
-            (0..count).map(|stream| DirectoryEntry::read(&page, stream)).collect()
-        };
-        undo.count.store(entries.len() as u32, Ordering::Relaxed);
-        for (stream, entry) in entries.into_iter().enumerate().rev() {
-            undo.scan(stream as u32, entry, &mut found)?;
-        }
-        // Purge may have been stopped between moving a head and freeing what is before it.
-        let count = if env.is_read_only() { 0 } else { undo.count.load(Ordering::Relaxed) };
-        for stream in 0..count {
-            undo.free_before_head(stream)?;
-        }
-        Ok((undo, found))
-    }
-
-    /// Walks the logs of one stream.
-    fn scan(&self, stream: u32, entry: DirectoryEntry, found: &mut Found) -> Result<()> {
-        let state = &self.streams[stream as usize];
-        *state.head.lock() = Head { stored: entry, at: entry.head };
-        let mut at = entry.head;
-        loop {
-            let page = self.page(at.page, stream)?;
-            let header = PageHeader::read(&page).expect("checked");
-            if usize::from(at.offset) == header.used {
-                if header.next == 0 {
-                    break;
-                }
-                at = RollPointer { page: header.next, offset: DATA_AT as u16 };
-                continue;
-            }
-            let record = self.log_record(&page, at)?;
-            drop(page);
-            found.newest_csn = found.newest_csn.max(record.csn);
-            if record.state == LogState::Committed {
-                if state.committed.fetch_add(1, Ordering::Relaxed) == 0 {
-                    state.head_csn.store(record.csn, Ordering::Relaxed);
-                }
-                self.history.fetch_add(1, Ordering::Relaxed);
-                at = record.end;
-                continue;
-            }
-            let mut tail = at;
-            loop {
-                let header = PageHeader::read(&self.page(tail.page, stream)?).expect("checked");
-                tail.offset = header.used as u16;
-                if header.next == 0 {
-                    break;
-                }
-                tail.page = header.next;
-            }
-            found.open.push(FoundLog { stream, record, start: at, tail });
-            return Ok(());
-        }
-        *state.tail.lock() = at;
-        self.free.lock().push(stream);
+        mtr.apply(page, &write(ENDED_BELOW_AT, &1u64.to_le_bytes()));
         Ok(())
     }
 
@@ -218,6 +128,15 @@ impl Undo {
         Ok(())
     }
 
+    /// Stores that every transaction with an id below this one has ended.
+    pub fn store_ended_below(&self, id: u64) -> Result<()> {
+        let mut mtr = Mtr::begin(&self.env)?;
+        let page = mtr.exclusive(&self.space, DIRECTORY_PAGE)?;
+        mtr.apply(page, &write(ENDED_BELOW_AT, &id.to_le_bytes()));
+        mtr.commit();
+        Ok(())
+    }
+
     /// Takes a stream for a transaction; says where its log begins. One that is stuck only if there can't be another: the log would wait for
     /// its purge as long as those before it.
     pub fn acquire(&self) -> Result<(u32, RollPointer)> {
@@ -246,7 +165,7 @@ impl Undo {
         let (no, page) = allocation.take(&mut mtr);
         self.format_page(&mut mtr, page, stream, 0);
         let head = RollPointer { page: no, offset: DATA_AT as u16 };
-        let entry = DirectoryEntry { first: no, head };
+        let entry = DirectoryEntry { first: no, head, has_lost_pages: false };
         mtr.apply(directory, &write(DirectoryEntry::offset(stream), &entry.bytes()));
         mtr.apply(directory, &write(STREAMS_AT, &(stream + 1).to_le_bytes()));
         mtr.commit();
@@ -322,16 +241,28 @@ impl Undo {
 
     /// Latches an undo page for reading and checks that it is one, of that stream.
     pub fn page(&self, no: u32, stream: u32) -> Result<SharedGuard<'_>> {
-        let page = self.env.pool().shared(&self.space, no, Access::Normal)?;
+        let page = self.env.pool().shared(&self.space, no, Access::Normal);
+        let page = page.map_err(|error| self.unreadable(no, error))?;
         self.check(&page, no, stream)?;
         Ok(page)
     }
 
     /// Latches an undo page for changing and checks that it is one, of that stream.
     pub fn exclusive<'a>(&'a self, mtr: &mut Mtr<'a>, no: u32, stream: u32) -> Result<PageHandle> {
-        let page = mtr.exclusive(&self.space, no)?;
-        self.check(mtr.page(page), no, stream)?;
-        Ok(page)
+        // Where there is no latch, the error is had again with what to do about it.
+        let page = mtr
+            .exclusive(&self.space, no)
+            .map_err(|error| self.page(no, stream).err().unwrap_or(error));
+        let latched = page.and_then(|page| {
+            self.check(mtr.page(page), no, stream)?;
+            Ok(page)
+        });
+        latched.inspect_err(|error| {
+            if is_damage(error) {
+                // Others are to take another stream if they can.
+                self.set_stuck(stream, true);
+            }
+        })
     }
 
     fn check(&self, page: &[u8], no: u32, stream: u32) -> Result<()> {
@@ -343,7 +274,7 @@ impl Undo {
         }
     }
 
-    fn log_record(&self, page: &[u8], at: RollPointer) -> Result<LogRecord> {
+    pub(super) fn log_record(&self, page: &[u8], at: RollPointer) -> Result<LogRecord> {
         let used = PageHeader::read(page).expect("checked").used;
         match Record::decode(page, at.offset.into(), used).map(|record| record.body) {
             Ok(Body::Log(record)) => Ok(record),
@@ -354,7 +285,8 @@ impl Undo {
 
     /// A page, to be read, whichever stream it is in.
     fn shared(&self, no: u32) -> Result<SharedGuard<'_>> {
-        let page = self.env.pool().shared(&self.space, no, Access::Normal)?;
+        let page = self.env.pool().shared(&self.space, no, Access::Normal);
+        let page = page.map_err(|error| self.unreadable(no, error))?;
         self.env.check_whole()?;
         Ok(page)
     }
@@ -411,7 +343,21 @@ impl Undo {
 
     /// An error about a page of the undo space.
     pub fn corrupt(&self, page: u32, why: impl std::fmt::Display) -> Error {
+        let why = format!(
+            "{why}: restore the data directory from a backup, or start with force_recovery=4 and dump the tables"
+        );
         Error::corrupt(self.space.file().name(), page, why)
+    }
+
+    /// The error of the pool, which could not read a page of the undo space.
+    fn unreadable(&self, page: u32, error: tidepool_pool::Error) -> Error {
+        match error {
+            tidepool_pool::Error::Corrupt { why, .. } => self.corrupt(page, why),
+            tidepool_pool::Error::Storage(error) if error.is_unexpected_eof() => {
+                self.corrupt(page, "the file ends before it")
+            }
+            error => error.into(),
+        }
     }
 }
 
@@ -457,6 +403,9 @@ impl Undo {
     fn head_log(&self, stream: u32) -> Result<HeadLog> {
         let mut head = self.streams[stream as usize].head.lock();
         loop {
+            if let Some(&on) = self.detours.get(&head.at.page) {
+                head.at = on;
+            }
             let page = self.page(head.at.page, stream)?;
             let header = PageHeader::read(&page).expect("checked");
             if usize::from(head.at.offset) == header.used && header.next != 0 {
@@ -527,9 +476,22 @@ impl Undo {
         let mut head = self.streams[stream as usize].head.lock();
         while head.stored.first != head.stored.head.page {
             let no = head.stored.first;
-            let next = PageHeader::read(&self.page(no, stream)?).expect("checked").next;
+            let next = match self.page(no, stream) {
+                Ok(page) => PageHeader::read(&page).expect("checked").next,
+                Err(error) if is_damage(&error) => 0,
+                Err(error) => return Err(error),
+            };
             if next == 0 {
-                return Err(self.corrupt(no, "an undo stream ends before its head"));
+                tracing::error!(
+                    "{UNDO_FILE}: page {no} is broken, so that the pages between it and page {} can't be found: they stay \
+                     allocated, and nothing else is lost",
+                    head.stored.head.page
+                );
+                let (first, has_lost_pages) = (head.stored.head.page, true);
+                let entry = DirectoryEntry { first, has_lost_pages, ..head.stored };
+                self.store_entry(stream, entry)?;
+                head.stored = entry;
+                return Ok(());
             }
             let entry = DirectoryEntry { first: next, ..head.stored };
             let mut mtr = Mtr::begin(&self.env)?;

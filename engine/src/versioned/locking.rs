@@ -10,6 +10,7 @@ use super::reach::Reading;
 use super::{VersionedTree, corrupt_entry};
 use crate::btree::Seek;
 use crate::error::{Error, Result};
+use crate::files::UNDO_FILE;
 use crate::format::entry::Entry;
 use crate::lock::keys::{Acquire, Holder};
 use crate::lock::{LockMode, LockWait, Owner};
@@ -187,6 +188,9 @@ impl Transaction {
             // the entry itself.
             return Ok(None);
         }
+        if let Some(entry) = entry {
+            self.system.check_not_in_doubt(entry.trx_id, entry.roll)?;
+        }
         let locks = &self.system.locks;
         let owners = locks.ranges.blockers(&self.owner, tree.id(), key, LockMode::Exclusive);
         if !owners.is_empty() && !entry.is_some_and(|entry| self.has_row(tree, key, entry)) {
@@ -225,6 +229,7 @@ impl Transaction {
             // The implicit lock is exclusive.
             return Ok(ReadLock::Held);
         }
+        self.system.check_not_in_doubt(entry.trx_id, entry.roll)?;
         let may_wait = wait == LockWait::Wait;
         let conflict = || match wait {
             LockWait::SkipLocked => Ok(ReadLock::Skip),
@@ -396,8 +401,11 @@ impl Transaction {
 /// An error if nobody knows when the holder will let go of the entry.
 fn check_not_stranded(tree: &VersionedTree, holder: &Owner) -> Result<()> {
     let Some(why) = holder.stranded() else { return Ok(()) };
-    let why = format!(
-        "a transaction that has changed this row can't be rolled back ({why}): restore the file from a backup, or drop the table"
-    );
+    let advice = match why.contains(UNDO_FILE) {
+        true => "drop the table",
+        false => "restore the file from a backup, or drop the table",
+    };
+    let why =
+        format!("a transaction that has changed this row can't be rolled back ({why}): {advice}");
     Err(Error::format(tree.tree.space().file().name(), why))
 }

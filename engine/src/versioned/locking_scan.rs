@@ -121,6 +121,7 @@ impl Transaction {
             if let Some(step) = self.lock_gap(tree, position, direction, Some(key), mode, wait)? {
                 return Ok(step);
             }
+            self.system.check_not_in_doubt(entry.trx_id, entry.roll)?;
             // A delete-mark that is certain is nothing; one that may be rolled back must be waited for.
             let absent = entry.is_deleted()
                 && (self.wrote(&entry) || !self.system.csn.is_active(entry.trx_id));

@@ -76,6 +76,7 @@ impl TrxSystem {
     ) -> Result<Version> {
         let newest = Entry::decode(payload).ok_or_else(|| corrupt_entry(page, slot))?;
         let Entry { flags, trx_id, roll, value: newest_value } = newest;
+        self.check_not_in_doubt(trx_id, roll)?;
         value.clear();
         if trx_id == own || view.sees(&self.csn, trx_id) {
             if flags & DELETED != 0 {

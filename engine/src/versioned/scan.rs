@@ -8,7 +8,7 @@ use super::VersionedTree;
 use super::reach::{Edge, StretchId};
 use super::read::{Version, Walked};
 use crate::btree::{LeafHint, LeafRef, Seek, Tree};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::format::entry::{DELETED, Entry, OVERFLOW};
 use crate::trx::{Isolation, Transaction};
 
@@ -339,7 +339,16 @@ impl Transaction {
         let (mut long, mut older) = (None, None);
         let (mut added, mut stopped) = (0, false);
         {
-            let leaf = tree.tree.leaf_shared(seek, access)?;
+            let leaf = match tree.tree.leaf_shared(seek, access) {
+                Err(error) if direction == Direction::Forward && self.passes_over(&error) => {
+                    match tree.tree.beyond_broken(seek, error)? {
+                        Some(key) => position.set(At::Key, &key),
+                        None => position.at = At::Done,
+                    }
+                    return Ok(());
+                }
+                leaf => leaf?,
+            };
             let (mut low, mut high) = position.slots(&leaf, direction);
             let (node, prefix) = (leaf.node(), leaf.node().prefix());
             while low < high && added < rows {
@@ -349,6 +358,7 @@ impl Transaction {
                 if let Some(entry) = Entry::decode(payload)
                     && entry.flags & (DELETED | OVERFLOW) == 0
                     && self.sees(&view, entry.trx_id)
+                    && !self.system.is_in_doubt(entry.trx_id, entry.roll)
                 {
                     batch.push(prefix, suffix, entry.value);
                     added += 1;
@@ -375,7 +385,11 @@ impl Transaction {
                     payload,
                     &mut value,
                     false,
-                )?;
+                );
+                let version = match version {
+                    Err(error) if self.passes_over(&error) => Version::Found(None),
+                    version => version?,
+                };
                 let flags = match version {
                     Version::Found(flags) => flags,
                     // As a long value, it comes alone.
@@ -397,7 +411,7 @@ impl Transaction {
                         long = Some(flags);
                     } else {
                         // As in `get`: under the latch, for a rollback frees an uncommitted version's chain.
-                        batch.add(tree, &key, flags, &mut value, heads)?;
+                        self.add_read(batch, tree, &key, flags, &mut value, heads)?;
                     }
                     stopped = is_long || position.reaches_end(&key, direction);
                 }
@@ -419,16 +433,48 @@ impl Transaction {
             }
         }
         if let Some(walk) = older {
-            long = match self.walk(tree, &view, &key, walk, &mut value)? {
-                Walked::Found(flags) => flags,
-                Walked::Gone => self.version_of(tree, &view, &key, &mut value)?,
+            let walked = self.walk(tree, &view, &key, walk, &mut value);
+            let walked = walked.and_then(|walked| match walked {
+                Walked::Found(flags) => Ok(flags),
+                Walked::Gone => self.version_of(tree, &view, &key, &mut value),
+            });
+            long = match walked {
+                Err(error) if self.passes_over(&error) => None,
+                walked => walked?,
             };
         }
         if let Some(flags) = long {
             // The view keeps the chain of what it sees.
-            batch.add(tree, &key, flags, &mut value, heads)?;
+            self.add_read(batch, tree, &key, flags, &mut value, heads)?;
         }
         batch.scratch = value;
         Ok(())
+    }
+
+    /// Adds an entry that was read to a batch, unless the rest of its value can't be read and is passed over.
+    fn add_read(
+        &self,
+        batch: &mut Batch,
+        tree: &VersionedTree,
+        key: &[u8],
+        flags: u8,
+        value: &mut Vec<u8>,
+        heads: bool,
+    ) -> Result<()> {
+        match batch.add(tree, key, flags, value, heads) {
+            Err(error) if self.passes_over(&error) => Ok(()),
+            added => added,
+        }
+    }
+
+    /// Whether a scan goes on behind what it can't read, as `force_recovery` says; then the error log has it.
+    fn passes_over(&self, error: &Error) -> bool {
+        let is_damage =
+            matches!(error, Error::Corrupt { .. } | Error::Format { .. } | Error::Storage(_));
+        let passes_over = is_damage && self.system.env.force_recovery().is_read_only();
+        if passes_over {
+            tracing::error!("{error}; a scan passes over what was there");
+        }
+        passes_over
     }
 }

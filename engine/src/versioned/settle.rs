@@ -57,7 +57,7 @@ impl TrxSystem {
         for slot in (0..node.count()).filter(|&slot| found != Ok(slot)) {
             let entry = Entry::decode(node.payload(slot));
             let entry = entry.ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
-            if entry.may_settle() {
+            if entry.may_settle() && !self.is_in_doubt(entry.trx_id, entry.roll) {
                 candidates.push((slot, entry.trx_id));
             }
         }

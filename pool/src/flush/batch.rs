@@ -118,6 +118,21 @@ impl Copied {
     }
 }
 
+/// Writes those of the copies that have a place in a mirror to it, too: a page is written when both are.
+fn write_mirrors(
+    page_size: PageSize,
+    buffer: &AlignedBuf,
+    batch: &[Copied],
+    results: &mut [Result<()>],
+) {
+    for (page, result) in batch.iter().zip(results) {
+        if let (Ok(()), Some(mirror)) = (&result, page.space.mirror()) {
+            let bytes = &buffer[slot_range(page_size, page.slot)];
+            *result = mirror.write(page.id.no, bytes).map_err(Error::from);
+        }
+    }
+}
+
 /// The pages in flight. Nobody else can write, move or evict them until each is completed: by
 /// [`Batch::complete`], or as not written when this is dropped, be it by a panic.
 struct Batch<'a> {
@@ -255,7 +270,11 @@ impl Pool {
         self.prepare_batch(flusher, buffer, pages)?;
 
         const WRITE: &str = "a write of pages";
-        let results = survive(WRITE, || self.write_home(flusher.page_size, buffer, pages));
+        let results = survive(WRITE, || {
+            let mut results = self.write_home(flusher.page_size, buffer, pages);
+            write_mirrors(flusher.page_size, buffer, pages, &mut results);
+            results
+        });
         let mut results = results.unwrap_or_else(|| vec![Err(Error::Panicked(WRITE)); pages.len()]);
         if let Some(doublewrite) = &mut flusher.doublewrite {
             for (page, _) in pages.iter().zip(&results).filter(|(_, result)| result.is_err()) {
@@ -356,7 +375,10 @@ impl Pool {
         // After a panic nobody knows whether the file was synced, and a second sync might lie.
         const SYNC: &str = "a sync of a data file";
         let sync = |space: &Space| {
-            let synced = survive(SYNC, || space.file().sync_data().map_err(Error::from));
+            let synced = survive(SYNC, || -> Result<()> {
+                space.file().sync_data()?;
+                Ok(space.mirror().map_or(Ok(()), |mirror| mirror.file().sync_data())?)
+            });
             synced.unwrap_or(Err(Error::Panicked(SYNC)))
         };
         let homes: Vec<(u32, &Space)> = homes.into_iter().collect();

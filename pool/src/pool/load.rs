@@ -98,8 +98,12 @@ impl Pool {
         let began = Instant::now();
         const READ: &str = "a read of a page";
         let read = || {
-            space.file().read_at(bytes, self.page_size().offset_of(no))?;
-            self.verify(space, no, bytes)
+            let read = space.file().read_at(bytes, self.page_size().offset_of(no));
+            let read = read.map_err(Error::from).and_then(|()| self.verify(space, no, bytes));
+            if (read.is_err() || page::is_zero(bytes)) && self.read_mirrored(space, no, bytes) {
+                return Ok(());
+            }
+            read
         };
         if let Err(error) = survive(READ, read).unwrap_or(Err(Error::Panicked(READ))) {
             count(&self.counters.read_errors);
@@ -116,6 +120,28 @@ impl Pool {
         count(&self.counters.pages_data);
         self.replacement.insert(frame, PageId::new(space.id(), no), hint);
         Ok(Load::Done(frame))
+    }
+
+    /// Reads a page that its own file does not give from the space's mirror, and writes it home again.
+    #[cold]
+    fn read_mirrored(&self, space: &Space, no: u32, bytes: &mut [u8]) -> bool {
+        let id = PageId::new(space.id(), no);
+        let copy = space.mirror().and_then(|mirror| Some((mirror, mirror.read_aligned(id)?)));
+        let Some((mirror, copy)) = copy else { return false };
+        if self.verify(space, no, &copy).is_err() {
+            return false;
+        }
+        bytes.copy_from_slice(&copy);
+        let (file, mirror) = (space.file().name(), mirror.file().name());
+        tracing::error!(
+            "{file}: page {no} is broken, and was read from its copy in {mirror}; check the disk"
+        );
+        // If that fails, the next read finds the copy again.
+        let offset = self.page_size().offset_of(no);
+        if let Err(error) = space.file().write_at(&copy, offset) {
+            tracing::warn!(%error, "the page could not be written home");
+        }
+        true
     }
 
     /// Rests as a scan does that has worked for `work` until now, while queries wait for the disk: on behalf of whoever reads files past

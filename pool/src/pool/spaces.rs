@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use crate::error::{Error, Result};
+use crate::mirror::Mirror;
 use crate::pool::Pool;
 use crate::space::Space;
 use crate::storage::StorageFile;
@@ -11,7 +12,18 @@ use crate::storage::StorageFile;
 impl Pool {
     /// Makes the pages of `file` available as the tablespace `id`.
     pub fn open_space(&self, id: u32, file: Arc<dyn StorageFile>) -> Result<Arc<Space>> {
-        let space = Arc::new(Space::new(id, file, self.page_size(), self.frames.accounting())?);
+        self.open_mirrored_space(id, file, None)
+    }
+
+    /// The same, with a second copy of some of the pages in a mirror.
+    pub fn open_mirrored_space(
+        &self,
+        id: u32,
+        file: Arc<dyn StorageFile>,
+        mirror: Option<Mirror>,
+    ) -> Result<Arc<Space>> {
+        let accounting = self.frames.accounting();
+        let space = Arc::new(Space::new(id, file, mirror, self.page_size(), accounting)?);
         let mut spaces = self.spaces.write();
         if spaces.contains_key(&id) {
             return Err(Error::Space { space: id, state: "is already open" });
