@@ -248,8 +248,12 @@ fn closed() -> Error {
 }
 
 impl Db {
-    /// Identifiers of the prepared transactions that belong to no session: found at open, or detached.
+    /// Identifiers of the prepared transactions that belong to no session: found at open, or detached. None where nobody can end
+    /// them, as nothing is written ([`ForceRecovery::ReadOnly`](crate::ForceRecovery)).
     pub fn recovered_xids(&self) -> Vec<Vec<u8>> {
+        if self.inner.env.force_recovery().is_read_only() {
+            return Vec::new();
+        }
         self.inner.trx_system.recovered_xids()
     }
 

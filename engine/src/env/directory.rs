@@ -69,12 +69,13 @@ pub(super) fn create_directory(
     options: &EnvOptions,
     file_size: u64,
 ) -> Result<Ring> {
-    if options.read_only || options.force_recovery.is_read_only() {
+    if options.force_recovery.is_read_only() {
         return Err(Error::ReadOnly(
-            "there is no data directory (redo/control is missing), and none can be made; if only redo/ is lost, the rest \
-             can be read with force_recovery=5"
-                .into(),
+            "redo/control is missing, and no data directory is made: if there is one, start with force_recovery=5".into(),
         ));
+    }
+    if options.read_only {
+        return Err(Error::ReadOnly("there is no data directory, and none can be made".into()));
     }
     let bytes = if options.page_size == 0 { PageSize::DEFAULT.bytes() } else { options.page_size };
     let page_size = PageSize::new(bytes)

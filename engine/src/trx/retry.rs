@@ -12,7 +12,7 @@
 //!   read a second time, at once, or a file that is not there; and any error of a table's file that has come so often in a row,
 //!   with nothing undone in between, that a minute is over.
 //!
-//! A disk that is full is waited for without an end, and so is the undo space.
+//! A disk that is full is waited for without an end, and so is the undo space, unless a page of it is broken.
 
 use std::thread;
 use std::time::{Duration, Instant};
