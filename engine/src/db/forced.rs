@@ -58,6 +58,7 @@ pub(super) fn with_last_resort(error: Error, force: ForceRecovery) -> Error {
             Error::Corrupt { file, page, why }
         }
         Error::Storage(why) if why.contains("'redo/") => Error::Storage(resort("redo", why)),
+        Error::Storage(why) if why.contains(UNDO_FILE) => Error::Storage(resort(UNDO_FILE, why)),
         error => error,
     }
 }

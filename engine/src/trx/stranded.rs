@@ -40,7 +40,10 @@ impl TrxSystem {
         };
         let passed_over = match around {
             Err(Error::Interrupted) => return Ok(false),
-            Err(broken) if is_damage(&broken) && orphan.troubles.last(&broken) => {
+            Err(broken) if is_damage(&broken) && self.undo.can_be_read_now(&broken) => {
+                return Err(error);
+            }
+            Err(broken) if is_damage(&broken) => {
                 tracing::error!(
                     "a rollback can't be finished; the rows that it has still to undo can't be changed: {broken}"
                 );

@@ -58,11 +58,7 @@ impl Doubt {
     }
 }
 
-/// Whether an error says that a page of the undo space is lost, and not that the disk is full, say.
+/// Whether an error says that a page of the undo space is lost. A disk that fails to read one may be able to later.
 pub(crate) fn is_damage(error: &Error) -> bool {
-    match error {
-        Error::Corrupt { file, .. } => *file == UNDO_FILE,
-        Error::Storage(what) => what.contains(UNDO_FILE),
-        _ => false,
-    }
+    matches!(error, Error::Corrupt { file, .. } if *file == UNDO_FILE)
 }

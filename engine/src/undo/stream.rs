@@ -349,6 +349,13 @@ impl Undo {
         Error::corrupt(self.space.file().name(), page, why)
     }
 
+    /// Whether the page that an error is about can be read after all.
+    pub(crate) fn can_be_read_now(&self, error: &Error) -> bool {
+        matches!(error, Error::Corrupt { page, .. } if self
+            .shared(*page)
+            .is_ok_and(|page| page_type(&page) == PageType::UNDO))
+    }
+
     /// The error of the pool, which could not read a page of the undo space.
     fn unreadable(&self, page: u32, error: tidepool_pool::Error) -> Error {
         match error {
@@ -476,7 +483,12 @@ impl Undo {
         let mut head = self.streams[stream as usize].head.lock();
         while head.stored.first != head.stored.head.page {
             let no = head.stored.first;
-            let next = match self.page(no, stream) {
+            let page = match self.page(no, stream) {
+                // Once more, lest the bytes were spoilt on their way here.
+                Err(error) if is_damage(&error) => self.page(no, stream),
+                page => page,
+            };
+            let next = match page {
                 Ok(page) => PageHeader::read(&page).expect("checked").next,
                 Err(error) if is_damage(&error) => 0,
                 Err(error) => return Err(error),
