@@ -172,7 +172,8 @@ fn purge_with_a_failing_read(mut go_on: impl FnMut(&SimStorage, Engine, bool)) {
     for skipped in 0..10 {
         let storage = storage.kill();
         let engine = Engine::open(&storage, &options()).unwrap();
-        let fault = Fault::new(StorageOp::Read, FaultKind::Io).on("undo.tpd").skip(skipped);
+        // Twice: the mirror can't be read either.
+        let fault = Fault::new(StorageOp::Read, FaultKind::Io).on("undo").skip(skipped).times(2);
         storage.inject(fault);
         let failed = engine.system.purge_step(10).is_err();
         storage.clear_faults();
