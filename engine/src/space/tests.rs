@@ -60,10 +60,10 @@ fn a_header_says_whose_space_it_is() {
     };
     let uuid = env.instance();
     assert_eq!(check(&good, 4096, 16, &uuid), None);
-    let newer = SpaceHeader { format_version: 3, ..good.clone() };
+    let newer = SpaceHeader { format_version: 4, ..good.clone() };
     assert_eq!(
         check(&newer, 4096, 16, &uuid).unwrap(),
-        "tables/00000010.tpd: written in format version 3, this program reads version 2: use the version of Tidepool that wrote it"
+        "tables/00000010.tpd: written in format version 4, this program reads version 3: use the version of Tidepool that wrote it"
     );
     assert_eq!(
         check(&good, 16384, 16, &uuid).unwrap(),

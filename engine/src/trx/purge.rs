@@ -200,7 +200,13 @@ impl TrxSystem {
                         log.record.trx_id.0
                     );
                     reread.remove(&log.stream);
-                    self.undo.purged(&log)?;
+                    // It may have been purged already, and only its pages could not be freed.
+                    if self.undo.is_oldest(&log)
+                        && let Err(error) = self.undo.purged(&log)
+                        && self.undo.is_oldest(&log)
+                    {
+                        return Err(error);
+                    }
                     done += 1;
                 }
                 // An unreadable table must not keep purge from all others.
