@@ -109,6 +109,22 @@ impl FileStorage {
         self.handles.limit()
     }
 
+    /// Takes the lock of the data directory shared with others that only read it, until the guard is dropped;
+    /// `None` if there is no file of this name. Makes and changes nothing.
+    ///
+    /// # Errors
+    /// [`StorageError::is_locked`] if a process has the directory open for writing.
+    pub fn lock_shared(&self, name: &str) -> Result<Option<StorageLock>> {
+        let failed = |error: io::Error| StorageError::new(StorageOp::Lock, name, error);
+        let file = match File::open(self.path(StorageOp::Lock, name)?) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            opened => opened.map_err(failed)?,
+        };
+        retry_interrupted(|| rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared))
+            .map_err(|errno| failed(errno.into()))?;
+        Ok(Some(StorageLock::new(file)))
+    }
+
     /// The directory, absolute.
     pub fn root(&self) -> &Path {
         &self.root

@@ -26,6 +26,7 @@ mod error;
 mod file;
 mod handles;
 mod open_file;
+mod overlay;
 mod sim;
 mod uring;
 
@@ -37,6 +38,7 @@ pub use aligned::{AlignedBuf, BUFFER_ALIGNMENT};
 pub use error::{Result, StorageError, StorageOp};
 pub use file::{FileOptions, FileStorage};
 pub use handles::{FileLease, FileUse};
+pub use overlay::OverlayStorage;
 pub use sim::{Fault, FaultKind, SimStorage};
 
 /// A directory tree of files. Names are paths relative to the storage's root, with `/` between the
