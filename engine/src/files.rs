@@ -49,6 +49,15 @@ pub fn space_file_name(id: u32) -> String {
     }
 }
 
+/// The id of the table's space whose file has this name in `tables/`. The largest is no table's: there would be no
+/// next one.
+pub(crate) fn space_of_file(name: &str) -> Option<u32> {
+    let id = u32::from_str_radix(name.strip_suffix(".tpd")?, 16).ok()?;
+    let is_table = (FIRST_TABLE_SPACE..u32::MAX).contains(&id);
+    // One number can be written in many ways.
+    (is_table && space_file_name(id) == format!("{TABLES_DIR}/{name}")).then_some(id)
+}
+
 /// The directory part of a name.
 pub(crate) fn dir_of(name: &str) -> &str {
     name.rsplit_once('/').map_or("", |(dir, _)| dir)

@@ -150,6 +150,8 @@ pub struct Options {
     pub buffer_pool_dump_at_shutdown: bool,
     /// Whether the pages of that list are read in the background after the open. Default true.
     pub buffer_pool_load_at_startup: bool,
+    /// Days within which the scrub reads and verifies each page once, in the background; 0 = it does not. Default 7.
+    pub scrub_days: u16,
     /// Nothing in the directory is ever written, so that it may be one that can't be. It must have been closed cleanly. Default false.
     pub read_only: bool,
     /// What an opening does that finds the redo log damaged in the middle: it fails with an error that says what would be lost (default), or it
@@ -187,6 +189,7 @@ impl Default for Options {
             open_files: 0,
             buffer_pool_dump_at_shutdown: true,
             buffer_pool_load_at_startup: true,
+            scrub_days: 7,
             read_only: false,
             accept_log_loss: AcceptLogLoss::No,
             force_recovery: ForceRecovery::Off,

@@ -98,6 +98,7 @@ typedef struct {
   uint64_t max_purge_lag;
   uint64_t max_purge_lag_delay_us;
   uint64_t open_files;
+  uint16_t scrub_days;
   uint8_t flush_log_at_trx_commit;
   uint8_t deadlock_detect;
   uint8_t lost_update_check;
@@ -144,6 +145,9 @@ int tp_set_deadlock_detect(tp_db *db, uint8_t on);
 int tp_set_lost_update_check(tp_db *db, uint8_t on);
 int tp_set_cache_advice(tp_db *db, uint8_t on);
 int tp_set_dump_at_shutdown(tp_db *db, uint8_t on);
+int tp_set_scrub_days(tp_db *db, uint16_t days);
+/* Begins a pass of the scrub; `now` is not looked at. */
+int tp_scrub(tp_db *db, uint8_t now);
 
 enum tp_hot_list_order { TP_HOT_LIST_DUMP = 0, TP_HOT_LIST_LOAD = 1, TP_HOT_LIST_ABORT = 2 };
 /* Loading returns at once. */

@@ -21,6 +21,9 @@ char nothing[] = "", *backup_to = nothing;
 double page_trace_sample;
 ulonglong page_trace_max_size;
 
+ulong scrub_days;
+my_bool scrub_now;
+
 constexpr ulonglong MIB = 1024 * 1024;
 
 const char *replacement_names[] = {"tide", "midpoint", NullS}; /* as TP_REPLACEMENT_… */
@@ -144,6 +147,17 @@ void set_dump_at_shutdown(THD *thd, st_mysql_sys_var *, void *variable, const vo
 template <tp_hot_list_order ORDER> void order_hot_list(THD *thd, st_mysql_sys_var *, void *, const void *value) {
   if (!*static_cast<const my_bool *>(value)) return;
   if (const int result = tp_hot_list(engine.db, ORDER); result != TP_OK) server_error(result, thd);
+}
+
+void set_scrub_days(THD *thd, st_mysql_sys_var *, void *variable, const void *value) {
+  const ulong days = *static_cast<const ulong *>(value);
+  apply<ulong>(thd, variable, value, tp_set_scrub_days(engine.db, static_cast<uint16_t>(days)));
+}
+
+/* ON begins a pass; it always reads OFF. */
+void order_scrub(THD *thd, st_mysql_sys_var *, void *, const void *value) {
+  if (!*static_cast<const my_bool *>(value)) return;
+  if (const int result = tp_scrub(engine.db, 1); result != TP_OK) server_error(result, thd);
 }
 
 int start_page_trace(const char *path) {
@@ -296,6 +310,11 @@ MYSQL_SYSVAR_BOOL(buffer_pool_load_now, load_now, PLUGIN_VAR_RQCMDARG | PLUGIN_V
                   "ON begins to load the pages of the saved list", nullptr, order_hot_list<TP_HOT_LIST_LOAD>, FALSE);
 MYSQL_SYSVAR_BOOL(buffer_pool_load_abort, load_abort, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
                   "ON ends the loading of the saved list", nullptr, order_hot_list<TP_HOT_LIST_ABORT>, FALSE);
+MYSQL_SYSVAR_BOOL(scrub, scrub_now, PLUGIN_VAR_RQCMDARG | PLUGIN_VAR_NOCMDOPT,
+                  "ON begins to read and verify all pages of all tables, at the pace of scans", nullptr, order_scrub, FALSE);
+MYSQL_SYSVAR_ULONG(scrub_days, scrub_days, PLUGIN_VAR_RQCMDARG,
+                   "Days within which each page is read and verified once, in the background; 0 = never", nullptr,
+                   set_scrub_days, 7, 0, 365, 0);
 MYSQL_SYSVAR_BOOL(cache_advice, cache_advice, PLUGIN_VAR_OPCMDARG,
                   "A sample of the page accesses is watched, to predict what other sizes of the buffer pool would bring "
                   "(information_schema.TIDEPOOL_CACHE_ADVICE), and to tune page replacement",
@@ -341,6 +360,8 @@ st_mysql_sys_var *system_variables[] = {MYSQL_SYSVAR(buffer_pool_size),
                                         MYSQL_SYSVAR(buffer_pool_dump_now),
                                         MYSQL_SYSVAR(buffer_pool_load_now),
                                         MYSQL_SYSVAR(buffer_pool_load_abort),
+                                        MYSQL_SYSVAR(scrub),
+                                        MYSQL_SYSVAR(scrub_days),
                                         MYSQL_SYSVAR(cache_advice),
                                         MYSQL_SYSVAR(backup_to),
                                         MYSQL_SYSVAR(page_trace_file),
@@ -371,6 +392,7 @@ tp_options open_options() {
   options.buffer_pool_size_bytes = buffer_pool_size;
   options.memory_guard = memory_guard;
   options.dump_at_shutdown = dump_at_shutdown;
+  options.scrub_days = static_cast<uint16_t>(scrub_days);
   options.load_at_startup = load_at_startup;
   if (redo_log_capacity) redo_log_capacity = MY_MAX(redo_log_capacity, REDO_MINIMUM);
   options.redo_capacity_bytes = redo_log_capacity;

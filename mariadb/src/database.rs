@@ -29,6 +29,7 @@ pub struct OpenOptions {
     max_purge_lag: u64,
     max_purge_lag_delay_us: u64,
     open_files: u64,
+    scrub_days: u16,
     flush_log_at_trx_commit: u8,
     deadlock_detect: u8,
     lost_update_check: u8,
@@ -72,6 +73,7 @@ impl OpenOptions {
             memory_locked: self.memory_locked != 0,
             memory_guard: self.memory_guard != 0,
             buffer_pool_dump_at_shutdown: self.dump_at_shutdown != 0,
+            scrub_days: self.scrub_days,
             buffer_pool_load_at_startup: self.load_at_startup != 0,
             replacement: match c_int::from(self.replacement) {
                 TP_REPLACEMENT_MIDPOINT => Replacement::Midpoint,
@@ -168,6 +170,10 @@ setters! {
     tp_set_cache_advice(db, value: u8) db.set_cache_advice(value != 0)?;
     /// Whether the list of hot pages is saved, now and then and at shutdown.
     tp_set_dump_at_shutdown(db, value: u8) db.set_buffer_pool_dump_at_shutdown(value != 0);
+    /// Days within which the scrub reads each page; 0: it does not.
+    tp_set_scrub_days(db, value: u16) db.set_scrub_days(value);
+    /// Begins a pass of the scrub.
+    tp_scrub(db, _now: u8) db.scrub()?;
     /// Makes the log durable up to an LSN.
     tp_flush_log(db, lsn: u64) db.flush_log(Lsn(lsn))?;
 }

@@ -7,6 +7,7 @@
 //! - `load`: tables are filled before they are seen.
 //! - `trx`: transactions on tables; `cursor`: reading in the order of an index.
 //! - `check`: CHECK of a table.
+//! - `scrub`: cold pages are read and verified.
 //! - `steps`: background work, a step at a time.
 //! - `warm`: the hot pages of one life are read in the next.
 //! - here: dynamic options, the log, prepared transactions, status.
@@ -24,6 +25,7 @@ mod forced;
 mod index_change;
 mod load;
 mod open;
+mod scrub;
 mod steps;
 mod trx;
 mod warm;
@@ -102,6 +104,7 @@ pub(crate) struct Inner {
     /// Of the sorts of new indexes, and of tables that are filled.
     sort_memory: Arc<SortMemory>,
     warm: warm::WarmRestart,
+    scrub: scrub::Scrub,
     closed: AtomicBool,
 }
 
@@ -153,7 +156,6 @@ impl Counter {
 }
 
 impl Inner {
-    #[cfg(test)]
     pub(crate) fn env(&self) -> &Arc<Env> {
         &self.env
     }
@@ -559,6 +561,7 @@ impl Db {
         for (counter, name) in Counter::ALL {
             status.push(name, inner.counters[counter as usize].load(Ordering::Relaxed));
         }
+        inner.add_scrub(&mut status);
         status.push("open_tables", inner.tables.lock().by_name.len() as u64);
         status
     }

@@ -12,7 +12,7 @@
 //!    DROP; any other is set aside, for it may be that not the file is wrong but the catalog. Tables whose file was missing while the redo log held
 //!    changes of it are marked, so that an older copy that turns up later is not taken for whole. No checkpoint passes the log until they are.
 //! 6. Trees that a change of indexes has left without an index are freed, and files of sorts are removed.
-//! 7. Background work begins: rollback of the unfinished, purge, loading of what was hot.
+//! 7. Background work begins: rollback of the unfinished, purge, loading of what was hot, the scrub.
 //!
 //! # Closing
 //! The hot pages are noted, counters go to the space headers, threads end, all pages are written, the log is marked clean. Transactions still
@@ -102,6 +102,7 @@ impl Db {
             counters: Default::default(),
             sort_memory: Arc::default(),
             warm: Default::default(),
+            scrub: Default::default(),
             closed: AtomicBool::new(false),
         };
         inner.apply_options();
@@ -119,6 +120,9 @@ impl Db {
         }
         let inner = Arc::new(inner);
         inner.start_warm_restart()?;
+        if background {
+            inner.start_scrub()?;
+        }
         Ok(Db { inner })
     }
 
@@ -144,6 +148,7 @@ impl Inner {
     fn close(&self) -> Result<()> {
         // Both before `definitions`, which loading waits for.
         self.stop_warm_restart();
+        self.stop_scrub();
         self.save_hot_list_at_close();
         let _no_change = self.definitions.lock();
         if self.closed.swap(true, Ordering::AcqRel) {

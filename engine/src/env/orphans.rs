@@ -12,15 +12,7 @@ use tidepool_pool::storage::AlignedBuf;
 
 use super::Env;
 use crate::error::Result;
-use crate::files::{FIRST_TABLE_SPACE, ORPHANS_DIR, TABLES_DIR, space_file_name};
-
-/// The id of the table's space whose file has this name in `tables/`. The largest is no table's: there would be no next one.
-fn space_of_file(name: &str) -> Option<u32> {
-    let id = u32::from_str_radix(name.strip_suffix(".tpd")?, 16).ok()?;
-    let is_table = (FIRST_TABLE_SPACE..u32::MAX).contains(&id);
-    // One number can be written in many ways.
-    (is_table && space_file_name(id) == format!("{TABLES_DIR}/{name}")).then_some(id)
-}
+use crate::files::{ORPHANS_DIR, TABLES_DIR, space_file_name, space_of_file};
 
 impl Env {
     /// Ids of the spaces that have a file in `tables/`, in use or not: what a crash may have left there and no

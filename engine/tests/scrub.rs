@@ -1,0 +1,142 @@
+//! The scrub finds damage in pages that nobody asks for, and takes nothing for damage that is none.
+
+use std::path::Path;
+
+use tidepool::{Db, IndexDef, Options, TableDef, TrxOptions};
+
+const PAGE: usize = 4096;
+const TABLE: &str = "tables/00000010.tpd";
+
+fn options() -> Options {
+    Options { page_size: PAGE, direct_io: false, ..Options::small() }
+}
+
+/// A database of some MiB.
+fn open(dir: &Path) -> Db {
+    let db = Db::open(dir, options()).unwrap();
+    if !db.table_exists("d/t").unwrap() {
+        let table = db.create_table("d/t", &TableDef::new([IndexDef::unique("id")])).unwrap();
+        let mut trx = db.begin(TrxOptions::default());
+        for id in 0..20_000u32 {
+            trx.insert(&table, 0, &id.to_be_bytes(), &[7; 200]).unwrap();
+        }
+        trx.commit().unwrap();
+        while db.step_purge().unwrap() {}
+    }
+    db
+}
+
+fn flip(dir: &Path, no: usize) {
+    let path = dir.join(TABLE);
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[no * PAGE + 1000] ^= 1;
+    std::fs::write(path, bytes).unwrap();
+}
+
+fn status(db: &Db, name: &str) -> u64 {
+    db.status().get(name).unwrap()
+}
+
+fn pass(db: &Db) {
+    db.scrub().unwrap();
+    while db.step_scrub().unwrap() {}
+}
+
+#[test]
+fn a_flipped_bit_is_found_and_counted_once() {
+    let dir = tempfile::tempdir().unwrap();
+    open(dir.path()).close().unwrap();
+    let db = open(dir.path());
+    pass(&db);
+    assert_eq!(status(&db, "scrub_errors"), 0);
+    let pages = status(&db, "scrub_pages");
+    let file_pages = std::fs::metadata(dir.path().join(TABLE)).unwrap().len() / PAGE as u64;
+    assert!(pages > file_pages, "{pages} of {file_pages}");
+    assert!(status(&db, "scrub_last_finished") > 0);
+
+    flip(dir.path(), 500);
+    flip(dir.path(), 700);
+    pass(&db);
+    assert_eq!(status(&db, "scrub_errors"), 2);
+    pass(&db);
+    assert_eq!(status(&db, "scrub_errors"), 2, "counted once");
+}
+
+#[test]
+fn a_page_that_is_newer_in_the_pool_is_passed_over() {
+    let dir = tempfile::tempdir().unwrap();
+    open(dir.path()).close().unwrap();
+    let db = open(dir.path());
+    let table = db.open_table("d/t").unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    // The leaf of this row is dirty now, and nobody writes it.
+    trx.update(&table, 0, &1u32.to_be_bytes(), &[8; 200]).unwrap();
+    trx.commit().unwrap();
+    let path = dir.path().join(TABLE);
+    let bytes = std::fs::read(&path).unwrap();
+    let holds = |page: &&[u8]| page[12] == 3 && page.windows(8).any(|eight| eight == [7; 8]);
+    // The leftmost leaf has no lower fence.
+    let no = bytes.chunks(PAGE).position(|page| holds(&page) && page[46..48] == [0, 0]).unwrap();
+    flip(dir.path(), no);
+    pass(&db);
+    assert_eq!(status(&db, "scrub_errors"), 0);
+    // Once it is written, the file is right again.
+    db.close().unwrap();
+    let db = open(dir.path());
+    pass(&db);
+    assert_eq!(status(&db, "scrub_errors"), 0);
+}
+
+#[test]
+fn a_pass_goes_on_in_the_next_life() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path());
+    // Of its own, as one that was asked for does not outlive the life.
+    db.step_scrub().unwrap();
+    db.step_scrub().unwrap();
+    db.close().unwrap();
+    flip(dir.path(), 900);
+    let db = open(dir.path());
+    let mut steps = 0;
+    while db.step_scrub().unwrap() {
+        steps += 1;
+    }
+    assert_eq!(status(&db, "scrub_errors"), 1);
+    let pages = status(&db, "scrub_pages");
+    let total: u64 = ["system.tpd", "undo.tpd", TABLE]
+        .map(|name| std::fs::metadata(dir.path().join(name)).unwrap().len() / PAGE as u64)
+        .iter()
+        .sum();
+    assert!(steps > 2 && pages < total, "{pages} of {total} pages are read again");
+}
+
+#[test]
+fn it_can_be_switched_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = open(dir.path());
+    db.set_scrub_days(0);
+    assert!(!db.step_scrub().unwrap());
+    assert_eq!(status(&db, "scrub_pages"), 0);
+    pass(&db);
+    assert!(status(&db, "scrub_pages") > 0, "one that is asked for goes all the same");
+}
+
+#[test]
+fn a_pass_that_goes_by_itself_waits_for_its_time() {
+    let dir = tempfile::tempdir().unwrap();
+    open(dir.path()).close().unwrap();
+    let db = Db::open(dir.path(), Options { background: true, ..options() }).unwrap();
+    // The first piece is due at once, the next ones spread over days.
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while status(&db, "scrub_pages") == 0 && std::time::Instant::now() < deadline {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let pages = status(&db, "scrub_pages");
+    assert!(pages > 0 && pages <= 256, "{pages}");
+    db.scrub().unwrap();
+    while status(&db, "scrub_last_finished") == 0 && std::time::Instant::now() < deadline {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert!(status(&db, "scrub_last_finished") > 0, "one that is asked for does not wait");
+    db.close().unwrap();
+}
