@@ -3,7 +3,7 @@
 //! | code | meaning |
 //! |---|---|
 //! | 0 | done; for `advise`: whatever it found, unless `--check` |
-//! | 1 | an experiment of `lab` failed, or could not begin |
+//! | 1 | `check` found damage, `salvage` could not read all; an experiment of `lab` failed, or could not begin |
 //! | 2 | the command line is wrong |
 //! | 3 | no server could be reached |
 //! | 4 | the server refused the user, the password, or this way to connect |
@@ -71,6 +71,8 @@ pub enum Error {
 /// What most functions of this crate return.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// `check` found damage, or `salvage` could not read all.
+pub const DAMAGED: u8 = 1;
 /// `advise --check` found something.
 pub const FOUND_SOMETHING: u8 = 10;
 

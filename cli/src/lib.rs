@@ -1,7 +1,7 @@
 //! `tidepool`: what the buffer pool of a running server needs, from outside: as advice, as a governor, as a live page.
 //!
 //! The server may be MariaDB, MySQL or Percona Server with InnoDB, or MariaDB with Tidepool. It is reached only as a client
-//! reaches it, and looked at as its machine's other processes can look at it.
+//! reaches it, and looked at as its machine's other processes can look at it. Only [`offline`] uses the engine.
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -12,6 +12,7 @@
 //! | [`advise`] | the command that prints the findings |
 //! | [`govern`] | the command that keeps the InnoDB pool of a running server at the right size |
 //! | [`watch`] | the command with the live page |
+//! | [`offline`] | commands on a data directory that no server has open |
 //! | [`exit`] | errors, and the exit code of each |
 //! | [`bytes`] | sizes as people write them |
 //! | [`clock`] | times of day as text |
@@ -26,6 +27,7 @@ pub mod connect;
 pub mod exit;
 pub mod facts;
 pub mod govern;
+pub mod offline;
 pub mod rules;
 pub mod server;
 pub mod terminal;

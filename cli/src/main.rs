@@ -3,12 +3,13 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use tidepool_cli::{advise, connect, govern, watch};
+use tidepool_cli::{advise, connect, govern, offline, watch};
 use tidepool_lab::{command as lab, hidden};
+use tracing::level_filters::LevelFilter;
 
 /// Looks after the buffer pool of a running MariaDB, MySQL or Percona Server, and of Tidepool.
 ///
-/// Exit codes: 0 done, 1 an experiment of the lab failed, 2 wrong options, 3 no server, 4 access denied, 5 a privilege is missing, 6 unsupported by this server,
+/// Exit codes: 0 done, 1 `check` found damage or an experiment of the lab failed, 2 wrong options, 3 no server, 4 access denied, 5 a privilege is missing, 6 unsupported by this server,
 /// 7 the server went away, 8 a local file, port or terminal, 9 the server refused, 10 `advise --check` found something.
 #[derive(Debug, Parser)]
 #[command(name = "tidepool", version, max_term_width = 110, args_override_self = true)]
@@ -27,6 +28,10 @@ enum Command {
     Govern(govern::Options),
     /// Show the pool and the load as a live page, whose slider sets the pool's size
     Watch(watch::Options),
+    /// Look for damage in a data directory that no server has open, or in a backup. Changes nothing
+    Check(offline::check::Options),
+    /// Write what can still be read of a damaged data directory, table by table, as SQL or CSV. Changes nothing in it
+    Salvage(offline::salvage::Options),
     /// Experiments on private servers under load and pressure, from a checkout of Tidepool
     #[command(subcommand)]
     Lab(lab::Command),
@@ -44,9 +49,12 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = Arguments::parse();
+    // What recovery says of an overlay is not what happens to the directory: the report has what counts.
+    let is_offline = matches!(arguments.command, Command::Check(_) | Command::Salvage(_));
+    let level = if is_offline { LevelFilter::OFF } else { LevelFilter::INFO };
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_max_level(tracing::Level::INFO)
+        .with_max_level(level)
         .with_target(false)
         .without_time()
         .init();
@@ -54,6 +62,18 @@ fn main() -> ExitCode {
         Command::Advise(options) => advise::run(&options, &arguments.connection),
         Command::Govern(options) => govern::run(&options, &arguments.connection),
         Command::Watch(options) => watch::run(&options, &arguments.connection),
+        Command::Check(options) => {
+            return offline::check::run(&options).unwrap_or_else(|error| {
+                eprintln!("tidepool check: {error}");
+                error.into()
+            });
+        }
+        Command::Salvage(options) => {
+            return offline::salvage::run(&options).unwrap_or_else(|error| {
+                eprintln!("tidepool salvage: {error}");
+                error.into()
+            });
+        }
         Command::Lab(command) => {
             return lab::run(command).unwrap_or_else(|error| {
                 eprintln!("tidepool lab: {error}");

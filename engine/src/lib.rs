@@ -38,7 +38,7 @@
 //! # The layers
 //! Arrows of use point down only (`tests/layers.rs`).
 //! ```text
-//! explain   reports of what the engine holds and does
+//! explain   reports of what the engine holds and does                  inspect  a directory that nobody has open, looked at
 //! db        open, definition changes, cursors, background work         hot_list  the file that says which pages were hot
 //! table     an open table: trees, counters, who uses it                catalog   which tables there are
 //! ───────────────────────────────────────────────────────────────────────────────────────────
@@ -73,6 +73,7 @@ pub mod governor;
 #[cfg(test)]
 pub(crate) mod hooked;
 mod hot_list;
+pub mod inspect;
 pub mod lock;
 mod memory;
 mod mirror;

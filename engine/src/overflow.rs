@@ -25,7 +25,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::mtr::{Mtr, PageHandle};
 use crate::page_op::PageOp;
-use crate::space::Allocation;
+use crate::space::{Allocation, PageSet};
 use tidepool_pool::page::{page_type, tree_id};
 use tidepool_pool::{Access, PageType, Space};
 
@@ -175,15 +175,34 @@ pub fn free(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u64> {
 
 /// The pages of a chain, head first: for a check of what is allocated. Nobody may change the chain meanwhile.
 pub fn pages(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<Vec<u32>> {
-    let (mut pages, mut no) = (Vec::new(), head);
-    while no != 0 {
-        if pages.contains(&no) {
-            return Err(Error::corrupt(space.file().name(), no, "overflow chain in a circle"));
-        }
+    let (mut pages, mut seen) = (Vec::new(), PageSet::default());
+    for_each_page(env, space, tree_id, head, |no| {
+        let is_new = !seen.contains(no);
+        seen.insert(no);
         pages.push(no);
-        no = check(&env.pool().shared(space, no, Access::Scan)?, space, no, tree_id)?.0;
-    }
+        is_new
+    })?;
     Ok(pages)
+}
+
+/// Shows each page of [`pages`] to `see`, which says false if it has seen the page before.
+pub fn for_each_page(
+    env: &Env,
+    space: &Space,
+    tree_id: u32,
+    head: u32,
+    mut see: impl FnMut(u32) -> bool,
+) -> Result<()> {
+    let mut no = head;
+    while no != 0 {
+        let next = check(&env.pool().shared(space, no, Access::Scan)?, space, no, tree_id)?.0;
+        if !see(no) {
+            let why = "overflow chain in a circle, or in two entries at once";
+            return Err(Error::corrupt(space.file().name(), no, why));
+        }
+        no = next;
+    }
+    Ok(())
 }
 
 /// Link and data of a page of a chain; `None` if the page says that there are more bytes than it has.

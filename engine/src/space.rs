@@ -307,6 +307,12 @@ pub(crate) fn bit(bitmap: &[u8], index: u32) -> bool {
     bitmap[BITS_AT + index as usize / 8] >> (index % 8) & 1 == 1
 }
 
+/// Shows the positions of the bits that are set in a bitmap page.
+pub fn bits_of(bitmap: &[u8], mut see: impl FnMut(u32)) {
+    let bits = ((bitmap.len() - BITS_AT) * 8) as u32;
+    (0..bits).filter(|&index| bit(bitmap, index)).for_each(&mut see);
+}
+
 /// First index in `start..end` whose bit is clear.
 pub(crate) fn first_clear(bitmap: &[u8], start: u32, end: u32) -> Option<u32> {
     let mut index = start;
@@ -360,28 +366,82 @@ pub fn cut_free_tail(env: &Env, space: &Space, least: u32) -> Result<u32> {
     Ok(gone)
 }
 
+/// Numbers of pages, a bit each.
+#[derive(Debug, Default)]
+pub struct PageSet(Vec<u64>);
+
+impl PageSet {
+    /// Adds a page.
+    pub fn insert(&mut self, no: u32) {
+        let at = no as usize / 64;
+        if at >= self.0.len() {
+            self.0.resize(at + 1, 0);
+        }
+        self.0[at] |= 1 << (no % 64);
+    }
+
+    /// Whether it has the page.
+    pub fn contains(&self, no: u32) -> bool {
+        self.0.get(no as usize / 64).is_some_and(|word| word >> (no % 64) & 1 == 1)
+    }
+
+    /// All of them, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        let words = self.0.iter().enumerate().filter(|(_, word)| **word != 0);
+        words.flat_map(|(at, word)| {
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| at as u32 * 64 + bit)
+        })
+    }
+}
+
+/// Compares the pages that something leads to with those that are allocated, and returns how many are allocated only.
+/// A page that is reached and free is an error: it would be given away a second time.
+///
+/// As exact as [`for_each_allocated`].
+pub fn check_allocated(env: &Env, space: &Space, reached: &PageSet) -> Result<u64> {
+    let mut allocated = PageSet::default();
+    for_each_allocated(env, space, |no| allocated.insert(no))?;
+    if let Some(no) = reached.iter().find(|&no| !allocated.contains(no)) {
+        let why = "it is in use, and its allocation bitmap has it as free: restore the file from a backup, or rebuild \
+                   the table";
+        return Err(corrupt(space, no, why));
+    }
+    let page_size = env.page_size();
+    let is_own = |no: u32| no == 0 || no == bitmap_of(no, page_size);
+    Ok(allocated.iter().filter(|&no| !reached.contains(no) && !is_own(no)).count() as u64)
+}
+
 /// The pages of a space that are allocated, header and bitmaps included, ascending: to compare with what is reachable.
 ///
 /// Latches one bitmap at a time: exact only while nobody allocates.
 pub fn allocated_pages(env: &Env, space: &Space) -> Result<Vec<u32>> {
+    let mut pages = Vec::new();
+    for_each_allocated(env, space, |no| pages.push(no))?;
+    Ok(pages)
+}
+
+/// Shows each page of [`allocated_pages`].
+pub fn for_each_allocated(env: &Env, space: &Space, mut see: impl FnMut(u32)) -> Result<()> {
     let header = space_header::read(env.pool(), space)?;
     let per_bitmap = pages_per_bitmap(env.page_size());
-    let mut pages = Vec::new();
     for k in 0..header.size_pages.div_ceil(per_bitmap) {
         let no = k * per_bitmap + 1;
         let bitmap = env.pool().shared(space, no, Access::Normal)?;
         check_page(space, no, &bitmap, PageType::BITMAP)?;
         let covered = (header.size_pages - k * per_bitmap).min(per_bitmap);
-        let before = pages.len();
-        pages.extend((0..covered).filter(|&index| bit(&bitmap, index)).map(|i| k * per_bitmap + i));
-        if pages.len() - before != u32_at(&bitmap, ALLOCATED_AT) as usize {
+        let mut count = 0;
+        for index in (0..covered).filter(|&index| bit(&bitmap, index)) {
+            see(k * per_bitmap + index);
+            count += 1;
+        }
+        if count != u32_at(&bitmap, ALLOCATED_AT) {
             return Err(corrupt(space, no, "the number of bits set is not the one stated"));
         }
         if (covered..per_bitmap).any(|index| bit(&bitmap, index)) {
             return Err(corrupt(space, no, "a page beyond the space's end is marked allocated"));
         }
     }
-    Ok(pages)
+    Ok(())
 }
 
 #[cfg(test)]

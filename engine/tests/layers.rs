@@ -18,7 +18,7 @@ const LAYERS: [&[&str]; 15] = [
     &["catalog", "status"],
     &["table"],
     &["db"],
-    &["explain"],
+    &["explain", "inspect"],
     &["fuzzing"],
 ];
 

@@ -82,6 +82,11 @@ pub(crate) struct Catalog {
     newest_change: AtomicU64,
 }
 
+/// The root page of the catalog's tree, from the bytes of the system space's header page.
+pub(crate) fn catalog_root(header: &[u8]) -> u32 {
+    u32_at(header, ROOT_AT)
+}
+
 impl Catalog {
     /// Makes the catalog of a new data directory, in its system space.
     pub fn create(env: &Arc<Env>, system: &Arc<Space>) -> Result<Self> {
@@ -184,8 +189,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Its tree, for a transaction that goes wrong.
-    #[cfg(test)]
+    /// Its tree.
     pub fn tree(&self) -> &VersionedTree {
         &self.tree
     }

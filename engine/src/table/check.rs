@@ -10,10 +10,12 @@ use crate::error::{Error, Result};
 use crate::format::entry::Entry;
 use crate::format::node::Node;
 use crate::overflow;
-use crate::space;
+use crate::space::{self, PageSet};
 use parking_lot::RwLockReadGuard;
-use std::cell::Cell;
-use std::collections::HashSet;
+use std::cell::{Cell, RefCell};
+
+/// Problems that are told of the long values of an index.
+const LONG_VALUE_PROBLEMS_MAX: usize = 100;
 
 /// How far a check has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,11 +61,37 @@ impl Table {
         def: &TableDef,
         progress: &mut dyn FnMut(CheckProgress) -> bool,
     ) -> Result<CheckReport> {
+        self.check_all(def, None, progress)
+    }
+
+    /// As [`Table::check_trees`], and walks the chains of long values too, to their ends; notes in `reached` the pages
+    /// that all of this leads to. While nobody uses the table and nothing is purged: a chain that is being freed would
+    /// look broken.
+    pub(crate) fn check_pages(
+        &self,
+        reached: &mut PageSet,
+        progress: &mut dyn FnMut(CheckProgress) -> bool,
+    ) -> Result<CheckReport> {
+        self.check_all(self.def(), Some(reached), progress)
+    }
+
+    fn check_all(
+        &self,
+        def: &TableDef,
+        mut reached: Option<&mut PageSet>,
+        progress: &mut dyn FnMut(CheckProgress) -> bool,
+    ) -> Result<CheckReport> {
         let mut inside = self.visit()?;
         let mut report = CheckReport::default();
         for index in 0..self.index_count() {
             let mut found = IndexCheck::default();
-            match self.check_index(index, &mut found, &mut inside, progress) {
+            let chains = reached.as_deref_mut().map(|reached| Chains::new(self, index, reached));
+            let outcome =
+                self.check_index(index, &mut found, &mut inside, chains.as_ref(), progress);
+            if let Some(chains) = chains {
+                report.problems.append(&mut chains.problems.into_inner());
+            }
+            match outcome {
                 Ok(()) => {}
                 Err(error @ (Error::Corrupt { .. } | Error::Format { .. } | Error::Storage(_))) => {
                     let name = def.indexes.get(index).map_or("?", |index| &index.name);
@@ -81,11 +109,15 @@ impl Table {
         index: usize,
         found: &mut IndexCheck,
         inside: &mut RwLockReadGuard<'_, ()>,
+        chains: Option<&Chains<'_>>,
         progress: &mut dyn FnMut(CheckProgress) -> bool,
     ) -> Result<()> {
         let (file, tree) = (self.space.file().name(), self.tree(index).tree());
         let entries = Cell::new(0);
         let mut pause = || {
+            if let Some(chains) = chains {
+                chains.walk()?;
+            }
             let so_far = CheckProgress { index, entries: entries.get() };
             // Who is asked may drop the table, or be waited for by somebody who does.
             match RwLockReadGuard::unlocked(inside, || progress(so_far)) {
@@ -101,20 +133,34 @@ impl Table {
                 })?;
                 found.entries += 1;
                 found.delete_marked += u64::from(entry.is_deleted());
+                if let (Some(chains), Some(long)) = (chains, entry.overflow()) {
+                    chains.add(leaf.key(slot), long.first_page);
+                }
             }
             entries.set(found.entries);
             Ok(())
         };
         let walked = tree.check_pausing(&mut look, &mut pause)?;
         found.pages = walked.leaf_pages + walked.inner_pages;
+        if let Some(chains) = chains {
+            let mut reached = chains.reached.borrow_mut();
+            walked.pages.iter().for_each(|&no| reached.insert(no));
+        }
         Ok(())
+    }
+
+    /// Compares what a check has reached with what is allocated; see [`space::check_allocated`].
+    pub(crate) fn compare_allocation(&self, reached: &PageSet) -> Result<u64> {
+        let _inside = self.visit()?;
+        space::check_allocated(&self.env, &self.space, reached)
     }
 
     /// Pages that are allocated, but that nothing leads to. To be asked only while nobody uses the table and purge has nothing
     /// left to do; what is on its way otherwise looks lost.
     pub fn unreachable_pages(&self) -> Result<Vec<u32>> {
         let _inside = self.visit()?;
-        let mut reached = HashSet::from([0]);
+        let mut reached = PageSet::default();
+        reached.insert(0);
         for versioned in &self.trees {
             let (tree, mut chains) = (versioned.tree(), Vec::new());
             let walked = tree.check(&mut |leaf, first| {
@@ -123,14 +169,62 @@ impl Table {
                 chains.extend(entries.filter_map(|entry| Some(entry.overflow()?.first_page)));
                 Ok(())
             })?;
-            reached.extend(walked.pages);
+            walked.pages.iter().for_each(|&no| reached.insert(no));
             for head in chains {
-                reached.extend(overflow::pages(&self.env, &self.space, tree.id(), head)?);
+                let pages = overflow::pages(&self.env, &self.space, tree.id(), head)?;
+                pages.iter().for_each(|&no| reached.insert(no));
             }
         }
         let page_size = self.env.page_size();
         let allocated = space::allocated_pages(&self.env, &self.space)?.into_iter();
-        let lost = |no: &u32| !reached.contains(no) && *no != space::bitmap_of(*no, page_size);
+        let lost = |no: &u32| !reached.contains(*no) && *no != space::bitmap_of(*no, page_size);
         Ok(allocated.filter(lost).collect())
+    }
+}
+
+/// The long values of an index that is being checked: noted under a leaf's latch, walked without it.
+struct Chains<'a> {
+    table: &'a Table,
+    index: usize,
+    reached: RefCell<&'a mut PageSet>,
+    /// Key and first page of those that are still to be walked.
+    noted: RefCell<Vec<(Vec<u8>, u32)>>,
+    problems: RefCell<Vec<String>>,
+}
+
+impl<'a> Chains<'a> {
+    fn new(table: &'a Table, index: usize, reached: &'a mut PageSet) -> Self {
+        let (noted, problems) = Default::default();
+        Self { table, index, reached: RefCell::new(reached), noted, problems }
+    }
+
+    fn add(&self, key: Vec<u8>, first_page: u32) {
+        self.noted.borrow_mut().push((key, first_page));
+    }
+
+    fn walk(&self) -> Result<()> {
+        let (env, space) = (&self.table.env, &self.table.space);
+        let tree = self.table.tree(self.index).tree().id();
+        let mut reached = self.reached.borrow_mut();
+        for (key, head) in self.noted.borrow_mut().drain(..) {
+            let see = |no| {
+                let is_new = !reached.contains(no);
+                reached.insert(no);
+                is_new
+            };
+            match overflow::for_each_page(env, space, tree, head, see) {
+                Ok(()) => {}
+                Err(error @ (Error::Corrupt { .. } | Error::Format { .. } | Error::Storage(_))) => {
+                    let mut problems = self.problems.borrow_mut();
+                    if problems.len() < LONG_VALUE_PROBLEMS_MAX {
+                        let index = &self.table.def().indexes[self.index].name;
+                        let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
+                        problems.push(format!("index '{index}': long value of key {key}: {error}"));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }

@@ -585,6 +585,24 @@ impl Undo {
         }
     }
 
+    /// Reads every page of every stream, and verifies each record in it. `see` gets the pages' numbers.
+    pub fn check_pages(&self, see: &mut dyn FnMut(u32)) -> Result<()> {
+        for no in self.pages()? {
+            see(no);
+            if no == DIRECTORY_PAGE {
+                continue;
+            }
+            let page = self.shared(no)?;
+            let header = PageHeader::read(&page).expect("checked");
+            let mut at = DATA_AT;
+            while at < header.used {
+                let record = Record::decode(&page, at, header.used);
+                at += record.map_err(|why| self.corrupt(no, why))?.len;
+            }
+        }
+        Ok(())
+    }
+
     /// Pages that belong to streams, ascending: for checks.
     pub fn pages(&self) -> Result<Vec<u32>> {
         let mut pages = vec![DIRECTORY_PAGE];

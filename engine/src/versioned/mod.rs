@@ -7,6 +7,7 @@
 //! | file | what |
 //! |---|---|
 //! | `read` | which version is visible, long values, `get` |
+//! | `committed` | the version committed last, of an entry without its leaf |
 //! | `write` | insert, update, delete |
 //! | `settle` | room in full leaves, by shorter headers |
 //! | `load` | entries of trees that nobody can see yet |
@@ -24,6 +25,7 @@
 //! that are not committed are walked without the latch, and whoever has walked asks whether anything was taken back meanwhile; the
 //! first who gets behind them leaves what is there for all who come after.
 
+mod committed;
 mod load;
 mod locking;
 mod locking_scan;

@@ -174,7 +174,7 @@ impl TrxSystem {
     ) -> Result<Option<Option<Before>>> {
         let (id, mut passed) = (at.trx_id, 0);
         let outcome = loop {
-            match self.before(tree, key, at, value) {
+            match self.before(tree.id(), key, at, value) {
                 Ok(Some(before)) if before.trx_id == id => at = before,
                 outcome => break outcome,
             }
@@ -204,7 +204,7 @@ impl TrxSystem {
         at: Before,
         value: &mut Vec<u8>,
     ) -> Result<Passed> {
-        Ok(match self.before(tree, key, at, value)? {
+        Ok(match self.before(tree.id(), key, at, value)? {
             None => Passed::Found(None),
             Some(before) => self.judge(view, own, at.trx_id, before),
         })
@@ -221,9 +221,9 @@ impl TrxSystem {
     }
 
     /// The version before, whose value is made of that of `at`; none if there is none.
-    fn before(
+    pub(super) fn before(
         &self,
-        tree: &VersionedTree,
+        tree: u32,
         key: &[u8],
         at: Before,
         value: &mut Vec<u8>,
@@ -238,7 +238,7 @@ impl TrxSystem {
                 let why = "a roll pointer leads to a record of no older version";
                 return Err(self.undo.corrupt(roll.page, why));
             };
-            if place.tree != tree.id() || place.key != key {
+            if place.tree != tree || place.key != key {
                 let why = "a roll pointer leads to a record of another entry";
                 return Err(self.undo.corrupt(roll.page, why));
             }

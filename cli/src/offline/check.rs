@@ -1,0 +1,220 @@
+//! `tidepool check`: is this directory whole?
+
+use std::fmt::Write as _;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use tidepool::inspect::{FileReport, Inspection, Report};
+
+use super::agreement;
+use super::directory::{Directory, Place};
+use super::progress::Progress;
+use super::rows::description::Description;
+use crate::bytes;
+use crate::exit::{DAMAGED, Result};
+
+/// Damaged pages of a file that the text lists.
+const PAGES_LISTED: usize = 20;
+
+/// What `check` is given.
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    place: Place,
+    /// How the report is written
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+}
+
+/// How a report is written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Looks at the directory, and prints what is wrong.
+///
+/// # Errors
+/// The directory can't be looked at.
+pub fn run(options: &Options) -> Result<std::process::ExitCode> {
+    let began = Instant::now();
+    let directory = Directory::open(&options.place)?;
+    let progress = Progress::new();
+    let report = directory.inspection.check(&mut |at| {
+        progress.tell(at.what, at.done_bytes, at.total_bytes);
+    });
+    let report = report.map(|mut report| {
+        compare_indexes(&directory.inspection, &mut report, &progress);
+        report
+    });
+    drop(progress);
+    let report = report.map_err(|error| {
+        crate::exit::Error::Local(format!("{}: {error}", directory.root.display()))
+    })?;
+    let took = began.elapsed();
+    let root = directory.root.display().to_string();
+    directory.inspection.abandon();
+    match options.format {
+        Format::Text => print!("{}", text(&root, &report, took)),
+        Format::Json => println!("{:#}", as_json(&root, &report, took)),
+    }
+    Ok(if report.is_clean() { 0 } else { DAMAGED }.into())
+}
+
+/// Compares the indexes of tables whose columns are known, and whose trees are whole, with their rows.
+fn compare_indexes(inspection: &Inspection, report: &mut Report, progress: &Progress) {
+    let Ok(db) = inspection.db() else { return };
+    let metadata = |name: &str| db.table_def(name).map(|def| def.metadata).unwrap_or_default();
+    for table in report.tables.iter_mut().filter(|table| table.problems.is_empty()) {
+        let total: u64 = table.indexes.iter().map(|index| index.entries).sum();
+        let what = format!("{}: indexes against rows", table.name);
+        let mut done = 0;
+        let mut told = || {
+            done += 1;
+            if done % 4096 == 0 {
+                progress.tell(&what, done, total);
+            }
+        };
+        let description = match inspection.description(&table.name) {
+            // A table of a program that embeds the engine: what its indexes mean is not known.
+            Ok(None) => continue,
+            Ok(Some(bytes)) => Description::read(&bytes, &metadata(&table.name)),
+            Err(error) => Err(error.to_string()),
+        };
+        let problems = description.and_then(|description| {
+            agreement::compare(db, &table.name, &description, &mut told)
+                .map_err(|error| error.to_string())
+        });
+        match problems {
+            Ok(problems) => table.problems.extend(problems),
+            Err(why) => table.problems.push(format!("its indexes can't be compared: {why}")),
+        }
+    }
+}
+
+fn file_bytes(report: &Report) -> u64 {
+    report.files.iter().map(|file| file.bytes).sum()
+}
+
+/// The report for people.
+fn text(root: &str, report: &Report, took: Duration) -> String {
+    let mut out = String::new();
+    // Writing to a string never fails.
+    let mut line = |text: String| _ = writeln!(out, "{text}");
+    for problem in &report.problems {
+        line(format!("damage: {problem}"));
+    }
+    for file in report.files.iter().filter(|file| !file.is_clean()) {
+        let of = file.table.as_ref().map_or(String::new(), |table| format!(" (table {table})"));
+        for problem in &file.problems {
+            line(format!("damage: {problem}{of}"));
+        }
+        for page in file.damaged.iter().take(PAGES_LISTED) {
+            line(format!("damage: {}: page {} is corrupt: {}{of}", file.file, page.page, page.why));
+        }
+        let listed = file.damaged.len().min(PAGES_LISTED) as u64;
+        if file.damaged_pages > listed {
+            let more = file.damaged_pages - listed;
+            line(format!("damage: {}: {more} more pages are corrupt{of}", file.file));
+        }
+    }
+    for table in &report.tables {
+        for problem in &table.problems {
+            line(format!("damage: table {}: {problem}", table.name));
+        }
+        if let Some(pages) = table.unreachable_pages.filter(|pages| *pages > 0) {
+            line(format!(
+                "note: table {}: {pages} pages are allocated, and nothing leads to them; ALTER TABLE … FORCE gives \
+                 them back",
+                table.name
+            ));
+        }
+    }
+    for note in &report.notes {
+        line(format!("note: {note}"));
+    }
+    if report.log.damaged_control_slots == 1 {
+        line("note: redo/control: one of the two slots is not whole, as after a power cut in its write".into());
+    }
+    let healed: u64 = report.files.iter().map(|file| file.healed_pages).sum();
+    if healed > 0 {
+        line(format!("note: {healed} torn pages are whole after recovery"));
+    }
+    let read = file_bytes(report);
+    line(format!(
+        "{root}: {} in {} files, {} tables; {}; {:.1} s, {}/s",
+        bytes::human(read),
+        report.files.len(),
+        report.tables.len(),
+        match (report.log.end, report.log.clean) {
+            (None, _) => "not recovered".to_string(),
+            (Some(end), true) => format!("closed cleanly at LSN {end}"),
+            (Some(end), false) => format!("not closed cleanly, the log ends at LSN {end}"),
+        },
+        took.as_secs_f64(),
+        bytes::human((read as f64 / took.as_secs_f64().max(1e-3)) as u64),
+    ));
+    line(match report.is_clean() {
+        true => "no damage found".into(),
+        false => "damage found: restore a backup, or save what can be read with 'tidepool salvage'"
+            .into(),
+    });
+    out
+}
+
+/// The report for programs.
+fn as_json(root: &str, report: &Report, took: Duration) -> Value {
+    let file = |file: &FileReport| {
+        let damaged = file.damaged.iter().map(|page| json!({"page": page.page, "why": page.why}));
+        json!({
+            "file": file.file,
+            "space": file.space,
+            "table": file.table,
+            "pages": file.pages,
+            "bytes": file.bytes,
+            "damaged_pages": file.damaged_pages,
+            "damaged": damaged.collect::<Vec<_>>(),
+            "healed_pages": file.healed_pages,
+            "problems": file.problems,
+        })
+    };
+    let tables = report.tables.iter().map(|table| {
+        let indexes = table.indexes.iter().map(|index| {
+            json!({
+                "name": index.name,
+                "entries": index.entries,
+                "delete_marked": index.delete_marked,
+                "pages": index.pages,
+            })
+        });
+        json!({
+            "name": table.name,
+            "file": table.file,
+            "indexes": indexes.collect::<Vec<_>>(),
+            "problems": table.problems,
+            "unreachable_pages": table.unreachable_pages,
+        })
+    });
+    json!({
+        "directory": root,
+        "damaged": !report.is_clean(),
+        "damaged_pages": report.damaged_pages(),
+        "log": {
+            "checkpoint": report.log.checkpoint.map(|lsn| lsn.0),
+            "end": report.log.end.map(|lsn| lsn.0),
+            "closed_cleanly": report.log.clean,
+            "damaged_control_slots": report.log.damaged_control_slots,
+        },
+        "bytes": file_bytes(report),
+        "seconds": took.as_secs_f64(),
+        "problems": report.problems,
+        "notes": report.notes,
+        "files": report.files.iter().map(file).collect::<Vec<_>>(),
+        "tables": tables.collect::<Vec<_>>(),
+    })
+}

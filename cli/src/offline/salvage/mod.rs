@@ -1,0 +1,174 @@
+//! `tidepool salvage`: writes what can still be read of a damaged directory, table by table, and says what can not.
+//!
+//! | file | what |
+//! |---|---|
+//! | `names` | engine's names of tables as the server's, and as files |
+//! | `output` | rows to SQL, CSV, or hexadecimal |
+//! | `report` | what could not be read, for people and for programs |
+
+mod names;
+mod output;
+mod report;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use tidepool::inspect::Inspection;
+use tidepool::inspect::salvage::SalvageTable;
+
+use super::directory::{Directory, Place};
+use super::progress::Progress;
+use super::rows::description::Description;
+use crate::exit::{DAMAGED, Error, Result};
+use names::TableName;
+use output::Output;
+use report::{Outcome, Table};
+
+/// What `salvage` is given.
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    place: Place,
+    /// Where the files go: a directory that is empty, or is made
+    #[arg(long, value_name = "OUT")]
+    to: PathBuf,
+    /// What the rows are written as
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+    /// Only this table, as db/table or db.table; several times for several
+    #[arg(long = "table", value_name = "DB/TABLE")]
+    tables: Vec<String>,
+    /// Print the report for programs
+    #[arg(long)]
+    json: bool,
+}
+
+/// What rows are written as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// CREATE TABLE and INSERT statements.
+    #[default]
+    Sql,
+    /// Comma-separated values, and the CREATE TABLE statement in a file of its own.
+    Csv,
+}
+
+/// Writes what can be read.
+///
+/// # Errors
+/// The directory can't be looked at, or the files can't be written.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    make_empty_dir(&options.to)?;
+    let directory = Directory::open(&options.place)?;
+    if let (Ok(to), Ok(root)) = (options.to.canonicalize(), directory.root.canonicalize())
+        && to.starts_with(&root)
+    {
+        return Err(Error::Usage(format!(
+            "--to {}: it is in the directory that is read: give another one",
+            options.to.display()
+        )));
+    }
+    let progress = Progress::new();
+    let outcome = salvage(&directory.inspection, options, &progress);
+    drop(progress);
+    let outcome = outcome?;
+    let text = report::text(&outcome);
+    let json = format!("{:#}\n", report::as_json(&outcome));
+    for (name, content) in [("report.txt", &text), ("report.json", &json)] {
+        let path = options.to.join(name);
+        fs::write(&path, content).map_err(|error| Error::file(&path, &error))?;
+    }
+    print!("{}", if options.json { &json } else { &text });
+    directory.inspection.abandon();
+    Ok(if outcome.is_whole() { 0 } else { DAMAGED }.into())
+}
+
+fn make_empty_dir(dir: &Path) -> Result<()> {
+    match fs::create_dir(dir) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            let mut entries = fs::read_dir(dir).map_err(|error| Error::file(dir, &error))?;
+            match entries.next() {
+                None => Ok(()),
+                Some(_) => Err(Error::Usage(format!("--to {}: it is not empty", dir.display()))),
+            }
+        }
+        Err(error) => Err(Error::file(dir, &error)),
+    }
+}
+
+fn salvage(inspection: &Inspection, options: &Options, progress: &Progress) -> Result<Outcome> {
+    let storage_error = |error: tidepool::Error| Error::Local(error.to_string());
+    let (all, catalog) = inspection.salvage_tables().map_err(storage_error)?;
+    let engine_error = inspection.db().err().map(|error| error.to_string());
+    let mut outcome = Outcome { engine_error, catalog, tables: Vec::new(), missing: Vec::new() };
+    let names: Vec<TableName> = all.iter().map(|table| TableName::of(&table.name)).collect();
+    for wanted in &options.tables {
+        if !names.iter().any(|name| name.is_meant(wanted)) {
+            outcome.missing.push(wanted.clone());
+        }
+    }
+    for (table, name) in all.iter().zip(names) {
+        let is_wanted = match options.tables.is_empty() {
+            // Nobody can name a temporary table any more.
+            true => !name.is_temporary(),
+            false => options.tables.iter().any(|wanted| name.is_meant(wanted)),
+        };
+        if is_wanted {
+            outcome.tables.push(salvage_table(inspection, table, name, options, progress)?);
+        }
+    }
+    Ok(outcome)
+}
+
+fn salvage_table(
+    inspection: &Inspection,
+    table: &SalvageTable,
+    name: TableName,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Table> {
+    let described = describe(inspection, table);
+    let (description, why_not) = match described {
+        Ok(description) => (Some(description), None),
+        Err(why) => (None, Some(why)),
+    };
+    let mut output = Output::create(&options.to, &name, options.format, description.as_ref())?;
+    let mut failure = None;
+    let mut see = |key: &[u8], row: &[u8]| {
+        output.row(key, row).map_err(|error| {
+            let text = error.to_string();
+            failure = Some(error);
+            tidepool::Error::Storage(text)
+        })
+    };
+    let found = inspection.salvage(table, &mut see, &mut |at| {
+        progress.tell(at.what, at.done_bytes, at.total_bytes);
+    });
+    let found = match (found, failure) {
+        (_, Some(error)) => return Err(error),
+        (found, None) => found.map_err(|error| Error::Local(error.to_string()))?,
+    };
+    let written = output.finish()?;
+    Ok(Table {
+        name,
+        space: table.space,
+        found,
+        written,
+        why_not,
+        clustered: description.map(|description| description.trees[0].clone()),
+    })
+}
+
+/// The table's columns and keys, if they are known.
+fn describe(
+    inspection: &Inspection,
+    table: &SalvageTable,
+) -> std::result::Result<Description, String> {
+    let def = table.def.as_ref().ok_or("no table has this file, so its columns are not known")?;
+    let description = inspection.description(&table.name).map_err(|error| error.to_string())?;
+    let description = description.ok_or("its columns are not described in the catalog")?;
+    Description::read(&description, &def.metadata)
+}

@@ -1,0 +1,205 @@
+//! What could not be read, for people and for programs.
+
+use std::fmt::Write as _;
+
+use serde_json::{Value, json};
+use tidepool::inspect::salvage::{Gap, LostEntry, Salvaged};
+
+use super::names::TableName;
+use super::output::Written;
+use crate::offline::rows::description::{Image, Tree};
+use crate::offline::rows::hex;
+
+/// What came of a directory.
+pub struct Outcome {
+    /// Why the engine can't be opened: then nobody knows which transactions had committed.
+    pub engine_error: Option<String>,
+    /// What of the catalog could not be read.
+    pub catalog: Salvaged,
+    /// The tables.
+    pub tables: Vec<Table>,
+    /// Tables that were asked for, and are not there.
+    pub missing: Vec<String>,
+}
+
+/// What came of a table.
+pub struct Table {
+    /// Its name.
+    pub name: TableName,
+    /// Number of its space.
+    pub space: u32,
+    /// What could be read, and what not.
+    pub found: Salvaged,
+    /// What was written.
+    pub written: Written,
+    /// Why its rows are written as bytes.
+    pub why_not: Option<String>,
+    /// Its clustered index, if it is known.
+    pub clustered: Option<Tree>,
+}
+
+impl Outcome {
+    /// Whether all was read.
+    pub fn is_whole(&self) -> bool {
+        self.catalog.is_whole()
+            && self.missing.is_empty()
+            && self.tables.iter().all(|table| {
+                table.found.is_whole() && table.why_not.is_none() && table.written.raw_rows == 0
+            })
+    }
+}
+
+impl Table {
+    fn file(&self) -> String {
+        tidepool::files::space_file_name(self.space)
+    }
+
+    /// A key as a person can read it: its first column, if that is a number.
+    fn shown(&self, key: &[u8]) -> Option<String> {
+        let part = self.clustered.as_ref()?.parts.first()?;
+        let is_number = matches!(part.image, Image::Signed | Image::Unsigned | Image::RowId);
+        if !is_number || part.nullable || part.descending {
+            return None;
+        }
+        // A separator may be shorter than a key: what is missing is as zeroes.
+        let mut bytes = key.to_vec();
+        bytes.resize(part.image_len, 0);
+        if part.image == Image::Signed {
+            bytes[0] ^= 0x80;
+        }
+        let number = bytes.iter().fold(0_u64, |number, byte| number << 8 | u64::from(*byte));
+        let unused = 64 - 8 * part.image_len as u32;
+        Some(match part.image {
+            Image::Signed => ((number << unused) as i64 >> unused).to_string(),
+            _ => number.to_string(),
+        })
+    }
+
+    fn key(&self, key: &[u8]) -> String {
+        match self.shown(key) {
+            Some(shown) if !key.is_empty() => format!("{shown} (0x{})", hex(key)),
+            _ => format!("0x{}", hex(key)),
+        }
+    }
+
+    fn range(&self, gap: &Gap) -> String {
+        let lower = match gap.lower.is_empty() {
+            true => "the beginning".to_string(),
+            false => self.key(&gap.lower),
+        };
+        match &gap.upper {
+            Some(upper) => format!("keys from {lower} up to, not including, {}", self.key(upper)),
+            None => format!("keys from {lower} to the end"),
+        }
+    }
+}
+
+/// The report for people.
+pub fn text(outcome: &Outcome) -> String {
+    let mut out = String::new();
+    // Writing to a string never fails.
+    let mut line = |text: String| _ = writeln!(out, "{text}");
+    if let Some(error) = &outcome.engine_error {
+        line(format!("the engine can't start on this directory: {error}"));
+        line("  so files were read as they are, without the log's changes where they lack, and rows of transactions that had \
+              not committed may be among the rows".into());
+    }
+    for gap in &outcome.catalog.gaps {
+        let page = gap.page.map_or(String::new(), |page| format!(", page {page}"));
+        line(format!(
+            "system.tpd{page}: a part of the catalog can't be read ({}): tables may be missing here",
+            gap.why
+        ));
+    }
+    for name in &outcome.missing {
+        line(format!("{name}: there is no such table, or its entry in the catalog can't be read"));
+    }
+    for table in &outcome.tables {
+        let (found, written) = (&table.found, &table.written);
+        let state = if found.is_whole() { "all rows" } else { "not all rows" };
+        line(format!(
+            "{}: {state}, {} written, from {}",
+            table.name.engine,
+            written.rows + written.raw_rows,
+            table.file()
+        ));
+        if let Some(why) = &table.why_not {
+            line(format!("  as hexadecimal keys and rows: {why}"));
+        }
+        for gap in &found.gaps {
+            let page = gap.page.map_or("no page".into(), |page| format!("page {page}"));
+            line(format!("  lost: {page}: {}: {}", gap.why, table.range(gap)));
+        }
+        for lost in &found.lost {
+            line(format!("  lost: the row with key {}: {}", table.key(&lost.key), lost.why));
+        }
+        if found.lost_entries > found.lost.len() as u64 {
+            line(format!("  lost: {} more rows", found.lost_entries - found.lost.len() as u64));
+        }
+        for (key, why) in &written.refused {
+            line(format!("  as hexadecimal: the row with key {}: {why}", table.key(key)));
+        }
+        if found.unsure_entries > 0 {
+            line(format!(
+                "  unsure: {} rows, of which it can't be told whether their transactions had committed",
+                found.unsure_entries
+            ));
+        }
+        if found.rescued_leaves > 0 {
+            line(format!(
+                "  {} leaves were found without the nodes above them",
+                found.rescued_leaves
+            ));
+        }
+        for note in &found.notes {
+            line(format!("  {note}"));
+        }
+    }
+    line(match outcome.is_whole() {
+        true => "all rows of all tables were read".into(),
+        false => "not all could be read: see above".to_string(),
+    });
+    out
+}
+
+/// The report for programs.
+pub fn as_json(outcome: &Outcome) -> Value {
+    let tables = outcome.tables.iter().map(|table| {
+        let (found, written) = (&table.found, &table.written);
+        let gap = |gap: &Gap| {
+            json!({
+                "page": gap.page,
+                "why": gap.why,
+                "lower": hex(&gap.lower),
+                "upper": gap.upper.as_deref().map(hex),
+                "lower_value": table.shown(&gap.lower),
+                "upper_value": gap.upper.as_deref().and_then(|upper| table.shown(upper)),
+            })
+        };
+        let lost = |lost: &LostEntry| json!({"key": hex(&lost.key), "why": lost.why});
+        let refused = |(key, why): &(Vec<u8>, String)| json!({"key": hex(key), "why": why});
+        json!({
+            "name": table.name.engine,
+            "file": table.file(),
+            "whole": found.is_whole(),
+            "rows": written.rows,
+            "raw_rows": written.raw_rows,
+            "raw_because": table.why_not,
+            "files": written.files.iter().map(|path| path.display().to_string()).collect::<Vec<_>>(),
+            "gaps": found.gaps.iter().map(gap).collect::<Vec<_>>(),
+            "lost": found.lost.iter().map(lost).collect::<Vec<_>>(),
+            "lost_rows": found.lost_entries,
+            "refused": written.refused.iter().map(refused).collect::<Vec<_>>(),
+            "unsure_rows": found.unsure_entries,
+            "rescued_leaves": found.rescued_leaves,
+            "notes": found.notes,
+        })
+    });
+    json!({
+        "whole": outcome.is_whole(),
+        "engine_error": outcome.engine_error,
+        "catalog_gaps": outcome.catalog.gaps.iter().map(|gap| json!({"page": gap.page, "why": gap.why})).collect::<Vec<_>>(),
+        "missing": outcome.missing,
+        "tables": tables.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,227 @@
+//! Every page of every file, as it is on the disk: checksum, address, LSN.
+
+use std::sync::Arc;
+
+use tidepool_pool::storage::{AlignedBuf, StorageFile};
+use tidepool_pool::{PageId, page};
+
+use super::{DamagedPage, FileReport, InspectProgress, Inspection, ProgressFn, Report};
+use crate::error::{Error, Result};
+use crate::files::{
+    ORPHANS_DIR, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, space_file_name, space_of_file,
+};
+use crate::format::space_header::SpaceHeader;
+
+/// How many damaged pages of a file are listed; the others are counted.
+pub const DAMAGED_PAGES_MAX: usize = 10_000;
+/// Bytes read at once.
+const PIECE: usize = 1 << 20;
+
+/// What a file's pages are held to.
+struct Expected {
+    /// Pages of the space; those behind are of no use yet.
+    size_pages: u64,
+}
+
+impl Inspection {
+    /// The spaces that have a file, and names in `tables/` that are none of a space.
+    pub(super) fn spaces_on_disk(&self) -> Result<(Vec<u32>, Vec<String>)> {
+        let mut spaces = Vec::new();
+        for id in [SYSTEM_SPACE, UNDO_SPACE] {
+            if self.base.exists(&space_file_name(id))? {
+                spaces.push(id);
+            }
+        }
+        let mut others = Vec::new();
+        if self.base.exists(TABLES_DIR)? {
+            for name in self.base.list(TABLES_DIR)? {
+                match space_of_file(&name) {
+                    Some(id) => spaces.push(id),
+                    None => others.push(name),
+                }
+            }
+        }
+        Ok((spaces, others))
+    }
+
+    /// Bytes of all files that hold pages.
+    pub(super) fn file_bytes(&self) -> Result<u64> {
+        let (spaces, _) = self.spaces_on_disk()?;
+        spaces.iter().try_fold(0, |sum, id| {
+            Ok(sum + self.base.open(&space_file_name(*id)).and_then(|file| file.len())?)
+        })
+    }
+
+    pub(super) fn check_files(&self, report: &mut Report, progress: ProgressFn<'_>) -> Result<()> {
+        let (spaces, others) = self.spaces_on_disk()?;
+        for id in [SYSTEM_SPACE, UNDO_SPACE] {
+            if !spaces.contains(&id) && self.db.is_err() {
+                let name = space_file_name(id);
+                report.problems.push(format!(
+                    "{name}: missing: put the file back or restore the data directory from a backup"
+                ));
+            }
+        }
+        let tables = self.db.as_ref().map(|db| db.catalog().tables()).unwrap_or_default();
+        let mut total_bytes = self.file_bytes()?;
+        if self.db.is_ok() {
+            total_bytes *= 2;
+        }
+        let mut done_bytes = 0;
+        for id in spaces {
+            let name = space_file_name(id);
+            let mut told = |bytes| {
+                let done_bytes = done_bytes + bytes;
+                progress(InspectProgress { what: &name, done_bytes, total_bytes });
+            };
+            let mut file = self.check_file(id, &mut told)?;
+            done_bytes += file.bytes;
+            let table = tables.iter().find(|(_, record)| record.space == id);
+            file.table = table.map(|(name, _)| name.clone());
+            if table.is_none() && id > UNDO_SPACE && self.db.is_ok() {
+                report.notes.push(format!(
+                    "{name}: no table has this file. It is the rest of an unfinished CREATE or DROP, which the next \
+                     start removes; or system.tpd is an older copy, and the next start sets the file aside"
+                ));
+            }
+            report.files.push(file);
+        }
+        for name in others {
+            let aside = format!("{TABLES_DIR}/{name}");
+            if name != ORPHANS_DIR {
+                report.notes.push(format!("{aside}: not the name of a table's file"));
+                continue;
+            }
+            for name in self.base.list(&aside)? {
+                report.notes.push(format!("{aside}/{name}: set aside at an earlier start"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a file from its beginning to its end. `told` is called with the bytes read so far.
+    fn check_file(&self, id: u32, told: &mut dyn FnMut(u64)) -> Result<FileReport> {
+        let name = space_file_name(id);
+        let mut report = FileReport { file: name.clone(), space: id, ..FileReport::default() };
+        let page_size = self.page_size().bytes();
+        let file = match self.base.open(&name) {
+            Ok(file) => file,
+            Err(error) => {
+                report.problems.push(error.to_string());
+                return Ok(report);
+            }
+        };
+        let expected = self.check_header(id, &mut report);
+        let len = file.len()?;
+        if !len.is_multiple_of(page_size as u64) {
+            report.problems.push(format!(
+                "{name}: its length of {len} bytes is no multiple of the page size, {page_size}: it was truncated"
+            ));
+        }
+        report.pages = (len / page_size as u64).min(expected.size_pages);
+        let mut buf = AlignedBuf::zeroed(PIECE.max(page_size));
+        let mut at = 0;
+        while at + page_size as u64 <= len {
+            let piece = (len - at).min(buf.len() as u64) as usize / page_size * page_size;
+            let whole = file.read_at(&mut buf[..piece], at);
+            let first = at / page_size as u64;
+            for (no, bytes) in (first..).zip(buf[..piece].chunks_exact_mut(page_size)) {
+                let offset = no * page_size as u64;
+                let read = match &whole {
+                    Ok(()) => Ok(()),
+                    // One sector must not hide its neighbours.
+                    Err(_) => file.read_at(bytes, offset).map_err(|error| error.to_string()),
+                };
+                if let Err(why) = read.and_then(|()| self.verify(bytes, PageId::new(id, no as u32)))
+                {
+                    self.note_damage(&mut report, &expected, no, why);
+                }
+            }
+            at += piece as u64;
+            report.bytes = at;
+            told(at);
+        }
+        Ok(report)
+    }
+
+    /// What is wrong with a page as it is.
+    pub(super) fn verify(&self, bytes: &[u8], id: PageId) -> Result<(), String> {
+        page::verify(bytes, id).map_err(|why| why.to_string())?;
+        let (lsn, end) = (page::page_lsn(bytes), self.log_end());
+        match end {
+            Some(end) if lsn > end => Err(format!(
+                "it was written at LSN {lsn}, but the redo log ends at LSN {end}: the file is of a later time than \
+                 the log, or the log was damaged"
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn note_damage(&self, report: &mut FileReport, expected: &Expected, no: u64, why: String) {
+        // What lies behind the space's end has no content yet, and gets one as a whole.
+        if no >= expected.size_pages {
+            return;
+        }
+        let mut bytes = AlignedBuf::zeroed(self.page_size().bytes());
+        let id = PageId::new(report.space, no as u32);
+        let recovered = self.overlay_page(id, &mut bytes);
+        if self.db.is_ok() && recovered.is_ok() && self.verify(&bytes, id).is_ok() {
+            report.healed_pages += 1;
+            return;
+        }
+        report.damaged_pages += 1;
+        if report.damaged.len() < DAMAGED_PAGES_MAX {
+            report.damaged.push(DamagedPage { page: no as u32, why });
+        }
+    }
+
+    /// A page as recovery has left it.
+    pub(super) fn overlay_page(&self, id: PageId, bytes: &mut [u8]) -> Result<()> {
+        let file: Arc<dyn StorageFile> = self.storage.open(&space_file_name(id.space))?;
+        Ok(file.read_at(bytes, self.page_size().offset_of(id.no))?)
+    }
+
+    /// Whether the file is the one that its name says, and how many pages its space has.
+    fn check_header(&self, id: u32, report: &mut FileReport) -> Expected {
+        let page_size = self.page_size().bytes();
+        let mut bytes = AlignedBuf::zeroed(page_size);
+        let header = self.overlay_page(PageId::new(id, 0), &mut bytes);
+        let header = header.and_then(|()| {
+            // A broken one is found with the other pages.
+            match page::verify(&bytes, PageId::new(id, 0)).is_ok() && !page::is_zero(&bytes) {
+                true => SpaceHeader::parse(&bytes, &report.file).map(Some),
+                false => Ok(None),
+            }
+        });
+        let header = match header {
+            Ok(Some(header)) => header,
+            Ok(None) => return Expected { size_pages: u64::MAX },
+            Err(error) => {
+                report.problems.push(error.to_string());
+                return Expected { size_pages: u64::MAX };
+            }
+        };
+        if let Some(control) = &self.control
+            && let Err(error) = header.check(&report.file, page_size, id, &control.uuid)
+        {
+            report.problems.push(error.to_string());
+        }
+        let size_pages = u64::from(header.size_pages);
+        let len = self.storage.open(&report.file).and_then(|file| file.len());
+        if let Ok(len) = len
+            && len < size_pages * page_size as u64
+        {
+            report.problems.push(
+                Error::format(
+                    &*report.file,
+                    format!(
+                        "the file is cut short: it ends before page {} of {size_pages}: restore it from a backup",
+                        len / page_size as u64
+                    ),
+                )
+                .to_string(),
+            );
+        }
+        Expected { size_pages }
+    }
+}

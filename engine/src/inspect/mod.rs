@@ -1,0 +1,171 @@
+//! A look at a data directory that nobody has open, without a change of it: what `tidepool check` and `tidepool
+//! salvage` stand on.
+//!
+//! The engine opens an [`OverlayStorage`] of the directory, so that recovery, and whatever else writes at an open,
+//! writes to a scratch storage. What is looked at then is the state that a start would come to, by the code that a
+//! server would use.
+//!
+//! | file | what |
+//! |---|---|
+//! | `files` | every page of every file: checksum, address, LSN |
+//! | `tables` | trees, allocation, undo, the catalog |
+//! | `report` | what was found |
+//! | [`salvage`] | what can still be read of a table |
+//!
+//! A page that is broken in its file is no damage if it is whole after the recovery: the doublewrite file had a copy,
+//! or the log goes on to set all of it. Such pages are counted as healed.
+//!
+//! Memory: the buffer pool that the options allow; a bit for each page of the largest file; a number for each node of
+//! the largest tree; the list of damaged pages, which ends at [`DAMAGED_PAGES_MAX`] a file.
+
+mod files;
+mod report;
+pub mod salvage;
+mod tables;
+
+use std::sync::Arc;
+
+use tidepool_pool::storage::{OverlayStorage, Storage};
+use tidepool_pool::{Lsn, PageSize};
+
+use crate::db::Db;
+use crate::error::{Error, Result};
+use crate::options::Options;
+use crate::redo::control::{CONTROL_FILE, Control};
+
+pub use files::DAMAGED_PAGES_MAX;
+pub use report::{DamagedPage, FileReport, IndexReport, LogReport, Report, TableReport};
+
+/// How far an inspection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct InspectProgress<'a> {
+    /// The file or table that is being looked at.
+    pub what: &'a str,
+    /// Bytes looked at. All files are read twice: page by page, and tree by tree.
+    pub done_bytes: u64,
+    /// Bytes to look at.
+    pub total_bytes: u64,
+}
+
+/// Is told how far an inspection is, a few times for each MiB.
+pub type ProgressFn<'f> = &'f mut dyn FnMut(InspectProgress<'_>);
+
+/// A directory that is being looked at.
+pub struct Inspection {
+    /// As it is on the disk.
+    base: Arc<dyn Storage>,
+    /// As it is after recovery.
+    storage: Arc<dyn Storage>,
+    /// What the control file says, if it can be read.
+    control: Option<Control>,
+    /// The engine on the overlay, or why it doesn't open.
+    db: Result<Db>,
+}
+
+impl Inspection {
+    /// Opens the data directory in `base`, which is only read; what recovery writes goes to `scratch`, an empty
+    /// storage. Both are opened for buffered I/O, and the caller holds the directory's lock. `options` gives the
+    /// memory; what else it says of the directory does not count.
+    ///
+    /// # Errors
+    /// There is no data directory. One that is damaged is no error: see [`Inspection::db`].
+    pub fn open(
+        base: Arc<dyn Storage>,
+        scratch: Arc<dyn Storage>,
+        options: Options,
+    ) -> Result<Inspection> {
+        let is_there = |name: &str| base.exists(name);
+        if !is_there(CONTROL_FILE)? && !is_there(crate::files::SYSTEM_FILE)? {
+            return Err(Error::format(
+                CONTROL_FILE,
+                "missing, and there is no system.tpd: this is no data directory of Tidepool",
+            ));
+        }
+        let control = base.open(CONTROL_FILE).map_err(Error::from);
+        let control = control.and_then(|file| Control::read(&*file)).ok();
+        let storage: Arc<dyn Storage> = Arc::new(OverlayStorage::new(base.clone(), scratch));
+        let options = Options {
+            page_size: 0,
+            redo_capacity_bytes: 0,
+            doublewrite: false,
+            buffer_pool_dump_at_shutdown: false,
+            buffer_pool_load_at_startup: false,
+            scrub_days: 0,
+            read_only: false,
+            background: false,
+            flush_log_at_trx_commit: 0,
+            ..options
+        };
+        // Without its control file the directory would be taken for a new one.
+        let db = match is_there(CONTROL_FILE)? {
+            true => Db::open_on(storage.clone(), options),
+            false => Err(Error::format(
+                CONTROL_FILE,
+                "missing, though the data directory holds 'system.tpd'; put the file back or restore the data \
+                 directory from a backup",
+            )),
+        };
+        if let Ok(db) = &db {
+            // So that what is read beside the pool is as new as what is read through it.
+            if let Err(error) = db.inner.env().checkpoint_all() {
+                tracing::warn!(%error, "pages that recovery has changed can't be written to the scratch directory");
+            }
+        }
+        Ok(Inspection { base, storage, control, db })
+    }
+
+    /// The engine, as it is after the recovery; an error if it can't be opened.
+    pub fn db(&self) -> Result<&Db> {
+        self.db.as_ref().map_err(Error::clone)
+    }
+
+    /// Bytes in a page; of a directory that doesn't say, the usual ones.
+    pub fn page_size(&self) -> PageSize {
+        self.control.as_ref().map_or(PageSize::DEFAULT, |control| control.page_size)
+    }
+
+    /// End of the log; unknown if the engine can't be opened.
+    pub fn log_end(&self) -> Option<Lsn> {
+        self.db.as_ref().ok().map(|db| db.inner.env().recovered_lsn())
+    }
+
+    /// Looks at everything.
+    ///
+    /// # Errors
+    /// Only what keeps it from looking on. What it finds wrong is in the report.
+    pub fn check(&self, progress: ProgressFn<'_>) -> Result<Report> {
+        let mut report = Report { log: self.check_log(), ..Report::default() };
+        if let Err(error) = &self.db {
+            report.problems.push(format!("the engine can't start on this directory: {error}"));
+        }
+        self.check_files(&mut report, progress)?;
+        if let Ok(db) = &self.db {
+            self.check_tables(db, &mut report, progress)?;
+        }
+        Ok(report)
+    }
+
+    /// Forgets the directory, without the writes that a close would make to the scratch.
+    pub fn abandon(self) {
+        if let Ok(db) = self.db {
+            db.inner.env().crash("the inspection has ended".into());
+        }
+    }
+
+    fn check_log(&self) -> LogReport {
+        let slots = self.base.open(CONTROL_FILE).ok().map(|file| Control::whole_slots(&*file));
+        let clean = self.db.as_ref().is_ok_and(|db| db.inner.env().was_clean());
+        LogReport {
+            checkpoint: self.control.as_ref().map(|control| control.checkpoint),
+            end: self.log_end(),
+            clean,
+            damaged_control_slots: 2 - slots.unwrap_or(0).min(2),
+        }
+    }
+}
+
+impl std::fmt::Debug for Inspection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inspection").field("db", &self.db.is_ok()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,70 @@
+//! The tables: from the catalog, or from what can be read of it, or from their files alone.
+
+use std::collections::BTreeSet;
+
+use tidepool_pool::PageId;
+use tidepool_pool::storage::AlignedBuf;
+
+use super::{SalvageTable, Salvaged};
+use crate::catalog::{CATALOG_TREE, TableRecord, catalog_root};
+use crate::error::Result;
+use crate::files::{SYSTEM_SPACE, UNDO_SPACE, space_file_name};
+use crate::inspect::Inspection;
+
+pub(super) fn tables(inspection: &Inspection) -> Result<(Vec<SalvageTable>, Salvaged)> {
+    let (mut tables, mut found) = (Vec::new(), Salvaged::default());
+    match inspection.db() {
+        Ok(db) => {
+            let all = db.catalog().tables();
+            tables.extend(all.iter().map(|(name, record)| table(name, record)));
+        }
+        Err(_) => {
+            let system = SalvageTable {
+                name: "the catalog".into(),
+                def: None,
+                space: SYSTEM_SPACE,
+                clustered: Some((CATALOG_TREE, root(inspection).unwrap_or(0))),
+            };
+            let mut notes = Vec::new();
+            let mut see = |name: &[u8], record: &[u8]| {
+                let name = String::from_utf8_lossy(name).into_owned();
+                match TableRecord::decode(&name, record) {
+                    Ok(record) => tables.push(table(&name, &record)),
+                    Err(error) => notes.push(error.to_string()),
+                }
+                Ok(())
+            };
+            found = inspection.salvage(&system, &mut see, &mut |_| {})?;
+            found.notes.extend(notes);
+        }
+    }
+    // Where all of the catalog is there, a file that it doesn't list is no table's.
+    if !found.is_whole() || inspection.db().is_err() {
+        let known: BTreeSet<u32> = tables.iter().map(|table| table.space).collect();
+        let (spaces, _) = inspection.spaces_on_disk()?;
+        for space in spaces.into_iter().filter(|id| *id > UNDO_SPACE && !known.contains(id)) {
+            let name = space_file_name(space);
+            let name =
+                format!("#file/{}", name.trim_start_matches("tables/").trim_end_matches(".tpd"));
+            tables.push(SalvageTable { name, def: None, space, clustered: None });
+        }
+    }
+    tables.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok((tables, found))
+}
+
+fn table(name: &str, record: &TableRecord) -> SalvageTable {
+    SalvageTable {
+        name: name.into(),
+        def: Some(record.def.clone()),
+        space: record.space,
+        clustered: record.trees.first().map(|tree| (tree.tree, tree.root)),
+    }
+}
+
+/// The root page of the catalog's tree, if the file's header can be read.
+fn root(inspection: &Inspection) -> Option<u32> {
+    let mut bytes = AlignedBuf::zeroed(inspection.page_size().bytes());
+    inspection.trusted_page(PageId::new(SYSTEM_SPACE, 0), &mut bytes).ok()?;
+    Some(catalog_root(&bytes))
+}

@@ -1,0 +1,138 @@
+//! What can still be read of a damaged directory, entry by entry, and what can not.
+//!
+//! # How
+//! A tree is walked from its root by its own pages, not through the engine: each page is read from its file as
+//! recovery has left it, and trusted only if its checksum, its address, its place in the tree and its inside are right.
+//! A leaf that is broken is a *gap*: the keys that it held lie between the separators around it in its parent. An
+//! inner node that is broken hides its subtree, but not the leaves in it: each says its tree and its fences. So all of
+//! the file is searched for those between the node's separators (`rescue`), and what no leaf covers is the gap.
+//!
+//! # Versions
+//! With the engine open, an entry gives the version that was committed last: the version before that of an
+//! unfinished transaction is in undo. Where that can't be read the entry is lost. Without the engine nobody knows who had
+//! committed: the newest version is given, and counted as unsure.
+//!
+//! # Invariants
+//! Every entry is given once. No entry of a broken page is given. Every key of the tree is given or lies in a gap, or
+//! is listed as lost.
+
+mod catalog;
+mod rescue;
+mod walk;
+
+use tidepool_pool::page;
+
+use super::{Inspection, ProgressFn};
+use crate::catalog::TableDef;
+use crate::error::Result;
+
+/// Entries that are listed as lost, each by its key; the others are counted.
+pub const LOST_ENTRIES_MAX: usize = 10_000;
+
+/// A table, as the catalog has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SalvageTable {
+    /// Its name; of a file that no table has, the file's.
+    pub name: String,
+    /// Its indexes, the clustered one first, and what the layer above keeps with it; none for a file that no table has.
+    pub def: Option<TableDef>,
+    /// Number of its space.
+    pub space: u32,
+    /// Tree id and root page of its clustered index, if they are known.
+    pub clustered: Option<(u32, u32)>,
+}
+
+/// Keys that can't be read: those from `lower` on and below `upper`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gap {
+    /// The first key; empty: from the beginning.
+    pub lower: Vec<u8>,
+    /// The key behind the last one; none: to the end.
+    pub upper: Option<Vec<u8>>,
+    /// The page that held them, if that is known.
+    pub page: Option<u32>,
+    /// What is wrong with it.
+    pub why: String,
+}
+
+/// An entry whose key can be read, and its value not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LostEntry {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// What is wrong, with file and page.
+    pub why: String,
+}
+
+/// What came of a table.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Salvaged {
+    /// Entries given.
+    pub entries: u64,
+    /// Leaves read.
+    pub leaves: u64,
+    /// Keys that can't be read, by key.
+    pub gaps: Vec<Gap>,
+    /// Entries that can't be read; the first [`LOST_ENTRIES_MAX`].
+    pub lost: Vec<LostEntry>,
+    /// How many there are.
+    pub lost_entries: u64,
+    /// Entries, of those given, of which it can't be told whether their transaction had committed.
+    pub unsure_entries: u64,
+    /// Leaves that were found without their parents.
+    pub rescued_leaves: u64,
+    /// What else is to be known.
+    pub notes: Vec<String>,
+}
+
+impl Salvaged {
+    /// Whether all was read.
+    pub fn is_whole(&self) -> bool {
+        self.gaps.is_empty() && self.lost_entries == 0 && self.unsure_entries == 0
+    }
+}
+
+/// Gets each entry: key and value. An error ends it.
+pub type EntryFn<'f> = &'f mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
+
+impl Inspection {
+    /// The tables that can be found, by name; and what of the catalog can't be read.
+    ///
+    /// # Errors
+    /// Only of the scratch storage.
+    pub fn salvage_tables(&self) -> Result<(Vec<SalvageTable>, Salvaged)> {
+        catalog::tables(self)
+    }
+
+    /// Gives every entry of the table's clustered index that can be read. In the order of keys, except those of
+    /// leaves that were found without their parents, which come last.
+    ///
+    /// # Errors
+    /// Those of `see`. What can't be read is in the outcome.
+    pub fn salvage(
+        &self,
+        table: &SalvageTable,
+        see: EntryFn<'_>,
+        progress: ProgressFn<'_>,
+    ) -> Result<Salvaged> {
+        walk::salvage(self, table, see, progress)
+    }
+
+    /// What the plugin keeps with the table about its columns and keys; none if there is nothing.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn description(&self, _table: &str) -> Result<Option<Vec<u8>>> {
+        Ok(None)
+    }
+
+    /// A page as recovery has left it, if it is to be trusted.
+    fn trusted_page(&self, id: tidepool_pool::PageId, bytes: &mut [u8]) -> Result<(), String> {
+        self.overlay_page(id, bytes).map_err(|error| error.to_string())?;
+        self.verify(bytes, id)?;
+        match page::is_zero(bytes) {
+            true => Err("a page of zeroes".into()),
+            false => Ok(()),
+        }
+    }
+}

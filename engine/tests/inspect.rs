@@ -1,0 +1,250 @@
+//! A data directory is looked at without a change of it, and damage of every kind is found.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use tidepool::inspect::{Inspection, Report};
+use tidepool::storage::{FileOptions, FileStorage, Storage};
+use tidepool::{Db, IndexDef, Options, TableDef, TrxOptions};
+
+const PAGE: usize = 4096;
+const ROWS: u32 = 4000;
+/// The file of the first table.
+const TABLE: &str = "tables/00000010.tpd";
+
+fn options() -> Options {
+    Options { page_size: PAGE, ..Options::small() }
+}
+
+fn storage(dir: &Path, read_only: bool) -> Arc<dyn Storage> {
+    let options = FileOptions { direct_io: false, read_only, ..FileOptions::default() };
+    Arc::new(FileStorage::new(dir, options).unwrap())
+}
+
+/// A table of several levels with an index and long values, closed cleanly.
+fn directory() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    fill(&db);
+    while db.step_purge().unwrap() {}
+    db.close().unwrap();
+    dir
+}
+
+fn fill(db: &Db) {
+    let def = TableDef::new([IndexDef::unique("id"), IndexDef::non_unique("v")]);
+    let table = db.create_table("d/t", &def).unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    for id in 0..ROWS {
+        let len = if id % 500 == 7 { 3 * PAGE } else { 60 };
+        trx.insert(&table, 0, &id.to_be_bytes(), &vec![id as u8; len]).unwrap();
+        trx.insert(&table, 1, &[(id * 7 % ROWS).to_be_bytes(), id.to_be_bytes()].concat(), b"")
+            .unwrap();
+    }
+    trx.commit().unwrap();
+    let mut trx = db.begin(TrxOptions::default());
+    for id in (0..ROWS).step_by(3) {
+        trx.update(&table, 0, &id.to_be_bytes(), &[1; 90]).unwrap();
+    }
+    trx.commit().unwrap();
+}
+
+/// All files of a directory, by name.
+fn bytes_of(dir: &Path) -> Vec<(String, Vec<u8>)> {
+    let mut all = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => all.extend(bytes_of(&path)),
+            false => all.push((path.display().to_string(), std::fs::read(&path).unwrap())),
+        }
+    }
+    all.sort();
+    all
+}
+
+fn copy(from: &Path) -> TempDir {
+    fn copy_into(from: &Path, to: &Path) {
+        for entry in std::fs::read_dir(from).unwrap() {
+            let path = entry.unwrap().path();
+            let target = to.join(path.file_name().unwrap());
+            if path.is_dir() {
+                std::fs::create_dir(&target).unwrap();
+                copy_into(&path, &target);
+            } else {
+                std::fs::copy(&path, &target).unwrap();
+            }
+        }
+    }
+    let to = tempfile::tempdir().unwrap();
+    copy_into(from, to.path());
+    to
+}
+
+/// Looks at it, and makes sure that it has not changed.
+fn check(dir: &Path) -> Report {
+    let before = bytes_of(dir);
+    let scratch = tempfile::tempdir().unwrap();
+    let inspection =
+        Inspection::open(storage(dir, true), storage(scratch.path(), false), options()).unwrap();
+    let mut told = (0, 0);
+    let report = inspection.check(&mut |at| told = (at.done_bytes, at.total_bytes)).unwrap();
+    assert!(told.0 > 0 && told.0 <= told.1, "{told:?}");
+    inspection.abandon();
+    assert!(before == bytes_of(dir), "the check has changed the directory");
+    report
+}
+
+fn edit(dir: &Path, file: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    let path = dir.join(file);
+    let mut bytes = std::fs::read(&path).unwrap();
+    change(&mut bytes);
+    std::fs::write(path, bytes).unwrap();
+}
+
+/// All that is said to be wrong.
+fn told(report: &Report) -> String {
+    let mut all = report.problems.clone();
+    for file in &report.files {
+        all.extend(file.problems.clone());
+        let pages =
+            file.damaged.iter().map(|page| format!("{}: {}: {}", file.file, page.page, page.why));
+        all.extend(pages);
+    }
+    all.extend(report.tables.iter().flat_map(|table| table.problems.clone()));
+    all.join("\n")
+}
+
+#[test]
+fn a_whole_directory_is_clean_and_stays_as_it_is() {
+    let dir = directory();
+    let report = check(dir.path());
+    assert!(report.is_clean(), "{}", told(&report));
+    assert!(report.log.clean && report.log.damaged_control_slots == 0);
+    assert_eq!(report.tables.len(), 1);
+    let table = &report.tables[0];
+    assert_eq!(table.indexes.iter().map(|index| index.entries).collect::<Vec<_>>(), [4000, 4000]);
+    assert_eq!(table.unreachable_pages, Some(0));
+    assert!(
+        report.files.iter().any(|file| file.table.as_deref() == Some("d/t") && file.pages > 100)
+    );
+}
+
+#[test]
+fn what_a_crash_leaves_is_recovered_aside() {
+    let dir = tempfile::tempdir().unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    fill(&db);
+    let table = db.open_table("d/t").unwrap();
+    let mut unfinished = db.begin(TrxOptions::default());
+    unfinished.delete(&table, 0, &5u32.to_be_bytes()).unwrap();
+    db.log_flush().unwrap();
+    let crashed = copy(dir.path());
+    let report = check(crashed.path());
+    assert!(report.is_clean(), "{}", told(&report));
+    assert!(!report.log.clean);
+    assert_eq!(report.tables[0].indexes[0].entries, 4000);
+    // A transaction is unfinished: what it will free is not known yet.
+    assert_eq!(report.tables[0].unreachable_pages, None);
+
+    drop(unfinished);
+    db.close().unwrap();
+}
+
+#[test]
+fn damage_of_every_kind_is_found() {
+    let whole = directory();
+    type Damage<'a> = (&'a str, &'a str, Box<dyn Fn(&Path)>);
+    let page = |no: usize| no * PAGE..(no + 1) * PAGE;
+    let flip = |file: &'static str, at: usize| -> Box<dyn Fn(&Path)> {
+        Box::new(move |dir| edit(dir, file, |bytes| bytes[at] ^= 4))
+    };
+    let cases: Vec<Damage<'_>> = vec![
+        ("a bit of a leaf", "tables/00000010.tpd: 20: its checksum", flip(TABLE, 20 * PAGE + 999)),
+        ("a bit of the header", "tables/00000010.tpd: 0: its checksum", flip(TABLE, 80)),
+        ("a bit of the bitmap", "tables/00000010.tpd: 1: its checksum", flip(TABLE, PAGE + 70)),
+        ("a bit of the root", "tables/00000010.tpd: 2: its checksum", flip(TABLE, 2 * PAGE + 70)),
+        (
+            "two pages swapped",
+            "its header says that it is page 21 of space 16",
+            Box::new(move |dir| {
+                edit(dir, TABLE, |bytes| {
+                    let (a, b) = (bytes[page(20)].to_vec(), bytes[page(21)].to_vec());
+                    bytes[page(20)].copy_from_slice(&b);
+                    bytes[page(21)].copy_from_slice(&a);
+                });
+            }),
+        ),
+        (
+            "a page of zeroes",
+            "index 'id'",
+            Box::new(move |dir| edit(dir, TABLE, |bytes| bytes[page(20)].fill(0))),
+        ),
+        (
+            "a file cut short",
+            "the file is cut short",
+            Box::new(|dir| edit(dir, TABLE, |bytes| bytes.truncate(50 * PAGE))),
+        ),
+        ("a bit of the catalog", "system.tpd: 2: its checksum", flip("system.tpd", 2 * PAGE + 100)),
+        ("a bit of undo", "undo.tpd: 2: its checksum", flip("undo.tpd", 2 * PAGE + 50)),
+        (
+            "a file that is gone",
+            "the file is missing",
+            Box::new(|dir| std::fs::remove_file(dir.join(TABLE)).unwrap()),
+        ),
+        (
+            "the control file",
+            "both slots are corrupt",
+            Box::new(|dir| edit(dir, "redo/control", |bytes| bytes.fill(7))),
+        ),
+        (
+            "undo that is gone",
+            "undo.tpd",
+            Box::new(|dir| std::fs::remove_file(dir.join("undo.tpd")).unwrap()),
+        ),
+    ];
+    for (name, expected, damage) in cases {
+        let dir = copy(whole.path());
+        damage(dir.path());
+        let report = check(dir.path());
+        assert!(!report.is_clean(), "{name}: not found");
+        assert!(told(&report).contains(expected), "{name}: {}", told(&report));
+    }
+}
+
+#[test]
+fn one_damaged_slot_of_the_control_file_is_told_and_is_no_damage() {
+    let dir = directory();
+    edit(dir.path(), "redo/control", |bytes| {
+        let newest = bytes[32..40] > bytes[4128..4136];
+        // The older one: the newer says that the directory was closed.
+        let at = if newest { 4096 + 100 } else { 100 };
+        bytes[at] ^= 1;
+    });
+    let report = check(dir.path());
+    assert_eq!(report.log.damaged_control_slots, 1);
+    assert!(report.is_clean(), "{}", told(&report));
+}
+
+#[test]
+fn files_that_no_table_has_are_told() {
+    let dir = directory();
+    let table = std::fs::read(dir.path().join(TABLE)).unwrap();
+    std::fs::write(dir.path().join("tables/00000077.tpd"), table).unwrap();
+    std::fs::write(dir.path().join("tables/notes.txt"), b"x").unwrap();
+    let report = check(dir.path());
+    assert!(report.notes.iter().any(|note| note.starts_with("tables/00000077.tpd: no table")));
+    assert!(report.notes.iter().any(|note| note.starts_with("tables/notes.txt:")));
+    // And it is of another space than its name says.
+    assert!(!report.is_clean());
+}
+
+#[test]
+fn what_is_no_data_directory_is_refused() {
+    let (dir, scratch) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(dir.path().join("ibdata1"), b"x").unwrap();
+    let error =
+        Inspection::open(storage(dir.path(), true), storage(scratch.path(), false), options());
+    assert!(error.unwrap_err().to_string().contains("no data directory"), "wrong error");
+}
