@@ -189,6 +189,13 @@ String_codec::String_codec(CHARSET_INFO *charset, bool is_char)
   }
 }
 
+std::vector<std::string> String_codec::spaces() const {
+  if (levels == 0) return {pad ? " " : ""};
+  std::vector<std::string> all;
+  for (uint i = 0; i < levels; i++) all.emplace_back(reinterpret_cast<const char *>(level[i].space), level[i].unit);
+  return all;
+}
+
 size_t String_codec::scratch_size(size_t bytes) const {
   if (codes) return bytes * CODE_LENGTH;
   return levels == 0 ? 0 : cs->coll->strnxfrmlen(cs, bytes) + 16;

@@ -30,6 +30,8 @@
 #define TIDEPOOL_COLLATION_H
 
 #include "server.h"
+#include <string>
+#include <vector>
 
 namespace tidepool {
 
@@ -52,6 +54,8 @@ public:
   bool is_bytes() const { return levels == 0; }
   bool is_codes() const { return codes; }
   bool pads() const { return pad; }
+  /* How each level ends: the bytes of a space there, or nothing where it ends by 00 00. BYTES are one level. */
+  std::vector<std::string> spaces() const;
   CHARSET_INFO *charset() const { return cs; }
   /* Length of the text without the trailing spaces that don't count. */
   size_t trimmed(const uchar *text, size_t len) const {

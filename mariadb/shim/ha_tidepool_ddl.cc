@@ -337,7 +337,7 @@ int ha_tidepool::reset_auto_increment(ulonglong value) {
 }
 
 void ha_tidepool::update_create_info(HA_CREATE_INFO *info_to_fill) {
-  if ((info_to_fill->used_fields & HA_CREATE_USED_AUTO) || !table->found_next_number_field) return;
+  if (!shared || (info_to_fill->used_fields & HA_CREATE_USED_AUTO) || !table->found_next_number_field) return;
   info(HA_STATUS_AUTO);
   info_to_fill->auto_increment_value = stats.auto_increment_value;
 }

@@ -85,6 +85,7 @@ FOREIGN_KEY_INFO *info_of(THD *thd, const Constraint &key, const TABLE_SHARE *sh
 
 char *ha_tidepool::get_foreign_key_create_info() {
   std::string text;
+  if (!shared) return nullptr; /* of a table that is being made */
   for (const Constraint_ptr &key : foreign_keys.of_child(shared->name)) text += ",\n  " + foreign_key_clause(ha_thd(), *key);
   if (text.empty()) return nullptr;
   return my_strndup(PSI_NOT_INSTRUMENTED, text.data(), text.size(), MYF(MY_WME));

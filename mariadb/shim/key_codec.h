@@ -58,6 +58,13 @@ public:
   bool has_bare_entries() const { return bare_entries; }
   uint user_parts() const { return users; }
   const std::vector<Part> &all_parts() const { return parts; }
+  /* The primary key from the parts here: which part, and whether it is inverted there. Empty if the appended parts
+     are the whole primary key. */
+  struct Piece {
+    uint16 part;
+    uchar mask;
+  };
+  const std::vector<Piece> &pieces_of_clustered_key() const { return pieces; }
   /* Whether it holds one of the needed columns. */
   bool has_any_of(const uchar *needed) const;
   /* Whether it holds only the beginning of one of the needed columns. */
@@ -119,12 +126,6 @@ private:
   size_t fixed = 0;
   size_t key_max_ = 0;
   size_t scratch_ = 0;
-  /* The primary key from the parts here: which part, and whether it is inverted there. Empty if the appended parts
-     are the whole primary key. */
-  struct Piece {
-    uint16 part;
-    uchar mask;
-  };
   std::vector<Piece> pieces;
   const Index_layout *primary = nullptr;
 };
