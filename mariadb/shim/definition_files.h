@@ -24,11 +24,17 @@
 
 namespace tidepool {
 
-/* What is attached to a table; kind 3 is not used here. A statement that changes partitions goes on or back after a crash as the
-   server's own log says, so the images of before stay until the next such statement. */
-enum Attachment_kind : uint8_t { FRM_IMAGE = 1, PAR_IMAGE = 2, FORMER_FRM_IMAGE = 4, FORMER_PAR_IMAGE = 5 };
+/* What is attached to a table. Never reused. A statement that changes partitions goes on or back after a crash as the server's own
+   log says, so the images of before stay until the next such statement. */
+enum Attachment_kind : uint8_t {
+  FRM_IMAGE = 1,
+  PAR_IMAGE = 2,
+  DESCRIPTION = 3, /* description.h */
+  FORMER_FRM_IMAGE = 4,
+  FORMER_PAR_IMAGE = 5
+};
 /* All kinds that go with the server's table. */
-constexpr Attachment_kind ATTACHMENT_KINDS[] = {FRM_IMAGE, PAR_IMAGE, FORMER_FRM_IMAGE, FORMER_PAR_IMAGE};
+constexpr Attachment_kind ATTACHMENT_KINDS[] = {FRM_IMAGE, PAR_IMAGE, DESCRIPTION, FORMER_FRM_IMAGE, FORMER_PAR_IMAGE};
 
 constexpr char PARTITION_SEPARATOR[] = "#P#";
 constexpr char PAR_EXTENSION[] = ".par";

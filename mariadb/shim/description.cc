@@ -1,6 +1,9 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "description.h"
+#include "definition_files.h"
+#include "engine.h"
 #include "table_share.h"
+#include <memory>
 
 namespace tidepool {
 
@@ -78,18 +81,21 @@ Kind kind_of(const Field *field, const Column &column) {
 }
 
 /* What SHOW CREATE TABLE says behind the table's name. */
-std::string statement(THD *thd, TABLE *table, handler *own) {
+std::string statement(THD *thd, TABLE *table) {
+  /* One that is not open says nothing of foreign keys and of the next number, which change without a change of the definition. */
+  const std::unique_ptr<handler> closed(get_new_handler(table->s, thd->mem_root, engine.hton));
+  if (!closed) return std::string();
   TABLE_LIST list;
   list.init_one_table(&table->s->db, &table->s->table_name, nullptr, TL_READ);
   list.table = table;
-  /* The server reads default values from the record, and asks the handler, which may be one that is not open, or of partitions. */
+  /* The server reads default values from the record. The table's handler may be one of partitions, which can't be asked before it is open. */
   const std::string record(reinterpret_cast<char *>(table->record[0]), table->s->reclength);
   handler *const file = table->file;
   const sql_mode_t sql_mode = thd->variables.sql_mode;
   const ulonglong options = thd->variables.option_bits;
   thd->variables.sql_mode = 0;
   thd->variables.option_bits |= OPTION_QUOTE_SHOW_CREATE;
-  table->file = own;
+  table->file = closed.get();
   String text;
   text.set_charset(system_charset_info);
   const int error = show_create_table_ex(thd, &list, nullptr, "t", &text, nullptr, WITHOUT_DB_NAME);
@@ -147,11 +153,12 @@ void put_part(Writer *to, const Part &part) {
 
 } // namespace
 
-std::string describe(THD *thd, TABLE *table, handler *own, const Layouts &layouts) {
+std::string describe(THD *thd, TABLE *table) {
   Writer to;
   const TABLE_SHARE *share = table->s;
+  const Layouts layouts(table);
   to.number(DESCRIPTION_VERSION, 1);
-  to.text(statement(thd, table, own));
+  to.text(statement(thd, table));
   to.number(share->fields, 2);
   for (uint i = 0; i < share->fields; i++) put_column(&to, share->field[i], share, layouts.trees[0]);
   to.number(layouts.trees.size(), 2);
@@ -174,6 +181,23 @@ std::string describe(THD *thd, TABLE *table, handler *own, const Layouts &layout
     }
   }
   return to.bytes;
+}
+
+void attach_description(THD *thd, const std::string &name, TABLE *table, Attachments *to) {
+  if (thd && !is_prefix(name.c_str(), TEMPORARY_PREFIX)) to->set(server_table_of(name), DESCRIPTION, describe(thd, table));
+}
+
+void refresh_description(THD *thd, const std::string &name, TABLE *table) {
+  if (!thd || is_prefix(name.c_str(), TEMPORARY_PREFIX)) return;
+  const std::string bytes = describe(thd, table);
+  std::string present;
+  if (attachment(server_table_of(name), DESCRIPTION, &present) == TP_OK && present == bytes) return;
+  Attachments attached;
+  attached.set(server_table_of(name), DESCRIPTION, bytes);
+  tp_catalog_change change{};
+  change.attached = *attached.get();
+  /* It is for the worst day, and nothing that a statement should fail for: the next open tries again. */
+  tp_change_tables(engine.db, &change);
 }
 
 } // namespace tidepool

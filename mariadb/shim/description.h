@@ -6,7 +6,7 @@
   Integers are little-endian; text is UTF-8, with its length before it (4 bytes).
 
       version 1 (1 byte)
-      text: the CREATE TABLE statement behind the table's name
+      text: the CREATE TABLE statement behind the table's name, without foreign keys: the metadata have these
       number of columns (2); for each, in the order of the table:
           text: its name
           place (1): 0 = not stored, 1 = read from the clustered key, 2 = in the row
@@ -35,7 +35,7 @@
 
 namespace tidepool {
 
-struct Layouts;
+class Attachments;
 
 constexpr uchar DESCRIPTION_VERSION = 1;
 
@@ -61,8 +61,12 @@ enum class Kind : uchar {
   UUID = 17,
 };
 
-/* The description of a table whose layouts these are. `handler` is of this engine, and prints what of the statement is the engine's. */
-std::string describe(THD *thd, TABLE *table, handler *handler, const Layouts &layouts);
+/* The description of a table, whose keys may have other positions than their trees: they go by their names. */
+std::string describe(THD *thd, TABLE *table);
+/* Adds it to a change of the definition of the engine's table `name`. */
+void attach_description(THD *thd, const std::string &name, TABLE *table, Attachments *to);
+/* Writes it if the catalog has none, or another one: of a table that was renamed by a change of partitions, say. */
+void refresh_description(THD *thd, const std::string &name, TABLE *table);
 
 } // namespace tidepool
 

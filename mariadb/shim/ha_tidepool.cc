@@ -2,6 +2,7 @@
 /* What the engine can do, opening and closing, locks and statements. */
 #include "ha_tidepool.h"
 #include "definition_files.h"
+#include "description.h"
 #include "engine.h"
 #include "errors.h"
 
@@ -41,6 +42,7 @@ int ha_tidepool::open(const char *name, int, uint) {
     if (!error) {
       shared = made.release();
       set_ha_share_ptr(shared);
+      refresh_description(ha_thd(), shared->name, table);
     }
   }
   unlock_shared_ha_data();

@@ -285,7 +285,7 @@ private:
   /* ALTER TABLE in place: HA_ALTER_INPLACE_COPY_NO_LOCK = foreign keys have no say in it. */
   enum_alter_inplace_result check_foreign_key_change(Alter_inplace_info *info);
   bool prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info);
-  int commit_foreign_keys(const TABLE *altered, Alter_inplace_info *info);
+  int commit_foreign_keys(TABLE *altered, Alter_inplace_info *info);
 
   /* While the copy is filled by it; then rows are not written to the table itself. */
   tp_load *load = nullptr;

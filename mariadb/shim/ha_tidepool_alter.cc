@@ -31,6 +31,7 @@
 */
 #include "ddl.h"
 #include "definition_files.h"
+#include "description.h"
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key_definition.h"
@@ -533,6 +534,7 @@ bool ha_tidepool::commit_inplace_alter_table(TABLE *altered, Alter_inplace_info 
   } else if (!changes.empty()) {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
     Attachments attached = Attachments::of_alter(shared->name, altered);
+    attach_description(ha_thd(), shared->name, altered, &attached);
     error = fail(foreign_keys.commit_changes(changes, renamed_columns(info->alter_info), attached));
     info->group_commit_ctx = nullptr;
   } else {

@@ -2,6 +2,7 @@
 /* CREATE, DROP, RENAME, TRUNCATE. */
 #include "ddl.h"
 #include "definition_files.h"
+#include "description.h"
 #include "engine.h"
 #include "errors.h"
 #include "foreign_key_definition.h"
@@ -95,6 +96,7 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
   }
   const std::string all = metadata_with(bytes, keys);
   Attachments attached = Attachments::of_create(thd, name, form);
+  attach_description(thd, name, form, &attached);
   {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
     const auto create_table = [&] {

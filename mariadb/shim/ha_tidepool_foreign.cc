@@ -1,6 +1,7 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 /* What the server asks about foreign keys: for SHOW CREATE TABLE, information_schema, ALTER TABLE, and to open children. */
 #include "definition_files.h"
+#include "description.h"
 #include "engine.h"
 #include "foreign_key_definition.h"
 #include "foreign_key_index.h"
@@ -191,10 +192,11 @@ bool ha_tidepool::prepare_foreign_keys(TABLE *altered, Alter_inplace_info *info)
 }
 
 /* An HA_ERR_* code. */
-int ha_tidepool::commit_foreign_keys(const TABLE *altered, Alter_inplace_info *info) {
+int ha_tidepool::commit_foreign_keys(TABLE *altered, Alter_inplace_info *info) {
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   auto *change = dynamic_cast<Foreign_key_change *>(info->handler_ctx);
   Attachments attached = Attachments::of_alter(shared->name, altered);
+  attach_description(ha_thd(), shared->name, altered, &attached);
   if (!change) return fail(foreign_keys.rename_columns(shared->name, renamed_columns(info->alter_info), attached));
   for (Constraint_ptr &key : change->keys) {
     auto kept = std::make_shared<Constraint>(*key);

@@ -10,7 +10,7 @@ use tidepool::inspect::{FileReport, Inspection, Report};
 use super::agreement;
 use super::directory::{Directory, Place};
 use super::progress::Progress;
-use super::rows::description::Description;
+use super::rows::description;
 use crate::bytes;
 use crate::exit::{DAMAGED, Result};
 
@@ -69,7 +69,6 @@ pub fn run(options: &Options) -> Result<std::process::ExitCode> {
 /// Compares the indexes of tables whose columns are known, and whose trees are whole, with their rows.
 fn compare_indexes(inspection: &Inspection, report: &mut Report, progress: &Progress) {
     let Ok(db) = inspection.db() else { return };
-    let metadata = |name: &str| db.table_def(name).map(|def| def.metadata).unwrap_or_default();
     for table in report.tables.iter_mut().filter(|table| table.problems.is_empty()) {
         let total: u64 = table.indexes.iter().map(|index| index.entries).sum();
         let what = format!("{}: indexes against rows", table.name);
@@ -80,12 +79,11 @@ fn compare_indexes(inspection: &Inspection, report: &mut Report, progress: &Prog
                 progress.tell(&what, done, total);
             }
         };
-        let description = match inspection.description(&table.name) {
-            // A table of a program that embeds the engine: what its indexes mean is not known.
-            Ok(None) => continue,
-            Ok(Some(bytes)) => Description::read(&bytes, &metadata(&table.name)),
-            Err(error) => Err(error.to_string()),
-        };
+        let def = db.table_def(&table.name).map_err(|error| error.to_string());
+        let description =
+            def.and_then(|def| description::of_table(inspection, &table.name, &def)).transpose();
+        // A table of a program that embeds the engine: what its indexes mean is not known.
+        let Some(description) = description else { continue };
         let problems = description.and_then(|description| {
             agreement::compare(db, &table.name, &description, &mut told)
                 .map_err(|error| error.to_string())

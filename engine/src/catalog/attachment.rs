@@ -19,7 +19,7 @@ use std::sync::Arc;
 use tidepool_pool::{Access, Space};
 
 /// Tree id of the attachments.
-const ATTACHMENT_TREE: u32 = 2;
+pub(crate) const ATTACHMENT_TREE: u32 = 2;
 /// Longest attachment, in bytes.
 pub const ATTACHMENT_LEN_MAX: usize = 16 << 20;
 /// Kinds are 1 to this.
@@ -143,7 +143,7 @@ fn key(name: &str, kind: u8) -> Vec<u8> {
 }
 
 /// Name and kind of a key.
-fn parts(key: &[u8]) -> Option<(&str, u8)> {
+pub(crate) fn parts(key: &[u8]) -> Option<(&str, u8)> {
     match key.split_last_chunk::<KEY_SUFFIX_LEN>()? {
         (name, [0, kind]) => Some((std::str::from_utf8(name).ok()?, *kind)),
         _ => None,

@@ -24,6 +24,7 @@ mod attachment;
 mod record;
 
 pub use attachment::{ATTACHMENT_KIND_MAX, ATTACHMENT_LEN_MAX, Attachment};
+pub(crate) use attachment::{ATTACHMENT_TREE, parts as attachment_of};
 pub use record::{INDEXES_MAX, IndexDef, METADATA_LEN_MAX, NAME_LEN_MAX, TableDef};
 pub(crate) use record::{TableRecord, TreeRecord, check_table_name};
 
@@ -85,6 +86,11 @@ pub(crate) struct Catalog {
 /// The root page of the catalog's tree, from the bytes of the system space's header page.
 pub(crate) fn catalog_root(header: &[u8]) -> u32 {
     u32_at(header, ROOT_AT)
+}
+
+/// The same of the attachments' tree.
+pub(crate) fn attachments_root(header: &[u8]) -> u32 {
+    u32_at(header, ATTACHMENTS_ROOT_AT)
 }
 
 impl Catalog {

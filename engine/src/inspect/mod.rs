@@ -23,7 +23,8 @@ mod report;
 pub mod salvage;
 mod tables;
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 
 use tidepool_pool::storage::{OverlayStorage, Storage};
 use tidepool_pool::{Lsn, PageSize};
@@ -60,6 +61,8 @@ pub struct Inspection {
     control: Option<Control>,
     /// The engine on the overlay, or why it doesn't open.
     db: Result<Db>,
+    /// Where it doesn't: what could be read of the attachments, by name and kind.
+    attachments: OnceLock<HashMap<(String, u8), Vec<u8>>>,
 }
 
 impl Inspection {
@@ -111,7 +114,7 @@ impl Inspection {
                 tracing::warn!(%error, "pages that recovery has changed can't be written to the scratch directory");
             }
         }
-        Ok(Inspection { base, storage, control, db })
+        Ok(Inspection { base, storage, control, db, attachments: OnceLock::new() })
     }
 
     /// The engine, as it is after the recovery; an error if it can't be opened.

@@ -1,5 +1,8 @@
 //! A table's description: `mariadb/shim/description.h` writes it.
 
+use tidepool::inspect::Inspection;
+use tidepool::{IndexDef, TableDef};
+
 use super::Reader;
 
 /// The version that this program reads.
@@ -162,7 +165,53 @@ pub struct StoredColumn {
     pub storage: Storage,
 }
 
+/// The kind of attachment that the plugin keeps descriptions as.
+const ATTACHMENT: u8 = 3;
+
+/// The description of a table of the engine, if the plugin has made it.
+///
+/// # Errors
+/// It can't be read, or not be understood: in words.
+pub fn of_table(
+    inspection: &Inspection,
+    name: &str,
+    def: &TableDef,
+) -> Result<Option<Description>, String> {
+    // Partitions have that of their table.
+    let table = name.split_once("#P#").map_or(name, |(table, _)| table);
+    let bytes = inspection.attachment(table, ATTACHMENT).map_err(|error| error.to_string())?;
+    let Some(bytes) = bytes else { return Ok(None) };
+    let mut description = Description::read(&bytes, &def.metadata)?;
+    description.order_trees(def);
+    Ok(Some(description))
+}
+
 impl Description {
+    /// Puts the keys in the order of the table's trees, by their names: a table may have them in another order than
+    /// its server has, and each partition in its own.
+    fn order_trees(&mut self, def: &TableDef) {
+        if self.trees.len() != def.indexes.len() {
+            return;
+        }
+        let place_of = |tree: &Tree| {
+            let is_it = |index: &IndexDef| index.name.eq_ignore_ascii_case(&tree.name);
+            def.indexes.iter().position(is_it)
+        };
+        let places: Vec<Option<usize>> = self.trees[1..].iter().map(place_of).collect();
+        let mut sorted: Vec<_> = places.iter().flatten().collect();
+        sorted.sort_unstable();
+        sorted.dedup();
+        // The clustered one is the first in any case. A name that is not found may be an older one.
+        if sorted.len() == self.trees.len() - 1 && !sorted.contains(&&0) {
+            let clustered = self.trees.remove(0);
+            let mut others: Vec<_> = places.iter().zip(std::mem::take(&mut self.trees)).collect();
+            others.sort_by_key(|(place, _)| **place);
+            self.trees = std::iter::once(clustered)
+                .chain(others.into_iter().map(|(_, tree)| tree))
+                .collect();
+        }
+    }
+
     /// Reads a description, and the versions of rows from the table's metadata.
     ///
     /// # Errors

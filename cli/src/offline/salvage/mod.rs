@@ -20,7 +20,7 @@ use tidepool::inspect::salvage::SalvageTable;
 
 use super::directory::{Directory, Place};
 use super::progress::Progress;
-use super::rows::description::Description;
+use super::rows::description::{self, Description};
 use crate::exit::{DAMAGED, Error, Result};
 use names::TableName;
 use output::Output;
@@ -168,7 +168,6 @@ fn describe(
     table: &SalvageTable,
 ) -> std::result::Result<Description, String> {
     let def = table.def.as_ref().ok_or("no table has this file, so its columns are not known")?;
-    let description = inspection.description(&table.name).map_err(|error| error.to_string())?;
-    let description = description.ok_or("its columns are not described in the catalog")?;
-    Description::read(&description, &def.metadata)
+    let description = description::of_table(inspection, &table.name, def)?;
+    Ok(description.ok_or("its columns are not described in the catalog")?)
 }

@@ -1,12 +1,14 @@
 //! The tables: from the catalog, or from what can be read of it, or from their files alone.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 use tidepool_pool::PageId;
 use tidepool_pool::storage::AlignedBuf;
 
 use super::{SalvageTable, Salvaged};
-use crate::catalog::{CATALOG_TREE, TableRecord, catalog_root};
+use crate::catalog::{
+    ATTACHMENT_TREE, CATALOG_TREE, TableRecord, attachment_of, attachments_root, catalog_root,
+};
 use crate::error::Result;
 use crate::files::{SYSTEM_SPACE, UNDO_SPACE, space_file_name};
 use crate::inspect::Inspection;
@@ -62,9 +64,34 @@ fn table(name: &str, record: &TableRecord) -> SalvageTable {
     }
 }
 
+/// The attachments that can be read, where the engine can't be opened.
+pub(super) fn attachments(inspection: &Inspection) -> HashMap<(String, u8), Vec<u8>> {
+    let mut found = HashMap::new();
+    let root = header(inspection).map_or(0, |header| attachments_root(&header));
+    let tree = SalvageTable {
+        name: "attachments".into(),
+        def: None,
+        space: SYSTEM_SPACE,
+        clustered: Some((ATTACHMENT_TREE, root)),
+    };
+    let mut see = |key: &[u8], bytes: &[u8]| {
+        if let Some((name, kind)) = attachment_of(key) {
+            found.insert((name.to_string(), kind), bytes.to_vec());
+        }
+        Ok(())
+    };
+    // What can't be read is as if it were not there.
+    let _ = inspection.salvage(&tree, &mut see, &mut |_| {});
+    found
+}
+
 /// The root page of the catalog's tree, if the file's header can be read.
 fn root(inspection: &Inspection) -> Option<u32> {
+    header(inspection).map(|header| catalog_root(&header))
+}
+
+fn header(inspection: &Inspection) -> Option<AlignedBuf> {
     let mut bytes = AlignedBuf::zeroed(inspection.page_size().bytes());
     inspection.trusted_page(PageId::new(SYSTEM_SPACE, 0), &mut bytes).ok()?;
-    Some(catalog_root(&bytes))
+    Some(bytes)
 }

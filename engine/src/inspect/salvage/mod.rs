@@ -118,12 +118,18 @@ impl Inspection {
         walk::salvage(self, table, see, progress)
     }
 
-    /// What the plugin keeps with the table about its columns and keys; none if there is nothing.
+    /// An attachment, as it was committed last; none if this name has none of this kind, or it can't be read.
     ///
     /// # Errors
-    /// It can't be read.
-    pub fn description(&self, _table: &str) -> Result<Option<Vec<u8>>> {
-        Ok(None)
+    /// Of the engine, where it is open.
+    pub fn attachment(&self, name: &str, kind: u8) -> Result<Option<Vec<u8>>> {
+        match self.db() {
+            Ok(db) => db.attachment(name, kind),
+            Err(_) => {
+                let all = self.attachments.get_or_init(|| catalog::attachments(self));
+                Ok(all.get(&(name.to_string(), kind)).cloned())
+            }
+        }
     }
 
     /// A page as recovery has left it, if it is to be trusted.
