@@ -7,6 +7,7 @@ mod cgroup;
 mod govern;
 mod lab;
 mod mysql_server;
+mod salvage;
 mod tidepool_server;
 mod watch;
 

@@ -9,6 +9,8 @@ use super::Reader;
 const VERSION: u8 = 1;
 /// The first byte of the plugin's metadata, less the bit that says that there are foreign keys.
 const KEY_FORMAT: u8 = 1;
+/// That bit.
+const HAS_FOREIGN_KEYS: u8 = 0x80;
 /// Bytes of the metadata before the list of versions.
 const METADATA_HEAD: usize = 14;
 
@@ -152,6 +154,21 @@ pub struct Description {
     pub versions: Vec<Vec<StoredColumn>>,
     /// What older rows have in columns that were added later, by the column's number.
     pub defaults: Vec<(u16, Option<Vec<u8>>)>,
+    /// What the table refers to.
+    pub foreign_keys: Vec<ForeignKey>,
+}
+
+/// A foreign key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignKey {
+    /// Its name.
+    pub name: String,
+    /// The engine's name of the table that it refers to.
+    pub parent: String,
+    /// What happens to rows whose parent goes, and whose parent changes, in SQL's words.
+    pub actions: [&'static str; 2],
+    /// Its columns, each with that of the parent.
+    pub columns: Vec<(String, String)>,
 }
 
 /// A column in the rows of a version.
@@ -222,7 +239,8 @@ impl Description {
         }
         let cut = || "its description is cut short".to_string();
         let mut read = Self::parse(Reader(description)).ok_or_else(cut)?;
-        let is_known = metadata.len() >= METADATA_HEAD && metadata[0] & 0x7f == KEY_FORMAT;
+        let is_known =
+            metadata.len() >= METADATA_HEAD && metadata[0] & !HAS_FOREIGN_KEYS == KEY_FORMAT;
         match (is_known, metadata.get(1)) {
             (true, Some(1)) => {}
             (true, Some(2)) => {
@@ -230,6 +248,10 @@ impl Description {
                 list.ok_or("its list of versions can't be read")?;
             }
             _ => return Err("its metadata are of another format: use a newer program".into()),
+        }
+        if metadata[0] & HAS_FOREIGN_KEYS != 0 {
+            read.foreign_keys =
+                foreign_keys(metadata).ok_or("its foreign keys can't be understood")?;
         }
         read.check()?;
         Ok(read)
@@ -243,7 +265,8 @@ impl Description {
         if !from.0.is_empty() {
             return None;
         }
-        Some(Description { create, columns, trees, versions: Vec::new(), defaults: Vec::new() })
+        let (versions, defaults, foreign_keys) = Default::default();
+        Some(Description { create, columns, trees, versions, defaults, foreign_keys })
     }
 
     fn parse_versions(&mut self, mut from: Reader<'_>) -> Option<()> {
@@ -306,6 +329,31 @@ impl Description {
         plain.extend(others);
         plain
     }
+}
+
+/// The foreign keys at the end of the metadata.
+fn foreign_keys(metadata: &[u8]) -> Option<Vec<ForeignKey>> {
+    const ACTIONS: [&str; 4] = ["RESTRICT", "NO ACTION", "CASCADE", "SET NULL"];
+    let (front, len) = metadata.split_last_chunk::<4>()?;
+    let len = u32::from_le_bytes(*len) as usize;
+    let mut from = Reader(front.get(front.len().checked_sub(len)?..)?);
+    if from.u8()? != 1 {
+        return None;
+    }
+    let mut keys = Vec::new();
+    for _ in 0..from.u16()? {
+        let (name, parent) = (from.name()?, from.name()?);
+        let mut action = || ACTIONS.get(usize::from(from.u8()?)).copied();
+        let actions = [action()?, action()?];
+        let columns = (0..from.u16()?)
+            .map(|_| Some((from.name()?, from.name()?)))
+            .collect::<Option<Vec<_>>>()?;
+        // One without columns is a note that an ALTER TABLE under way has left.
+        if !columns.is_empty() {
+            keys.push(ForeignKey { name, parent, actions, columns });
+        }
+    }
+    Some(keys)
 }
 
 fn column(from: &mut Reader<'_>) -> Option<Column> {

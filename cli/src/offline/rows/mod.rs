@@ -46,6 +46,12 @@ impl<'a> Reader<'a> {
         String::from_utf8(self.bytes(len)?.to_vec()).ok()
     }
 
+    /// A text with a length of two bytes.
+    pub fn name(&mut self) -> Option<String> {
+        let len = usize::from(self.u16()?);
+        String::from_utf8(self.bytes(len)?.to_vec()).ok()
+    }
+
     /// A length as rows have them, and so many bytes.
     pub fn value(&mut self) -> Option<&'a [u8]> {
         let len = match self.u8()? {

@@ -26,6 +26,9 @@ use names::TableName;
 use output::Output;
 use report::{Outcome, Table};
 
+/// The file with the statements for foreign keys, to be loaded last.
+const FOREIGN_KEYS: &str = "foreign-keys.sql";
+
 /// What `salvage` is given.
 #[derive(Debug, Args)]
 pub struct Options {
@@ -73,7 +76,12 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let progress = Progress::new();
     let outcome = salvage(&directory.inspection, options, &progress);
     drop(progress);
-    let outcome = outcome?;
+    let (outcome, foreign_keys) = outcome?;
+    if !foreign_keys.is_empty() {
+        let path = options.to.join(FOREIGN_KEYS);
+        let sql = format!("SET NAMES utf8mb4;\nSET foreign_key_checks = 0;\n{foreign_keys}");
+        fs::write(&path, sql).map_err(|error| Error::file(&path, &error))?;
+    }
     let text = report::text(&outcome);
     let json = format!("{:#}\n", report::as_json(&outcome));
     for (name, content) in [("report.txt", &text), ("report.json", &json)] {
@@ -99,7 +107,13 @@ fn make_empty_dir(dir: &Path) -> Result<()> {
     }
 }
 
-fn salvage(inspection: &Inspection, options: &Options, progress: &Progress) -> Result<Outcome> {
+/// What came of it, and the statements for foreign keys.
+fn salvage(
+    inspection: &Inspection,
+    options: &Options,
+    progress: &Progress,
+) -> Result<(Outcome, String)> {
+    let mut foreign_keys = String::new();
     let storage_error = |error: tidepool::Error| Error::Local(error.to_string());
     let (all, catalog) = inspection.salvage_tables().map_err(storage_error)?;
     let engine_error = inspection.db().err().map(|error| error.to_string());
@@ -117,10 +131,12 @@ fn salvage(inspection: &Inspection, options: &Options, progress: &Progress) -> R
             false => options.tables.iter().any(|wanted| name.is_meant(wanted)),
         };
         if is_wanted {
-            outcome.tables.push(salvage_table(inspection, table, name, options, progress)?);
+            let (table, keys) = salvage_table(inspection, table, name, options, progress)?;
+            outcome.tables.push(table);
+            foreign_keys.extend(keys);
         }
     }
-    Ok(outcome)
+    Ok((outcome, foreign_keys))
 }
 
 fn salvage_table(
@@ -129,7 +145,7 @@ fn salvage_table(
     name: TableName,
     options: &Options,
     progress: &Progress,
-) -> Result<Table> {
+) -> Result<(Table, Option<String>)> {
     let described = describe(inspection, table);
     let (description, why_not) = match described {
         Ok(description) => (Some(description), None),
@@ -152,14 +168,11 @@ fn salvage_table(
         (found, None) => found.map_err(|error| Error::Local(error.to_string()))?,
     };
     let written = output.finish()?;
-    Ok(Table {
-        name,
-        space: table.space,
-        found,
-        written,
-        why_not,
-        clustered: description.map(|description| description.trees[0].clone()),
-    })
+    let keys = description
+        .as_ref()
+        .and_then(|description| names::add_foreign_keys(&name, &description.foreign_keys));
+    let clustered = description.as_ref().map(|description| description.clustered().clone());
+    Ok((Table { name, space: table.space, found, written, why_not, clustered }, keys))
 }
 
 /// The table's columns and keys, if they are known.

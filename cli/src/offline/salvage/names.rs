@@ -6,6 +6,8 @@
 
 use std::path::PathBuf;
 
+use crate::offline::rows::description::ForeignKey;
+
 /// A table's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableName {
@@ -82,6 +84,25 @@ fn quoted(part: &str) -> String {
     // The server takes a file's name for what it is behind this prefix.
     let name = decoded(part).unwrap_or_else(|| format!("#mysql50#{part}"));
     identifier(&name)
+}
+
+/// The statement that gives a table its foreign keys back; none if it has none.
+pub fn add_foreign_keys(table: &TableName, keys: &[ForeignKey]) -> Option<String> {
+    let clause = |key: &ForeignKey| {
+        let list = |name: fn(&(String, String)) -> &String| {
+            key.columns.iter().map(|pair| identifier(name(pair))).collect::<Vec<_>>().join(", ")
+        };
+        let [on_delete, on_update] = key.actions;
+        format!(
+            "ADD CONSTRAINT {} FOREIGN KEY ({}) REFERENCES {} ({}) ON DELETE {on_delete} ON UPDATE {on_update}",
+            identifier(&key.name),
+            list(|pair| &pair.0),
+            TableName::of(&key.parent).sql(),
+            list(|pair| &pair.1)
+        )
+    };
+    let clauses: Vec<_> = keys.iter().map(clause).collect();
+    (!clauses.is_empty()).then(|| format!("ALTER TABLE {} {};\n", table.sql(), clauses.join(", ")))
 }
 
 /// An identifier in quotes.
