@@ -9,7 +9,8 @@ use tracing::level_filters::LevelFilter;
 
 /// Looks after the buffer pool of a running MariaDB, MySQL or Percona Server, and of Tidepool.
 ///
-/// Exit codes: 0 done, 1 `check` found damage or an experiment of the lab failed, 2 wrong options, 3 no server, 4 access denied, 5 a privilege is missing, 6 unsupported by this server,
+/// Exit codes: 0 done, 1 `check` found damage or an experiment of the lab failed, 2 wrong options,
+/// 3 no server, 4 access denied, 5 a privilege is missing, 6 unsupported by this server,
 /// 7 the server went away, 8 a local file, port or terminal, 9 the server refused, 10 `advise --check` found something.
 #[derive(Debug, Parser)]
 #[command(name = "tidepool", version, max_term_width = 110, args_override_self = true)]
@@ -30,7 +31,8 @@ enum Command {
     Watch(watch::Options),
     /// Look for damage in a data directory that no server has open, or in a backup. Changes nothing
     Check(offline::check::Options),
-    /// Write what can still be read of a damaged data directory, table by table, as SQL or CSV. Changes nothing in it
+    /// Write what can still be read of a damaged data directory, table by table, as SQL or CSV.
+    /// Changes nothing in it
     Salvage(offline::salvage::Options),
     /// Experiments on private servers under load and pressure, from a checkout of Tidepool
     #[command(subcommand)]
@@ -49,7 +51,8 @@ fn main() -> ExitCode {
         return code;
     }
     let arguments = Arguments::parse();
-    // What recovery says of an overlay is not what happens to the directory: the report has what counts.
+    // What recovery says of an overlay is not what happens to the directory: the report has what
+    // counts.
     let is_offline = matches!(arguments.command, Command::Check(_) | Command::Salvage(_));
     let level = if is_offline { LevelFilter::OFF } else { LevelFilter::INFO };
     tracing_subscriber::fmt()

@@ -38,7 +38,8 @@
 //! # The layers
 //! Arrows of use point down only (`tests/layers.rs`).
 //! ```text
-//! explain   reports of what the engine holds and does                  inspect  a directory that nobody has open, looked at
+//! explain   reports of what the engine holds and does                  inspect  a directory that
+//! nobody has open, looked at
 //! db        open, definition changes, cursors, background work         hot_list  the file that says which pages were hot
 //! table     an open table: trees, counters, who uses it                catalog   which tables there are
 //! ───────────────────────────────────────────────────────────────────────────────────────────

@@ -150,7 +150,8 @@ pub struct Options {
     pub buffer_pool_dump_at_shutdown: bool,
     /// Whether the pages of that list are read in the background after the open. Default true.
     pub buffer_pool_load_at_startup: bool,
-    /// Days within which the scrub reads and verifies each page once, in the background; 0 = it does not. Default 7.
+    /// Days within which the scrub reads and verifies each page once, in the background; 0 = it
+    /// does not. Default 7.
     pub scrub_days: u16,
     /// Nothing in the directory is ever written, so that it may be one that can't be. It must have been closed cleanly. Default false.
     pub read_only: bool,

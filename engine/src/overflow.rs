@@ -205,7 +205,8 @@ pub fn for_each_page(
     Ok(())
 }
 
-/// Link and data of a page of a chain; `None` if the page says that there are more bytes than it has.
+/// Link and data of a page of a chain; `None` if the page says that there are more bytes than it
+/// has.
 pub fn parts(page: &[u8]) -> Option<(u32, &[u8])> {
     let number = |at: usize| u32::from_le_bytes(page[at..at + 4].try_into().expect("four bytes"));
     let data = page.get(DATA..DATA.checked_add(number(LEN) as usize)?)?;

@@ -394,7 +394,8 @@ impl PageSet {
     }
 }
 
-/// Compares the pages that something leads to with those that are allocated, and returns how many are allocated only.
+/// Compares the pages that something leads to with those that are allocated, and returns how many
+/// are allocated only.
 /// A page that is reached and free is an error: it would be given away a second time.
 ///
 /// As exact as [`for_each_allocated`].

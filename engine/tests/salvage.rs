@@ -1,4 +1,5 @@
-//! Of a damaged directory every row outside of the damaged pages is saved, and the others are listed.
+//! Of a damaged directory every row outside of the damaged pages is saved, and the others are
+//! listed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -95,7 +96,8 @@ fn u32_at(page: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(page[at..at + 4].try_into().unwrap())
 }
 
-/// For each row, the pages that it is on; `rows` says which there are, so that leaves that were freed don't count.
+/// For each row, the pages that it is on; `rows` says which there are, so that leaves that were
+/// freed don't count.
 fn pages_of_rows(pages: &[Vec<u8>], rows: &Rows, tree: u32) -> BTreeMap<Vec<u8>, Vec<usize>> {
     let mut found = BTreeMap::new();
     let is_allocated = |no: usize| pages[1][64 + no / 8] >> (no % 8) & 1 == 1;
@@ -183,7 +185,8 @@ fn every_row_outside_of_damaged_pages_is_saved() {
         let count = random.random_range(1..12);
         let mut damaged: BTreeSet<usize> =
             (0..count).map(|_| random.random_range(0..pages.len())).collect();
-        // The nodes above the leaves, the root among them, and the pages that say what is allocated.
+        // The nodes above the leaves, the root among them, and the pages that say what is
+        // allocated.
         if round % 2 == 0 {
             damaged.insert(inner[random.random_range(0..inner.len())]);
         }
@@ -239,7 +242,8 @@ fn rows_are_as_they_were_committed_last() {
     assert!(saved == rows);
     drop(trx);
 
-    // Without the engine, and so without the log, the newest versions in the files are given, and counted.
+    // Without the engine, and so without the log, the newest versions in the files are given, and
+    // counted.
     let path = crashed.path().join("undo.tpd");
     std::fs::remove_file(path).unwrap();
     let (saved, found) = salvage(crashed.path());

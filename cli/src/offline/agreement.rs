@@ -1,12 +1,17 @@
 //! Whether a table's indexes agree with its rows.
 //!
-//! Every row has one entry in each index. An entry leads to its row by the clustered key, and has the row's columns. So each
-//! index is reduced to a sum, over its entries, of a hash of the clustered key and of the columns that can be read
-//! back from the entry; and so are the rows. In whichever order they come, the sums are equal if the entries are. There
-//! is one sum for each of [`BUCKETS`] values of the hash, so that a difference leads to few keys, which a second pass
+//! Every row has one entry in each index. An entry leads to its row by the clustered key, and has
+//! the row's columns. So each
+//! index is reduced to a sum, over its entries, of a hash of the clustered key and of the columns
+//! that can be read
+//! back from the entry; and so are the rows. In whichever order they come, the sums are equal if
+//! the entries are. There
+//! is one sum for each of [`BUCKETS`] values of the hash, so that a difference leads to few keys,
+//! which a second pass
 //! lists.
 //!
-//! Columns that an index has through the weights of a collation, floating-point numbers, and columns that are computed
+//! Columns that an index has through the weights of a collation, floating-point numbers, and
+//! columns that are computed
 //! are not compared: by them, only the clustered keys are.
 //!
 //! Memory: eight bytes for each bucket, and the keys of those that differ.

@@ -66,7 +66,8 @@ pub fn run(options: &Options) -> Result<std::process::ExitCode> {
     Ok(if report.is_clean() { 0 } else { DAMAGED }.into())
 }
 
-/// Compares the indexes of tables whose columns are known, and whose trees are whole, with their rows.
+/// Compares the indexes of tables whose columns are known, and whose trees are whole, with their
+/// rows.
 fn compare_indexes(inspection: &Inspection, report: &mut Report, progress: &Progress) {
     let Ok(db) = inspection.db() else { return };
     for table in report.tables.iter_mut().filter(|table| table.problems.is_empty()) {

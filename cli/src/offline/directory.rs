@@ -20,13 +20,15 @@ const ENGINE_DIR: &str = "tidepool";
 /// Where the data directory is, and what may be used beside it.
 #[derive(Debug, Args)]
 pub struct Place {
-    /// A server's data directory, the engine's in it (`tidepool`), or a backup. No server may be running on it
+    /// A server's data directory, the engine's in it (`tidepool`), or a backup. No server may be
+    /// running on it
     #[arg(value_name = "DIR")]
     pub dir: PathBuf,
     /// Memory for pages
     #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = bytes::parse)]
     pub memory: u64,
-    /// Where recovery writes to, instead of DIR: a directory with room for the pages that the log changes
+    /// Where recovery writes to, instead of DIR: a directory with room for the pages that the log
+    /// changes
     #[arg(long, value_name = "PATH", default_value_os_t = std::env::temp_dir())]
     pub temp_dir: PathBuf,
 }

@@ -1,4 +1,5 @@
-//! Commands on a data directory that no server has open, or on a backup: they stand on the engine, not on SQL.
+//! Commands on a data directory that no server has open, or on a backup: they stand on the engine,
+//! not on SQL.
 //!
 //! | file | what |
 //! |---|---|

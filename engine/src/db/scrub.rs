@@ -1,21 +1,29 @@
-//! The scrub: pages that nobody asks for are read in the background and verified, so that a disk that rots is found out while there is
+//! The scrub: pages that nobody asks for are read in the background and verified, so that a disk
+//! that rots is found out while there is
 //! still a backup from before.
 //!
-//! A *pass* reads every file that holds pages from its beginning to its end, past the buffer pool, a [piece](PIECE) a step. One
-//! that goes by itself is spread over [`Options::scrub_days`](crate::Options::scrub_days), and the next begins when it ends, so that each page is read
-//! once in that time. One that was [asked for](crate::Db::scrub) goes on at once, at the pace of scans: it rests while
+//! A *pass* reads every file that holds pages from its beginning to its end, past the buffer pool,
+//! a [piece](PIECE) a step. One
+//! that goes by itself is spread over [`Options::scrub_days`](crate::Options::scrub_days), and the
+//! next begins when it ends, so that each page is read
+//! once in that time. One that was [asked for](crate::Db::scrub) goes on at once, at the pace of
+//! scans: it rests while
 //! queries wait for the disk.
 //!
-//! Where a pass is, is noted in a small file (`scrub`) now and then, and the next life goes on from there. It is a hint: without it, a
+//! Where a pass is, is noted in a small file (`scrub`) now and then, and the next life goes on from
+//! there. It is a hint: without it, a
 //! pass begins anew.
 //!
 //! # What is damage
-//! A page may be read in the middle of its write. So one that is wrong is read again, a few times; a page that is dirty in the
-//! pool is passed over, for it is about to be written; and one that lies behind the end of its space has no content yet. What is still
+//! A page may be read in the middle of its write. So one that is wrong is read again, a few times;
+//! a page that is dirty in the
+//! pool is passed over, for it is about to be written; and one that lies behind the end of its
+//! space has no content yet. What is still
 //! wrong is told in the error log, once a life for each page, and counted.
 //!
 //! # Locking order
-//! `work` is held for a step, and comes before the catalog and the pool. The counters are read without it.
+//! `work` is held for a step, and comes before the catalog and the pool. The counters are read
+//! without it.
 
 use super::Inner;
 use crate::error::{Error, Result};
@@ -290,7 +298,8 @@ impl Inner {
             }
             std::thread::sleep(LOOK_PAUSE);
         }
-        // The table may have been dropped, and the page may be one that the space has grown by and not used yet.
+        // The table may have been dropped, and the page may be one that the space has grown by and
+        // not used yet.
         let is_in_use = || -> Result<bool> {
             let known = self.spaces_to_scrub();
             if !known.contains(&id.space)
@@ -298,7 +307,8 @@ impl Inner {
             {
                 return Ok(false);
             }
-            // From the file: the space may not be open, and to open one here could be in the way of a DROP.
+            // From the file: the space may not be open, and to open one here could be in the way of
+            // a DROP.
             let mut header = AlignedBuf::zeroed(bytes.len());
             file.read_at(&mut header, 0)?;
             let is_header = page::verify(&header, PageId::new(id.space, 0)).is_ok();
@@ -391,7 +401,8 @@ impl Inner {
     }
 }
 
-/// Whether the page is newer in the pool than in its file. Looks at all of the pool: for pages that are wrong.
+/// Whether the page is newer in the pool than in its file. Looks at all of the pool: for pages that
+/// are wrong.
 fn is_dirty(pool: &Pool, id: PageId) -> bool {
     let mut is_dirty = false;
     pool.for_each_resident(|resident| is_dirty |= resident.id == id && resident.is_dirty);
@@ -413,7 +424,8 @@ fn run(inner: &Weak<Inner>, signal: &Signal) {
 }
 
 impl super::Db {
-    /// Begins a pass of the scrub, which goes on at once, at the pace of scans: in the background or by
+    /// Begins a pass of the scrub, which goes on at once, at the pace of scans: in the background
+    /// or by
     /// [`step_scrub`](Self::step_scrub). One that is under way begins anew.
     pub fn scrub(&self) -> Result<()> {
         self.check_open()?;
@@ -428,7 +440,8 @@ impl super::Db {
         self.inner.scrub.signal.wake();
     }
 
-    /// Reads and verifies the next piece of the data directory, whenever it is due; false if the pass is over, or there is none.
+    /// Reads and verifies the next piece of the data directory, whenever it is due; false if the
+    /// pass is over, or there is none.
     pub fn step_scrub(&self) -> Result<bool> {
         self.check_open()?;
         Ok(self.inner.step_scrub(true)?.has_read)

@@ -1,8 +1,11 @@
-//! A look at a data directory that nobody has open, without a change of it: what `tidepool check` and `tidepool
+//! A look at a data directory that nobody has open, without a change of it: what `tidepool check`
+//! and `tidepool
 //! salvage` stand on.
 //!
-//! The engine opens an [`OverlayStorage`] of the directory, so that recovery, and whatever else writes at an open,
-//! writes to a scratch storage. What is looked at then is the state that a start would come to, by the code that a
+//! The engine opens an [`OverlayStorage`] of the directory, so that recovery, and whatever else
+//! writes at an open,
+//! writes to a scratch storage. What is looked at then is the state that a start would come to, by
+//! the code that a
 //! server would use.
 //!
 //! | file | what |
@@ -12,10 +15,12 @@
 //! | `report` | what was found |
 //! | [`salvage`] | what can still be read of a table |
 //!
-//! A page that is broken in its file is no damage if it is whole after the recovery: the doublewrite file had a copy,
+//! A page that is broken in its file is no damage if it is whole after the recovery: the
+//! doublewrite file had a copy,
 //! or the log goes on to set all of it. Such pages are counted as healed.
 //!
-//! Memory: the buffer pool that the options allow; a bit for each page of the largest file; a number for each node of
+//! Memory: the buffer pool that the options allow; a bit for each page of the largest file; a
+//! number for each node of
 //! the largest tree; the list of damaged pages, which ends at [`DAMAGED_PAGES_MAX`] a file.
 
 mod files;
@@ -66,8 +71,10 @@ pub struct Inspection {
 }
 
 impl Inspection {
-    /// Opens the data directory in `base`, which is only read; what recovery writes goes to `scratch`, an empty
-    /// storage. Both are opened for buffered I/O, and the caller holds the directory's lock. `options` gives the
+    /// Opens the data directory in `base`, which is only read; what recovery writes goes to
+    /// `scratch`, an empty
+    /// storage. Both are opened for buffered I/O, and the caller holds the directory's lock.
+    /// `options` gives the
     /// memory; what else it says of the directory does not count.
     ///
     /// # Errors

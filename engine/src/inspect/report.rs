@@ -26,7 +26,8 @@ pub struct LogReport {
     pub end: Option<Lsn>,
     /// The directory was closed cleanly.
     pub clean: bool,
-    /// Slots of the control file, of two, that are not whole. One is what a power cut in a write leaves.
+    /// Slots of the control file, of two, that are not whole. One is what a power cut in a write
+    /// leaves.
     pub damaged_control_slots: usize,
 }
 
@@ -43,7 +44,8 @@ pub struct FileReport {
     pub pages: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Pages that are broken, in order; the first [`DAMAGED_PAGES_MAX`](super::DAMAGED_PAGES_MAX) of them.
+    /// Pages that are broken, in order; the first [`DAMAGED_PAGES_MAX`](super::DAMAGED_PAGES_MAX)
+    /// of them.
     pub damaged: Vec<DamagedPage>,
     /// How many are broken.
     pub damaged_pages: u64,
@@ -73,7 +75,8 @@ pub struct TableReport {
     pub indexes: Vec<IndexReport>,
     /// What is wrong with its trees, its allocation, and whether its indexes agree.
     pub problems: Vec<String>,
-    /// Pages that are allocated, and that nothing leads to: of no use to anybody until the table is rebuilt. Known only
+    /// Pages that are allocated, and that nothing leads to: of no use to anybody until the table is
+    /// rebuilt. Known only
     /// where no transaction is unfinished and nothing waits for purge.
     pub unreachable_pages: Option<u64>,
 }

@@ -64,8 +64,10 @@ impl Table {
         self.check_all(def, None, progress)
     }
 
-    /// As [`Table::check_trees`], and walks the chains of long values too, to their ends; notes in `reached` the pages
-    /// that all of this leads to. While nobody uses the table and nothing is purged: a chain that is being freed would
+    /// As [`Table::check_trees`], and walks the chains of long values too, to their ends; notes in
+    /// `reached` the pages
+    /// that all of this leads to. While nobody uses the table and nothing is purged: a chain that
+    /// is being freed would
     /// look broken.
     pub(crate) fn check_pages(
         &self,
@@ -182,7 +184,8 @@ impl Table {
     }
 }
 
-/// The long values of an index that is being checked: noted under a leaf's latch, walked without it.
+/// The long values of an index that is being checked: noted under a leaf's latch, walked without
+/// it.
 struct Chains<'a> {
     table: &'a Table,
     index: usize,

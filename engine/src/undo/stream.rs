@@ -585,7 +585,8 @@ impl Undo {
         }
     }
 
-    /// Reads every page of every stream, and verifies each record in it. `see` gets the pages' numbers.
+    /// Reads every page of every stream, and verifies each record in it. `see` gets the pages'
+    /// numbers.
     pub fn check_pages(&self, see: &mut dyn FnMut(u32)) -> Result<()> {
         for no in self.pages()? {
             see(no);

@@ -1,4 +1,5 @@
-//! The version of an entry that was committed last, for those who have the entry's bytes and no latch: while nobody
+//! The version of an entry that was committed last, for those who have the entry's bytes and no
+//! latch: while nobody
 //! writes.
 
 use crate::csn::TrxId;
@@ -9,7 +10,8 @@ use crate::trx::TrxSystem;
 use crate::trx::view::ReadView;
 
 impl TrxSystem {
-    /// Puts the newest committed version of an entry into `value`, a long one as its reference; its flags, or none if
+    /// Puts the newest committed version of an entry into `value`, a long one as its reference; its
+    /// flags, or none if
     /// there is no such version, or it is a delete-mark.
     ///
     /// # Errors

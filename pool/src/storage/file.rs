@@ -109,7 +109,8 @@ impl FileStorage {
         self.handles.limit()
     }
 
-    /// Takes the lock of the data directory shared with others that only read it, until the guard is dropped;
+    /// Takes the lock of the data directory shared with others that only read it, until the guard
+    /// is dropped;
     /// `None` if there is no file of this name. Makes and changes nothing.
     ///
     /// # Errors

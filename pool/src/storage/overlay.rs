@@ -1,11 +1,15 @@
 //! [`OverlayStorage`]: a storage that is written to without a change of what is below.
 //!
-//! Reads come from the *base* until a block of a file is written; the block is then copied to the *scratch*
-//! storage, and read from there. Files that are made, removed or renamed are so in the overlay alone. An engine
+//! Reads come from the *base* until a block of a file is written; the block is then copied to the
+//! *scratch*
+//! storage, and read from there. Files that are made, removed or renamed are so in the overlay
+//! alone. An engine
 //! can recover a data directory on top of it, and the directory keeps every byte.
 //!
-//! The scratch holds one file for each file that was written to, with holes where the base still counts, so its
-//! size on disk is that of the blocks written. Memory: a bit for each block of such a file. Nothing survives
+//! The scratch holds one file for each file that was written to, with holes where the base still
+//! counts, so its
+//! size on disk is that of the blocks written. Memory: a bit for each block of such a file. Nothing
+//! survives
 //! the overlay: its scratch is of no use to another one.
 //!
 //! Both storages are opened for buffered I/O: blocks of both meet in one read.
@@ -32,7 +36,8 @@ pub struct OverlayStorage {
 
 #[derive(Default)]
 struct Names {
-    /// Files that the overlay knows: opened, made, or (`None`) removed. Any other is as the base has it.
+    /// Files that the overlay knows: opened, made, or (`None`) removed. Any other is as the base
+    /// has it.
     files: HashMap<String, Option<Arc<Content>>>,
     /// Directories made.
     dirs: BTreeSet<String>,
@@ -157,7 +162,8 @@ impl Content {
 }
 
 impl OverlayStorage {
-    /// An overlay of `base`, which is only read. What is written goes to `scratch`, an empty storage of the
+    /// An overlay of `base`, which is only read. What is written goes to `scratch`, an empty
+    /// storage of the
     /// overlay's own.
     pub fn new(base: Arc<dyn Storage>, scratch: Arc<dyn Storage>) -> Self {
         Self { base, scratch, names: Mutex::default() }

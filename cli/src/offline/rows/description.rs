@@ -12,7 +12,7 @@ const KEY_FORMAT: u8 = 1;
 /// That bit.
 const HAS_FOREIGN_KEYS: u8 = 0x80;
 /// Bytes of the metadata before the list of versions.
-const METADATA_HEAD: usize = 14;
+const METADATA_HEAD: usize = 10;
 
 /// Where a column's value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -137,7 +137,8 @@ pub struct Tree {
     pub own_parts: usize,
     /// All parts, those of the clustered key among them.
     pub parts: Vec<Part>,
-    /// Which parts the clustered key is made of, and whether they are inverted; none: of the appended ones.
+    /// Which parts the clustered key is made of, and whether they are inverted; none: of the
+    /// appended ones.
     pub pieces: Vec<(usize, u8)>,
 }
 
@@ -204,7 +205,8 @@ pub fn of_table(
 }
 
 impl Description {
-    /// Puts the keys in the order of the table's trees, by their names: a table may have them in another order than
+    /// Puts the keys in the order of the table's trees, by their names: a table may have them in
+    /// another order than
     /// its server has, and each partition in its own.
     fn order_trees(&mut self, def: &TableDef) {
         if self.trees.len() != def.indexes.len() {
@@ -319,7 +321,8 @@ impl Description {
         &self.trees[0]
     }
 
-    /// Positions of the columns that rows have, in the order in which rows of the newest version store them.
+    /// Positions of the columns that rows have, in the order in which rows of the newest version
+    /// store them.
     pub fn stored(&self) -> Vec<usize> {
         let is_plain =
             |column: &Column| matches!(column.storage, Storage::Fixed(_)) && !column.nullable;

@@ -33,7 +33,8 @@ impl Part {
         key.split_at_checked(at)
     }
 
-    /// The bytes of the column, as a row has them, from this part alone; `Some(None)` is NULL. `None`: they can't be
+    /// The bytes of the column, as a row has them, from this part alone; `Some(None)` is NULL.
+    /// `None`: they can't be
     /// read from it.
     pub fn decode(&self, part: &[u8]) -> Option<Option<Vec<u8>>> {
         if !self.reversible {
@@ -92,7 +93,8 @@ fn end_with_padding(key: &[u8], space: &[u8], mask: u8) -> Option<usize> {
     }
 }
 
-/// The marker behind a space: its length, and how many spaces it stands for; 0 is the end of the text.
+/// The marker behind a space: its length, and how many spaces it stands for; 0 is the end of the
+/// text.
 fn run(key: &[u8], mut mask: u8) -> Option<(usize, usize)> {
     let marker = key.first()? ^ mask;
     let mut spaces = match marker {

@@ -1,4 +1,5 @@
-//! What the MariaDB plugin stores in the engine's trees, read without a server: `docs/format-rows.md`.
+//! What the MariaDB plugin stores in the engine's trees, read without a server:
+//! `docs/format-rows.md`.
 //!
 //! | file | what |
 //! |---|---|

@@ -20,7 +20,8 @@ impl<'d> Rows<'d> {
         Self { description, stored: description.stored() }
     }
 
-    /// Each column of a row, in the order of the table; those that are not stored are left out as NULL.
+    /// Each column of a row, in the order of the table; those that are not stored are left out as
+    /// NULL.
     ///
     /// # Errors
     /// What can't be understood, in words.

@@ -168,7 +168,8 @@ fn big_endian(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
-/// DECIMAL: groups of nine digits in four bytes, the sign bit inverted, all of it inverted if negative.
+/// DECIMAL: groups of nine digits in four bytes, the sign bit inverted, all of it inverted if
+/// negative.
 fn decimal(bytes: &[u8], precision: usize, decimals: usize) -> Option<String> {
     const BYTES_OF_DIGITS: [usize; 10] = [0, 1, 1, 2, 2, 3, 3, 4, 4, 4];
     let whole = precision.checked_sub(decimals)?;
@@ -299,7 +300,8 @@ fn civil_date(mut day: u64) -> (u64, u64, u64) {
     (year, month, day + 1)
 }
 
-/// UUIDs of versions 1 to 5 are stored with their groups in the opposite order, so that those of one time are together.
+/// UUIDs of versions 1 to 5 are stored with their groups in the opposite order, so that those of
+/// one time are together.
 fn uuid(stored: [u8; 16]) -> String {
     let is_reversed = stored[6] & 0x80 != 0 && (1..0x60).contains(&stored[8]);
     let mut bytes = stored;

@@ -1,4 +1,5 @@
-//! `tidepool salvage`: writes what can still be read of a damaged directory, table by table, and says what can not.
+//! `tidepool salvage`: writes what can still be read of a damaged directory, table by table, and
+//! says what can not.
 //!
 //! | file | what |
 //! |---|---|

@@ -1,7 +1,9 @@
 //! The engine's names of tables, as the server's, and as files.
 //!
-//! The plugin names a table `db/table`, both parts as the server writes them in file names: letters, digits and `_` as they
-//! are, others as `@` and four hexadecimal digits, or by codes that only the server knows. A partition has `#P#` and its
+//! The plugin names a table `db/table`, both parts as the server writes them in file names:
+//! letters, digits and `_` as they
+//! are, others as `@` and four hexadecimal digits, or by codes that only the server knows. A
+//! partition has `#P#` and its
 //! name behind that.
 
 use std::path::PathBuf;

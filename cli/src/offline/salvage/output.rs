@@ -18,7 +18,8 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Rows that are listed as not understood.
 const REFUSED_MAX: usize = 1000;
 
-/// What is said first in a file of SQL: values are taken as they were, whatever the server's settings.
+/// What is said first in a file of SQL: values are taken as they were, whatever the server's
+/// settings.
 const PREAMBLE: &str = "\
 SET NAMES utf8mb4;
 SET time_zone = '+00:00';

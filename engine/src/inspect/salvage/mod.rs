@@ -1,19 +1,27 @@
 //! What can still be read of a damaged directory, entry by entry, and what can not.
 //!
 //! # How
-//! A tree is walked from its root by its own pages, not through the engine: each page is read from its file as
-//! recovery has left it, and trusted only if its checksum, its address, its place in the tree and its inside are right.
-//! A leaf that is broken is a *gap*: the keys that it held lie between the separators around it in its parent. An
-//! inner node that is broken hides its subtree, but not the leaves in it: each says its tree and its fences. So all of
-//! the file is searched for those between the node's separators (`rescue`), and what no leaf covers is the gap.
+//! A tree is walked from its root by its own pages, not through the engine: each page is read from
+//! its file as
+//! recovery has left it, and trusted only if its checksum, its address, its place in the tree and
+//! its inside are right.
+//! A leaf that is broken is a *gap*: the keys that it held lie between the separators around it in
+//! its parent. An
+//! inner node that is broken hides its subtree, but not the leaves in it: each says its tree and
+//! its fences. So all of
+//! the file is searched for those between the node's separators (`rescue`), and what no leaf covers
+//! is the gap.
 //!
 //! # Versions
-//! With the engine open, an entry gives the version that was committed last: the version before that of an
-//! unfinished transaction is in undo. Where that can't be read the entry is lost. Without the engine nobody knows who had
+//! With the engine open, an entry gives the version that was committed last: the version before
+//! that of an
+//! unfinished transaction is in undo. Where that can't be read the entry is lost. Without the
+//! engine nobody knows who had
 //! committed: the newest version is given, and counted as unsure.
 //!
 //! # Invariants
-//! Every entry is given once. No entry of a broken page is given. Every key of the tree is given or lies in a gap, or
+//! Every entry is given once. No entry of a broken page is given. Every key of the tree is given or
+//! lies in a gap, or
 //! is listed as lost.
 
 mod catalog;
@@ -34,7 +42,8 @@ pub const LOST_ENTRIES_MAX: usize = 10_000;
 pub struct SalvageTable {
     /// Its name; of a file that no table has, the file's.
     pub name: String,
-    /// Its indexes, the clustered one first, and what the layer above keeps with it; none for a file that no table has.
+    /// Its indexes, the clustered one first, and what the layer above keeps with it; none for a
+    /// file that no table has.
     pub def: Option<TableDef>,
     /// Number of its space.
     pub space: u32,
@@ -104,7 +113,8 @@ impl Inspection {
         catalog::tables(self)
     }
 
-    /// Gives every entry of the table's clustered index that can be read. In the order of keys, except those of
+    /// Gives every entry of the table's clustered index that can be read. In the order of keys,
+    /// except those of
     /// leaves that were found without their parents, which come last.
     ///
     /// # Errors
@@ -118,7 +128,8 @@ impl Inspection {
         walk::salvage(self, table, see, progress)
     }
 
-    /// An attachment, as it was committed last; none if this name has none of this kind, or it can't be read.
+    /// An attachment, as it was committed last; none if this name has none of this kind, or it
+    /// can't be read.
     ///
     /// # Errors
     /// Of the engine, where it is open.
