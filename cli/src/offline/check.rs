@@ -70,14 +70,18 @@ pub fn run(options: &Options) -> Result<std::process::ExitCode> {
 /// rows.
 fn compare_indexes(inspection: &Inspection, report: &mut Report, progress: &Progress) {
     let Ok(db) = inspection.db() else { return };
+    let files = &report.files;
     for table in report.tables.iter_mut().filter(|table| table.problems.is_empty()) {
-        let total: u64 = table.indexes.iter().map(|index| index.entries).sum();
+        let total = table.indexes.iter().map(|index| index.entries).sum::<u64>().max(1);
+        let file = files.iter().find(|file| file.file == table.file);
+        let bytes = file.map_or(0, |file| file.bytes);
         let what = format!("{}: indexes against rows", table.name);
         let mut done = 0;
         let mut told = || {
             done += 1;
             if done % 4096 == 0 {
-                progress.tell(&what, done, total);
+                let share = done.min(total) as f64 / total as f64;
+                progress.tell(&what, (bytes as f64 * share) as u64, bytes);
             }
         };
         let def = db.table_def(&table.name).map_err(|error| error.to_string());

@@ -13,7 +13,7 @@
 //!    changes of it are marked, so that an older copy that turns up later is not taken for whole. No checkpoint passes the log until they are.
 //! 6. Trees that a change of indexes has left without an index are freed, and files of sorts are removed.
 //! 7. Background work begins: rollback of the unfinished, purge, loading of what was hot, the
-//! scrub.
+//!    scrub.
 //!
 //! # Closing
 //! The hot pages are noted, counters go to the space headers, threads end, all pages are written, the log is marked clean. Transactions still

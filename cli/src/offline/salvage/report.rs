@@ -127,8 +127,8 @@ pub fn text(outcome: &Outcome) -> String {
             line(format!("  as hexadecimal keys and rows: {why}"));
         }
         for gap in &found.gaps {
-            let page = gap.page.map_or("no page".into(), |page| format!("page {page}"));
-            line(format!("  lost: {page}: {}: {}", gap.why, table.range(gap)));
+            let page = gap.page.map_or_else(String::new, |page| format!("page {page}: "));
+            line(format!("  lost: {}: {page}{}", table.range(gap), gap.why));
         }
         for lost in &found.lost {
             line(format!("  lost: the row with key {}: {}", table.key(&lost.key), lost.why));
