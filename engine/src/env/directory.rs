@@ -9,8 +9,8 @@ use tidepool_pool::{PageSize, page};
 use super::EnvOptions;
 use crate::error::{Error, Result};
 use crate::files::{
-    LOCK_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK, mirror_file_name,
-    space_file_name,
+    LOCK_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
+    mirror_file_name, space_file_name,
 };
 use crate::format::space_header::SpaceHeader;
 use crate::hot_list::HOT_LIST_FILE;

@@ -92,7 +92,8 @@ impl Inspection {
             ));
         }
         let control = base.open(CONTROL_FILE).map_err(Error::from);
-        let control = control.and_then(|file| Control::read(&*file)).ok();
+        let control =
+            control.and_then(|file| Control::read(&*file)).ok().map(|(control, _)| control);
         let storage: Arc<dyn Storage> = Arc::new(OverlayStorage::new(base.clone(), scratch));
         let options = Options {
             page_size: 0,
@@ -163,7 +164,11 @@ impl Inspection {
     }
 
     fn check_log(&self) -> LogReport {
-        let slots = self.base.open(CONTROL_FILE).ok().map(|file| Control::whole_slots(&*file));
+        let slots = self
+            .base
+            .open(CONTROL_FILE)
+            .ok()
+            .map(|file| Control::read(&*file).map_or(0, |(_, whole)| whole));
         let clean = self.db.as_ref().is_ok_and(|db| db.inner.env().was_clean());
         LogReport {
             checkpoint: self.control.as_ref().map(|control| control.checkpoint),
