@@ -1,6 +1,6 @@
 //! The hot list: a file that says which pages were hot, for the next start to read them before they are asked for.
 //!
-//! Here are its bytes (see docs/format-hot-list.md) and how the file is replaced: a new one is written beside it, made durable, and
+//! Here are its bytes (see docs/internals/format/hot-list.md) and how the file is replaced: a new one is written beside it, made durable, and
 //! renamed over it. So there is always a whole one, the older or the newer, or none. It is a hint: losing it costs nothing
 //! but a slow start, and nothing in it is believed without a look at the page itself.
 

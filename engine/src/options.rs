@@ -45,7 +45,7 @@ pub enum AcceptLogLoss {
 }
 
 /// What a start on a damaged data directory does without, so that what can still be read can be dumped. Each level does without
-/// all that the levels below it do without; `docs/recovery.md`, "The worst day", has them for administrators.
+/// all that the levels below it do without; `docs/internals/recovery.md`, "The worst day", has them for administrators.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ForceRecovery {
     /// Nothing: damage of single pages is contained without this.

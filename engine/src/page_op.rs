@@ -15,7 +15,7 @@
 //! # Encoding
 //! One tag byte, then the fields in the order of their declaration; integers as LEB128 varints (at most five bytes), byte
 //! strings as a varint length and the bytes, except a last one, which runs to the end of the encoding.
-//! `docs/format-pages.md` has it byte by byte.
+//! `docs/internals/format/pages.md` has it byte by byte.
 
 use crate::format::OpError;
 use crate::format::entry::settle_cells;

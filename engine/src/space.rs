@@ -1,7 +1,7 @@
 //! A tablespace from within: its header page and the allocation of its pages.
 //!
 //! A space is one file of pages. Page 0 is the header; bitmap pages, one bit a page (1 = allocated), lie at
-//! `1 + k × pages_per_bitmap` and cover the pages `k × pages_per_bitmap ..` each. `docs/format-pages.md` has both byte by byte.
+//! `1 + k × pages_per_bitmap` and cover the pages `k × pages_per_bitmap ..` each. `docs/internals/format/pages.md` has both byte by byte.
 //!
 //! # Allocation
 //! A mini-transaction may fail only before its first change, so allocation has two halves: [`Allocation::reserve`] latches the

@@ -216,7 +216,7 @@ static int end_statement(THD *thd, Session *session) {
 /*
   Whether something outside this engine becomes durable after this commit, or is removed, and
   relies on it. Such a commit is durable when it returns, whatever flush_log_at_trx_commit says
-  (docs/recovery.md, "What others rely on").
+  (docs/internals/recovery.md, "What others rely on").
 
   A change of definitions: after a crash the server's DDL log goes on from here, puts the copy in
   the place of the table that its rows come from, and drops that, which may be another engine's.

@@ -534,7 +534,7 @@ fn a_version_too_many_is_a_copy() {
     check(&mut conn, "t");
 }
 
-/// Formats of keys and rows, and the length, of a table's metadata (docs/format-rows.md).
+/// Formats of keys and rows, and the length, of a table's metadata (docs/internals/format/rows.md).
 fn metadata(server: &Server, table: &str) -> (u8, u8, usize) {
     let db = Db::open(server.data_dir().join("tidepool"), EngineOptions::default());
     let db = db.expect("the engine's directory can be opened");

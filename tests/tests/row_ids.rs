@@ -5,7 +5,7 @@ use tidepool::{Db, Options as EngineOptions};
 use tidepool_tests::server::{Engine, Options, Server};
 use tidepool_tests::sql::{number, run};
 
-/// Where a table's metadata have the epoch that older versions raised at each opening (docs/format-rows.md).
+/// Where a table's metadata have the epoch that older versions raised at each opening (docs/internals/format/rows.md).
 const EPOCH: std::ops::Range<usize> = 2..6;
 /// The last one of which row ids can be made.
 const LAST_EPOCH: u32 = 0xFF_FFFF;

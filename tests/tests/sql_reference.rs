@@ -1,4 +1,4 @@
-//! docs/sql.md says what a running server shows: every name, every column, every default, and no other; and its statements work.
+//! docs/reference/sql.md says what a running server shows: every name, every column, every default, and no other; and its statements work.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use tidepool_tests::environment::Environment;
 use tidepool_tests::server::{Engine, Options, Server};
 
 fn page() -> String {
-    let path = Environment::get().root().join("docs/sql.md");
+    let path = Environment::get().root().join("docs/reference/sql.md");
     std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
@@ -37,7 +37,7 @@ fn cells(section: &str) -> Vec<Vec<String>> {
 fn section<'a>(page: &'a str, heading: &str) -> &'a str {
     let (_, rest) = page
         .split_once(&format!("\n{heading}\n"))
-        .unwrap_or_else(|| panic!("docs/sql.md has no heading {heading}"));
+        .unwrap_or_else(|| panic!("docs/reference/sql.md has no heading {heading}"));
     rest.split_once("\n#").map_or(rest, |(section, _)| section)
 }
 
@@ -45,8 +45,11 @@ fn assert_same(what: &str, told: &BTreeSet<&str>, there: &[String]) {
     let there: BTreeSet<&str> = there.iter().map(String::as_str).collect();
     let untold: Vec<_> = there.difference(told).collect();
     let invented: Vec<_> = told.difference(&there).collect();
-    assert!(untold.is_empty(), "docs/sql.md does not name the {what} {untold:?}");
-    assert!(invented.is_empty(), "docs/sql.md names {what} that do not exist: {invented:?}");
+    assert!(untold.is_empty(), "docs/reference/sql.md does not name the {what} {untold:?}");
+    assert!(
+        invented.is_empty(),
+        "docs/reference/sql.md names {what} that do not exist: {invented:?}"
+    );
 }
 
 fn names(conn: &mut Conn, sql: &str) -> Vec<String> {

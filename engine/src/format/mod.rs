@@ -9,7 +9,7 @@
 //! | [`node`] | nodes of trees: layout, search, changes |
 //! | [`entry`] | the payload of a versioned tree's entry |
 //!
-//! Undo records are [`crate::undo::record`]'s. `docs/format-pages.md` has all of it.
+//! Undo records are [`crate::undo::record`]'s. `docs/internals/format/pages.md` has all of it.
 
 pub mod entry;
 pub mod node;

@@ -1,6 +1,6 @@
 //! Page 0 of a space: which file this is, how large the space is, and what the table layer keeps there.
 //!
-//! `docs/format-pages.md` has it byte by byte.
+//! `docs/internals/format/pages.md` has it byte by byte.
 
 use std::ops::Range;
 

@@ -11,7 +11,7 @@
 //! not reported again once the epoch frame after it is durable.
 //!
 //! # What is not found
-//! Damage to what was flushed last, if no mark was written after it: see `docs/recovery.md`.
+//! Damage to what was flushed last, if no mark was written after it: see `docs/internals/recovery.md`.
 
 use tidepool_pool::Lsn;
 use tidepool_pool::storage::AlignedBuf;

@@ -13,7 +13,7 @@
 //! harms nothing: no frame reaches into it, and the log will overwrite it. One that a frame reaches into, or would have to begin in,
 //! is an error, though the log would end there if the bytes were merely wrong. The last block of the log is written again and again,
 //! with more behind what was synced in it, so what the device has lost may be acknowledged. A wrong checksum is
-//! what any power cut may leave; this is not, on devices that keep to `docs/storage-faults.md`.
+//! what any power cut may leave; this is not, on devices that keep to `docs/internals/storage-faults.md`.
 
 use tidepool_pool::Lsn;
 use tidepool_pool::storage::{AlignedBuf, StorageError, StorageFile};

@@ -20,7 +20,7 @@
 //! # Contents
 //! [`record`]: the bytes of records; [`page`]: the bytes of pages and of the directory; [`stream`]: streams; [`log`]: one transaction's log;
 //! [`open`]: what an open finds; [`damage`]: what broken pages cost; [`shrink`]: room is given back.
-//! `docs/format-undo.md` has the format byte by byte.
+//! `docs/internals/format/undo.md` has the format byte by byte.
 //!
 //! # Latches
 //! Undo pages come behind tree pages and before space headers. A log's owner latches at most two of its pages, the older first.

@@ -331,7 +331,7 @@ fn live_log(dir: &Path, files: &[String]) -> Option<(String, Range<u64>)> {
         file.read_exact_at(&mut bytes, at).ok().map(|()| u64::from_le_bytes(bytes))
     };
     let control = File::open(dir.join("redo/control")).ok()?;
-    // Sequence and checkpoint of both slots (docs/format-redo.md).
+    // Sequence and checkpoint of both slots (docs/internals/format/redo.md).
     let slots = [0, BLOCK].map(|slot| (word(&control, slot + 32), word(&control, slot + 40)));
     let checkpoint = slots.into_iter().max()?.1?;
     for name in files {

@@ -1,5 +1,5 @@
 //! What the MariaDB plugin stores in the engine's trees, read without a server:
-//! `docs/format-rows.md`.
+//! `docs/internals/format/rows.md`.
 //!
 //! | file | what |
 //! |---|---|
