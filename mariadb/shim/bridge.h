@@ -237,10 +237,6 @@ typedef struct {
 /* Gives an attachment to `take`. TP_NOT_FOUND: there is none. */
 int tp_attachment(const tp_db *db, const char *name, size_t name_len, uint8_t kind, void *context,
                   void (*take)(void *context, const uint8_t *data, size_t len));
-/* Calls `attachment` for all there are, in the order of names and kinds. */
-int tp_attachments(const tp_db *db, void *context,
-                   void (*attachment)(void *context, const char *name, size_t name_len, uint8_t kind,
-                                      const uint8_t *data, size_t len));
 
 /* Attachments change at the moment of the definition. There may be none (null). */
 int tp_create_table(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count,

@@ -27,7 +27,10 @@ pub struct AttachmentChanges {
 }
 
 /// The same with names that are surely UTF-8.
-pub(crate) struct Attached<'a>(Vec<(Cow<'a, str>, u8, Option<&'a [u8]>)>);
+pub(crate) struct Attached<'a>(Vec<AttachedOne<'a>>);
+
+/// A table's name, a kind, and the bytes or none.
+type AttachedOne<'a> = (Cow<'a, str>, u8, Option<&'a [u8]>);
 
 impl<'a> Attached<'a> {
     /// Those of a change; none if the pointer is null.
@@ -78,25 +81,6 @@ pub unsafe extern "C" fn tp_attachment(
         let (db, name) = unsafe { (&*db, text(name, name_len)) };
         let Some(bytes) = db.attachment(&name, kind)? else { return Ok(TP_NOT_FOUND) };
         take(context, bytes.as_ptr(), bytes.len());
-        Ok(TP_OK)
-    })
-}
-
-/// Calls `give` for every attachment.
-///
-/// # Safety
-/// Valid pointers; `give` may be called with `context`.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_attachments(
-    db: *const Db,
-    context: *mut c_void,
-    give: extern "C" fn(*mut c_void, *const c_char, usize, u8, *const u8, usize),
-) -> c_int {
-    guard(|| {
-        // SAFETY: an open data directory from the shim.
-        unsafe { &*db }.for_each_attachment(&mut |name, kind, bytes| {
-            give(context, name.as_ptr().cast(), name.len(), kind, bytes.as_ptr(), bytes.len());
-        })?;
         Ok(TP_OK)
     })
 }

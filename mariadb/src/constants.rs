@@ -89,3 +89,9 @@ pub(crate) const TP_VALUE_TEXT: c_int = 3;
 pub(crate) const TP_VALUE_NAME: c_int = 4;
 pub(crate) const TP_VALUE_TIME: c_int = 5;
 pub(crate) const TP_VALUE_STATEMENT: c_int = 6;
+
+// Where nothing is written any more.
+pub(crate) const TP_FORCE_READ_ONLY: c_int = 3;
+
+/// The engine has the same level.
+const _: () = assert!(tidepool::ForceRecovery::ReadOnly as c_int == TP_FORCE_READ_ONLY);

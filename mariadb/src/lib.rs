@@ -11,7 +11,7 @@
 //! * [`data_dir`]: what the server's own data directory says against a start;
 //! * [`database`]: opening, closing, options, status, and the statements that make and drop tables;
 //! * [`attachment`]: the server's files of a table, as the catalog keeps them;
-//! * [`backup`]: copies of the data directory, with the server's files of the tables;
+//! * `backup`: copies of the data directory, with the server's files of the tables;
 //! * `frm`: whose table one of the server's definitions is of;
 //! * [`index_change`]: indexes that are added and dropped in place;
 //! * [`load`]: the copy that ALTER TABLE makes;

@@ -1,5 +1,5 @@
 //! Tables that the server has forgotten and the engine has not: dropped while the plugin was not
-//! loaded.
+//! loaded, or their `.frm` file was removed by hand.
 
 use std::fs;
 
@@ -22,7 +22,7 @@ fn set_aside(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn a_table_dropped_without_the_plugin_is_set_aside_by_the_next_of_its_name() {
+fn a_table_dropped_without_the_plugin_is_back_and_one_without_its_file_is_set_aside() {
     let mut server = Server::start(Options::new("forgotten").engine(Engine::Tidepool));
     let mut conn = server.connect_to("test");
     let definition =
@@ -47,8 +47,20 @@ fn a_table_dropped_without_the_plugin_is_set_aside_by_the_next_of_its_name() {
     run(&mut server.connect_to("test"), &["DROP TABLE child", "DROP TABLE `many parts`"]);
     assert!(!frm.exists());
 
+    // The engine has the rows and the definition: it gives both back.
     server.restart_with(&[]);
     let mut conn = server.connect_to("test");
+    assert_eq!(number(&mut conn, "SELECT SUM(id) FROM child"), 30);
+    assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM `many parts`"), 3);
+    let log = server.error_log();
+    let restored = |file: &str| log.lines().any(|l| l.contains("Tidepool") && l.contains(file));
+    assert!(restored("child.frm") && restored("many"), "{log}");
+
+    // While the server runs, the name without a file is free.
+    run(&mut conn, &["FLUSH TABLES"]);
+    for file in ["child.frm", "many@0020parts.frm", "many@0020parts.par"] {
+        fs::remove_file(server.data_dir().join("test").join(file)).expect("a definition");
+    }
     // No row is inherited, and those of before hold no parent.
     run(&mut conn, &[definition]);
     let warned: Vec<(String, u16, String)> = conn.query("SHOW WARNINGS").expect("warnings");

@@ -86,15 +86,24 @@ fn header_and_exports_declare_the_same_functions_and_structs() {
             "{name} differs:\n  bridge.h: {signature:?}\n  src/:     {exported:?}"
         );
     }
-    for (name, fields) in &c.structs {
-        let rust_name = names.of_c.get(name).unwrap_or_else(|| panic!("{name} is not used"));
-        let rust_fields = rust.structs.get(rust_name);
-        let rust_fields = rust_fields.unwrap_or_else(|| panic!("{rust_name} is not repr(C)"));
-        let same = fields.len() == rust_fields.len()
-            && fields.iter().zip(rust_fields).all(|((c_name, c), (rust_name, rust))| {
-                (rust_name.is_empty() || c_name == rust_name) && same_type(&mut names, c, rust)
-            });
-        assert!(same, "{name} differs:\n  bridge.h: {fields:?}\n  src/:     {rust_fields:?}");
+    // A struct may be named by another one's field alone.
+    let mut rest: Vec<_> = c.structs.iter().collect();
+    while !rest.is_empty() {
+        let before = rest.len();
+        rest.retain(|(name, fields)| {
+            let Some(rust_name) = names.of_c.get(*name).cloned() else { return true };
+            let rust_fields = rust.structs.get(&rust_name);
+            let rust_fields = rust_fields.unwrap_or_else(|| panic!("{rust_name} is not repr(C)"));
+            let same = fields.len() == rust_fields.len()
+                && fields.iter().zip(rust_fields).all(|((c_name, c), (rust_name, rust))| {
+                    (rust_name.is_empty() || c_name == rust_name) && same_type(&mut names, c, rust)
+                });
+            let differ = "differs:\n  bridge.h:";
+            assert!(same, "{name} {differ} {fields:?}\n  src/:     {rust_fields:?}");
+            false
+        });
+        let unused: Vec<_> = rest.iter().map(|(name, _)| name).collect();
+        assert!(rest.len() < before, "nothing uses {unused:?}");
     }
 }
 
