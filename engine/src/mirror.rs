@@ -23,7 +23,7 @@ use tidepool_pool::{Mirror, PageId, PageSize, page};
 use crate::error::Result;
 use crate::files::{SYSTEM_SPACE, UNDO_SPACE, mirror_file_name, space_file_name};
 use crate::format::UNDO_DIRECTORY_PAGE;
-use crate::format::space_header::{self, SpaceHeader, pages_per_bitmap};
+use crate::format::space_header::{SpaceHeader, pages_per_bitmap};
 
 /// Every page of the system space has its own place.
 fn system_slot(no: u32, _: PageSize) -> Option<u32> {
@@ -123,7 +123,7 @@ impl Pair {
             if self.mirror.offset_of(no).is_some() {
                 let has_copy = self.mirror.read(id, &mut copy);
                 let read = home.read_at(&mut own, self.page_size.offset_of(no));
-                let is_whole =
+                let mut is_whole =
                     read.is_ok() && page::verify(&own, id).is_ok() && !page::is_zero(&own);
                 if is_whole && (!has_copy || own[..] != copy[..]) {
                     self.mirror.write(no, &own)?;
@@ -136,12 +136,16 @@ impl Pair {
                     );
                     home.write_at(&copy, self.page_size.offset_of(no))?;
                     own.copy_from_slice(&copy);
+                    is_whole = true;
                     restored += 1;
                 }
-            }
-            if no == 0 && page::page_id(&own) == id {
-                // The file may have been cut off.
-                pages = pages.max(space_header::size_pages(&own));
+                // The file may have been cut off. Only a whole header says how long it was.
+                if no == 0
+                    && is_whole
+                    && let Ok(header) = SpaceHeader::parse(&own, home.name())
+                {
+                    pages = pages.max(header.size_pages);
+                }
             }
             no += 1;
         }
