@@ -25,7 +25,7 @@
 //! in the ring, happens only at the beginning of a mini-transaction, before any latch.
 //!
 //! # Failure
-//! A write that finds no space on the disk is tried again until there is some ([`full_disk`]). Any other write of the log that fails, and
+//! A write that finds no space on the disk is tried again until there is some (`full_disk`). Any other write of the log that fails, and
 //! any sync, leaves unknown what is durable; the log then refuses everything
 //! for good ([`Failure`]), and a restart finds out by recovery. Waits for transactional locks end then, since what they wait for can
 //! neither commit nor be rolled back. A failed sync is never tried again. A panic in one of them (a bug)
