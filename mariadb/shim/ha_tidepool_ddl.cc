@@ -174,7 +174,7 @@ static bool drop_unfinished_partitions(const char *path, const std::string &name
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   bool any = false;
   for (const std::string &partition : names_with(name + "#P#")) {
-    if (const int result = tp_drop_table(engine.db, partition.data(), partition.size()))
+    if (const int result = drop_stored(partition, nullptr))
       server_error(result, nullptr);
     else
       any = true;

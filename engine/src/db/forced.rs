@@ -40,7 +40,13 @@ pub(super) fn with_last_resort(error: Error, force: ForceRecovery) -> Error {
     };
     let resort = |file: &str, why: String| {
         let level = needed(file);
-        if level <= force || why.contains("force_recovery=") {
+        // The remedy for lost data is a backup, or a file put back. Other errors (a version, a page size, files of something else) have
+        // another remedy, and no level helps.
+        let is_about_lost_data = ["restore", "put back", "put the file back"];
+        if level <= force
+            || why.contains("force_recovery=")
+            || !is_about_lost_data.iter().any(|remedy| why.contains(remedy))
+        {
             return why;
         }
         format!(

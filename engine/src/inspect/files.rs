@@ -165,10 +165,17 @@ impl Inspection {
         let mut bytes = AlignedBuf::zeroed(self.page_size().bytes());
         let id = PageId::new(report.space, no as u32);
         let recovered = self.overlay_page(id, &mut bytes);
-        if self.db.is_ok() && recovered.is_ok() && self.verify(&bytes, id).is_ok() {
+        let is_whole_now = self.db.is_ok() && recovered.is_ok() && self.verify(&bytes, id).is_ok();
+        let was_clean = self.db.as_ref().is_ok_and(|db| db.inner.env().was_clean());
+        if is_whole_now && !was_clean {
             report.healed_pages += 1;
             return;
         }
+        // A clean shutdown leaves no torn pages: the disk has changed this one.
+        let why = match is_whole_now {
+            true => format!("{why}; a start restores the page from its mirror"),
+            false => why,
+        };
         report.damaged_pages += 1;
         if report.damaged.len() < DAMAGED_PAGES_MAX {
             report.damaged.push(DamagedPage { page: no as u32, why });

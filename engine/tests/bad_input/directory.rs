@@ -13,19 +13,29 @@ fn missing_redo_directory() {
     fs::remove_dir_all(dir.path().join("redo")).unwrap();
     assert_eq!(
         open_error(dir.path()),
-        "redo/control: missing, though the data directory holds 'system.tpd'; put the file back or restore the data directory from a backup"
+        "redo/control: missing, though the data directory holds 'system.tpd'; put the file back or restore the data directory from a backup; or \
+         start with force_recovery=5 and dump what can still be read"
     );
 }
 
 #[test]
 fn missing_system_file() {
     let dir = directory();
+    // Its mirror has all of it.
     fs::remove_file(dir.path().join("system.tpd")).unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    db.open_table("a").unwrap();
+    db.close().unwrap();
+    for name in ["system.tpd", "system-mirror.tpd"] {
+        fs::remove_file(dir.path().join(name)).unwrap();
+    }
     assert_eq!(
         open_error(dir.path()),
         "cannot open 'system.tpd': No such file or directory (os error 2) (put the missing file back, or restore a backup)"
     );
 }
+
+const PAIRS: [&str; 4] = ["system.tpd", "undo.tpd", "system-mirror.tpd", "undo-mirror.tpd"];
 
 /// As when a backup is being put back, and the rest is still to come.
 #[test]
@@ -35,7 +45,7 @@ fn only_a_part_of_the_files() {
         (&["redo/control", "tables"], "redo/redo.00000001"),
     ] {
         let dir = directory();
-        for name in gone.iter().chain(&["system.tpd", "undo.tpd"]) {
+        for name in gone.iter().chain(&PAIRS) {
             let path = dir.path().join(name);
             let removed =
                 if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
@@ -45,7 +55,8 @@ fn only_a_part_of_the_files() {
         assert_eq!(
             open_error(dir.path()),
             format!(
-                "redo/control: missing, though the data directory holds '{there}'; put the file back or restore the data directory from a backup"
+                "redo/control: missing, though the data directory holds '{there}'; put the file back or restore the data directory from a backup; or \
+                 start with force_recovery=5 and dump what can still be read"
             )
         );
         assert!(fs::read(dir.path().join("redo/redo.00000001")).unwrap() == before);
@@ -106,15 +117,22 @@ fn volumes_of_their_own_for_the_log_and_the_tables() {
 
 #[test]
 fn empty_undo_file() {
+    // After a clean shutdown the mirror has all that counts.
     let dir = directory();
     fs::write(dir.path().join("undo.tpd"), b"").unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    db.open_table("a").unwrap();
+    db.close().unwrap();
+    fs::write(dir.path().join("undo.tpd"), b"").unwrap();
+    fs::write(dir.path().join("undo-mirror.tpd"), b"").unwrap();
     let expected = "undo.tpd: there is no undo log in it, though the data directory is not new: put the file back or restore \
-                    the data directory from a backup";
+                    the data directory from a backup, or start with force_recovery=4 and dump the tables";
     assert_eq!(open_error(dir.path()), expected);
     assert_eq!(open_error(dir.path()), expected, "nothing was made in its place");
     // With changes of it in the redo log, recovery may see it first.
     let dir = killed();
     fs::write(dir.path().join("undo.tpd"), b"").unwrap();
+    fs::write(dir.path().join("undo-mirror.tpd"), b"").unwrap();
     let error = open_error(dir.path());
     assert!(error.starts_with("undo.tpd: "), "{error}");
 }
@@ -122,8 +140,10 @@ fn empty_undo_file() {
 #[test]
 fn undo_file_with_a_zeroed_first_page() {
     let dir = directory();
-    let file = fs::OpenOptions::new().write(true).open(dir.path().join("undo.tpd")).unwrap();
-    file.write_all_at(&[0; PAGE_SIZE as usize], 0).unwrap();
+    for name in ["undo.tpd", "undo-mirror.tpd"] {
+        let file = fs::OpenOptions::new().write(true).open(dir.path().join(name)).unwrap();
+        file.write_all_at(&[0; PAGE_SIZE as usize], 0).unwrap();
+    }
     let error = open_error(dir.path());
     assert!(error.starts_with("undo.tpd: there is no undo log in it"), "{error}");
 }
@@ -169,6 +189,7 @@ fn corrupt_control_file() {
     fs::write(dir.path().join("redo/control"), vec![0x55; 8192]).unwrap();
     assert_eq!(
         open_error(dir.path()),
-        "redo/control: both slots are corrupt; restore the data directory from a backup"
+        "redo/control: both slots are corrupt; restore the data directory from a backup; or start with \
+         force_recovery=5 and dump what can still be read"
     );
 }

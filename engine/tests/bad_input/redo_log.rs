@@ -37,7 +37,8 @@ fn missing_redo_file() {
         errors,
         [
             "redo/redo.00000002: missing, but it holds the redo log from LSN 528384 to 1052672; put the file back or restore the \
-         data directory from a backup"
+         data directory from a backup; or start with \
+         force_recovery=5 and dump what can still be read"
         ]
     );
 }
@@ -50,7 +51,8 @@ fn truncated_redo_file() {
     assert_eq!(
         errors,
         [
-            "redo/redo.00000002: 8192 bytes long instead of 528384: it was truncated; restore the file from a backup"
+            "redo/redo.00000002: 8192 bytes long instead of 528384: it was truncated; restore the file from a backup; or start with \
+         force_recovery=5 and dump what can still be read"
         ]
     );
 }
@@ -64,7 +66,8 @@ fn redo_of_another_directory() {
     assert_eq!(
         without_uuids(&open_error(dir.path())),
         "redo: the redo log belongs to another data directory (instance … but system.tpd is of … put back this \
-         data directory's own redo log"
+         data directory's own redo log; or start with \
+         force_recovery=5 and dump what can still be read"
     );
 }
 
@@ -78,7 +81,8 @@ fn one_redo_file_of_another_directory() {
         errors,
         [
             "redo/redo.00000002: belongs to another data directory (instance … this one is … put back the file of this data \
-         directory"
+         directory; or start with \
+         force_recovery=5 and dump what can still be read"
         ]
     );
 }

@@ -36,7 +36,7 @@ fn newer_format_version_of_a_table() {
     set_format_version(&file_of_a(dir.path()), 9);
     only_a_fails(
         dir.path(),
-        "tables/00000010.tpd: written in format version 9, this program reads version 2: use the version of Tidepool that wrote it",
+        "tables/00000010.tpd: written in format version 9, this program reads version 3: use the version of Tidepool that wrote it",
     );
 }
 
@@ -46,7 +46,7 @@ fn newer_format_version_of_the_directory() {
     set_format_version(&dir.path().join("system.tpd"), 9);
     assert_eq!(
         open_error(dir.path()),
-        "system.tpd: written in format version 9, this program reads version 2: use the version of Tidepool that wrote it"
+        "system.tpd: written in format version 9, this program reads version 3: use the version of Tidepool that wrote it"
     );
 }
 
