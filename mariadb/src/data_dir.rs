@@ -31,7 +31,8 @@ fn check_mark(data_dir: &Path) -> Result<(), Error> {
 
 /// An error if the engine's directory is new, but the server has tables of the engine's.
 fn check_tables(data_dir: &Path, engine_dir: &Path) -> Result<(), Error> {
-    if Db::exists(engine_dir)? {
+    // Where only its control file is gone, the engine says so.
+    if Db::exists(engine_dir)? || engine_dir.join("system.tpd").exists() {
         return Ok(());
     }
     let found = find_table(data_dir).map_err(|error| {

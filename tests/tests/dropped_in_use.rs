@@ -120,7 +120,7 @@ fn a_crash_takes_what_was_set_aside_and_a_verdict_to_come_keeps_its_table() {
 
 /// Its rows may be nowhere else: a table is not removed for its name.
 #[test]
-fn a_copy_without_a_definition_is_told_of_and_stays_until_it_is_dropped() {
+fn a_copy_without_a_definition_gets_it_back_and_stays_until_it_is_dropped() {
     let mut server = Server::start(Options::new("left_behind").engine(Engine::Tidepool));
     let mut conn = server.connect_to("test");
     let none = table_files(&server);
@@ -140,7 +140,10 @@ fn a_copy_without_a_definition_is_told_of_and_stays_until_it_is_dropped() {
     fs::remove_file(server.data_dir().join("test/#sql-backup-1a2-3.frm")).expect("it is there");
     server.restart();
     let log = server.error_log();
-    assert!(log.contains("table #sql-backup-1a2-3 of database test has no .frm file"), "{log}");
+    assert!(
+        log.contains("#sql-backup-1a2-3.frm of table test.#sql-backup-1a2-3 was lost"),
+        "{log}"
+    );
     assert_eq!(table_files(&server), none + 1);
     let mut conn = server.connect_to("test");
     run(&mut conn, &[&format!("DROP TABLE `test`.{left}")]);

@@ -180,14 +180,14 @@ fn a_missing_privilege_is_named_by_its_grant() {
     let text = stdout(&run());
     let grant = "GRANT PROCESS ON *.* TO 'poor'@'localhost'";
     assert!(
-        text.contains("Not seen: the sizes of InnoDB's files") && text.contains(grant),
+        text.contains("Skipped: the sizes of InnoDB's files") && text.contains(grant),
         "{text}"
     );
-    assert!(text.contains("data unknown ("), "{text}");
+    assert!(text.contains("data size unknown ("), "{text}");
     assert!(text.contains("in what could be seen") && !text.contains("Healthy"), "{text}");
     server.connect().query_drop(grant).unwrap();
     let text = stdout(&run());
-    assert!(!text.contains("Not seen") && !text.contains("unknown"), "{text}");
+    assert!(!text.contains("Skipped:") && !text.contains("unknown"), "{text}");
     // A report that is written to a full disk is none.
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = tidepool(server.socket())
@@ -261,7 +261,7 @@ fn a_socket_that_leads_elsewhere_is_not_taken_for_the_servers() {
     let is_seen = || {
         let output = run(&["advise", "--interval=0.1"]);
         assert!(output.status.success(), "{}", stderr(&output));
-        !stdout(&output).contains("Not seen: the server's machine")
+        !stdout(&output).contains("Skipped: the server's machine")
     };
     // The server says itself where it is, as far as it can be seen from here.
     assert!(is_seen());

@@ -109,7 +109,7 @@ fn a_pool_is_shrunk_below_a_limit_that_comes_down_and_grows_back() {
         std::thread::sleep(Duration::from_millis(100));
     }
     govern.signal(Signal::TERM);
-    govern.line("stopped; the pool keeps its size of");
+    govern.line("stopped; pool size left at");
     assert!(govern.child.wait().unwrap().success());
     assert!(pool_size(&server) <= 96 * MIB);
     drop(reader);
@@ -239,7 +239,7 @@ fn two_do_not_resize_at_once() {
     let id: Option<u64> = other.query_first("SELECT CONNECTION_ID()").unwrap();
     let args = ["govern", "--apply", "--max=64M", "--min=16M"];
     let mut govern = Govern::start(tidepool(server.socket()).args(args));
-    let line = govern.line("another program is resizing the pool");
+    let line = govern.line("holds the resize lock");
     assert!(line.contains(&format!("connection {}", id.unwrap())), "{line}");
     std::thread::sleep(Duration::from_secs(1));
     assert_eq!(pool_size(&server), 96 * MIB);
@@ -252,7 +252,7 @@ fn two_do_not_resize_at_once() {
     govern.signal(Signal::TERM);
     govern.line("stopped");
     // It was said once, and no step was made smaller for it.
-    let said = govern.seen.iter().filter(|line| line.contains("another program")).count();
+    let said = govern.seen.iter().filter(|line| line.contains("holds the resize lock")).count();
     assert_eq!(said, 1, "{:#?}", govern.seen);
     assert!(!govern.seen.iter().any(|line| line.contains("smaller steps")), "{:#?}", govern.seen);
     let free: Option<u64> = other.query_first("SELECT IS_FREE_LOCK('tidepool_resize')").unwrap();
@@ -418,7 +418,7 @@ fn limits_that_cannot_be_seen_from_here_end_it() {
         .args(["govern", "--apply", "--duration=5"]);
     let Some(output) = group.start(|| command.output().unwrap()) else { return };
     assert_eq!(output.status.code(), Some(6), "{}", stdout(&output));
-    assert!(stderr(&output).contains("cannot find the server's process"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("can't be seen from here"), "{}", stderr(&output));
     assert_eq!(pool_size(&server), 64 * MIB);
 }
 

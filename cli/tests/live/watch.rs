@@ -205,7 +205,7 @@ fn only_the_page_itself_with_the_token_sets_the_size() {
     let state = page.state();
     assert_eq!(state["samples"].as_array().unwrap().last().unwrap()["governed"], Value::Null);
     let (status, why) = page.post("/api/size", "{\"bytes\": 9000000000000000}", &[]);
-    assert_eq!((status, why.contains("does not fit")), (409, true), "{why}");
+    assert_eq!((status, why.contains("exceeds the")), (409, true), "{why}");
     assert_eq!(pool_size(&server), 64 * MIB);
     // And now as it should be.
     assert_eq!(page.post("/api/size", &wish, &[]).0, 202);
@@ -346,7 +346,7 @@ fn the_slider_tells_that_another_program_is_resizing() {
     assert_eq!(page.post("/api/size", &wish, &[]).0, 202);
     let state = page.state_with(|state| state["setting"]["error"].is_string());
     let error = state["setting"]["error"].as_str().unwrap();
-    assert!(error.contains("another program is resizing the pool"), "{error}");
+    assert!(error.contains("holds the resize lock"), "{error}");
     assert_eq!(pool_size(&server), 64 * MIB);
     other.query_drop("DO RELEASE_LOCK('tidepool_resize')").unwrap();
     assert_eq!(page.post("/api/size", &wish, &[]).0, 202);

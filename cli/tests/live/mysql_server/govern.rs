@@ -84,7 +84,7 @@ fn a_pool_is_shrunk_below_a_limit_that_comes_down_and_grows_back() {
         std::thread::sleep(Duration::from_millis(100));
     }
     govern.signal(Signal::TERM);
-    let line = govern.line("stopped; the pool keeps its size of");
+    let line = govern.line("stopped; pool size left at");
     assert!(govern.child.wait().unwrap().success());
     // No resize is left to be done behind its back.
     assert!(is_resized(&server), "{line}");
@@ -126,7 +126,7 @@ fn steps_are_whole_chunks_of_every_instance_and_end_at_a_gib() {
     govern.line("step 1.2 GiB ->");
     until(1024 * MIB, &govern);
     govern.signal(Signal::TERM);
-    govern.line("stopped; the pool keeps its size of 1 GiB");
+    govern.line("stopped; pool size left at 1 GiB");
     assert!(govern.child.wait().unwrap().success());
     assert!(!govern.seen.iter().any(|line| line.contains("did not take")), "{:#?}", govern.seen);
 }
