@@ -26,6 +26,8 @@ pub(crate) const LOCK_FILE: &str = "lock";
 /// Made before all else in a directory that a backup goes to, and removed when the backup is
 /// complete: nobody opens a directory with this file.
 pub const UNFINISHED_MARK: &str = "tidepool-backup-unfinished";
+/// How far the scrub is.
+pub(crate) const SCRUB_FILE: &str = "scrub";
 /// Where tables' files are.
 pub(crate) const TABLES_DIR: &str = "tables";
 /// Where files go that no table has and nobody is known to have dropped, in `tables/`.

@@ -27,7 +27,7 @@
 
 use super::Inner;
 use crate::error::{Error, Result};
-use crate::files::{FIRST_TABLE_SPACE, SYSTEM_SPACE, UNDO_SPACE, space_file_name};
+use crate::files::{FIRST_TABLE_SPACE, SCRUB_FILE, SYSTEM_SPACE, UNDO_SPACE, space_file_name};
 use crate::format::space_header;
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -52,8 +52,7 @@ const TOLD_MAX: usize = 1000;
 const THREAD: &str = "tidepool-scrub";
 const SECONDS_A_DAY: u64 = 86_400;
 
-/// The file that says where a pass is, and its first bytes.
-const NOTE_FILE: &str = "scrub";
+/// The first bytes of the file that says where a pass is.
 const NOTE_MAGIC: &[u8; 8] = b"TPSCRUB1";
 const NOTE_SIZE: usize = 4096;
 const NOTE_CRC_AT: usize = NOTE_SIZE - 4;
@@ -365,9 +364,9 @@ impl Inner {
         note[NOTE_CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         let write = || -> Result<()> {
             let storage = self.env.storage();
-            let file = match storage.exists(NOTE_FILE)? {
-                true => storage.open(NOTE_FILE)?,
-                false => storage.create(NOTE_FILE)?,
+            let file = match storage.exists(SCRUB_FILE)? {
+                true => storage.open(SCRUB_FILE)?,
+                false => storage.create(SCRUB_FILE)?,
             };
             Ok(file.write_at(&note, 0)?)
         };
@@ -380,10 +379,10 @@ impl Inner {
     fn noted_pass(&self) -> Option<Pass> {
         let mut note = AlignedBuf::zeroed(NOTE_SIZE);
         let storage = self.env.storage();
-        if !storage.exists(NOTE_FILE).ok()? {
+        if !storage.exists(SCRUB_FILE).ok()? {
             return None;
         }
-        storage.open(NOTE_FILE).ok()?.read_at(&mut note, 0).ok()?;
+        storage.open(SCRUB_FILE).ok()?.read_at(&mut note, 0).ok()?;
         let crc = u32::from_le_bytes(note[NOTE_CRC_AT..].try_into().ok()?);
         let is_ours = note[..8] == *NOTE_MAGIC && note[8..24] == self.env.instance();
         if !is_ours || crc != crc32c::crc32c(&note[..NOTE_CRC_AT]) {

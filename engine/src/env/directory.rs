@@ -9,7 +9,7 @@ use tidepool_pool::{PageSize, page};
 use super::EnvOptions;
 use crate::error::{Error, Result};
 use crate::files::{
-    LOCK_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
+    LOCK_FILE, SCRUB_FILE, SYSTEM_FILE, SYSTEM_SPACE, TABLES_DIR, UNDO_SPACE, UNFINISHED_MARK,
     mirror_file_name, space_file_name,
 };
 use crate::format::space_header::SpaceHeader;
@@ -20,7 +20,9 @@ use crate::sort::SORT_DIR;
 
 /// Whether it comes into being later than the control file.
 fn is_later_file(name: &str) -> bool {
-    [DOUBLEWRITE_FILE, HOT_LIST_FILE, SORT_DIR].iter().any(|later| name.starts_with(later))
+    [DOUBLEWRITE_FILE, HOT_LIST_FILE, SORT_DIR, SCRUB_FILE]
+        .iter()
+        .any(|later| name.starts_with(later))
 }
 
 /// An error if this can't be a data directory: a backup that is not finished, or, where there is

@@ -67,7 +67,7 @@ fn only_a_part_of_the_files() {
 /// As when a data directory has lost all else.
 #[test]
 fn only_files_that_are_made_later() {
-    for name in ["doublewrite.tpd", "hot-list"] {
+    for name in ["doublewrite.tpd", "hot-list", "scrub"] {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join(name), b"x").unwrap();
         let error = open_error(dir.path());
