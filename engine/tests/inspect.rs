@@ -1,5 +1,8 @@
 //! A data directory is looked at without a change of it, and damage of every kind is found.
 
+#[path = "support/copy.rs"]
+mod copy;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -7,6 +10,8 @@ use tempfile::TempDir;
 use tidepool::inspect::{Inspection, Report};
 use tidepool::storage::{FileOptions, FileStorage, Storage};
 use tidepool::{Db, IndexDef, Options, TableDef, TrxOptions};
+
+use copy::copy_of;
 
 const PAGE: usize = 4096;
 const ROWS: u32 = 4000;
@@ -62,24 +67,6 @@ fn bytes_of(dir: &Path) -> Vec<(String, Vec<u8>)> {
     }
     all.sort();
     all
-}
-
-fn copy(from: &Path) -> TempDir {
-    fn copy_into(from: &Path, to: &Path) {
-        for entry in std::fs::read_dir(from).unwrap() {
-            let path = entry.unwrap().path();
-            let target = to.join(path.file_name().unwrap());
-            if path.is_dir() {
-                std::fs::create_dir(&target).unwrap();
-                copy_into(&path, &target);
-            } else {
-                std::fs::copy(&path, &target).unwrap();
-            }
-        }
-    }
-    let to = tempfile::tempdir().unwrap();
-    copy_into(from, to.path());
-    to
 }
 
 /// Looks at it, and makes sure that it has not changed.
@@ -140,7 +127,7 @@ fn what_a_crash_leaves_is_recovered_aside() {
     let mut unfinished = db.begin(TrxOptions::default());
     unfinished.delete(&table, 0, &5u32.to_be_bytes()).unwrap();
     db.log_flush().unwrap();
-    let crashed = copy(dir.path());
+    let crashed = copy_of(dir.path());
     let report = check(crashed.path());
     assert!(report.is_clean(), "{}", told(&report));
     assert!(!report.log.clean);
@@ -205,7 +192,7 @@ fn damage_of_every_kind_is_found() {
         ),
     ];
     for (name, expected, damage) in cases {
-        let dir = copy(whole.path());
+        let dir = copy_of(whole.path());
         damage(dir.path());
         let report = check(dir.path());
         assert!(!report.is_clean(), "{name}: not found");

@@ -1,19 +1,23 @@
 //! Of a damaged directory every row outside of the damaged pages is saved, and the others are
 //! listed.
 
+#[path = "support/copy.rs"]
+mod copy;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tempfile::TempDir;
 use tidepool::format::entry::Entry;
 use tidepool::format::node::Node;
 use tidepool::inspect::Inspection;
 use tidepool::inspect::salvage::Salvaged;
 use tidepool::storage::{FileOptions, FileStorage, Storage};
 use tidepool::{Db, IndexDef, Options, Table, TableDef, Trx, TrxOptions};
+
+use copy::copy_of;
 
 const PAGE: usize = 4096;
 const TABLE: &str = "tables/00000010.tpd";
@@ -132,24 +136,6 @@ fn is_listed(found: &Salvaged, key: &[u8]) -> bool {
     in_gap || found.lost.iter().any(|lost| lost.key == key)
 }
 
-fn copy(from: &Path) -> TempDir {
-    fn copy_into(from: &Path, to: &Path) {
-        for entry in std::fs::read_dir(from).unwrap() {
-            let path = entry.unwrap().path();
-            let target = to.join(path.file_name().unwrap());
-            if path.is_dir() {
-                std::fs::create_dir(&target).unwrap();
-                copy_into(&path, &target);
-            } else {
-                std::fs::copy(&path, &target).unwrap();
-            }
-        }
-    }
-    let to = tempfile::tempdir().unwrap();
-    copy_into(from, to.path());
-    to
-}
-
 fn damage(random: &mut StdRng, dir: &Path, no: usize) {
     let path = dir.join(TABLE);
     let mut bytes = std::fs::read(&path).unwrap();
@@ -181,7 +167,7 @@ fn every_row_outside_of_damaged_pages_is_saved() {
 
     let mut random = StdRng::seed_from_u64(1);
     for round in 0..60 {
-        let dir = copy(whole.path());
+        let dir = copy_of(whole.path());
         let count = random.random_range(1..12);
         let mut damaged: BTreeSet<usize> =
             (0..count).map(|_| random.random_range(0..pages.len())).collect();
@@ -236,7 +222,7 @@ fn rows_are_as_they_were_committed_last() {
     let rows = fill(&db);
     let table = db.open_table("d/t").unwrap();
     let trx = begin_unfinished(&db, &table);
-    let crashed = copy(dir.path());
+    let crashed = copy_of(dir.path());
     let (saved, found) = salvage(crashed.path());
     assert!(found.is_whole(), "{found:?}");
     assert!(saved == rows);

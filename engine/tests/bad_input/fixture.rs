@@ -1,5 +1,6 @@
 //! Directories to do harm to, and what must be left of them.
 
+use crate::copy::copy_of;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -87,24 +88,10 @@ pub fn open_error(dir: &Path) -> String {
 /// As left by a kill: nothing was written back, all of it is in the redo log.
 pub fn killed() -> tempfile::TempDir {
     let dir = directory();
-    let copy = tempfile::tempdir().unwrap();
     let db = Db::open(dir.path(), options()).unwrap();
     for name in ["a", "b"] {
         let table = db.open_table(name).unwrap();
         fill_more(&db, &table);
     }
-    copy_dir(dir.path(), copy.path());
-    copy
-}
-
-pub fn copy_dir(from: &Path, to: &Path) {
-    for entry in fs::read_dir(from).unwrap() {
-        let (from, name) = entry.map(|e| (e.path(), e.file_name())).unwrap();
-        if from.is_dir() {
-            fs::create_dir_all(to.join(&name)).unwrap();
-            copy_dir(&from, &to.join(name));
-        } else {
-            fs::copy(from, to.join(name)).unwrap();
-        }
-    }
+    copy_of(dir.path())
 }

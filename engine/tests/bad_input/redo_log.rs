@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tidepool::Db;
 
-use crate::fixture::{copy_dir, count, directory, killed, open_error, options};
+use crate::copy::copy_dir;
+use crate::fixture::{count, directory, killed, open_error, options};
 
 fn redo_files(dir: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(dir.join("redo")).unwrap().map(|entry| entry.unwrap().path());

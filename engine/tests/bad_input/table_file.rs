@@ -6,9 +6,8 @@ use tidepool::{Cursor, Db, LockMode, LockWait, Result, TrxOptions};
 use tidepool_pool::PageType;
 use tidepool_pool::page::{page_type, stamp_checksum};
 
-use crate::fixture::{
-    PAGE_SIZE, copy_dir, count, directory, file_of_a, flip, killed, only_a_fails, options,
-};
+use crate::copy::copy_dir;
+use crate::fixture::{PAGE_SIZE, count, directory, file_of_a, flip, killed, only_a_fails, options};
 
 #[test]
 fn flipped_bits_in_a_page() {

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tidepool::storage::{SimStorage, Storage};
 use tidepool::{Db, Result};
 
-use crate::fixture::{copy_dir, count, def, directory, fill, options};
+use crate::copy::copy_dir;
+use crate::fixture::{count, def, directory, fill, options};
 
 /// Files in `tables/` and in `tables/orphans/`.
 fn table_files(dir: &Path) -> (Vec<String>, Vec<String>) {
