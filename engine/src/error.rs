@@ -8,6 +8,8 @@ use std::fmt;
 use tidepool_pool::Error as PoolError;
 use tidepool_pool::storage::StorageError;
 
+use crate::files::UNDO_FILE;
+
 /// What can go wrong in the engine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -28,7 +30,15 @@ pub enum Error {
         /// What is wrong; if it does not say what to do, the message adds that.
         why: String,
     },
-    /// A file is of another format version, page size or data directory, or is missing.
+    /// A file that must be there is missing, cut short or unreadable: what it held is lost.
+    #[error("{why}")]
+    Lost {
+        /// File, relative to the data directory.
+        file: String,
+        /// The file, what is wrong and what to do.
+        why: String,
+    },
+    /// A file is of another format version, page size or data directory.
     #[error("{file}: {why}")]
     Format {
         /// File, relative to the data directory.
@@ -125,10 +135,13 @@ pub enum Error {
 }
 
 /// What to do about a corrupt page of a file, unless `why` says it already.
-fn advice(file: &str, why: &str) -> &'static str {
+pub(crate) fn advice(file: &str, why: &str) -> &'static str {
     let advises = ["restore", "drop", "remove", "put back"].iter().any(|word| why.contains(word));
     match () {
         () if advises => "",
+        () if file == UNDO_FILE => {
+            ": restore the data directory from a backup, or start with force_recovery=4 and dump the tables"
+        }
         () if file.starts_with("tables/") => ": restore the file from a backup, or drop the table",
         () => ": restore the data directory from a backup",
     }
@@ -143,6 +156,8 @@ impl From<StorageError> for Error {
             Error::NoSpace(error.file.to_string())
         } else if error.is_read_only() {
             Error::ReadOnly(error.to_string())
+        } else if error.is_not_found() || error.is_unexpected_eof() {
+            Error::Lost { file: error.file.to_string(), why: error.to_string() }
         } else {
             Error::Storage(error.to_string())
         }
@@ -166,6 +181,21 @@ impl Error {
         Error::Corrupt { file: file.into(), page, why: why.to_string() }
     }
 
+    /// A [`Error::Lost`] from anything printable that does not name the file.
+    pub fn lost(file: impl Into<String>, why: impl fmt::Display) -> Self {
+        let file = file.into();
+        let why = format!("{file}: {why}");
+        Error::Lost { file, why }
+    }
+
+    /// Whether the error is about what a file holds, or about reading or writing it.
+    pub fn is_of_files(&self) -> bool {
+        matches!(
+            self,
+            Error::Storage(_) | Error::Corrupt { .. } | Error::Lost { .. } | Error::Format { .. }
+        )
+    }
+
     /// A [`Error::Format`] from anything printable.
     pub fn format(file: impl Into<String>, why: impl fmt::Display) -> Self {
         Error::Format { file: file.into(), why: why.to_string() }
@@ -185,7 +215,8 @@ mod tests {
              a backup, or drop the table"
         );
         let undo = Error::corrupt("undo.tpd", 7, "its checksum is wrong");
-        assert!(undo.to_string().ends_with(": restore the data directory from a backup"));
+        let level = ", or start with force_recovery=4 and dump the tables";
+        assert!(undo.to_string().ends_with(level), "{undo}");
         let said = Error::corrupt("undo.tpd", 7, "it is new: restore both from one backup");
         assert!(said.to_string().ends_with("it is new: restore both from one backup"));
     }

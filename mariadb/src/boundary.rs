@@ -57,7 +57,7 @@ pub(crate) fn code_of(error: &Error) -> c_int {
         Error::TableBusy(_) => TP_TABLE_BUSY,
         Error::TooManyTransactions(_) => TP_TOO_MANY_TRX,
         Error::NoSpace(_) => TP_NO_SPACE,
-        Error::Storage(_) => TP_STORAGE,
+        Error::Storage(_) | Error::Lost { .. } => TP_STORAGE,
         Error::Corrupt { .. } => TP_CORRUPT,
         Error::Format { .. } => TP_FORMAT,
         Error::Crashed(_) => TP_CRASHED,

@@ -101,7 +101,7 @@ impl Attachments {
             for at in 0..batch.len() {
                 let (name, kind) = parts(batch.key(at)).ok_or_else(|| {
                     let why = "the key of an attachment is not a name, a zero and a kind";
-                    Error::format(crate::files::SYSTEM_FILE, why)
+                    Error::lost(crate::files::SYSTEM_FILE, why)
                 })?;
                 each(name, kind, batch.value(at));
             }

@@ -179,7 +179,7 @@ impl Catalog {
             }
             for at in 0..batch.len() {
                 let name = std::str::from_utf8(batch.key(at)).map_err(|_| {
-                    Error::format(
+                    Error::lost(
                         crate::files::SYSTEM_FILE,
                         "a table's name in the catalog is not UTF-8",
                     )

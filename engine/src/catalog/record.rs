@@ -173,7 +173,7 @@ impl TableRecord {
     /// Decodes the record of table `name` (for the error's text only).
     pub fn decode(name: &str, bytes: &[u8]) -> Result<Self> {
         Reader { rest: bytes }.record().map_err(|why| {
-            Error::format(
+            Error::lost(
                 crate::files::SYSTEM_FILE,
                 format!("catalog entry of table '{name}': {why}"),
             )

@@ -1,8 +1,9 @@
 //! What a start says at each level of [`ForceRecovery`], and which level a start that fails is to be tried with.
 
-use crate::error::Error;
-use crate::files::UNDO_FILE;
+use crate::error::{Error, advice};
+use crate::files::{SYSTEM_FILE, UNDO_FILE};
 use crate::options::ForceRecovery;
+use crate::redo::REDO_DIR;
 
 /// Says in the error log what is done without, and what to do next.
 pub(super) fn warn(force: ForceRecovery) {
@@ -31,40 +32,47 @@ pub(super) fn warn(force: ForceRecovery) {
     tracing::warn!("force_recovery is {}: {without}", force.level());
 }
 
-/// The error of a start, with the level that does without what it is about, if that is above `force`.
+/// The error of a start, with the level that reads the directory without what is lost, if that level is above `force`.
+///
+/// Only errors about lost data name a level. Another version, another page size and files of something else have other remedies.
 pub(super) fn with_last_resort(error: Error, force: ForceRecovery) -> Error {
-    let needed = |file: &str| match file {
-        _ if file.starts_with("redo") => ForceRecovery::NoRedo,
+    match error {
+        // The error's own advice names the level.
+        Error::Corrupt { ref file, ref why, .. }
+            if file == UNDO_FILE && !advice(file, why).is_empty() =>
+        {
+            error
+        }
+        Error::Corrupt { file, page, why } => {
+            let why = format!("{why}{}{}", advice(&file, &why), resort(&file, force));
+            Error::Corrupt { file, page, why }
+        }
+        // No level does without the catalog.
+        Error::Lost { file, why } if file == SYSTEM_FILE => {
+            let why =
+                format!("{why}; or take the rows out of the table files with `tidepool salvage`");
+            Error::Lost { file, why }
+        }
+        Error::Lost { file, why } => {
+            let why = format!("{why}{}", resort(&file, force));
+            Error::Lost { file, why }
+        }
+        error => error,
+    }
+}
+
+/// The end of a message about lost data of `file`: which level does without the file. Empty if `force` is that level.
+fn resort(file: &str, force: ForceRecovery) -> String {
+    let needed = match file {
+        _ if file.starts_with(REDO_DIR) => ForceRecovery::NoRedo,
         UNDO_FILE => ForceRecovery::NoUndo,
         _ => ForceRecovery::ReadOnly,
     };
-    let resort = |file: &str, why: String| {
-        let level = needed(file);
-        // The remedy for lost data is a backup, or a file put back. Other errors (a version, a page size, files of something else) have
-        // another remedy, and no level helps.
-        let is_about_lost_data = ["restore", "put back", "put the file back"];
-        if level <= force
-            || why.contains("force_recovery=")
-            || !is_about_lost_data.iter().any(|remedy| why.contains(remedy))
-        {
-            return why;
-        }
-        format!(
-            "{why}; or start with force_recovery={} and dump what can still be read",
-            level.level()
-        )
-    };
-    match error {
-        Error::Format { file, why } => {
-            let why = resort(&file, why);
-            Error::Format { file, why }
-        }
-        Error::Corrupt { file, page, why } => {
-            let why = resort(&file, why);
-            Error::Corrupt { file, page, why }
-        }
-        Error::Storage(why) if why.contains("'redo/") => Error::Storage(resort("redo", why)),
-        Error::Storage(why) if why.contains(UNDO_FILE) => Error::Storage(resort(UNDO_FILE, why)),
-        error => error,
+    match needed > force {
+        true => format!(
+            "; or start with force_recovery={} and dump what can still be read",
+            needed.level()
+        ),
+        false => String::new(),
     }
 }

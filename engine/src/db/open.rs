@@ -303,10 +303,9 @@ fn first_space(env: &Arc<Env>) -> Result<Option<Arc<Space>>> {
             return Ok(None);
         }
         // Going on would take every table for one that was dropped.
-        return Err(Error::format(
+        return Err(Error::lost(
             SYSTEM_FILE,
-            "there is no catalog in it, though there are table files: restore it from a backup, or take the rows out of the \
-             table files with `tidepool salvage`",
+            "there is no catalog in it, though there are table files: restore it from a backup",
         ));
     }
     let header = space_header::read(env.pool(), &system)?;

@@ -56,7 +56,7 @@ pub(super) fn refuse_unfit(storage: &dyn Storage) -> Result<()> {
 
 /// The error for a directory that has lost its control file.
 fn missing_beside<T>(name: &str) -> Result<T> {
-    Err(Error::format(
+    Err(Error::lost(
         CONTROL_FILE,
         format!(
             "missing, though the data directory holds '{name}'; put the file back or restore the \
@@ -178,7 +178,7 @@ pub(super) fn check_owner(
     if owner == *uuid || owner == [0; 16] {
         return Ok(());
     }
-    Err(Error::format(
+    Err(Error::lost(
         redo::REDO_DIR,
         format!(
             "the redo log belongs to another data directory (instance {}, but {name} is of {}); put back this \

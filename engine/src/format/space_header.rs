@@ -89,7 +89,7 @@ impl SpaceHeader {
     /// Reads the header from the bytes of page 0; `file` is for the error.
     pub fn parse(page: &[u8], file: &str) -> Result<SpaceHeader> {
         if page.len() < TABLE_AREA.end || &page[MAGIC_AT..MAGIC_AT + 8] != MAGIC {
-            return Err(Error::format(
+            return Err(Error::lost(
                 file,
                 "not a Tidepool tablespace: its first page lacks the magic number",
             ));

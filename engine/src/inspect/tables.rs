@@ -2,7 +2,7 @@
 
 use super::{IndexReport, InspectProgress, Inspection, ProgressFn, Report, TableReport};
 use crate::db::Db;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::files::{SYSTEM_SPACE, space_file_name};
 use crate::format::entry::Entry;
 use crate::space::{self, PageSet};
@@ -114,7 +114,7 @@ fn check_table(
         // Of a tree that could not be walked to its end, not all pages were reached.
         Ok(pages) if is_whole && is_settled => report.unreachable_pages = Some(pages),
         Ok(_) => {}
-        Err(error @ (Error::Corrupt { .. } | Error::Format { .. } | Error::Storage(_))) => {
+        Err(error) if error.is_of_files() => {
             report.problems.push(error.to_string());
         }
         Err(error) => return Err(error),

@@ -403,7 +403,7 @@ impl Files<'_> {
                 return Ok(None);
             }
             Err(error) if error.is_not_found() => {
-                return Err(Error::format(
+                return Err(Error::lost(
                     &*name,
                     "missing, but the redo log holds changes of it; put the file back or restore the data \
                      directory from a backup",

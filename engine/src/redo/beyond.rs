@@ -55,7 +55,7 @@ struct Place {
 impl Loss {
     /// The error that stops the start.
     pub fn error(&self) -> Error {
-        Error::format(
+        Error::lost(
             self.place.file.clone(),
             format!(
                 "{}; restore the data directory from a backup, or accept the loss: start once with accept_log_loss \

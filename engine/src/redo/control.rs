@@ -191,7 +191,7 @@ impl Control {
             (a, b) => a.or(b).map(|control| (control, 1)),
         };
         newest.ok_or_else(|| {
-            Error::format(
+            Error::lost(
                 CONTROL_FILE,
                 "both slots are corrupt; restore the data directory from a backup",
             )

@@ -54,11 +54,11 @@ impl FileHeader {
     /// Reads a header; `file` is for messages.
     pub fn decode(block: &[u8], file: &str) -> Result<Self> {
         if &block[..8] != MAGIC {
-            return Err(Error::format(file, "not a redo log file; restore the file from a backup"));
+            return Err(Error::lost(file, "not a redo log file; restore the file from a backup"));
         }
         let stored = u32::from_le_bytes(field(block, CRC_AT));
         if stored != crc32c::crc32c(&block[..CRC_AT]) {
-            return Err(Error::format(
+            return Err(Error::lost(
                 file,
                 "the header's checksum is wrong; restore the file from a backup",
             ));

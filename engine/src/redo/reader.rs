@@ -112,12 +112,13 @@ impl Reader {
 
     /// The error for a block that holds, or may hold, a part of the frame at the current position.
     fn gap(&self, error: StorageError) -> Error {
-        Error::Storage(format!(
+        let why = format!(
             "the redo log from LSN {} on: {error}; what is in these {BLOCK_SIZE} bytes may have been committed: restore the data \
              directory from a backup, or accept that the log ends before them: start once with accept_log_loss (in a server, \
              tidepool_accept_log_loss=ON)",
             self.at.0
-        ))
+        );
+        Error::Lost { file: super::REDO_DIR.into(), why }
     }
 
     /// Has at least `want` bytes from the current position in the buffer. `false` if the ring ends before, or a block that can't be read

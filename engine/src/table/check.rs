@@ -95,7 +95,7 @@ impl Table {
             }
             match outcome {
                 Ok(()) => {}
-                Err(error @ (Error::Corrupt { .. } | Error::Format { .. } | Error::Storage(_))) => {
+                Err(error) if error.is_of_files() => {
                     let name = def.indexes.get(index).map_or("?", |index| &index.name);
                     report.problems.push(format!("index '{name}': {error}"));
                 }
@@ -217,7 +217,7 @@ impl<'a> Chains<'a> {
             };
             match overflow::for_each_page(env, space, tree, head, see) {
                 Ok(()) => {}
-                Err(error @ (Error::Corrupt { .. } | Error::Format { .. } | Error::Storage(_))) => {
+                Err(error) if error.is_of_files() => {
                     let mut problems = self.problems.borrow_mut();
                     if problems.len() < LONG_VALUE_PROBLEMS_MAX {
                         let index = &self.table.def().indexes[self.index].name;

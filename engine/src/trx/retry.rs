@@ -63,7 +63,7 @@ impl Troubles {
     pub fn last(&self, error: &Error) -> bool {
         match error {
             Error::Corrupt { .. } | Error::Format { .. } => true,
-            Error::Storage(_) => self.failures >= FAILURES_MAX,
+            Error::Storage(_) | Error::Lost { .. } => self.failures >= FAILURES_MAX,
             _ => false,
         }
     }
@@ -84,7 +84,7 @@ impl TrxSystem {
                 (failures, wrong) = (0, 0);
             }
             match outcome {
-                Err(Error::Storage(_)) if failures < SESSION_RETRIES => {
+                Err(Error::Storage(_) | Error::Lost { .. }) if failures < SESSION_RETRIES => {
                     let pause = self.retry_pause() / SESSION_PAUSE_DIVISOR;
                     thread::sleep(pause * 2u32.pow(failures));
                     failures += 1;

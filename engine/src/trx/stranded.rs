@@ -110,7 +110,9 @@ fn is_of_table(error: &Error, space: u32) -> bool {
     let name = space_file_name(space);
     space >= FIRST_TABLE_SPACE
         && match error {
-            Error::Corrupt { file, .. } | Error::Format { file, .. } => *file == name,
+            Error::Corrupt { file, .. } | Error::Format { file, .. } | Error::Lost { file, .. } => {
+                *file == name
+            }
             Error::Storage(what) => what.contains(&name),
             _ => false,
         }

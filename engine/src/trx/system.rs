@@ -150,7 +150,7 @@ impl TrxSystem {
     /// Opens the transaction system of a recovered environment.
     pub fn open(env: &Arc<Env>) -> Result<Arc<TrxSystem>> {
         if !env.storage().exists(UNDO_FILE)? {
-            return Err(Error::format(
+            return Err(Error::lost(
                 UNDO_FILE,
                 "missing; put the file back or restore the data directory from a backup",
             ));
@@ -158,10 +158,10 @@ impl TrxSystem {
         let space = env.space(UNDO_SPACE)?;
         if is_unmade(env, &space)? {
             // A new one would give transaction ids a second time, and what is unfinished would pass for committed.
-            return Err(Error::format(
+            return Err(Error::lost(
                 space.file().name(),
                 "there is no undo log in it, though the data directory is not new: put the file back or restore the \
-                 data directory from a backup, or start with force_recovery=4 and dump the tables",
+                 data directory from a backup",
             ));
         }
         space_header::read(env.pool(), &space)?.check(

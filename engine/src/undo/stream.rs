@@ -343,9 +343,6 @@ impl Undo {
 
     /// An error about a page of the undo space.
     pub fn corrupt(&self, page: u32, why: impl std::fmt::Display) -> Error {
-        let why = format!(
-            "{why}: restore the data directory from a backup, or start with force_recovery=4 and dump the tables"
-        );
         Error::corrupt(self.space.file().name(), page, why)
     }
 

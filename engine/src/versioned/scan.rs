@@ -469,9 +469,7 @@ impl Transaction {
 
     /// Whether a scan goes on behind what it can't read, as `force_recovery` says; then the error log has it.
     fn passes_over(&self, error: &Error) -> bool {
-        let is_damage =
-            matches!(error, Error::Corrupt { .. } | Error::Format { .. } | Error::Storage(_));
-        let passes_over = is_damage && self.system.env.force_recovery().is_read_only();
+        let passes_over = error.is_of_files() && self.system.env.force_recovery().is_read_only();
         if passes_over {
             tracing::error!("{error}; a scan passes over what was there");
         }

@@ -31,7 +31,8 @@ fn missing_system_file() {
     }
     assert_eq!(
         open_error(dir.path()),
-        "cannot open 'system.tpd': No such file or directory (os error 2) (put the missing file back, or restore a backup)"
+        "cannot open 'system.tpd': No such file or directory (os error 2) (put the missing file back, or restore a backup); \
+         or take the rows out of the table files with `tidepool salvage`"
     );
 }
 
@@ -126,7 +127,7 @@ fn empty_undo_file() {
     fs::write(dir.path().join("undo.tpd"), b"").unwrap();
     fs::write(dir.path().join("undo-mirror.tpd"), b"").unwrap();
     let expected = "undo.tpd: there is no undo log in it, though the data directory is not new: put the file back or restore \
-                    the data directory from a backup, or start with force_recovery=4 and dump the tables";
+                    the data directory from a backup; or start with force_recovery=4 and dump what can still be read";
     assert_eq!(open_error(dir.path()), expected);
     assert_eq!(open_error(dir.path()), expected, "nothing was made in its place");
     // With changes of it in the redo log, recovery may see it first.

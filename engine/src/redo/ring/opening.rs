@@ -78,7 +78,7 @@ impl Ring {
     pub fn open(storage: Arc<dyn Storage>, file_size: u64) -> Result<Self> {
         let control_file = storage.open(CONTROL_FILE).map_err(|error| {
             if error.is_not_found() {
-                Error::format(
+                Error::lost(
                     CONTROL_FILE,
                     "missing; put the file back or restore the data directory from a backup",
                 )
@@ -198,7 +198,7 @@ impl Ring {
         if at == self.end() && self.in_use().next().is_some() {
             return Ok(());
         }
-        Err(Error::format(
+        Err(Error::lost(
             CONTROL_FILE,
             format!("no redo file holds the log at LSN {}; restore from a backup", at.0),
         ))
@@ -226,7 +226,7 @@ impl Ring {
 }
 
 fn missing(name: &str, start: Lsn, size: u64) -> Error {
-    Error::format(
+    Error::lost(
         name,
         format!(
             "missing, but it holds the redo log from LSN {} to {}; put the file back or restore the data \
@@ -246,7 +246,7 @@ fn check_file(
     let name = file.name();
     let (len, want) = (file.len()?, HEADER_SIZE + entry.size);
     if len < want {
-        return Err(Error::format(
+        return Err(Error::lost(
             name,
             format!(
                 "{len} bytes long instead of {want}: it was truncated; restore the file from a backup"
@@ -257,7 +257,7 @@ fn check_file(
     file.read_at(&mut block, 0)?;
     let header = FileHeader::decode(&block, name)?;
     if header.uuid != control.uuid {
-        return Err(Error::format(
+        return Err(Error::lost(
             name,
             format!(
                 "belongs to another data directory (instance {}, this one is {}); put back the file of this \
@@ -268,7 +268,7 @@ fn check_file(
         ));
     }
     if (header.file_no, header.start, header.size) != (entry.file_no, start, entry.size) {
-        return Err(Error::format(
+        return Err(Error::lost(
             name,
             format!(
                 "holds the log from LSN {} as file {}, but {CONTROL_FILE} expects LSN {} as file {}: the two \
