@@ -13,7 +13,7 @@
 //! `tap` hears of accesses, [`trace`] records them, and [`advisor`] says from them what another size
 //! would bring; `residents` tells who is here, `hot_pages` who
 //! should be here again after the next start.
-//! Below all of it is [`storage`]: files, real and simulated. `mapping` is memory straight from the kernel,
+//! Below all of it is the crate `tidepool-store`: [`page`] and [`storage`], files, real and simulated. `mapping` is memory straight from the kernel,
 //! `sync` the atomics and the parking lot that latches are made of, `contention` a mutex that counts who waits
 //! for it, `signal` and `step` what background threads sleep on and run.
 
@@ -32,12 +32,10 @@ mod latch;
 #[cfg(test)]
 mod latch_tests;
 mod leisure;
-mod log_throttle;
 mod mapping;
 mod memory;
 mod mirror;
 mod pace;
-pub mod page;
 mod pool;
 mod priority;
 mod read_ahead;
@@ -49,11 +47,12 @@ mod space;
 pub mod statement;
 mod stats;
 mod step;
-pub mod storage;
 mod sync;
 mod tap;
 pub mod trace;
 mod view;
+
+pub use tidepool_store::{page, storage};
 
 pub use advisor::{Advice, AdviceRow};
 pub use doublewrite::Doublewrite;

@@ -46,7 +46,7 @@ pub(crate) use self::extents::{Extent, ExtentState};
 use crate::contention::CountingMutex;
 use crate::error::{Error, Result};
 use crate::latch::MAX_FRAMES;
-use crate::log_throttle::LogThrottle;
+use tidepool_store::LogThrottle;
 use crate::mapping::{Accounting, Mapping, ZeroedArray};
 use crate::page::PageSize;
 use crate::view::RacyBytes;

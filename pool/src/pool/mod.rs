@@ -41,7 +41,7 @@ use crate::dirty::DirtyQueue;
 use crate::error::{Error, Result, WriteAheadError};
 use crate::flush::Flusher;
 use crate::frames::Frames;
-use crate::log_throttle::LogThrottle;
+use tidepool_store::LogThrottle;
 use crate::mapping::Accounting;
 use crate::pace::Pace;
 use crate::page::{Lsn, PageSize};

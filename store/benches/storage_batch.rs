@@ -4,7 +4,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidepool_pool::storage::{AlignedBuf, FileOptions, FileStorage, IoOp, Storage, StorageFile};
+use tidepool_store::storage::{AlignedBuf, FileOptions, FileStorage, IoOp, Storage, StorageFile};
 
 const PAGE: usize = 16384;
 const FILE_PAGES: u64 = 16384;

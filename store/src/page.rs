@@ -21,11 +21,15 @@ use std::fmt;
 pub const PAGE_HEADER_SIZE: usize = 32;
 
 const CHECKSUM: usize = 0;
-pub(crate) const PAGE_NO: usize = 4;
-pub(crate) const SPACE_ID: usize = 8;
-pub(crate) const PAGE_TYPE: usize = 12;
+/// Offset of the page number.
+pub const PAGE_NO: usize = 4;
+/// Offset of the space id.
+pub const SPACE_ID: usize = 8;
+/// Offset of the page type.
+pub const PAGE_TYPE: usize = 12;
 const PAGE_LSN: usize = 16;
-pub(crate) const TREE_ID: usize = 24;
+/// Offset of the tree id.
+pub const TREE_ID: usize = 24;
 
 /// A log sequence number: a byte position in the endless redo log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -11,11 +11,11 @@ const EVERY: Duration = Duration::from_secs(30);
 
 /// When a message was logged last, and how often it was left out since.
 #[derive(Default)]
-pub(crate) struct LogThrottle(Mutex<Option<(Instant, u64)>>);
+pub struct LogThrottle(Mutex<Option<(Instant, u64)>>);
 
 impl LogThrottle {
     /// Whether to log the message at `now`, and then how often it was left out.
-    pub(crate) fn is_due(&self, now: Instant) -> Option<u64> {
+    pub fn is_due(&self, now: Instant) -> Option<u64> {
         let mut said = self.0.lock();
         match &mut *said {
             Some((at, unsaid)) if now.saturating_duration_since(*at) < EVERY => {
