@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidepool::{
     Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Result, Seek, Table,
-    TableDef, Trx, TrxOptions,
+    TableDef, Transaction, TransactionOptions,
 };
 
 const ACCOUNTS: u64 = 100;
@@ -72,7 +72,7 @@ fn main() -> Result<()> {
 fn create_accounts(db: &Db) -> Result<Arc<Table>> {
     let def = TableDef::new([IndexDef::unique("number"), IndexDef::non_unique("owner")]);
     let accounts = db.create_table("bank/accounts", &def)?;
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for at in 0..ACCOUNTS {
         let number = accounts.reserve_auto_increment(1)?;
         let owner = ["alice", "bob", "carol"][at as usize % 3];
@@ -102,8 +102,10 @@ fn transfers(db: &Db, accounts: &Arc<Table>, teller: u64, retries: &AtomicU64) -
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (random >> 33) % below
     };
-    let mut trx =
-        db.begin(TrxOptions { isolation: Isolation::ReadCommitted, ..TrxOptions::default() });
+    let mut trx = db.begin(TransactionOptions {
+        isolation: Isolation::ReadCommitted,
+        ..TransactionOptions::default()
+    });
     for _ in 0..TRANSFERS {
         let from = 1 + next(ACCOUNTS);
         let to = 1 + (from + next(ACCOUNTS - 1)) % ACCOUNTS;
@@ -122,7 +124,13 @@ fn transfers(db: &Db, accounts: &Arc<Table>, teller: u64, retries: &AtomicU64) -
     Ok(())
 }
 
-fn transfer(trx: &mut Trx, accounts: &Arc<Table>, from: u64, to: u64, amount: u64) -> Result<()> {
+fn transfer(
+    trx: &mut Transaction,
+    accounts: &Arc<Table>,
+    from: u64,
+    to: u64,
+    amount: u64,
+) -> Result<()> {
     let (mut debit, mut credit) = (vec![], vec![]);
     for (number, row) in [(from, &mut debit), (to, &mut credit)] {
         let key = number.to_be_bytes();
@@ -151,7 +159,7 @@ fn audit(db: &Db, accounts: &Arc<Table>, total: u64, done: &AtomicBool) -> Resul
 }
 
 fn sum_of_balances(db: &Db, accounts: &Arc<Table>) -> Result<u64> {
-    let mut trx = db.begin(TrxOptions { read_only: true, ..TrxOptions::default() });
+    let mut trx = db.begin(TransactionOptions { read_only: true, ..TransactionOptions::default() });
     let mut cursor = Cursor::new(accounts.clone(), BY_NUMBER, LockMode::None, LockWait::Wait);
     let (mut sum, mut more) = (0, cursor.first(&mut trx)?);
     while more {
@@ -163,7 +171,7 @@ fn sum_of_balances(db: &Db, accounts: &Arc<Table>) -> Result<u64> {
 }
 
 fn accounts_of(db: &Db, accounts: &Arc<Table>, owner: &str) -> Result<Vec<u64>> {
-    let mut trx = db.begin(TrxOptions { read_only: true, ..TrxOptions::default() });
+    let mut trx = db.begin(TransactionOptions { read_only: true, ..TransactionOptions::default() });
     let mut cursor = Cursor::new(accounts.clone(), BY_OWNER, LockMode::None, LockWait::Wait);
     let prefix = [owner.as_bytes(), b"\0"].concat();
     let (mut numbers, mut more) = (vec![], cursor.seek(&mut trx, &prefix, Seek::AtOrAfter)?);

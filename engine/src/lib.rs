@@ -1,18 +1,18 @@
 //! Tidepool: a transactional storage engine, embedded.
 //!
 //! A [`Db`] is a data directory. It holds [`Table`]s, each with a clustered index and any number of others: ordered
-//! maps from byte keys to byte values. A [`Trx`] reads and writes them with snapshots, row locks, savepoints and
+//! maps from byte keys to byte values. A [`Transaction`] reads and writes them with snapshots, row locks, savepoints and
 //! crash-safe commits; a [`Cursor`] reads an index in order.
 //!
 //! ```
-//! use tidepool::{Cursor, Db, IndexDef, LockMode, LockWait, Options, Seek, TableDef, TrxOptions};
+//! use tidepool::{Cursor, Db, IndexDef, LockMode, LockWait, Options, Seek, TableDef, TransactionOptions};
 //!
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let dir = dir.path();
 //! let db = Db::open(dir, Options::default())?;
 //! let fruit = db.create_table("fruit", &TableDef::new([IndexDef::unique("name")]))?;
 //!
-//! let mut trx = db.begin(TrxOptions::default());
+//! let mut trx = db.begin(TransactionOptions::default());
 //! trx.insert(&fruit, 0, b"apple", b"red")?;
 //! trx.insert(&fruit, 0, b"lemon", b"yellow")?;
 //! trx.insert(&fruit, 0, b"plum", b"blue")?;
@@ -97,7 +97,7 @@ pub use backup::{Backup, BackupProgress, BackupReport, make_marked_dir};
 pub use catalog::{ATTACHMENT_KIND_MAX, ATTACHMENT_LEN_MAX, Attachment, IndexDef, TableDef};
 pub use db::{
     ChangedIndex, Cursor, Db, DefinitionChange, DuplicateEntry, IndexChange, ROW_BYTES_KEPT,
-    Savepoint, Seek, TableLoad, Trx,
+    Savepoint, Seek, TableLoad, Transaction,
 };
 pub use error::{Error, Result};
 pub use files::UNFINISHED_MARK;
@@ -108,7 +108,7 @@ pub use status::Status;
 pub use table::{CheckProgress, CheckReport, Sampled, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
 pub use tidepool_pool::{Advice, AdviceRow, Lsn, Sample, storage};
-pub use trx::{Isolation, TrxOptions};
+pub use trx::{Isolation, TransactionOptions};
 
 /// Cases a property test runs: `default`, or `TIDEPOOL_TEST_CASES`.
 #[cfg(test)]

@@ -8,7 +8,9 @@ use std::time::Duration;
 use tidepool::storage::{
     AlignedBuf, Fault, FaultKind, FileOptions, FileStorage, SimStorage, Storage, StorageOp,
 };
-use tidepool::{Backup, Db, Error, IndexDef, Options, TableDef, TrxOptions, UNFINISHED_MARK};
+use tidepool::{
+    Backup, Db, Error, IndexDef, Options, TableDef, TransactionOptions, UNFINISHED_MARK,
+};
 
 mod scan;
 
@@ -33,7 +35,7 @@ const ROWS_IN_GROUP: u32 = 600;
 
 fn write_group(db: &Db, group: u32, version: u64) {
     let table = db.open_table("t").unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for row in 0..ROWS_IN_GROUP {
         let key = (group * ROWS_IN_GROUP + row).to_be_bytes();
         let value = [&version.to_be_bytes()[..], &[version as u8; 700]].concat();
@@ -96,7 +98,7 @@ fn transactions_of_many_pages_are_in_a_backup_as_a_whole_or_not_at_all() {
     for (copy, least, most) in copies {
         let restored = Db::open(&copy, options()).unwrap();
         let table = restored.open_table("t").unwrap();
-        let mut trx = restored.begin(TrxOptions::default());
+        let mut trx = restored.begin(TransactionOptions::default());
         let rows = scan::scan(&mut trx, &table, 0).unwrap();
         assert_eq!(rows.len(), (GROUPS * ROWS_IN_GROUP) as usize);
         let versions: Vec<u64> =
@@ -131,7 +133,7 @@ fn small_db() -> (SimStorage, Db) {
     let sim = SimStorage::new(1);
     let db = Db::open_on(Arc::new(sim.clone()), quiet()).unwrap();
     let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for n in 0..2000u32 {
         trx.insert(&table, 0, &n.to_be_bytes(), &[n as u8; 400]).unwrap();
     }
@@ -141,7 +143,7 @@ fn small_db() -> (SimStorage, Db) {
 
 fn rows_in(db: &Db) -> usize {
     let table = db.open_table("t").unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     scan::scan(&mut trx, &table, 0).unwrap().len()
 }
 
@@ -305,7 +307,7 @@ fn a_log_that_cannot_grow_goes_on_without_the_backup() {
     // Room for what tables and undo take, and for less log than is written.
     sim.set_capacity(Some(sim.used_bytes() + (12 << 20)));
     for round in 0..60u8 {
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for n in 0..400u32 {
             trx.update(&table, 0, &n.to_be_bytes(), &[round; 400]).unwrap();
         }

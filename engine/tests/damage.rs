@@ -12,7 +12,7 @@ use std::time::Duration;
 use scan::{Rows, scan};
 use tidepool::storage::{AlignedBuf, SimStorage, Storage};
 use tidepool::{
-    Db, Error, ForceRecovery, IndexDef, LockMode, LockWait, Options, TableDef, TrxOptions,
+    Db, Error, ForceRecovery, IndexDef, LockMode, LockWait, Options, TableDef, TransactionOptions,
 };
 
 const PAGE: usize = 4096;
@@ -61,7 +61,7 @@ fn base(left: Left) -> Base {
         let name = name(table);
         let table = db.create_table(&name, &def).unwrap();
         let mut rows = Rows::new();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for row in 0..ROWS {
             let value = format!("{name} {row}").into_bytes();
             trx.insert(&table, 0, &key(row), &value).unwrap();
@@ -72,7 +72,7 @@ fn base(left: Left) -> Base {
         truth.insert(name, rows);
     }
     for (table, (name, rows)) in tables.iter().zip(&mut truth) {
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for row in 0..ROWS / 3 {
             let value = format!("{name} {row} changed").into_bytes();
             trx.update(table, 0, &key(row), &value).unwrap();
@@ -92,7 +92,7 @@ fn base(left: Left) -> Base {
     let tables: Vec<_> = (0..TABLES).map(|table| db.open_table(&name(table)).unwrap()).collect();
     let mut open = vec![];
     for table in &tables[..=UNFINISHED] {
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for round in 0..2u8 {
             for row in ROWS / 2..ROWS {
                 trx.update(table, 0, &key(row), &[round; 400]).unwrap();
@@ -103,7 +103,7 @@ fn base(left: Left) -> Base {
     }
     open.pop().unwrap().prepare(XID).unwrap();
     // Of a last moment, and committed.
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let last = TABLES - 1;
     trx.insert(&tables[last], 0, &key(ROWS + 1), b"new").unwrap();
     truth.get_mut(&name(last)).unwrap().insert(key(ROWS + 1).to_vec(), b"new".to_vec());
@@ -181,7 +181,7 @@ struct Outcome {
 fn read_all(db: &Db, base: &Base, outcome: &mut Outcome) {
     for (name, truth) in &base.truth {
         let rows = db.open_table(name).and_then(|table| {
-            let mut trx = db.begin(TrxOptions::default());
+            let mut trx = db.begin(TransactionOptions::default());
             scan(&mut trx, &table, 0)
         });
         match rows {
@@ -214,7 +214,7 @@ fn look(base: &Base, disk: &SimStorage) -> Outcome {
     for (name, truth) in &base.truth {
         let Ok(table) = db.open_table(name) else { continue };
         for key in truth.keys() {
-            let mut trx = db.begin(TrxOptions::default());
+            let mut trx = db.begin(TransactionOptions::default());
             trx.set_lock_wait_timeout(Duration::ZERO);
             let mut value = vec![];
             let changed = trx
@@ -336,12 +336,13 @@ fn readable(base: &Base, disk: &SimStorage, force_recovery: ForceRecovery) -> Op
     let mut whole = vec![];
     for (name, truth) in &base.truth {
         let Ok(table) = db.open_table(name) else { continue };
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         if scan(&mut trx, &table, 0).is_ok_and(|rows| rows == *truth) {
             whole.push(name.clone());
         }
         if force_recovery.is_read_only() {
-            let error = db.begin(TrxOptions::default()).insert(&table, 0, b"new", b"").unwrap_err();
+            let error =
+                db.begin(TransactionOptions::default()).insert(&table, 0, b"new", b"").unwrap_err();
             let level = format!("force_recovery is {}", force_recovery.level());
             assert!(error.to_string().contains(&level), "{error}");
         }
@@ -438,12 +439,12 @@ fn a_scan_passes_over_a_broken_leaf_of_a_table() {
     let disk = SimStorage::new(3);
     let db = Db::open_on(Arc::new(disk.clone()), options()).unwrap();
     let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for row in 0..400 {
         trx.insert(&table, 0, &key(row), &[1; 100]).unwrap();
     }
     trx.commit().unwrap();
-    let all = scan(&mut db.begin(TrxOptions::default()), &table, 0).unwrap();
+    let all = scan(&mut db.begin(TransactionOptions::default()), &table, 0).unwrap();
     drop((trx, table));
     db.close().unwrap();
     drop(db);
@@ -457,7 +458,7 @@ fn a_scan_passes_over_a_broken_leaf_of_a_table() {
             let options = Options { force_recovery, ..options() };
             let db = Db::open_on(Arc::new(disk.kill()), options).unwrap();
             let table = db.open_table("t")?;
-            scan(&mut db.begin(TrxOptions::default()), &table, 0)
+            scan(&mut db.begin(TransactionOptions::default()), &table, 0)
         };
         if let Err(error) = read(ForceRecovery::Off) {
             let error = error.to_string();
@@ -490,7 +491,7 @@ fn levels_one_and_two_write_and_leave_what_they_say() {
         let rolled_back = db.step_rollback_recovered().unwrap();
         assert_eq!(rolled_back, force_recovery == ForceRecovery::NoPurge);
         let table = db.open_table(&name(TABLES - 1)).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         trx.update(&table, 0, &key(0), b"newer").unwrap();
         trx.commit().unwrap();
         read_all(&db, &Base { disk: disk.clone(), truth: base.truth.clone() }, &mut outcome);

@@ -4,8 +4,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool::{
-    Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Seek, Table, TableDef, Trx,
-    TrxOptions,
+    Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Seek, Table, TableDef,
+    Transaction, TransactionOptions,
 };
 
 fn options() -> Options {
@@ -20,11 +20,11 @@ fn def() -> TableDef {
     TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("second")])
 }
 
-fn begin(db: &Db) -> Trx {
-    db.begin(TrxOptions::default())
+fn begin(db: &Db) -> Transaction {
+    db.begin(TransactionOptions::default())
 }
 
-fn get(trx: &mut Trx, table: &Arc<Table>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+fn get(trx: &mut Transaction, table: &Arc<Table>, key: &[u8]) -> Result<Option<Vec<u8>>> {
     let mut value = vec![];
     let found = trx.get(table, 0, key, LockMode::None, LockWait::Wait, &mut value)?;
     Ok(found.then_some(value))

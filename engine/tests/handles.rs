@@ -4,7 +4,7 @@ use std::sync::Arc;
 use tidepool::storage::SimStorage;
 use tidepool::{
     ChangedIndex, CheckProgress, Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait,
-    Options, Sampled, Table, TableDef, Trx, TrxOptions,
+    Options, Sampled, Table, TableDef, Transaction, TransactionOptions,
 };
 
 fn open(seed: u64) -> Db {
@@ -15,11 +15,11 @@ fn table(db: &Db, name: &str) -> Arc<Table> {
     db.create_table(name, &TableDef::new([IndexDef::unique("primary")])).unwrap()
 }
 
-fn begin(db: &Db, isolation: Isolation) -> Trx {
-    db.begin(TrxOptions { isolation, read_only: false })
+fn begin(db: &Db, isolation: Isolation) -> Transaction {
+    db.begin(TransactionOptions { isolation, read_only: false })
 }
 
-fn get(trx: &mut Trx, table: &Arc<Table>, key: &[u8]) -> Option<Vec<u8>> {
+fn get(trx: &mut Transaction, table: &Arc<Table>, key: &[u8]) -> Option<Vec<u8>> {
     let mut value = Vec::new();
     let found = trx.get(table, 0, key, LockMode::None, LockWait::Wait, &mut value).unwrap();
     found.then_some(value)
@@ -151,8 +151,9 @@ fn a_void_savepoint_is_refused() {
     let db = open(1);
     let t = table(&db, "t");
     let mut trx = begin(&db, Isolation::RepeatableRead);
-    let put =
-        |trx: &mut Trx, n: u8| trx.insert(&t, 0, &[n; 9][..1 + usize::from(n)], b"1").unwrap();
+    let put = |trx: &mut Transaction, n: u8| {
+        trx.insert(&t, 0, &[n; 9][..1 + usize::from(n)], b"1").unwrap()
+    };
     put(&mut trx, 0);
     let early = trx.savepoint();
     put(&mut trx, 1);
@@ -186,7 +187,9 @@ fn a_savepoint_that_is_void_after_many_rollbacks_is_refused() {
     let db = open(1);
     let t = table(&db, "t");
     let mut trx = begin(&db, Isolation::RepeatableRead);
-    let put = |trx: &mut Trx, n: u16| trx.insert(&t, 0, &n.to_be_bytes(), b"1").map(drop).unwrap();
+    let put = |trx: &mut Transaction, n: u16| {
+        trx.insert(&t, 0, &n.to_be_bytes(), b"1").map(drop).unwrap()
+    };
     for n in 0..1000 {
         put(&mut trx, n);
         let place = trx.savepoint();

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use tidepool::inspect::{Inspection, Report};
 use tidepool::storage::{FileOptions, FileStorage, Storage};
-use tidepool::{Db, IndexDef, Options, TableDef, TrxOptions};
+use tidepool::{Db, IndexDef, Options, TableDef, TransactionOptions};
 
 use copy::copy_of;
 
@@ -40,7 +40,7 @@ fn directory() -> TempDir {
 fn fill(db: &Db) {
     let def = TableDef::new([IndexDef::unique("id"), IndexDef::non_unique("v")]);
     let table = db.create_table("d/t", &def).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for id in 0..ROWS {
         let len = if id % 500 == 7 { 3 * PAGE } else { 60 };
         trx.insert(&table, 0, &id.to_be_bytes(), &vec![id as u8; len]).unwrap();
@@ -48,7 +48,7 @@ fn fill(db: &Db) {
             .unwrap();
     }
     trx.commit().unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for id in (0..ROWS).step_by(3) {
         trx.update(&table, 0, &id.to_be_bytes(), &[1; 90]).unwrap();
     }
@@ -124,7 +124,7 @@ fn what_a_crash_leaves_is_recovered_aside() {
     let db = Db::open(dir.path(), options()).unwrap();
     fill(&db);
     let table = db.open_table("d/t").unwrap();
-    let mut unfinished = db.begin(TrxOptions::default());
+    let mut unfinished = db.begin(TransactionOptions::default());
     unfinished.delete(&table, 0, &5u32.to_be_bytes()).unwrap();
     db.log_flush().unwrap();
     let crashed = copy_of(dir.path());

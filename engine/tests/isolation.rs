@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tidepool::storage::SimStorage;
 use tidepool::{
     Cursor, Db, Error, IndexDef, Interrupt, Isolation, LockMode, LockWait, Options, Savepoint,
-    Seek, Table, TableDef, Trx, TrxOptions,
+    Seek, Table, TableDef, Transaction, TransactionOptions,
 };
 
 macro_rules! scripts {
@@ -53,7 +53,7 @@ type Task = Box<dyn FnOnce(&mut Session) -> Answer + Send>;
 /// What a session's thread owns.
 struct Session {
     table: Arc<Table>,
-    trx: Trx,
+    trx: Transaction,
     savepoints: BTreeMap<String, Savepoint>,
 }
 
@@ -82,7 +82,7 @@ impl Sessions {
         };
         let db = Db::open_on(Arc::new(SimStorage::new(1)), options)?;
         let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")]))?;
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for arg in &command.args {
             let key = arg.key.as_deref().ok_or("reset takes k=v")?;
             trx.insert(&table, 0, key.as_bytes(), arg.value.as_bytes())?;
@@ -111,7 +111,7 @@ impl Sessions {
             "serializable" => Isolation::Serializable,
             other => return Err(format!("isolation {other}?").into()),
         };
-        let mut trx = db.begin(TrxOptions { isolation, ..TrxOptions::default() });
+        let mut trx = db.begin(TransactionOptions { isolation, ..TransactionOptions::default() });
         if how == "snapshot" {
             trx.ensure_view();
         }
@@ -373,14 +373,14 @@ fn dirty_reads_of_long_values_that_are_rolled_back() {
     const LEN: usize = 100_000;
     let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::default()).unwrap();
     let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(&table, 0, b"a", &vec![0; LEN]).unwrap();
     trx.commit().unwrap();
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
             for round in 1..=200 {
-                let mut trx = db.begin(TrxOptions::default());
+                let mut trx = db.begin(TransactionOptions::default());
                 trx.update(&table, 0, b"a", &vec![round as u8; LEN]).unwrap();
                 trx.insert(&table, 0, b"b", &vec![round as u8; LEN]).unwrap();
                 if round % 4 == 0 {
@@ -389,7 +389,7 @@ fn dirty_reads_of_long_values_that_are_rolled_back() {
                     trx.rollback().unwrap()
                 }
                 if round % 4 == 0 {
-                    let mut trx = db.begin(TrxOptions::default());
+                    let mut trx = db.begin(TransactionOptions::default());
                     trx.delete(&table, 0, b"b").unwrap();
                     trx.commit().unwrap();
                 }
@@ -399,7 +399,7 @@ fn dirty_reads_of_long_values_that_are_rolled_back() {
         let isolation = Isolation::ReadUncommitted;
         let mut uncommitted = 0;
         while !stop.load(std::sync::atomic::Ordering::Relaxed) {
-            let mut trx = db.begin(TrxOptions { isolation, read_only: false });
+            let mut trx = db.begin(TransactionOptions { isolation, read_only: false });
             trx.begin_statement();
             let mut value = Vec::new();
             let (lock, wait) = (LockMode::None, LockWait::Wait);

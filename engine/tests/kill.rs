@@ -16,7 +16,8 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tidepool::{
-    Db, Error, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef, Trx, TrxOptions,
+    Db, Error, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef, Transaction,
+    TransactionOptions,
 };
 
 const WRITERS: u64 = 3;
@@ -83,7 +84,7 @@ fn check(dir: &Path, acknowledged: &BTreeMap<String, u64>) -> BTreeMap<String, u
             expect(&format!("w{writer}"), 0);
             continue;
         };
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         let rows = scan(&mut trx, &table, 0).unwrap();
         let by_number = scan(&mut trx, &table, 1).unwrap();
         drop(trx);
@@ -163,7 +164,13 @@ fn open_or_create(db: &Db, name: &str) -> Result<Arc<Table>> {
 }
 
 /// A row of number `n` in both indexes, in place of `old`.
-fn put(trx: &mut Trx, table: &Arc<Table>, key: &[u8], old: Option<u64>, n: u64) -> Result<()> {
+fn put(
+    trx: &mut Transaction,
+    table: &Arc<Table>,
+    key: &[u8],
+    old: Option<u64>,
+    n: u64,
+) -> Result<()> {
     let padding = vec![b'.'; (n * 7919 % 400) as usize];
     let value = [&n.to_be_bytes()[..], &padding].concat();
     match old {
@@ -178,7 +185,7 @@ fn put(trx: &mut Trx, table: &Arc<Table>, key: &[u8], old: Option<u64>, n: u64) 
 
 fn write(db: &Db, writer: u64) -> Result<()> {
     let table = open_or_create(db, &format!("w{writer}"))?;
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut value = vec![];
     let there = trx.get(&table, 0, b"r0", LockMode::None, LockWait::Wait, &mut value)?;
     let mut last = there.then(|| number(&value));
@@ -202,7 +209,7 @@ fn write(db: &Db, writer: u64) -> Result<()> {
 }
 
 /// All that transaction `n` of a writer changes: every row, a new log entry, the log's oldest.
-fn step(trx: &mut Trx, table: &Arc<Table>, last: Option<u64>, n: u64) -> Result<()> {
+fn step(trx: &mut Transaction, table: &Arc<Table>, last: Option<u64>, n: u64) -> Result<()> {
     for row in 0..ROWS {
         put(trx, table, format!("r{row}").as_bytes(), last, n)?;
     }
@@ -230,7 +237,7 @@ fn define(db: &Db) -> Result<()> {
     loop {
         let n = last + 1;
         let table = open_or_create(db, "new")?;
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         trx.insert(&table, 0, b"k", &vec![b'v'; (n % 9 * 5000) as usize])?;
         trx.commit()?;
         if n % 2 == 0 {

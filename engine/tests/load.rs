@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool::{
     Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef, TableLoad,
-    Trx, TrxOptions,
+    Transaction, TransactionOptions,
 };
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -26,11 +26,11 @@ fn def() -> TableDef {
     TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("second")])
 }
 
-fn begin(db: &Db) -> Trx {
-    db.begin(TrxOptions::default())
+fn begin(db: &Db) -> Transaction {
+    db.begin(TransactionOptions::default())
 }
 
-fn entries(trx: &mut Trx, table: &Arc<Table>, index: usize) -> Result<Model> {
+fn entries(trx: &mut Transaction, table: &Arc<Table>, index: usize) -> Result<Model> {
     let mut cursor = Cursor::new(table.clone(), index, LockMode::None, LockWait::Wait);
     let mut found = Model::new();
     let mut more = cursor.first(trx)?;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tidepool::storage::{SimStorage, Storage};
 use tidepool::{
     Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Savepoint, Seek, Table,
-    TableDef, Trx, TrxOptions,
+    TableDef, Transaction, TransactionOptions,
 };
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -81,7 +81,7 @@ struct Subject {
     sim: Arc<SimStorage>,
     db: Db,
     table: Arc<Table>,
-    trx: Trx,
+    trx: Transaction,
     renames: u32,
     committed: Rows,
     now: Rows,
@@ -92,8 +92,11 @@ fn options(page_size: usize) -> Options {
     Options { page_size, ..Options::small() }
 }
 
-fn begin(db: &Db) -> Trx {
-    db.begin(TrxOptions { isolation: Isolation::RepeatableRead, ..TrxOptions::default() })
+fn begin(db: &Db) -> Transaction {
+    db.begin(TransactionOptions {
+        isolation: Isolation::RepeatableRead,
+        ..TransactionOptions::default()
+    })
 }
 
 impl Subject {

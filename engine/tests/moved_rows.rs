@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use tidepool::storage::SimStorage;
 use tidepool::{
     Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Result, Seek, Table,
-    TableDef, Trx, TrxOptions,
+    TableDef, Transaction, TransactionOptions,
 };
 
 const ROWS: u16 = 60;
@@ -39,7 +39,7 @@ fn open() -> (Db, Arc<Table>) {
     let db = Db::open_on(Arc::new(SimStorage::new(1)), options).unwrap();
     let def = TableDef::new([IndexDef::unique("primary"), IndexDef::unique("by_place")]);
     let table = db.create_table("t", &def).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for row in 0..ROWS {
         let place = row * (PLACES / ROWS);
         trx.insert(&table, CLUSTERED, &row.to_be_bytes(), &place.to_be_bytes()).unwrap();
@@ -50,7 +50,7 @@ fn open() -> (Db, Arc<Table>) {
 }
 
 /// Moves a row, as an UPDATE by the index does: its entry there is locked first. False if it has moved meanwhile.
-fn move_row(trx: &mut Trx, table: &Arc<Table>, random: &mut StdRng) -> Result<bool> {
+fn move_row(trx: &mut Transaction, table: &Arc<Table>, random: &mut StdRng) -> Result<bool> {
     let (row, to) = (random.random_range(0..ROWS), random.random_range(0..PLACES));
     let (key, wait, mut value) = (row.to_be_bytes(), LockWait::Wait, Vec::new());
     trx.begin_statement();
@@ -82,7 +82,12 @@ enum How {
 }
 
 /// The rows that one statement meets, with their places.
-fn scan(trx: &mut Trx, table: &Arc<Table>, how: How, random: &mut StdRng) -> Result<Vec<u16>> {
+fn scan(
+    trx: &mut Transaction,
+    table: &Arc<Table>,
+    how: How,
+    random: &mut StdRng,
+) -> Result<Vec<u16>> {
     const PIECES: u16 = 6;
     let mut pieces: Vec<u16> = (0..PIECES).collect();
     pieces.shuffle(random);
@@ -130,7 +135,7 @@ fn a_statement_meets_each_row_once_or_fails() {
                 scope.spawn(move || {
                     let mut random = StdRng::seed_from_u64(seed);
                     let isolation = Isolation::ReadCommitted;
-                    let mut trx = db.begin(TrxOptions { isolation, read_only: false });
+                    let mut trx = db.begin(TransactionOptions { isolation, read_only: false });
                     while !stop.load(Ordering::Relaxed) {
                         match move_row(&mut trx, table, &mut random) {
                             Ok(moved) => moves.fetch_add(moved.into(), Ordering::Relaxed),
@@ -151,7 +156,7 @@ fn a_statement_meets_each_row_once_or_fails() {
                     let (missed, moved, deadlocks) = (&missed, &moved, &deadlocks);
                     scope.spawn(move || {
                         let mut random = StdRng::seed_from_u64(100 + seed);
-                        let mut trx = db.begin(TrxOptions { isolation, read_only: false });
+                        let mut trx = db.begin(TransactionOptions { isolation, read_only: false });
                         for _ in 0..SCANS {
                             let how = match random.random_range(0..3) {
                                 0 => How::Forward,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidepool::storage::{Fault, FaultKind, SimStorage, StorageOp};
-use tidepool::{Db, Error, IndexDef, Options, Table, TableDef, TrxOptions};
+use tidepool::{Db, Error, IndexDef, Options, Table, TableDef, TransactionOptions};
 
 fn options() -> Options {
     Options {
@@ -31,14 +31,14 @@ fn make(db: &Db) -> Arc<Table> {
 }
 
 fn insert(db: &Db, table: &Arc<Table>, no: u32) -> Result<(), Error> {
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(table, 0, &no.to_be_bytes(), &[7; 300])?;
     trx.commit()
 }
 
 fn keys(db: &Db) -> Vec<u32> {
     let table = db.open_table("t").unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let rows = scan(&mut trx, &table, 0).unwrap();
     rows.into_keys().map(|key| u32::from_be_bytes(key[..].try_into().unwrap())).collect()
 }
@@ -147,12 +147,12 @@ fn purge_and_rollback_go_on_after_a_panic() {
     let db = open(&sim, by_hand);
     let table = make(&db);
     (0..2_000).for_each(|no| insert(&db, &table, no).unwrap());
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for no in 0..1_000u32 {
         trx.delete(&table, 0, &no.to_be_bytes()).unwrap();
     }
     trx.commit().unwrap();
-    let mut unfinished = db.begin(TrxOptions::default());
+    let mut unfinished = db.begin(TransactionOptions::default());
     for no in 1_000..2_000u32 {
         unfinished.update(&table, 0, &no.to_be_bytes(), &[8; 300]).unwrap();
     }

@@ -6,7 +6,7 @@ use scan::scan;
 use std::sync::Arc;
 
 use tidepool::storage::{SimStorage, Storage};
-use tidepool::{Db, IndexDef, Options, TableDef, TrxOptions};
+use tidepool::{Db, IndexDef, Options, TableDef, TransactionOptions};
 
 fn options() -> Options {
     Options {
@@ -20,7 +20,7 @@ fn options() -> Options {
 
 fn rows(db: &Db) -> u32 {
     let table = db.open_table("t").unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     scan(&mut trx, &table, 0).unwrap().len() as u32
 }
 
@@ -34,7 +34,7 @@ fn a_table_whose_growth_was_lost_is_there_after_recovery() {
         let db = Db::open_on(Arc::new(sim.clone()), options()).unwrap();
         let def = TableDef::new([IndexDef::unique("primary")]);
         let table = db.create_table("t", &def).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         let count = 60 + 41 * seed;
         for n in 0..count {
             trx.insert(&table, 0, &n.to_be_bytes(), &[7; 1500]).unwrap();

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use tidepool::storage::SimStorage;
-use tidepool::{Cursor, Db, IndexDef, LockMode, LockWait, Options, Table, TableDef, TrxOptions};
+use tidepool::{
+    Cursor, Db, IndexDef, LockMode, LockWait, Options, Table, TableDef, TransactionOptions,
+};
 
 const HOT_ROWS: u32 = 2_000;
 const COLD_ROWS: u32 = 60_000;
@@ -26,7 +28,7 @@ fn reads(db: &Db) -> u64 {
 }
 
 fn fill(db: &Db, table: &Arc<Table>, rows: u32, with_entries: bool) {
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for n in 0..rows {
         trx.insert(table, 0, &key(n), &[7; 300]).unwrap();
         if with_entries {
@@ -42,7 +44,7 @@ fn fill(db: &Db, table: &Arc<Table>, rows: u32, with_entries: bool) {
 /// Reads the hot table row by row, by statements of their own; gives how many pages had to be read.
 fn read_hot(db: &Db, table: &Arc<Table>) -> u64 {
     let before = reads(db);
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut value = Vec::new();
     for n in 0..HOT_ROWS {
         let found = trx.get(table, 0, &key(n), LockMode::None, LockWait::Wait, &mut value).unwrap();
@@ -67,7 +69,7 @@ fn long_readings_and_reports_in_index_order_displace_nothing() {
     assert_eq!(read_hot(&db, &hot), 0, "it is resident");
 
     // Not announced: the engine finds out by itself.
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.begin_statement();
     let mut rows = Cursor::new(cold.clone(), 0, LockMode::None, LockWait::Wait);
     let mut found = rows.first(&mut trx).unwrap();
@@ -88,8 +90,8 @@ fn long_readings_and_reports_in_index_order_displace_nothing() {
     while found {
         let row = entries.key()[4..].to_vec();
         let get = match entries.is_scanning() {
-            true => tidepool::Trx::get_for_scan,
-            false => tidepool::Trx::get,
+            true => tidepool::Transaction::get_for_scan,
+            false => tidepool::Transaction::get,
         };
         assert!(get(&mut trx, &cold, 0, &row, LockMode::None, LockWait::Wait, &mut value).unwrap());
         found = entries.next(&mut trx).unwrap();

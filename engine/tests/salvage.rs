@@ -15,7 +15,7 @@ use tidepool::format::node::Node;
 use tidepool::inspect::Inspection;
 use tidepool::inspect::salvage::Salvaged;
 use tidepool::storage::{FileOptions, FileStorage, Storage};
-use tidepool::{Db, IndexDef, Options, Table, TableDef, Trx, TrxOptions};
+use tidepool::{Db, IndexDef, Options, Table, TableDef, Transaction, TransactionOptions};
 
 use copy::copy_of;
 
@@ -46,7 +46,7 @@ fn fill(db: &Db) -> Rows {
     let def = TableDef::new([IndexDef::unique("id"), IndexDef::non_unique("v")]);
     let table = db.create_table("d/t", &def).unwrap();
     let mut rows = Rows::new();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for id in 0..6000u32 {
         // Not in order, so that pages of neighbours are not neighbours.
         let id = id * 2459 % 6000;
@@ -57,7 +57,7 @@ fn fill(db: &Db) -> Rows {
         rows.insert(key(id), value);
     }
     trx.commit().unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for id in 1000..2500u32 {
         trx.delete(&table, 0, &key(id)).unwrap();
         trx.delete(&table, 1, &[&(id / 7).to_be_bytes()[..], &key(id)].concat()).unwrap();
@@ -200,8 +200,8 @@ fn every_row_outside_of_damaged_pages_is_saved() {
 }
 
 /// The same as `fill` leaves, and a transaction in the middle of everything.
-fn begin_unfinished(db: &Db, table: &Arc<Table>) -> Trx {
-    let mut trx = db.begin(TrxOptions::default());
+fn begin_unfinished(db: &Db, table: &Arc<Table>) -> Transaction {
+    let mut trx = db.begin(TransactionOptions::default());
     for id in (0..900).step_by(9) {
         trx.update(table, 0, &key(id), &vec![9; 2 * PAGE]).unwrap();
     }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidepool::{Db, IndexDef, Options, TableDef, TrxOptions};
+use tidepool::{Db, IndexDef, Options, TableDef, TransactionOptions};
 
 const PAGE: usize = 4096;
 const TABLE: &str = "tables/00000010.tpd";
@@ -16,7 +16,7 @@ fn open(dir: &Path) -> Db {
     let db = Db::open(dir, options()).unwrap();
     if !db.table_exists("d/t").unwrap() {
         let table = db.create_table("d/t", &TableDef::new([IndexDef::unique("id")])).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for id in 0..20_000u32 {
             trx.insert(&table, 0, &id.to_be_bytes(), &[7; 200]).unwrap();
         }
@@ -68,7 +68,7 @@ fn a_page_that_is_newer_in_the_pool_is_passed_over() {
     open(dir.path()).close().unwrap();
     let db = open(dir.path());
     let table = db.open_table("d/t").unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     // The leaf of this row is dirty now, and nobody writes it.
     trx.update(&table, 0, &1u32.to_be_bytes(), &[8; 200]).unwrap();
     trx.commit().unwrap();

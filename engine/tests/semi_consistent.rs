@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidepool::storage::SimStorage;
 use tidepool::{
     Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Result, Table, TableDef,
-    Trx, TrxOptions,
+    Transaction, TransactionOptions,
 };
 
 fn open() -> (Db, Arc<Table>) {
@@ -23,8 +23,8 @@ fn open() -> (Db, Arc<Table>) {
     (db, table)
 }
 
-fn begin(db: &Db, isolation: Isolation) -> Trx {
-    db.begin(TrxOptions { isolation, ..TrxOptions::default() })
+fn begin(db: &Db, isolation: Isolation) -> Transaction {
+    db.begin(TransactionOptions { isolation, ..TransactionOptions::default() })
 }
 
 fn scan(table: &Arc<Table>) -> Cursor {

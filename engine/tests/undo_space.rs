@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidepool::storage::{SimStorage, Storage};
-use tidepool::{Db, IndexDef, LockMode, LockWait, Options, TableDef, TrxOptions};
+use tidepool::{Db, IndexDef, LockMode, LockWait, Options, TableDef, TransactionOptions};
 
 fn open(sim: &SimStorage) -> Db {
     Db::open_on(Arc::new(sim.clone()), Options::small()).unwrap()
@@ -20,7 +20,7 @@ fn a_clean_close_gives_back_what_a_long_history_has_left() {
     let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
     let update_all = |db: &Db, round: u8| {
         let table = db.open_table("t").unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for n in 0..2000u32 {
             let value = vec![round; 1000];
             match round {
@@ -36,7 +36,7 @@ fn a_clean_close_gives_back_what_a_long_history_has_left() {
         sim = sim.kill();
         let db = open(&sim);
         // A snapshot keeps the history.
-        let mut reader = db.begin(TrxOptions::default());
+        let mut reader = db.begin(TransactionOptions::default());
         reader.ensure_view();
         for round in 0..3 {
             update_all(&db, 3 * life + round);
@@ -53,7 +53,7 @@ fn a_clean_close_gives_back_what_a_long_history_has_left() {
     }
     let db = open(&sim.kill());
     let table = db.open_table("t").unwrap();
-    let (mut trx, mut value) = (db.begin(TrxOptions::default()), vec![]);
+    let (mut trx, mut value) = (db.begin(TransactionOptions::default()), vec![]);
     for n in 0..2000u32 {
         let key = n.to_be_bytes();
         assert!(trx.get(&table, 0, &key, LockMode::None, LockWait::Wait, &mut value).unwrap());

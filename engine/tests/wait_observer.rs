@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidepool::storage::SimStorage;
 use tidepool::{
     Db, Error, IndexDef, Interrupt, LockMode, LockWait, Options, SessionToken, Table, TableDef,
-    Trx, TrxOptions, WaitObserver,
+    Transaction, TransactionOptions, WaitObserver,
 };
 
 /// The waiter, and whom it waits for.
@@ -32,12 +32,13 @@ impl WaitObserver for InOrder {
     }
 }
 
-fn setup(sessions: usize) -> (Db, Arc<Table>, Vec<Trx>, Receiver<Wait>) {
+fn setup(sessions: usize) -> (Db, Arc<Table>, Vec<Transaction>, Receiver<Wait>) {
     let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::small()).unwrap();
     let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
-    let trxs: Vec<Trx> = (0..sessions).map(|_| db.begin(TrxOptions::default())).collect();
+    let trxs: Vec<Transaction> =
+        (0..sessions).map(|_| db.begin(TransactionOptions::default())).collect();
     let (sender, told) = channel();
-    let interrupts = trxs.iter().map(Trx::interrupt_handle).collect();
+    let interrupts = trxs.iter().map(Transaction::interrupt_handle).collect();
     assert!(db.set_wait_observer(Box::new(InOrder { told: Mutex::new(sender), interrupts })));
     (db, table, trxs, told)
 }
@@ -45,9 +46,10 @@ fn setup(sessions: usize) -> (Db, Arc<Table>, Vec<Trx>, Receiver<Wait>) {
 #[test]
 fn a_later_transaction_gives_its_row_up_to_an_earlier_one() {
     let (_db, table, mut trxs, told) = setup(3);
-    let [mut other, mut earlier, mut later] = <[Trx; 3]>::try_from(trxs.split_off(0)).ok().unwrap();
-    earlier.name_session(SessionToken(1));
-    later.name_session(SessionToken(2));
+    let [mut other, mut earlier, mut later] =
+        <[Transaction; 3]>::try_from(trxs.split_off(0)).ok().unwrap();
+    earlier.set_session_token(SessionToken(1));
+    later.set_session_token(SessionToken(2));
     other.insert(&table, 0, b"x", b"").unwrap();
     later.insert(&table, 0, b"k", b"later").unwrap();
     let later = {
@@ -74,7 +76,7 @@ fn a_later_transaction_gives_its_row_up_to_an_earlier_one() {
     assert_eq!(later.delete(&table, 0, b"k"), Err(Error::LockWaitTimeout));
     assert!(told.try_recv().is_err());
     // The next one has it, the one that is waited for no more.
-    later.name_session(SessionToken(2));
+    later.set_session_token(SessionToken(2));
     assert_eq!(later.delete(&table, 0, b"k"), Err(Error::LockWaitTimeout));
     assert_eq!(told.try_recv(), Ok((2, None)));
 }
@@ -82,7 +84,7 @@ fn a_later_transaction_gives_its_row_up_to_an_earlier_one() {
 #[test]
 fn a_prepared_transaction_that_leaves_its_session_has_no_name() {
     let (db, table, mut trxs, told) = setup(2);
-    trxs.iter_mut().enumerate().for_each(|(n, trx)| trx.name_session(SessionToken(n)));
+    trxs.iter_mut().enumerate().for_each(|(n, trx)| trx.set_session_token(SessionToken(n)));
     trxs[0].insert(&table, 0, b"k", b"").unwrap();
     trxs[1].set_lock_wait_timeout(Duration::ZERO);
     trxs[0].prepare(b"xid").unwrap();

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tidepool::storage::{AlignedBuf, Fault, FaultKind, SimStorage, Storage, StorageOp};
-use tidepool::{Cursor, Db, IndexDef, LockMode, LockWait, Options, Table, TableDef, TrxOptions};
+use tidepool::{
+    Cursor, Db, IndexDef, LockMode, LockWait, Options, Table, TableDef, TransactionOptions,
+};
 
 const ROWS: u32 = 4_000;
 const LIST: &str = "hot-list";
@@ -36,7 +38,7 @@ fn text(db: &Db, name: &str) -> String {
 
 fn make(db: &Db, name: &str) -> Arc<Table> {
     let table = db.create_table(name, &TableDef::new([IndexDef::unique("primary")])).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for n in 0..ROWS {
         trx.insert(&table, 0, &n.to_be_bytes(), &[7; 300]).unwrap();
         if n % 500 == 499 {
@@ -51,7 +53,7 @@ fn make(db: &Db, name: &str) -> Arc<Table> {
 fn read(db: &Db, name: &str) -> u64 {
     let table = db.open_table(name).unwrap();
     let before = count(db, "pages_read");
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut value = Vec::new();
     for n in 0..ROWS {
         trx.begin_statement();
@@ -221,7 +223,7 @@ fn pages_of_tables_that_are_gone_are_passed_over() {
     load(&db);
     assert_eq!(read(&db, "t"), 0);
     let table = db.open_table("v").unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut rows = Cursor::new(table, 0, LockMode::None, LockWait::Wait);
     assert!(!rows.first(&mut trx).unwrap());
     drop((rows, trx));

@@ -10,7 +10,7 @@
   - tp_bytes that are handed out point into memory of the object asked; they are good until the next call on that
     object (tp_reader: until the next call on the same tp_reader and index).
   - Objects are made by tp_*_open or tp_*_new and must be given back by the matching tp_*_close or tp_*_free.
-  - tp_db and tp_table may be used by many threads at once; tp_trx and tp_reader by one at a time.
+  - tp_db and tp_table may be used by many threads at once; tp_transaction and tp_reader by one at a time.
 */
 #ifndef TIDEPOOL_BRIDGE_H
 #define TIDEPOOL_BRIDGE_H
@@ -24,7 +24,7 @@ extern "C" {
 
 typedef struct tp_db tp_db;
 typedef struct tp_table tp_table;
-typedef struct tp_trx tp_trx;
+typedef struct tp_transaction tp_transaction;
 typedef struct tp_reader tp_reader;
 typedef struct tp_interrupt tp_interrupt;
 typedef struct tp_index_change tp_index_change;
@@ -341,42 +341,42 @@ typedef struct {
    killed for it. */
 void tp_set_wait_observer(const tp_db *db, int (*waits_for)(uintptr_t waiter, uintptr_t holder));
 
-int tp_trx_new(tp_db *db, tp_trx **trx);
+int tp_transaction_new(tp_db *db, tp_transaction **transaction);
 /* Rolls back what is unfinished. */
-void tp_trx_free(tp_trx *trx);
+void tp_transaction_free(tp_transaction *transaction);
 /* Before the first statement of a transaction. */
-int tp_trx_start(tp_trx *trx, int isolation);
-/* After tp_trx_start: the waits of this transaction are told to the observer, and those of others for it, with the connection under
-   this name, which is not 0. It is forgotten before the transaction's commit, rollback or detach returns. */
-void tp_trx_name_session(tp_trx *trx, uintptr_t name);
+int tp_transaction_begin(tp_transaction *transaction, int isolation);
+/* After tp_transaction_begin: the engine reports this transaction's lock waits, and those of others for it, to the observer under
+   this token (not 0). It forgets the token before the transaction's commit, rollback or detach returns. */
+void tp_transaction_set_session_token(tp_transaction *transaction, uintptr_t token);
 /* Before each statement: forgets a stale KILL, sets the lock wait timeout. */
-int tp_statement_begin(tp_trx *trx, uint64_t lock_wait_timeout_s, tp_savepoint *savepoint);
-int tp_statement_end(tp_trx *trx);
-int tp_snapshot(tp_trx *trx);
-int tp_savepoint_set(tp_trx *trx, tp_savepoint *savepoint);
+int tp_statement_begin(tp_transaction *transaction, uint64_t lock_wait_timeout_s, tp_savepoint *savepoint);
+int tp_statement_end(tp_transaction *transaction);
+int tp_snapshot(tp_transaction *transaction);
+int tp_savepoint_set(tp_transaction *transaction, tp_savepoint *savepoint);
 /* If the transaction has only read, the tables that it has used since are free. */
-int tp_rollback_to(tp_trx *trx, const tp_savepoint *savepoint);
+int tp_rollback_to(tp_transaction *transaction, const tp_savepoint *savepoint);
 /* Whether there are writes after it that were not undone. */
-uint8_t tp_has_written_since(const tp_trx *trx, const tp_savepoint *savepoint);
+uint8_t tp_has_written_since(const tp_transaction *transaction, const tp_savepoint *savepoint);
 /* Whether it has written nothing, and holds no lock. */
-uint8_t tp_has_only_read(const tp_trx *trx);
-int tp_commit(tp_trx *trx);
-int tp_commit_no_flush(tp_trx *trx, uint64_t *lsn);
-int tp_rollback(tp_trx *trx);
-int tp_prepare(tp_trx *trx, const uint8_t *xid, size_t xid_len);
-int tp_detach(tp_trx *trx);
-int tp_has_writes(const tp_trx *trx);
-int tp_must_rollback(const tp_trx *trx);
+uint8_t tp_has_only_read(const tp_transaction *transaction);
+int tp_commit(tp_transaction *transaction);
+int tp_commit_no_flush(tp_transaction *transaction, uint64_t *lsn);
+int tp_rollback(tp_transaction *transaction);
+int tp_prepare(tp_transaction *transaction, const uint8_t *xid, size_t xid_len);
+int tp_detach(tp_transaction *transaction);
+int tp_has_writes(const tp_transaction *transaction);
+int tp_must_rollback(const tp_transaction *transaction);
 
-/* Tells the connection's number, for reports. */
-void tp_trx_set_session(tp_trx *trx, uint64_t number);
+/* Sets the connection's number, for reports. */
+void tp_transaction_set_session_number(tp_transaction *transaction, uint64_t number);
 
 /* The coming operations are on behalf of a referential constraint (or no longer): locking reads and writes are about what is there now,
    whatever the isolation level; no snapshot makes them fail, and they lock no gaps. Reads without a lock are as ever. */
-void tp_trx_set_referential(tp_trx *trx, int on);
+void tp_transaction_set_referential(tp_transaction *transaction, int on);
 
 /* Ends the waits of a transaction from another thread. */
-int tp_interrupt_new(const tp_trx *trx, tp_interrupt **interrupt);
+int tp_interrupt_new(const tp_transaction *transaction, tp_interrupt **interrupt);
 void tp_interrupt_raise(const tp_interrupt *interrupt);
 void tp_interrupt_free(tp_interrupt *interrupt);
 
@@ -386,14 +386,14 @@ int tp_rollback_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
 
 /* ---- writes. On TP_DUPLICATE, tp_duplicate_value gives the value of the entry that exists, unless that is a row. */
 
-int tp_insert(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
+int tp_insert(tp_transaction *transaction, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
               const uint8_t *value, size_t value_len, int duplicate_lock);
-int tp_update(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
+int tp_update(tp_transaction *transaction, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
               const uint8_t *value, size_t value_len);
-int tp_move_away(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
-int tp_delete(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
-void tp_unlock(tp_trx *trx, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
-tp_bytes tp_duplicate_value(const tp_trx *trx);
+int tp_move_away(tp_transaction *transaction, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
+int tp_delete(tp_transaction *transaction, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
+void tp_unlock(tp_transaction *transaction, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
+tp_bytes tp_duplicate_value(const tp_transaction *transaction);
 
 /* ---- reads: one tp_reader for each open handler; its cursors are kept from one statement to the next */
 
@@ -418,19 +418,19 @@ int tp_is_peeked(const tp_reader *reader);
    tells. Such a row is had as a whole by tp_get, before anything else is done. Reads that lock give whole rows. */
 void tp_reader_set_heads(tp_reader *reader, int on);
 /* Point read of a row: TP_OK or TP_END. */
-int tp_get_row(tp_reader *reader, tp_trx *trx, const uint8_t *key, size_t key_len, tp_bytes *value, uint8_t *is_cut);
+int tp_get_row(tp_reader *reader, tp_transaction *transaction, const uint8_t *key, size_t key_len, tp_bytes *value, uint8_t *is_cut);
 /* Point read of an entry, as a whole: TP_OK or TP_END. */
-int tp_get(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len, tp_bytes *value);
+int tp_get(tp_reader *reader, tp_transaction *transaction, size_t index, const uint8_t *key, size_t key_len, tp_bytes *value);
 /* The same of an entry whose value, which may be long, is not wanted. */
-int tp_find(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len);
-int tp_seek(tp_reader *reader, tp_trx *trx, size_t index, const uint8_t *key, size_t key_len, int seek,
+int tp_find(tp_reader *reader, tp_transaction *transaction, size_t index, const uint8_t *key, size_t key_len);
+int tp_seek(tp_reader *reader, tp_transaction *transaction, size_t index, const uint8_t *key, size_t key_len, int seek,
             tp_entry *entry);
-int tp_first(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
-int tp_last(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
-int tp_next(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
-int tp_prev(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
+int tp_first(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
+int tp_last(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
+int tp_next(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
+int tp_prev(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
 /* The present entry of the clustered index (tp_is_peeked) again, locked; if it is gone, the next in the same direction. */
-int tp_lock_current(tp_reader *reader, tp_trx *trx, size_t index, tp_entry *entry);
+int tp_lock_current(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
 /* The reading of this index that the next tp_seek or tp_first begins, forward, ends before this key. If it locks rows, and no gaps, what is
    there or beyond is neither locked nor waited for; other readings may go on. */
 void tp_reader_set_end(tp_reader *reader, size_t index, const uint8_t *key, size_t key_len);

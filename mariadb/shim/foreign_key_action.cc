@@ -127,7 +127,7 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
     }
     if (has_end) tp_reader_set_end(opened, index, reinterpret_cast<const uint8_t *>(end.data()), end_len);
     tp_entry entry;
-    int result = tp_seek(opened, session->trx, index, reinterpret_cast<const uint8_t *>(at.data()), at.size(), how, &entry);
+    int result = tp_seek(opened, session->transaction, index, reinterpret_cast<const uint8_t *>(at.data()), at.size(), how, &entry);
     if (result == TP_END) break;
     if (result != TP_OK) {
       error = fail(result);
@@ -147,7 +147,7 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
       }
       if (pk != pk_room.get()) memcpy(pk_room.get(), pk, pk_len);
       pk = pk_room.get();
-      result = tp_get(opened, session->trx, 0, pk, pk_len, &row);
+      result = tp_get(opened, session->transaction, 0, pk, pk_len, &row);
       if (result != TP_OK) {
         error = result == TP_END ? HA_ERR_CRASHED : fail(result);
         break;

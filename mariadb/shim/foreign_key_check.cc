@@ -146,7 +146,7 @@ int ha_tidepool::check_parent(Foreign_checks::Side &side, const uchar *record) {
   /* While ALTER TABLE checks the rows that it copies, nobody writes the parent: a million locks would say no more. */
   const int lock = thd_sql_command(thd) == SQLCOM_ALTER_TABLE ? TP_LOCK_NONE : TP_LOCK_SHARED;
   const Referential_scope scope(session);
-  const int result = side.index->find(session->trx, lock, wait_mode(thd));
+  const int result = side.index->find(session->transaction, lock, wait_mode(thd));
   if (likely(result == TP_OK)) return 0;
   return result == TP_END ? violation(thd, session, key, HA_ERR_NO_REFERENCED_ROW) : fail(result);
 }
@@ -211,12 +211,12 @@ int ha_tidepool::act_on_children(Foreign_checks::Side &side, Constraint::Action 
   const Referential_scope scope(session);
   const bool is_update = action == Constraint::SET_NULL || (next && action == Constraint::CASCADE);
   if (!Constraint::changes_rows(action) || (is_update && is_being_updated(session, key.child))) {
-    const int result = index.find(session->trx, TP_LOCK_SHARED, wait_mode(thd));
+    const int result = index.find(session->transaction, TP_LOCK_SHARED, wait_mode(thd));
     if (result == TP_END) return 0;
     return result == TP_OK ? violation(thd, session, key, HA_ERR_ROW_IS_REFERENCED) : fail(result);
   }
   /* Most have none. */
-  const int result = index.find(session->trx, TP_LOCK_EXCLUSIVE, wait_mode(thd));
+  const int result = index.find(session->transaction, TP_LOCK_EXCLUSIVE, wait_mode(thd));
   if (result == TP_END) return 0;
   if (result != TP_OK) return fail(result);
   if (session->cascade.size() > CASCADES_MAX) return violation(thd, session, key, HA_ERR_FK_DEPTH_EXCEEDED);

@@ -261,14 +261,14 @@ bool Foreign_index::encode(const uchar *record, TABLE *own_table) {
   return true;
 }
 
-int Foreign_index::find(tp_trx *trx, int lock, int wait) {
+int Foreign_index::find(tp_transaction *transaction, int lock, int wait) {
   tp_reader_set_lock(reader, lock, wait);
-  if (is_point) return tp_find(reader, trx, tree_, room.data(), len);
+  if (is_point) return tp_find(reader, transaction, tree_, room.data(), len);
   tp_entry entry;
   std::vector<uchar> end(room.begin(), room.begin() + len);
   size_t end_len = len;
   if (successor(end.data(), &end_len)) tp_reader_set_end(reader, tree_, end.data(), end_len);
-  int result = tp_seek(reader, trx, tree_, room.data(), len, TP_AT_OR_AFTER, &entry);
+  int result = tp_seek(reader, transaction, tree_, room.data(), len, TP_AT_OR_AFTER, &entry);
   if (result == TP_OK && (entry.key_len < len || memcmp(entry.key, room.data(), len) != 0)) result = TP_END;
   tp_reader_end(reader);
   return result;
@@ -277,11 +277,11 @@ int Foreign_index::find(tp_trx *trx, int lock, int wait) {
 /* ---- on behalf of a constraint */
 
 Referential_scope::Referential_scope(Session *of) : session(of) {
-  if (session->referential_depth++ == 0) tp_trx_set_referential(session->trx, 1);
+  if (session->referential_depth++ == 0) tp_transaction_set_referential(session->transaction, 1);
 }
 
 Referential_scope::~Referential_scope() {
-  if (--session->referential_depth == 0) tp_trx_set_referential(session->trx, 0);
+  if (--session->referential_depth == 0) tp_transaction_set_referential(session->transaction, 0);
 }
 
 } // namespace tidepool

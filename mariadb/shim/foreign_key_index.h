@@ -71,7 +71,7 @@ public:
   size_t key_len() const { return len; }
 
   /* Looks for an entry with the key made last, of what is there now. TP_OK or TP_END, or why it is not known. */
-  int find(tp_trx *trx, int lock, int wait);
+  int find(tp_transaction *transaction, int lock, int wait);
 
   const std::string &table() const { return name; }
   const std::vector<Part> &own_parts() const { return own; }
@@ -94,7 +94,7 @@ private:
   Key_room scratch;
 };
 
-/* While this lives, what the transaction does is on behalf of a constraint (tp_trx_set_referential). They may be nested. */
+/* While this lives, what the transaction does is on behalf of a constraint (tp_transaction_set_referential). They may be nested. */
 class Referential_scope {
 public:
   explicit Referential_scope(Session *session);

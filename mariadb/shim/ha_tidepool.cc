@@ -50,7 +50,7 @@ int ha_tidepool::open(const char *name, int, uint) {
   if ((error = open_reader())) return error;
   if (table_share->table_type == TABLE_TYPE_SEQUENCE) {
     own_session = std::make_unique<Session>();
-    if (int result = tp_trx_new(engine.db, &own_session->trx)) return fail(result);
+    if (int result = tp_transaction_new(engine.db, &own_session->transaction)) return fail(result);
   }
 
   size_t key_max = 0, scratch = 0;
@@ -106,7 +106,7 @@ int ha_tidepool::close() {
   if (shared && table->part_info && ha_thd()) sync_new_files(ha_thd(), shared->name);
   if (reader) tp_reader_close(reader);
   reader = nullptr;
-  if (own_session && own_session->trx) tp_trx_free(own_session->trx);
+  if (own_session && own_session->transaction) tp_transaction_free(own_session->transaction);
   own_session.reset();
   return 0;
 }
@@ -194,9 +194,9 @@ int ha_tidepool::external_lock(THD *thd, int type) {
 int ha_tidepool::begin_own_statement() {
   session = own_session.get();
   if (session->in_statement) return 0;
-  int result = tp_trx_start(session->trx, TP_READ_COMMITTED);
+  int result = tp_transaction_begin(session->transaction, TP_READ_COMMITTED);
   if (result == TP_OK)
-    result = tp_statement_begin(session->trx, lock_wait_timeout(ha_thd()), &session->statement_start);
+    result = tp_statement_begin(session->transaction, lock_wait_timeout(ha_thd()), &session->statement_start);
   session->in_transaction = session->in_statement = result == TP_OK;
   return fail(result);
 }
@@ -243,7 +243,7 @@ void ha_tidepool::print_error(int error, myf flags) {
   /* The server has looked a row up after its write, and refuses it; an update with IGNORE by another error. */
   const bool is_refused = error == HA_ERR_FOUND_DUPP_KEY || error == HA_ERR_UNSUPPORTED;
   if (is_refused && is_checked_after_write() && is_last_write_refused() && session && session->in_statement &&
-      !tp_must_rollback(session->trx))
+      !tp_must_rollback(session->transaction))
     take_last_write_back(error);
   if (error != HA_ERR_INDEX_COL_TOO_LONG) return handler::print_error(error, flags);
   /* The server's own text speaks of a column's definition; here it is the value, as it is stored in the key. */

@@ -310,7 +310,7 @@ private:
   bool is_move_of_last_row() const {
     return unlikely(session->unsettled) && session->last_row.table == table &&
            session->last_row.counted == tidepool::counted_changes(*table->file) &&
-           !tp_has_written_since(session->trx, &session->last_row.after);
+           !tp_has_written_since(session->transaction, &session->last_row.after);
   }
   bool last_write_is_update = false; /* the server's own, not that of a referential action */
   tp_savepoint after_last_update{};  /* of a partition */
@@ -320,7 +320,7 @@ private:
   bool is_update_refused() const {
     return table_share->long_unique_table && last_write_is_update && last_write_known &&
            table->file->lookup_errkey != static_cast<uint>(-1) &&
-           (table->file == this || !tp_has_written_since(session->trx, &after_last_update));
+           (table->file == this || !tp_has_written_since(session->transaction, &after_last_update));
   }
   /* The same of a row that the update has moved here, to another partition: what is deleted is the row that it was there. */
   bool is_versioned_partition() const {
@@ -328,7 +328,7 @@ private:
   }
   bool is_move_refused() const {
     return is_versioned_partition() && session->moved.to == this && session->moved.from &&
-           table->file->lookup_errkey != static_cast<uint>(-1) && !tp_has_written_since(session->trx, &session->moved.after);
+           table->file->lookup_errkey != static_cast<uint>(-1) && !tp_has_written_since(session->transaction, &session->moved.after);
   }
   int delete_record(const uchar *record);
   /* Why the row could not be read that the last duplicate is of; 0 = it could be, or was not asked for. */

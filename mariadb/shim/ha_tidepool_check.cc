@@ -59,13 +59,13 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
   if (options->flags & T_QUICK) return HA_ADMIN_OK;
 
   /* A transaction and readers of its own: one snapshot for all trees, and no locks. */
-  tp_trx *trx = nullptr;
+  tp_transaction *transaction = nullptr;
   tp_reader *rows = nullptr, *entries = nullptr;
   tp_savepoint unused;
-  result = tp_trx_new(engine.db, &trx);
-  if (result == TP_OK) result = tp_trx_start(trx, TP_REPEATABLE_READ);
-  if (result == TP_OK) result = tp_statement_begin(trx, 0, &unused);
-  if (result == TP_OK) result = tp_snapshot(trx);
+  result = tp_transaction_new(engine.db, &transaction);
+  if (result == TP_OK) result = tp_transaction_begin(transaction, TP_REPEATABLE_READ);
+  if (result == TP_OK) result = tp_statement_begin(transaction, 0, &unused);
+  if (result == TP_OK) result = tp_snapshot(transaction);
   if (result == TP_OK) result = tp_reader_open(shared->table, &rows);
   if (result == TP_OK) result = tp_reader_open(shared->table, &entries);
 
@@ -85,7 +85,7 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
   tp_entry at;
   if (result == TP_OK) {
     tp_reader_set_scan(rows, 0, 1);
-    result = tp_first(rows, trx, 0, &at);
+    result = tp_first(rows, transaction, 0, &at);
   }
   while (result == TP_OK && !is_killed(&checking)) {
     expected[0]++;
@@ -101,7 +101,7 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
         uchar *value = value_buffer.room(trees()[i].value_max(record));
         const size_t value_len = trees()[i].encode_value(value, record, clustered.get(), clustered_len, bare);
         tp_bytes found;
-        const int got = tp_get(entries, trx, i, new_key.get(), key_len, &found);
+        const int got = tp_get(entries, transaction, i, new_key.get(), key_len, &found);
         if (got == TP_END)
           checking.report("index " + name_of(i) + " lacks the entry of the row with key " + hex(at.key, at.key_len));
         else if (got != TP_OK)
@@ -110,22 +110,22 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
           checking.report("index " + name_of(i) + " has another value for the row with key " + hex(at.key, at.key_len));
       }
     }
-    result = tp_next(rows, trx, 0, &at);
+    result = tp_next(rows, transaction, 0, &at);
   }
 
   /* Each index against the rows: an entry more than there are rows is one that no row has. */
   for (uint i = 1; result == TP_END && i < trees().size(); i++) {
     uint64 count = 0;
     tp_reader_set_scan(entries, i, 1);
-    for (result = tp_first(entries, trx, i, &at); result == TP_OK && !is_killed(&checking);
-         result = tp_next(entries, trx, i, &at)) {
+    for (result = tp_first(entries, transaction, i, &at); result == TP_OK && !is_killed(&checking);
+         result = tp_next(entries, transaction, i, &at)) {
       count++;
       size_t len;
       const uchar *pk = trees()[i].clustered_key(at.key, at.key_len, at.value, at.value_len, clustered.get(), &len);
       tp_bytes row;
       if (!pk) {
         checking.report("index " + name_of(i) + " has an entry that can't be read: " + hex(at.key, at.key_len));
-      } else if (tp_get(rows, trx, 0, pk, len, &row) != TP_OK) {
+      } else if (tp_get(rows, transaction, 0, pk, len, &row) != TP_OK) {
         checking.report("index " + name_of(i) + " has an entry without a row: " + hex(at.key, at.key_len));
       }
     }
@@ -139,7 +139,7 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
   plan_known = false;
   if (rows) tp_reader_close(rows);
   if (entries) tp_reader_close(entries);
-  if (trx) tp_trx_free(trx);
+  if (transaction) tp_transaction_free(transaction);
   if (is_killed(&checking)) return HA_ADMIN_FAILED;
   if (result != TP_END) {
     server_error(result, thd);

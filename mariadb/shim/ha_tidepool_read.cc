@@ -59,7 +59,7 @@ int ha_tidepool::decode_row(uchar *buf, tp_bytes row, bool is_cut) {
                      : !row_layout().knows(row.data, row.len)) {
     if (!is_cut) return HA_ERR_CRASHED;
     is_cut = false;
-    const int result = tp_get(reader, session->trx, 0, clustered.get(), clustered_len, &row);
+    const int result = tp_get(reader, session->transaction, 0, clustered.get(), clustered_len, &row);
     if (unlikely(result != TP_OK)) return result == TP_END ? HA_ERR_CRASHED : fail(result);
   }
   if (key_needed && !trees()[0].decode_clustered(buf, clustered.get(), clustered_len, needed.get()))
@@ -141,7 +141,7 @@ int ha_tidepool::check_pushed_condition(uchar *buf) {
 
 /* The present entry is not wanted after all: its lock, too, if the isolation level allows that. */
 void ha_tidepool::give_up() {
-  if (row_lock != TP_LOCK_NONE) tp_unlock(session->trx, shared->table, tree, entry.key, entry.key_len);
+  if (row_lock != TP_LOCK_NONE) tp_unlock(session->transaction, shared->table, tree, entry.key, entry.key_len);
 }
 
 /* Sets the record from the present entry; for one of a secondary index that doesn't cover what is asked,
@@ -171,7 +171,7 @@ int ha_tidepool::read_entry(uchar *buf) {
   }
   tp_bytes row;
   uint8_t is_cut;
-  const int result = tp_get_row(reader, session->trx, clustered.get(), clustered_len, &row, &is_cut);
+  const int result = tp_get_row(reader, session->transaction, clustered.get(), clustered_len, &row, &is_cut);
   row_read = result == TP_OK;
   if (row_read) return decode_row(buf, row, is_cut);
   if (result != TP_END) return fail(result);
@@ -209,14 +209,14 @@ int ha_tidepool::cursor_result(uchar *buf, int result, bool forward, int if_none
       give_up();
       return if_none;
     }
-    result = forward ? tp_next(reader, session->trx, tree, &entry) : tp_prev(reader, session->trx, tree, &entry);
+    result = forward ? tp_next(reader, session->transaction, tree, &entry) : tp_prev(reader, session->transaction, tree, &entry);
   }
 }
 
 int ha_tidepool::seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound) {
   at_point = after_search = ends_with_search = false;
   if (row_lock != TP_LOCK_NONE && forward) tell_end(bound);
-  const int result = tp_seek(reader, session->trx, tree, key, len, how, &entry);
+  const int result = tp_seek(reader, session->transaction, tree, key, len, how, &entry);
   return cursor_result(buf, result, forward, if_none, bound);
 }
 
@@ -277,8 +277,8 @@ int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum
   if (exact && layout.is_unique() && made.parts == layout.user_parts() && !made.has_null) {
     tp_bytes value;
     uint8_t is_cut = 0;
-    const int result = tree == 0 ? tp_get_row(reader, session->trx, search.get(), search_len, &value, &is_cut)
-                                 : tp_get(reader, session->trx, tree, search.get(), search_len, &value);
+    const int result = tree == 0 ? tp_get_row(reader, session->transaction, search.get(), search_len, &value, &is_cut)
+                                 : tp_get(reader, session->transaction, tree, search.get(), search_len, &value);
     /* The position is that of the key, whether it is there or not: HANDLER … READ NEXT goes on from it. */
     at_point = true;
     after_search = false;
@@ -321,7 +321,7 @@ int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum
     const Bound bound = flag == HA_READ_PREFIX_LAST ? SAME_KEY : ANY_KEY;
     if (make_past()) return seek(buf, past, past_len, TP_BEFORE, false, none, bound);
     at_point = after_search = ends_with_search = false;
-    const int result = tp_last(reader, session->trx, tree, &entry);
+    const int result = tp_last(reader, session->transaction, tree, &entry);
     return cursor_result(buf, result, false, none, bound);
   }
   default:
@@ -351,10 +351,10 @@ int ha_tidepool::step(uchar *buf, bool forward, Bound bound) {
       return seek(buf, past, past_len, forward ? TP_AT_OR_AFTER : TP_BEFORE, forward, none);
     if (forward) return none;
     after_search = ends_with_search = false;
-    const int result = tp_last(reader, session->trx, tree, &entry);
+    const int result = tp_last(reader, session->transaction, tree, &entry);
     return cursor_result(buf, result, false, none);
   }
-  const int result = forward ? tp_next(reader, session->trx, tree, &entry) : tp_prev(reader, session->trx, tree, &entry);
+  const int result = forward ? tp_next(reader, session->transaction, tree, &entry) : tp_prev(reader, session->transaction, tree, &entry);
   if (unlikely(result == TP_END && ends_with_search && forward && bound == ANY_KEY)) {
     /* More is wanted, after all. */
     ends_with_search = false;
@@ -368,7 +368,7 @@ int ha_tidepool::step(uchar *buf, bool forward, Bound bound) {
 
 /* The server wants the row that it was shown. */
 int ha_tidepool::lock_peeked(uchar *buf, bool forward, Bound bound) {
-  const int result = tp_lock_current(reader, session->trx, 0, &entry);
+  const int result = tp_lock_current(reader, session->transaction, 0, &entry);
   const int none = HA_ERR_END_OF_FILE;
   const int error = cursor_result(buf, result, forward, none, bound);
   after_search = error == none && bound == SAME_KEY;
@@ -397,7 +397,7 @@ int ha_tidepool::index_first(uchar *buf) {
   at_point = after_search = ends_with_search = false;
   search_len = 0;
   if (row_lock != TP_LOCK_NONE) tell_end(ANY_KEY);
-  const int result = tp_first(reader, session->trx, tree, &entry);
+  const int result = tp_first(reader, session->transaction, tree, &entry);
   return cursor_result(buf, result, true, HA_ERR_END_OF_FILE);
 }
 
@@ -406,7 +406,7 @@ int ha_tidepool::index_last(uchar *buf) {
   note_range_end();
   at_point = after_search = ends_with_search = false;
   search_len = 0;
-  const int result = tp_last(reader, session->trx, tree, &entry);
+  const int result = tp_last(reader, session->transaction, tree, &entry);
   return cursor_result(buf, result, false, HA_ERR_END_OF_FILE);
 }
 
@@ -452,8 +452,8 @@ int ha_tidepool::read_next_row(uchar *buf) {
   if (int error = ready()) return error;
   if (unlikely(peeked)) return lock_peeked(buf, true, ANY_KEY);
   at_point = after_search = false;
-  const int result = scanning_started ? tp_next(reader, session->trx, 0, &entry)
-                                      : tp_first(reader, session->trx, 0, &entry);
+  const int result = scanning_started ? tp_next(reader, session->transaction, 0, &entry)
+                                      : tp_first(reader, session->transaction, 0, &entry);
   scanning_started = true;
   return cursor_result(buf, result, true, HA_ERR_END_OF_FILE);
 }
@@ -500,7 +500,7 @@ int ha_tidepool::read_position(uchar *buf, const uchar *pos) {
   memcpy(clustered.get(), pos, clustered_len);
   tp_bytes row;
   uint8_t is_cut;
-  const int result = tp_get_row(reader, session->trx, clustered.get(), clustered_len, &row, &is_cut);
+  const int result = tp_get_row(reader, session->transaction, clustered.get(), clustered_len, &row, &is_cut);
   row_read = result == TP_OK;
   if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
   if (unlikely(result != TP_OK)) return fail(result);
@@ -519,7 +519,7 @@ void ha_tidepool::unlock_row() {
     return;
   }
   if (row_lock == TP_LOCK_NONE || !session || session->isolation > TP_READ_COMMITTED) return;
-  if (tree != 0 && entry.key) tp_unlock(session->trx, shared->table, tree, entry.key, entry.key_len);
+  if (tree != 0 && entry.key) tp_unlock(session->transaction, shared->table, tree, entry.key, entry.key_len);
   /* Of a row that was not read, an earlier read may have the lock, and want it. */
-  if (row_read) tp_unlock(session->trx, shared->table, 0, clustered.get(), clustered_len);
+  if (row_read) tp_unlock(session->transaction, shared->table, 0, clustered.get(), clustered_len);
 }

@@ -38,7 +38,7 @@ int ha_tidepool::report_duplicate(uint index) {
   size_t len = clustered_len;
   if (index != 0 && trees()[index].has_bare_entries()) {
     /* Only a unique entry without NULL can be there already: the clustered key is in its value. */
-    const tp_bytes value = tp_duplicate_value(session->trx);
+    const tp_bytes value = tp_duplicate_value(session->transaction);
     pk = trees()[index].bare_clustered_key(value.data, value.len, &len);
     if (!pk) return HA_ERR_CRASHED;
   }
@@ -57,7 +57,7 @@ int ha_tidepool::insert_secondary(uint index, const uchar *record) {
   const size_t key_len = layout.encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
   uchar *value = value_buffer.room(layout.value_max(record));
   const size_t value_len = layout.encode_value(value, record, clustered.get(), clustered_len, bare);
-  const int result = tp_insert(session->trx, shared->table, index, new_key.get(), key_len, value, value_len,
+  const int result = tp_insert(session->transaction, shared->table, index, new_key.get(), key_len, value, value_len,
                                duplicate_lock);
   if (likely(result == TP_OK)) return 0;
   return result == TP_DUPLICATE ? report_duplicate(index) : fail(result);
@@ -67,7 +67,7 @@ int ha_tidepool::insert_row(const uchar *record) {
   encode_clustered(record, true);
   const size_t row_len = row_layout().encode(row_buffer, record);
   const int result =
-      tp_insert(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len,
+      tp_insert(session->transaction, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len,
                 duplicate_lock);
   if (unlikely(result != TP_OK)) return result == TP_DUPLICATE ? report_duplicate(0) : fail(result);
   for (uint index : shared->layouts.secondary)
@@ -77,7 +77,7 @@ int ha_tidepool::insert_row(const uchar *record) {
 
 /* A row is about to be written from this position on. (Not for deletes: what the server refuses is a row that it wrote.) */
 int ha_tidepool::mark_before_row(tp_savepoint *before) {
-  if (int result = tp_savepoint_set(session->trx, before)) return fail(result);
+  if (int result = tp_savepoint_set(session->transaction, before)) return fail(result);
   before_last_write = *before;
   last_write_known = true;
   last_write_is_update = false;
@@ -86,8 +86,8 @@ int ha_tidepool::mark_before_row(tp_savepoint *before) {
 
 /* Undoes what there is of it, unless all of the transaction will be. Returns the error, or another one met on the way. */
 int ha_tidepool::take_row_back(const tp_savepoint &before, int error) {
-  if (!tp_must_rollback(session->trx))
-    if (int result = tp_rollback_to(session->trx, &before)) return fail(result);
+  if (!tp_must_rollback(session->transaction))
+    if (int result = tp_rollback_to(session->transaction, &before)) return fail(result);
   return error;
 }
 
@@ -101,7 +101,7 @@ int ha_tidepool::take_last_write_back(int error) {
 int ha_tidepool::note_written() {
   session->last_row = {table, before_last_write, {}, counted_changes(*table->file), ha_thd()->query_id};
   session->unsettled = true;
-  return fail(tp_savepoint_set(session->trx, &session->last_row.after));
+  return fail(tp_savepoint_set(session->transaction, &session->last_row.after));
 }
 
 int ha_tidepool::write_row(const uchar *record) {
@@ -121,7 +121,7 @@ int ha_tidepool::write_row(const uchar *record) {
   if (likely(!error) && is_written_unsettled()) error = note_written();
   if (likely(!error) && is_versioned_partition()) {
     session->moved = {this, nullptr, {}};
-    error = fail(tp_savepoint_set(session->trx, &session->moved.after));
+    error = fail(tp_savepoint_set(session->transaction, &session->moved.after));
   }
   if (unlikely(own_session != nullptr))
     if (int result = end_own_statement()) return result;
@@ -162,7 +162,7 @@ int ha_tidepool::update_row(const uchar *old_record, const uchar *new_record) {
   if (unlikely(error)) return error;
   last_write_is_update = true;
   if (unlikely(is_checked_after_write()) && table->file != this)
-    if (int result = tp_savepoint_set(session->trx, &after_last_update)) return fail(result);
+    if (int result = tp_savepoint_set(session->transaction, &after_last_update)) return fail(result);
   if (table->found_next_number_field && new_record == table->record[0] &&
       bitmap_is_set(table->write_set, table->found_next_number_field->field_index))
     raise_auto_increment_after(new_record);
@@ -200,12 +200,12 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
   const size_t row_len = row_layout().encode(row_buffer, new_record);
   int result;
   if (moved) {
-    result = tp_insert(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len,
+    result = tp_insert(session->transaction, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len,
                        TP_LOCK_SHARED);
     if (result == TP_OK)
-      result = tp_move_away(session->trx, shared->table, 0, old_clustered.get(), old_clustered_len);
+      result = tp_move_away(session->transaction, shared->table, 0, old_clustered.get(), old_clustered_len);
   } else {
-    result = tp_update(session->trx, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len);
+    result = tp_update(session->transaction, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len);
   }
   if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(0) : fail(result));
 
@@ -221,13 +221,13 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
     const size_t value_len = layout.encode_value(value, new_record, clustered.get(), clustered_len, bare);
     if (old_len == new_len && memcmp(old_key.get(), new_key.get(), new_len) == 0) {
       /* Equal to the index but not the same ('a' and 'A'), or the row has moved under a unique key. */
-      result = tp_update(session->trx, shared->table, i, new_key.get(), new_len, value, value_len);
+      result = tp_update(session->transaction, shared->table, i, new_key.get(), new_len, value, value_len);
       if (unlikely(result != TP_OK)) return undone(fail(result));
       continue;
     }
-    result = tp_move_away(session->trx, shared->table, i, old_key.get(), old_len);
+    result = tp_move_away(session->transaction, shared->table, i, old_key.get(), old_len);
     if (result == TP_OK)
-      result = tp_insert(session->trx, shared->table, i, new_key.get(), new_len, value, value_len, TP_LOCK_SHARED);
+      result = tp_insert(session->transaction, shared->table, i, new_key.get(), new_len, value, value_len, TP_LOCK_SHARED);
     if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(i) : fail(result));
   }
   if (unlikely(foreign_checks() != nullptr))
@@ -250,13 +250,13 @@ int ha_tidepool::delete_row(const uchar *record) {
   const bool is_move = is_move_of_last_row();
   const bool is_from = is_versioned_partition() && record == table->record[1] && session->moved.to &&
                        session->moved.to != this && session->moved.to->table == table && !session->moved.from &&
-                       !tp_has_written_since(session->trx, &session->moved.after);
+                       !tp_has_written_since(session->transaction, &session->moved.after);
   if (int error = delete_record(record)) return error;
   if (unlikely(is_from)) {
     session->moved.from = this;
-    if (int result = tp_savepoint_set(session->trx, &session->moved.after)) return fail(result);
+    if (int result = tp_savepoint_set(session->transaction, &session->moved.after)) return fail(result);
   }
-  return unlikely(is_move) ? fail(tp_savepoint_set(session->trx, &session->last_row.after)) : 0;
+  return unlikely(is_move) ? fail(tp_savepoint_set(session->transaction, &session->last_row.after)) : 0;
 }
 
 int ha_tidepool::delete_record(const uchar *record) {
@@ -272,14 +272,14 @@ int ha_tidepool::delete_complete(const uchar *record) {
   tp_savepoint before;
   const bool is_referenced = foreign_checks() && foreign->is_referenced();
   if (trees().size() > 1 || unlikely(is_referenced))
-    if (int result = tp_savepoint_set(session->trx, &before)) return fail(result);
-  int result = tp_delete(session->trx, shared->table, 0, clustered.get(), clustered_len);
+    if (int result = tp_savepoint_set(session->transaction, &before)) return fail(result);
+  int result = tp_delete(session->transaction, shared->table, 0, clustered.get(), clustered_len);
   const bool row_gone = result == TP_OK;
   for (uint i : shared->layouts.secondary) {
     if (unlikely(result != TP_OK)) break;
     bool bare;
     const size_t len = trees()[i].encode(old_key.get(), record, table, clustered.get(), key_room, &bare);
-    result = tp_delete(session->trx, shared->table, i, old_key.get(), len);
+    result = tp_delete(session->transaction, shared->table, i, old_key.get(), len);
     if (unlikely(result == TP_NOT_FOUND)) {
       sql_print_error("Tidepool: table %s: index %s lacks the entry of a row that is deleted; run CHECK TABLE",
                       shared->name.c_str(), table->key_info[shared->layouts.key_of(i)].name.str);
@@ -352,16 +352,16 @@ void ha_tidepool::raise_auto_increment_after(const uchar *record) {
 int ha_tidepool::last_auto_increment_row(uchar *record, bool *found) {
   const uint index = shared->layouts.tree_of(table_share->next_number_index);
   const Index_layout &layout = trees()[index];
-  tp_trx *trx = nullptr;
+  tp_transaction *transaction = nullptr;
   tp_reader *entries = nullptr;
   tp_savepoint unused;
   tp_entry at;
-  int result = tp_trx_new(engine.db, &trx);
-  if (result == TP_OK) result = tp_trx_start(trx, TP_READ_UNCOMMITTED);
-  if (result == TP_OK) result = tp_statement_begin(trx, 0, &unused);
+  int result = tp_transaction_new(engine.db, &transaction);
+  if (result == TP_OK) result = tp_transaction_begin(transaction, TP_READ_UNCOMMITTED);
+  if (result == TP_OK) result = tp_statement_begin(transaction, 0, &unused);
   if (result == TP_OK) result = tp_reader_open(shared->table, &entries);
   if (result == TP_OK)
-    result = layout.all_parts()[0].mask ? tp_first(entries, trx, index, &at) : tp_last(entries, trx, index, &at);
+    result = layout.all_parts()[0].mask ? tp_first(entries, transaction, index, &at) : tp_last(entries, transaction, index, &at);
   *found = result == TP_OK;
   if (*found) {
     std::vector<uchar> wanted(table_share->fields, 0);
@@ -376,7 +376,7 @@ int ha_tidepool::last_auto_increment_row(uchar *record, bool *found) {
   }
   const int error = result == TP_END ? 0 : result == TP_CORRUPT && *found ? HA_ERR_CRASHED : fail(result);
   if (entries) tp_reader_close(entries);
-  if (trx) tp_trx_free(trx);
+  if (transaction) tp_transaction_free(transaction);
   return error;
 }
 

@@ -28,13 +28,13 @@ Session *session_of(THD *thd) {
   session = new (std::nothrow) Session;
   if (!session) return nullptr;
   session->thd = thd;
-  if (tp_trx_new(engine.db, &session->trx) != TP_OK ||
-      tp_interrupt_new(session->trx, &session->interrupt) != TP_OK) {
-    if (session->trx) tp_trx_free(session->trx);
+  if (tp_transaction_new(engine.db, &session->transaction) != TP_OK ||
+      tp_interrupt_new(session->transaction, &session->interrupt) != TP_OK) {
+    if (session->transaction) tp_transaction_free(session->transaction);
     delete session;
     return nullptr;
   }
-  tp_trx_set_session(session->trx, thd_get_thread_id(thd));
+  tp_transaction_set_session_number(session->transaction, thd_get_thread_id(thd));
   thd_set_ha_data(thd, engine.hton, session);
   return session;
 }
@@ -110,9 +110,9 @@ static void forget_prepared(Session *session) {
 static void give_away(Session *session) {
   forget_prepared(session);
   if (session->prepared) {
-    tp_detach(session->trx);
+    tp_detach(session->transaction);
   } else {
-    tp_rollback(session->trx); /* it has only read here */
+    tp_rollback(session->transaction); /* it has only read here */
     if (session->ownerless_generation != ownerless_generation()) drop_ownerless_tables();
   }
   session->in_transaction = session->in_statement = session->unsettled = session->ordered = session->prepared = false;
@@ -142,10 +142,10 @@ int settle_last_row(Session *session) {
   if (likely(!session->unsettled)) return 0;
   session->unsettled = false;
   const Unsettled_row &row = session->last_row;
-  if (tp_must_rollback(session->trx) || tp_has_written_since(session->trx, &row.after) ||
+  if (tp_must_rollback(session->transaction) || tp_has_written_since(session->transaction, &row.after) ||
       counted_changes(*row.table->file) != row.counted)
     return 0;
-  return server_error(tp_rollback_to(session->trx, &row.before), session->thd);
+  return server_error(tp_rollback_to(session->transaction, &row.before), session->thd);
 }
 
 int begin_statement(THD *thd, Session *session) {
@@ -154,11 +154,11 @@ int begin_statement(THD *thd, Session *session) {
   if (!session->in_transaction) {
     session->isolation = isolation_of(thd);
     session->ownerless_generation = ownerless_generation();
-    if (int result = tp_trx_start(session->trx, session->isolation)) return server_error(result, thd);
+    if (int result = tp_transaction_begin(session->transaction, session->isolation)) return server_error(result, thd);
     session->in_transaction = true;
-    if (thd_need_wait_reports(thd)) tp_trx_name_session(session->trx, reinterpret_cast<uintptr_t>(thd));
+    if (thd_need_wait_reports(thd)) tp_transaction_set_session_token(session->transaction, reinterpret_cast<uintptr_t>(thd));
   }
-  if (int result = tp_statement_begin(session->trx, lock_wait_timeout(thd), &session->statement_start))
+  if (int result = tp_statement_begin(session->transaction, lock_wait_timeout(thd), &session->statement_start))
     return server_error(result, thd);
   session->in_statement = true;
   session->duplicate_key = MAX_KEY;
@@ -201,7 +201,7 @@ static void commit_ordered(THD *thd, bool all) {
   Session *session = existing_session(thd);
   if (!session || !session->in_transaction || !ends_transaction(thd, all)) return;
   /* Visible here, in the order of the binary log; durable in commit(). May run in another thread: no errors here. */
-  session->ordered_result = tp_commit_no_flush(session->trx, &session->commit_lsn);
+  session->ordered_result = tp_commit_no_flush(session->transaction, &session->commit_lsn);
   if (unlikely(session->ordered_result != TP_OK)) session->ordered_error = last_error_text().c_ptr_safe();
   session->ordered = true;
 }
@@ -209,7 +209,7 @@ static void commit_ordered(THD *thd, bool all) {
 static int end_statement(THD *thd, Session *session) {
   const int unsettled = settle_last_row(session);
   session->in_statement = false;
-  const int error = server_error(tp_statement_end(session->trx), thd);
+  const int error = server_error(tp_statement_end(session->transaction), thd);
   return unsettled ? unsettled : error;
 }
 
@@ -248,7 +248,7 @@ static bool changes_other_engines(THD *thd, bool all) {
 }
 
 int commit_durably(Session *session) {
-  const int result = tp_commit_no_flush(session->trx, &session->commit_lsn);
+  const int result = tp_commit_no_flush(session->transaction, &session->commit_lsn);
   return result == TP_OK ? tp_flush_log(engine.db, session->commit_lsn) : result;
 }
 
@@ -259,7 +259,7 @@ static int commit(THD *thd, bool all) {
   if (!ends_transaction(thd, all)) return end_statement(thd, session);
   if (!session->in_transaction) return 0;
   if (settle_last_row(session)) {
-    tp_rollback(session->trx);
+    tp_rollback(session->transaction);
     end_transaction(session);
     return HA_ERR_COMMIT_ERROR;
   }
@@ -280,11 +280,11 @@ static int commit(THD *thd, bool all) {
         unflushed = server_error(tp_flush_log(engine.db, session->commit_lsn), thd) != 0;
     }
   } else {
-    result = is_relied_on(thd, session) ? commit_durably(session) : tp_commit(session->trx);
+    result = is_relied_on(thd, session) ? commit_durably(session) : tp_commit(session->transaction);
   }
   if (result != TP_OK) {
     server_error(result, thd); /* first: what follows has errors of its own */
-    tp_rollback(session->trx);
+    tp_rollback(session->transaction);
     end_transaction(session);
     return HA_ERR_COMMIT_ERROR;
   }
@@ -298,7 +298,7 @@ static int rollback(THD *thd, bool all) {
   close_children(session);
   if (ends_transaction(thd, all)) {
     if (!session->in_transaction) return 0;
-    const int error = server_error(tp_rollback(session->trx), thd);
+    const int error = server_error(tp_rollback(session->transaction), thd);
     end_transaction(session);
     return error;
   }
@@ -306,8 +306,8 @@ static int rollback(THD *thd, bool all) {
   session->in_statement = session->unsettled = false;
   int result = TP_OK;
   /* A transaction that the engine aborted can only be rolled back as a whole, which the server was told to do. */
-  if (!tp_must_rollback(session->trx)) result = tp_rollback_to(session->trx, &session->statement_start);
-  tp_statement_end(session->trx);
+  if (!tp_must_rollback(session->transaction)) result = tp_rollback_to(session->transaction, &session->statement_start);
+  tp_statement_end(session->transaction);
   return server_error(result, thd);
 }
 
@@ -336,8 +336,8 @@ static int prepare(THD *thd, bool all) {
   if (int error = settle_last_row(session)) return error;
   uchar xid[XID_BYTES_MAX];
   const size_t len = put_xid(xid, thd->get_xid());
-  if (tp_has_writes(session->trx)) {
-    const int result = tp_prepare(session->trx, xid, len);
+  if (tp_has_writes(session->transaction)) {
+    const int result = tp_prepare(session->transaction, xid, len);
     if (result != TP_OK) return server_error(result, thd);
     session->prepared = true;
     session->with_other_engines = changes_other_engines(thd, all);
@@ -442,7 +442,7 @@ static int savepoint_set(THD *thd, void *data) {
   if (!session) return HA_ERR_OUT_OF_MEM;
   if (int error = settle_last_row(session)) return error;
   tp_savepoint savepoint;
-  const int result = tp_savepoint_set(session->trx, &savepoint);
+  const int result = tp_savepoint_set(session->transaction, &savepoint);
   memcpy(data, &savepoint, sizeof savepoint);
   return server_error(result, thd);
 }
@@ -453,7 +453,7 @@ static int savepoint_rollback(THD *thd, void *data) {
   session->unsettled = false;
   tp_savepoint savepoint;
   memcpy(&savepoint, data, sizeof savepoint);
-  return server_error(tp_rollback_to(session->trx, &savepoint), thd);
+  return server_error(tp_rollback_to(session->transaction, &savepoint), thd);
 }
 
 static int savepoint_release(THD *, void *) { return 0; }
@@ -462,7 +462,7 @@ static int savepoint_release(THD *, void *) { return 0; }
    back after each table, so that others may alter it. */
 static bool savepoint_rollback_can_release_mdl(THD *thd) {
   const Session *session = session_of(thd);
-  return session && tp_has_only_read(session->trx);
+  return session && tp_has_only_read(session->transaction);
 }
 
 /* ---- the rest of a connection's life */
@@ -479,7 +479,7 @@ static int start_consistent_snapshot(THD *thd) {
                         "Tidepool: WITH CONSISTENT SNAPSHOT is ignored unless the isolation level is REPEATABLE READ");
     return 0;
   }
-  return server_error(tp_snapshot(session->trx), thd);
+  return server_error(tp_snapshot(session->transaction), thd);
 }
 
 static int close_connection(THD *thd) {
@@ -489,13 +489,13 @@ static int close_connection(THD *thd) {
   thd_set_ha_data(thd, engine.hton, nullptr);
   give_away_if_prepared(session);
   if (session->prepared)
-    tp_detach(session->trx);
+    tp_detach(session->transaction);
   else if (session->in_transaction)
-    tp_rollback(session->trx);
+    tp_rollback(session->transaction);
   end_transaction(session);
   close_children(session);
   tp_interrupt_free(session->interrupt);
-  tp_trx_free(session->trx);
+  tp_transaction_free(session->transaction);
   delete session;
   return 0;
 }

@@ -46,7 +46,7 @@ struct Moved_row {
 
 struct Session {
   THD *thd = nullptr;
-  tp_trx *trx = nullptr;
+  tp_transaction *transaction = nullptr;
   tp_interrupt *interrupt = nullptr;
   tp_savepoint statement_start{};
   uint64_t commit_lsn = 0;

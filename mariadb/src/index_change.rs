@@ -75,7 +75,7 @@ pub unsafe extern "C" fn tp_change_indexes(
 /// Has the reading of rows end when the session is interrupted.
 ///
 /// # Safety
-/// Valid pointers, `interrupt` from [`tp_interrupt_new`](crate::session::tp_interrupt_new); nobody else uses `change`.
+/// Valid pointers, `interrupt` from [`tp_interrupt_new`](crate::transaction::tp_interrupt_new); nobody else uses `change`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_set_interrupt(
     change: *mut Change,

@@ -17,7 +17,7 @@
 //! * [`load`]: the copy that ALTER TABLE makes;
 //! * [`explain`]: rows of the `information_schema` tables;
 //! * [`table`]: open tables: statistics, auto-increment, `CHECK TABLE`;
-//! * [`session`]: transactions and writes;
+//! * [`transaction`]: transactions and writes;
 //! * [`reader`]: point reads and cursors.
 #![expect(
     unsafe_code,
@@ -36,5 +36,5 @@ pub mod index_change;
 pub mod load;
 pub mod log;
 pub mod reader;
-pub mod session;
 pub mod table;
+pub mod transaction;

@@ -9,14 +9,14 @@ use std::ffi::c_int;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use tidepool::{Cursor, Error, LockMode, LockWait, ROW_BYTES_KEPT, Seek, Table, Trx};
+use tidepool::{Cursor, Error, LockMode, LockWait, ROW_BYTES_KEPT, Seek, Table, Transaction};
 
 use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or};
 use crate::constants::{
     TP_AFTER, TP_AT_OR_AFTER, TP_AT_OR_BEFORE, TP_LOCK_NONE, TP_LOCK_SHARED, TP_NO_WAIT,
     TP_SKIP_LOCKED,
 };
-use crate::session::Session;
+use crate::transaction::ServerTransaction;
 
 /// What an open handler reads with.
 pub struct Reader {
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn tp_is_peeked(reader: *const Reader) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_get(
     reader: *mut Reader,
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     index: usize,
     key: *const u8,
     key_len: usize,
@@ -191,11 +191,13 @@ pub unsafe extern "C" fn tp_get(
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (reader, session, key) = unsafe { (&mut *reader, &mut *session, bytes(key, key_len)) };
+        let (reader, transaction, key) =
+            unsafe { (&mut *reader, &mut *transaction, bytes(key, key_len)) };
         let scanning = reader.is_scanning();
-        let get = if scanning { Trx::get_for_scan } else { Trx::get };
+        let get = if scanning { Transaction::get_for_scan } else { Transaction::get };
         let (lock, wait) = (reader.lock, reader.wait);
-        let found = get(&mut session.trx, &reader.table, index, key, lock, wait, &mut reader.row)?;
+        let found =
+            get(&mut transaction.inner, &reader.table, index, key, lock, wait, &mut reader.row)?;
         if !found {
             return Ok(TP_END);
         }
@@ -212,7 +214,7 @@ pub unsafe extern "C" fn tp_get(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_get_row(
     reader: *mut Reader,
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     key: *const u8,
     key_len: usize,
     value: *mut Bytes,
@@ -223,15 +225,16 @@ pub unsafe extern "C" fn tp_get_row(
         // SAFETY: as this function's.
         unsafe {
             *is_cut = 0;
-            return tp_get(reader, session, Table::CLUSTERED, key, key_len, value);
+            return tp_get(reader, transaction, Table::CLUSTERED, key, key_len, value);
         }
     }
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (reader, session, key) = unsafe { (&mut *reader, &mut *session, bytes(key, key_len)) };
+        let (reader, transaction, key) =
+            unsafe { (&mut *reader, &mut *transaction, bytes(key, key_len)) };
         let scanning = reader.is_scanning();
         let (lock, wait) = (reader.lock, reader.wait);
-        let (trx, table) = (&mut session.trx, &reader.table);
+        let (trx, table) = (&mut transaction.inner, &reader.table);
         let row = &mut reader.row;
         match trx.get_head(scanning, table, Table::CLUSTERED, key, lock, wait, row)? {
             None => Ok(TP_END),
@@ -251,16 +254,17 @@ pub unsafe extern "C" fn tp_get_row(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_find(
     reader: *mut Reader,
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     index: usize,
     key: *const u8,
     key_len: usize,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (reader, session, key) = unsafe { (&mut *reader, &mut *session, bytes(key, key_len)) };
+        let (reader, transaction, key) =
+            unsafe { (&mut *reader, &mut *transaction, bytes(key, key_len)) };
         let (lock, wait) = (reader.lock, reader.wait);
-        match session.trx.find(&reader.table, index, key, lock, wait)? {
+        match transaction.inner.find(&reader.table, index, key, lock, wait)? {
             true => Ok(TP_OK),
             false => Ok(TP_END),
         }
@@ -273,16 +277,16 @@ pub unsafe extern "C" fn tp_find(
 /// Valid pointers.
 unsafe fn move_cursor(
     reader: *mut Reader,
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     index: usize,
     entry: *mut Entry,
-    step: impl FnOnce(&mut Cursor, &mut Trx) -> Result<bool, Error>,
+    step: impl FnOnce(&mut Cursor, &mut Transaction) -> Result<bool, Error>,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers from the shim.
-        let (reader, session) = unsafe { (&mut *reader, &mut *session) };
+        let (reader, transaction) = unsafe { (&mut *reader, &mut *transaction) };
         let cursor = reader.cursor(index);
-        if !step(cursor, &mut session.trx)? {
+        if !step(cursor, &mut transaction.inner)? {
             return Ok(TP_END);
         }
         let found =
@@ -300,7 +304,7 @@ unsafe fn move_cursor(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_seek(
     reader: *mut Reader,
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     index: usize,
     key: *const u8,
     key_len: usize,
@@ -316,7 +320,7 @@ pub unsafe extern "C" fn tp_seek(
             TP_AT_OR_BEFORE => Seek::AtOrBefore,
             _ => Seek::Before,
         };
-        move_cursor(reader, session, index, entry, |cursor, trx| cursor.seek(trx, key, seek))
+        move_cursor(reader, transaction, index, entry, |cursor, trx| cursor.seek(trx, key, seek))
     }
 }
 
@@ -329,12 +333,12 @@ macro_rules! moves {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(
             reader: *mut Reader,
-            session: *mut Session,
+            transaction: *mut ServerTransaction,
             index: usize,
             entry: *mut Entry,
         ) -> c_int {
             // SAFETY: valid pointers from the shim.
-            unsafe { move_cursor(reader, session, index, entry, |cursor, trx| cursor.$method(trx)) }
+            unsafe { move_cursor(reader, transaction, index, entry, |cursor, trx| cursor.$method(trx)) }
         }
     )*};
 }

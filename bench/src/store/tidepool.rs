@@ -6,7 +6,7 @@ use crate::row::{Key, Row};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use tidepool::{
-    Cursor, Db, IndexDef, LockMode, LockWait, Options, Seek, Table, TableDef, Trx, TrxOptions,
+    Cursor, Db, IndexDef, LockMode, LockWait, Options, Seek, Table, TableDef, Transaction, TransactionOptions,
 };
 
 pub(super) const NAME: &str = "Tidepool";
@@ -58,9 +58,9 @@ impl Tidepool {
 impl Store for Tidepool {
     fn session(&self) -> Result<Box<dyn Session + '_>> {
         let table = self.table()?;
-        let reader = self.db.begin(TrxOptions { read_only: true, ..TrxOptions::default() });
+        let reader = self.db.begin(TransactionOptions { read_only: true, ..TransactionOptions::default() });
         let cursor = Cursor::new(table.clone(), CLUSTERED, LockMode::None, LockWait::Wait);
-        let writer = self.db.begin(TrxOptions::default());
+        let writer = self.db.begin(TransactionOptions::default());
         Ok(Box::new(TidepoolSession { table, reader, cursor, writer }))
     }
 
@@ -82,12 +82,12 @@ impl Store for Tidepool {
 
 struct TidepoolSession<'a> {
     table: &'a Arc<Table>,
-    reader: Trx,
+    reader: Transaction,
     cursor: Cursor,
-    writer: Trx,
+    writer: Transaction,
 }
 
-fn read(trx: &mut Trx, table: &Arc<Table>, key: &Key, value: &mut Vec<u8>) -> Result<bool> {
+fn read(trx: &mut Transaction, table: &Arc<Table>, key: &Key, value: &mut Vec<u8>) -> Result<bool> {
     trx.get(table, CLUSTERED, key, LockMode::None, LockWait::Wait, value).map_err(error("read"))
 }
 
@@ -135,7 +135,7 @@ impl Session for TidepoolSession<'_> {
 
 struct TidepoolSnapshot<'a> {
     table: &'a Arc<Table>,
-    trx: &'a mut Trx,
+    trx: &'a mut Transaction,
 }
 
 impl Snapshot for TidepoolSnapshot<'_> {

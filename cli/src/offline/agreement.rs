@@ -19,7 +19,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hasher};
 
-use tidepool::{Cursor, Db, LockMode, LockWait, Trx, TrxOptions};
+use tidepool::{Cursor, Db, LockMode, LockWait, Transaction, TransactionOptions};
 
 use super::rows::description::{Description, Place, Tree};
 use super::rows::hex;
@@ -43,7 +43,7 @@ pub fn compare(
 ) -> tidepool::Result<Vec<String>> {
     let mut comparison = Comparison {
         table: db.open_table(name)?,
-        trx: db.begin(TrxOptions::default()),
+        trx: db.begin(TransactionOptions::default()),
         description,
         rows: Rows::new(description),
         problems: Vec::new(),
@@ -55,7 +55,7 @@ pub fn compare(
 
 struct Comparison<'d> {
     table: std::sync::Arc<tidepool::Table>,
-    trx: Trx,
+    trx: Transaction,
     description: &'d Description,
     rows: Rows<'d>,
     problems: Vec<String>,

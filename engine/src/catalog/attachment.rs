@@ -13,7 +13,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
 use crate::mtr::Mtr;
-use crate::trx::{Batch, Direction, ScanPosition, Transaction};
+use crate::trx::{Batch, Direction, ScanPosition, TransactionCore};
 use crate::versioned::VersionedTree;
 use std::sync::Arc;
 use tidepool_pool::{Access, Space};
@@ -79,7 +79,7 @@ impl Attachments {
     }
 
     /// Reads one; `None` if there is none.
-    pub fn get(&self, trx: &mut Transaction, name: &str, kind: u8) -> Result<Option<Vec<u8>>> {
+    pub fn get(&self, trx: &mut TransactionCore, name: &str, kind: u8) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let key = key(name, kind);
         let found = trx.get(&self.tree, &key, LockMode::None, LockWait::Wait, &mut bytes)?;
@@ -89,7 +89,7 @@ impl Attachments {
     /// Gives all of them to `each`, by name and kind.
     pub fn for_each(
         &self,
-        trx: &mut Transaction,
+        trx: &mut TransactionCore,
         each: &mut dyn FnMut(&str, u8, &[u8]),
     ) -> Result<()> {
         let (mut position, mut batch) = (ScanPosition::start(), Batch::default());
@@ -110,7 +110,7 @@ impl Attachments {
     }
 
     /// Sets, replaces and removes attachments. Bytes that are there already are not written again.
-    pub fn set(&self, trx: &mut Transaction, attachments: &[Attachment<'_>]) -> Result<()> {
+    pub fn set(&self, trx: &mut TransactionCore, attachments: &[Attachment<'_>]) -> Result<()> {
         for attachment in attachments {
             let present = self.get(trx, attachment.name, attachment.kind)?;
             let key = key(attachment.name, attachment.kind);
@@ -126,7 +126,7 @@ impl Attachments {
     }
 
     /// Removes all of a name, or gives them to another one, in place of what that has.
-    pub fn move_all(&self, trx: &mut Transaction, from: &str, to: Option<&str>) -> Result<()> {
+    pub fn move_all(&self, trx: &mut TransactionCore, from: &str, to: Option<&str>) -> Result<()> {
         for kind in 1..=ATTACHMENT_KIND_MAX {
             let present = self.get(trx, from, kind)?;
             if let Some(to) = to {

@@ -38,7 +38,9 @@ use crate::lock::LockMode;
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::pause::{self, PausePoint};
-use crate::trx::{Batch, Csn, Direction, ScanPosition, Transaction, TrxOptions, TrxSystem};
+use crate::trx::{
+    Batch, Csn, Direction, ScanPosition, TransactionCore, TransactionOptions, TrxSystem,
+};
 use crate::versioned::VersionedTree;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -156,7 +158,8 @@ impl Catalog {
 
     /// Reads all committed entries. What an unfinished transaction of an earlier life wrote is not among them.
     pub fn load(&self, trx_system: &Arc<TrxSystem>) -> Result<()> {
-        let mut trx = trx_system.begin(TrxOptions { read_only: true, ..TrxOptions::default() });
+        let mut trx = trx_system
+            .begin(TransactionOptions { read_only: true, ..TransactionOptions::default() });
         let (mut position, mut batch) = (ScanPosition::start(), Batch::default());
         let mut tables = BTreeMap::new();
         while !position.at_end() {
@@ -288,7 +291,7 @@ impl Catalog {
     /// Reads an attachment, if there is one of this name and kind. `trx` is to have no snapshot yet.
     pub fn attachment(
         &self,
-        trx: &mut Transaction,
+        trx: &mut TransactionCore,
         name: &str,
         kind: u8,
     ) -> Result<Option<Vec<u8>>> {
@@ -298,7 +301,7 @@ impl Catalog {
     /// Gives all attachments to `each`, in the order of their names.
     pub fn for_each_attachment(
         &self,
-        trx: &mut Transaction,
+        trx: &mut TransactionCore,
         each: &mut dyn FnMut(&str, u8, &[u8]),
     ) -> Result<()> {
         self.attachments.for_each(trx, each)
@@ -307,7 +310,7 @@ impl Catalog {
     /// Enters a table; durable on return.
     pub fn insert(
         &self,
-        trx: &mut Transaction,
+        trx: &mut TransactionCore,
         name: &str,
         record: TableRecord,
         attachments: &[Attachment<'_>],
@@ -321,7 +324,12 @@ impl Catalog {
     }
 
     /// Gives a table another record; durable on return.
-    pub fn replace(&self, trx: &mut Transaction, name: &str, record: TableRecord) -> Result<()> {
+    pub fn replace(
+        &self,
+        trx: &mut TransactionCore,
+        name: &str,
+        record: TableRecord,
+    ) -> Result<()> {
         trx.update(&self.tree, name.as_bytes(), &record.encode())?;
         self.commit(trx)?;
         self.list_space_of(&record);
@@ -334,7 +342,7 @@ impl Catalog {
     }
 
     /// Notes that a table's file was missing when changes of it were to be recovered; durable on return.
-    pub fn mark_lost_changes(&self, trx: &mut Transaction, name: &str) -> Result<()> {
+    pub fn mark_lost_changes(&self, trx: &mut TransactionCore, name: &str) -> Result<()> {
         let record = self.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let record = TableRecord { lost_changes: true, ..TableRecord::clone(&record) };
         self.replace(trx, name, record)
@@ -343,7 +351,7 @@ impl Catalog {
     /// Removes a table, and the attachments of its name; durable on return.
     pub fn remove(
         &self,
-        trx: &mut Transaction,
+        trx: &mut TransactionCore,
         name: &str,
         attachments: &[Attachment<'_>],
     ) -> Result<()> {
@@ -362,7 +370,7 @@ impl Catalog {
     /// afterwards, change at the same moment. Durable on return.
     pub fn change(
         &self,
-        trx: &mut Transaction,
+        trx: &mut TransactionCore,
         rename: Option<(&str, &str)>,
         records: BTreeMap<String, Arc<TableRecord>>,
         attachments: &[Attachment<'_>],
@@ -425,7 +433,7 @@ impl Catalog {
     }
 
     /// Commits durably at any `flush_log_at_trx_commit`: files are created and removed by what the catalog says.
-    fn commit(&self, trx: &mut Transaction) -> Result<()> {
+    fn commit(&self, trx: &mut TransactionCore) -> Result<()> {
         let lsn = trx.commit_no_flush()?;
         // Before the flush: while that is waited for, others commit, and take snapshots that see this change.
         self.newest_change.store(trx.system.csn.published().0, Ordering::Release);

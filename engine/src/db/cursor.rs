@@ -9,7 +9,7 @@
 //!
 //! # What stays between calls
 //! No latch, no pin: only the key of the current entry and the rest of the batch. The batch is what the transaction saw
-//! when it was filled; [`Trx`] counts an epoch on with each of its own writes to the table, statements and ends, and a batch
+//! when it was filled; [`Transaction`] counts an epoch on with each of its own writes to the table, statements and ends, and a batch
 //! of another epoch is dropped and read again after the current key. So a cursor never gives an entry that its
 //! transaction has deleted since, and always one that it has inserted ahead. Writes to other tables leave the batch: who copies a
 //! table row by row would read a leaf for each, otherwise.
@@ -21,7 +21,7 @@
 //! `next` of an unpositioned cursor is `first`, `prev` is `last`; past the end `next` stays, and so does `prev` before
 //! the beginning.
 
-use super::{Counter, ReadsEpoch, Trx};
+use super::{Counter, ReadsEpoch, Transaction};
 use crate::btree;
 use crate::error::Result;
 use crate::lock::{LockMode, LockWait};
@@ -173,7 +173,7 @@ impl Cursor {
 
     /// Reads the current entry again, with a lock and a wait; its neighbour in the reading's direction, if it is not there any more. False
     /// if there is none.
-    pub fn lock_current(&mut self, trx: &mut Trx) -> Result<bool> {
+    pub fn lock_current(&mut self, trx: &mut Transaction) -> Result<bool> {
         assert!(self.is_peeked(), "the current entry is locked");
         let end = self.position.take_end();
         self.position = ScanPosition::at(Bound::Included(&self.key));
@@ -190,7 +190,7 @@ impl Cursor {
     }
 
     /// Says that of values too long for a page only the beginning is asked for, as a rule: a consistent read gives no more of them than the entry
-    /// has, up to 256 bytes, and [`is_cut`](Self::is_cut) tells. The whole is had by [`Trx::get`] with the entry's key, before anything else is done
+    /// has, up to 256 bytes, and [`is_cut`](Self::is_cut) tells. The whole is had by [`Transaction::get`] with the entry's key, before anything else is done
     /// in the transaction.
     #[inline]
     pub fn set_heads(&mut self, on: bool) {
@@ -217,7 +217,7 @@ impl Cursor {
     }
 
     /// Goes to an entry by key; false (and no position) if there is none.
-    pub fn seek(&mut self, trx: &mut Trx, key: &[u8], seek: Seek) -> Result<bool> {
+    pub fn seek(&mut self, trx: &mut Transaction, key: &[u8], seek: Seek) -> Result<bool> {
         let (position, direction) = match seek {
             Seek::AtOrAfter => (ScanPosition::at(Bound::Included(key)), Direction::Forward),
             Seek::After => (ScanPosition::at(Bound::Excluded(key)), Direction::Forward),
@@ -229,20 +229,20 @@ impl Cursor {
     }
 
     /// Goes to the first entry; false if there is none.
-    pub fn first(&mut self, trx: &mut Trx) -> Result<bool> {
+    pub fn first(&mut self, trx: &mut Transaction) -> Result<bool> {
         self.start(trx, ScanPosition::start(), Direction::Forward);
         self.advance(trx)
     }
 
     /// Goes to the last entry; false if there is none.
-    pub fn last(&mut self, trx: &mut Trx) -> Result<bool> {
+    pub fn last(&mut self, trx: &mut Transaction) -> Result<bool> {
         self.start(trx, ScanPosition::end(), Direction::Backward);
         self.advance(trx)
     }
 
     /// Goes to the entry after the current one; false if there is none.
     #[inline]
-    pub fn next(&mut self, trx: &mut Trx) -> Result<bool> {
+    pub fn next(&mut self, trx: &mut Transaction) -> Result<bool> {
         match self.place {
             Place::OnEntry => self.step(trx, Direction::Forward),
             Place::AfterAll => Ok(false),
@@ -251,7 +251,7 @@ impl Cursor {
     }
 
     /// Goes to the entry before the current one; false if there is none.
-    pub fn prev(&mut self, trx: &mut Trx) -> Result<bool> {
+    pub fn prev(&mut self, trx: &mut Transaction) -> Result<bool> {
         match self.place {
             Place::OnEntry => self.step(trx, Direction::Backward),
             Place::BeforeAll => Ok(false),
@@ -294,7 +294,7 @@ impl Cursor {
     }
 
     /// A new reading begins at `position`.
-    fn start(&mut self, trx: &mut Trx, position: ScanPosition, direction: Direction) {
+    fn start(&mut self, trx: &mut Transaction, position: ScanPosition, direction: Direction) {
         trx.enter_call();
         self.leave();
         (self.rows, self.batches, self.statement) = (0, 0, statement::current());
@@ -316,7 +316,7 @@ impl Cursor {
 
     /// From the current entry to its neighbour.
     #[inline]
-    fn step(&mut self, trx: &mut Trx, direction: Direction) -> Result<bool> {
+    fn step(&mut self, trx: &mut Transaction, direction: Direction) -> Result<bool> {
         let same_reading = direction == self.direction
             && (self.single || self.epoch == trx.reads_epoch(self.slot));
         if same_reading && !self.single && self.at + 1 < self.batch.len() {
@@ -329,7 +329,12 @@ impl Cursor {
 
     /// The same, if the neighbour is not in the batch, or may have changed since.
     #[inline(never)]
-    fn step_on(&mut self, trx: &mut Trx, direction: Direction, same_reading: bool) -> Result<bool> {
+    fn step_on(
+        &mut self,
+        trx: &mut Transaction,
+        direction: Direction,
+        same_reading: bool,
+    ) -> Result<bool> {
         if !same_reading {
             // Go on from the key itself: the rest of the batch, and the position behind it, are of another reading.
             let key = if self.single { &self.key } else { self.batch.key(self.at) };
@@ -344,7 +349,7 @@ impl Cursor {
     }
 
     /// Reads on at `position`.
-    fn advance(&mut self, trx: &mut Trx) -> Result<bool> {
+    fn advance(&mut self, trx: &mut Transaction) -> Result<bool> {
         self.place = Place::Unpositioned;
         let lock = trx.effective_lock(self.lock);
         self.slot = trx.enlist_to_read(&self.table, self.index, lock)?;
@@ -377,7 +382,7 @@ impl Cursor {
     }
 
     /// Whether the cursor is in a scan, and so rows that are looked up by the entries that it finds
-    /// had better be read by [`Trx::get_for_scan`]: it was announced, or the present statement
+    /// had better be read by [`Transaction::get_for_scan`]: it was announced, or the present statement
     /// has already read many entries, next to the pool's pages.
     pub fn is_scanning(&self) -> bool {
         let long = || {
@@ -389,7 +394,7 @@ impl Cursor {
     }
 
     /// Fills the batch; false at the end.
-    fn fill(&mut self, trx: &mut Trx) -> Result<bool> {
+    fn fill(&mut self, trx: &mut Transaction) -> Result<bool> {
         let access = self.access();
         (self.single, self.at) = (false, 0);
         self.batch.clear();
@@ -439,7 +444,7 @@ impl Cursor {
     }
 
     /// Locks and reads the next entry; false at the end.
-    fn lock_next(&mut self, trx: &mut Trx, lock: LockMode) -> Result<bool> {
+    fn lock_next(&mut self, trx: &mut Transaction, lock: LockMode) -> Result<bool> {
         let peeks = self.semi_consistent
             && self.wait != LockWait::SkipLocked
             && trx.isolation().is_by_statement();
@@ -462,7 +467,7 @@ impl Cursor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Db, Error, IndexDef, Isolation, Options, TableDef, TrxOptions};
+    use crate::{Db, Error, IndexDef, Isolation, Options, TableDef, TransactionOptions};
     use tidepool_pool::storage::SimStorage;
 
     #[test]
@@ -470,7 +475,7 @@ mod tests {
         let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::small()).unwrap();
         let def = TableDef::new([IndexDef::unique("primary")]);
         let table = db.create_table("t", &def).unwrap();
-        let options = TrxOptions { isolation: Isolation::ReadCommitted, read_only: false };
+        let options = TransactionOptions { isolation: Isolation::ReadCommitted, read_only: false };
         let mut trx = db.begin(options);
         // Some leaves of entries that are deleted, and not purged.
         for n in 0..2000u16 {
@@ -499,7 +504,7 @@ mod tests {
         let def = TableDef::new([IndexDef::unique("primary")]);
         let (from, to) =
             (db.create_table("from", &def).unwrap(), db.create_table("to", &def).unwrap());
-        let options = TrxOptions { isolation: Isolation::RepeatableRead, read_only: false };
+        let options = TransactionOptions { isolation: Isolation::RepeatableRead, read_only: false };
         let mut trx = db.begin(options);
         for n in 0..ROWS {
             trx.insert(&from, Table::CLUSTERED, &n.to_be_bytes(), &[1; 20]).unwrap();
@@ -542,7 +547,7 @@ mod tests {
         let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::small()).unwrap();
         let def = TableDef::new([IndexDef::unique("primary")]);
         let table = db.create_table("t", &def).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         trx.insert(&table, Table::CLUSTERED, b"k", &[1; 1 << 20]).unwrap();
         for lock in [LockMode::None, LockMode::Shared] {
             let mut cursor = Cursor::new(table.clone(), Table::CLUSTERED, lock, LockWait::Wait);
@@ -564,7 +569,7 @@ mod tests {
         let db = Db::open_on(Arc::new(sim.clone()), options()).unwrap();
         let def = TableDef::new([IndexDef::unique("primary")]);
         let table = db.create_table("t", &def).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         trx.insert(&table, Table::CLUSTERED, b"k", &[1; 10_000]).unwrap();
         trx.commit().unwrap();
         drop((trx, table));
@@ -576,14 +581,14 @@ mod tests {
         let db = Db::open_on(Arc::new(sim), options()).unwrap();
         let table = db.open_table("t").unwrap();
         for lock in [LockMode::None, LockMode::Shared] {
-            let mut trx = db.begin(TrxOptions::default());
+            let mut trx = db.begin(TransactionOptions::default());
             let mut ask =
                 |key: &[u8]| trx.find(&table, Table::CLUSTERED, key, lock, LockWait::Wait);
             assert_eq!((ask(b"j"), ask(b"k")), (Ok(false), Ok(true)));
             let (clustered, wait) = (Table::CLUSTERED, LockWait::Wait);
             let read = trx.get(&table, clustered, b"k", lock, wait, &mut Vec::new());
             assert!(matches!(read, Err(Error::Corrupt { page: 3, .. })), "{read:?}");
-            let mut other = db.begin(TrxOptions::default());
+            let mut other = db.begin(TransactionOptions::default());
             let locked = other.find(&table, clustered, b"k", LockMode::Exclusive, LockWait::NoWait);
             let expected = if lock == LockMode::None { Ok(true) } else { Err(Error::LockNoWait) };
             assert_eq!(locked, expected);
@@ -600,12 +605,12 @@ mod tests {
             0 => vec![version; 10],
             _ => [vec![n, version], vec![version; 50_000 + usize::from(n)]].concat(),
         };
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for n in 0..ROWS {
             trx.insert(&table, Table::CLUSTERED, &[n], &value(n, 1)).unwrap();
         }
         trx.commit().unwrap();
-        let read = |trx: &mut crate::Trx, lock, version: u8, cuts: u32| {
+        let read = |trx: &mut crate::Transaction, lock, version: u8, cuts: u32| {
             let mut cursor = Cursor::new(table.clone(), Table::CLUSTERED, lock, LockWait::Wait);
             cursor.set_heads(true);
             let (mut seen, mut cut, mut whole) = (0, 0, Vec::new());
@@ -626,7 +631,7 @@ mod tests {
             assert_eq!(missing.unwrap(), None);
         };
         let cuts = u32::from(ROWS / 2);
-        let mut old = db.begin(TrxOptions::default());
+        let mut old = db.begin(TransactionOptions::default());
         read(&mut old, LockMode::None, 1, cuts);
         for n in 0..ROWS {
             trx.update(&table, Table::CLUSTERED, &[n], &value(n, 2)).unwrap();
@@ -634,8 +639,10 @@ mod tests {
         read(&mut trx, LockMode::None, 2, cuts);
         read(&mut trx, LockMode::Shared, 2, 0);
         read(&mut old, LockMode::None, 1, cuts);
-        let mut dirty =
-            db.begin(TrxOptions { isolation: Isolation::ReadUncommitted, ..TrxOptions::default() });
+        let mut dirty = db.begin(TransactionOptions {
+            isolation: Isolation::ReadUncommitted,
+            ..TransactionOptions::default()
+        });
         read(&mut dirty, LockMode::None, 2, 0);
         trx.commit().unwrap();
         read(&mut old, LockMode::None, 1, cuts);
@@ -643,7 +650,7 @@ mod tests {
 
         let reads = |heads: bool| {
             let before = db.inner.env.pool().stats().read_requests;
-            let mut trx = db.begin(TrxOptions::default());
+            let mut trx = db.begin(TransactionOptions::default());
             let (lock, wait) = (LockMode::None, LockWait::Wait);
             let mut cursor = Cursor::new(table.clone(), Table::CLUSTERED, lock, wait);
             cursor.set_heads(heads);
@@ -659,12 +666,12 @@ mod tests {
         let db = Db::open_on(Arc::new(SimStorage::new(1)), Options::small()).unwrap();
         let def = TableDef::new([IndexDef::unique("primary")]);
         let table = db.create_table("t", &def).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for n in 0..ROWS {
             trx.insert(&table, Table::CLUSTERED, &n.to_be_bytes(), &[1; 20]).unwrap();
         }
         trx.commit().unwrap();
-        let read = |trx: &mut Trx, expected: usize, wanted: u16| {
+        let read = |trx: &mut Transaction, expected: usize, wanted: u16| {
             let lock = LockMode::None;
             let mut cursor = Cursor::new(table.clone(), Table::CLUSTERED, lock, LockWait::Wait);
             cursor.set_expected_rows(expected);
@@ -699,7 +706,7 @@ mod tests {
         let table = db.create_table("t", &def).unwrap();
         // So long that an inner node has few children.
         let key = |n: u32| [&[b'k'; 600][..], &n.to_be_bytes()].concat();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for n in 0..ROWS {
             trx.insert(&table, Table::CLUSTERED, &key(n), b"").unwrap();
         }
@@ -722,7 +729,7 @@ mod tests {
 
         let db = Db::open_on(Arc::new(sim), options()).unwrap();
         let table = db.open_table("t").unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         let mut cursor = Cursor::new(table, Table::CLUSTERED, LockMode::None, LockWait::Wait);
         cursor.set_scan(true);
         let mut read = 0;

@@ -25,7 +25,7 @@ use crate::mtr::Mtr;
 use crate::pause::{self, PausePoint};
 use crate::space;
 use crate::table::Table;
-use crate::trx::{Isolation, Transaction, TrxOptions};
+use crate::trx::{Isolation, TransactionCore, TransactionOptions};
 use crate::versioned::VersionedTree;
 use parking_lot::MutexGuard;
 use std::collections::BTreeMap;
@@ -357,8 +357,9 @@ impl Inner {
         Ok(table)
     }
 
-    pub(super) fn definition_trx(&self) -> Transaction {
-        self.trx_system.begin(TrxOptions { isolation: Isolation::ReadCommitted, read_only: false })
+    pub(super) fn definition_trx(&self) -> TransactionCore {
+        self.trx_system
+            .begin(TransactionOptions { isolation: Isolation::ReadCommitted, read_only: false })
     }
 
     /// Opens the file of `record` and checks its header.

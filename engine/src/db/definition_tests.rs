@@ -4,7 +4,7 @@ use super::*;
 use crate::catalog::{Attachment, IndexDef, TableDef};
 use crate::lock::{LockMode, LockWait};
 use crate::pause::{PausePoint, with_hook};
-use crate::trx::{Isolation, TrxOptions};
+use crate::trx::{Isolation, TransactionOptions};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::mpsc;
@@ -25,7 +25,7 @@ fn no_table_goes_while_a_prepared_transaction_is_rolled_back() {
     let sim = SimStorage::new(1);
     let db = open(&sim);
     let table = create(&db, "t");
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(&table, 0, b"k", b"prepared").unwrap();
     trx.prepare(b"x").unwrap();
 
@@ -52,7 +52,7 @@ fn no_table_goes_while_a_prepared_transaction_is_rolled_back() {
 #[test]
 fn a_prepared_transaction_keeps_its_tables_when_another_of_its_xid_has_just_ended() {
     fn prepare(db: &Db, table: &Arc<Table>) {
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         trx.insert(table, 0, b"k", b"prepared").unwrap();
         trx.prepare(b"x").unwrap();
         trx.detach();
@@ -124,7 +124,7 @@ fn a_snapshot_that_sees_a_change_of_a_table_reads_the_table() {
         let db = open(&SimStorage::new(1));
         let (table, other) = (create(&db, "t"), create(&db, "other"));
         let write = |table: &Arc<Table>| {
-            let mut trx = db.begin(TrxOptions::default());
+            let mut trx = db.begin(TransactionOptions::default());
             trx.insert(table, 0, b"k", b"v").unwrap();
             trx.commit().unwrap();
         };
@@ -134,10 +134,10 @@ fn a_snapshot_that_sees_a_change_of_a_table_reads_the_table() {
             let (db, taken) = (db.clone(), taken.clone());
             move |point| {
                 if point == PausePoint::DefinitionCommitted {
-                    let mut snapshot = db.begin(TrxOptions::default());
+                    let mut snapshot = db.begin(TransactionOptions::default());
                     snapshot.ensure_view();
                     *taken.lock() = Some(snapshot);
-                    let mut trx = db.begin(TrxOptions::default());
+                    let mut trx = db.begin(TransactionOptions::default());
                     trx.insert(&other, 0, b"k", b"v").unwrap();
                     trx.commit().unwrap();
                 }
@@ -299,7 +299,7 @@ fn the_end_of_an_index_change_lets_nobody_write_during_the_next() {
     let first = db.change_indexes("t", &indexes).unwrap();
     with_hook(hook, || drop(first));
     let mut next = next.take().expect("the next one has begun");
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     assert_eq!(trx.insert(&table, 0, b"k", b""), Err(Error::TableBusy("t".into())));
     trx.rollback().unwrap();
     next.build(&mut || true).unwrap();
@@ -329,7 +329,7 @@ fn who_reads_finds_a_table_that_is_closed_to_writes() {
             let (inside, busy) = (Rc::clone(&inside), busy.clone());
             move |point| {
                 if point == PausePoint::WritesRefused {
-                    let mut trx = db.begin(TrxOptions::default());
+                    let mut trx = db.begin(TransactionOptions::default());
                     let (mode, wait) = (LockMode::None, LockWait::Wait);
                     assert_eq!(trx.get(&table, 0, b"k", mode, wait, &mut vec![]), Ok(false));
                     assert_eq!(trx.insert(&table, 0, b"k", b""), Err(busy.clone()));
@@ -340,7 +340,7 @@ fn who_reads_finds_a_table_that_is_closed_to_writes() {
         let begun = with_hook(hook, || begin(&db));
         assert_eq!(begun, if stays { Err(busy) } else { Ok(()) });
         assert_eq!(inside.take().is_some(), stays);
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         trx.insert(&table, 0, b"k", b"").unwrap();
         trx.commit().unwrap();
     }
@@ -357,7 +357,7 @@ fn nobody_writes_to_a_table_that_was_found_empty_to_be_filled() {
         let (db, table, refused) = (db.clone(), Arc::clone(&table), Rc::clone(&refused));
         move |point| {
             if point == PausePoint::TableFoundEmpty {
-                let mut trx = db.begin(TrxOptions::default());
+                let mut trx = db.begin(TransactionOptions::default());
                 let written = trx.insert(&table, 0, b"k", b"").and_then(|()| trx.commit());
                 *refused.borrow_mut() = written.err();
             }
@@ -366,7 +366,7 @@ fn nobody_writes_to_a_table_that_was_found_empty_to_be_filled() {
     let load = with_hook(hook, || db.fill_table("t")).unwrap();
     assert_eq!(refused.take(), Some(Error::TableBusy("t".into())));
     drop(load);
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(&table, 0, b"k", b"").unwrap();
     trx.commit().unwrap();
     // And one that is not empty takes writes all the same.
@@ -382,9 +382,9 @@ fn an_operation_for_a_constraint_passes_over_the_snapshot() {
         let sim = SimStorage::new(1);
         let db = open(&sim);
         let table = create(&db, "t");
-        let options = TrxOptions { isolation, read_only: false };
+        let options = TransactionOptions { isolation, read_only: false };
         let write = |key: &[u8], value: &[u8]| {
-            let mut trx = db.begin(TrxOptions::default());
+            let mut trx = db.begin(TransactionOptions::default());
             trx.insert(&table, 0, key, value).unwrap();
             trx.commit().unwrap();
         };
@@ -392,7 +392,7 @@ fn an_operation_for_a_constraint_passes_over_the_snapshot() {
         trx.ensure_view();
         write(b"k", b"young");
         let mut value = Vec::new();
-        let mut get = |trx: &mut Trx, key: &[u8], lock| {
+        let mut get = |trx: &mut Transaction, key: &[u8], lock| {
             trx.get(&table, 0, key, lock, LockWait::NoWait, &mut value)
         };
         trx.set_referential(true);

@@ -5,7 +5,7 @@ use super::*;
 use crate::btree::Tree;
 use crate::pause::{PausePoint, with_hook};
 use crate::table::noted;
-use crate::{IndexDef, LockMode, LockWait, TableDef, TrxOptions};
+use crate::{IndexDef, LockMode, LockWait, TableDef, TransactionOptions};
 use tidepool_pool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 
 const FILE_OF_A: &str = "tables/00000010.tpd";
@@ -13,7 +13,7 @@ const FILE_OF_A: &str = "tables/00000010.tpd";
 /// The value of the key `k` in a table.
 fn value(db: &Db, table: &str) -> Result<Vec<u8>> {
     let table = db.open_table(table)?;
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut value = vec![];
     assert!(trx.get(&table, 0, b"k", LockMode::None, LockWait::Wait, &mut value)?);
     Ok(value)
@@ -27,7 +27,7 @@ fn unfinished() -> SimStorage {
     let mut unfinished = vec![];
     for name in ["a", "b"] {
         let table = db.create_table(name, &TableDef::new([IndexDef::unique("primary")])).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         trx.insert(&table, 0, b"k", b"committed").unwrap();
         trx.commit().unwrap();
         trx.update(&table, 0, b"k", b"never committed").unwrap();
@@ -52,7 +52,7 @@ fn a_rollback_waits_for_a_file_that_is_missing() {
     assert_eq!(db.inner.trx_system().rollbacks_pending(), 1);
     assert_eq!(value(&db, "b").unwrap(), b"committed");
     let b = db.open_table("b").unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.update(&b, 0, b"k", b"newer").unwrap();
     trx.commit().unwrap();
     drop((trx, b));
@@ -109,13 +109,13 @@ fn unpurged_without_a_file() -> SimStorage {
     let db = open(&sim);
     for name in ["a", "b"] {
         let table = db.create_table(name, &TableDef::new([IndexDef::unique("primary")])).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for n in 0..KEYS {
             let len = if n % 100 == 0 { 50_000 } else { 20 };
             trx.insert(&table, 0, &n.to_be_bytes(), &vec![1; len]).unwrap();
         }
         trx.commit().unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for n in (0..KEYS).step_by(2) {
             trx.delete(&table, 0, &n.to_be_bytes()).unwrap();
         }
@@ -170,7 +170,7 @@ fn purge_passes_over_a_table_whose_file_is_missing() {
     let db = open(&sim);
     let a = db.open_table("a").unwrap();
     let live = || -> Vec<u16> {
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         let (mode, wait, mut value) = (LockMode::None, LockWait::Wait, vec![]);
         let mut is_there = |n: &u16| trx.get(&a, 0, &n.to_be_bytes(), mode, wait, &mut value);
         (0..KEYS).filter(|n| is_there(n).unwrap()).collect()
@@ -180,8 +180,8 @@ fn purge_passes_over_a_table_whose_file_is_missing() {
     purge(&db);
     let left = delete_marked(&db, &a);
     assert!(left > 1000, "{left}");
-    let insert = |end: fn(&mut crate::Trx)| {
-        let mut trx = db.begin(TrxOptions::default());
+    let insert = |end: fn(&mut crate::Transaction)| {
+        let mut trx = db.begin(TransactionOptions::default());
         for n in (0..KEYS / 2).step_by(2) {
             trx.insert(&a, 0, &n.to_be_bytes(), b"anew").unwrap();
         }
@@ -190,7 +190,7 @@ fn purge_passes_over_a_table_whose_file_is_missing() {
     insert(|trx| trx.rollback().unwrap());
     assert_eq!((live().len() as u16, delete_marked(&db, &a)), (KEYS / 2, left));
     insert(|trx| trx.commit().unwrap());
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for n in 0..KEYS / 4 {
         trx.delete(&a, 0, &n.to_be_bytes()).unwrap();
     }
@@ -260,7 +260,7 @@ fn files_that_cannot_be_tables_are_ignored() {
     let sim = SimStorage::new(6);
     let db = open(&sim);
     let table = db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(&table, 0, b"k", b"v").unwrap();
     trx.commit().unwrap();
     drop((trx, table));
@@ -297,7 +297,7 @@ fn files_that_nobody_needs_keep_no_database_from_opening() {
     let sim = SimStorage::new(22);
     let db = open(&sim);
     db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(&db.open_table("a").unwrap(), 0, b"k", b"v").unwrap();
     trx.commit().unwrap();
     drop(trx);
@@ -330,7 +330,7 @@ fn a_table_that_lost_changes_is_marked_though_a_change_of_its_definition_was_unf
     let db = open(&sim);
     let table = db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
     db.inner.env().checkpoint_all().unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(&table, 0, b"k", b"v").unwrap();
     trx.commit().unwrap();
     let mut definition = db.inner.definition_trx();
@@ -354,7 +354,7 @@ fn a_prepared_transaction_that_fails_to_roll_back_lets_go_of_its_tables() {
     let sim = SimStorage::new(8);
     let db = open(&sim);
     let table = db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(&table, 0, b"k", b"v").unwrap();
     trx.prepare(b"xid").unwrap();
     trx.detach();
@@ -385,13 +385,13 @@ fn rollback_and_purge_pass_over_a_table_that_lost_changes() {
     let [a, b] = ["a", "b"].map(|name| {
         let def = TableDef::new([IndexDef::unique("primary")]);
         let table = db.create_table(name, &def).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         trx.insert(&table, 0, b"k", b"committed").unwrap();
         trx.commit().unwrap();
         table
     });
     db.inner.env().checkpoint_all().unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for n in 0..100u16 {
         trx.insert(&a, 0, &n.to_be_bytes(), &[1; 50_000]).unwrap();
         trx.update(&a, 0, &n.to_be_bytes(), b"short").unwrap();
@@ -411,7 +411,7 @@ fn rollback_and_purge_pass_over_a_table_that_lost_changes() {
     while db.step_rollback_recovered().unwrap() {}
     purge(&db);
     let b = db.open_table("b").unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.update(&b, 0, b"k", b"newer").unwrap();
     trx.commit().unwrap();
     drop((trx, b));
@@ -427,11 +427,11 @@ fn a_broken_table_does_not_keep_the_history_of_others() {
     let db = open(&sim);
     for name in ["a", "b"] {
         let table = db.create_table(name, &TableDef::new([IndexDef::unique("primary")])).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         trx.insert(&table, 0, b"k", b"v").unwrap();
         trx.commit().unwrap();
     }
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.delete(&db.open_table("a").unwrap(), 0, b"k").unwrap();
     trx.commit().unwrap();
     drop(trx);
@@ -445,7 +445,7 @@ fn a_broken_table_does_not_keep_the_history_of_others() {
     let error = db.step_purge().unwrap_err().to_string();
     assert!(error.starts_with("tables/00000010.tpd: page 2 is corrupt"), "{error}");
     let b = db.open_table("b").unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for n in 0..100u8 {
         trx.update(&b, 0, b"k", &[n]).unwrap();
         trx.commit().unwrap();
@@ -566,7 +566,7 @@ fn purge_passes_over_a_dropped_table_whose_file_cannot_be_removed() {
     let sim = SimStorage::new(23);
     let db = open(&sim);
     let table = db.create_table("a", &TableDef::new([IndexDef::unique("primary")])).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(&table, 0, b"k", b"v").unwrap();
     trx.commit().unwrap();
     trx.delete(&table, 0, b"k").unwrap();
@@ -626,7 +626,7 @@ fn purge_passes_over_a_half_freed_tree_whose_file_was_away_at_the_opening() {
     let db = open(&sim);
     let indexes = ["primary", "dropped"].map(IndexDef::unique);
     let table = db.create_table("a", &TableDef::new(indexes)).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for n in 0..KEYS {
         trx.insert(&table, 1, &n.to_be_bytes(), &[1; 20]).unwrap();
     }
@@ -668,7 +668,7 @@ fn purge_passes_over_a_half_freed_tree_whose_file_was_away_at_the_opening() {
     let mut change = db.change_indexes("a", &indexes).unwrap();
     change.build(&mut || true).unwrap();
     let table = change.commit(&[]).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(&table, 1, b"never committed", b"").unwrap();
     trx.rollback().unwrap();
     trx.insert(&table, 1, b"deleted", b"").unwrap();
@@ -695,14 +695,14 @@ fn unfinished_in_many() -> (SimStorage, u32) {
     let tables = ["a", "b", "c"].map(|name| {
         let def = TableDef::new([IndexDef::unique("primary")]);
         let table = db.create_table(name, &def).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for n in 0..1000u16 {
             trx.insert(&table, 0, &n.to_be_bytes(), &[1; 50]).unwrap();
         }
         trx.commit().unwrap();
         table
     });
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for (turn, n) in [0u16, 990, 1, 991].into_iter().enumerate() {
         for table in &tables {
             trx.update(table, 0, &n.to_be_bytes(), &[2; 60]).unwrap();
@@ -731,14 +731,14 @@ fn a_rollback_that_a_broken_page_stands_in_the_way_of_keeps_only_that_table() {
     break_or_mend(&sim);
     let mut db = open(&sim);
     let begin = |db: &Db| {
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         trx.set_lock_wait_timeout(Duration::ZERO);
         trx
     };
     let (last, free) = (990u16.to_be_bytes(), 900u16.to_be_bytes());
     // One waits already.
     let a = db.open_table("a").unwrap();
-    let mut waiter = db.begin(TrxOptions::default());
+    let mut waiter = db.begin(TransactionOptions::default());
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| waiter.update(&a, 0, &last, b"x").unwrap_err().to_string());
         while db.status().get("row_lock_current_waits") != Some(1) {

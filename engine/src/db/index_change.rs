@@ -29,7 +29,7 @@
 use super::cursor::Cursor;
 use super::definition::Definition;
 use super::load::fill_sorted;
-use super::trx::Trx;
+use super::transaction::Transaction;
 use super::{Db, Inner};
 use crate::catalog::{Attachment, CATALOG_TREE, IndexDef, TableDef, TableRecord, TreeRecord};
 use crate::error::{Error, Result};
@@ -39,7 +39,7 @@ use crate::lock::{Interrupt, LockMode, LockWait};
 use crate::pause::{self, PausePoint};
 use crate::sort::{self, Sorter};
 use crate::table::{Table, noted};
-use crate::trx::{Isolation, TrxOptions};
+use crate::trx::{Isolation, TransactionOptions};
 use crate::versioned::VersionedTree;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ pub struct IndexChange {
     new: Vec<NewIndex>,
     added: Vec<TreeRecord>,
     dropped: Vec<TreeRecord>,
-    rows: Option<(Trx, Cursor)>,
+    rows: Option<(Transaction, Cursor)>,
     payload: Vec<u8>,
     duplicate: Option<DuplicateEntry>,
     committed: bool,
@@ -138,8 +138,8 @@ impl Db {
         let begun = change.make_trees(&old);
         drop(turn);
         begun?;
-        let mut trx =
-            self.begin(TrxOptions { isolation: Isolation::RepeatableRead, read_only: true });
+        let mut trx = self
+            .begin(TransactionOptions { isolation: Isolation::RepeatableRead, read_only: true });
         trx.ensure_view();
         let mut cursor =
             Cursor::new(change.table.clone(), Table::CLUSTERED, LockMode::None, LockWait::Wait);
@@ -226,7 +226,7 @@ impl IndexChange {
         }
     }
 
-    /// Has [`next_row`](Self::next_row) listen to the interrupt of the session that asks for the change ([`Trx::interrupt_handle`]):
+    /// Has [`next_row`](Self::next_row) listen to the interrupt of the session that asks for the change ([`Transaction::interrupt_handle`]):
     /// among rows that the snapshot does not see it may go on for long without giving one. Before the first row.
     pub fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
         if let Some((trx, _)) = &mut self.rows {

@@ -30,7 +30,7 @@ use crate::lock::{LockMode, LockWait};
 use crate::pause::{self, PausePoint};
 use crate::sort::Sorter;
 use crate::table::Table;
-use crate::trx::{Isolation, TrxOptions};
+use crate::trx::{Isolation, TransactionOptions};
 use crate::versioned::VersionedTree;
 use parking_lot::RwLockReadGuard;
 use std::cmp::Ordering;
@@ -62,7 +62,7 @@ impl Filling {
 /// nothing, or the empty table.
 ///
 /// ```
-/// # use tidepool::{Db, IndexDef, LockMode, LockWait, Options, TableDef, TrxOptions};
+/// # use tidepool::{Db, IndexDef, LockMode, LockWait, Options, TableDef, TransactionOptions};
 /// # let dir = tempfile::tempdir().unwrap();
 /// # let db = Db::open(dir.path(), Options::default())?;
 /// let mut load = db.load_table("squares", &TableDef::new([IndexDef::unique("n")]))?;
@@ -283,7 +283,8 @@ impl TableLoad {
     /// Reads the entry of the clustered index with this key into `value`, once that index is built; false if there is none.
     pub fn row(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         let db = Db { inner: self.inner.clone() };
-        let mut trx = db.begin(TrxOptions { isolation: Isolation::ReadCommitted, read_only: true });
+        let mut trx =
+            db.begin(TransactionOptions { isolation: Isolation::ReadCommitted, read_only: true });
         trx.get(&self.table, Table::CLUSTERED, key, LockMode::None, LockWait::Wait, value)
     }
 

@@ -27,7 +27,7 @@ mod load;
 mod open;
 mod scrub;
 mod steps;
-mod trx;
+mod transaction;
 mod warm;
 mod warm_reads;
 
@@ -46,9 +46,9 @@ pub use cursor::{Cursor, ROW_BYTES_KEPT, Seek};
 pub use definition::DefinitionChange;
 pub use index_change::{ChangedIndex, DuplicateEntry, IndexChange};
 pub use load::TableLoad;
-pub(crate) use trx::ReadsEpoch;
-use trx::Used;
-pub use trx::{Savepoint, Trx};
+pub(crate) use transaction::ReadsEpoch;
+use transaction::Used;
+pub use transaction::{Savepoint, Transaction};
 
 use crate::backup::{Backup, BackupProgress, BackupReport, make_marked_dir};
 use crate::catalog::Catalog;
@@ -62,7 +62,7 @@ use crate::pause::{self, PausePoint};
 use crate::sort::SortMemory;
 use crate::status::Status;
 use crate::table::Table;
-use crate::trx::{Transaction, TrxSystem};
+use crate::trx::{TransactionCore, TrxSystem};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
@@ -301,7 +301,11 @@ impl Db {
 
     /// The tables that a prepared transaction of an earlier life has changed, and how many rows it adds to each. Their headers' counts are
     /// void from here on. A table that can't be opened is left out: its next opening tells why.
-    fn rows_of_recovered(&self, xid: &[u8], trx: &Transaction) -> Result<Vec<(Arc<Table>, i64)>> {
+    fn rows_of_recovered(
+        &self,
+        xid: &[u8],
+        trx: &TransactionCore,
+    ) -> Result<Vec<(Arc<Table>, i64)>> {
         if !self.inner.recovered.lock().contains_key(xid) {
             return Ok(Vec::new());
         }
@@ -503,7 +507,7 @@ impl Db {
         self.inner.options.write().deadlock_detect = value;
     }
 
-    /// Sets who is told which transactions wait for which, of those whose session has a name: see [`Trx::name_session`]. Once: false, and nothing
+    /// Sets who is told which transactions wait for which, of those whose session has a name: see [`Transaction::set_session_token`]. Once: false, and nothing
     /// changes, if there is an observer already.
     pub fn set_wait_observer(&self, observer: Box<dyn WaitObserver>) -> bool {
         self.inner.trx_system.locks.set_observer(observer)

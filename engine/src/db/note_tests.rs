@@ -5,7 +5,7 @@ use super::*;
 use crate::catalog::{IndexDef, TableDef, TableRecord};
 use crate::lock::{LockMode, LockWait};
 use crate::table::noted;
-use crate::trx::TrxOptions;
+use crate::trx::TransactionOptions;
 use tidepool_pool::Access;
 use tidepool_pool::page::tree_id;
 use tidepool_pool::storage::SimStorage;
@@ -20,7 +20,7 @@ fn an_opening_frees_nothing_by_the_note_of_a_tree_that_is_gone() {
     let old = db.inner.catalog.get("t").unwrap();
     let kept = [ChangedIndex { def: indexes[0].clone(), from: Some(0) }];
     let table = db.change_indexes("t", &kept).unwrap().commit(&[]).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for n in 0..2000u32 {
         trx.insert(&table, 0, &n.to_be_bytes(), &[1; 100]).unwrap();
     }
@@ -46,7 +46,7 @@ fn an_opening_frees_nothing_by_the_note_of_a_tree_that_is_gone() {
     assert!(report.is_clean(), "{:?}", report.problems);
     assert_eq!(report.indexes[0].entries, 2000);
     assert_eq!(table.unreachable_pages().unwrap(), []);
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut value = vec![];
     for n in 0..2000u32 {
         let key = n.to_be_bytes();

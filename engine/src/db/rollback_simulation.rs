@@ -24,7 +24,7 @@ use super::*;
 use crate::files::space_file_name;
 use crate::redo::tests::seeds;
 use crate::space;
-use crate::trx::{Isolation, TrxOptions};
+use crate::trx::{Isolation, TransactionOptions};
 use crate::{Cursor, IndexDef, LockMode, LockWait, Savepoint, TableDef};
 
 const TABLES: [&str; 3] = ["a", "b", "c"];
@@ -48,7 +48,7 @@ fn note(seen: &mut Seen, what: &'static str) {
 }
 
 struct Running {
-    trx: Trx,
+    trx: Transaction,
     changes: Changes,
     savepoints: Vec<(Savepoint, Changes)>,
 }
@@ -143,7 +143,7 @@ fn mend(sim: &SimStorage, broken: &Broken) {
 
 fn entries(db: &Db, table: usize, index: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
     let table = db.open_table(TABLES[table])?;
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut cursor = Cursor::new(table, index, LockMode::None, LockWait::Wait);
     let mut all = Vec::new();
     while cursor.next(&mut trx)? {
@@ -193,7 +193,7 @@ impl Sim<'_> {
 
     fn begin(&mut self) {
         let isolation = Isolation::ReadCommitted;
-        let mut trx = self.db.begin(TrxOptions { isolation, read_only: false });
+        let mut trx = self.db.begin(TransactionOptions { isolation, read_only: false });
         trx.set_lock_wait_timeout(Duration::ZERO);
         self.running.push(Running { trx, changes: Changes::new(), savepoints: Vec::new() });
     }
@@ -237,7 +237,7 @@ impl Sim<'_> {
         let trx = &mut self.running[me];
         let start = trx.trx.savepoint();
         let key = primary(n);
-        let both = |trx: &mut Trx| match (&old, &new) {
+        let both = |trx: &mut Transaction| match (&old, &new) {
             (None, None) => Ok(()),
             (None, Some(new)) => {
                 trx.insert(&table, 0, &key, new)?;
@@ -583,7 +583,7 @@ fn run(seed: u64, seen: &mut Seen) {
         let db = open(&sim).unwrap();
         for (t, name) in TABLES.into_iter().enumerate() {
             let table = db.create_table(name, &definition()).unwrap();
-            let mut trx = db.begin(TrxOptions::default());
+            let mut trx = db.begin(TransactionOptions::default());
             for n in (0..ROWS).filter(|n| n % 4 > 0) {
                 let value = vec![n as u8 % 8; 900];
                 trx.insert(&table, 0, &primary(n), &value).unwrap();

@@ -7,12 +7,12 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tidepool_pool::storage::SimStorage;
 
-use super::{Db, Trx};
+use super::{Db, Transaction};
 use crate::catalog::{IndexDef, TableDef};
 use crate::error::Error;
 use crate::options::Options;
 use crate::table::Table;
-use crate::trx::{Isolation, TrxOptions};
+use crate::trx::{Isolation, TransactionOptions};
 
 const TABLES: usize = 7;
 const KEYS: u8 = 12;
@@ -22,7 +22,7 @@ const TRANSACTIONS: usize = 400;
 type Rows = Vec<BTreeSet<u8>>;
 
 /// Inserts or deletes a row, whichever it can.
-fn change(trx: &mut Trx, table: &Arc<Table>, rows: &mut BTreeSet<u8>, key: u8) {
+fn change(trx: &mut Transaction, table: &Arc<Table>, rows: &mut BTreeSet<u8>, key: u8) {
     if rows.remove(&key) {
         trx.delete(table, Table::CLUSTERED, &[key]).unwrap();
     } else {
@@ -32,7 +32,7 @@ fn change(trx: &mut Trx, table: &Arc<Table>, rows: &mut BTreeSet<u8>, key: u8) {
 }
 
 /// A row comes in, and goes again since its entry of another index is a duplicate.
-fn refused_insert(trx: &mut Trx, table: &Arc<Table>, rows: &BTreeSet<u8>) {
+fn refused_insert(trx: &mut Transaction, table: &Arc<Table>, rows: &BTreeSet<u8>) {
     let Some(key) = (0..KEYS).find(|key| !rows.contains(key)) else { return };
     let before = trx.savepoint();
     trx.insert(table, Table::CLUSTERED, &[key], b"row").unwrap();
@@ -46,7 +46,7 @@ fn rows_undone_are_not_counted() {
     let def = TableDef::new([IndexDef::unique("primary"), IndexDef::unique("other")]);
     let tables: Vec<_> =
         (0..TABLES).map(|n| db.create_table(&format!("t{n}"), &def).unwrap()).collect();
-    let options = TrxOptions { isolation: Isolation::RepeatableRead, read_only: false };
+    let options = TransactionOptions { isolation: Isolation::RepeatableRead, read_only: false };
     let mut trx = db.begin(options);
     for table in &tables {
         trx.insert(table, 1, b"taken", b"").unwrap();
@@ -101,18 +101,18 @@ fn open(sim: &SimStorage) -> Db {
     Db::open_on(Arc::new(sim.clone()), Options::small()).unwrap()
 }
 
-fn insert(trx: &mut Trx, table: &Arc<Table>, keys: std::ops::Range<u32>) {
+fn insert(trx: &mut Transaction, table: &Arc<Table>, keys: std::ops::Range<u32>) {
     for key in keys {
         trx.insert(table, Table::CLUSTERED, &key.to_be_bytes(), b"row").unwrap();
     }
 }
 
 /// A directory with `rows` committed rows in table `t`, and the transaction that goes on.
-fn filled(rows: u32) -> (SimStorage, Db, Trx) {
+fn filled(rows: u32) -> (SimStorage, Db, Transaction) {
     let sim = SimStorage::new(1);
     let db = open(&sim);
     let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     insert(&mut trx, &table, 0..rows);
     trx.commit().unwrap();
     db.log_flush().unwrap();
@@ -153,7 +153,7 @@ fn a_count_from_before_the_last_changes_is_not_believed() {
     drop(db);
     let db = open(&sim);
     assert_eq!(counted(&db), (900, false));
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     insert(&mut trx, &db.open_table("t").unwrap(), 900..1000);
     trx.commit().unwrap();
     db.log_flush().unwrap();
@@ -183,7 +183,7 @@ fn what_a_crash_left_unfinished_is_not_counted_for_good() {
 
     // Closed before the rollback: not even then.
     let db = open(&sim);
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     insert(&mut trx, &db.open_table("t").unwrap(), 900..1500);
     db.log_flush().unwrap();
     let sim = sim.kill();

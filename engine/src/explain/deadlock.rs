@@ -76,7 +76,7 @@ impl fmt::Display for DeadlockReport {
 mod tests {
     use super::*;
     use crate::storage::SimStorage;
-    use crate::{Error, IndexDef, Options, TableDef, TrxOptions};
+    use crate::{Error, IndexDef, Options, TableDef, TransactionOptions};
     use std::sync::Arc;
 
     #[test]
@@ -84,15 +84,15 @@ mod tests {
         let options = Options { memory_guard: false, ..Options::small() };
         let db = Db::open_on(Arc::new(SimStorage::new(1)), options).unwrap();
         let table = db.create_table("shop/t", &TableDef::new([IndexDef::unique("key")])).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         for key in [b"a", b"b"] {
             trx.insert(&table, 0, key, b"0").unwrap();
         }
         trx.commit().unwrap();
         assert_eq!(db.latest_deadlock(), None);
 
-        let mut first = db.begin(TrxOptions::default());
-        let mut second = db.begin(TrxOptions::default());
+        let mut first = db.begin(TransactionOptions::default());
+        let mut second = db.begin(TransactionOptions::default());
         first.update(&table, 0, b"a", b"1").unwrap();
         second.update(&table, 0, b"b", b"2").unwrap();
         second.insert(&table, 0, b"c", b"2").unwrap();

@@ -25,7 +25,7 @@ use crate::redo::frame::{self, Parsed};
 use crate::redo::{BLOCK_SIZE, REDO_DIR};
 use crate::{
     Cursor, Db, IndexDef, Isolation, LockMode, LockWait, Options, Result, Table, TableDef,
-    TrxOptions,
+    TransactionOptions,
 };
 
 /// Entries that the directory's tables have together, at most.
@@ -62,7 +62,7 @@ fn fill(disk: &SimStorage, stopped: bool) -> Result<()> {
     let names = [IndexDef::unique("first"), IndexDef::non_unique("second")];
     let a = db.create_table("a", &TableDef::new(names))?;
     let b = db.create_table("b", &TableDef::new([IndexDef::unique("only")]))?;
-    let write = TrxOptions::default();
+    let write = TransactionOptions::default();
     let mut trx = db.begin(write);
     for n in 0..400u32 {
         trx.insert(&a, 0, &n.to_be_bytes(), &value(n, 0))?;
@@ -70,7 +70,10 @@ fn fill(disk: &SimStorage, stopped: bool) -> Result<()> {
         trx.insert(&b, 0, &(n / 4 * 8 + n % 4).to_be_bytes(), &value(n, 1))?;
     }
     trx.commit()?;
-    let view = TrxOptions { isolation: Isolation::RepeatableRead, ..TrxOptions::default() };
+    let view = TransactionOptions {
+        isolation: Isolation::RepeatableRead,
+        ..TransactionOptions::default()
+    };
     let mut reader = db.begin(view);
     reader.ensure_view();
     for n in (0..400u32).step_by(7) {
@@ -281,7 +284,7 @@ fn use_all(db: &Db) -> Result<()> {
 
 /// Reads an index forward and backward.
 fn scan(db: &Db, table: &Arc<Table>, index: usize) -> Result<()> {
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut cursor = Cursor::new(table.clone(), index, LockMode::None, LockWait::NoWait);
     let mut entries = 0;
     let mut more = cursor.first(&mut trx)?;
@@ -301,11 +304,11 @@ fn scan(db: &Db, table: &Arc<Table>, index: usize) -> Result<()> {
 
 /// Writes, commits, and rolls back.
 fn change(db: &Db, table: &Arc<Table>) -> Result<()> {
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let _ = trx.insert(table, 0, &123_456u32.to_be_bytes(), &value(0, 9));
     let _ = trx.delete(table, 0, &80u32.to_be_bytes());
     trx.commit()?;
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let _ = trx.update(table, 0, &5u32.to_be_bytes(), &value(0, 2));
     let _ = trx.update(table, 0, &40u32.to_be_bytes(), b"short");
     let _ = trx.delete(table, 0, &123_456u32.to_be_bytes());

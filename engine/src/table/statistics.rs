@@ -110,7 +110,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Db, IndexDef, Options, TableDef, TrxOptions};
+    use crate::{Db, IndexDef, Options, TableDef, TransactionOptions};
     use std::sync::Arc;
     use tidepool_pool::storage::SimStorage;
 
@@ -126,7 +126,7 @@ mod tests {
         };
         let db = Db::open_on(Arc::new(SimStorage::new(1)), options).unwrap();
         let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         let mut lists = Vec::new();
         let mut show = |sampled| {
             lists.clear();

@@ -49,7 +49,7 @@ pub struct Activity {
 
 /// A transaction at one moment.
 pub struct Observed {
-    /// See [`Activity::set_session`]; 0 as well for one that no session runs.
+    /// See [`Activity::set_session_number`]; 0 as well for one that no session runs.
     pub session: u64,
     /// When it began; unknown for one that no session runs.
     pub started_at: Option<SystemTime>,
@@ -65,7 +65,7 @@ pub struct Observed {
 
 impl Activity {
     /// Names the session.
-    pub fn set_session(&self, session: u64) {
+    pub fn set_session_number(&self, session: u64) {
         self.session.store(session, Relaxed);
     }
 

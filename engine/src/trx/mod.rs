@@ -3,7 +3,7 @@
 //! # Contents
 //! - [`view`]: read views and their registry.
 //! - [`activity`]: who is at work, for reports.
-//! - `system`: what all share; `transaction`: one's life (`void`: which savepoints are no more); `rollback`, and what a failing disk makes of it (`retry`, `stranded`); `purge`, and whom it has to
+//! - `system`: what all share; `core`: one's life (`void`: which savepoints are no more); `rollback`, and what a failing disk makes of it (`retry`, `stranded`); `purge`, and whom it has to
 //!   find (`overwriter`).
 //!
 //! Which transaction committed when is in [`crate::csn`], the operations on entries are in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
@@ -11,15 +11,15 @@
 //! # What the layer above uses
 //! ```text
 //! TrxSystem::create(&Arc<Env>) / TrxSystem::open(&Arc<Env>) -> Result<Arc<TrxSystem>>     (open: after redo recovery)
-//!     .begin(TrxOptions) -> Transaction
-//!     .recovered_xids() -> Vec<Vec<u8>>; .take_prepared(xid) -> Option<Transaction>       (then .commit() or .rollback())
+//!     .begin(TransactionOptions) -> TransactionCore
+//!     .recovered_xids() -> Vec<Vec<u8>>; .take_prepared(xid) -> Option<TransactionCore>       (then .commit() or .rollback())
 //!     .purge_step(max_logs) -> Result<usize>; .rollback_step() -> Result<bool>            (explicit background steps)
 //!     .start_background() / .stop_background()
 //!     .exclude_purge() -> PurgeExclusion          hold it while a space is dropped or truncated
 //!     .status() -> TrxStatus                      history length, active transactions, lock waits ...
 //! VersionedTree::create(&mut Mtr, &Arc<Env>, &Arc<Space>, tree_id, index) / ::open(&Arc<Env>, &Arc<Space>, root, tree_id, index)
 //!
-//! Transaction (Send, not Sync):
+//! TransactionCore (Send, not Sync):
 //!     .id() -> TrxId (0 before the first write)  .isolation()  .set_isolation(..)  .set_lock_wait_timeout(Duration)  .interrupt_handle()
 //!     .begin_statement() / .end_statement()       READ COMMITTED: the view ends with the statement; all: what locking reads have read
 //!     .ensure_view()                              START TRANSACTION WITH CONSISTENT SNAPSHOT
@@ -42,21 +42,21 @@
 //! In SERIALIZABLE, `get` and `scan` with [`LockMode::None`](crate::lock::LockMode) are turned by the caller into shared locking reads.
 
 pub mod activity;
+mod core;
 mod overwriter;
 mod purge;
 mod retry;
 mod rollback;
 mod stranded;
 mod system;
-mod transaction;
 pub mod view;
 mod void;
 
 pub use crate::csn::{Csn, TrxId};
 pub use crate::versioned::scan::{Batch, Direction, ScanPosition};
 pub use crate::versioned::semi_consistent::Peek;
+pub use core::{Savepoint, TransactionCore};
 pub use system::{PurgeExclusion, TrxSystem};
-pub use transaction::{Savepoint, Transaction};
 pub use view::ReadView;
 
 /// Isolation levels.
@@ -92,7 +92,7 @@ impl Isolation {
 
 /// How a transaction begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct TrxOptions {
+pub struct TransactionOptions {
     /// Isolation level.
     pub isolation: Isolation,
     /// Writes are refused.

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use super::core::TransactionCore;
 use super::system::{Orphan, TrxSystem};
-use super::transaction::Transaction;
 use super::void::void_savepoint;
 use crate::btree::Tree;
 use crate::csn::TrxId;
@@ -585,9 +585,9 @@ impl TrxSystem {
     }
 
     /// Takes over a prepared transaction that has no session.
-    pub fn take_prepared(self: &Arc<Self>, xid: &[u8]) -> Option<Transaction> {
+    pub fn take_prepared(self: &Arc<Self>, xid: &[u8]) -> Option<TransactionCore> {
         let orphan = self.prepared.lock().remove(xid)?;
-        Some(Transaction::adopt(Arc::clone(self), orphan))
+        Some(TransactionCore::adopt(Arc::clone(self), orphan))
     }
 
     /// The transaction prepared under `xid` (empty: none) has ended: another may take it.

@@ -10,11 +10,11 @@ use tidepool_pool::page::{page_type, tree_id};
 use tidepool_pool::{Access, Lsn, PageType, Space};
 
 use super::activity::{Activities, Observed, Phase};
+use super::core::TransactionCore;
 use super::purge::{PassedOver, PurgeThread};
 use super::retry::{RETRY_PAUSE, Troubles};
-use super::transaction::Transaction;
 use super::view::Views;
-use super::{TrxOptions, TrxStatus};
+use super::{TransactionOptions, TrxStatus};
 use crate::btree::Tree;
 use crate::csn::{Csn, CsnTable, TrxId};
 use crate::env::{Env, FoundSpace};
@@ -254,17 +254,17 @@ impl TrxSystem {
     }
 
     /// Begins a transaction.
-    pub fn begin(self: &Arc<Self>, options: TrxOptions) -> Transaction {
+    pub fn begin(self: &Arc<Self>, options: TransactionOptions) -> TransactionCore {
         self.begin_interruptible(options, Arc::new(Interrupt::default()))
     }
 
     /// The same, with lock waits that listen to a session's interrupt, which outlives its transactions.
     pub(crate) fn begin_interruptible(
         self: &Arc<Self>,
-        options: TrxOptions,
+        options: TransactionOptions,
         interrupt: Arc<Interrupt>,
-    ) -> Transaction {
-        Transaction::new(Arc::clone(self), options, interrupt)
+    ) -> TransactionCore {
+        TransactionCore::new(Arc::clone(self), options, interrupt)
     }
 
     /// Whether it is not known if the transaction that wrote an entry was committed: see [`crate::undo::damage`].

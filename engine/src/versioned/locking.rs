@@ -14,7 +14,7 @@ use crate::files::UNDO_FILE;
 use crate::format::entry::Entry;
 use crate::lock::keys::{Acquire, Holder};
 use crate::lock::{LockMode, LockWait, Owner};
-use crate::trx::{Isolation, Transaction, TrxId};
+use crate::trx::{Isolation, TransactionCore, TrxId};
 
 /// What stands in the way. To be waited for without a latch.
 pub(super) enum Obstacle {
@@ -121,7 +121,7 @@ impl FreshLocks {
     }
 }
 
-impl Transaction {
+impl TransactionCore {
     /// Whether this transaction wrote an entry. (One that has not written yet has the id that settled entries are by.)
     pub(super) fn wrote(&self, entry: &Entry<'_>) -> bool {
         entry.trx_id == self.id() && entry.trx_id != TrxId::NONE

@@ -9,9 +9,9 @@ use crate::error::{Error, Result};
 use crate::format::entry::Entry;
 use crate::lock::{LockMode, LockWait};
 use crate::pause::{self, PausePoint};
-use crate::trx::Transaction;
+use crate::trx::TransactionCore;
 
-impl Transaction {
+impl TransactionCore {
     /// A locking read of the next entry: locks it, gives its newest version in `key` and `value`, and moves `position` past it. False at
     /// the end. With [`LockWait::SkipLocked`], entries locked by others are passed over. In SERIALIZABLE, all
     /// that was passed is locked, gaps included.

@@ -28,7 +28,7 @@ use super::VersionedTree;
 use crate::csn::TrxId;
 use crate::error::{Error, Result};
 use crate::format::entry::{DELETED, Entry, RollPointer};
-use crate::trx::Transaction;
+use crate::trx::TransactionCore;
 use crate::undo::record::{Body, MARK_MOVED};
 
 /// Stretches that are kept apart. Of more, those of one tree become one, and what is between them counts as read.
@@ -271,7 +271,7 @@ pub(super) struct Departure {
     reading: Reading,
 }
 
-impl Transaction {
+impl TransactionCore {
     /// Whether a version that is certain was committed by another transaction after the read point of the statement.
     #[inline]
     fn is_newer_than_statement(&self, writer: TrxId) -> bool {

@@ -14,7 +14,7 @@ use crate::lock::{LockMode, LockWait, Owner};
 use crate::overflow;
 use crate::pause::{self, PausePoint};
 use crate::trx::view::ReadView;
-use crate::trx::{Isolation, Transaction, TrxSystem};
+use crate::trx::{Isolation, TransactionCore, TrxSystem};
 use crate::undo::record::Body;
 
 /// Versions that are passed under the leaf's latch. The rest of a long chain is walked without: every one may take a read from the disk.
@@ -37,7 +37,7 @@ pub(super) enum Version {
 pub(super) enum Walked {
     /// As [`Version::Found`].
     Found(Option<u8>),
-    /// The versions have gone meanwhile: the leaf is to be looked at again ([`Transaction::version_of`]).
+    /// The versions have gone meanwhile: the leaf is to be looked at again ([`TransactionCore::version_of`]).
     Gone,
 }
 
@@ -296,7 +296,7 @@ impl VersionedTree {
     }
 }
 
-impl Transaction {
+impl TransactionCore {
     /// Whether a consistent read sees a version by this transaction, which may be itself.
     #[inline]
     pub(super) fn sees(&self, view: &ReadView, id: TrxId) -> bool {

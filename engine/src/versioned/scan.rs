@@ -10,7 +10,7 @@ use super::read::{Version, Walked};
 use crate::btree::{LeafHint, LeafRef, Seek, Tree};
 use crate::error::{Error, Result};
 use crate::format::entry::{DELETED, Entry, OVERFLOW};
-use crate::trx::{Isolation, Transaction};
+use crate::trx::{Isolation, TransactionCore};
 
 /// Which way a scan goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -309,7 +309,7 @@ impl Batch {
     }
 }
 
-impl Transaction {
+impl TransactionCore {
     /// A consistent read of the next entries: appends those that the view sees to `batch`, at most `rows` and at most the rest of one
     /// leaf, and moves `position` past them. An entry with a long value comes alone, and so does one whose version is far back. An empty batch does not mean
     /// the end: [`ScanPosition::at_end`] does. An entry at the position's end, or beyond, is the last of its batch.

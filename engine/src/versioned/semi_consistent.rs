@@ -12,10 +12,10 @@ use super::reach::Edge;
 use super::scan::{Direction, ScanPosition};
 use crate::error::{Error, Result};
 use crate::lock::{LockMode, LockWait};
-use crate::trx::Transaction;
+use crate::trx::TransactionCore;
 use crate::trx::view::ReadView;
 
-/// What [`Transaction::lock_next_or_peek`] came to.
+/// What [`TransactionCore::lock_next_or_peek`] came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peek {
     /// An entry, now locked.
@@ -26,7 +26,7 @@ pub enum Peek {
     End,
 }
 
-impl Transaction {
+impl TransactionCore {
     /// As [`Self::lock_next`], but an entry that another transaction has locked is given without a lock and without a wait, as it was
     /// committed last; one that never was, or was deleted, is passed over. Not for levels that lock gaps, or see one
     /// snapshot throughout.

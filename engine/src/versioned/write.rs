@@ -30,7 +30,7 @@ use crate::mtr::Mtr;
 use crate::overflow;
 use crate::pause::{self, PausePoint};
 use crate::space::Allocation;
-use crate::trx::Transaction;
+use crate::trx::TransactionCore;
 use crate::undo::record::{Place, Writer};
 
 /// Undo bytes of a change beyond key and value, at most.
@@ -69,7 +69,7 @@ struct Stored {
     bytes: Vec<u8>,
 }
 
-impl Transaction {
+impl TransactionCore {
     /// Inserts an entry. If there is one with this key, the error is [`Error::DuplicateKey`] with its value, and it is
     /// left locked with `on_duplicate`.
     pub fn insert(

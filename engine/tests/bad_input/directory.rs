@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use tidepool::{Db, LockMode, LockWait, TrxOptions};
+use tidepool::{Db, LockMode, LockWait, TransactionOptions};
 
 use crate::fixture::{PAGE_SIZE, directory, killed, open_error, options};
 
@@ -158,7 +158,7 @@ fn undo_file_of_an_earlier_time() {
     let db = Db::open(dir.path(), options()).unwrap();
     let a = db.open_table("a").unwrap();
     for row in 0..3u32 {
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         trx.update(&a, 0, &row.to_be_bytes(), b"later").unwrap();
         trx.commit().unwrap();
     }
@@ -167,7 +167,7 @@ fn undo_file_of_an_earlier_time() {
     fs::write(&undo, earlier).unwrap();
     let db = Db::open(dir.path(), options()).unwrap();
     let a = db.open_table("a").unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let expected = |id: u32, next: u32| {
         format!(
             "tables/00000010.tpd: a row names transaction {id}, but from {next} on there was none: the file is of a later \

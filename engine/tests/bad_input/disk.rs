@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, StorageOp};
-use tidepool::{Db, LockMode, LockWait, Options, Table, TrxOptions};
+use tidepool::{Db, LockMode, LockWait, Options, Table, TransactionOptions};
 
 use crate::fixture::{count, def, fill, fill_more, options};
 
@@ -19,7 +19,7 @@ fn simulated() -> (SimStorage, Db, Arc<Table>) {
 fn disk_full_while_writing() {
     let (sim, db, table) = simulated();
     sim.set_capacity(Some(sim.used_bytes()));
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut inserted = 0u32;
     let error = loop {
         match trx.insert(&table, 0, &[b"y", &inserted.to_be_bytes()[..]].concat(), &[1; 3000]) {
@@ -66,7 +66,7 @@ fn io_error_on_read() {
     let (sim, db) = reopened(&sim, db);
     let table = db.open_table("a").unwrap();
     sim.inject(Fault::new(StorageOp::Read, FaultKind::Io).on("tables/").always());
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut value = vec![];
     let key = 999u32.to_be_bytes();
     let mut get = || trx.get(&table, 0, &key, LockMode::None, LockWait::Wait, &mut value);
@@ -85,7 +85,7 @@ fn io_error_on_read() {
 fn io_error_on_fsync_of_the_log() {
     let (sim, db, table) = simulated();
     sim.inject(Fault::new(StorageOp::Sync, FaultKind::Io).on("redo/"));
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(&table, 0, b"lost?", b"").unwrap();
     let expected = "the engine has stopped writing: cannot sync 'redo/redo.00000001': Input/output error (os error 5) (the disk failed: look in the kernel log and check the device); restart the server to recover";
     assert_eq!(trx.commit().unwrap_err().to_string(), expected);
@@ -110,7 +110,7 @@ fn io_error_on_writing_a_table() {
     let table = db.create_table("a", &def()).unwrap();
     fill(&db, &table, 1000).unwrap();
     sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).on("tables/").always());
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut update =
         |round: u32| trx.update(&table, 0, &(round % 1000).to_be_bytes(), &[round as u8; 200]);
     let (rounds, error) = (0..1_000_000)
@@ -144,7 +144,7 @@ fn io_error_on_fsync_of_a_table() {
 fn disk_remounted_read_only() {
     let (sim, db, table) = simulated();
     sim.inject(Fault::new(StorageOp::Write, FaultKind::ReadOnly).always());
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let error =
         trx.insert(&table, 0, b"x", b"").and_then(|()| trx.commit()).unwrap_err().to_string();
     let (file, why) = error.split_once(" at offset ").unwrap();

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tidepool::{Db, IndexDef, Options, Result, Table, TableDef, TrxOptions};
+use tidepool::{Db, IndexDef, Options, Result, Table, TableDef, TransactionOptions};
 
 use crate::scan::scan;
 
@@ -21,7 +21,7 @@ pub fn def() -> TableDef {
 }
 
 pub fn fill(db: &Db, table: &Arc<Table>, rows: u32) -> Result<()> {
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for row in 0..rows {
         trx.insert(table, 0, &row.to_be_bytes(), &[7; 200])?;
     }
@@ -29,7 +29,7 @@ pub fn fill(db: &Db, table: &Arc<Table>, rows: u32) -> Result<()> {
 }
 
 pub fn count(db: &Db, table: &Arc<Table>) -> Result<u32> {
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     Ok(scan(&mut trx, table, 0)?.len() as u32)
 }
 
@@ -76,7 +76,7 @@ pub fn only_a_fails(dir: &Path, message: &str) {
 }
 
 pub fn fill_more(db: &Db, table: &Arc<Table>) {
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     trx.insert(table, 0, b"more", b"").unwrap();
     trx.commit().unwrap();
 }

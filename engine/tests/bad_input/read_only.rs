@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, StorageOp};
-use tidepool::{Db, Error, Options, TrxOptions};
+use tidepool::{Db, Error, Options, TransactionOptions};
 
 use crate::fixture::{count, def, directory, killed, open_error, options};
 
@@ -25,7 +25,7 @@ fn read_only_mode_reads_and_refuses_to_write() {
     let db = Db::open(dir.path(), Options { read_only: true, ..options() }).unwrap();
     let a = db.open_table("a").unwrap();
     assert_eq!(count(&db, &a).unwrap(), 1000);
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     assert_eq!(
         trx.insert(&a, 0, b"x", b"").unwrap_err().to_string(),
         "read-only: the data directory is open read-only"

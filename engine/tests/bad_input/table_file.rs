@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use tidepool::{Cursor, Db, LockMode, LockWait, Result, TrxOptions};
+use tidepool::{Cursor, Db, LockMode, LockWait, Result, TransactionOptions};
 use tidepool_pool::PageType;
 use tidepool_pool::page::{page_type, stamp_checksum};
 
@@ -33,7 +33,7 @@ fn zeroed_allocation_bitmap() {
     let a = db.open_table("a").unwrap();
     let mut inserted = 0;
     let error = loop {
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         match trx.insert(&a, 0, &[b"y", &[inserted as u8][..]].concat(), &[1; 3000]) {
             Ok(()) => trx.commit().unwrap(),
             Err(error) => break error,
@@ -119,7 +119,7 @@ fn table_file_of_a_later_time() {
     copy_dir(dir.path(), backup.path());
     let db = Db::open(dir.path(), options()).unwrap();
     let a = db.open_table("a").unwrap();
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     for row in 0..1000u32 {
         trx.update(&a, 0, &row.to_be_bytes(), &[8; 200]).unwrap();
     }
@@ -160,7 +160,7 @@ fn a_cell_outside_of_its_node() {
 
 /// Rows of an index, forward or backward; more than the table can have is a scan without an end.
 fn count_up_to(db: &Db, rows_max: usize, backward: bool) -> Result<usize> {
-    let mut trx = db.begin(TrxOptions::default());
+    let mut trx = db.begin(TransactionOptions::default());
     let mut cursor = Cursor::new(db.open_table("a")?, 0, LockMode::None, LockWait::Wait);
     let mut rows = 0;
     let mut more = if backward { cursor.last(&mut trx)? } else { cursor.first(&mut trx)? };

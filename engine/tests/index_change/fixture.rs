@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidepool::storage::SimStorage;
 use tidepool::{
     ChangedIndex, Db, IndexChange, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef,
-    Trx, TrxOptions,
+    Transaction, TransactionOptions,
 };
 
 use crate::scan::{Rows, scan};
@@ -18,8 +18,8 @@ pub fn open(sim: &SimStorage) -> Db {
     Db::open_on(Arc::new(sim.clone()), options()).unwrap()
 }
 
-pub fn begin(db: &Db) -> Trx {
-    db.begin(TrxOptions::default())
+pub fn begin(db: &Db) -> Transaction {
+    db.begin(TransactionOptions::default())
 }
 
 pub fn def() -> TableDef {
@@ -38,7 +38,7 @@ pub fn entry(index: &str, key: &[u8], value: &[u8]) -> (Vec<u8>, Vec<u8>) {
     }
 }
 
-pub fn insert(trx: &mut Trx, table: &Arc<Table>, key: &[u8], value: &[u8]) -> Result<()> {
+pub fn insert(trx: &mut Transaction, table: &Arc<Table>, key: &[u8], value: &[u8]) -> Result<()> {
     for (at, index) in table.def().indexes.iter().enumerate() {
         let (key, value) = entry(&index.name, key, value);
         trx.insert(table, at, &key, &value)?;
@@ -46,7 +46,7 @@ pub fn insert(trx: &mut Trx, table: &Arc<Table>, key: &[u8], value: &[u8]) -> Re
     Ok(())
 }
 
-pub fn delete(trx: &mut Trx, table: &Arc<Table>, key: &[u8]) -> Result<()> {
+pub fn delete(trx: &mut Transaction, table: &Arc<Table>, key: &[u8]) -> Result<()> {
     let mut value = vec![];
     assert!(trx.get(table, 0, key, LockMode::Exclusive, LockWait::Wait, &mut value)?);
     for (at, index) in table.def().indexes.iter().enumerate() {
@@ -55,7 +55,7 @@ pub fn delete(trx: &mut Trx, table: &Arc<Table>, key: &[u8]) -> Result<()> {
     Ok(())
 }
 
-pub fn update(trx: &mut Trx, table: &Arc<Table>, key: &[u8], new: &[u8]) -> Result<()> {
+pub fn update(trx: &mut Transaction, table: &Arc<Table>, key: &[u8], new: &[u8]) -> Result<()> {
     let mut old = vec![];
     assert!(trx.get(table, 0, key, LockMode::Exclusive, LockWait::Wait, &mut old)?);
     trx.update(table, 0, key, new)?;

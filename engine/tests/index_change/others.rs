@@ -1,7 +1,7 @@
 //! What other transactions may do during a change and after it.
 
 use tidepool::storage::SimStorage;
-use tidepool::{Db, Error, IndexChange, Isolation, LockMode, LockWait, TrxOptions};
+use tidepool::{Db, Error, IndexChange, Isolation, LockMode, LockWait, TransactionOptions};
 
 use crate::fixture::{
     agree, begin, built, change, def, delete, feed, fill, insert, key, nothing_is_lost, open,
@@ -77,8 +77,10 @@ fn an_older_transaction_may_write_what_it_knows() {
     fill(&db, &table, 0..10);
     let mut old = begin(&db);
     old.ensure_view();
-    let mut by_statement =
-        db.begin(TrxOptions { isolation: Isolation::ReadCommitted, ..TrxOptions::default() });
+    let mut by_statement = db.begin(TransactionOptions {
+        isolation: Isolation::ReadCommitted,
+        ..TransactionOptions::default()
+    });
     by_statement.ensure_view();
     let mut trx = begin(&db);
     update(&mut trx, &table, &key(2), b"changed").unwrap();

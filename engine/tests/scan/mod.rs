@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use tidepool::{Cursor, LockMode, LockWait, Result, Table, Trx};
+use tidepool::{Cursor, LockMode, LockWait, Result, Table, Transaction};
 
 /// Entries by key.
 pub type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// All entries of an index, read without locks; each key comes once, and in order.
-pub fn scan(trx: &mut Trx, table: &Arc<Table>, index: usize) -> Result<Rows> {
+pub fn scan(trx: &mut Transaction, table: &Arc<Table>, index: usize) -> Result<Rows> {
     let mut cursor = Cursor::new(table.clone(), index, LockMode::None, LockWait::Wait);
     let (mut rows, mut more) = (Rows::new(), cursor.first(trx)?);
     while more {

@@ -5,7 +5,7 @@ use rand::rngs::StdRng;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
-use tidepool::{Db, Error, Options, TrxOptions};
+use tidepool::{Db, Error, Options, TransactionOptions};
 
 use crate::model::{Model, second_key};
 use crate::scan::scan;
@@ -181,7 +181,7 @@ pub fn found_in(seed: u64, db: &Db, model: &Model) -> Result<Model, Error> {
     let mut found = Model { rows: BTreeMap::new(), indexed: BTreeSet::new(), ..model.clone() };
     for (name, no) in &model.names {
         let table = db.open_table(name)?;
-        let mut trx = db.begin(TrxOptions::default());
+        let mut trx = db.begin(TransactionOptions::default());
         let rows = scan(&mut trx, &table, 0)?;
         if table.index_count() > 1 {
             found.indexed.insert(*no);

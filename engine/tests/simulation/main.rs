@@ -37,7 +37,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tidepool::storage::SimStorage;
-use tidepool::{Db, Error, Isolation, Options, Savepoint, Table, TableLoad, Trx};
+use tidepool::{Db, Error, Isolation, Options, Savepoint, Table, TableLoad, Transaction};
 
 use model::{Model, Rows, TableNo, Writes};
 
@@ -53,7 +53,7 @@ type Step<T = ()> = Result<T, PowerCut>;
 const SIZES_MIB: std::ops::RangeInclusive<u64> = 4..=9;
 
 struct Session {
-    trx: Trx,
+    trx: Transaction,
     /// The snapshot, once taken (REPEATABLE READ), and the commit number it was taken after.
     view: Option<(Model, u64)>,
     isolation: Isolation,

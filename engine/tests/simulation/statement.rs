@@ -2,7 +2,7 @@
 
 use rand::prelude::*;
 use std::sync::Arc;
-use tidepool::{Error, Isolation, LockMode, LockWait, Table, TrxOptions};
+use tidepool::{Error, Isolation, LockMode, LockWait, Table, TransactionOptions};
 
 use crate::model::{TableNo, second_key};
 use crate::scan::scan;
@@ -17,7 +17,8 @@ impl World {
             let isolation = *[Isolation::ReadCommitted, Isolation::RepeatableRead]
                 .choose(&mut self.random)
                 .unwrap();
-            let trx = self.db.begin(TrxOptions { isolation, ..TrxOptions::default() });
+            let trx =
+                self.db.begin(TransactionOptions { isolation, ..TransactionOptions::default() });
             let (writes, used) = Default::default();
             let savepoint = None;
             self.sessions.push(Session { trx, view: None, isolation, writes, savepoint, used });

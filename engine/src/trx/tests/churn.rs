@@ -77,7 +77,7 @@ fn write(engine: &Engine, random: &mut StdRng) -> Result<()> {
 }
 
 /// One consistent look: the rows are whole, and the index says the same as the table.
-fn look(engine: &Engine, trx: &mut Transaction, direction: Direction) -> Result<()> {
+fn look(engine: &Engine, trx: &mut TransactionCore, direction: Direction) -> Result<()> {
     let rows = scan_all(trx, &engine.trees[0], direction)?;
     rows.iter().for_each(|(_, value)| check(value));
     let mut expected: Vec<_> = rows.iter().map(|(key, value)| mirror(key, value)).collect();

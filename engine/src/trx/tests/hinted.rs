@@ -202,7 +202,7 @@ fn locking_scan_figures() {
         trx.insert(tree, &u64::from(n).to_be_bytes(), &[1; 80], LockMode::None).unwrap();
     }
     trx.commit().unwrap();
-    type Then = fn(&mut Transaction, &VersionedTree, &[u8]);
+    type Then = fn(&mut TransactionCore, &VersionedTree, &[u8]);
     let unlock: Then = |trx, tree, key| trx.unlock(tree, key);
     let update: Then = |trx, tree, key| trx.update(tree, key, &[2; 80]).unwrap();
     for (what, isolation, mode, then) in [

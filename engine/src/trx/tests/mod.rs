@@ -79,8 +79,8 @@ impl Engine {
         Ok(Engine { env, system, trees })
     }
 
-    pub fn begin(&self, isolation: Isolation) -> Transaction {
-        let mut trx = self.system.begin(TrxOptions { isolation, read_only: false });
+    pub fn begin(&self, isolation: Isolation) -> TransactionCore {
+        let mut trx = self.system.begin(TransactionOptions { isolation, read_only: false });
         trx.set_lock_wait_timeout(Duration::ZERO);
         trx
     }
@@ -156,7 +156,7 @@ impl Engine {
 
 /// Everything a transaction's consistent read sees of a tree, in ascending order.
 pub(super) fn scan_all(
-    trx: &mut Transaction,
+    trx: &mut TransactionCore,
     tree: &VersionedTree,
     direction: Direction,
 ) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
@@ -185,7 +185,7 @@ fn engine() -> Engine {
     Engine::create(&SimStorage::new(1), &options())
 }
 
-fn get(trx: &mut Transaction, tree: &VersionedTree, key: &[u8]) -> Option<Vec<u8>> {
+fn get(trx: &mut TransactionCore, tree: &VersionedTree, key: &[u8]) -> Option<Vec<u8>> {
     let mut value = Vec::new();
     trx.get(tree, key, LockMode::None, LockWait::Wait, &mut value).unwrap().then_some(value)
 }
@@ -500,7 +500,7 @@ fn serializable_scans_keep_phantoms_away() {
     let mut reader = engine.begin(Serializable);
     let mut position = ScanPosition::at(std::ops::Bound::Included(b"c"));
     let (mut key, mut value) = (Vec::new(), Vec::new());
-    let mut next = |reader: &mut Transaction| {
+    let mut next = |reader: &mut TransactionCore| {
         let (mode, wait) = (LockMode::Shared, LockWait::Wait);
         let found = reader.lock_next(
             tree,

@@ -166,7 +166,7 @@ fn a_counter_under_threads_counts_the_commits() {
 
 /// A locking read of the next key.
 fn lock_next(
-    trx: &mut Transaction,
+    trx: &mut TransactionCore,
     tree: &VersionedTree,
     position: &mut ScanPosition,
 ) -> Option<Vec<u8>> {
@@ -231,7 +231,7 @@ fn a_locking_scan_keeps_no_lock_on_a_row_that_it_waited_for_and_that_is_gone() {
 /// As an insert that was taken back leaves no row, so it leaves no lock behind with those who waited for it.
 #[test]
 fn who_waited_for_an_insert_that_was_taken_back_keeps_no_lock() {
-    type Read = fn(&mut Transaction, &VersionedTree) -> Option<Vec<u8>>;
+    type Read = fn(&mut TransactionCore, &VersionedTree) -> Option<Vec<u8>>;
     let get: Read = |trx, tree| {
         let mut value = Vec::new();
         let found = trx.get(tree, b"b", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap();

@@ -7,7 +7,7 @@ use super::*;
 /// Runs transactions that write side by side, so that their logs lie between each other's, and ends them all, some by a rollback.
 fn write_much(engine: &Engine) {
     let tree = &engine.trees[0];
-    let mut running: Vec<Transaction> = (0..8).map(|_| engine.begin(ReadCommitted)).collect();
+    let mut running: Vec<TransactionCore> = (0..8).map(|_| engine.begin(ReadCommitted)).collect();
     for n in 0..120u32 {
         for (at, trx) in running.iter_mut().enumerate() {
             let key = [&[at as u8][..], &n.to_be_bytes()].concat();

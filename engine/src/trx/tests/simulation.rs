@@ -74,7 +74,7 @@ impl Model {
 }
 
 struct SimTrx {
-    trx: Transaction,
+    trx: TransactionCore,
     isolation: Isolation,
     changes: Changes,
     snapshot: Option<(State, u64)>,

@@ -85,7 +85,7 @@ fn transfer(
 }
 
 /// One consistent look: the sum is right, and the index says the same as the table.
-fn check_view(engine: &Engine, trx: &mut Transaction, direction: Direction) {
+fn check_view(engine: &Engine, trx: &mut TransactionCore, direction: Direction) {
     let rows = scan_all(trx, &engine.trees[0], direction).unwrap();
     assert_eq!(rows.len() as u32, ACCOUNTS);
     let sum: u64 = rows.iter().map(|(_, value)| amount(value)).sum();

@@ -98,7 +98,7 @@ fn an_unfinished_transaction_keeps_nobody_from_a_row_that_it_changes_often() {
     put(&engine, b"k", b"seen");
     let mut old = engine.begin(RepeatableRead);
     let mut writer = engine.begin(ReadCommitted);
-    let change = |writer: &mut Transaction, n: u32| {
+    let change = |writer: &mut TransactionCore, n: u32| {
         writer.update(tree, b"k", &n.to_le_bytes().repeat(1 + n as usize % 20)).unwrap();
     };
     (0..VERSIONS).for_each(|n| change(&mut writer, n));
@@ -221,7 +221,7 @@ fn a_version_is_not_read_because_its_writer_commits_in_between() {
 fn versions_that_go_while_they_are_walked_through_are_not_read() {
     const VERSIONS: u8 = 200;
     /// What the transaction does meanwhile, and whether it lives on.
-    type Meanwhile = fn(&Engine, &mut Transaction, Savepoint);
+    type Meanwhile = fn(&Engine, &mut TransactionCore, Savepoint);
     let meanwhiles: [(Meanwhile, &[u8]); 4] = [
         (|_, writer, _| writer.commit().unwrap(), b"0"),
         (
@@ -293,7 +293,7 @@ fn versions_that_go_while_they_are_walked_through_are_not_read() {
 }
 
 /// A deletion that is overwritten many times by a transaction that has not ended.
-fn overwritten(engine: &Engine, versions: u32) -> (Transaction, [Savepoint; 2]) {
+fn overwritten(engine: &Engine, versions: u32) -> (TransactionCore, [Savepoint; 2]) {
     let tree = &engine.trees[0];
     put(engine, b"k", &[1; 9000]);
     put(engine, b"l", b"0");
@@ -332,7 +332,7 @@ fn purge_keeps_nobody_from_a_row_that_is_overwritten_many_times() {
 #[test]
 fn versions_that_go_while_purge_walks_through_them_leave_nothing() {
     const VERSIONS: u32 = 300;
-    type Meanwhile = fn(&Engine, &mut Transaction, [Savepoint; 2]);
+    type Meanwhile = fn(&Engine, &mut TransactionCore, [Savepoint; 2]);
     let write_on: Meanwhile = |engine, over, _| {
         for n in 0..VERSIONS {
             over.update(&engine.trees[0], b"l", &[n as u8; 70]).unwrap();

@@ -11,7 +11,7 @@ use super::rollback::EntriesAdded;
 use super::system::{Orphan, TrxSystem};
 use super::view::{ReadView, ViewSlot};
 use super::void::{Rollbacks, void_savepoint};
-use super::{Isolation, TrxOptions};
+use super::{Isolation, TransactionOptions};
 use crate::btree::LeafHint;
 use crate::csn::{Csn, TrxId};
 use crate::error::{Error, Result};
@@ -36,14 +36,14 @@ pub struct Savepoint {
 }
 
 /// One transaction: used by one thread at a time, though not always the same one. Dropped while it runs, it rolls back.
-pub struct Transaction {
+pub struct TransactionCore {
     pub(crate) system: Arc<TrxSystem>,
     pub(crate) owner: Arc<Owner>,
     /// While the owner's session has a name.
     named: Option<Named>,
     slot: ViewSlot,
     view: Option<ReadView>,
-    /// Open since before the statement's locking reads left anything unlocked: [`Transaction::open_read_point`].
+    /// Open since before the statement's locking reads left anything unlocked: [`TransactionCore::open_read_point`].
     read_point: Option<ReadView>,
     pub(crate) reach: Reach,
     pub(crate) log: Option<UndoLog>,
@@ -51,7 +51,7 @@ pub struct Transaction {
     isolation: Isolation,
     read_only: bool,
     must_rollback: bool,
-    /// See [`Transaction::set_referential`].
+    /// See [`TransactionCore::set_referential`].
     referential: bool,
     state: State,
     xid: Vec<u8>,
@@ -66,16 +66,16 @@ pub struct Transaction {
     pub(crate) payload: Vec<u8>,
 }
 
-impl Transaction {
+impl TransactionCore {
     pub(super) fn new(
         system: Arc<TrxSystem>,
-        options: TrxOptions,
+        options: TransactionOptions,
         interrupt: Arc<Interrupt>,
     ) -> Self {
         let owner = system.new_owner(interrupt);
         let slot = system.views.claim();
         let lock_wait_timeout = system.lock_wait_timeout();
-        Transaction {
+        TransactionCore {
             system,
             owner,
             named: None,
@@ -132,7 +132,7 @@ impl Transaction {
     }
 
     /// Names the session to the observer of waits, until the transaction ends or is detached.
-    pub fn name_session(&mut self, session: SessionToken) {
+    pub fn set_session_token(&mut self, session: SessionToken) {
         // An older name goes first: dropped after, it would take the new one with it.
         self.named = None;
         self.named = Some(self.owner.name_session(session));
@@ -477,9 +477,9 @@ impl Transaction {
     }
 
     /// A prepared transaction found by recovery, or detached.
-    pub(super) fn adopt(system: Arc<TrxSystem>, orphan: Orphan) -> Transaction {
+    pub(super) fn adopt(system: Arc<TrxSystem>, orphan: Orphan) -> TransactionCore {
         let interrupt = Arc::clone(orphan.owner.interrupt());
-        let mut trx = Transaction::new(system, TrxOptions::default(), interrupt);
+        let mut trx = TransactionCore::new(system, TransactionOptions::default(), interrupt);
         trx.owner = orphan.owner;
         trx.log = Some(orphan.log);
         trx.state = State::Prepared;
@@ -498,7 +498,7 @@ impl Transaction {
     }
 }
 
-impl Drop for Transaction {
+impl Drop for TransactionCore {
     fn drop(&mut self) {
         match self.state {
             State::Ended => {}

@@ -1,15 +1,21 @@
-//! [`Trx`]: one session's transaction on tables.
+//! [`Transaction`]: a transaction on tables, as users of the engine have it.
 //!
-//! It adds to the [`Transaction`] on trees what tables need: a table is *in use* from a transaction's first operation on it
-//! to its end, so that no DROP takes it away meanwhile; rows are counted; counters of operations are kept. And it is
-//! reusable: after its end it is a new transaction with the same options, so that a session keeps one.
+//! It adds to the [`TransactionCore`], which knows trees only, what tables need:
+//!
+//! * A table is *in use* from a transaction's first operation on it to the transaction's end, so
+//!   that no DROP takes it away in between.
+//! * It counts the rows that the transaction adds to each table, and operations for the status.
+//! * It is reusable. A commit or rollback leaves a new transaction with the same options, so a
+//!   session needs only one.
 
 use super::{Counter, Db, Inner};
 use crate::error::{Error, Result};
 use crate::lock::{Interrupt, LockMode, LockWait, SessionToken};
 use crate::table::{Table, TableUse};
 use crate::trx::activity::{Activity, Phase};
-use crate::trx::{Isolation, Savepoint as InnerSavepoint, Transaction, TrxOptions, TrxSystem};
+use crate::trx::{
+    Isolation, Savepoint as InnerSavepoint, TransactionCore, TransactionOptions, TrxSystem,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tidepool_pool::{Access, Lsn, statement};
@@ -17,7 +23,7 @@ use tidepool_pool::{Access, Lsn, statement};
 /// A transaction tells the counters of all at its end, and each time one of its own has come this far.
 const COUNTS_KEPT: u32 = 1000;
 
-/// A position in a transaction to roll back to: [`Trx::savepoint`].
+/// A position in a transaction to roll back to: [`Transaction::savepoint`].
 #[derive(Debug, Clone, Copy)]
 pub struct Savepoint {
     inner: InnerSavepoint,
@@ -45,7 +51,7 @@ impl Used {
     }
 }
 
-/// What a read of one table gives is the same as long as this is: [`Trx::reads_epoch`].
+/// What a read of one table gives is the same as long as this is: [`Transaction::reads_epoch`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReadsEpoch {
     /// Number of the transaction's owner.
@@ -60,10 +66,10 @@ pub(crate) struct ReadsEpoch {
 ///
 /// An operation that fails leaves the transaction as it was before the operation, and it can go on, with
 /// two exceptions: after [`Error::Deadlock`] and [`Error::RecordChanged`] all that is left is
-/// [`rollback`](Self::rollback). A dropped `Trx` rolls back; or, prepared, it is detached.
-pub struct Trx {
+/// [`rollback`](Self::rollback). A dropped `Transaction` rolls back; or, prepared, it is detached.
+pub struct Transaction {
     /// Before `used`: dropped, it rolls back, which needs the tables.
-    inner: Transaction,
+    inner: TransactionCore,
     /// The same for every transaction of this handle.
     interrupt: Arc<Interrupt>,
     used: Vec<Used>,
@@ -77,7 +83,7 @@ pub struct Trx {
     prepared: bool,
     /// Counted since the counters of all were last told.
     counts: [u32; Counter::COUNT],
-    options: TrxOptions,
+    options: TransactionOptions,
     /// After `inner`: who rolls back is still there.
     activity: Registered,
 }
@@ -94,8 +100,8 @@ impl Drop for Registered {
     }
 }
 
-impl Trx {
-    pub(super) fn new(db: Arc<Inner>, options: TrxOptions) -> Self {
+impl Transaction {
+    pub(super) fn new(db: Arc<Inner>, options: TransactionOptions) -> Self {
         let inner = db.trx_system().begin(options);
         let interrupt = inner.interrupt_handle();
         let (used, counts) = (Vec::new(), [0; Counter::COUNT]);
@@ -116,15 +122,16 @@ impl Trx {
         }
     }
 
-    /// Names the session for reports, by whatever the layer above knows it; 0 = not at all.
-    pub fn set_session(&mut self, session: u64) {
-        self.activity.activity.set_session(session);
+    /// Sets the number of the session for reports; 0 = none.
+    pub fn set_session_number(&mut self, number: u64) {
+        self.activity.activity.set_session_number(number);
     }
 
-    /// Has the waits of the present transaction told to the observer ([`Db::set_wait_observer`]), and those of others for it, with the
-    /// session under this name. The name is forgotten before the transaction's end, or a [`detach`](Self::detach), returns.
-    pub fn name_session(&mut self, session: SessionToken) {
-        self.inner.name_session(session);
+    /// Reports this transaction's lock waits, as waiter and as holder, to the observer
+    /// ([`Db::set_wait_observer`]) under this token. The engine forgets the token before the
+    /// transaction's end, or a [`detach`](Self::detach), returns.
+    pub fn set_session_token(&mut self, session: SessionToken) {
+        self.inner.set_session_token(session);
     }
 
     /// Tells that the transaction has begun, if it has not been told.
@@ -601,7 +608,7 @@ impl Trx {
         ReadsEpoch { owner: self.inner.owner.number(), trx: self.reads_epoch, writes }
     }
 
-    pub(crate) fn inner(&mut self) -> &mut Transaction {
+    pub(crate) fn inner(&mut self) -> &mut TransactionCore {
         &mut self.inner
     }
 
@@ -632,7 +639,7 @@ impl Trx {
     }
 }
 
-impl Drop for Trx {
+impl Drop for Transaction {
     fn drop(&mut self) {
         self.keep_used_if_prepared();
     }
@@ -640,7 +647,7 @@ impl Drop for Trx {
 
 impl Db {
     /// Begins a transaction. Nothing is allocated for it before its first write.
-    pub fn begin(&self, options: TrxOptions) -> Trx {
-        Trx::new(self.inner.clone(), options)
+    pub fn begin(&self, options: TransactionOptions) -> Transaction {
+        Transaction::new(self.inner.clone(), options)
     }
 }

@@ -1,8 +1,8 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
 //! Transactions and writes.
 //!
-//! A `tp_trx` is a [`Session`]: the one [`Trx`] that a connection uses again and again, and the value of the entry that
-//! the last duplicate key error was about.
+//! A `tp_transaction` is a [`ServerTransaction`]: the one [`Transaction`] that a connection uses
+//! again and again, and the value of the entry that the last duplicate key error was about.
 
 use std::ffi::c_int;
 use std::mem::{align_of, size_of};
@@ -10,16 +10,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidepool::{
-    Db, Error, Interrupt, Isolation, Savepoint, SessionToken, Table, Trx, TrxOptions, WaitObserver,
+    Db, Error, Interrupt, Isolation, Savepoint, SessionToken, Table, Transaction,
+    TransactionOptions, WaitObserver,
 };
 
 use crate::boundary::{Bytes, TP_DUPLICATE, TP_OK, bytes, guard, guard_or};
 use crate::constants::{TP_READ_COMMITTED, TP_READ_UNCOMMITTED, TP_SERIALIZABLE};
 use crate::reader::lock_mode;
 
-/// A connection's transaction.
-pub struct Session {
-    pub(crate) trx: Trx,
+/// A connection's transaction, as the server uses it.
+pub struct ServerTransaction {
+    pub(crate) inner: Transaction,
     interrupt: Arc<Interrupt>,
     duplicate: Vec<u8>,
 }
@@ -38,46 +39,49 @@ unsafe fn store_savepoint(place: *mut OpaqueSavepoint, savepoint: Savepoint) {
     unsafe { place.cast::<Savepoint>().write(savepoint) };
 }
 
-/// Makes a session's transaction.
+/// Makes a transaction's transaction.
 ///
 /// # Safety
 /// Valid pointers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_trx_new(db: *const Db, session: *mut *mut Session) -> c_int {
+pub unsafe extern "C" fn tp_transaction_new(
+    db: *const Db,
+    transaction: *mut *mut ServerTransaction,
+) -> c_int {
     guard(|| {
         // SAFETY: an open data directory from the shim.
-        let trx = unsafe { &*db }.begin(TrxOptions::default());
-        let interrupt = trx.interrupt_handle();
-        let made = Box::new(Session { trx, interrupt, duplicate: Vec::new() });
+        let inner = unsafe { &*db }.begin(TransactionOptions::default());
+        let interrupt = inner.interrupt_handle();
+        let made = Box::new(ServerTransaction { inner, interrupt, duplicate: Vec::new() });
         // SAFETY: a valid place to store to.
-        unsafe { *session = Box::into_raw(made) };
+        unsafe { *transaction = Box::into_raw(made) };
         Ok(TP_OK)
     })
 }
 
-/// Ends a session; what is unfinished is rolled back.
+/// Ends a transaction; what is unfinished is rolled back.
 ///
 /// # Safety
-/// `session` came from [`tp_trx_new`] and is not used again.
+/// `transaction` came from [`tp_transaction_new`] and is not used again.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_trx_free(session: *mut Session) {
+pub unsafe extern "C" fn tp_transaction_free(transaction: *mut ServerTransaction) {
     guard_or((), || {
-        // SAFETY: made by Box::into_raw in tp_trx_new, given back once.
-        drop(unsafe { Box::from_raw(session) });
+        // SAFETY: made by Box::into_raw in tp_transaction_new, given back once.
+        drop(unsafe { Box::from_raw(transaction) });
     });
 }
 
-/// Runs `body` with the session.
+/// Runs `body` with the transaction.
 ///
 /// # Safety
-/// `session` is valid and used by no other thread now.
+/// `transaction` is valid and used by no other thread now.
 unsafe fn with(
-    session: *mut Session,
-    body: impl FnOnce(&mut Session) -> Result<(), Error>,
+    transaction: *mut ServerTransaction,
+    body: impl FnOnce(&mut ServerTransaction) -> Result<(), Error>,
 ) -> c_int {
     guard(|| {
         // SAFETY: the caller's contract.
-        body(unsafe { &mut *session })?;
+        body(unsafe { &mut *transaction })?;
         Ok(TP_OK)
     })
 }
@@ -85,13 +89,16 @@ unsafe fn with(
 /// Before the first statement of a transaction.
 ///
 /// # Safety
-/// A valid session.
+/// A valid transaction.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_trx_start(session: *mut Session, isolation: c_int) -> c_int {
-    // SAFETY: a valid session from the shim.
+pub unsafe extern "C" fn tp_transaction_begin(
+    transaction: *mut ServerTransaction,
+    isolation: c_int,
+) -> c_int {
+    // SAFETY: a valid transaction from the shim.
     unsafe {
-        with(session, |session| {
-            session.trx.set_isolation(match isolation {
+        with(transaction, |transaction| {
+            transaction.inner.set_isolation(match isolation {
                 TP_READ_UNCOMMITTED => Isolation::ReadUncommitted,
                 TP_READ_COMMITTED => Isolation::ReadCommitted,
                 TP_SERIALIZABLE => Isolation::Serializable,
@@ -126,14 +133,17 @@ pub unsafe extern "C" fn tp_set_wait_observer(
     });
 }
 
-/// Has the waits of the present transaction told, and those for it, with the connection under this name.
+/// Reports the present transaction's lock waits, and those of others for it, under this token.
 ///
 /// # Safety
-/// A valid session.
+/// A valid transaction.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_trx_name_session(session: *mut Session, name: usize) {
-    // SAFETY: a valid session from the shim.
-    guard_or((), || unsafe { &mut *session }.trx.name_session(SessionToken(name)));
+pub unsafe extern "C" fn tp_transaction_set_session_token(
+    transaction: *mut ServerTransaction,
+    token: usize,
+) {
+    // SAFETY: a valid transaction from the shim.
+    guard_or((), || unsafe { &mut *transaction }.inner.set_session_token(SessionToken(token)));
 }
 
 /// Before each statement.
@@ -142,47 +152,47 @@ pub unsafe extern "C" fn tp_trx_name_session(session: *mut Session, name: usize)
 /// Valid pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_statement_begin(
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     lock_wait_timeout_s: u64,
     savepoint: *mut OpaqueSavepoint,
 ) -> c_int {
     // SAFETY: valid pointers from the shim.
     unsafe {
-        with(session, |session| {
-            session.interrupt.clear();
-            session.trx.set_lock_wait_timeout(Duration::from_secs(lock_wait_timeout_s));
-            session.trx.begin_statement();
-            store_savepoint(savepoint, session.trx.savepoint());
+        with(transaction, |transaction| {
+            transaction.interrupt.clear();
+            transaction.inner.set_lock_wait_timeout(Duration::from_secs(lock_wait_timeout_s));
+            transaction.inner.begin_statement();
+            store_savepoint(savepoint, transaction.inner.savepoint());
             Ok(())
         })
     }
 }
 
-macro_rules! session_functions {
-    ($($(#[$doc:meta])* $name:ident($session:ident) $body:expr;)*) => {$(
+macro_rules! transaction_functions {
+    ($($(#[$doc:meta])* $name:ident($transaction:ident) $body:expr;)*) => {$(
         $(#[$doc])*
         ///
         /// # Safety
-        /// A valid session.
+        /// A valid transaction.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($session: *mut Session) -> c_int {
-            // SAFETY: a valid session from the shim.
-            unsafe { with($session, |$session| { $body; Ok(()) }) }
+        pub unsafe extern "C" fn $name($transaction: *mut ServerTransaction) -> c_int {
+            // SAFETY: a valid transaction from the shim.
+            unsafe { with($transaction, |$transaction| { $body; Ok(()) }) }
         }
     )*};
 }
 
-session_functions! {
+transaction_functions! {
     /// After each statement that doesn't end its transaction.
-    tp_statement_end(session) session.trx.end_statement();
+    tp_statement_end(transaction) transaction.inner.end_statement();
     /// Takes the snapshot of a REPEATABLE READ transaction now.
-    tp_snapshot(session) session.trx.ensure_view();
+    tp_snapshot(transaction) transaction.inner.ensure_view();
     /// Commits, durably as `flush_log_at_trx_commit` says.
-    tp_commit(session) session.trx.commit()?;
+    tp_commit(transaction) transaction.inner.commit()?;
     /// Rolls back.
-    tp_rollback(session) session.trx.rollback()?;
-    /// A prepared transaction leaves its session.
-    tp_detach(session) session.trx.detach();
+    tp_rollback(transaction) transaction.inner.rollback()?;
+    /// A prepared transaction leaves its transaction.
+    tp_detach(transaction) transaction.inner.detach();
 }
 
 /// Sets a savepoint.
@@ -191,13 +201,13 @@ session_functions! {
 /// Valid pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_savepoint_set(
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     place: *mut OpaqueSavepoint,
 ) -> c_int {
     // SAFETY: valid pointers from the shim.
     unsafe {
-        with(session, |session| {
-            store_savepoint(place, session.trx.savepoint());
+        with(transaction, |transaction| {
+            store_savepoint(place, transaction.inner.savepoint());
             Ok(())
         })
     }
@@ -209,11 +219,13 @@ pub unsafe extern "C" fn tp_savepoint_set(
 /// Valid pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_has_written_since(
-    session: *const Session,
+    transaction: *const ServerTransaction,
     place: *const OpaqueSavepoint,
 ) -> u8 {
     // SAFETY: valid pointers from the shim; the bytes were stored by store_savepoint.
-    guard_or(1, || unsafe { (*session).trx.has_written_since(&*place.cast::<Savepoint>()).into() })
+    guard_or(1, || unsafe {
+        (*transaction).inner.has_written_since(&*place.cast::<Savepoint>()).into()
+    })
 }
 
 /// Whether the transaction has written nothing so far, and holds no lock.
@@ -221,9 +233,9 @@ pub unsafe extern "C" fn tp_has_written_since(
 /// # Safety
 /// A valid pointer.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_has_only_read(session: *const Session) -> u8 {
+pub unsafe extern "C" fn tp_has_only_read(transaction: *const ServerTransaction) -> u8 {
     // SAFETY: a valid pointer from the shim.
-    guard_or(0, || unsafe { &*session }.trx.has_only_read().into())
+    guard_or(0, || unsafe { &*transaction }.inner.has_only_read().into())
 }
 
 /// Rolls back to a savepoint.
@@ -232,11 +244,15 @@ pub unsafe extern "C" fn tp_has_only_read(session: *const Session) -> u8 {
 /// Valid pointers; the savepoint was set in this transaction.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_rollback_to(
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     place: *const OpaqueSavepoint,
 ) -> c_int {
     // SAFETY: valid pointers from the shim; the bytes were stored by store_savepoint.
-    unsafe { with(session, |session| session.trx.rollback_to(place.cast::<Savepoint>().read())) }
+    unsafe {
+        with(transaction, |transaction| {
+            transaction.inner.rollback_to(place.cast::<Savepoint>().read())
+        })
+    }
 }
 
 /// Commits; the log is not flushed.
@@ -244,11 +260,14 @@ pub unsafe extern "C" fn tp_rollback_to(
 /// # Safety
 /// Valid pointers.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_commit_no_flush(session: *mut Session, lsn: *mut u64) -> c_int {
+pub unsafe extern "C" fn tp_commit_no_flush(
+    transaction: *mut ServerTransaction,
+    lsn: *mut u64,
+) -> c_int {
     // SAFETY: valid pointers from the shim.
     unsafe {
-        with(session, |session| {
-            *lsn = session.trx.commit_no_flush()?.0;
+        with(transaction, |transaction| {
+            *lsn = transaction.inner.commit_no_flush()?.0;
             Ok(())
         })
     }
@@ -259,68 +278,78 @@ pub unsafe extern "C" fn tp_commit_no_flush(session: *mut Session, lsn: *mut u64
 /// # Safety
 /// Valid pointers and lengths.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_prepare(session: *mut Session, xid: *const u8, len: usize) -> c_int {
+pub unsafe extern "C" fn tp_prepare(
+    transaction: *mut ServerTransaction,
+    xid: *const u8,
+    len: usize,
+) -> c_int {
     // SAFETY: valid pointers and lengths from the shim.
-    unsafe { with(session, |session| session.trx.prepare(bytes(xid, len))) }
+    unsafe { with(transaction, |transaction| transaction.inner.prepare(bytes(xid, len))) }
 }
 
 /// Whether there is something to commit.
 ///
 /// # Safety
-/// A valid session.
+/// A valid transaction.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_has_writes(session: *const Session) -> c_int {
-    // SAFETY: a valid session from the shim.
-    guard_or(1, || c_int::from(unsafe { &*session }.trx.has_writes()))
+pub unsafe extern "C" fn tp_has_writes(transaction: *const ServerTransaction) -> c_int {
+    // SAFETY: a valid transaction from the shim.
+    guard_or(1, || c_int::from(unsafe { &*transaction }.inner.has_writes()))
 }
 
 /// Whether only a rollback is possible.
 ///
 /// # Safety
-/// A valid session.
+/// A valid transaction.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_must_rollback(session: *const Session) -> c_int {
-    // SAFETY: a valid session from the shim.
-    guard_or(1, || c_int::from(unsafe { &*session }.trx.must_rollback()))
+pub unsafe extern "C" fn tp_must_rollback(transaction: *const ServerTransaction) -> c_int {
+    // SAFETY: a valid transaction from the shim.
+    guard_or(1, || c_int::from(unsafe { &*transaction }.inner.must_rollback()))
 }
 
-/// Names the session for `information_schema.TIDEPOOL_TRX`: the connection's number.
+/// Names the transaction for `information_schema.TIDEPOOL_TRX`: the connection's number.
 ///
 /// # Safety
-/// A valid session.
+/// A valid transaction.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_trx_set_session(session: *mut Session, number: u64) {
-    // SAFETY: a valid session from the shim.
-    guard_or((), || unsafe { &mut *session }.trx.set_session(number));
+pub unsafe extern "C" fn tp_transaction_set_session_number(
+    transaction: *mut ServerTransaction,
+    number: u64,
+) {
+    // SAFETY: a valid transaction from the shim.
+    guard_or((), || unsafe { &mut *transaction }.inner.set_session_number(number));
 }
 
 /// The coming operations are on behalf of a referential constraint, or no longer; see bridge.h.
 ///
 /// # Safety
-/// A valid session.
+/// A valid transaction.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_trx_set_referential(session: *mut Session, on: c_int) {
-    // SAFETY: a valid session from the shim.
-    guard_or((), || unsafe { &mut *session }.trx.set_referential(on != 0));
+pub unsafe extern "C" fn tp_transaction_set_referential(
+    transaction: *mut ServerTransaction,
+    on: c_int,
+) {
+    // SAFETY: a valid transaction from the shim.
+    guard_or((), || unsafe { &mut *transaction }.inner.set_referential(on != 0));
 }
 
-/// The handle by which another thread ends this session's waits.
+/// The handle by which another thread ends this transaction's waits.
 ///
 /// # Safety
 /// Valid pointers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_interrupt_new(
-    session: *const Session,
+    transaction: *const ServerTransaction,
     place: *mut *mut Arc<Interrupt>,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers from the shim.
-        unsafe { *place = Box::into_raw(Box::new((*session).interrupt.clone())) };
+        unsafe { *place = Box::into_raw(Box::new((*transaction).interrupt.clone())) };
         Ok(TP_OK)
     })
 }
 
-/// Ends the session's waits.
+/// Ends the transaction's waits.
 ///
 /// # Safety
 /// `interrupt` came from [`tp_interrupt_new`].
@@ -346,7 +375,7 @@ pub unsafe extern "C" fn tp_interrupt_free(interrupt: *mut Arc<Interrupt>) {
 /// Valid pointers and lengths.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_insert(
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     table: *const Arc<Table>,
     index: usize,
     key: *const u8,
@@ -357,14 +386,14 @@ pub unsafe extern "C" fn tp_insert(
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (session, table, key, value) =
-            unsafe { (&mut *session, &*table, bytes(key, key_len), bytes(value, value_len)) };
+        let (transaction, table, key, value) =
+            unsafe { (&mut *transaction, &*table, bytes(key, key_len), bytes(value, value_len)) };
         let duplicate_lock = lock_mode(duplicate_lock);
-        match session.trx.insert_or_lock(table, index, key, value, duplicate_lock) {
+        match transaction.inner.insert_or_lock(table, index, key, value, duplicate_lock) {
             Ok(()) => Ok(TP_OK),
             Err(Error::DuplicateKey { value, .. }) => {
                 // Of a row nothing is asked for but its key, and it may be long.
-                session.duplicate = if index == Table::CLUSTERED { Vec::new() } else { value };
+                transaction.duplicate = if index == Table::CLUSTERED { Vec::new() } else { value };
                 Ok(TP_DUPLICATE)
             }
             Err(error) => Err(error),
@@ -378,7 +407,7 @@ pub unsafe extern "C" fn tp_insert(
 /// Valid pointers and lengths.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_update(
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     table: *const Arc<Table>,
     index: usize,
     key: *const u8,
@@ -388,9 +417,9 @@ pub unsafe extern "C" fn tp_update(
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (session, table, key, value) =
-            unsafe { (&mut *session, &*table, bytes(key, key_len), bytes(value, value_len)) };
-        session.trx.update(table, index, key, value)?;
+        let (transaction, table, key, value) =
+            unsafe { (&mut *transaction, &*table, bytes(key, key_len), bytes(value, value_len)) };
+        transaction.inner.update(table, index, key, value)?;
         Ok(TP_OK)
     })
 }
@@ -401,7 +430,7 @@ pub unsafe extern "C" fn tp_update(
 /// Valid pointers and lengths.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_delete(
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     table: *const Arc<Table>,
     index: usize,
     key: *const u8,
@@ -409,8 +438,9 @@ pub unsafe extern "C" fn tp_delete(
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (session, table, key) = unsafe { (&mut *session, &*table, bytes(key, key_len)) };
-        session.trx.delete(table, index, key)?;
+        let (transaction, table, key) =
+            unsafe { (&mut *transaction, &*table, bytes(key, key_len)) };
+        transaction.inner.delete(table, index, key)?;
         Ok(TP_OK)
     })
 }
@@ -421,7 +451,7 @@ pub unsafe extern "C" fn tp_delete(
 /// Valid pointers and lengths.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_move_away(
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     table: *const Arc<Table>,
     index: usize,
     key: *const u8,
@@ -429,8 +459,9 @@ pub unsafe extern "C" fn tp_move_away(
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (session, table, key) = unsafe { (&mut *session, &*table, bytes(key, key_len)) };
-        session.trx.move_away(table, index, key)?;
+        let (transaction, table, key) =
+            unsafe { (&mut *transaction, &*table, bytes(key, key_len)) };
+        transaction.inner.move_away(table, index, key)?;
         Ok(TP_OK)
     })
 }
@@ -441,7 +472,7 @@ pub unsafe extern "C" fn tp_move_away(
 /// Valid pointers and lengths.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_unlock(
-    session: *mut Session,
+    transaction: *mut ServerTransaction,
     table: *const Arc<Table>,
     index: usize,
     key: *const u8,
@@ -449,17 +480,18 @@ pub unsafe extern "C" fn tp_unlock(
 ) {
     guard_or((), || {
         // SAFETY: valid pointers and lengths from the shim.
-        let (session, table, key) = unsafe { (&mut *session, &*table, bytes(key, key_len)) };
-        session.trx.unlock(table, index, key);
+        let (transaction, table, key) =
+            unsafe { (&mut *transaction, &*table, bytes(key, key_len)) };
+        transaction.inner.unlock(table, index, key);
     });
 }
 
-/// The value of the entry that the last duplicate key error of this session was about; none if that was a row.
+/// The value of the entry that the last duplicate key error of this transaction was about; none if that was a row.
 ///
 /// # Safety
-/// A valid session; the bytes are good until its next write.
+/// A valid transaction; the bytes are good until its next write.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_duplicate_value(session: *const Session) -> Bytes {
-    // SAFETY: a valid session from the shim.
-    guard_or(Bytes::EMPTY, || Bytes::of(&unsafe { &*session }.duplicate))
+pub unsafe extern "C" fn tp_duplicate_value(transaction: *const ServerTransaction) -> Bytes {
+    // SAFETY: a valid transaction from the shim.
+    guard_or(Bytes::EMPTY, || Bytes::of(&unsafe { &*transaction }.duplicate))
 }
