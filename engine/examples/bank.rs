@@ -6,8 +6,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tidepool::{
-    Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Result, Seek, Table,
-    TableDef, Transaction, TransactionOptions,
+    Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, ReadRequest, Result, Seek,
+    Table, TableDef, Transaction, TransactionOptions,
 };
 
 const ACCOUNTS: u64 = 100;
@@ -134,7 +134,11 @@ fn transfer(
     let (mut debit, mut credit) = (vec![], vec![]);
     for (number, row) in [(from, &mut debit), (to, &mut credit)] {
         let key = number.to_be_bytes();
-        if !trx.get(accounts, BY_NUMBER, &key, LockMode::Exclusive, LockWait::Wait, row)? {
+        if !trx.read(
+            accounts,
+            BY_NUMBER,
+            ReadRequest::new(&key, row).locked(LockMode::Exclusive, LockWait::Wait),
+        )? {
             return Err(Error::NotFound);
         }
     }

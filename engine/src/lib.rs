@@ -5,7 +5,8 @@
 //! crash-safe commits; a [`Cursor`] reads an index in order.
 //!
 //! ```
-//! use tidepool::{Cursor, Db, IndexDef, LockMode, LockWait, Options, Seek, TableDef, TransactionOptions};
+//! use tidepool::{Cursor, Db, IndexDef, LockMode, LockWait, Options, ReadRequest, Seek, TableDef};
+//! use tidepool::TransactionOptions;
 //!
 //! # let dir = tempfile::tempdir().unwrap();
 //! # let dir = dir.path();
@@ -28,7 +29,8 @@
 //! trx.delete(&fruit, 0, b"lemon")?;
 //! trx.rollback()?;
 //! let mut color = Vec::new();
-//! assert!(trx.get(&fruit, 0, b"lemon", LockMode::Exclusive, LockWait::NoWait, &mut color)?);
+//! let lemon = ReadRequest::new(b"lemon", &mut color);
+//! assert!(trx.read(&fruit, 0, lemon.locked(LockMode::Exclusive, LockWait::NoWait))?);
 //! assert_eq!(color, b"yellow");
 //! drop(trx);
 //! db.close()?;
@@ -43,7 +45,8 @@
 //! db        open, definition changes, cursors, background work         hot_list  the file that says which pages were hot
 //! table     an open table: trees, counters, who uses it                catalog   which tables there are
 //! ───────────────────────────────────────────────────────────────────────────────────────────
-//! trx       transactions, read views, purge                            versioned trees whose entries have versions
+//! versioned trees whose entries have versions, and what transactions do with them
+//! trx       transactions, read views, purge
 //! undo      undo records                                               lock      row and range locks, deadlocks
 //! ───────────────────────────────────────────────────────────────────────────────────────────
 //! btree     trees on pages                                             overflow  values too long for a page
@@ -107,8 +110,9 @@ pub use options::{AcceptLogLoss, ForceRecovery, Options, Replacement};
 pub use status::Status;
 pub use table::{CheckProgress, CheckReport, Sampled, Table, TableStatistics};
 pub use tidepool_pool::trace::{TraceOptions, TraceStatus};
-pub use tidepool_pool::{Advice, AdviceRow, Lsn, Sample, storage};
+pub use tidepool_pool::{Access, Advice, AdviceRow, Lsn, Sample, storage};
 pub use trx::{Isolation, TransactionOptions};
+pub use versioned::{LongValues, ReadRequest, ReadValue};
 
 /// Cases a property test runs: `default`, or `TIDEPOOL_TEST_CASES`.
 #[cfg(test)]

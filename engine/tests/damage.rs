@@ -12,7 +12,8 @@ use std::time::Duration;
 use scan::{Rows, scan};
 use tidepool::storage::{AlignedBuf, SimStorage, Storage};
 use tidepool::{
-    Db, Error, ForceRecovery, IndexDef, LockMode, LockWait, Options, TableDef, TransactionOptions,
+    Db, Error, ForceRecovery, IndexDef, LockMode, LockWait, Options, ReadRequest, TableDef,
+    TransactionOptions,
 };
 
 const PAGE: usize = 4096;
@@ -218,7 +219,11 @@ fn look(base: &Base, disk: &SimStorage) -> Outcome {
             trx.set_lock_wait_timeout(Duration::ZERO);
             let mut value = vec![];
             let changed = trx
-                .get(&table, 0, key, LockMode::Exclusive, LockWait::Wait, &mut value)
+                .read(
+                    &table,
+                    0,
+                    ReadRequest::new(key, &mut value).locked(LockMode::Exclusive, LockWait::Wait),
+                )
                 .and_then(|_| trx.update(&table, 0, key, &truth[key]));
             match changed.and_then(|()| trx.commit()) {
                 Ok(()) => {}

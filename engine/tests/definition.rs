@@ -4,8 +4,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool::{
-    Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, Result, Seek, Table, TableDef,
-    Transaction, TransactionOptions,
+    Cursor, Db, Error, IndexDef, LockMode, LockWait, Options, ReadRequest, Result, Seek, Table,
+    TableDef, Transaction, TransactionOptions,
 };
 
 fn options() -> Options {
@@ -26,7 +26,7 @@ fn begin(db: &Db) -> Transaction {
 
 fn get(trx: &mut Transaction, table: &Arc<Table>, key: &[u8]) -> Result<Option<Vec<u8>>> {
     let mut value = vec![];
-    let found = trx.get(table, 0, key, LockMode::None, LockWait::Wait, &mut value)?;
+    let found = trx.read(table, 0, ReadRequest::new(key, &mut value))?;
     Ok(found.then_some(value))
 }
 
@@ -302,17 +302,20 @@ fn a_snapshot_older_than_the_table_is_refused() {
     let (mode, wait) = (LockMode::Exclusive, LockWait::Wait);
     let mut value = vec![];
     for key in [key, gone] {
-        assert_eq!(old.get(&copy, 0, &key, mode, wait, &mut value).unwrap_err(), changed);
+        assert_eq!(
+            old.read(&copy, 0, ReadRequest::new(&key, &mut value).locked(mode, wait)).unwrap_err(),
+            changed
+        );
     }
     let mut cursor = Cursor::new(copy.clone(), 0, mode, wait);
     assert_eq!(cursor.seek(&mut old, &gone, Seek::AtOrAfter).unwrap_err(), changed);
     // Nothing is lost by a new row, nor by one that is overwritten where that is no error.
     old.insert(&copy, 0, b"new", b"").unwrap();
     db.set_lost_update_check(false);
-    assert!(old.get(&copy, 0, &key, mode, wait, &mut value).unwrap());
+    assert!(old.read(&copy, 0, ReadRequest::new(&key, &mut value).locked(mode, wait)).unwrap());
     db.set_lost_update_check(true);
     old.rollback().unwrap();
-    assert!(old.get(&copy, 0, &key, mode, wait, &mut value).unwrap());
+    assert!(old.read(&copy, 0, ReadRequest::new(&key, &mut value).locked(mode, wait)).unwrap());
     old.commit().unwrap();
 
     // One that a session has for itself.

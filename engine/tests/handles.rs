@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use tidepool::storage::SimStorage;
 use tidepool::{
-    ChangedIndex, CheckProgress, Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait,
-    Options, Sampled, Table, TableDef, Transaction, TransactionOptions,
+    Access, ChangedIndex, CheckProgress, Cursor, Db, Error, IndexDef, Isolation, LockMode,
+    LockWait, Options, ReadRequest, Sampled, Table, TableDef, Transaction, TransactionOptions,
 };
 
 fn open(seed: u64) -> Db {
@@ -21,7 +21,7 @@ fn begin(db: &Db, isolation: Isolation) -> Transaction {
 
 fn get(trx: &mut Transaction, table: &Arc<Table>, key: &[u8]) -> Option<Vec<u8>> {
     let mut value = Vec::new();
-    let found = trx.get(table, 0, key, LockMode::None, LockWait::Wait, &mut value).unwrap();
+    let found = trx.read(table, 0, ReadRequest::new(key, &mut value)).unwrap();
     found.then_some(value)
 }
 
@@ -83,7 +83,7 @@ fn a_cursor_on_no_entry_is_in_no_scan() {
     let db = open(1);
     let t = table(&db, "t");
     let cursor = Cursor::new(t, 0, LockMode::None, LockWait::Wait);
-    assert!(!cursor.is_scanning());
+    assert_eq!(cursor.lookup_access(), Access::Normal);
 }
 
 #[test]

@@ -20,8 +20,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 use tidepool::storage::SimStorage;
 use tidepool::{
-    Cursor, Db, Error, IndexDef, Interrupt, Isolation, LockMode, LockWait, Options, Savepoint,
-    Seek, Table, TableDef, Transaction, TransactionOptions,
+    Cursor, Db, Error, IndexDef, Interrupt, Isolation, LockMode, LockWait, Options, ReadRequest,
+    Savepoint, Seek, Table, TableDef, Transaction, TransactionOptions,
 };
 
 macro_rules! scripts {
@@ -279,7 +279,11 @@ fn statement_body(session: &mut Session, command: &Command) -> Answer {
             let mut found = vec![];
             for key in command.args.iter().map(|arg| &arg.value[..]).filter(is_key) {
                 let mut out = vec![];
-                if trx.get(table, 0, key.as_bytes(), mode, wait, &mut out)? {
+                if trx.read(
+                    table,
+                    0,
+                    ReadRequest::new(key.as_bytes(), &mut out).locked(mode, wait),
+                )? {
                     found.push(format!("{key}={}", text(&out)));
                 }
             }
@@ -303,7 +307,8 @@ fn statement_body(session: &mut Session, command: &Command) -> Answer {
         "get" => {
             let (mode, wait) = locking(command);
             let mut out = vec![];
-            let found = trx.get(table, 0, word.as_bytes(), mode, wait, &mut out)?;
+            let found =
+                trx.read(table, 0, ReadRequest::new(word.as_bytes(), &mut out).locked(mode, wait))?;
             return Ok(if found { format!("{word}={}", text(&out)) } else { "nothing".into() });
         }
         "scan" => return scan(session, command),
@@ -403,7 +408,9 @@ fn dirty_reads_of_long_values_that_are_rolled_back() {
             trx.begin_statement();
             let mut value = Vec::new();
             let (lock, wait) = (LockMode::None, LockWait::Wait);
-            assert!(trx.get(&table, 0, b"a", lock, wait, &mut value).unwrap());
+            assert!(
+                trx.read(&table, 0, ReadRequest::new(b"a", &mut value).locked(lock, wait)).unwrap()
+            );
             assert!(value.len() == LEN && value.iter().all(|&byte| byte == value[0]));
             uncommitted += u32::from(value[0] % 4 != 0);
             let mut cursor = Cursor::new(table.clone(), 0, lock, wait);

@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 use tidepool::{
-    Db, Error, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef, Transaction,
+    Db, Error, IndexDef, Options, ReadRequest, Result, Table, TableDef, Transaction,
     TransactionOptions,
 };
 
@@ -187,7 +187,7 @@ fn write(db: &Db, writer: u64) -> Result<()> {
     let table = open_or_create(db, &format!("w{writer}"))?;
     let mut trx = db.begin(TransactionOptions::default());
     let mut value = vec![];
-    let there = trx.get(&table, 0, b"r0", LockMode::None, LockWait::Wait, &mut value)?;
+    let there = trx.read(&table, 0, ReadRequest::new(b"r0", &mut value))?;
     let mut last = there.then(|| number(&value));
     trx.commit()?;
     loop {

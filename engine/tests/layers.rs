@@ -1,20 +1,22 @@
-//! The layers that `lib.rs` draws: a module uses modules below its own, and those beside it in one row.
+//! The layers that `lib.rs` draws: a module uses only modules below its own.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// From the bottom up. Modules in one row may use each other.
-const LAYERS: [&[&str]; 15] = [
+/// From the bottom up. Modules in one row know nothing of each other.
+const LAYERS: [&[&str]; 17] = [
     &["error", "pause"],
     &["csn", "files", "governor", "memory", "options", "redo", "sort"],
     &["format", "hot_list"],
     &["page_op"],
-    &["lock", "mirror", "recovery"],
+    &["lock", "mirror"],
+    &["recovery"],
     &["env"],
     &["backup", "mtr"],
     &["space"],
     &["btree", "overflow", "undo"],
-    &["trx", "versioned"],
+    &["trx"],
+    &["versioned"],
     &["catalog", "status"],
     &["table"],
     &["db"],
@@ -68,8 +70,8 @@ fn modules_use_what_is_below_them() {
             // What is re-exported by `lib.rs` begins with a capital or is a function of tests.
             let Some(target) = rows.get(name) else { continue };
             seen += 1;
-            if target > row {
-                upward.push(format!("{} uses {name}, which is above {module}", place.display()));
+            if name != module && target >= row {
+                upward.push(format!("{} uses {name}, which is not below it", place.display()));
             }
         }
     }

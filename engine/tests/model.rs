@@ -9,8 +9,8 @@ use std::ops::Bound;
 use std::sync::Arc;
 use tidepool::storage::{SimStorage, Storage};
 use tidepool::{
-    Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Savepoint, Seek, Table,
-    TableDef, Transaction, TransactionOptions,
+    Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, ReadRequest, Savepoint,
+    Seek, Table, TableDef, Transaction, TransactionOptions,
 };
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -152,10 +152,7 @@ impl Subject {
             }
             Step::Get(key) => {
                 let mut value = vec![];
-                let found = self
-                    .trx
-                    .get(&table, 0, &key, LockMode::None, LockWait::Wait, &mut value)
-                    .unwrap();
+                let found = self.trx.read(&table, 0, ReadRequest::new(&key, &mut value)).unwrap();
                 assert_eq!(found.then_some(&value), self.now.get(&key));
             }
             Step::Scan(from, limit) => {
@@ -186,8 +183,7 @@ impl Subject {
                 self.commit();
                 self.table = self.db.truncate_table(&self.name()).unwrap();
                 let mut value = vec![];
-                let dead =
-                    self.trx.get(&table, 0, b"k", LockMode::None, LockWait::Wait, &mut value);
+                let dead = self.trx.read(&table, 0, ReadRequest::new(b"k", &mut value));
                 assert_eq!(dead, Err(Error::TableMissing(self.name())));
                 self.committed.clear();
                 self.now.clear();

@@ -10,8 +10,8 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use tidepool::storage::SimStorage;
 use tidepool::{
-    Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Result, Seek, Table,
-    TableDef, Transaction, TransactionOptions,
+    Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, ReadRequest, Result, Seek,
+    Table, TableDef, Transaction, TransactionOptions,
 };
 
 const ROWS: u16 = 60;
@@ -54,15 +54,19 @@ fn move_row(trx: &mut Transaction, table: &Arc<Table>, random: &mut StdRng) -> R
     let (row, to) = (random.random_range(0..ROWS), random.random_range(0..PLACES));
     let (key, wait, mut value) = (row.to_be_bytes(), LockWait::Wait, Vec::new());
     trx.begin_statement();
-    assert!(trx.get(table, CLUSTERED, &key, LockMode::None, wait, &mut value)?);
+    assert!(trx.read(
+        table,
+        CLUSTERED,
+        ReadRequest::new(&key, &mut value).locked(LockMode::None, wait)
+    )?);
     trx.end_statement();
     let from = u16::from_be_bytes(value[..].try_into().expect("two bytes"));
     let (old, new) = (place_key(from, row), place_key(to, row));
     let lock = LockMode::Exclusive;
     trx.begin_statement();
-    let is_there = trx.find(table, BY_PLACE, &old, lock, wait)?;
+    let is_there = trx.read(table, BY_PLACE, ReadRequest::presence(&old).locked(lock, wait))?;
     if is_there && from != to {
-        assert!(trx.find(table, CLUSTERED, &key, lock, wait)?);
+        assert!(trx.read(table, CLUSTERED, ReadRequest::presence(&key).locked(lock, wait))?);
         trx.update(table, CLUSTERED, &key, &to.to_be_bytes())?;
         trx.move_away(table, BY_PLACE, &old)?;
         trx.insert(table, BY_PLACE, &new, b"")?;
@@ -110,7 +114,11 @@ fn scan(
             let row = u16::from_be_bytes([cursor.key()[2], cursor.key()[3]]);
             let mut value = Vec::new();
             let key = row.to_be_bytes();
-            let there = trx.get(table, CLUSTERED, &key, mode, LockWait::Wait, &mut value)?;
+            let there = trx.read(
+                table,
+                CLUSTERED,
+                ReadRequest::new(&key, &mut value).locked(mode, LockWait::Wait),
+            )?;
             assert!(there && value == cursor.key()[..2], "row {row} is elsewhere");
             met.push(row);
             more = match how {

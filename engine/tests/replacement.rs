@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tidepool::storage::SimStorage;
 use tidepool::{
-    Cursor, Db, IndexDef, LockMode, LockWait, Options, Table, TableDef, TransactionOptions,
+    Cursor, Db, IndexDef, LockMode, LockWait, Options, ReadRequest, Table, TableDef,
+    TransactionOptions,
 };
 
 const HOT_ROWS: u32 = 2_000;
@@ -47,7 +48,7 @@ fn read_hot(db: &Db, table: &Arc<Table>) -> u64 {
     let mut trx = db.begin(TransactionOptions::default());
     let mut value = Vec::new();
     for n in 0..HOT_ROWS {
-        let found = trx.get(table, 0, &key(n), LockMode::None, LockWait::Wait, &mut value).unwrap();
+        let found = trx.read(table, 0, ReadRequest::new(&key(n), &mut value)).unwrap();
         assert!(found);
     }
     reads(db) - before
@@ -89,11 +90,8 @@ fn long_readings_and_reports_in_index_order_displace_nothing() {
     let before = reads(&db);
     while found {
         let row = entries.key()[4..].to_vec();
-        let get = match entries.is_scanning() {
-            true => tidepool::Transaction::get_for_scan,
-            false => tidepool::Transaction::get,
-        };
-        assert!(get(&mut trx, &cold, 0, &row, LockMode::None, LockWait::Wait, &mut value).unwrap());
+        let request = ReadRequest::new(&row, &mut value).with_access(entries.lookup_access());
+        assert!(trx.read(&cold, 0, request).unwrap());
         found = entries.next(&mut trx).unwrap();
     }
     assert!(reads(&db) - before > 5_000, "far more than the pool has pages");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tidepool::storage::SimStorage;
 use tidepool::{
-    Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, Result, Table, TableDef,
-    Transaction, TransactionOptions,
+    Cursor, Db, Error, IndexDef, Isolation, LockMode, LockWait, Options, ReadRequest, Result,
+    Table, TableDef, Transaction, TransactionOptions,
 };
 
 fn open() -> (Db, Arc<Table>) {
@@ -50,7 +50,9 @@ fn a_locked_row_is_shown_as_it_was_committed_last() {
         holder.delete(&table, 0, b"d").unwrap();
         let mut value = Vec::new();
         let (lock, wait) = (LockMode::Shared, LockWait::Wait);
-        assert!(holder.get(&table, 0, b"f", lock, wait, &mut value).unwrap());
+        assert!(
+            holder.read(&table, 0, ReadRequest::new(b"f", &mut value).locked(lock, wait)).unwrap()
+        );
 
         for forward in [true, false] {
             let mut trx = begin(&db, isolation);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidepool::storage::{SimStorage, Storage};
-use tidepool::{Db, IndexDef, LockMode, LockWait, Options, TableDef, TransactionOptions};
+use tidepool::{Db, IndexDef, Options, ReadRequest, TableDef, TransactionOptions};
 
 fn open(sim: &SimStorage) -> Db {
     Db::open_on(Arc::new(sim.clone()), Options::small()).unwrap()
@@ -56,7 +56,7 @@ fn a_clean_close_gives_back_what_a_long_history_has_left() {
     let (mut trx, mut value) = (db.begin(TransactionOptions::default()), vec![]);
     for n in 0..2000u32 {
         let key = n.to_be_bytes();
-        assert!(trx.get(&table, 0, &key, LockMode::None, LockWait::Wait, &mut value).unwrap());
+        assert!(trx.read(&table, 0, ReadRequest::new(&key, &mut value)).unwrap());
         assert_eq!(value, [11; 1000]);
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tidepool::storage::SimStorage;
 use tidepool::{
-    Db, Error, IndexDef, Interrupt, LockMode, LockWait, Options, SessionToken, Table, TableDef,
-    Transaction, TransactionOptions, WaitObserver,
+    Db, Error, IndexDef, Interrupt, LockMode, LockWait, Options, ReadRequest, SessionToken, Table,
+    TableDef, Transaction, TransactionOptions, WaitObserver,
 };
 
 /// The waiter, and whom it waits for.
@@ -70,7 +70,13 @@ fn a_later_transaction_gives_its_row_up_to_an_earlier_one() {
     other.commit().unwrap();
     // Its name ended with the transaction that had it.
     let mut value = vec![];
-    earlier.get(&table, 0, b"k", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap();
+    earlier
+        .read(
+            &table,
+            0,
+            ReadRequest::new(b"k", &mut value).locked(LockMode::Exclusive, LockWait::Wait),
+        )
+        .unwrap();
     later.interrupt_handle().clear();
     later.set_lock_wait_timeout(Duration::ZERO);
     assert_eq!(later.delete(&table, 0, b"k"), Err(Error::LockWaitTimeout));

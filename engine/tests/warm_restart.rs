@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use tidepool::storage::{AlignedBuf, Fault, FaultKind, SimStorage, Storage, StorageOp};
 use tidepool::{
-    Cursor, Db, IndexDef, LockMode, LockWait, Options, Table, TableDef, TransactionOptions,
+    Cursor, Db, IndexDef, LockMode, LockWait, Options, ReadRequest, Table, TableDef,
+    TransactionOptions,
 };
 
 const ROWS: u32 = 4_000;
@@ -58,7 +59,7 @@ fn read(db: &Db, name: &str) -> u64 {
     for n in 0..ROWS {
         trx.begin_statement();
         let key = n.to_be_bytes();
-        assert!(trx.get(&table, 0, &key, LockMode::None, LockWait::Wait, &mut value).unwrap());
+        assert!(trx.read(&table, 0, ReadRequest::new(&key, &mut value)).unwrap());
         trx.end_statement();
     }
     count(db, "pages_read") - before

@@ -74,6 +74,8 @@ enum tp_isolation {
 };
 enum tp_lock { TP_LOCK_NONE = 0, TP_LOCK_SHARED = 1, TP_LOCK_EXCLUSIVE = 2 };
 enum tp_wait { TP_WAIT = 0, TP_NO_WAIT = 1, TP_SKIP_LOCKED = 2 };
+/* What a point read gives of a value: all of it; of one too long for a page, at least the beginning (is_cut); nothing. */
+enum tp_read_part { TP_READ_WHOLE = 0, TP_READ_PREFIX = 1, TP_READ_NOTHING = 2 };
 enum tp_seek { TP_AT_OR_AFTER = 0, TP_AFTER = 1, TP_AT_OR_BEFORE = 2, TP_BEFORE = 3 };
 enum tp_log_level { TP_LOG_ERROR = 0, TP_LOG_WARNING = 1, TP_LOG_NOTE = 2 };
 
@@ -405,6 +407,13 @@ typedef struct {
   uint8_t is_cut; /* the value is only the beginning of the row */
 } tp_entry;
 
+/* A point read: of which entry, and what of its value. */
+typedef struct {
+  size_t index;
+  tp_bytes key;
+  int part; /* a tp_read_part */
+} tp_read_request;
+
 int tp_reader_open(const tp_table *table, tp_reader **reader);
 void tp_reader_close(tp_reader *reader);
 /* How the coming reads lock. */
@@ -414,15 +423,12 @@ void tp_reader_set_lock(tp_reader *reader, int lock, int wait);
 void tp_reader_set_semi_consistent(tp_reader *reader, int on);
 /* Whether that is so of the row which the last move in the clustered index gave. */
 int tp_is_peeked(const tp_reader *reader);
-/* Whether of rows too long for a page the coming reads give only the beginning, as a rule, as what follows is on pages of its own: is_cut
-   tells. Such a row is had as a whole by tp_get, before anything else is done. Reads that lock give whole rows. */
-void tp_reader_set_heads(tp_reader *reader, int on);
-/* Point read of a row: TP_OK or TP_END. */
-int tp_get_row(tp_reader *reader, tp_transaction *transaction, const uint8_t *key, size_t key_len, tp_bytes *value, uint8_t *is_cut);
-/* Point read of an entry, as a whole: TP_OK or TP_END. */
-int tp_get(tp_reader *reader, tp_transaction *transaction, size_t index, const uint8_t *key, size_t key_len, tp_bytes *value);
-/* The same of an entry whose value, which may be long, is not wanted. */
-int tp_find(tp_reader *reader, tp_transaction *transaction, size_t index, const uint8_t *key, size_t key_len);
+/* Whether the coming moves in the clustered index give only the beginning of a row too long for a page (is_cut): the rest is on
+   pages of its own. tp_read with TP_READ_WHOLE gives all of such a row, before anything else is done. Moves that lock give whole
+   rows. */
+void tp_reader_set_prefixes(tp_reader *reader, int on);
+/* Point read of an entry, locked as the reader locks: TP_OK or TP_END. Of the entry found, the key is the one asked for. */
+int tp_read(tp_reader *reader, tp_transaction *transaction, const tp_read_request *request, tp_entry *found);
 int tp_seek(tp_reader *reader, tp_transaction *transaction, size_t index, const uint8_t *key, size_t key_len, int seek,
             tp_entry *entry);
 int tp_first(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);

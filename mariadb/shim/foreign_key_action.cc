@@ -139,6 +139,7 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
     size_t pk_len = entry.key_len;
     const uchar *pk = entry.key;
     tp_bytes row{entry.value, entry.value_len};
+    tp_entry found{};
     if (index != 0) {
       pk = trees()[index].clustered_key(entry.key, entry.key_len, entry.value, entry.value_len, pk_room.get(), &pk_len);
       if (!pk || pk_len > trees()[0].key_max()) {
@@ -147,7 +148,9 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
       }
       if (pk != pk_room.get()) memcpy(pk_room.get(), pk, pk_len);
       pk = pk_room.get();
-      result = tp_get(opened, session->transaction, 0, pk, pk_len, &row);
+      const tp_read_request request{0, {pk, pk_len}, TP_READ_WHOLE};
+      result = tp_read(opened, session->transaction, &request, &found);
+      row = {found.value, found.value_len};
       if (result != TP_OK) {
         error = result == TP_END ? HA_ERR_CRASHED : fail(result);
         break;

@@ -263,8 +263,11 @@ bool Foreign_index::encode(const uchar *record, TABLE *own_table) {
 
 int Foreign_index::find(tp_transaction *transaction, int lock, int wait) {
   tp_reader_set_lock(reader, lock, wait);
-  if (is_point) return tp_find(reader, transaction, tree_, room.data(), len);
   tp_entry entry;
+  if (is_point) {
+    const tp_read_request request{tree_, {room.data(), len}, TP_READ_NOTHING};
+    return tp_read(reader, transaction, &request, &entry);
+  }
   std::vector<uchar> end(room.begin(), room.begin() + len);
   size_t end_len = len;
   if (successor(end.data(), &end_len)) tp_reader_set_end(reader, tree_, end.data(), end_len);

@@ -97,7 +97,7 @@ int ha_tidepool::open_reader() {
   if (int result = tp_reader_open(shared->table, &reader)) return fail(result);
   tp_reader_set_lock(reader, row_lock, TP_WAIT);
   tp_reader_set_semi_consistent(reader, semi_consistent);
-  tp_reader_set_heads(reader, heads);
+  tp_reader_set_prefixes(reader, prefixes);
   return 0;
 }
 

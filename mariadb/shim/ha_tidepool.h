@@ -157,6 +157,8 @@ private:
   void note_range_end();
   bool is_past_range_end() const;
   void give_up();
+  int row_part() const { return prefixes ? TP_READ_PREFIX : TP_READ_WHOLE; }
+  int read_row(int part, tp_entry *found);
   int decode_row(uchar *buf, tp_bytes row, bool is_cut);
   /* Whether a read stays among the entries that begin with the key searched for. */
   enum Bound { ANY_KEY, SAME_KEY };
@@ -222,7 +224,7 @@ private:
   std::unique_ptr<uchar[]> needed;
   uint last_needed = 0;
   bool key_needed = false;
-  bool heads = false; /* long rows are not read as a whole */
+  bool prefixes = false; /* of long rows reads give only the beginnings */
   bool plan_known = false;
 
   /* Where the handler stands: an entry of `tree`. */

@@ -100,13 +100,14 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
         const size_t key_len = trees()[i].encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
         uchar *value = value_buffer.room(trees()[i].value_max(record));
         const size_t value_len = trees()[i].encode_value(value, record, clustered.get(), clustered_len, bare);
-        tp_bytes found;
-        const int got = tp_get(entries, transaction, i, new_key.get(), key_len, &found);
+        tp_entry found;
+        const tp_read_request request{i, {new_key.get(), key_len}, TP_READ_WHOLE};
+        const int got = tp_read(entries, transaction, &request, &found);
         if (got == TP_END)
           checking.report("index " + name_of(i) + " lacks the entry of the row with key " + hex(at.key, at.key_len));
         else if (got != TP_OK)
           server_error(got, thd), checking.problems++;
-        else if (found.len != value_len || memcmp(found.data, value, value_len) != 0)
+        else if (found.value_len != value_len || memcmp(found.value, value, value_len) != 0)
           checking.report("index " + name_of(i) + " has another value for the row with key " + hex(at.key, at.key_len));
       }
     }
@@ -122,10 +123,11 @@ int ha_tidepool::check(THD *thd, HA_CHECK_OPT *options) {
       count++;
       size_t len;
       const uchar *pk = trees()[i].clustered_key(at.key, at.key_len, at.value, at.value_len, clustered.get(), &len);
-      tp_bytes row;
+      tp_entry row;
+      const tp_read_request request{0, {pk, len}, TP_READ_WHOLE};
       if (!pk) {
         checking.report("index " + name_of(i) + " has an entry that can't be read: " + hex(at.key, at.key_len));
-      } else if (tp_get(rows, transaction, 0, pk, len, &row) != TP_OK) {
+      } else if (tp_read(rows, transaction, &request, &row) != TP_OK) {
         checking.report("index " + name_of(i) + " has an entry without a row: " + hex(at.key, at.key_len));
       }
     }

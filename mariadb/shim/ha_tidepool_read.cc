@@ -35,8 +35,8 @@ void ha_tidepool::plan_columns() {
                 (all && (field->stored_in_db() || (keyread_only && field->part_of_key.is_set(active_index))));
   }
   last_needed = row_layout().last_needed(needed.get());
-  const bool wants_heads = !all && row_layout().heads_may_do(last_needed);
-  if (wants_heads != heads) tp_reader_set_heads(reader, heads = wants_heads);
+  const bool wants_prefixes = !all && row_layout().prefix_may_do(last_needed);
+  if (wants_prefixes != prefixes) tp_reader_set_prefixes(reader, prefixes = wants_prefixes);
   key_needed = row_layout().key_needed(needed.get());
   /* An index merge reads keys alone, and compares them with the range's end, also where they are beginnings. Who means
      to change a row, or says FOR UPDATE, locks the row and not only the entry: others come by other indexes. */
@@ -53,14 +53,22 @@ inline int ha_tidepool::in_turn(int error) {
 
 /* ---- from entries to records */
 
+/* Point read of the row with the key `clustered`. Returns a TP_* code. */
+inline int ha_tidepool::read_row(int part, tp_entry *found) {
+  const tp_read_request request{0, {clustered.get(), clustered_len}, part};
+  return tp_read(reader, session->transaction, &request, found);
+}
+
 /* The row is that of `clustered`. If its beginning is not enough, the whole is read: by the same snapshot, so it is the same. */
 int ha_tidepool::decode_row(uchar *buf, tp_bytes row, bool is_cut) {
   while (last_needed ? !row_layout().decode(buf, row.data, row.len, needed.get(), last_needed)
                      : !row_layout().knows(row.data, row.len)) {
     if (!is_cut) return HA_ERR_CRASHED;
     is_cut = false;
-    const int result = tp_get(reader, session->transaction, 0, clustered.get(), clustered_len, &row);
+    tp_entry whole;
+    const int result = read_row(TP_READ_WHOLE, &whole);
     if (unlikely(result != TP_OK)) return result == TP_END ? HA_ERR_CRASHED : fail(result);
+    row = {whole.value, whole.value_len};
   }
   if (key_needed && !trees()[0].decode_clustered(buf, clustered.get(), clustered_len, needed.get()))
     return HA_ERR_CRASHED;
@@ -169,11 +177,10 @@ int ha_tidepool::read_entry(uchar *buf) {
       return HA_ERR_CRASHED;
     if (entry_suffices) return 0;
   }
-  tp_bytes row;
-  uint8_t is_cut;
-  const int result = tp_get_row(reader, session->transaction, clustered.get(), clustered_len, &row, &is_cut);
+  tp_entry row;
+  const int result = read_row(row_part(), &row);
   row_read = result == TP_OK;
-  if (row_read) return decode_row(buf, row, is_cut);
+  if (row_read) return decode_row(buf, {row.value, row.value_len}, row.is_cut);
   if (result != TP_END) return fail(result);
   /* Of an uncommitted entry, the row may have been taken back by now. */
   if (row_lock != TP_LOCK_NONE || session->isolation == TP_READ_UNCOMMITTED) {
@@ -275,16 +282,15 @@ int ha_tidepool::read_index(uchar *buf, const uchar *key, key_part_map map, enum
 
   const bool exact = flag == HA_READ_KEY_EXACT || flag == HA_READ_PREFIX;
   if (exact && layout.is_unique() && made.parts == layout.user_parts() && !made.has_null) {
-    tp_bytes value;
-    uint8_t is_cut = 0;
-    const int result = tree == 0 ? tp_get_row(reader, session->transaction, search.get(), search_len, &value, &is_cut)
-                                 : tp_get(reader, session->transaction, tree, search.get(), search_len, &value);
+    const tp_read_request request{tree, {search.get(), search_len}, tree == 0 ? row_part() : TP_READ_WHOLE};
+    tp_entry found;
+    const int result = tp_read(reader, session->transaction, &request, &found);
     /* The position is that of the key, whether it is there or not: HANDLER … READ NEXT goes on from it. */
     at_point = true;
     after_search = false;
     if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
     if (unlikely(result != TP_OK)) return fail(result);
-    entry = {search.get(), search_len, value.data, value.len, is_cut};
+    entry = found;
     const int error = read_entry(buf);
     return error >= PASS_OVER ? HA_ERR_KEY_NOT_FOUND : error;
   }
@@ -498,13 +504,12 @@ int ha_tidepool::read_position(uchar *buf, const uchar *pos) {
   if (!fixed && len > ref_length - 2) return HA_ERR_KEY_NOT_FOUND;
   clustered_len = len;
   memcpy(clustered.get(), pos, clustered_len);
-  tp_bytes row;
-  uint8_t is_cut;
-  const int result = tp_get_row(reader, session->transaction, clustered.get(), clustered_len, &row, &is_cut);
+  tp_entry row;
+  const int result = read_row(row_part(), &row);
   row_read = result == TP_OK;
   if (result == TP_END) return HA_ERR_KEY_NOT_FOUND;
   if (unlikely(result != TP_OK)) return fail(result);
-  return decode_row(buf, row, is_cut);
+  return decode_row(buf, {row.value, row.value_len}, row.is_cut);
 }
 
 void ha_tidepool::try_semi_consistent_read(bool yes) {

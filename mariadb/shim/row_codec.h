@@ -75,7 +75,7 @@ public:
   /* Where in the order of decoding the last needed column is; 0 = none is needed. */
   uint last_needed(const uchar *needed) const;
   /* Whether the beginning of a long row has all columns up to the last needed one, most likely: what is long is behind them. */
-  bool heads_may_do(uint last_needed) const { return last_needed <= before_blobs && last_needed < up_to_long; }
+  bool prefix_may_do(uint last_needed) const { return last_needed <= before_blobs && last_needed < up_to_long; }
   /* Whether the clustered key has columns that the row lacks, of those needed. */
   bool key_needed(const uchar *needed) const;
   /* What the layout depends on: two tables with the same fingerprint can read each other's rows. */

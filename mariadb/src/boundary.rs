@@ -28,6 +28,15 @@ impl Bytes {
     pub(crate) fn of(slice: &[u8]) -> Self {
         Bytes { data: slice.as_ptr(), len: slice.len() }
     }
+
+    /// The bytes given by the other side.
+    ///
+    /// # Safety
+    /// As for [`bytes`].
+    pub(crate) unsafe fn get<'a>(&self) -> &'a [u8] {
+        // SAFETY: the caller's contract.
+        unsafe { bytes(self.data, self.len) }
+    }
 }
 
 thread_local! {

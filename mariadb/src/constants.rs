@@ -53,6 +53,11 @@ pub(crate) const TP_WAIT: c_int = 0;
 pub(crate) const TP_NO_WAIT: c_int = 1;
 pub(crate) const TP_SKIP_LOCKED: c_int = 2;
 
+// What a point read gives of a value.
+pub(crate) const TP_READ_WHOLE: c_int = 0;
+pub(crate) const TP_READ_PREFIX: c_int = 1;
+pub(crate) const TP_READ_NOTHING: c_int = 2;
+
 // Where a seek ends.
 pub(crate) const TP_AT_OR_AFTER: c_int = 0;
 pub(crate) const TP_AFTER: c_int = 1;

@@ -9,12 +9,15 @@ use std::ffi::c_int;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use tidepool::{Cursor, Error, LockMode, LockWait, ROW_BYTES_KEPT, Seek, Table, Transaction};
+use tidepool::{
+    Access, Cursor, Error, LockMode, LockWait, LongValues, ROW_BYTES_KEPT, ReadValue, Seek, Table,
+    Transaction,
+};
 
 use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or};
 use crate::constants::{
     TP_AFTER, TP_AT_OR_AFTER, TP_AT_OR_BEFORE, TP_LOCK_NONE, TP_LOCK_SHARED, TP_NO_WAIT,
-    TP_SKIP_LOCKED,
+    TP_READ_NOTHING, TP_READ_PREFIX, TP_SKIP_LOCKED,
 };
 use crate::transaction::ServerTransaction;
 
@@ -24,7 +27,7 @@ pub struct Reader {
     lock: LockMode,
     wait: LockWait,
     semi_consistent: bool,
-    heads: bool,
+    long_values: LongValues,
     cursors: Vec<Option<KeptCursor>>,
     row: Vec<u8>,
 }
@@ -58,9 +61,13 @@ impl Entry {
 }
 
 impl Reader {
-    /// Whether rows are looked up on behalf of a scan.
-    fn is_scanning(&self) -> bool {
-        self.cursors.iter().flatten().any(|kept| kept.cursor.is_scanning())
+    /// How rows are looked up: on behalf of a scan if any cursor is in one.
+    fn lookup_access(&self) -> Access {
+        let scans = |kept: &KeptCursor| kept.cursor.lookup_access() == Access::Scan;
+        match self.cursors.iter().flatten().any(scans) {
+            true => Access::Scan,
+            false => Access::Normal,
+        }
     }
 
     /// The cursor of an index, made on its first use, locking as the reader does now.
@@ -79,7 +86,10 @@ impl Reader {
         }
         // By another index, the entry might be of one version and the row of another.
         kept.cursor.set_semi_consistent(self.semi_consistent && index == Table::CLUSTERED);
-        kept.cursor.set_heads(self.heads && index == Table::CLUSTERED);
+        kept.cursor.set_long_values(match index {
+            Table::CLUSTERED => self.long_values,
+            _ => LongValues::Whole,
+        });
         &mut kept.cursor
     }
 }
@@ -98,8 +108,9 @@ pub unsafe extern "C" fn tp_reader_open(
         let table = Arc::clone(unsafe { &*table });
         let cursors = (0..table.index_count()).map(|_| None).collect();
         let (lock, wait) = (LockMode::None, LockWait::Wait);
-        let (semi_consistent, heads) = (false, false);
-        let reader = Reader { table, lock, wait, semi_consistent, heads, cursors, row: Vec::new() };
+        let (semi_consistent, long_values) = (false, LongValues::Whole);
+        let row = Vec::new();
+        let reader = Reader { table, lock, wait, semi_consistent, long_values, cursors, row };
         // SAFETY: a valid place to store to.
         unsafe { *place = Box::into_raw(Box::new(reader)) };
         Ok(TP_OK)
@@ -153,14 +164,15 @@ pub unsafe extern "C" fn tp_reader_set_semi_consistent(reader: *mut Reader, on: 
     guard_or((), || unsafe { &mut *reader }.semi_consistent = on != 0);
 }
 
-/// Whether of long rows only the beginnings are read, as a rule; see bridge.h.
+/// Whether moves in the clustered index give only the beginnings of long rows; see bridge.h.
 ///
 /// # Safety
 /// A valid reader.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_reader_set_heads(reader: *mut Reader, on: c_int) {
+pub unsafe extern "C" fn tp_reader_set_prefixes(reader: *mut Reader, on: c_int) {
+    let long_values = if on != 0 { LongValues::Prefix } else { LongValues::Whole };
     // SAFETY: a valid reader from the shim.
-    guard_or((), || unsafe { &mut *reader }.heads = on != 0);
+    guard_or((), || unsafe { &mut *reader }.long_values = long_values);
 }
 
 /// Whether the row that the clustered index's cursor is at was read without a lock.
@@ -176,98 +188,48 @@ pub unsafe extern "C" fn tp_is_peeked(reader: *const Reader) -> c_int {
     })
 }
 
+/// A point read; see bridge.h.
+#[repr(C)]
+pub struct ReadRequest {
+    index: usize,
+    key: Bytes,
+    part: c_int,
+}
+
 /// Point read.
 ///
 /// # Safety
 /// Valid pointers and lengths.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_get(
+pub unsafe extern "C" fn tp_read(
     reader: *mut Reader,
     transaction: *mut ServerTransaction,
-    index: usize,
-    key: *const u8,
-    key_len: usize,
-    value: *mut Bytes,
+    request: *const ReadRequest,
+    found: *mut Entry,
 ) -> c_int {
     guard(|| {
-        // SAFETY: valid pointers and lengths from the shim.
-        let (reader, transaction, key) =
-            unsafe { (&mut *reader, &mut *transaction, bytes(key, key_len)) };
-        let scanning = reader.is_scanning();
-        let get = if scanning { Transaction::get_for_scan } else { Transaction::get };
-        let (lock, wait) = (reader.lock, reader.wait);
-        let found =
-            get(&mut transaction.inner, &reader.table, index, key, lock, wait, &mut reader.row)?;
-        if !found {
+        // SAFETY: valid pointers from the shim.
+        let (reader, transaction, request) =
+            unsafe { (&mut *reader, &mut *transaction, &*request) };
+        // SAFETY: a valid pointer and length from the shim.
+        let key = unsafe { request.key.get() };
+        let access = reader.lookup_access();
+        let Reader { table, lock, wait, row, .. } = reader;
+        let mut is_cut = false;
+        let value = match request.part {
+            TP_READ_NOTHING => ReadValue::Nothing,
+            TP_READ_PREFIX => ReadValue::Prefix { bytes: &mut *row, is_cut: &mut is_cut },
+            _ => ReadValue::Whole(&mut *row),
+        };
+        let read = tidepool::ReadRequest { key, lock: *lock, wait: *wait, access, value };
+        if !transaction.inner.read(table, request.index, read)? {
             return Ok(TP_END);
         }
+        let value: &[u8] = if request.part == TP_READ_NOTHING { &[] } else { row };
+        let entry = Entry { is_cut: is_cut.into(), ..Entry::of(key, value) };
         // SAFETY: a valid place to store to.
-        unsafe { *value = Bytes::of(&reader.row) };
+        unsafe { *found = entry };
         Ok(TP_OK)
-    })
-}
-
-/// Point read of an entry of the clustered index, of which a long row may be cut; see bridge.h.
-///
-/// # Safety
-/// Valid pointers and lengths.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_get_row(
-    reader: *mut Reader,
-    transaction: *mut ServerTransaction,
-    key: *const u8,
-    key_len: usize,
-    value: *mut Bytes,
-    is_cut: *mut u8,
-) -> c_int {
-    // SAFETY: a valid reader from the shim.
-    if !guard_or(false, || unsafe { &*reader }.heads) {
-        // SAFETY: as this function's.
-        unsafe {
-            *is_cut = 0;
-            return tp_get(reader, transaction, Table::CLUSTERED, key, key_len, value);
-        }
-    }
-    guard(|| {
-        // SAFETY: valid pointers and lengths from the shim.
-        let (reader, transaction, key) =
-            unsafe { (&mut *reader, &mut *transaction, bytes(key, key_len)) };
-        let scanning = reader.is_scanning();
-        let (lock, wait) = (reader.lock, reader.wait);
-        let (trx, table) = (&mut transaction.inner, &reader.table);
-        let row = &mut reader.row;
-        match trx.get_head(scanning, table, Table::CLUSTERED, key, lock, wait, row)? {
-            None => Ok(TP_END),
-            Some(cut) => {
-                // SAFETY: valid places to store to.
-                unsafe { (*value, *is_cut) = (Bytes::of(&reader.row), cut.into()) };
-                Ok(TP_OK)
-            }
-        }
-    })
-}
-
-/// Whether there is an entry with this key: a point read without the value.
-///
-/// # Safety
-/// Valid pointers and lengths.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_find(
-    reader: *mut Reader,
-    transaction: *mut ServerTransaction,
-    index: usize,
-    key: *const u8,
-    key_len: usize,
-) -> c_int {
-    guard(|| {
-        // SAFETY: valid pointers and lengths from the shim.
-        let (reader, transaction, key) =
-            unsafe { (&mut *reader, &mut *transaction, bytes(key, key_len)) };
-        let (lock, wait) = (reader.lock, reader.wait);
-        match transaction.inner.find(&reader.table, index, key, lock, wait)? {
-            true => Ok(TP_OK),
-            false => Ok(TP_END),
-        }
     })
 }
 

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::row::{Key, Row};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use tidepool::{
+use tidepool::{ReadRequest, 
     Cursor, Db, IndexDef, LockMode, LockWait, Options, Seek, Table, TableDef, Transaction, TransactionOptions,
 };
 
@@ -88,7 +88,7 @@ struct TidepoolSession<'a> {
 }
 
 fn read(trx: &mut Transaction, table: &Arc<Table>, key: &Key, value: &mut Vec<u8>) -> Result<bool> {
-    trx.get(table, CLUSTERED, key, LockMode::None, LockWait::Wait, value).map_err(error("read"))
+    trx.read(table, CLUSTERED, ReadRequest::new(key, value)).map_err(error("read"))
 }
 
 impl Session for TidepoolSession<'_> {

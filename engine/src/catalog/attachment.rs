@@ -11,10 +11,12 @@
 
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::lock::{LockMode, LockWait};
+use crate::lock::LockMode;
 use crate::mtr::Mtr;
-use crate::trx::{Batch, Direction, ScanPosition, TransactionCore};
-use crate::versioned::VersionedTree;
+use crate::trx::TransactionCore;
+use crate::versioned::{
+    Batch, Direction, LongValues, ReadRequest, ScanPosition, ScanRequest, VersionedTree,
+};
 use std::sync::Arc;
 use tidepool_pool::{Access, Space};
 
@@ -82,7 +84,7 @@ impl Attachments {
     pub fn get(&self, trx: &mut TransactionCore, name: &str, kind: u8) -> Result<Option<Vec<u8>>> {
         let mut bytes = Vec::new();
         let key = key(name, kind);
-        let found = trx.get(&self.tree, &key, LockMode::None, LockWait::Wait, &mut bytes)?;
+        let found = self.tree.read(trx, ReadRequest::new(&key, &mut bytes))?;
         Ok(found.then_some(bytes))
     }
 
@@ -93,11 +95,11 @@ impl Attachments {
         each: &mut dyn FnMut(&str, u8, &[u8]),
     ) -> Result<()> {
         let (mut position, mut batch) = (ScanPosition::start(), Batch::default());
-        let direction = Direction::Forward;
+        let (direction, long_values) = (Direction::Forward, LongValues::Whole);
+        let request = ScanRequest { direction, rows: SCAN_ROWS, access: Access::Scan, long_values };
         while !position.at_end() {
             batch.clear();
-            let access = Access::Scan;
-            trx.scan(&self.tree, &mut position, direction, SCAN_ROWS, access, false, &mut batch)?;
+            self.tree.scan(trx, &mut position, request, &mut batch)?;
             for at in 0..batch.len() {
                 let (name, kind) = parts(batch.key(at)).ok_or_else(|| {
                     let why = "the key of an attachment is not a name, a zero and a kind";
@@ -116,10 +118,10 @@ impl Attachments {
             let key = key(attachment.name, attachment.kind);
             match (present, attachment.bytes) {
                 (None, None) => {}
-                (None, Some(bytes)) => trx.insert(&self.tree, &key, bytes, LockMode::None)?,
-                (Some(_), None) => trx.delete(&self.tree, &key)?,
+                (None, Some(bytes)) => self.tree.insert(trx, &key, bytes, LockMode::None)?,
+                (Some(_), None) => self.tree.delete(trx, &key)?,
                 (Some(present), Some(bytes)) if present == bytes => {}
-                (Some(_), Some(bytes)) => trx.update(&self.tree, &key, bytes)?,
+                (Some(_), Some(bytes)) => self.tree.update(trx, &key, bytes)?,
             }
         }
         Ok(())

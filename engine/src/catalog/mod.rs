@@ -38,10 +38,8 @@ use crate::lock::LockMode;
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
 use crate::pause::{self, PausePoint};
-use crate::trx::{
-    Batch, Csn, Direction, ScanPosition, TransactionCore, TransactionOptions, TrxSystem,
-};
-use crate::versioned::VersionedTree;
+use crate::trx::{Csn, TransactionCore, TransactionOptions, TrxSystem};
+use crate::versioned::{Batch, Direction, LongValues, ScanPosition, ScanRequest, VersionedTree};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -161,18 +159,12 @@ impl Catalog {
         let mut trx = trx_system
             .begin(TransactionOptions { read_only: true, ..TransactionOptions::default() });
         let (mut position, mut batch) = (ScanPosition::start(), Batch::default());
+        let (direction, long_values) = (Direction::Forward, LongValues::Whole);
+        let request = ScanRequest { direction, rows: 64, access: Access::Scan, long_values };
         let mut tables = BTreeMap::new();
         while !position.at_end() {
             batch.clear();
-            let scanned = trx.scan(
-                &self.tree,
-                &mut position,
-                Direction::Forward,
-                64,
-                Access::Scan,
-                false,
-                &mut batch,
-            );
+            let scanned = self.tree.scan(&mut trx, &mut position, request, &mut batch);
             match scanned {
                 Err(error) if self.env.force_recovery().is_read_only() => {
                     tracing::error!("{error}; there are only the tables that were read before");
@@ -315,7 +307,7 @@ impl Catalog {
         record: TableRecord,
         attachments: &[Attachment<'_>],
     ) -> Result<()> {
-        trx.insert(&self.tree, name.as_bytes(), &record.encode(), LockMode::None)?;
+        self.tree.insert(trx, name.as_bytes(), &record.encode(), LockMode::None)?;
         self.attachments.set(trx, attachments)?;
         self.commit(trx)?;
         self.list_space_of(&record);
@@ -330,7 +322,7 @@ impl Catalog {
         name: &str,
         record: TableRecord,
     ) -> Result<()> {
-        trx.update(&self.tree, name.as_bytes(), &record.encode())?;
+        self.tree.update(trx, name.as_bytes(), &record.encode())?;
         self.commit(trx)?;
         self.list_space_of(&record);
         let space = record.space;
@@ -355,7 +347,7 @@ impl Catalog {
         name: &str,
         attachments: &[Attachment<'_>],
     ) -> Result<()> {
-        trx.delete(&self.tree, name.as_bytes())?;
+        self.tree.delete(trx, name.as_bytes())?;
         self.attachments.move_all(trx, name, None)?;
         self.attachments.set(trx, attachments)?;
         self.commit(trx)?;
@@ -385,10 +377,10 @@ impl Catalog {
         for (name, record) in &records {
             match rename {
                 Some((from, to)) if name == from => {
-                    trx.delete(&self.tree, from.as_bytes())?;
-                    trx.insert(&self.tree, to.as_bytes(), &record.encode(), LockMode::None)?;
+                    self.tree.delete(trx, from.as_bytes())?;
+                    self.tree.insert(trx, to.as_bytes(), &record.encode(), LockMode::None)?;
                 }
-                _ => trx.update(&self.tree, name.as_bytes(), &record.encode())?,
+                _ => self.tree.update(trx, name.as_bytes(), &record.encode())?,
             }
         }
         if let Some((from, to)) = rename {

@@ -26,7 +26,9 @@ use crate::btree;
 use crate::error::Result;
 use crate::lock::{LockMode, LockWait};
 use crate::table::Table;
-use crate::trx::{Batch, Direction, Peek, ScanPosition};
+use crate::versioned::{
+    Batch, Direction, LockRequest, LockedEntry, LongValues, Peek, ScanPosition, ScanRequest,
+};
 use std::ops::Bound;
 use std::sync::Arc;
 use tidepool_pool::{Access, statement};
@@ -77,7 +79,7 @@ pub struct Cursor {
     wait: LockWait,
     semi_consistent: bool,
     scan: bool,
-    heads: bool,
+    long_values: LongValues,
     /// How many entries a reading is expected to give; 0: nobody knows.
     expected_rows: usize,
     /// Rows of the reading so far, in how many batches, and in which statement it began.
@@ -101,9 +103,8 @@ pub struct Cursor {
     slot: usize,
     epoch: ReadsEpoch,
     /// Current entry of a locking read.
-    key: Vec<u8>,
-    value: Vec<u8>,
-    /// Whether the current entry is in `key` and `value`, not in the batch.
+    locked: LockedEntry,
+    /// Whether the current entry is in `locked`, not in the batch.
     single: bool,
     /// Whether it was read without the lock that it should have, because another transaction has that.
     peeked: bool,
@@ -120,7 +121,7 @@ impl Cursor {
             wait,
             semi_consistent: false,
             scan: false,
-            heads: false,
+            long_values: LongValues::Whole,
             expected_rows: 0,
             rows: 0,
             batches: 0,
@@ -135,8 +136,7 @@ impl Cursor {
             read_ahead_in: 0,
             slot: 0,
             epoch: ReadsEpoch::default(),
-            key: Vec::new(),
-            value: Vec::new(),
+            locked: LockedEntry::default(),
             single: false,
             peeked: false,
         }
@@ -176,7 +176,7 @@ impl Cursor {
     pub fn lock_current(&mut self, trx: &mut Transaction) -> Result<bool> {
         assert!(self.is_peeked(), "the current entry is locked");
         let end = self.position.take_end();
-        self.position = ScanPosition::at(Bound::Included(&self.key));
+        self.position = ScanPosition::at(Bound::Included(&self.locked.key));
         self.position.set_end(end);
         let semi_consistent = std::mem::take(&mut self.semi_consistent);
         let found = self.advance(trx);
@@ -189,12 +189,12 @@ impl Cursor {
         self.scan = scan;
     }
 
-    /// Says that of values too long for a page only the beginning is asked for, as a rule: a consistent read gives no more of them than the entry
-    /// has, up to 256 bytes, and [`is_cut`](Self::is_cut) tells. The whole is had by [`Transaction::get`] with the entry's key, before anything else is done
-    /// in the transaction.
+    /// Sets what a consistent reading gives of values too long for a page. Of a value that
+    /// [`is_cut`](Self::is_cut), [`Transaction::read`] with the entry's key gives all, before
+    /// anything else is done in the transaction.
     #[inline]
-    pub fn set_heads(&mut self, on: bool) {
-        self.heads = on;
+    pub fn set_long_values(&mut self, long_values: LongValues) {
+        self.long_values = long_values;
     }
 
     /// Whether the current entry's value is only the beginning of it.
@@ -269,22 +269,22 @@ impl Cursor {
     #[inline]
     pub fn key(&self) -> &[u8] {
         assert!(self.is_positioned(), "the cursor is on no entry");
-        if self.single { &self.key } else { self.batch.key(self.at) }
+        if self.single { &self.locked.key } else { self.batch.key(self.at) }
     }
 
     /// Value of the current entry. Panics if there is none.
     #[inline]
     pub fn value(&self) -> &[u8] {
         assert!(self.is_positioned(), "the cursor is on no entry");
-        if self.single { &self.value } else { self.batch.value(self.at) }
+        if self.single { &self.locked.value } else { self.batch.value(self.at) }
     }
 
     /// Gives up the position, and the memory that long values have taken.
     pub fn reset(&mut self) {
         self.leave();
         self.batch.clear_and_keep(ROW_BYTES_KEPT);
-        self.value.clear();
-        self.value.shrink_to(ROW_BYTES_KEPT);
+        self.locked.value.clear();
+        self.locked.value.shrink_to(ROW_BYTES_KEPT);
     }
 
     /// Gives up the position.
@@ -337,7 +337,7 @@ impl Cursor {
     ) -> Result<bool> {
         if !same_reading {
             // Go on from the key itself: the rest of the batch, and the position behind it, are of another reading.
-            let key = if self.single { &self.key } else { self.batch.key(self.at) };
+            let key = if self.single { &self.locked.key } else { self.batch.key(self.at) };
             self.position = ScanPosition::at(Bound::Excluded(key));
             self.direction = direction;
             if !self.single {
@@ -381,33 +381,36 @@ impl Cursor {
         u64::from(self.table.tree(self.index).tree().env().pool().page_limit())
     }
 
-    /// Whether the cursor is in a scan, and so rows that are looked up by the entries that it finds
-    /// had better be read by [`Transaction::get_for_scan`]: it was announced, or the present statement
-    /// has already read many entries, next to the pool's pages.
-    pub fn is_scanning(&self) -> bool {
-        let long = || {
+    /// How rows that are looked up by the entries that the cursor finds had better be read
+    /// ([`ReadRequest::access`](crate::ReadRequest::access)). As by a scan if the cursor was set to
+    /// scan, or if the present statement has already read many entries, next to the pool's pages.
+    pub fn lookup_access(&self) -> Access {
+        let is_long = || {
             // Of the batch only what has been given: more may have been copied than is ever asked for.
             let ahead = if self.single { 0 } else { self.batch.len() - 1 - self.at };
             self.rows - ahead as u64 > self.pool_pages() / LONG_LOOKUPS_PARTS
         };
-        self.is_positioned() && self.statement == statement::current() && (self.scan || long())
+        let is_of_statement = self.is_positioned() && self.statement == statement::current();
+        match is_of_statement && (self.scan || is_long()) {
+            true => Access::Scan,
+            false => Access::Normal,
+        }
     }
 
     /// Fills the batch; false at the end.
     fn fill(&mut self, trx: &mut Transaction) -> Result<bool> {
-        let access = self.access();
+        let (direction, rows, access) = (self.direction, self.batch_rows, self.access());
+        let request = ScanRequest { direction, rows, access, long_values: self.long_values };
         (self.single, self.at) = (false, 0);
         self.batch.clear();
         let mut leaves = 0;
         while self.batch.is_empty() && !self.position.at_end() {
             if leaves > 0 {
-                trx.inner().check_interrupt()?;
+                trx.core().check_interrupt()?;
             }
             leaves += 1;
             let tree = self.table.tree(self.index);
-            let (position, rows, heads) = (&mut self.position, self.batch_rows, self.heads);
-            let batch = &mut self.batch;
-            trx.inner().scan(tree, position, self.direction, rows, access, heads, batch)?;
+            tree.scan(trx.core(), &mut self.position, request, &mut self.batch)?;
         }
         self.batches += 1;
         self.rows += self.batch.len() as u64;
@@ -450,24 +453,26 @@ impl Cursor {
             && trx.isolation().is_by_statement();
         (self.single, self.peeked) = (true, false);
         self.rows += 1;
-        trx.inner().access = if self.scan { Access::Scan } else { Access::Normal };
+        let access = if self.scan { Access::Scan } else { Access::Normal };
+        let request = LockRequest { direction: self.direction, lock, wait: self.wait, access };
         let tree = self.table.tree(self.index);
-        let (position, direction) = (&mut self.position, self.direction);
-        let (key, value) = (&mut self.key, &mut self.value);
+        let (position, found) = (&mut self.position, &mut self.locked);
         if peeks {
-            let found =
-                trx.inner().lock_next_or_peek(tree, position, direction, lock, key, value)?;
-            self.peeked = found == Peek::Committed;
-            return Ok(found != Peek::End);
+            let peek = tree.lock_next_or_peek(trx.core(), position, request, found)?;
+            self.peeked = peek == Peek::Committed;
+            return Ok(peek != Peek::End);
         }
-        trx.inner().lock_next(tree, position, direction, lock, self.wait, key, value)
+        tree.lock_next(trx.core(), position, request, found)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Db, Error, IndexDef, Isolation, Options, TableDef, TransactionOptions};
+    use crate::{
+        Db, Error, IndexDef, Isolation, Options, ReadRequest, ReadValue, TableDef,
+        TransactionOptions,
+    };
     use tidepool_pool::storage::SimStorage;
 
     #[test]
@@ -554,8 +559,9 @@ mod tests {
             assert!(cursor.first(&mut trx).unwrap());
             assert_eq!(cursor.value().len(), 1 << 20);
             cursor.reset();
-            let kept =
-                cursor.batch.memory_bytes() + cursor.key.capacity() + cursor.value.capacity();
+            let kept = cursor.batch.memory_bytes()
+                + cursor.locked.key.capacity()
+                + cursor.locked.value.capacity();
             assert!(kept <= 3 * ROW_BYTES_KEPT, "{kept}");
             assert!(cursor.next(&mut trx).unwrap());
         }
@@ -582,14 +588,27 @@ mod tests {
         let table = db.open_table("t").unwrap();
         for lock in [LockMode::None, LockMode::Shared] {
             let mut trx = db.begin(TransactionOptions::default());
-            let mut ask =
-                |key: &[u8]| trx.find(&table, Table::CLUSTERED, key, lock, LockWait::Wait);
+            let mut ask = |key: &[u8]| {
+                trx.read(
+                    &table,
+                    Table::CLUSTERED,
+                    ReadRequest::presence(key).locked(lock, LockWait::Wait),
+                )
+            };
             assert_eq!((ask(b"j"), ask(b"k")), (Ok(false), Ok(true)));
             let (clustered, wait) = (Table::CLUSTERED, LockWait::Wait);
-            let read = trx.get(&table, clustered, b"k", lock, wait, &mut Vec::new());
+            let read = trx.read(
+                &table,
+                clustered,
+                ReadRequest::new(b"k", &mut Vec::new()).locked(lock, wait),
+            );
             assert!(matches!(read, Err(Error::Corrupt { page: 3, .. })), "{read:?}");
             let mut other = db.begin(TransactionOptions::default());
-            let locked = other.find(&table, clustered, b"k", LockMode::Exclusive, LockWait::NoWait);
+            let locked = other.read(
+                &table,
+                clustered,
+                ReadRequest::presence(b"k").locked(LockMode::Exclusive, LockWait::NoWait),
+            );
             let expected = if lock == LockMode::None { Ok(true) } else { Err(Error::LockNoWait) };
             assert_eq!(locked, expected);
         }
@@ -612,23 +631,30 @@ mod tests {
         trx.commit().unwrap();
         let read = |trx: &mut crate::Transaction, lock, version: u8, cuts: u32| {
             let mut cursor = Cursor::new(table.clone(), Table::CLUSTERED, lock, LockWait::Wait);
-            cursor.set_heads(true);
+            cursor.set_long_values(LongValues::Prefix);
             let (mut seen, mut cut, mut whole) = (0, 0, Vec::new());
             while cursor.next(trx).unwrap() {
                 let (key, head) = (cursor.key().to_vec(), cursor.value().to_vec());
-                let (wanted, for_scan, none) = (value(key[0], version), false, LockWait::Wait);
+                let (wanted, none) = (value(key[0], version), LockWait::Wait);
                 assert!(wanted.starts_with(&head));
                 assert_eq!(cursor.is_cut(), head.len() < wanted.len());
                 cut += u32::from(cursor.is_cut());
-                let got = trx.get_head(for_scan, &table, 0, &key, lock, none, &mut whole).unwrap();
-                assert_eq!((got, &whole[..]), (Some(cursor.is_cut()), &head[..]));
-                assert!(trx.get(&table, 0, &key, lock, none, &mut whole).unwrap());
+                let mut is_cut = true;
+                let prefix = ReadValue::Prefix { bytes: &mut whole, is_cut: &mut is_cut };
+                let request = ReadRequest::of(&key, prefix).locked(lock, none);
+                assert!(trx.read(&table, 0, request).unwrap());
+                assert_eq!((is_cut, &whole[..]), (cursor.is_cut(), &head[..]));
+                assert!(
+                    trx.read(&table, 0, ReadRequest::new(&key, &mut whole).locked(lock, none))
+                        .unwrap()
+                );
                 assert_eq!(whole, wanted);
                 seen += 1;
             }
             assert_eq!((seen, cut), (ROWS, cuts));
-            let missing = trx.get_head(false, &table, 0, b"no", lock, LockWait::Wait, &mut whole);
-            assert_eq!(missing.unwrap(), None);
+            let prefix = ReadValue::Prefix { bytes: &mut whole, is_cut: &mut false };
+            let request = ReadRequest::of(b"no", prefix).locked(lock, LockWait::Wait);
+            assert!(!trx.read(&table, 0, request).unwrap());
         };
         let cuts = u32::from(ROWS / 2);
         let mut old = db.begin(TransactionOptions::default());
@@ -648,16 +674,17 @@ mod tests {
         read(&mut old, LockMode::None, 1, cuts);
         drop((dirty, old));
 
-        let reads = |heads: bool| {
+        let reads = |long_values: LongValues| {
             let before = db.inner.env.pool().stats().read_requests;
             let mut trx = db.begin(TransactionOptions::default());
             let (lock, wait) = (LockMode::None, LockWait::Wait);
             let mut cursor = Cursor::new(table.clone(), Table::CLUSTERED, lock, wait);
-            cursor.set_heads(heads);
+            cursor.set_long_values(long_values);
             while cursor.next(&mut trx).unwrap() {}
             db.inner.env.pool().stats().read_requests - before
         };
-        assert!(reads(true) < 10 && reads(false) > 50, "{} {}", reads(true), reads(false));
+        let (prefix, whole) = (reads(LongValues::Prefix), reads(LongValues::Whole));
+        assert!(prefix < 10 && whole > 50, "{prefix} {whole}");
     }
 
     #[test]

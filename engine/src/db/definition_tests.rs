@@ -1,6 +1,7 @@
 //! Definition changes that meet something else half-way: a pause point stops one side there.
 
 use super::*;
+use crate::ReadRequest;
 use crate::catalog::{Attachment, IndexDef, TableDef};
 use crate::lock::{LockMode, LockWait};
 use crate::pause::{PausePoint, with_hook};
@@ -150,7 +151,11 @@ fn a_snapshot_that_sees_a_change_of_a_table_reads_the_table() {
         let mut snapshot = taken.lock().take().expect("the point was reached");
         let mut value = Vec::new();
         let (none, wait) = (LockMode::None, LockWait::Wait);
-        let found = snapshot.get(&changed.unwrap(), 0, b"k", none, wait, &mut value);
+        let found = snapshot.read(
+            &changed.unwrap(),
+            0,
+            ReadRequest::new(b"k", &mut value).locked(none, wait),
+        );
         assert_eq!(found, Ok(!truncate));
     }
 }
@@ -331,7 +336,10 @@ fn who_reads_finds_a_table_that_is_closed_to_writes() {
                 if point == PausePoint::WritesRefused {
                     let mut trx = db.begin(TransactionOptions::default());
                     let (mode, wait) = (LockMode::None, LockWait::Wait);
-                    assert_eq!(trx.get(&table, 0, b"k", mode, wait, &mut vec![]), Ok(false));
+                    assert_eq!(
+                        trx.read(&table, 0, ReadRequest::new(b"k", &mut vec![]).locked(mode, wait)),
+                        Ok(false)
+                    );
                     assert_eq!(trx.insert(&table, 0, b"k", b""), Err(busy.clone()));
                     *inside.borrow_mut() = Some(trx).filter(|_| stays);
                 }
@@ -393,7 +401,7 @@ fn an_operation_for_a_constraint_passes_over_the_snapshot() {
         write(b"k", b"young");
         let mut value = Vec::new();
         let mut get = |trx: &mut Transaction, key: &[u8], lock| {
-            trx.get(&table, 0, key, lock, LockWait::NoWait, &mut value)
+            trx.read(&table, 0, ReadRequest::new(key, &mut value).locked(lock, LockWait::NoWait))
         };
         trx.set_referential(true);
         assert_eq!(get(&mut trx, b"k", LockMode::Shared), Ok(true));

@@ -2,6 +2,7 @@
 
 use super::definition_tests::open;
 use super::*;
+use crate::ReadRequest;
 use crate::btree::Tree;
 use crate::pause::{PausePoint, with_hook};
 use crate::table::noted;
@@ -15,7 +16,7 @@ fn value(db: &Db, table: &str) -> Result<Vec<u8>> {
     let table = db.open_table(table)?;
     let mut trx = db.begin(TransactionOptions::default());
     let mut value = vec![];
-    assert!(trx.get(&table, 0, b"k", LockMode::None, LockWait::Wait, &mut value)?);
+    assert!(trx.read(&table, 0, ReadRequest::new(b"k", &mut value))?);
     Ok(value)
 }
 
@@ -172,7 +173,9 @@ fn purge_passes_over_a_table_whose_file_is_missing() {
     let live = || -> Vec<u16> {
         let mut trx = db.begin(TransactionOptions::default());
         let (mode, wait, mut value) = (LockMode::None, LockWait::Wait, vec![]);
-        let mut is_there = |n: &u16| trx.get(&a, 0, &n.to_be_bytes(), mode, wait, &mut value);
+        let mut is_there = |n: &u16| {
+            trx.read(&a, 0, ReadRequest::new(&n.to_be_bytes(), &mut value).locked(mode, wait))
+        };
         (0..KEYS).filter(|n| is_there(n).unwrap()).collect()
     };
     let is_odd = |n: &u16| n % 2 == 1;
@@ -334,7 +337,7 @@ fn a_table_that_lost_changes_is_marked_though_a_change_of_its_definition_was_unf
     trx.insert(&table, 0, b"k", b"v").unwrap();
     trx.commit().unwrap();
     let mut definition = db.inner.definition_trx();
-    definition.delete(db.inner.catalog.tree(), b"a").unwrap();
+    db.inner.catalog.tree().delete(&mut definition, b"a").unwrap();
     db.log_flush().unwrap();
     let killed = sim.kill();
     drop((definition, trx, table, db));
@@ -771,7 +774,7 @@ fn a_rollback_that_a_broken_page_stands_in_the_way_of_keeps_only_that_table() {
         trx.update(&a, 0, &free, &[life; 50]).unwrap();
         let mut value = vec![];
         let (none, wait) = (LockMode::None, LockWait::Wait);
-        assert!(trx.get(&a, 0, &last, none, wait, &mut value).unwrap());
+        assert!(trx.read(&a, 0, ReadRequest::new(&last, &mut value).locked(none, wait)).unwrap());
         assert_eq!(value, [1; 50]);
         trx.commit().unwrap();
         let is_told = |done: Result<()>| {
@@ -783,9 +786,15 @@ fn a_rollback_that_a_broken_page_stands_in_the_way_of_keeps_only_that_table() {
         is_told(trx.delete(&a, 0, &last));
         is_told(trx.insert(&a, 0, &2990u16.to_be_bytes(), b""));
         let (mode, skip, no_wait) = (LockMode::Shared, LockWait::SkipLocked, LockWait::NoWait);
-        is_told(trx.get(&a, 0, &last, mode, wait, &mut value).map(drop));
-        assert_eq!(trx.get(&a, 0, &last, mode, skip, &mut value), Ok(false));
-        assert_eq!(trx.get(&a, 0, &last, mode, no_wait, &mut value), Err(Error::LockNoWait));
+        is_told(trx.read(&a, 0, ReadRequest::new(&last, &mut value).locked(mode, wait)).map(drop));
+        assert_eq!(
+            trx.read(&a, 0, ReadRequest::new(&last, &mut value).locked(mode, skip)),
+            Ok(false)
+        );
+        assert_eq!(
+            trx.read(&a, 0, ReadRequest::new(&last, &mut value).locked(mode, no_wait)),
+            Err(Error::LockNoWait)
+        );
         trx.rollback().unwrap();
         assert!(db.step_rollback_recovered().is_err());
         drop((trx, a));

@@ -40,7 +40,7 @@ use crate::pause::{self, PausePoint};
 use crate::sort::{self, Sorter};
 use crate::table::{Table, noted};
 use crate::trx::{Isolation, TransactionOptions};
-use crate::versioned::VersionedTree;
+use crate::versioned::{ReadRequest, VersionedTree};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -252,7 +252,7 @@ impl IndexChange {
     /// Reads the row with this clustered key into `row`; false if there is none.
     pub fn row(&mut self, key: &[u8], row: &mut Vec<u8>) -> Result<bool> {
         let (trx, _) = self.rows.as_mut().ok_or(Error::NotFound)?;
-        trx.get(&self.table, Table::CLUSTERED, key, LockMode::None, LockWait::Wait, row)
+        trx.read(&self.table, Table::CLUSTERED, ReadRequest::new(key, row))
     }
 
     /// Adds an entry to the new index at this position of the new definition.

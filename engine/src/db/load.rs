@@ -26,11 +26,11 @@ use super::{Db, DuplicateEntry, Inner};
 use crate::btree::Loader;
 use crate::catalog::{TableDef, TableRecord};
 use crate::error::{Error, Result};
-use crate::lock::{LockMode, LockWait};
 use crate::pause::{self, PausePoint};
 use crate::sort::Sorter;
 use crate::table::Table;
 use crate::trx::{Isolation, TransactionOptions};
+use crate::versioned::ReadRequest;
 use crate::versioned::VersionedTree;
 use parking_lot::RwLockReadGuard;
 use std::cmp::Ordering;
@@ -285,7 +285,7 @@ impl TableLoad {
         let db = Db { inner: self.inner.clone() };
         let mut trx =
             db.begin(TransactionOptions { isolation: Isolation::ReadCommitted, read_only: true });
-        trx.get(&self.table, Table::CLUSTERED, key, LockMode::None, LockWait::Wait, value)
+        trx.read(&self.table, Table::CLUSTERED, ReadRequest::new(key, value))
     }
 
     /// Makes the table's next auto-increment value at least `next`, from the commit on and as durably: done behind the commit, a crash in

@@ -2,8 +2,8 @@
 
 use super::definition_tests::open;
 use super::*;
+use crate::ReadRequest;
 use crate::catalog::{IndexDef, TableDef, TableRecord};
-use crate::lock::{LockMode, LockWait};
 use crate::table::noted;
 use crate::trx::TransactionOptions;
 use tidepool_pool::Access;
@@ -50,7 +50,7 @@ fn an_opening_frees_nothing_by_the_note_of_a_tree_that_is_gone() {
     let mut value = vec![];
     for n in 0..2000u32 {
         let key = n.to_be_bytes();
-        assert!(trx.get(&table, 0, &key, LockMode::None, LockWait::Wait, &mut value).unwrap());
+        assert!(trx.read(&table, 0, ReadRequest::new(&key, &mut value)).unwrap());
     }
     let record = db.inner.catalog.get("t").unwrap();
     assert!(!record.has_notes);

@@ -10,15 +10,16 @@
 
 use super::{Counter, Db, Inner};
 use crate::error::{Error, Result};
-use crate::lock::{Interrupt, LockMode, LockWait, SessionToken};
+use crate::lock::{Interrupt, LockMode, SessionToken};
 use crate::table::{Table, TableUse};
 use crate::trx::activity::{Activity, Phase};
 use crate::trx::{
     Isolation, Savepoint as InnerSavepoint, TransactionCore, TransactionOptions, TrxSystem,
 };
+use crate::versioned::ReadRequest;
 use std::sync::Arc;
 use std::time::Duration;
-use tidepool_pool::{Access, Lsn, statement};
+use tidepool_pool::{Lsn, statement};
 
 /// A transaction tells the counters of all at its end, and each time one of its own has come this far.
 const COUNTS_KEPT: u32 = 1000;
@@ -69,7 +70,7 @@ pub(crate) struct ReadsEpoch {
 /// [`rollback`](Self::rollback). A dropped `Transaction` rolls back; or, prepared, it is detached.
 pub struct Transaction {
     /// Before `used`: dropped, it rolls back, which needs the tables.
-    inner: TransactionCore,
+    core: TransactionCore,
     /// The same for every transaction of this handle.
     interrupt: Arc<Interrupt>,
     used: Vec<Used>,
@@ -84,7 +85,7 @@ pub struct Transaction {
     /// Counted since the counters of all were last told.
     counts: [u32; Counter::COUNT],
     options: TransactionOptions,
-    /// After `inner`: who rolls back is still there.
+    /// After `core`: who rolls back is still there.
     activity: Registered,
 }
 
@@ -102,14 +103,14 @@ impl Drop for Registered {
 
 impl Transaction {
     pub(super) fn new(db: Arc<Inner>, options: TransactionOptions) -> Self {
-        let inner = db.trx_system().begin(options);
-        let interrupt = inner.interrupt_handle();
+        let core = db.trx_system().begin(options);
+        let interrupt = core.interrupt_handle();
         let (used, counts) = (Vec::new(), [0; Counter::COUNT]);
         let trx_system = db.trx_system().clone();
         let activity = Registered { activity: trx_system.activities.enter(), trx_system };
         Self {
             db,
-            inner,
+            core,
             interrupt,
             used,
             reads_epoch: 0,
@@ -131,38 +132,38 @@ impl Transaction {
     /// ([`Db::set_wait_observer`]) under this token. The engine forgets the token before the
     /// transaction's end, or a [`detach`](Self::detach), returns.
     pub fn set_session_token(&mut self, session: SessionToken) {
-        self.inner.set_session_token(session);
+        self.core.set_session_token(session);
     }
 
     /// Tells that the transaction has begun, if it has not been told.
     #[inline]
     fn tell_begin(&mut self) {
         if !self.activity.activity.has_begun() {
-            self.activity.activity.begin(&self.inner.owner, self.inner.isolation());
+            self.activity.activity.begin(&self.core.owner, self.core.isolation());
         }
     }
 
     /// The transaction's id; 0 before its first write.
     pub fn id(&self) -> u64 {
-        self.inner.id().0
+        self.core.id().0
     }
 
     /// Its isolation level.
     pub fn isolation(&self) -> Isolation {
-        self.inner.isolation()
+        self.core.isolation()
     }
 
     /// Changes the isolation level, also of transactions that this handle begins later.
     pub fn set_isolation(&mut self, isolation: Isolation) {
         self.reads_epoch += 1;
         self.options.isolation = isolation;
-        self.inner.set_isolation(isolation);
+        self.core.set_isolation(isolation);
     }
 
     /// From here on (or no longer) operations are on behalf of a referential constraint: locking reads and writes are about what is
     /// there now, whatever the isolation level. They fail for no snapshot, and lock no gaps. Reads without a lock are as ever.
     pub fn set_referential(&mut self, on: bool) {
-        self.inner.set_referential(on);
+        self.core.set_referential(on);
     }
 
     /// Whether writes are refused.
@@ -172,12 +173,12 @@ impl Transaction {
 
     /// Whether there is anything to commit.
     pub fn has_writes(&self) -> bool {
-        self.inner.has_writes()
+        self.core.has_writes()
     }
 
     /// Whether an earlier error left nothing but a rollback.
     pub fn must_rollback(&self) -> bool {
-        self.inner.must_rollback()
+        self.core.must_rollback()
     }
 
     /// A statement begins: at READ COMMITTED its reads see what is committed now. However often it uses
@@ -186,42 +187,42 @@ impl Transaction {
         self.reads_epoch += 1;
         self.in_statement = true;
         statement::begin();
-        self.inner.begin_statement();
+        self.core.begin_statement();
     }
 
     /// The statement is over: at READ COMMITTED its view is given up.
     pub fn end_statement(&mut self) {
         self.reads_epoch += 1;
         self.in_statement = false;
-        self.inner.end_statement();
+        self.core.end_statement();
     }
 
     /// Takes the snapshot now, not at the first read. Cheap.
     pub fn ensure_view(&mut self) {
         self.tell_begin();
-        self.inner.ensure_view();
+        self.core.ensure_view();
     }
 
     /// The present position. Costs nothing, and nothing needs to be given back.
     pub fn savepoint(&mut self) -> Savepoint {
-        let owner = self.inner.owner.number();
-        Savepoint { inner: self.inner.savepoint(), owner, tables: self.used.len() }
+        let owner = self.core.owner.number();
+        Savepoint { inner: self.core.savepoint(), owner, tables: self.used.len() }
     }
 
     /// Whether anything was written after `savepoint` that has not been undone, or what was before it has been.
     pub fn has_written_since(&self, savepoint: &Savepoint) -> bool {
-        self.inner.has_written_since(savepoint.inner)
+        self.core.has_written_since(savepoint.inner)
     }
 
     /// Undoes every write after `savepoint`. Locks stay, savepoints taken later are void. A transaction that
     /// [has only read](Self::has_only_read) lets go of the tables that it has used since. [`Error::InvalidOption`] if the savepoint is void, or of
     /// another transaction, be it an earlier one of this handle: nothing is undone.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
-        if savepoint.owner != self.inner.owner.number() {
+        if savepoint.owner != self.core.owner.number() {
             return Err(Error::InvalidOption("a savepoint of another transaction".into()));
         }
         self.reads_epoch += 1;
-        let added = self.inner.rollback_to(savepoint.inner)?;
+        let added = self.core.rollback_to(savepoint.inner)?;
         if !added.is_empty() {
             for used in &mut self.used {
                 let tree = used.table.table().tree(Table::CLUSTERED).tree().id();
@@ -237,13 +238,13 @@ impl Transaction {
 
     /// Whether the transaction has written nothing so far, and holds no lock.
     pub fn has_only_read(&self) -> bool {
-        self.inner.has_only_read()
+        self.core.has_only_read()
     }
 
     /// How long this session's operations wait for a lock.
     pub fn set_lock_wait_timeout(&mut self, timeout: Duration) {
         self.lock_wait_timeout = Some(timeout);
-        self.inner.set_lock_wait_timeout(timeout);
+        self.core.set_lock_wait_timeout(timeout);
     }
 
     /// Ends this session's lock waits, and readings that find nothing for long, from another thread.
@@ -253,7 +254,7 @@ impl Transaction {
 
     /// Listens to the interrupt of another session, which it works for. Before the first operation only.
     pub(crate) fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
-        self.inner.set_interrupt(interrupt.clone());
+        self.core.set_interrupt(interrupt.clone());
         self.interrupt = interrupt;
     }
 
@@ -282,7 +283,7 @@ impl Transaction {
         duplicate: LockMode,
     ) -> Result<()> {
         let slot = self.begin_write(table)?;
-        self.inner.insert(table.tree(index), key, value, duplicate)?;
+        table.tree(index).insert(&mut self.core, key, value, duplicate)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, 1, Counter::RowsInserted);
         }
@@ -298,7 +299,7 @@ impl Transaction {
         value: &[u8],
     ) -> Result<()> {
         let slot = self.begin_write(table)?;
-        self.inner.update(table.tree(index), key, value)?;
+        table.tree(index).update(&mut self.core, key, value)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, 0, Counter::RowsUpdated);
         }
@@ -308,7 +309,7 @@ impl Transaction {
     /// Deletes an entry. [`Error::NotFound`] if there is none with this key.
     pub fn delete(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) -> Result<()> {
         let slot = self.begin_write(table)?;
-        self.inner.delete(table.tree(index), key)?;
+        table.tree(index).delete(&mut self.core, key)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, -1, Counter::RowsDeleted);
         }
@@ -320,111 +321,25 @@ impl Transaction {
     /// places, ends with [`Error::RecordChanged`]. [`Error::NotFound`] if there is no entry with this key.
     pub fn move_away(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) -> Result<()> {
         let slot = self.begin_write(table)?;
-        self.inner.move_away(table.tree(index), key)?;
+        table.tree(index).move_away(&mut self.core, key)?;
         if index == Table::CLUSTERED {
             self.count_row(slot, -1, Counter::RowsDeleted);
         }
         Ok(())
     }
 
-    /// Reads the entry with this key into `value`; false if there is none.
-    ///
-    /// With [`LockMode::None`] it is the one of the snapshot (at SERIALIZABLE such a read locks as with
-    /// [`LockMode::Shared`]), else the newest committed one, locked. `wait` is for locking reads:
-    /// with [`LockWait::SkipLocked`] an entry that another transaction has locked is not there.
-    pub fn get(
+    /// Reads an entry of an index; false if there is none.
+    pub fn read(
         &mut self,
         table: &Arc<Table>,
         index: usize,
-        key: &[u8],
-        lock: LockMode,
-        wait: LockWait,
-        value: &mut Vec<u8>,
+        request: ReadRequest<'_>,
     ) -> Result<bool> {
-        self.get_as(Access::Normal, table, index, key, lock, wait, value)
-    }
-
-    /// Reads as [`get`](Self::get) does, on behalf of a scan: pages that this brings in don't displace those in use.
-    pub fn get_for_scan(
-        &mut self,
-        table: &Arc<Table>,
-        index: usize,
-        key: &[u8],
-        lock: LockMode,
-        wait: LockWait,
-        value: &mut Vec<u8>,
-    ) -> Result<bool> {
-        self.get_as(Access::Scan, table, index, key, lock, wait, value)
-    }
-
-    /// Whether the entry with this key is there, as [`get`](Self::get) says it; its value, which may be long, is not read.
-    pub fn find(
-        &mut self,
-        table: &Arc<Table>,
-        index: usize,
-        key: &[u8],
-        lock: LockMode,
-        wait: LockWait,
-    ) -> Result<bool> {
-        let lock = self.begin_read(Access::Normal, table, index, lock)?;
-        let found = self.inner.find(table.tree(index), key, lock, wait)?;
-        self.count(Counter::RowsRead, found.into());
-        Ok(found)
-    }
-
-    /// Reads as [`get`](Self::get) or [`get_for_scan`](Self::get_for_scan) do, but of a value too long for a page only the beginning, as far as
-    /// the entry has it (up to 256 bytes): what follows is on pages of its own. Whether the value was cut; none if there is no entry. Reads that lock
-    /// give all of it, and so do those at READ UNCOMMITTED.
-    #[expect(clippy::too_many_arguments, reason = "those of `get` and how it accesses pages")]
-    pub fn get_head(
-        &mut self,
-        for_scan: bool,
-        table: &Arc<Table>,
-        index: usize,
-        key: &[u8],
-        lock: LockMode,
-        wait: LockWait,
-        value: &mut Vec<u8>,
-    ) -> Result<Option<bool>> {
-        let access = if for_scan { Access::Scan } else { Access::Normal };
-        let lock = self.begin_read(access, table, index, lock)?;
-        let tree = table.tree(index);
-        let found = match lock {
-            LockMode::None => self.inner.get_head(tree, key, value)?,
-            _ => self.inner.get(tree, key, lock, wait, value)?.then_some(false),
-        };
-        self.count(Counter::RowsRead, found.is_some().into());
-        Ok(found)
-    }
-
-    /// A read of one entry begins. Returns how it locks.
-    fn begin_read(
-        &mut self,
-        access: Access,
-        table: &Arc<Table>,
-        index: usize,
-        lock: LockMode,
-    ) -> Result<LockMode> {
         self.enter_call();
-        let lock = self.effective_lock(lock);
+        let lock = self.effective_lock(request.lock);
         self.enlist_to_read(table, index, lock)?;
-        self.inner.access = access;
-        Ok(lock)
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "those of `get` and how it accesses pages")]
-    fn get_as(
-        &mut self,
-        access: Access,
-        table: &Arc<Table>,
-        index: usize,
-        key: &[u8],
-        lock: LockMode,
-        wait: LockWait,
-        value: &mut Vec<u8>,
-    ) -> Result<bool> {
-        let lock = self.begin_read(access, table, index, lock)?;
-        let found = self.inner.get(table.tree(index), key, lock, wait, value)?;
+        let request = ReadRequest { lock, ..request };
+        let found = table.tree(index).read(&mut self.core, request)?;
         self.count(Counter::RowsRead, found.into());
         Ok(found)
     }
@@ -433,7 +348,7 @@ impl Transaction {
     /// of written entries stay, and so do all at REPEATABLE READ and above.
     pub fn unlock(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) {
         if self.isolation().is_by_statement() {
-            self.inner.unlock(table.tree(index), key);
+            table.tree(index).unlock(&mut self.core, key);
         }
     }
 
@@ -446,7 +361,7 @@ impl Transaction {
         self.count(Counter::Commits, 1);
         self.activity.activity.set_phase(Phase::Committing);
         let was_prepared = self.prepared;
-        let result = self.inner.commit();
+        let result = self.core.commit();
         self.renew(result.is_ok());
         if was_prepared && result.is_ok() {
             // Its coordinator forgets it at the answer: it must not be found prepared again.
@@ -459,7 +374,7 @@ impl Transaction {
     pub fn commit_no_flush(&mut self) -> Result<Lsn> {
         self.count(Counter::Commits, 1);
         self.activity.activity.set_phase(Phase::Committing);
-        let result = self.inner.commit_no_flush();
+        let result = self.core.commit_no_flush();
         self.renew(result.is_ok());
         result
     }
@@ -469,7 +384,7 @@ impl Transaction {
         self.count(Counter::Rollbacks, 1);
         self.activity.activity.set_phase(Phase::RollingBack);
         let was_prepared = self.prepared;
-        let result = self.inner.rollback();
+        let result = self.core.rollback();
         self.renew(false);
         if was_prepared && result.is_ok() {
             // It must not be found prepared again.
@@ -481,7 +396,7 @@ impl Transaction {
     /// Prepares under `xid` (1 to 140 bytes): durable on return, and nothing but
     /// [`commit`](Self::commit), [`rollback`](Self::rollback) or [`detach`](Self::detach) can come next.
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
-        self.inner.prepare(xid)?;
+        self.core.prepare(xid)?;
         self.activity.activity.set_phase(Phase::Prepared);
         self.prepared = true;
         Ok(())
@@ -496,16 +411,16 @@ impl Transaction {
         // From here on it may be completed by anyone, so what it uses is kept before.
         self.keep_used_if_prepared();
         let next = self.db.trx_system().begin(self.options);
-        std::mem::replace(&mut self.inner, next).detach();
+        std::mem::replace(&mut self.core, next).detach();
         self.renew(false);
     }
 
     /// Keeps what a prepared transaction uses until its verdict, which this handle will not see. Not even a commit that failed is
     /// one.
     fn keep_used_if_prepared(&mut self) {
-        if self.inner.is_prepared() && std::mem::take(&mut self.prepared) {
+        if self.core.is_prepared() && std::mem::take(&mut self.prepared) {
             let uses = self.used.drain(..).collect();
-            self.db.keep_detached(self.inner.owner.number(), uses);
+            self.db.keep_detached(self.core.owner.number(), uses);
         }
     }
 
@@ -517,7 +432,7 @@ impl Transaction {
         self.prepared = false;
         // One that could not commit is rolled back here, and needs its tables for that.
         let interrupt = self.interrupt.clone();
-        self.inner = self.db.trx_system().begin_interruptible(self.options, interrupt);
+        self.core = self.db.trx_system().begin_interruptible(self.options, interrupt);
         self.activity.activity.end();
         for used in self.used.drain(..) {
             if committed {
@@ -525,7 +440,7 @@ impl Transaction {
             }
         }
         if let Some(timeout) = self.lock_wait_timeout {
-            self.inner.set_lock_wait_timeout(timeout);
+            self.core.set_lock_wait_timeout(timeout);
         }
     }
 
@@ -533,13 +448,12 @@ impl Transaction {
     pub(crate) fn enter_call(&mut self) {
         if !self.in_statement {
             statement::begin();
-            self.inner.begin_call();
+            self.core.begin_call();
         }
     }
 
     fn begin_write(&mut self, table: &Arc<Table>) -> Result<usize> {
         self.enter_call();
-        self.inner.access = Access::Normal;
         if self.options.read_only {
             return Err(Error::ReadOnly("the transaction".into()));
         }
@@ -580,12 +494,12 @@ impl Transaction {
         lock: LockMode,
     ) -> Result<usize> {
         let slot = self.enlist(table)?;
-        if let Some(snapshot) = self.inner.snapshot()
-            && !self.inner.is_referential()
+        if let Some(snapshot) = self.core.snapshot()
+            && !self.core.is_referential()
         {
             match lock {
                 LockMode::None => table.check_snapshot(index, snapshot)?,
-                _ if self.inner.refuses_changed() => table.check_snapshot(index, snapshot)?,
+                _ if self.core.refuses_changed() => table.check_snapshot(index, snapshot)?,
                 _ => {}
             }
         }
@@ -605,11 +519,11 @@ impl Transaction {
     #[inline]
     pub(crate) fn reads_epoch(&self, slot: usize) -> ReadsEpoch {
         let writes = self.used.get(slot).map_or(0, |used| used.writes);
-        ReadsEpoch { owner: self.inner.owner.number(), trx: self.reads_epoch, writes }
+        ReadsEpoch { owner: self.core.owner.number(), trx: self.reads_epoch, writes }
     }
 
-    pub(crate) fn inner(&mut self) -> &mut TransactionCore {
-        &mut self.inner
+    pub(crate) fn core(&mut self) -> &mut TransactionCore {
+        &mut self.core
     }
 
     /// Counts here, for the counters of all are shared by all threads.

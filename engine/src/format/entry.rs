@@ -21,7 +21,11 @@
 //! With OVERFLOW the value is `total length u64 | first overflow page u32 | head`, the head being the value's beginning,
 //! the chain holding the rest.
 
+use tidepool_pool::PageId;
+
 use crate::csn::TrxId;
+use crate::error::Error;
+use crate::files::space_file_name;
 
 use super::OpError;
 use super::node::{Node, edit};
@@ -194,6 +198,12 @@ pub(crate) fn u64_from_6(bytes: &[u8]) -> u64 {
     let mut wide = [0; 8];
     wide[..6].copy_from_slice(&bytes[..6]);
     u64::from_le_bytes(wide)
+}
+
+/// The error for an entry that cannot be one.
+pub(crate) fn corrupt_entry(page: PageId, slot: usize) -> Error {
+    let why = format!("the entry at slot {slot} is no versioned entry");
+    Error::corrupt(space_file_name(page.space), page.no, why)
 }
 
 #[cfg(test)]

@@ -64,7 +64,7 @@ impl Inspection {
         let walked = tree.check(&mut |leaf, first| match (first..leaf.count())
             .find(|&slot| Entry::decode(leaf.payload(slot)).is_none())
         {
-            Some(slot) => Err(crate::versioned::corrupt_entry(
+            Some(slot) => Err(crate::format::entry::corrupt_entry(
                 tidepool_pool::page::page_id(leaf.page()),
                 slot,
             )),

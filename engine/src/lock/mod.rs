@@ -45,12 +45,14 @@
 //! `Owner::session` is taken with nothing held, and the embedder's observer is called under it.
 
 pub(crate) mod deadlock;
+pub(crate) mod fresh;
 pub mod kept;
 pub mod keys;
 pub mod observer;
 pub(crate) mod overwritten;
 pub mod owner;
 pub mod ranges;
+pub(crate) mod reach;
 pub mod report;
 mod sleepers;
 pub mod wait;

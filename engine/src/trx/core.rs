@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use tidepool_pool::{Access, Lsn};
+use tidepool_pool::Lsn;
 
 use super::retry::Troubles;
 use super::rollback::EntriesAdded;
@@ -15,10 +15,12 @@ use super::{Isolation, TransactionOptions};
 use crate::btree::LeafHint;
 use crate::csn::{Csn, TrxId};
 use crate::error::{Error, Result};
+use crate::format::entry::Entry;
+use crate::lock::fresh::FreshLocks;
 use crate::lock::owner::Named;
+use crate::lock::reach::Reach;
 use crate::lock::{Interrupt, Owner, SessionToken};
 use crate::undo::log::{UndoLog, UndoPosition};
-use crate::versioned::{FreshLocks, Reach};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -56,8 +58,6 @@ pub struct TransactionCore {
     state: State,
     xid: Vec<u8>,
     pub(crate) lock_wait_timeout: Duration,
-    /// How point reads and locking reads access leaves.
-    pub(crate) access: Access,
     /// What `unlock` may give up.
     pub(crate) fresh_locks: FreshLocks,
     /// Where the newest locking read found its entry: what comes next is likely to be about that entry, or one beside it.
@@ -92,7 +92,6 @@ impl TransactionCore {
             state: State::Running,
             xid: Vec::new(),
             lock_wait_timeout,
-            access: Access::Normal,
             fresh_locks: FreshLocks::default(),
             near: None,
             payload: Vec::new(),
@@ -495,6 +494,56 @@ impl TransactionCore {
         self.system.views.release(self.slot);
         self.system.forget_xid(&self.xid);
         self.system.leave(&self.owner);
+    }
+}
+
+/// What the transaction is to the entries that its operations meet.
+impl TransactionCore {
+    /// Whether this transaction wrote an entry. (One that has not written yet has the id that settled entries are by.)
+    pub(crate) fn wrote(&self, entry: &Entry<'_>) -> bool {
+        entry.trx_id == self.id() && entry.trx_id != TrxId::NONE
+    }
+
+    /// Whether an entry carries the implicit lock of another transaction.
+    pub(crate) fn is_written_by_other(&self, entry: &Entry<'_>) -> bool {
+        entry.trx_id != self.id() && self.system.csn.is_active(entry.trx_id)
+    }
+
+    /// The owner whose implicit lock an entry carries, if that is another transaction and still active.
+    pub(crate) fn implicit_holder(&self, entry: &Entry<'_>) -> Option<Option<Arc<Owner>>> {
+        self.is_written_by_other(entry).then(|| self.system.owner_of(entry.trx_id))
+    }
+
+    pub(crate) fn locks_gaps(&self) -> bool {
+        self.isolation() == Isolation::Serializable && !self.is_referential()
+    }
+
+    /// Whether a version that is certain was committed by another transaction after the read point of the statement.
+    #[inline]
+    pub(crate) fn is_newer_than_statement(&self, writer: TrxId) -> bool {
+        self.read_point()
+            .is_some_and(|point| writer != self.id() && !point.sees(&self.system.csn, writer))
+    }
+
+    /// A locking read meets an entry by `writer`, and has its lock.
+    #[inline]
+    pub(crate) fn meet(&mut self, writer: TrxId) {
+        if self.is_newer_than_statement(writer) {
+            self.reach.meet(writer);
+        }
+    }
+
+    /// A locking read leaves out an entry that another has locked.
+    pub(crate) fn leave_out(&mut self, entry: &Entry<'_>) {
+        self.open_read_point();
+        if self.is_written_by_other(entry) {
+            self.reach.leave_out(entry.trx_id);
+        }
+    }
+
+    /// Reports the number of undo records, by which a deadlock's victim is chosen.
+    pub(crate) fn count_undo(&self) {
+        self.owner.set_undo_records(self.undo_records());
     }
 }
 

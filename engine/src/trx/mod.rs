@@ -6,9 +6,9 @@
 //! - `system`: what all share; `core`: one's life (`void`: which savepoints are no more); `rollback`, and what a failing disk makes of it (`retry`, `stranded`); `purge`, and whom it has to
 //!   find (`overwriter`).
 //!
-//! Which transaction committed when is in [`crate::csn`], the operations on entries are in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
+//! Which transaction committed when is in [`crate::csn`], the operations on entries are above, in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
 //!
-//! # What the layer above uses
+//! # What the layers above use
 //! ```text
 //! TrxSystem::create(&Arc<Env>) / TrxSystem::open(&Arc<Env>) -> Result<Arc<TrxSystem>>     (open: after redo recovery)
 //!     .begin(TransactionOptions) -> TransactionCore
@@ -17,29 +17,15 @@
 //!     .start_background() / .stop_background()
 //!     .exclude_purge() -> PurgeExclusion          hold it while a space is dropped or truncated
 //!     .status() -> TrxStatus                      history length, active transactions, lock waits ...
-//! VersionedTree::create(&mut Mtr, &Arc<Env>, &Arc<Space>, tree_id, index) / ::open(&Arc<Env>, &Arc<Space>, root, tree_id, index)
 //!
 //! TransactionCore (Send, not Sync):
 //!     .id() -> TrxId (0 before the first write)  .isolation()  .set_isolation(..)  .set_lock_wait_timeout(Duration)  .interrupt_handle()
 //!     .begin_statement() / .end_statement()       READ COMMITTED: the view ends with the statement; all: what locking reads have read
 //!     .ensure_view()                              START TRANSACTION WITH CONSISTENT SNAPSHOT
 //!     .savepoint() -> Savepoint; .rollback_to(Savepoint) -> Result<()>       also the statement rollback
-//!     .insert(&VersionedTree, key, value, on_duplicate: LockMode) -> Result<()>   DuplicateKey{index, value}; the duplicate is left locked so
-//!     .update(&VersionedTree, key, value) -> Result<()>     NotFound
-//!     .delete(&VersionedTree, key) -> Result<()>            NotFound
-//!     .move_away(&VersionedTree, key) -> Result<()>         a delete, of an entry whose row goes on under another key
-//!     .get(&VersionedTree, key, LockMode, LockWait, &mut Vec<u8>) -> Result<bool>
-//!     .unlock(&VersionedTree, key)
-//!     .scan(&VersionedTree, &mut ScanPosition, Direction, rows: usize, Access, heads: bool, &mut Batch) -> Result<()>
-//!           consistent read: appends up to `rows` visible entries of one leaf, read under one latch, and moves the position;
-//!           an empty batch with `position.at_end()` means the end, an empty batch without means "ask again"
-//!     .lock_next(&VersionedTree, &mut ScanPosition, Direction, LockMode, LockWait, key: &mut Vec<u8>, value: &mut Vec<u8>) -> Result<bool>
-//!           locking read: locks the next live entry and gives its newest version; in SERIALIZABLE the gap as well
-//!     .lock_next_or_peek(..) -> Result<Peek>      the same for READ COMMITTED and below, but waits for nobody: what others have locked, it
-//!           gives as it was committed last
 //!     .prepare(xid) -> Result<()>  .commit() -> Result<()>  .commit_no_flush() -> Result<Lsn>  .rollback() -> Result<()>  .detach()
 //! ```
-//! In SERIALIZABLE, `get` and `scan` with [`LockMode::None`](crate::lock::LockMode) are turned by the caller into shared locking reads.
+//! What a transaction does with entries are operations of [`crate::versioned::VersionedTree`].
 
 pub mod activity;
 mod core;
@@ -53,8 +39,6 @@ pub mod view;
 mod void;
 
 pub use crate::csn::{Csn, TrxId};
-pub use crate::versioned::scan::{Batch, Direction, ScanPosition};
-pub use crate::versioned::semi_consistent::Peek;
 pub use core::{Savepoint, TransactionCore};
 pub use system::{PurgeExclusion, TrxSystem};
 pub use view::ReadView;

@@ -279,7 +279,7 @@ impl TrxSystem {
         let leaf = tree.leaf_exclusive(key)?;
         let Ok(slot) = leaf.find(key) else { return Ok(Purged::Stays) };
         let entry = Entry::decode(leaf.payload_at(slot))
-            .ok_or_else(|| crate::versioned::corrupt_entry(leaf.page_id(), slot))?;
+            .ok_or_else(|| crate::format::entry::corrupt_entry(leaf.page_id(), slot))?;
         let id = log.record.trx_id;
         if entry.trx_id != id {
             let walk = match self.csn.is_active(entry.trx_id) {

@@ -1,173 +1,122 @@
 //! Locking reads in key order, entry by entry.
 
+use tidepool_pool::Access;
+
 use super::VersionedTree;
-use super::corrupt_entry;
 use super::locking::{Obstacle, Patience, ReadLock};
-use super::reach::{Departure, Edge, Reading};
+use super::moved_row::Departure;
 use super::scan::{At, Direction, ScanPosition};
+use crate::btree::LeafRef;
 use crate::error::{Error, Result};
-use crate::format::entry::Entry;
+use crate::format::entry::{Entry, corrupt_entry};
+use crate::lock::reach::{Edge, Reading};
 use crate::lock::{LockMode, LockWait};
 use crate::pause::{self, PausePoint};
 use crate::trx::TransactionCore;
 
-impl TransactionCore {
-    /// A locking read of the next entry: locks it, gives its newest version in `key` and `value`, and moves `position` past it. False at
-    /// the end. With [`LockWait::SkipLocked`], entries locked by others are passed over. In SERIALIZABLE, all
-    /// that was passed is locked, gaps included.
-    #[expect(clippy::too_many_arguments, reason = "a cursor's whole state")]
+/// How a locking read goes on: [`VersionedTree::lock_next`].
+#[derive(Debug, Clone, Copy)]
+pub struct LockRequest {
+    /// Which way.
+    pub direction: Direction,
+    /// The lock that each entry gets.
+    pub lock: LockMode,
+    /// What the read does about entries that others have locked.
+    pub wait: LockWait,
+    /// How it uses the buffer pool.
+    pub access: Access,
+}
+
+/// An entry that a locking read gives. Its memory is used again.
+#[derive(Debug, Clone, Default)]
+pub struct LockedEntry {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// The newest version's value.
+    pub value: Vec<u8>,
+}
+
+/// What one leaf gave to a locking read.
+pub(super) enum LeafStep {
+    /// An entry, with these flags, locked.
+    Found(u8),
+    End,
+    NextLeaf,
+    /// The position is past a delete-mark whose row may have moved: `check_departure`.
+    Gone(Departure),
+    /// For the entry with the key found, or for ranges.
+    Wait(Obstacle),
+}
+
+/// A locking read that has not found its next entry yet.
+pub(super) struct LockingScan<'a> {
+    pub tree: &'a VersionedTree,
+    pub trx: &'a mut TransactionCore,
+    pub position: &'a mut ScanPosition,
+    pub request: LockRequest,
+    pub found: &'a mut LockedEntry,
+}
+
+impl VersionedTree {
+    /// A locking read of the next entry: locks it, gives its newest version, and moves `position`
+    /// past it. False at the end.
+    ///
+    /// With [`LockWait::SkipLocked`] it passes over entries that others have locked. In
+    /// SERIALIZABLE it locks all that it passes, gaps included.
     pub fn lock_next(
-        &mut self,
-        tree: &VersionedTree,
+        &self,
+        trx: &mut TransactionCore,
         position: &mut ScanPosition,
-        direction: Direction,
-        mode: LockMode,
-        wait: LockWait,
-        key: &mut Vec<u8>,
-        value: &mut Vec<u8>,
+        request: LockRequest,
+        found: &mut LockedEntry,
     ) -> Result<bool> {
-        self.check_running()?;
-        self.fresh_locks.begin_read();
+        trx.check_running()?;
+        trx.fresh_locks.begin_read();
+        let mut scan = LockingScan { tree: self, trx, position, request, found };
+        let outcome = scan.next();
+        outcome.map_err(|error| trx.note(error))
+    }
+}
+
+impl LockingScan<'_> {
+    fn next(&mut self) -> Result<bool> {
         let mut patience = Patience::default();
         loop {
-            let step = self.lock_step(tree, position, direction, mode, wait, key, value);
-            match step.map_err(|error| self.note(error))? {
-                Step::Found(flags) => {
-                    // The lock keeps the chain.
-                    tree.complete(flags, value)?;
+            match self.step()? {
+                LeafStep::Found(flags) => {
+                    // The lock keeps the overflow chain.
+                    self.tree.complete(flags, &mut self.found.value)?;
                     return Ok(true);
                 }
-                Step::End => {
-                    self.give_up_passed(tree, None);
+                LeafStep::End => {
+                    self.tree.give_up_passed(self.trx, None);
                     return Ok(false);
                 }
-                Step::NextLeaf => self.check_interrupt()?,
-                Step::Gone(departure) => {
-                    let checked = self.check_departure(tree, departure);
-                    checked.map_err(|error| self.note(error))?;
-                }
-                Step::Wait(obstacle) => {
-                    let waited = self.wait(tree, key, obstacle, &mut patience);
-                    waited.map_err(|error| self.note(error))?;
+                LeafStep::NextLeaf => self.trx.check_interrupt()?,
+                LeafStep::Gone(departure) => self.tree.check_departure(self.trx, departure)?,
+                LeafStep::Wait(obstacle) => {
+                    self.tree.wait(self.trx, &self.found.key, obstacle, &mut patience)?;
                 }
             }
         }
     }
 
-    /// Notes that a locking read which locks no gaps comes from `position` to an edge.
-    pub(super) fn extend_reach(
-        &mut self,
-        tree: &VersionedTree,
-        position: &mut ScanPosition,
-        to: Edge<'_>,
-    ) {
-        if self.locks_gaps() {
-            return;
+    /// Looks at one leaf.
+    pub(super) fn step(&mut self) -> Result<LeafStep> {
+        let (tree, direction) = (self.tree, self.request.direction);
+        if !self.trx.locks_gaps() {
+            self.trx.open_read_point();
         }
-        let mut stretch = position.stretch;
-        if let Some(from) = position.edge() {
-            self.reach.extend(&mut stretch, tree, from, to);
-        }
-        position.stretch = stretch;
-    }
-
-    /// The same, to where it is to end.
-    fn extend_reach_to_end(
-        &mut self,
-        tree: &VersionedTree,
-        position: &mut ScanPosition,
-        direction: Direction,
-    ) {
-        if self.locks_gaps() {
-            return;
-        }
-        let mut stretch = position.stretch;
-        if let Some(from) = position.edge() {
-            self.reach.extend(&mut stretch, tree, from, position.last_edge(direction));
-        }
-        position.stretch = stretch;
-    }
-
-    /// One leaf of [`Self::lock_next`].
-    #[expect(clippy::too_many_arguments, reason = "a cursor's whole state")]
-    pub(super) fn lock_step(
-        &mut self,
-        tree: &VersionedTree,
-        position: &mut ScanPosition,
-        direction: Direction,
-        mode: LockMode,
-        wait: LockWait,
-        key: &mut Vec<u8>,
-        value: &mut Vec<u8>,
-    ) -> Result<Step> {
-        if !self.locks_gaps() {
-            self.open_read_point();
-        }
-        let leaf = position.leaf(&tree.tree, direction, self.access)?;
+        let leaf = self.position.leaf(&tree.tree, direction, self.request.access)?;
         let Some((leaf, (mut low, mut high))) = leaf else {
-            position.at = At::Done;
-            return Ok(Step::End);
+            self.position.at = At::Done;
+            return Ok(LeafStep::End);
         };
         while low < high {
             let slot = if direction == Direction::Forward { low } else { high - 1 };
-            leaf.key_at(slot, key);
-            if !self.locks_gaps() && position.is_beyond_end(key, direction) {
-                self.extend_reach_to_end(tree, position, direction);
-                position.at = At::Done;
-                return Ok(Step::End);
-            }
-            let entry = Entry::decode(leaf.payload_at(slot))
-                .ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
-            if let Some(step) = self.lock_gap(tree, position, direction, Some(key), mode, wait)? {
+            if let Some(step) = self.lock_slot(&leaf, slot)? {
                 return Ok(step);
             }
-            self.system.check_not_in_doubt(entry.trx_id, entry.roll)?;
-            // A delete-mark that is certain is nothing; one that may be rolled back must be waited for.
-            let absent = entry.is_deleted()
-                && (self.wrote(&entry) || !self.system.csn.is_active(entry.trx_id));
-            if absent && self.conflicts_with_view(entry.trx_id) {
-                return Err(Error::RecordChanged);
-            }
-            pause::reach(PausePoint::ScanJudgedEntry);
-            let lock = if absent {
-                ReadLock::Skip
-            } else {
-                self.give_up_passed(tree, Some(key));
-                self.lock_entry(tree, key, &entry, mode, wait)?
-            };
-            match lock {
-                ReadLock::Wait(obstacle) => return Ok(Step::Wait(obstacle)),
-                ReadLock::Skip if absent => {}
-                ReadLock::Skip => self.leave_out(&entry),
-                ReadLock::Held => {
-                    if self.conflicts_with_view(entry.trx_id) {
-                        return Err(Error::RecordChanged);
-                    }
-                    // Else whoever deleted it has committed since it was asked whether that is certain.
-                    if !entry.is_deleted() {
-                        self.meet(entry.trx_id);
-                        self.extend_reach(tree, position, Edge::At(key));
-                        value.clear();
-                        value.extend_from_slice(entry.value);
-                        let flags = entry.flags;
-                        position.set(At::Past, key);
-                        position.near = Some(leaf.hint(slot));
-                        self.near = position.near;
-                        return Ok(Step::Found(flags));
-                    }
-                }
-            }
-            if entry.is_deleted() && !self.locks_gaps() {
-                // It may have been locked by waiting for whoever deleted it; a row that is not there is nobody's.
-                self.unlock(tree, key);
-                self.extend_reach(tree, position, Edge::At(key));
-                let is_certain = absent || matches!(lock, ReadLock::Held);
-                if is_certain && let Some(gone) = self.departure(&entry, Reading::Scan) {
-                    position.set(At::Past, key);
-                    return Ok(Step::Gone(gone));
-                }
-            }
-            position.set(At::Past, key);
             match direction {
                 Direction::Forward => low += 1,
                 Direction::Backward => high -= 1,
@@ -177,57 +126,137 @@ impl TransactionCore {
             Direction::Forward => leaf.upper_fence(),
             Direction::Backward => Some(leaf.lower_fence()),
         };
-        if let Some(step) = self.lock_gap(tree, position, direction, fence, mode, wait)? {
+        if let Some(step) = self.lock_gap(fence)? {
             return Ok(step);
         }
-        match fence {
-            None | Some(b"") => self.extend_reach_to_end(tree, position, direction),
-            Some(fence) => self.extend_reach(tree, position, Edge::At(fence)),
-        }
-        position.leave(&leaf, direction);
-        Ok(Step::NextLeaf)
+        self.extend_reach(match fence {
+            None | Some(b"") => Reached::ItsEnd,
+            Some(fence) => Reached::Fence(fence),
+        });
+        self.position.leave(&leaf, direction);
+        Ok(LeafStep::NextLeaf)
     }
 
-    /// In SERIALIZABLE: locks what is between `position` and `to` (none: the end of the tree).
-    fn lock_gap(
-        &self,
-        tree: &VersionedTree,
-        position: &ScanPosition,
-        direction: Direction,
-        to: Option<&[u8]>,
-        mode: LockMode,
-        wait: LockWait,
-    ) -> Result<Option<Step>> {
-        if !self.locks_gaps() {
+    /// Locks the entry at `slot`, and the gap before it if gaps are locked. None if the position is
+    /// past the entry now, which is not wanted.
+    fn lock_slot(&mut self, leaf: &LeafRef<'_>, slot: usize) -> Result<Option<LeafStep>> {
+        let (tree, LockRequest { lock, wait, direction, .. }) = (self.tree, self.request);
+        leaf.key_at(slot, &mut self.found.key);
+        if !self.trx.locks_gaps() && self.position.is_beyond_end(&self.found.key, direction) {
+            self.extend_reach(Reached::ItsEnd);
+            self.position.at = At::Done;
+            return Ok(Some(LeafStep::End));
+        }
+        let entry = Entry::decode(leaf.payload_at(slot))
+            .ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
+        if let Some(step) = self.lock_gap(Some(&self.found.key))? {
+            return Ok(Some(step));
+        }
+        self.trx.system.check_not_in_doubt(entry.trx_id, entry.roll)?;
+        // A delete-mark that is certain is nothing; one that may be rolled back must be waited for.
+        let absent = entry.is_deleted()
+            && (self.trx.wrote(&entry) || !self.trx.system.csn.is_active(entry.trx_id));
+        if absent && self.trx.conflicts_with_view(entry.trx_id) {
+            return Err(Error::RecordChanged);
+        }
+        pause::reach(PausePoint::ScanJudgedEntry);
+        let lock = if absent {
+            ReadLock::Skip
+        } else {
+            tree.give_up_passed(self.trx, Some(&self.found.key));
+            tree.lock_entry(self.trx, &self.found.key, &entry, lock, wait)?
+        };
+        match lock {
+            ReadLock::Wait(obstacle) => return Ok(Some(LeafStep::Wait(obstacle))),
+            ReadLock::Skip if absent => {}
+            ReadLock::Skip => self.trx.leave_out(&entry),
+            ReadLock::Held => {
+                if self.trx.conflicts_with_view(entry.trx_id) {
+                    return Err(Error::RecordChanged);
+                }
+                // Else the transaction that deleted it has committed since the check above.
+                if !entry.is_deleted() {
+                    return Ok(Some(self.take(leaf, slot, &entry)));
+                }
+            }
+        }
+        if entry.is_deleted() && !self.trx.locks_gaps() {
+            // The read may have locked it by waiting for the transaction that deleted it; a row
+            // that is not there needs no lock.
+            tree.unlock(self.trx, &self.found.key);
+            self.extend_reach(Reached::Found);
+            let is_certain = absent || matches!(lock, ReadLock::Held);
+            if is_certain && let Some(gone) = Departure::of(self.trx, &entry, Reading::Scan) {
+                self.position.pass(&self.found.key);
+                return Ok(Some(LeafStep::Gone(gone)));
+            }
+        }
+        self.position.pass(&self.found.key);
+        Ok(None)
+    }
+
+    /// The entry is locked, and is the one that the read gives.
+    fn take(&mut self, leaf: &LeafRef<'_>, slot: usize, entry: &Entry<'_>) -> LeafStep {
+        self.trx.meet(entry.trx_id);
+        self.extend_reach(Reached::Found);
+        self.found.value.clear();
+        self.found.value.extend_from_slice(entry.value);
+        self.position.pass(&self.found.key);
+        self.position.near = Some(leaf.hint(slot));
+        self.trx.near = self.position.near;
+        LeafStep::Found(entry.flags)
+    }
+
+    /// Notes how far a read that locks no gaps has come from its position.
+    pub(super) fn extend_reach(&mut self, to: Reached<'_>) {
+        if self.trx.locks_gaps() {
+            return;
+        }
+        let to = match to {
+            Reached::Found => Edge::At(&self.found.key),
+            Reached::Fence(fence) => Edge::At(fence),
+            Reached::ItsEnd => self.position.last_edge(self.request.direction),
+        };
+        let mut stretch = self.position.stretch;
+        if let Some(from) = self.position.edge() {
+            self.trx.reach.extend(&mut stretch, self.tree.place(), from, to);
+        }
+        self.position.stretch = stretch;
+    }
+
+    /// In SERIALIZABLE: locks what is between the position and `to` (none: the end of the tree).
+    fn lock_gap(&self, to: Option<&[u8]>) -> Result<Option<LeafStep>> {
+        if !self.trx.locks_gaps() {
             return Ok(None);
         }
-        let from = match position.at {
+        let LockRequest { direction, lock, wait, .. } = self.request;
+        let from = match self.position.at {
             At::Start => Some(&b""[..]),
             At::End => None,
-            _ => Some(&position.key[..]),
+            _ => Some(&self.position.key[..]),
         };
         let (low, high) = match direction {
             Direction::Forward => (from.unwrap_or(b""), to),
             Direction::Backward => (to.unwrap_or(b""), from),
         };
-        let ranges = &self.system.locks.ranges;
-        match ranges.acquire(&self.owner, tree.id(), low, high, mode) {
+        let ranges = &self.trx.system.locks.ranges;
+        match ranges.acquire(&self.trx.owner, self.tree.id(), low, high, lock) {
             Ok(()) => Ok(None),
-            // Others' ranges cover it: whatever is in there is locked, and skipped entry by entry.
+            // Others' ranges cover it: all in there is locked, and is skipped entry by entry.
             Err(_) if wait == LockWait::SkipLocked => Ok(None),
             Err(_) if wait == LockWait::NoWait => Err(Error::LockNoWait),
-            Err(owners) => Ok(Some(Step::Wait(Obstacle::Owners(owners, mode)))),
+            Err(owners) => Ok(Some(LeafStep::Wait(Obstacle::Owners(owners, lock)))),
         }
     }
 }
 
-/// What one leaf gave to a locking read.
-pub(super) enum Step {
-    Found(u8),
-    End,
-    NextLeaf,
-    /// The position is past a delete-mark that is to be asked about.
-    Gone(Departure),
-    /// For the entry in `key`, or for ranges.
-    Wait(Obstacle),
+/// How far a locking read has come.
+#[derive(Clone, Copy)]
+pub(super) enum Reached<'l> {
+    /// To the entry found.
+    Found,
+    /// To the fence of a leaf.
+    Fence(&'l [u8]),
+    /// To where it was set to end, or the end of the tree.
+    ItsEnd,
 }

@@ -12,10 +12,10 @@
 //! | `settle` | room in full leaves, by shorter headers |
 //! | `load` | entries of trees that nobody can see yet |
 //! | `locking` | when a write or a locking read must wait |
-//! | `reach` | what a statement's locking reads have read, and whether a row has moved behind them |
-//! | [`scan`] | where a reading is, and batches of consistent reads |
+//! | `moved_row` | whether a row has moved behind a statement's locking reads |
+//! | `scan` | where a reading is, and batches of consistent reads |
 //! | `locking_scan` | locking reads in order |
-//! | [`semi_consistent`] | locking reads in order that wait for nobody |
+//! | `semi_consistent` | locking reads in order that wait for nobody |
 //!
 //! # Latches
 //! An operation latches one leaf. While it holds it, it may latch undo pages (one at a time when reading), read overflow
@@ -29,25 +29,28 @@ mod committed;
 mod load;
 mod locking;
 mod locking_scan;
-mod reach;
+mod moved_row;
 mod read;
-pub mod scan;
-pub mod semi_consistent;
+mod scan;
+mod semi_consistent;
 mod settle;
 mod write;
 
-pub(crate) use locking::FreshLocks;
-pub(crate) use reach::Reach;
+pub(crate) use committed::committed_version;
+pub use locking_scan::{LockRequest, LockedEntry};
+pub use read::{ReadRequest, ReadValue};
+pub use scan::{Batch, Direction, LongValues, ScanPosition, ScanRequest};
+pub use semi_consistent::Peek;
 
 use std::sync::Arc;
 
-use tidepool_pool::{PageId, Space};
+use tidepool_pool::Space;
 
 use crate::btree::{Tree, max_key_len, max_payload_len};
 use crate::env::Env;
-use crate::error::{Error, Result};
-use crate::files::space_file_name;
+use crate::error::Result;
 use crate::format::entry::{ENTRY_HEADER_SIZE, OVERFLOW_REFERENCE_SIZE};
+use crate::lock::reach::Place;
 use crate::mtr::Mtr;
 
 /// Bytes of a long value kept in the entry.
@@ -71,7 +74,7 @@ impl VersionedTree {
         Tree::create(mtr, space, tree_id)
     }
 
-    /// Opens a tree. `index` is what [`Error::DuplicateKey`] will name.
+    /// Opens a tree. `index` is what [`crate::Error::DuplicateKey`] will name.
     pub fn open(
         env: &Arc<Env>,
         space: &Arc<Space>,
@@ -96,6 +99,10 @@ impl VersionedTree {
         self.tree.id()
     }
 
+    fn place(&self) -> Place {
+        Place { tree: self.id(), space: self.tree.space().id() }
+    }
+
     /// The longest value that is kept in the leaf beside a key of this length.
     pub fn inline_max(&self, key_len: usize) -> usize {
         max_payload_len(self.tree.env().page_size(), key_len) - ENTRY_HEADER_SIZE
@@ -106,10 +113,4 @@ impl VersionedTree {
         let longest_key = max_key_len(self.tree.env().page_size());
         OVERFLOW_HEAD_MAX.min(self.inline_max(longest_key) - OVERFLOW_REFERENCE_SIZE)
     }
-}
-
-/// The error for an entry that cannot be one.
-pub(crate) fn corrupt_entry(page: PageId, slot: usize) -> Error {
-    let why = format!("the entry at slot {slot} is no versioned entry");
-    Error::corrupt(space_file_name(page.space), page.no, why)
 }

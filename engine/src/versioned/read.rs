@@ -1,14 +1,14 @@
-//! Which version a reader sees, and its value.
+//! Reading one entry: which version the reader sees, and its value.
 
 use std::sync::Arc;
 
-use tidepool_pool::PageId;
+use tidepool_pool::{Access, PageId};
 
-use super::{VersionedTree, corrupt_entry};
+use super::VersionedTree;
 use crate::btree::{LeafRef, Seek};
 use crate::csn::TrxId;
 use crate::error::{Error, Result};
-use crate::format::entry::{DELETED, Entry, OVERFLOW, OverflowReference};
+use crate::format::entry::{DELETED, Entry, OVERFLOW, OverflowReference, corrupt_entry};
 use crate::lock::overwritten::Before;
 use crate::lock::{LockMode, LockWait, Owner};
 use crate::overflow;
@@ -17,19 +17,91 @@ use crate::trx::view::ReadView;
 use crate::trx::{Isolation, TransactionCore, TrxSystem};
 use crate::undo::record::Body;
 
-/// Versions that are passed under the leaf's latch. The rest of a long chain is walked without: every one may take a read from the disk.
+/// Versions that are passed under the leaf's latch. The rest of a long chain is walked without it:
+/// each of these versions may take a read from the disk.
 const LATCHED_VERSIONS: usize = 32;
-/// Versions that are passed without the latch before it is asked whether the reader is to go on; and, of those of an active transaction,
-/// whether it has taken any back.
-const UNASKED_VERSIONS: usize = 1024;
-/// How often a reader begins anew because that is so; then it holds the latch.
+/// Versions that are passed without the latch between two checks: whether the reader was
+/// interrupted, and whether an active transaction has taken back any of the versions passed.
+const UNCHECKED_VERSIONS: usize = 1024;
+/// Walks without the latch that a reader begins again because versions were taken back. After that
+/// it holds the latch.
 const UNLATCHED_WALKS: usize = 3;
+
+/// A read of one entry of an index.
+#[derive(Debug)]
+pub struct ReadRequest<'a> {
+    /// The entry's key.
+    pub key: &'a [u8],
+    /// [`LockMode::None`] reads the version of the transaction's snapshot (at SERIALIZABLE such a
+    /// read of a table locks as with [`LockMode::Shared`]). The others read the newest committed
+    /// version and lock it.
+    pub lock: LockMode,
+    /// What a locking read does about an entry that another transaction has locked. With
+    /// [`LockWait::SkipLocked`] the entry counts as absent.
+    pub wait: LockWait,
+    /// How the read uses the buffer pool: pages read for a scan do not displace those in use.
+    pub access: Access,
+    /// What is read of the value, and where it goes.
+    pub value: ReadValue<'a>,
+}
+
+/// What a read gives of an entry's value.
+#[derive(Debug)]
+pub enum ReadValue<'a> {
+    /// All of it.
+    Whole(&'a mut Vec<u8>),
+    /// Of a value too long for a page, only what the entry itself holds of it (up to 256 bytes):
+    /// the rest is on pages that are not read. Reads that lock give the whole value, and so do
+    /// reads at READ UNCOMMITTED.
+    Prefix {
+        /// The value, or its beginning.
+        bytes: &'a mut Vec<u8>,
+        /// Whether more follows.
+        is_cut: &'a mut bool,
+    },
+    /// Nothing: the read only says whether the entry exists.
+    Nothing,
+}
+
+impl<'a> ReadRequest<'a> {
+    /// A read of the whole value, as the snapshot has it.
+    pub fn new(key: &'a [u8], value: &'a mut Vec<u8>) -> Self {
+        Self::of(key, ReadValue::Whole(value))
+    }
+
+    /// The same, for whether the entry exists.
+    pub fn presence(key: &'a [u8]) -> Self {
+        Self::of(key, ReadValue::Nothing)
+    }
+
+    /// The same, with any part of the value.
+    #[inline]
+    pub fn of(key: &'a [u8], value: ReadValue<'a>) -> Self {
+        let (lock, wait) = (LockMode::None, LockWait::Wait);
+        ReadRequest { key, lock, wait, access: Access::Normal, value }
+    }
+
+    /// The same read, with a lock.
+    #[must_use]
+    #[inline]
+    pub fn locked(self, lock: LockMode, wait: LockWait) -> Self {
+        ReadRequest { lock, wait, ..self }
+    }
+
+    /// The same read, with another use of the buffer pool.
+    #[must_use]
+    #[inline]
+    pub fn with_access(self, access: Access) -> Self {
+        ReadRequest { access, ..self }
+    }
+}
 
 /// The outcome of looking for the version that a view sees.
 pub(super) enum Version {
-    /// It is this, with these flags; none if there is none or it is a delete-mark.
+    /// The version has these flags; none if the view sees no version, or a delete-mark.
     Found(Option<u8>),
-    /// It is farther back: to be had by [`TrxSystem::walk`], without a latch.
+    /// The visible version is further down the chain: call [`VersionQuery::walk`] without the
+    /// leaf's latch.
     Older(Walk),
 }
 
@@ -37,59 +109,122 @@ pub(super) enum Version {
 pub(super) enum Walked {
     /// As [`Version::Found`].
     Found(Option<u8>),
-    /// The versions have gone meanwhile: the leaf is to be looked at again ([`TransactionCore::version_of`]).
+    /// The chain was taken back during the walk: look at the leaf again
+    /// ([`VersionedTree::version_of`]).
     Gone,
 }
 
-/// A version that is not the one yet.
+/// A version newer than the reader's view.
 pub(super) struct Walk {
     at: Before,
-    /// If that is by a transaction that is active.
+    /// If an active transaction wrote that version.
     through: Option<Unfinished>,
 }
 
-/// A transaction that was active while the leaf was latched, and may take back what is walked through.
+/// A transaction that was active while the leaf was latched, and may take back what is walked
+/// through.
 struct Unfinished {
     owner: Arc<Owner>,
     /// Of what it has overwritten.
     epoch: u64,
-    /// Its undo log's stream, and what was cut off there by then.
+    /// Its undo log's stream, and the cuts of that stream by then.
     stream: u32,
     cuts: u64,
 }
 
-impl TrxSystem {
-    /// Puts the newest version of `payload` that `view` sees into `value`, or one from where a [`Walk`] goes on. The leaf must be latched.
-    /// With `latched`, what others have written and may take back is all passed here.
-    #[expect(clippy::too_many_arguments, reason = "an entry, and who looks at it")]
-    pub(super) fn visible_version(
+/// Where to walk the versions of an active transaction, if they are many.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LongChains {
+    /// Later, without the latch: the query gives a [`Walk`].
+    Defer,
+    /// Here, under the leaf's latch.
+    WalkLatched,
+}
+
+/// An entry in a leaf that the reader has latched.
+#[derive(Clone, Copy)]
+pub(super) struct LatchedEntry<'l> {
+    pub page: PageId,
+    pub slot: usize,
+    pub payload: &'l [u8],
+}
+
+impl<'l> LatchedEntry<'l> {
+    pub(super) fn of(leaf: &'l LeafRef<'_>, slot: usize) -> Self {
+        LatchedEntry { page: leaf.page_id(), slot, payload: leaf.payload_at(slot) }
+    }
+}
+
+/// What was found one step down a chain.
+enum Passed {
+    /// A version that the view does not see: keep walking.
+    Unseen(Before),
+    /// As [`Version::Found`].
+    Found(Option<u8>),
+}
+
+/// Looks for the versions of a tree's entries that a transaction sees by a view.
+pub(super) struct VersionQuery<'a> {
+    tree: &'a VersionedTree,
+    trx: &'a TransactionCore,
+    view: ReadView,
+    /// The reader's own versions are visible to it.
+    own: TrxId,
+}
+
+impl<'a> VersionQuery<'a> {
+    #[inline]
+    pub(super) fn new(tree: &'a VersionedTree, trx: &'a TransactionCore, view: ReadView) -> Self {
+        VersionQuery { tree, trx, view, own: trx.id() }
+    }
+
+    #[inline]
+    fn system(&self) -> &TrxSystem {
+        &self.trx.system
+    }
+
+    /// Whether a version by this transaction is visible.
+    #[inline]
+    pub(super) fn sees(&self, id: TrxId) -> bool {
+        id == self.own || self.view.sees(&self.system().csn, id)
+    }
+
+    /// Puts the newest version that the view sees into `value`, or the one where a [`Walk`] begins.
+    /// `key` gives the entry's key, which is asked for only if the newest version is not it.
+    pub(super) fn visible(
         &self,
-        tree: &VersionedTree,
-        view: &ReadView,
-        own: TrxId,
+        latched: LatchedEntry<'_>,
         key: impl Fn() -> Vec<u8>,
-        page: PageId,
-        slot: usize,
-        payload: &[u8],
         value: &mut Vec<u8>,
-        latched: bool,
+        long_chains: LongChains,
     ) -> Result<Version> {
+        let LatchedEntry { page, slot, payload } = latched;
         let newest = Entry::decode(payload).ok_or_else(|| corrupt_entry(page, slot))?;
         let Entry { flags, trx_id, roll, value: newest_value } = newest;
-        self.check_not_in_doubt(trx_id, roll)?;
+        self.system().check_not_in_doubt(trx_id, roll)?;
         value.clear();
-        if trx_id == own || view.sees(&self.csn, trx_id) {
+        if self.sees(trx_id) {
             if flags & DELETED != 0 {
                 return Ok(Version::Found(None));
             }
             value.extend_from_slice(newest_value);
             return Ok(Version::Found(Some(flags)));
         }
-        let key = key();
         value.extend_from_slice(newest_value);
-        let mut at = Before { flags, trx_id, roll };
+        self.older(&key(), Before { flags, trx_id, roll }, value, long_chains)
+    }
+
+    /// Goes on from the newest version, which the view does not see. The leaf is latched.
+    fn older(
+        &self,
+        key: &[u8],
+        newest: Before,
+        value: &mut Vec<u8>,
+        long_chains: LongChains,
+    ) -> Result<Version> {
+        let mut at = newest;
         for _ in 0..LATCHED_VERSIONS {
-            match self.pass(tree, view, own, &key, at, value)? {
+            match self.pass(key, at, value)? {
                 Passed::Unseen(before) => at = before,
                 Passed::Found(found) => return Ok(Version::Found(found)),
             }
@@ -97,90 +232,84 @@ impl TrxSystem {
         if at.roll.is_none() {
             return Ok(Version::Found(None));
         }
-        // What an active transaction has written is taken back under the leaf's latch, and only so. Behind that, all is committed, and
-        // purge keeps it: `view` is an open one, and does not see it.
-        let owner = if self.csn.is_active(at.trx_id) { self.owner_of(at.trx_id) } else { None };
+        // An active transaction's versions are taken back under the leaf's latch, and only so.
+        // Behind them all versions are committed, and purge keeps them: the view is an open one,
+        // and does not see them.
+        let system = self.system();
+        let owner = if system.csn.is_active(at.trx_id) { system.owner_of(at.trx_id) } else { None };
         let Some(owner) = owner else { return Ok(Version::Older(Walk { at, through: None })) };
-        let before = match owner.overwritten.get(tree.id(), &key, value) {
+        let before = match owner.overwritten.get(self.tree.id(), key, value) {
             Some(before) => before,
             None => {
-                let stream = self.undo.stream_of(at.roll)?;
-                let (epoch, cuts) = (owner.overwritten.epoch(), self.undo.cuts(stream));
+                let stream = system.undo.stream_of(at.roll)?;
+                let (epoch, cuts) = (owner.overwritten.epoch(), system.undo.cuts(stream));
                 let through = Unfinished { owner, epoch, stream, cuts };
-                if !latched {
+                if long_chains == LongChains::Defer {
                     return Ok(Version::Older(Walk { at, through: Some(through) }));
                 }
-                let (has_cut, go_on) = (|| false, || Ok(()));
-                let passed = self.pass_all(tree, &key, at, &through, has_cut, go_on, value)?;
-                passed.expect("nothing is gone")
+                let passed = self.pass_unfinished(key, at, &through, value, long_chains)?;
+                passed.expect("a chain walked under the leaf's latch cannot disappear")
             }
         };
         let Some(before) = before else { return Ok(Version::Found(None)) };
-        Ok(match self.judge(view, own, at.trx_id, before) {
+        Ok(match self.judge(at.trx_id, before) {
             Passed::Unseen(at) => Version::Older(Walk { at, through: None }),
             Passed::Found(found) => Version::Found(found),
         })
     }
 
-    /// Goes on from where [`Self::visible_version`] has left off, no latch held, and puts the version that `view` sees into `value`. `view`
-    /// must have been open all the time. `go_on` is asked now and then, and ends it by an error.
-    #[expect(clippy::too_many_arguments, reason = "an entry, and who looks at it")]
-    fn walk(
-        &self,
-        tree: &VersionedTree,
-        view: &ReadView,
-        own: TrxId,
-        key: &[u8],
-        walk: Walk,
-        value: &mut Vec<u8>,
-        go_on: impl Fn() -> Result<()>,
-    ) -> Result<Walked> {
+    /// Goes on from where [`Self::visible`] left off, no latch held, and puts the version that the
+    /// view sees into `value`. The view must have been open all the time. An interrupt ends the
+    /// walk: for a row that is changed all the time an old view may have to pass millions of
+    /// versions.
+    pub(super) fn walk(&self, key: &[u8], walk: Walk, value: &mut Vec<u8>) -> Result<Walked> {
         let Walk { mut at, through } = walk;
         if let Some(through) = through {
-            let has_cut = || self.undo.cuts(through.stream) != through.cuts;
-            match self.pass_all(tree, key, at, &through, has_cut, &go_on, value)? {
+            match self.pass_unfinished(key, at, &through, value, LongChains::Defer)? {
                 None => return Ok(Walked::Gone),
                 Some(None) => return Ok(Walked::Found(None)),
-                Some(Some(before)) => match self.judge(view, own, at.trx_id, before) {
+                Some(Some(before)) => match self.judge(at.trx_id, before) {
                     Passed::Unseen(before) => at = before,
                     Passed::Found(found) => return Ok(Walked::Found(found)),
                 },
             }
         }
         for passed in 1.. {
-            match self.pass(tree, view, own, key, at, value)? {
+            match self.pass(key, at, value)? {
                 Passed::Unseen(before) => at = before,
                 Passed::Found(found) => return Ok(Walked::Found(found)),
             }
-            if passed % UNASKED_VERSIONS == 0 {
-                go_on()?;
+            if passed % UNCHECKED_VERSIONS == 0 {
+                self.trx.check_interrupt()?;
             }
         }
         unreachable!("a chain of versions has an end")
     }
 
-    /// From a version by an active transaction to the newest that is not by it, which is left for others; `Some(None)` if there is none. Or
-    /// `None`, if `has_cut` says that it may have taken back what was walked through: then whatever was read there means nothing.
-    #[expect(clippy::too_many_arguments, reason = "an entry, and who looks at it")]
-    fn pass_all(
+    /// From a version by an active transaction to the newest one that another transaction wrote,
+    /// which is left for later readers; `Some(None)` if there is none. Or `None` if the active
+    /// transaction may have taken back what was walked through: then nothing read there counts.
+    /// Under the latch ([`LongChains::WalkLatched`]) it cannot.
+    fn pass_unfinished(
         &self,
-        tree: &VersionedTree,
         key: &[u8],
         mut at: Before,
         through: &Unfinished,
-        has_cut: impl Fn() -> bool,
-        go_on: impl Fn() -> Result<()>,
         value: &mut Vec<u8>,
+        long_chains: LongChains,
     ) -> Result<Option<Option<Before>>> {
+        let is_latched = long_chains == LongChains::WalkLatched;
+        let undo = &self.system().undo;
+        let has_cut = || !is_latched && undo.cuts(through.stream) != through.cuts;
         let (id, mut passed) = (at.trx_id, 0);
         let outcome = loop {
-            match self.before(tree.id(), key, at, value) {
+            match self.before(key, at, value) {
                 Ok(Some(before)) if before.trx_id == id => at = before,
                 outcome => break outcome,
             }
             passed += 1;
-            if passed % UNASKED_VERSIONS == 0 {
-                go_on()?;
+            if !is_latched && passed % UNCHECKED_VERSIONS == 0 {
+                self.trx.check_interrupt()?;
                 if has_cut() {
                     return Ok(None);
                 }
@@ -190,75 +319,149 @@ impl TrxSystem {
             return Ok(None);
         }
         let before = outcome?;
-        through.owner.overwritten.leave(through.epoch, tree.id(), key, before, value);
+        through.owner.overwritten.leave(through.epoch, self.tree.id(), key, before, value);
         Ok(Some(before))
     }
 
     /// From a version to the one before.
-    fn pass(
-        &self,
-        tree: &VersionedTree,
-        view: &ReadView,
-        own: TrxId,
-        key: &[u8],
-        at: Before,
-        value: &mut Vec<u8>,
-    ) -> Result<Passed> {
-        Ok(match self.before(tree.id(), key, at, value)? {
+    fn pass(&self, key: &[u8], at: Before, value: &mut Vec<u8>) -> Result<Passed> {
+        Ok(match self.before(key, at, value)? {
             None => Passed::Found(None),
-            Some(before) => self.judge(view, own, at.trx_id, before),
+            Some(before) => self.judge(at.trx_id, before),
         })
     }
 
-    /// Whether a version is the one; that behind it, by the transaction `newer`, is not. If that is by the same transaction, neither is
-    /// this, even if it has been committed in between.
-    fn judge(&self, view: &ReadView, own: TrxId, newer: TrxId, version: Before) -> Passed {
+    /// Whether the view sees a version. It does not see the one after it, which `newer` wrote. If
+    /// `newer` wrote this one as well, the view sees neither, even if `newer` has committed in
+    /// between.
+    fn judge(&self, newer: TrxId, version: Before) -> Passed {
         let Before { flags, trx_id, .. } = version;
-        match trx_id != newer && (trx_id == own || view.sees(&self.csn, trx_id)) {
+        match trx_id != newer && self.sees(trx_id) {
             true => Passed::Found((flags & DELETED == 0).then_some(flags)),
             false => Passed::Unseen(version),
         }
     }
 
-    /// The version before, whose value is made of that of `at`; none if there is none.
-    pub(super) fn before(
-        &self,
-        tree: u32,
-        key: &[u8],
-        at: Before,
-        value: &mut Vec<u8>,
-    ) -> Result<Option<Before>> {
-        let roll = at.roll;
-        if roll.is_none() {
-            return Ok(None);
-        }
-        pause::reach(PausePoint::VersionPassed);
-        self.undo.read(roll, |record| {
-            let (Body::Update(place, prior) | Body::Delete(place, prior)) = record.body else {
-                let why = "a roll pointer leads to a record of no older version";
-                return Err(self.undo.corrupt(roll.page, why));
-            };
-            if place.tree != tree || place.key != key {
-                let why = "a roll pointer leads to a record of another entry";
-                return Err(self.undo.corrupt(roll.page, why));
-            }
-            prior.value.restore(value).ok_or_else(|| {
-                self.undo.corrupt(roll.page, "an undo record does not fit the version it undoes")
-            })?;
-            Ok(Some(Before { flags: prior.flags, trx_id: prior.trx_id, roll: prior.roll }))
-        })
+    fn before(&self, key: &[u8], at: Before, value: &mut Vec<u8>) -> Result<Option<Before>> {
+        version_before(self.system(), (self.tree.id(), key), at, value)
     }
 }
 
-/// What a version that was come to is.
-enum Passed {
-    /// Newer than the one.
-    Unseen(Before),
-    /// As [`Version::Found`].
-    Found(Option<u8>),
+/// The version before `at` of the entry with this tree and key; `value` holds the value of `at` and
+/// gets that of the version before. None if there is none.
+pub(super) fn version_before(
+    system: &TrxSystem,
+    (tree, key): (u32, &[u8]),
+    at: Before,
+    value: &mut Vec<u8>,
+) -> Result<Option<Before>> {
+    let roll = at.roll;
+    if roll.is_none() {
+        return Ok(None);
+    }
+    pause::reach(PausePoint::VersionPassed);
+    let undo = &system.undo;
+    undo.read(roll, |record| {
+        let (Body::Update(place, prior) | Body::Delete(place, prior)) = record.body else {
+            let why = "a roll pointer leads to a record of no older version";
+            return Err(undo.corrupt(roll.page, why));
+        };
+        if place.tree != tree || place.key != key {
+            let why = "a roll pointer leads to a record of another entry";
+            return Err(undo.corrupt(roll.page, why));
+        }
+        prior.value.restore(value).ok_or_else(|| {
+            undo.corrupt(roll.page, "an undo record does not fit the version it undoes")
+        })?;
+        Ok(Some(Before { flags: prior.flags, trx_id: prior.trx_id, roll: prior.roll }))
+    })
 }
 
 impl VersionedTree {
+    /// Reads an entry; false if there is none.
+    ///
+    /// Without a lock the read sees what the transaction's view sees. With one it locks the entry
+    /// and gives its newest version. In SERIALIZABLE, it locks the absence of the entry as well.
+    ///
+    /// # Errors
+    /// [`Error::MustRollback`], [`Error::ReadOnly`] if the transaction can go no further; of a
+    /// locking read, what [`crate::lock`] says; damage of pages.
+    pub fn read(&self, trx: &mut TransactionCore, request: ReadRequest<'_>) -> Result<bool> {
+        trx.check_running()?;
+        if request.lock != LockMode::None {
+            let found = self.locking_read(trx, request);
+            return found.map_err(|error| trx.note(error));
+        }
+        let ReadRequest { key, access, value, .. } = request;
+        let view = trx.read_view();
+        match value {
+            ReadValue::Whole(value) => {
+                let found = self.version_of(trx, view, (key, access), value)?;
+                let Some(flags) = found else { return Ok(false) };
+                // The view keeps the overflow chain of what it sees.
+                self.complete(flags, value)?;
+                Ok(true)
+            }
+            ReadValue::Prefix { bytes, is_cut } => {
+                let found = self.version_of(trx, view, (key, access), bytes)?;
+                let Some(flags) = found else { return Ok(false) };
+                *is_cut = self.cut(flags, bytes)?;
+                Ok(true)
+            }
+            ReadValue::Nothing => {
+                let found = self.version_of(trx, view, (key, access), &mut Vec::new())?;
+                Ok(found.is_some())
+            }
+        }
+    }
+
+    /// Puts the version that `view` sees of the entry with this key into `value`. Gives its flags;
+    /// none if there is no such version, or it is a delete-mark.
+    pub(super) fn version_of(
+        &self,
+        trx: &TransactionCore,
+        view: ReadView,
+        (key, access): (&[u8], Access),
+        value: &mut Vec<u8>,
+    ) -> Result<Option<u8>> {
+        let query = VersionQuery::new(self, trx, view);
+        for walks in 0.. {
+            let long_chains = match walks {
+                UNLATCHED_WALKS => LongChains::WalkLatched,
+                _ => LongChains::Defer,
+            };
+            let version = {
+                let leaf = self.tree.leaf_shared(Seek::Key(key), access)?;
+                let version = match leaf.find_covered(key) {
+                    Ok(slot) => {
+                        let entry = LatchedEntry::of(&leaf, slot);
+                        query.visible(entry, || key.to_vec(), value, long_chains)?
+                    }
+                    Err(_) => Version::Found(None),
+                };
+                match version {
+                    // A rollback frees the overflow chain of an uncommitted version, but not before
+                    // it has taken the version out of the leaf.
+                    Version::Found(Some(flags))
+                        if trx.isolation() == Isolation::ReadUncommitted =>
+                    {
+                        self.complete(flags, value)?;
+                        Version::Found(Some(flags & !OVERFLOW))
+                    }
+                    version => version,
+                }
+            };
+            let walked = match version {
+                Version::Found(flags) => Walked::Found(flags),
+                Version::Older(walk) => query.walk(key, walk, value)?,
+            };
+            if let Walked::Found(flags) = walked {
+                return Ok(flags);
+            }
+        }
+        unreachable!("a chain walked under the leaf's latch cannot disappear")
+    }
+
     fn reference<'a>(&self, flags: u8, value: &'a [u8]) -> Result<OverflowReference<'a>> {
         let reference = OverflowReference::of(flags, value);
         reference.filter(|r| r.head.len() as u64 <= r.total_len).ok_or_else(|| {
@@ -283,7 +486,8 @@ impl VersionedTree {
         Ok(())
     }
 
-    /// Replaces an overflow reference by the beginning of the value, as far as the entry has it. Whether more follows.
+    /// Replaces an overflow reference by the prefix of the value that the entry holds. Gives
+    /// whether more follows.
     pub(super) fn cut(&self, flags: u8, value: &mut Vec<u8>) -> Result<bool> {
         if flags & OVERFLOW == 0 {
             return Ok(false);
@@ -293,140 +497,5 @@ impl VersionedTree {
         let reference_len = value.len() - reference.head.len();
         value.drain(..reference_len);
         Ok(is_cut)
-    }
-}
-
-impl TransactionCore {
-    /// Whether a consistent read sees a version by this transaction, which may be itself.
-    #[inline]
-    pub(super) fn sees(&self, view: &ReadView, id: TrxId) -> bool {
-        id == self.id() || view.sees(&self.system.csn, id)
-    }
-
-    /// Looks for the version that `view` sees of the entry with this key, which is in `leaf` if there is one.
-    fn visible_in(
-        &self,
-        leaf: &LeafRef<'_>,
-        tree: &VersionedTree,
-        view: &ReadView,
-        key: &[u8],
-        value: &mut Vec<u8>,
-        latched: bool,
-    ) -> Result<Version> {
-        let Ok(slot) = leaf.find_covered(key) else { return Ok(Version::Found(None)) };
-        self.system.visible_version(
-            tree,
-            view,
-            self.id(),
-            || key.to_vec(),
-            leaf.page_id(),
-            slot,
-            leaf.payload_at(slot),
-            value,
-            latched,
-        )
-    }
-
-    /// As [`TrxSystem::walk`], until an interrupt comes: of a row that is changed without end the versions that an old view has to pass may
-    /// be millions.
-    pub(super) fn walk(
-        &self,
-        tree: &VersionedTree,
-        view: &ReadView,
-        key: &[u8],
-        walk: Walk,
-        value: &mut Vec<u8>,
-    ) -> Result<Walked> {
-        let go_on = || self.check_interrupt();
-        self.system.walk(tree, view, self.id(), key, walk, value, go_on)
-    }
-
-    /// Puts the version that `view` sees of the entry with this key into `value`; its flags, or none if there is none or it is a delete-mark.
-    pub(super) fn version_of(
-        &self,
-        tree: &VersionedTree,
-        view: &ReadView,
-        key: &[u8],
-        value: &mut Vec<u8>,
-    ) -> Result<Option<u8>> {
-        let dirty = self.isolation() == Isolation::ReadUncommitted;
-        for walks in 0.. {
-            let latched = walks == UNLATCHED_WALKS;
-            let version = {
-                let leaf = tree.tree.leaf_shared(Seek::Key(key), self.access)?;
-                match self.visible_in(&leaf, tree, view, key, value, latched)? {
-                    // A rollback frees the chain of an uncommitted version, but not before it has taken it out of the leaf.
-                    Version::Found(Some(flags)) if dirty => {
-                        tree.complete(flags, value)?;
-                        Version::Found(Some(flags & !OVERFLOW))
-                    }
-                    version => version,
-                }
-            };
-            let walked = match version {
-                Version::Found(flags) => Walked::Found(flags),
-                Version::Older(walk) => self.walk(tree, view, key, walk, value)?,
-            };
-            if let Walked::Found(flags) = walked {
-                return Ok(flags);
-            }
-        }
-        unreachable!("what is passed under the latch is not gone")
-    }
-
-    /// Reads the entry with this key into `value`; false if there is none.
-    ///
-    /// With [`LockMode::None`]: as the transaction's view sees it, without any lock. Else: locks the entry and gives its
-    /// newest version; with [`LockWait::SkipLocked`], an entry that is locked is not there. In SERIALIZABLE, the
-    /// absence of the entry is locked as well.
-    pub fn get(
-        &mut self,
-        tree: &VersionedTree,
-        key: &[u8],
-        mode: LockMode,
-        wait: LockWait,
-        value: &mut Vec<u8>,
-    ) -> Result<bool> {
-        self.check_running()?;
-        if mode != LockMode::None {
-            let found = self.locking_get(tree, key, mode, wait, Some(value));
-            return found.map_err(|error| self.note(error));
-        }
-        let view = self.read_view();
-        let Some(flags) = self.version_of(tree, &view, key, value)? else { return Ok(false) };
-        // The view keeps the chain of what it sees.
-        tree.complete(flags, value)?;
-        Ok(true)
-    }
-
-    /// As [`get`](Self::get) without a lock, but of a long value only the beginning, as far as the entry has it: what follows is on pages of
-    /// its own. Whether the value was cut; none if there is no entry.
-    pub fn get_head(
-        &mut self,
-        tree: &VersionedTree,
-        key: &[u8],
-        value: &mut Vec<u8>,
-    ) -> Result<Option<bool>> {
-        self.check_running()?;
-        let view = self.read_view();
-        let Some(flags) = self.version_of(tree, &view, key, value)? else { return Ok(None) };
-        tree.cut(flags, value).map(Some)
-    }
-
-    /// As [`get`](Self::get), of an entry of which nothing is asked but whether it is there.
-    pub fn find(
-        &mut self,
-        tree: &VersionedTree,
-        key: &[u8],
-        mode: LockMode,
-        wait: LockWait,
-    ) -> Result<bool> {
-        self.check_running()?;
-        if mode != LockMode::None {
-            let found = self.locking_get(tree, key, mode, wait, None);
-            return found.map_err(|error| self.note(error));
-        }
-        let view = self.read_view();
-        Ok(self.version_of(tree, &view, key, &mut Vec::new())?.is_some())
     }
 }

@@ -1,15 +1,17 @@
-//! Reading in key order: positions, and consistent reads in batches. (Locking reads go one by one: `locking_scan`.)
+//! Reading in key order: positions, and consistent reads in batches. (Locking reads go entry by
+//! entry: `locking_scan`.)
 
 use std::ops::Bound;
 
 use tidepool_pool::Access;
 
 use super::VersionedTree;
-use super::reach::{Edge, StretchId};
-use super::read::{Version, Walked};
+use super::read::{LatchedEntry, LongChains, Version, VersionQuery, Walk, Walked};
 use crate::btree::{LeafHint, LeafRef, Seek, Tree};
 use crate::error::{Error, Result};
 use crate::format::entry::{DELETED, Entry, OVERFLOW};
+use crate::lock::reach::{Edge, StretchId};
+use crate::trx::view::ReadView;
 use crate::trx::{Isolation, TransactionCore};
 
 /// Which way a scan goes.
@@ -214,6 +216,30 @@ impl ScanPosition {
     }
 }
 
+/// What a scan gives of values too long for a page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LongValues {
+    /// All of them.
+    #[default]
+    Whole,
+    /// Only what the entries hold of them, up to 256 bytes ([`Batch::is_cut`]). Reads at READ
+    /// UNCOMMITTED give all of them, which could not be had later.
+    Prefix,
+}
+
+/// A step of a consistent read in key order: [`VersionedTree::scan`].
+#[derive(Debug, Clone, Copy)]
+pub struct ScanRequest {
+    /// Which way.
+    pub direction: Direction,
+    /// Entries that the step gives at most.
+    pub rows: usize,
+    /// How the scan uses the buffer pool.
+    pub access: Access,
+    /// What it gives of long values.
+    pub long_values: LongValues,
+}
+
 /// Entries read by one scan step.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
@@ -281,19 +307,22 @@ impl Batch {
         !self.cut.is_empty() && self.cut.binary_search(&at).is_ok()
     }
 
-    /// Adds an entry of the tree with the value that it stands for; with `heads`, with as much of it as the entry has.
+    /// Adds an entry of the tree with the value that it stands for, or the prefix of it that the
+    /// entry holds.
     fn add(
         &mut self,
         tree: &VersionedTree,
-        key: &[u8],
-        flags: u8,
+        (key, flags): (&[u8], u8),
         value: &mut Vec<u8>,
-        heads: bool,
+        long_values: LongValues,
     ) -> Result<()> {
-        if !heads {
-            tree.complete(flags, value)?;
-        } else if tree.cut(flags, value)? {
-            self.cut.push(self.ends.len());
+        match long_values {
+            LongValues::Whole => tree.complete(flags, value)?,
+            LongValues::Prefix => {
+                if tree.cut(flags, value)? {
+                    self.cut.push(self.ends.len());
+                }
+            }
         }
         self.push(key, &[], value);
         Ok(())
@@ -309,39 +338,82 @@ impl Batch {
     }
 }
 
-impl TransactionCore {
-    /// A consistent read of the next entries: appends those that the view sees to `batch`, at most `rows` and at most the rest of one
-    /// leaf, and moves `position` past them. An entry with a long value comes alone, and so does one whose version is far back. An empty batch does not mean
-    /// the end: [`ScanPosition::at_end`] does. An entry at the position's end, or beyond, is the last of its batch.
+/// What a step leaves to be read without the leaf's latch: the entry whose key is in
+/// [`LeafScan::key`]. It comes alone in its batch.
+enum Deferred {
+    /// Its value is long; the view keeps its overflow chain.
+    LongValue(u8),
+    /// Its visible version is far down the chain.
+    Older(Walk),
+}
+
+/// What a step made of one entry.
+enum Taken {
+    /// Nothing: the view sees no version of it.
+    Nothing,
+    /// It is in the batch.
+    Added,
+    /// It is in the batch, and is its last one.
+    AddedLast,
+    /// It is read without the latch, and is the batch's only one.
+    Deferred(Deferred),
+    /// It belongs to the next batch.
+    NextBatch,
+}
+
+/// What a batch still takes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// Any entry: the batch is empty.
+    ForAny,
+    /// Entries that don't come alone.
+    ForShort,
+}
+
+/// One step of a scan.
+struct LeafScan<'a> {
+    tree: &'a VersionedTree,
+    trx: &'a TransactionCore,
+    query: VersionQuery<'a>,
+    view_is_dirty: bool,
+    request: ScanRequest,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl VersionedTree {
+    /// A consistent read of the next entries: appends those that the view sees to `batch`, at most
+    /// `request.rows` and at most the rest of one leaf, and moves `position` past them.
     ///
-    /// With `heads`, of long values only what the entries have of them is read ([`Batch::is_cut`]), and they come with the others. (But at
-    /// READ UNCOMMITTED, where the whole could not be had later.)
-    #[expect(clippy::too_many_arguments, reason = "a cursor's whole state")]
+    /// An entry with a long value that is read whole comes alone, and so does one whose version is
+    /// far down the chain. An empty batch does not mean the end: [`ScanPosition::at_end`] does. An
+    /// entry at the position's end, or beyond, is the last of its batch.
     pub fn scan(
-        &mut self,
-        tree: &VersionedTree,
+        &self,
+        trx: &mut TransactionCore,
         position: &mut ScanPosition,
-        direction: Direction,
-        rows: usize,
-        access: Access,
-        heads: bool,
+        request: ScanRequest,
         batch: &mut Batch,
     ) -> Result<()> {
-        self.check_running()?;
-        let view = self.read_view();
-        let dirty = self.isolation() == Isolation::ReadUncommitted;
-        let heads = heads && !dirty;
-        let Some(seek) = position.seek(direction) else {
+        trx.check_running()?;
+        let view = trx.read_view();
+        let trx = &*trx;
+        let view_is_dirty = trx.isolation() == Isolation::ReadUncommitted;
+        let long_values = if view_is_dirty { LongValues::Whole } else { request.long_values };
+        let request = ScanRequest { long_values, ..request };
+        let Some(seek) = position.seek(request.direction) else {
             position.at = At::Done;
             return Ok(());
         };
-        let (mut key, mut value) = (Vec::new(), std::mem::take(&mut batch.scratch));
-        let (mut long, mut older) = (None, None);
-        let (mut added, mut stopped) = (0, false);
-        {
-            let leaf = match tree.tree.leaf_shared(seek, access) {
-                Err(error) if direction == Direction::Forward && self.passes_over(&error) => {
-                    match tree.tree.beyond_broken(seek, error)? {
+        let query = VersionQuery::new(self, trx, view);
+        let (key, value) = (Vec::new(), std::mem::take(&mut batch.scratch));
+        let mut step = LeafScan { tree: self, trx, query, view_is_dirty, request, key, value };
+        let deferred = {
+            let leaf = match self.tree.leaf_shared(seek, request.access) {
+                Err(error)
+                    if request.direction == Direction::Forward && step.passes_over(&error) =>
+                {
+                    match self.tree.beyond_broken(seek, error)? {
                         Some(key) => position.set(At::Key, &key),
                         None => position.at = At::Done,
                     }
@@ -349,127 +421,148 @@ impl TransactionCore {
                 }
                 leaf => leaf?,
             };
-            let (mut low, mut high) = position.slots(&leaf, direction);
-            let (node, prefix) = (leaf.node(), leaf.node().prefix());
-            while low < high && added < rows {
-                let slot = if direction == Direction::Forward { low } else { high - 1 };
-                // With nearly all, the newest version is the one, and all of it is here: it is copied once, and looked up once.
-                let (suffix, payload) = node.cell(slot).expect("cell lies in the heap");
-                if let Some(entry) = Entry::decode(payload)
-                    && entry.flags & (DELETED | OVERFLOW) == 0
-                    && self.sees(&view, entry.trx_id)
-                    && !self.system.is_in_doubt(entry.trx_id, entry.roll)
-                {
-                    batch.push(prefix, suffix, entry.value);
-                    added += 1;
-                    match direction {
-                        Direction::Forward => low += 1,
-                        Direction::Backward => high -= 1,
-                    }
-                    if position.reaches_end(batch.key(batch.len() - 1), direction) {
-                        break;
-                    }
-                    continue;
-                }
-                let version = self.system.visible_version(
-                    tree,
-                    &view,
-                    self.id(),
-                    || {
-                        let mut key = Vec::new();
-                        leaf.key_at(slot, &mut key);
-                        key
-                    },
-                    leaf.page_id(),
-                    slot,
-                    payload,
-                    &mut value,
-                    false,
-                );
-                let version = match version {
-                    Err(error) if self.passes_over(&error) => Version::Found(None),
-                    version => version?,
-                };
-                let flags = match version {
-                    Version::Found(flags) => flags,
-                    // As a long value, it comes alone.
-                    Version::Older(_) if added > 0 => break,
-                    Version::Older(walk) => {
-                        leaf.key_at(slot, &mut key);
-                        older = Some(walk);
-                        None
-                    }
-                };
-                if let Some(flags) = flags {
-                    let is_long = flags & OVERFLOW != 0 && !heads;
-                    if is_long && added > 0 {
-                        break;
-                    }
-                    leaf.key_at(slot, &mut key);
-                    added += 1;
-                    if is_long && !dirty {
-                        long = Some(flags);
-                    } else {
-                        // As in `get`: under the latch, for a rollback frees an uncommitted version's chain.
-                        self.add_read(batch, tree, &key, flags, &mut value, heads)?;
-                    }
-                    stopped = is_long || position.reaches_end(&key, direction);
-                }
-                match direction {
-                    Direction::Forward => low += 1,
-                    Direction::Backward => high -= 1,
-                }
-                if stopped || long.is_some() || older.is_some() {
-                    break;
-                }
-            }
-            if low == high {
-                position.leave(&leaf, direction);
-            } else {
-                // The last one read is the neighbour of the next one.
-                let last = if direction == Direction::Forward { low - 1 } else { high };
-                leaf.key_at(last, &mut position.key);
-                position.at = At::Past;
-            }
+            step.read_leaf(&leaf, position, batch)?
+        };
+        let flags = match deferred {
+            None => None,
+            Some(Deferred::LongValue(flags)) => Some(flags),
+            Some(Deferred::Older(walk)) => step.walk(view, walk)?,
+        };
+        if let Some(flags) = flags {
+            step.add(batch, flags)?;
         }
-        if let Some(walk) = older {
-            let walked = self.walk(tree, &view, &key, walk, &mut value);
-            let walked = walked.and_then(|walked| match walked {
-                Walked::Found(flags) => Ok(flags),
-                Walked::Gone => self.version_of(tree, &view, &key, &mut value),
-            });
-            long = match walked {
-                Err(error) if self.passes_over(&error) => None,
-                walked => walked?,
-            };
-        }
-        if let Some(flags) = long {
-            // The view keeps the chain of what it sees.
-            self.add_read(batch, tree, &key, flags, &mut value, heads)?;
-        }
-        batch.scratch = value;
+        batch.scratch = step.value;
         Ok(())
     }
+}
 
-    /// Adds an entry that was read to a batch, unless the rest of its value can't be read and is passed over.
-    fn add_read(
-        &self,
+impl LeafScan<'_> {
+    /// Reads the entries of the leaf from `position` on, and moves it.
+    fn read_leaf(
+        &mut self,
+        leaf: &LeafRef<'_>,
+        position: &mut ScanPosition,
         batch: &mut Batch,
-        tree: &VersionedTree,
-        key: &[u8],
-        flags: u8,
-        value: &mut Vec<u8>,
-        heads: bool,
-    ) -> Result<()> {
-        match batch.add(tree, key, flags, value, heads) {
+    ) -> Result<Option<Deferred>> {
+        let ScanRequest { direction, rows, .. } = self.request;
+        let before = batch.len();
+        let (mut low, mut high) = position.slots(leaf, direction);
+        let (node, prefix) = (leaf.node(), leaf.node().prefix());
+        let mut deferred = None;
+        while low < high && batch.len() - before < rows {
+            let slot = if direction == Direction::Forward { low } else { high - 1 };
+            // Nearly always the newest version is the visible one, and the entry holds all of it:
+            // it is copied once, and looked up once.
+            let (suffix, payload) = node.cell(slot).expect("cell lies in the heap");
+            let is_last = if let Some(entry) = Entry::decode(payload)
+                && entry.flags & (DELETED | OVERFLOW) == 0
+                && self.query.sees(entry.trx_id)
+                && !self.trx.system.is_in_doubt(entry.trx_id, entry.roll)
+            {
+                batch.push(prefix, suffix, entry.value);
+                position.reaches_end(batch.key(batch.len() - 1), direction)
+            } else {
+                let room = if batch.len() == before { Room::ForAny } else { Room::ForShort };
+                match self.take(leaf, slot, batch, room)? {
+                    Taken::Nothing => false,
+                    Taken::Added => position.reaches_end(&self.key, direction),
+                    Taken::AddedLast => true,
+                    Taken::Deferred(entry) => {
+                        deferred = Some(entry);
+                        true
+                    }
+                    Taken::NextBatch => break,
+                }
+            };
+            match direction {
+                Direction::Forward => low += 1,
+                Direction::Backward => high -= 1,
+            }
+            if is_last {
+                break;
+            }
+        }
+        if low == high {
+            position.leave(leaf, direction);
+        } else {
+            // The last one read is the neighbour of the next one.
+            let last = if direction == Direction::Forward { low - 1 } else { high };
+            leaf.key_at(last, &mut position.key);
+            position.at = At::Past;
+        }
+        Ok(deferred)
+    }
+
+    /// Reads an entry that takes more than copying its newest version.
+    fn take(
+        &mut self,
+        leaf: &LeafRef<'_>,
+        slot: usize,
+        batch: &mut Batch,
+        room: Room,
+    ) -> Result<Taken> {
+        let key = || {
+            let mut key = Vec::new();
+            leaf.key_at(slot, &mut key);
+            key
+        };
+        let entry = LatchedEntry::of(leaf, slot);
+        let version = match self.query.visible(entry, key, &mut self.value, LongChains::Defer) {
+            Err(error) if self.passes_over(&error) => Version::Found(None),
+            version => version?,
+        };
+        let flags = match version {
+            Version::Found(None) => return Ok(Taken::Nothing),
+            Version::Found(Some(flags)) => flags,
+            Version::Older(_) if room == Room::ForShort => return Ok(Taken::NextBatch),
+            Version::Older(walk) => {
+                leaf.key_at(slot, &mut self.key);
+                return Ok(Taken::Deferred(Deferred::Older(walk)));
+            }
+        };
+        let is_long = flags & OVERFLOW != 0 && self.request.long_values == LongValues::Whole;
+        if is_long && room == Room::ForShort {
+            return Ok(Taken::NextBatch);
+        }
+        leaf.key_at(slot, &mut self.key);
+        if is_long && !self.view_is_dirty {
+            return Ok(Taken::Deferred(Deferred::LongValue(flags)));
+        }
+        // At READ UNCOMMITTED under the latch: a rollback frees an uncommitted version's chain.
+        self.add(batch, flags)?;
+        Ok(if is_long { Taken::AddedLast } else { Taken::Added })
+    }
+
+    /// The flags of the visible version of an entry whose versions are many.
+    fn walk(&mut self, view: ReadView, walk: Walk) -> Result<Option<u8>> {
+        let (key, value) = (&self.key, &mut self.value);
+        let walked = match self.query.walk(key, walk, value) {
+            Ok(Walked::Found(flags)) => Ok(flags),
+            Ok(Walked::Gone) => {
+                self.tree.version_of(self.trx, view, (key, self.request.access), value)
+            }
+            Err(error) => Err(error),
+        };
+        match walked {
+            Err(error) if self.passes_over(&error) => Ok(None),
+            walked => walked,
+        }
+    }
+
+    /// Adds the entry that was read to a batch, unless the rest of its value can't be read and the
+    /// scan passes over that.
+    fn add(&mut self, batch: &mut Batch, flags: u8) -> Result<()> {
+        let (key, long_values) = ((&self.key[..], flags), self.request.long_values);
+        match batch.add(self.tree, key, &mut self.value, long_values) {
             Err(error) if self.passes_over(&error) => Ok(()),
             added => added,
         }
     }
 
-    /// Whether a scan goes on behind what it can't read, as `force_recovery` says; then the error log has it.
+    /// Whether the scan goes on behind what it can't read, as `force_recovery` says; then the error
+    /// log has it.
     fn passes_over(&self, error: &Error) -> bool {
-        let passes_over = error.is_of_files() && self.system.env.force_recovery().is_read_only();
+        let passes_over = error.is_of_files() && self.trx.system.env.force_recovery().is_read_only();
         if passes_over {
             tracing::error!("{error}; a scan passes over what was there");
         }

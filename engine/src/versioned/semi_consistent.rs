@@ -1,21 +1,24 @@
-//! Semi-consistent reads: a locking scan that waits for no row before it knows that it wants it.
+//! Semi-consistent reads: a locking scan that does not wait for a row before it knows that it wants
+//! the row.
 //!
-//! Many updates look at rows that they then leave alone. At READ COMMITTED such a scan need not wait for a row that another
-//! transaction has locked: it gets the row as it was committed last, without a lock, and decides. A row that it wants is
-//! read again, with a lock and a wait, and decided anew by what is there then. So nothing is changed but
-//! what was locked and matched, and a row passed over did not match when the scan came by.
+//! Many updates look at rows that they then leave alone. At READ COMMITTED such a scan need not wait
+//! for a row that another transaction has locked: it gets the row as it was committed last, without
+//! a lock, and decides. If it wants the row, it reads it again, with a lock and a wait, and decides
+//! anew by what is there then. So it changes only rows that were locked and matched, and a row that
+//! it passed over did not match when the scan came by.
+
+use tidepool_pool::Access;
 
 use super::VersionedTree;
 use super::locking::Patience;
-use super::locking_scan::Step;
-use super::reach::Edge;
-use super::scan::{Direction, ScanPosition};
+use super::locking_scan::{LeafStep, LockRequest, LockedEntry, LockingScan, Reached};
+use super::scan::ScanPosition;
 use crate::error::{Error, Result};
-use crate::lock::{LockMode, LockWait};
+use crate::lock::LockWait;
 use crate::trx::TransactionCore;
 use crate::trx::view::ReadView;
 
-/// What [`TransactionCore::lock_next_or_peek`] came to.
+/// The outcome of [`VersionedTree::lock_next_or_peek`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peek {
     /// An entry, now locked.
@@ -26,62 +29,74 @@ pub enum Peek {
     End,
 }
 
-impl TransactionCore {
-    /// As [`Self::lock_next`], but an entry that another transaction has locked is given without a lock and without a wait, as it was
-    /// committed last; one that never was, or was deleted, is passed over. Not for levels that lock gaps, or see one
-    /// snapshot throughout.
+impl VersionedTree {
+    /// As [`Self::lock_next`] with any [`LockRequest::wait`], but gives an entry that another
+    /// transaction has locked without a lock and without a wait, as it was committed last. It passes
+    /// over one that never was committed, or was deleted. Not for isolation levels that lock gaps,
+    /// or see one snapshot throughout.
     pub fn lock_next_or_peek(
-        &mut self,
-        tree: &VersionedTree,
+        &self,
+        trx: &mut TransactionCore,
         position: &mut ScanPosition,
-        direction: Direction,
-        mode: LockMode,
-        key: &mut Vec<u8>,
-        value: &mut Vec<u8>,
+        request: LockRequest,
+        found: &mut LockedEntry,
     ) -> Result<Peek> {
-        debug_assert!(self.isolation().is_by_statement());
-        self.check_running()?;
-        self.fresh_locks.begin_read();
+        debug_assert!(trx.isolation().is_by_statement());
+        trx.check_running()?;
+        trx.fresh_locks.begin_read();
+        let request = LockRequest { wait: LockWait::NoWait, ..request };
+        let mut scan = LockingScan { tree: self, trx, position, request, found };
+        let outcome = scan.next_or_peek();
+        outcome.map_err(|error| trx.note(error))
+    }
+
+    /// The version of an entry that was committed last; false if there is none.
+    fn peek(
+        &self,
+        trx: &mut TransactionCore,
+        key: &[u8],
+        access: Access,
+        value: &mut Vec<u8>,
+    ) -> Result<bool> {
+        // Purge keeps what commits from now on until this view is closed. So the version that such
+        // a commit replaces keeps its overflow chain until it is read.
+        trx.read_view();
+        let version = self.version_of(trx, ReadView::COMMITTED, (key, access), value)?;
+        let Some(flags) = version else { return Ok(false) };
+        self.complete(flags, value)?;
+        Ok(true)
+    }
+}
+
+impl LockingScan<'_> {
+    fn next_or_peek(&mut self) -> Result<Peek> {
         loop {
-            let wait = LockWait::NoWait;
-            match self.lock_step(tree, position, direction, mode, wait, key, value) {
-                Ok(Step::Found(flags)) => {
-                    // The lock keeps the chain.
-                    tree.complete(flags, value)?;
+            match self.step() {
+                Ok(LeafStep::Found(flags)) => {
+                    // The lock keeps the overflow chain.
+                    self.tree.complete(flags, &mut self.found.value)?;
                     return Ok(Peek::Locked);
                 }
-                Ok(Step::End) => return Ok(Peek::End),
-                Ok(Step::NextLeaf) => self.check_interrupt()?,
-                Ok(Step::Gone(departure)) => {
-                    let checked = self.check_departure(tree, departure);
-                    checked.map_err(|error| self.note(error))?;
-                }
-                // For somebody who is just ending, and for nobody else.
-                Ok(Step::Wait(obstacle)) => {
-                    let waited = self.wait(tree, key, obstacle, &mut Patience::default());
-                    waited.map_err(|error| self.note(error))?;
+                Ok(LeafStep::End) => return Ok(Peek::End),
+                Ok(LeafStep::NextLeaf) => self.trx.check_interrupt()?,
+                Ok(LeafStep::Gone(departure)) => self.tree.check_departure(self.trx, departure)?,
+                // For a transaction that is just ending, and for no other.
+                Ok(LeafStep::Wait(obstacle)) => {
+                    let mut patience = Patience::default();
+                    self.tree.wait(self.trx, &self.found.key, obstacle, &mut patience)?;
                 }
                 Err(Error::LockNoWait) => {
-                    let found = self.peek(tree, key, value)?;
-                    self.extend_reach(tree, position, Edge::At(key));
-                    position.pass(key);
+                    let (access, LockedEntry { key, value }) =
+                        (self.request.access, &mut *self.found);
+                    let found = self.tree.peek(self.trx, key, access, value)?;
+                    self.extend_reach(Reached::Found);
+                    self.position.pass(&self.found.key);
                     if found {
                         return Ok(Peek::Committed);
                     }
                 }
-                Err(error) => return Err(self.note(error)),
+                Err(error) => return Err(error),
             }
         }
-    }
-
-    /// The version of an entry that was committed last; false if there is none.
-    fn peek(&mut self, tree: &VersionedTree, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
-        // What commits from now on is not purged before this view is closed, and so the version that it replaces keeps its chain
-        // until that is read.
-        self.read_view();
-        let version = self.version_of(tree, &ReadView::COMMITTED, key, value)?;
-        let Some(flags) = version else { return Ok(false) };
-        tree.complete(flags, value)?;
-        Ok(true)
     }
 }

@@ -23,10 +23,9 @@
 
 use std::sync::atomic::Ordering;
 
-use super::corrupt_entry;
 use crate::btree::LeafMut;
 use crate::error::Result;
-use crate::format::entry::{ENTRY_HEADER_SIZE, Entry, SETTLED_HEADER_SIZE};
+use crate::format::entry::{ENTRY_HEADER_SIZE, Entry, SETTLED_HEADER_SIZE, corrupt_entry};
 use crate::mtr::Mtr;
 use crate::trx::TrxSystem;
 
@@ -35,51 +34,49 @@ const SAVED: usize = ENTRY_HEADER_SIZE - SETTLED_HEADER_SIZE;
 /// Settling must free this part of the page.
 const WORTH_DIVISOR: usize = 16;
 
-impl TrxSystem {
-    /// Makes room in a leaf for an entry with this key and payload length, new or longer than it is, by settling others. If that would not
-    /// do, nothing is changed and the answer is false.
-    pub(super) fn settle<'a>(
-        &self,
-        mut mtr: Mtr<'a>,
-        leaf: LeafMut<'a>,
-        key: &[u8],
-        payload_len: usize,
-    ) -> Result<bool> {
-        let node = leaf.node();
-        let found = node.find_covered(key);
-        let lacking = match found {
-            // It is about to be replaced, and is not to be settled for that.
-            Ok(slot) => node.growth_lacking(slot, payload_len),
-            Err(_) => node.lacking(key.len(), payload_len),
-        };
-        let wanted = lacking.max(node.page().len() / WORTH_DIVISOR);
-        let mut candidates = Vec::with_capacity(node.count());
-        for slot in (0..node.count()).filter(|&slot| found != Ok(slot)) {
-            let entry = Entry::decode(node.payload(slot));
-            let entry = entry.ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
-            if entry.may_settle() && !self.is_in_doubt(entry.trx_id, entry.roll) {
-                candidates.push((slot, entry.trx_id));
-            }
+/// Makes room in a leaf for an entry with this key and payload length, new or longer than it is, by settling others. If that would not
+/// do, nothing is changed and the answer is false.
+pub(super) fn settle<'a>(
+    system: &TrxSystem,
+    mut mtr: Mtr<'a>,
+    leaf: LeafMut<'a>,
+    key: &[u8],
+    payload_len: usize,
+) -> Result<bool> {
+    let node = leaf.node();
+    let found = node.find_covered(key);
+    let lacking = match found {
+        // It is about to be replaced, and is not to be settled for that.
+        Ok(slot) => node.growth_lacking(slot, payload_len),
+        Err(_) => node.lacking(key.len(), payload_len),
+    };
+    let wanted = lacking.max(node.page().len() / WORTH_DIVISOR);
+    let mut candidates = Vec::with_capacity(node.count());
+    for slot in (0..node.count()).filter(|&slot| found != Ok(slot)) {
+        let entry = Entry::decode(node.payload(slot));
+        let entry = entry.ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
+        if entry.may_settle() && !system.is_in_doubt(entry.trx_id, entry.roll) {
+            candidates.push((slot, entry.trx_id));
         }
-        if candidates.len() * SAVED < wanted {
-            return Ok(false);
-        }
-        let Some(all) = self.views.common(&self.csn) else { return Ok(false) };
-        let mut slots = vec![0; node.count().div_ceil(8)];
-        let mut settled = 0;
-        for (slot, trx_id) in candidates {
-            if all.sees(&self.csn, trx_id) {
-                slots[slot / 8] |= 1 << (slot % 8);
-                settled += 1;
-            }
-        }
-        if settled * SAVED < wanted {
-            return Ok(false);
-        }
-        let leaf = leaf.attach(&mut mtr);
-        leaf.settle(&mut mtr, &slots);
-        mtr.commit();
-        self.counters.settled_entries.fetch_add(settled as u64, Ordering::Relaxed);
-        Ok(true)
     }
+    if candidates.len() * SAVED < wanted {
+        return Ok(false);
+    }
+    let Some(all) = system.views.common(&system.csn) else { return Ok(false) };
+    let mut slots = vec![0; node.count().div_ceil(8)];
+    let mut settled = 0;
+    for (slot, trx_id) in candidates {
+        if all.sees(&system.csn, trx_id) {
+            slots[slot / 8] |= 1 << (slot % 8);
+            settled += 1;
+        }
+    }
+    if settled * SAVED < wanted {
+        return Ok(false);
+    }
+    let leaf = leaf.attach(&mut mtr);
+    leaf.settle(&mut mtr, &slots);
+    mtr.commit();
+    system.counters.settled_entries.fetch_add(settled as u64, Ordering::Relaxed);
+    Ok(true)
 }

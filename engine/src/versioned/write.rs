@@ -17,13 +17,14 @@
 
 use tidepool_pool::{Access, PageId};
 
+use super::VersionedTree;
 use super::locking::{Obstacle, Patience, ReadLock};
-use super::{VersionedTree, corrupt_entry};
+use super::settle::settle;
 use crate::btree::{LeafMut, Seek, max_key_len};
 use crate::error::{Error, Result};
 use crate::format::entry::RollPointer;
 use crate::format::entry::{
-    DELETED, ENTRY_HEADER_SIZE, Entry, OVERFLOW, OverflowReference, SETTLED,
+    DELETED, ENTRY_HEADER_SIZE, Entry, OVERFLOW, OverflowReference, SETTLED, corrupt_entry,
 };
 use crate::lock::{LockMode, LockWait};
 use crate::mtr::Mtr;
@@ -69,55 +70,55 @@ struct Stored {
     bytes: Vec<u8>,
 }
 
-impl TransactionCore {
+impl VersionedTree {
     /// Inserts an entry. If there is one with this key, the error is [`Error::DuplicateKey`] with its value, and it is
     /// left locked with `on_duplicate`.
     pub fn insert(
-        &mut self,
-        tree: &VersionedTree,
+        &self,
+        trx: &mut TransactionCore,
         key: &[u8],
         value: &[u8],
         on_duplicate: LockMode,
     ) -> Result<()> {
-        self.write(tree, key, Change::Insert(value, on_duplicate))
+        self.write(trx, key, Change::Insert(value, on_duplicate))
     }
 
     /// Replaces an entry's value; [`Error::NotFound`] if there is none.
-    pub fn update(&mut self, tree: &VersionedTree, key: &[u8], value: &[u8]) -> Result<()> {
-        self.write(tree, key, Change::Update(value))
+    pub fn update(&self, trx: &mut TransactionCore, key: &[u8], value: &[u8]) -> Result<()> {
+        self.write(trx, key, Change::Update(value))
     }
 
     /// Deletes an entry; [`Error::NotFound`] if there is none.
-    pub fn delete(&mut self, tree: &VersionedTree, key: &[u8]) -> Result<()> {
-        self.write(tree, key, Change::Delete)
+    pub fn delete(&self, trx: &mut TransactionCore, key: &[u8]) -> Result<()> {
+        self.write(trx, key, Change::Delete)
     }
 
     /// Deletes an entry whose row goes on under another key of the tree, which the transaction inserts as well: who scans the tree at the same time is not
     /// to miss the row. [`Error::NotFound`] if there is none.
-    pub fn move_away(&mut self, tree: &VersionedTree, key: &[u8]) -> Result<()> {
-        self.write(tree, key, Change::MoveAway)
+    pub fn move_away(&self, trx: &mut TransactionCore, key: &[u8]) -> Result<()> {
+        self.write(trx, key, Change::MoveAway)
     }
 
-    fn write(&mut self, tree: &VersionedTree, key: &[u8], change: Change<'_>) -> Result<()> {
-        let max = max_key_len(self.system.env.page_size());
+    fn write(&self, trx: &mut TransactionCore, key: &[u8], change: Change<'_>) -> Result<()> {
+        let max = max_key_len(trx.system.env.page_size());
         if key.len() > max {
             return Err(Error::KeyTooLong { len: key.len(), max });
         }
-        self.begin_write()?;
-        let before = self.position();
-        let outcome = self.write_in_attempts(tree, key, change);
+        trx.begin_write()?;
+        let before = trx.position();
+        let outcome = self.write_in_attempts(trx, key, change);
         outcome.map_err(|error| {
             // Only a chain can have been written by now.
-            if self.position() != before && self.undo_to(before).is_err() {
+            if trx.position() != before && trx.undo_to(before).is_err() {
                 return error;
             }
-            self.note(error)
+            trx.note(error)
         })
     }
 
     fn write_in_attempts(
-        &mut self,
-        tree: &VersionedTree,
+        &self,
+        trx: &mut TransactionCore,
         key: &[u8],
         change: Change<'_>,
     ) -> Result<()> {
@@ -126,64 +127,59 @@ impl TransactionCore {
         let mut locked = false;
         let mut patience = Patience::default();
         loop {
-            match self.attempt(tree, key, change, stored.as_ref(), &mut patience)? {
+            match self.attempt(trx, key, change, stored.as_ref(), &mut patience)? {
                 Attempt::Done => {
                     // The lock is the write's now, and stays to the end, whatever the read that took it thinks of the row.
-                    self.fresh_locks.clear();
-                    self.count_undo();
+                    trx.fresh_locks.clear();
+                    trx.count_undo();
                     return Ok(());
                 }
                 Attempt::Again => {}
                 Attempt::Locked => locked = true,
-                Attempt::LeafFull(payload_len) => tree.tree.make_room(key, payload_len)?,
+                Attempt::LeafFull(payload_len) => self.tree.make_room(key, payload_len)?,
                 Attempt::UndoFull => {
-                    let log = self.log.as_mut().expect("writing");
-                    log.add_page(&self.system.undo)?;
+                    let log = trx.log.as_mut().expect("writing");
+                    log.add_page(&trx.system.undo)?;
                 }
                 Attempt::StoreValue => {
                     let (Change::Insert(value, _) | Change::Update(value)) = change else {
                         unreachable!("a delete stores no value");
                     };
-                    stored = Some(self.store_long_value(tree, value)?);
+                    stored = Some(self.store_long_value(trx, value)?);
                 }
                 Attempt::Duplicate => {
                     let Change::Insert(_, mode) = change else {
                         unreachable!("only an insert finds a duplicate");
                     };
-                    if let Some(value) = self.duplicate(tree, key, mode, &mut patience)? {
+                    if let Some(value) = self.duplicate(trx, key, mode, &mut patience)? {
                         if locked && mode != LockMode::Exclusive {
                             // Others may have waited for the same.
-                            self.system.locks.keys.weaken(&self.owner, tree.id(), key, mode);
+                            trx.system.locks.keys.weaken(&trx.owner, self.id(), key, mode);
                         }
-                        return Err(Error::DuplicateKey { index: tree.index, value });
+                        return Err(Error::DuplicateKey { index: self.index, value });
                     }
                 }
             }
         }
     }
 
-    fn count_undo(&self) {
-        let records = self.log.as_ref().map_or(0, |log| log.records());
-        self.owner.set_undo_records(records);
-    }
-
     fn attempt(
-        &mut self,
-        tree: &VersionedTree,
+        &self,
+        trx: &mut TransactionCore,
         key: &[u8],
         change: Change<'_>,
         stored: Option<&Stored>,
         patience: &mut Patience,
     ) -> Result<Attempt> {
-        let system = &*self.system;
+        let system = &*trx.system;
         let mut mtr = Mtr::begin(&system.env)?;
         let insert = matches!(change, Change::Insert(..));
         // Of the entry that is to be changed, the newest locking read tells where it is.
-        let near = self.near.take_if(|near| !insert && near.is_of(&tree.tree));
-        let (leaf, found) = match near.and_then(|near| tree.tree.hinted_exclusive(near, key)) {
+        let near = trx.near.take_if(|near| !insert && near.is_of(&self.tree));
+        let (leaf, found) = match near.and_then(|near| self.tree.hinted_exclusive(near, key)) {
             Some(hinted) => hinted,
             None => {
-                let leaf = tree.tree.leaf_exclusive(key)?;
+                let leaf = self.tree.leaf_exclusive(key)?;
                 let found = leaf.find_covered(key);
                 (leaf, found)
             }
@@ -193,23 +189,23 @@ impl TransactionCore {
             Err(_) => None,
         };
         let live = entry.is_some_and(|entry| !entry.is_deleted());
-        if insert && live && entry.is_some_and(|entry| !self.is_written_by_other(&entry)) {
+        if insert && live && entry.is_some_and(|entry| !trx.is_written_by_other(&entry)) {
             // Certain already; the lock on the duplicate is another matter.
             return Ok(Attempt::Duplicate);
         }
-        if let Some(obstacle) = self.obstacle_to_write(tree, key, entry.as_ref())? {
+        if let Some(obstacle) = self.obstacle_to_write(trx, key, entry.as_ref())? {
             let queued = matches!(obstacle, Obstacle::Queue);
             let held =
-                queued && system.locks.keys.holds(&self.owner, tree.id(), key, LockMode::Shared);
+                queued && system.locks.keys.holds(&trx.owner, self.id(), key, LockMode::Shared);
             drop((leaf, mtr));
-            self.wait(tree, key, obstacle, patience)?;
+            self.wait(trx, key, obstacle, patience)?;
             return Ok(if queued && !held { Attempt::Locked } else { Attempt::Again });
         }
         if let Some(entry) = &entry {
             if insert && live {
                 return Ok(Attempt::Duplicate);
             }
-            if self.conflicts_with_view(entry.trx_id) {
+            if trx.conflicts_with_view(entry.trx_id) {
                 return Err(Error::RecordChanged);
             }
             if !insert && !live {
@@ -224,7 +220,7 @@ impl TransactionCore {
             }
             (Change::Insert(value, _) | Change::Update(value), _) => match stored {
                 Some(stored) => (stored.flags, &stored.bytes[..]),
-                None if value.len() > tree.inline_max(key.len()) => return Ok(Attempt::StoreValue),
+                None if value.len() > self.inline_max(key.len()) => return Ok(Attempt::StoreValue),
                 None => (0, value),
             },
             (Change::Delete | Change::MoveAway, None) => unreachable!("not found, above"),
@@ -236,12 +232,12 @@ impl TransactionCore {
             Err(_) => leaf.fits(key.len(), payload_len),
         };
         if !fits {
-            return Ok(match system.settle(mtr, leaf, key, payload_len)? {
+            return Ok(match settle(system, mtr, leaf, key, payload_len)? {
                 true => Attempt::Again,
                 false => Attempt::LeafFull(payload_len),
             });
         }
-        let log = self.log.as_mut().expect("writing");
+        let log = trx.log.as_mut().expect("writing");
         let undo_len = UNDO_OVERHEAD + key.len() + entry.map_or(0, |entry| entry.value.len());
         if !log.has_room(&system.undo, undo_len) {
             return Ok(Attempt::UndoFull);
@@ -249,10 +245,10 @@ impl TransactionCore {
         let undo_page = log.latch_tail(&system.undo, &mut mtr)?;
         // Nothing fails from here on.
         let place =
-            Place { tree: tree.id(), space: tree.tree.space().id(), root: tree.tree.root(), key };
+            Place { tree: self.id(), space: self.tree.space().id(), root: self.tree.root(), key };
         let roll = if entry.is_some() { log.next() } else { RollPointer::NONE };
-        self.payload.clear();
-        Entry { flags, trx_id: log.trx_id(), roll, value }.encode(&mut self.payload);
+        trx.payload.clear();
+        Entry { flags, trx_id: log.trx_id(), roll, value }.encode(&mut trx.payload);
         log.append(&mut mtr, undo_page, entry.is_some(), |writer: &mut Writer<'_>| match &entry {
             None => writer.insert(&place),
             Some(entry) if change == Change::Delete => writer.delete(&place, entry),
@@ -260,12 +256,12 @@ impl TransactionCore {
             Some(entry) => writer.update(&place, entry, value),
         });
         match found {
-            Ok(slot) => leaf.replace(&mut mtr, slot, &self.payload),
-            Err(slot) => leaf.insert(&mut mtr, slot, key, &self.payload),
+            Ok(slot) => leaf.replace(&mut mtr, slot, &trx.payload),
+            Err(slot) => leaf.insert(&mut mtr, slot, key, &trx.payload),
         };
         if entry_was_there {
             // Under the latch: whoever asks for the key next sees the implicit lock, not a queue that is about to go.
-            system.locks.keys.make_implicit(&self.owner, tree.id(), key);
+            system.locks.keys.make_implicit(&trx.owner, self.id(), key);
         }
         mtr.commit();
         pause::reach(PausePoint::WriteCommitted);
@@ -274,24 +270,24 @@ impl TransactionCore {
 
     /// Locks the duplicate as asked, and reads it. None if it is gone by now.
     fn duplicate(
-        &mut self,
-        tree: &VersionedTree,
+        &self,
+        trx: &mut TransactionCore,
         key: &[u8],
         mode: LockMode,
         patience: &mut Patience,
     ) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         loop {
-            let leaf = tree.tree.leaf_shared(Seek::Key(key), Access::Normal)?;
+            let leaf = self.tree.leaf_shared(Seek::Key(key), Access::Normal)?;
             let Ok(slot) = leaf.find(key) else { return Ok(None) };
             let payload = leaf.payload_at(slot);
             let entry =
                 Entry::decode(payload).ok_or_else(|| corrupt_entry(leaf.page_id(), slot))?;
             if mode != LockMode::None {
                 let wait = LockWait::Wait;
-                if let ReadLock::Wait(obstacle) = self.lock_entry(tree, key, &entry, mode, wait)? {
+                if let ReadLock::Wait(obstacle) = self.lock_entry(trx, key, &entry, mode, wait)? {
                     drop(leaf);
-                    self.wait(tree, key, obstacle, patience)?;
+                    self.wait(trx, key, obstacle, patience)?;
                     continue;
                 }
             }
@@ -302,34 +298,34 @@ impl TransactionCore {
             value.extend_from_slice(entry.value);
             // A lock keeps the chain, which may take a while to read. Without one, the version could be replaced and its chain freed.
             let latched = (mode == LockMode::None).then_some(leaf);
-            tree.complete(flags, &mut value)?;
+            self.complete(flags, &mut value)?;
             drop(latched);
             return Ok(Some(value));
         }
     }
 
     /// Writes a long value to a chain; gives what the entry will hold.
-    fn store_long_value(&mut self, tree: &VersionedTree, value: &[u8]) -> Result<Stored> {
-        let system = &*self.system;
-        let (head, rest) = value.split_at(tree.overflow_head_len());
-        let space = tree.tree.space();
-        let log = self.log.as_mut().expect("writing");
+    fn store_long_value(&self, trx: &mut TransactionCore, value: &[u8]) -> Result<Stored> {
+        let system = &*trx.system;
+        let (head, rest) = value.split_at(self.overflow_head_len());
+        let space = self.tree.space();
+        let log = trx.log.as_mut().expect("writing");
         if !log.has_room(&system.undo, UNDO_OVERHEAD) {
             log.add_page(&system.undo)?;
         }
         let (first_page, stored) = {
             let mut mtr = Mtr::begin(&system.env)?;
             let undo_page = log.latch_tail(&system.undo, &mut mtr)?;
-            let mut allocation = Allocation::reserve(&mut mtr, space, tree.tree.root(), 1)?;
-            let (first, stored) = overflow::start(&mut mtr, &mut allocation, tree.id(), rest);
+            let mut allocation = Allocation::reserve(&mut mtr, space, self.tree.root(), 1)?;
+            let (first, stored) = overflow::start(&mut mtr, &mut allocation, self.id(), rest);
             log.append(&mut mtr, undo_page, false, |writer| {
-                writer.chain(space.id(), tree.id(), first);
+                writer.chain(space.id(), self.id(), first);
             });
             mtr.commit();
             (first, stored)
         };
-        self.count_undo();
-        overflow::extend(&system.env, space, tree.id(), first_page, &rest[stored..])?;
+        trx.count_undo();
+        overflow::extend(&system.env, space, self.id(), first_page, &rest[stored..])?;
         let mut bytes = Vec::new();
         OverflowReference { total_len: value.len() as u64, first_page, head }.encode(&mut bytes);
         Ok(Stored { flags: OVERFLOW, bytes })

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
-use tidepool::{Db, LockMode, LockWait, TransactionOptions};
+use tidepool::{Db, LockMode, LockWait, ReadRequest, TransactionOptions};
 
 use crate::fixture::{PAGE_SIZE, directory, killed, open_error, options};
 
@@ -175,7 +175,11 @@ fn undo_file_of_an_earlier_time() {
         )
     };
     let (key, mut value) = (2u32.to_be_bytes(), vec![]);
-    let read = trx.get(&a, 0, &key, LockMode::Shared, LockWait::Wait, &mut value);
+    let read = trx.read(
+        &a,
+        0,
+        ReadRequest::new(&key, &mut value).locked(LockMode::Shared, LockWait::Wait),
+    );
     assert_eq!(read.unwrap_err().to_string(), expected(16387, 16385));
     // It has an id of its own then.
     let written = trx.update(&a, 0, &key, b"");

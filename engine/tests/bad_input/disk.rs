@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tidepool::storage::{Fault, FaultKind, SimStorage, StorageOp};
-use tidepool::{Db, LockMode, LockWait, Options, Table, TransactionOptions};
+use tidepool::{Db, Options, ReadRequest, Table, TransactionOptions};
 
 use crate::fixture::{count, def, fill, fill_more, options};
 
@@ -69,7 +69,7 @@ fn io_error_on_read() {
     let mut trx = db.begin(TransactionOptions::default());
     let mut value = vec![];
     let key = 999u32.to_be_bytes();
-    let mut get = || trx.get(&table, 0, &key, LockMode::None, LockWait::Wait, &mut value);
+    let mut get = || trx.read(&table, 0, ReadRequest::new(&key, &mut value));
     assert_eq!(
         get().unwrap_err().to_string(),
         "cannot read 'tables/00000010.tpd' at offset 32768: Input/output error (os error 5) (the disk failed: look in the kernel log and check the device)"

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use tidepool::storage::SimStorage;
-use tidepool::{Error, LockMode, LockWait, Table};
+use tidepool::{Error, LockMode, LockWait, ReadRequest, Table};
 
 use crate::fixture::{
     agree, begin, change, def, delete, entry, fill, insert, key, nothing_is_lost, open, update,
@@ -55,7 +55,7 @@ fn a_new_index_has_the_rows_that_are_there() {
         let error = Error::TableChanged("t".into());
         assert_eq!(scan(&mut old, &changed, new).unwrap_err(), error);
         let (key, mut value) = (entry(names[new], &key(3), &value(3)).0, vec![]);
-        let got = old.get(&changed, new, &key, LockMode::None, LockWait::Wait, &mut value);
+        let got = old.read(&changed, new, ReadRequest::new(&key, &mut value));
         assert_eq!(got.unwrap_err(), error);
     }
     old.rollback().unwrap();
@@ -88,8 +88,19 @@ fn a_new_index_has_the_rows_that_are_there() {
     // A locking read locks an entry that the build wrote.
     let (mut one, mut other, mut value) = (begin(&db), begin(&db), vec![]);
     let entry = scan(&mut trx, &changed, 1).unwrap().into_keys().next().unwrap();
-    assert!(one.get(&changed, 1, &entry, LockMode::Exclusive, LockWait::Wait, &mut value).unwrap());
-    let got = other.get(&changed, 1, &entry, LockMode::Shared, LockWait::NoWait, &mut value);
+    assert!(
+        one.read(
+            &changed,
+            1,
+            ReadRequest::new(&entry, &mut value).locked(LockMode::Exclusive, LockWait::Wait)
+        )
+        .unwrap()
+    );
+    let got = other.read(
+        &changed,
+        1,
+        ReadRequest::new(&entry, &mut value).locked(LockMode::Shared, LockWait::NoWait),
+    );
     assert_eq!(got.unwrap_err(), Error::LockNoWait);
 
     let db = open(&sim.crash());

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidepool::storage::SimStorage;
 use tidepool::{
-    ChangedIndex, Db, IndexChange, IndexDef, LockMode, LockWait, Options, Result, Table, TableDef,
-    Transaction, TransactionOptions,
+    ChangedIndex, Db, IndexChange, IndexDef, LockMode, LockWait, Options, ReadRequest, Result,
+    Table, TableDef, Transaction, TransactionOptions,
 };
 
 use crate::scan::{Rows, scan};
@@ -48,7 +48,11 @@ pub fn insert(trx: &mut Transaction, table: &Arc<Table>, key: &[u8], value: &[u8
 
 pub fn delete(trx: &mut Transaction, table: &Arc<Table>, key: &[u8]) -> Result<()> {
     let mut value = vec![];
-    assert!(trx.get(table, 0, key, LockMode::Exclusive, LockWait::Wait, &mut value)?);
+    assert!(trx.read(
+        table,
+        0,
+        ReadRequest::new(key, &mut value).locked(LockMode::Exclusive, LockWait::Wait)
+    )?);
     for (at, index) in table.def().indexes.iter().enumerate() {
         trx.delete(table, at, &entry(&index.name, key, &value).0)?;
     }
@@ -57,7 +61,11 @@ pub fn delete(trx: &mut Transaction, table: &Arc<Table>, key: &[u8]) -> Result<(
 
 pub fn update(trx: &mut Transaction, table: &Arc<Table>, key: &[u8], new: &[u8]) -> Result<()> {
     let mut old = vec![];
-    assert!(trx.get(table, 0, key, LockMode::Exclusive, LockWait::Wait, &mut old)?);
+    assert!(trx.read(
+        table,
+        0,
+        ReadRequest::new(key, &mut old).locked(LockMode::Exclusive, LockWait::Wait)
+    )?);
     trx.update(table, 0, key, new)?;
     for (at, index) in table.def().indexes.iter().enumerate().skip(1) {
         trx.delete(table, at, &entry(&index.name, key, &old).0)?;

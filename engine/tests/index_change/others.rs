@@ -1,7 +1,9 @@
 //! What other transactions may do during a change and after it.
 
 use tidepool::storage::SimStorage;
-use tidepool::{Db, Error, IndexChange, Isolation, LockMode, LockWait, TransactionOptions};
+use tidepool::{
+    Db, Error, IndexChange, Isolation, LockMode, LockWait, ReadRequest, TransactionOptions,
+};
 
 use crate::fixture::{
     agree, begin, built, change, def, delete, feed, fill, insert, key, nothing_is_lost, open,
@@ -91,9 +93,11 @@ fn an_older_transaction_may_write_what_it_knows() {
     delete(&mut old, &table, &key(1)).unwrap();
     // By that index it can't be told which rows have changed.
     let (mut found, lock) = (vec![], LockMode::Exclusive);
-    let got = old.get(&table, 1, &value(3), lock, LockWait::Wait, &mut found);
+    let got =
+        old.read(&table, 1, ReadRequest::new(&value(3), &mut found).locked(lock, LockWait::Wait));
     assert_eq!(got.unwrap_err(), Error::TableChanged("t".into()));
-    let got = old.get(&table, 0, &key(2), lock, LockWait::Wait, &mut found);
+    let got =
+        old.read(&table, 0, ReadRequest::new(&key(2), &mut found).locked(lock, LockWait::Wait));
     assert_eq!(got.unwrap_err(), Error::RecordChanged);
     old.rollback().unwrap();
     assert_eq!(agree(&db, &table).len(), 10);

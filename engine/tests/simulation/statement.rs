@@ -2,7 +2,7 @@
 
 use rand::prelude::*;
 use std::sync::Arc;
-use tidepool::{Error, Isolation, LockMode, LockWait, Table, TransactionOptions};
+use tidepool::{Error, Isolation, LockMode, LockWait, ReadRequest, Table, TransactionOptions};
 
 use crate::model::{TableNo, second_key};
 use crate::scan::scan;
@@ -215,7 +215,8 @@ impl World {
         let (slot, mut value) = ((no, key.clone()), vec![]);
         let session = &mut self.sessions[at];
         session.trx.begin_statement();
-        let found = session.trx.get(table, 0, &key, mode, wait, &mut value);
+        let found =
+            session.trx.read(table, 0, ReadRequest::new(&key, &mut value).locked(mode, wait));
         session.trx.end_statement();
         trace!("s{at} t{no} lock {key:?} {mode:?} {wait:?} -> {found:?}");
         if found.is_err() && self.is_over() {

@@ -11,6 +11,7 @@ use crate::format::entry::{DELETED, Entry, OVERFLOW, OverflowReference};
 use crate::format::node::{Node, page_type_at};
 use crate::inspect::{InspectProgress, Inspection, ProgressFn};
 use crate::overflow;
+use crate::versioned::committed_version;
 
 /// No tree is higher; a root that says so is none.
 const LEVELS_MAX: usize = 64;
@@ -202,7 +203,7 @@ impl Walk<'_> {
         value.clear();
         let flags = match self.inspection.db() {
             Ok(db) => {
-                let found = db.trx_system().committed_version(tree, key, payload, value);
+                let found = committed_version(db.trx_system(), (tree, key), payload, value);
                 match found.map_err(|error| error.to_string())? {
                     Some(flags) => flags,
                     None => return Ok(false),

@@ -47,26 +47,29 @@ fn write(engine: &Engine, random: &mut StdRng) -> Result<()> {
         let n: u32 = random.random_range(0..KEYS);
         let key = n.wrapping_mul(2_654_435_761).to_be_bytes();
         let savepoint = trx.savepoint();
-        let found = trx.get(table, &key, LockMode::Exclusive, LockWait::Wait, &mut old)?;
+        let found = table.read(
+            &mut trx,
+            ReadRequest::new(&key, &mut old).locked(LockMode::Exclusive, LockWait::Wait),
+        )?;
         let new = value(random);
         if found {
             check(&old);
-            trx.delete(index, &mirror(&key, &old))?;
+            index.delete(&mut trx, &mirror(&key, &old))?;
             if random.random_ratio(1, 3) {
-                trx.delete(table, &key)?;
+                table.delete(&mut trx, &key)?;
             } else {
-                trx.update(table, &key, &new)?;
-                trx.insert(index, &mirror(&key, &new), b"", LockMode::None)?;
+                table.update(&mut trx, &key, &new)?;
+                index.insert(&mut trx, &mirror(&key, &new), b"", LockMode::None)?;
             }
         } else {
-            match trx.insert(table, &key, &new, LockMode::Exclusive) {
+            match table.insert(&mut trx, &key, &new, LockMode::Exclusive) {
                 Err(Error::DuplicateKey { .. }) => {
                     trx.rollback_to(savepoint)?;
                     continue;
                 }
                 other => other?,
             }
-            trx.insert(index, &mirror(&key, &new), b"", LockMode::None)?;
+            index.insert(&mut trx, &mirror(&key, &new), b"", LockMode::None)?;
         }
         if random.random_ratio(1, 6) {
             trx.rollback_to(savepoint)?;
@@ -177,20 +180,19 @@ fn run(faulty: bool) {
                 trx.begin_statement();
                 let mut position = ScanPosition::start();
                 loop {
-                    let found = trx.lock_next_or_peek(
+                    let found = lock_next_or_peek(
+                        &mut trx,
                         &engine.trees[0],
                         &mut position,
-                        Direction::Forward,
-                        LockMode::Exclusive,
-                        &mut key,
-                        &mut value,
+                        (Direction::Forward, LockMode::Exclusive),
+                        (&mut key, &mut value),
                     );
                     match found {
                         Ok(Peek::End) => break,
                         Ok(found) => {
                             check(&value);
                             if found == Peek::Locked {
-                                trx.unlock(&engine.trees[0], &key);
+                                engine.trees[0].unlock(&mut trx, &key);
                             }
                         }
                         Err(Error::Deadlock) => break,

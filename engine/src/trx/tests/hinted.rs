@@ -33,9 +33,9 @@ impl Scan {
         let mut other = self.engine.begin(ReadCommitted);
         let deletes = self.rng.random_bool(0.5);
         let outcome = match self.newest.contains_key(&key) {
-            true if deletes => other.delete(tree, &key),
-            true => other.update(tree, &key, &value),
-            false => other.insert(tree, &key, &value, LockMode::None),
+            true if deletes => tree.delete(&mut other, &key),
+            true => tree.update(&mut other, &key, &value),
+            false => tree.insert(&mut other, &key, &value, LockMode::None),
         };
         match outcome {
             Ok(()) if deletes && self.newest.remove(&key).is_some() => {}
@@ -51,7 +51,8 @@ impl Scan {
     fn is_locked(&self, key: &[u8]) -> bool {
         let mut other = self.engine.begin(ReadCommitted);
         let (mode, wait, mut value) = (LockMode::Exclusive, LockWait::NoWait, Vec::new());
-        let outcome = other.get(&self.engine.trees[0], key, mode, wait, &mut value);
+        let outcome = self.engine.trees[0]
+            .read(&mut other, ReadRequest::new(key, &mut value).locked(mode, wait));
         assert!(matches!(outcome, Ok(_) | Err(Error::LockNoWait)), "{outcome:?}");
         outcome.is_err()
     }
@@ -76,21 +77,24 @@ impl Scan {
             let expected = expected.map(|(key, value)| (key.clone(), value.clone()));
             let tree = &self.engine.trees[0];
             let (mode, wait) = (LockMode::Exclusive, LockWait::NoWait);
-            let found = scanner
-                .lock_next(tree, &mut position, direction, mode, wait, &mut key, &mut value)
-                .unwrap();
+            let found = lock_next(
+                &mut scanner,
+                tree,
+                &mut position,
+                (direction, mode, wait),
+                (&mut key, &mut value),
+            )
+            .unwrap();
             assert_eq!(found.then(|| (key.clone(), value.clone())), expected);
             if !found {
                 // It stays at its end.
                 assert!(position.at_end());
-                let again = scanner.lock_next(
+                let again = lock_next(
+                    &mut scanner,
                     tree,
                     &mut position,
-                    direction,
-                    mode,
-                    wait,
-                    &mut key,
-                    &mut value,
+                    (direction, mode, wait),
+                    (&mut key, &mut value),
                 );
                 assert_eq!(again, Ok(false));
                 break;
@@ -99,15 +103,15 @@ impl Scan {
             match self.rng.random_range(0..8) {
                 0 => {
                     let value = self.value();
-                    scanner.update(&self.engine.trees[0], &key, &value).unwrap();
+                    self.engine.trees[0].update(&mut scanner, &key, &value).unwrap();
                     self.newest.insert(key.clone(), value);
                 }
                 1 => {
-                    scanner.delete(&self.engine.trees[0], &key).unwrap();
+                    self.engine.trees[0].delete(&mut scanner, &key).unwrap();
                     self.newest.remove(&key);
                 }
                 2 if isolation == ReadCommitted => {
-                    scanner.unlock(&self.engine.trees[0], &key);
+                    self.engine.trees[0].unlock(&mut scanner, &key);
                     assert!(!self.is_locked(&key));
                 }
                 _ => {}
@@ -160,15 +164,18 @@ fn a_write_after_a_locking_read_of_another_entry_goes_where_it_belongs() {
     let (mode, wait) = (LockMode::Exclusive, LockWait::NoWait);
     for (read, written) in [(10, 10), (10, 11), (10, 490), (490, 10), (250, 251)] {
         for step in 0..3 {
-            assert!(trx.get(rows, &key_of(read), mode, wait, &mut value).unwrap());
+            assert!(
+                rows.read(&mut trx, ReadRequest::new(&key_of(read), &mut value).locked(mode, wait))
+                    .unwrap()
+            );
             match step {
-                0 => trx.update(rows, &key_of(written), &[1; 2000]).unwrap(),
-                1 => trx.delete(rows, &key_of(written)).unwrap(),
-                _ => assert_eq!(trx.update(rows, b"none", b""), Err(Error::NotFound)),
+                0 => rows.update(&mut trx, &key_of(written), &[1; 2000]).unwrap(),
+                1 => rows.delete(&mut trx, &key_of(written)).unwrap(),
+                _ => assert_eq!(rows.update(&mut trx, b"none", b""), Err(Error::NotFound)),
             }
-            assert_eq!(trx.update(other, &key_of(read), b""), Err(Error::NotFound));
+            assert_eq!(other.update(&mut trx, &key_of(read), b""), Err(Error::NotFound));
             if step == 1 {
-                trx.insert(rows, &key_of(written), b"back", LockMode::None).unwrap();
+                rows.insert(&mut trx, &key_of(written), b"back", LockMode::None).unwrap();
             }
         }
     }
@@ -199,12 +206,12 @@ fn locking_scan_figures() {
     let tree = &engine.trees[0];
     let mut trx = engine.begin(ReadCommitted);
     for n in 0..ROWS {
-        trx.insert(tree, &u64::from(n).to_be_bytes(), &[1; 80], LockMode::None).unwrap();
+        tree.insert(&mut trx, &u64::from(n).to_be_bytes(), &[1; 80], LockMode::None).unwrap();
     }
     trx.commit().unwrap();
     type Then = fn(&mut TransactionCore, &VersionedTree, &[u8]);
-    let unlock: Then = |trx, tree, key| trx.unlock(tree, key);
-    let update: Then = |trx, tree, key| trx.update(tree, key, &[2; 80]).unwrap();
+    let unlock: Then = |trx, tree, key| tree.unlock(trx, key);
+    let update: Then = |trx, tree, key| tree.update(trx, key, &[2; 80]).unwrap();
     for (what, isolation, mode, then) in [
         ("exclusive", RepeatableRead, LockMode::Exclusive, None),
         ("exclusive, unlocked again", ReadCommitted, LockMode::Exclusive, Some(unlock)),
@@ -218,9 +225,14 @@ fn locking_scan_figures() {
                 (ScanPosition::start(), Vec::new(), Vec::new());
             let (forward, wait) = (Direction::Forward, LockWait::Wait);
             let start = Instant::now();
-            while trx
-                .lock_next(tree, &mut position, forward, mode, wait, &mut key, &mut value)
-                .unwrap()
+            while lock_next(
+                &mut trx,
+                tree,
+                &mut position,
+                (forward, mode, wait),
+                (&mut key, &mut value),
+            )
+            .unwrap()
             {
                 then.into_iter().for_each(|then| then(&mut trx, tree, &key));
             }

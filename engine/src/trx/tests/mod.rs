@@ -12,6 +12,7 @@ mod unfinished;
 mod walks;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::take;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -30,8 +31,10 @@ use crate::format::space_header;
 use crate::lock::{LockMode, LockWait};
 use crate::mtr::Mtr;
 use crate::space;
-use crate::versioned::VersionedTree;
-use crate::versioned::scan::{Direction, ScanPosition};
+use crate::versioned::{
+    Batch, Direction, LockRequest, LockedEntry, LongValues, Peek, ReadRequest, ScanPosition,
+    ScanRequest, VersionedTree,
+};
 
 /// An engine with a few trees in one space.
 pub(super) struct Engine {
@@ -167,7 +170,7 @@ pub(super) fn scan_all(
     let (mut batch, mut all) = (Batch::default(), Vec::new());
     while !position.at_end() {
         batch.clear();
-        trx.scan(tree, &mut position, direction, 7, Access::Normal, false, &mut batch)?;
+        tree.scan(trx, &mut position, scan_request(direction, 7), &mut batch)?;
         all.extend((0..batch.len()).map(|at| (batch.key(at).to_vec(), batch.value(at).to_vec())));
     }
     if direction == Direction::Backward {
@@ -181,20 +184,56 @@ pub(super) fn options() -> EnvOptions {
     EnvOptions { page_size: 4096, buffer_pool_size_bytes: 64 * 4096, ..EnvOptions::small() }
 }
 
+/// A step of a scan that reads whole values.
+fn scan_request(direction: Direction, rows: usize) -> ScanRequest {
+    ScanRequest { direction, rows, access: Access::Normal, long_values: LongValues::Whole }
+}
+
+/// [`VersionedTree::lock_next`] into a key and a value apart.
+fn lock_next(
+    trx: &mut TransactionCore,
+    tree: &VersionedTree,
+    position: &mut ScanPosition,
+    (direction, lock, wait): (Direction, LockMode, LockWait),
+    (key, value): (&mut Vec<u8>, &mut Vec<u8>),
+) -> Result<bool> {
+    let request = LockRequest { direction, lock, wait, access: Access::Normal };
+    let mut found = LockedEntry { key: take(key), value: take(value) };
+    let outcome = tree.lock_next(trx, position, request, &mut found);
+    (*key, *value) = (found.key, found.value);
+    outcome
+}
+
+/// [`VersionedTree::lock_next_or_peek`] into a key and a value apart.
+fn lock_next_or_peek(
+    trx: &mut TransactionCore,
+    tree: &VersionedTree,
+    position: &mut ScanPosition,
+    (direction, lock): (Direction, LockMode),
+    (key, value): (&mut Vec<u8>, &mut Vec<u8>),
+) -> Result<Peek> {
+    let (wait, access) = (LockWait::NoWait, Access::Normal);
+    let request = LockRequest { direction, lock, wait, access };
+    let mut found = LockedEntry { key: take(key), value: take(value) };
+    let outcome = tree.lock_next_or_peek(trx, position, request, &mut found);
+    (*key, *value) = (found.key, found.value);
+    outcome
+}
+
 fn engine() -> Engine {
     Engine::create(&SimStorage::new(1), &options())
 }
 
 fn get(trx: &mut TransactionCore, tree: &VersionedTree, key: &[u8]) -> Option<Vec<u8>> {
     let mut value = Vec::new();
-    trx.get(tree, key, LockMode::None, LockWait::Wait, &mut value).unwrap().then_some(value)
+    tree.read(trx, ReadRequest::new(key, &mut value)).unwrap().then_some(value)
 }
 
 fn put(engine: &Engine, key: &[u8], value: &[u8]) {
     let mut trx = engine.begin(Isolation::ReadCommitted);
     let tree = &engine.trees[0];
-    match trx.insert(tree, key, value, LockMode::Exclusive) {
-        Err(Error::DuplicateKey { .. }) => trx.update(tree, key, value).unwrap(),
+    match tree.insert(&mut trx, key, value, LockMode::Exclusive) {
+        Err(Error::DuplicateKey { .. }) => tree.update(&mut trx, key, value).unwrap(),
         other => other.unwrap(),
     }
     trx.commit().unwrap();
@@ -208,7 +247,7 @@ fn a_transaction_sees_itself_others_see_it_after_its_commit() {
     let tree = &engine.trees[0];
     let mut writer = engine.begin(RepeatableRead);
     let mut reader = engine.begin(RepeatableRead);
-    writer.insert(tree, b"k", b"one", LockMode::None).unwrap();
+    tree.insert(&mut writer, b"k", b"one", LockMode::None).unwrap();
     assert_eq!(get(&mut writer, tree, b"k").unwrap(), b"one");
     assert_eq!(get(&mut reader, tree, b"k"), None);
     writer.commit().unwrap();
@@ -239,11 +278,11 @@ fn a_rollback_restores_every_version() {
     put(&engine, b"a", b"old a");
     put(&engine, b"b", b"old b");
     let mut trx = engine.begin(RepeatableRead);
-    trx.update(tree, b"a", b"new a").unwrap();
-    trx.update(tree, b"a", b"newer a").unwrap();
-    trx.delete(tree, b"b").unwrap();
-    trx.insert(tree, b"b", b"another b", LockMode::None).unwrap();
-    trx.insert(tree, b"c", b"c", LockMode::None).unwrap();
+    tree.update(&mut trx, b"a", b"new a").unwrap();
+    tree.update(&mut trx, b"a", b"newer a").unwrap();
+    tree.delete(&mut trx, b"b").unwrap();
+    tree.insert(&mut trx, b"b", b"another b", LockMode::None).unwrap();
+    tree.insert(&mut trx, b"c", b"c", LockMode::None).unwrap();
     assert_eq!(trx.undo_records(), 5);
     trx.rollback().unwrap();
     let contents = engine.contents(0).unwrap();
@@ -260,19 +299,19 @@ fn a_savepoint_undoes_what_came_after_it() {
     let tree = &engine.trees[0];
     let mut trx = engine.begin(RepeatableRead);
     let start = trx.savepoint();
-    trx.insert(tree, b"a", b"1", LockMode::None).unwrap();
+    tree.insert(&mut trx, b"a", b"1", LockMode::None).unwrap();
     let middle = trx.savepoint();
     // Enough for several undo pages.
     for n in 0..200u32 {
-        trx.insert(tree, format!("b{n}").as_bytes(), &[7; 100], LockMode::None).unwrap();
-        trx.update(tree, b"a", &n.to_le_bytes()).unwrap();
+        tree.insert(&mut trx, format!("b{n}").as_bytes(), &[7; 100], LockMode::None).unwrap();
+        tree.update(&mut trx, b"a", &n.to_le_bytes()).unwrap();
     }
     trx.rollback_to(middle).unwrap();
     assert_eq!(get(&mut trx, tree, b"a").unwrap(), b"1");
     assert_eq!(get(&mut trx, tree, b"b7"), None);
-    trx.insert(tree, b"c", b"3", LockMode::None).unwrap();
+    tree.insert(&mut trx, b"c", b"3", LockMode::None).unwrap();
     trx.rollback_to(start).unwrap();
-    trx.insert(tree, b"d", b"4", LockMode::None).unwrap();
+    tree.insert(&mut trx, b"d", b"4", LockMode::None).unwrap();
     trx.commit().unwrap();
     let only = BTreeMap::from([(b"d".to_vec(), b"4".to_vec())]);
     assert_eq!(engine.contents(0).unwrap(), only);
@@ -286,20 +325,37 @@ fn duplicates_are_told_with_their_value_and_locked_as_asked() {
     let tree = &engine.trees[1];
     let mut trx = engine.begin(ReadCommitted);
     let long = vec![9; 20_000];
-    trx.insert(tree, b"k", &long, LockMode::None).unwrap();
+    tree.insert(&mut trx, b"k", &long, LockMode::None).unwrap();
     trx.commit().unwrap();
     let mut other = engine.begin(ReadCommitted);
-    let error = other.insert(tree, b"k", b"x", LockMode::Shared).unwrap_err();
+    let error = tree.insert(&mut other, b"k", b"x", LockMode::Shared).unwrap_err();
     assert_eq!(error, Error::DuplicateKey { index: 1, value: long });
     let mut value = Vec::new();
     let mut third = engine.begin(ReadCommitted);
-    assert!(third.get(tree, b"k", LockMode::Shared, LockWait::NoWait, &mut value).unwrap());
-    let exclusive = third.get(tree, b"k", LockMode::Exclusive, LockWait::NoWait, &mut value);
+    assert!(
+        tree.read(
+            &mut third,
+            ReadRequest::new(b"k", &mut value).locked(LockMode::Shared, LockWait::NoWait)
+        )
+        .unwrap()
+    );
+    let exclusive = tree.read(
+        &mut third,
+        ReadRequest::new(b"k", &mut value).locked(LockMode::Exclusive, LockWait::NoWait),
+    );
     assert_eq!(exclusive, Err(Error::LockNoWait));
-    assert!(!third.get(tree, b"k", LockMode::Exclusive, LockWait::SkipLocked, &mut value).unwrap());
+    assert!(
+        !tree
+            .read(
+                &mut third,
+                ReadRequest::new(b"k", &mut value)
+                    .locked(LockMode::Exclusive, LockWait::SkipLocked)
+            )
+            .unwrap()
+    );
     // A second insert of the same needs no more than to know that it is there.
     assert!(matches!(
-        third.insert(tree, b"k", b"y", LockMode::Shared),
+        tree.insert(&mut third, b"k", b"y", LockMode::Shared),
         Err(Error::DuplicateKey { .. })
     ));
     other.rollback().unwrap();
@@ -323,11 +379,14 @@ fn a_lost_update_is_refused_at_repeatable_read_only() {
         committed.ensure_view();
         let mut blind = engine.begin(RepeatableRead);
         put(&engine, b"k", b"two");
-        let outcome = old.get(tree, b"k", LockMode::Exclusive, LockWait::NoWait, &mut value);
+        let outcome = tree.read(
+            &mut old,
+            ReadRequest::new(b"k", &mut value).locked(LockMode::Exclusive, LockWait::NoWait),
+        );
         if lost_update_check {
             assert_eq!(outcome, Err(Error::RecordChanged));
             assert!(old.must_rollback());
-            assert_eq!(old.update(tree, b"k", b"three"), Err(Error::MustRollback));
+            assert_eq!(tree.update(&mut old, b"k", b"three"), Err(Error::MustRollback));
             assert_eq!(old.commit(), Err(Error::MustRollback));
             old.rollback().unwrap();
         } else {
@@ -336,20 +395,20 @@ fn a_lost_update_is_refused_at_repeatable_read_only() {
             drop(old);
         }
         // No view yet, and READ COMMITTED, see the newest.
-        blind.update(tree, b"k", b"four").unwrap();
+        tree.update(&mut blind, b"k", b"four").unwrap();
         blind.commit().unwrap();
-        committed.update(tree, b"k", b"five").unwrap();
+        tree.update(&mut committed, b"k", b"five").unwrap();
         committed.commit().unwrap();
     }
     engine.system.set_lost_update_check(true);
     let mut old = engine.begin(RepeatableRead);
     old.ensure_view();
     let mut deleter = engine.begin(RepeatableRead);
-    deleter.delete(tree, b"gone").unwrap();
+    tree.delete(&mut deleter, b"gone").unwrap();
     deleter.commit().unwrap();
     while engine.system.purge_step(10).unwrap() > 0 {}
     assert_eq!(get(&mut old, tree, b"gone").unwrap(), b"one");
-    assert_eq!(old.insert(tree, b"gone", b"x", LockMode::None), Err(Error::RecordChanged));
+    assert_eq!(tree.insert(&mut old, b"gone", b"x", LockMode::None), Err(Error::RecordChanged));
 }
 
 #[test]
@@ -358,18 +417,18 @@ fn writers_wait_for_each_other_and_the_next_gets_the_lock() {
     let tree = &engine.trees[0];
     put(&engine, b"k", b"0");
     let mut first = engine.begin(ReadCommitted);
-    first.update(tree, b"k", b"1").unwrap();
+    tree.update(&mut first, b"k", b"1").unwrap();
     let mut refused = engine.begin(ReadCommitted);
-    assert_eq!(refused.update(tree, b"k", b"x"), Err(Error::LockWaitTimeout));
-    assert_eq!(refused.insert(tree, b"k", b"x", LockMode::None), Err(Error::LockWaitTimeout));
-    assert_eq!(refused.delete(tree, b"k"), Err(Error::LockWaitTimeout));
-    refused.insert(tree, b"other", b"still usable", LockMode::None).unwrap();
+    assert_eq!(tree.update(&mut refused, b"k", b"x"), Err(Error::LockWaitTimeout));
+    assert_eq!(tree.insert(&mut refused, b"k", b"x", LockMode::None), Err(Error::LockWaitTimeout));
+    assert_eq!(tree.delete(&mut refused, b"k"), Err(Error::LockWaitTimeout));
+    tree.insert(&mut refused, b"other", b"still usable", LockMode::None).unwrap();
     refused.commit().unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut second = engine.begin(ReadCommitted);
             second.set_lock_wait_timeout(Duration::from_secs(60));
-            second.update(tree, b"k", b"2")?;
+            tree.update(&mut second, b"k", b"2")?;
             second.commit()
         });
         while engine.system.status().lock_waits_current == 0 {
@@ -387,12 +446,12 @@ fn an_insert_that_waited_for_a_rollback_succeeds() {
     let engine = engine();
     let tree = &engine.trees[0];
     let mut first = engine.begin(ReadCommitted);
-    first.insert(tree, b"k", b"1", LockMode::None).unwrap();
+    tree.insert(&mut first, b"k", b"1", LockMode::None).unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut second = engine.begin(ReadCommitted);
             second.set_lock_wait_timeout(Duration::from_secs(60));
-            second.insert(tree, b"k", b"2", LockMode::None)?;
+            tree.insert(&mut second, b"k", b"2", LockMode::None)?;
             second.commit()
         });
         while engine.system.status().lock_waits_current == 0 {
@@ -413,22 +472,22 @@ fn a_deadlock_aborts_one_and_the_other_goes_on() {
     }
     let mut heavy = engine.begin(ReadCommitted);
     heavy.set_lock_wait_timeout(Duration::from_secs(60));
-    heavy.update(tree, b"x", b"1").unwrap();
-    heavy.update(tree, b"z", b"1").unwrap();
+    tree.update(&mut heavy, b"x", b"1").unwrap();
+    tree.update(&mut heavy, b"z", b"1").unwrap();
     thread::scope(|scope| {
         let light = scope.spawn(|| {
             let mut light = engine.begin(ReadCommitted);
             light.set_lock_wait_timeout(Duration::from_secs(60));
-            light.update(tree, b"y", b"2").unwrap();
-            let outcome = light.update(tree, b"x", b"2");
-            assert_eq!(light.update(tree, b"k", b"2"), Err(Error::MustRollback));
+            tree.update(&mut light, b"y", b"2").unwrap();
+            let outcome = tree.update(&mut light, b"x", b"2");
+            assert_eq!(tree.update(&mut light, b"k", b"2"), Err(Error::MustRollback));
             light.rollback().unwrap();
             outcome
         });
         while engine.system.status().lock_waits_current == 0 {
             thread::yield_now();
         }
-        heavy.update(tree, b"y", b"1").unwrap();
+        tree.update(&mut heavy, b"y", b"1").unwrap();
         heavy.commit().unwrap();
         assert_eq!(light.join().unwrap(), Err(Error::Deadlock));
     });
@@ -442,12 +501,12 @@ fn a_kill_ends_a_lock_wait() {
     let tree = &engine.trees[0];
     put(&engine, b"k", b"0");
     let mut first = engine.begin(ReadCommitted);
-    first.update(tree, b"k", b"1").unwrap();
+    tree.update(&mut first, b"k", b"1").unwrap();
     let mut second = engine.begin(ReadCommitted);
     second.set_lock_wait_timeout(Duration::from_secs(60));
     let interrupt = second.interrupt_handle();
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| second.update(tree, b"k", b"2"));
+        let waiter = scope.spawn(|| tree.update(&mut second, b"k", b"2"));
         while engine.system.status().lock_waits_current == 0 {
             thread::yield_now();
         }
@@ -463,16 +522,19 @@ fn a_failed_sync_of_the_log_ends_a_lock_wait() {
     let tree = &engine.trees[0];
     put(&engine, b"k", b"0");
     let mut first = engine.begin(ReadCommitted);
-    first.update(tree, b"k", b"1").unwrap();
+    tree.update(&mut first, b"k", b"1").unwrap();
     let update = || {
         let mut second = engine.begin(ReadCommitted);
         second.set_lock_wait_timeout(Duration::from_secs(3600));
-        second.update(tree, b"k", b"2")
+        tree.update(&mut second, b"k", b"2")
     };
     let lock = || {
         let mut reader = engine.begin(ReadCommitted);
         reader.set_lock_wait_timeout(Duration::from_secs(3600));
-        reader.get(tree, b"k", LockMode::Shared, LockWait::Wait, &mut Vec::new())
+        tree.read(
+            &mut reader,
+            ReadRequest::new(b"k", &mut Vec::new()).locked(LockMode::Shared, LockWait::Wait),
+        )
     };
     thread::scope(|scope| {
         let (writer, reader) = (scope.spawn(update), scope.spawn(lock));
@@ -502,37 +564,42 @@ fn serializable_scans_keep_phantoms_away() {
     let (mut key, mut value) = (Vec::new(), Vec::new());
     let mut next = |reader: &mut TransactionCore| {
         let (mode, wait) = (LockMode::Shared, LockWait::Wait);
-        let found = reader.lock_next(
+        let found = lock_next(
+            reader,
             tree,
             &mut position,
-            Direction::Forward,
-            mode,
-            wait,
-            &mut key,
-            &mut value,
+            (Direction::Forward, mode, wait),
+            (&mut key, &mut value),
         );
         found.unwrap().then(|| key.clone())
     };
     assert_eq!(next(&mut reader).unwrap(), b"d");
     let mut writer = engine.begin(ReadCommitted);
-    assert_eq!(writer.insert(tree, b"cc", b"", LockMode::None), Err(Error::LockWaitTimeout));
-    assert_eq!(writer.update(tree, b"d", b""), Err(Error::LockWaitTimeout));
-    writer.insert(tree, b"e", b"", LockMode::None).unwrap();
+    assert_eq!(tree.insert(&mut writer, b"cc", b"", LockMode::None), Err(Error::LockWaitTimeout));
+    assert_eq!(tree.update(&mut writer, b"d", b""), Err(Error::LockWaitTimeout));
+    tree.insert(&mut writer, b"e", b"", LockMode::None).unwrap();
     writer.commit().unwrap();
     assert_eq!(next(&mut reader).unwrap(), b"e");
     assert_eq!(next(&mut reader).unwrap(), b"f");
     assert_eq!(next(&mut reader), None);
     let mut writer = engine.begin(ReadCommitted);
-    assert_eq!(writer.insert(tree, b"z", b"", LockMode::None), Err(Error::LockWaitTimeout));
-    writer.insert(tree, b"a", b"", LockMode::None).unwrap();
+    assert_eq!(tree.insert(&mut writer, b"z", b"", LockMode::None), Err(Error::LockWaitTimeout));
+    tree.insert(&mut writer, b"a", b"", LockMode::None).unwrap();
     drop(writer);
     // An absent key is locked as well.
     let mut value = Vec::new();
-    assert!(!reader.get(tree, b"aa", LockMode::Shared, LockWait::Wait, &mut value).unwrap());
+    assert!(
+        !tree
+            .read(
+                &mut reader,
+                ReadRequest::new(b"aa", &mut value).locked(LockMode::Shared, LockWait::Wait)
+            )
+            .unwrap()
+    );
     let mut writer = engine.begin(ReadCommitted);
-    assert_eq!(writer.insert(tree, b"aa", b"", LockMode::None), Err(Error::LockWaitTimeout));
+    assert_eq!(tree.insert(&mut writer, b"aa", b"", LockMode::None), Err(Error::LockWaitTimeout));
     reader.commit().unwrap();
-    writer.insert(tree, b"aa", b"", LockMode::None).unwrap();
+    tree.insert(&mut writer, b"aa", b"", LockMode::None).unwrap();
     writer.commit().unwrap();
     assert!(engine.system.locks.ranges.is_empty());
 }
@@ -546,16 +613,19 @@ fn unlock_gives_up_only_what_the_last_read_locked() {
     let (mode, wait) = (LockMode::Exclusive, LockWait::NoWait);
     let mut trx = engine.begin(ReadCommitted);
     let mut other = engine.begin(ReadCommitted);
-    trx.get(tree, b"k", mode, wait, &mut value).unwrap();
-    trx.unlock(tree, b"k");
-    assert!(other.get(tree, b"k", mode, wait, &mut value).unwrap());
+    tree.read(&mut trx, ReadRequest::new(b"k", &mut value).locked(mode, wait)).unwrap();
+    tree.unlock(&mut trx, b"k");
+    assert!(tree.read(&mut other, ReadRequest::new(b"k", &mut value).locked(mode, wait)).unwrap());
     other.commit().unwrap();
     let mut other = engine.begin(ReadCommitted);
-    trx.get(tree, b"k", mode, wait, &mut value).unwrap();
-    trx.get(tree, b"k", mode, wait, &mut value).unwrap();
-    trx.unlock(tree, b"k");
-    assert_eq!(other.get(tree, b"k", mode, wait, &mut value), Err(Error::LockNoWait));
-    assert_eq!(trx.update(tree, b"absent", b""), Err(Error::NotFound));
+    tree.read(&mut trx, ReadRequest::new(b"k", &mut value).locked(mode, wait)).unwrap();
+    tree.read(&mut trx, ReadRequest::new(b"k", &mut value).locked(mode, wait)).unwrap();
+    tree.unlock(&mut trx, b"k");
+    assert_eq!(
+        tree.read(&mut other, ReadRequest::new(b"k", &mut value).locked(mode, wait)),
+        Err(Error::LockNoWait)
+    );
+    assert_eq!(tree.update(&mut trx, b"absent", b""), Err(Error::NotFound));
     trx.commit().unwrap();
 }
 
@@ -567,7 +637,7 @@ fn unlock_leaves_one_of_many_locks_that_an_earlier_statement_took() {
     let tree = &engine.trees[0];
     let mut writer = engine.begin(ReadCommitted);
     for n in 0..ROWS {
-        writer.insert(tree, &n.to_be_bytes(), b"old", LockMode::None).unwrap();
+        tree.insert(&mut writer, &n.to_be_bytes(), b"old", LockMode::None).unwrap();
     }
     writer.commit().unwrap();
     let mut value = Vec::new();
@@ -575,15 +645,24 @@ fn unlock_leaves_one_of_many_locks_that_an_earlier_statement_took() {
     let mut trx = engine.begin(ReadCommitted);
     for mode in [LockMode::Exclusive, LockMode::Shared] {
         for n in 0..ROWS {
-            assert!(trx.get(tree, &n.to_be_bytes(), mode, wait, &mut value).unwrap());
+            assert!(
+                tree.read(
+                    &mut trx,
+                    ReadRequest::new(&n.to_be_bytes(), &mut value).locked(mode, wait)
+                )
+                .unwrap()
+            );
             if mode == LockMode::Shared {
-                trx.unlock(tree, &n.to_be_bytes());
+                tree.unlock(&mut trx, &n.to_be_bytes());
             }
         }
     }
     let mut other = engine.begin(ReadCommitted);
     for n in 0..ROWS {
-        let read = other.get(tree, &n.to_be_bytes(), LockMode::Shared, wait, &mut value);
+        let read = tree.read(
+            &mut other,
+            ReadRequest::new(&n.to_be_bytes(), &mut value).locked(LockMode::Shared, wait),
+        );
         assert_eq!(read, Err(Error::LockNoWait), "{n}");
     }
     other.rollback().unwrap();
@@ -597,7 +676,7 @@ fn unlock_gives_up_all_that_the_row_was_read_by() {
     for no in 0..3u8 {
         for tree in [rows, index] {
             let mut trx = engine.begin(ReadCommitted);
-            trx.insert(tree, &[no], b"0", LockMode::None).unwrap();
+            tree.insert(&mut trx, &[no], b"0", LockMode::None).unwrap();
             trx.commit().unwrap();
         }
     }
@@ -605,26 +684,36 @@ fn unlock_gives_up_all_that_the_row_was_read_by() {
     let (mut key, mut value) = (Vec::new(), Vec::new());
     let mut trx = engine.begin(ReadCommitted);
     let mut other = engine.begin(ReadCommitted);
-    trx.get(rows, &[1], mode, wait, &mut value).unwrap();
+    rows.read(&mut trx, ReadRequest::new(&[1], &mut value).locked(mode, wait)).unwrap();
     // A scan of the index, with a look at each row: which it had locked before stays locked.
     let mut position = ScanPosition::start();
     let forward = Direction::Forward;
-    while trx.lock_next(index, &mut position, forward, mode, wait, &mut key, &mut value).unwrap() {
-        assert!(trx.get(rows, &key, mode, wait, &mut value).unwrap());
+    while lock_next(&mut trx, index, &mut position, (forward, mode, wait), (&mut key, &mut value))
+        .unwrap()
+    {
+        assert!(
+            rows.read(&mut trx, ReadRequest::new(&key, &mut value).locked(mode, wait)).unwrap()
+        );
         assert_eq!(engine.system.locks.keys.len(), if key[0] == 1 { 2 } else { 3 });
-        trx.unlock(index, &key);
-        trx.unlock(rows, &key);
+        index.unlock(&mut trx, &key);
+        rows.unlock(&mut trx, &key);
         assert_eq!(engine.system.locks.keys.len(), 1);
     }
-    assert_eq!(other.get(rows, &[1], mode, wait, &mut value), Err(Error::LockNoWait));
-    assert!(other.get(rows, &[0], mode, wait, &mut value).unwrap());
+    assert_eq!(
+        rows.read(&mut other, ReadRequest::new(&[1], &mut value).locked(mode, wait)),
+        Err(Error::LockNoWait)
+    );
+    assert!(rows.read(&mut other, ReadRequest::new(&[0], &mut value).locked(mode, wait)).unwrap());
     other.commit().unwrap();
     // What another reader of the statement finds locked is not given up by it, nor by the first then.
     let mut other = engine.begin(ReadCommitted);
-    trx.get(rows, &[2], mode, wait, &mut value).unwrap();
-    trx.get(rows, &[2], mode, wait, &mut value).unwrap();
-    trx.unlock(rows, &[2]);
-    assert_eq!(other.get(rows, &[2], mode, wait, &mut value), Err(Error::LockNoWait));
+    rows.read(&mut trx, ReadRequest::new(&[2], &mut value).locked(mode, wait)).unwrap();
+    rows.read(&mut trx, ReadRequest::new(&[2], &mut value).locked(mode, wait)).unwrap();
+    rows.unlock(&mut trx, &[2]);
+    assert_eq!(
+        rows.read(&mut other, ReadRequest::new(&[2], &mut value).locked(mode, wait)),
+        Err(Error::LockNoWait)
+    );
     trx.commit().unwrap();
 }
 
@@ -642,25 +731,33 @@ fn a_bulk_update_keeps_no_lock_for_each_row() {
     let (mut key, mut value) = (Vec::new(), Vec::new());
     let (mode, wait) = (LockMode::Exclusive, LockWait::Wait);
     let mut most = 0;
-    while trx
-        .lock_next(tree, &mut position, Direction::Forward, mode, wait, &mut key, &mut value)
-        .unwrap()
+    while lock_next(
+        &mut trx,
+        tree,
+        &mut position,
+        (Direction::Forward, mode, wait),
+        (&mut key, &mut value),
+    )
+    .unwrap()
     {
         most = most.max(locked());
-        trx.update(tree, &key, b"new").unwrap();
+        tree.update(&mut trx, &key, b"new").unwrap();
     }
     assert!(most <= 1 && locked() == 0, "{most} locks, then {}", locked());
     // The rows are locked all the same.
     let mut other = engine.begin(Isolation::ReadCommitted);
     for row in [0, 77, ROWS - 1] {
-        let refused = other.update(tree, &row.to_be_bytes(), b"theirs");
+        let refused = tree.update(&mut other, &row.to_be_bytes(), b"theirs");
         assert!(matches!(refused, Err(Error::LockWaitTimeout)), "{refused:?}");
-        let refused =
-            other.get(tree, &row.to_be_bytes(), LockMode::Shared, LockWait::NoWait, &mut value);
+        let refused = tree.read(
+            &mut other,
+            ReadRequest::new(&row.to_be_bytes(), &mut value)
+                .locked(LockMode::Shared, LockWait::NoWait),
+        );
         assert!(matches!(refused, Err(Error::LockNoWait)), "{refused:?}");
     }
     trx.commit().unwrap();
-    other.update(tree, &0u32.to_be_bytes(), b"theirs").unwrap();
+    tree.update(&mut other, &0u32.to_be_bytes(), b"theirs").unwrap();
     other.rollback().unwrap();
     assert_eq!(locked(), 0);
 }
@@ -674,23 +771,31 @@ fn a_lock_survives_the_rollback_of_the_write_that_replaced_it() {
     }
     let mut trx = engine.begin(Isolation::RepeatableRead);
     let mut value = Vec::new();
-    trx.get(tree, b"a", LockMode::Shared, LockWait::Wait, &mut value).unwrap();
-    trx.get(tree, b"b", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap();
+    tree.read(
+        &mut trx,
+        ReadRequest::new(b"a", &mut value).locked(LockMode::Shared, LockWait::Wait),
+    )
+    .unwrap();
+    tree.read(
+        &mut trx,
+        ReadRequest::new(b"b", &mut value).locked(LockMode::Exclusive, LockWait::Wait),
+    )
+    .unwrap();
     let savepoint = trx.savepoint();
-    trx.update(tree, b"a", b"new").unwrap();
-    trx.update(tree, b"a", b"newer").unwrap();
-    trx.delete(tree, b"b").unwrap();
+    tree.update(&mut trx, b"a", b"new").unwrap();
+    tree.update(&mut trx, b"a", b"newer").unwrap();
+    tree.delete(&mut trx, b"b").unwrap();
     assert_eq!(engine.system.locks.keys.len(), 0);
     trx.rollback_to(savepoint).unwrap();
     let mut other = engine.begin(Isolation::ReadCommitted);
     for key in [b"a", b"b"] {
-        let refused = other.update(tree, key, b"theirs");
+        let refused = tree.update(&mut other, key, b"theirs");
         assert!(matches!(refused, Err(Error::LockWaitTimeout)), "{refused:?}");
     }
-    other.update(tree, b"c", b"theirs").unwrap();
+    tree.update(&mut other, b"c", b"theirs").unwrap();
     trx.rollback().unwrap();
-    other.update(tree, b"a", b"theirs").unwrap();
-    other.update(tree, b"b", b"theirs").unwrap();
+    tree.update(&mut other, b"a", b"theirs").unwrap();
+    tree.update(&mut other, b"b", b"theirs").unwrap();
     other.commit().unwrap();
     assert_eq!(engine.system.locks.keys.len(), 0);
 }
@@ -721,11 +826,11 @@ fn a_rollback_over_a_purged_delete_mark_leaves_nothing() {
         let value = if long { vec![1; 9000] } else { vec![1; 10] };
         put(&engine, b"k", &value);
         let mut trx = engine.begin(ReadCommitted);
-        trx.delete(tree, b"k").unwrap();
+        tree.delete(&mut trx, b"k").unwrap();
         trx.commit().unwrap();
         let mut over = engine.begin(ReadCommitted);
-        over.insert(tree, b"k", b"again", LockMode::None).unwrap();
-        over.update(tree, b"k", b"and again").unwrap();
+        tree.insert(&mut over, b"k", b"again", LockMode::None).unwrap();
+        tree.update(&mut over, b"k", b"and again").unwrap();
         while engine.system.purge_step(10).unwrap() > 0 {}
         over.rollback().unwrap();
         engine.settle().unwrap();
@@ -740,22 +845,22 @@ fn long_values_come_and_go_without_a_leak() {
     let tree = &engine.trees[0];
     let long = |n: u8| vec![n; 30_000];
     let mut trx = engine.begin(RepeatableRead);
-    trx.insert(tree, b"k", &long(1), LockMode::None).unwrap();
+    tree.insert(&mut trx, b"k", &long(1), LockMode::None).unwrap();
     trx.commit().unwrap();
     let mut old = engine.begin(RepeatableRead);
     old.ensure_view();
     let mut trx = engine.begin(RepeatableRead);
-    trx.update(tree, b"k", &long(2)).unwrap();
+    tree.update(&mut trx, b"k", &long(2)).unwrap();
     let savepoint = trx.savepoint();
-    trx.update(tree, b"k", &long(3)).unwrap();
-    trx.insert(tree, b"l", &long(4), LockMode::None).unwrap();
+    tree.update(&mut trx, b"k", &long(3)).unwrap();
+    tree.insert(&mut trx, b"l", &long(4), LockMode::None).unwrap();
     trx.rollback_to(savepoint).unwrap();
     assert_eq!(get(&mut trx, tree, b"k").unwrap(), long(2));
     trx.commit().unwrap();
     let mut trx = engine.begin(RepeatableRead);
-    trx.delete(tree, b"k").unwrap();
-    trx.insert(tree, b"k", &long(5), LockMode::None).unwrap();
-    trx.delete(tree, b"k").unwrap();
+    tree.delete(&mut trx, b"k").unwrap();
+    tree.insert(&mut trx, b"k", &long(5), LockMode::None).unwrap();
+    tree.delete(&mut trx, b"k").unwrap();
     trx.commit().unwrap();
     assert_eq!(get(&mut old, tree, b"k").unwrap(), long(1));
     while engine.system.purge_step(10).unwrap() > 0 {}
@@ -774,7 +879,7 @@ fn a_large_rollback_to_a_savepoint_keeps_its_locks_in_little_memory() {
     let tree = &engine.trees[0];
     let mut trx = engine.begin(RepeatableRead);
     for n in 0..=ROWS {
-        trx.insert(tree, &n.to_be_bytes(), b"old", LockMode::None).unwrap();
+        tree.insert(&mut trx, &n.to_be_bytes(), b"old", LockMode::None).unwrap();
     }
     trx.commit().unwrap();
     let bytes = || engine.system.memory()[0].bytes;
@@ -783,8 +888,8 @@ fn a_large_rollback_to_a_savepoint_keeps_its_locks_in_little_memory() {
     let savepoint = trx.savepoint();
     for n in 0..ROWS {
         match n % 2 {
-            0 => trx.update(tree, &n.to_be_bytes(), b"new").unwrap(),
-            _ => trx.delete(tree, &n.to_be_bytes()).unwrap(),
+            0 => tree.update(&mut trx, &n.to_be_bytes(), b"new").unwrap(),
+            _ => tree.delete(&mut trx, &n.to_be_bytes()).unwrap(),
         }
     }
     assert_eq!(bytes(), before);
@@ -798,36 +903,49 @@ fn a_large_rollback_to_a_savepoint_keeps_its_locks_in_little_memory() {
     let (mut key, mut value) = (vec![], vec![]);
     for n in (0..ROWS).step_by(501) {
         let key = n.to_be_bytes();
-        assert_eq!(other.update(tree, &key, b"x"), Err(Error::LockWaitTimeout));
-        assert_eq!(other.delete(tree, &key), Err(Error::LockWaitTimeout));
-        let inserted = other.insert(tree, &key, b"x", LockMode::Shared);
+        assert_eq!(tree.update(&mut other, &key, b"x"), Err(Error::LockWaitTimeout));
+        assert_eq!(tree.delete(&mut other, &key), Err(Error::LockWaitTimeout));
+        let inserted = tree.insert(&mut other, &key, b"x", LockMode::Shared);
         assert_eq!(inserted, Err(Error::LockWaitTimeout));
         for (wait, end) in [
             (LockWait::Wait, Err(Error::LockWaitTimeout)),
             (LockWait::NoWait, Err(Error::LockNoWait)),
             (LockWait::SkipLocked, Ok(false)),
         ] {
-            assert_eq!(other.get(tree, &key, LockMode::Shared, wait, &mut value), end);
+            assert_eq!(
+                tree.read(
+                    &mut other,
+                    ReadRequest::new(&key, &mut value).locked(LockMode::Shared, wait)
+                ),
+                end
+            );
         }
         assert_eq!(get(&mut other, tree, &key).unwrap(), b"old");
         // And their owner's.
-        assert!(trx.get(tree, &key, LockMode::Exclusive, LockWait::NoWait, &mut value).unwrap());
-        trx.unlock(tree, &key);
-        assert_eq!(other.update(tree, &key, b"x"), Err(Error::LockWaitTimeout));
-        trx.update(tree, &key, b"newer").unwrap();
+        assert!(
+            tree.read(
+                &mut trx,
+                ReadRequest::new(&key, &mut value).locked(LockMode::Exclusive, LockWait::NoWait)
+            )
+            .unwrap()
+        );
+        tree.unlock(&mut trx, &key);
+        assert_eq!(tree.update(&mut other, &key, b"x"), Err(Error::LockWaitTimeout));
+        tree.update(&mut trx, &key, b"newer").unwrap();
     }
     let mut position = ScanPosition::start();
     let (direction, mode) = (Direction::Forward, LockMode::Exclusive);
     let skip = LockWait::SkipLocked;
     assert!(
-        other.lock_next(tree, &mut position, direction, mode, skip, &mut key, &mut value).unwrap()
+        lock_next(&mut other, tree, &mut position, (direction, mode, skip), (&mut key, &mut value))
+            .unwrap()
     );
     assert_eq!(key, ROWS.to_be_bytes());
     // One that waits goes on when they are released.
     other.set_lock_wait_timeout(Duration::from_secs(60));
     let waits = engine.system.status().lock_waits;
     thread::scope(|scope| {
-        let waiter = scope.spawn(|| other.update(tree, &1u32.to_be_bytes(), b"x"));
+        let waiter = scope.spawn(|| tree.update(&mut other, &1u32.to_be_bytes(), b"x"));
         while engine.system.status().lock_waits == waits {
             thread::yield_now();
         }
@@ -858,19 +976,19 @@ fn values_of_up_to_half_a_page_stay_in_their_leaf() {
         let max = tree.inline_max(key.len());
         assert!((max + key.len()).abs_diff(engine.env.page_size() / 2) < 100, "{max}");
         let mut trx = engine.begin(RepeatableRead);
-        trx.insert(tree, key, &vec![1; max], LockMode::None).unwrap();
+        tree.insert(&mut trx, key, &vec![1; max], LockMode::None).unwrap();
         trx.commit().unwrap();
         assert_eq!(long_values(), 0);
         let mut old = engine.begin(RepeatableRead);
         old.ensure_view();
         let mut trx = engine.begin(RepeatableRead);
-        trx.update(tree, key, &vec![2; max]).unwrap();
+        tree.update(&mut trx, key, &vec![2; max]).unwrap();
         let savepoint = trx.savepoint();
-        trx.update(tree, key, &vec![3; max + 1]).unwrap();
+        tree.update(&mut trx, key, &vec![3; max + 1]).unwrap();
         assert_eq!(long_values(), 1);
         trx.rollback_to(savepoint).unwrap();
         assert_eq!(get(&mut trx, tree, key).unwrap(), vec![2; max]);
-        trx.delete(tree, key).unwrap();
+        tree.delete(&mut trx, key).unwrap();
         trx.commit().unwrap();
         assert_eq!(get(&mut old, tree, key).unwrap(), vec![1; max]);
         drop(old);
@@ -915,7 +1033,13 @@ fn nothing_is_read_of_a_change_that_was_left_half_way() {
     };
     for mode in [LockMode::None, LockMode::Shared] {
         for key in [b"k", b"l"] {
-            is_told(reader.get(tree, key, mode, LockWait::Wait, &mut value).map(drop));
+            is_told(
+                tree.read(
+                    &mut reader,
+                    ReadRequest::new(key, &mut value).locked(mode, LockWait::Wait),
+                )
+                .map(drop),
+            );
         }
     }
     is_told(scan_all(&mut reader, tree, Direction::Forward).map(drop));

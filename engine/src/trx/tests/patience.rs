@@ -23,12 +23,12 @@ fn unfinished(changed: u32) -> (SimStorage, Engine) {
     let engine = Engine::create(&storage, &options());
     let mut trx = engine.begin(ReadCommitted);
     for tree in &engine.trees[..2] {
-        (0..ROWS).for_each(|n| trx.insert(tree, &key(n), &[1; 50], LockMode::None).unwrap());
+        (0..ROWS).for_each(|n| tree.insert(&mut trx, &key(n), &[1; 50], LockMode::None).unwrap());
     }
     trx.commit().unwrap();
     let mut lost = engine.begin(ReadCommitted);
     for tree in &engine.trees[..2] {
-        (0..changed).for_each(|n| lost.update(tree, &key(n), &[2; 50]).unwrap());
+        (0..changed).for_each(|n| tree.update(&mut lost, &key(n), &[2; 50]).unwrap());
     }
     engine.env.checkpoint_all().unwrap();
     let storage = storage.kill();
@@ -49,7 +49,7 @@ fn check_whole(engine: &Engine) {
 /// Who wants a row that is in memory, and is still to be rolled back.
 fn want(engine: &Engine) -> Result<()> {
     let mut trx = engine.begin(ReadCommitted);
-    let wanted = trx.update(&engine.trees[0], &key(0), b"x");
+    let wanted = engine.trees[0].update(&mut trx, &key(0), b"x");
     trx.rollback().unwrap();
     wanted
 }
@@ -124,7 +124,7 @@ fn who_waits_for_a_row_gets_it_when_the_disk_has_recovered() {
             let mut trx = engine.begin(ReadCommitted);
             trx.set_lock_wait_timeout(Duration::from_secs(60));
             let (mode, wait, mut value) = (LockMode::Exclusive, LockWait::Wait, Vec::new());
-            trx.get(&engine.trees[0], &key(0), mode, wait, &mut value)
+            engine.trees[0].read(&mut trx, ReadRequest::new(&key(0), &mut value).locked(mode, wait))
         });
         // The background, which looks every 200 ms, has failed by then.
         while engine.system.status().lock_waits_current == 0 {
@@ -144,17 +144,17 @@ fn who_waits_for_a_row_gets_it_when_the_disk_has_recovered() {
 fn a_session_does_not_lose_its_transaction_to_a_read_that_fails_for_a_moment() {
     let (storage, engine) = unfinished(0);
     let mut trx = engine.begin(ReadCommitted);
-    trx.update(&engine.trees[0], &key(7), &[7; 50]).unwrap();
+    engine.trees[0].update(&mut trx, &key(7), &[7; 50]).unwrap();
     let savepoint = trx.savepoint();
     // More than the pool holds: the rollback reads.
     for n in 0..100 {
-        trx.insert(&engine.trees[2], &key(n), &[3; 3000], LockMode::None).unwrap();
+        engine.trees[2].insert(&mut trx, &key(n), &[3; 3000], LockMode::None).unwrap();
     }
     storage.inject(read_error().times(5));
     trx.rollback_to(savepoint).unwrap();
     assert_eq!(get(&mut trx, &engine.trees[0], &key(7)), Some(vec![7; 50]));
     for n in 0..100 {
-        trx.insert(&engine.trees[2], &key(n), &[3; 3000], LockMode::None).unwrap();
+        engine.trees[2].insert(&mut trx, &key(n), &[3; 3000], LockMode::None).unwrap();
     }
     storage.inject(read_error().times(5));
     trx.rollback().unwrap();
@@ -166,7 +166,7 @@ fn a_session_does_not_lose_its_transaction_to_a_read_that_fails_for_a_moment() {
 fn crowd_out(engine: &Engine) {
     let mut trx = engine.begin(ReadCommitted);
     for n in 0..600 {
-        trx.insert(&engine.trees[2], &key(n), &[3; 1500], LockMode::None).unwrap();
+        engine.trees[2].insert(&mut trx, &key(n), &[3; 1500], LockMode::None).unwrap();
     }
     trx.commit().unwrap();
     for _ in 0..3 {
@@ -181,7 +181,7 @@ fn nothing_is_undone_while_a_log_says_that_it_is_prepared() {
     let engine = Engine::create(&storage, &options());
     let mut trx = engine.begin(ReadCommitted);
     for n in 0..ROWS {
-        trx.insert(&engine.trees[0], &key(n), &[1; 50], LockMode::None).unwrap();
+        engine.trees[0].insert(&mut trx, &key(n), &[1; 50], LockMode::None).unwrap();
     }
     trx.prepare(b"x").unwrap();
     trx.detach();

@@ -25,8 +25,8 @@ fn a_row_is_not_locked_before_its_commit_is_seen_by_new_views() {
         put(&engine, b"k", b"old");
         let mut writer = engine.begin(ReadCommitted);
         match deletes {
-            false => writer.update(&engine.trees[0], b"k", b"new").unwrap(),
-            true => writer.delete(&engine.trees[0], b"k").unwrap(),
+            false => engine.trees[0].update(&mut writer, b"k", b"new").unwrap(),
+            true => engine.trees[0].delete(&mut writer, b"k").unwrap(),
         }
         // What was locked, and what a new view makes of that.
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -42,11 +42,18 @@ fn a_row_is_not_locked_before_its_commit_is_seen_by_new_views() {
                     let (mut key, mut value) = (Vec::new(), Vec::new());
                     let locked = if scans {
                         let (mut at, forward) = (ScanPosition::start(), Direction::Forward);
-                        reader.lock_next(
-                            tree, &mut at, forward, EXCLUSIVE, NO_WAIT, &mut key, &mut value,
+                        lock_next(
+                            &mut reader,
+                            tree,
+                            &mut at,
+                            (forward, EXCLUSIVE, NO_WAIT),
+                            (&mut key, &mut value),
                         )
                     } else {
-                        reader.get(tree, b"k", EXCLUSIVE, NO_WAIT, &mut value)
+                        tree.read(
+                            &mut reader,
+                            ReadRequest::new(b"k", &mut value).locked(EXCLUSIVE, NO_WAIT),
+                        )
                     };
                     let locked = locked.map(|found| found.then_some(value));
                     seen.lock().push((locked, get(&mut reader, tree, b"k")));
@@ -63,7 +70,8 @@ fn a_row_is_not_locked_before_its_commit_is_seen_by_new_views() {
             }
         }
         let (mut reader, mut value) = (engine.begin(RepeatableRead), Vec::new());
-        let found = reader.get(&engine.trees[0], b"k", EXCLUSIVE, NO_WAIT, &mut value);
+        let found = engine.trees[0]
+            .read(&mut reader, ReadRequest::new(b"k", &mut value).locked(EXCLUSIVE, NO_WAIT));
         assert_eq!(found, Ok(!deletes));
     }
 }
@@ -76,7 +84,11 @@ fn a_waiter_that_sees_the_writer_waits_for_it() {
     let [written, seen, done] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
     let mut holder = engine.begin(ReadCommitted);
     let mut value = Vec::new();
-    holder.get(tree, b"k", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap();
+    tree.read(
+        &mut holder,
+        ReadRequest::new(b"k", &mut value).locked(LockMode::Exclusive, LockWait::Wait),
+    )
+    .unwrap();
     thread::scope(|scope| {
         // The waiter has seen the holder, and stops before its own request until the holder's write is over.
         let at_holder = {
@@ -92,7 +104,7 @@ fn a_waiter_that_sees_the_writer_waits_for_it() {
             wait_until(|| written.load(Ordering::SeqCst));
             let mut waiter = engine.begin(ReadCommitted);
             waiter.set_lock_wait_timeout(Duration::from_secs(60));
-            with_hook(at_holder, || waiter.update(tree, b"k", b"2"))?;
+            with_hook(at_holder, || tree.update(&mut waiter, b"k", b"2"))?;
             waiter.commit()
         });
         let at_write = {
@@ -104,7 +116,7 @@ fn a_waiter_that_sees_the_writer_waits_for_it() {
                 }
             }
         };
-        with_hook(at_write, || holder.update(tree, b"k", b"1")).unwrap();
+        with_hook(at_write, || tree.update(&mut holder, b"k", b"1")).unwrap();
         done.store(true, Ordering::SeqCst);
         wait_until(|| engine.system.status().lock_waits_current > 0 || waiter.is_finished());
         assert!(!waiter.is_finished(), "overwrote what was not committed");
@@ -132,9 +144,15 @@ fn a_counter_under_threads_counts_the_commits() {
         let mut trx = engine.begin(ReadCommitted);
         trx.set_lock_wait_timeout(Duration::from_secs(60));
         let mut value = Vec::new();
-        assert!(trx.get(tree, b"k", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap());
+        assert!(
+            tree.read(
+                &mut trx,
+                ReadRequest::new(b"k", &mut value).locked(LockMode::Exclusive, LockWait::Wait)
+            )
+            .unwrap()
+        );
         let counted = u64::from_le_bytes(value[..].try_into().expect("eight bytes"));
-        trx.update(tree, b"k", &(counted + 1).to_le_bytes()).unwrap();
+        tree.update(&mut trx, b"k", &(counted + 1).to_le_bytes()).unwrap();
         if random.random_ratio(1, 10) {
             trx.rollback().unwrap();
         } else {
@@ -165,14 +183,14 @@ fn a_counter_under_threads_counts_the_commits() {
 }
 
 /// A locking read of the next key.
-fn lock_next(
+fn lock_next_key(
     trx: &mut TransactionCore,
     tree: &VersionedTree,
     position: &mut ScanPosition,
 ) -> Option<Vec<u8>> {
     let (mut key, mut value) = (Vec::new(), Vec::new());
     let (direction, mode, wait) = (Direction::Forward, LockMode::Exclusive, LockWait::Wait);
-    let found = trx.lock_next(tree, position, direction, mode, wait, &mut key, &mut value);
+    let found = lock_next(trx, tree, position, (direction, mode, wait), (&mut key, &mut value));
     found.unwrap().then_some(key)
 }
 
@@ -185,11 +203,11 @@ fn a_locking_scan_passes_a_row_whose_deletion_commits_meanwhile() {
             put(&engine, key, b"0");
         }
         let mut deleter = engine.begin(ReadCommitted);
-        deleter.delete(tree, b"b").unwrap();
+        tree.delete(&mut deleter, b"b").unwrap();
         let mut deleter = Some(deleter);
         let mut reader = engine.begin(isolation);
         let mut position = ScanPosition::start();
-        assert_eq!(lock_next(&mut reader, tree, &mut position).unwrap(), b"a");
+        assert_eq!(lock_next_key(&mut reader, tree, &mut position).unwrap(), b"a");
         let commit = move |point| {
             if point == PausePoint::ScanJudgedEntry
                 && let Some(mut deleter) = deleter.take()
@@ -197,12 +215,12 @@ fn a_locking_scan_passes_a_row_whose_deletion_commits_meanwhile() {
                 deleter.commit().unwrap();
             }
         };
-        let next = with_hook(commit, || lock_next(&mut reader, tree, &mut position));
+        let next = with_hook(commit, || lock_next_key(&mut reader, tree, &mut position));
         assert_eq!(next.unwrap(), b"c", "{isolation:?}");
         let locks = &engine.system.locks.keys;
         let is_locked = locks.holds(&reader.owner, tree.tree().id(), b"b", LockMode::Shared);
         assert_eq!(is_locked, isolation == Serializable);
-        assert_eq!(lock_next(&mut reader, tree, &mut position), None);
+        assert_eq!(lock_next_key(&mut reader, tree, &mut position), None);
     }
 }
 
@@ -214,11 +232,11 @@ fn a_locking_scan_keeps_no_lock_on_a_row_that_it_waited_for_and_that_is_gone() {
         put(&engine, key, b"0");
     }
     let mut deleter = engine.begin(ReadCommitted);
-    deleter.delete(tree, b"a").unwrap();
+    tree.delete(&mut deleter, b"a").unwrap();
     let mut reader = engine.begin(ReadCommitted);
     reader.set_lock_wait_timeout(Duration::from_secs(60));
     thread::scope(|scope| {
-        let next = scope.spawn(|| lock_next(&mut reader, tree, &mut ScanPosition::start()));
+        let next = scope.spawn(|| lock_next_key(&mut reader, tree, &mut ScanPosition::start()));
         wait_until(|| engine.system.status().lock_waits_current > 0);
         deleter.commit().unwrap();
         assert_eq!(next.join().unwrap().unwrap(), b"b");
@@ -234,10 +252,16 @@ fn who_waited_for_an_insert_that_was_taken_back_keeps_no_lock() {
     type Read = fn(&mut TransactionCore, &VersionedTree) -> Option<Vec<u8>>;
     let get: Read = |trx, tree| {
         let mut value = Vec::new();
-        let found = trx.get(tree, b"b", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap();
+        let found = tree
+            .read(
+                trx,
+                ReadRequest::new(b"b", &mut value).locked(LockMode::Exclusive, LockWait::Wait),
+            )
+            .unwrap();
         found.then_some(value)
     };
-    let scan: Read = |trx, tree| Some(lock_next(trx, tree, &mut ScanPosition::start()).unwrap());
+    let scan: Read =
+        |trx, tree| Some(lock_next_key(trx, tree, &mut ScanPosition::start()).unwrap());
     // The next row is locked already, and isn't; there is none.
     for (read, others, held) in
         [(get, &[][..], false), (scan, &[b"c"], false), (scan, &[b"c"], true)]
@@ -246,11 +270,15 @@ fn who_waited_for_an_insert_that_was_taken_back_keeps_no_lock() {
         let tree = &engine.trees[0];
         others.iter().for_each(|key| put(&engine, *key, b"0"));
         let mut inserter = engine.begin(ReadCommitted);
-        inserter.insert(tree, b"b", b"1", LockMode::None).unwrap();
+        tree.insert(&mut inserter, b"b", b"1", LockMode::None).unwrap();
         let mut reader = engine.begin(ReadCommitted);
         reader.set_lock_wait_timeout(Duration::from_secs(60));
         if held {
-            reader.get(tree, b"c", LockMode::Exclusive, LockWait::Wait, &mut Vec::new()).unwrap();
+            tree.read(
+                &mut reader,
+                ReadRequest::new(b"c", &mut Vec::new()).locked(LockMode::Exclusive, LockWait::Wait),
+            )
+            .unwrap();
         }
         thread::scope(|scope| {
             let found = scope.spawn(|| read(&mut reader, tree));
@@ -259,7 +287,7 @@ fn who_waited_for_an_insert_that_was_taken_back_keeps_no_lock() {
             assert_eq!(found.join().unwrap().as_deref(), others.first().map(|key| &key[..]));
         });
         let mut later = engine.begin(ReadCommitted);
-        later.insert(tree, b"b", b"2", LockMode::None).unwrap();
+        tree.insert(&mut later, b"b", b"2", LockMode::None).unwrap();
         if !others.is_empty() {
             let locks = &engine.system.locks.keys;
             assert!(locks.holds(&reader.owner, tree.tree().id(), b"c", LockMode::Exclusive));
@@ -276,13 +304,13 @@ fn a_scan_that_waits_behind_a_writer_does_not_stand_in_its_way() {
     let tree = &engine.trees[0];
     put(&engine, b"k", b"0");
     let mut first = engine.begin(ReadCommitted);
-    first.update(tree, b"k", b"1").unwrap();
+    tree.update(&mut first, b"k", b"1").unwrap();
     thread::scope(|scope| {
         let engine = &engine;
         let write = move |value: &'static [u8]| {
             let mut trx = engine.begin(ReadCommitted);
             trx.set_lock_wait_timeout(Duration::from_secs(60));
-            trx.update(tree, b"k", value)?;
+            tree.update(&mut trx, b"k", value)?;
             trx.commit()
         };
         let second = scope.spawn(move || write(b"2"));
@@ -293,14 +321,12 @@ fn a_scan_that_waits_behind_a_writer_does_not_stand_in_its_way() {
             let mut trx = engine.begin(Isolation::Serializable);
             trx.set_lock_wait_timeout(Duration::from_secs(60));
             let (mut key, mut value) = (Vec::new(), Vec::new());
-            let found = trx.lock_next(
+            let found = lock_next(
+                &mut trx,
                 tree,
                 &mut ScanPosition::start(),
-                Direction::Forward,
-                LockMode::Shared,
-                LockWait::Wait,
-                &mut key,
-                &mut value,
+                (Direction::Forward, LockMode::Shared, LockWait::Wait),
+                (&mut key, &mut value),
             )?;
             trx.commit()?;
             Ok::<_, Error>(found.then_some(value))
@@ -322,7 +348,11 @@ fn the_lock_wait_timeout_is_of_all_waits_of_a_write() {
     let cover = || {
         let mut trx = engine.begin(Isolation::Serializable);
         let mut value = Vec::new();
-        trx.get(tree, b"k", LockMode::Shared, LockWait::Wait, &mut value).unwrap();
+        tree.read(
+            &mut trx,
+            ReadRequest::new(b"k", &mut value).locked(LockMode::Shared, LockWait::Wait),
+        )
+        .unwrap();
         trx
     };
     let mut scans = [cover(), cover()];
@@ -330,7 +360,7 @@ fn the_lock_wait_timeout_is_of_all_waits_of_a_write() {
         let writer = scope.spawn(|| {
             let mut trx = engine.begin(ReadCommitted);
             trx.set_lock_wait_timeout(Duration::from_millis(400));
-            let outcome = trx.insert(tree, b"k", b"1", LockMode::None);
+            let outcome = tree.insert(&mut trx, b"k", b"1", LockMode::None);
             trx.rollback().unwrap();
             outcome
         });
@@ -352,17 +382,21 @@ fn a_written_row_stays_locked_when_its_reader_gives_it_up() {
     put(&engine, b"k", b"0");
     let mut holder = engine.begin(ReadCommitted);
     let mut value = Vec::new();
-    holder.get(tree, b"k", LockMode::Exclusive, LockWait::Wait, &mut value).unwrap();
+    tree.read(
+        &mut holder,
+        ReadRequest::new(b"k", &mut value).locked(LockMode::Exclusive, LockWait::Wait),
+    )
+    .unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             let mut waiter = engine.begin(ReadCommitted);
             waiter.set_lock_wait_timeout(Duration::from_secs(60));
-            waiter.update(tree, b"k", b"2")?;
+            tree.update(&mut waiter, b"k", b"2")?;
             waiter.commit()
         });
         wait_until(|| engine.system.status().lock_waits_current > 0);
-        holder.update(tree, b"k", b"1").unwrap();
-        holder.unlock(tree, b"k");
+        tree.update(&mut holder, b"k", b"1").unwrap();
+        tree.unlock(&mut holder, b"k");
         let id = tree.tree().id();
         assert!(engine.system.locks.keys.holds(&holder.owner, id, b"k", LockMode::Exclusive));
         assert!(!waiter.is_finished() && engine.system.status().lock_waits_current == 1);
@@ -381,10 +415,10 @@ fn a_rollback_that_purge_overtakes_restores_no_delete_mark() {
         let tree = &engine.trees[0];
         put(&engine, b"k", if long { &[1; 9000] } else { b"short" });
         let mut trx = engine.begin(ReadCommitted);
-        trx.delete(tree, b"k").unwrap();
+        tree.delete(&mut trx, b"k").unwrap();
         trx.commit().unwrap();
         let mut over = engine.begin(ReadCommitted);
-        over.insert(tree, b"k", b"again", LockMode::None).unwrap();
+        tree.insert(&mut over, b"k", b"again", LockMode::None).unwrap();
         let system = Arc::clone(&engine.system);
         let purge = move |point| {
             if point == PausePoint::UndoRecordRead {
@@ -405,22 +439,26 @@ fn an_absence_stays_locked_when_a_rollback_removes_the_purged_entry() {
         let tree = &engine.trees[0];
         put(&engine, b"k", if long { &[1; 9000] } else { b"short" });
         let mut trx = engine.begin(ReadCommitted);
-        trx.delete(tree, b"k").unwrap();
+        tree.delete(&mut trx, b"k").unwrap();
         trx.commit().unwrap();
         let mut reader = engine.begin(Serializable);
         let mut value = Vec::new();
         let (mode, wait) = (LockMode::Shared, LockWait::Wait);
-        assert!(!reader.get(tree, b"k", mode, wait, &mut value).unwrap());
+        assert!(
+            !tree.read(&mut reader, ReadRequest::new(b"k", &mut value).locked(mode, wait)).unwrap()
+        );
         let savepoint = reader.savepoint();
-        reader.insert(tree, b"k", b"again", LockMode::None).unwrap();
+        tree.insert(&mut reader, b"k", b"again", LockMode::None).unwrap();
         while engine.system.purge_step(10).unwrap() > 0 {}
         reader.rollback_to(savepoint).unwrap();
         let mut other = engine.begin(ReadCommitted);
-        let refused = other.insert(tree, b"k", b"phantom", LockMode::None);
+        let refused = tree.insert(&mut other, b"k", b"phantom", LockMode::None);
         assert_eq!(refused, Err(Error::LockWaitTimeout));
-        assert!(!reader.get(tree, b"k", mode, wait, &mut value).unwrap());
+        assert!(
+            !tree.read(&mut reader, ReadRequest::new(b"k", &mut value).locked(mode, wait)).unwrap()
+        );
         reader.commit().unwrap();
-        other.insert(tree, b"k", b"new", LockMode::None).unwrap();
+        tree.insert(&mut other, b"k", b"new", LockMode::None).unwrap();
         other.commit().unwrap();
         engine.settle().unwrap();
         engine.check_settled().unwrap();

@@ -24,7 +24,7 @@ fn fill(engine: &Engine, keys: &[u32]) {
     for keys in keys.chunks(7) {
         let mut trx = engine.begin(ReadCommitted);
         for &n in keys {
-            trx.insert(&engine.trees[0], &key(n), &n.to_be_bytes(), LockMode::None).unwrap();
+            engine.trees[0].insert(&mut trx, &key(n), &n.to_be_bytes(), LockMode::None).unwrap();
         }
         trx.commit().unwrap();
     }
@@ -92,7 +92,7 @@ fn what_all_see_is_settled_instead_of_a_split() {
     }
     let mut trx = watched.begin(ReadCommitted);
     for n in 0..ROWS {
-        trx.delete(&watched.trees[0], &[key(n), b"longer".to_vec()].concat()).unwrap();
+        watched.trees[0].delete(&mut trx, &[key(n), b"longer".to_vec()].concat()).unwrap();
     }
     trx.commit().unwrap();
     watched.settle().unwrap();
@@ -111,8 +111,8 @@ fn what_is_not_committed_is_never_settled() {
     let (mut running, mut prepared) = (engine.begin(ReadCommitted), engine.begin(ReadCommitted));
     for n in shuffled(0..ROWS, 1) {
         match n % 4 {
-            0 => running.insert(tree, &key(n), b"", LockMode::None).unwrap(),
-            1 => prepared.insert(tree, &key(n), &key(n), LockMode::None).unwrap(),
+            0 => tree.insert(&mut running, &key(n), b"", LockMode::None).unwrap(),
+            1 => tree.insert(&mut prepared, &key(n), &key(n), LockMode::None).unwrap(),
             _ => {}
         }
     }
@@ -124,7 +124,7 @@ fn what_is_not_committed_is_never_settled() {
     // A rollback of its own, to a savepoint, leaves what is before it.
     let savepoint = running.savepoint();
     for n in (2..ROWS).step_by(4) {
-        running.update(tree, &key(n), b"a longer value").unwrap();
+        tree.update(&mut running, &key(n), b"a longer value").unwrap();
     }
     running.rollback_to(savepoint).unwrap();
     let rolled_back = look(&engine).1;
@@ -161,9 +161,9 @@ fn settled_entries_are_changed_and_restored_in_full_leaves() {
     let mut trx = engine.begin(RepeatableRead);
     for n in (0..2 * ROWS).step_by(2) {
         match n % 3 {
-            0 => trx.delete(tree, &key(n)).unwrap(),
-            1 => trx.update(tree, &key(n), b"short").unwrap(),
-            _ => trx.update(tree, &key(n), &[9; 40]).unwrap(),
+            0 => tree.delete(&mut trx, &key(n)).unwrap(),
+            1 => tree.update(&mut trx, &key(n), b"short").unwrap(),
+            _ => tree.update(&mut trx, &key(n), &[9; 40]).unwrap(),
         }
     }
     assert_eq!(look(&engine).1, BTreeSet::new());
@@ -181,8 +181,8 @@ fn settled_entries_are_changed_and_restored_in_full_leaves() {
     for n in shuffled((0..ROWS).map(|n| 2 * n), 5) {
         let mut trx = engine.begin(ReadCommitted);
         match n % 3 {
-            0 => trx.delete(tree, &key(n)).unwrap(),
-            _ => trx.update(tree, &key(n), &[9; 40]).unwrap(),
+            0 => tree.delete(&mut trx, &key(n)).unwrap(),
+            _ => tree.update(&mut trx, &key(n), &[9; 40]).unwrap(),
         }
         trx.commit().unwrap();
     }
@@ -207,30 +207,36 @@ fn a_settled_entry_is_locked_like_any() {
     let (mut value, wait) = (Vec::new(), LockWait::NoWait);
     // Neither has written: both have the id that the entry is by.
     let (mut one, mut other) = (engine.begin(RepeatableRead), engine.begin(RepeatableRead));
-    assert!(one.get(tree, &key(n), LockMode::Exclusive, wait, &mut value).unwrap());
-    let refused = other.get(tree, &key(n), LockMode::Shared, wait, &mut value);
+    assert!(
+        tree.read(
+            &mut one,
+            ReadRequest::new(&key(n), &mut value).locked(LockMode::Exclusive, wait)
+        )
+        .unwrap()
+    );
+    let refused =
+        tree.read(&mut other, ReadRequest::new(&key(n), &mut value).locked(LockMode::Shared, wait));
     assert_eq!(refused, Err(Error::LockNoWait));
-    assert_eq!(other.delete(tree, &key(n)), Err(Error::LockWaitTimeout));
-    let inserted = other.insert(tree, &key(n), b"", LockMode::None);
+    assert_eq!(tree.delete(&mut other, &key(n)), Err(Error::LockWaitTimeout));
+    let inserted = tree.insert(&mut other, &key(n), b"", LockMode::None);
     assert!(matches!(inserted, Err(Error::DuplicateKey { .. })), "{inserted:?}");
-    one.update(tree, &key(n), b"new").unwrap();
-    assert_eq!(other.update(tree, &key(n), b"newer"), Err(Error::LockWaitTimeout));
+    tree.update(&mut one, &key(n), b"new").unwrap();
+    assert_eq!(tree.update(&mut other, &key(n), b"newer"), Err(Error::LockWaitTimeout));
     // Who waits for nobody gets the settled version below.
     let mut peeker = engine.begin(ReadCommitted);
     let mut position = ScanPosition::at(std::ops::Bound::Included(&key(n)));
     let (mut found, forward) = (Vec::new(), Direction::Forward);
-    let peeked = peeker.lock_next_or_peek(
+    let peeked = lock_next_or_peek(
+        &mut peeker,
         tree,
         &mut position,
-        forward,
-        LockMode::Exclusive,
-        &mut found,
-        &mut value,
+        (forward, LockMode::Exclusive),
+        (&mut found, &mut value),
     );
     assert_eq!(peeked, Ok(Peek::Committed));
     assert_eq!((found, &value[..]), (key(n), &n.to_be_bytes()[..]));
     one.rollback().unwrap();
-    other.update(tree, &key(n), b"newer").unwrap();
+    tree.update(&mut other, &key(n), b"newer").unwrap();
     other.commit().unwrap();
 }
 
@@ -245,11 +251,11 @@ fn purge_passes_by_settled_entries() {
     }
     for n in shuffled(0..ROWS, 2) {
         let mut trx = engine.begin(ReadCommitted);
-        trx.delete(tree, &key(n)).unwrap();
+        tree.delete(&mut trx, &key(n)).unwrap();
         trx.commit().unwrap();
         put(&engine, &key(n), &long(n));
         let mut trx = engine.begin(ReadCommitted);
-        trx.insert(tree, &[key(n), b"+".to_vec()].concat(), b"", LockMode::None).unwrap();
+        tree.insert(&mut trx, &[key(n), b"+".to_vec()].concat(), b"", LockMode::None).unwrap();
         trx.commit().unwrap();
     }
     let mut settled = 0;
@@ -280,9 +286,9 @@ fn a_crash_keeps_what_is_settled_and_what_is_not() {
         let mut committed: Vec<(tidepool_pool::Lsn, u32)> = Vec::new();
         for n in shuffled((0..ROWS).map(|n| 2 * n + 1), seed) {
             let mut trx = engine.begin(ReadCommitted);
-            let done = trx
-                .insert(&engine.trees[0], &key(n), &n.to_be_bytes(), LockMode::None)
-                .and_then(|()| trx.update(&engine.trees[0], &key(n - 1), &key(n)))
+            let done = engine.trees[0]
+                .insert(&mut trx, &key(n), &n.to_be_bytes(), LockMode::None)
+                .and_then(|()| engine.trees[0].update(&mut trx, &key(n - 1), &key(n)))
                 .and_then(|()| trx.commit_no_flush());
             match done {
                 Ok(lsn) => committed.push((lsn, n)),

@@ -11,12 +11,12 @@ fn write_much(engine: &Engine) {
     for n in 0..120u32 {
         for (at, trx) in running.iter_mut().enumerate() {
             let key = [&[at as u8][..], &n.to_be_bytes()].concat();
-            match trx.insert(tree, &key, &[1; 600], LockMode::None) {
-                Err(Error::DuplicateKey { .. }) => trx.update(tree, &key, &[2; 600]),
+            match tree.insert(trx, &key, &[1; 600], LockMode::None) {
+                Err(Error::DuplicateKey { .. }) => tree.update(trx, &key, &[2; 600]),
                 inserted => inserted,
             }
             .unwrap();
-            trx.update(tree, &key, &[n as u8; 600]).unwrap();
+            tree.update(trx, &key, &[n as u8; 600]).unwrap();
         }
     }
     for (at, mut trx) in running.into_iter().enumerate() {
@@ -40,7 +40,7 @@ fn a_purged_history_leaves_a_short_file() {
     write_much(&engine);
     let rows = engine.contents(0).unwrap();
     let mut prepared = engine.begin(ReadCommitted);
-    prepared.update(&engine.trees[0], &[0, 0, 0, 0, 0], b"prepared").unwrap();
+    engine.trees[0].update(&mut prepared, &[0, 0, 0, 0, 0], b"prepared").unwrap();
     prepared.prepare(b"x").unwrap();
     prepared.detach();
     let long = undo_pages(&storage);
@@ -128,7 +128,7 @@ fn a_close_cut_off_anywhere_leaves_a_sound_undo_space() {
             engine.check_settled().unwrap();
             let mut trx = engine.begin(ReadCommitted);
             for key in rows.keys().take(100) {
-                trx.update(&engine.trees[0], key, &[9; 600]).unwrap();
+                engine.trees[0].update(&mut trx, key, &[9; 600]).unwrap();
             }
             engine.env.redo().flush().unwrap();
             storage = storage.crash();

@@ -20,11 +20,12 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
 use rand::{Rng, SeedableRng};
+use tidepool_pool::Lsn;
 use tidepool_pool::storage::{FaultKind, SimStorage, StorageOp};
-use tidepool_pool::{Access, Lsn};
 
 use super::*;
 use crate::redo::tests::seeds;
+use crate::versioned::Batch;
 
 type Key = (usize, Vec<u8>);
 type State = BTreeMap<Key, Vec<u8>>;
@@ -267,9 +268,9 @@ impl Sim<'_> {
         let trx = &mut self.running[me];
         trx.trx.begin_statement();
         let outcome = match kind {
-            Kind::Insert => trx.trx.insert(tree, &key.1, &value, LockMode::Shared),
-            Kind::Update => trx.trx.update(tree, &key.1, &value),
-            Kind::Delete => trx.trx.delete(tree, &key.1),
+            Kind::Insert => tree.insert(&mut trx.trx, &key.1, &value, LockMode::Shared),
+            Kind::Update => tree.update(&mut trx.trx, &key.1, &value),
+            Kind::Delete => tree.delete(&mut trx.trx, &key.1),
         };
         trx.trx.end_statement();
         trx.touched.insert(key.clone());
@@ -338,7 +339,7 @@ impl Sim<'_> {
         let mut value = Vec::new();
         let tree = &self.engine.trees[key.0];
         trx.trx.begin_statement();
-        let found = trx.trx.get(tree, &key.1, LockMode::None, LockWait::Wait, &mut value);
+        let found = tree.read(&mut trx.trx, ReadRequest::new(&key.1, &mut value));
         trx.trx.end_statement();
         match found {
             Ok(found) => assert_eq!(
@@ -387,16 +388,10 @@ impl Sim<'_> {
         while !position.at_end() {
             batch.clear();
             let rows = self.rng.random_range(1..20);
-            let heads = rows % 2 == 0;
-            let step = trx.trx.scan(
-                &self.engine.trees[tree],
-                &mut position,
-                direction,
-                rows,
-                Access::Normal,
-                heads,
-                &mut batch,
-            );
+            let long_values = if rows % 2 == 0 { LongValues::Prefix } else { LongValues::Whole };
+            let request = ScanRequest { long_values, ..scan_request(direction, rows) };
+            let step =
+                self.engine.trees[tree].scan(&mut trx.trx, &mut position, request, &mut batch);
             if let Err(error) = step {
                 trx.trx.end_statement();
                 return self.disk_error("scan", &error);
@@ -406,7 +401,10 @@ impl Sim<'_> {
                 if batch.is_cut(n) {
                     let mut whole = Vec::new();
                     let (tree, none) = (&self.engine.trees[tree], LockMode::None);
-                    match trx.trx.get(tree, &key, none, LockWait::Wait, &mut whole) {
+                    match tree.read(
+                        &mut trx.trx,
+                        ReadRequest::new(&key, &mut whole).locked(none, LockWait::Wait),
+                    ) {
                         Ok(found) => {
                             assert!(found && whole.starts_with(&value) && whole.len() > value.len())
                         }
@@ -443,7 +441,8 @@ impl Sim<'_> {
         let trx = &mut self.running[me];
         let mut value = Vec::new();
         let tree = &self.engine.trees[key.0];
-        let outcome = trx.trx.get(tree, &key.1, mode, wait, &mut value);
+        let outcome =
+            tree.read(&mut trx.trx, ReadRequest::new(&key.1, &mut value).locked(mode, wait));
         trx.touched.insert(key.clone());
         trx.ranges |= trx.isolation == Isolation::Serializable;
         let seed = self.seed;
@@ -452,7 +451,7 @@ impl Sim<'_> {
                 assert!(!surely && !stale, "seed {seed}: {key:?} locked though another wrote it");
                 assert_eq!(Some(value), newest, "seed {seed}: {key:?} {mode:?}");
                 if self.rng.random_bool(0.3) {
-                    self.running[me].trx.unlock(&self.engine.trees[key.0], &key.1);
+                    self.engine.trees[key.0].unlock(&mut self.running[me].trx, &key.1);
                 }
             }
             Ok(false) => {
@@ -483,14 +482,12 @@ impl Sim<'_> {
         for _ in 0..self.rng.random_range(1..12) {
             let trx = &mut self.running[me];
             trx.ranges |= trx.isolation == Isolation::Serializable;
-            let found = trx.trx.lock_next(
+            let found = lock_next(
+                &mut trx.trx,
                 &self.engine.trees[tree],
                 &mut position,
-                direction,
-                LockMode::Exclusive,
-                LockWait::SkipLocked,
-                &mut key,
-                &mut value,
+                (direction, LockMode::Exclusive, LockWait::SkipLocked),
+                (&mut key, &mut value),
             );
             let seed = self.seed;
             let to = match found {
@@ -566,13 +563,12 @@ impl Sim<'_> {
         self.running[me].trx.begin_statement();
         let mut outcome = Ok(());
         for _ in 0..self.rng.random_range(1..12) {
-            let found = self.running[me].trx.lock_next_or_peek(
+            let found = lock_next_or_peek(
+                &mut self.running[me].trx,
                 &self.engine.trees[tree],
                 &mut position,
-                direction,
-                LockMode::Exclusive,
-                &mut key,
-                &mut value,
+                (direction, LockMode::Exclusive),
+                (&mut key, &mut value),
             );
             let seed = self.seed;
             let found = match found {

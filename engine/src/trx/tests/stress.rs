@@ -62,23 +62,26 @@ fn transfer(
     let mut balances = [0; 2];
     let mut value = Vec::new();
     for (balance, n) in balances.iter_mut().zip([from, to]) {
-        assert!(trx.get(table, &account(n), mode, LockWait::Wait, &mut value)?);
+        assert!(table.read(
+            &mut trx,
+            ReadRequest::new(&account(n), &mut value).locked(mode, LockWait::Wait)
+        )?);
         *balance = amount(&value);
     }
     let sum = random.random_range(0..=balances[0].min(50));
     let savepoint = trx.savepoint();
     if random.random_ratio(1, 10) {
         // A statement that fails half-way.
-        trx.update(table, &account(from), &row(0, random))?;
+        table.update(&mut trx, &account(from), &row(0, random))?;
         trx.rollback_to(savepoint)?;
     }
     for (n, before, after) in
         [(from, balances[0], balances[0] - sum), (to, balances[1], balances[1] + sum)]
     {
-        trx.update(table, &account(n), &row(after, random))?;
+        table.update(&mut trx, &account(n), &row(after, random))?;
         if before != after {
-            trx.delete(index, &index_key(before, n))?;
-            trx.insert(index, &index_key(after, n), b"", LockMode::None)?;
+            index.delete(&mut trx, &index_key(before, n))?;
+            index.insert(&mut trx, &index_key(after, n), b"", LockMode::None)?;
         }
     }
     if random.random_ratio(1, 8) { trx.rollback() } else { trx.commit() }
@@ -110,8 +113,8 @@ fn bank(isolation: Isolation, style: Style) {
     let mut trx = engine.begin(isolation);
     for n in 0..ACCOUNTS {
         let value = row(START, &mut random);
-        trx.insert(&engine.trees[0], &account(n), &value, LockMode::None).unwrap();
-        trx.insert(&engine.trees[1], &index_key(START, n), b"", LockMode::None).unwrap();
+        engine.trees[0].insert(&mut trx, &account(n), &value, LockMode::None).unwrap();
+        engine.trees[1].insert(&mut trx, &index_key(START, n), b"", LockMode::None).unwrap();
     }
     trx.commit().unwrap();
     engine.system.set_flush_log_at_trx_commit(0);
@@ -231,7 +234,7 @@ fn trx_figures() {
     let mut trx = engine.begin(Isolation::RepeatableRead);
     let start = Instant::now();
     for n in 0..ROWS {
-        trx.insert(tree, &account(n), &[1; 100], LockMode::None).unwrap();
+        tree.insert(&mut trx, &account(n), &[1; 100], LockMode::None).unwrap();
     }
     trx.commit().unwrap();
     println!(
@@ -247,14 +250,14 @@ fn trx_figures() {
             let mut trx = engine.begin(Isolation::RepeatableRead);
             let key = account(random.random_range(0..ROWS));
             let mut value = Vec::new();
-            assert!(trx.get(tree, &key, LockMode::None, LockWait::Wait, &mut value).unwrap());
+            assert!(tree.read(&mut trx, ReadRequest::new(&key, &mut value)).unwrap());
             trx.commit().unwrap();
         });
         measure("begin, update, commit", threads, each, &|random| {
             let mut trx = engine.begin(Isolation::RepeatableRead);
             trx.set_lock_wait_timeout(Duration::from_secs(50));
             let key = account(random.random_range(0..ROWS));
-            trx.update(tree, &key, &[random.random(); 100]).unwrap();
+            tree.update(&mut trx, &key, &[random.random(); 100]).unwrap();
             trx.commit().unwrap();
         });
         measure("begin, get for update, update, commit", threads, each, &|random| {
@@ -262,14 +265,18 @@ fn trx_figures() {
             trx.set_lock_wait_timeout(Duration::from_secs(50));
             let key = account(random.random_range(0..ROWS));
             let mut value = Vec::new();
-            trx.get(tree, &key, LockMode::Exclusive, LockWait::Wait, &mut value).unwrap();
-            trx.update(tree, &key, &[random.random(); 100]).unwrap();
+            tree.read(
+                &mut trx,
+                ReadRequest::new(&key, &mut value).locked(LockMode::Exclusive, LockWait::Wait),
+            )
+            .unwrap();
+            tree.update(&mut trx, &key, &[random.random(); 100]).unwrap();
             trx.commit().unwrap();
         });
         measure("one hot row, update, commit", threads, each / 10, &|random| {
             let mut trx = engine.begin(Isolation::ReadCommitted);
             trx.set_lock_wait_timeout(Duration::from_secs(50));
-            trx.update(tree, &account(7), &[random.random(); 100]).unwrap();
+            tree.update(&mut trx, &account(7), &[random.random(); 100]).unwrap();
             trx.commit().unwrap();
         });
     }
@@ -297,7 +304,7 @@ fn a_row_that_is_changed_very_often_is_read_as_it_was_committed() {
             for n in 0..random.random_range(1..400u32) {
                 if trx.id() == TrxId::NONE || random.random_ratio(99, 100) {
                     let value = [&[PASSING][..], &n.to_le_bytes().repeat(n as usize % 20)].concat();
-                    trx.update(tree, b"k", &value).unwrap();
+                    tree.update(&mut trx, b"k", &value).unwrap();
                 } else if random.random_bool(0.5) {
                     savepoint = trx.savepoint();
                 } else {
@@ -305,7 +312,7 @@ fn a_row_that_is_changed_very_often_is_read_as_it_was_committed() {
                 }
             }
             if random.random_bool(0.5) {
-                trx.update(tree, b"k", &[round; 9]).unwrap();
+                tree.update(&mut trx, b"k", &[round; 9]).unwrap();
                 trx.commit().unwrap();
             } else {
                 trx.rollback().unwrap();
@@ -326,8 +333,13 @@ fn a_row_that_is_changed_very_often_is_read_as_it_was_committed() {
             let mut trx = engine.begin(ReadCommitted);
             let (mut position, forward) = (ScanPosition::start(), Direction::Forward);
             let mode = LockMode::Shared;
-            let peek =
-                trx.lock_next_or_peek(tree, &mut position, forward, mode, &mut key, &mut value);
+            let peek = lock_next_or_peek(
+                &mut trx,
+                tree,
+                &mut position,
+                (forward, mode),
+                (&mut key, &mut value),
+            );
             assert_ne!(peek, Ok(Peek::End));
             assert!(value.len() == 9 && value[0] != PASSING, "{peek:?}: {value:?}");
             trx.commit().unwrap();

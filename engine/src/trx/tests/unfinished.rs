@@ -13,13 +13,16 @@ fn prepared_transactions_survive_a_crash_and_a_session() {
     put(&engine, b"c", b"committed");
     for xid in [b"x1", b"x2", b"x3"] {
         let mut trx = engine.begin(ReadCommitted);
-        trx.insert(tree, xid, b"prepared", LockMode::None).unwrap();
+        tree.insert(&mut trx, xid, b"prepared", LockMode::None).unwrap();
         trx.prepare(xid).unwrap();
-        assert!(matches!(trx.insert(tree, b"q", b"", LockMode::None), Err(Error::ReadOnly(_))));
+        assert!(matches!(
+            tree.insert(&mut trx, b"q", b"", LockMode::None),
+            Err(Error::ReadOnly(_))
+        ));
         trx.detach();
     }
     let mut lost = engine.begin(ReadCommitted);
-    lost.update(tree, b"c", b"lost").unwrap();
+    tree.update(&mut lost, b"c", b"lost").unwrap();
     let mut third = engine.system.take_prepared(b"x3").unwrap();
     third.commit().unwrap();
     engine.env.redo().flush().unwrap();
@@ -33,10 +36,10 @@ fn prepared_transactions_survive_a_crash_and_a_session() {
     assert_eq!(contents[&b"c"[..]], b"committed");
     // What the lost transaction wrote is locked until its rollback.
     let mut trx = engine.begin(ReadCommitted);
-    assert_eq!(trx.update(tree, b"c", b"x"), Err(Error::LockWaitTimeout));
+    assert_eq!(tree.update(&mut trx, b"c", b"x"), Err(Error::LockWaitTimeout));
     assert!(engine.system.rollback_step().unwrap());
-    trx.update(tree, b"c", b"new").unwrap();
-    assert_eq!(trx.update(tree, b"x1", b"x"), Err(Error::LockWaitTimeout));
+    tree.update(&mut trx, b"c", b"new").unwrap();
+    assert_eq!(tree.update(&mut trx, b"x1", b"x"), Err(Error::LockWaitTimeout));
     trx.commit().unwrap();
     engine.system.take_prepared(b"x1").unwrap().commit().unwrap();
     engine.system.take_prepared(b"x2").unwrap().rollback().unwrap();
@@ -53,7 +56,7 @@ fn an_xid_names_one_prepared_transaction() {
     let engine = Engine::create(&storage, &options());
     let prepare = |engine: &Engine, key: &[u8]| {
         let mut trx = engine.begin(ReadCommitted);
-        trx.insert(&engine.trees[0], key, b"prepared", LockMode::None).unwrap();
+        engine.trees[0].insert(&mut trx, key, b"prepared", LockMode::None).unwrap();
         let outcome = trx.prepare(b"x\0");
         (trx, outcome)
     };
@@ -62,7 +65,7 @@ fn an_xid_names_one_prepared_transaction() {
     prepared.unwrap();
     let (mut second, refused) = prepare(&engine, b"b");
     assert_eq!(refused, exists);
-    second.insert(&engine.trees[0], b"c", b"still usable", LockMode::None).unwrap();
+    engine.trees[0].insert(&mut second, b"c", b"still usable", LockMode::None).unwrap();
     second.commit().unwrap();
     first.detach();
     assert_eq!(prepare(&engine, b"d").1, exists);
@@ -91,14 +94,14 @@ fn what_is_prepared_commits_when_the_redo_log_has_no_room() {
     let tree = &engine.trees[0];
     put(&engine, b"k", b"0");
     let mut prepared = engine.begin(ReadCommitted);
-    prepared.insert(tree, b"p", b"prepared", LockMode::None).unwrap();
+    tree.insert(&mut prepared, b"p", b"prepared", LockMode::None).unwrap();
     prepared.prepare(b"x").unwrap();
     // No page of the table can be written, so no checkpoint moves on.
     storage.inject(Fault::new(StorageOp::Write, FaultKind::NoSpace).on("tables/").always());
     let mut writes = 0u32;
     while Mtr::begin(&engine.env).is_ok() {
         let mut trx = engine.begin(ReadCommitted);
-        let _ = trx.update(tree, b"k", &[writes as u8; 1000]).and_then(|()| trx.commit());
+        let _ = tree.update(&mut trx, b"k", &[writes as u8; 1000]).and_then(|()| trx.commit());
         writes += 1;
         assert!(writes < 20_000, "the log does not fill");
     }
@@ -118,8 +121,8 @@ fn a_shutdown_waits_for_no_rollback_and_no_purge() {
         let mut trx = engine.begin(ReadCommitted);
         for row in 0..ROWS {
             match value {
-                b"" => trx.delete(&engine.trees[0], &row.to_be_bytes()),
-                _ => trx.insert(&engine.trees[0], &row.to_be_bytes(), value, LockMode::None),
+                b"" => engine.trees[0].delete(&mut trx, &row.to_be_bytes()),
+                _ => engine.trees[0].insert(&mut trx, &row.to_be_bytes(), value, LockMode::None),
             }
             .unwrap();
         }
@@ -164,7 +167,7 @@ fn purge_with_a_failing_read(mut go_on: impl FnMut(&SimStorage, Engine, bool)) {
     put(&engine, b"k", b"old");
     let mut trx = engine.begin(ReadCommitted);
     for n in 0..20 {
-        trx.update(&engine.trees[0], b"k", &[n; 900]).unwrap();
+        engine.trees[0].update(&mut trx, b"k", &[n; 900]).unwrap();
     }
     trx.commit().unwrap();
     engine.env.close().unwrap();
@@ -223,8 +226,8 @@ fn a_broken_page_of_one_undo_stream_does_not_stop_purge_in_the_others() {
     put(&engine, b"a", b"old");
     put(&engine, b"b", b"old");
     let (mut first, mut second) = (engine.begin(ReadCommitted), engine.begin(ReadCommitted));
-    first.delete(tree, b"a").unwrap();
-    second.delete(tree, b"b").unwrap();
+    tree.delete(&mut first, b"a").unwrap();
+    tree.delete(&mut second, b"b").unwrap();
     first.commit().unwrap();
     second.commit().unwrap();
     let undo = &engine.system.undo;
@@ -267,7 +270,7 @@ fn a_broken_leaf_does_not_stop_what_is_done_next_to_it() {
     let broken = report.unwrap().pages[1..][2];
     let mut trx = engine.begin(ReadCommitted);
     for key in &leaves[3][1..] {
-        trx.delete(&engine.trees[0], key).unwrap();
+        engine.trees[0].delete(&mut trx, key).unwrap();
     }
     trx.commit().unwrap();
     engine.settle().unwrap();
@@ -278,12 +281,12 @@ fn a_broken_leaf_does_not_stop_what_is_done_next_to_it() {
     let engine = Engine::open(&storage, &options()).unwrap();
     let (tree, key) = (&engine.trees[0], &leaves[3][1]);
     let mut trx = engine.begin(ReadCommitted);
-    assert!(matches!(trx.delete(tree, &leaves[2][0]), Err(Error::Corrupt { .. })));
+    assert!(matches!(tree.delete(&mut trx, &leaves[2][0]), Err(Error::Corrupt { .. })));
     let savepoint = trx.savepoint();
-    trx.insert(tree, key, b"v", LockMode::None).unwrap();
+    tree.insert(&mut trx, key, b"v", LockMode::None).unwrap();
     trx.rollback_to(savepoint).unwrap();
-    trx.insert(tree, key, b"v", LockMode::None).unwrap();
-    trx.delete(tree, key).unwrap();
+    tree.insert(&mut trx, key, b"v", LockMode::None).unwrap();
+    tree.delete(&mut trx, key).unwrap();
     trx.commit().unwrap();
     engine.settle().unwrap();
     assert_eq!(engine.system.status().history_len, 0);

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicU64;
 
 use super::*;
 use crate::pause::{PausePoint, with_hook};
+use crate::versioned::Batch;
 
 /// Counts the versions that this thread passes, and those of them under the root's latch.
 #[derive(Clone)]
@@ -62,7 +63,7 @@ fn an_old_view_keeps_nobody_from_a_row_with_many_versions() {
     }
     let mut unfinished = engine.begin(ReadCommitted);
     for n in 0..20 {
-        unfinished.update(&engine.trees[0], b"k", &[n; 30]).unwrap();
+        engine.trees[0].update(&mut unfinished, b"k", &[n; 30]).unwrap();
     }
     let passes = Passes::new(&engine);
     let meanwhile = {
@@ -99,7 +100,7 @@ fn an_unfinished_transaction_keeps_nobody_from_a_row_that_it_changes_often() {
     let mut old = engine.begin(RepeatableRead);
     let mut writer = engine.begin(ReadCommitted);
     let change = |writer: &mut TransactionCore, n: u32| {
-        writer.update(tree, b"k", &n.to_le_bytes().repeat(1 + n as usize % 20)).unwrap();
+        tree.update(writer, b"k", &n.to_le_bytes().repeat(1 + n as usize % 20)).unwrap();
     };
     (0..VERSIONS).for_each(|n| change(&mut writer, n));
     let mut read = || passes.count_only(|| get(&mut old, tree, b"k").unwrap());
@@ -113,11 +114,11 @@ fn an_unfinished_transaction_keeps_nobody_from_a_row_that_it_changes_often() {
     assert_eq!(read(), (b"seen".to_vec(), VERSIONS.into(), 32));
     assert_eq!(read(), (b"seen".to_vec(), 32, 32));
     // A row that the transaction has inserted, and one that was deleted.
-    writer.insert(tree, b"new", b"", LockMode::None).unwrap();
-    writer.delete(tree, b"k").unwrap();
-    writer.insert(tree, b"k", b"again", LockMode::None).unwrap();
+    tree.insert(&mut writer, b"new", b"", LockMode::None).unwrap();
+    tree.delete(&mut writer, b"k").unwrap();
+    tree.insert(&mut writer, b"k", b"again", LockMode::None).unwrap();
     for n in 0..100u8 {
-        writer.update(tree, b"new", &[n]).unwrap();
+        tree.update(&mut writer, b"new", &[n]).unwrap();
     }
     for passed in [100, 32] {
         let (seen, all, latched) = passes.count_only(|| get(&mut old, tree, b"new"));
@@ -129,7 +130,13 @@ fn an_unfinished_transaction_keeps_nobody_from_a_row_that_it_changes_often() {
     let (mut key, mut value) = (Vec::new(), Vec::new());
     let (forward, mode) = (Direction::Forward, LockMode::Exclusive);
     let mut position = ScanPosition::start();
-    let peek = peeking.lock_next_or_peek(tree, &mut position, forward, mode, &mut key, &mut value);
+    let peek = lock_next_or_peek(
+        &mut peeking,
+        tree,
+        &mut position,
+        (forward, mode),
+        (&mut key, &mut value),
+    );
     assert_eq!((peek.unwrap(), value), (Peek::Committed, b"seen".to_vec()));
     drop((peeking, old));
     writer.commit().unwrap();
@@ -147,7 +154,7 @@ fn a_walk_through_very_many_versions_can_be_interrupted() {
         let (mut old, mut writer) = (engine.begin(RepeatableRead), engine.begin(ReadCommitted));
         old.ensure_view();
         for n in 0..VERSIONS {
-            writer.update(&engine.trees[0], b"k", &n.to_be_bytes()).unwrap();
+            engine.trees[0].update(&mut writer, b"k", &n.to_be_bytes()).unwrap();
             if is_committed {
                 writer.commit().unwrap();
                 writer = engine.begin(ReadCommitted);
@@ -164,20 +171,12 @@ fn a_walk_through_very_many_versions_can_be_interrupted() {
                 move || interrupt.interrupt()
             };
             let (outcome, passed, _) = passes.count(Some(meanwhile), || match scans {
-                false => old
-                    .get(&engine.trees[0], b"k", LockMode::None, LockWait::Wait, &mut value)
-                    .map(drop),
+                false => {
+                    engine.trees[0].read(&mut old, ReadRequest::new(b"k", &mut value)).map(drop)
+                }
                 true => {
                     let (mut at, forward) = (ScanPosition::start(), Direction::Forward);
-                    old.scan(
-                        &engine.trees[0],
-                        &mut at,
-                        forward,
-                        1,
-                        Access::Normal,
-                        false,
-                        &mut batch,
-                    )
+                    engine.trees[0].scan(&mut old, &mut at, scan_request(forward, 1), &mut batch)
                 }
             });
             assert_eq!(outcome, Err(Error::Interrupted));
@@ -196,7 +195,7 @@ fn a_version_is_not_read_because_its_writer_commits_in_between() {
     put(&engine, b"k", b"before");
     let mut writer = engine.begin(ReadCommitted);
     for value in [b"passing", b"between", b"its end"] {
-        writer.update(tree, b"k", value).unwrap();
+        tree.update(&mut writer, b"k", value).unwrap();
     }
     let mut peeking = engine.begin(ReadCommitted);
     let mut writer = Some(writer);
@@ -211,7 +210,13 @@ fn a_version_is_not_read_because_its_writer_commits_in_between() {
     let (mut key, mut value) = (Vec::new(), Vec::new());
     let mode = LockMode::Exclusive;
     let peek = with_hook(commit, || {
-        peeking.lock_next_or_peek(tree, &mut position, forward, mode, &mut key, &mut value)
+        lock_next_or_peek(
+            &mut peeking,
+            tree,
+            &mut position,
+            (forward, mode),
+            (&mut key, &mut value),
+        )
     });
     assert_eq!((peek, &value[..]), (Ok(Peek::Committed), &b"before"[..]));
 }
@@ -236,8 +241,8 @@ fn versions_that_go_while_they_are_walked_through_are_not_read() {
             |engine, writer, savepoint| {
                 writer.rollback_to(savepoint).unwrap();
                 for n in 0..VERSIONS {
-                    writer.update(&engine.trees[0], b"l", &[n; 70]).unwrap();
-                    writer.update(&engine.trees[0], b"k", &[n; 40]).unwrap();
+                    engine.trees[0].update(writer, b"l", &[n; 70]).unwrap();
+                    engine.trees[0].update(writer, b"k", &[n; 40]).unwrap();
                 }
             },
             b"0",
@@ -253,10 +258,10 @@ fn versions_that_go_while_they_are_walked_through_are_not_read() {
             let mut old = engine.begin(RepeatableRead);
             old.ensure_view();
             let mut writer = engine.begin(ReadCommitted);
-            writer.update(tree, b"l", b"first").unwrap();
+            tree.update(&mut writer, b"l", b"first").unwrap();
             let savepoint = writer.savepoint();
             for n in 0..VERSIONS {
-                writer.update(tree, b"k", &[n; 60]).unwrap();
+                tree.update(&mut writer, b"k", &[n; 60]).unwrap();
             }
             let meanwhile = {
                 let engine = Arc::clone(&engine);
@@ -272,13 +277,12 @@ fn versions_that_go_while_they_are_walked_through_are_not_read() {
                 let mut position = ScanPosition::start();
                 let (seen, ..) = passes.count(Some(meanwhile), || {
                     let (forward, mode) = (Direction::Forward, LockMode::Exclusive);
-                    peeking.lock_next_or_peek(
+                    lock_next_or_peek(
+                        &mut peeking,
                         tree,
                         &mut position,
-                        forward,
-                        mode,
-                        &mut key,
-                        &mut value,
+                        (forward, mode),
+                        (&mut key, &mut value),
                     )
                 });
                 assert_eq!(seen, Ok(Peek::Committed));
@@ -298,15 +302,15 @@ fn overwritten(engine: &Engine, versions: u32) -> (TransactionCore, [Savepoint; 
     put(engine, b"k", &[1; 9000]);
     put(engine, b"l", b"0");
     let mut trx = engine.begin(ReadCommitted);
-    trx.delete(tree, b"k").unwrap();
+    tree.delete(&mut trx, b"k").unwrap();
     trx.commit().unwrap();
     let mut over = engine.begin(ReadCommitted);
-    over.update(tree, b"l", b"1").unwrap();
+    tree.update(&mut over, b"l", b"1").unwrap();
     let before = over.savepoint();
-    over.insert(tree, b"k", b"again", LockMode::None).unwrap();
+    tree.insert(&mut over, b"k", b"again", LockMode::None).unwrap();
     let behind = over.savepoint();
     for n in 0..versions {
-        over.update(tree, b"k", &n.to_le_bytes().repeat(1 + n as usize % 20)).unwrap();
+        tree.update(&mut over, b"k", &n.to_le_bytes().repeat(1 + n as usize % 20)).unwrap();
     }
     (over, [before, behind])
 }
@@ -335,8 +339,8 @@ fn versions_that_go_while_purge_walks_through_them_leave_nothing() {
     type Meanwhile = fn(&Engine, &mut TransactionCore, [Savepoint; 2]);
     let write_on: Meanwhile = |engine, over, _| {
         for n in 0..VERSIONS {
-            over.update(&engine.trees[0], b"l", &[n as u8; 70]).unwrap();
-            over.update(&engine.trees[0], b"k", &[n as u8; 40]).unwrap();
+            engine.trees[0].update(over, b"l", &[n as u8; 70]).unwrap();
+            engine.trees[0].update(over, b"k", &[n as u8; 40]).unwrap();
         }
     };
     let meanwhiles: [Vec<Meanwhile>; 7] = [
@@ -350,13 +354,13 @@ fn versions_that_go_while_purge_walks_through_them_leave_nothing() {
         vec![|_, over, [before, _]| drop(over.rollback_to(before).unwrap())],
         vec![|engine, over, [before, _]| {
             over.rollback_to(before).unwrap();
-            over.insert(&engine.trees[0], b"k", b"anew", LockMode::None).unwrap();
+            engine.trees[0].insert(over, b"k", b"anew", LockMode::None).unwrap();
         }],
         vec![
             |engine, over, [before, _]| {
                 over.rollback_to(before).unwrap();
-                over.update(&engine.trees[0], b"l", b"elsewhere").unwrap();
-                over.insert(&engine.trees[0], b"k", b"anew", LockMode::None).unwrap();
+                engine.trees[0].update(over, b"l", b"elsewhere").unwrap();
+                engine.trees[0].insert(over, b"k", b"anew", LockMode::None).unwrap();
             },
             write_on,
         ],
