@@ -36,26 +36,21 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use tidepool_pool::storage::{Storage, StorageLock};
 use tidepool_pool::{
-    Doublewrite, EXTENT_BYTES, Lsn, MIN_FRAMES, PageSize, Pool, PoolConfig, Space, WriteAhead,
-    WriteAheadError,
+    EXTENT_BYTES, Lsn, MIN_FRAMES, PageSize, Pool, PoolConfig, Space, WriteAhead, WriteAheadError,
 };
 
 use crate::error::{Error, Result};
-use crate::files::{
-    FIRST_TABLE_SPACE, LOCK_FILE, SYSTEM_SPACE, UNDO_SPACE, dir_of, space_file_name,
-};
+use crate::files::{LOCK_FILE, SYSTEM_SPACE, UNDO_SPACE, dir_of, space_file_name};
 use crate::format::space_header;
 use crate::governor::{self, PoolGovernor, SizeOptions};
 use crate::mirror;
-use crate::options::{AcceptLogLoss, ForceRecovery};
+use crate::options::ForceRecovery;
 use crate::recovery;
-use crate::redo::capacity::AUTOMATIC_RANGE_BYTES;
-use crate::redo::control::CONTROL_FILE;
 use crate::redo::record::{LogRecord, Writer};
-use crate::redo::{self, Failure, RedoLog, Ring, format_uuid};
+use crate::redo::{Failure, RedoLog, format_uuid};
 
 use background::{Background, Checkpointer, Opening};
-use directory::{check_owner, create_directory, log_in_memory, refuse_unfit};
+use directory::{OpenedLog, open_log, refuse_unfit};
 pub use listed::FoundSpace;
 use listed::ListedSpaces;
 pub use options::EnvOptions;
@@ -98,165 +93,84 @@ pub struct Env {
     lock: Mutex<Option<StorageLock>>,
 }
 
+/// Makes the buffer pool, in the memory that the signals say there is. `beside_bytes`: what the
+/// recovery is about to take beside it.
+fn open_pool(
+    storage: &Arc<dyn Storage>,
+    options: &EnvOptions,
+    (page_size, beside_bytes): (PageSize, u64),
+    opening: &mut Opening,
+) -> Result<Arc<Pool>> {
+    let size_options = SizeOptions {
+        size_bytes: options.buffer_pool_size_bytes,
+        budget_bytes: options.memory_budget_bytes,
+        memory_guard: options.memory_guard,
+        size_min_bytes: MIN_FRAMES * page_size.bytes() as u64,
+        system_root: options.system_root.clone(),
+    };
+    // An extent for what describes the pool's pages and the like, which can't be known before there
+    // is a pool.
+    let beside_pool = 2 * options.redo_buffer_bytes as u64 + beside_bytes + EXTENT_BYTES as u64;
+    let size = governor::Beginning::read(size_options, beside_pool);
+    let config = PoolConfig {
+        page_size,
+        size_bytes: size.size_bytes(),
+        max_size_bytes: size.reserve_bytes(),
+        replacement: options.replacement,
+        doublewrite: options.doublewrite,
+        memory_locked: options.memory_locked,
+        check_page: crate::format::check_page,
+        background: options.background,
+        ..PoolConfig::default()
+    };
+    let pool = Pool::new(config, storage.clone())?;
+    opening.pool = Some(pool.clone());
+    // From here on: recovery, too, must not take memory that there isn't.
+    opening.governor = Some(size.govern(pool.clone(), options.background)?);
+    Ok(pool)
+}
+
 impl Env {
-    /// Opens a data directory: makes a new one if there is none, recovers if it was not closed cleanly.
+    /// Opens a data directory: makes a new one if there is none, and recovers it if it was not closed
+    /// cleanly ([`recovery::recover`]).
     pub fn open(storage: Arc<dyn Storage>, options: &EnvOptions) -> Result<Arc<Self>> {
         // Before the lock, whose file would be the first of ours in there.
         refuse_unfit(&*storage)?;
         let lock = storage.lock(LOCK_FILE)?;
-        let least = *AUTOMATIC_RANGE_BYTES.start();
-        let is_automatic = options.redo_capacity_bytes == 0;
-        let mut redo_capacity = if is_automatic { least } else { options.redo_capacity_bytes };
-        let file_size = redo::default_file_size(redo_capacity);
-        let force = options.force_recovery;
+        let OpenedLog { log, capacity_bytes, created } = open_log(&storage, options)?;
+        let (page_size, uuid) = (log.control().page_size, log.control().uuid);
+        let mut opening = Opening::default();
+        let recovered =
+            recovery::recover(log, &options.recovery(&storage, capacity_bytes), |bytes| {
+                open_pool(&storage, options, (page_size, bytes), &mut opening)
+            })?;
+        recovered.redo.set_automatic_capacity(options.redo_capacity_bytes == 0);
+        let checkpointer = Checkpointer::new(recovered.pool.clone(), recovered.redo.clone());
+        let checkpointer = Arc::new(Mutex::new(checkpointer));
+        let (background, force) = (Background::default(), options.force_recovery);
         let read_only = options.read_only || force.is_read_only();
-        let no_redo = force >= ForceRecovery::NoRedo;
-        let created = !no_redo && !storage.exists(CONTROL_FILE)?;
-        let mut ring = if no_redo {
-            log_in_memory(&*storage, file_size)?
-        } else if created {
-            create_directory(&storage, options, file_size)?
-        } else {
-            Ring::open(storage.clone(), file_size)?
-        };
-        let control = ring.control();
-        let (page_size, uuid) = (control.page_size, control.uuid);
-        if options.page_size != 0 && options.page_size != page_size.bytes() {
-            return Err(Error::format(
-                CONTROL_FILE,
-                format!(
-                    "the data directory has pages of {} bytes, but {} were asked for: set the page size to {0}, \
-                     or use another data directory",
-                    page_size.bytes(),
-                    options.page_size
-                ),
-            ));
-        }
-        if is_automatic {
-            // The pool that this log was made for may come back to its size.
-            redo_capacity = ring.total_size().clamp(least, *AUTOMATIC_RANGE_BYTES.end());
-            ring.set_file_size(redo::default_file_size(redo_capacity));
-        }
-        let scan = recovery::scan::scan(&mut ring, options.accept_log_loss)?;
-        // If the newest control slot was damaged, an older one may wrongly say so.
-        let clean = ring.control().clean && scan.frames == 0 && scan.loss.is_none();
-        if options.read_only && !clean {
-            return Err(Error::ReadOnly(
-                "the data directory was not closed cleanly, and recovery must write: open it writable once"
-                    .into(),
-            ));
-        }
-        // Without the log, nothing in the files is changed.
-        let may_mend = !options.read_only && !no_redo;
-        if !clean {
-            recovery::heal_torn_pages(&*storage, page_size, ring.control().checkpoint)?;
-        }
-        if !options.doublewrite && may_mend {
-            Doublewrite::remove(&*storage)?;
-        }
-        if may_mend {
-            mirror::reconcile(&*storage, page_size, &uuid)?;
-        }
-        check_owner(&*storage, page_size, &uuid)?;
-
-        let size_options = SizeOptions {
-            size_bytes: options.buffer_pool_size_bytes,
-            budget_bytes: options.memory_budget_bytes,
-            memory_guard: options.memory_guard,
-            size_min_bytes: MIN_FRAMES * page_size.bytes() as u64,
-            system_root: options.system_root.clone(),
-        };
-        let for_recovery = match clean {
-            true => 0,
-            false => recovery::apply::memory_bytes(options.memory_budget_bytes),
-        };
-        // An extent for what describes the pool's pages and the like, which can't be known before there is a pool.
-        let beside_pool = 2 * options.redo_buffer_bytes as u64 + for_recovery + EXTENT_BYTES as u64;
-        let size = governor::Beginning::read(size_options, beside_pool);
-        let pool = Pool::new(
-            PoolConfig {
-                page_size,
-                size_bytes: size.size_bytes(),
-                max_size_bytes: size.reserve_bytes(),
-                replacement: options.replacement,
-                doublewrite: options.doublewrite,
-                memory_locked: options.memory_locked,
-                check_page: crate::format::check_page,
-                background: options.background,
-                ..PoolConfig::default()
-            },
-            storage.clone(),
-        )?;
-        let mut opening = Opening::new(pool.clone());
-        // From here on: recovery, too, must not take memory that there isn't.
-        let governor = size.govern(pool.clone(), options.background)?;
-        opening.governor = Some(governor.clone());
-        let failure = Arc::new(Failure::default());
-        let redo = Arc::new(RedoLog::start(
-            ring,
-            scan.end,
-            scan.epochs.clone(),
-            redo_capacity,
-            options.redo_buffer_bytes,
-            options.read_only || no_redo,
-            failure.clone(),
-        )?);
-        if scan.accept == AcceptLogLoss::Yes {
-            // Once its epoch is durable, what the lost log says of itself does not count any more.
-            redo.flush()?;
-            if scan.loss.is_none() {
-                tracing::warn!(
-                    "accept_log_loss is set: the next damage of the redo log would not stop a start; unset it"
-                );
-            }
-        }
-        pool.set_write_ahead(redo.clone());
-        let missing_spaces = match scan.frames {
-            0 => HashSet::new(),
-            _ => {
-                let limits = recovery::apply::Limits {
-                    memory_budget_bytes: options.memory_budget_bytes,
-                    expendable_from: if force.is_read_only() { 0 } else { FIRST_TABLE_SPACE },
-                };
-                recovery::apply::apply(&storage, &pool, &redo, &scan, limits)?
-            }
-        };
-        if !force.is_read_only() {
-            // From now on a page that is newer than the log is an error.
-            redo.set_applied();
-        }
-        redo.hold_checkpoint(!missing_spaces.is_empty() || force.is_read_only());
-        let mut announced = Vec::new();
-        for &id in scan.unlisted.union(&scan.deleted) {
-            if storage.exists(&space_file_name(id))? {
-                announced.push(id);
-            }
-        }
-        redo.keep_announced(announced);
-        redo.set_automatic_capacity(is_automatic);
-        let checkpointer = Arc::new(Mutex::new(Checkpointer::new(pool.clone(), redo.clone())));
-        let background = Background::default();
         if options.background && !read_only {
-            background.start(checkpointer.clone(), redo.clone(), options.flush_log_interval)?;
+            let redo = recovered.redo.clone();
+            background.start(checkpointer.clone(), redo, options.flush_log_interval)?;
         }
-        opening.done();
+        let governor = opening.done();
         Ok(Arc::new(Self {
             storage,
-            pool,
+            pool: recovered.pool,
             governor,
-            redo,
-            failure,
+            redo: recovered.redo,
+            failure: recovered.failure,
             page_size,
             uuid,
             read_only,
             force,
             created,
-            clean,
-            missing_spaces,
-            unfinished_spaces: &(&scan.created | &scan.unlisted) | &scan.deleted,
+            clean: recovered.clean,
+            missing_spaces: recovered.missing_spaces,
+            unfinished_spaces: recovered.unfinished_spaces,
             listed_spaces: ListedSpaces::default(),
             unremoved: Mutex::default(),
-            recovered: scan.end,
+            recovered: recovered.end,
             torn: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             opening: Mutex::new(()),

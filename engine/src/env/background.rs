@@ -195,33 +195,29 @@ impl Drop for Background {
 
 /// The threads that an opening starts on its way, if it fails: they end before the directory's lock goes, so that nothing is written
 /// once another process may have it.
+#[derive(Default)]
 pub struct Opening {
-    pool: Arc<Pool>,
+    pub pool: Option<Arc<Pool>>,
     pub governor: Option<Arc<PoolGovernor>>,
-    done: bool,
 }
 
 impl Opening {
-    pub fn new(pool: Arc<Pool>) -> Self {
-        Self { pool, governor: None, done: false }
-    }
-
-    /// It has succeeded: the threads live as long as the environment.
-    pub fn done(mut self) {
-        self.done = true;
+    /// It has succeeded: the threads live as long as the environment. Gives the pool's governor.
+    pub fn done(mut self) -> Arc<PoolGovernor> {
+        self.pool = None;
+        self.governor.take().expect("the pool was made, and is governed")
     }
 }
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        if self.done {
-            return;
-        }
         if let Some(governor) = &self.governor {
             governor.stop();
         }
-        self.pool.shutdown();
-        self.pool.clear_write_ahead();
+        if let Some(pool) = &self.pool {
+            pool.shutdown();
+            pool.clear_write_ahead();
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use tidepool_pool::storage::{Result as StorageResult, SimStorage, StorageFile};
 use super::*;
 use crate::files::FIRST_TABLE_SPACE;
 use crate::hooked::{Hooked, Hooks, watched_lock};
+use crate::redo::control::CONTROL_FILE;
 
 /// How long a write is held up if nobody lets go of the lock.
 const HELD_UP: Duration = Duration::from_millis(300);

@@ -1,4 +1,4 @@
-//! A new data directory, and whether the files of one belong together.
+//! A data directory's log, and a new data directory.
 
 use std::sync::Arc;
 
@@ -14,8 +14,10 @@ use crate::files::{
 };
 use crate::format::space_header::SpaceHeader;
 use crate::hot_list::HOT_LIST_FILE;
+use crate::options::ForceRecovery;
+use crate::redo::capacity::AUTOMATIC_RANGE_BYTES;
 use crate::redo::control::{CONTROL_FILE, Control};
-use crate::redo::{self, Ring, format_uuid};
+use crate::redo::{self, Ring};
 use crate::sort::SORT_DIR;
 
 /// Whether it comes into being later than the control file.
@@ -54,6 +56,49 @@ pub(super) fn refuse_unfit(storage: &dyn Storage) -> Result<()> {
     }
 }
 
+/// A data directory's log, opened for reading.
+pub(super) struct OpenedLog {
+    pub log: Ring,
+    /// The log's capacity in bytes.
+    pub capacity_bytes: u64,
+    /// The directory was made.
+    pub created: bool,
+}
+
+/// Opens the redo log of a data directory, which it makes if there is none.
+pub(super) fn open_log(storage: &Arc<dyn Storage>, options: &EnvOptions) -> Result<OpenedLog> {
+    let least = *AUTOMATIC_RANGE_BYTES.start();
+    let is_automatic = options.redo_capacity_bytes == 0;
+    let mut capacity_bytes = if is_automatic { least } else { options.redo_capacity_bytes };
+    let file_size = redo::default_file_size(capacity_bytes);
+    let no_redo = options.force_recovery >= ForceRecovery::NoRedo;
+    let created = !no_redo && !storage.exists(CONTROL_FILE)?;
+    let mut log = if no_redo {
+        log_in_memory(&**storage, file_size)?
+    } else if created {
+        create_directory(storage, options, file_size)?
+    } else {
+        Ring::open(storage.clone(), file_size)?
+    };
+    let has = log.control().page_size.bytes();
+    let wanted = options.page_size;
+    if wanted != 0 && wanted != has {
+        return Err(Error::format(
+            CONTROL_FILE,
+            format!(
+                "the data directory has pages of {has} bytes, but {wanted} were asked for: set the \
+                 page size to {has}, or use another data directory"
+            ),
+        ));
+    }
+    if is_automatic {
+        // The pool that this log was made for may come back to its size.
+        capacity_bytes = log.total_size().clamp(least, *AUTOMATIC_RANGE_BYTES.end());
+        log.set_file_size(redo::default_file_size(capacity_bytes));
+    }
+    Ok(OpenedLog { log, capacity_bytes, created })
+}
+
 /// The error for a directory that has lost its control file.
 fn missing_beside<T>(name: &str) -> Result<T> {
     Err(Error::lost(
@@ -66,7 +111,7 @@ fn missing_beside<T>(name: &str) -> Result<T> {
 }
 
 /// Makes a new data directory. It exists when the control file does, which comes last.
-pub(super) fn create_directory(
+fn create_directory(
     storage: &Arc<dyn Storage>,
     options: &EnvOptions,
     file_size: u64,
@@ -118,7 +163,7 @@ pub(super) fn create_directory(
 
 /// An empty log in memory, in the place of one that can't be read, or is not to be: for a start that writes nothing. Page size and
 /// identity are those of the control file, or else of the system tablespace.
-pub(super) fn log_in_memory(storage: &dyn Storage, file_size: u64) -> Result<Ring> {
+fn log_in_memory(storage: &dyn Storage, file_size: u64) -> Result<Ring> {
     let (page_size, uuid) = match storage
         .open(CONTROL_FILE)
         .map_err(Error::from)
@@ -146,47 +191,6 @@ fn identity(storage: &dyn Storage) -> Option<(PageSize, [u8; 16])> {
         page::verify(&page, tidepool_pool::PageId::new(SYSTEM_SPACE, 0)).ok()?;
         Some((page_size, header.instance))
     })
-}
-
-/// The system tablespace must be of the same data directory as the redo log.
-pub(super) fn check_owner(
-    storage: &dyn Storage,
-    page_size: PageSize,
-    uuid: &[u8; 16],
-) -> Result<()> {
-    let name = space_file_name(SYSTEM_SPACE);
-    let file = match storage.open(&name) {
-        // Who opens the space says so, or finds its mirror.
-        Err(error) if error.is_not_found() => return Ok(()),
-        file => file?,
-    };
-    let mut header = AlignedBuf::zeroed(page_size.bytes());
-    match file.read_at(&mut header, 0) {
-        Ok(()) => {}
-        // Never written: the first recovery will make it.
-        Err(error) if error.is_unexpected_eof() => return Ok(()),
-        Err(error) => return Err(error.into()),
-    }
-    let id = tidepool_pool::PageId::new(SYSTEM_SPACE, 0);
-    // A page that is broken is reported when it is read through the pool.
-    if page::verify(&header, id).is_err() {
-        return Ok(());
-    }
-    let Ok(SpaceHeader { instance: owner, .. }) = SpaceHeader::parse(&header, &name) else {
-        return Ok(());
-    };
-    if owner == *uuid || owner == [0; 16] {
-        return Ok(());
-    }
-    Err(Error::lost(
-        redo::REDO_DIR,
-        format!(
-            "the redo log belongs to another data directory (instance {}, but {name} is of {}); put back this \
-             data directory's own redo log",
-            format_uuid(uuid),
-            format_uuid(&owner)
-        ),
-    ))
 }
 
 /// A random uuid (version 4).

@@ -1,11 +1,14 @@
 //! How an environment is opened.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidepool_pool::ReplacementConfig;
+use tidepool_pool::storage::Storage;
 
 use crate::options::{AcceptLogLoss, ForceRecovery, Options};
+use crate::recovery;
 use crate::redo;
 
 /// Size of each of the two log buffers, in bytes: with a memory budget, at most this part of it each.
@@ -47,6 +50,26 @@ pub struct EnvOptions {
     pub background: bool,
     /// Identity of a new data directory; `None` = random.
     pub uuid: Option<[u8; 16]>,
+}
+
+impl EnvOptions {
+    /// What of them recovery needs, for a log of this capacity.
+    pub(super) fn recovery<'a>(
+        &self,
+        storage: &'a Arc<dyn Storage>,
+        redo_capacity_bytes: u64,
+    ) -> recovery::Options<'a> {
+        recovery::Options {
+            storage,
+            read_only: self.read_only,
+            force: self.force_recovery,
+            accept_log_loss: self.accept_log_loss,
+            doublewrite: self.doublewrite,
+            memory_budget_bytes: self.memory_budget_bytes,
+            redo_capacity_bytes,
+            redo_buffer_bytes: self.redo_buffer_bytes,
+        }
+    }
 }
 
 impl Default for EnvOptions {

@@ -158,19 +158,34 @@ pub struct RedoLog {
     pub(super) counters: Counters,
 }
 
+/// Where the log goes on, and how.
+pub(crate) struct LogStart {
+    /// End of the log that was found.
+    pub end: Lsn,
+    /// Where each epoch before it begins, as far as the log is still needed.
+    pub epochs: Vec<(Lsn, u32)>,
+    /// Bytes of log that may be in front of the checkpoint.
+    pub capacity_bytes: u64,
+    /// Size of each of the two log buffers in bytes.
+    pub buffer_bytes: usize,
+    /// Whether anything will be appended.
+    pub access: LogAccess,
+}
+
+/// What an opened log is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogAccess {
+    /// It is appended to.
+    Append,
+    /// Nothing is appended, and nothing is written at its opening.
+    ReadOnly,
+}
+
 impl RedoLog {
-    /// Opens the log for appending at `end`, in a new epoch. `epochs`: where those before it begin, as far as
-    /// the log is still needed. `buffer_bytes`: size of each of the two log buffers. `read_only`: nothing will be
-    /// appended, and nothing is written here either.
-    pub(crate) fn start(
-        mut ring: Ring,
-        end: Lsn,
-        mut epochs: Vec<(Lsn, u32)>,
-        capacity_bytes: u64,
-        buffer_bytes: usize,
-        read_only: bool,
-        failure: Arc<Failure>,
-    ) -> Result<Self> {
+    /// Opens the log in a new epoch, unless it is only read.
+    pub(crate) fn start(mut ring: Ring, start: LogStart, failure: Arc<Failure>) -> Result<Self> {
+        let LogStart { end, mut epochs, capacity_bytes, buffer_bytes, access } = start;
+        let read_only = access == LogAccess::ReadOnly;
         let seen = epochs.last().map_or(0, |(_, epoch)| *epoch);
         let epoch = if read_only { seen } else { ring.begin_epoch(seen, end)? };
         epochs.push((end, epoch));

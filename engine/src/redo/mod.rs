@@ -56,6 +56,7 @@ use parking_lot::Mutex;
 
 use control::CONTROL_FILE;
 
+pub(crate) use log::{LogAccess, LogStart};
 pub use log::{RedoLog, RedoStats};
 pub(crate) use ring::Ring;
 pub use ring::{REDO_DIR, default_file_size};

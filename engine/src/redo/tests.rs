@@ -69,7 +69,14 @@ fn open_with(
         }
     }
     let epochs = scan.epochs.clone();
-    let log = RedoLog::start(ring, scan.end, epochs, CAPACITY, 16 << 10, false, Arc::default())?;
+    let start = LogStart {
+        end: scan.end,
+        epochs,
+        capacity_bytes: CAPACITY,
+        buffer_bytes: 16 << 10,
+        access: LogAccess::Append,
+    };
+    let log = RedoLog::start(ring, start, Arc::default())?;
     if accept == AcceptLogLoss::Yes {
         log.flush()?;
     }

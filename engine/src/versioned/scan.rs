@@ -562,7 +562,8 @@ impl LeafScan<'_> {
     /// Whether the scan goes on behind what it can't read, as `force_recovery` says; then the error
     /// log has it.
     fn passes_over(&self, error: &Error) -> bool {
-        let passes_over = error.is_of_files() && self.trx.system.env.force_recovery().is_read_only();
+        let passes_over =
+            error.is_of_files() && self.trx.system.env.force_recovery().is_read_only();
         if passes_over {
             tracing::error!("{error}; a scan passes over what was there");
         }
