@@ -19,14 +19,14 @@ mod closing_tests;
 mod directory;
 #[cfg(test)]
 mod error_tests;
-mod halt;
-mod listed;
 #[cfg(test)]
 mod opening_tests;
 mod options;
 mod orphans;
+mod space_registry;
 #[cfg(test)]
 mod tests;
+mod write_stop;
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -51,9 +51,9 @@ use crate::redo::{Failure, RedoLog, format_uuid};
 
 use background::{Background, Checkpointer, Opening};
 use directory::{OpenedLog, open_log, refuse_unfit};
-pub use listed::FoundSpace;
-use listed::ListedSpaces;
 pub use options::EnvOptions;
+pub use space_registry::FoundSpace;
+use space_registry::SpaceRegistry;
 
 /// How long a mini-transaction waits for a redo log that cannot grow because the disk is full.
 const FULL_DISK_PATIENCE: Duration = Duration::from_secs(5);
@@ -76,7 +76,7 @@ pub struct Env {
     missing_spaces: HashSet<u32>,
     /// Spaces that the log which was replayed creates or deletes, or whose table it takes off the catalog.
     unfinished_spaces: HashSet<u32>,
-    listed_spaces: ListedSpaces,
+    space_registry: SpaceRegistry,
     /// Spaces of dropped tables whose file could not be removed.
     unremoved: Mutex<BTreeSet<u32>>,
     recovered: Lsn,
@@ -111,7 +111,7 @@ fn open_pool(
     // An extent for what describes the pool's pages and the like, which can't be known before there
     // is a pool.
     let beside_pool = 2 * options.redo_buffer_bytes as u64 + beside_bytes + EXTENT_BYTES as u64;
-    let size = governor::Beginning::read(size_options, beside_pool);
+    let size = governor::InitialSizing::read(size_options, beside_pool);
     let config = PoolConfig {
         page_size,
         size_bytes: size.size_bytes(),
@@ -168,7 +168,7 @@ impl Env {
             clean: recovered.clean,
             missing_spaces: recovered.missing_spaces,
             unfinished_spaces: recovered.unfinished_spaces,
-            listed_spaces: ListedSpaces::default(),
+            space_registry: SpaceRegistry::default(),
             unremoved: Mutex::default(),
             recovered: recovered.end,
             torn: AtomicBool::new(false),
@@ -465,7 +465,7 @@ impl Env {
             self.forget_the_rest();
             self.pool.flush_all()?;
             // The next opening knows by the log that files which could not be removed are not somebody's data; so there must be a log to read.
-            let is_clean = !self.redo.has_announcements();
+            let is_clean = !self.redo.has_pending_spaces();
             self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), is_clean)?;
             if !is_clean {
                 return Ok(());

@@ -74,8 +74,6 @@ pub mod format;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod governor;
-#[cfg(test)]
-pub(crate) mod hooked;
 mod hot_list;
 pub mod inspect;
 pub mod lock;
@@ -92,6 +90,8 @@ mod sort;
 pub mod space;
 mod status;
 pub mod table;
+#[cfg(test)]
+pub(crate) mod test_storage;
 pub mod trx;
 pub mod undo;
 pub mod versioned;

@@ -85,15 +85,20 @@ fn fill(mtr: &mut Mtr<'_>, page: PageHandle, tree_id: u32, value: &[u8]) -> usiz
     stored
 }
 
-/// Appends the whole chain, which holds `len` bytes, to `out`.
-pub fn read(
-    env: &Env,
-    space: &Space,
-    tree_id: u32,
-    head: u32,
-    len: u64,
-    out: &mut Vec<u8>,
-) -> Result<()> {
+/// A chain of overflow pages.
+#[derive(Debug, Clone, Copy)]
+pub struct Chain {
+    /// The tree whose entry names the chain.
+    pub tree_id: u32,
+    /// Its first page.
+    pub head: u32,
+    /// Bytes that it holds.
+    pub len: u64,
+}
+
+/// Appends the whole chain to `out`.
+pub fn read(env: &Env, space: &Space, chain: Chain, out: &mut Vec<u8>) -> Result<()> {
+    let Chain { tree_id, head, len } = chain;
     let mut missing =
         usize::try_from(len).map_err(|_| Error::ValueTooLong { len, max: usize::MAX as u64 })?;
     let mut no = head;

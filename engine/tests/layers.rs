@@ -29,7 +29,7 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_string_lossy();
         // Tests go through everything.
-        if name.contains("test") || name.ends_with("simulation") || name == "hooked" {
+        if name.contains("test") || name.ends_with("simulation") {
             continue;
         }
         if path.is_dir() {

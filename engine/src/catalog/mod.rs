@@ -184,7 +184,7 @@ impl Catalog {
             }
         }
         for record in tables.values() {
-            self.list_space_of(record);
+            self.register_space_of(record);
         }
         *self.tables.write() = tables;
         Ok(())
@@ -310,7 +310,7 @@ impl Catalog {
         self.tree.insert(trx, name.as_bytes(), &record.encode(), LockMode::None)?;
         self.attachments.set(trx, attachments)?;
         self.commit(trx)?;
-        self.list_space_of(&record);
+        self.register_space_of(&record);
         self.tables.write().insert(name.into(), Arc::new(record));
         Ok(())
     }
@@ -324,11 +324,11 @@ impl Catalog {
     ) -> Result<()> {
         self.tree.update(trx, name.as_bytes(), &record.encode())?;
         self.commit(trx)?;
-        self.list_space_of(&record);
+        self.register_space_of(&record);
         let space = record.space;
         let old = self.tables.write().insert(name.into(), Arc::new(record));
         if let Some(old) = old.filter(|old| old.space != space) {
-            self.env.unlist_space(old.space);
+            self.env.unregister_space(old.space);
         }
         Ok(())
     }
@@ -352,7 +352,7 @@ impl Catalog {
         self.attachments.set(trx, attachments)?;
         self.commit(trx)?;
         if let Some(record) = self.tables.write().remove(name) {
-            self.env.unlist_space(record.space);
+            self.env.unregister_space(record.space);
         }
         Ok(())
     }
@@ -417,10 +417,10 @@ impl Catalog {
 
     /// From here on a missing file of this table is missed. Not if the table has lost changes: it is of no use any more, and nor
     /// is what undo says of it.
-    fn list_space_of(&self, record: &TableRecord) {
+    fn register_space_of(&self, record: &TableRecord) {
         match record.lost_changes {
-            false => self.env.list_space(record.space),
-            true => self.env.list_lost_space(record.space),
+            false => self.env.register_space(record.space),
+            true => self.env.register_lost_space(record.space),
         }
     }
 

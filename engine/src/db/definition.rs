@@ -3,15 +3,15 @@
 //! # What makes them crash-safe
 //! The catalog's transaction is the moment of truth. Files come before it and go after it:
 //! ```text
-//! create    ids durable → announced → file, synced → SPACE_CREATE → pages → catalog commit
-//! drop      announced → catalog commit → SPACE_DELETE, durable → file removed
+//! create    ids durable → pending → file, synced → SPACE_CREATE → pages → catalog commit
+//! drop      pending → catalog commit → SPACE_DELETE, durable → file removed
 //! truncate  as create up to the pages → catalog commit (old space out, new one in) → as drop for the old one
 //! rename    catalog commit
 //! indexes   see `index_change`; their names alone: catalog commit
 //! load      see `load`: as create, or as truncate
 //! ```
 //! A crash in between leaves at most a file that no table has; the log says so as long as that may happen
-//! ([`Env::announce_space`]), and `open` removes it. A file that is missing
+//! ([`Env::add_pending_space`]), and `open` removes it. A file that is missing
 //! for a table is an error of that table alone; it can still be dropped.
 
 use super::{Db, Inner, OpenTables};
@@ -92,12 +92,11 @@ impl Db {
         let _one = inner.begin_definition(&[name])?;
         let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let table = inner.close_for_definition(name, record.space)?;
-        let announced = inner.env.announce_space(record.space);
+        let pending = inner.env.add_pending_space(record.space);
         let mut trx = inner.definition_trx();
-        if let Err(error) =
-            announced.and_then(|()| inner.catalog.remove(&mut trx, name, attachments))
+        if let Err(error) = pending.and_then(|()| inner.catalog.remove(&mut trx, name, attachments))
         {
-            inner.env.withdraw_announcement(record.space);
+            inner.env.remove_pending_space(record.space);
             table.inspect(|table| table.reopen_entrance());
             return Err(error);
         }
@@ -166,10 +165,10 @@ impl Db {
             let space = new.space;
             let replaced = inner
                 .env
-                .announce_space(old.space)
+                .add_pending_space(old.space)
                 .and_then(|()| inner.catalog.replace(&mut inner.definition_trx(), name, new));
             replaced.inspect_err(|_| {
-                inner.env.withdraw_announcement(old.space);
+                inner.env.remove_pending_space(old.space);
                 inner.env.forget_space(space);
             })?;
             Ok(table)
@@ -457,8 +456,8 @@ impl Inner {
         def: &TableDef,
     ) -> Result<(Arc<Space>, SpaceHeader, TableRecord)> {
         let ids = self.catalog.new_ids(def.indexes.len() as u32)?;
-        let announced = self.env.announce_space(ids.space);
-        let made = announced.and_then(|()| self.env.create_space(ids.space)).and_then(|space| {
+        let pending = self.env.add_pending_space(ids.space);
+        let made = pending.and_then(|()| self.env.create_space(ids.space)).and_then(|space| {
             let trees = make_trees(&self.env, &space, ids.first_tree, def.indexes.len())?;
             pause::reach(PausePoint::TableMade);
             // Behind the catalog's commit nothing may fail.

@@ -5,7 +5,7 @@ use super::*;
 use crate::ReadRequest;
 use crate::btree::Tree;
 use crate::pause::{PausePoint, with_hook};
-use crate::table::noted;
+use crate::table::provisional_trees;
 use crate::{IndexDef, LockMode, LockWait, TableDef, TransactionOptions};
 use tidepool_pool::storage::{Fault, FaultKind, SimStorage, Storage, StorageOp};
 
@@ -652,7 +652,7 @@ fn purge_passes_over_a_half_freed_tree_whose_file_was_away_at_the_opening() {
     {
         let env = db.inner.env();
         let space = env.space(db.inner.catalog.get("a").unwrap().space).unwrap();
-        let noted = noted::noted(env, &space).unwrap()[0];
+        let noted = provisional_trees::all(env, &space).unwrap()[0];
         let (freed, is_all) =
             Tree::open(env, &space, noted.root, noted.tree).free_step(None).unwrap();
         assert!(freed > 0 && !is_all);

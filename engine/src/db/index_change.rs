@@ -8,7 +8,7 @@
 //! commit    the trees to be dropped are noted → catalog commit: the new definition → the notes of new trees are forgotten, these trees freed
 //! ```
 //! What a crash leaves before the catalog's commit is the old definition, after it the new one; and notes of the trees that belong to
-//! neither ([`noted`]), which the next opening frees. An [`IndexChange`] that is dropped does the same at once.
+//! neither ([`provisional_trees`]), which the next opening frees. An [`IndexChange`] that is dropped does the same at once.
 //!
 //! Several tables may be changed at one moment ([`IndexChange::commit_all`]), as the partitions of one table have to be.
 //!
@@ -38,7 +38,7 @@ use crate::format::space_header;
 use crate::lock::{Interrupt, LockMode, LockWait};
 use crate::pause::{self, PausePoint};
 use crate::sort::{self, Sorter};
-use crate::table::{Table, noted};
+use crate::table::{Table, provisional_trees};
 use crate::trx::{Isolation, TransactionOptions};
 use crate::versioned::{ReadRequest, VersionedTree};
 use std::collections::BTreeMap;
@@ -190,7 +190,7 @@ fn not_built() -> Error {
 
 impl IndexChange {
     /// Most indexes that one change adds and drops together: what can be noted.
-    pub const INDEXES_MAX: usize = noted::NOTES_MAX;
+    pub const INDEXES_MAX: usize = provisional_trees::NOTES_MAX;
 
     fn make_trees(&mut self, old: &TableRecord) -> Result<()> {
         let inner = self.inner.clone();
@@ -209,7 +209,7 @@ impl IndexChange {
         let first = inner.catalog.new_tree_ids(new.len() as u32)?;
         let (env, space) = (&inner.env, inner.env.space(self.record.space)?);
         for (&index, tree) in new.iter().zip(first..) {
-            let made = noted::create(env, &space, tree)?;
+            let made = provisional_trees::create(env, &space, tree)?;
             self.record.trees[index] = made;
             self.added.push(made);
             let sorter = inner.sorter(tree, inner.sort_share_bytes(new.len()));
@@ -377,14 +377,14 @@ impl IndexChange {
             inner.trx_system.condemn_trees(unwanted.iter().map(|tree| tree.tree));
             // First: what can't be freed must not leave the note of a tree that is in use.
             for tree in wanted {
-                noted::forget(env, &space, tree.tree)?;
+                provisional_trees::forget(env, &space, tree.tree)?;
             }
             for tree in unwanted {
-                noted::free(env, &space, *tree)?;
+                provisional_trees::free(env, &space, *tree)?;
             }
             let record = inner.catalog.get(&self.name);
             let record = record.ok_or_else(|| Error::TableMissing(self.name.clone()))?;
-            if !record.has_notes || !noted::noted(env, &space)?.is_empty() {
+            if !record.has_notes || !provisional_trees::all(env, &space)?.is_empty() {
                 return Ok(());
             }
             let record = TableRecord { has_notes: false, ..TableRecord::clone(&record) };
@@ -451,7 +451,7 @@ impl Inner {
             let header = space_header::read(env.pool(), &space)?;
             tables.push(Arc::new(Table::open(env, &space, name, record, &header)));
             for tree in &change.dropped {
-                noted::add(env, &space, *tree)?;
+                provisional_trees::add(env, &space, *tree)?;
             }
             records.insert(name.clone(), Arc::new(record.clone()));
         }
@@ -484,7 +484,7 @@ impl Inner {
     }
 
     /// Frees what a crash has left of changes of indexes. Before purge and rollbacks begin.
-    pub(super) fn clear_noted_trees(&self) -> Result<()> {
+    pub(super) fn free_provisional_trees(&self) -> Result<()> {
         let tables = self.catalog.tables();
         let has_notes = |record: &TableRecord| record.has_notes && !record.lost_changes;
         if tables.iter().any(|(_, record)| has_notes(record)) {
@@ -510,16 +510,16 @@ impl Inner {
 
     fn clear_notes_of(&self, name: &str, record: &TableRecord) -> Result<()> {
         let (space, _) = self.open_space_of(record)?;
-        let notes = noted::noted(&self.env, &space)?;
+        let notes = provisional_trees::all(&self.env, &space)?;
         let unwanted: Vec<TreeRecord> =
             notes.iter().filter(|note| !record.trees.contains(note)).copied().collect();
         // Even if they can't be freed now, nobody may go there: they may be half freed already.
         self.trx_system.condemn_trees(unwanted.iter().map(|tree| tree.tree));
         for note in notes.iter().filter(|note| !unwanted.contains(note)) {
-            noted::forget(&self.env, &space, note.tree)?;
+            provisional_trees::forget(&self.env, &space, note.tree)?;
         }
         for note in unwanted {
-            noted::free(&self.env, &space, note)?;
+            provisional_trees::free(&self.env, &space, note)?;
         }
         let record = TableRecord { has_notes: false, ..record.clone() };
         self.catalog.replace(&mut self.definition_trx(), name, record)?;

@@ -2,7 +2,7 @@
 //!
 //! # Steps
 //! ```text
-//! begin     the name is taken; announced → file → empty trees, as for CREATE (`definition`)
+//! begin     the name is taken; pending → file → empty trees, as for CREATE (`definition`)
 //! entries   in the order of their keys: the leaves are written one behind the other; else they are sorted first
 //! commit    what waits is written → catalog commit
 //! ```
@@ -327,12 +327,12 @@ impl TableLoad {
         drop(old.clear());
         let next = old.auto_increment().max(self.table.auto_increment());
         let counted = self.table.reset_auto_increment(next);
-        let announced = counted.and_then(|()| inner.env.announce_space(old.space_id()));
-        let replaced = announced.and_then(|()| {
+        let pending = counted.and_then(|()| inner.env.add_pending_space(old.space_id()));
+        let replaced = pending.and_then(|()| {
             inner.catalog.replace(&mut inner.definition_trx(), &self.name, self.record.clone())
         });
         replaced.inspect_err(|_| {
-            inner.env.withdraw_announcement(old.space_id());
+            inner.env.remove_pending_space(old.space_id());
             old.reopen_entrance();
         })?;
         self.table.succeed(old, &[]);

@@ -4,7 +4,7 @@ use super::definition_tests::open;
 use super::*;
 use crate::ReadRequest;
 use crate::catalog::{IndexDef, TableDef, TableRecord};
-use crate::table::noted;
+use crate::table::provisional_trees;
 use crate::trx::TransactionOptions;
 use tidepool_pool::Access;
 use tidepool_pool::page::tree_id;
@@ -31,7 +31,7 @@ fn an_opening_frees_nothing_by_the_note_of_a_tree_that_is_gone() {
         let page = env.pool().shared(&space, old.trees[1].root, Access::Normal).unwrap();
         assert_eq!(tree_id(&page), old.trees[0].tree, "the dropped index's page is the rows' now");
         drop(page);
-        noted::add(env, &space, old.trees[1]).unwrap();
+        provisional_trees::add(env, &space, old.trees[1]).unwrap();
         let now = db.inner.catalog.get("t").unwrap();
         let record = TableRecord { has_notes: true, ..TableRecord::clone(&now) };
         db.inner.catalog.replace(&mut db.inner.definition_trx(), "t", record).unwrap();
@@ -55,5 +55,5 @@ fn an_opening_frees_nothing_by_the_note_of_a_tree_that_is_gone() {
     let record = db.inner.catalog.get("t").unwrap();
     assert!(!record.has_notes);
     let space = db.inner.env().space(record.space).unwrap();
-    assert_eq!(noted::noted(db.inner.env(), &space).unwrap(), []);
+    assert_eq!(provisional_trees::all(db.inner.env(), &space).unwrap(), []);
 }

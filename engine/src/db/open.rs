@@ -112,7 +112,7 @@ impl Db {
             inner.note_recovered();
             inner.mark_tables_that_lost_changes()?;
             inner.clear_orphans()?;
-            inner.clear_noted_trees()?;
+            inner.free_provisional_trees()?;
             sort::clear_files(&**inner.env.storage());
         }
         let background = inner.options.read().background && !inner.env.is_read_only();

@@ -181,7 +181,7 @@ impl Sim<'_> {
             Error::Storage(_) => (self.faulty, "read error"),
             Error::Corrupt { .. } => (self.broken.is_some(), "broken page"),
             Error::Format { why, .. } => {
-                (self.pending() && why.contains("can't be rolled back"), "stranded")
+                (self.pending() && why.contains("can't be rolled back"), "blocked")
             }
             Error::LockWaitTimeout => (may_be_locked || self.pending(), "locked"),
             _ => (false, ""),
@@ -436,8 +436,8 @@ impl Sim<'_> {
             8 => self.db.step_checkpoint(),
             _ => self.db.log_flush().map(|()| true),
         };
-        if self.db.inner.trx_system().observe().iter().any(|one| one.owner.stranded().is_some()) {
-            note(self.seen, "rollback stranded");
+        if self.db.inner.trx_system().observe().iter().any(|one| one.owner.blocked().is_some()) {
+            note(self.seen, "rollback blocked");
         }
         match outcome {
             Ok(_) => Ok(()),
@@ -717,8 +717,8 @@ fn rollbacks_beside_files_that_fail_match_the_model() {
         "page broken",
         "broken page",
         "mended",
-        "rollback stranded",
-        "stranded",
+        "rollback blocked",
+        "blocked",
         "locked",
         "left by an earlier life",
         "table emptied",

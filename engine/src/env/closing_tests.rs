@@ -9,8 +9,8 @@ use tidepool_pool::storage::{Result as StorageResult, SimStorage, StorageFile};
 
 use super::*;
 use crate::files::FIRST_TABLE_SPACE;
-use crate::hooked::{Hooked, Hooks, watched_lock};
 use crate::redo::control::CONTROL_FILE;
+use crate::test_storage::{Hooked, Hooks, watched_lock};
 
 /// How long a write is held up if nobody lets go of the lock.
 const HELD_UP: Duration = Duration::from_millis(300);

@@ -574,11 +574,11 @@ fn a_table_that_cannot_be_read_does_not_end_the_recovery_of_the_others() {
 /// A process that is killed may have removed the file of a dropped table without making that durable, when the log says no more than
 /// that no table has it, because the record that deletes it lies before the checkpoint. Nothing says so any more once it is found to be gone.
 #[test]
-fn that_an_announced_file_is_gone_is_durable_before_the_announcement_is_dropped() {
+fn that_a_pending_file_is_gone_is_durable_before_it_is_pending_no_longer() {
     let name = space_file_name(FIRST_TABLE_SPACE);
     let storage = SimStorage::new(1);
     let env = open(&storage, &options()).unwrap();
-    env.announce_space(FIRST_TABLE_SPACE).unwrap();
+    env.add_pending_space(FIRST_TABLE_SPACE).unwrap();
     let space = env.create_space(FIRST_TABLE_SPACE).unwrap();
     space.file().set_len(4 * PAGE_SIZE as u64).unwrap();
     write(&env, &space, 0, b"something");

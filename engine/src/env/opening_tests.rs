@@ -9,9 +9,9 @@ use tidepool_pool::storage::{Fault, FaultKind, IoOp, SimStorage, StorageOp};
 
 use super::*;
 use crate::files::*;
-use crate::hooked::{Hooked, Hooks, watched_lock};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
+use crate::test_storage::{Hooked, Hooks, watched_lock};
 
 const PAGE_SIZE: usize = 4096;
 /// Pages of the first table: more than the pool has.

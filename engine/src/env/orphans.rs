@@ -3,7 +3,7 @@
 //! A crash in the middle of CREATE or DROP leaves a file that the catalog doesn't list. So does a catalog that is older than its
 //! tables, and then the file is somebody's data. What tells them apart is the log: it says which files it creates,
 //! and which tables are about to come or to go, before that happens; and goes on saying so, whatever checkpoints come, until that is over
-//! ([announcements](crate::redo)). Only what it names is removed.
+//! ([pending spaces](crate::redo)). Only what it names is removed.
 
 use std::sync::Arc;
 
@@ -33,16 +33,16 @@ impl Env {
 
     /// To be called before the file of a new table is made, and before a transaction takes a table off the catalog: should a crash come
     /// between that and the end of it, the next opening knows that the file is not wanted unless the catalog has it. What ends it is
-    /// [`Env::list_space`], [`Env::forget_space`], or, if nothing came of it, [`Env::withdraw_announcement`].
-    pub fn announce_space(&self, id: u32) -> Result<()> {
+    /// [`Env::register_space`], [`Env::forget_space`], or, if nothing came of it, [`Env::remove_pending_space`].
+    pub fn add_pending_space(&self, id: u32) -> Result<()> {
         self.wait_for_redo_room()?;
-        self.redo.announce(id);
+        self.redo.add_pending_space(id);
         Ok(())
     }
 
-    /// The catalog has kept the table.
-    pub fn withdraw_announcement(&self, id: u32) {
-        self.redo.withdraw(id);
+    /// The statement is over, with or without success: the space is pending no longer.
+    pub fn remove_pending_space(&self, id: u32) {
+        self.redo.remove_pending_space(id);
     }
 
     /// Removes the file of a space that no table has any more, if it is there. Should that fail, the close tries again.
@@ -51,7 +51,7 @@ impl Env {
             tracing::warn!(space = id, %error, "the file of a dropped table stays for now");
             self.unremoved.lock().insert(id);
             // It may be one that nothing was ever written to, and that the log has never named.
-            self.redo.announce(id);
+            self.redo.add_pending_space(id);
         }
     }
 
@@ -62,11 +62,11 @@ impl Env {
             // An earlier try may have removed it, and not have made that durable.
             self.storage.sync_dir(TABLES_DIR)?;
         }
-        self.redo.withdraw(id);
+        self.redo.remove_pending_space(id);
         Ok(())
     }
 
-    /// Tries once more to remove the files that could not be. Those that still can't be stay announced.
+    /// Tries once more to remove the files that could not be. Those that still can't be removed stay pending.
     pub(super) fn forget_the_rest(&self) {
         let unremoved = std::mem::take(&mut *self.unremoved.lock());
         for id in unremoved {

@@ -54,11 +54,11 @@ impl Db {
             .trx_system()
             .observe()
             .into_iter()
-            .filter(|one| !one.owner.has_ended() || one.owner.stranded().is_some())
+            .filter(|one| !one.owner.has_ended() || one.owner.blocked().is_some())
             .map(|one| {
                 let owner = &one.owner;
                 let requested = owner.requested();
-                let kept = self.trx_system().locks.kept.len_of(owner);
+                let kept = self.trx_system().locks.compact.len_of(owner);
                 let rows_locked = (owner.key_locks() + kept) as u64;
                 let rows_modified = owner.undo_records();
                 TransactionReport {

@@ -146,14 +146,14 @@ struct Appetite {
 }
 
 /// A governor that has taken its first reading, and has no pool yet.
-pub(crate) struct Beginning {
+pub(crate) struct InitialSizing {
     control: Control,
     reserve_bytes: u64,
 }
 
-impl Beginning {
+impl InitialSizing {
     /// Reads the signals for the first time. `beside_pool_bytes`: what a budget is charged with before anybody can be asked.
-    pub(crate) fn read(options: SizeOptions, beside_pool_bytes: u64) -> Beginning {
+    pub(crate) fn read(options: SizeOptions, beside_pool_bytes: u64) -> InitialSizing {
         let mut reader = Reader::new(Root::new(&options.system_root), None);
         let signals = reader.read(Duration::ZERO);
         let total = signals.machine_total_bytes.unwrap_or(0);
@@ -183,7 +183,7 @@ impl Beginning {
         control.begin();
         let most_bytes = asked_bytes.max(control.target_bytes).max(BLIND_SIZE_BYTES);
         let reserve_bytes = total.max(most_bytes);
-        Beginning { control, reserve_bytes }
+        InitialSizing { control, reserve_bytes }
     }
 
     /// Size that the pool is to begin with, in bytes.

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::LockMode;
-use super::kept::{KEPT_IN_TABLE, KeptLocks};
+use super::Locks;
+use super::compact::QUEUED_LOCKS_MAX;
 use super::owner::{Held, HeldKey, Owner};
 use super::report::{Covers, LockRecord, LockRecords};
 use crate::pause::{self, PausePoint};
@@ -43,15 +44,15 @@ pub enum Acquire {
 pub enum Holder {
     /// The entry, which carries the owner's active transaction id. It does so as long as the leaf is latched, unless the owner ends.
     Writer(Arc<Owner>),
-    /// A set of kept locks. The owner may give this one up without a latch.
-    Keeper(Arc<Owner>),
+    /// A set of compact locks. The owner may give this one up without a latch.
+    Compact(Arc<Owner>),
 }
 
 impl Holder {
     /// The owner.
     pub fn owner(&self) -> &Arc<Owner> {
         match self {
-            Holder::Writer(owner) | Holder::Keeper(owner) => owner,
+            Holder::Writer(owner) | Holder::Compact(owner) => owner,
         }
     }
 }
@@ -224,68 +225,6 @@ impl KeyLocks {
     fn shard(&self, tree: u32, key: &[u8]) -> (&Shard, u32) {
         let hash = crc32c::crc32c_append(tree.wrapping_mul(0x9E37_79B1), key);
         (&self.shards[hash as usize % SHARDS], hash)
-    }
-
-    /// Asks for a lock, under a latch on the entry's leaf. `holder` is another owner that has written the entry, or
-    /// keeps it locked: it is given the explicit lock that corresponds, before the request is enqueued
-    /// and in the same critical section, so that the request finds the lock whatever the holder is about to do. With
-    /// `wait` false nothing is enqueued on a conflict. An owner that has many locks gets this one among those in `kept`.
-    pub fn acquire(
-        &self,
-        owner: &Arc<Owner>,
-        (tree, key): (u32, &[u8]),
-        mode: LockMode,
-        holder: Option<&Holder>,
-        wait: bool,
-        kept: &KeptLocks,
-    ) -> Acquire {
-        debug_assert_ne!(mode, LockMode::None);
-        let (shard, hash) = self.shard(tree, key);
-        let Some(holder) = holder else {
-            let mut held = owner.held.lock();
-            let many = mode == LockMode::Exclusive && held.keys.len() >= KEPT_IN_TABLE;
-            let place = (many || held.kept.is_some()).then(|| kept.place_of(tree, key));
-            // As strong as any, and not for the present read to give up.
-            if place.is_some_and(|place| held.keeps(place)) {
-                return Acquire::Granted(false);
-            }
-            return shard.with(hash, tree, key, !many, |queue| {
-                // Another reader, which has latched the leaf as this one has, may have come between.
-                if kept.holder(owner, tree, key).is_some() {
-                    return Acquire::Retry;
-                }
-                match queue {
-                    Some(queue) => enqueue(queue, owner, &mut held, mode, wait),
-                    None => {
-                        let place = place.unwrap_or_else(|| kept.place_of(tree, key));
-                        kept.insert(owner, &mut held, place)
-                            .map_or(Acquire::Retry, Acquire::Granted)
-                    }
-                }
-            });
-        };
-        if !wait {
-            return Acquire::Conflict;
-        }
-        let (mut held, mut held_by_holder) = lock_both(owner, holder.owner());
-        shard.with(hash, tree, key, true, |queue| {
-            let queue = queue.expect("made on demand");
-            // Whoever has locked the key since a kept lock was given up must not find the giver in front again. (The set is
-            // written under `held_by_holder`.)
-            let given_up = match holder {
-                Holder::Writer(_) => false,
-                Holder::Keeper(keeper) => {
-                    let explicit = queue.granted_to(keeper).map(|at| queue.requests[at].mode);
-                    explicit != Some(LockMode::Exclusive)
-                        && !held_by_holder.keeps(kept.place_of(tree, key))
-                }
-            };
-            if given_up || !give_explicit(queue, holder.owner(), &mut held_by_holder) {
-                return Acquire::Retry;
-            }
-            pause::reach(PausePoint::HolderMadeExplicit);
-            enqueue(queue, owner, &mut held, mode, wait)
-        })
     }
 
     /// Tests for locks that forbid `owner` to write the entry, under the leaf's exclusive latch; takes no lock
@@ -482,6 +421,70 @@ impl KeyLocks {
                 }
             }
             nearest
+        })
+    }
+}
+
+impl Locks {
+    /// Asks for a lock, under a latch on the entry's leaf. `holder` is another owner that has written the entry, or
+    /// keeps it locked: it is given the explicit lock that corresponds, before the request is enqueued
+    /// and in the same critical section, so that the request finds the lock whatever the holder is about to do. With
+    /// `wait` false nothing is enqueued on a conflict. An owner that has many locks gets this one among its compact ones.
+    pub fn acquire(
+        &self,
+        owner: &Arc<Owner>,
+        (tree, key): (u32, &[u8]),
+        mode: LockMode,
+        holder: Option<&Holder>,
+        wait: bool,
+    ) -> Acquire {
+        debug_assert_ne!(mode, LockMode::None);
+        let (shard, hash) = self.keys.shard(tree, key);
+        let Some(holder) = holder else {
+            let mut held = owner.held.lock();
+            let many = mode == LockMode::Exclusive && held.keys.len() >= QUEUED_LOCKS_MAX;
+            let place = (many || held.compact.is_some()).then(|| self.compact.place_of(tree, key));
+            // As strong as any, and not for the present read to give up.
+            if place.is_some_and(|place| held.keeps(place)) {
+                return Acquire::Granted(false);
+            }
+            return shard.with(hash, tree, key, !many, |queue| {
+                // Another reader, which has latched the leaf as this one has, may have come between.
+                if self.compact.holder(owner, tree, key).is_some() {
+                    return Acquire::Retry;
+                }
+                match queue {
+                    Some(queue) => enqueue(queue, owner, &mut held, mode, wait),
+                    None => {
+                        let place = place.unwrap_or_else(|| self.compact.place_of(tree, key));
+                        self.compact
+                            .insert(owner, &mut held, place)
+                            .map_or(Acquire::Retry, Acquire::Granted)
+                    }
+                }
+            });
+        };
+        if !wait {
+            return Acquire::Conflict;
+        }
+        let (mut held, mut held_by_holder) = lock_both(owner, holder.owner());
+        shard.with(hash, tree, key, true, |queue| {
+            let queue = queue.expect("made on demand");
+            // Whoever has locked the key since a compact lock was given up must not find the giver in front again. (The set is
+            // written under `held_by_holder`.)
+            let given_up = match holder {
+                Holder::Writer(_) => false,
+                Holder::Compact(keeper) => {
+                    let explicit = queue.granted_to(keeper).map(|at| queue.requests[at].mode);
+                    explicit != Some(LockMode::Exclusive)
+                        && !held_by_holder.keeps(self.compact.place_of(tree, key))
+                }
+            };
+            if given_up || !give_explicit(queue, holder.owner(), &mut held_by_holder) {
+                return Acquire::Retry;
+            }
+            pause::reach(PausePoint::HolderMadeExplicit);
+            enqueue(queue, owner, &mut held, mode, wait)
         })
     }
 }

@@ -10,7 +10,7 @@
 //! - **Key locks** ([`keys::KeyLocks`]): shared or exclusive on (tree, key), first come, first served. Taken by locking
 //!   reads and by whoever had to wait. A writer looks for them while it holds the leaf's exclusive latch; when the
 //!   shard of the table is empty, which is the rule, that is one load.
-//! - **Kept locks** ([`kept::KeptLocks`]): the exclusive key locks of an owner that has a thousand in the table already and meets nobody else's
+//! - **Compact locks** ([`compact::CompactLocks`]): the exclusive key locks of an owner that has a thousand in the table already and meets nobody else's
 //!   at the key: a few bytes each, which whoever must wait for one makes a key lock.
 //! - **Range locks** ([`ranges::RangeLocks`]): shared or exclusive on closed key ranges of a tree, for SERIALIZABLE scans. They cover the
 //!   gaps, so no phantom appears. A writer tests them only if any exist.
@@ -39,22 +39,22 @@
 //! error ([`crate::redo::Failure`]), those under way (`sleepers`) and those to come. What is granted stays granted.
 //!
 //! # Order of the mutexes
-//! graph → `Owner::held` → key-lock shard → range shard → kept locks → `Owner::wait`; `Owner::requested` is taken alone, or under the graph. Of two owners' `held`, that
+//! graph → `Owner::held` → key-lock shard → range shard → compact locks → `Owner::wait`; `Owner::requested` is taken alone, or under the graph. Of two owners' `held`, that
 //! of the lower number comes first. All are leaves below page latches: a page latch may be held when one is taken, never the reverse.
 //! The list of sleepers comes before `Owner::wait` and after all else, the log's mutexes too: a failure of the log reads it.
 //! `Owner::session` is taken with nothing held, and the embedder's observer is called under it.
 
+pub mod compact;
 pub(crate) mod deadlock;
 pub(crate) mod fresh;
-pub mod kept;
 pub mod keys;
 pub mod observer;
-pub(crate) mod overwritten;
 pub mod owner;
 pub mod ranges;
 pub(crate) mod reach;
 pub mod report;
 mod sleepers;
+pub(crate) mod version_cache;
 pub mod wait;
 
 #[cfg(test)]
@@ -64,7 +64,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-pub use kept::KeptLocks;
+pub use compact::CompactLocks;
 pub use keys::KeyLocks;
 pub use observer::{SessionToken, WaitObserver};
 pub(crate) use owner::Requested;
@@ -132,7 +132,7 @@ pub struct Locks {
     /// Range locks.
     pub ranges: RangeLocks,
     /// Locks that rollbacks to savepoints keep.
-    pub kept: KeptLocks,
+    pub compact: CompactLocks,
     graph: wait::WaitGraph,
     no_detection: AtomicBool,
     observer: OnceLock<Box<dyn WaitObserver>>,
@@ -163,7 +163,7 @@ impl Locks {
 
     /// Memory of the locks held, about, bytes.
     pub fn memory_bytes(&self) -> u64 {
-        self.keys.memory_bytes() + self.ranges.memory_bytes() + self.kept.memory_bytes()
+        self.keys.memory_bytes() + self.ranges.memory_bytes() + self.compact.memory_bytes()
     }
 
     /// Waits until the wait that `owner` has announced (by [`KeyLocks::acquire`] answering [`keys::Acquire::MustWait`])
@@ -276,39 +276,27 @@ impl Locks {
         outcome
     }
 
-    /// Asks for a lock on an entry whose leaf is latched; see [`KeyLocks::acquire`].
-    pub fn acquire(
-        &self,
-        owner: &Arc<Owner>,
-        (tree, key): (u32, &[u8]),
-        mode: LockMode,
-        holder: Option<&keys::Holder>,
-        wait: bool,
-    ) -> keys::Acquire {
-        self.keys.acquire(owner, (tree, key), mode, holder, wait, &self.kept)
-    }
-
     /// Whether `owner` holds a lock on the key that is at least as strong as `mode`, other than by having written the entry.
     pub fn holds(&self, owner: &Owner, tree: u32, key: &[u8], mode: LockMode) -> bool {
-        self.kept.keeps(owner, tree, key) || self.keys.holds(owner, tree, key, mode)
+        self.compact.keeps(owner, tree, key) || self.keys.holds(owner, tree, key, mode)
     }
 
     /// Gives up one key's lock before the transaction's end.
     pub fn unlock(&self, owner: &Arc<Owner>, tree: u32, key: &[u8]) {
         // Somebody who waits for it has made it explicit.
-        let kept = self.kept.remove(owner, tree, key);
-        if !kept || self.keys.holds(owner, tree, key, LockMode::Shared) {
+        let was_compact = self.compact.remove(owner, tree, key);
+        if !was_compact || self.keys.holds(owner, tree, key, LockMode::Shared) {
             self.keys.unlock(owner, tree, key);
         }
     }
 
     /// Keeps `owner`'s exclusive lock on an entry that is about to lose its implicit one, under the leaf's latch; false if it has ended.
     pub(crate) fn keep(&self, owner: &Arc<Owner>, tree: u32, key: &[u8]) -> bool {
-        match owner.key_locks() < kept::KEPT_IN_TABLE {
+        match owner.key_locks() < compact::QUEUED_LOCKS_MAX {
             true => self.keys.make_explicit(owner, tree, key),
             false => {
-                let place = self.kept.place_of(tree, key);
-                self.kept.insert(owner, &mut owner.held.lock(), place).is_some()
+                let place = self.compact.place_of(tree, key);
+                self.compact.insert(owner, &mut owner.held.lock(), place).is_some()
             }
         }
     }
@@ -318,8 +306,8 @@ impl Locks {
     pub fn release_all(&self, owner: &Arc<Owner>) {
         let held = owner.end();
         // First: who has waited for one of the others would find this owner again.
-        if held.kept.is_some() {
-            self.kept.release(owner);
+        if held.compact.is_some() {
+            self.compact.release(owner);
         }
         for lock in held.keys {
             self.keys.release(owner, lock.tree, &lock.key);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::kept::KeptSet;
-use super::overwritten::Overwritten;
+use super::compact::CompactSet;
+use super::version_cache::VersionCache;
 use super::{LockMode, SessionToken};
 use crate::csn::TrxId;
 use crate::error::{Error, Result};
@@ -55,7 +55,7 @@ pub(super) struct HeldKey {
 pub(super) struct Held {
     pub keys: Vec<HeldKey>,
     pub ranges: bool,
-    pub kept: Option<KeptSet>,
+    pub compact: Option<CompactSet>,
     pub end_waiters: Vec<(Arc<Owner>, u64)>,
     ended: bool,
 }
@@ -102,7 +102,7 @@ pub struct Owner {
     undo_records: AtomicU64,
     interrupt: Arc<Interrupt>,
     pub(super) held: Mutex<Held>,
-    /// One of the sets in [`super::KeptLocks`] is its own.
+    /// One of the sets in [`super::CompactLocks`] is its own.
     pub(super) keeps_locks: AtomicBool,
     pub(super) wait: Mutex<WaitState>,
     pub(super) wake: Condvar,
@@ -112,9 +112,9 @@ pub struct Owner {
     /// The embedder has said that it will be rolled back.
     gives_way: AtomicBool,
     /// Why its rollback can't be finished.
-    stranded: OnceLock<String>,
+    blocked: OnceLock<String>,
     /// What its versions of some rows lie over.
-    pub(crate) overwritten: Overwritten,
+    pub(crate) version_cache: VersionCache,
 }
 
 /// An owner whose session has a name, until this is dropped.
@@ -142,15 +142,15 @@ impl Owner {
             requested: Mutex::default(),
             session: Mutex::default(),
             gives_way: AtomicBool::new(false),
-            stranded: OnceLock::new(),
-            overwritten: Overwritten::default(),
+            blocked: OnceLock::new(),
+            version_cache: VersionCache::default(),
         })
     }
 
     /// Whether it holds no lock but those on what it has written.
     pub(crate) fn holds_nothing(&self) -> bool {
         let held = self.held.lock();
-        held.keys.is_empty() && !held.ranges && held.kept.is_none()
+        held.keys.is_empty() && !held.ranges && held.compact.is_none()
     }
 
     /// Unique among the living.
@@ -190,13 +190,13 @@ impl Owner {
 
     /// Notes that its rollback can't be finished, and why: it will release its locks, and what it still has written is not to be
     /// waited for.
-    pub(crate) fn strand(&self, why: String) {
-        let _ = self.stranded.set(why);
+    pub(crate) fn set_blocked(&self, why: String) {
+        let _ = self.blocked.set(why);
     }
 
     /// Why its rollback can't be finished, if that is so.
-    pub(crate) fn stranded(&self) -> Option<&str> {
-        self.stranded.get().map(String::as_str)
+    pub(crate) fn blocked(&self) -> Option<&str> {
+        self.blocked.get().map(String::as_str)
     }
 
     /// Key locks held or waited for.

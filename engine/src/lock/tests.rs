@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use proptest::prelude::*;
 
-use super::kept::KEPT_IN_TABLE;
+use super::compact::QUEUED_LOCKS_MAX;
 use super::keys::{Acquire, Holder};
 use super::owner::Named;
 use super::*;
@@ -25,7 +25,7 @@ fn writer(owner: &Arc<Owner>) -> Holder {
 }
 
 fn keeper(owner: &Arc<Owner>) -> Holder {
-    Holder::Keeper(Arc::clone(owner))
+    Holder::Compact(Arc::clone(owner))
 }
 
 fn waiting(owner: &Arc<Owner>) {
@@ -804,18 +804,18 @@ fn numbered(n: usize) -> [u8; 8] {
 fn the_locks_of_an_owner_of_many_hold_as_its_first_do() {
     let locks = Locks::default();
     let (many, other) = (owner(1), owner(2));
-    let all = 3 * KEPT_IN_TABLE;
+    let all = 3 * QUEUED_LOCKS_MAX;
     for n in 0..all {
         let answer = locks.acquire(&many, (1, &numbered(n)), LockMode::Exclusive, None, true);
         assert_eq!(answer, Acquire::Granted(true));
     }
-    assert_eq!((locks.keys.len(), locks.kept.len()), (KEPT_IN_TABLE, all - KEPT_IN_TABLE));
+    assert_eq!((locks.keys.len(), locks.compact.len()), (QUEUED_LOCKS_MAX, all - QUEUED_LOCKS_MAX));
     let last = numbered(all - 1);
     let again = locks.acquire(&many, (1, &last), LockMode::Exclusive, None, true);
     assert_eq!(again, Acquire::Granted(false));
     // Who asks as a reader does is told; who has not looked before is sent to look.
-    assert_eq!(locks.kept.holder(&other, 1, &last).unwrap().number(), many.number());
-    assert!(locks.kept.holder(&other, 2, &last).is_none(), "another tree");
+    assert_eq!(locks.compact.holder(&other, 1, &last).unwrap().number(), many.number());
+    assert!(locks.compact.holder(&other, 2, &last).is_none(), "another tree");
     let unaware = locks.acquire(&other, (1, &last), LockMode::Shared, None, true);
     assert_eq!(unaware, Acquire::Retry);
     let aware = locks.acquire(&other, (1, &last), LockMode::Shared, Some(&keeper(&many)), false);
@@ -823,32 +823,34 @@ fn the_locks_of_an_owner_of_many_hold_as_its_first_do() {
     // A shared lock is not among them: others may share it.
     let shared = locks.acquire(&many, (1, b"shared"), LockMode::Shared, None, true);
     assert_eq!(shared, Acquire::Granted(true));
-    assert_eq!(locks.keys.len(), KEPT_IN_TABLE + 1);
+    assert_eq!(locks.keys.len(), QUEUED_LOCKS_MAX + 1);
     let shared = locks.acquire(&other, (1, b"shared"), LockMode::Shared, None, true);
     assert_eq!(shared, Acquire::Granted(true));
-    assert!(locks.kept.memory_bytes() < 2 * locks.kept.len() as u64, "of keys in a row");
+    assert!(locks.compact.memory_bytes() < 2 * locks.compact.len() as u64, "of keys in a row");
     for n in 0..all {
         let wanted = numbered(n << 20);
         locks.acquire(&many, (3, &wanted), LockMode::Exclusive, None, true);
-        assert!(n == all - 1 || locks.kept.holder(&other, 3, &numbered((n << 20) + 1)).is_none());
+        assert!(
+            n == all - 1 || locks.compact.holder(&other, 3, &numbered((n << 20) + 1)).is_none()
+        );
     }
-    assert_eq!(locks.kept.len(), 2 * all - KEPT_IN_TABLE);
-    assert!(locks.kept.memory_bytes() < 40 * locks.kept.len() as u64, "of keys far apart");
+    assert_eq!(locks.compact.len(), 2 * all - QUEUED_LOCKS_MAX);
+    assert!(locks.compact.memory_bytes() < 40 * locks.compact.len() as u64, "of keys far apart");
     locks.unlock(&many, 1, &last);
-    assert!(locks.kept.holder(&other, 1, &last).is_none());
+    assert!(locks.compact.holder(&other, 1, &last).is_none());
     locks.release_all(&many);
     locks.release_all(&other);
-    assert!(locks.keys.is_empty() && locks.kept.is_empty());
+    assert!(locks.keys.is_empty() && locks.compact.is_empty());
 }
 
 #[test]
 fn who_waits_for_one_of_many_locks_gets_it_when_it_is_given_up() {
     let locks = Arc::new(Locks::default());
     let many = owner(1);
-    for n in 0..KEPT_IN_TABLE + 2 {
+    for n in 0..QUEUED_LOCKS_MAX + 2 {
         lock(&locks, &many, &numbered(n), LockMode::Exclusive, LONG).unwrap();
     }
-    for (end, n) in [(false, KEPT_IN_TABLE), (true, KEPT_IN_TABLE + 1)] {
+    for (end, n) in [(false, QUEUED_LOCKS_MAX), (true, QUEUED_LOCKS_MAX + 1)] {
         let other = owner(n as u64);
         let waiter = thread::spawn({
             let (locks, many, other) = (Arc::clone(&locks), Arc::clone(&many), Arc::clone(&other));
@@ -868,7 +870,7 @@ fn who_waits_for_one_of_many_locks_gets_it_when_it_is_given_up() {
         }
         waiter.join().unwrap();
     }
-    assert!(locks.keys.is_empty() && locks.kept.is_empty());
+    assert!(locks.keys.is_empty() && locks.compact.is_empty());
 }
 
 /// A reader sees the lock, then its owner gives it up, then others lock the row: the owner must not be found in front of them.
@@ -876,11 +878,11 @@ fn who_waits_for_one_of_many_locks_gets_it_when_it_is_given_up() {
 fn one_of_many_locks_that_was_given_up_meanwhile_is_not_made_explicit() {
     let locks = Locks::default();
     let (many, reader, late) = (owner(1), owner(2), owner(3));
-    for n in 0..KEPT_IN_TABLE + 1 {
+    for n in 0..QUEUED_LOCKS_MAX + 1 {
         lock(&locks, &many, &numbered(n), LockMode::Exclusive, LONG).unwrap();
     }
-    let key = numbered(KEPT_IN_TABLE);
-    let seen = locks.kept.holder(&late, 1, &key).map(Holder::Keeper);
+    let key = numbered(QUEUED_LOCKS_MAX);
+    let seen = locks.compact.holder(&late, 1, &key).map(Holder::Compact);
     assert!(seen.is_some());
     locks.unlock(&many, 1, &key);
     let answer = locks.acquire(&late, (1, &key), LockMode::Exclusive, seen.as_ref(), true);
@@ -898,7 +900,7 @@ fn one_of_many_locks_that_was_given_up_meanwhile_is_not_made_explicit() {
     let answer = locks.acquire(&many, (1, &key), LockMode::Exclusive, None, false);
     assert_eq!(answer, Acquire::Conflict);
     [&many, &reader, &late].into_iter().for_each(|owner| locks.release_all(owner));
-    assert!(locks.keys.is_empty() && locks.kept.is_empty());
+    assert!(locks.keys.is_empty() && locks.compact.is_empty());
 }
 
 #[test]
@@ -922,24 +924,24 @@ fn who_has_given_up_waiting_for_an_end_is_forgotten() {
 fn one_of_many_locks_is_not_taken_anew() {
     let locks = Locks::default();
     let (many, other) = (owner(1), owner(2));
-    for n in 0..KEPT_IN_TABLE + 1 {
+    for n in 0..QUEUED_LOCKS_MAX + 1 {
         lock(&locks, &many, &numbered(n), LockMode::Exclusive, LONG).unwrap();
     }
-    let kept = numbered(KEPT_IN_TABLE);
+    let key = numbered(QUEUED_LOCKS_MAX);
     for is_one_less in [false, true] {
         if is_one_less {
             // From here on new ones go to the table again.
             locks.unlock(&many, 1, &numbered(0));
         }
         for mode in [LockMode::Shared, LockMode::Exclusive] {
-            let again = locks.acquire(&many, (1, &kept), mode, None, true);
+            let again = locks.acquire(&many, (1, &key), mode, None, true);
             assert_eq!(again, Acquire::Granted(false), "{mode:?}, {is_one_less}");
         }
     }
-    assert_eq!((locks.keys.len(), locks.kept.len()), (KEPT_IN_TABLE - 1, 1));
-    assert!(locks.kept.holder(&other, 1, &kept).is_some());
+    assert_eq!((locks.keys.len(), locks.compact.len()), (QUEUED_LOCKS_MAX - 1, 1));
+    assert!(locks.compact.holder(&other, 1, &key).is_some());
     locks.release_all(&many);
-    assert!(locks.keys.is_empty() && locks.kept.is_empty());
+    assert!(locks.keys.is_empty() && locks.compact.is_empty());
 }
 
 /// Both hold the latch of the key's leaf, which two readers may.
@@ -947,7 +949,7 @@ fn one_of_many_locks_is_not_taken_anew() {
 fn of_two_readers_that_race_for_a_key_one_gets_it() {
     const KEYS: usize = 3000;
     // Locks that each of the two has before.
-    for before in [[KEPT_IN_TABLE, KEPT_IN_TABLE], [KEPT_IN_TABLE, 0]] {
+    for before in [[QUEUED_LOCKS_MAX, QUEUED_LOCKS_MAX], [QUEUED_LOCKS_MAX, 0]] {
         let locks = Locks::default();
         let granted: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
         let arrived: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
@@ -973,7 +975,8 @@ fn of_two_readers_that_race_for_a_key_one_gets_it() {
                         }
                         let key = numbered(n);
                         let answer = loop {
-                            let holder = locks.kept.holder(&reader, 1, &key).map(Holder::Keeper);
+                            let holder =
+                                locks.compact.holder(&reader, 1, &key).map(Holder::Compact);
                             let answer = locks.acquire(
                                 &reader,
                                 (1, &key),

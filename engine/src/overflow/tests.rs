@@ -68,10 +68,18 @@ fn values_of_any_length_come_back() {
     }
     for (head, value) in &heads {
         let mut found = b"before ".to_vec();
-        read(&env, &space, TREE_ID, *head, value.len() as u64, &mut found).unwrap();
+        read(
+            &env,
+            &space,
+            Chain { tree_id: TREE_ID, head: *head, len: value.len() as u64 },
+            &mut found,
+        )
+        .unwrap();
         assert!(found == [b"before ", &value[..]].concat());
     }
-    let wrong = read(&env, &space, TREE_ID, heads[0].0, 2, &mut Vec::new()).unwrap_err();
+    let wrong =
+        read(&env, &space, Chain { tree_id: TREE_ID, head: heads[0].0, len: 2 }, &mut Vec::new())
+            .unwrap_err();
     assert_eq!(
         wrong.to_string(),
         format!(
@@ -80,7 +88,13 @@ fn values_of_any_length_come_back() {
             heads[0].0
         )
     );
-    let wrong = read(&env, &space, TREE_ID + 1, heads[0].0, 1, &mut Vec::new()).unwrap_err();
+    let wrong = read(
+        &env,
+        &space,
+        Chain { tree_id: TREE_ID + 1, head: heads[0].0, len: 1 },
+        &mut Vec::new(),
+    )
+    .unwrap_err();
     assert!(wrong.to_string().contains("an overflow page of tree 5, not 6"), "{wrong}");
     let mut freed = 0;
     for (head, value) in &heads {

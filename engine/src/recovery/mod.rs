@@ -212,6 +212,6 @@ fn keep_pending_spaces(redo: &RedoLog, found: &Scan, options: &Options<'_>) -> R
             pending.push(id);
         }
     }
-    redo.keep_announced(pending);
+    redo.set_pending_spaces(pending);
     Ok(())
 }

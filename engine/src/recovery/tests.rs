@@ -8,9 +8,9 @@ use tidepool_pool::{Access, PAGE_HEADER_SIZE, PageType};
 
 use crate::env::{Env, EnvOptions};
 use crate::files::{FIRST_TABLE_SPACE, space_file_name};
-use crate::hooked::{Hooked, Hooks};
 use crate::mtr::Mtr;
 use crate::page_op::PageOp;
+use crate::test_storage::{Hooked, Hooks};
 
 const PAGE_SIZE: usize = 4096;
 /// The page whose reads go wrong.

@@ -193,7 +193,7 @@ impl RedoLog {
         if lsn <= before && !clean_shutdown {
             return Ok(before);
         }
-        let lsn = self.repeat_announcements(lsn)?;
+        let lsn = self.repeat_pending_spaces(lsn)?;
         if lsn <= before && !clean_shutdown {
             return Ok(before);
         }

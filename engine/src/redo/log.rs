@@ -21,10 +21,10 @@ use parking_lot::{Condvar, Mutex};
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageFile};
 use tidepool_pool::{Lsn, survive};
 
-use super::announced::Announced;
 use super::full_disk::FullDisk;
 use super::group::{Group, Role};
 use super::mark::{self, MARK_LEN};
+use super::pending_spaces::PendingSpaces;
 use super::reader::{Frame, Reader};
 use super::record::{DurableMark, LogRecord, Writer};
 use super::ring::LiveFile;
@@ -154,7 +154,7 @@ pub struct RedoLog {
     /// Where each epoch that may still be in front of a checkpoint begins.
     pub(super) epochs: Mutex<Vec<(Lsn, u32)>>,
     /// What the log must go on to say.
-    pub(super) announced: Mutex<Announced>,
+    pub(super) pending_spaces: Mutex<PendingSpaces>,
     pub(super) counters: Counters,
 }
 
@@ -227,7 +227,7 @@ impl RedoLog {
             room: Room::default(),
             full_disk: FullDisk::default(),
             epochs: Mutex::new(epochs),
-            announced: Mutex::default(),
+            pending_spaces: Mutex::default(),
             counters: Counters::default(),
         };
         log.update_begin_limit(&log.ring.lock());

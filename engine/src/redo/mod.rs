@@ -19,7 +19,7 @@
 //! `next >= written >= flushed >= checkpoint`, always.
 //!
 //! # Locking order
-//! `announced` -> `io` (who writes) -> `ring` (files and control) -> `append` (the log buffer) -> the pool's dirty queue.
+//! `pending_spaces` -> `io` (who writes) -> `ring` (files and control) -> `append` (the log buffer) -> the pool's dirty queue.
 //! `group` (who waits for a sync) is a leaf: nothing is locked under it. No one holding any of these waits for
 //! a page latch or for the cleaner, so the cleaner may always wait for the log. The reverse wait, for room
 //! in the ring, happens only at the beginning of a mini-transaction, before any latch.
@@ -31,7 +31,6 @@
 //! neither commit nor be rolled back. A failed sync is never tried again. A panic in one of them (a bug)
 //! counts as its failure: nobody may wait for ever for a sync whose thread is gone.
 
-mod announced;
 pub(crate) mod beyond;
 pub mod capacity;
 pub mod checkpoint;
@@ -43,6 +42,7 @@ mod full_disk;
 mod group;
 mod log;
 mod mark;
+mod pending_spaces;
 pub(crate) mod reader;
 pub(crate) mod record;
 mod ring;

@@ -19,7 +19,7 @@
 
 mod auto_increment;
 mod check;
-pub(crate) mod noted;
+pub(crate) mod provisional_trees;
 mod row_count;
 mod row_ids;
 mod statistics;

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use tidepool_pool::Lsn;
 
-use super::retry::Troubles;
+use super::retry::RetryState;
 use super::rollback::EntriesAdded;
+use super::savepoint::{Rollbacks, void_savepoint};
 use super::system::{Orphan, TrxSystem};
 use super::view::{ReadView, ViewSlot};
-use super::void::{Rollbacks, void_savepoint};
 use super::{Isolation, TransactionOptions};
 use crate::btree::LeafHint;
 use crate::csn::{Csn, TrxId};
@@ -370,7 +370,7 @@ impl TransactionCore {
             self.rollbacks.add(position.records());
         }
         let outcome = self.system.roll_back_to(log, position, Some(&self.owner));
-        self.owner.overwritten.forget();
+        self.owner.version_cache.forget();
         self.owner.set_undo_records(log.records());
         if outcome.is_err() {
             self.must_rollback = true;
@@ -441,10 +441,10 @@ impl TransactionCore {
                 let xid = std::mem::take(&mut self.xid);
                 // Its locks outlive the session.
                 self.named = None;
-                let mut troubles = Troubles::default();
-                troubles.met(Instant::now(), self.system.retry_pause());
+                let mut retries = RetryState::default();
+                retries.failed(Instant::now(), self.system.retry_pause());
                 let owner = Arc::clone(&self.owner);
-                self.system.doom(Orphan { log, owner, xid, troubles });
+                self.system.doom(Orphan { log, owner, xid, retries });
                 self.state = State::Ended;
                 self.close_view();
                 self.system.views.release(self.slot);
@@ -469,7 +469,7 @@ impl TransactionCore {
         // Its locks outlive the session.
         self.named = None;
         let owner = Arc::clone(&self.owner);
-        let orphan = Orphan { log, owner, xid: xid.clone(), troubles: Troubles::default() };
+        let orphan = Orphan { log, owner, xid: xid.clone(), retries: RetryState::default() };
         self.system.prepared.lock().insert(xid, orphan);
         self.state = State::Ended;
         self.system.views.release(self.slot);

@@ -3,8 +3,8 @@
 //! # Contents
 //! - [`view`]: read views and their registry.
 //! - [`activity`]: who is at work, for reports.
-//! - `system`: what all share; `core`: one's life (`void`: which savepoints are no more); `rollback`, and what a failing disk makes of it (`retry`, `stranded`); `purge`, and whom it has to
-//!   find (`overwriter`).
+//! - `system`: what all share; `core`: one's life (`savepoint`: which savepoints are void); `rollback`, and what a failing disk makes of it (`retry`, `blocked_rollback`); `purge`, and whom it has to
+//!   find (`purge_overwrite`).
 //!
 //! Which transaction committed when is in [`crate::csn`], the operations on entries are above, in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
 //!
@@ -28,15 +28,15 @@
 //! What a transaction does with entries are operations of [`crate::versioned::VersionedTree`].
 
 pub mod activity;
+mod blocked_rollback;
 mod core;
-mod overwriter;
 mod purge;
+mod purge_overwrite;
 mod retry;
 mod rollback;
-mod stranded;
+mod savepoint;
 mod system;
 pub mod view;
-mod void;
 
 pub use crate::csn::{Csn, TrxId};
 pub use core::{Savepoint, TransactionCore};

@@ -7,7 +7,7 @@
 //! # When the entry has been overwritten
 //! by a transaction that is still active, the delete-mark is needed only if that one rolls back; and then nobody would
 //! come back to purge it. So purge marks the overwriter's undo record ([`MARK_PRIOR_PURGED`](crate::undo::record::MARK_PRIOR_PURGED)): its rollback
-//! removes the entry instead of restoring the delete-mark. [`super::overwriter`] finds that record.
+//! removes the entry instead of restoring the delete-mark. [`super::purge_overwrite`] finds that record.
 //!
 //! # When the table's file is gone
 //! though the catalog has the table: what is to be removed there is passed over, lest one table that somebody took away keeps the history of all
@@ -34,7 +34,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, RwLockReadGuard};
 use tidepool_pool::Steps;
 
-use super::overwriter::{Deletion, Walk, Walked};
+use super::purge_overwrite::{Deletion, Walk, Walked};
 use super::system::TrxSystem;
 use crate::btree::Tree;
 use crate::env::FoundSpace;
@@ -242,8 +242,9 @@ impl TrxSystem {
             Body::Delete(place, _) => {
                 let mut walked = None;
                 while let Some(tree) = turn.tree(place)? {
+                    let deletion = deletion(log, at, &tree, place.key);
                     let purged = match record.marks & MARK_REMOVED {
-                        0 => self.purge_entry(log, at, record, &tree, place.key, walked)?,
+                        0 => self.purge_entry(log, record, &tree, deletion, walked)?,
                         _ => Purged::Removed,
                     };
                     match purged {
@@ -254,7 +255,6 @@ impl TrxSystem {
                         Purged::Removed | Purged::Stays => break,
                         Purged::Overwritten(walk) => {
                             turn.let_go();
-                            let deletion = deletion(log, at, &tree, place.key);
                             walked = Some(self.walk_to_overwriter(walk, deletion, turn.stop)?);
                         }
                     }
@@ -265,28 +265,24 @@ impl TrxSystem {
         Ok(())
     }
 
-    /// Removes the entry that the record at `at` delete-marked, if that is its newest version.
+    /// Removes the entry that the record of `deletion` delete-marked, if that is its newest version.
     fn purge_entry(
         &self,
         log: &HeadLog,
-        at: RollPointer,
         record: &Record<'_>,
         tree: &Tree,
-        key: &[u8],
+        deletion: Deletion<'_>,
         walked: Option<Walked>,
     ) -> Result<Purged> {
+        let Deletion { id, at, key, .. } = deletion;
         let mut mtr = Mtr::begin(&self.env)?;
         let leaf = tree.leaf_exclusive(key)?;
         let Ok(slot) = leaf.find(key) else { return Ok(Purged::Stays) };
         let entry = Entry::decode(leaf.payload_at(slot))
             .ok_or_else(|| crate::format::entry::corrupt_entry(leaf.page_id(), slot))?;
-        let id = log.record.trx_id;
         if entry.trx_id != id {
             let walk = match self.csn.is_active(entry.trx_id) {
-                true => {
-                    let deletion = deletion(log, at, tree, key);
-                    self.mark_overwriter(mtr, &leaf, &entry, deletion, walked)?
-                }
+                true => self.mark_overwriter(mtr, &leaf, &entry, deletion, walked)?,
                 false => None,
             };
             return Ok(walk.map_or(Purged::Stays, Purged::Overwritten));

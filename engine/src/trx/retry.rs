@@ -1,18 +1,21 @@
-//! Patience: a rollback that an error of the disk stands in the way of is tried again.
+//! Retries a rollback that failed with a disk error.
 //!
-//! Most such errors pass: a path to the disk fails and another takes over, a request times out, there are no descriptors left for a
-//! moment. Nothing else can be done about a rollback, and what it has still to undo is locked; so it is tried again, after a pause that grows.
+//! Most such errors pass: a path to the disk fails and another takes over, a request times out, the
+//! process runs out of descriptors for a moment. What a rollback has still to undo is locked. So it is
+//! tried again, after a pause that grows.
 //!
-//! - The session whose transaction or statement it is tries for about half a second ([`TrxSystem::with_patience`]), with no latch in
-//!   hand. Then the transaction as a whole is left to the background.
-//! - The background tries for as long as it takes. Who meets a row that is still to be undone waits for its lock, as for any other, up
-//!   to the lock wait timeout.
-//! - What does not pass ([`Troubles::last`]) makes the rollback a stranded one ([`super::stranded`]): what is in the way of it is told to
-//!   those who meet its rows, all else is undone, and the background goes on trying all the same. That is a page that is wrong when it is
-//!   read a second time, at once, or a file that is not there; and any error of a table's file that has come so often in a row,
-//!   with nothing undone in between, that a minute is over.
+//! - The session whose transaction or statement it is tries for about half a second
+//!   ([`TrxSystem::with_retries`]), without a latch. Then it leaves the whole transaction to the
+//!   background.
+//! - The background tries without an end. A request that meets a row which is still to be undone waits
+//!   for its lock, as for any other, up to the lock wait timeout.
+//! - An error that does not pass ([`RetryState::gives_up_on`]) blocks the rollback
+//!   ([`super::blocked_rollback`]). That is a page that is wrong when it is read a second time, at
+//!   once; or a missing file, or any error of a table's file, that has come for a minute with nothing
+//!   undone in between.
 //!
-//! A disk that is full is waited for without an end, and so is the undo space, unless a page of it is broken.
+//! A rollback waits without an end for room on a full disk, and for the undo space, unless a page of
+//! that is broken.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,14 +36,14 @@ const SESSION_RETRIES: u32 = 6;
 
 /// What a rollback has met since it last undid anything.
 #[derive(Default)]
-pub(super) struct Troubles {
+pub(super) struct RetryState {
     failures: u32,
     rests_until: Option<Instant>,
 }
 
-impl Troubles {
+impl RetryState {
     /// An attempt has failed. One that came before its time, because somebody asked for it, does not count.
-    pub fn met(&mut self, now: Instant, unit: Duration) {
+    pub fn failed(&mut self, now: Instant, unit: Duration) {
         if self.rests(now) {
             return;
         }
@@ -50,7 +53,7 @@ impl Troubles {
     }
 
     /// Something has been undone.
-    pub fn forget(&mut self) {
+    pub fn succeeded(&mut self) {
         self.failures = 0;
     }
 
@@ -60,7 +63,7 @@ impl Troubles {
     }
 
     /// Whether this error, met again now, is one that does not pass.
-    pub fn last(&self, error: &Error) -> bool {
+    pub fn gives_up_on(&self, error: &Error) -> bool {
         match error {
             Error::Corrupt { .. } | Error::Format { .. } => true,
             Error::Storage(_) | Error::Lost { .. } => self.failures >= FAILURES_MAX,
@@ -72,7 +75,7 @@ impl Troubles {
 impl TrxSystem {
     /// Runs `attempt` until it succeeds, or fails in a way that a short while does not mend. It calls what it is given when it has got on
     /// by a step. No latch may be held.
-    pub(super) fn with_patience(
+    pub(super) fn with_retries(
         &self,
         mut attempt: impl FnMut(&mut dyn FnMut()) -> Result<()>,
     ) -> Result<()> {

@@ -4,7 +4,7 @@
 //! point leaves a log from which the rollback goes on. Overflow chains take several: the chain's own steps keep it complete from its
 //! head, and the record that names the head is cut together with the freeing of the head.
 //!
-//! What a failing disk makes of it is in [`super::retry`] and [`super::stranded`].
+//! What a failing disk makes of it is in [`super::retry`] and [`super::blocked_rollback`].
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::core::TransactionCore;
+use super::savepoint::void_savepoint;
 use super::system::{Orphan, TrxSystem};
-use super::void::void_savepoint;
 use crate::btree::Tree;
 use crate::csn::TrxId;
 use crate::error::{Error, Result};
@@ -128,6 +128,15 @@ pub(super) struct Undone {
     pub stays: bool,
 }
 
+/// A row that a step undoes a change of.
+#[derive(Clone, Copy)]
+struct Row<'a> {
+    tree: &'a Tree,
+    key: &'a [u8],
+    /// If given, it lives on, and gets an explicit lock in the place of the implicit one.
+    owner: Option<&'a Arc<Owner>>,
+}
+
 /// Steps of a background rollback before it lets DROP TABLE in, and looks whether it is to stop.
 pub(super) const STEPS_A_TURN: usize = 64;
 
@@ -175,7 +184,7 @@ impl TrxSystem {
         owner: Option<&Arc<Owner>>,
     ) -> Result<EntriesAdded> {
         let mut trees = Trees::default();
-        self.with_patience(|progress| {
+        self.with_retries(|progress| {
             // A file that could not be opened may be there now.
             trees.open.clear();
             while self.roll_back_step(log, to, &mut trees, owner)? {
@@ -188,9 +197,9 @@ impl TrxSystem {
 
     /// Rolls everything back and ends the log, for a session that waits for it; the locks are still to be released.
     pub(super) fn roll_back(&self, log: &mut UndoLog) -> Result<()> {
-        self.with_patience(|_| log.begin_rollback(&self.undo))?;
+        self.with_retries(|_| log.begin_rollback(&self.undo))?;
         self.roll_back_to(log, UndoPosition::START, None)?;
-        self.with_patience(|_| self.end_rollback(log))
+        self.with_retries(|_| self.end_rollback(log))
     }
 
     /// Ends a log that nothing is left in.
@@ -247,15 +256,15 @@ impl TrxSystem {
             Step::Restore { place, marks, chain, prior } => match self.tree_of(trees, place)? {
                 None => self.finish(log, record),
                 Some(tree) if marks & MARK_PRIOR_PURGED == 0 => {
-                    let added = self.undo_change(log, record, &tree, &place.key, prior, owner)?;
+                    let row = Row { tree: &tree, key: &place.key, owner };
+                    let added = self.undo_change(log, record, row, prior)?;
                     trees.add(&tree, added);
                     Ok(())
                 }
                 Some(tree) => {
                     if marks & MARK_REMOVED == 0 {
-                        let left = (*marks, *chain);
-                        let added =
-                            self.remove_for_good(log, record, &tree, &place.key, left, owner)?;
+                        let row = Row { tree: &tree, key: &place.key, owner };
+                        let added = self.remove_for_good(log, record, row, (*marks, *chain))?;
                         trees.add(&tree, added);
                     }
                     match (*chain, marks & MARK_REMOVED) {
@@ -336,10 +345,8 @@ impl TrxSystem {
         &self,
         log: &mut UndoLog,
         record: Undone,
-        tree: &Tree,
-        key: &[u8],
+        Row { tree, key, owner }: Row<'_>,
         prior: &OwnedPrior,
-        owner: Option<&Arc<Owner>>,
     ) -> Result<i64> {
         let (mut value, mut payload) = (Vec::new(), Vec::new());
         loop {
@@ -398,10 +405,8 @@ impl TrxSystem {
         &self,
         log: &mut UndoLog,
         record: Undone,
-        tree: &Tree,
-        key: &[u8],
+        Row { tree, key, owner }: Row<'_>,
         (marks, chain): (u8, u32),
-        owner: Option<&Arc<Owner>>,
     ) -> Result<i64> {
         let mut mtr = Mtr::begin(&self.env)?;
         let leaf = tree.leaf_exclusive(key)?;
@@ -450,7 +455,7 @@ impl TrxSystem {
     /// As [`Self::roll_back`], but letting DROP TABLE in now and then, and without patience. False if it stopped half-way, as `stop` asked
     /// for.
     fn roll_back_in_turns(&self, orphan: &mut Orphan, stop: &dyn Fn() -> bool) -> Result<bool> {
-        let Orphan { log, troubles, .. } = orphan;
+        let Orphan { log, retries, .. } = orphan;
         log.begin_rollback(&self.undo)?;
         loop {
             {
@@ -461,7 +466,7 @@ impl TrxSystem {
                         self.end_rollback(log)?;
                         return Ok(true);
                     }
-                    troubles.forget();
+                    retries.succeeded();
                 }
             }
             if stop() {
@@ -489,7 +494,7 @@ impl TrxSystem {
         let now = Instant::now();
         let next = {
             let mut doomed = self.doomed.lock();
-            let at = doomed.iter().rposition(|orphan| !orphan.troubles.rests(now));
+            let at = doomed.iter().rposition(|orphan| !orphan.retries.rests(now));
             at.map(|at| doomed.remove(at))
         };
         next.map_or(Ok(false), |orphan| self.go_on(orphan, stop))
@@ -504,8 +509,8 @@ impl TrxSystem {
         let mut left = LeftRollback { system: self, orphan: Some(orphan) };
         let orphan = left.orphan.as_mut().expect("it was just put there");
         let is_done = self.roll_back_in_turns(orphan, stop).or_else(|error| {
-            orphan.troubles.met(Instant::now(), self.retry_pause());
-            self.strand_if_it_lasts(orphan, error, stop)
+            orphan.retries.failed(Instant::now(), self.retry_pause());
+            self.block_if_it_lasts(orphan, error, stop)
         })?;
         let orphan = left.orphan.take().expect("it is there until now");
         match is_done {
@@ -533,7 +538,7 @@ impl TrxSystem {
                 matches!(self.newest_tree(&mut orphan.log), Ok(Some(newest)) if newest == tree);
             if is_it && outcome.is_ok() {
                 outcome = self
-                    .with_patience(|_| self.roll_back_in_turns(&mut orphan, &|| false).map(drop));
+                    .with_retries(|_| self.roll_back_in_turns(&mut orphan, &|| false).map(drop));
                 if outcome.is_ok() {
                     self.rolled_back(&orphan);
                     continue;

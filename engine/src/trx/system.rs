@@ -12,7 +12,7 @@ use tidepool_pool::{Access, Lsn, PageType, Space};
 use super::activity::{Activities, Observed, Phase};
 use super::core::TransactionCore;
 use super::purge::{PassedOver, PurgeThread};
-use super::retry::{RETRY_PAUSE, Troubles};
+use super::retry::{RETRY_PAUSE, RetryState};
 use super::view::Views;
 use super::{TransactionOptions, TrxStatus};
 use crate::btree::Tree;
@@ -47,7 +47,7 @@ pub(super) struct Orphan {
     /// Under which it is prepared, or was when its rollback began; empty if it never was.
     pub xid: Vec<u8>,
     /// What its rollback has met.
-    pub troubles: Troubles,
+    pub retries: RetryState,
 }
 
 /// Trees that are being freed, or wait for it: what undo says of them is passed over. Ids are never used again.
@@ -221,7 +221,7 @@ impl TrxSystem {
                 log: UndoLog::recovered(log),
                 owner: system.new_owner(Arc::new(Interrupt::default())),
                 xid: Vec::new(),
-                troubles: Troubles::default(),
+                retries: RetryState::default(),
             };
             system.enter(&orphan.owner, log.record.trx_id);
             if log.record.state == LogState::Prepared {
@@ -236,7 +236,7 @@ impl TrxSystem {
                             "a prepared transaction can be neither committed nor rolled back, for its XID can't be read, and \
                              keeps its locks: {error}"
                         );
-                        orphan.owner.strand(error.to_string());
+                        orphan.owner.set_blocked(error.to_string());
                         system.unnamed.lock().push(orphan);
                     }
                     Err(error) => return Err(error),
@@ -396,7 +396,7 @@ impl TrxSystem {
             deadlocks: get(&locks.deadlocks),
             lock_wait_micros: get(&locks.wait_micros),
             lock_waits_current: get(&locks.waiting),
-            key_locks: (self.locks.keys.len() + self.locks.kept.len()) as u64,
+            key_locks: (self.locks.keys.len() + self.locks.compact.len()) as u64,
             range_locks: self.locks.ranges.len() as u64,
             undo_streams: self.undo.stream_count().into(),
             rollbacks_pending: self.doomed.lock().len() as u64,
@@ -522,7 +522,7 @@ impl TrxSystem {
     /// The same, of a space that is there.
     pub(super) fn tree_in(&self, space: &Arc<Space>, place: &Place<'_>) -> Result<Option<Tree>> {
         let root = self.env.pool().shared(space, place.root, Access::Normal)?;
-        if root.page_lsn() == Lsn::ZERO && self.env.lists_space(place.space) {
+        if root.page_lsn() == Lsn::ZERO && self.env.has_registered_space(place.space) {
             let why = "the root of a tree was there, and nothing is now: restore the file from a backup, or drop the table";
             return Err(Error::corrupt(space.file().name(), place.root, why));
         }

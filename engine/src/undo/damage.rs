@@ -3,7 +3,7 @@
 //! A broken page must cost only those transactions whose records were on it. Where the page is in its stream says which:
 //!
 //! - *In the log of an unfinished transaction that is known by its log record*: its rollback goes as far as that page and is
-//!   stranded there ([`crate::trx`]).
+//!   blocked there ([`crate::trx`]).
 //! - *Before a page on which another log begins*: a stream serves one transaction at a time, so those before have ended, and
 //!   as rollbacks leave no records, they have committed. Purge misses what they deleted, and says so; nothing else is lost.
 //! - *At the end of the stream, the last log not known to be open*: a transaction may have begun there, and whether it ended is

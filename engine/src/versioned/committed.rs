@@ -5,7 +5,7 @@ use super::read::version_before;
 use crate::csn::TrxId;
 use crate::error::{Error, Result};
 use crate::format::entry::{DELETED, Entry};
-use crate::lock::overwritten::Before;
+use crate::lock::version_cache::Before;
 use crate::trx::TrxSystem;
 use crate::trx::view::ReadView;
 

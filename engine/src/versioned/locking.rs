@@ -41,21 +41,21 @@ pub(super) enum ReadLock {
 /// How long an operation still waits. All its waits for one key share the time: else it would wait without end where each is short and
 /// followed by another, as for ranges that come and go.
 #[derive(Default)]
-pub(super) struct Patience {
+pub(super) struct WaitDeadline {
     key: Vec<u8>,
-    deadline: Option<Instant>,
+    at: Option<Instant>,
 }
 
-impl Patience {
+impl WaitDeadline {
     /// What is left of `timeout` for a wait on this key.
     fn left(&mut self, key: &[u8], timeout: Duration) -> Duration {
         let now = Instant::now();
-        if self.deadline.is_none() || self.key != key {
-            self.deadline = now.checked_add(timeout);
+        if self.at.is_none() || self.key != key {
+            self.at = now.checked_add(timeout);
             key.clone_into(&mut self.key);
         }
         // One that can't be told is too far away to come.
-        self.deadline.map_or(timeout, |deadline| deadline.saturating_duration_since(now))
+        self.at.map_or(timeout, |at| at.saturating_duration_since(now))
     }
 }
 
@@ -68,10 +68,10 @@ impl VersionedTree {
         key: &[u8],
         entry: Option<&Entry<'_>>,
     ) -> Option<Option<Holder>> {
-        let keeper = || trx.system.locks.kept.holder(&trx.owner, self.id(), key);
+        let compact = || trx.system.locks.compact.holder(&trx.owner, self.id(), key);
         match entry.and_then(|entry| trx.implicit_holder(entry)) {
             Some(writer) => Some(writer.map(Holder::Writer)),
-            None => keeper().map(|keeper| Some(Holder::Keeper(keeper))),
+            None => compact().map(|owner| Some(Holder::Compact(owner))),
         }
     }
 
@@ -126,7 +126,7 @@ impl VersionedTree {
                 Acquire::Retry
             }
             Some(Some(holder)) => {
-                check_not_stranded(self, holder.owner())?;
+                check_not_blocked(self, holder.owner())?;
                 let mode = LockMode::Exclusive;
                 locks.acquire(&trx.owner, (self.id(), key), mode, Some(&holder), true)
             }
@@ -178,7 +178,7 @@ impl VersionedTree {
         if let Some(holder) = &holder
             && may_wait
         {
-            check_not_stranded(self, holder.owner())?;
+            check_not_blocked(self, holder.owner())?;
         }
         let answer = locks.acquire(&trx.owner, (self.id(), key), mode, holder.as_ref(), may_wait);
         match answer {
@@ -212,7 +212,7 @@ impl VersionedTree {
         trx: &TransactionCore,
         key: &[u8],
         what: Obstacle,
-        patience: &mut Patience,
+        deadline: &mut WaitDeadline,
     ) -> Result<()> {
         let locks = &trx.system.locks;
         match what {
@@ -222,12 +222,12 @@ impl VersionedTree {
                 Ok(())
             }
             Obstacle::Queue => {
-                let timeout = patience.left(key, trx.lock_wait_timeout);
+                let timeout = deadline.left(key, trx.lock_wait_timeout);
                 locks.wait_for_key(&trx.owner, self.id(), key, timeout)
             }
             Obstacle::Owners(owners, mode) => {
                 let wanted = (self.id(), key, mode);
-                let timeout = patience.left(key, trx.lock_wait_timeout);
+                let timeout = deadline.left(key, trx.lock_wait_timeout);
                 locks.wait_for_end(&trx.owner, owners, wanted, timeout)
             }
         }
@@ -258,7 +258,7 @@ impl VersionedTree {
             ReadValue::Nothing => None,
         };
         trx.fresh_locks.begin_read();
-        let mut patience = Patience::default();
+        let mut deadline = WaitDeadline::default();
         loop {
             let leaf = self.tree.leaf_shared(Seek::Key(key), access)?;
             let obstacle = match leaf.find(key) {
@@ -319,14 +319,14 @@ impl VersionedTree {
                 }
             };
             drop(leaf);
-            self.wait(trx, key, obstacle, &mut patience)?;
+            self.wait(trx, key, obstacle, &mut deadline)?;
         }
     }
 }
 
 /// An error if nobody knows when the holder will let go of the entry.
-fn check_not_stranded(tree: &VersionedTree, holder: &Owner) -> Result<()> {
-    let Some(why) = holder.stranded() else { return Ok(()) };
+fn check_not_blocked(tree: &VersionedTree, holder: &Owner) -> Result<()> {
+    let Some(why) = holder.blocked() else { return Ok(()) };
     let advice = match why.contains(UNDO_FILE) {
         true => "drop the table",
         false => "restore the file from a backup, or drop the table",

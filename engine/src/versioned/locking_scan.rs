@@ -3,7 +3,7 @@
 use tidepool_pool::Access;
 
 use super::VersionedTree;
-use super::locking::{Obstacle, Patience, ReadLock};
+use super::locking::{Obstacle, ReadLock, WaitDeadline};
 use super::moved_row::Departure;
 use super::scan::{At, Direction, ScanPosition};
 use crate::btree::LeafRef;
@@ -80,7 +80,7 @@ impl VersionedTree {
 
 impl LockingScan<'_> {
     fn next(&mut self) -> Result<bool> {
-        let mut patience = Patience::default();
+        let mut deadline = WaitDeadline::default();
         loop {
             match self.step()? {
                 LeafStep::Found(flags) => {
@@ -95,7 +95,7 @@ impl LockingScan<'_> {
                 LeafStep::NextLeaf => self.trx.check_interrupt()?,
                 LeafStep::Gone(departure) => self.tree.check_departure(self.trx, departure)?,
                 LeafStep::Wait(obstacle) => {
-                    self.tree.wait(self.trx, &self.found.key, obstacle, &mut patience)?;
+                    self.tree.wait(self.trx, &self.found.key, obstacle, &mut deadline)?;
                 }
             }
         }

@@ -9,7 +9,7 @@ use crate::btree::{LeafRef, Seek};
 use crate::csn::TrxId;
 use crate::error::{Error, Result};
 use crate::format::entry::{DELETED, Entry, OVERFLOW, OverflowReference, corrupt_entry};
-use crate::lock::overwritten::Before;
+use crate::lock::version_cache::Before;
 use crate::lock::{LockMode, LockWait, Owner};
 use crate::overflow;
 use crate::pause::{self, PausePoint};
@@ -238,11 +238,11 @@ impl<'a> VersionQuery<'a> {
         let system = self.system();
         let owner = if system.csn.is_active(at.trx_id) { system.owner_of(at.trx_id) } else { None };
         let Some(owner) = owner else { return Ok(Version::Older(Walk { at, through: None })) };
-        let before = match owner.overwritten.get(self.tree.id(), key, value) {
+        let before = match owner.version_cache.get(self.tree.id(), key, value) {
             Some(before) => before,
             None => {
                 let stream = system.undo.stream_of(at.roll)?;
-                let (epoch, cuts) = (owner.overwritten.epoch(), system.undo.cuts(stream));
+                let (epoch, cuts) = (owner.version_cache.epoch(), system.undo.cuts(stream));
                 let through = Unfinished { owner, epoch, stream, cuts };
                 if long_chains == LongChains::Defer {
                     return Ok(Version::Older(Walk { at, through: Some(through) }));
@@ -319,7 +319,7 @@ impl<'a> VersionQuery<'a> {
             return Ok(None);
         }
         let before = outcome?;
-        through.owner.overwritten.leave(through.epoch, self.tree.id(), key, before, value);
+        through.owner.version_cache.leave(through.epoch, self.tree.id(), key, before, value);
         Ok(Some(before))
     }
 
@@ -476,12 +476,12 @@ impl VersionedTree {
             return Ok(());
         }
         let reference = self.reference(flags, value)?;
-        let (first, rest) =
-            (reference.first_page, reference.total_len - reference.head.len() as u64);
+        let len = reference.total_len - reference.head.len() as u64;
+        let chain = overflow::Chain { tree_id: self.id(), head: reference.first_page, len };
         let mut whole = reference.head.to_vec();
         // Not more than a page ahead of what is really there: the length may be damaged.
-        whole.reserve(usize::try_from(rest).unwrap_or(0).min(16 << 20));
-        overflow::read(self.tree.env(), self.tree.space(), self.id(), first, rest, &mut whole)?;
+        whole.reserve(usize::try_from(len).unwrap_or(0).min(16 << 20));
+        overflow::read(self.tree.env(), self.tree.space(), chain, &mut whole)?;
         *value = whole;
         Ok(())
     }

@@ -10,7 +10,7 @@
 use tidepool_pool::Access;
 
 use super::VersionedTree;
-use super::locking::Patience;
+use super::locking::WaitDeadline;
 use super::locking_scan::{LeafStep, LockRequest, LockedEntry, LockingScan, Reached};
 use super::scan::ScanPosition;
 use crate::error::{Error, Result};
@@ -82,8 +82,8 @@ impl LockingScan<'_> {
                 Ok(LeafStep::Gone(departure)) => self.tree.check_departure(self.trx, departure)?,
                 // For a transaction that is just ending, and for no other.
                 Ok(LeafStep::Wait(obstacle)) => {
-                    let mut patience = Patience::default();
-                    self.tree.wait(self.trx, &self.found.key, obstacle, &mut patience)?;
+                    let mut deadline = WaitDeadline::default();
+                    self.tree.wait(self.trx, &self.found.key, obstacle, &mut deadline)?;
                 }
                 Err(Error::LockNoWait) => {
                     let (access, LockedEntry { key, value }) =

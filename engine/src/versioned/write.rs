@@ -18,7 +18,7 @@
 use tidepool_pool::{Access, PageId};
 
 use super::VersionedTree;
-use super::locking::{Obstacle, Patience, ReadLock};
+use super::locking::{Obstacle, ReadLock, WaitDeadline};
 use super::settle::settle;
 use crate::btree::{LeafMut, Seek, max_key_len};
 use crate::error::{Error, Result};
@@ -125,9 +125,9 @@ impl VersionedTree {
         let mut stored = None;
         // Whether this operation has locked the key, by waiting for it.
         let mut locked = false;
-        let mut patience = Patience::default();
+        let mut deadline = WaitDeadline::default();
         loop {
-            match self.attempt(trx, key, change, stored.as_ref(), &mut patience)? {
+            match self.attempt(trx, key, change, stored.as_ref(), &mut deadline)? {
                 Attempt::Done => {
                     // The lock is the write's now, and stays to the end, whatever the read that took it thinks of the row.
                     trx.fresh_locks.clear();
@@ -151,7 +151,7 @@ impl VersionedTree {
                     let Change::Insert(_, mode) = change else {
                         unreachable!("only an insert finds a duplicate");
                     };
-                    if let Some(value) = self.duplicate(trx, key, mode, &mut patience)? {
+                    if let Some(value) = self.duplicate(trx, key, mode, &mut deadline)? {
                         if locked && mode != LockMode::Exclusive {
                             // Others may have waited for the same.
                             trx.system.locks.keys.weaken(&trx.owner, self.id(), key, mode);
@@ -169,7 +169,7 @@ impl VersionedTree {
         key: &[u8],
         change: Change<'_>,
         stored: Option<&Stored>,
-        patience: &mut Patience,
+        deadline: &mut WaitDeadline,
     ) -> Result<Attempt> {
         let system = &*trx.system;
         let mut mtr = Mtr::begin(&system.env)?;
@@ -198,7 +198,7 @@ impl VersionedTree {
             let held =
                 queued && system.locks.keys.holds(&trx.owner, self.id(), key, LockMode::Shared);
             drop((leaf, mtr));
-            self.wait(trx, key, obstacle, patience)?;
+            self.wait(trx, key, obstacle, deadline)?;
             return Ok(if queued && !held { Attempt::Locked } else { Attempt::Again });
         }
         if let Some(entry) = &entry {
@@ -274,7 +274,7 @@ impl VersionedTree {
         trx: &mut TransactionCore,
         key: &[u8],
         mode: LockMode,
-        patience: &mut Patience,
+        deadline: &mut WaitDeadline,
     ) -> Result<Option<Vec<u8>>> {
         let mut value = Vec::new();
         loop {
@@ -287,7 +287,7 @@ impl VersionedTree {
                 let wait = LockWait::Wait;
                 if let ReadLock::Wait(obstacle) = self.lock_entry(trx, key, &entry, mode, wait)? {
                     drop(leaf);
-                    self.wait(trx, key, obstacle, patience)?;
+                    self.wait(trx, key, obstacle, deadline)?;
                     continue;
                 }
             }

@@ -53,7 +53,7 @@ proptest! {
             let mode = if exclusive { LockMode::Exclusive } else { LockMode::Shared };
             if !waiting.contains(&who) {
                 let me = &owners[who as usize];
-                let answer = locks.keys.acquire(me, (1, b"k"), mode, None, true, &locks.kept);
+                let answer = locks.acquire(me, (1, b"k"), mode, None, true);
                 if answer == Acquire::MustWait {
                     waiting.insert(who);
                 }
@@ -79,8 +79,7 @@ fn many_who_wait_for_one_key_cost_little_each() {
     let locks = Locks::default();
     let start = Instant::now();
     for one in (0..1500).map(owner) {
-        let answer =
-            locks.keys.acquire(&one, (1, b"k"), LockMode::Exclusive, None, true, &locks.kept);
+        let answer = locks.acquire(&one, (1, b"k"), LockMode::Exclusive, None, true);
         if answer == Acquire::MustWait {
             let target = wait::Target::Key { tree: 1, key: b"k"[..].into() };
             assert!(locks.graph.enter(&one, target, &locks.keys).is_empty());
@@ -97,7 +96,7 @@ fn many_locks_leave_no_room_behind() {
     for n in 0..LOCKS {
         let who = if n % 1000 == 0 { &b } else { &a };
         let key = (1, &n.to_be_bytes()[..]);
-        let answer = locks.keys.acquire(who, key, LockMode::Shared, None, true, &locks.kept);
+        let answer = locks.acquire(who, key, LockMode::Shared, None, true);
         assert_eq!(answer, Acquire::Granted(true));
     }
     assert!(locks.keys.slots() >= LOCKS as usize);

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use tidepool_pool::storage::{Result as StorageResult, StorageError, StorageFile};
 
 use super::*;
-use crate::hooked::{Hooked, Hooks};
+use crate::test_storage::{Hooked, Hooks};
 
 const CONTROL: &str = "redo/control";
 const FIRST_FILE: &str = "redo/redo.00000001";

@@ -108,7 +108,7 @@ impl Engine {
         assert_eq!(self.system.status().history_len, 0);
         assert_eq!(self.system.status().active_writers, 0, "{:?}", self.system.status());
         let locks = &self.system.locks;
-        assert!(locks.keys.is_empty() && locks.ranges.is_empty() && locks.kept.is_empty());
+        assert!(locks.keys.is_empty() && locks.ranges.is_empty() && locks.compact.is_empty());
         let space = self.env.space(FIRST_TABLE_SPACE)?;
         let mut reached = BTreeSet::from([0, 1]);
         for tree in &self.trees {

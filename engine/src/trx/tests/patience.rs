@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use super::*;
-use crate::trx::retry::{FAILURES_MAX, RETRY_PAUSE, Troubles};
+use crate::trx::retry::{FAILURES_MAX, RETRY_PAUSE, RetryState};
 
 const ROWS: u32 = 400;
 const FILE: &str = "tables/";
@@ -211,14 +211,14 @@ fn nothing_is_undone_while_a_log_says_that_it_is_prepared() {
 #[test]
 fn pauses_grow() {
     let error = Error::Storage("cannot read".into());
-    let (mut troubles, start) = (Troubles::default(), Instant::now());
+    let (mut retries, start) = (RetryState::default(), Instant::now());
     let (mut now, mut pauses) = (start, Vec::new());
-    while !troubles.last(&error) {
-        troubles.met(now, RETRY_PAUSE);
+    while !retries.gives_up_on(&error) {
+        retries.failed(now, RETRY_PAUSE);
         // Somebody asks for it before its time.
-        troubles.met(now, RETRY_PAUSE);
+        retries.failed(now, RETRY_PAUSE);
         let before = now;
-        while troubles.rests(now) {
+        while retries.rests(now) {
             now += Duration::from_millis(100);
         }
         pauses.push((now - before).as_millis());
@@ -227,8 +227,8 @@ fn pauses_grow() {
         pauses,
         [200, 400, 800, 1600, 3200, 6400, 10_000, 10_000, 10_000, 10_000, 10_000, 10_000]
     );
-    assert!(troubles.last(&Error::corrupt("file", 1, "wrong")));
-    assert!(!troubles.last(&Error::NoSpace("file".into())));
-    troubles.forget();
-    assert!(!troubles.last(&error) && troubles.last(&Error::format("file", "missing")));
+    assert!(retries.gives_up_on(&Error::corrupt("file", 1, "wrong")));
+    assert!(!retries.gives_up_on(&Error::NoSpace("file".into())));
+    retries.succeeded();
+    assert!(!retries.gives_up_on(&error) && retries.gives_up_on(&Error::format("file", "missing")));
 }

@@ -160,7 +160,7 @@ impl Sim<'_> {
             Error::Storage(_) => (self.faulty, "read error"),
             Error::NoSpace(_) => (self.faulty, "disk full"),
             // Of a row that a rollback could not undo for want of a page.
-            Error::Format { .. } => (pending, "stranded rollback"),
+            Error::Format { .. } => (pending, "blocked rollback"),
             _ => (false, ""),
         };
         assert!(blamed, "seed {}: {what}: {error}", self.seed);

@@ -1,10 +1,12 @@
-//! The spaces that the catalog lists: what tells a table that was dropped from one whose file is missing.
+//! The spaces that the catalog lists. They distinguish a dropped table from one whose file is missing.
 //!
-//! Undo outlives tables. What it says of a dropped one is passed over, for good. Of one whose file is only not there at the moment, what a
-//! rollback needs must be kept, or the file, put back, would show changes that were never committed. What purge would do there is passed
-//! over too: the file, put back, keeps entries that nobody can see, and that is all.
+//! Undo records outlive tables. Undo for a dropped table is skipped. Undo for a table whose file is
+//! merely missing is kept for a rollback: else the file, put back, would show changes that were never
+//! committed. Purge skips such a table: the file, put back, has entries that no reader can see, and no
+//! other harm is done.
 //!
-//! A table that has lost changes in a recovery counts as dropped, though its file may well be there: it is not what undo takes it to be.
+//! A table that has lost changes in a recovery counts as dropped, though its file may be there: its
+//! content is not what the undo records assume.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use crate::files::space_file_name;
 
 /// What the catalog says of a space.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Listed {
+enum Registered {
     /// It is a table's.
     Whole,
     /// It is a table's that has lost changes.
@@ -37,48 +39,48 @@ pub enum FoundSpace {
 
 /// The spaces whose tables are in the catalog, by id.
 #[derive(Default)]
-pub(super) struct ListedSpaces(RwLock<HashMap<u32, Listed>>);
+pub(super) struct SpaceRegistry(RwLock<HashMap<u32, Registered>>);
 
-impl ListedSpaces {
-    fn get(&self, id: u32) -> Option<Listed> {
+impl SpaceRegistry {
+    fn get(&self, id: u32) -> Option<Registered> {
         self.0.read().get(&id).copied()
     }
 }
 
 impl Env {
     /// The catalog tells by this that it has a table in the space `id`.
-    pub fn list_space(&self, id: u32) {
-        self.listed_spaces.0.write().insert(id, Listed::Whole);
-        self.withdraw_announcement(id);
+    pub fn register_space(&self, id: u32) {
+        self.space_registry.0.write().insert(id, Registered::Whole);
+        self.remove_pending_space(id);
     }
 
     /// The catalog tells by this that its table in the space `id` has lost changes, and will never be used again.
-    pub fn list_lost_space(&self, id: u32) {
-        self.listed_spaces.0.write().insert(id, Listed::Lost);
-        self.withdraw_announcement(id);
+    pub fn register_lost_space(&self, id: u32) {
+        self.space_registry.0.write().insert(id, Registered::Lost);
+        self.remove_pending_space(id);
     }
 
     /// It has none there any more, durably.
-    pub fn unlist_space(&self, id: u32) {
-        self.listed_spaces.0.write().remove(&id);
+    pub fn unregister_space(&self, id: u32) {
+        self.space_registry.0.write().remove(&id);
     }
 
     /// Whether the catalog has a table in the space `id` that has lost no changes.
-    pub fn lists_space(&self, id: u32) -> bool {
-        self.listed_spaces.get(id) == Some(Listed::Whole)
+    pub fn has_registered_space(&self, id: u32) -> bool {
+        self.space_registry.get(id) == Some(Registered::Whole)
     }
 
     /// The space `id`, opened if need be. A disk that cannot tell whether its file is there is an error.
     pub fn find_space(&self, id: u32) -> Result<FoundSpace> {
         // What is left of a dropped one lacks what had not been written yet.
         let is_left_behind = || self.unremoved.lock().contains(&id);
-        if self.listed_spaces.get(id) == Some(Listed::Lost) || is_left_behind() {
+        if self.space_registry.get(id) == Some(Registered::Lost) || is_left_behind() {
             return Ok(FoundSpace::Gone);
         }
         if self.pool.space(id).is_some() || self.storage.exists(&space_file_name(id))? {
             return self.space(id).map(FoundSpace::Space);
         }
-        Ok(if self.lists_space(id) { FoundSpace::FileMissing } else { FoundSpace::Gone })
+        Ok(if self.has_registered_space(id) { FoundSpace::FileMissing } else { FoundSpace::Gone })
     }
 
     /// The same; `None` if the space is gone. If its file is only missing, that is an error.

@@ -1,11 +1,16 @@
-//! Who has overwritten a deletion that purge has come to: the record that [`MARK_PRIOR_PURGED`] goes to.
+//! Purge of a deletion that an active transaction has overwritten: finds the undo record of the
+//! overwriting change, which gets [`MARK_PRIOR_PURGED`].
 //!
-//! The transaction is active, and may have changed the row a million times since. So only the newest of its versions are passed under the latch on
-//! the entry's leaf; behind these it is walked without a latch, and without keeping DROP TABLE out. The transaction may meanwhile take back
-//! what is walked through, and others use the pages. So what such a walk has found is believed only once it has been looked at again under the
-//! latch, which keeps the transaction from taking the entry back: the record must begin there and still say that it overwrote that very deletion.
-//! That nobody did so is believed if nothing was taken back, or if it was found so several times: it could be wrong only by what looks like a
-//! record in the middle of another, and the price is an entry with a delete mark that nobody purges.
+//! The transaction may have changed the row a million times since. So only its newest versions are
+//! passed under the latch on the entry's leaf. The others are walked without a latch, and without
+//! keeping DROP TABLE out; the transaction may take back what is walked through, and other
+//! transactions may use the pages. So purge looks again under the latch at the record that such a
+//! walk has found: there the transaction cannot take the entry back, and the record must begin there
+//! and still say that it overwrote that very deletion.
+//!
+//! If no record was cut meanwhile, or several walks agree, purge concludes that no transaction
+//! overwrote the row. That is wrong only if bytes in the middle of a record look like a record; the
+//! price is one entry with a delete-mark that stays.
 
 use super::system::TrxSystem;
 use crate::btree::LeafMut;

@@ -1,9 +1,11 @@
-//! Which savepoints are void: those behind a place that the transaction has rolled back to since they were taken.
+//! Which savepoints are void: those behind a position that the transaction has rolled back to since
+//! they were taken.
 //!
-//! A place in the undo log is known by how many records are before it. What matters of a rollback is where it went, and of those that went no
-//! farther back than a later one nothing is remembered. What is left are ever later rollbacks to ever later places: sixteen bytes each, with a
-//! record of the log at least between two of them. None can be forgotten: behind its place there may be new records by now that look like those of
-//! a void savepoint, and going back to that would keep one that it never saw.
+//! A position in the undo log is the number of records before it. We keep only rollbacks that no later,
+//! deeper one supersedes; what remains ascends in both rollback number and position. Each takes sixteen
+//! bytes, and between two of them lies at least one record of the log. None can be dropped: behind its
+//! position there may be new records by now that look like those of a void savepoint, and a rollback to
+//! that savepoint would keep a record that it never saw.
 
 use crate::error::Error;
 

@@ -1,14 +1,17 @@
-//! Trees noted in the header of a table's file: those that belong to no index unless the catalog says so.
+//! Provisional trees: trees in a table's file that belong to no index unless the catalog says so. The
+//! file's header has a note of each.
 //!
-//! A tree is made in the table's file before the catalog's transaction that gives the table its index, and freed after the one that takes an
-//! index away. What a crash leaves in between must be found, and freed, by the next opening. So a tree is noted in the same
-//! mini-transaction that makes its root, or before the catalog lets go of it; and the note goes in the one that frees its root.
-//! The catalog's record says that there may be notes ([`TableRecord::has_notes`](crate::catalog::TableRecord::has_notes)), so that an
-//! opening need not look into every file.
+//! A tree is made before the catalog's transaction that gives the table its index, and freed after the
+//! one that takes an index away. The next opening must find and free what a crash leaves in between. So
+//! the mini-transaction that makes a tree's root also writes the note, or the note is written before the
+//! catalog drops the index; and the mini-transaction that frees the root removes the note. The catalog's
+//! record says that there may be notes
+//! ([`TableRecord::has_notes`](crate::catalog::TableRecord::has_notes)), so that an opening need not
+//! look into every file.
 //!
-//! A note that outlives its tree would be the end of whatever has the root's page then. So a tree is noted once however often it is
-//! [`add`]ed, all notes of it go together, and [`free`] believes no note whose page is not a node of the tree: files from before these
-//! rules may have such notes.
+//! A stale note would free a page that now belongs to another tree. So there is one note of a tree
+//! however often it is [`add`]ed, all notes of it go together, and [`free`] ignores a note whose page is
+//! not a node of the tree: files from before these rules may have such notes.
 //!
 //! ```text
 //! a note, in the table area of page 0:   tree id u32 | root page u32      (tree id 0: vacant)
@@ -34,7 +37,7 @@ fn note_at(header: &[u8], at: usize) -> TreeRecord {
     TreeRecord { tree: word(at), root: word(at + 4) }
 }
 
-/// Offsets in the header of the notes that are as asked for.
+/// Header offsets of the notes that match `is_wanted`.
 fn places(header: &[u8], is_wanted: impl Fn(TreeRecord) -> bool) -> impl Iterator<Item = usize> {
     TABLE_AREA.step_by(NOTE_SIZE).filter(move |&at| is_wanted(note_at(header, at)))
 }
@@ -50,7 +53,7 @@ fn write(mtr: &mut Mtr<'_>, header: crate::mtr::PageHandle, at: usize, note: Tre
 }
 
 /// The trees that are noted.
-pub(crate) fn noted(env: &Env, space: &Space) -> Result<Vec<TreeRecord>> {
+pub(crate) fn all(env: &Env, space: &Space) -> Result<Vec<TreeRecord>> {
     let header = env.pool().shared(space, 0, Access::Normal)?;
     let notes = TABLE_AREA.step_by(NOTE_SIZE).map(|at| note_at(&header, at));
     Ok(notes.filter(|note| note.tree != 0).collect())

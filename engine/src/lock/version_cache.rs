@@ -1,12 +1,16 @@
-//! What an active transaction has overwritten, of rows that it has changed very often.
+//! Shortcuts through the version chains of an active transaction, for rows that it has changed very
+//! often.
 //!
-//! Who reads by a snapshot must get behind all versions that an unfinished transaction has made of a row, one undo record after the other. The
-//! first that has got there leaves what it found with the transaction's [`Owner`](crate::lock::Owner), and the next ones begin there.
+//! A snapshot read must get behind all versions that an unfinished transaction has made of a row, one
+//! undo record after the other. The first reader that gets there leaves the version it found with the
+//! transaction's [`Owner`](crate::lock::Owner); later readers begin there.
 //!
-//! # Why it stays true
-//! As long as the row's newest version is that transaction's, nobody else can have changed what lies behind its oldest one. When it rolls back to a
-//! savepoint it may lose the row and write it again later, over another version: then everything is forgotten ([`Overwritten::forget`]),
-//! what readers are about to leave included. A rollback of all of it only takes versions away from the front.
+//! # Why an entry stays true
+//! As long as the row's newest version is that transaction's, no other can have changed what lies
+//! behind its oldest one. A rollback to a savepoint may give up the row, and the transaction may write
+//! it again later, over another version. So such a rollback clears the cache
+//! ([`VersionCache::forget`]), and refuses what readers are about to add. A rollback of the whole
+//! transaction only takes versions away from the front.
 //!
 //! The mutex is taken under a leaf's latch, and nothing is taken under it.
 
@@ -45,9 +49,9 @@ struct Rows {
 
 /// The rows of one transaction, the one left first in front.
 #[derive(Default)]
-pub(crate) struct Overwritten(Mutex<Rows>);
+pub(crate) struct VersionCache(Mutex<Rows>);
 
-impl Overwritten {
+impl VersionCache {
     /// To be had before the walk whose outcome is left.
     pub(crate) fn epoch(&self) -> u64 {
         self.0.lock().epoch

@@ -1,23 +1,33 @@
-//! Locks of which an owner has many: bits instead of queues.
+//! Compact locks: a transaction's further exclusive locks, as bits instead of queue entries.
 //!
-//! A locking read of a million rows takes a million exclusive locks, and a statement that has changed as many and is taken back leaves
-//! them behind, since the entries no longer tell of them. As queues in the table of key locks they would take hundreds of bytes each. So the
-//! first of an owner's locks are, and of the others there are hashes, in a set of its owner's. Who meets one gives its owner the lock in
-//! the table and waits there, as with the implicit lock of a written entry. Two keys with one hash are both locked: that is one lock too
-//! many, and no harm. (It would be one too few if the first of two such keys were given up when the second had just been locked; only the
-//! two newest locking reads' can be given up, and hashes have 64 bits and a key of the process's own.)
+//! A locking read of a million rows takes a million exclusive locks. A statement that has changed as
+//! many rows and is taken back leaves as many behind, since the entries no longer carry the lock. As
+//! entries of the key-lock table they would take hundreds of bytes each. So the first
+//! [`QUEUED_LOCKS_MAX`] locks of an owner are ordinary queue entries, and the further ones are hashes
+//! in a set that the owner has. A request that meets one makes the queue entry on the owner's behalf
+//! and waits there, as with the implicit lock of a written entry.
 //!
-//! Keys that differ in the last six bits share a hash, and have a bit each: the rows that a scan comes by, numbered one by one, take a
-//! quarter of a byte, and sixty-four of them in turn the same place in memory.
+//! Two keys with one hash are both locked: one lock too many, which does no harm. (One too few is
+//! possible only if the first of two such keys is given up when the second has just been locked. Only
+//! the locks of the two newest locking reads can be given up, and hashes have 64 bits and a key that
+//! each process draws anew.)
 //!
-//! There are few such sets: an owner has one only if it has more than `KEPT_IN_TABLE` locks. Hence a plain list, and a counter that says
-//! "none at all", or "none but yours".
+//! Keys that differ in the last six bits share a hash, and have a bit each. So rows that are numbered
+//! one by one take a quarter of a byte each when a scan locks them, and sixty-four in turn use the
+//! same place in memory.
 //!
-//! A set is asked under the latch on the key's leaf. It is written under it too, and, where that is shared, under the mutex of the key's shard
-//! in the table: of two readers that lock one key there, one by a hash and one by a queue, the second sees what the first has done. Only
-//! taking a lock out needs neither, but its owner's `held`, under which who has seen the lock looks again before he makes it explicit.
+//! There are few sets, since an owner has one only beyond [`QUEUED_LOCKS_MAX`] locks. Hence a plain
+//! list, and a counter that says "no set", or "none but yours".
 //!
-//! The list's mutex comes after `Owner::held` and the shard's, a set's after the list's, and nothing after that.
+//! # Latches and mutexes
+//! A request looks into a set under the latch on the key's leaf. It writes to a set under that latch
+//! too and, where the latch is shared, under the mutex of the key's shard in the table: of two readers
+//! that lock one key, one by a hash and one by a queue entry, the second sees what the first has done.
+//! Taking a lock out needs only the owner's `held`; a request that has seen the lock looks again under
+//! `held` before it makes the lock explicit.
+//!
+//! The list's mutex comes after `Owner::held` and the shard's, a set's after the list's, and nothing
+//! after that.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -30,7 +40,7 @@ use parking_lot::{Mutex, RwLock};
 use super::owner::{Held, Owner};
 
 /// While an owner has fewer locks in the table of key locks, all go there.
-pub(super) const KEPT_IN_TABLE: usize = 1000;
+pub(super) const QUEUED_LOCKS_MAX: usize = 1000;
 
 /// What is put in is a hash already.
 #[derive(Default)]
@@ -52,13 +62,13 @@ impl Hasher for AsItIs {
 
 /// A set of keys.
 #[derive(Default)]
-pub(super) struct KeptKeys {
+pub(super) struct CompactKeys {
     /// Of each hash a bit for each end that its keys may have.
     ends: HashMap<u64, u64, BuildHasherDefault<AsItIs>>,
     len: usize,
 }
 
-impl KeptKeys {
+impl CompactKeys {
     /// False if it was there.
     fn insert(&mut self, Place { hash, end }: Place) -> bool {
         let ends = self.ends.entry(hash).or_default();
@@ -97,35 +107,35 @@ pub(super) struct Place {
 impl Held {
     /// Whether the owner keeps the key with this place locked.
     pub(super) fn keeps(&self, place: Place) -> bool {
-        self.kept.as_ref().is_some_and(|set| set.lock().contains(place))
+        self.compact.as_ref().is_some_and(|set| set.lock().contains(place))
     }
 }
 
 /// The locks of one owner.
-pub(super) type KeptSet = Arc<Mutex<KeptKeys>>;
+pub(super) type CompactSet = Arc<Mutex<CompactKeys>>;
 
 /// The sets of all owners.
 #[derive(Default)]
-pub struct KeptLocks {
+pub struct CompactLocks {
     hash: RandomState,
     /// Sets in the list.
     count: AtomicUsize,
-    sets: RwLock<Vec<(Arc<Owner>, KeptSet)>>,
+    sets: RwLock<Vec<(Arc<Owner>, CompactSet)>>,
 }
 
-impl KeptLocks {
+impl CompactLocks {
     /// Locks the key with this place exclusively for the owner whose list is `held`; says whether it was not locked so before. None if the
     /// owner has ended.
     pub(super) fn insert(&self, owner: &Arc<Owner>, held: &mut Held, place: Place) -> Option<bool> {
         if held.has_ended() {
             return None;
         }
-        let set = held.kept.get_or_insert_with(|| self.new_set(owner));
+        let set = held.compact.get_or_insert_with(|| self.new_set(owner));
         Some(set.lock().insert(place))
     }
 
-    fn new_set(&self, owner: &Arc<Owner>) -> KeptSet {
-        let set = KeptSet::default();
+    fn new_set(&self, owner: &Arc<Owner>) -> CompactSet {
+        let set = CompactSet::default();
         let mut sets = self.sets.write();
         sets.push((Arc::clone(owner), Arc::clone(&set)));
         self.count.store(sets.len(), Ordering::SeqCst);
@@ -165,7 +175,7 @@ impl KeptLocks {
     /// Gives up a lock that the owner's newest locking reads have added; false if there is none.
     pub(super) fn remove(&self, owner: &Owner, tree: u32, key: &[u8]) -> bool {
         let held = owner.held.lock();
-        held.kept.as_ref().is_some_and(|set| set.lock().remove(self.place_of(tree, key)))
+        held.compact.as_ref().is_some_and(|set| set.lock().remove(self.place_of(tree, key)))
     }
 
     /// Locks in all sets.
@@ -190,7 +200,7 @@ impl KeptLocks {
 
     /// Memory of the sets, about, bytes: for each place a hash, the bits and a byte, and an eighth of the places is not used.
     pub fn memory_bytes(&self) -> u64 {
-        let places = |set: &KeptSet| set.lock().ends.capacity() * 8 / 7;
+        let places = |set: &CompactSet| set.lock().ends.capacity() * 8 / 7;
         self.sets.read().iter().map(|(_, set)| places(set) as u64 * 17).sum()
     }
 

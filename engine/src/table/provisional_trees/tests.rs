@@ -35,14 +35,14 @@ fn a_tree_is_noted_once() {
     let (env, space, note) = noted_tree();
     let other = create(&env, &space, 21).unwrap();
     add(&env, &space, note).unwrap();
-    assert_eq!(noted(&env, &space).unwrap(), [note, other]);
+    assert_eq!(all(&env, &space).unwrap(), [note, other]);
     forget(&env, &space, note.tree).unwrap();
-    assert_eq!(noted(&env, &space).unwrap(), [other]);
+    assert_eq!(all(&env, &space).unwrap(), [other]);
     add(&env, &space, note).unwrap();
-    assert_eq!(noted(&env, &space).unwrap(), [note, other]);
+    assert_eq!(all(&env, &space).unwrap(), [note, other]);
     free(&env, &space, other).unwrap();
     free(&env, &space, note).unwrap();
-    assert_eq!(noted(&env, &space).unwrap(), []);
+    assert_eq!(all(&env, &space).unwrap(), []);
     assert_eq!(space::allocated_pages(&env, &space).unwrap(), [0, 1]);
 }
 
@@ -51,11 +51,11 @@ fn all_notes_of_a_tree_go_with_it() {
     let (env, space, note) = noted_tree();
     note_again(&env, &space, note);
     forget(&env, &space, note.tree).unwrap();
-    assert_eq!(noted(&env, &space).unwrap(), []);
+    assert_eq!(all(&env, &space).unwrap(), []);
     note_again(&env, &space, note);
     note_again(&env, &space, note);
     free(&env, &space, note).unwrap();
-    assert_eq!(noted(&env, &space).unwrap(), []);
+    assert_eq!(all(&env, &space).unwrap(), []);
     assert_eq!(space::allocated_pages(&env, &space).unwrap(), [0, 1]);
 }
 
@@ -66,7 +66,7 @@ fn a_note_that_outlived_its_tree_frees_nothing() {
     // The page is nobody's.
     add(&env, &space, note).unwrap();
     free(&env, &space, note).unwrap();
-    assert_eq!(noted(&env, &space).unwrap(), []);
+    assert_eq!(all(&env, &space).unwrap(), []);
     // The page is another tree's root, and a tree's root again that is noted itself.
     add(&env, &space, note).unwrap();
     let other = create(&env, &space, 21).unwrap();
@@ -74,7 +74,7 @@ fn a_note_that_outlived_its_tree_frees_nothing() {
     let tree = fill(&env, &space, other);
     let pages = space::allocated_pages(&env, &space).unwrap();
     free(&env, &space, note).unwrap();
-    assert_eq!(noted(&env, &space).unwrap(), [other]);
+    assert_eq!(all(&env, &space).unwrap(), [other]);
     assert_eq!(space::allocated_pages(&env, &space).unwrap(), pages);
     assert_eq!(tree.check(&mut |_, _| Ok(())).unwrap().entries, 2000);
     // Nor does who does not look first.

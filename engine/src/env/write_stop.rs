@@ -1,4 +1,4 @@
-//! What ends with writing: files that grow, and, if a change was left half-way, reading.
+//! What stops together with writing: the growth of files, and, if a change was left half-way, reading.
 
 use std::sync::atomic::Ordering;
 

@@ -1,18 +1,21 @@
-//! Rollbacks that a table's file stands in the way of: a broken page, or one that can't be read, or no file at all.
+//! Blocked rollbacks: a file of a table stands in the way, with a page that is broken or can't be
+//! read, or because it is missing.
 //!
-//! Rollback takes the newest record first, so that one would keep all the others, and the locks on what they wrote. Instead the others are
-//! undone where they are, and marked ([`MARK_UNDONE`](crate::undo::record::MARK_UNDONE)); only records about the tables that stand in the
-//! way are passed over, in each from the newest that can't be undone. Every key's records are still undone from the newest to the oldest,
-//! for a key is in one table.
+//! Rollback runs newest-first, so one unreadable page would block every older record and hold all
+//! locks of the transaction. Instead, the rollback undoes the other records where they are and marks
+//! them ([`MARK_UNDONE`](crate::undo::record::MARK_UNDONE)). It passes over records about the tables in
+//! the way, in each from the newest that can't be undone. Every key's records are still undone from
+//! the newest to the oldest, for a key is in one table.
 //!
-//! Then the rollback is *stranded*. All its locks are let go but those on what it could not undo, and whoever meets one of these is told
-//! why at once: the wait has no end that anybody could foresee. The background goes on trying; when the file is back, or the table
-//! dropped, it cuts off what is marked and undoes the rest, in this life or another.
+//! Then the rollback is *blocked*. It releases all locks but those on what it could not undo, and a
+//! request that meets one of these fails at once with the reason: nothing says when the wait would
+//! end. The background goes on trying. When the file is back, or the table is dropped, it cuts off the
+//! marked records and undoes the rest, in this life of the process or another.
 //!
-//! A broken page of the undo log itself strands a rollback, too: it has undone what its log holds behind that page, and nothing
-//! before it.
+//! A broken page of the undo log itself blocks a rollback, too: the rollback has undone the records
+//! behind that page, and none before it.
 //!
-//! That is for what does not pass by itself: see [`super::retry`].
+//! An error that passes by itself blocks nothing: see [`super::retry`].
 
 use std::collections::HashSet;
 
@@ -24,13 +27,13 @@ use crate::undo::damage::is_damage;
 
 impl TrxSystem {
     /// What becomes of a rollback that ended with `error`, which is given back; or false, if it was to stop.
-    pub(super) fn strand_if_it_lasts(
+    pub(super) fn block_if_it_lasts(
         &self,
         orphan: &mut Orphan,
         error: Error,
         stop: &dyn Fn() -> bool,
     ) -> Result<bool> {
-        if orphan.owner.stranded().is_some() || !orphan.troubles.last(&error) {
+        if orphan.owner.blocked().is_some() || !orphan.retries.gives_up_on(&error) {
             return Err(error);
         }
         let around = match is_damage(&error) {
@@ -47,7 +50,7 @@ impl TrxSystem {
                 tracing::error!(
                     "a rollback can't be finished; the rows that it has still to undo can't be changed: {broken}"
                 );
-                orphan.owner.strand(broken.to_string());
+                orphan.owner.set_blocked(broken.to_string());
                 self.locks.release_all(&orphan.owner);
                 return Err(error);
             }
@@ -60,7 +63,7 @@ impl TrxSystem {
                 files.join(", ")
             );
             // In this order: who finds it ended finds out why.
-            orphan.owner.strand(error.to_string());
+            orphan.owner.set_blocked(error.to_string());
             self.locks.release_all(&orphan.owner);
         }
         Err(error)
@@ -68,7 +71,7 @@ impl TrxSystem {
 
     /// Undoes all records but those about tables that stand in the way; says in which spaces these are.
     fn undo_around(&self, orphan: &mut Orphan, stop: &dyn Fn() -> bool) -> Result<HashSet<u32>> {
-        let Orphan { log, troubles, .. } = orphan;
+        let Orphan { log, retries, .. } = orphan;
         // As long as the log says that it is prepared, a crash would leave a transaction that can be committed, without what is marked.
         log.begin_rollback(&self.undo)?;
         let (mut passed_over, mut end) = (HashSet::new(), log.tail());
@@ -87,10 +90,10 @@ impl TrxSystem {
                     match self.undo_step(log, record, &step, &mut trees, None) {
                         // All of it, or a part: to be looked at again.
                         Ok(()) => {
-                            troubles.forget();
+                            retries.succeeded();
                             continue;
                         }
-                        Err(error) if troubles.last(&error) && is_of_table(&error, space) => {
+                        Err(error) if retries.gives_up_on(&error) && is_of_table(&error, space) => {
                             passed_over.insert(space);
                         }
                         Err(error) => return Err(error),
