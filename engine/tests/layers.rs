@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// From the bottom up. Modules in one row know nothing of each other.
-const LAYERS: [&[&str]; 17] = [
-    &["error", "pause"],
-    &["csn", "files", "governor", "memory", "options", "redo", "sort"],
+const LAYERS: [&[&str]; 18] = [
+    &["files", "pause"],
+    &["error"],
+    &["csn", "governor", "memory", "options", "redo", "sort"],
     &["format", "hot_list"],
     &["page_op"],
     &["lock", "mirror"],
