@@ -76,7 +76,7 @@ enum tp_lock { TP_LOCK_NONE = 0, TP_LOCK_SHARED = 1, TP_LOCK_EXCLUSIVE = 2 };
 enum tp_wait { TP_WAIT = 0, TP_NO_WAIT = 1, TP_SKIP_LOCKED = 2 };
 /* What a point read gives of a value: all of it; of one too long for a page, at least the beginning (is_cut); nothing. */
 enum tp_read_part { TP_READ_WHOLE = 0, TP_READ_PREFIX = 1, TP_READ_NOTHING = 2 };
-enum tp_seek { TP_AT_OR_AFTER = 0, TP_AFTER = 1, TP_AT_OR_BEFORE = 2, TP_BEFORE = 3 };
+enum tp_seek_to { TP_AT_OR_AFTER = 0, TP_AFTER = 1, TP_AT_OR_BEFORE = 2, TP_BEFORE = 3 };
 enum tp_log_level { TP_LOG_ERROR = 0, TP_LOG_WARNING = 1, TP_LOG_NOTE = 2 };
 
 /* ---- errors and the log */
@@ -317,8 +317,7 @@ int tp_table_statistics_read(const tp_table *table, tp_table_statistics *statist
 int tp_sample_keys(const tp_table *table, size_t index, int bounds, size_t count, void *context,
                    void (*list)(void *context, const tp_bytes *keys, size_t key_count, double stands_for));
 /* Entries with lo <= key < hi; a null pointer is an open end. */
-int tp_estimate_range(const tp_table *table, size_t index, const uint8_t *lo, size_t lo_len, const uint8_t *hi,
-                      size_t hi_len, uint64_t *entries);
+int tp_estimate_range(const tp_table *table, size_t index, tp_bytes lo, tp_bytes hi, uint64_t *entries);
 /* Walks every tree. `problem` is called for each thing found wrong; `killed` is asked now and then. */
 int tp_check(const tp_db *db, const tp_table *table, void *context,
              void (*problem)(void *context, const char *text, size_t len), int (*killed)(void *context));
@@ -388,13 +387,12 @@ int tp_rollback_prepared(tp_db *db, const uint8_t *xid, size_t xid_len);
 
 /* ---- writes. On TP_DUPLICATE, tp_duplicate_value gives the value of the entry that exists, unless that is a row. */
 
-int tp_insert(tp_transaction *transaction, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
-              const uint8_t *value, size_t value_len, int duplicate_lock);
-int tp_update(tp_transaction *transaction, const tp_table *table, size_t index, const uint8_t *key, size_t key_len,
-              const uint8_t *value, size_t value_len);
-int tp_move_away(tp_transaction *transaction, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
-int tp_delete(tp_transaction *transaction, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
-void tp_unlock(tp_transaction *transaction, const tp_table *table, size_t index, const uint8_t *key, size_t key_len);
+int tp_insert(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key, tp_bytes value,
+              int duplicate_lock);
+int tp_update(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key, tp_bytes value);
+int tp_move_away(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key);
+int tp_delete(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key);
+void tp_unlock(tp_transaction *transaction, const tp_table *table, size_t index, tp_bytes key);
 tp_bytes tp_duplicate_value(const tp_transaction *transaction);
 
 /* ---- reads: one tp_reader for each open handler; its cursors are kept from one statement to the next */
@@ -414,6 +412,13 @@ typedef struct {
   int part; /* a tp_read_part */
 } tp_read_request;
 
+/* Where a cursor goes. */
+typedef struct {
+  size_t index;
+  tp_bytes key;
+  int seek; /* a tp_seek_to */
+} tp_seek_request;
+
 int tp_reader_open(const tp_table *table, tp_reader **reader);
 void tp_reader_close(tp_reader *reader);
 /* How the coming reads lock. */
@@ -429,8 +434,8 @@ int tp_is_peeked(const tp_reader *reader);
 void tp_reader_set_prefixes(tp_reader *reader, int on);
 /* Point read of an entry, locked as the reader locks: TP_OK or TP_END. Of the entry found, the key is the one asked for. */
 int tp_read(tp_reader *reader, tp_transaction *transaction, const tp_read_request *request, tp_entry *found);
-int tp_seek(tp_reader *reader, tp_transaction *transaction, size_t index, const uint8_t *key, size_t key_len, int seek,
-            tp_entry *entry);
+/* Moves the cursor of an index to a key, or beside it. */
+int tp_seek(tp_reader *reader, tp_transaction *transaction, const tp_seek_request *request, tp_entry *entry);
 int tp_first(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
 int tp_last(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
 int tp_next(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
@@ -439,7 +444,7 @@ int tp_prev(tp_reader *reader, tp_transaction *transaction, size_t index, tp_ent
 int tp_lock_current(tp_reader *reader, tp_transaction *transaction, size_t index, tp_entry *entry);
 /* The reading of this index that the next tp_seek or tp_first begins, forward, ends before this key. If it locks rows, and no gaps, what is
    there or beyond is neither locked nor waited for; other readings may go on. */
-void tp_reader_set_end(tp_reader *reader, size_t index, const uint8_t *key, size_t key_len);
+void tp_reader_set_end(tp_reader *reader, size_t index, tp_bytes key);
 /* The coming reads of this index are a scan of the whole of it (or not). */
 void tp_reader_set_scan(tp_reader *reader, size_t index, int scan);
 /* Unpositions all cursors, and gives back the memory that long values have taken. */
@@ -467,14 +472,13 @@ void tp_change_set_interrupt(tp_index_change *change, const tp_interrupt *interr
 /* The next row of the table: clustered key and value; good until the next one. TP_END after the last. */
 int tp_change_next_row(tp_index_change *change, tp_entry *row);
 /* An entry of the new tree at `index` of the trees to come. */
-int tp_change_add(tp_index_change *change, size_t index, const uint8_t *key, size_t key_len, const uint8_t *value,
-                  size_t value_len);
+int tp_change_add(tp_index_change *change, size_t index, tp_bytes key, tp_bytes value);
 /* After the last entry. `killed` is asked now and then. TP_DUPLICATE: two entries have the same key. */
 int tp_change_build(tp_index_change *change, void *context, int (*killed)(void *context));
 /* Of which tree, and the later one of the two. */
 int tp_change_duplicate(const tp_index_change *change, size_t *index, tp_entry *entry);
 /* The row with this clustered key, or TP_END. */
-int tp_change_row(tp_index_change *change, const uint8_t *key, size_t key_len, tp_bytes *row);
+int tp_change_row(tp_index_change *change, tp_bytes key, tp_bytes *row);
 /* Makes the changes, of a table each, and gives tables other metadata and attachments, these or others: all at one moment, or nothing. The
    changes are gone afterwards, whatever is returned. Open tp_table of these tables are void if it succeeds. */
 int tp_change_commit(tp_index_change *const *changes, size_t change_count, const tp_table_metadata_of *tables,
@@ -488,15 +492,15 @@ void tp_change_free(tp_index_change *change);
 int tp_load_begin(tp_db *db, const char *name, size_t name_len, tp_load **load);
 /* An entry of the clustered index, whose key is greater than all before. It can go on after TP_OUT_OF_ORDER, TP_DUPLICATE (of the one
    before) and TP_KEY_TOO_LONG. */
-int tp_load_row(tp_load *load, const uint8_t *key, size_t key_len, const uint8_t *value, size_t value_len);
+int tp_load_row(tp_load *load, tp_bytes key, tp_bytes value);
 /* An entry of another index, in any order. */
-int tp_load_add(tp_load *load, size_t index, const uint8_t *key, size_t key_len, const uint8_t *value, size_t value_len);
+int tp_load_add(tp_load *load, size_t index, tp_bytes key, tp_bytes value);
 /* After the last entry. `killed` is asked now and then. TP_DUPLICATE: two entries have the same key. */
 int tp_load_build(tp_load *load, void *context, int (*killed)(void *context));
 /* Of which index, and the later one of the two. */
 int tp_load_duplicate(const tp_load *load, size_t *index, tp_entry *entry);
 /* The row with this clustered key, or TP_END; after tp_load_build, and be it in vain. */
-int tp_load_find(tp_load *load, const uint8_t *key, size_t key_len, tp_bytes *row);
+int tp_load_find(tp_load *load, tp_bytes key, tp_bytes *row);
 /* Makes the rows the table's, durably. The load is gone afterwards, whatever is returned. Open tp_table of the table are void if it
    succeeds. */
 int tp_load_commit(tp_load *load);

@@ -125,9 +125,10 @@ int ha_tidepool::change_children(const Constraint &key, uint index, const std::s
       error = HA_ERR_ABORTED_BY_USER;
       break;
     }
-    if (has_end) tp_reader_set_end(opened, index, reinterpret_cast<const uint8_t *>(end.data()), end_len);
+    if (has_end) tp_reader_set_end(opened, index, {reinterpret_cast<const uint8_t *>(end.data()), end_len});
     tp_entry entry;
-    int result = tp_seek(opened, session->transaction, index, reinterpret_cast<const uint8_t *>(at.data()), at.size(), how, &entry);
+    const tp_seek_request seek{index, {reinterpret_cast<const uint8_t *>(at.data()), at.size()}, how};
+    int result = tp_seek(opened, session->transaction, &seek, &entry);
     if (result == TP_END) break;
     if (result != TP_OK) {
       error = fail(result);

@@ -270,8 +270,9 @@ int Foreign_index::find(tp_transaction *transaction, int lock, int wait) {
   }
   std::vector<uchar> end(room.begin(), room.begin() + len);
   size_t end_len = len;
-  if (successor(end.data(), &end_len)) tp_reader_set_end(reader, tree_, end.data(), end_len);
-  int result = tp_seek(reader, transaction, tree_, room.data(), len, TP_AT_OR_AFTER, &entry);
+  if (successor(end.data(), &end_len)) tp_reader_set_end(reader, tree_, {end.data(), end_len});
+  const tp_seek_request seek{tree_, {room.data(), len}, TP_AT_OR_AFTER};
+  int result = tp_seek(reader, transaction, &seek, &entry);
   if (result == TP_OK && (entry.key_len < len || memcmp(entry.key, room.data(), len) != 0)) result = TP_END;
   tp_reader_end(reader);
   return result;

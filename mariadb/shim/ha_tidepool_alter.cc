@@ -463,7 +463,7 @@ bool ha_tidepool::inplace_alter_table(TABLE *altered, Alter_inplace_info *info) 
       const size_t key_len = layout.encode(key.get(), record, altered, row.key, room, &bare);
       uchar *const value = values.room(layout.value_max(record));
       const size_t value_len = layout.encode_value(value, record, row.key, row.key_len, bare);
-      result = tp_change_add(change, tree, key.get(), key_len, value, value_len);
+      result = tp_change_add(change, tree, {key.get(), key_len}, {value, value_len});
     }
     if (result != TP_OK) break;
   }
@@ -489,7 +489,7 @@ void ha_tidepool::report_duplicate_of_build(TABLE *altered, Index_change *contex
     pk = layouts.trees[tree].clustered_key(entry.key, entry.key_len, entry.value, entry.value_len, room.get(), &len);
   const std::vector<uchar> all(altered->s->fields, 1);
   uchar *const record = altered->record[0];
-  if (!pk || tp_change_row(context->change, pk, len, &row) != TP_OK ||
+  if (!pk || tp_change_row(context->change, {pk, len}, &row) != TP_OK ||
       !layouts.row->decode(record, row.data, row.len, all.data(), layouts.row->last_needed(all.data())) ||
       !layouts.trees[0].decode_clustered(record, pk, len, all.data())) {
     print_error(HA_ERR_CRASHED, MYF(0));

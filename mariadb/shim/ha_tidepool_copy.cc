@@ -55,7 +55,7 @@ void ha_tidepool::drop_load() {
 int ha_tidepool::load_row(const uchar *record) {
   encode_clustered(record, true);
   const size_t row_len = row_layout().encode(row_buffer, record);
-  int result = tp_load_row(load, clustered.get(), clustered_len, row_buffer.data(), row_len);
+  int result = tp_load_row(load, {clustered.get(), clustered_len}, {row_buffer.data(), row_len});
   if (unlikely(result == TP_OUT_OF_ORDER)) return end_load();
   if (unlikely(result != TP_OK)) return result == TP_DUPLICATE ? report_duplicate(0) : fail(result);
   for (uint index : shared->layouts.secondary) {
@@ -64,7 +64,7 @@ int ha_tidepool::load_row(const uchar *record) {
     const size_t key_len = layout.encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
     uchar *value = value_buffer.room(layout.value_max(record));
     const size_t value_len = layout.encode_value(value, record, clustered.get(), clustered_len, bare);
-    result = tp_load_add(load, index, new_key.get(), key_len, value, value_len);
+    result = tp_load_add(load, index, {new_key.get(), key_len}, {value, value_len});
     if (unlikely(result != TP_OK)) return fail(result);
   }
   return 0;
@@ -96,7 +96,7 @@ int ha_tidepool::report_duplicate_of_load() {
   const auto room = std::make_unique<uchar[]>(trees()[0].key_max());
   size_t len = 0;
   const uchar *pk = trees()[tree].clustered_key(entry.key, entry.key_len, entry.value, entry.value_len, room.get(), &len);
-  if (!pk || tp_load_find(load, pk, len, &found) != TP_OK) return HA_ERR_CRASHED;
+  if (!pk || tp_load_find(load, {pk, len}, &found) != TP_OK) return HA_ERR_CRASHED;
   /* The load is gone when the record is read, and BLOBs point into the row or the key. */
   memcpy(clustered.get(), pk, len);
   clustered_len = len;

@@ -164,8 +164,8 @@ ha_rows ha_tidepool::records_in_range(uint keynr, const key_range *min, const ke
     if (max->flag == HA_READ_AFTER_KEY) hi_open = !past(new_key.get(), &hi_len);
   }
   uint64_t entries = 0;
-  if (tp_estimate_range(shared->table, index, min ? old_key.get() : nullptr, lo_len,
-                        hi_open ? nullptr : new_key.get(), hi_len, &entries) != TP_OK)
+  if (tp_estimate_range(shared->table, index, {min ? old_key.get() : nullptr, lo_len},
+                        {hi_open ? nullptr : new_key.get(), hi_len}, &entries) != TP_OK)
     return HA_POS_ERROR;
   /* An estimate as large as the table would make the optimizer prefer a full scan; 0 means certainly none. */
   const ha_rows rows = tp_table_rows(shared->table);

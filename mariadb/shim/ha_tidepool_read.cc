@@ -149,7 +149,7 @@ int ha_tidepool::check_pushed_condition(uchar *buf) {
 
 /* The present entry is not wanted after all: its lock, too, if the isolation level allows that. */
 void ha_tidepool::give_up() {
-  if (row_lock != TP_LOCK_NONE) tp_unlock(session->transaction, shared->table, tree, entry.key, entry.key_len);
+  if (row_lock != TP_LOCK_NONE) tp_unlock(session->transaction, shared->table, tree, {entry.key, entry.key_len});
 }
 
 /* Sets the record from the present entry; for one of a secondary index that doesn't cover what is asked,
@@ -223,7 +223,8 @@ int ha_tidepool::cursor_result(uchar *buf, int result, bool forward, int if_none
 int ha_tidepool::seek(uchar *buf, const uchar *key, size_t len, int how, bool forward, int if_none, Bound bound) {
   at_point = after_search = ends_with_search = false;
   if (row_lock != TP_LOCK_NONE && forward) tell_end(bound);
-  const int result = tp_seek(reader, session->transaction, tree, key, len, how, &entry);
+  const tp_seek_request seek{tree, {key, len}, how};
+  const int result = tp_seek(reader, session->transaction, &seek, &entry);
   return cursor_result(buf, result, forward, if_none, bound);
 }
 
@@ -242,13 +243,13 @@ void ha_tidepool::tell_end(Bound bound) {
     bool exact = first_range_end->flag == HA_READ_BEFORE_KEY && made.parts == my_count_bits(first_range_end->keypart_map);
     for (uint i = 0; exact && i < made.parts; i++) exact = layout.all_parts()[i].whole;
     if (exact) {
-      tp_reader_set_end(reader, tree, end, len);
+      tp_reader_set_end(reader, tree, {end, len});
       return;
     }
   } else {
     return;
   }
-  if (successor(end, &len)) tp_reader_set_end(reader, tree, end, len);
+  if (successor(end, &len)) tp_reader_set_end(reader, tree, {end, len});
 }
 
 /* ---- index reads */
@@ -524,7 +525,7 @@ void ha_tidepool::unlock_row() {
     return;
   }
   if (row_lock == TP_LOCK_NONE || !session || session->isolation > TP_READ_COMMITTED) return;
-  if (tree != 0 && entry.key) tp_unlock(session->transaction, shared->table, tree, entry.key, entry.key_len);
+  if (tree != 0 && entry.key) tp_unlock(session->transaction, shared->table, tree, {entry.key, entry.key_len});
   /* Of a row that was not read, an earlier read may have the lock, and want it. */
-  if (row_read) tp_unlock(session->transaction, shared->table, 0, clustered.get(), clustered_len);
+  if (row_read) tp_unlock(session->transaction, shared->table, 0, {clustered.get(), clustered_len});
 }

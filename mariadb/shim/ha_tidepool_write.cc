@@ -57,7 +57,7 @@ int ha_tidepool::insert_secondary(uint index, const uchar *record) {
   const size_t key_len = layout.encode(new_key.get(), record, table, clustered.get(), key_room, &bare);
   uchar *value = value_buffer.room(layout.value_max(record));
   const size_t value_len = layout.encode_value(value, record, clustered.get(), clustered_len, bare);
-  const int result = tp_insert(session->transaction, shared->table, index, new_key.get(), key_len, value, value_len,
+  const int result = tp_insert(session->transaction, shared->table, index, {new_key.get(), key_len}, {value, value_len},
                                duplicate_lock);
   if (likely(result == TP_OK)) return 0;
   return result == TP_DUPLICATE ? report_duplicate(index) : fail(result);
@@ -67,7 +67,7 @@ int ha_tidepool::insert_row(const uchar *record) {
   encode_clustered(record, true);
   const size_t row_len = row_layout().encode(row_buffer, record);
   const int result =
-      tp_insert(session->transaction, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len,
+      tp_insert(session->transaction, shared->table, 0, {clustered.get(), clustered_len}, {row_buffer.data(), row_len},
                 duplicate_lock);
   if (unlikely(result != TP_OK)) return result == TP_DUPLICATE ? report_duplicate(0) : fail(result);
   for (uint index : shared->layouts.secondary)
@@ -200,12 +200,13 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
   const size_t row_len = row_layout().encode(row_buffer, new_record);
   int result;
   if (moved) {
-    result = tp_insert(session->transaction, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len,
-                       TP_LOCK_SHARED);
+    result = tp_insert(session->transaction, shared->table, 0, {clustered.get(), clustered_len},
+                       {row_buffer.data(), row_len}, TP_LOCK_SHARED);
     if (result == TP_OK)
-      result = tp_move_away(session->transaction, shared->table, 0, old_clustered.get(), old_clustered_len);
+      result = tp_move_away(session->transaction, shared->table, 0, {old_clustered.get(), old_clustered_len});
   } else {
-    result = tp_update(session->transaction, shared->table, 0, clustered.get(), clustered_len, row_buffer.data(), row_len);
+    result =
+        tp_update(session->transaction, shared->table, 0, {clustered.get(), clustered_len}, {row_buffer.data(), row_len});
   }
   if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(0) : fail(result));
 
@@ -221,13 +222,14 @@ int ha_tidepool::update_complete(const uchar *old_record, const uchar *new_recor
     const size_t value_len = layout.encode_value(value, new_record, clustered.get(), clustered_len, bare);
     if (old_len == new_len && memcmp(old_key.get(), new_key.get(), new_len) == 0) {
       /* Equal to the index but not the same ('a' and 'A'), or the row has moved under a unique key. */
-      result = tp_update(session->transaction, shared->table, i, new_key.get(), new_len, value, value_len);
+      result = tp_update(session->transaction, shared->table, i, {new_key.get(), new_len}, {value, value_len});
       if (unlikely(result != TP_OK)) return undone(fail(result));
       continue;
     }
-    result = tp_move_away(session->transaction, shared->table, i, old_key.get(), old_len);
+    result = tp_move_away(session->transaction, shared->table, i, {old_key.get(), old_len});
     if (result == TP_OK)
-      result = tp_insert(session->transaction, shared->table, i, new_key.get(), new_len, value, value_len, TP_LOCK_SHARED);
+      result =
+          tp_insert(session->transaction, shared->table, i, {new_key.get(), new_len}, {value, value_len}, TP_LOCK_SHARED);
     if (unlikely(result != TP_OK)) return undone(result == TP_DUPLICATE ? report_duplicate(i) : fail(result));
   }
   if (unlikely(foreign_checks() != nullptr))
@@ -273,13 +275,13 @@ int ha_tidepool::delete_complete(const uchar *record) {
   const bool is_referenced = foreign_checks() && foreign->is_referenced();
   if (trees().size() > 1 || unlikely(is_referenced))
     if (int result = tp_savepoint_set(session->transaction, &before)) return fail(result);
-  int result = tp_delete(session->transaction, shared->table, 0, clustered.get(), clustered_len);
+  int result = tp_delete(session->transaction, shared->table, 0, {clustered.get(), clustered_len});
   const bool row_gone = result == TP_OK;
   for (uint i : shared->layouts.secondary) {
     if (unlikely(result != TP_OK)) break;
     bool bare;
     const size_t len = trees()[i].encode(old_key.get(), record, table, clustered.get(), key_room, &bare);
-    result = tp_delete(session->transaction, shared->table, i, old_key.get(), len);
+    result = tp_delete(session->transaction, shared->table, i, {old_key.get(), len});
     if (unlikely(result == TP_NOT_FOUND)) {
       sql_print_error("Tidepool: table %s: index %s lacks the entry of a row that is deleted; run CHECK TABLE",
                       shared->name.c_str(), table->key_info[shared->layouts.key_of(i)].name.str);

@@ -29,6 +29,11 @@ impl Bytes {
         Bytes { data: slice.as_ptr(), len: slice.len() }
     }
 
+    /// Whether no bytes were given, not even an empty string.
+    pub(crate) fn is_null(&self) -> bool {
+        self.data.is_null()
+    }
+
     /// The bytes given by the other side.
     ///
     /// # Safety

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tidepool::{ChangedIndex, Db, DuplicateEntry, IndexChange, IndexDef, Interrupt};
 
 use crate::attachment::{Attached, AttachmentChanges};
-use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or, text};
+use crate::boundary::{Bytes, TP_END, TP_OK, guard, guard_or, text};
 use crate::database::TableMetadata;
 use crate::reader::Entry;
 
@@ -109,15 +109,12 @@ pub unsafe extern "C" fn tp_change_next_row(change: *mut Change, entry: *mut Ent
 pub unsafe extern "C" fn tp_change_add(
     change: *mut Change,
     index: usize,
-    key: *const u8,
-    key_len: usize,
-    value: *const u8,
-    value_len: usize,
+    key: Bytes,
+    value: Bytes,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (change, key, value) =
-            unsafe { (&mut *change, bytes(key, key_len), bytes(value, value_len)) };
+        let (change, key, value) = unsafe { (&mut *change, key.get(), value.get()) };
         change.change.add(index, key, value)?;
         Ok(TP_OK)
     })
@@ -182,15 +179,10 @@ pub unsafe extern "C" fn tp_change_duplicate(
 /// # Safety
 /// Valid pointers and lengths; nobody else uses `change`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_change_row(
-    change: *mut Change,
-    key: *const u8,
-    key_len: usize,
-    row: *mut Bytes,
-) -> c_int {
+pub unsafe extern "C" fn tp_change_row(change: *mut Change, key: Bytes, row: *mut Bytes) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (change, key) = unsafe { (&mut *change, bytes(key, key_len)) };
+        let (change, key) = unsafe { (&mut *change, key.get()) };
         if !change.change.row(key, &mut change.row)? {
             return Ok(TP_END);
         }

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_int, c_void};
 
 use tidepool::{Db, Error, Table, TableLoad};
 
-use crate::boundary::{Bytes, TP_END, TP_OK, TP_OUT_OF_ORDER, bytes, guard, guard_or, text};
+use crate::boundary::{Bytes, TP_END, TP_OK, TP_OUT_OF_ORDER, guard, guard_or, text};
 use crate::index_change::tell_duplicate;
 use crate::reader::Entry;
 
@@ -43,17 +43,10 @@ pub unsafe extern "C" fn tp_load_begin(
 /// # Safety
 /// Valid pointers and lengths; nobody else uses `load`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_load_row(
-    load: *mut Load,
-    key: *const u8,
-    key_len: usize,
-    value: *const u8,
-    value_len: usize,
-) -> c_int {
+pub unsafe extern "C" fn tp_load_row(load: *mut Load, key: Bytes, value: Bytes) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (load, key, value) =
-            unsafe { (&mut *load, bytes(key, key_len), bytes(value, value_len)) };
+        let (load, key, value) = unsafe { (&mut *load, key.get(), value.get()) };
         match load.load.push(Table::CLUSTERED, key, value) {
             Err(Error::KeyOutOfOrder { .. }) => Ok(TP_OUT_OF_ORDER),
             pushed => pushed.map(|()| TP_OK),
@@ -69,15 +62,12 @@ pub unsafe extern "C" fn tp_load_row(
 pub unsafe extern "C" fn tp_load_add(
     load: *mut Load,
     index: usize,
-    key: *const u8,
-    key_len: usize,
-    value: *const u8,
-    value_len: usize,
+    key: Bytes,
+    value: Bytes,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (load, key, value) =
-            unsafe { (&mut *load, bytes(key, key_len), bytes(value, value_len)) };
+        let (load, key, value) = unsafe { (&mut *load, key.get(), value.get()) };
         load.load.add(index, key, value)?;
         Ok(TP_OK)
     })
@@ -124,15 +114,10 @@ pub unsafe extern "C" fn tp_load_duplicate(
 /// # Safety
 /// Valid pointers and lengths; nobody else uses `load`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_load_find(
-    load: *mut Load,
-    key: *const u8,
-    key_len: usize,
-    row: *mut Bytes,
-) -> c_int {
+pub unsafe extern "C" fn tp_load_find(load: *mut Load, key: Bytes, row: *mut Bytes) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (load, key) = unsafe { (&mut *load, bytes(key, key_len)) };
+        let (load, key) = unsafe { (&mut *load, key.get()) };
         let Load { load, row: found } = load;
         if !load.row(key, found)? {
             return Ok(TP_END);

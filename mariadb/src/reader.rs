@@ -14,7 +14,7 @@ use tidepool::{
     Transaction,
 };
 
-use crate::boundary::{Bytes, TP_END, TP_OK, bytes, guard, guard_or};
+use crate::boundary::{Bytes, TP_END, TP_OK, guard, guard_or};
 use crate::constants::{
     TP_AFTER, TP_AT_OR_AFTER, TP_AT_OR_BEFORE, TP_LOCK_NONE, TP_LOCK_SHARED, TP_NO_WAIT,
     TP_READ_NOTHING, TP_READ_PREFIX, TP_SKIP_LOCKED,
@@ -259,6 +259,14 @@ unsafe fn move_cursor(
     })
 }
 
+/// Where a cursor goes; see bridge.h.
+#[repr(C)]
+pub struct SeekRequest {
+    index: usize,
+    key: Bytes,
+    seek: c_int,
+}
+
 /// Seeks a key.
 ///
 /// # Safety
@@ -267,22 +275,21 @@ unsafe fn move_cursor(
 pub unsafe extern "C" fn tp_seek(
     reader: *mut Reader,
     transaction: *mut ServerTransaction,
-    index: usize,
-    key: *const u8,
-    key_len: usize,
-    seek: c_int,
+    request: *const SeekRequest,
     entry: *mut Entry,
 ) -> c_int {
     // SAFETY: valid pointers and lengths from the shim.
     unsafe {
-        let key = bytes(key, key_len);
-        let seek = match seek {
+        let request = &*request;
+        let key = request.key.get();
+        let seek = match request.seek {
             TP_AT_OR_AFTER => Seek::AtOrAfter,
             TP_AFTER => Seek::After,
             TP_AT_OR_BEFORE => Seek::AtOrBefore,
             _ => Seek::Before,
         };
-        move_cursor(reader, transaction, index, entry, |cursor, trx| cursor.seek(trx, key, seek))
+        let step = |cursor: &mut Cursor, trx: &mut Transaction| cursor.seek(trx, key, seek);
+        move_cursor(reader, transaction, request.index, entry, step)
     }
 }
 
@@ -323,15 +330,10 @@ moves! {
 /// # Safety
 /// A valid reader, and a valid pointer and length.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_reader_set_end(
-    reader: *mut Reader,
-    index: usize,
-    key: *const u8,
-    key_len: usize,
-) {
+pub unsafe extern "C" fn tp_reader_set_end(reader: *mut Reader, index: usize, key: Bytes) {
     guard_or((), || {
         // SAFETY: valid pointers and lengths from the shim.
-        let (reader, key) = unsafe { (&mut *reader, bytes(key, key_len)) };
+        let (reader, key) = unsafe { (&mut *reader, key.get()) };
         reader.cursor(index).set_end(Bound::Excluded(key));
     });
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use tidepool::{Db, Error, Sampled, Table};
 
-use crate::boundary::{Bytes, TP_OK, bytes, guard, guard_or, text};
+use crate::boundary::{Bytes, TP_OK, guard, guard_or, text};
 
 /// Numbers of one index.
 #[repr(C)]
@@ -201,16 +201,13 @@ pub unsafe extern "C" fn tp_sample_keys(
 pub unsafe extern "C" fn tp_estimate_range(
     table: *const Arc<Table>,
     index: usize,
-    lo: *const u8,
-    lo_len: usize,
-    hi: *const u8,
-    hi_len: usize,
+    lo: Bytes,
+    hi: Bytes,
     entries: *mut u64,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (table, lo_bytes, hi_bytes) =
-            unsafe { (&*table, bytes(lo, lo_len), bytes(hi, hi_len)) };
+        let (table, lo_bytes, hi_bytes) = unsafe { (&*table, lo.get(), hi.get()) };
         let lo = if lo.is_null() { Bound::Unbounded } else { Bound::Included(lo_bytes) };
         let hi = if hi.is_null() { Bound::Unbounded } else { Bound::Excluded(hi_bytes) };
         let estimate = table.estimate_range(index, lo, hi)?;

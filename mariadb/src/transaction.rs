@@ -378,16 +378,14 @@ pub unsafe extern "C" fn tp_insert(
     transaction: *mut ServerTransaction,
     table: *const Arc<Table>,
     index: usize,
-    key: *const u8,
-    key_len: usize,
-    value: *const u8,
-    value_len: usize,
+    key: Bytes,
+    value: Bytes,
     duplicate_lock: c_int,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
         let (transaction, table, key, value) =
-            unsafe { (&mut *transaction, &*table, bytes(key, key_len), bytes(value, value_len)) };
+            unsafe { (&mut *transaction, &*table, key.get(), value.get()) };
         let duplicate_lock = lock_mode(duplicate_lock);
         match transaction.inner.insert_or_lock(table, index, key, value, duplicate_lock) {
             Ok(()) => Ok(TP_OK),
@@ -410,15 +408,13 @@ pub unsafe extern "C" fn tp_update(
     transaction: *mut ServerTransaction,
     table: *const Arc<Table>,
     index: usize,
-    key: *const u8,
-    key_len: usize,
-    value: *const u8,
-    value_len: usize,
+    key: Bytes,
+    value: Bytes,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
         let (transaction, table, key, value) =
-            unsafe { (&mut *transaction, &*table, bytes(key, key_len), bytes(value, value_len)) };
+            unsafe { (&mut *transaction, &*table, key.get(), value.get()) };
         transaction.inner.update(table, index, key, value)?;
         Ok(TP_OK)
     })
@@ -433,13 +429,11 @@ pub unsafe extern "C" fn tp_delete(
     transaction: *mut ServerTransaction,
     table: *const Arc<Table>,
     index: usize,
-    key: *const u8,
-    key_len: usize,
+    key: Bytes,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (transaction, table, key) =
-            unsafe { (&mut *transaction, &*table, bytes(key, key_len)) };
+        let (transaction, table, key) = unsafe { (&mut *transaction, &*table, key.get()) };
         transaction.inner.delete(table, index, key)?;
         Ok(TP_OK)
     })
@@ -454,13 +448,11 @@ pub unsafe extern "C" fn tp_move_away(
     transaction: *mut ServerTransaction,
     table: *const Arc<Table>,
     index: usize,
-    key: *const u8,
-    key_len: usize,
+    key: Bytes,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (transaction, table, key) =
-            unsafe { (&mut *transaction, &*table, bytes(key, key_len)) };
+        let (transaction, table, key) = unsafe { (&mut *transaction, &*table, key.get()) };
         transaction.inner.move_away(table, index, key)?;
         Ok(TP_OK)
     })
@@ -475,13 +467,11 @@ pub unsafe extern "C" fn tp_unlock(
     transaction: *mut ServerTransaction,
     table: *const Arc<Table>,
     index: usize,
-    key: *const u8,
-    key_len: usize,
+    key: Bytes,
 ) {
     guard_or((), || {
         // SAFETY: valid pointers and lengths from the shim.
-        let (transaction, table, key) =
-            unsafe { (&mut *transaction, &*table, bytes(key, key_len)) };
+        let (transaction, table, key) = unsafe { (&mut *transaction, &*table, key.get()) };
         transaction.inner.unlock(table, index, key);
     });
 }
