@@ -45,7 +45,7 @@ pub(super) fn remove_doublewrite(storage: &dyn Storage) -> Result<()> {
 
 /// Compares the pages that have a second copy with it, and restores the damaged ones of both.
 pub(super) fn reconcile_mirrors(storage: &dyn Storage, control: &Control) -> Result<()> {
-    Ok(mirror::reconcile(storage, control.page_size, &control.uuid)?)
+    mirror::reconcile(storage, control.page_size, &control.uuid)
 }
 
 /// The system tablespace must be of the same data directory as the redo log.
