@@ -269,7 +269,8 @@ typedef struct {
 } tp_table_metadata_of;
 
 typedef struct {
-  tp_name from, to;
+  tp_name from;
+  tp_name to;
 } tp_rename;
 
 /* What changes at one moment: */
