@@ -1,6 +1,7 @@
 //! How long an open takes with many tables, after a clean shutdown.
 //!
-//! `cargo run --release --example many_tables -- DIRECTORY [tables]` (default: 10,000). Makes the tables, each with attachments as
+//! `cargo run --release --example many_tables -- DIRECTORY [tables]` (default: 10,000). Makes the
+//! tables, each with attachments as
 //! long as a server's files of a table, unless they are there, and opens the directory five times.
 
 use std::time::Instant;

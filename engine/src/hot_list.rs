@@ -50,9 +50,12 @@ impl HotList {
         self.held.iter().chain(&self.behind).flatten()
     }
 
-    /// Adds what an `older` list names besides, as far as it `is_there` still, what was held first, its hottest first, `age` degrees
-    /// less hot; what would be less than not hot is left out. It all comes behind, but for what the older one's pool held if that
-    /// `is_loading`. The list grows no longer than the older one was: pages that are gone leave their places to others.
+    /// Adds what an `older` list names besides, as far as it `is_there` still, what was held first,
+    /// its hottest first, `age` degrees
+    /// less hot; what would be less than not hot is left out. It all comes behind, but for what the
+    /// older one's pool held if that
+    /// `is_loading`. The list grows no longer than the older one was: pages that are gone leave
+    /// their places to others.
     pub fn keep_older(
         &mut self,
         older: &HotList,

@@ -15,8 +15,10 @@
 //! either may be the newer; redo makes the same of both.
 //! A mirror whose first page is broken, or of another data directory, restores nothing, and is written anew.
 //!
-//! Both files are read as a whole, [`PIECE_BYTES`] at a time, and compared byte by byte, after a clean shutdown too: a copy
-//! that is not the same as its page would be believed when that breaks. Checksums are looked at only where the two differ.
+//! Both files are read as a whole, [`PIECE_BYTES`] at a time, and compared byte by byte, after a
+//! clean shutdown too: a copy
+//! that is not the same as its page would be believed when that breaks. Checksums are looked at
+//! only where the two differ.
 
 use std::sync::Arc;
 
@@ -118,7 +120,8 @@ impl<'a> Pieces<'a> {
         Ok(Self { file, len, buf: AlignedBuf::zeroed(PIECE_BYTES), start: 0, held: 0 })
     }
 
-    /// Reads a page; false if it can't be read. An error of the disk in one page does not hide its neighbours.
+    /// Reads a page; false if it can't be read. An error of the disk in one page does not hide its
+    /// neighbours.
     fn read(&mut self, offset: u64, page: &mut [u8]) -> bool {
         if offset + page.len() as u64 > self.len {
             return false;

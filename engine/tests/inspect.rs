@@ -222,11 +222,11 @@ fn a_directory_that_does_not_open_is_looked_at_with_the_lowest_level_that_helps(
         let dir = copy_of(whole.path());
         damage(dir.path());
         let report = check(dir.path());
-        let told = told(&report);
-        assert_eq!(report.force_recovery, level, "{told}");
-        assert!(told.contains("the engine can't start on this directory: "), "{told}");
-        assert!(told.contains(&format!("it does with force_recovery={level}")), "{told}");
-        assert_eq!(report.tables.len(), tables, "{told}");
+        let found = told(&report);
+        assert_eq!(report.force_recovery, level, "{found}");
+        assert!(found.contains("the engine can't start on this directory: "), "{found}");
+        assert!(found.contains(&format!("it does with force_recovery={level}")), "{found}");
+        assert_eq!(report.tables.len(), tables, "{found}");
         for table in &report.tables {
             assert_eq!((&table.problems, table.indexes[0].entries), (&vec![], 4000));
         }
@@ -250,17 +250,20 @@ fn a_copy_in_a_mirror_that_is_broken_or_of_another_time_is_found() {
         edit(dir.path(), mirror, |bytes| bytes[damage] ^= 1);
         let (report, page) = (check(dir.path()), damage / PAGE);
         let expected = format!("{mirror}: {page}: its checksum");
-        let told = told(&report);
-        assert!(told.starts_with(&expected), "{told}");
-        assert!(told.ends_with("the next start writes the copy anew; check the disk"), "{told}");
+        let found = told(&report);
+        assert!(found.starts_with(&expected), "{found}");
+        assert!(found.ends_with("the next start writes the copy anew; check the disk"), "{found}");
         assert!(!report.is_clean() && report.force_recovery == 0);
     }
     edit(dir.path(), "system-mirror.tpd", |bytes| {
         bytes[2 * PAGE..3 * PAGE].copy_from_slice(&older[2 * PAGE..3 * PAGE]);
     });
-    let told = told(&check(dir.path()));
-    assert!(told.starts_with("system-mirror.tpd: 2: it was written at LSN "), "{told}");
-    assert!(told.contains("one of the two files was replaced by a copy of another time"), "{told}");
+    let found = told(&check(dir.path()));
+    assert!(found.starts_with("system-mirror.tpd: 2: it was written at LSN "), "{found}");
+    assert!(
+        found.contains("one of the two files was replaced by a copy of another time"),
+        "{found}"
+    );
 }
 
 #[test]

@@ -135,8 +135,10 @@ void Attachments::set_from_files(const std::string &table) {
 }
 
 /*
-  A partition comes or goes. Files to come are in the catalog then, until they are in their place, and change nothing before. While the
-  server goes on or back after a crash, any files may be there: restore_definitions() looks for what fits when that is over.
+  A partition comes or goes. Files to come are in the catalog then, until they are in their place,
+  and change nothing before. While the
+  server goes on or back after a crash, any files may be there: restore_definitions() looks for what
+  fits when that is over.
 */
 void Attachments::set_from_statement(const std::string &table) {
   std::string coming;
@@ -257,7 +259,8 @@ Attachments Attachments::of_rename(const std::string &from, const std::string &t
     return attachments;
   }
   if (old_table == new_table) {
-    /* A partition to come gets its name. The server does so only when it goes on, also after a crash. */
+    /* A partition to come gets its name. The server does so only when it goes on, also after a
+       crash. */
     if (mysqld_server_started || !attachments.set_from_coming(new_table)) attachments.set_from_statement(new_table);
     return attachments;
   }

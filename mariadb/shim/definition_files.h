@@ -25,7 +25,8 @@
 namespace tidepool {
 
 /* What is attached to a table. Never reused. A statement that changes partitions goes on or back after a crash as the server's own
-   log says, so the images to come are there before that log speaks of them, and the images of before stay until the next such
+   log says, so the images to come are there before that log speaks of them, and the images of
+   before stay until the next such
    statement. */
 enum Attachment_kind : uint8_t {
   FRM_IMAGE = 1,
@@ -52,7 +53,8 @@ class Attachments {
 public:
   void set(const std::string &name, Attachment_kind kind, std::string bytes);
   void remove_all(const std::string &name);
-  /* The images to come take the place of the present ones, which stay as the former ones. false: there are none. */
+  /* The images to come take the place of the present ones, which stay as the former ones. false:
+     there are none. */
   bool set_from_coming(const std::string &table);
   /* As the engine takes them: good until the next change of this object. */
   const tp_attachment_changes *get();
@@ -89,8 +91,10 @@ int attachment(const std::string &name, Attachment_kind kind, std::string *bytes
 bool read_file(const std::string &path, std::string *bytes);
 /* Makes names in a directory durable. */
 bool sync_directory(const std::string &path);
-/* Called when the server has written, or renamed, the files of a partitioned table. A statement that changes partitions writes files
-   to come under another name, before its log relies on them, and puts them in their place later. 0, or 1 if they can't be kept. */
+/* Called when the server has written, or renamed, the files of a partitioned table. A statement
+   that changes partitions writes files
+   to come under another name, before its log relies on them, and puts them in their place later. 0,
+   or 1 if they can't be kept. */
 int keep_partitioned_files(const char *path, const char *old_path, chf_create_flags what);
 /* Whether these bytes are a whole .frm file of a table. */
 bool is_frm_image(const std::string &bytes);

@@ -135,8 +135,10 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
 
 namespace tidepool {
 
-/* Their names are free at once; the tables go when the transactions that have used them are over. Nobody else comes to them. Only what is
-   prepared without a session stands in the way, and what a connection has prepared that was reset since: a verdict is still to come.
+/* Their names are free at once; the tables go when the transactions that have used them are over.
+   Nobody else comes to them. Only what is
+   prepared without a session stands in the way, and what a connection has prepared that was reset
+   since: a verdict is still to come.
    `attached` is what becomes of their attachments; those that the engine takes along are removed. */
 static int set_aside(const std::vector<std::string> &names, Attachments attached, std::vector<std::string> *aside) {
   static std::atomic<uint> count{0};
@@ -199,8 +201,10 @@ static bool drop_unfinished_partitions(const char *path, const std::string &name
 }
 
 /*
-  The server drops a partitioned table, or renames it, partition by partition, and a power cut in between leaves a table that has neither
-  its old partitions nor its new ones: its log of definition changes may be lost with the files. So the first of these calls does all of it
+  The server drops a partitioned table, or renames it, partition by partition, and a power cut in
+  between leaves a table that has neither
+  its old partitions nor its new ones: its log of definition changes may be lost with the files. So
+  the first of these calls does all of it
   in one commit of the catalog, and the others find it done.
 */
 static bool is_done_together(THD *thd, const std::string &partition, const std::string &to) {
@@ -214,7 +218,8 @@ static void note_together(Session *session, THD *thd, const std::string &from, c
   if (session) session->together = {thd->query_id, from, to};
 }
 
-/* Whether the statement drops all partitions of the table of this one. ALTER TABLE also drops single ones, but not of its copies. */
+/* Whether the statement drops all partitions of the table of this one. ALTER TABLE also drops
+   single ones, but not of its copies. */
 static bool drops_all_partitions(THD *thd, const std::string &partition) {
   if (!thd || !mysqld_server_started || !is_partition(partition) || is_prefix(partition.c_str(), TEMPORARY_PREFIX)) return false;
   switch (thd_sql_command(thd)) {

@@ -44,7 +44,8 @@ struct Moved_row {
   tp_savepoint after{};
 };
 
-/* A table whose partitions a statement has dropped, or given the name of another table, at one moment. The server asks for one after the
+/* A table whose partitions a statement has dropped, or given the name of another table, at one
+   moment. The server asks for one after the
    other. */
 struct Partitions_together {
   query_id_t statement = 0;

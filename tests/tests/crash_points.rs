@@ -70,7 +70,8 @@ fn a_commit_is_durable_though_the_binary_log_may_lose_it() {
     run("unsynced_binary_log", setting, &cases, NO_CALL);
 }
 
-/// The engine drops and renames all partitions in one commit, and knows the files to come before the server's log
+/// The engine drops and renames all partitions in one commit, and knows the files to come before
+/// the server's log
 /// relies on them.
 #[test]
 fn a_power_cut_leaves_the_partitioned_table_of_before_or_of_afterwards() {

@@ -360,7 +360,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Gives tables other records, which name the same spaces, and some of them other names: all of it or nothing. `records` are
+    /// Gives tables other records, which name the same spaces, and some of them other names: all of
+    /// it or nothing. `records` are
     /// under the names of before. A renamed table keeps its attachments. Those of `attachments`, by the names of
     /// afterwards, change at the same moment. Durable on return.
     pub fn change(

@@ -35,7 +35,8 @@ use tidepool_pool::Space;
 /// What changes in the catalog at one moment: all of it or nothing, also after a crash.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DefinitionChange<'a> {
-    /// Tables get other names, and their attachments with them: from, to. No name is in two of them.
+    /// Tables get other names, and their attachments with them: from, to. No name is in two of
+    /// them.
     pub renames: &'a [(&'a str, &'a str)],
     /// Tables get other metadata, by their names of before.
     pub metadata: &'a [(&'a str, &'a [u8])],
@@ -85,8 +86,10 @@ impl Db {
         self.drop_tables(&[name], &[])
     }
 
-    /// Drops tables at one moment: after a crash all of them are gone, or none. Attachments of other names are set or removed with
-    /// them; those of the tables' names are removed. Errors as for [`drop_table`](Self::drop_table), and nothing is dropped then.
+    /// Drops tables at one moment: after a crash all of them are gone, or none. Attachments of
+    /// other names are set or removed with
+    /// them; those of the tables' names are removed. Errors as for
+    /// [`drop_table`](Self::drop_table), and nothing is dropped then.
     pub fn drop_tables(&self, names: &[&str], attachments: &[Attachment<'_>]) -> Result<()> {
         Attachment::validate_all(attachments)?;
         let inner = &self.inner;
@@ -257,7 +260,8 @@ impl Db {
     }
 }
 
-/// Tables that are about to be dropped: announced as such in the log, and their entrances closed. Those that are still in it when
+/// Tables that are about to be dropped: announced as such in the log, and their entrances closed.
+/// Those that are still in it when
 /// it is dropped stay.
 struct Leaving<'a> {
     inner: &'a Inner,

@@ -16,7 +16,8 @@ const ROWS: u16 = 300;
 const PREV_AT: usize = 36;
 const NEXT_AT: usize = 40;
 
-/// A table of [`ROWS`] rows that one transaction has made and another has updated, whose records nothing has purged, all of it in
+/// A table of [`ROWS`] rows that one transaction has made and another has updated, whose records
+/// nothing has purged, all of it in
 /// the files of the pages: as a kill left it. The last of them was committed if `is_committed`.
 fn updated(is_committed: bool) -> SimStorage {
     let sim = SimStorage::new(3);
@@ -78,16 +79,17 @@ impl Stream {
     }
 }
 
-/// Opens the directory in a thread, for an open that never ends is what this is about; and what it says in the log.
+/// Opens the directory in a thread, for an open that never ends is what this is about; and what it
+/// says in the log.
 fn opened(sim: &SimStorage) -> (Result<Db>, Vec<String>) {
     let (sender, opened) = mpsc::channel();
     let sim = sim.clone();
     std::thread::spawn(move || {
-        let told = Told::default();
-        let db = tracing::subscriber::with_default(told.clone(), || {
+        let log = Told::default();
+        let db = tracing::subscriber::with_default(log.clone(), || {
             Db::open_on(Arc::new(sim), Options::small())
         });
-        let said = told.0.lock().clone();
+        let said = log.0.lock().clone();
         drop(sender.send((db, said)));
     });
     opened.recv_timeout(Duration::from_secs(60)).expect("the open ends")

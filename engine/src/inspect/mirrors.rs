@@ -1,6 +1,8 @@
-//! The mirrors, as they are on the disk: each page of one is whole, and the same as the page that it is the copy of.
+//! The mirrors, as they are on the disk: each page of one is whole, and the same as the page that
+//! it is the copy of.
 //!
-//! After a crash the two may differ, and the last write of either may be torn: the next start makes them the same. After a clean
+//! After a crash the two may differ, and the last write of either may be torn: the next start makes
+//! them the same. After a clean
 //! shutdown neither may.
 
 use tidepool_pool::storage::AlignedBuf;

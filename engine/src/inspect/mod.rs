@@ -20,7 +20,8 @@
 //! doublewrite file had a copy,
 //! or the log goes on to set all of it. Such pages are counted as healed.
 //!
-//! Where the engine does not open, it is opened at the lowest level of [`ForceRecovery`] that helps.
+//! Where the engine does not open, it is opened at the lowest level of [`ForceRecovery`] that
+//! helps.
 //! The catalog that such an open has read may lack tables; [`salvage`] walks it itself then.
 //!
 //! Memory: the buffer pool that the options allow; a bit for each page of the largest file; a
@@ -58,7 +59,7 @@ pub struct InspectProgress<'a> {
     pub total_bytes: u64,
 }
 
-/// Is told how far an inspection is, a few times for each MiB.
+/// Gets how far an inspection is, a few times for each MiB.
 pub type ProgressFn<'f> = &'f mut dyn FnMut(InspectProgress<'_>);
 
 /// The levels that do without something at the open. Those below are about what threads do later.
@@ -162,7 +163,8 @@ impl Inspection {
         Ok(Inspection { base, storage, control, db, refusal, level, attachments: OnceLock::new() })
     }
 
-    /// The engine, as it is after the recovery, at whichever [`Inspection::level`]; an error if it can't be opened at any.
+    /// The engine, as it is after the recovery, at whichever [`Inspection::level`]; an error if it
+    /// can't be opened at any.
     pub fn db(&self) -> Result<&Db> {
         self.db.as_ref().map_err(Error::clone)
     }
@@ -172,7 +174,8 @@ impl Inspection {
         self.refusal.as_ref()
     }
 
-    /// The lowest level of `force_recovery` that the engine opens with: [`Off`](ForceRecovery::Off) if it starts without one, or not
+    /// The lowest level of `force_recovery` that the engine opens with: [`Off`](ForceRecovery::Off)
+    /// if it starts without one, or not
     /// at all.
     pub fn level(&self) -> ForceRecovery {
         self.level
@@ -188,7 +191,7 @@ impl Inspection {
         self.db.as_ref().ok().filter(|_| self.level < ForceRecovery::NoUndo)
     }
 
-    /// What a refused start is told.
+    /// Why a start is refused, and the level that helps.
     pub fn refusal_text(&self) -> Option<String> {
         let refusal = self.refusal.as_ref()?;
         let how = match self.level {

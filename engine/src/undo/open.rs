@@ -1,6 +1,7 @@
 //! What an open finds in the undo space: each stream is walked, log by log, from its head to its end.
 //!
-//! Bytes that a program spoilt may have a right checksum and lead in a circle. So a walk comes to no page twice ([`Trail`]), and
+//! Bytes that a program spoilt may have a right checksum and lead in a circle. So a walk comes to
+//! no page twice ([`Trail`]), and
 //! within a page it goes ahead only: a page that leads elsewhere counts as broken.
 //!
 //! A page that can't be read does not end the walk ([`super::damage`]): it goes on where the stream does behind it, if that can
@@ -201,7 +202,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Where the stream ends, whose last log begins at `start`. An unfinished log in a circle is an error: which of its records are
+    /// Where the stream ends, whose last log begins at `start`. An unfinished log in a circle is an
+    /// error: which of its records are
     /// the last, where its rollback has to begin, is not known.
     fn end_of(&self, stream: u32, start: RollPointer) -> Result<RollPointer> {
         let (mut tail, mut trail) = (start, Trail::default());

@@ -19,7 +19,8 @@ impl Trail {
     /// Comes to page `no`.
     ///
     /// # Errors
-    /// [`Corrupt`](crate::Error::Corrupt), of the page that led there, if the walk has been there before.
+    /// [`Corrupt`](crate::Error::Corrupt), of the page that led there, if the walk has been there
+    /// before.
     pub fn step(&mut self, undo: &Undo, no: u32) -> Result<()> {
         if !self.seen.insert(no) {
             return Err(undo.corrupt(self.last, CIRCLE));

@@ -13,7 +13,8 @@
 //! is the gap.
 //!
 //! # Versions
-//! With the engine and its undo log open, an entry gives the version that was committed last: the version before
+//! With the engine and its undo log open, an entry gives the version that was committed last: the
+//! version before
 //! that of an
 //! unfinished transaction is in undo. Where that can't be read the entry is lost. Without
 //! them nobody knows who had
