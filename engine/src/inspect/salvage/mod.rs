@@ -91,7 +91,7 @@ pub struct Salvaged {
     pub unsure_entries: u64,
     /// Leaves that were found without their parents.
     pub rescued_leaves: u64,
-    /// What else is to be known.
+    /// What else matters.
     pub notes: Vec<String>,
 }
 
