@@ -50,17 +50,19 @@ impl HotList {
         self.held.iter().chain(&self.behind).flatten()
     }
 
-    /// Takes off those that `keep` does not want.
-    pub fn retain(&mut self, mut keep: impl FnMut(&PageId) -> bool) {
-        for of_heat in self.held.iter_mut().chain(&mut self.behind) {
-            of_heat.retain(&mut keep);
-        }
-    }
-
-    /// Adds what an `older` list names besides, what was held first, its hottest first, `age` degrees less hot; what would be less
-    /// than not hot is left out. It all comes behind, but for what the older one's pool held if that `is_loading`. The list grows no
-    /// longer than the older one was.
-    pub fn keep_older(&mut self, older: &HotList, age: u64, is_loading: bool) {
+    /// Adds what an `older` list names besides, as far as it `is_there` still, what was held first,
+    /// its hottest first, `age` degrees
+    /// less hot; what would be less than not hot is left out. It all comes behind, but for what the
+    /// older one's pool held if that
+    /// `is_loading`. The list grows no longer than the older one was: pages that are gone leave
+    /// their places to others.
+    pub fn keep_older(
+        &mut self,
+        older: &HotList,
+        is_there: impl Fn(&PageId) -> bool,
+        age: u64,
+        is_loading: bool,
+    ) {
         let sorted = |pages: &mut Vec<PageId>| pages.sort_unstable_by_key(|id| id.to_u64());
         let mut room = older.count().saturating_sub(self.count());
         let mut listed: Vec<PageId> = self.pages().copied().collect();
@@ -75,7 +77,8 @@ impl HotList {
                     break;
                 };
                 let before = to[now].len();
-                to[now].extend(from[heat].iter().filter(|id| !is_listed(id)).take(room));
+                let kept = from[heat].iter().filter(|id| is_there(id) && !is_listed(id));
+                to[now].extend(kept.take(room));
                 room -= to[now].len() - before;
                 sorted(&mut to[now]);
             }
@@ -308,34 +311,48 @@ mod tests {
         let fresh = || HotList { held: pages(), ..HotList::default() };
         // Eleven on the older list, three of our own of which two are on it: eight of the other nine, what was held first.
         let mut list = fresh();
-        list.keep_older(&older, 0, false);
+        list.keep_older(&older, |_| true, 0, false);
         assert_eq!(list.held, pages());
         let warm = of(&[(16, u32::MAX - 1), (16, u32::MAX), (u32::MAX, u32::MAX)]);
         let hottest = of(&[(1, 5), (1, 7), (1, 300), (3, 9), (20, 4)]);
         assert_eq!(list.behind, [nothing(), nothing(), warm.clone(), nothing(), hottest]);
         // While that is being loaded it is held as good as any.
         let mut list = fresh();
-        list.keep_older(&older, 0, true);
+        list.keep_older(&older, |_| true, 0, true);
         let hottest = of(&[(0, 0), (1, 5), (1, 7), (1, 300), (20, 4)]);
         assert_eq!(list.held, [own.clone(), nothing(), warm, nothing(), hottest]);
         assert_eq!(list.behind[4], of(&[(3, 9)]));
 
         // Two degrees on, heat 2 is heat 0; three on, it is gone.
         let mut list = fresh();
-        list.keep_older(&older, 2, false);
+        list.keep_older(&older, |_| true, 2, false);
         let cold = of(&[(16, u32::MAX - 1), (16, u32::MAX), (u32::MAX, u32::MAX)]);
         let warm = of(&[(1, 5), (1, 7), (1, 300), (3, 9), (20, 4)]);
         assert_eq!(list.behind, [cold, nothing(), warm, nothing(), nothing()]);
         for (age, count) in [(3, 8), (4, 8), (5, 3), (u64::MAX, 3)] {
             let mut list = fresh();
-            list.keep_older(&older, age, false);
+            list.keep_older(&older, |_| true, age, false);
             assert_eq!(list.count(), count, "{age}");
         }
 
         // A longer list is as it is.
         let mut list = example();
-        list.keep_older(&fresh(), 0, false);
+        list.keep_older(&fresh(), |_| true, 0, false);
         assert_eq!(list, example());
+    }
+
+    #[test]
+    fn pages_that_are_gone_leave_their_places_to_others() {
+        let mut older = HotList::default();
+        older.held[0] = of(&[(1, 1), (1, 2), (2, 1), (2, 2)]);
+        let mut list = HotList::default();
+        list.held[0] = of(&[(0, 3)]);
+        list.keep_older(&older, |id| id.space != 2, 0, false);
+        assert_eq!(list.held[0], of(&[(0, 3)]));
+        assert_eq!(list.behind[0], of(&[(1, 1), (1, 2)]));
+        // There were four places, so two are free; nothing else takes them.
+        list.keep_older(&older, |id| id.space != 2, 0, false);
+        assert_eq!(list.count(), 3);
     }
 
     fn some_list() -> impl Strategy<Value = HotList> {

@@ -201,6 +201,72 @@ fn damage_of_every_kind_is_found() {
 }
 
 #[test]
+fn a_directory_that_does_not_open_is_looked_at_with_the_lowest_level_that_helps() {
+    let whole = directory();
+    let overwrite = |dir: &Path, file: &str| {
+        edit(dir, file, |bytes| bytes[2 * PAGE..3 * PAGE].fill(0x55));
+    };
+    let remove = |dir: &Path, file: &str| std::fs::remove_file(dir.join(file)).unwrap();
+    type Damage<'a> = (u8, usize, &'a dyn Fn(&Path));
+    let cases: [Damage<'_>; 4] = [
+        // The root of the catalog, in both copies: no table can be found.
+        (3, 0, &|dir| {
+            overwrite(dir, "system.tpd");
+            overwrite(dir, "system-mirror.tpd");
+        }),
+        (4, 1, &|dir| remove(dir, "undo.tpd")),
+        (5, 1, &|dir| edit(dir, "redo/control", |bytes| bytes.fill(7))),
+        (5, 1, &|dir| remove(dir, "redo/control")),
+    ];
+    for (level, tables, damage) in cases {
+        let dir = copy_of(whole.path());
+        damage(dir.path());
+        let report = check(dir.path());
+        let found = told(&report);
+        assert_eq!(report.force_recovery, level, "{found}");
+        assert!(found.contains("the engine can't start on this directory: "), "{found}");
+        assert!(found.contains(&format!("it does with force_recovery={level}")), "{found}");
+        assert_eq!(report.tables.len(), tables, "{found}");
+        for table in &report.tables {
+            assert_eq!((&table.problems, table.indexes[0].entries), (&vec![], 4000));
+        }
+    }
+}
+
+#[test]
+fn a_copy_in_a_mirror_that_is_broken_or_of_another_time_is_found() {
+    let dir = directory();
+    let older = std::fs::read(dir.path().join("system.tpd")).unwrap();
+    let db = Db::open(dir.path(), options()).unwrap();
+    db.create_table("d/u", &TableDef::new([IndexDef::unique("id")])).unwrap();
+    db.close().unwrap();
+    assert!(check(dir.path()).is_clean());
+    for (mirror, damage) in [
+        ("system-mirror.tpd", 2 * PAGE + 100),
+        ("undo-mirror.tpd", 1000),
+        ("undo-mirror.tpd", 2 * PAGE + 100),
+    ] {
+        let dir = copy_of(dir.path());
+        edit(dir.path(), mirror, |bytes| bytes[damage] ^= 1);
+        let (report, page) = (check(dir.path()), damage / PAGE);
+        let expected = format!("{mirror}: {page}: its checksum");
+        let found = told(&report);
+        assert!(found.starts_with(&expected), "{found}");
+        assert!(found.ends_with("the next start writes the copy anew; check the disk"), "{found}");
+        assert!(!report.is_clean() && report.force_recovery == 0);
+    }
+    edit(dir.path(), "system-mirror.tpd", |bytes| {
+        bytes[2 * PAGE..3 * PAGE].copy_from_slice(&older[2 * PAGE..3 * PAGE]);
+    });
+    let found = told(&check(dir.path()));
+    assert!(found.starts_with("system-mirror.tpd: 2: it was written at LSN "), "{found}");
+    assert!(
+        found.contains("one of the two files was replaced by a copy of another time"),
+        "{found}"
+    );
+}
+
+#[test]
 fn one_damaged_slot_of_the_control_file_is_told_and_is_no_damage() {
     let dir = directory();
     edit(dir.path(), "redo/control", |bytes| {

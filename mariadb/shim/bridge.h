@@ -243,8 +243,13 @@ int tp_attachment(const tp_db *db, const char *name, size_t name_len, uint8_t ki
 /* Attachments change at the moment of the definition. There may be none (null). */
 int tp_create_table(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count,
                     const uint8_t *metadata, size_t metadata_len, const tp_attachment_changes *attached);
-/* Attachments of its name go with it. */
-int tp_drop_table(tp_db *db, const char *name, size_t name_len, const tp_attachment_changes *attached);
+typedef struct {
+  const char *name;
+  size_t len;
+} tp_name;
+
+/* Drops tables at one moment: all of them or none. Attachments of their names go with them. */
+int tp_drop_tables(tp_db *db, const tp_name *names, size_t count, const tp_attachment_changes *attached);
 /* Gives the indexes of a table the names of these, in their order; `unique` is not looked at. */
 int tp_rename_indexes(tp_db *db, const char *name, size_t name_len, const tp_index_def *indexes, size_t index_count);
 /* Calls `index` with the name of each index of a table as the catalog has it, in the order of the trees, and whether it is unique. */
@@ -265,13 +270,16 @@ typedef struct {
   size_t metadata_len;
 } tp_table_metadata_of;
 
+typedef struct {
+  tp_name from;
+  tp_name to;
+} tp_rename;
+
 /* What changes at one moment: */
 typedef struct {
-  /* unless null: a table gets another name, and keeps its attachments */
-  const char *from;
-  size_t from_len;
-  const char *to;
-  size_t to_len;
+  /* tables get other names, and keep their attachments */
+  const tp_rename *renames;
+  size_t rename_count;
   /* tables get other metadata, by their names of before */
   const tp_table_metadata_of *tables;
   size_t table_count;

@@ -1,8 +1,10 @@
 /* Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only */
 #include "definition_files.h"
 #include "engine.h"
+#include "errors.h"
 #include "foreign_key.h"
 #include "table_share.h"
+#include <algorithm>
 #include <fcntl.h>
 
 namespace tidepool {
@@ -123,44 +125,66 @@ const tp_attachment_changes *Attachments::get() {
   return &given;
 }
 
-/* The images that these files are, as far as they are there. */
-void Attachments::set_from_files(const std::string &table, const std::string &path) {
+/* The images that the table's files are, as far as they are there. */
+void Attachments::set_from_files(const std::string &table) {
   std::string bytes;
-  if (!read_file(path + reg_ext, &bytes) || !is_frm_image(bytes)) return;
+  if (!read_file("./" + table + reg_ext, &bytes) || !is_frm_image(bytes)) return;
   set(table, FRM_IMAGE, bytes);
   std::vector<std::string> names;
-  if (read_file(path + PAR_EXTENSION, &bytes) && partition_names(bytes, &names)) set(table, PAR_IMAGE, bytes);
+  if (read_file("./" + table + PAR_EXTENSION, &bytes) && partition_names(bytes, &names)) set(table, PAR_IMAGE, bytes);
 }
 
 /*
-  A statement that changes partitions writes the files to come under another name first, and puts them in their place before the
-  engine's last step, or behind it. Empty: this statement has none.
+  A partition comes or goes. Files to come are in the catalog then, until they are in their place,
+  and change nothing before. While the
+  server goes on or back after a crash, any files may be there: restore_definitions() looks for what
+  fits when that is over.
 */
-static std::string new_files(THD *thd, const std::string &table) {
-  if (!thd || thd_sql_command(thd) != SQLCOM_ALTER_TABLE) return {};
-  std::string db, name;
-  server_names(table, &db, &name);
-  char shadow[FN_REFLEN];
-  my_snprintf(shadow, sizeof shadow, "%s-shadow-%lx-%s", tmp_file_prefix, static_cast<ulong>(thd->thread_id), name.c_str());
-  const std::string path = "./" + table.substr(0, table.find('/') + 1) + shadow;
-  return access((path + reg_ext).c_str(), F_OK) == 0 ? path : std::string();
+void Attachments::set_from_statement(const std::string &table) {
+  std::string coming;
+  if (mysqld_server_started && attachment(table, COMING_FRM_IMAGE, &coming) != TP_OK) set_from_files(table);
 }
 
-void sync_new_files(THD *thd, const std::string &name) {
-  if (is_partition(name) && !new_files(thd, server_table_of(name)).empty()) sync_directory("./" + name.substr(0, name.find('/')));
-}
-
-/* The present files, or those to come; what they replace stays as the former ones. */
-void Attachments::set_from_statement(THD *thd, const std::string &table) {
-  const std::string path = new_files(thd, table);
-  const size_t before = all.size();
-  set_from_files(table, path.empty() ? "./" + table : path);
+bool Attachments::set_from_coming(const std::string &table) {
   std::string frm, par;
-  if (all.size() == before || attachment(table, FRM_IMAGE, &frm) != TP_OK || attachment(table, PAR_IMAGE, &par) != TP_OK) return;
-  for (const One &one : all)
-    if (one.name == table && one.kind == FRM_IMAGE && one.bytes == frm) return;
-  set(table, FORMER_FRM_IMAGE, std::move(frm));
-  set(table, FORMER_PAR_IMAGE, std::move(par));
+  if (attachment(table, COMING_FRM_IMAGE, &frm) != TP_OK || attachment(table, COMING_PAR_IMAGE, &par) != TP_OK) return false;
+  std::string old_frm, old_par;
+  if (attachment(table, FRM_IMAGE, &old_frm) == TP_OK && attachment(table, PAR_IMAGE, &old_par) == TP_OK) {
+    set(table, FORMER_FRM_IMAGE, std::move(old_frm));
+    set(table, FORMER_PAR_IMAGE, std::move(old_par));
+  }
+  set(table, FRM_IMAGE, std::move(frm));
+  set(table, PAR_IMAGE, std::move(par));
+  for (const Attachment_kind kind : {COMING_FRM_IMAGE, COMING_PAR_IMAGE}) all.push_back({table, {}, kind, true});
+  return true;
+}
+
+/* "db/#sql-shadow-1f-t" → "db/t", whose files to come have this name. Empty: it is no such name. */
+static std::string table_of_files_to_come(const std::string &name) {
+  const std::string mark = std::string("/") + tmp_file_prefix + "-shadow-";
+  const size_t at = name.find(mark), behind_thread = at == std::string::npos ? at : name.find('-', at + mark.size());
+  if (behind_thread == std::string::npos) return {};
+  char table[NAME_LEN * 5 + 1];
+  return name.substr(0, at + 1).append(table, tablename_to_filename(name.c_str() + behind_thread + 1, table, sizeof table));
+}
+
+int keep_partitioned_files(const char *path, const char *old_path, chf_create_flags what) {
+  Attachments attachments;
+  if (what == CHF_CREATE_FLAG && path) {
+    const std::string table = table_of_files_to_come(table_name_of(path));
+    std::string frm, par;
+    if (table.empty() || !read_file(std::string(path) + reg_ext, &frm) || !read_file(std::string(path) + PAR_EXTENSION, &par)) return 0;
+    attachments.set(table, COMING_FRM_IMAGE, std::move(frm));
+    attachments.set(table, COMING_PAR_IMAGE, std::move(par));
+  } else if (what == CHF_RENAME_FLAG && path && old_path) {
+    const std::string table = table_of_files_to_come(table_name_of(old_path));
+    if (table.empty() || table != table_name_of(path) || !attachments.set_from_coming(table)) return 0;
+  } else {
+    return 0;
+  }
+  tp_catalog_change change{};
+  change.attached = *attachments.get();
+  return server_error(tp_change_tables(engine.db, &change), current_thd) ? 1 : 0;
 }
 
 void Attachments::move_all(const std::string &from, const std::string &to) {
@@ -179,14 +203,14 @@ static bool is_last_partition(const std::string &name) {
   return tp_count_tables(engine.db, prefix.data(), prefix.size(), &count) == TP_OK && count <= 1;
 }
 
-Attachments Attachments::of_create(THD *thd, const std::string &name, const TABLE *form) {
+Attachments Attachments::of_create(const std::string &name, const TABLE *form) {
   Attachments attachments;
   if (is_temporary(name)) return attachments;
   const std::string table = server_table_of(name);
   /* A new table's definition is in memory, and its .par file is there. (A partition is added by its table's present definition.) */
   const LEX_CUSTRING *image = form->s->tmp_table != NO_TMP_TABLE ? form->s->frm_image : nullptr;
   if (!image || !image->str) {
-    attachments.set_from_statement(thd, table);
+    attachments.set_from_statement(table);
     return attachments;
   }
   attachments.set(table, FRM_IMAGE, std::string(reinterpret_cast<const char *>(image->str), image->length));
@@ -197,18 +221,36 @@ Attachments Attachments::of_create(THD *thd, const std::string &name, const TABL
   return attachments;
 }
 
-Attachments Attachments::of_drop(THD *thd, const std::string &name) {
+/* A partition that the present image of its table names. */
+static bool is_in_image(const std::string &name, const std::string &table) {
+  std::string par;
+  std::vector<std::string> names;
+  if (attachment(table, PAR_IMAGE, &par) != TP_OK || !partition_names(par, &names)) return false;
+  const std::string partition = name.substr(table.size() + sizeof PARTITION_SEPARATOR - 1);
+  return std::find(names.begin(), names.end(), partition) != names.end();
+}
+
+Attachments Attachments::of_drop(const std::string &name) {
   Attachments attachments;
   if (!is_partition(name) || is_temporary(name)) return attachments;
   const std::string table = server_table_of(name);
   if (is_last_partition(name))
     attachments.remove_all(table);
-  else
-    attachments.set_from_statement(thd, table);
+  else if (mysqld_server_started)
+    attachments.set_from_statement(table);
+  else if (is_in_image(name, table))
+    /* The server goes on after a crash: going back, it drops partitions that were to come. */
+    attachments.set_from_coming(table);
   return attachments;
 }
 
-Attachments Attachments::of_rename(THD *thd, const std::string &from, const std::string &to) {
+Attachments Attachments::of_drop_all(const std::string &table) {
+  Attachments attachments;
+  if (!is_temporary(table)) attachments.remove_all(table);
+  return attachments;
+}
+
+Attachments Attachments::of_rename(const std::string &from, const std::string &to) {
   Attachments attachments;
   const std::string old_table = server_table_of(from), new_table = server_table_of(to);
   if (!is_partition(from) && !is_partition(to)) {
@@ -217,7 +259,9 @@ Attachments Attachments::of_rename(THD *thd, const std::string &from, const std:
     return attachments;
   }
   if (old_table == new_table) {
-    attachments.set_from_statement(thd, new_table);
+    /* A partition to come gets its name. The server does so only when it goes on, also after a
+       crash. */
+    if (mysqld_server_started || !attachments.set_from_coming(new_table)) attachments.set_from_statement(new_table);
     return attachments;
   }
   if (is_partition(from) && is_partition(to)) {
@@ -226,15 +270,21 @@ Attachments Attachments::of_rename(THD *thd, const std::string &from, const std:
   }
   /* A partition and a table change places, or one becomes the other. The table's own file stays where it is. */
   if (is_partition(from)) {
-    if (!is_temporary(to)) attachments.set_from_files(to, "./" + to);
+    if (!is_temporary(to)) attachments.set_from_files(to);
     if (is_last_partition(from))
       attachments.remove_all(old_table);
     else
-      attachments.set_from_statement(thd, old_table);
+      attachments.set_from_statement(old_table);
   } else {
     attachments.remove_all(to);
-    attachments.set_from_statement(thd, new_table);
+    attachments.set_from_statement(new_table);
   }
+  return attachments;
+}
+
+Attachments Attachments::of_rename_all(const std::string &from, const std::string &to) {
+  Attachments attachments;
+  attachments.move_all(from, to);
   return attachments;
 }
 

@@ -25,16 +25,21 @@
 namespace tidepool {
 
 /* What is attached to a table. Never reused. A statement that changes partitions goes on or back after a crash as the server's own
-   log says, so the images of before stay until the next such statement. */
+   log says, so the images to come are there before that log speaks of them, and the images of
+   before stay until the next such
+   statement. */
 enum Attachment_kind : uint8_t {
   FRM_IMAGE = 1,
   PAR_IMAGE = 2,
   DESCRIPTION = 3, /* description.h */
   FORMER_FRM_IMAGE = 4,
-  FORMER_PAR_IMAGE = 5
+  FORMER_PAR_IMAGE = 5,
+  COMING_FRM_IMAGE = 6,
+  COMING_PAR_IMAGE = 7
 };
 /* All kinds that go with the server's table. */
-constexpr Attachment_kind ATTACHMENT_KINDS[] = {FRM_IMAGE, PAR_IMAGE, DESCRIPTION, FORMER_FRM_IMAGE, FORMER_PAR_IMAGE};
+constexpr Attachment_kind ATTACHMENT_KINDS[] = {FRM_IMAGE, PAR_IMAGE, DESCRIPTION, FORMER_FRM_IMAGE,
+                                                FORMER_PAR_IMAGE, COMING_FRM_IMAGE, COMING_PAR_IMAGE};
 
 constexpr char PARTITION_SEPARATOR[] = "#P#";
 constexpr char PAR_EXTENSION[] = ".par";
@@ -48,13 +53,19 @@ class Attachments {
 public:
   void set(const std::string &name, Attachment_kind kind, std::string bytes);
   void remove_all(const std::string &name);
+  /* The images to come take the place of the present ones, which stay as the former ones. false:
+     there are none. */
+  bool set_from_coming(const std::string &table);
   /* As the engine takes them: good until the next change of this object. */
   const tp_attachment_changes *get();
 
   /* What each kind of change leaves. `name` is the engine's name of the table or partition. */
-  static Attachments of_create(THD *thd, const std::string &name, const TABLE *form);
-  static Attachments of_drop(THD *thd, const std::string &name);
-  static Attachments of_rename(THD *thd, const std::string &from, const std::string &to);
+  static Attachments of_create(const std::string &name, const TABLE *form);
+  static Attachments of_drop(const std::string &name);
+  static Attachments of_rename(const std::string &from, const std::string &to);
+  /* Of all partitions of a table together. */
+  static Attachments of_drop_all(const std::string &table);
+  static Attachments of_rename_all(const std::string &from, const std::string &to);
   /* Of an ALTER in place, for the table or for any of its partitions. */
   static Attachments of_alter(const std::string &name, const TABLE *altered);
 
@@ -64,8 +75,8 @@ private:
     Attachment_kind kind;
     bool is_removed;
   };
-  void set_from_files(const std::string &table, const std::string &path);
-  void set_from_statement(THD *thd, const std::string &table);
+  void set_from_files(const std::string &table);
+  void set_from_statement(const std::string &table);
   void move_all(const std::string &from, const std::string &to);
 
   std::list<One> all;
@@ -80,8 +91,11 @@ int attachment(const std::string &name, Attachment_kind kind, std::string *bytes
 bool read_file(const std::string &path, std::string *bytes);
 /* Makes names in a directory durable. */
 bool sync_directory(const std::string &path);
-/* Before a statement that changes partitions relies on its new files: their names are to outlive a power cut. */
-void sync_new_files(THD *thd, const std::string &name);
+/* Called when the server has written, or renamed, the files of a partitioned table. A statement
+   that changes partitions writes files
+   to come under another name, before its log relies on them, and puts them in their place later. 0,
+   or 1 if they can't be kept. */
+int keep_partitioned_files(const char *path, const char *old_path, chf_create_flags what);
 /* Whether these bytes are a whole .frm file of a table. */
 bool is_frm_image(const std::string &bytes);
 /* What a .frm file says beside its columns, by the server's number for it; empty: nothing. */

@@ -10,7 +10,7 @@
       it differs, the image fits the engine's  the image is of the catalog's last commit, so the file is an older one, or cut
       tables                                   short: it is written anew
       it differs, and only the file fits, or   a statement that changes partitions was killed in the middle: the image, and the
-      the image of before                      file, are set to that
+      the image of before, or the one to come  file, are set to that
       neither fits                             nothing is done, and the error log says so
       a file of a table that the engine does   the table was dropped or renamed, or its CREATE was never acknowledged. Copies that
       not have                                 ALTER TABLE made go; other files get the extension .BAK, which DROP DATABASE knows
@@ -167,7 +167,7 @@ void restore_table(const std::string &name, const Stored_table &table, bool was_
     files.has_par = false;
   }
   const bool is_missing = !files.has_frm || (is_partitioned && !files.has_par);
-  if (!is_missing && (was_clean || is_same(image, files))) return;
+  if (!is_missing && (was_clean || (is_same(image, files) && image.fits(table)))) return;
   const char *const why = is_missing ? "was lost" : is_frm_image(files.frm) ? "was not the last one" : "was not whole";
   if (image.fits(table)) {
     write_files(name, image, why);
@@ -177,11 +177,12 @@ void restore_table(const std::string &name, const Stored_table &table, bool was_
     keep_image_of(name, files);
     return;
   }
-  const Definition former = image_of(name, FORMER_FRM_IMAGE, FORMER_PAR_IMAGE);
-  if (former.fits(table)) {
-    if (write_files(name, former, why)) keep_image_of(name, former);
-    return;
-  }
+  for (const Definition &other :
+       {image_of(name, FORMER_FRM_IMAGE, FORMER_PAR_IMAGE), image_of(name, COMING_FRM_IMAGE, COMING_PAR_IMAGE)})
+    if (other.fits(table)) {
+      if (write_files(name, other, why)) keep_image_of(name, other);
+      return;
+    }
   /* Without a .frm file it is of no table; it would stand in the way of DROP DATABASE. */
   if (!files.has_frm && files.has_par) rename((path + PAR_EXTENSION).c_str(), (path + PAR_EXTENSION + ".BAK").c_str());
   /* Of copies by ALTER TABLE, report_left_behind() tells. */

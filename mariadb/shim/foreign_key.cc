@@ -337,11 +337,11 @@ int Foreign_keys::store(const By_child &changed, Attachments &attached, const st
   if (int result = metadata_of(changed, &metadata)) return result;
   const std::vector<tp_table_metadata_of> tables = all_of(metadata);
   tp_catalog_change change{};
+  tp_rename rename{};
   if (from) {
-    change.from = from->data();
-    change.from_len = from->size();
-    change.to = to->data();
-    change.to_len = to->size();
+    rename = {{from->data(), from->size()}, {to->data(), to->size()}};
+    change.renames = &rename;
+    change.rename_count = 1;
   }
   change.tables = tables.data();
   change.table_count = tables.size();

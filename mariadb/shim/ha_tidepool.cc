@@ -103,7 +103,6 @@ int ha_tidepool::open_reader() {
 
 int ha_tidepool::close() {
   drop_load();
-  if (shared && table->part_info && ha_thd()) sync_new_files(ha_thd(), shared->name);
   if (reader) tp_reader_close(reader);
   reader = nullptr;
   if (own_session && own_session->transaction) tp_transaction_free(own_session->transaction);

@@ -11,22 +11,28 @@
 
 using namespace tidepool;
 
-/* Renames the engine's table, with what is attached to it. A TP_* code. */
-static int rename_stored(const std::string &from, const std::string &to, Attachments &attached) {
+/* Names of before and afterwards. */
+using Renames = std::vector<std::pair<std::string, std::string>>;
+
+/* Renames tables of the engine at one moment, with what is attached to them. A TP_* code. */
+static int rename_stored(const Renames &renames, Attachments &attached) {
+  std::vector<tp_rename> given;
+  for (const auto &[from, to] : renames) given.push_back({{from.data(), from.size()}, {to.data(), to.size()}});
   tp_catalog_change change{};
-  change.from = from.data();
-  change.from_len = from.size();
-  change.to = to.data();
-  change.to_len = to.size();
+  change.renames = given.data();
+  change.rename_count = given.size();
   change.attached = *attached.get();
   return tp_change_tables(engine.db, &change);
 }
 
-/* Drops the engine's table, with what is attached to it. A TP_* code. */
-static int drop_stored(const std::string &name, THD *thd) {
-  Attachments attached = Attachments::of_drop(thd, name);
-  return tp_drop_table(engine.db, name.data(), name.size(), attached.get());
+/* Drops tables of the engine at one moment, with what is attached to them. A TP_* code. */
+static int drop_stored(const std::vector<std::string> &names, Attachments attached) {
+  std::vector<tp_name> given;
+  for (const std::string &name : names) given.push_back({name.data(), name.size()});
+  return tp_drop_tables(engine.db, given.data(), given.size(), attached.get());
 }
+
+static int drop_stored(const std::string &name) { return drop_stored({name}, Attachments::of_drop(name)); }
 
 /*
   The server calls create() where it believes that the name is free. If the engine has a table of this
@@ -43,8 +49,8 @@ static int set_forgotten_aside(THD *thd, const std::string &name) {
   const std::string table = "tidepool_lost_" + std::to_string(my_hrtime().val / HRTIME_RESOLUTION) + "_" +
                             std::to_string(count++);
   const std::string aside = database_of(name) + "/" + table;
-  Attachments attached = Attachments::of_rename(thd, name, aside);
-  if (int result = rename_stored(name, aside, attached)) return result;
+  Attachments attached = Attachments::of_rename(name, aside);
+  if (int result = rename_stored({{name, aside}}, attached)) return result;
   foreign_keys.touch(name);
   const std::string what = "the engine still had '" + name +
                            "', without a .frm file: the table was dropped while the plugin was not "
@@ -95,7 +101,7 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     return error;
   }
   const std::string all = metadata_with(bytes, keys);
-  Attachments attached = Attachments::of_create(thd, name, form);
+  Attachments attached = Attachments::of_create(name, form);
   attach_description(thd, name, form, &attached);
   {
     std::lock_guard<std::mutex> guard(foreign_keys.definitions);
@@ -120,7 +126,7 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
     if (result != TP_OK) {
       const int error = server_error(result, thd);
       std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-      if (drop_stored(name, thd) == TP_OK) foreign_keys.forget(name);
+      if (drop_stored(name) == TP_OK) foreign_keys.forget(name);
       return error;
     }
   }
@@ -129,15 +135,30 @@ int ha_tidepool::create(const char *path, TABLE *form, HA_CREATE_INFO *info) {
 
 namespace tidepool {
 
-/* Its name is free at once; the table goes when the transactions that have used it are over. Nobody else comes to it. Only what is
-   prepared without a session stands in the way, and what a connection has prepared that was reset since: a verdict is still to come. */
-static int set_aside(const std::string &name, std::string *aside, THD *thd) {
+/* Their names are free at once; the tables go when the transactions that have used them are over.
+   Nobody else comes to them. Only what is
+   prepared without a session stands in the way, and what a connection has prepared that was reset
+   since: a verdict is still to come.
+   `attached` is what becomes of their attachments; those that the engine takes along are removed. */
+static int set_aside(const std::vector<std::string> &names, Attachments attached, std::vector<std::string> *aside) {
   static std::atomic<uint> count{0};
   give_away_parted();
-  *aside = std::string(TEMPORARY_PREFIX) + "dropped-" + std::to_string(my_hrtime().val) + "-" + std::to_string(count++);
-  Attachments attached = Attachments::of_rename(thd, name, *aside);
-  const int result = rename_stored(name, *aside, attached);
-  if (result == TP_OK) foreign_keys.forget(name);
+  Renames renames;
+  for (const std::string &name : names) {
+    aside->push_back(std::string(TEMPORARY_PREFIX) + "dropped-" + std::to_string(my_hrtime().val) + "-" + std::to_string(count++));
+    attached.remove_all(aside->back());
+    renames.emplace_back(name, aside->back());
+  }
+  const int result = rename_stored(renames, attached);
+  if (result == TP_OK)
+    for (const std::string &name : names) foreign_keys.forget(name);
+  return result;
+}
+
+static int set_aside(const std::string &name, std::string *aside) {
+  std::vector<std::string> names;
+  const int result = set_aside({name}, Attachments::of_drop(name), &names);
+  *aside = names.front();
   return result;
 }
 
@@ -172,14 +193,75 @@ static bool drop_unfinished_partitions(const char *path, const std::string &name
   if (unlink(par.c_str()) != 0 && errno != ENOENT)
     sql_print_warning("Tidepool: %s can't be removed: %s", par.c_str(), strerror(errno));
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-  bool any = false;
-  for (const std::string &partition : names_with(name + "#P#")) {
-    if (const int result = drop_stored(partition, nullptr))
-      server_error(result, nullptr);
-    else
-      any = true;
+  const std::vector<std::string> partitions = names_with(name + PARTITION_SEPARATOR);
+  if (partitions.empty()) return false;
+  const int result = drop_stored(partitions, Attachments::of_drop_all(name));
+  server_error(result, nullptr);
+  return result == TP_OK;
+}
+
+/*
+  The server drops a partitioned table, or renames it, partition by partition, and a power cut in
+  between leaves a table that has neither
+  its old partitions nor its new ones: its log of definition changes may be lost with the files. So
+  the first of these calls does all of it
+  in one commit of the catalog, and the others find it done.
+*/
+static bool is_done_together(THD *thd, const std::string &partition, const std::string &to) {
+  std::string metadata;
+  const Session *session = thd && is_partition(partition) ? session_of(thd) : nullptr;
+  return session && session->together.statement == thd->query_id && session->together.from == server_table_of(partition) &&
+         session->together.to == to && table_metadata(partition, &metadata) == TP_TABLE_MISSING;
+}
+
+static void note_together(Session *session, THD *thd, const std::string &from, const std::string &to) {
+  if (session) session->together = {thd->query_id, from, to};
+}
+
+/* Whether the statement drops all partitions of the table of this one. ALTER TABLE also drops
+   single ones, but not of its copies. */
+static bool drops_all_partitions(THD *thd, const std::string &partition) {
+  if (!thd || !mysqld_server_started || !is_partition(partition) || is_prefix(partition.c_str(), TEMPORARY_PREFIX)) return false;
+  switch (thd_sql_command(thd)) {
+  case SQLCOM_DROP_TABLE:
+  case SQLCOM_DROP_DB:
+  case SQLCOM_CREATE_TABLE:
+    return true;
+  default:
+    return is_intermediate(partition);
   }
-  return any;
+}
+
+static int drop_partitions(const std::string &table, THD *thd) {
+  Session *session = session_of(thd);
+  const std::vector<std::string> partitions = names_with(table + PARTITION_SEPARATOR);
+  std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+  std::vector<std::string> aside;
+  int result = drop_stored(partitions, Attachments::of_drop_all(table));
+  if (result == TP_TABLE_BUSY) result = set_aside(partitions, Attachments::of_drop_all(table), &aside);
+  if (result != TP_OK) return server_error(result, thd);
+  for (const std::string &partition : partitions) foreign_keys.forget(partition);
+  note_together(session, thd, table, {});
+  for (const std::string &name : aside) {
+    if (session && session->in_transaction)
+      session->dropped.push_back(name);
+    else
+      drop_ownerless(name, thd);
+  }
+  return 0;
+}
+
+/* TP_NOT_FOUND: they are to be renamed one by one, because a constraint of them is noted. */
+static int rename_partitions(const std::string &from, const std::string &to) {
+  Renames renames;
+  for (const std::string &partition : names_with(from + PARTITION_SEPARATOR)) {
+    const std::string renamed = to + partition.substr(from.size());
+    if (foreign_keys.is_concerned(partition) || foreign_keys.is_concerned(renamed)) return TP_NOT_FOUND;
+    renames.emplace_back(partition, renamed);
+  }
+  if (renames.empty()) return TP_TABLE_MISSING;
+  Attachments attached = Attachments::of_rename_all(from, to);
+  return rename_stored(renames, attached);
 }
 
 int drop_table(handlerton *, const char *path) {
@@ -188,6 +270,7 @@ int drop_table(handlerton *, const char *path) {
   /* The server asks every engine to drop a table that it doesn't know, and children may wait for one. */
   std::string metadata;
   if (table_metadata(name, &metadata) == TP_TABLE_MISSING) {
+    if (is_done_together(thd, name, {})) return 0;
     if (!mysqld_server_started && drop_unfinished_partitions(path, name)) return 0;
     return server_error(TP_TABLE_MISSING, thd);
   }
@@ -195,8 +278,9 @@ int drop_table(handlerton *, const char *path) {
     if (Session *session = session_of(thd)) session->violated = foreign_key_of_table(thd, *key);
     return HA_ERR_ROW_IS_REFERENCED;
   }
+  if (drops_all_partitions(thd, name)) return drop_partitions(server_table_of(name), thd);
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
-  const int result = drop_stored(name, thd);
+  const int result = drop_stored(name);
   if (result == TP_OK) foreign_keys.forget(name);
   if (result != TP_TABLE_BUSY) return server_error(result, thd);
 
@@ -211,7 +295,7 @@ int drop_table(handlerton *, const char *path) {
   /* This transaction has used it: a temporary table, or the one of a CREATE … SELECT that failed. Or another has, that has no
      metadata lock any more: it has read by HANDLER, and closed that. */
   std::string aside;
-  if (const int renamed = set_aside(name, &aside, thd)) return server_error(renamed, thd);
+  if (const int renamed = set_aside(name, &aside)) return server_error(renamed, thd);
   if (is_in_transaction)
     session->dropped.push_back(aside);
   else
@@ -228,10 +312,10 @@ void drop_database(handlerton *, char *path) {
   if (name.empty()) return;
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   for (const std::string &table : names_with(name + "/")) {
-    int result = drop_stored(table, nullptr);
+    int result = drop_stored(table);
     if (result == TP_OK) foreign_keys.forget(table);
     std::string aside;
-    if (result == TP_TABLE_BUSY && (result = set_aside(table, &aside, nullptr)) == TP_OK) drop_ownerless(aside, nullptr);
+    if (result == TP_TABLE_BUSY && (result = set_aside(table, &aside)) == TP_OK) drop_ownerless(aside, nullptr);
     server_error(result, nullptr);
   }
 }
@@ -276,7 +360,7 @@ void drop_ownerless(const std::string &name, THD *thd) {
   std::lock_guard<std::mutex> guard(ownerless_mutex);
   /* First: a transaction that ends behind the attempt sees it, and waits for the mutex. */
   generation++;
-  const int result = drop_stored(name, thd);
+  const int result = drop_stored(name);
   if (result == TP_TABLE_BUSY)
     ownerless.insert(name);
   else
@@ -286,7 +370,7 @@ void drop_ownerless(const std::string &name, THD *thd) {
 void drop_ownerless_tables() {
   std::lock_guard<std::mutex> guard(ownerless_mutex);
   for (auto name = ownerless.begin(); name != ownerless.end();) {
-    const int result = drop_stored(*name, nullptr);
+    const int result = drop_stored(*name);
     if (result == TP_TABLE_BUSY) {
       name++;
     } else {
@@ -309,7 +393,17 @@ int ha_tidepool::rename_table(const char *from, const char *to) {
   give_away_parted();
   /* The copy that takes the place of a table that ALTER TABLE also renames is what others mean from here on. */
   const std::string altered = is_intermediate(old_name) && ha_thd() ? altered_table(ha_thd()) : std::string();
-  Attachments attached = Attachments::of_rename(ha_thd(), old_name, new_name);
+  if (is_partition(old_name) && is_partition(new_name) && server_table_of(old_name) != server_table_of(new_name)) {
+    THD *thd = ha_thd();
+    Session *session = thd ? session_of(thd) : nullptr;
+    const std::string old_table = server_table_of(old_name), new_table = server_table_of(new_name);
+    if (is_done_together(thd, old_name, new_table)) return 0;
+    std::lock_guard<std::mutex> guard(foreign_keys.definitions);
+    const int result = tidepool::rename_partitions(old_table, new_table);
+    if (result == TP_OK) note_together(session, thd, old_table, new_table);
+    if (result != TP_NOT_FOUND) return fail(result);
+  }
+  Attachments attached = Attachments::of_rename(old_name, new_name);
   std::lock_guard<std::mutex> guard(foreign_keys.definitions);
   return fail(foreign_keys.rename(old_name, new_name, altered, attached));
 }

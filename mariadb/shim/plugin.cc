@@ -102,6 +102,7 @@ int start(void *p) {
   hton->drop_database = drop_database;
   hton->check_version = check_version;
   hton->show_status = show_status;
+  hton->create_partitioning_metadata = Hook<keep_partitioned_files>();
   hton->tablefile_extensions = no_extensions;
   hton->flags = HTON_SUPPORTS_EXTENDED_KEYS;
   hton->pre_shutdown = pre_shutdown;

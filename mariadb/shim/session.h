@@ -44,6 +44,14 @@ struct Moved_row {
   tp_savepoint after{};
 };
 
+/* A table whose partitions a statement has dropped, or given the name of another table, at one
+   moment. The server asks for one after the
+   other. */
+struct Partitions_together {
+  query_id_t statement = 0;
+  std::string from, to; /* to: empty if they were dropped */
+};
+
 struct Session {
   THD *thd = nullptr;
   tp_transaction *transaction = nullptr;
@@ -63,6 +71,7 @@ struct Session {
   std::string xid;                      /* then */
   int isolation = TP_REPEATABLE_READ;
   uint duplicate_key = MAX_KEY; /* of the statement's last duplicate */
+  Partitions_together together;
   std::vector<std::string> dropped; /* tables that go when the transaction ends: it has used them */
   uint64 ownerless_generation = 0;  /* ownerless_generation() when the transaction began */
   uint referential_depth = 0;       /* what is done now is on behalf of a constraint (foreign_key_index.h) */

@@ -370,21 +370,41 @@ pub unsafe extern "C" fn tp_create_table(
     })
 }
 
-/// Drops a table.
+/// A table's name.
+#[repr(C)]
+pub struct Name {
+    name: *const c_char,
+    len: usize,
+}
+
+impl Name {
+    /// # Safety
+    /// A valid pointer and length for as long as the result is used.
+    unsafe fn text<'a>(&self) -> Cow<'a, str> {
+        // SAFETY: as the caller says.
+        unsafe { text(self.name, self.len) }
+    }
+}
+
+/// Drops tables, all of them or none.
 ///
 /// # Safety
 /// Valid pointers and lengths; `attached` may be null.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tp_drop_table(
+pub unsafe extern "C" fn tp_drop_tables(
     db: *const Db,
-    name: *const c_char,
-    len: usize,
+    names: *const Name,
+    count: usize,
     attached: *const AttachmentChanges,
 ) -> c_int {
     guard(|| {
         // SAFETY: valid pointers and lengths from the shim.
-        let (db, name, attached) = unsafe { (&*db, text(name, len), Attached::of(attached)) };
-        db.drop_table_with(&name, &attached.all())?;
+        let (db, names, attached) =
+            unsafe { (&*db, std::slice::from_raw_parts(names, count), Attached::of(attached)) };
+        // SAFETY: each name is valid for its length.
+        let names: Vec<_> = names.iter().map(|name| unsafe { name.text() }).collect();
+        let names: Vec<&str> = names.iter().map(|name| &**name).collect();
+        db.drop_tables(&names, &attached.all())?;
         Ok(TP_OK)
     })
 }
@@ -542,13 +562,18 @@ impl TableMetadata {
     }
 }
 
+/// A table's names of before and afterwards.
+#[repr(C)]
+pub struct Rename {
+    from: Name,
+    to: Name,
+}
+
 /// What changes in the catalog at one moment; see bridge.h.
 #[repr(C)]
 pub struct CatalogChange {
-    from: *const c_char,
-    from_len: usize,
-    to: *const c_char,
-    to_len: usize,
+    renames: *const Rename,
+    rename_count: usize,
     tables: *const TableMetadata,
     table_count: usize,
     attached: AttachmentChanges,
@@ -557,7 +582,7 @@ pub struct CatalogChange {
 /// Changes names, metadata and attachments of tables at one moment; see bridge.h.
 ///
 /// # Safety
-/// Valid pointers and lengths; `from` and `to` may be null.
+/// Valid pointers and lengths; `renames` may be null if there is none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_tables(db: *const Db, change: *const CatalogChange) -> c_int {
     guard(|| {
@@ -570,11 +595,17 @@ pub unsafe extern "C" fn tp_change_tables(db: *const Db, change: *const CatalogC
         };
         let metadata: Vec<_> =
             metadata.iter().map(|(name, metadata)| (&**name, *metadata)).collect();
-        // SAFETY: valid pointers and lengths from the shim; a text of a null pointer is empty.
-        let (from, to) =
-            unsafe { (text(change.from, change.from_len), text(change.to, change.to_len)) };
+        let renames = match change.rename_count {
+            0 => &[],
+            // SAFETY: count > 0 of them are there.
+            count => unsafe { std::slice::from_raw_parts(change.renames, count) },
+        };
+        // SAFETY: each name is valid for its length.
+        let one = |rename: &Rename| unsafe { (rename.from.text(), rename.to.text()) };
+        let renames: Vec<_> = renames.iter().map(one).collect();
+        let renames: Vec<_> = renames.iter().map(|(from, to)| (&**from, &**to)).collect();
         db.change_tables(&DefinitionChange {
-            rename: (!change.from.is_null()).then_some((&*from, &*to)),
+            renames: &renames,
             metadata: &metadata,
             attachments: &attached.all(),
         })?;

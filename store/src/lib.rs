@@ -2,11 +2,13 @@
 //!
 //! # Reading path
 //! [`page`] says what a page is and how its bytes are checked. [`storage`] is the contract with the disk: directories, files,
-//! batches of reads and writes; on Linux with direct I/O and io_uring, and simulated with crashes and faults.
+//! batches of reads and writes; on Linux with direct I/O and io_uring, and simulated with crashes and faults. [`packed`] are files
+//! whose pages are compressed, packed, and never overwritten.
 //!
 //! This crate knows nothing of frames, trees or rows.
 
 mod log_throttle;
+pub mod packed;
 pub mod page;
 pub mod storage;
 

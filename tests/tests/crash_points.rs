@@ -69,3 +69,13 @@ fn a_commit_is_durable_though_the_binary_log_may_lose_it() {
     let cases = ["commit-insert", "commit-transaction", "commit-two-engines"];
     run("unsynced_binary_log", setting, &cases, NO_CALL);
 }
+
+/// The engine drops and renames all partitions in one commit, and knows the files to come before
+/// the server's log
+/// relies on them.
+#[test]
+fn a_power_cut_leaves_the_partitioned_table_of_before_or_of_afterwards() {
+    let setting = Setting { flush: 1, crash: Crash::PowerCut, ..KILLED };
+    let cases = ["drop-partitioned", "rename-partitioned", "partition-drop"];
+    run("partitions_and_power", setting, &cases, "/redo/redo.");
+}

@@ -207,6 +207,7 @@ fn as_json(root: &str, report: &Report, took: Duration) -> Value {
         "directory": root,
         "damaged": !report.is_clean(),
         "damaged_pages": report.damaged_pages(),
+        "force_recovery": report.force_recovery,
         "log": {
             "checkpoint": report.log.checkpoint.map(|lsn| lsn.0),
             "end": report.log.end.map(|lsn| lsn.0),

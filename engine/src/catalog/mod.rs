@@ -340,65 +340,71 @@ impl Catalog {
         self.replace(trx, name, record)
     }
 
-    /// Removes a table, and the attachments of its name; durable on return.
+    /// Removes tables, and the attachments of their names: all of them or none. Durable on return.
     pub fn remove(
         &self,
         trx: &mut TransactionCore,
-        name: &str,
+        names: &[&str],
         attachments: &[Attachment<'_>],
     ) -> Result<()> {
-        self.tree.delete(trx, name.as_bytes())?;
-        self.attachments.move_all(trx, name, None)?;
+        for name in names {
+            self.tree.delete(trx, name.as_bytes())?;
+            self.attachments.move_all(trx, name, None)?;
+        }
         self.attachments.set(trx, attachments)?;
         self.commit(trx)?;
-        if let Some(record) = self.tables.write().remove(name) {
+        let mut tables = self.tables.write();
+        for record in names.iter().filter_map(|name| tables.remove(*name)) {
             self.env.unregister_space(record.space);
         }
         Ok(())
     }
 
-    /// Gives tables other records, which name the same spaces, and one of them perhaps another name: all of it or nothing. `records` are
+    /// Gives tables other records, which name the same spaces, and some of them other names: all of
+    /// it or nothing. `records` are
     /// under the names of before. A renamed table keeps its attachments. Those of `attachments`, by the names of
     /// afterwards, change at the same moment. Durable on return.
     pub fn change(
         &self,
         trx: &mut TransactionCore,
-        rename: Option<(&str, &str)>,
+        renames: &[(&str, &str)],
         records: BTreeMap<String, Arc<TableRecord>>,
         attachments: &[Attachment<'_>],
     ) -> Result<()> {
         let mut records = records;
-        if let Some((from, _)) = rename
-            && !records.contains_key(from)
-        {
-            let record = self.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
-            records.insert(from.into(), record);
-        }
-        for (name, record) in &records {
-            match rename {
-                Some((from, to)) if name == from => {
-                    self.tree.delete(trx, from.as_bytes())?;
-                    self.tree.insert(trx, to.as_bytes(), &record.encode(), LockMode::None)?;
-                }
-                _ => self.tree.update(trx, name.as_bytes(), &record.encode())?,
+        for &(from, _) in renames {
+            if !records.contains_key(from) {
+                let record = self.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
+                records.insert(from.into(), record);
             }
         }
-        if let Some((from, to)) = rename {
+        let new_name = |name: &str| {
+            renames.iter().find(|(from, _)| *from == name).map(|(_, to)| (*to).to_owned())
+        };
+        for (name, record) in &records {
+            match new_name(name) {
+                Some(to) => {
+                    self.tree.delete(trx, name.as_bytes())?;
+                    self.tree.insert(trx, to.as_bytes(), &record.encode(), LockMode::None)?;
+                }
+                None => self.tree.update(trx, name.as_bytes(), &record.encode())?,
+            }
+        }
+        for (from, to) in renames {
             self.attachments.move_all(trx, from, Some(to))?;
         }
         self.attachments.set(trx, attachments)?;
         self.commit(trx)?;
         let mut tables = self.tables.write();
         for (name, record) in records {
-            match rename {
-                Some((from, to)) if name == from => {
-                    tables.remove(from);
-                    tables.insert(to.into(), record);
+            let present = match new_name(&name) {
+                Some(to) => {
+                    tables.remove(&name);
+                    to
                 }
-                _ => {
-                    tables.insert(name, record);
-                }
-            }
+                None => name,
+            };
+            tables.insert(present, record);
         }
         Ok(())
     }

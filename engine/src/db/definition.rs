@@ -35,8 +35,9 @@ use tidepool_pool::Space;
 /// What changes in the catalog at one moment: all of it or nothing, also after a crash.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct DefinitionChange<'a> {
-    /// A table gets another name, and its attachments with it: from, to.
-    pub rename: Option<(&'a str, &'a str)>,
+    /// Tables get other names, and their attachments with them: from, to. No name is in two of
+    /// them.
+    pub renames: &'a [(&'a str, &'a str)],
     /// Tables get other metadata, by their names of before.
     pub metadata: &'a [(&'a str, &'a [u8])],
     /// Attachments are set and removed, by the names of afterwards.
@@ -82,26 +83,29 @@ impl Db {
     ///
     /// [`Error::TableMissing`] if there is none of this name; [`Error::TableBusy`] while a transaction that has used it is unfinished.
     pub fn drop_table(&self, name: &str) -> Result<()> {
-        self.drop_table_with(name, &[])
+        self.drop_tables(&[name], &[])
     }
 
-    /// The same, and attachments of other names are set or removed at the same moment; those of the table's name are removed.
-    pub fn drop_table_with(&self, name: &str, attachments: &[Attachment<'_>]) -> Result<()> {
+    /// Drops tables at one moment: after a crash all of them are gone, or none. Attachments of
+    /// other names are set or removed with
+    /// them; those of the tables' names are removed. Errors as for
+    /// [`drop_table`](Self::drop_table), and nothing is dropped then.
+    pub fn drop_tables(&self, names: &[&str], attachments: &[Attachment<'_>]) -> Result<()> {
         Attachment::validate_all(attachments)?;
         let inner = &self.inner;
-        let _one = inner.begin_definition(&[name])?;
-        let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
-        let table = inner.close_for_definition(name, record.space)?;
-        let pending = inner.env.add_pending_space(record.space);
-        let mut trx = inner.definition_trx();
-        if let Err(error) = pending.and_then(|()| inner.catalog.remove(&mut trx, name, attachments))
-        {
-            inner.env.remove_pending_space(record.space);
-            table.inspect(|table| table.reopen_entrance());
-            return Err(error);
+        let _one = inner.begin_definition(names)?;
+        let mut leaving = Leaving { inner, tables: Vec::with_capacity(names.len()) };
+        for name in names {
+            leaving.take(name)?;
         }
-        inner.tables.lock().by_name.remove(name);
-        inner.delete_space(record.space, table.as_deref());
+        inner.catalog.remove(&mut inner.definition_trx(), names, attachments)?;
+        let gone = std::mem::take(&mut leaving.tables);
+        for name in names {
+            inner.tables.lock().by_name.remove(*name);
+        }
+        for (space, table) in gone {
+            inner.delete_space(space, table.as_deref());
+        }
         Ok(())
     }
 
@@ -113,7 +117,7 @@ impl Db {
     /// pass, so is the way back: while nobody prepares on the table, none without a session comes to use it.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         self.change_tables(&DefinitionChange {
-            rename: Some((from, to)),
+            renames: &[(from, to)],
             ..DefinitionChange::default()
         })
     }
@@ -124,12 +128,12 @@ impl Db {
         let inner = &self.inner;
         Attachment::validate_all(change.attachments)?;
         let mut names: Vec<_> = change.metadata.iter().map(|(name, _)| *name).collect();
-        if let Some((from, to)) = change.rename {
+        for &(from, to) in change.renames {
             check_table_name(to, max_key_len(inner.env.page_size()))?;
             names.extend([from, to]);
         }
         let _one = inner.begin_definition(&names)?;
-        if let Some((from, to)) = change.rename {
+        for &(from, to) in change.renames {
             let record = inner.catalog.get(from).ok_or_else(|| Error::TableMissing(from.into()))?;
             if inner.catalog.get(to).is_some() {
                 return Err(Error::TableExists(to.into()));
@@ -140,14 +144,15 @@ impl Db {
         }
         let records = inner.with_metadata(change.metadata)?;
         let attachments = change.attachments;
-        inner.catalog.change(&mut inner.definition_trx(), change.rename, records, attachments)?;
-        let Some((from, to)) = change.rename else { return Ok(()) };
+        inner.catalog.change(&mut inner.definition_trx(), change.renames, records, attachments)?;
         let mut tables = inner.tables.lock();
-        if let Some(table) = tables.by_name.remove(from) {
-            table.set_name(to);
-            // It may have been filled under the other name, for instance by ALTER TABLE.
-            table.set_since(inner.catalog.newest_change());
-            tables.by_name.insert(to.into(), table);
+        for &(from, to) in change.renames {
+            if let Some(table) = tables.by_name.remove(from) {
+                table.set_name(to);
+                // It may have been filled under the other name, for instance by ALTER TABLE.
+                table.set_since(inner.catalog.newest_change());
+                tables.by_name.insert(to.into(), table);
+            }
         }
         Ok(())
     }
@@ -252,6 +257,34 @@ impl Db {
             metadata: &[(name, metadata)],
             ..DefinitionChange::default()
         })
+    }
+}
+
+/// Tables that are about to be dropped: announced as such in the log, and their entrances closed.
+/// Those that are still in it when
+/// it is dropped stay.
+struct Leaving<'a> {
+    inner: &'a Inner,
+    /// Their spaces, and the tables if they are open.
+    tables: Vec<(u32, Option<Arc<Table>>)>,
+}
+
+impl Leaving<'_> {
+    fn take(&mut self, name: &str) -> Result<()> {
+        let inner = self.inner;
+        let record = inner.catalog.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
+        let table = inner.close_for_definition(name, record.space)?;
+        self.tables.push((record.space, table));
+        inner.env.add_pending_space(record.space)
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        for (space, table) in &self.tables {
+            self.inner.env.remove_pending_space(*space);
+            table.as_ref().inspect(|table| table.reopen_entrance());
+        }
     }
 }
 

@@ -176,7 +176,7 @@ fn a_rename_and_what_others_say_of_it_are_one_change() {
     let changes: [(&str, &[u8]); 3] = [("c", b"of q"), ("p", b"q"), ("x", b"of q")];
     let missing = Error::TableMissing("x".into());
     let others = |metadata| DefinitionChange { metadata, ..DefinitionChange::default() };
-    let renamed = |metadata| DefinitionChange { rename: Some(("p", "q")), ..others(metadata) };
+    let renamed = |metadata| DefinitionChange { renames: &[("p", "q")], ..others(metadata) };
     assert_eq!(db.change_tables(&renamed(&changes)).unwrap_err(), missing);
     assert_eq!(db.change_tables(&others(&changes)).unwrap_err(), missing);
     for db in [db.clone(), open(&sim.crash())] {
@@ -228,7 +228,7 @@ fn attachments_go_with_the_definition_through_crashes() {
     step(
         &|db| {
             let change = DefinitionChange {
-                rename: Some(("t", "u")),
+                renames: &[("t", "u")],
                 attachments: &[attach("u", 3, Some(b"more")), attach("base", 2, Some(b"short"))],
                 ..DefinitionChange::default()
             };
@@ -253,7 +253,66 @@ fn attachments_go_with_the_definition_through_crashes() {
         &|db| drop(db.truncate_table("u").unwrap()),
         &["base 2: short of 5", "u 1: other im of 11", "u 3: more of 4"],
     );
-    step(&|db| db.drop_table_with("u", &[attach("base", 2, None)]).unwrap(), &[]);
+    step(&|db| db.drop_tables(&["u"], &[attach("base", 2, None)]).unwrap(), &[]);
+}
+
+/// Partitions, which the layer above takes for one table.
+#[test]
+fn several_tables_are_renamed_and_dropped_together_whenever_the_power_is_cut() {
+    const PARTS: [&str; 3] = ["t#0", "t#1", "t#2"];
+    const RENAMED: [&str; 3] = ["u#0", "u#1", "u#2"];
+    let renames = [0, 1, 2].map(|at| (PARTS[at], RENAMED[at]));
+    let rename = DefinitionChange { renames: &renames, ..DefinitionChange::default() };
+    let gone = [Attachment { name: "t", kind: 1, bytes: None }];
+    type Change<'a> = (&'a dyn Fn(&Db) -> Result<()>, &'a [&'a str]);
+    let changes: [Change<'_>; 2] =
+        [(&|db| db.change_tables(&rename), &RENAMED), (&|db| db.drop_tables(&PARTS, &gone), &[])];
+    for (change, after) in changes {
+        let (mut befores, mut done) = (0, false);
+        for cut_after in 0.. {
+            let sim = SimStorage::new(cut_after);
+            let db = open(&sim);
+            for name in PARTS {
+                create(&db, name);
+            }
+            sim.crash_at(sim.operation_count() + cut_after);
+            done = change(&db).is_ok() && !sim.is_down();
+            let sim = sim.crash();
+            let db = open(&sim);
+            let found = db.table_names().unwrap();
+            assert!(found == after || found == PARTS && !done, "cut {cut_after}: {found:?}");
+            befores += usize::from(found == PARTS);
+            found.iter().for_each(|name| drop(db.open_table(name).unwrap()));
+            assert_eq!(sim.list("tables").unwrap().len(), found.len(), "cut {cut_after}");
+            if done {
+                break;
+            }
+        }
+        assert!(done && befores > 0);
+    }
+}
+
+#[test]
+fn of_several_tables_one_that_can_t_go_keeps_the_others() {
+    let sim = SimStorage::new(1);
+    let db = open(&sim);
+    let tables = ["t", "u"].map(|name| create(&db, name));
+    let mut trx = db.begin(TransactionOptions::default());
+    trx.insert(&tables[1], 0, b"k", b"v").unwrap();
+    let busy = Error::TableBusy("u".into());
+    assert_eq!(db.drop_tables(&["t", "u"], &[]).unwrap_err(), busy);
+    let missing = Error::TableMissing("x".into());
+    assert_eq!(db.drop_tables(&["t", "x"], &[]).unwrap_err(), missing);
+    let exists = Error::TableExists("u".into());
+    let renames = [("t", "v"), ("u", "u")];
+    let change = DefinitionChange { renames: &renames, ..DefinitionChange::default() };
+    assert_eq!(db.change_tables(&change).unwrap_err(), exists);
+    // It is as usable as ever.
+    trx.insert(&tables[0], 0, b"k", b"v").unwrap();
+    trx.commit().unwrap();
+    drop(trx);
+    db.drop_tables(&["t", "u"], &[]).unwrap();
+    assert_eq!(db.table_names().unwrap(), [""; 0]);
 }
 
 #[test]
@@ -264,7 +323,7 @@ fn a_refused_change_leaves_the_attachments() {
     create(&db, "u");
     let attachments_of_t = [Attachment { name: "t", kind: 1, bytes: Some(b"image") }];
     let rename = |attachments| DefinitionChange {
-        rename: Some(("t", "u")),
+        renames: &[("t", "u")],
         attachments,
         ..DefinitionChange::default()
     };
@@ -273,12 +332,12 @@ fn a_refused_change_leaves_the_attachments() {
     assert_eq!(attachments(&db), [""; 0]);
     // Under a name whose record of before was deleted, and is not purged.
     for _ in 0..3 {
-        let there = DefinitionChange { rename: Some(("t", "v")), ..rename(&[]) };
-        db.change_tables(&DefinitionChange { rename: None, ..rename(&attachments_of_t) }).unwrap();
+        let there = DefinitionChange { renames: &[("t", "v")], ..rename(&[]) };
+        db.change_tables(&DefinitionChange { renames: &[], ..rename(&attachments_of_t) }).unwrap();
         db.change_tables(&there).unwrap();
         assert_eq!(attachments(&db), ["v 1: image of 5"]);
         assert_eq!(db.attachment("t", 1).unwrap(), None);
-        db.change_tables(&DefinitionChange { rename: Some(("v", "t")), ..there }).unwrap();
+        db.change_tables(&DefinitionChange { renames: &[("v", "t")], ..there }).unwrap();
         assert_eq!(db.attachment("t", 1).unwrap().unwrap(), b"image");
     }
 }

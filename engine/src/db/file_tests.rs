@@ -69,7 +69,7 @@ fn a_rollback_waits_for_a_file_that_is_missing() {
 
 /// Messages of errors and warnings.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<String>>>);
+pub(super) struct Told(pub(super) Arc<Mutex<Vec<String>>>);
 
 impl tracing::field::Visit for Told {
     fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {

@@ -458,7 +458,7 @@ impl Inner {
         // Before the catalog entries are gone: rows of the tables are still found by whoever asks for estimates.
         let _nobody: Vec<_> = changes.iter().map(|change| change.table.clear()).collect();
         let mut trx = self.definition_trx();
-        self.catalog.change(&mut trx, None, records, attachments)?;
+        self.catalog.change(&mut trx, &[], records, attachments)?;
         let since = self.catalog.newest_change();
         for (change, table) in changes.iter().zip(&tables) {
             table.succeed(&change.table, &change.from);

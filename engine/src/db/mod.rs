@@ -41,6 +41,8 @@ mod option_tests;
 mod rollback_simulation;
 #[cfg(test)]
 mod row_count_tests;
+#[cfg(test)]
+mod undo_circle_tests;
 
 pub use cursor::{Cursor, ROW_BYTES_KEPT, Seek};
 pub use definition::DefinitionChange;

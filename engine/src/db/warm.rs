@@ -36,7 +36,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tidepool_pool::storage::AlignedBuf;
-use tidepool_pool::{HEATS, Pool, PoolStats, Signal, Steps, Warmed};
+use tidepool_pool::{HEATS, PageId, Pool, PoolStats, Signal, Steps, Warmed};
 
 /// After a read of so many pages it rests for as long as the read took, after one of twice as many for half of that.
 const PAGES_FOR_REST: u32 = 4;
@@ -265,12 +265,12 @@ impl Inner {
     fn keep_older(&self, list: &mut HotList, asked_for: u64, work: &Work) -> u64 {
         let older = hot_list::load(&**self.env.storage(), self.hot_list_owner());
         // One that can't be used is replaced.
-        let Ok(Some(mut older)) = older else { return asked_for };
+        let Ok(Some(older)) = older else { return asked_for };
         let known = self.known_spaces();
-        older.retain(|id| known.contains(&id.space));
-        let listed = older.count().max(1) as u64;
+        let is_there = |id: &PageId| known.contains(&id.space);
+        let listed = older.pages().filter(|id| is_there(id)).count().max(1) as u64;
         let age = (asked_for - work.aged) / listed;
-        list.keep_older(&older, age, work.load.is_under_way());
+        list.keep_older(&older, is_there, age, work.load.is_under_way());
         work.aged + age * listed
     }
 

@@ -78,7 +78,7 @@ impl Inspection {
             done_bytes += file.bytes;
             let table = tables.iter().find(|(_, record)| record.space == id);
             file.table = table.map(|(name, _)| name.clone());
-            if table.is_none() && id > UNDO_SPACE && self.db.is_ok() {
+            if table.is_none() && id > UNDO_SPACE && self.sound_db().is_some() {
                 report.notes.push(format!(
                     "{name}: no table has this file. It is the rest of an unfinished CREATE or DROP, which the next \
                      start removes; or system.tpd is an older copy, and the next start sets the file aside"
@@ -166,8 +166,7 @@ impl Inspection {
         let id = PageId::new(report.space, no as u32);
         let recovered = self.overlay_page(id, &mut bytes);
         let is_whole_now = self.db.is_ok() && recovered.is_ok() && self.verify(&bytes, id).is_ok();
-        let was_clean = self.db.as_ref().is_ok_and(|db| db.inner.env().was_clean());
-        if is_whole_now && !was_clean {
+        if is_whole_now && !self.was_clean() {
             report.healed_pages += 1;
             return;
         }

@@ -11,6 +11,7 @@
 //! | file | what |
 //! |---|---|
 //! | `files` | every page of every file: checksum, address, LSN |
+//! | `mirrors` | the second copies of `system.tpd` and `undo.tpd` |
 //! | `tables` | trees, allocation, undo, the catalog |
 //! | `report` | what was found |
 //! | [`salvage`] | what can still be read of a table |
@@ -19,11 +20,16 @@
 //! doublewrite file had a copy,
 //! or the log goes on to set all of it. Such pages are counted as healed.
 //!
+//! Where the engine does not open, it is opened at the lowest level of [`ForceRecovery`] that
+//! helps.
+//! The catalog that such an open has read may lack tables; [`salvage`] walks it itself then.
+//!
 //! Memory: the buffer pool that the options allow; a bit for each page of the largest file; a
 //! number for each node of
 //! the largest tree; the list of damaged pages, which ends at [`DAMAGED_PAGES_MAX`] a file.
 
 mod files;
+mod mirrors;
 mod report;
 pub mod salvage;
 mod tables;
@@ -36,7 +42,7 @@ use tidepool_pool::{Lsn, PageSize};
 
 use crate::db::Db;
 use crate::error::{Error, Result};
-use crate::options::Options;
+use crate::options::{ForceRecovery, Options};
 use crate::redo::control::{CONTROL_FILE, Control};
 
 pub use files::DAMAGED_PAGES_MAX;
@@ -53,8 +59,12 @@ pub struct InspectProgress<'a> {
     pub total_bytes: u64,
 }
 
-/// Is told how far an inspection is, a few times for each MiB.
+/// Gets how far an inspection is, a few times for each MiB.
 pub type ProgressFn<'f> = &'f mut dyn FnMut(InspectProgress<'_>);
+
+/// The levels that do without something at the open. Those below are about what threads do later.
+const LEVELS: [ForceRecovery; 3] =
+    [ForceRecovery::ReadOnly, ForceRecovery::NoUndo, ForceRecovery::NoRedo];
 
 /// A directory that is being looked at.
 pub struct Inspection {
@@ -66,6 +76,10 @@ pub struct Inspection {
     control: Option<Control>,
     /// The engine on the overlay, or why it doesn't open.
     db: Result<Db>,
+    /// Why it doesn't open without a level of force_recovery, if so.
+    refusal: Option<Error>,
+    /// The level that it is open with.
+    level: ForceRecovery,
     /// Where it doesn't: what could be read of the attachments, by name and kind.
     attachments: OnceLock<HashMap<(String, u8), Vec<u8>>>,
 }
@@ -108,36 +122,98 @@ impl Inspection {
             ..options
         };
         // Without its control file the directory would be taken for a new one.
-        let db = match is_there(CONTROL_FILE)? {
-            true => Db::open_on(storage.clone(), options),
+        let has_control = is_there(CONTROL_FILE)?;
+        let db = match has_control {
+            true => Db::open_on(storage.clone(), options.clone()),
             false => Err(Error::format(
                 CONTROL_FILE,
                 "missing, though the data directory holds 'system.tpd'; put the file back or restore the data \
                  directory from a backup",
             )),
         };
+        let (db, refusal, level) = match db {
+            Ok(db) => (Ok(db), None, ForceRecovery::Off),
+            Err(refusal) => {
+                let may_help = LEVELS
+                    .into_iter()
+                    .filter(|level| has_control || *level == ForceRecovery::NoRedo);
+                let opened = may_help
+                    .filter_map(|force_recovery| {
+                        let options = Options { force_recovery, ..options.clone() };
+                        Some((Db::open_on(storage.clone(), options).ok()?, force_recovery))
+                    })
+                    .next();
+                match opened {
+                    Some((db, level)) => (Ok(db), Some(refusal), level),
+                    None => (Err(refusal.clone()), Some(refusal), ForceRecovery::Off),
+                }
+            }
+        };
         if let Ok(db) = &db {
             // So that what is read beside the pool is as new as what is read through it.
-            if let Err(error) = db.inner.env().checkpoint_all() {
+            let env = db.inner.env();
+            let written = match level.is_read_only() {
+                true => env.pool().flush_all().map_err(Error::from),
+                false => env.checkpoint_all().map(drop),
+            };
+            if let Err(error) = written {
                 tracing::warn!(%error, "pages that recovery has changed can't be written to the scratch directory");
             }
         }
-        Ok(Inspection { base, storage, control, db, attachments: OnceLock::new() })
+        Ok(Inspection { base, storage, control, db, refusal, level, attachments: OnceLock::new() })
     }
 
-    /// The engine, as it is after the recovery; an error if it can't be opened.
+    /// The engine, as it is after the recovery, at whichever [`Inspection::level`]; an error if it
+    /// can't be opened at any.
     pub fn db(&self) -> Result<&Db> {
         self.db.as_ref().map_err(Error::clone)
     }
 
-    /// Bytes in a page; of a directory that doesn't say, the usual ones.
-    pub fn page_size(&self) -> PageSize {
-        self.control.as_ref().map_or(PageSize::DEFAULT, |control| control.page_size)
+    /// Why a start is refused; none if it is not.
+    pub fn refusal(&self) -> Option<&Error> {
+        self.refusal.as_ref()
     }
 
-    /// End of the log; unknown if the engine can't be opened.
+    /// The lowest level of `force_recovery` that the engine opens with: [`Off`](ForceRecovery::Off)
+    /// if it starts without one, or not
+    /// at all.
+    pub fn level(&self) -> ForceRecovery {
+        self.level
+    }
+
+    /// The engine, if a start is not refused: its catalog has all tables.
+    fn sound_db(&self) -> Option<&Db> {
+        self.db.as_ref().ok().filter(|_| self.refusal.is_none())
+    }
+
+    /// The engine, if it knows which transactions had committed.
+    fn db_with_undo(&self) -> Option<&Db> {
+        self.db.as_ref().ok().filter(|_| self.level < ForceRecovery::NoUndo)
+    }
+
+    /// Why a start is refused, and the level that helps.
+    pub fn refusal_text(&self) -> Option<String> {
+        let refusal = self.refusal.as_ref()?;
+        let how = match self.level {
+            ForceRecovery::Off => "it does not with any level of force_recovery either".into(),
+            level => {
+                format!("it does with force_recovery={}, and so it was looked at", level.level())
+            }
+        };
+        Some(format!("the engine can't start on this directory: {refusal}; {how}"))
+    }
+
+    /// Bytes in a page; of a directory that doesn't say, the usual ones.
+    pub fn page_size(&self) -> PageSize {
+        let of_files = || PageSize::new(self.db.as_ref().ok()?.inner.env().page_size());
+        let page_size = self.control.as_ref().map(|control| control.page_size);
+        page_size.or_else(of_files).unwrap_or(PageSize::DEFAULT)
+    }
+
+    /// End of the log; unknown if the engine can't be opened, or not with the log.
     pub fn log_end(&self) -> Option<Lsn> {
-        self.db.as_ref().ok().map(|db| db.inner.env().recovered_lsn())
+        let db = self.db.as_ref().ok().filter(|_| self.level < ForceRecovery::NoRedo);
+        db.map(|db| db.inner.env().recovered_lsn())
     }
 
     /// Looks at everything.
@@ -145,11 +221,14 @@ impl Inspection {
     /// # Errors
     /// Only what keeps it from looking on. What it finds wrong is in the report.
     pub fn check(&self, progress: ProgressFn<'_>) -> Result<Report> {
-        let mut report = Report { log: self.check_log(), ..Report::default() };
-        if let Err(error) = &self.db {
-            report.problems.push(format!("the engine can't start on this directory: {error}"));
-        }
+        let mut report = Report {
+            log: self.check_log(),
+            force_recovery: self.level.level(),
+            ..Report::default()
+        };
+        report.problems.extend(self.refusal_text());
         self.check_files(&mut report, progress)?;
+        self.check_mirrors(&mut report)?;
         if let Ok(db) = &self.db {
             self.check_tables(db, &mut report, progress)?;
         }
@@ -163,13 +242,18 @@ impl Inspection {
         }
     }
 
+    /// Whether the directory was closed cleanly; false if that is not known.
+    fn was_clean(&self) -> bool {
+        self.log_end().is_some() && self.db.as_ref().is_ok_and(|db| db.inner.env().was_clean())
+    }
+
     fn check_log(&self) -> LogReport {
         let slots = self
             .base
             .open(CONTROL_FILE)
             .ok()
             .map(|file| Control::read(&*file).map_or(0, |(_, whole)| whole));
-        let clean = self.db.as_ref().is_ok_and(|db| db.inner.env().was_clean());
+        let clean = self.was_clean();
         LogReport {
             checkpoint: self.control.as_ref().map(|control| control.checkpoint),
             end: self.log_end(),

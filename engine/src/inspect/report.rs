@@ -11,6 +11,9 @@ pub struct Report {
     pub files: Vec<FileReport>,
     /// Each table, by name.
     pub tables: Vec<TableReport>,
+    /// The lowest level of `force_recovery` that the engine opens with; 0 if a start is not
+    /// refused, or at every level.
+    pub force_recovery: u8,
     /// What is wrong with the directory as a whole: each names a file, and what to do.
     pub problems: Vec<String>,
     /// What is no damage, but worth a look.

@@ -32,6 +32,7 @@ pub mod page;
 pub mod record;
 pub mod shrink;
 pub mod stream;
+mod trail;
 
 pub use log::UndoLog;
 pub use open::{Found, FoundLog};

@@ -1,5 +1,9 @@
 //! What an open finds in the undo space: each stream is walked, log by log, from its head to its end.
 //!
+//! Bytes that a program spoilt may have a right checksum and lead in a circle. So a walk comes to
+//! no page twice ([`Trail`]), and
+//! within a page it goes ahead only: a page that leads elsewhere counts as broken.
+//!
 //! A page that can't be read does not end the walk ([`super::damage`]): it goes on where the stream does behind it, if that can
 //! be found, and notes what is lost.
 
@@ -19,6 +23,7 @@ use super::page::{
 };
 use super::record::{Body, LogRecord, LogState, Record};
 use super::stream::{Head, Stream, Undo};
+use super::trail::{CIRCLE, Trail};
 use crate::csn::TrxId;
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -173,19 +178,37 @@ impl Walk<'_> {
             self.visited.insert(at.page);
             let header = PageHeader::read(&page).expect("checked");
             if usize::from(at.offset) != header.used {
-                return self.undo.log_record(&page, *at).map(Some);
+                let record = self.undo.log_record(&page, *at)?;
+                if record.state == LogState::Committed && !self.is_ahead(*at, record.end) {
+                    return Err(self.undo.corrupt(at.page, "an undo log ends before it begins"));
+                }
+                return Ok(Some(record));
             }
             if header.next == 0 {
                 return Ok(None);
+            }
+            if self.visited.contains(&header.next) {
+                return Err(self.undo.corrupt(at.page, CIRCLE));
             }
             *at = RollPointer { page: header.next, offset: DATA_AT as u16 };
         }
     }
 
-    /// Where the stream ends, whose last log begins at `start`.
+    /// Whether the walk has not been at `end` yet, if it is at `at`.
+    fn is_ahead(&self, at: RollPointer, end: RollPointer) -> bool {
+        match end.page == at.page {
+            true => end.offset > at.offset,
+            false => !self.visited.contains(&end.page),
+        }
+    }
+
+    /// Where the stream ends, whose last log begins at `start`. An unfinished log in a circle is an
+    /// error: which of its records are
+    /// the last, where its rollback has to begin, is not known.
     fn end_of(&self, stream: u32, start: RollPointer) -> Result<RollPointer> {
-        let mut tail = start;
+        let (mut tail, mut trail) = (start, Trail::default());
         loop {
+            trail.step(self.undo, tail.page)?;
             let next = match self.undo.page(tail.page, stream) {
                 Ok(page) => {
                     let header = PageHeader::read(&page).expect("checked");
@@ -213,7 +236,7 @@ impl Walk<'_> {
         self.visited.remove(&broken);
         let (mut no, mut unknown) = (Some(broken), vec![broken]);
         while let Some(next) = no.and_then(|no| self.next_of(stream, no)) {
-            if unknown.contains(&next) {
+            if unknown.contains(&next) || self.visited.contains(&next) {
                 break;
             }
             if let Some(on) = self.first_log_on(stream, next) {

@@ -14,6 +14,7 @@ use super::page::{
     TRX_ID_LIMIT_AT, page_end, write,
 };
 use super::record::{Body, LogRecord, LogState, Record};
+use super::trail::Trail;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::files::UNDO_FILE;
@@ -518,7 +519,9 @@ impl Undo {
     pub fn log_around(&self, at: RollPointer) -> Result<HeadLog> {
         let stream = self.stream_of(at)?;
         let (mut no, mut last) = (at.page, Some(usize::from(at.offset)));
+        let mut trail = Trail::default();
         loop {
+            trail.step(self, no)?;
             let page = self.page(no, stream)?;
             let header = PageHeader::read(&page).expect("checked");
             let (mut start, mut found) = (DATA_AT, None);
@@ -554,8 +557,9 @@ impl Undo {
         mut f: impl FnMut(u32, Record<'_>) -> Result<()>,
     ) -> Result<()> {
         let (mut no, mut at) = (start.page, usize::from(start.offset));
-        let mut copy = Vec::new();
+        let (mut copy, mut trail) = (Vec::new(), Trail::default());
         loop {
+            trail.step(self, no)?;
             {
                 let page = self.page(no, stream)?;
                 copy.clear();
@@ -604,9 +608,11 @@ impl Undo {
     /// Pages that belong to streams, ascending: for checks.
     pub fn pages(&self) -> Result<Vec<u32>> {
         let mut pages = vec![DIRECTORY_PAGE];
+        let mut trail = Trail::default();
         for stream in 0..self.stream_count() {
             let mut no = self.streams[stream as usize].head.lock().stored.first;
             while no != 0 {
+                trail.step(self, no)?;
                 pages.push(no);
                 no = PageHeader::read(&self.page(no, stream)?).expect("checked").next;
             }

@@ -46,10 +46,10 @@ pub(crate) use self::extents::{Extent, ExtentState};
 use crate::contention::CountingMutex;
 use crate::error::{Error, Result};
 use crate::latch::MAX_FRAMES;
-use tidepool_store::LogThrottle;
 use crate::mapping::{Accounting, Mapping, ZeroedArray};
 use crate::page::PageSize;
 use crate::view::RacyBytes;
+use tidepool_store::LogThrottle;
 
 /// Bytes of an extent, the unit in which a pool takes memory and gives it back: a huge page of x86-64, so that each
 /// comes and goes whole.

@@ -41,7 +41,6 @@ use crate::dirty::DirtyQueue;
 use crate::error::{Error, Result, WriteAheadError};
 use crate::flush::Flusher;
 use crate::frames::Frames;
-use tidepool_store::LogThrottle;
 use crate::mapping::Accounting;
 use crate::pace::Pace;
 use crate::page::{Lsn, PageSize};
@@ -53,6 +52,7 @@ use crate::stats::{Counters, PoolStats};
 use crate::storage::Storage;
 use crate::tap::{self, Taps};
 use crate::trace::Recorder;
+use tidepool_store::LogThrottle;
 
 pub(crate) use evict::Eviction;
 

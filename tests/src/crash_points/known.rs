@@ -2,8 +2,9 @@
 //!
 //! Each was seen with `scripts/crash-points --engine InnoDB --flush 1 --crash kill`. InnoDB shows
 //! more, which are not listed, as this engine has none of them: `create-partitioned` (what a crash
-//! leaves of the partitions stays, and the next CREATE TABLE fails), `partition-add-hash` and
-//! `partition-coalesce` ("doesn't exist in engine" after a crash).
+//! leaves of the partitions stays, and the next CREATE TABLE fails), `drop-partitioned`,
+//! `drop-several` and `rename-partitioned` (some partitions are dropped or renamed, and others are
+//! not), `partition-add-hash` and `partition-coalesce` ("doesn't exist in engine" after a crash).
 
 use super::Setting;
 
@@ -33,12 +34,6 @@ const fn without_binary_log(case: &'static str, symptom: &'static str, why: &'st
 pub const KNOWN: &[Known] = &[
     known("create-or-replace", REPLACED, DROP_AND_CREATE),
     known("create-or-replace-select", REPLACED, DROP_AND_CREATE),
-    known("drop-partitioned", PARTITIONS_LEFT, PAR_OF_DROP),
-    known("drop-partitioned", "stray: cp/h#P#", PAR_OF_DROP),
-    known("drop-several", PARTITIONS_LEFT, PAR_OF_DROP),
-    known("drop-several", "stray: cp/r#P#", PAR_OF_DROP),
-    known("rename-partitioned", "`cp`.`r`: MySqlError { ERROR 1932", HALF_RENAMED),
-    known("rename-partitioned", "`cp`.`r`: MySqlError { ERROR 1696", HALF_RENAMED),
     known("partition-by", "`cp`.`t`: MySqlError { ERROR 1696", PAR_NOT_RENAMED),
     known("partition-to-table", "before: `cp`.`r` is absent", CONVERT_LOSES),
     known("partition-to-table", PARTITIONS_LEFT, CONVERT_LOSES),
@@ -66,12 +61,6 @@ const PARTITIONS_LEFT: &str = "stray: tidepool/tables has";
 const DROP_AND_CREATE: &str = "\
     CREATE OR REPLACE is a DROP TABLE and a CREATE TABLE: after a crash between the two there \
     is no table";
-const PAR_OF_DROP: &str = "\
-    DROP TABLE removes the .par file first; without it the server does not know the partitions \
-    that are still there, and drops the rest of the table";
-const HALF_RENAMED: &str = "\
-    RENAME TABLE renames partition by partition, then the .par file; after a crash the server \
-    does not rename back those that have their new name";
 const PAR_NOT_RENAMED: &str = "\
     the copy's partitions get the table's name one by one, its .par file last; after a crash \
     the server does not go on with the .par file";

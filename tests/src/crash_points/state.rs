@@ -144,7 +144,9 @@ pub fn stray_files(conn: &mut Conn, data_dir: &Path) -> Vec<String> {
             let lower = file.to_ascii_lowercase();
             let stem = lower.split_once('.').map_or(lower.as_str(), |(stem, _)| stem);
             let table = stem.split_once("#p#").map_or(stem, |(table, _)| table);
-            if file != "db.opt" && !tables.iter().any(|known| known == table) {
+            // The engine puts the files of a table that it does not have aside, as documented.
+            let is_aside = lower.ends_with(".frm.bak") || lower.ends_with(".par.bak");
+            if file != "db.opt" && !is_aside && !tables.iter().any(|known| known == table) {
                 stray.push(format!("{database}/{file}"));
             }
         }

@@ -117,8 +117,13 @@ fn salvage(
     let mut foreign_keys = String::new();
     let storage_error = |error: tidepool::Error| Error::Local(error.to_string());
     let (all, catalog) = inspection.salvage_tables().map_err(storage_error)?;
-    let engine_error = inspection.db().err().map(|error| error.to_string());
-    let mut outcome = Outcome { engine_error, catalog, tables: Vec::new(), missing: Vec::new() };
+    let mut outcome = Outcome {
+        engine_error: inspection.refusal_text(),
+        level: inspection.level(),
+        catalog,
+        tables: Vec::new(),
+        missing: Vec::new(),
+    };
     let names: Vec<TableName> = all.iter().map(|table| TableName::of(&table.name)).collect();
     for wanted in &options.tables {
         if !names.iter().any(|name| name.is_meant(wanted)) {

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::{Value, json};
+use tidepool::ForceRecovery;
 use tidepool::inspect::salvage::{Gap, LostEntry, Salvaged};
 
 use super::names::TableName;
@@ -12,8 +13,10 @@ use crate::offline::rows::hex;
 
 /// What came of a directory.
 pub struct Outcome {
-    /// Why the engine can't be opened: then nobody knows which transactions had committed.
+    /// Why a start is refused, and which level of force_recovery helps.
     pub engine_error: Option<String>,
+    /// The level that the rows were read with.
+    pub level: ForceRecovery,
     /// What of the catalog could not be read.
     pub catalog: Salvaged,
     /// The tables.
@@ -100,9 +103,18 @@ pub fn text(outcome: &Outcome) -> String {
     // Writing to a string never fails.
     let mut line = |text: String| _ = writeln!(out, "{text}");
     if let Some(error) = &outcome.engine_error {
-        line(format!("the engine can't start on this directory: {error}"));
-        line("  so files were read as they are, without the log's changes where they lack, and rows of transactions that had \
-              not committed may be among the rows".into());
+        line(error.clone());
+        line(match outcome.level {
+            ForceRecovery::ReadOnly => {
+                "  so changes of the log that can't be applied are missing; rows are as they were committed last".into()
+            }
+            ForceRecovery::NoUndo => {
+                "  so rows of transactions that had not committed may be among the rows".into()
+            }
+            _ => "  so files were read as they are, without the log's changes where they lack, and rows of transactions that had \
+                  not committed may be among the rows"
+                .to_string(),
+        });
     }
     for gap in &outcome.catalog.gaps {
         let page = gap.page.map_or(String::new(), |page| format!(", page {page}"));
@@ -198,6 +210,7 @@ pub fn as_json(outcome: &Outcome) -> Value {
     json!({
         "whole": outcome.is_whole(),
         "engine_error": outcome.engine_error,
+        "force_recovery": outcome.level.level(),
         "catalog_gaps": outcome.catalog.gaps.iter().map(|gap| json!({"page": gap.page, "why": gap.why})).collect::<Vec<_>>(),
         "missing": outcome.missing,
         "tables": tables.collect::<Vec<_>>(),

@@ -15,12 +15,12 @@ use crate::inspect::Inspection;
 
 pub(super) fn tables(inspection: &Inspection) -> Result<(Vec<SalvageTable>, Salvaged)> {
     let (mut tables, mut found) = (Vec::new(), Salvaged::default());
-    match inspection.db() {
-        Ok(db) => {
+    match inspection.sound_db() {
+        Some(db) => {
             let all = db.catalog().tables();
             tables.extend(all.iter().map(|(name, record)| table(name, record)));
         }
-        Err(_) => {
+        None => {
             let system = SalvageTable {
                 name: "the catalog".into(),
                 def: None,
@@ -41,7 +41,7 @@ pub(super) fn tables(inspection: &Inspection) -> Result<(Vec<SalvageTable>, Salv
         }
     }
     // Where all of the catalog is there, a file that it doesn't list is no table's.
-    if !found.is_whole() || inspection.db().is_err() {
+    if !found.is_whole() || inspection.sound_db().is_none() {
         let known: BTreeSet<u32> = tables.iter().map(|table| table.space).collect();
         let (spaces, _) = inspection.spaces_on_disk()?;
         for space in spaces.into_iter().filter(|id| *id > UNDO_SPACE && !known.contains(id)) {

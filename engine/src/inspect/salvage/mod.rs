@@ -13,10 +13,11 @@
 //! is the gap.
 //!
 //! # Versions
-//! With the engine open, an entry gives the version that was committed last: the version before
+//! With the engine and its undo log open, an entry gives the version that was committed last: the
+//! version before
 //! that of an
-//! unfinished transaction is in undo. Where that can't be read the entry is lost. Without the
-//! engine nobody knows who had
+//! unfinished transaction is in undo. Where that can't be read the entry is lost. Without
+//! them nobody knows who had
 //! committed: the newest version is given, and counted as unsure.
 //!
 //! # Invariants
@@ -90,7 +91,7 @@ pub struct Salvaged {
     pub unsure_entries: u64,
     /// Leaves that were found without their parents.
     pub rescued_leaves: u64,
-    /// What else is to be known.
+    /// What else matters.
     pub notes: Vec<String>,
 }
 
@@ -134,9 +135,9 @@ impl Inspection {
     /// # Errors
     /// Of the engine, where it is open.
     pub fn attachment(&self, name: &str, kind: u8) -> Result<Option<Vec<u8>>> {
-        match self.db() {
-            Ok(db) => db.attachment(name, kind),
-            Err(_) => {
+        match self.sound_db() {
+            Some(db) => db.attachment(name, kind),
+            None => {
                 let all = self.attachments.get_or_init(|| catalog::attachments(self));
                 Ok(all.get(&(name.to_string(), kind)).cloned())
             }

@@ -201,15 +201,15 @@ impl Walk<'_> {
         value: &mut Vec<u8>,
     ) -> Result<bool, String> {
         value.clear();
-        let flags = match self.inspection.db() {
-            Ok(db) => {
+        let flags = match self.inspection.db_with_undo() {
+            Some(db) => {
                 let found = committed_version(db.trx_system(), (tree, key), payload, value);
                 match found.map_err(|error| error.to_string())? {
                     Some(flags) => flags,
                     None => return Ok(false),
                 }
             }
-            Err(_) => {
+            None => {
                 let entry = Entry::decode(payload).ok_or("no entry of a versioned tree")?;
                 self.found.unsure_entries +=
                     u64::from(!entry.is_settled() && entry.flags & DELETED == 0);

@@ -35,7 +35,7 @@ impl FaultKind {
 /// An error to inject. Without further orders it strikes the operation once, on any file, next time.
 ///
 /// ```
-/// use tidepool_pool::storage::{Fault, FaultKind, SimStorage, StorageOp};
+/// use tidepool_store::storage::{Fault, FaultKind, SimStorage, StorageOp};
 /// let sim = SimStorage::new(1);
 /// sim.inject(Fault::new(StorageOp::Write, FaultKind::Io).on("redo/").skip(2).times(3));
 /// ```

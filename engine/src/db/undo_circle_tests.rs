@@ -1,0 +1,133 @@
+//! Pages of undo records with a right checksum that lead in a circle: an open ends, and says so.
+
+use super::definition_tests::open;
+use super::file_tests::Told;
+use super::*;
+use crate::{IndexDef, ReadRequest, TableDef, TransactionOptions};
+use std::sync::mpsc;
+use std::time::Duration;
+use tidepool_pool::PageType;
+use tidepool_pool::page::{page_type, stamp_checksum};
+use tidepool_pool::storage::{AlignedBuf, SimStorage, Storage, StorageFile};
+
+const UNDO: &str = "undo.tpd";
+const ROWS: u16 = 300;
+/// In the header of a page of undo records (docs/internals/format/undo.md).
+const PREV_AT: usize = 36;
+const NEXT_AT: usize = 40;
+
+/// A table of [`ROWS`] rows that one transaction has made and another has updated, whose records
+/// nothing has purged, all of it in
+/// the files of the pages: as a kill left it. The last of them was committed if `is_committed`.
+fn updated(is_committed: bool) -> SimStorage {
+    let sim = SimStorage::new(3);
+    let db = open(&sim);
+    let table = db.create_table("t", &TableDef::new([IndexDef::unique("primary")])).unwrap();
+    let mut trx = db.begin(TransactionOptions::default());
+    (0..ROWS).for_each(|n| trx.insert(&table, 0, &n.to_be_bytes(), &[1; 200]).unwrap());
+    trx.commit().unwrap();
+    (0..ROWS).for_each(|n| trx.update(&table, 0, &n.to_be_bytes(), &[2; 200]).unwrap());
+    if is_committed {
+        trx.commit().unwrap();
+    }
+    db.inner.env().checkpoint_all().unwrap();
+    sim.kill()
+}
+
+/// The pages of undo records in which a stream of several ends: its last one, and the first.
+struct Stream {
+    file: Arc<dyn StorageFile>,
+    last: u32,
+    first: u32,
+}
+
+fn u32_at(page: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(page[at..at + 4].try_into().unwrap())
+}
+
+impl Stream {
+    fn of(sim: &SimStorage) -> Stream {
+        let mut stream = Stream { file: sim.open(UNDO).unwrap(), last: 0, first: 0 };
+        let count = stream.file.len().unwrap() as u32 / stream.page(0).len() as u32;
+        let is_record = |page: &AlignedBuf| page_type(page) == PageType::UNDO;
+        let ends = |no: &u32| {
+            let page = stream.page(*no);
+            is_record(&page) && u32_at(&page, NEXT_AT) == 0 && u32_at(&page, PREV_AT) != 0
+        };
+        stream.last = (0..count).find(ends).unwrap();
+        stream.first = stream.last;
+        while u32_at(&stream.page(stream.first), PREV_AT) != 0 {
+            stream.first = u32_at(&stream.page(stream.first), PREV_AT);
+        }
+        assert_ne!(stream.first, stream.last);
+        stream
+    }
+
+    fn page(&self, no: u32) -> AlignedBuf {
+        let size = Options::small().page_size;
+        let mut page = AlignedBuf::zeroed(size);
+        self.file.read_at(&mut page, u64::from(no) * size as u64).unwrap();
+        page
+    }
+
+    /// Has the last page lead to the first.
+    fn close(&self) {
+        let mut page = self.page(self.last);
+        page[NEXT_AT..NEXT_AT + 4].copy_from_slice(&self.first.to_le_bytes());
+        stamp_checksum(&mut page);
+        self.file.write_at(&page, u64::from(self.last) * page.len() as u64).unwrap();
+    }
+}
+
+/// Opens the directory in a thread, for an open that never ends is what this is about; and what it
+/// says in the log.
+fn opened(sim: &SimStorage) -> (Result<Db>, Vec<String>) {
+    let (sender, opened) = mpsc::channel();
+    let sim = sim.clone();
+    std::thread::spawn(move || {
+        let log = Told::default();
+        let db = tracing::subscriber::with_default(log.clone(), || {
+            Db::open_on(Arc::new(sim), Options::small())
+        });
+        let said = log.0.lock().clone();
+        drop(sender.send((db, said)));
+    });
+    opened.recv_timeout(Duration::from_secs(60)).expect("the open ends")
+}
+
+#[test]
+fn a_stream_of_committed_logs_in_a_circle_loses_nothing_and_is_reported() {
+    let sim = updated(true);
+    let stream = Stream::of(&sim);
+    stream.close();
+    let (db, said) = opened(&sim);
+    let page = format!(
+        "undo.tpd: page {} is corrupt: the pages of an undo stream lead in a circle",
+        stream.last
+    );
+    assert!(said.iter().any(|line| line.starts_with(&page)), "{said:?}");
+    let db = db.unwrap();
+    let table = db.open_table("t").unwrap();
+    let (mut trx, mut value) = (db.begin(TransactionOptions::default()), vec![]);
+    for n in 0..ROWS {
+        let key = n.to_be_bytes();
+        assert!(trx.read(&table, 0, ReadRequest::new(&key, &mut value)).unwrap());
+        assert_eq!(value, [2; 200]);
+    }
+}
+
+#[test]
+fn an_unfinished_log_in_a_circle_refuses_the_start_and_names_the_page() {
+    let sim = updated(false);
+    let stream = Stream::of(&sim);
+    stream.close();
+    let (db, _) = opened(&sim);
+    assert_eq!(
+        db.unwrap_err().to_string(),
+        format!(
+            "undo.tpd: page {} is corrupt: the pages of an undo stream lead in a circle: restore the data directory from a \
+             backup, or start with force_recovery=4 and dump the tables",
+            stream.last
+        )
+    );
+}

@@ -1,0 +1,106 @@
+//! Where things are in a packed file: blocks, units and segments.
+//!
+//! ```text
+//! block 0–3              root slots, two copies of each, written by turns
+//! block 4 …              16 small segments, then large ones
+//! ```
+//!
+//! A *block* is 4 KiB: what one read or write of the device moves at least. A *unit* is 64 bytes: the granularity at which
+//! images are packed. A *segment* is what is filled from its start to its end and reused as a whole. Small segments keep the
+//! file of a small table small; large ones keep the tables of segments short.
+
+use crate::page::PageSize;
+
+/// Bytes of a block.
+pub const BLOCK: usize = 4096;
+/// Bytes of a unit.
+pub const UNIT: usize = 64;
+/// Bytes of a large segment: the size with the fewest written bytes on recorded page writes (`docs/results/store-model.md`).
+pub const LARGE_SEGMENT: u64 = 256 << 10;
+/// How many segments at the start of a file are small.
+pub const SMALL_SEGMENTS: u32 = 16;
+/// Blocks before the first segment.
+pub const ROOT_BLOCKS: u64 = 4;
+
+/// Where the segments of a file are. It follows from the page size alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    small: u64,
+}
+
+impl Geometry {
+    /// That of a file with pages of `page_size`. A small segment has room for the header of a run and a page that does not
+    /// shrink, whatever the page size.
+    pub fn new(page_size: PageSize) -> Geometry {
+        Geometry { small: (2 * page_size.bytes() as u64).max(64 << 10) }
+    }
+
+    /// Bytes of `segment`.
+    pub fn bytes_of(self, segment: u32) -> u64 {
+        if segment < SMALL_SEGMENTS { self.small } else { LARGE_SEGMENT }
+    }
+
+    /// Blocks of `segment`.
+    pub fn blocks_of(self, segment: u32) -> u32 {
+        (self.bytes_of(segment) / BLOCK as u64) as u32
+    }
+
+    /// Byte offset of `segment` in the file. Also the length of a file with `segment` segments.
+    pub fn offset_of(self, segment: u32) -> u64 {
+        let (small, large) = (segment.min(SMALL_SEGMENTS), segment.saturating_sub(SMALL_SEGMENTS));
+        ROOT_BLOCKS * BLOCK as u64
+            + u64::from(small) * self.small
+            + u64::from(large) * LARGE_SEGMENT
+    }
+
+    /// The segment that holds the byte at `offset`, which is behind the root slots.
+    pub fn segment_at(self, offset: u64) -> u32 {
+        let at = offset - ROOT_BLOCKS * BLOCK as u64;
+        let small = u64::from(SMALL_SEGMENTS) * self.small;
+        let segment = match at.checked_sub(small) {
+            None => at / self.small,
+            Some(at) => u64::from(SMALL_SEGMENTS) + at / LARGE_SEGMENT,
+        };
+        u32::try_from(segment).expect("a file has fewer segments than 2^32")
+    }
+
+    /// How many whole segments a file of `len` bytes has.
+    pub fn segments_in(self, len: u64) -> u32 {
+        if len < ROOT_BLOCKS * BLOCK as u64 { 0 } else { self.segment_at(len) }
+    }
+}
+
+/// Units that `bytes` bytes take.
+pub fn units_of(bytes: usize) -> u32 {
+    bytes.div_ceil(UNIT) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_lie_side_by_side() {
+        for size in [PageSize::MIN, PageSize::DEFAULT, PageSize::MAX] {
+            let geometry = Geometry::new(size);
+            let mut end = ROOT_BLOCKS * BLOCK as u64;
+            for segment in 0..40 {
+                assert_eq!(geometry.offset_of(segment), end);
+                assert_eq!(geometry.segments_in(end), segment);
+                assert_eq!(geometry.segment_at(end), segment);
+                end += geometry.bytes_of(segment);
+                assert_eq!(geometry.segment_at(end - 1), segment);
+                assert_eq!(geometry.segments_in(end - 1), segment);
+            }
+            assert_eq!(geometry.segments_in(0), 0);
+        }
+    }
+
+    #[test]
+    fn a_small_segment_holds_a_run_with_a_page_that_does_not_shrink() {
+        for bytes in [4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10] {
+            let size = PageSize::new(bytes).unwrap();
+            assert!(Geometry::new(size).bytes_of(0) >= (bytes + BLOCK) as u64);
+        }
+    }
+}

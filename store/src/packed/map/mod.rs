@@ -1,0 +1,466 @@
+//! The map of a packed file: which image each page has.
+//!
+//! A tree for each space, of nodes with up to 1024 entries of sixteen bytes. A leaf has the entries of pages, an inner node those of
+//! the images of its children; so one shape serves for all levels. Nodes that are not dirty may be absent from memory. A tree grows by
+//! a level when a page's number is beyond what its root can name.
+//!
+//! Invariants: the ancestors of a dirty node are in memory and dirty. A node's `stored` entry is what the newest durable root leads to.
+//!
+//! Nothing here reads or writes a file: who meets an absent node reads its image and calls [`Map::install`].
+
+mod node;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use self::node::{Body, Child, EMPTY, Node};
+use super::entry::{ENTRY_BYTES, Entry, LEVELS_MAX, Object};
+
+/// Entries of a node at most.
+pub const FANOUT: usize = 1024;
+const FANOUT_BITS: u32 = FANOUT.trailing_zeros();
+/// Space, height, entry of the root.
+const ROW_BYTES: usize = 24;
+/// Rows of a part of the directory.
+const PART_ROWS: usize = 640;
+
+/// A node that is not in memory, and where its image is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Absent {
+    /// The node.
+    pub object: Object,
+    /// Its image.
+    pub entry: Entry,
+}
+
+/// A node of the map cannot be what its bytes say.
+pub type Malformed = &'static str;
+
+/// How a checkpoint of the map ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// A durable root names the new images.
+    Durable,
+    /// Nothing names them.
+    Failed,
+}
+
+/// The number of a node among those of its level.
+fn node_index(level: u8, no: u32) -> u32 {
+    no.checked_shr(FANOUT_BITS * (u32::from(level) + 1)).unwrap_or(0)
+}
+
+struct Tree {
+    /// Level of the root.
+    height: u8,
+    root: Child,
+}
+
+impl Tree {
+    fn covers(&self, no: u32) -> bool {
+        node_index(self.height, no) == 0
+    }
+}
+
+/// The map.
+#[derive(Default)]
+pub struct Map {
+    trees: BTreeMap<u32, Tree>,
+    loaded: usize,
+}
+
+impl Map {
+    /// The image of a page, if it has one. `Err`: the node that says so is absent.
+    pub fn find(&self, space: u32, no: u32) -> Result<Option<Entry>, Absent> {
+        let Some(tree) = self.trees.get(&space).filter(|tree| tree.covers(no)) else {
+            return Ok(None);
+        };
+        let (mut child, mut level) = (&tree.root, tree.height);
+        loop {
+            let node = match child {
+                Child::Empty => return Ok(None),
+                Child::Stored(entry) => {
+                    let object = Object::Node { space, level, index: node_index(level, no) };
+                    return Err(Absent { object, entry: *entry });
+                }
+                Child::Loaded(node) => node,
+            };
+            node.used.store(true, Ordering::Relaxed);
+            let slot = node.slot_of(no);
+            match &node.body {
+                Body::Leaf(entries) => {
+                    let bytes = entries.get(slot).unwrap_or(&EMPTY);
+                    return Ok(Entry::decode(bytes).expect("checked when it was loaded"));
+                }
+                Body::Inner(children) => match children.get(slot) {
+                    Some(next) => (child, level) = (next, level - 1),
+                    None => return Ok(None),
+                },
+            }
+        }
+    }
+
+    /// Gives a page another image, or none; returns the one it had. `Err`: a node is absent, and nothing has changed.
+    pub fn set(
+        &mut self,
+        space: u32,
+        no: u32,
+        entry: Option<Entry>,
+    ) -> Result<Option<Entry>, Absent> {
+        let old = self.find(space, no)?;
+        if old == entry {
+            return Ok(old);
+        }
+        let tree = self.trees.entry(space).or_insert(Tree { height: 0, root: Child::Empty });
+        while !tree.covers(no) {
+            tree.height += 1;
+            let below = std::mem::replace(&mut tree.root, Child::Empty);
+            if !matches!(below, Child::Empty) {
+                let mut root = Node::new(tree.height);
+                root.body = Body::Inner(vec![below]);
+                self.loaded += 1;
+                tree.root = Child::Loaded(Box::new(root));
+            }
+        }
+        let (mut child, mut level) = (&mut tree.root, tree.height);
+        loop {
+            if let Child::Empty = child {
+                self.loaded += 1;
+                *child = Child::Loaded(Box::new(Node::new(level)));
+            }
+            let Child::Loaded(node) = child else { unreachable!("`find` has passed it") };
+            node.dirty = true;
+            let slot = node.slot_of(no);
+            match &mut node.body {
+                Body::Leaf(entries) => {
+                    if entries.len() <= slot {
+                        entries.resize(slot + 1, EMPTY);
+                    }
+                    entries[slot] = Entry::encode(entry);
+                    return Ok(old);
+                }
+                Body::Inner(children) => {
+                    if children.len() <= slot {
+                        children.resize_with(slot + 1, || Child::Empty);
+                    }
+                    (child, level) = (&mut children[slot], level - 1);
+                }
+            }
+        }
+    }
+
+    /// Puts a node that was absent in its place, unless another thread did so, or the node was changed meanwhile.
+    pub fn install(&mut self, absent: Absent, image: &[u8]) -> Result<(), Malformed> {
+        let Object::Node { space, level, index } = absent.object else {
+            unreachable!("only nodes are absent")
+        };
+        let node = Node::decode(image, absent.entry)?;
+        if node.level != level {
+            return Err("a node of another level");
+        }
+        if let Some(child) = self.child_mut(space, level, index)
+            && matches!(child, Child::Stored(entry) if *entry == absent.entry)
+        {
+            *child = Child::Loaded(Box::new(node));
+            self.loaded += 1;
+        }
+        Ok(())
+    }
+
+    fn child_mut(&mut self, space: u32, level: u8, index: u32) -> Option<&mut Child> {
+        let tree = self.trees.get_mut(&space)?;
+        if level > tree.height {
+            return None;
+        }
+        let (mut child, mut at) = (&mut tree.root, tree.height);
+        while at > level {
+            let Child::Loaded(node) = child else { return None };
+            let Body::Inner(children) = &mut node.body else { return None };
+            at -= 1;
+            let slot = index.checked_shr(FANOUT_BITS * u32::from(at - level)).unwrap_or(0);
+            child = children.get_mut(slot as usize % FANOUT)?;
+        }
+        Some(child)
+    }
+
+    /// Marks a node as one to be written, if its image is still `entry`; so the next checkpoint moves it. Returns whether it is. `Err`: a node above it is
+    /// absent, or it is itself.
+    pub fn touch(&mut self, object: Object, entry: Entry) -> Result<bool, Absent> {
+        let Object::Node { space, level, index } = object else { return Ok(false) };
+        let Some(tree) = self.trees.get_mut(&space).filter(|tree| tree.height >= level) else {
+            return Ok(false);
+        };
+        // The path is walked twice: marked only if it leads to the image.
+        for mark in [false, true] {
+            let (mut child, mut at) = (&mut tree.root, tree.height);
+            loop {
+                let number = index.checked_shr(FANOUT_BITS * u32::from(at - level)).unwrap_or(0);
+                let node = match child {
+                    Child::Empty => return Ok(false),
+                    Child::Stored(stored) if at > level || *stored == entry => {
+                        let object = Object::Node { space, level: at, index: number };
+                        return Err(Absent { object, entry: *stored });
+                    }
+                    Child::Stored(_) => return Ok(false),
+                    Child::Loaded(node) => node,
+                };
+                if at == level && node.stored != Some(entry) {
+                    return Ok(false);
+                }
+                node.dirty |= mark;
+                if at == level {
+                    break;
+                }
+                let Body::Inner(children) = &mut node.body else { return Ok(false) };
+                let below = index.checked_shr(FANOUT_BITS * u32::from(at - 1 - level)).unwrap_or(0);
+                match children.get_mut(below as usize % FANOUT) {
+                    Some(next) => (child, at) = (next, at - 1),
+                    None => return Ok(false),
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes all dirty nodes through `write`, children first, and keeps what it returns as their images to come. To be followed by
+    /// [`Map::settle`].
+    pub fn store(&mut self, write: &mut dyn FnMut(Object, &[u8]) -> Entry) {
+        for (space, tree) in &mut self.trees {
+            store_child(*space, (tree.height, 0), &mut tree.root, write);
+        }
+    }
+
+    /// The lengths of the images that [`Map::store`] will write, in its order.
+    pub fn dirty_lens(&self) -> Vec<usize> {
+        let mut lens = Vec::new();
+        for tree in self.trees.values() {
+            each_dirty(&tree.root, &mut |node| {
+                if !node.is_empty() {
+                    lens.push(node.image_len());
+                }
+            });
+        }
+        lens
+    }
+
+    /// The images that dirty nodes had at the last checkpoint.
+    pub fn replaced(&self) -> Vec<Entry> {
+        let mut replaced = Vec::new();
+        for tree in self.trees.values() {
+            each_dirty(&tree.root, &mut |node| replaced.extend(node.stored));
+        }
+        replaced
+    }
+
+    /// Whether a node is still absent, with this image.
+    pub fn is_absent(&mut self, absent: &Absent) -> bool {
+        let Object::Node { space, level, index } = absent.object else { return false };
+        let child = self.child_mut(space, level, index);
+        matches!(child, Some(Child::Stored(entry)) if *entry == absent.entry)
+    }
+
+    /// Ends what [`Map::store`] began. [`Stored::Durable`]: a durable root names the new images. [`Stored::Failed`]: the nodes are as before.
+    pub fn settle(&mut self, outcome: Stored) {
+        for tree in self.trees.values_mut() {
+            settle_child(&mut tree.root, outcome);
+        }
+        self.trees.retain(|_, tree| !matches!(tree.root, Child::Empty));
+        self.loaded = self.trees.values().map(|tree| count(&tree.root)).sum();
+    }
+
+    /// The list of spaces, in parts.
+    pub fn directory(&self) -> Vec<Vec<u8>> {
+        let rows = self.trees.iter().filter(|(_, tree)| !tree.root.is_empty());
+        let rows: Vec<(&u32, &Tree)> = rows.collect();
+        let part = |rows: &[(&u32, &Tree)]| {
+            let mut bytes = Vec::with_capacity(rows.len() * ROW_BYTES);
+            for (space, tree) in rows {
+                bytes.extend(space.to_le_bytes());
+                bytes.extend(u32::from(tree.height).to_le_bytes());
+                bytes.extend(Entry::encode(tree.root.entry()));
+            }
+            bytes
+        };
+        rows.chunks(PART_ROWS).map(part).collect()
+    }
+
+    /// Adds the spaces of a part of the list. No node is in memory.
+    pub fn add_directory(&mut self, part: &[u8]) -> Result<(), Malformed> {
+        let (rows, rest) = part.as_chunks::<ROW_BYTES>();
+        if !rest.is_empty() {
+            return Err("a part of the list of spaces ends in a row");
+        }
+        for row in rows {
+            let word = |at: usize| u32::from_le_bytes(row[at..at + 4].try_into().expect("4 bytes"));
+            let entry = Entry::decode(row[8..].try_into().expect("16 bytes"))?;
+            let height = u8::try_from(word(4)).ok().filter(|height| *height < LEVELS_MAX);
+            let height = height.ok_or("a map is higher than any can be")?;
+            let root = entry.map_or(Child::Empty, Child::Stored);
+            self.trees.insert(word(0), Tree { height, root });
+        }
+        Ok(())
+    }
+
+    /// Forgets nodes that are not dirty until at most `nodes` are in memory, those that no lookup passed lately first.
+    pub fn trim(&mut self, nodes: usize) {
+        // One pass forgets that a node was used, the next one the node, and then it is the turn of the one above.
+        for _ in 0..2 * LEVELS_MAX {
+            let mut excess = self.loaded.saturating_sub(nodes);
+            for tree in self.trees.values_mut() {
+                let before = excess;
+                trim_child(&mut tree.root, &mut excess);
+                self.loaded -= before - excess;
+            }
+        }
+    }
+
+    /// Bytes that the map takes in memory, at most.
+    pub fn memory_bytes(&self) -> usize {
+        self.loaded * (FANOUT * ENTRY_BYTES + size_of::<Node>()) + self.trees.len() * 64
+    }
+
+    /// All spaces that have a page.
+    pub fn spaces(&self) -> impl Iterator<Item = u32> {
+        self.trees.keys().copied()
+    }
+
+    /// The first page of a space from `no` on that has an image.
+    pub fn next_page(&self, space: u32, no: u32) -> Result<Option<(u32, Entry)>, Absent> {
+        let mut no = u64::from(no);
+        while let Ok(at) = u32::try_from(no) {
+            let Some(tree) = self.trees.get(&space).filter(|tree| tree.covers(at)) else {
+                return Ok(None);
+            };
+            if let Some(entry) = self.find(space, at)? {
+                return Ok(Some((at, entry)));
+            }
+            no = tree.skip(at);
+        }
+        Ok(None)
+    }
+}
+
+impl Tree {
+    /// The first page behind `no` that may have an image: `no` has none.
+    fn skip(&self, no: u32) -> u64 {
+        let (mut child, mut level) = (&self.root, self.height);
+        loop {
+            let behind = u64::from(no >> (FANOUT_BITS * u32::from(level)) as u64) + 1;
+            let node = match child {
+                Child::Loaded(node) => node,
+                _ => {
+                    return (u64::from(node_index(level, no)) + 1)
+                        << (FANOUT_BITS * (u32::from(level) + 1));
+                }
+            };
+            match &node.body {
+                Body::Leaf(_) => return u64::from(no) + 1,
+                Body::Inner(children) => match children.get(node.slot_of(no)) {
+                    Some(Child::Empty) | None => return behind << (FANOUT_BITS * u32::from(level)),
+                    Some(next) => (child, level) = (next, level - 1),
+                },
+            }
+        }
+    }
+}
+
+fn count(child: &Child) -> usize {
+    match child {
+        Child::Loaded(node) => match &node.body {
+            Body::Leaf(_) => 1,
+            Body::Inner(children) => 1 + children.iter().map(count).sum::<usize>(),
+        },
+        _ => 0,
+    }
+}
+
+fn store_child(
+    space: u32,
+    (level, index): (u8, u32),
+    child: &mut Child,
+    write: &mut dyn FnMut(Object, &[u8]) -> Entry,
+) {
+    let Child::Loaded(node) = child else { return };
+    if !node.dirty {
+        return;
+    }
+    if let Body::Inner(children) = &mut node.body {
+        for (slot, child) in (0..).zip(children) {
+            store_child(space, (level - 1, index << FANOUT_BITS | slot), child, write);
+        }
+    }
+    if !node.is_empty() {
+        node.pending = Some(write(Object::Node { space, level, index }, &node.encode()));
+    }
+}
+
+/// Calls `each` with every dirty node, children first.
+fn each_dirty(child: &Child, each: &mut dyn FnMut(&Node)) {
+    let Child::Loaded(node) = child else { return };
+    if !node.dirty {
+        return;
+    }
+    if let Body::Inner(children) = &node.body {
+        children.iter().for_each(|child| each_dirty(child, each));
+    }
+    each(node);
+}
+
+fn settle_child(child: &mut Child, outcome: Stored) {
+    let Child::Loaded(node) = child else { return };
+    if !node.dirty {
+        return;
+    }
+    if let Body::Inner(children) = &mut node.body {
+        children.iter_mut().for_each(|child| settle_child(child, outcome));
+    }
+    let pending = node.pending.take();
+    if outcome == Stored::Failed {
+        return;
+    }
+    match pending {
+        Some(entry) => (node.stored, node.dirty) = (Some(entry), false),
+        None => *child = Child::Empty,
+    }
+}
+
+/// Leaves go one by one; an inner node goes when no child of it is in memory.
+fn trim_child(child: &mut Child, excess: &mut usize) {
+    let Child::Loaded(node) = child else { return };
+    if let Body::Inner(children) = &mut node.body {
+        for child in &mut *children {
+            if *excess == 0 {
+                return;
+            }
+            trim_child(child, excess);
+        }
+        if children.iter().any(|child| matches!(child, Child::Loaded(_))) {
+            return;
+        }
+    }
+    let (true, false, Some(stored)) = (*excess > 0, node.dirty, node.stored) else { return };
+    if !std::mem::take(node.used.get_mut()) {
+        *child = Child::Stored(stored);
+        *excess -= 1;
+    }
+}
+
+#[cfg(test)]
+impl Map {
+    /// The images of all nodes that a root leads to. All nodes are read by now.
+    pub fn each_stored(&self, each: &mut dyn FnMut(Entry)) {
+        fn of(child: &Child, each: &mut dyn FnMut(Entry)) {
+            match child {
+                Child::Empty => {}
+                Child::Stored(entry) => each(*entry),
+                Child::Loaded(node) => {
+                    node.stored.into_iter().for_each(&mut *each);
+                    if let Body::Inner(children) = &node.body {
+                        children.iter().for_each(|child| of(child, each));
+                    }
+                }
+            }
+        }
+        self.trees.values().for_each(|tree| of(&tree.root, each));
+    }
+}

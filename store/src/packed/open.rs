@@ -1,0 +1,347 @@
+//! Making a file and opening one: the newest root, the map that it leads to, and the runs since.
+//!
+//! # Which runs count
+//! A run counts if it is the successor of the one before, by number and by the checksum of that one's header, and is at one of the
+//! places where its stream goes on. Every run says which one was durable when it was written. Runs up to there are whole. The
+//! images of later ones are checked, and the first run with a spoilt one ends the chain: a crash came before its sync.
+//!
+//! A run that did not count stays where it is. A root is written before the next run ([`Writer::must_checkpoint`]), since the two
+//! could be mistaken for each other.
+//!
+//! A chain that ends before a run that was durable is damage, and the open fails: see [`PackedFile::open`].
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::checkpoint::decode_top;
+use super::entry::Object;
+use super::error::{Error, Result};
+use super::file::{Chain, PackedFile, Settings, Writer};
+use super::geometry::{BLOCK, Geometry, ROOT_BLOCKS};
+use super::map::Map;
+use super::root::{Root, Slot, Tail, VERSION};
+use super::run::{Change, RunHeader, RunKind, Stream};
+use super::segments::Segments;
+use crate::storage::{AlignedBuf, StorageFile};
+
+const RESTORE: &str = "restore the file from a backup, or drop the table";
+
+/// A run as the chain has it.
+struct Link {
+    segment: u32,
+    header: RunHeader,
+    changes: Vec<Change>,
+    checksum: u32,
+}
+
+impl PackedFile {
+    /// Makes an empty packed file of `file`, which is empty. Its name is not durable yet.
+    pub fn create(file: Arc<dyn StorageFile>, settings: Settings) -> Result<PackedFile> {
+        file.set_len(ROOT_BLOCKS * BLOCK as u64)?;
+        let tails =
+            std::array::from_fn(|stream| Tail { segment: None, filled: 0, next: stream as u32 });
+        let root = Root {
+            page_size: settings.page_size,
+            instance: settings.instance,
+            space: settings.space,
+            segments: 0,
+            file: settings.random,
+            number: 1,
+            sequence: 0,
+            previous: 0,
+            top: None,
+            tails,
+        };
+        let packed = PackedFile::with_root(file, settings, &root);
+        packed.write_root(&root)?;
+        Ok(packed)
+    }
+
+    /// Opens a packed file, as its newest durable run left it. Writes nothing.
+    ///
+    /// `known` is a run that the caller knows to have been durable, from [`super::Usage::sequence`]; 0 if it knows none. So an older copy
+    /// of the file in its place is found out, and the loss of runs that no later run of the file bears witness to.
+    ///
+    /// # Errors
+    /// [`Error::File`] if it is no packed file, is of another directory, space, page size or version, or has lost a run that was
+    /// durable. [`Error::Corrupt`] if a part of the map is spoilt.
+    pub fn open(file: Arc<dyn StorageFile>, settings: Settings, known: u32) -> Result<PackedFile> {
+        let root = newest_root(&*file)?;
+        check(&root, &settings, file.name())?;
+        let mut packed = PackedFile::with_root(file, settings, &root);
+        packed.load_tables(&root)?;
+        let links = packed.follow_chain()?;
+        packed.apply(links)?;
+        let newest = packed.writer.get_mut().chain.sequence;
+        if newest < known {
+            return Err(packed.damaged(format!(
+                "its newest run is {newest}, but run {known} was durable: it is an older copy, or has lost its end; {RESTORE}"
+            )));
+        }
+        Ok(packed)
+    }
+
+    fn with_root(file: Arc<dyn StorageFile>, settings: Settings, root: &Root) -> PackedFile {
+        let geometry = Geometry::new(root.page_size);
+        let chain = Chain {
+            sequence: root.sequence,
+            checksum: root.previous,
+            synced: root.sequence,
+            tails: root.tails,
+        };
+        let writer = Writer {
+            chain,
+            segments: Segments::new(geometry, root.segments),
+            root: root.number,
+            tables: Vec::new(),
+            since_checkpoint: 0,
+            must_checkpoint: false,
+        };
+        PackedFile {
+            file,
+            settings,
+            number: root.file,
+            geometry,
+            writer: Mutex::new(writer),
+            map: RwLock::new(Map::default()),
+        }
+    }
+
+    /// The list of spaces and the table of segments.
+    fn load_tables(&self, root: &Root) -> Result<()> {
+        let mut writer = self.writer.lock();
+        if let Some(entry) = root.top {
+            let top = self.table(Object::Top, entry)?;
+            let (count, mut tables) = decode_top(&top)
+                .filter(|(count, _)| *count == root.segments)
+                .ok_or_else(|| self.corrupt(Object::Top, "its rows do not fit the root"))?;
+            writer.segments = Segments::new(self.geometry, count);
+            for (object, entry) in &tables {
+                let bytes = self.table(*object, *entry)?;
+                let taken = match *object {
+                    Object::Directory { .. } => self.map.write().add_directory(&bytes),
+                    Object::Segments { part } => writer.segments.set_part(part, &bytes),
+                    _ => Err("it is neither of spaces nor of segments"),
+                };
+                taken.map_err(|why| self.corrupt(*object, why))?;
+            }
+            tables.push((Object::Top, entry));
+            writer.tables = tables;
+        }
+        // The end of the file may have been cut off since, or have grown.
+        let has = self.geometry.segments_in(self.file.len()?);
+        let needed = writer.segments.needed(&writer.chain.tails);
+        if has < needed {
+            let why = format!("it is cut short: it has {has} segments of {needed}; {RESTORE}");
+            return Err(self.damaged(why));
+        }
+        if has < writer.segments.count() {
+            writer.segments.shrink(has);
+        }
+        writer.segments.grow(has);
+        Ok(())
+    }
+
+    /// The runs since the root that count.
+    fn follow_chain(&self) -> Result<Vec<Link>> {
+        let mut writer = self.writer.lock();
+        let (mut chain, mut links) = (writer.chain.clone(), Vec::new());
+        while let Some(link) = self.successor(&chain)? {
+            follow(&mut chain, &link);
+            links.push(link);
+        }
+        let durable = links.iter().map(|link| link.header.synced).max().unwrap_or(0);
+        let unsure = links.iter().position(|link| link.header.sequence > durable);
+        for at in unsure.unwrap_or(links.len())..links.len() {
+            if !self.is_whole(&links[at])? {
+                links.truncate(at);
+                break;
+            }
+        }
+        let (mut end, found) = (writer.chain.clone(), chain.sequence);
+        links.iter().for_each(|link| follow(&mut end, link));
+        if let Some(later) = self.durable_behind(&end)? {
+            return Err(self.damaged(format!(
+                "it has lost run {}, which was durable when run {later} was written; {RESTORE}",
+                end.sequence + 1
+            )));
+        }
+        writer.must_checkpoint = found != end.sequence;
+        Ok(links)
+    }
+
+    /// The run behind the end of `chain`, if there is one.
+    fn successor(&self, chain: &Chain) -> Result<Option<Link>> {
+        for stream in Stream::ALL {
+            for (segment, block) in self.places(&chain.tails[stream.index()]) {
+                let offset = self.geometry.offset_of(segment) + u64::from(block) * BLOCK as u64;
+                let Some((header, changes, checksum)) = self.header_at(segment, offset)? else {
+                    continue;
+                };
+                let fits =
+                    header.blocks > 0 && block + header.blocks <= self.geometry.blocks_of(segment);
+                if header.stream == stream
+                    && header.file == self.number
+                    && header.previous == chain.checksum
+                    && Some(header.sequence) == chain.sequence.checked_add(1)
+                    && fits
+                {
+                    return Ok(Some(Link { segment, header, changes, checksum }));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Where a stream can go on: segment and block.
+    fn places(&self, tail: &Tail) -> impl Iterator<Item = (u32, u32)> {
+        let here = tail.segment.map(|segment| (segment, tail.filled));
+        let has_room = |(segment, filled): &(u32, u32)| *filled < self.geometry.blocks_of(*segment);
+        here.filter(has_room).into_iter().chain([(tail.next, 0)])
+    }
+
+    fn header_at(
+        &self,
+        segment: u32,
+        offset: u64,
+    ) -> Result<Option<(RunHeader, Vec<Change>, u32)>> {
+        let end = self.geometry.offset_of(segment) + self.geometry.bytes_of(segment);
+        if self.file.len()? < end {
+            return Ok(None);
+        }
+        let mut block = AlignedBuf::zeroed(BLOCK);
+        self.file.read_at(&mut block, offset)?;
+        let Some(len) = RunHeader::peek(&block) else { return Ok(None) };
+        let len = len.next_multiple_of(BLOCK);
+        if len == BLOCK {
+            return Ok(RunHeader::decode(&block));
+        }
+        if offset + len as u64 > end {
+            return Ok(None);
+        }
+        let mut blocks = AlignedBuf::zeroed(len);
+        self.file.read_at(&mut blocks, offset)?;
+        Ok(RunHeader::decode(&blocks))
+    }
+
+    /// Whether all images of a run are as they were written.
+    fn is_whole(&self, link: &Link) -> Result<bool> {
+        for (object, entry) in &link.changes {
+            if let Some(entry) = entry
+                && self.with_image(*object, *entry, |_| ())?.is_none()
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A run behind the end of the chain that says that the chain's successor was durable. Looked for where the successor could
+    /// lie, and behind it.
+    fn durable_behind(&self, chain: &Chain) -> Result<Option<u32>> {
+        let len = self.file.len()?;
+        for tail in &chain.tails {
+            for (segment, block) in self.places(tail) {
+                let start = self.geometry.offset_of(segment);
+                let bytes = self.geometry.bytes_of(segment);
+                if len < start + bytes {
+                    continue;
+                }
+                let from = block as usize * BLOCK;
+                let mut rest = AlignedBuf::zeroed(bytes as usize - from);
+                self.file.read_at(&mut rest, start + from as u64)?;
+                for at in (0..rest.len()).step_by(BLOCK) {
+                    if let Some((header, ..)) = RunHeader::decode(&rest[at..])
+                        && header.file == self.number
+                        && header.synced > chain.sequence
+                    {
+                        return Ok(Some(header.sequence));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Leads the map to the images of the runs, in order.
+    fn apply(&self, links: Vec<Link>) -> Result<()> {
+        let mut writer = self.writer.lock();
+        for link in links {
+            let pages = link.header.kind == RunKind::Pages;
+            for (object, entry) in link.changes.iter().filter(|_| pages) {
+                let Object::Page { space, no } = *object else {
+                    return Err(self.corrupt(*object, "it is in a run of pages"));
+                };
+                if entry.is_some_and(|entry| entry.run != link.header.sequence) {
+                    return Err(self.corrupt(*object, "its run says that it is of another one"));
+                }
+                self.find(space, no)?;
+                let old = self.map.write().set(space, no, *entry).expect("found just now");
+                old.iter().for_each(|old| writer.segments.remove(old));
+                entry.iter().for_each(|entry| writer.segments.add(entry));
+            }
+            follow(&mut writer.chain, &link);
+            writer.segments.pin(link.segment);
+            writer.since_checkpoint += u64::from(link.header.blocks) * BLOCK as u64;
+        }
+        writer.chain.synced = writer.chain.sequence;
+        Ok(())
+    }
+}
+
+/// Ends the chain behind its next run.
+fn follow(chain: &mut Chain, link: &Link) {
+    let tail: &mut Tail = &mut chain.tails[link.header.stream.index()];
+    if tail.segment != Some(link.segment) {
+        (tail.segment, tail.filled) = (Some(link.segment), 0);
+    }
+    tail.filled += link.header.blocks;
+    tail.next = link.header.next;
+    chain.sequence = link.header.sequence;
+    chain.checksum = link.checksum;
+}
+
+fn newest_root(file: &dyn StorageFile) -> Result<Root> {
+    let damaged = |why: String| Error::File { file: file.name().into(), why };
+    if file.len()? < ROOT_BLOCKS * BLOCK as u64 {
+        return Err(damaged(format!("it ends in its first {ROOT_BLOCKS} blocks; {RESTORE}")));
+    }
+    let mut blocks = AlignedBuf::zeroed(ROOT_BLOCKS as usize * BLOCK);
+    file.read_at(&mut blocks, 0)?;
+    let (mut newest, mut other) = (None::<Root>, None);
+    for block in blocks.chunks(BLOCK) {
+        match Root::decode(block) {
+            Slot::Root(root) => {
+                if newest.as_ref().is_none_or(|newest| newest.number < root.number) {
+                    newest = Some(*root);
+                }
+            }
+            Slot::OtherVersion(version) => other = Some(version),
+            Slot::Nothing => {}
+        }
+    }
+    match (newest, other) {
+        (_, Some(version)) => Err(damaged(format!(
+            "it has format version {version}, but this program reads only version {VERSION}: use the version of Tidepool \
+             that wrote it"
+        ))),
+        (Some(root), None) => Ok(root),
+        (None, None) => Err(damaged(format!("none of its roots is whole; {RESTORE}"))),
+    }
+}
+
+fn check(root: &Root, settings: &Settings, file: &str) -> Result<()> {
+    let why = if root.instance != settings.instance {
+        "it belongs to another data directory".to_string()
+    } else if root.space != settings.space {
+        let (is, wanted) = (root.space, settings.space);
+        format!("it is of space {is}, expected {wanted}: the file was renamed or copied")
+    } else if root.page_size != settings.page_size {
+        let (has, wanted) = (root.page_size.bytes(), settings.page_size.bytes());
+        format!("it has pages of {has} bytes, the data directory has {wanted}")
+    } else {
+        return Ok(());
+    };
+    Err(Error::File { file: file.into(), why })
+}

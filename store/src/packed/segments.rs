@@ -1,0 +1,207 @@
+//! Which segments of a file are in use, by how much, and which one is filled next.
+//!
+//! A segment is *empty* when no durable root and no run since leads to an image in it. It may be filled again then, unless a run
+//! since the last checkpoint lies in it: a start after a crash follows the chain of runs through it.
+
+use std::collections::BTreeSet;
+
+use super::entry::Entry;
+use super::geometry::Geometry;
+use super::root::Tail;
+use super::run::STREAMS;
+
+/// Segments of a part of the table as it is stored.
+const PART_SEGMENTS: usize = 4096;
+
+/// The table of segments.
+#[derive(Clone, Debug)]
+pub struct Segments {
+    geometry: Geometry,
+    /// Units of images in use, by segment.
+    live: Vec<u32>,
+    empty: BTreeSet<u32>,
+    /// Segments with runs since the last checkpoint.
+    pinned: BTreeSet<u32>,
+    /// Segments that the cleaner has gone through since the last checkpoint. What it left goes with the checkpoint.
+    cleaned: BTreeSet<u32>,
+}
+
+impl Segments {
+    /// `count` segments without an image.
+    pub fn new(geometry: Geometry, count: u32) -> Segments {
+        Segments {
+            geometry,
+            live: vec![0; count as usize],
+            empty: (0..count).collect(),
+            pinned: BTreeSet::new(),
+            cleaned: BTreeSet::new(),
+        }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u32 {
+        self.live.len() as u32
+    }
+
+    /// Adds segments without an image until there are `count`.
+    pub fn grow(&mut self, count: u32) {
+        self.empty.extend(self.count()..count);
+        self.live.resize(self.live.len().max(count as usize), 0);
+    }
+
+    /// Forgets the segments behind the first `count`, which are empty.
+    pub fn shrink(&mut self, count: u32) {
+        assert!(self.live[count as usize..].iter().all(|live| *live == 0), "no image is cut off");
+        self.live.truncate(count as usize);
+        self.empty.split_off(&count);
+        self.pinned.split_off(&count);
+        self.cleaned.split_off(&count);
+    }
+
+    /// An image in use more.
+    pub fn add(&mut self, entry: &Entry) {
+        let segment = self.geometry.segment_at(entry.offset());
+        self.live[segment as usize] += entry.units();
+        self.empty.remove(&segment);
+    }
+
+    /// An image in use less.
+    pub fn remove(&mut self, entry: &Entry) {
+        let segment = self.geometry.segment_at(entry.offset());
+        let live = &mut self.live[segment as usize];
+        *live = live.checked_sub(entry.units()).expect("an image in use is counted");
+        if *live == 0 {
+            self.empty.insert(segment);
+        }
+    }
+
+    /// Notes that a run since the last checkpoint lies in the segment.
+    pub fn pin(&mut self, segment: u32) {
+        self.pinned.insert(segment);
+    }
+
+    /// Notes that the cleaner has gone through the segment.
+    pub fn note_cleaned(&mut self, segment: u32) {
+        self.cleaned.insert(segment);
+    }
+
+    /// A checkpoint is durable: no start follows the chain of runs through these segments any more.
+    pub fn unpin(&mut self) {
+        self.pinned.clear();
+        self.cleaned.clear();
+    }
+
+    /// The segment that a stream should go on in when its own is full: the first empty one that no stream has, else one behind the
+    /// end of the file.
+    pub fn choose(&self, tails: &[Tail; STREAMS]) -> u32 {
+        let is_taken = |segment: &u32| {
+            let has = |tail: &Tail| tail.segment == Some(*segment) || tail.next == *segment;
+            tails.iter().any(has)
+        };
+        let mut free = self.empty.iter().copied().filter(|at| !self.pinned.contains(at));
+        free.find(|segment| !is_taken(segment)).unwrap_or_else(|| {
+            (self.count()..).find(|segment| !is_taken(segment)).expect("two streams take four")
+        })
+    }
+
+    /// The length in segments that the file can be cut to.
+    pub fn needed(&self, tails: &[Tail; STREAMS]) -> u32 {
+        let used = (0..self.count()).rev().find(|segment| {
+            self.live[*segment as usize] > 0
+                || self.pinned.contains(segment)
+                || tails.iter().any(|tail| tail.segment == Some(*segment))
+        });
+        used.map_or(0, |segment| segment + 1)
+    }
+
+    /// Units in use in a segment.
+    pub fn live_units(&self, segment: u32) -> u32 {
+        self.live[segment as usize]
+    }
+
+    /// Units in use in all of them.
+    pub fn live_units_total(&self) -> u64 {
+        self.live.iter().map(|units| u64::from(*units)).sum()
+    }
+
+    /// Bytes of all segments that are not empty, and of those that streams fill.
+    pub fn occupied_bytes(&self, tails: &[Tail; STREAMS]) -> u64 {
+        let occupied = |segment: &u32| {
+            !self.empty.contains(segment)
+                || self.pinned.contains(segment)
+                || tails.iter().any(|tail| tail.segment == Some(*segment))
+        };
+        (0..self.count()).filter(occupied).map(|segment| self.geometry.bytes_of(segment)).sum()
+    }
+
+    /// The segment whose images are moved with the least writing for the room it gives: the smallest share in use. Segments that
+    /// are empty, pinned, filled by a stream or cleaned since the last checkpoint are none.
+    pub fn victim(&self, tails: &[Tail; STREAMS]) -> Option<Victim> {
+        let is_open = |segment: u32| tails.iter().any(|tail| tail.segment == Some(segment));
+        let candidates = (0..self.count()).filter(|segment| {
+            self.live[*segment as usize] > 0
+                && !self.pinned.contains(segment)
+                && !self.cleaned.contains(segment)
+                && !is_open(*segment)
+        });
+        let victim = |segment: u32| Victim {
+            segment,
+            live_units: self.live[segment as usize],
+            units: (self.geometry.bytes_of(segment) / super::geometry::UNIT as u64) as u32,
+        };
+        candidates.map(victim).min_by(|a, b| a.share().total_cmp(&b.share()))
+    }
+
+    /// The table, in parts.
+    pub fn encode(&self) -> Vec<Vec<u8>> {
+        let part = |live: &[u32]| live.iter().flat_map(|units| units.to_le_bytes()).collect();
+        self.live.chunks(PART_SEGMENTS).map(part).collect()
+    }
+
+    /// Bytes of the parts of a table of `count` segments.
+    pub fn part_lens(count: u32) -> impl Iterator<Item = usize> {
+        let whole = count as usize / PART_SEGMENTS;
+        let rest = count as usize % PART_SEGMENTS;
+        let parts = std::iter::repeat_n(PART_SEGMENTS, whole);
+        parts.chain((rest > 0).then_some(rest)).map(|segments| 4 * segments)
+    }
+
+    /// Takes the counts of part number `part` as they were stored.
+    pub fn set_part(&mut self, part: u32, bytes: &[u8]) -> Result<(), &'static str> {
+        let (units, rest) = bytes.as_chunks::<4>();
+        let start = part as usize * PART_SEGMENTS;
+        let live = self.live.get_mut(start..start + units.len());
+        let (Some(live), []) = (live, rest) else {
+            return Err("the table of segments has another length than the file");
+        };
+        for (segment, (live, bytes)) in (start as u32..).zip(live.iter_mut().zip(units)) {
+            *live = u32::from_le_bytes(*bytes);
+            if u64::from(*live) * super::geometry::UNIT as u64 > self.geometry.bytes_of(segment) {
+                return Err("more of a segment is in use than it has");
+            }
+            match *live {
+                0 => self.empty.insert(segment),
+                _ => self.empty.remove(&segment),
+            };
+        }
+        Ok(())
+    }
+}
+
+/// A segment to be emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Victim {
+    /// The segment.
+    pub segment: u32,
+    /// Units of it in use: what is to be moved.
+    pub live_units: u32,
+    /// Units that it has.
+    pub units: u32,
+}
+
+impl Victim {
+    /// Which share of the segment is in use.
+    pub fn share(&self) -> f64 {
+        f64::from(self.live_units) / f64::from(self.units)
+    }
+}

@@ -1,0 +1,181 @@
+//! Power cuts at any operation of random lives, failing writes, and full disks.
+//!
+//! `TIDEPOOL_SEED=n` replays one run, `TIDEPOOL_SEEDS=n` runs so many.
+
+use super::super::*;
+use super::model::{FILE, Model, Random, create, free, image, reopen};
+use crate::storage::{FaultKind, SimStorage, Storage, StorageOp};
+
+const PAGES: u32 = 60;
+
+/// One step of a life: a batch, a cleaning, a checkpoint, a trim. Any of them may fail.
+fn step(packed: &PackedFile, model: &mut Model, random: &mut Random, version: u32) -> Result<()> {
+    match random.below(10) {
+        0..6 => {
+            let first = random.below(PAGES as usize) as u32;
+            let count = 1 + random.below(24) as u32;
+            let images: Vec<(u32, u32)> = (0..count)
+                .map(|at| ((first + at) % PAGES, if random.below(12) == 0 { 0 } else { version }))
+                .collect();
+            let batch: Vec<Image> = images
+                .iter()
+                .map(|(no, version)| if *version == 0 { free(*no) } else { image(*no, *version) })
+                .collect();
+            // Also if the batch fails: parts of it may be found after a crash.
+            model.perhaps(&images);
+            packed.write(Stream::Flushed, &batch)?;
+            model.durable(&images);
+        }
+        6..8 => {
+            if let Some(victim) = packed.victim() {
+                packed.clean(victim)?;
+            }
+        }
+        8 => packed.checkpoint()?,
+        _ => packed.trim_map(random.below(3)),
+    }
+    Ok(())
+}
+
+/// Steps until the power is cut. A write that fails changes nothing, and life goes on.
+fn live(
+    (disk, packed): (&SimStorage, &PackedFile),
+    (model, random): (&mut Model, &mut Random),
+    versions: impl Iterator<Item = u32>,
+) -> u32 {
+    let mut last = 0;
+    for version in versions {
+        last = version;
+        match step(packed, model, random, version) {
+            Ok(()) => {}
+            Err(Error::Storage(_)) if disk.is_down() => break,
+            Err(Error::Storage(error)) => {
+                assert!(matches!(error.op, StorageOp::Write | StorageOp::Sync), "{error}");
+            }
+            Err(error) => panic!("version {version}: {error}"),
+        }
+    }
+    last
+}
+
+/// Lives until the power is cut, at an operation by chance; then another one on what is left.
+fn lives(seed: u64) {
+    let mut random = Random::new(seed);
+    let mut disk = SimStorage::new(seed);
+    let mut model = Model::default();
+    let mut packed = create(&disk, seed);
+    let mut version = 1;
+    for life in 0..6 {
+        let what = format!("seed {seed}, life {life}");
+        model.check(&packed, PAGES, &what);
+        if seed % 2 == 1 {
+            disk.set_error_chance(StorageOp::Write, FaultKind::Io, 60_000);
+        }
+        disk.crash_at(disk.operation_count() + 1 + random.below(60) as u64);
+        version = live((&disk, &packed), (&mut model, &mut random), version..) + 1;
+        disk = disk.crash();
+        drop(packed);
+        // Opening writes nothing, so a crash in it changes nothing either.
+        packed = reopen(&disk, seed + 1 + life).unwrap_or_else(|error| panic!("{what}: {error}"));
+    }
+    model.check(&packed, PAGES, &format!("seed {seed}, at last"));
+}
+
+#[test]
+fn what_was_durable_is_there_after_power_cuts() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse().ok());
+    match number("TIDEPOOL_SEED") {
+        Some(seed) => lives(seed),
+        None => (0..number("TIDEPOOL_SEEDS").unwrap_or(60)).for_each(lives),
+    }
+}
+
+/// Each operation of one life is where the power is cut, and each of those ends in several ways.
+#[test]
+fn the_power_can_be_cut_at_any_operation() {
+    let life = |disk: &SimStorage, model: &mut Model| {
+        let packed = create(disk, 77);
+        live((disk, &packed), (model, &mut Random::new(4)), 1..60)
+    };
+    let whole = SimStorage::new(3);
+    life(&whole, &mut Model::default());
+    let first = {
+        let disk = SimStorage::new(3);
+        create(&disk, 77);
+        disk.operation_count()
+    };
+    for at in first + 1..whole.operation_count() {
+        let disk = SimStorage::new(3);
+        disk.crash_at(at);
+        let mut model = Model::default();
+        life(&disk, &mut model);
+        for outcome in 0..4 {
+            let disk = disk.crash_with(outcome);
+            let packed = reopen(&disk, 78).unwrap_or_else(|error| panic!("cut at {at}: {error}"));
+            model.clone().check(&packed, PAGES, &format!("cut at {at}, outcome {outcome}"));
+        }
+    }
+}
+
+/// A batch for which there is no room fails and changes nothing, and the cleaner makes room for it.
+#[test]
+fn a_full_disk_loses_nothing() {
+    for seed in 0..20 {
+        let disk = SimStorage::new(seed);
+        let (mut model, mut random) = (Model::default(), Random::new(seed));
+        let packed = create(&disk, seed);
+        disk.set_capacity(Some(1 << 20));
+        let mut refused = 0;
+        for version in 1..400 {
+            let first = random.below(PAGES as usize) as u32;
+            let images: Vec<(u32, u32)> =
+                (0..12).map(|at| ((first + at) % PAGES, version)).collect();
+            let batch: Vec<Image> =
+                images.iter().map(|(no, version)| image(*no, *version)).collect();
+            match packed.write(Stream::Flushed, &batch) {
+                Ok(()) => model.durable(&images),
+                Err(Error::Storage(error)) if error.is_no_space() => {
+                    refused += 1;
+                    packed.checkpoint().ok();
+                    while let Some(victim) = packed.victim().filter(|victim| victim.share() < 0.9) {
+                        if packed.clean(victim).is_err() {
+                            break;
+                        }
+                    }
+                    packed.checkpoint().ok();
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(refused > 0 && refused < 390, "{refused} batches were refused");
+        model.check(&packed, PAGES, &format!("seed {seed}"));
+        drop(packed);
+        model.check(&reopen(&disk, seed).unwrap(), PAGES, &format!("seed {seed}, {FILE} again"));
+    }
+}
+
+/// Batches of several files are written at once; one whose writes fail changes nothing, the others are durable.
+#[test]
+fn batches_of_several_files_stand_or_fall_alone() {
+    let disk = SimStorage::new(1);
+    let files: Vec<PackedFile> = (0..5)
+        .map(|at| {
+            let settings = Settings { space: 10 + at, ..super::model::settings(u64::from(at)) };
+            PackedFile::create(disk.create(&format!("f{at}")).unwrap(), settings).unwrap()
+        })
+        .collect();
+    let batch: Vec<Image> = (0..20).map(|no| image(no, 1)).collect();
+    // The next write of the third file fails.
+    disk.inject(crate::storage::Fault::new(StorageOp::Write, FaultKind::Io).on("f2"));
+    let prepared = files.iter().map(|file| file.prepare(Stream::Flushed, &batch).unwrap());
+    let outcomes = write_all(&disk, prepared.collect());
+    let failed: Vec<usize> = (0..5).filter(|at| outcomes[*at].is_err()).collect();
+    assert_eq!(failed, [2]);
+    let mut bytes = vec![0; super::model::PAGE];
+    for (at, file) in files.iter().enumerate() {
+        let found = file.read(super::model::SPACE, 7, &mut bytes).unwrap();
+        assert_eq!(found == Found::Nothing, at == 2, "file {at}");
+    }
+    files[2].write(Stream::Flushed, &batch).unwrap();
+    assert_eq!(files[2].read(super::model::SPACE, 7, &mut bytes).unwrap(), Found::Page);
+}

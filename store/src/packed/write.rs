@@ -1,0 +1,334 @@
+//! Writing batches: runs are drafted, written, synced, and then the map leads to them.
+
+use parking_lot::MutexGuard;
+
+use super::codec::Codec;
+use super::entry::{Entry, Identity, Object};
+use super::error::{Error, Result};
+use super::file::{Chain, PackedFile, Writer};
+use super::geometry::{BLOCK, UNIT, units_of};
+use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, Stream, pack};
+use crate::storage::{AlignedBuf, IoOp, Storage};
+
+/// The image of a page, made by [`Codec::encode`].
+#[derive(Clone, Debug)]
+pub struct Image {
+    /// The space.
+    pub space: u32,
+    /// The page's number.
+    pub no: u32,
+    /// How the page became the image.
+    pub codec: Codec,
+    /// The image; empty: the page is free from now on.
+    pub bytes: Vec<u8>,
+}
+
+/// A run that is being made.
+struct Draft {
+    segment: u32,
+    offset: u64,
+    header: RunHeader,
+    changes: Vec<Change>,
+    bytes: AlignedBuf,
+}
+
+/// Where an image goes: which draft, the unit within it, and the image's length.
+#[derive(Clone, Copy)]
+pub(super) struct Spot {
+    draft: usize,
+    unit: u32,
+    len: usize,
+}
+
+/// Drafts runs behind the end of a file's chain. The writer changes only in [`Appender::commit`].
+pub(super) struct Appender<'a> {
+    file: &'a PackedFile,
+    pub chain: Chain,
+    drafts: Vec<Draft>,
+}
+
+impl<'a> Appender<'a> {
+    pub fn new(file: &'a PackedFile, writer: &Writer) -> Appender<'a> {
+        Appender { file, chain: writer.chain.clone(), drafts: Vec::new() }
+    }
+
+    /// Gives images of these lengths their places. Each is to be put there by [`Appender::fill`], in this order.
+    pub fn place(
+        &mut self,
+        writer: &mut Writer,
+        (kind, stream): (RunKind, Stream),
+        lens: &[usize],
+    ) -> Result<Vec<Spot>> {
+        let mut spots = Vec::with_capacity(lens.len());
+        while spots.len() < lens.len() {
+            let rest = &lens[spots.len()..];
+            let Some((units, blocks)) = fit(rest, self.room(stream)) else {
+                self.advance(writer, stream)?;
+                continue;
+            };
+            let draft = self.draft(writer, (kind, stream), blocks)?;
+            let placed = units.into_iter().zip(rest);
+            spots.extend(placed.map(|(unit, len)| Spot { draft, unit, len: *len }));
+        }
+        Ok(spots)
+    }
+
+    /// Blocks that are left in the stream's segment.
+    fn room(&self, stream: Stream) -> u32 {
+        let tail = &self.chain.tails[stream.index()];
+        tail.segment.map_or(0, |segment| self.file.geometry.blocks_of(segment) - tail.filled)
+    }
+
+    /// Goes on in the stream's next segment.
+    fn advance(&mut self, writer: &mut Writer, stream: Stream) -> Result<()> {
+        let segment = self.chain.tails[stream.index()].next;
+        if segment >= writer.segments.count() {
+            self.file.file.set_len(self.file.geometry.offset_of(segment + 1))?;
+            writer.segments.grow(segment + 1);
+        }
+        let tail = &mut self.chain.tails[stream.index()];
+        (tail.segment, tail.filled) = (Some(segment), 0);
+        // Empty until the batch is published, and no choice from now on.
+        writer.segments.pin(segment);
+        let next = writer.segments.choose(&self.chain.tails);
+        self.chain.tails[stream.index()].next = next;
+        Ok(())
+    }
+
+    fn draft(
+        &mut self,
+        writer: &Writer,
+        (kind, stream): (RunKind, Stream),
+        blocks: u32,
+    ) -> Result<usize> {
+        let sequence = self.chain.sequence.checked_add(1).ok_or_else(|| {
+            self.file.damaged("it has had 2^32 runs: copy its table into a new one")
+        })?;
+        let tail = &mut self.chain.tails[stream.index()];
+        let segment = tail.segment.expect("there is room in it");
+        let offset = self.file.geometry.offset_of(segment) + u64::from(tail.filled) * BLOCK as u64;
+        tail.filled += blocks;
+        let header = RunHeader {
+            kind,
+            stream,
+            file: self.file.number,
+            epoch: self.file.settings.random as u32,
+            sequence,
+            previous: 0,
+            synced: writer.chain.synced,
+            blocks,
+            next: tail.next,
+        };
+        self.chain.sequence = sequence;
+        let bytes = AlignedBuf::zeroed(blocks as usize * BLOCK);
+        self.drafts.push(Draft { segment, offset, header, changes: Vec::new(), bytes });
+        Ok(self.drafts.len() - 1)
+    }
+
+    /// Puts an image in its place.
+    pub fn fill(&mut self, spot: Spot, object: Object, (codec, image): (Codec, &[u8])) -> Entry {
+        assert_eq!(spot.len, image.len(), "the image has the length that was placed");
+        let run = self.drafts[spot.draft].header.sequence;
+        let crc = Identity { file: self.file.number, object, run }.checksum(image);
+        let entry = Entry { codec, crc, ..self.place_of(spot) };
+        let draft = &mut self.drafts[spot.draft];
+        let at = spot.unit as usize * UNIT;
+        draft.bytes[at..at + image.len()].copy_from_slice(image);
+        draft.changes.push((object, Some(entry)));
+        entry
+    }
+
+    /// The entry of an image that is still to be filled, without its checksum.
+    pub fn place_of(&self, spot: Spot) -> Entry {
+        let draft = &self.drafts[spot.draft];
+        let unit = draft.offset / UNIT as u64 + u64::from(spot.unit);
+        let (len, run) = (spot.len as u32, draft.header.sequence);
+        Entry { unit, len, codec: Codec::Raw, crc: 0, run }
+    }
+
+    /// What has been placed so far.
+    pub fn mark(&self) -> (usize, Chain) {
+        (self.drafts.len(), self.chain.clone())
+    }
+
+    /// Takes back what was placed since, and is not filled.
+    pub fn back_to(&mut self, (drafts, chain): (usize, Chain)) {
+        self.drafts.truncate(drafts);
+        self.chain = chain;
+    }
+
+    /// Says that a page is free.
+    pub fn free(&mut self, spot: Spot, object: Object) {
+        self.drafts[spot.draft].changes.push((object, None));
+    }
+
+    /// Writes the headers. Every image is in its place.
+    pub fn finish(&mut self) {
+        for draft in &mut self.drafts {
+            draft.header.previous = self.chain.checksum;
+            self.chain.checksum = draft.header.encode(&draft.changes, &mut draft.bytes);
+        }
+    }
+
+    /// Bytes of all runs.
+    pub fn bytes(&self) -> u64 {
+        self.drafts.iter().map(|draft| draft.bytes.len() as u64).sum()
+    }
+
+    /// The writes that make it so.
+    pub fn ops(&self) -> impl Iterator<Item = IoOp<'_>> {
+        let file = &*self.file.file;
+        self.drafts.iter().map(move |draft| IoOp::write(file, &draft.bytes, draft.offset))
+    }
+
+    /// Writes and syncs the runs.
+    pub fn write(&self) -> Result<()> {
+        for mut op in self.ops() {
+            op.run();
+            op.result?;
+        }
+        Ok(self.file.file.sync_data()?)
+    }
+
+    /// What the runs say, in order.
+    pub fn changes(&self) -> impl Iterator<Item = &Change> {
+        self.drafts.iter().flat_map(|draft| &draft.changes)
+    }
+
+    /// The runs are durable: the chain ends behind them.
+    pub fn commit(mut self, writer: &mut Writer) {
+        for draft in &self.drafts {
+            writer.segments.pin(draft.segment);
+        }
+        writer.since_checkpoint += self.bytes();
+        self.chain.synced = self.chain.sequence;
+        writer.chain = self.chain;
+    }
+}
+
+/// The longest prefix of images that fits into `room` blocks with its header: where they go, and how many blocks it takes.
+fn fit(lens: &[usize], room: u32) -> Option<(Vec<u32>, u32)> {
+    let mut units = 0;
+    let fits = lens.iter().take(ENTRIES_MAX).take_while(|len| {
+        units += units_of(**len);
+        units as usize <= room as usize * BLOCK / UNIT
+    });
+    let mut count = fits.count();
+    while count > 0 && room > 0 {
+        let (units, blocks) = pack(&lens[..count]);
+        if blocks <= room {
+            return Some((units, blocks));
+        }
+        count -= (count / 16).max(1);
+    }
+    None
+}
+
+/// A batch for one file that has its place, and holds the file's writer until it is published or dropped.
+pub struct Prepared<'a> {
+    file: &'a PackedFile,
+    writer: MutexGuard<'a, Writer>,
+    appender: Appender<'a>,
+}
+
+impl PackedFile {
+    /// Gives the images their places. No page is in it twice. The map's nodes that lead to the pages are read if need be.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] also if the disk is full; the file is as it was.
+    pub fn prepare(&self, stream: Stream, images: &[Image]) -> Result<Prepared<'_>> {
+        self.prepare_with(self.writer.lock(), stream, images)
+    }
+
+    pub(super) fn prepare_with<'a>(
+        &'a self,
+        mut writer: MutexGuard<'a, Writer>,
+        stream: Stream,
+        images: &[Image],
+    ) -> Result<Prepared<'a>> {
+        if writer.must_checkpoint {
+            self.write_map(&mut writer)?;
+        }
+        for image in images {
+            self.find(image.space, image.no)?;
+        }
+        let mut appender = Appender::new(self, &writer);
+        let lens: Vec<usize> = images.iter().map(|image| image.bytes.len()).collect();
+        let spots = appender.place(&mut writer, (RunKind::Pages, stream), &lens)?;
+        for (spot, image) in spots.into_iter().zip(images) {
+            let object = Object::Page { space: image.space, no: image.no };
+            match image.bytes.is_empty() {
+                true => appender.free(spot, object),
+                false => _ = appender.fill(spot, object, (image.codec, &image.bytes)),
+            }
+        }
+        appender.finish();
+        // Unless the batch is published, its runs do not count.
+        writer.must_checkpoint = true;
+        Ok(Prepared { file: self, writer, appender })
+    }
+
+    /// Writes the images, and syncs them.
+    pub fn write(&self, stream: Stream, images: &[Image]) -> Result<()> {
+        self.prepare(stream, images)?.write()
+    }
+}
+
+impl Prepared<'_> {
+    /// Writes and syncs the batch, and publishes it.
+    pub(super) fn write(self) -> Result<()> {
+        self.appender.write()?;
+        self.publish();
+        Ok(())
+    }
+
+    /// The images are durable: the map leads to them from now on.
+    fn publish(self) {
+        let Prepared { file, mut writer, appender } = self;
+        let mut map = file.map.write();
+        for (object, entry) in appender.changes() {
+            let Object::Page { space, no } = *object else { unreachable!("a run of pages") };
+            let old = map.set(space, no, *entry).expect("its nodes are in memory since `prepare`");
+            old.iter().for_each(|old| writer.segments.remove(old));
+            entry.iter().for_each(|entry| writer.segments.add(entry));
+        }
+        drop(map);
+        appender.commit(&mut writer);
+        writer.must_checkpoint = false;
+    }
+}
+
+/// Writes batches of several files at once, syncs each file, and publishes those that are durable. The outcomes are in the
+/// order of the batches; a batch that failed has changed nothing.
+pub fn write_all(storage: &dyn Storage, batches: Vec<Prepared<'_>>) -> Vec<Result<()>> {
+    let mut outcomes: Vec<Result<()>> = batches.iter().map(|_| Ok(())).collect();
+    {
+        let numbered = batches.iter().enumerate();
+        let (owners, mut ops): (Vec<usize>, Vec<IoOp<'_>>) =
+            numbered.flat_map(|(at, batch)| batch.appender.ops().map(move |op| (at, op))).unzip();
+        storage.run_batch(&mut ops);
+        for (owner, op) in owners.into_iter().zip(ops) {
+            if let Err(error) = op.result {
+                outcomes[owner] = Err(error.into());
+            }
+        }
+    }
+    std::thread::scope(|scope| {
+        let mut syncs = Vec::new();
+        for (outcome, batch) in outcomes.iter_mut().zip(&batches) {
+            if outcome.is_ok() {
+                let file = &batch.file.file;
+                syncs.push((outcome, scope.spawn(|| file.sync_data())));
+            }
+        }
+        for (outcome, sync) in syncs {
+            *outcome = sync.join().expect("a sync does not panic").map_err(Error::from);
+        }
+    });
+    for (outcome, batch) in outcomes.iter().zip(batches) {
+        if outcome.is_ok() {
+            batch.publish();
+        }
+    }
+    outcomes
+}
