@@ -25,7 +25,6 @@ pub struct Image {
 
 /// A run that is being made.
 struct Draft {
-    segment: u32,
     offset: u64,
     header: RunHeader,
     changes: Vec<Change>,
@@ -88,8 +87,6 @@ impl<'a> Appender<'a> {
         }
         let tail = &mut self.chain.tails[stream.index()];
         (tail.segment, tail.filled) = (Some(segment), 0);
-        // Empty until the batch is published, and no choice from now on.
-        writer.segments.pin(segment);
         let next = writer.segments.choose(&self.chain.tails);
         self.chain.tails[stream.index()].next = next;
         Ok(())
@@ -97,7 +94,7 @@ impl<'a> Appender<'a> {
 
     fn draft(
         &mut self,
-        writer: &Writer,
+        writer: &mut Writer,
         (kind, stream): (RunKind, Stream),
         blocks: u32,
     ) -> Result<usize> {
@@ -108,6 +105,9 @@ impl<'a> Appender<'a> {
         let segment = tail.segment.expect("there is room in it");
         let offset = self.file.geometry.offset_of(segment) + u64::from(tail.filled) * BLOCK as u64;
         tail.filled += blocks;
+        // From now on, and not when the batch is published: until then the segment may count as empty, and a stream that goes on
+        // within the batch would choose it.
+        writer.segments.pin(segment);
         let header = RunHeader {
             kind,
             stream,
@@ -121,7 +121,7 @@ impl<'a> Appender<'a> {
         };
         self.chain.sequence = sequence;
         let bytes = AlignedBuf::zeroed(blocks as usize * BLOCK);
-        self.drafts.push(Draft { segment, offset, header, changes: Vec::new(), bytes });
+        self.drafts.push(Draft { offset, header, changes: Vec::new(), bytes });
         Ok(self.drafts.len() - 1)
     }
 
@@ -197,9 +197,6 @@ impl<'a> Appender<'a> {
 
     /// The runs are durable: the chain ends behind them.
     pub fn commit(mut self, writer: &mut Writer) {
-        for draft in &self.drafts {
-            writer.segments.pin(draft.segment);
-        }
         writer.since_checkpoint += self.bytes();
         self.chain.synced = self.chain.sequence;
         writer.chain = self.chain;

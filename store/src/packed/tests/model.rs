@@ -257,3 +257,27 @@ fn room_comes_back() {
     assert!(usage.live_bytes < 16 << 10, "{usage:?}");
     assert!(usage.file_bytes < 3 << 20, "{usage:?}");
 }
+
+/// A batch that begins in a segment without images in use, and goes on in another one: the first is not filled again before its time.
+#[test]
+fn a_segment_that_a_batch_has_left_is_no_choice_for_its_next() {
+    let disk = SimStorage::new(1);
+    let packed = create(&disk, 1);
+    let mut model = Model::default();
+    // Versions that do not shrink: 16 blocks are a segment.
+    let mut write = |stream, pages: std::ops::Range<u32>, version: u32| {
+        let images: Vec<(u32, u32)> = pages.map(|no| (no, version * 3 + (3 - no % 3))).collect();
+        let batch: Vec<Image> = images.iter().map(|(no, version)| image(*no, *version)).collect();
+        packed.write(stream, &batch).unwrap();
+        model.durable(&images);
+    };
+    write(Stream::Moved, 0..3, 1);
+    write(Stream::Flushed, 0..3, 2);
+    packed.checkpoint().unwrap();
+    for (at, version) in (0..8).zip(3..) {
+        write(Stream::Moved, at * 20..(at + 1) * 20, version);
+    }
+    model.check(&packed, 160, "at once");
+    drop(packed);
+    model.check(&reopen(&disk, 2).unwrap(), 160, "after a restart");
+}
