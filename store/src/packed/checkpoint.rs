@@ -6,7 +6,7 @@
 use super::entry::{Entry, Object};
 use super::error::Result;
 use super::file::{META_CODEC, PackedFile, Writer};
-use super::geometry::BLOCK;
+use super::geometry::{BLOCK, SMALL_SEGMENTS};
 use super::map::Stored;
 use super::root::Root;
 use super::run::{RunKind, Stream};
@@ -97,7 +97,14 @@ impl PackedFile {
 
         let mut tails = appender.chain.tails;
         for stream in Stream::ALL.map(Stream::index) {
-            // What was chosen long ago may lie far behind.
+            // What was chosen when the file was longer may lie far behind, and would keep it long.
+            let is_left = |segment| {
+                segments.live_units(segment) == 0
+                    || segment > 2 * segments.in_use() + SMALL_SEGMENTS
+            };
+            if tails[stream].segment.is_some_and(is_left) {
+                (tails[stream].segment, tails[stream].filled) = (None, 0);
+            }
             tails[stream].next = u32::MAX;
             tails[stream].next = segments.choose(&tails);
         }

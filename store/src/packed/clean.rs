@@ -32,7 +32,7 @@ impl PackedFile {
         let mut bytes = AlignedBuf::zeroed(self.geometry.bytes_of(victim.segment) as usize);
         let start = self.geometry.offset_of(victim.segment);
         self.file.read_at(&mut bytes, start)?;
-        let named = self.named(&bytes);
+        let (stream, named) = self.named(&bytes);
 
         let mut writer = self.writer.lock();
         if writer.chain.tails.iter().any(|tail| tail.segment == Some(victim.segment)) {
@@ -76,7 +76,7 @@ impl PackedFile {
         match images.is_empty() {
             // Nodes of the map are left: a checkpoint is to write them elsewhere.
             true => writer.since_checkpoint = writer.since_checkpoint.max(1),
-            false => self.prepare_with(writer, Stream::Moved, &images)?.write()?,
+            false => self.prepare_with(writer, stream.next(), &images)?.write()?,
         }
         match spoilt {
             None => {
@@ -87,19 +87,20 @@ impl PackedFile {
         }
     }
 
-    /// The images that the runs of a segment name.
-    fn named(&self, segment: &[u8]) -> Vec<(Object, Entry)> {
-        let (mut named, mut at) = (Vec::new(), 0);
+    /// The stream that filled a segment, and the images that its runs name.
+    fn named(&self, segment: &[u8]) -> (Stream, Vec<(Object, Entry)>) {
+        let (mut stream, mut named, mut at) = (Stream::Flushed, Vec::new(), 0);
         while at < segment.len() {
             let Some((header, changes, _)) = RunHeader::decode(&segment[at..]) else { break };
             if header.file != self.number || header.blocks == 0 {
                 break;
             }
+            stream = header.stream;
             let images = changes.into_iter();
             named.extend(images.filter_map(|(object, entry)| Some((object, entry?))));
             at += header.blocks as usize * BLOCK;
         }
-        named
+        (stream, named)
     }
 
     /// Has the next checkpoint write a node elsewhere, if this is its image: then how many units that is.

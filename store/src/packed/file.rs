@@ -173,7 +173,7 @@ impl PackedFile {
     /// The segment that is worth most to empty.
     pub fn victim(&self) -> Option<Victim> {
         let writer = self.writer.lock();
-        writer.segments.victim(&writer.chain.tails)
+        writer.segments.victim(&writer.chain.tails, writer.chain.sequence)
     }
 
     /// Forgets parts of the map until about `nodes` nodes of 16 KiB are in memory. Those that are to be written stay.

@@ -282,7 +282,7 @@ impl PackedFile {
                 entry.iter().for_each(|entry| writer.segments.add(entry));
             }
             follow(&mut writer.chain, &link);
-            writer.segments.pin(link.segment);
+            writer.segments.pin(link.segment, link.header.sequence);
             writer.since_checkpoint += u64::from(link.header.blocks) * BLOCK as u64;
         }
         writer.chain.synced = writer.chain.sequence;

@@ -12,7 +12,7 @@
 //! 56  sequence    u32  newest run that the map knows
 //! 60  previous    u32  checksum of that run's header
 //! 64  top         16   entry of the map's top; zeroes: the map is empty
-//! 80  streams     2 × (segment u32, blocks filled u32, next segment u32); segment 2^32-1: none yet
+//! 80  streams     3 × (segment u32, blocks filled u32, next segment u32); segment 2^32-1: none yet
 //! …   0
 //! 4092 checksum   u32  CRC32C of the bytes before
 //! ```
@@ -166,6 +166,7 @@ mod tests {
             tails: [
                 Tail { segment: Some(1), filled: 2, next: 3 },
                 Tail { segment: None, filled: 0, next: 4 },
+                Tail { segment: None, filled: 0, next: 5 },
             ],
         };
         let mut block = root.encode();

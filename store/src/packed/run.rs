@@ -48,22 +48,33 @@ pub enum RunKind {
 pub enum Stream {
     /// Pages as they are flushed, and the map.
     Flushed,
-    /// Images that the cleaner moves: they have lived long, and will.
+    /// Images that the cleaner moves for the first time: they have lived long, and will.
     Moved,
+    /// Images that the cleaner moves again.
+    MovedAgain,
 }
 
 /// How many there are.
-pub const STREAMS: usize = 2;
+pub const STREAMS: usize = 3;
 
 impl Stream {
     /// All of them.
-    pub const ALL: [Stream; STREAMS] = [Stream::Flushed, Stream::Moved];
+    pub const ALL: [Stream; STREAMS] = [Stream::Flushed, Stream::Moved, Stream::MovedAgain];
 
     /// Its number, from 0.
     pub fn index(self) -> usize {
         match self {
             Stream::Flushed => 0,
             Stream::Moved => 1,
+            Stream::MovedAgain => 2,
+        }
+    }
+
+    /// The stream that the cleaner moves images of this one to.
+    pub fn next(self) -> Stream {
+        match self {
+            Stream::Flushed => Stream::Moved,
+            Stream::Moved | Stream::MovedAgain => Stream::MovedAgain,
         }
     }
 }

@@ -107,7 +107,7 @@ impl<'a> Appender<'a> {
         tail.filled += blocks;
         // From now on, and not when the batch is published: until then the segment may count as empty, and a stream that goes on
         // within the batch would choose it.
-        writer.segments.pin(segment);
+        writer.segments.pin(segment, sequence);
         let header = RunHeader {
             kind,
             stream,
