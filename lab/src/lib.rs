@@ -28,3 +28,4 @@ pub mod record;
 pub mod report;
 pub mod sample;
 pub mod server;
+pub mod store_model;

@@ -263,7 +263,11 @@ fn check_room(dir: &Path, size_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-fn fill(server: &Server, table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
+/// Makes one table and fills it. `progress` gets the rows that are there.
+///
+/// # Errors
+/// What the server says.
+pub fn fill(server: &Server, table: &Table, progress: &mut dyn FnMut(u64)) -> Result<()> {
     let engine = server.options().engine;
     server.execute(&format!("CREATE DATABASE IF NOT EXISTS {}", table.database))?;
     let mut conn = server.connect(&table.database)?;
