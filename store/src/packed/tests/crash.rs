@@ -3,7 +3,7 @@
 //! `TIDEPOOL_SEED=n` replays one run, `TIDEPOOL_SEEDS=n` runs so many.
 
 use super::super::*;
-use super::model::{FILE, Model, Random, create, free, image, reopen};
+use super::model::{FILE, Model, Random, create, free, image, reopen, settings};
 use crate::storage::{FaultKind, SimStorage, Storage, StorageOp};
 
 const PAGES: u32 = 60;
@@ -83,11 +83,48 @@ fn lives(seed: u64) {
 
 #[test]
 fn what_was_durable_is_there_after_power_cuts() {
+    seeds(60).for_each(lives);
+}
+
+/// One seed or so many, as the environment says.
+fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse().ok());
     match number("TIDEPOOL_SEED") {
-        Some(seed) => lives(seed),
-        None => (0..number("TIDEPOOL_SEEDS").unwrap_or(60)).for_each(lives),
+        Some(seed) => seed..seed + 1,
+        None => 0..number("TIDEPOOL_SEEDS").unwrap_or(count),
     }
+}
+
+/// A disk that acknowledges writes that it does not make, or makes elsewhere: every page is right, or the file says that it is not.
+fn life_with_lies(seed: u64) -> bool {
+    let (mut model, mut random) = (Model::default(), Random::new(seed));
+    let disk = SimStorage::new(seed);
+    let packed = create(&disk, seed);
+    for kind in [FaultKind::Lost, FaultKind::Misplaced] {
+        disk.set_error_chance(StorageOp::Write, kind, 10_000);
+    }
+    for version in 1..40 + random.below(60) as u32 {
+        match step(&packed, &mut model, &mut random, version) {
+            Ok(()) => {}
+            Err(Error::Corrupt { .. } | Error::File { .. }) => break,
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    }
+    disk.clear_faults();
+    let whole = model.check_reported(&packed, PAGES, &format!("seed {seed}"));
+    let known = packed.usage().unwrap().sequence;
+    drop(packed);
+    let opened = PackedFile::open(disk.open(FILE).unwrap(), settings(seed + 1), known);
+    whole
+        & opened.is_ok_and(|packed| {
+            model.check_reported(&packed, PAGES, &format!("seed {seed}, after a restart"))
+        })
+}
+
+#[test]
+fn a_lost_or_misplaced_write_is_right_or_reported() {
+    let whole = seeds(150).filter(|seed| life_with_lies(*seed)).count();
+    println!("{whole} lives of {} without an error", seeds(150).count());
 }
 
 /// Each operation of one life is where the power is cut, and each of those ends in several ways.

@@ -124,6 +124,32 @@ impl Model {
     }
 }
 
+impl Model {
+    /// Checks that every page is right or an error; returns whether none was an error. Nothing becomes the truth.
+    pub fn check_reported(&self, packed: &PackedFile, pages: u32, what: &str) -> bool {
+        let (mut bytes, mut whole) = (vec![0; PAGE], true);
+        for no in 0..pages {
+            let version = match packed.read(SPACE, no, &mut bytes) {
+                Ok(Found::Nothing) => 0,
+                Ok(Found::Page) => u32::from_le_bytes(bytes[PAGE - 4..].try_into().unwrap()),
+                Err(Error::Corrupt { .. }) => {
+                    whole = false;
+                    continue;
+                }
+                Err(error) => panic!("{what}: {error}"),
+            };
+            let durable = self.durable.get(&no).copied().unwrap_or(0);
+            let perhaps = self.perhaps.get(&no).is_some_and(|perhaps| perhaps.contains(&version));
+            assert!(
+                version == durable || perhaps,
+                "{what}: page {no} is of version {version}, not {durable}, and nothing says so"
+            );
+            assert!(version == 0 || bytes == page_of(no, version), "{what}: bytes of page {no}");
+        }
+        whole
+    }
+}
+
 /// What segments hold by the table is what the map and the tables lead to.
 fn recount(packed: &PackedFile, what: &str) {
     let writer = packed.writer.lock();

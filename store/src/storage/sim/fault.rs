@@ -16,6 +16,11 @@ pub enum FaultKind {
     NoSpace,
     /// `EROFS`: the file system has been remounted read-only; nothing has changed.
     ReadOnly,
+    /// No error: a write is acknowledged, and the bytes of before stay; a sync is acknowledged, and syncs nothing. For writes and
+    /// syncs alone.
+    Lost,
+    /// No error: a write is acknowledged, and lands elsewhere in the file. For writes alone.
+    Misplaced,
     /// No error: the program panics in the operation, which is a bug of its own. As with `Io`, a write may be half done.
     Panic,
 }
@@ -27,6 +32,7 @@ impl FaultKind {
             FaultKind::NoSpace => Errno::NOSPC,
             FaultKind::ReadOnly => Errno::ROFS,
             FaultKind::Panic => panic!("simulated bug"),
+            FaultKind::Lost | FaultKind::Misplaced => panic!("a fault of writes or syncs alone"),
         }
         .into()
     }

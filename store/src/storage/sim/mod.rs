@@ -27,8 +27,11 @@
 //!
 //! **Rot** ([`SimStorage::corrupt`]): flipped bits, durable and seen by every reader.
 //!
-//! Not simulated: a disk that acknowledges syncs and lies; sectors torn inside; writes that land at
-//! a wrong place; damage to what was synced and not written since.
+//! **Lies** ([`FaultKind::Lost`], [`FaultKind::Misplaced`]): a write that is acknowledged and does not happen, or happens
+//! elsewhere in the file; a sync that is acknowledged and syncs nothing. Only for those who order them.
+//!
+//! Not simulated: sectors torn inside; damage to what was synced and not written since, unless by
+//! [`SimStorage::corrupt`].
 //!
 //! # Determinism
 //! All chance comes from the seed. Used from one thread, the same operations give the same outcome.
@@ -337,6 +340,9 @@ impl Drop for SimLock {
     }
 }
 
+/// A write in a wrong place is off by a multiple of this many bytes.
+const MISPLACED_BY: u64 = 4096;
+
 /// One open file of a [`SimStorage`].
 struct SimFile {
     disk: Arc<Mutex<Disk>>,
@@ -367,6 +373,24 @@ impl SimFile {
                 }
                 if matches!(course, Course::Interrupted) { Err(power_cut()) } else { Ok(()) }
             }
+            Course::Fails(FaultKind::Lost) => {
+                disk.check_room(self.inode, end)?;
+                let len = disk.inode(self.inode).len();
+                if end > len {
+                    // The file has its length all the same.
+                    disk.inode(self.inode).set_len(end, order);
+                }
+                Ok(())
+            }
+            Course::Fails(FaultKind::Misplaced) => {
+                disk.check_room(self.inode, end)?;
+                let len = disk.inode(self.inode).len().max(end);
+                let places = (len - bytes.len() as u64) / MISPLACED_BY + 1;
+                let place = disk.random.below(places) * MISPLACED_BY;
+                disk.inode(self.inode).set_len(len, order);
+                disk.inode(self.inode).write(bytes, place, order);
+                Ok(())
+            }
             Course::Fails(kind) => {
                 if matches!(kind, FaultKind::Io | FaultKind::Panic) {
                     let keep = torn(&mut disk.random, sector_count(offset, bytes.len()));
@@ -384,6 +408,7 @@ impl SimFile {
         match course {
             Course::Interrupted => Err(power_cut()),
             _ if inode.poisoned => Err(file::poisoned()),
+            Course::Fails(FaultKind::Lost) => Ok(()),
             Course::Fails(kind) => {
                 inode.poisoned = true;
                 Err(kind.error())

@@ -599,3 +599,29 @@ fn several_threads_share_a_disk() {
         assert_eq!(after[&thread.to_string()], Some(vec![thread + 1; 200 * 1024]));
     }
 }
+
+#[test]
+fn a_disk_may_acknowledge_what_it_does_not_do() {
+    let sim = SimStorage::with_alignment(1, 1);
+    let file = sim.create("a").unwrap();
+    file.write_at(&[1; 16384], 0).unwrap();
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::Lost));
+    file.write_at(&[2; 4096], 0).unwrap();
+    let mut bytes = vec![0; 16384];
+    file.read_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, [1; 16384]);
+    sim.inject(Fault::new(StorageOp::Write, FaultKind::Misplaced).times(8));
+    for _ in 0..8 {
+        file.write_at(&[3; 4096], 4096).unwrap();
+    }
+    file.read_at(&mut bytes, 0).unwrap();
+    let places: Vec<bool> = bytes.chunks(4096).map(|block| block == [3; 4096]).collect();
+    assert!(places != [false, true, false, false] && places.contains(&true), "{places:?}");
+    // A sync that is acknowledged, and syncs nothing.
+    sim.sync_dir("").unwrap();
+    sim.inject(Fault::new(StorageOp::Sync, FaultKind::Lost).always());
+    file.sync_data().unwrap();
+    let kept = (0..20)
+        .filter(|outcome| sim.crash_with(*outcome).open("a").unwrap().len().unwrap() == 16384);
+    assert!(kept.count() < 20, "what was not synced is there after every crash");
+}
