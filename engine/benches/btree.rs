@@ -1,6 +1,7 @@
 //! Trees in memory: point lookups, inserts and scans, without transactions.
 //!
-//! `cargo bench -p tidepool --bench btree`. The data directory lies on a simulated disk, so nothing but the engine is measured.
+//! `cargo bench -p tidepool --bench btree`. The data directory lies on a simulated disk, so nothing
+//! but the engine is measured.
 
 #![expect(missing_docs, reason = "criterion's macros make undocumented functions")]
 

@@ -1,5 +1,6 @@
-//! A bank on the embedded engine: accounts with an index by owner, transfers by several threads, deadlocks and
-//! snapshot conflicts answered by trying again, and a sum that no reader ever sees wrong.
+//! A bank on the embedded engine: accounts with an index by owner, transfers by several threads,
+//! deadlocks and snapshot conflicts answered by trying again, and a sum that no reader ever sees
+//! wrong.
 //!
 //! `cargo run --example bank [directory]` (default: a temporary one, removed at the end).
 
@@ -68,7 +69,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// The clustered index holds number → balance ‖ owner; the index by owner has owner ‖ number as key and no value.
+/// The clustered index holds number → balance ‖ owner; the index by owner has owner ‖ number as key
+/// and no value.
 fn create_accounts(db: &Db) -> Result<Arc<Table>> {
     let def = TableDef::new([IndexDef::unique("number"), IndexDef::non_unique("owner")]);
     let accounts = db.create_table("bank/accounts", &def)?;

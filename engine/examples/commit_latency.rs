@@ -1,4 +1,5 @@
-//! How long commits wait, and how many share a sync: threads that each change a page and flush the log.
+//! How long commits wait, and how many share a sync: threads that each change a page and flush the
+//! log.
 //!
 //! `cargo run --release --example commit_latency -- <directory> [threads] [seconds] [bytes] [mode]`
 //!

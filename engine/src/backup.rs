@@ -1,5 +1,5 @@
-//! A backup of an open data directory, without a stop: its files are copied while they change, and then the log that makes one state of
-//! them.
+//! A backup of an open data directory, without a stop: its files are copied while they change, and
+//! then the log that makes one state of them.
 //!
 //! # How
 //! ```text
@@ -9,18 +9,20 @@
 //! finish   the log is flushed, and copied to that end; the control file; and the mark is removed,
 //!          which makes the copy a data directory
 //! ```
-//! What comes out is what a crash at the moment of `finish` would leave: opening it recovers all that was committed before, and rolls
-//! back what was not. Nothing is locked meanwhile; tables come and go, and are filled.
+//! What comes out is what a crash at the moment of `finish` would leave: opening it recovers all
+//! that was committed before, and rolls back what was not. Nothing is locked meanwhile; tables come
+//! and go, and are filled.
 //!
 //! # Why that is one state
-//! A page of the copy has the changes up to its LSN and none after it, and its LSN is before the end of the copied log. Recovery brings each
-//! page from its LSN to that end, so it does not matter that pages are of different moments. What lies beyond the end that a file had
-//! when it was copied was made later, and is in the log as a whole; so are files that were made after the look at the directory. A file that
-//! is gone when its turn comes was dropped, and the log says so.
+//! A page of the copy has the changes up to its LSN and none after it, and its LSN is before the
+//! end of the copied log. Recovery brings each page from its LSN to that end, so it does not matter
+//! that pages are of different moments. What lies beyond the end that a file had when it was copied
+//! was made later, and is in the log as a whole; so are files that were made after the look at the
+//! directory. A file that is gone when its turn comes was dropped, and the log says so.
 //!
-//! A page may be read in the middle of its write. Its checksum tells, and then it is taken from the buffer pool instead, where it is
-//! whole; should it not be there, the pool reads it, and knows whether it is broken. A broken page ends the backup: a copy of it would be
-//! trusted.
+//! A page may be read in the middle of its write. Its checksum tells, and then it is taken from the
+//! buffer pool instead, where it is whole; should it not be there, the pool reads it, and knows
+//! whether it is broken. A broken page ends the backup: a copy of it would be trusted.
 //!
 //! # A backup that is interrupted
 //! [`UNFINISHED_MARK`] is the first thing that is durable in the target, and the last one to go, so
@@ -29,11 +31,13 @@
 //! nothing else is in it.
 //!
 //! # What is not copied
-//! `doublewrite.tpd`: nothing of the copy is torn. Files that were set aside in `tables/orphans/`. Files of sorts.
+//! `doublewrite.tpd`: nothing of the copy is torn. Files that were set aside in `tables/orphans/`.
+//! Files of sorts.
 //!
 //! # Pace
-//! Reads rest as those of scans do while queries wait for the disk ([`let_queries_read_after`](tidepool_pool::Pool::let_queries_read_after)), bypass the
-//! buffer pool, and with direct I/O the kernel's cache.
+//! Reads rest as those of scans do while queries wait for the disk
+//! ([`let_queries_read_after`](tidepool_pool::Pool::let_queries_read_after)), bypass the buffer
+//! pool, and with direct I/O the kernel's cache.
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -148,7 +152,8 @@ impl Backup {
         BackupProgress { log_bytes: self.log.bytes(), ..self.progress }
     }
 
-    /// Copies some more; false if there is nothing left but to [`finish`](Self::finish), or to go on following the log.
+    /// Copies some more; false if there is nothing left but to [`finish`](Self::finish), or to go
+    /// on following the log.
     pub fn step(&mut self) -> Result<bool> {
         self.env.check_alive()?;
         self.log.follow()?;
@@ -161,8 +166,8 @@ impl Backup {
         Ok(true)
     }
 
-    /// Copies what is left, resting while queries wait for the disk, and finishes. `go_on` is asked before each step; if it says
-    /// false, that is [`Error::Interrupted`].
+    /// Copies what is left, resting while queries wait for the disk, and finishes. `go_on` is asked
+    /// before each step; if it says false, that is [`Error::Interrupted`].
     pub fn run(mut self, go_on: &mut dyn FnMut(BackupProgress) -> bool) -> Result<BackupReport> {
         self.copy_files(go_on)?;
         self.finish()
@@ -192,7 +197,8 @@ impl Backup {
         let end = self.env.redo().next_lsn();
         self.env.flush_log(end)?;
         self.log.finish(end)?;
-        // A directory closed meanwhile may be another process's by now, and what was read of it torn.
+        // A directory closed meanwhile may be another process's by now, and what was read of it
+        // torn.
         self.env.check_alive()?;
         self.target.remove(UNFINISHED_MARK)?;
         self.target.sync_dir("")?;
@@ -246,7 +252,8 @@ impl Backup {
         Ok(Some(copying))
     }
 
-    /// So that what is opened from the copy is warm soon. It is a hint, and any error of it none of the backup's.
+    /// So that what is opened from the copy is warm soon. It is a hint, and any error of it none of
+    /// the backup's.
     fn copy_hot_list(&mut self) {
         let (env, target) = (&self.env, &self.target);
         let copy = |buf: &mut AlignedBuf| -> Result<()> {

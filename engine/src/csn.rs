@@ -1,9 +1,10 @@
 //! Which transaction committed when: transaction id → commit sequence number.
 //!
 //! # Types
-//! A [`TrxId`] names a transaction that writes; ids are handed out in order and never reused, not even after a restart.
-//! A [`Csn`] is the place of a commit in the order of commits. The table answers one question, at the speed of two
-//! loads: *has this id ended, and if it committed, when?* One 64-bit word an id:
+//! A [`TrxId`] names a transaction that writes; ids are handed out in order and never reused, not
+//! even after a restart. A [`Csn`] is the place of a commit in the order of commits. The table
+//! answers one question, at the speed of two loads: *has this id ended, and if it committed, when?*
+//! One 64-bit word an id:
 //!
 //! ```text
 //! 0            active
@@ -12,20 +13,23 @@
 //! ```
 //!
 //! # Memory
-//! Words live in chunks of [`CHUNK_IDS`] ids. A chunk goes back to the free list as soon as nobody can learn anything
-//! from it: every id in it has ended, and for every live read view either the whole chunk is younger than the view
-//! (`first id >= view.high`) or the whole chunk committed before it (`newest csn <= view.csn`). *A missing chunk
-//! therefore means: ended, and visible to whoever may ask.* So an old view (a dump of hours) and an old writer each pin
-//! the few chunks that straddle their own beginning, and nothing that happens later.
+//! Words live in chunks of [`CHUNK_IDS`] ids. A chunk goes back to the free list as soon as nobody
+//! can learn anything from it: every id in it has ended, and for every live read view either the
+//! whole chunk is younger than the view (`first id >= view.high`) or the whole chunk committed
+//! before it (`newest csn <= view.csn`). *A missing chunk therefore means: ended, and visible to
+//! whoever may ask.* So an old view (a dump of hours) and an old writer each pin the few chunks
+//! that straddle their own beginning, and nothing that happens later.
 //!
 //! # Protocol
-//! Chunks are never returned to the allocator before the table is dropped, so that a late reader reads stale words, never
-//! unmapped memory; it notices by looking at the chunk's number before and after (chunk numbers never repeat). The
-//! directory is an open-addressing table of (chunk number, arena index) words. An occupied run keeps every entry in it
-//! reachable: an entry is removed by a tombstone, which becomes vacant only when its successor is vacant.
+//! Chunks are never returned to the allocator before the table is dropped, so that a late reader
+//! reads stale words, never unmapped memory; it notices by looking at the chunk's number before and
+//! after (chunk numbers never repeat). The directory is an open-addressing table of (chunk number,
+//! arena index) words. An occupied run keeps every entry in it reachable: an entry is removed by a
+//! tombstone, which becomes vacant only when its successor is vacant.
 //!
-//! A commit holds the commit mutex while it takes its number, writes its commit record and publishes: hence CSN order is
-//! redo order, and `published = n` means that the words of all commits up to `n` are stored. A reader never takes it.
+//! A commit holds the commit mutex while it takes its number, writes its commit record and
+//! publishes: hence CSN order is redo order, and `published = n` means that the words of all
+//! commits up to `n` are stored. A reader never takes it.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -45,7 +49,8 @@ impl TrxId {
     pub const MAX: TrxId = TrxId((1 << 48) - 1);
 }
 
-/// A commit's place in the order of commits; the first commit has 2 (1 is "before this engine was opened").
+/// A commit's place in the order of commits; the first commit has 2 (1 is "before this engine was
+/// opened").
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Csn(pub u64);
 
@@ -167,7 +172,8 @@ impl CsnTable {
         (size_of_val(&*self.directory) + chunks * size_of::<Chunk>()) as u64
     }
 
-    /// A table in which every id below `next_id` has ended, except `active`, and the newest commit was `published`.
+    /// A table in which every id below `next_id` has ended, except `active`, and the newest commit
+    /// was `published`.
     pub fn new(next_id: TrxId, published: Csn, active: &[TrxId]) -> Self {
         assert!(next_id.0 > 0 && published.0 > 0);
         let directory = (0..DIRECTORY_SLOTS).map(|_| AtomicU64::new(VACANT)).collect();
@@ -216,8 +222,9 @@ impl CsnTable {
         Csn(self.published.load(Ordering::SeqCst))
     }
 
-    /// Hands out an id below `limit`, or none when they are used up. `views` gives the live views' bounds when chunks
-    /// are to be reclaimed (once in [`CHUNK_IDS`] calls); it returns `None` if they cannot be told at the moment.
+    /// Hands out an id below `limit`, or none when they are used up. `views` gives the live views'
+    /// bounds when chunks are to be reclaimed (once in [`CHUNK_IDS`] calls); it returns `None` if
+    /// they cannot be told at the moment.
     pub fn assign(
         &self,
         limit: TrxId,
@@ -259,8 +266,8 @@ impl CsnTable {
         }
     }
 
-    /// Whether `id` still runs, or new views do not see its commit yet: who took it for ended could lock what he does not find when he
-    /// reads by a view. The answer "no" is final.
+    /// Whether `id` still runs, or new views do not see its commit yet: who took it for ended could
+    /// lock what he does not find when he reads by a view. The answer "no" is final.
     pub fn is_active(&self, id: TrxId) -> bool {
         id.0 >= self.low.load(Ordering::Acquire)
             && match self.word(id) {
@@ -282,9 +289,11 @@ impl CsnTable {
         assert_eq!(before, ACTIVE, "transaction {} ended twice", id.0);
     }
 
-    /// Moves `low` over ids that have rolled back, or whose commits are published: a view must not see by `low` what is newer than its CSN.
-    /// Whoever ends the id that `low` stands at finds it there: the word, or `published`, is stored before `low` is loaded here, `low` is
-    /// stored before the next word and `published` are loaded, and all of these are sequentially consistent.
+    /// Moves `low` over ids that have rolled back, or whose commits are published: a view must not
+    /// see by `low` what is newer than its CSN. Whoever ends the id that `low` stands at finds it
+    /// there: the word, or `published`, is stored before `low` is loaded here, `low` is stored
+    /// before the next word and `published` are loaded, and all of these are sequentially
+    /// consistent.
     fn raise_low(&self) {
         loop {
             let low = self.low.load(Ordering::SeqCst);
@@ -309,7 +318,8 @@ impl CsnTable {
         let number = id.0 / CHUNK_IDS;
         let chunk = self.find(number)?;
         let word = chunk.words[(id.0 % CHUNK_IDS) as usize].load(Ordering::SeqCst);
-        // Pairs with the release fence in `reclaim`: a word that was already wiped comes with a changed tag.
+        // Pairs with the release fence in `reclaim`: a word that was already wiped comes with a
+        // changed tag.
         fence(Ordering::Acquire);
         (chunk.tag.load(Ordering::Relaxed) == number + 1).then_some(word)
     }

@@ -1,17 +1,18 @@
 //! The environment: what everything above the redo log shares.
 //!
-//! Storage, buffer pool, redo log, the open spaces, and whether writing has stopped. Opening one makes a new data
-//! directory, or recovers what a crash left (`recovery`), so that whoever has an [`Env`] sees every
-//! page as the last durable mini-transaction left it.
+//! Storage, buffer pool, redo log, the open spaces, and whether writing has stopped. Opening one
+//! makes a new data directory, or recovers what a crash left (`recovery`), so that whoever has an
+//! [`Env`] sees every page as the last durable mini-transaction left it.
 //!
 //! # A file's life
-//! Creation: the file, durably; then its redo record, so that nothing in the log speaks of a file before the
-//! record that makes recovery create it. Deletion: its redo record, durably; then the file. Recovery skips the
-//! changes of a space that the log deletes, and ends the deletion.
+//! Creation: the file, durably; then its redo record, so that nothing in the log speaks of a file
+//! before the record that makes recovery create it. Deletion: its redo record, durably; then the
+//! file. Recovery skips the changes of a space that the log deletes, and ends the deletion.
 //!
 //! # Failure
-//! [`Env::crash`] stops all writing for good: no mini-transaction begins, no log is flushed, no page is written.
-//! What was acknowledged is durable; the rest is decided by the recovery at the next start.
+//! [`Env::crash`] stops all writing for good: no mini-transaction begins, no log is flushed, no
+//! page is written. What was acknowledged is durable; the rest is decided by the recovery at the
+//! next start.
 
 mod background;
 #[cfg(test)]
@@ -74,7 +75,8 @@ pub struct Env {
     /// It had been closed cleanly.
     clean: bool,
     missing_spaces: HashSet<u32>,
-    /// Spaces that the log which was replayed creates or deletes, or whose table it takes off the catalog.
+    /// Spaces that the log which was replayed creates or deletes, or whose table it takes off the
+    /// catalog.
     unfinished_spaces: HashSet<u32>,
     space_registry: SpaceRegistry,
     /// Spaces of dropped tables whose file could not be removed.
@@ -131,8 +133,8 @@ fn open_pool(
 }
 
 impl Env {
-    /// Opens a data directory: makes a new one if there is none, and recovers it if it was not closed
-    /// cleanly ([`recovery::recover`]).
+    /// Opens a data directory: makes a new one if there is none, and recovers it if it was not
+    /// closed cleanly ([`recovery::recover`]).
     pub fn open(storage: Arc<dyn Storage>, options: &EnvOptions) -> Result<Arc<Self>> {
         // Before the lock, whose file would be the first of ours in there.
         refuse_unfit(&*storage)?;
@@ -226,7 +228,8 @@ impl Env {
         self.created
     }
 
-    /// End of the log that was found at the opening: every change before it is there, and nothing else.
+    /// End of the log that was found at the opening: every change before it is there, and nothing
+    /// else.
     pub fn recovered_lsn(&self) -> Lsn {
         self.recovered
     }
@@ -236,13 +239,15 @@ impl Env {
         self.clean
     }
 
-    /// Tables' spaces whose file was missing, truncated or replaced when changes of it were to be recovered: these
-    /// changes are lost. If there are any, each opening finds them until [`Env::losses_are_noted`].
+    /// Tables' spaces whose file was missing, truncated or replaced when changes of it were to be
+    /// recovered: these changes are lost. If there are any, each opening finds them until
+    /// [`Env::losses_are_noted`].
     pub fn missing_spaces(&self) -> &HashSet<u32> {
         &self.missing_spaces
     }
 
-    /// Which spaces are missing is known elsewhere, durably: from now on checkpoints may pass the changes that they have lost.
+    /// Which spaces are missing is known elsewhere, durably: from now on checkpoints may pass the
+    /// changes that they have lost.
     pub fn losses_are_noted(&self) {
         self.redo.hold_checkpoint(false);
     }
@@ -327,8 +332,8 @@ impl Env {
         })
     }
 
-    /// Removes the file of a space. Nobody may use the space any more. Once this has begun, the space is gone
-    /// even if it fails: what is left to do is done by the next recovery.
+    /// Removes the file of a space. Nobody may use the space any more. Once this has begun, the
+    /// space is gone even if it fails: what is left to do is done by the next recovery.
     pub fn drop_space(&self, space: &Arc<Space>) -> Result<()> {
         let id = space.id();
         let logged = self.log_file_change(LogRecord::SpaceDelete(id))?;
@@ -340,7 +345,8 @@ impl Env {
         Ok(())
     }
 
-    /// Logs a change of the set of files. The LSN is the one that the log must be flushed to for it to be durable.
+    /// Logs a change of the set of files. The LSN is the one that the log must be flushed to for it
+    /// to be durable.
     fn log_file_change(&self, record: LogRecord) -> Result<Lsn> {
         self.wait_for_redo_room()?;
         let mut payload = Writer::default();
@@ -431,8 +437,8 @@ impl Env {
         Ok(())
     }
 
-    /// One step of the checkpointer, `elapsed` after the last: prepares redo files, writes old pages as the pace
-    /// demands, takes a checkpoint when it is worth one.
+    /// One step of the checkpointer, `elapsed` after the last: prepares redo files, writes old
+    /// pages as the pace demands, takes a checkpoint when it is worth one.
     pub fn step_checkpoint(&self, elapsed: Duration) -> Result<()> {
         if self.read_only {
             return Ok(());
@@ -443,14 +449,17 @@ impl Env {
     /// Writes all dirty pages and takes a checkpoint at the end of the log.
     pub fn checkpoint_all(&self) -> Result<Lsn> {
         self.check_writable()?;
-        // One at a time: of two, the one that looks first may be the last to write, and a checkpoint never moves back.
+        // One at a time: of two, the one that looks first may be the last to write, and a
+        // checkpoint never moves back.
         let _alone = self.checkpointer.lock();
         self.pool.flush_all()?;
         self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), false)
     }
 
-    /// Closes cleanly: stops the threads, writes all pages, and marks the directory so that the next opening
-    /// needs no recovery (unless there are files that could not be removed, of which the log is to tell). Nobody may change anything any more. Without it, the next opening recovers.
+    /// Closes cleanly: stops the threads, writes all pages, and marks the directory so that the
+    /// next opening needs no recovery (unless there are files that could not be removed, of which
+    /// the log is to tell). Nobody may change anything any more. Without it, the next opening
+    /// recovers.
     pub fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -464,7 +473,8 @@ impl Env {
             self.failure.check()?;
             self.forget_the_rest();
             self.pool.flush_all()?;
-            // The next opening knows by the log that files which could not be removed are not somebody's data; so there must be a log to read.
+            // The next opening knows by the log that files which could not be removed are not
+            // somebody's data; so there must be a log to read.
             let is_clean = !self.redo.has_pending_spaces();
             self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), is_clean)?;
             if !is_clean {
@@ -485,7 +495,8 @@ impl Env {
         self.governor.stop();
         self.pool.shutdown();
         self.pool.clear_write_ahead();
-        // Nothing is written after this, once those are done who had begun: another process may have the directory as soon as the lock is gone.
+        // Nothing is written after this, once those are done who had begun: another process may
+        // have the directory as soon as the lock is gone.
         self.failure.set_quietly("it was closed");
         drop(self.checkpointer.lock());
         drop(self.growth.write());
@@ -506,8 +517,8 @@ impl Env {
         self.background.stop();
     }
 
-    /// Cuts off the undo file what is beyond the end of its space. Everything is in the files, and a checkpoint at the end of the log
-    /// says so.
+    /// Cuts off the undo file what is beyond the end of its space. Everything is in the files, and
+    /// a checkpoint at the end of the log says so.
     fn cut_undo_file(&self) -> Result<()> {
         let Some(space) = self.pool.space(UNDO_SPACE) else { return Ok(()) };
         let header = space_header::read(&self.pool, &space)?;
@@ -515,8 +526,8 @@ impl Env {
         if space.file().len()? <= bytes {
             return Ok(());
         }
-        // In both slots of the control file: a recovery by the older one, should the newer be damaged, must not meet changes of pages
-        // that are gone.
+        // In both slots of the control file: a recovery by the older one, should the newer be
+        // damaged, must not meet changes of pages that are gone.
         self.redo.checkpoint(|| self.pool.oldest_dirty_lsn(), true)?;
         space.file().set_len(bytes)?;
         Ok(space.file().sync_data()?)
@@ -545,7 +556,8 @@ impl std::fmt::Debug for Env {
 
 impl WriteAhead for RedoLog {
     fn ensure_durable(&self, lsn: Lsn) -> Result<(), WriteAheadError> {
-        // Fails after a failure even for what is durable: a page may hold changes that no frame describes.
+        // Fails after a failure even for what is durable: a page may hold changes that no frame
+        // describes.
         self.flush_to(lsn).map_err(|error| Arc::new(error) as WriteAheadError)
     }
 
@@ -558,7 +570,8 @@ impl WriteAhead for RedoLog {
     }
 
     fn storage_failed(&self, error: &tidepool_pool::Error) {
-        // A failed sync is a power cut that has already happened: only a restart can recover from it.
+        // A failed sync is a power cut that has already happened: only a restart can recover from
+        // it.
         self.fail(Error::from(error.clone()));
     }
 }

@@ -1,7 +1,8 @@
 //! The engine's one error type.
 //!
-//! Every variant says which file, page or object it is about, and what the reader can do. Errors are `Clone`, so that one
-//! failed group commit can be reported to every transaction that waited for it.
+//! Every variant says which file, page or object it is about, and what the reader can do. Errors
+//! are `Clone`, so that one failed group commit can be reported to every transaction that waited
+//! for it.
 
 use std::fmt;
 
@@ -74,8 +75,8 @@ pub enum Error {
     /// This transaction was chosen as the victim of a deadlock; roll it back.
     #[error("deadlock found: roll the transaction back and try again")]
     Deadlock,
-    /// Another transaction changed the entry after this one's snapshot was taken, or moved it behind a locking statement while that
-    /// was reading; roll this one back.
+    /// Another transaction changed the entry after this one's snapshot was taken, or moved it
+    /// behind a locking statement while that was reading; roll this one back.
     #[error("record has changed since the transaction's snapshot: roll back and try again")]
     RecordChanged,
     /// The wait was interrupted (KILL).
@@ -109,10 +110,12 @@ pub enum Error {
     /// There is no such table.
     #[error("table '{0}' does not exist")]
     TableMissing(String),
-    /// A transaction's snapshot is older than the table as it is now: it was made, emptied or renamed since.
+    /// A transaction's snapshot is older than the table as it is now: it was made, emptied or
+    /// renamed since.
     #[error("table '{0}' has changed since the transaction's snapshot: roll back and try again")]
     TableChanged(String),
-    /// The table is in use: a transaction that wrote or locked it is unfinished, another definition change runs, or it is being filled.
+    /// The table is in use: a transaction that wrote or locked it is unfinished, another definition
+    /// change runs, or it is being filled.
     #[error(
         "table '{0}' is in use by an unfinished transaction or change of its definition: end it and try again"
     )]

@@ -6,9 +6,9 @@
 //! | 1 | `undo.tpd` |
 //! | 16 and up | `tables/<space id, 8 hex digits>.tpd` |
 //!
-//! beside `system-mirror.tpd` and `undo-mirror.tpd` (`mirror.rs`), `redo/`, `doublewrite.tpd`, `hot-list`
-//! and `lock`. A data directory exists once `redo/control` does. Space ids are never used again. A backup that
-//! is not finished holds `tidepool-backup-unfinished` as well.
+//! beside `system-mirror.tpd` and `undo-mirror.tpd` (`mirror.rs`), `redo/`, `doublewrite.tpd`,
+//! `hot-list` and `lock`. A data directory exists once `redo/control` does. Space ids are never
+//! used again. A backup that is not finished holds `tidepool-backup-unfinished` as well.
 
 /// The system tablespace: the catalog.
 pub const SYSTEM_SPACE: u32 = 0;
@@ -51,8 +51,8 @@ pub fn space_file_name(id: u32) -> String {
     }
 }
 
-/// The id of the table's space whose file has this name in `tables/`. The largest is no table's: there would be no
-/// next one.
+/// The id of the table's space whose file has this name in `tables/`. The largest is no table's:
+/// there would be no next one.
 pub(crate) fn space_of_file(name: &str) -> Option<u32> {
     let id = u32::from_str_radix(name.strip_suffix(".tpd")?, 16).ok()?;
     let is_table = (FIRST_TABLE_SPACE..u32::MAX).contains(&id);

@@ -1,8 +1,10 @@
-//! The hot list: a file that says which pages were hot, for the next start to read them before they are asked for.
+//! The hot list: a file that says which pages were hot, for the next start to read them before they
+//! are asked for.
 //!
-//! Here are its bytes (see docs/internals/format/hot-list.md) and how the file is replaced: a new one is written beside it, made durable, and
-//! renamed over it. So there is always a whole one, the older or the newer, or none. It is a hint: losing it costs nothing
-//! but a slow start, and nothing in it is believed without a look at the page itself.
+//! Here are its bytes (see docs/internals/format/hot-list.md) and how the file is replaced: a new
+//! one is written beside it, made durable, and renamed over it. So there is always a whole one, the
+//! older or the newer, or none. It is a hint: losing it costs nothing but a slow start, and nothing
+//! in it is believed without a look at the page itself.
 
 use tidepool_pool::storage::{AlignedBuf, Storage, StorageError};
 use tidepool_pool::{HEATS, PageId};
@@ -23,10 +25,12 @@ const HEADER_SIZE: usize = 64;
 const CRC_AT: usize = 60;
 /// The file is a whole number of these long, for direct I/O.
 const BLOCK: usize = 4096;
-/// A file that is longer is no hot list of ours: a run of pages takes at most ten bytes, a change of space as many.
+/// A file that is longer is no hot list of ours: a run of pages takes at most ten bytes, a change
+/// of space as many.
 const FILE_MAX_BYTES: u64 = (PAGES_MAX * 20 + BLOCK) as u64;
 
-/// Pages by heat, as [`hot_pages`](tidepool_pool::Pool::hot_pages) gives them: each heat's sorted, each page once.
+/// Pages by heat, as [`hot_pages`](tidepool_pool::Pool::hot_pages) gives them: each heat's sorted,
+/// each page once.
 pub type HotPages = [Vec<PageId>; HEATS];
 
 /// What a list names; no page twice.
@@ -34,8 +38,8 @@ pub type HotPages = [Vec<PageId>; HEATS];
 pub struct HotList {
     /// What the pool held, or was about to load.
     pub held: HotPages,
-    /// What an older list named besides. Its heat is of another time, or of another pool, and says nothing beside that of what
-    /// was held.
+    /// What an older list named besides. Its heat is of another time, or of another pool, and says
+    /// nothing beside that of what was held.
     pub behind: HotPages,
 }
 
@@ -207,7 +211,8 @@ fn take_list(rest: &mut &[u8]) -> Option<HotList> {
     Some(list)
 }
 
-/// Replaces the list, durably. On an error the older list is there still, or again after a power cut.
+/// Replaces the list, durably. On an error the older list is there still, or again after a power
+/// cut.
 ///
 /// # Errors
 /// Those of the storage; a full disk among them.
@@ -309,7 +314,8 @@ mod tests {
         let nothing = || of(&[]);
         let pages = || [own.clone(), nothing(), nothing(), nothing(), of(&[(0, 0)])];
         let fresh = || HotList { held: pages(), ..HotList::default() };
-        // Eleven on the older list, three of our own of which two are on it: eight of the other nine, what was held first.
+        // Eleven on the older list, three of our own of which two are on it: eight of the other
+        // nine, what was held first.
         let mut list = fresh();
         list.keep_older(&older, |_| true, 0, false);
         assert_eq!(list.held, pages());

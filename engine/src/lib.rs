@@ -1,8 +1,8 @@
 //! Tidepool: a transactional storage engine, embedded.
 //!
-//! A [`Db`] is a data directory. It holds [`Table`]s, each with a clustered index and any number of others: ordered
-//! maps from byte keys to byte values. A [`Transaction`] reads and writes them with snapshots, row locks, savepoints and
-//! crash-safe commits; a [`Cursor`] reads an index in order.
+//! A [`Db`] is a data directory. It holds [`Table`]s, each with a clustered index and any number of
+//! others: ordered maps from byte keys to byte values. A [`Transaction`] reads and writes them with
+//! snapshots, row locks, savepoints and crash-safe commits; a [`Cursor`] reads an index in order.
 //!
 //! ```
 //! use tidepool::{Cursor, Db, IndexDef, LockMode, LockWait, Options, ReadRequest, Seek, TableDef};

@@ -1,8 +1,9 @@
 //! What the engine's memory goes to: [`MemoryReport`].
 //!
-//! Everything that grows is counted. What is not the pool's frames needs no limit of its own, since the governor sizes the pool by
-//! what is left, of the machine or of a memory budget: a lock table of a gibibyte is a gibibyte that the pool gives back. So a bound is given
-//! where there is one, and none is made up.
+//! Everything that grows is counted. What is not the pool's frames needs no limit of its own, since
+//! the governor sizes the pool by what is left, of the machine or of a memory budget: a lock table
+//! of a gibibyte is a gibibyte that the pool gives back. So a bound is given where there is one,
+//! and none is made up.
 
 use std::fmt;
 use tidepool_pool::Pool;
@@ -23,8 +24,8 @@ pub struct MemoryRow {
 pub struct MemoryReport {
     /// The rows, the pool's frames first.
     pub rows: Vec<MemoryRow>,
-    /// Resident bytes of the whole process, if they could be read. What the rows don't explain is the program's that the engine runs
-    /// in: a server's threads, sort buffers, caches.
+    /// Resident bytes of the whole process, if they could be read. What the rows don't explain is
+    /// the program's that the engine runs in: a server's threads, sort buffers, caches.
     pub process_bytes: Option<u64>,
 }
 

@@ -1,19 +1,22 @@
 //! The pages that no start can do without, a second time.
 //!
-//! Every table is found through `system.tpd`, and every unfinished transaction through the directory in `undo.tpd`. So one
-//! broken page there would cost all tables. These pages have a copy in a mirror: all pages of `system.tpd` in
-//! `system-mirror.tpd`; the header, the directory and the allocation bitmaps of `undo.tpd` in `undo-mirror.tpd`. Pages of undo
-//! records have none: each is about a few transactions ([`crate::undo::damage`]).
+//! Every table is found through `system.tpd`, and every unfinished transaction through the
+//! directory in `undo.tpd`. So one broken page there would cost all tables. These pages have a copy
+//! in a mirror: all pages of `system.tpd` in `system-mirror.tpd`; the header, the directory and the
+//! allocation bitmaps of `undo.tpd` in `undo-mirror.tpd`. Pages of undo records have none: each is
+//! about a few transactions ([`crate::undo::damage`]).
 //!
 //! # While running
-//! The pool writes both copies in one batch, and reads the second where the first is broken ([`Mirror`]).
+//! The pool writes both copies in one batch, and reads the second where the first is broken
+//! ([`Mirror`]).
 //!
 //! # At an open
-//! After torn pages were healed and before anything is read, [`reconcile`] makes the two files the same again. Where the
-//! space's own page is whole, it is the one that counts: somebody may have restored the file from a backup, and the mirror
-//! not. Where that is broken, zeroed or cut off, the mirror's page takes its place, with a line in the error log. After a crash
-//! either may be the newer; redo makes the same of both.
-//! A mirror whose first page is broken, or of another data directory, restores nothing, and is written anew.
+//! After torn pages were healed and before anything is read, [`reconcile`] makes the two files the
+//! same again. Where the space's own page is whole, it is the one that counts: somebody may have
+//! restored the file from a backup, and the mirror not. Where that is broken, zeroed or cut off,
+//! the mirror's page takes its place, with a line in the error log. After a crash either may be the
+//! newer; redo makes the same of both. A mirror whose first page is broken, or of another data
+//! directory, restores nothing, and is written anew.
 //!
 //! Both files are read as a whole, [`PIECE_BYTES`] at a time, and compared byte by byte, after a
 //! clean shutdown too: a copy
@@ -71,8 +74,8 @@ pub(crate) fn open(
     }
 }
 
-/// Makes the mirrors if they are not there, and makes them and their spaces the same. Before redo is applied, and before a pool
-/// is made.
+/// Makes the mirrors if they are not there, and makes them and their spaces the same. Before redo
+/// is applied, and before a pool is made.
 pub(crate) fn reconcile(
     storage: &dyn Storage,
     page_size: PageSize,
@@ -163,7 +166,8 @@ impl Pair {
 
     /// `is_ours`: the mirror is of this data directory, and may restore pages.
     fn reconcile(&self, is_ours: bool) -> Result<()> {
-        // Without the file, the open is refused later, and the mirror is kept for when the file is back.
+        // Without the file, the open is refused later, and the mirror is kept for when the file is
+        // back.
         let Some(home) = &self.home else { return Ok(()) };
         let bytes = self.page_size.bytes();
         let (mut own, mut copy) = (AlignedBuf::zeroed(bytes), AlignedBuf::zeroed(bytes));

@@ -7,19 +7,21 @@
 //! apply    changes bytes and notes the change for the log: cannot fail
 //! commit   appends the frame and stamps the pages with its LSN, then lets go of the latches
 //! ```
-//! The latches are kept to the end (two-phase), so that nobody sees, and the cleaner never writes, a half-done
-//! change: a page's LSN tells the truth about every byte of it.
+//! The latches are kept to the end (two-phase), so that nobody sees, and the cleaner never writes,
+//! a half-done change: a page's LSN tells the truth about every byte of it.
 //!
-//! A mini-transaction dropped before any `apply` has done nothing. Dropped after one, or with an operation
-//! that its page refuses, its pages hold changes that the log will never know: the environment stops
-//! writing for good, before the latches are released, so none of it can reach a file. Nor does it reach a reader: whoever latches a page of a tree,
-//! of the undo log or of a chain from then on gets the error.
+//! A mini-transaction dropped before any `apply` has done nothing. Dropped after one, or with an
+//! operation that its page refuses, its pages hold changes that the log will never know: the
+//! environment stops writing for good, before the latches are released, so none of it can reach a
+//! file. Nor does it reach a reader: whoever latches a page of a tree, of the undo log or of a
+//! chain from then on gets the error.
 //!
 //! # Rules for callers
-//! - A thread holds no latch when it calls [`Mtr::begin`], for that may wait for the cleaner. A mini-transaction
-//!   inside another one, or begun with a latch held, uses [`Mtr::begin_nested`], which never waits.
-//! - Latch order: tree pages from the root down and from left to right, then undo pages, then space header and
-//!   bitmap pages.
+//! - A thread holds no latch when it calls [`Mtr::begin`], for that may wait for the cleaner. A
+//!   mini-transaction inside another one, or begun with a latch held, uses [`Mtr::begin_nested`],
+//!   which never waits.
+//! - Latch order: tree pages from the root down and from left to right, then undo pages, then space
+//!   header and bitmap pages.
 //! - After the first `apply` nothing may fail.
 
 use std::cell::Cell;
@@ -60,14 +62,16 @@ pub struct Mtr<'a> {
 }
 
 impl<'a> Mtr<'a> {
-    /// Begins a mini-transaction; waits while the redo log is nearly full. The caller holds no latch.
+    /// Begins a mini-transaction; waits while the redo log is nearly full. The caller holds no
+    /// latch.
     pub fn begin(env: &'a Env) -> Result<Self> {
         env.wait_for_redo_room()?;
         Ok(Self::new(env))
     }
 
-    /// Begins a mini-transaction without a wait, for callers that hold a latch, and for the commit of what is prepared. The redo
-    /// log keeps a reserve for these; a caller that writes much should let go of its latches and use [`Mtr::begin`].
+    /// Begins a mini-transaction without a wait, for callers that hold a latch, and for the commit
+    /// of what is prepared. The redo log keeps a reserve for these; a caller that writes much
+    /// should let go of its latches and use [`Mtr::begin`].
     pub fn begin_nested(env: &'a Env) -> Result<Self> {
         env.check_writable()?;
         Ok(Self::new(env))
@@ -92,9 +96,9 @@ impl<'a> Mtr<'a> {
         Ok(self.adopt(guard))
     }
 
-    /// Latches a page whose old bytes don't matter: zeroed, without a read. The caller's first operation on it
-    /// must set the whole page. If there is none, the page is formatted as a free one in the end, since what the log
-    /// knows of the page is gone.
+    /// Latches a page whose old bytes don't matter: zeroed, without a read. The caller's first
+    /// operation on it must set the whole page. If there is none, the page is formatted as a free
+    /// one in the end, since what the log knows of the page is gone.
     pub fn new_page(&mut self, space: &'a Space, no: u32) -> Result<PageHandle> {
         if let Some(handle) = self.find(PageId::new(space.id(), no)) {
             return Ok(handle);
@@ -121,8 +125,8 @@ impl<'a> Mtr<'a> {
         self.pages.iter().position(is_it).map(|i| PageHandle(i as u32))
     }
 
-    /// Lets go of a page before the end, which must not have been changed. Its handle is void from then on.
-    /// (A page from [`Mtr::new_page`] stays latched all the same.)
+    /// Lets go of a page before the end, which must not have been changed. Its handle is void from
+    /// then on. (A page from [`Mtr::new_page`] stays latched all the same.)
     pub fn release(&mut self, page: PageHandle) {
         let page = &mut self.pages[page.0 as usize];
         assert!(
@@ -160,7 +164,8 @@ impl<'a> Mtr<'a> {
 
     /// Changes a page, and notes the change for the log. The only way bytes of a page ever change.
     ///
-    /// An operation that the page refuses means that memory or code is broken; it stops all writing.
+    /// An operation that the page refuses means that memory or code is broken; it stops all
+    /// writing.
     pub fn apply(&mut self, page: PageHandle, op: &PageOp<'_>) {
         let page = self.pages[page.0 as usize].as_mut().expect("the page was released");
         let id = page.guard.page_id();
@@ -185,8 +190,8 @@ impl<'a> Mtr<'a> {
         !self.log.is_empty()
     }
 
-    /// Appends the frame to the log and releases the pages. Returns the LSN that the log must be flushed to for
-    /// this to be durable; zero if nothing was changed.
+    /// Appends the frame to the log and releases the pages. Returns the LSN that the log must be
+    /// flushed to for this to be durable; zero if nothing was changed.
     pub fn commit(mut self) -> Lsn {
         self.format_unused_pages();
         self.append()

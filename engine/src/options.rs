@@ -1,9 +1,9 @@
 //! What a data directory is opened with: [`Options`], their limits, and why each limit is there.
 //!
-//! `Options::default()` is meant to be right for most; a field is changed by assignment. [`Options::validate`] runs at
-//! every open, so a wrong value is an [`Error::InvalidOption`] naming the field, its value and what it may be, and never
-//! a surprise later. Some can be changed while the engine runs: those have setters on [`Db`](crate::Db), which
-//! call the same checks.
+//! `Options::default()` is meant to be right for most; a field is changed by assignment.
+//! [`Options::validate`] runs at every open, so a wrong value is an [`Error::InvalidOption`] naming
+//! the field, its value and what it may be, and never a surprise later. Some can be changed while
+//! the engine runs: those have setters on [`Db`](crate::Db), which call the same checks.
 
 use crate::error::{Error, Result};
 use std::path::PathBuf;
@@ -11,22 +11,26 @@ use std::time::Duration;
 
 /// Smallest and largest page size, in bytes.
 pub const PAGE_SIZE_RANGE_BYTES: std::ops::RangeInclusive<usize> = 4096..=65536;
-/// Least pages a buffer pool must hold: a mini-transaction of a split, with its undo and allocation pages, on every one of
-/// a handful of threads, while the cleaner works.
+/// Least pages a buffer pool must hold: a mini-transaction of a split, with its undo and allocation
+/// pages, on every one of a handful of threads, while the cleaner works.
 pub const BUFFER_POOL_PAGES_MIN: u64 = 64;
 /// Smallest buffer pool, in bytes, whatever the page size.
 pub const BUFFER_POOL_SIZE_MIN_BYTES: u64 = 4 << 20;
-/// Smallest memory budget, in bytes: the smallest buffer pool, and as much again thrice for what else there is.
+/// Smallest memory budget, in bytes: the smallest buffer pool, and as much again thrice for what
+/// else there is.
 pub const MEMORY_BUDGET_MIN_BYTES: u64 = 4 * BUFFER_POOL_SIZE_MIN_BYTES;
-/// Smallest and largest redo capacity, in bytes. The lower end leaves room for the largest mini-transaction many times over.
+/// Smallest and largest redo capacity, in bytes. The lower end leaves room for the largest
+/// mini-transaction many times over.
 pub const REDO_CAPACITY_RANGE_BYTES: std::ops::RangeInclusive<u64> = (8 << 20)..=(512 << 30);
-/// Smallest and largest share of the old list of the `midpoint` replacement, in percent (InnoDB's limits).
+/// Smallest and largest share of the old list of the `midpoint` replacement, in percent (InnoDB's
+/// limits).
 pub const OLD_BLOCKS_PCT_RANGE: std::ops::RangeInclusive<u8> = 5..=95;
 
 /// Which pages leave the buffer pool when frames are needed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Replacement {
-    /// Recency, frequency and what is known of scans, weighed by what the load shows. Nothing to set.
+    /// Recency, frequency and what is known of scans, weighed by what the load shows. Nothing to
+    /// set.
     #[default]
     Tide,
     /// Young and old lists as InnoDB has them, set by `old_blocks_pct` and `old_blocks_time`.
@@ -39,13 +43,14 @@ pub enum AcceptLogLoss {
     /// A log that is damaged stops the opening.
     #[default]
     No,
-    /// The log ends where it is damaged. What was committed after that is lost, and so are tables of which a page was written after
-    /// that.
+    /// The log ends where it is damaged. What was committed after that is lost, and so are tables
+    /// of which a page was written after that.
     Yes,
 }
 
-/// What a start on a damaged data directory does without, so that what can still be read can be dumped. Each level does without
-/// all that the levels below it do without; `docs/internals/recovery.md`, "The worst day", has them for administrators.
+/// What a start on a damaged data directory does without, so that what can still be read can be
+/// dumped. Each level does without all that the levels below it do without;
+/// `docs/internals/recovery.md`, "The worst day", has them for administrators.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ForceRecovery {
     /// Nothing: damage of single pages is contained without this.
@@ -55,10 +60,11 @@ pub enum ForceRecovery {
     NoPurge,
     /// The rollback of what was unfinished. Its rows stay locked, reads see the versions before.
     NoRollback,
-    /// Writes: everything is read-only from here on. The start passes over changes of the log that can't be applied, and scans pass
-    /// over pages that can't be read.
+    /// Writes: everything is read-only from here on. The start passes over changes of the log that
+    /// can't be applied, and scans pass over pages that can't be read.
     ReadOnly,
-    /// The undo log. Rows are as they were written last, be it by a transaction that was not committed.
+    /// The undo log. Rows are as they were written last, be it by a transaction that was not
+    /// committed.
     NoUndo,
     /// The redo log. Pages are as the files have them.
     NoRedo,
@@ -96,26 +102,31 @@ impl ForceRecovery {
 /// Options of [`Db::open`](crate::Db::open). Start from `Options::default()` and assign fields.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Options {
-    /// Page size of a *new* data directory, in bytes: a power of two, 4 KiB to 64 KiB. An existing directory must have been
-    /// created with the same; 0 takes whatever it has (and 16 KiB for a new one). Default 16 KiB.
+    /// Page size of a *new* data directory, in bytes: a power of two, 4 KiB to 64 KiB. An existing
+    /// directory must have been created with the same; 0 takes whatever it has (and 16 KiB for a
+    /// new one). Default 16 KiB.
     pub page_size: usize,
-    /// Memory for the buffer pool, in bytes: a ceiling. 0 (default) = governed: as much as the machine, or the tightest cgroup
-    /// above the process, leaves free, and as the pool has use for. See [`governor`](crate::governor).
+    /// Memory for the buffer pool, in bytes: a ceiling. 0 (default) = governed: as much as the
+    /// machine, or the tightest cgroup above the process, leaves free, and as the pool has use for.
+    /// See [`governor`](crate::governor).
     pub buffer_pool_size_bytes: u64,
-    /// Memory for everything that the engine allocates, in bytes: the pool's pages and what describes them, log buffers, locks, sorts. The pool
-    /// gets what the others leave, and gives up what they come to need, but for the last quarter, 16 MiB at most; at an open, log buffers are
-    /// made to measure, and what recovery collects. 0 (default) = no such budget. It binds beside `buffer_pool_size_bytes`, whatever `memory_guard` says. (Without
-    /// `background`, it is kept by [`PoolGovernor::step`](crate::governor::PoolGovernor::step).)
+    /// Memory for everything that the engine allocates, in bytes: the pool's pages and what
+    /// describes them, log buffers, locks, sorts. The pool gets what the others leave, and gives up
+    /// what they come to need, but for the last quarter, 16 MiB at most; at an open, log buffers
+    /// are made to measure, and what recovery collects. 0 (default) = no such budget. It binds
+    /// beside `buffer_pool_size_bytes`, whatever `memory_guard` says. (Without `background`, it is
+    /// kept by [`PoolGovernor::step`](crate::governor::PoolGovernor::step).)
     pub memory_budget_bytes: u64,
-    /// Whether the pool stays below `buffer_pool_size_bytes` while there isn't the memory for it (default), or has that number
-    /// whatever happens. A governed pool is always guarded.
+    /// Whether the pool stays below `buffer_pool_size_bytes` while there isn't the memory for it
+    /// (default), or has that number whatever happens. A governed pool is always guarded.
     pub memory_guard: bool,
     /// Where `/proc` and `/sys` are looked for. Default `/`; another directory is for tests.
     pub system_root: PathBuf,
-    /// Size of the redo log, in bytes. 0 (default) = automatic: half the memory that the pool holds, 128 MiB to 4 GiB.
+    /// Size of the redo log, in bytes. 0 (default) = automatic: half the memory that the pool
+    /// holds, 128 MiB to 4 GiB.
     pub redo_capacity_bytes: u64,
-    /// What a commit waits for, with InnoDB's meaning: 1 (default) = written and synced; 2 = written, synced within
-    /// `flush_log_interval`; 0 = both within `flush_log_interval`.
+    /// What a commit waits for, with InnoDB's meaning: 1 (default) = written and synced; 2 =
+    /// written, synced within `flush_log_interval`; 0 = both within `flush_log_interval`.
     pub flush_log_at_trx_commit: u8,
     /// How often the log is synced without a commit asking for it. Default 1 s.
     pub flush_log_interval: Duration,
@@ -123,16 +134,20 @@ pub struct Options {
     pub lock_wait_timeout: Duration,
     /// Whether deadlocks are looked for at every lock wait (default), or left to the timeout.
     pub deadlock_detect: bool,
-    /// Whether writing an entry that changed after the transaction's REPEATABLE READ snapshot is `Error::RecordChanged`
-    /// (default), or the write sees the newest version although reads do not.
+    /// Whether writing an entry that changed after the transaction's REPEATABLE READ snapshot is
+    /// `Error::RecordChanged` (default), or the write sees the newest version although reads do
+    /// not.
     pub lost_update_check: bool,
     /// The buffer pool's replacement policy. Default [`Replacement::Tide`].
     pub replacement: Replacement,
-    /// Of `Replacement::Midpoint`: share of the buffer pool's list that is "old", in percent. Default 37.
+    /// Of `Replacement::Midpoint`: share of the buffer pool's list that is "old", in percent.
+    /// Default 37.
     pub old_blocks_pct: u8,
-    /// Of `Replacement::Midpoint`: how long a page stays in the old list after its first access before another access makes it young. Default 1 s.
+    /// Of `Replacement::Midpoint`: how long a page stays in the old list after its first access
+    /// before another access makes it young. Default 1 s.
     pub old_blocks_time: Duration,
-    /// History length above which writes are slowed down, in committed transactions not yet purged. 0 (default) = never.
+    /// History length above which writes are slowed down, in committed transactions not yet purged.
+    /// 0 (default) = never.
     pub max_purge_lag: u64,
     /// Longest such delay of one write. Zero (default) = a second.
     pub max_purge_lag_delay: Duration,
@@ -140,23 +155,27 @@ pub struct Options {
     pub doublewrite: bool,
     /// Whether files are opened with `O_DIRECT` (where the file system allows it). Default true.
     pub direct_io: bool,
-    /// Whether the process locks its memory (`mlockall`), or is about to. Then only what the pool uses may be locked, not all that it
-    /// might use once. Default false.
+    /// Whether the process locks its memory (`mlockall`), or is about to. Then only what the pool
+    /// uses may be locked, not all that it might use once. Default false.
     pub memory_locked: bool,
-    /// How many files may have a descriptor at once. There may be any number of tables: files that rest are closed and opened
-    /// again. 0 (default) = half of the descriptors that the process may have.
+    /// How many files may have a descriptor at once. There may be any number of tables: files that
+    /// rest are closed and opened again. 0 (default) = half of the descriptors that the process may
+    /// have.
     pub open_files: usize,
-    /// Whether the list of hot pages is saved: each minute or so, and at a clean shutdown. Default true.
+    /// Whether the list of hot pages is saved: each minute or so, and at a clean shutdown. Default
+    /// true.
     pub buffer_pool_dump_at_shutdown: bool,
     /// Whether the pages of that list are read in the background after the open. Default true.
     pub buffer_pool_load_at_startup: bool,
     /// Days within which the scrub reads and verifies each page once, in the background; 0 = it
     /// does not. Default 7.
     pub scrub_days: u16,
-    /// Nothing in the directory is ever written, so that it may be one that can't be. It must have been closed cleanly. Default false.
+    /// Nothing in the directory is ever written, so that it may be one that can't be. It must have
+    /// been closed cleanly. Default false.
     pub read_only: bool,
-    /// What an opening does that finds the redo log damaged in the middle: it fails with an error that says what would be lost (default), or it
-    /// goes on without that. For one opening, after everything else was tried.
+    /// What an opening does that finds the redo log damaged in the middle: it fails with an error
+    /// that says what would be lost (default), or it goes on without that. For one opening, after
+    /// everything else was tried.
     pub accept_log_loss: AcceptLogLoss,
     /// What a start on a damaged data directory does without. Default [`ForceRecovery::Off`].
     pub force_recovery: ForceRecovery,

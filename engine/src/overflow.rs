@@ -10,16 +10,19 @@
 //! `next` = 0 ends the chain. Every page but the last is full.
 //!
 //! # Crash safety
-//! A chain is complete from its head at any time: what is reachable from the head is allocated, and what was allocated for it
-//! is reachable. So whoever knows the head can always free everything:
-//! - [`start`] allocates the head in a mini-transaction of the caller's, together with the undo record that names it;
+//! A chain is complete from its head at any time: what is reachable from the head is allocated, and
+//! what was allocated for it is reachable. So whoever knows the head can always free everything:
+//! - [`start`] allocates the head in a mini-transaction of the caller's, together with the undo
+//!   record that names it;
 //! - [`extend`] adds each further page in a mini-transaction that also links it;
 //! - [`free_tail`] cuts pages off behind the head, each time with the link to them;
-//! - [`free_head`] frees the head in a mini-transaction of the caller's, together with whatever forgets it.
+//! - [`free_head`] frees the head in a mini-transaction of the caller's, together with whatever
+//!   forgets it.
 //!
 //! # Latching
-//! Pages of a chain are latched from head to tail; the space's header and bitmaps after them. Nobody reads a chain that is being
-//! extended or freed: an entry names it only once it is complete, and it is freed when no read view can see that entry.
+//! Pages of a chain are latched from head to tail; the space's header and bitmaps after them.
+//! Nobody reads a chain that is being extended or freed: an entry names it only once it is
+//! complete, and it is freed when no read view can see that entry.
 
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -42,8 +45,8 @@ pub const fn capacity(page_size: usize) -> usize {
     page_size - DATA
 }
 
-/// Writes the first page of a chain: takes a page of `allocation`. Returns its number and how much of `value` it holds; the rest
-/// goes to [`extend`].
+/// Writes the first page of a chain: takes a page of `allocation`. Returns its number and how much
+/// of `value` it holds; the rest goes to [`extend`].
 pub fn start(
     mtr: &mut Mtr<'_>,
     allocation: &mut Allocation,
@@ -54,7 +57,8 @@ pub fn start(
     (no, fill(mtr, page, tree_id, value))
 }
 
-/// Appends `rest` to a chain whose last page is `last` (and full), a page at a time; returns the last page then.
+/// Appends `rest` to a chain whose last page is `last` (and full), a page at a time; returns the
+/// last page then.
 ///
 /// After an error, the chain holds a part of `rest`: free it.
 pub fn extend(env: &Env, space: &Space, tree_id: u32, mut last: u32, rest: &[u8]) -> Result<u32> {
@@ -138,7 +142,8 @@ pub fn free_tail(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u6
         let (mut next, _) = check(mtr.page(head_page), space, head, tree_id)?;
         let mut numbers = Vec::with_capacity(FREE_BATCH);
         while next != 0 && numbers.len() < FREE_BATCH {
-            // Before the page is latched: the head is, by this very thread, which would wait for itself.
+            // Before the page is latched: the head is, by this very thread, which would wait for
+            // itself.
             if next == head || numbers.contains(&next) {
                 return Err(Error::corrupt(
                     space.file().name(),
@@ -163,7 +168,8 @@ pub fn free_tail(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u6
     }
 }
 
-/// Frees the head, whose tail is gone ([`free_tail`]); `allocation` comes from [`Allocation::holding`] with the head.
+/// Frees the head, whose tail is gone ([`free_tail`]); `allocation` comes from
+/// [`Allocation::holding`] with the head.
 pub fn free_head(mtr: &mut Mtr<'_>, allocation: &mut Allocation, head: u32) {
     allocation.free(mtr, head);
 }
@@ -178,7 +184,8 @@ pub fn free(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<u64> {
     Ok(freed + 1)
 }
 
-/// The pages of a chain, head first: for a check of what is allocated. Nobody may change the chain meanwhile.
+/// The pages of a chain, head first: for a check of what is allocated. Nobody may change the chain
+/// meanwhile.
 pub fn pages(env: &Env, space: &Space, tree_id: u32, head: u32) -> Result<Vec<u32>> {
     let (mut pages, mut seen) = (Vec::new(), PageSet::default());
     for_each_page(env, space, tree_id, head, |no| {

@@ -1,21 +1,25 @@
 //! Page operations: the only way bytes of a page ever change.
 //!
-//! A [`PageOp`] is one small, self-contained change of one page. Forward, a mini-transaction applies it to the latched page
-//! and appends its encoding to the redo log; at recovery, [`apply_encoded`] applies the same encoding to the page as it was
-//! found on disk. Both run the same code on the same bytes, so an operation may leave decisions to `apply` (where in the
-//! heap a cell goes, whether the node must be compacted first) and log only what it cannot compute: that keeps redo small.
+//! A [`PageOp`] is one small, self-contained change of one page. Forward, a mini-transaction
+//! applies it to the latched page and appends its encoding to the redo log; at recovery,
+//! [`apply_encoded`] applies the same encoding to the page as it was found on disk. Both run the
+//! same code on the same bytes, so an operation may leave decisions to `apply` (where in the heap a
+//! cell goes, whether the node must be compacted first) and log only what it cannot compute: that
+//! keeps redo small.
 //!
 //! # Invariants
-//! - `apply` is a pure function of the page's bytes and the operation: no clock, no address, no hash order.
-//! - `apply` leaves the first [`PAGE_HEADER_SIZE`] bytes alone but for page type and tree id ([`PageOp::Format`],
-//!   [`PageOp::Image`], [`PageOp::NodeInit`]); checksum, page number, space id and LSN belong to the pool.
-//! - On bytes that are no valid page, or an encoding that is no valid operation, it returns an error and never panics. The
-//!   page may then be half changed, and must be thrown away.
+//! - `apply` is a pure function of the page's bytes and the operation: no clock, no address, no
+//!   hash order.
+//! - `apply` leaves the first [`PAGE_HEADER_SIZE`] bytes alone but for page type and tree id
+//!   ([`PageOp::Format`], [`PageOp::Image`], [`PageOp::NodeInit`]); checksum, page number, space id
+//!   and LSN belong to the pool.
+//! - On bytes that are no valid page, or an encoding that is no valid operation, it returns an
+//!   error and never panics. The page may then be half changed, and must be thrown away.
 //!
 //! # Encoding
-//! One tag byte, then the fields in the order of their declaration; integers as LEB128 varints (at most five bytes), byte
-//! strings as a varint length and the bytes, except a last one, which runs to the end of the encoding.
-//! `docs/internals/format/pages.md` has it byte by byte.
+//! One tag byte, then the fields in the order of their declaration; integers as LEB128 varints (at
+//! most five bytes), byte strings as a varint length and the bytes, except a last one, which runs
+//! to the end of the encoding. `docs/internals/format/pages.md` has it byte by byte.
 
 use crate::format::OpError;
 use crate::format::entry::settle_cells;
@@ -87,7 +91,8 @@ pub enum PageOp<'a> {
         /// Bytes between them.
         middle: &'a [u8],
     },
-    /// Keeps the first `keep` cells and sets a new upper fence (narrower after a split, wider before a merge).
+    /// Keeps the first `keep` cells and sets a new upper fence (narrower after a split, wider
+    /// before a merge).
     SetUpper {
         /// Cells kept.
         keep: u16,
@@ -101,7 +106,8 @@ pub enum PageOp<'a> {
     },
     /// Settles entries of a leaf: their headers shrink to one byte ([`crate::format::entry`]).
     SettleCells {
-        /// A bit for each cell, the first of a byte being its lowest. Cells that it has no bit for stay as they are.
+        /// A bit for each cell, the first of a byte being its lowest. Cells that it has no bit for
+        /// stay as they are.
         slots: &'a [u8],
     },
 }
@@ -314,7 +320,8 @@ impl CellList {
         Self::default()
     }
 
-    /// Adds a cell whose key, behind the target node's prefix, is `suffix_a` followed by `suffix_b`.
+    /// Adds a cell whose key, behind the target node's prefix, is `suffix_a` followed by
+    /// `suffix_b`.
     pub fn push(&mut self, suffix_a: &[u8], suffix_b: &[u8], payload: &[u8]) {
         put_varint(&mut self.bytes, (suffix_a.len() + suffix_b.len()) as u32);
         put_varint(&mut self.bytes, payload.len() as u32);

@@ -1,14 +1,17 @@
-//! Pause points: named places at which a unit test may step in, to hold the thread up or to let somebody else act. So a race is lost
-//! every time, not once in a million runs. Outside of unit tests they are nothing.
+//! Pause points: named places at which a unit test may step in, to hold the thread up or to let
+//! somebody else act. So a race is lost every time, not once in a million runs. Outside of unit
+//! tests they are nothing.
 
 /// The place that a thread has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PausePoint {
-    /// A waiter has given the holder of an implicit lock the explicit one; its own request comes next.
+    /// A waiter has given the holder of an implicit lock the explicit one; its own request comes
+    /// next.
     HolderMadeExplicit,
     /// A write is in the redo log, and its leaf's latch is gone.
     WriteCommitted,
-    /// A locking scan knows whether the entry before it is deleted for certain; it has not asked for its lock yet.
+    /// A locking scan knows whether the entry before it is deleted for certain; it has not asked
+    /// for its lock yet.
     ScanJudgedEntry,
     /// A reader is about to go from a version to the one before.
     VersionPassed,
@@ -18,13 +21,15 @@ pub(crate) enum PausePoint {
     CommitStored,
     /// A rollback has read the newest undo record; what that is about is not latched yet.
     UndoRecordRead,
-    /// A prepared transaction without a session has ended; the tables that it has used are still kept.
+    /// A prepared transaction without a session has ended; the tables that it has used are still
+    /// kept.
     PreparedEnded,
     /// A DROP or TRUNCATE has found that its table is not open; the catalog still has it.
     TableFoundClosed,
     /// A change of indexes is over or has been taken back: another of the same table may begin.
     IndexChangeOver,
-    /// A table that nobody was inside refuses writes from here on; whether somebody came in just before is still to be asked.
+    /// A table that nobody was inside refuses writes from here on; whether somebody came in just
+    /// before is still to be asked.
     WritesRefused,
     /// A table that is to be filled has been found empty.
     TableFoundEmpty,

@@ -1,21 +1,25 @@
 //! A tablespace from within: its header page and the allocation of its pages.
 //!
-//! A space is one file of pages. Page 0 is the header; bitmap pages, one bit a page (1 = allocated), lie at
-//! `1 + k × pages_per_bitmap` and cover the pages `k × pages_per_bitmap ..` each. `docs/internals/format/pages.md` has both byte by byte.
+//! A space is one file of pages. Page 0 is the header; bitmap pages, one bit a page (1 =
+//! allocated), lie at `1 + k × pages_per_bitmap` and cover the pages `k × pages_per_bitmap ..`
+//! each. `docs/internals/format/pages.md` has both byte by byte.
 //!
 //! # Allocation
-//! A mini-transaction may fail only before its first change, so allocation has two halves: [`Allocation::reserve`] latches the
-//! header and the bitmaps, chooses the pages and latches them too, and grows the file where needed (a full disk shows here);
-//! [`Allocation::take`] then sets bits, and cannot fail. Likewise [`Allocation::holding`] and [`Allocation::free`]. Pages are
+//! A mini-transaction may fail only before its first change, so allocation has two halves:
+//! [`Allocation::reserve`] latches the header and the bitmaps, chooses the pages and latches them
+//! too, and grows the file where needed (a full disk shows here); [`Allocation::take`] then sets
+//! bits, and cannot fail. Likewise [`Allocation::holding`] and [`Allocation::free`]. Pages are
 //! chosen close behind a given one, then from the lowest that may be free.
 //!
-//! A file grows before the header says so; a crash in between leaves it longer than `size_pages`, and the next growth takes the
-//! surplus up. Likewise a space gets shorter by its header ([`cut_free_tail`]), and its file later, if it does.
+//! A file grows before the header says so; a crash in between leaves it longer than `size_pages`,
+//! and the next growth takes the surplus up. Likewise a space gets shorter by its header
+//! ([`cut_free_tail`]), and its file later, if it does.
 //!
 //! # Latching
-//! The header and the bitmap pages come last of all page latches (behind trees and undo), the header before the bitmaps, which
-//! are changed only under the header's latch. Whoever holds an [`Allocation`] may latch no further page in use; the new pages
-//! it latches itself are no one's, so no one who holds one of them can be waiting.
+//! The header and the bitmap pages come last of all page latches (behind trees and undo), the
+//! header before the bitmaps, which are changed only under the header's latch. Whoever holds an
+//! [`Allocation`] may latch no further page in use; the new pages it latches itself are no one's,
+//! so no one who holds one of them can be waiting.
 
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -69,7 +73,8 @@ pub fn create<'a>(mtr: &mut Mtr<'a>, env: &Env, space: &'a Space) -> Result<()> 
     Ok(())
 }
 
-/// The latched header and bitmaps of a space, with pages set aside to be taken, or known to be allocated and so free to free.
+/// The latched header and bitmaps of a space, with pages set aside to be taken, or known to be
+/// allocated and so free to free.
 #[derive(Debug)]
 pub struct Allocation {
     page_size: usize,
@@ -86,8 +91,9 @@ pub struct Allocation {
 }
 
 impl Allocation {
-    /// Sets `count` pages aside, close behind page `near` where possible (0 = anywhere), and latches them as new pages. Grows
-    /// the file where it has too few. Nothing is changed yet, so an error leaves no trace, nor does dropping the outcome.
+    /// Sets `count` pages aside, close behind page `near` where possible (0 = anywhere), and
+    /// latches them as new pages. Grows the file where it has too few. Nothing is changed yet, so
+    /// an error leaves no trace, nor does dropping the outcome.
     pub fn reserve<'a>(
         mtr: &mut Mtr<'a>,
         space: &'a Space,
@@ -187,7 +193,8 @@ impl Allocation {
                     first_clear(bits, next - k * per_bitmap, range_end - k * per_bitmap)
             {
                 let no = k * per_bitmap + index;
-                // The second page of a range is its bitmap, whose own bit is yet to be set if it is new.
+                // The second page of a range is its bitmap, whose own bit is yet to be set if it is
+                // new.
                 if index != 1 && !found.contains(&no) {
                     found.push(no);
                 }
@@ -227,7 +234,8 @@ impl Allocation {
         Ok(())
     }
 
-    /// Takes a page that was set aside: its number and the latched, zeroed page, to be formatted by the caller.
+    /// Takes a page that was set aside: its number and the latched, zeroed page, to be formatted by
+    /// the caller.
     pub fn take(&mut self, mtr: &mut Mtr<'_>) -> (u32, PageHandle) {
         let (no, page) = self.pages.pop().expect("no more pages are taken than were set aside");
         self.write_header(mtr, SIZE_PAGES_AT, self.size_pages);
@@ -244,7 +252,8 @@ impl Allocation {
         (no, page)
     }
 
-    /// Frees one of the pages given to [`Allocation::holding`]. The caller holds it latched, or nothing leads to it any more.
+    /// Frees one of the pages given to [`Allocation::holding`]. The caller holds it latched, or
+    /// nothing leads to it any more.
     pub fn free(&mut self, mtr: &mut Mtr<'_>, no: u32) {
         self.set_bit(mtr, no, false);
         self.free_hint = self.free_hint.min(no);
@@ -290,8 +299,9 @@ fn corrupt(space: &Space, no: u32, why: &str) -> Error {
     Error::corrupt(space.file().name(), no, why)
 }
 
-/// A header or bitmap of zeroes is no broken page to the pool, but one that was never written. To an allocation it would say that
-/// everything is free. The bitmaps of all ranges that the space's size reaches into have been written.
+/// A header or bitmap of zeroes is no broken page to the pool, but one that was never written. To
+/// an allocation it would say that everything is free. The bitmaps of all ranges that the space's
+/// size reaches into have been written.
 fn check_page(space: &Space, no: u32, page: &[u8], page_type: PageType) -> Result<()> {
     let is_it =
         page::page_type(page) == page_type && page::page_id(page) == PageId::new(space.id(), no);
@@ -333,8 +343,9 @@ pub(crate) fn first_clear(bitmap: &[u8], start: u32, end: u32) -> Option<u32> {
     None
 }
 
-/// Makes the space end behind its last allocated page, if that is at least `least` pages less; returns how many. The file stays as it is, and
-/// must, as long as recovery may come to changes of the pages that are gone.
+/// Makes the space end behind its last allocated page, if that is at least `least` pages less;
+/// returns how many. The file stays as it is, and must, as long as recovery may come to changes of
+/// the pages that are gone.
 pub fn cut_free_tail(env: &Env, space: &Space, least: u32) -> Result<u32> {
     let mut mtr = Mtr::begin(env)?;
     let allocation = Allocation::latch(&mut mtr, space)?;
@@ -412,7 +423,8 @@ pub fn check_allocated(env: &Env, space: &Space, reached: &PageSet) -> Result<u6
     Ok(allocated.iter().filter(|&no| !reached.contains(no) && !is_own(no)).count() as u64)
 }
 
-/// The pages of a space that are allocated, header and bitmaps included, ascending: to compare with what is reachable.
+/// The pages of a space that are allocated, header and bitmaps included, ascending: to compare with
+/// what is reachable.
 ///
 /// Latches one bitmap at a time: exact only while nobody allocates.
 pub fn allocated_pages(env: &Env, space: &Space) -> Result<Vec<u32>> {

@@ -1,8 +1,9 @@
 //! Counters of the whole engine at one moment, under InnoDB's names.
 //!
-//! [`Db::status`](crate::Db::status) gathers them from the layers; nothing here is on a hot path. A name is InnoDB's
-//! status variable without its prefix (`Innodb_buffer_pool_reads` → `buffer_pool_reads`), so that dashboards made for
-//! InnoDB need nothing but another prefix. Figures without an equal there have names in the same manner.
+//! [`Db::status`](crate::Db::status) gathers them from the layers; nothing here is on a hot path. A
+//! name is InnoDB's status variable without its prefix (`Innodb_buffer_pool_reads` →
+//! `buffer_pool_reads`), so that dashboards made for InnoDB need nothing but another prefix.
+//! Figures without an equal there have names in the same manner.
 
 use crate::governor::GovernorReport;
 use crate::memory::MemoryReport;
@@ -103,7 +104,8 @@ impl Status {
         self.push("buffer_pool_resize_duration_us", resize.duration.as_micros() as u64);
         self.push("buffer_pool_resize_longest_wait_us", resize.longest_wait_us);
         let mib = |bytes: u64| bytes >> 20;
-        // The numbers are those of MySQL's status variable of this name, as far as there is such a state.
+        // The numbers are those of MySQL's status variable of this name, as far as there is such a
+        // state.
         let (code, text) = match &resize.state {
             ResizeState::Idle if resize.resizes == 0 => (0, String::new()),
             ResizeState::Idle => (
@@ -237,7 +239,8 @@ struct Wait {
     what: &'static str,
     /// The counter of how often.
     times: &'static str,
-    /// The counter of how long in all, and the microseconds of its unit; none where that is not measured.
+    /// The counter of how long in all, and the microseconds of its unit; none where that is not
+    /// measured.
     time: Option<(&'static str, u64)>,
 }
 
@@ -294,7 +297,8 @@ impl Status {
     }
 }
 
-/// Sections of the text, each with the prefixes of the counters that it holds. The last takes the rest.
+/// Sections of the text, each with the prefixes of the counters that it holds. The last takes the
+/// rest.
 const SECTIONS: [(&str, &[&str]); 6] = [
     ("BUFFER POOL", &["buffer_pool_", "page", "dblwr_", "data_"]),
     ("MEMORY", &["memory_"]),

@@ -147,7 +147,8 @@ fn rows_in(db: &Db) -> usize {
     scan::scan(&mut trx, &table, 0).unwrap().len()
 }
 
-/// A page that a read meets in the middle of its write has a wrong checksum in the file, and is whole in the pool.
+/// A page that a read meets in the middle of its write has a wrong checksum in the file, and is
+/// whole in the pool.
 #[test]
 fn a_page_that_is_torn_in_the_file_is_taken_from_the_pool() {
     let (sim, db) = small_db();
@@ -298,7 +299,8 @@ fn what_an_interruption_leaves_is_refused_or_complete() {
     assert!(complete[0] >= 1 && complete[1] >= 1, "{complete:?}");
 }
 
-/// The server does not wait for a target that stands still: the log goes on where the backup has not copied it, and the backup says so.
+/// The server does not wait for a target that stands still: the log goes on where the backup has
+/// not copied it, and the backup says so.
 #[test]
 fn a_log_that_cannot_grow_goes_on_without_the_backup() {
     let (sim, db) = small_db();

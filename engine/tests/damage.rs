@@ -1,7 +1,9 @@
-//! One page of `system.tpd` or `undo.tpd` damaged at a time: the start succeeds, and what is lost is what was on that page.
+//! One page of `system.tpd` or `undo.tpd` damaged at a time: the start succeeds, and what is lost
+//! is what was on that page.
 //!
-//! The directory has tables enough for a catalog of several pages, rows that are deleted and not purged, unfinished
-//! transactions with undo of several pages, and a prepared one. It is damaged after a clean stop and after a kill.
+//! The directory has tables enough for a catalog of several pages, rows that are deleted and not
+//! purged, unfinished transactions with undo of several pages, and a prepared one. It is damaged
+//! after a clean stop and after a kill.
 
 mod scan;
 
@@ -195,7 +197,8 @@ fn read_all(db: &Db, base: &Base, outcome: &mut Outcome) {
     }
 }
 
-/// Opens the directory, reads everything, lets the background do what it can, reads again, changes every row, and starts anew.
+/// Opens the directory, reads everything, lets the background do what it can, reads again, changes
+/// every row, and starts anew.
 fn look(base: &Base, disk: &SimStorage) -> Outcome {
     let mut outcome = Outcome::default();
     let db = match Db::open_on(Arc::new(disk.clone()), options()) {
@@ -263,7 +266,8 @@ fn used_pages(disk: &SimStorage, file: &str) -> Vec<u32> {
     (0..pages).filter(|page| is_used(page)).collect()
 }
 
-/// Each page of a file damaged in every way; what may come of it is up to `is_fair`, which is given how many pages are damaged.
+/// Each page of a file damaged in every way; what may come of it is up to `is_fair`, which is given
+/// how many pages are damaged.
 fn each_page(file: &str, is_fair: impl Fn(Damage, usize, &Outcome) -> bool) {
     let (mut trials, mut refused, mut unread, mut locked, mut wrong) = (0, 0, 0, 0, 0);
     let mut unfair = vec![];
@@ -360,7 +364,8 @@ fn readable(base: &Base, disk: &SimStorage, force_recovery: ForceRecovery) -> Op
     Some(whole)
 }
 
-/// Both copies of what no start can do without, a missing file, a damaged log: refused, and read at the level that the error names.
+/// Both copies of what no start can do without, a missing file, a damaged log: refused, and read at
+/// the level that the error names.
 #[test]
 fn what_is_refused_can_be_read_at_the_level_that_the_error_names() {
     type Harm = fn(&SimStorage);
@@ -426,7 +431,8 @@ fn what_is_refused_can_be_read_at_the_level_that_the_error_names() {
             let force = ForceRecovery::from_level(level as u8).unwrap();
             let whole = readable(&base, &disk.kill(), force);
             let whole = whole.unwrap_or_else(|| panic!("{what}: no start at {level}"));
-            // Without undo, what was unfinished passes for committed; without redo, the last changes may be missing.
+            // Without undo, what was unfinished passes for committed; without redo, the last
+            // changes may be missing.
             let fair = match (force, left) {
                 (ForceRecovery::NoRedo, Left::Killed) => 1,
                 (ForceRecovery::NoRedo | ForceRecovery::NoUndo, _) => TABLES - UNFINISHED - 1,

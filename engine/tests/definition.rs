@@ -1,4 +1,5 @@
-//! Tables: created, dropped, renamed, truncated; what survives a restart and a crash; who may stand in the way.
+//! Tables: created, dropped, renamed, truncated; what survives a restart and a crash; who may stand
+//! in the way.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -245,7 +246,8 @@ fn a_truncated_table_is_empty_and_new() {
     assert_eq!(table.rows(), 5);
 }
 
-/// There are no versions from before: the snapshot would see an empty table, and take it for the truth.
+/// There are no versions from before: the snapshot would see an empty table, and take it for the
+/// truth.
 #[test]
 fn a_snapshot_older_than_the_table_is_refused() {
     let sim = SimStorage::new(1);
@@ -286,7 +288,8 @@ fn a_snapshot_older_than_the_table_is_refused() {
     assert!(get(&mut old_snapshot(), &copy, &key).unwrap().is_some());
     drop(copy);
 
-    // A read that locks must not miss what was there: the copy does not tell of a row that was deleted before.
+    // A read that locks must not miss what was there: the copy does not tell of a row that was
+    // deleted before.
     let gone = 2u32.to_be_bytes();
     let mut old = old_snapshot();
     let table = db.open_table("t").unwrap();
@@ -328,7 +331,8 @@ fn a_snapshot_older_than_the_table_is_refused() {
 
 #[test]
 fn a_definition_change_cut_off_by_a_crash_leaves_no_file_behind() {
-    // Every operation on the disk that creating, filling, truncating and dropping take, cut off once.
+    // Every operation on the disk that creating, filling, truncating and dropping take, cut off
+    // once.
     let ddl = |db: &Db| -> Result<()> {
         let table = db.create_table("t", &def())?;
         begin(db).insert(&table, 0, b"k", b"v")?;
@@ -514,7 +518,8 @@ fn prepared_transactions_wait_for_their_verdict() {
     let db = open(&sim.crash());
     let table = db.open_table("t").unwrap();
     assert_eq!(sorted(db.recovered_xids()), [b"one", b"two"]);
-    // From undo it is known what they used, and what not: what was begun before the crash can be ended.
+    // From undo it is known what they used, and what not: what was begun before the crash can be
+    // ended.
     assert!(db.is_used_without_session(|name| name == "t"));
     assert!(!db.is_used_without_session(|name| name != "t"));
     db.rename_table("copied", "copy").unwrap();

@@ -1,4 +1,5 @@
-//! Handles used in ways that their types do not rule out: with those of another transaction or database, or after their time.
+//! Handles used in ways that their types do not rule out: with those of another transaction or
+//! database, or after their time.
 
 use std::sync::Arc;
 use tidepool::storage::SimStorage;
@@ -111,7 +112,8 @@ fn a_call_outside_of_a_statement_sees_what_is_committed_by_then() {
     }
 }
 
-/// Both handles write the same place in the file: with a counter lowered there, a crash would have values given twice.
+/// Both handles write the same place in the file: with a counter lowered there, a crash would have
+/// values given twice.
 #[test]
 fn counters_of_a_void_handle_leave_those_of_the_table_alone() {
     let db = open(1);
@@ -132,7 +134,8 @@ fn counters_of_a_void_handle_leave_those_of_the_table_alone() {
     assert_eq!(new.reserve_auto_increment(1).map(drop), missing);
 }
 
-/// As many row ids as the table has rows come from the new handle, and a row of the old one's would be in its way.
+/// As many row ids as the table has rows come from the new handle, and a row of the old one's would
+/// be in its way.
 #[test]
 fn a_void_handle_gives_no_row_ids() {
     let db = open(1);
@@ -160,7 +163,8 @@ fn a_void_savepoint_is_refused() {
     let void = trx.savepoint();
     put(&mut trx, 2);
     trx.rollback_to(early).unwrap();
-    // As it is, and when others have come to where it was: as many, or more, of the same length or another.
+    // As it is, and when others have come to where it was: as many, or more, of the same length or
+    // another.
     for n in 0..5 {
         let refused = trx.rollback_to(void);
         assert!(
@@ -212,7 +216,8 @@ fn a_savepoint_that_is_void_after_many_rollbacks_is_refused() {
     }
 }
 
-/// Who is asked during a check, or shown a sample, holds nothing of the table, and may do with it what he likes.
+/// Who is asked during a check, or shown a sample, holds nothing of the table, and may do with it
+/// what he likes.
 #[test]
 fn who_is_called_back_may_change_the_table() {
     for rows in [1, 3000_u32] {

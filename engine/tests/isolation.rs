@@ -1,14 +1,17 @@
-//! Isolation anomalies by name, as text scripts in `tests/isolation/`: what each isolation level lets happen, and what
-//! it turns into an error or a wait.
+//! Isolation anomalies by name, as text scripts in `tests/isolation/`: what each isolation level
+//! lets happen, and what it turns into an error or a wait.
 //!
-//! A script's sessions are the prefixes of its commands (`t1: …`), each with a thread of its own. A command that has to
-//! wait for another session's lock prints `waits`; the command that lets it go on also prints what became of it
-//! (`t2 goes on: …`). `UPDATE_GOLDENFILES=1 cargo test --test isolation` rewrites the outputs: read the diff.
+//! A script's sessions are the prefixes of its commands (`t1: …`), each with a thread of its own. A
+//! command that has to wait for another session's lock prints `waits`; the command that lets it go
+//! on also prints what became of it (`t2 goes on: …`). `UPDATE_GOLDENFILES=1 cargo test --test
+//! isolation` rewrites the outputs: read the diff.
 //!
-//! Commands: `reset k=v…` (a new database), and by session: `begin ru|rc|rr|serializable|snapshot` (`snapshot` = rr with
-//! its view taken at once), `get k [shared|exclusive] [nowait|skip]`, `scan [from=k] [to=k] [shared|exclusive] [nowait|skip]
-//! [reverse] [ends]` (`ends`: the cursor is told where), `gets k… [shared|exclusive]` and `scans from-to… [shared|exclusive]` (several in one
-//! statement), `insert k=v`, `update k=v`, `move k to=v`, `delete k`, `savepoint s`, `back_to s`, `kill`, `commit`, `rollback`.
+//! Commands: `reset k=v…` (a new database), and by session: `begin ru|rc|rr|serializable|snapshot`
+//! (`snapshot` = rr with its view taken at once), `get k [shared|exclusive] [nowait|skip]`, `scan
+//! [from=k] [to=k] [shared|exclusive] [nowait|skip] [reverse] [ends]` (`ends`: the cursor is told
+//! where), `gets k… [shared|exclusive]` and `scans from-to… [shared|exclusive]` (several in one
+//! statement), `insert k=v`, `update k=v`, `move k to=v`, `delete k`, `savepoint s`, `back_to s`,
+//! `kill`, `commit`, `rollback`.
 
 use goldenscript::{Command, Runner};
 use std::collections::BTreeMap;
@@ -42,8 +45,8 @@ fn run(script: &str) {
     goldenscript::run(&mut Sessions::default(), path).expect("the script runs");
 }
 
-/// How long nothing must happen before a session that has not answered is taken to wait for a lock. Only sessions that
-/// the engine itself counts as waiting get that far.
+/// How long nothing must happen before a session that has not answered is taken to wait for a lock.
+/// Only sessions that the engine itself counts as waiting get that far.
 const SETTLED: Duration = Duration::from_millis(40);
 const STUCK: Duration = Duration::from_secs(20);
 
@@ -132,8 +135,8 @@ impl Sessions {
         Ok(String::new())
     }
 
-    /// Lets all sessions run until each has answered or waits for a lock. Gives the answer of `name` (if it is
-    /// to be told apart) and the lines of those that went on.
+    /// Lets all sessions run until each has answered or waits for a lock. Gives the answer of
+    /// `name` (if it is to be told apart) and the lines of those that went on.
     fn settle(&mut self, name: &str) -> Result<(Option<Answer>, Vec<String>), Box<dyn StdError>> {
         let (mut answer, mut went_on) = (None, vec![]);
         let start = Instant::now();
@@ -174,7 +177,8 @@ impl Sessions {
         }
     }
 
-    /// Runs `task` on the thread of session `name`; the text says `what` it was and what became of it.
+    /// Runs `task` on the thread of session `name`; the text says `what` it was and what became of
+    /// it.
     fn task(&mut self, name: &str, what: &str, task: Task) -> Result<String, Box<dyn StdError>> {
         let thread = self.threads.get_mut(name).ok_or("begin comes first")?;
         if thread.waits {
@@ -372,7 +376,8 @@ impl Runner for Sessions {
     }
 }
 
-/// A long value's pages are freed when its writer rolls back: a dirty read must not follow them into other data.
+/// A long value's pages are freed when its writer rolls back: a dirty read must not follow them
+/// into other data.
 #[test]
 fn dirty_reads_of_long_values_that_are_rolled_back() {
     const LEN: usize = 100_000;

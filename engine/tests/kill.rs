@@ -1,9 +1,9 @@
-//! `kill -9` at random moments on real files: what was acknowledged is there afterwards, nothing else is, and the indexes
-//! agree.
+//! `kill -9` at random moments on real files: what was acknowledged is there afterwards, nothing
+//! else is, and the indexes agree.
 //!
-//! The test starts itself as a child that works and writes a line to its standard output for each commit that was
-//! acknowledged; the parent kills it after a random time, opens the directory, checks it, and starts over on the same
-//! directory. `TIDEPOOL_KILLS=n` sets the number of rounds.
+//! The test starts itself as a child that works and writes a line to its standard output for each
+//! commit that was acknowledged; the parent kills it after a random time, opens the directory,
+//! checks it, and starts over on the same directory. `TIDEPOOL_KILLS=n` sets the number of rounds.
 
 mod scan;
 
@@ -69,7 +69,8 @@ fn acknowledged_commits_survive_kill_9() {
     assert!(most > 0, "no round got anything done");
 }
 
-/// Checks the directory; each worker's last number is the acknowledged one or the next. Gives the numbers found.
+/// Checks the directory; each worker's last number is the acknowledged one or the next. Gives the
+/// numbers found.
 fn check(dir: &Path, acknowledged: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let db = Db::open(dir, options()).unwrap();
     let mut found = BTreeMap::new();

@@ -41,7 +41,8 @@ fn sources(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The modules that a source file names as `crate::…`, but for those in comments and in tests at its end.
+/// The modules that a source file names as `crate::…`, but for those in comments and in tests at
+/// its end.
 fn used(source: &str) -> impl Iterator<Item = &str> {
     let code = source.split("#[cfg(test)]\nmod tests {").next().unwrap();
     let lines = code.lines().map(|line| line.split("//").next().unwrap());

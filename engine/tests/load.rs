@@ -1,4 +1,5 @@
-//! Tables that are filled before anybody sees them: what they hold then, what is refused, and what is left when it does not come to that.
+//! Tables that are filled before anybody sees them: what they hold then, what is refused, and what
+//! is left when it does not come to that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,7 +42,8 @@ fn entries(trx: &mut Transaction, table: &Arc<Table>, index: usize) -> Result<Mo
     Ok(found)
 }
 
-/// Rows whose values are of all lengths, some of several pages; the keys differ by more than their ends.
+/// Rows whose values are of all lengths, some of several pages; the keys differ by more than their
+/// ends.
 fn rows(count: u32) -> Model {
     let len = |n: u32| match n % 50 {
         7 => 40_000 + n as usize,
@@ -403,7 +405,8 @@ fn an_empty_table_is_filled_and_keeps_its_counters() {
     assert_eq!(empty.check(&db, &mut |_| true).err(), Some(Error::TableMissing("copy".into())));
     assert_eq!(db.fill_table("none").err(), Some(Error::TableMissing("none".into())));
     assert!(matches!(db.fill_table("copy"), Err(Error::InvalidOption(_))));
-    // The transaction that fills it goes on with it; under its new name it is not for those of before.
+    // The transaction that fills it goes on with it; under its new name it is not for those of
+    // before.
     assert!(entries(&mut of_before, &table, 0).unwrap() == model);
     of_before.insert(&table, 0, b"zzz", b"").unwrap();
     of_before.rollback().unwrap();

@@ -1,7 +1,9 @@
-//! The whole engine against a `BTreeMap`: random transactions on two tables, savepoints, definition changes, reopening
-//! (cleanly and by power cut), and after each step that shows something, what the model says. The seed says which page size.
+//! The whole engine against a `BTreeMap`: random transactions on two tables, savepoints, definition
+//! changes, reopening (cleanly and by power cut), and after each step that shows something, what
+//! the model says. The seed says which page size.
 //!
-//! `TIDEPOOL_CASES=n` runs more cases than the default few dozen. Everything is single-threaded and deterministic.
+//! `TIDEPOOL_CASES=n` runs more cases than the default few dozen. Everything is single-threaded and
+//! deterministic.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;

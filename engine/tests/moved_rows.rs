@@ -1,4 +1,5 @@
-//! Rows that move along an index all the time, while others scan it with locks: none is missed, and none is met twice.
+//! Rows that move along an index all the time, while others scan it with locks: none is missed, and
+//! none is met twice.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -49,7 +50,8 @@ fn open() -> (Db, Arc<Table>) {
     (db, table)
 }
 
-/// Moves a row, as an UPDATE by the index does: its entry there is locked first. False if it has moved meanwhile.
+/// Moves a row, as an UPDATE by the index does: its entry there is locked first. False if it has
+/// moved meanwhile.
 fn move_row(trx: &mut Transaction, table: &Arc<Table>, random: &mut StdRng) -> Result<bool> {
     let (row, to) = (random.random_range(0..ROWS), random.random_range(0..PLACES));
     let (key, wait, mut value) = (row.to_be_bytes(), LockWait::Wait, Vec::new());

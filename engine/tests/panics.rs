@@ -1,4 +1,5 @@
-//! A bug that panics in the background: nobody waits for ever, nothing that was acknowledged is lost, and what can go on does.
+//! A bug that panics in the background: nobody waits for ever, nothing that was acknowledged is
+//! lost, and what can go on does.
 //!
 //! The simulated disk panics in an operation, in whichever thread asks for it.
 

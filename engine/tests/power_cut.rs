@@ -24,8 +24,9 @@ fn rows(db: &Db) -> u32 {
     scan(&mut trx, &table, 0).unwrap().len() as u32
 }
 
-/// A file grows ahead of what is written to it. Its new length is no part of the log and is lost unless the file was synced;
-/// the header's change to the new size is in the log, or even in the file.
+/// A file grows ahead of what is written to it. Its new length is no part of the log and is lost
+/// unless the file was synced; the header's change to the new size is in the log, or even in the
+/// file.
 #[test]
 fn a_table_whose_growth_was_lost_is_there_after_recovery() {
     let mut grown_again = 0;

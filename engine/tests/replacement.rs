@@ -1,4 +1,5 @@
-//! What reaches the buffer pool's replacement: a long reading, and the rows looked up by one, displace nothing.
+//! What reaches the buffer pool's replacement: a long reading, and the rows looked up by one,
+//! displace nothing.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Scans that wait for no row before they know that they want it: what they are shown, and that what they change is right.
+//! Scans that wait for no row before they know that they want it: what they are shown, and that
+//! what they change is right.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +75,8 @@ fn a_locked_row_is_shown_as_it_was_committed_last() {
             trx.rollback().unwrap();
         }
 
-        // Who wants such a row waits for it, and gets it as it is then: itself, or the next if it is gone.
+        // Who wants such a row waits for it, and gets it as it is then: itself, or the next if it
+        // is gone.
         let mut trx = begin(&db, isolation);
         trx.set_lock_wait_timeout(Duration::from_millis(20));
         let mut cursor = scan(&table);

@@ -1,4 +1,5 @@
-//! The undo file after a long history: as long as it has to be, and no longer than that after a clean close.
+//! The undo file after a long history: as long as it has to be, and no longer than that after a
+//! clean close.
 
 use std::sync::Arc;
 

@@ -14,7 +14,8 @@ use tidepool::{
 /// The waiter, and whom it waits for.
 type Wait = (usize, Option<usize>);
 
-/// Tells the test, and kills the holder if its number is higher: the order of commits is that of the numbers.
+/// Tells the test, and kills the holder if its number is higher: the order of commits is that of
+/// the numbers.
 struct InOrder {
     told: Mutex<Sender<Wait>>,
     interrupts: Vec<Arc<Interrupt>>,

@@ -1,5 +1,5 @@
-//! The hot pages of one life come back in the next, before anybody asks for them; and whatever happened to the list, to the tables
-//! or to the pool meanwhile does no harm.
+//! The hot pages of one life come back in the next, before anybody asks for them; and whatever
+//! happened to the list, to the tables or to the pool meanwhile does no harm.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,6 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
-//! Attachments of definitions: the server's own files of a table, as the engine's catalog keeps them.
+//! Attachments of definitions: the server's own files of a table, as the engine's catalog keeps
+//! them.
 
 use std::borrow::Cow;
 use std::ffi::{c_char, c_int, c_void};

@@ -14,7 +14,8 @@
 //! From the first moment to the last, `tidepool-backup-unfinished` lies in it
 //! ([`UNFINISHED_MARK`]), and the plugin starts on no data directory that has this file.
 //!
-//! The engine's part is copied while everything goes on; for the rest the shim holds up changes of definitions, which is a moment.
+//! The engine's part is copied while everything goes on; for the rest the shim holds up changes of
+//! definitions, which is a moment.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, c_char, c_int, c_void};
@@ -105,7 +106,8 @@ impl ServerBackup {
         let mut databases: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
         for name in self.db.table_names()? {
             let Some((database, table)) = name.split_once('/') else { continue };
-            // The copy that an ALTER is making has a name of this kind. It is no table yet, and will not be one in the backup.
+            // The copy that an ALTER is making has a name of this kind. It is no table yet, and
+            // will not be one in the backup.
             if table.starts_with("#sql") {
                 continue;
             }
@@ -195,7 +197,8 @@ fn belongs(path: &Path, tables: &BTreeSet<String>) -> io::Result<bool> {
         _ if path.file_name() == Some(OsStr::new("db.opt")) => true,
         Some("par" | "TRG") => is_table(stem),
         Some("frm") => is_table(stem) || starts_with(path, b"TYPE=VIEW")?,
-        // It names its table in a line of its own. One too many does no harm: a trigger is what the table's TRG file lists.
+        // It names its table in a line of its own. One too many does no harm: a trigger is what the
+        // table's TRG file lists.
         Some("TRN") => {
             let text = fs::read(path)?;
             let table = text
@@ -207,7 +210,8 @@ fn belongs(path: &Path, tables: &BTreeSet<String>) -> io::Result<bool> {
     })
 }
 
-/// The file name of a table with a name of ASCII: what is no letter, digit or underscore stands there by its code.
+/// The file name of a table with a name of ASCII: what is no letter, digit or underscore stands
+/// there by its code.
 fn file_name_of(table: &[u8]) -> std::ffi::OsString {
     let mut name = String::new();
     for byte in table {
@@ -269,7 +273,8 @@ pub unsafe extern "C" fn tp_backup_begin(
     })
 }
 
-/// Copies the tables; `go_on` is told how many bytes are copied, and of how many, and says whether to go on.
+/// Copies the tables; `go_on` is told how many bytes are copied, and of how many, and says whether
+/// to go on.
 ///
 /// # Safety
 /// `backup` is a backup under way; `go_on` is called with `context` on this thread.

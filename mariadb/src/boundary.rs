@@ -1,9 +1,10 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
 //! Result codes, the last error of a thread, and the catching of panics.
 //!
-//! No panic may unwind into C++: every exported function runs its body in `guard` (or `guard_or`), which turns a
-//! panic into a code and a line in the log. The shim never passes a null pointer where bridge.h doesn't allow one; the
-//! functions that turn pointers into references here carry that as their safety contract.
+//! No panic may unwind into C++: every exported function runs its body in `guard` (or `guard_or`),
+//! which turns a panic into a code and a line in the log. The shim never passes a null pointer
+//! where bridge.h doesn't allow one; the functions that turn pointers into references here carry
+//! that as their safety contract.
 
 use std::cell::RefCell;
 use std::ffi::{c_char, c_int};
@@ -126,8 +127,8 @@ pub(crate) unsafe fn bytes<'a>(data: *const u8, len: usize) -> &'a [u8] {
     unsafe { std::slice::from_raw_parts(data, len) }
 }
 
-/// A name given by the server. Names of tables are file names of ASCII characters; anything else is taken as it is,
-/// with what is not UTF-8 replaced.
+/// A name given by the server. Names of tables are file names of ASCII characters; anything else is
+/// taken as it is, with what is not UTF-8 replaced.
 ///
 /// # Safety
 /// As for [`bytes`].

@@ -1,5 +1,6 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
-//! Opening and closing the data directory, options, status, and the statements that make and drop tables.
+//! Opening and closing the data directory, options, status, and the statements that make and drop
+//! tables.
 //!
 //! A `tp_db` is a boxed [`Db`]; the server has one for its life.
 
@@ -544,7 +545,8 @@ impl TableMetadata {
     /// Names and metadata of `count` tables.
     ///
     /// # Safety
-    /// Valid pointers and lengths for as long as the result is used; `tables` may be null if there is none.
+    /// Valid pointers and lengths for as long as the result is used; `tables` may be null if there
+    /// is none.
     pub(crate) unsafe fn all<'a>(
         tables: *const TableMetadata,
         count: usize,

@@ -1,7 +1,8 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
 //! Rows of the `information_schema` tables: the engine's reports, one `Cell` a column.
 //!
-//! The columns of each table are declared in `mariadb/shim/i_s_*.cc`, in the order in which they are given here.
+//! The columns of each table are declared in `mariadb/shim/i_s_*.cc`, in the order in which they
+//! are given here.
 
 use std::ffi::{c_int, c_void};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -75,8 +76,8 @@ impl Value {
 /// Takes a row; false: no more are wanted.
 type Take<'a> = &'a mut dyn FnMut(&[Cell<'_>]) -> bool;
 
-/// Calls `row` with every row of a table, until it answers something else than 0. `*is_truncated`: there are more, for
-/// which no memory was to be spent.
+/// Calls `row` with every row of a table, until it answers something else than 0. `*is_truncated`:
+/// there are more, for which no memory was to be spent.
 ///
 /// # Safety
 /// `db` is an open data directory; `row` may be called with `context`.

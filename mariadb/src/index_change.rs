@@ -1,8 +1,8 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
 //! Indexes that are added and dropped in place.
 //!
-//! A `tp_index_change` is a boxed [`IndexChange`]. It gives the rows of the table one by one; the shim, which knows columns and
-//! collations, gives the entries of the new indexes back.
+//! A `tp_index_change` is a boxed [`IndexChange`]. It gives the rows of the table one by one; the
+//! shim, which knows columns and collations, gives the entries of the new indexes back.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -75,7 +75,8 @@ pub unsafe extern "C" fn tp_change_indexes(
 /// Has the reading of rows end when the session is interrupted.
 ///
 /// # Safety
-/// Valid pointers, `interrupt` from [`tp_interrupt_new`](crate::transaction::tp_interrupt_new); nobody else uses `change`.
+/// Valid pointers, `interrupt` from [`tp_interrupt_new`](crate::transaction::tp_interrupt_new);
+/// nobody else uses `change`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_set_interrupt(
     change: *mut Change,
@@ -138,7 +139,8 @@ pub unsafe extern "C" fn tp_change_build(
     })
 }
 
-/// Stores what was found twice: of which index, and the later one of the two entries. `TP_END` if nothing was.
+/// Stores what was found twice: of which index, and the later one of the two entries. `TP_END` if
+/// nothing was.
 ///
 /// # Safety
 /// Valid pointers.
@@ -192,10 +194,12 @@ pub unsafe extern "C" fn tp_change_row(change: *mut Change, key: Bytes, row: *mu
     })
 }
 
-/// Makes the changes, and gives tables other metadata, all at one moment; the changes are gone afterwards, whatever is returned.
+/// Makes the changes, and gives tables other metadata, all at one moment; the changes are gone
+/// afterwards, whatever is returned.
 ///
 /// # Safety
-/// Each of `changes` came from [`tp_change_indexes`] and is not used again; valid pointers and lengths.
+/// Each of `changes` came from [`tp_change_indexes`] and is not used again; valid pointers and
+/// lengths.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn tp_change_commit(
     changes: *const *mut Change,

@@ -1,9 +1,9 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
 //! The Rust side of the MariaDB plugin: a C ABI over the engine.
 //!
-//! The C++ shim (`mariadb/shim`) speaks the server's language: handlers, fields, sessions. This crate is the thin layer
-//! between it and the crate `tidepool`; it knows keys and bytes only, as the engine does. `mariadb/shim/bridge.h`
-//! declares what is exported here, and says who owns what.
+//! The C++ shim (`mariadb/shim`) speaks the server's language: handlers, fields, sessions. This
+//! crate is the thin layer between it and the crate `tidepool`; it knows keys and bytes only, as
+//! the engine does. `mariadb/shim/bridge.h` declares what is exported here, and says who owns what.
 //!
 //! * [`boundary`]: result codes, the last error of a thread, and the catching of panics;
 //! * `constants`: the constants of the header;

@@ -1,7 +1,8 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
 //! The copy that ALTER TABLE makes, filled before anybody sees it.
 //!
-//! A `tp_load` is a boxed [`TableLoad`] of a table that is there and empty. The shim gives the entries of each index.
+//! A `tp_load` is a boxed [`TableLoad`] of a table that is there and empty. The shim gives the
+//! entries of each index.
 
 use std::ffi::{c_char, c_int, c_void};
 

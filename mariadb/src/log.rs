@@ -1,8 +1,9 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
 //! The engine's log lines go to the server's error log.
 //!
-//! The engine logs through `tracing`. The subscriber here takes errors, warnings and notes (spans are not used), writes
-//! the message and then the fields as `name=value`, and hands the line to the shim.
+//! The engine logs through `tracing`. The subscriber here takes errors, warnings and notes (spans
+//! are not used), writes the message and then the fields as `name=value`, and hands the line to the
+//! shim.
 
 use std::ffi::{c_char, c_int};
 use std::fmt::{self, Write as _};
@@ -36,7 +37,8 @@ pub extern "C" fn tp_set_log(log: LogFunction) {
         if LOG.set(log).is_ok() {
             // Another subscriber can only be there if the plugin is loaded twice: keep that one.
             let _ = tracing::subscriber::set_global_default(ServerLog);
-            // The default hook writes to stderr with a location and no prefix; guard() logs the panic as one line.
+            // The default hook writes to stderr with a location and no prefix; guard() logs the
+            // panic as one line.
             std::panic::set_hook(Box::new(|info| {
                 line(Level::Error, &format!("panic: {info}"));
             }));

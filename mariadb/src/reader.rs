@@ -1,9 +1,9 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
 //! Point reads and cursors.
 //!
-//! A `tp_reader` belongs to one open handler. It keeps a cursor for each index that was used, and the buffer of point
-//! reads, from one statement to the next, so that a statement allocates nothing once the handler is warm. What long values took is
-//! given back: handlers are many, and stay open.
+//! A `tp_reader` belongs to one open handler. It keeps a cursor for each index that was used, and
+//! the buffer of point reads, from one statement to the next, so that a statement allocates nothing
+//! once the handler is warm. What long values took is given back: handlers are many, and stay open.
 
 use std::ffi::c_int;
 use std::ops::Bound;

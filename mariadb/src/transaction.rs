@@ -109,7 +109,8 @@ pub unsafe extern "C" fn tp_transaction_begin(
     }
 }
 
-/// The shim's function that is told of waits; see bridge.h. The names are addresses of the server's connections, never looked into here.
+/// The shim's function that is told of waits; see bridge.h. The names are addresses of the server's
+/// connections, never looked into here.
 struct ServerObserver(extern "C" fn(usize, usize) -> c_int);
 
 impl WaitObserver for ServerObserver {
@@ -476,7 +477,8 @@ pub unsafe extern "C" fn tp_unlock(
     });
 }
 
-/// The value of the entry that the last duplicate key error of this transaction was about; none if that was a row.
+/// The value of the entry that the last duplicate key error of this transaction was about; none if
+/// that was a row.
 ///
 /// # Safety
 /// A valid transaction; the bytes are good until its next write.

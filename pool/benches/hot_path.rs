@@ -1,9 +1,9 @@
 //! What an access to a resident page costs.
 //!
 //! `cargo bench -p tidepool-pool --bench hot_path`. Nanoseconds of a thread's CPU time an access,
-//! the best of nine runs; "one page" has all threads on the same page, "spread" each on pages drawn at random. Runs with the
-//! advisor's tap on and off take turns; a statement is begun every third access, as a point select's. First with the
-//! default replacement policy, then with `midpoint`.
+//! the best of nine runs; "one page" has all threads on the same page, "spread" each on pages drawn
+//! at random. Runs with the advisor's tap on and off take turns; a statement is begun every third
+//! access, as a point select's. First with the default replacement policy, then with `midpoint`.
 
 use std::hint::black_box;
 use std::sync::Arc;

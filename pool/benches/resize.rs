@@ -2,8 +2,8 @@
 //!
 //! `cargo bench -p tidepool-pool --bench resize [-- GiB]` (8 by default: so much memory is used).
 //! One thread resizes step by step, another reads the hot half of the pages at random. "CPU" is the
-//! resizing thread's own time, which a busy machine does not distort; "first" is when the first extent
-//! was back with the kernel.
+//! resizing thread's own time, which a busy machine does not distort; "first" is when the first
+//! extent was back with the kernel.
 
 #[path = "../tests/zero_file/mod.rs"]
 mod zero_file;

@@ -1,5 +1,5 @@
-//! The pool's threads: cleaner, evictor, read-ahead, advisor, resize, grower. Each runs, when woken, the very
-//! step that a pool without threads runs on call.
+//! The pool's threads: cleaner, evictor, read-ahead, advisor, resize, grower. Each runs, when
+//! woken, the very step that a pool without threads runs on call.
 //!
 //! The threads hold the pool weakly between steps, so that dropping the last handle ends them.
 
@@ -39,14 +39,16 @@ pub(crate) struct Background {
 const IDLE: Duration = Duration::from_secs(1);
 /// The same, of the advisor, whose rings fill without anybody waking it.
 const ADVISOR_IDLE: Duration = Duration::from_millis(100);
-/// How long a blocked resize pauses before it tries again: as long as it has been blocked, within these bounds.
+/// How long a blocked resize pauses before it tries again: as long as it has been blocked, within
+/// these bounds.
 const BLOCKED: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(100)];
-/// How long the cleaner rests after writes of which none succeeded, so as not to spin on a broken disk.
+/// How long the cleaner rests after writes of which none succeeded, so as not to spin on a broken
+/// disk.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
 
 /// An extent that takes longer to prepare than this has met a kernel that compacts memory, at the
-/// expense of a CPU. The grower then rests `COMPACTION_REST` times as long, and queries start extents
-/// of small pages themselves.
+/// expense of a CPU. The grower then rests `COMPACTION_REST` times as long, and queries start
+/// extents of small pages themselves.
 const COMPACTION: Duration = Duration::from_millis(3);
 const COMPACTION_REST: u32 = 9;
 const COMPACTION_REST_MAX: Duration = Duration::from_millis(200);
@@ -136,7 +138,8 @@ impl Background {
 }
 
 impl Pool {
-    /// The priority of the threads that give memory back: the one that resizes, and whoever tells it to.
+    /// The priority of the threads that give memory back: the one that resizes, and whoever tells
+    /// it to.
     pub fn priority(&self) -> &Priority {
         &self.background.priority
     }
@@ -202,7 +205,8 @@ fn grow(pool: &Pool) {
 
 fn resize(pool: &Pool) {
     let signal = &pool.background.signals.resize;
-    // A pressing shrink does not ask, so what it finds when it comes to have leisure may be old: once it rests for nothing then.
+    // A pressing shrink does not ask, so what it finds when it comes to have leisure may be old:
+    // once it rests for nothing then.
     let mut requests_before = pool.counters.read_requests.sum();
     while !signal.is_stopped() {
         let began = Instant::now();

@@ -1,6 +1,7 @@
 //! A mutex that counts how often somebody had to wait for it.
 //!
-//! Whoever holds it for long learns from the count, before and after, whether that cost anybody anything.
+//! Whoever holds it for long learns from the count, before and after, whether that cost anybody
+//! anything.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

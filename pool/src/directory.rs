@@ -6,11 +6,12 @@
 //! of a huge one costs nothing. A group, once made, stays until the directory goes: page words have
 //! stable addresses, on which threads park.
 //!
-//! Where the kernel [counts all writable memory](crate::mapping), touched or not, two such arrays would cost each table a
-//! mebibyte. So there only the first words of a group can be written, and [`Directory::let_be_installed`] moves that
-//! border as pages come. Behind the border all words are zero, and a word that is zero is written only to
-//! install a page. Where the border is, stands in a 4 KiB part of its own before the words; where the kernel counts
-//! touched memory only, that part is never touched.
+//! Where the kernel [counts all writable memory](crate::mapping), touched or not, two such arrays
+//! would cost each table a mebibyte. So there only the first words of a group can be written, and
+//! [`Directory::let_be_installed`] moves that border as pages come. Behind the border all words are
+//! zero, and a word that is zero is written only to install a page. Where the border is, stands in
+//! a 4 KiB part of its own before the words; where the kernel counts touched memory only, that part
+//! is never touched.
 
 #![expect(unsafe_code, reason = "groups are published through atomic pointers")]
 
@@ -133,7 +134,8 @@ impl Directory {
         let result = mapping
             .commit(PART_BYTES, end * size_of::<PageWord>())
             .map(|()| end)
-            // It takes no further mapping of the kernel's, of which it may have too many, if there is no rest.
+            // It takes no further mapping of the kernel's, of which it may have too many, if there
+            // is no rest.
             .or_else(|_| mapping.commit(PART_BYTES, whole).map(|()| GROUP_PAGES));
         let _ = mapping.into_raw();
         committed.fetch_max(result? as u32, Ordering::Release);
@@ -146,8 +148,8 @@ impl Drop for Directory {
         // Of the pointers that can't be written, none was.
         let groups = self.groups.iter().map(|group| group.load(Ordering::Acquire));
         for words in groups.filter_map(NonNull::new) {
-            // SAFETY: the words begin one part into a mapping of this size, which `into_raw` gave, and `&mut self`
-            // says that nobody uses it any more.
+            // SAFETY: the words begin one part into a mapping of this size, which `into_raw` gave,
+            // and `&mut self` says that nobody uses it any more.
             drop(unsafe {
                 Mapping::from_raw(words.cast().sub(PART_BYTES), GROUP_BYTES, self.accounting)
             });

@@ -13,11 +13,11 @@
 //! ```
 //! A page changed while in flight is queued anew under the later LSN: the copy being written covers
 //! all that came before. Entries of the queue go stale when their page was written or discarded
-//! outside the queue's order, or moved to another frame (whose entry is put aside); they are dropped
-//! when they reach the head. An entry is stale if the frame's `rec_lsn` is another. It may come alive
-//! again, when a failed write-out restores the frame's `rec_lsn`, or a page of the same
-//! mini-transaction moves into the frame. Then the frame has two valid entries, one in the queue and one aside; once
-//! its page has been written out by either, the other is stale.
+//! outside the queue's order, or moved to another frame (whose entry is put aside); they are
+//! dropped when they reach the head. An entry is stale if the frame's `rec_lsn` is another. It may
+//! come alive again, when a failed write-out restores the frame's `rec_lsn`, or a page of the same
+//! mini-transaction moves into the frame. Then the frame has two valid entries, one in the queue
+//! and one aside; once its page has been written out by either, the other is stale.
 //!
 //! Locking: the mutex is taken under page latches and under the redo log's mutex; under it nothing
 //! is taken.
@@ -88,8 +88,9 @@ impl DirtyQueue {
         }
     }
 
-    /// The frame of a page, if it is dirty or on its way to its file. Unlike [`Descriptor::is_dirty`](crate::frames::Descriptor::is_dirty)
-    /// this needs no latch, and overlooks no page whose write-out begins, fails, or that moves meanwhile.
+    /// The frame of a page, if it is dirty or on its way to its file. Unlike
+    /// [`Descriptor::is_dirty`](crate::frames::Descriptor::is_dirty) this needs no latch, and
+    /// overlooks no page whose write-out begins, fails, or that moves meanwhile.
     pub(crate) fn dirty_frame_of(&self, frames: &Frames, word: &PageWord) -> Option<u32> {
         let _all_that_is_by_the_mutex = self.queues.lock();
         word.load().frame().filter(|&frame| frames.descriptor(frame).is_dirty())

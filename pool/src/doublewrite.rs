@@ -29,8 +29,8 @@
 //!   images. So an image counts only if the redo log reaches back to it: redo then makes of it
 //!   whatever its page was. A page that may be torn was dirty when the power went, which held the
 //!   checkpoint before all that its image lacks, and so before the image's own LSN.
-//! - A pool that writes pages only once (`doublewrite` off) would make the images old without a word
-//!   about it here, so the file is removed before it is made.
+//! - A pool that writes pages only once (`doublewrite` off) would make the images old without a
+//!   word about it here, so the file is removed before it is made.
 //! - A failed sync of this file costs the file, not the data: the next batch goes to a new file,
 //!   with the carried images, which takes the old one's name once it is durable.
 
@@ -250,8 +250,9 @@ impl Doublewrite {
         Ok(healed)
     }
 
-    /// To be called after [`Doublewrite::recover`], and before a pool is made that writes pages only
-    /// once: it leaves the images here behind, and a later recovery would take them for the newest.
+    /// To be called after [`Doublewrite::recover`], and before a pool is made that writes pages
+    /// only once: it leaves the images here behind, and a later recovery would take them for the
+    /// newest.
     pub fn remove(storage: &dyn Storage) -> Result<()> {
         remove_successor(storage);
         storage.remove_if_there(DOUBLEWRITE_FILE)?;
@@ -261,7 +262,8 @@ impl Doublewrite {
     }
 }
 
-/// Removes what a crash kept from taking the file's place: no page went home on its word. If it stays, it is in nobody's way.
+/// Removes what a crash kept from taking the file's place: no page went home on its word. If it
+/// stays, it is in nobody's way.
 fn remove_successor(storage: &dyn Storage) {
     if let Err(error) = storage.remove_if_there(SUCCESSOR_FILE) {
         tracing::warn!(%error, "a doublewrite file of an earlier run stays");
@@ -289,8 +291,8 @@ fn decode_header(header: &[u8], page_size: PageSize) -> Option<u32> {
 
 /// Adds the whole images of a half, keeping the newest of each page.
 ///
-/// What can't be read counts as what is broken: some devices tell of a sector that a power cut tore in this way, and the
-/// pages of a batch that the power cut are whole at home.
+/// What can't be read counts as what is broken: some devices tell of a sector that a power cut tore
+/// in this way, and the pages of a batch that the power cut are whole at home.
 fn read_half(
     file: &dyn StorageFile,
     page_size: PageSize,

@@ -1,7 +1,9 @@
-//! The hot pages: which they are, by racy reads of the frames' access words, so that they can be told to the next start.
+//! The hot pages: which they are, by racy reads of the frames' access words, so that they can be
+//! told to the next start.
 //!
-//! Nothing is latched and nobody waits. A page that comes, goes or moves meanwhile may be missed or told twice: a list of
-//! hot pages is a hint, and whoever follows it checks every page that it names.
+//! Nothing is latched and nobody waits. A page that comes, goes or moves meanwhile may be missed or
+//! told twice: a list of hot pages is a hint, and whoever follows it checks every page that it
+//! names.
 
 use crate::page::PageId;
 use crate::pool::Pool;
@@ -22,8 +24,9 @@ impl Pool {
         Some(counts)
     }
 
-    /// The hottest `max` pages by their heat, each heat's in order of their addresses, each page once. Of the least heat that
-    /// comes in at all there may be more than there is room for: any of these then.
+    /// The hottest `max` pages by their heat, each heat's in order of their addresses, each page
+    /// once. Of the least heat that comes in at all there may be more than there is room for: any
+    /// of these then.
     ///
     /// `go_on` as for [`Pool::count_heat`].
     pub fn hot_pages(
@@ -35,7 +38,8 @@ impl Pool {
         let mut room = [0; HEATS];
         let mut left = max;
         for heat in (0..HEATS).rev() {
-            // Heat changes while we look, so each takes what is left; but the hotter reserve what they had.
+            // Heat changes while we look, so each takes what is left; but the hotter reserve what
+            // they had.
             room[heat] = left;
             left = left.saturating_sub(counts[heat] as usize);
         }

@@ -75,7 +75,8 @@ impl Word {
         self.0 & LATCH_MASK == EXCLUSIVE
     }
 
-    /// Whether threads sleep until the latch is let go. Those who spin don't count: they will sleep before long, or have it.
+    /// Whether threads sleep until the latch is let go. Those who spin don't count: they will sleep
+    /// before long, or have it.
     pub(crate) fn has_waiters(self) -> bool {
         self.0 & WAITERS != 0
     }
@@ -171,8 +172,8 @@ impl PageWord {
         }
     }
 
-    /// Latches the page if it still has the frame and version that `seen` had; never waits. Shared not even if others do:
-    /// [`PageWord::lock_shared`] knows how to give way to them.
+    /// Latches the page if it still has the frame and version that `seen` had; never waits. Shared
+    /// not even if others do: [`PageWord::lock_shared`] knows how to give way to them.
     pub(crate) fn try_upgrade(&self, seen: Word, wants: Wants) -> Option<Word> {
         loop {
             let word = Word(self.0.load(Ordering::Relaxed));
@@ -203,8 +204,9 @@ impl PageWord {
     #[cold]
     fn lock_slowly(&self, wants: Wants) -> Option<Word> {
         let (mut round, mut naps) = (0, 0);
-        // A reader who just arrived gives way for a while to those who already sleep, or a stream of readers who hold the
-        // latch for long, reading old versions, say, would starve writers. Not for ever: it may itself hold this latch, shared.
+        // A reader who just arrived gives way for a while to those who already sleep, or a stream
+        // of readers who hold the latch for long, reading old versions, say, would starve writers.
+        // Not for ever: it may itself hold this latch, shared.
         let mut polite = wants == Wants::Shared;
         loop {
             let word = Word(self.0.load(Ordering::Relaxed));
@@ -289,8 +291,8 @@ impl PageWord {
         });
     }
 
-    /// Makes an absent page resident in `frame`, exclusively latched. False: it no longer was absent.
-    /// `version` is what [`PageWord::evict`] returned for this frame, 0 the first time.
+    /// Makes an absent page resident in `frame`, exclusively latched. False: it no longer was
+    /// absent. `version` is what [`PageWord::evict`] returned for this frame, 0 the first time.
     pub(crate) fn install(&self, frame: u32, version: u32) -> bool {
         debug_assert!(frame < MAX_FRAMES);
         let word = (frame as u64 + 1) << FRAME_SHIFT | EXCLUSIVE | version as u64 & VERSION_MASK;

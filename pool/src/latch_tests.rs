@@ -80,8 +80,8 @@ fn shared_latches_run_out_at_254() {
     word.try_lock(Wants::Exclusive).unwrap();
 }
 
-/// Readers who hold the latch for long and overlap: there is no moment without one, unless newcomers give way. (This test can
-/// only fail by not ending.)
+/// Readers who hold the latch for long and overlap: there is no moment without one, unless
+/// newcomers give way. (This test can only fail by not ending.)
 #[test]
 fn a_writer_gets_in_among_readers_who_overlap() {
     use std::sync::atomic::{AtomicBool, Ordering};
@@ -96,7 +96,8 @@ fn a_writer_gets_in_among_readers_who_overlap() {
             scope.spawn(move || {
                 std::thread::sleep(thread * hold / 4);
                 while !done.load(Ordering::Relaxed) {
-                    // Both ways in: that of who descends a tree, and that of who was turned away there.
+                    // Both ways in: that of who descends a tree, and that of who was turned away
+                    // there.
                     let seen = word.load();
                     if thread % 2 == 0 || word.try_upgrade(seen, Wants::Shared).is_none() {
                         word.lock_shared().unwrap();

@@ -1,20 +1,25 @@
-//! Shrinking at leisure: how a shrink that nobody waits for leaves disk, free frames and CPU to queries.
+//! Shrinking at leisure: how a shrink that nobody waits for leaves disk, free frames and CPU to
+//! queries.
 //!
-//! Half of a pool can be given back within a fraction of a second, and whoever runs queries beside that notices. If nobody else needs
-//! the memory it may take some seconds instead:
-//! - *Free frames go to misses first.* The shrink evicts only while more than half of the evictor's reserve is free, or misses would
-//!   find only dirty pages at the cold end, and wait for writes.
-//! - *Few extents are marked at a time*, [`marked_at_most`]. A frame that is freed in a marked extent is lost to misses; with half of the extents
-//!   marked, two pages must be evicted for each that is read, and twice as many written. The price is that some pages move more than once.
-//! - *Pages leave slowly while queries wait for the disk*: one for [`READS_PER_EVICTION`] that were read. Each page that leaves is one more that
-//!   is read again or must be written now, and half of a pool at once takes a fifth of the throughput from a disk that is busy.
-//! - *Dirty pages* are written by the cleaner alone, at the [pace](crate::pace) of scans. That the smaller pool has too large a share of them
-//!   is mended at that pace as well, whoever asked.
-//! - *The resizing thread rests* after each slice, [`REST`] times as long as it worked, while queries ask for pages.
+//! Half of a pool can be given back within a fraction of a second, and whoever runs queries beside
+//! that notices. If nobody else needs the memory it may take some seconds instead:
+//! - *Free frames go to misses first.* The shrink evicts only while more than half of the evictor's
+//!   reserve is free, or misses would find only dirty pages at the cold end, and wait for writes.
+//! - *Few extents are marked at a time*, [`marked_at_most`]. A frame that is freed in a marked
+//!   extent is lost to misses; with half of the extents marked, two pages must be evicted for each
+//!   that is read, and twice as many written. The price is that some pages move more than once.
+//! - *Pages leave slowly while queries wait for the disk*: one for [`READS_PER_EVICTION`] that were
+//!   read. Each page that leaves is one more that is read again or must be written now, and half of
+//!   a pool at once takes a fifth of the throughput from a disk that is busy.
+//! - *Dirty pages* are written by the cleaner alone, at the [pace](crate::pace) of scans. That the
+//!   smaller pool has too large a share of them is mended at that pace as well, whoever asked.
+//! - *The resizing thread rests* after each slice, [`REST`] times as long as it worked, while
+//!   queries ask for pages.
 //!
-//! It ends when nothing comes of it: queries that miss all the time eat up every free frame, and a slow disk may need more than half of its time.
-//! If nothing was given back for [`PATIENCE`], the shrink goes on as if others pressed.
-//! Without background threads there is no leisure, since nobody would go on.
+//! It ends when nothing comes of it: queries that miss all the time eat up every free frame, and a
+//! slow disk may need more than half of its time. If nothing was given back for [`PATIENCE`], the
+//! shrink goes on as if others pressed. Without background threads there is no leisure, since
+//! nobody would go on.
 //!
 //! Locking: the mutexes are innermost, and never held together.
 
@@ -105,8 +110,8 @@ impl Leisure {
         }
     }
 
-    /// How many pages may be evicted at `now` while queries wait for the disk. `reads` have been read since the pool was made; `debt`
-    /// frames are to be given back.
+    /// How many pages may be evicted at `now` while queries wait for the disk. `reads` have been
+    /// read since the pool was made; `debt` frames are to be given back.
     pub(crate) fn allowance(&self, reads: u64, debt: u32, now: Instant) -> usize {
         let mut allowance = self.allowance.lock();
         let it = allowance.get_or_insert_with(|| Allowance {
@@ -145,8 +150,9 @@ impl Leisure {
         *self.cleaner_rests_until.lock() = Some(until);
     }
 
-    /// How long the resizing thread is to rest after a slice that took `work`, when queries asked for as many pages as `requests` says since
-    /// it last began to rest. It is not asked unless there is leisure.
+    /// How long the resizing thread is to rest after a slice that took `work`, when queries asked
+    /// for as many pages as `requests` says since it last began to rest. It is not asked unless
+    /// there is leisure.
     pub(crate) fn rest_after(&self, work: Duration, requests: impl FnOnce() -> u64) -> Duration {
         match self.is_taken() && requests() >= LOAD_MIN {
             true => work * REST,

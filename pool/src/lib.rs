@@ -5,17 +5,16 @@
 //! pages lie in memory; `directory` and `space` lead from a page number to its word; `pool` brings
 //! them together; `guard` and `view` are what the layer above holds in its hands. `replacement`
 //! chooses who leaves, `dirty` knows what must be written and in what order, `flush` and
-//! [`doublewrite`] write it, `mirror` keeps second copies of a few pages, `read_ahead` reads what will be wanted,
-//! `background` has the threads.
-//! `resize` changes how many frames there are while all that goes on; `leisure` and `pace` say how
-//! fast what nobody waits for is done.
+//! [`doublewrite`] write it, `mirror` keeps second copies of a few pages, `read_ahead` reads what
+//! will be wanted, `background` has the threads. `resize` changes how many frames there are while
+//! all that goes on; `leisure` and `pace` say how fast what nobody waits for is done.
 //!
-//! `tap` hears of accesses, [`trace`] records them, and [`advisor`] says from them what another size
-//! would bring; `residents` tells who is here, `hot_pages` who
-//! should be here again after the next start.
-//! Below all of it is the crate `tidepool-store`: [`page`] and [`storage`], files, real and simulated. `mapping` is memory straight from the kernel,
-//! `sync` the atomics and the parking lot that latches are made of, `contention` a mutex that counts who waits
-//! for it, `signal` and `step` what background threads sleep on and run.
+//! `tap` hears of accesses, [`trace`] records them, and [`advisor`] says from them what another
+//! size would bring; `residents` tells who is here, `hot_pages` who should be here again after the
+//! next start. Below all of it is the crate `tidepool-store`: [`page`] and [`storage`], files, real
+//! and simulated. `mapping` is memory straight from the kernel, `sync` the atomics and the parking
+//! lot that latches are made of, `contention` a mutex that counts who waits for it, `signal` and
+//! `step` what background threads sleep on and run.
 
 pub mod advisor;
 mod background;

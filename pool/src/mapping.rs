@@ -1,14 +1,17 @@
-//! Memory straight from the kernel: reserved at once, zero until touched, costing nothing till then.
+//! Memory straight from the kernel: reserved at once, zero until touched, costing nothing till
+//! then.
 //!
 //! # Accounting
-//! As a rule only memory that is touched costs anything. With `vm.overcommit_memory` = 2 the kernel counts all memory that
-//! *may be written*, touched or not, against a limit of the machine beyond which every `mmap` and `malloc` fails, and
-//! `MAP_NORESERVE` means nothing. Memory that may only be read is not counted. So there a [`Mapping::reserve`] is mapped
-//! to be read, which is all that optimistic readers need, and a part of it can be written from
-//! [`Mapping::commit`] until [`Mapping::release`].
+//! As a rule only memory that is touched costs anything. With `vm.overcommit_memory` = 2 the kernel
+//! counts all memory that *may be written*, touched or not, against a limit of the machine beyond
+//! which every `mmap` and `malloc` fails, and `MAP_NORESERVE` means nothing. Memory that may only
+//! be read is not counted. So there a [`Mapping::reserve`] is mapped to be read, which is all that
+//! optimistic readers need, and a part of it can be written from [`Mapping::commit`] until
+//! [`Mapping::release`].
 //!
-//! A process that locks its memory (`mlockall`) gets all of it that may be written, and none of it is given back by `madvise`. There the
-//! same is done: what may only be read costs no more than its page table, and what replaces a range is not locked.
+//! A process that locks its memory (`mlockall`) gets all of it that may be written, and none of it
+//! is given back by `madvise`. There the same is done: what may only be read costs no more than its
+//! page table, and what replaces a range is not locked.
 
 #![expect(unsafe_code, reason = "mmap, and turning its bytes into slices")]
 
@@ -108,7 +111,8 @@ impl Mapping {
     fn advise(&self, offset: usize, len: usize, advice: Advice) -> io::Result<()> {
         assert!(offset + len <= self.len);
         // SAFETY: the range lies in this mapping (just checked). `DONTNEED`, the only advice given
-        // that changes contents, is given by callers who own the range: see `release` and `discard`.
+        // that changes contents, is given by callers who own the range: see `release` and
+        // `discard`.
         unsafe { Ok(madvise(self.base.as_ptr().add(offset).cast(), len, advice)?) }
     }
 
@@ -127,8 +131,8 @@ impl Mapping {
         let _ = self.advise(offset, len, Advice::LinuxHugepage);
     }
 
-    /// Gives the memory of a range back to the kernel; it reads as zeroes afterwards, and is to be committed before it is
-    /// written.
+    /// Gives the memory of a range back to the kernel; it reads as zeroes afterwards, and is to be
+    /// committed before it is written.
     ///
     /// # Safety
     /// Nobody holds a reference into the range, but to atomics that others may read.
@@ -136,9 +140,10 @@ impl Mapping {
         if self.accounting == Accounting::Writable {
             assert!(offset + len <= self.len);
             let (protection, flags) = modes(self.accounting);
-            // `mprotect` would not do: the kernel goes on counting what was touched once. This replaces the range in one go, so
-            // who reads it meanwhile meets no hole.
-            // SAFETY: the range lies in this mapping (just checked), and nobody minds its loss by the caller's promise.
+            // `mprotect` would not do: the kernel goes on counting what was touched once. This
+            // replaces the range in one go, so who reads it meanwhile meets no hole. SAFETY: the
+            // range lies in this mapping (just checked), and nobody minds its loss by the caller's
+            // promise.
             let replaced = unsafe {
                 let at = self.base.as_ptr().add(offset).cast();
                 mmap_anonymous(at, len, protection, flags | MapFlags::FIXED)
@@ -146,12 +151,14 @@ impl Mapping {
             if replaced.is_ok() {
                 return Ok(());
             }
-            // With too many mappings (`vm.max_map_count`), say. The memory can go all the same, though it still counts.
+            // With too many mappings (`vm.max_map_count`), say. The memory can go all the same,
+            // though it still counts.
         }
         self.advise(offset, len, Advice::LinuxDontNeed)
     }
 
-    /// Lets the kernel forget what a range holds, in memory and in swap; it reads as zeroes afterwards, and can be written as before.
+    /// Lets the kernel forget what a range holds, in memory and in swap; it reads as zeroes
+    /// afterwards, and can be written as before.
     ///
     /// # Errors
     /// If the range does not begin and end between two of the kernel's pages, or is locked.
@@ -166,13 +173,14 @@ impl Mapping {
         self.advise(offset, len, Advice::LinuxDontNeed)
     }
 
-    /// Which parts of a range are in memory: neither in swap nor never touched. `out` has a byte for each of the kernel's pages, the
-    /// lowest bit of which is set if it is.
+    /// Which parts of a range are in memory: neither in swap nor never touched. `out` has a byte
+    /// for each of the kernel's pages, the lowest bit of which is set if it is.
     pub(crate) fn residency(&self, offset: usize, len: usize, out: &mut Vec<u8>) -> io::Result<()> {
         assert!(offset + len <= self.len);
         out.clear();
         out.resize(len.div_ceil(rustix::param::page_size()), 0);
-        // SAFETY: the range lies in this mapping (just checked), and `out` has the byte that the kernel writes for each page of it.
+        // SAFETY: the range lies in this mapping (just checked), and `out` has the byte that the
+        // kernel writes for each page of it.
         let result =
             unsafe { libc::mincore(self.base.as_ptr().add(offset).cast(), len, out.as_mut_ptr()) };
         match result {
@@ -253,7 +261,8 @@ impl<T: Zeroable> std::ops::Deref for ZeroedArray<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: the mapping has room for `len` elements, is aligned, and zeroes are values of `T`.
+        // SAFETY: the mapping has room for `len` elements, is aligned, and zeroes are values of
+        // `T`.
         unsafe { std::slice::from_raw_parts(self.mapping.base.as_ptr().cast(), self.len) }
     }
 }

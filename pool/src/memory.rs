@@ -1,8 +1,9 @@
 //! What the pool takes beside its frames, counted.
 //!
-//! Arrays with an entry a frame are mappings that the kernel backs as they are touched, from the first frame up, so what they cost
-//! follows from the highest frame ever used; the bound is the whole of the address space reserved. A space's translation costs
-//! 8 bytes a page up to its highest resident one, in parts of 4 KiB.
+//! Arrays with an entry a frame are mappings that the kernel backs as they are touched, from the
+//! first frame up, so what they cost follows from the highest frame ever used; the bound is the
+//! whole of the address space reserved. A space's translation costs 8 bytes a page up to its
+//! highest resident one, in parts of 4 KiB.
 
 use crate::doublewrite::Doublewrite;
 use crate::frames::{Descriptor, EXTENT_BYTES};

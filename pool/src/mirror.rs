@@ -1,13 +1,16 @@
-//! Mirrors: a second copy of the pages of a space that everything hangs on, in a file beside the space's own.
+//! Mirrors: a second copy of the pages of a space that everything hangs on, in a file beside the
+//! space's own.
 //!
-//! Which pages have a place in the mirror is up to the layer above ([`Mirror::new`]). The pool writes such a page to both
-//! files in one batch, and counts it as written only when both are synced. A page that its own file gives wrong,
-//! as zeroes, or not at all, comes from the mirror if that has it whole, and goes home again.
+//! Which pages have a place in the mirror is up to the layer above ([`Mirror::new`]). The pool
+//! writes such a page to both files in one batch, and counts it as written only when both are
+//! synced. A page that its own file gives wrong, as zeroes, or not at all, comes from the mirror if
+//! that has it whole, and goes home again.
 //!
 //! # Invariant
-//! A page that is not dirty is the same in both files. While it is dirty, or after a crash, each copy is at least as new as
-//! the checkpoint, so redo makes the same page of either. Who opens a space makes that true of files that somebody may have
-//! replaced meanwhile (the engine's `recovery::mirror`).
+//! A page that is not dirty is the same in both files. While it is dirty, or after a crash, each
+//! copy is at least as new as the checkpoint, so redo makes the same page of either. Who opens a
+//! space makes that true of files that somebody may have replaced meanwhile (the engine's
+//! `recovery::mirror`).
 
 use std::sync::Arc;
 
@@ -22,7 +25,8 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// The mirror in `file`. `slot_of` says which of its pages is that of a page of the space; `None`: it has none.
+    /// The mirror in `file`. `slot_of` says which of its pages is that of a page of the space;
+    /// `None`: it has none.
     pub fn new(
         file: Arc<dyn StorageFile>,
         page_size: PageSize,
@@ -41,7 +45,8 @@ impl Mirror {
         (self.slot_of)(no, self.page_size).map(|slot| self.page_size.offset_of(slot))
     }
 
-    /// The page, if the mirror has it and it is whole; one of zeroes is not. An error of the disk counts as not whole.
+    /// The page, if the mirror has it and it is whole; one of zeroes is not. An error of the disk
+    /// counts as not whole.
     pub fn read(&self, id: PageId, bytes: &mut [u8]) -> bool {
         let Some(offset) = self.offset_of(id.no) else { return false };
         self.file.read_at(bytes, offset).is_ok()

@@ -1,13 +1,15 @@
 //! The pace of scans: what queries wait for comes first.
 //!
-//! A dump that reads ahead can fill a disk's queue, and a query that misses then stands behind it each time. While all
-//! that queries want is resident that harms nobody, so scans go as fast as the disk. Once queries wait for
-//! reads, a scan rests after each of its own, for up to [`REST`] times as long as that took, in proportion to the share of
-//! the time that queries wait. So a query that does nothing but wait has most of the disk, and one that
-//! misses now and then hardly slows the scan.
+//! A dump that reads ahead can fill a disk's queue, and a query that misses then stands behind it
+//! each time. While all that queries want is resident that harms nobody, so scans go as fast as the
+//! disk. Once queries wait for reads, a scan rests after each of its own, for up to [`REST`] times
+//! as long as that took, in proportion to the share of the time that queries wait. So a query that
+//! does nothing but wait has most of the disk, and one that misses now and then hardly slows the
+//! scan.
 //!
-//! What the cleaner writes though nobody waits for it (a shrink that nothing presses, too large a share of dirty pages) goes at the same pace,
-//! and half of the time at most, since commits want the disk too.
+//! What the cleaner writes though nobody waits for it (a shrink that nothing presses, too large a
+//! share of dirty pages) goes at the same pace, and half of the time at most, since commits want
+//! the disk too.
 //!
 //! Locking: the mutex is innermost; scans and the cleaner take it.
 
@@ -77,13 +79,15 @@ impl Pace {
         work.mul_f64(REST * share).min(REST_MAX)
     }
 
-    /// How long the cleaner is to rest that has written for `work` until `now` what nobody waits for.
+    /// How long the cleaner is to rest that has written for `work` until `now` what nobody waits
+    /// for.
     pub(crate) fn rest_after_writing(&self, work: Duration, now: Instant) -> Duration {
         let share = self.share(&mut self.window.lock(), now);
         work.mul_f64((REST * share).max(1.0)).min(WRITER_REST_MAX)
     }
 
-    /// How long a scan is to rest before it reads a page by itself. Before, not after: then it would have the page latched.
+    /// How long a scan is to rest before it reads a page by itself. Before, not after: then it
+    /// would have the page latched.
     pub(crate) fn rest_before_read(&self, now: Instant) -> Duration {
         let mut window = self.window.lock();
         let share = self.share(&mut window, now);

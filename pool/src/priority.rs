@@ -1,8 +1,9 @@
 //! The priority of the threads that see memory getting short and give it back.
 //!
-//! They take little CPU time; but while one of them waits for a CPU others go on taking memory, and queries wait for the latches
-//! that it holds. Who isn't root may raise a priority as far as `RLIMIT_NICE` allows, which by default is not at all. A refusal harms
-//! nothing but what the priority was for, so it is no error; but it is told.
+//! They take little CPU time; but while one of them waits for a CPU others go on taking memory, and
+//! queries wait for the latches that it holds. Who isn't root may raise a priority as far as
+//! `RLIMIT_NICE` allows, which by default is not at all. A refusal harms nothing but what the
+//! priority was for, so it is no error; but it is told.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
@@ -27,14 +28,16 @@ impl Priority {
         Priority { nice: AtomicI32::new(UNKNOWN), is_refusal_told: AtomicBool::new(false) }
     }
 
-    /// Asks the kernel to run the calling thread before the others of its process. The first refusal is logged.
+    /// Asks the kernel to run the calling thread before the others of its process. The first
+    /// refusal is logged.
     pub fn raise(&self) {
         if let Some(refusal) = self.ask() {
             tracing::info!("{refusal}");
         }
     }
 
-    /// The nice value of the threads that have asked, the largest if they differ; none before the first has.
+    /// The nice value of the threads that have asked, the largest if they differ; none before the
+    /// first has.
     pub fn nice(&self) -> Option<i32> {
         Some(self.nice.load(Ordering::Relaxed)).filter(|&nice| nice != UNKNOWN)
     }

@@ -5,9 +5,10 @@
 //! page will read it again and get the error). Pages being read are exclusively latched, so a query
 //! that comes too early waits for the batch rather than reading twice.
 //!
-//! Pages next to each other in their file come with one read, through a buffer. A volume that allows
-//! so many reads a second counts that as one or a few, and what it saves goes to the queries: with a
-//! read for each page, one of them would stand behind up to 63 others each time that it misses.
+//! Pages next to each other in their file come with one read, through a buffer. A volume that
+//! allows so many reads a second counts that as one or a few, and what it saves goes to the
+//! queries: with a read for each page, one of them would stand behind up to 63 others each time
+//! that it misses.
 //!
 //! What queries will want goes before what scans will, and scans keep to a [pace](crate::pace).
 //!
@@ -84,12 +85,13 @@ impl ReadAhead {
 pub struct Warmed {
     /// Pages that came in.
     pub pages: u64,
-    /// How many of the pages asked for were dealt with, in whatever way. Less than all: there was no room for the next.
+    /// How many of the pages asked for were dealt with, in whatever way. Less than all: there was
+    /// no room for the next.
     pub tried: usize,
 }
 
-/// A page being read. It is exclusively latched from [`Pool::begin_read`] to [`Pool::finish_read`] or `abandon`, and
-/// this is the only value through which its frame is reached meanwhile.
+/// A page being read. It is exclusively latched from [`Pool::begin_read`] to [`Pool::finish_read`]
+/// or `abandon`, and this is the only value through which its frame is reached meanwhile.
 struct Reading {
     id: PageId,
     access: Access,
@@ -105,7 +107,8 @@ impl Reading {
     /// The bytes of the page's frame, to be filled.
     fn bytes<'a>(&'a mut self, pool: &'a Pool) -> &'a mut [u8] {
         #[expect(unsafe_code, reason = "the page's latch makes its bytes ours")]
-        // SAFETY: the page is exclusively latched on behalf of this value, which is borrowed mutably.
+        // SAFETY: the page is exclusively latched on behalf of this value, which is borrowed
+        // mutably.
         unsafe {
             pool.frames().bytes_mut(self.frame)
         }
@@ -135,18 +138,20 @@ impl Pool {
         read
     }
 
-    /// Whether a page may come in that nobody has asked for: not while memory is to be given back, nor into the frames
-    /// that are kept free.
+    /// Whether a page may come in that nobody has asked for: not while memory is to be given back,
+    /// nor into the frames that are kept free.
     pub fn has_room_to_warm(&self) -> bool {
         self.frames().debt() == 0 && self.frames().available() > self.reserve()
     }
 
-    /// Reads pages of `space` that were hot before the last restart, and tells the replacement policy how hot they were. `pages` are their
-    /// numbers, ascending, and heats. All from the first to the last are read into `buffer`, which has room for so many pages
-    /// and is aligned for direct I/O.
+    /// Reads pages of `space` that were hot before the last restart, and tells the replacement
+    /// policy how hot they were. `pages` are their numbers, ascending, and heats. All from the
+    /// first to the last are read into `buffer`, which has room for so many pages and is aligned
+    /// for direct I/O.
     ///
-    /// No page is displaced: it ends when [`Pool::has_room_to_warm`] says no. Passed over, without an error, are pages that are
-    /// resident already, beyond the end of the file, free, never written or damaged, and those of a part that can't be read.
+    /// No page is displaced: it ends when [`Pool::has_room_to_warm`] says no. Passed over, without
+    /// an error, are pages that are resident already, beyond the end of the file, free, never
+    /// written or damaged, and those of a part that can't be read.
     pub fn warm(&self, space: &Arc<Space>, pages: &[(u32, u8)], buffer: &mut [u8]) -> Warmed {
         let mut warmed = Warmed { pages: 0, tried: pages.len() };
         let mut batch: Vec<(Reading, u8)> = Vec::with_capacity(pages.len());
@@ -199,8 +204,8 @@ impl Pool {
         ops.into_iter().map(|op| ran && op.result.is_ok()).collect()
     }
 
-    /// Makes an absent page resident in `frame`, exclusively latched, to be read. `None` (and the frame is given back): it
-    /// is not absent any more.
+    /// Makes an absent page resident in `frame`, exclusively latched, to be read. `None` (and the
+    /// frame is given back): it is not absent any more.
     fn begin_read(
         &self,
         space: &Arc<Space>,
@@ -214,7 +219,8 @@ impl Pool {
         Ok(is_ours.then(|| Reading { id, access, frame, space: space.clone() }))
     }
 
-    /// Lets others have a page whose bytes have come and are verified; `heat` is what it had in an earlier life, if that is known.
+    /// Lets others have a page whose bytes have come and are verified; `heat` is what it had in an
+    /// earlier life, if that is known.
     fn finish_read(&self, page: &Reading, heat: Option<u8>) {
         self.replacement().insert(page.frame, page.id, page.access);
         if let Some(heat) = heat {
@@ -241,7 +247,8 @@ impl Pool {
         batch
     }
 
-    /// Reads a batch: neighbours with one read, through the buffer, and a page by itself straight into its frame.
+    /// Reads a batch: neighbours with one read, through the buffer, and a page by itself straight
+    /// into its frame.
     fn read_batch(&self, wanted: &[Wanted]) -> usize {
         let mut buffer = self.read_ahead.buffer.lock();
         let mut batch = self.begin_batch(wanted);

@@ -1,8 +1,8 @@
 //! What is in the pool, page by page, for whoever asks: no latch, no mutex, nobody waits.
 //!
-//! The walk goes over the frames' descriptors and looks at each page's header with racy reads. Every page that
-//! is reported was there when it was looked at; one that comes, goes or moves during the walk may be missed. So
-//! the whole is no snapshot.
+//! The walk goes over the frames' descriptors and looks at each page's header with racy reads.
+//! Every page that is reported was there when it was looked at; one that comes, goes or moves
+//! during the walk may be missed. So the whole is no snapshot.
 
 use crate::page::{PAGE_NO, PAGE_TYPE, PageId, PageType, SPACE_ID, TREE_ID};
 use crate::pool::Pool;

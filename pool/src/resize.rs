@@ -4,40 +4,44 @@
 //! The limit is raised; frames come with the next misses, from extents given back earlier first.
 //!
 //! # Shrinking
-//! The limit is lowered; what the started extents hold beyond it is the *debt*. The background thread
-//! (or whoever calls [`Pool::run_resize_step`]) pays it off, a slice of some hundred microseconds at
-//! a time, in waves. In each wave it
+//! The limit is lowered; what the started extents hold beyond it is the *debt*. The background
+//! thread (or whoever calls [`Pool::run_resize_step`]) pays it off, a slice of some hundred
+//! microseconds at a time, in waves. In each wave it
 //! 1. *evicts* the coldest pages of the whole pool, as the replacement policy names them, wherever
 //!    they are; as many as the wave's extents have frames, or as there are too many. Dirty ones the
 //!    cleaner writes meanwhile; only when nothing clean is left among the coldest does the resize
 //!    write itself. At [leisure](crate::leisure) it doesn't even then.
-//! 2. *marks* as draining the extents to be given back, all of them: those with the most free frames
+//! 2. *marks* as draining the extents to be given back, all of them: those with the most free
+//!    frames
 //!    (which are those that held cold pages). A frame of a draining extent, once free, stays free.
-//! 3. *moves* the pages that are left in the first of them to free frames of open extents, and gives
+//! 3. *moves* the pages that are left in the first of them to free frames of open extents, and
+//!    gives
 //!    each extent back to the kernel as it empties.
 //!
 //! Where memory is in swap, what is there of clean pages goes before the coldest (`swapped`).
 //!
-//! Waves start small, so that the first extent goes back within a millisecond or so, and grow. So what
-//! leaves the pool is what is coldest in it, not what happens to lie in the extents that go.
+//! Waves start small, so that the first extent goes back within a millisecond or so, and grow. So
+//! what leaves the pool is what is coldest in it, not what happens to lie in the extents that go.
 //! Every wave chooses the marked anew: a page that stays latched makes its extent the last choice.
 //!
 //! # Contents
-//! Here: what is asked for and told, and what a slice does next. `coldest`: what leaves the pool. `emptying`: which extents go, and how
-//! the pages in them are moved. `swapped`: what leaves it because it is in swap.
+//! Here: what is asked for and told, and what a slice does next. `coldest`: what leaves the pool.
+//! `emptying`: which extents go, and how the pages in them are moved. `swapped`: what leaves it
+//! because it is in swap.
 //!
 //! # Moving a page
 //! Like cleaner and evictor, the mover only tries latches. It takes a free frame, copies the page
 //! under a shared latch, lets go, and takes the exclusive latch if the page is unchanged
-//! ([`PageWord::try_upgrade`](crate::latch::PageWord::try_upgrade)); under that, it only changes the
-//! numbers: the word's, the policy's, the dirty queue's. A dirty page moves as it is, with the
+//! ([`PageWord::try_upgrade`](crate::latch::PageWord::try_upgrade)); under that, it only changes
+//! the numbers: the word's, the policy's, the dirty queue's. A dirty page moves as it is, with the
 //! recovery LSN it has; one being written out is passed over until that is done.
 //!
 //! # What anybody waits for
 //! A writer waits for the copy of its page, a reader for the change of numbers. Besides, a mutex of
-//! the policy, the free list or the dirty queue is held for a slice's share of work. Each of these goes into
-//! [`ResizeStatus::longest_wait_us`] with the whole time it took, if anybody was there to wait for it: threads asleep on the
-//! page's latch, or that found one of the mutexes taken meanwhile. So does any wait for a free frame while there is debt.
+//! the policy, the free list or the dirty queue is held for a slice's share of work. Each of these
+//! goes into [`ResizeStatus::longest_wait_us`] with the whole time it took, if anybody was there to
+//! wait for it: threads asleep on the page's latch, or that found one of the mutexes taken
+//! meanwhile. So does any wait for a free frame while there is debt.
 //!
 //! # Locking
 //! The worker's mutex comes before the flusher's, hence before everything; the status' mutex comes
@@ -150,18 +154,20 @@ struct Worker {
     /// Pages evicted since the last wave, and whether no more could be.
     ahead: usize,
     starved: bool,
-    /// Extents with pages that could not be moved, and whether the wave consists of such extents only.
+    /// Extents with pages that could not be moved, and whether the wave consists of such extents
+    /// only.
     blocked: BTreeSet<u32>,
     last_resort: bool,
-    /// Whether this pass over the wave has moved a page or given an extent back, and the pages that it passed over.
+    /// Whether this pass over the wave has moved a page or given an extent back, and the pages that
+    /// it passed over.
     progress: bool,
     passed_over: PassedOver,
     /// How many of the coldest pages to look at.
     depth: usize,
     /// What is looked for in swap.
     sweep: Sweep,
-    /// Whether the present slice has evicted a page or given memory back (a page that moves may move back again), and since when
-    /// none has after one was blocked.
+    /// Whether the present slice has evicted a page or given memory back (a page that moves may
+    /// move back again), and since when none has after one was blocked.
     worked: bool,
     blocked_since: Option<Instant>,
 }
@@ -201,8 +207,9 @@ impl Pool {
     /// Sets the size, rounded down to whole extents of 2 MiB, but at least one, and at most the
     /// address space reserved ([`PoolConfig::max_size_bytes`](crate::PoolConfig::max_size_bytes)).
     /// Returns at once. Growing, frames may be used from now on; shrinking, memory is given back in
-    /// the background, or by [`Pool::run_resize_step`]. A later call overrides the one under way; one with
-    /// the same size changes its haste, which is nothing to a pool without threads: time stands still there.
+    /// the background, or by [`Pool::run_resize_step`]. A later call overrides the one under way;
+    /// one with the same size changes its haste, which is nothing to a pool without threads: time
+    /// stands still there.
     pub fn set_size(&self, size_bytes: u64, haste: Haste) {
         let frames = self.frames();
         let extent = frames.per_extent();
@@ -347,8 +354,8 @@ impl Pool {
         Slice::More
     }
 
-    /// Does something under the mutexes of policy, free list or dirty queue, and notes how long it took if any thread found one of
-    /// them taken meanwhile.
+    /// Does something under the mutexes of policy, free list or dirty queue, and notes how long it
+    /// took if any thread found one of them taken meanwhile.
     fn timed<T>(&self, work: impl FnOnce() -> T) -> T {
         let (began, waits) = (Instant::now(), self.mutex_waits());
         let result = work();

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-/// Wakes one thread, or ends it. Waking it twice before it looks is waking it once; one that is stopped stays so.
+/// Wakes one thread, or ends it. Waking it twice before it looks is waking it once; one that is
+/// stopped stays so.
 #[derive(Debug, Default)]
 pub struct Signal {
     woken: AtomicBool,
@@ -15,7 +16,8 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Ends the sleep of the thread, or the next if it does not sleep now. Cheap if nobody has slept since the last.
+    /// Ends the sleep of the thread, or the next if it does not sleep now. Cheap if nobody has
+    /// slept since the last.
     pub fn wake(&self) {
         // Always a swap: whoever clears the flag then sees what was done before this call.
         if !self.woken.swap(true, Ordering::AcqRel) {
@@ -43,7 +45,8 @@ impl Signal {
         !self.is_stopped()
     }
 
-    /// Sleeps for `time`, or until stopped; who wakes it, does so for the next sleep. Whether to go on.
+    /// Sleeps for `time`, or until stopped; who wakes it, does so for the next sleep. Whether to go
+    /// on.
     pub fn rest(&self, time: Duration) -> bool {
         self.sleep_unless(time, || false);
         !self.is_stopped()

@@ -65,7 +65,8 @@ impl Space {
     }
 
     /// How many pages the file is thought to hold: its length when it was opened, or what
-    /// [`Space::note_page_count`] said since, if that is more. Read-ahead stops there; nothing else depends on it.
+    /// [`Space::note_page_count`] said since, if that is more. Read-ahead stops there; nothing else
+    /// depends on it.
     pub fn page_count(&self) -> u32 {
         self.page_count.load(Ordering::Relaxed)
     }

@@ -1,22 +1,25 @@
 //! Panics in background work.
 //!
-//! A panic is a bug, and ends its thread. Of a background thread that is the worst that can happen: others wait for what it would
-//! have done next, and nothing tells them that it is gone. So a thread runs its steps through [`Steps`], which logs a panic and
-//! lets the thread go on: what the step held it gave back as it unwound, and what it did not do is still to be done. Where a panic
-//! leaves more unknown than that, [`survive`] makes an error of it, and the code around does what it does about a failed disk.
+//! A panic is a bug, and ends its thread. Of a background thread that is the worst that can happen:
+//! others wait for what it would have done next, and nothing tells them that it is gone. So a
+//! thread runs its steps through [`Steps`], which logs a panic and lets the thread go on: what the
+//! step held it gave back as it unwound, and what it did not do is still to be done. Where a panic
+//! leaves more unknown than that, [`survive`] makes an error of it, and the code around does what
+//! it does about a failed disk.
 
 use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// How long a thread rests after a step that panicked: longer each time, from the first to the second, so that a step that
-/// can't succeed neither takes a CPU nor fills the error log.
+/// How long a thread rests after a step that panicked: longer each time, from the first to the
+/// second, so that a step that can't succeed neither takes a CPU nor fills the error log.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// Runs `body`; `None` if it panicked, which the log then tells of `what`.
 ///
-/// Whatever `body` changes must be right at any point at which it may panic, or be put right by the caller.
+/// Whatever `body` changes must be right at any point at which it may panic, or be put right by the
+/// caller.
 pub fn survive<R>(what: impl Display, body: impl FnOnce() -> R) -> Option<R> {
     // What the panic said is told by the panic hook.
     catch_unwind(AssertUnwindSafe(body))

@@ -12,7 +12,8 @@ use parking_lot_core::{DEFAULT_PARK_TOKEN, DEFAULT_UNPARK_TOKEN, FilterOp, ParkT
 /// Rounds to spin for a latch before the thread parks.
 pub(crate) const SPIN_ROUNDS: u32 = 40;
 
-/// Rounds that a newcomer asking for a shared latch lets those pass who were there before it, spinning and then asleep.
+/// Rounds that a newcomer asking for a shared latch lets those pass who were there before it,
+/// spinning and then asleep.
 pub(crate) const POLITE_ROUNDS: u32 = 20;
 pub(crate) const POLITE_NAPS: u32 = 50;
 

@@ -283,7 +283,8 @@ const RECORDER_RING_EVENTS: usize = 16 << 10;
 pub(crate) struct Taps {
     /// The largest of the samples wanted.
     bound: AtomicU64,
-    /// Held while that is worked out: of two that change their samples at once, the second must see the first's. Nothing is taken under it.
+    /// Held while that is worked out: of two that change their samples at once, the second must see
+    /// the first's. Nothing is taken under it.
     bounding: Mutex<()>,
     pub(crate) advisor: Tap,
     /// Made when a trace is first recorded.

@@ -238,7 +238,8 @@ fn a_failed_write_leaves_the_page_dirty_and_is_tried_again() {
     assert_eq!((stats.write_errors, stats.pages_dirty), (3, 0));
 }
 
-/// Pages that failed, so many that there is no room for more, are newer than others that have not been tried.
+/// Pages that failed, so many that there is no room for more, are newer than others that have not
+/// been tried.
 #[test]
 fn failed_pages_are_tried_again_though_others_are_older() {
     let (sim, life, mut redo) = one_dirty_page();
@@ -413,7 +414,8 @@ fn a_pool_that_was_shut_down_writes_nothing() {
     assert_eq!(read, 7, "it serves what it has");
 }
 
-/// Flips a bit of the page, and expects recovery, with a log from there on, to leave it, and the pool to report it.
+/// Flips a bit of the page, and expects recovery, with a log from there on, to leave it, and the
+/// pool to report it.
 fn expect_rot_is_reported(sim: &SimStorage, id: PageId, checkpoint: Lsn) {
     sim.corrupt(&file_name(id.space), page_size().offset_of(id.no) + 500, 1);
     let file = sim.open(&file_name(id.space)).unwrap();
@@ -460,7 +462,8 @@ fn rot_is_reported_rather_than_undone() {
     expect_rot_is_reported(&sim, TWICE_WRITTEN, Lsn(0));
 }
 
-/// A power cut in a write of the doublewrite file: the header is there, the images behind it are not.
+/// A power cut in a write of the doublewrite file: the header is there, the images behind it are
+/// not.
 #[test]
 fn an_older_image_behind_a_new_header_undoes_nothing() {
     let (sim, redo) = with_an_older_image();

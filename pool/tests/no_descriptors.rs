@@ -20,7 +20,8 @@ fn names_are_changed_synced_and_listed_while_another_file_can_be_closed() {
     for (of, file) in files.iter().enumerate() {
         file.write_at(&block(of), 0).unwrap();
     }
-    // Without their descriptors now: these have them all, and must be synced before they are closed.
+    // Without their descriptors now: these have them all, and must be synced before they are
+    // closed.
     let crowd: Vec<_> = (0..16).map(|n| storage.create(&format!("crowd{n}")).unwrap()).collect();
     crowd.iter().for_each(|file| file.write_at(&block(9), 0).unwrap());
 

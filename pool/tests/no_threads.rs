@@ -1,5 +1,5 @@
-//! Batches of I/O in a process that can have no further thread, as at the limit of a container that forbids io_uring, too. A test binary of
-//! its own, since the limit is the whole process's.
+//! Batches of I/O in a process that can have no further thread, as at the limit of a container that
+//! forbids io_uring, too. A test binary of its own, since the limit is the whole process's.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tidepool_pool::storage::{FileOptions, FileStorage, IoOp, Storage};

@@ -1,5 +1,5 @@
-//! What a pool costs, as the kernel counts it. A test binary of its own, and one test at a time, so that
-//! nothing else in the process moves the figures.
+//! What a pool costs, as the kernel counts it. A test binary of its own, and one test at a time, so
+//! that nothing else in the process moves the figures.
 
 mod zero_file;
 
@@ -76,7 +76,8 @@ fn memory_is_really_given_back() {
     }
 }
 
-/// Where all counts that may be written, be it touched or not. That is a setting of the whole machine, so it is taken as it is.
+/// Where all counts that may be written, be it touched or not. That is a setting of the whole
+/// machine, so it is taken as it is.
 #[test]
 fn room_to_grow_is_not_promised_before_it_is_used() {
     let _alone = ALONE.lock();

@@ -1,6 +1,7 @@
 //! How fast a batch of page reads and writes is: one after another, in threads, by io_uring.
 //!
-//! `cargo bench -p tidepool-pool --bench storage_batch [-- directory]`; the directory says which disk.
+//! `cargo bench -p tidepool-pool --bench storage_batch [-- directory]`; the directory says which
+//! disk.
 
 use std::time::{Duration, Instant};
 

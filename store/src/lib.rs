@@ -1,9 +1,10 @@
 //! Pages as files hold them: identities, the page header, and the disk.
 //!
 //! # Reading path
-//! [`page`] says what a page is and how its bytes are checked. [`storage`] is the contract with the disk: directories, files,
-//! batches of reads and writes; on Linux with direct I/O and io_uring, and simulated with crashes and faults. [`packed`] are files
-//! whose pages are compressed, packed, and never overwritten.
+//! [`page`] says what a page is and how its bytes are checked. [`storage`] is the contract with the
+//! disk: directories, files, batches of reads and writes; on Linux with direct I/O and io_uring,
+//! and simulated with crashes and faults. [`packed`] are files whose pages are compressed, packed,
+//! and never overwritten.
 //!
 //! This crate knows nothing of frames, trees or rows.
 

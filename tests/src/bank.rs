@@ -1,4 +1,5 @@
-//! Money that is moved between accounts by many sessions: whatever is read of one moment has the same sum.
+//! Money that is moved between accounts by many sessions: whatever is read of one moment has the
+//! same sum.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +26,8 @@ pub struct Bank {
 }
 
 impl Bank {
-    /// Makes the database and has sessions write to it. `partitions`: what the definition of one of its two tables ends with.
+    /// Makes the database and has sessions write to it. `partitions`: what the definition of one of
+    /// its two tables ends with.
     ///
     /// # Panics
     /// If the server refuses.
@@ -92,7 +94,8 @@ impl Drop for Bank {
     }
 }
 
-/// Moves money between accounts of two tables, adds and removes pairs of rows: the sum over both never changes.
+/// Moves money between accounts of two tables, adds and removes pairs of rows: the sum over both
+/// never changes.
 fn write(socket: &Path, writer: i64, stop: &AtomicBool, commits: &AtomicU64) -> mysql::Result<()> {
     let mut conn = connect_to_socket(socket, "bank")?;
     let mut step = writer;

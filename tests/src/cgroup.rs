@@ -1,4 +1,5 @@
-//! A memory cgroup with a limit, made for a test where it may be made, and a neighbour that takes memory in it.
+//! A memory cgroup with a limit, made for a test where it may be made, and a neighbour that takes
+//! memory in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,8 @@ impl MemoryCgroup {
 
     /// Starts a process in it that takes `mib` of memory at once and keeps it.
     pub fn neighbour(&self, mib: u64) -> Neighbour {
-        // dd fills one buffer of this size again and again; the shell moves itself into the group first.
+        // dd fills one buffer of this size again and again; the shell moves itself into the group
+        // first.
         let script = format!(
             "echo $$ > \"$0\" && exec dd if=/dev/zero of=/dev/null bs={mib}M iflag=fullblock"
         );

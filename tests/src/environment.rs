@@ -1,5 +1,5 @@
-//! Where things are: the unpacked MariaDB server (from `var/mariadb.env`, which `scripts/deps` writes), the plugin,
-//! and a MySQL server.
+//! Where things are: the unpacked MariaDB server (from `var/mariadb.env`, which `scripts/deps`
+//! writes), the plugin, and a MySQL server.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

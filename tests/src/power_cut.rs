@@ -5,10 +5,10 @@
 //! were made, changed or removed since the file system's last commit. (What a device keeps in
 //! a volatile cache of its own survives here; the simulated storage of the pool loses that too.)
 //!
-//! [`Machine::cut_power`] shuts the file system down as the kernel does it for a device that is gone:
-//! from that call on, nothing reaches the image, neither from the page cache nor from the journal in
-//! memory. Then the server is killed, the image is mounted anew, and the file system's own
-//! recovery runs. Where a file system has no such call, the image is copied while the server is
+//! [`Machine::cut_power`] shuts the file system down as the kernel does it for a device that is
+//! gone: from that call on, nothing reaches the image, neither from the page cache nor from the
+//! journal in memory. Then the server is killed, the image is mounted anew, and the file system's
+//! own recovery runs. Where a file system has no such call, the image is copied while the server is
 //! stopped (SIGSTOP), and the copy is mounted.
 //!
 //! The file systems are mounted with a long commit interval, so that a test does not depend on
@@ -105,8 +105,8 @@ impl Machine {
         Some(machine)
     }
 
-    /// Cuts the power, and turns it on again: the server is dead, and the data directory has what the
-    /// file system makes of the device. The server may have been killed before.
+    /// Cuts the power, and turns it on again: the server is dead, and the data directory has what
+    /// the file system makes of the device. The server may have been killed before.
     ///
     /// # Panics
     /// If the file system can't be mounted again.
@@ -194,7 +194,8 @@ impl Disk {
         const SHUTDOWN: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(b'X', 125);
         const WITHOUT_LOG_FLUSH: u32 = 2;
         let dir = File::open(&self.mount_point).expect("a directory can be opened");
-        // SAFETY: the request reads one u32 behind the pointer, which is what a Setter of u32 gives.
+        // SAFETY: the request reads one u32 behind the pointer, which is what a Setter of u32
+        // gives.
         let done = unsafe {
             let request = rustix::ioctl::Setter::<SHUTDOWN, u32>::new(WITHOUT_LOG_FLUSH);
             rustix::ioctl::ioctl(&dir, request)

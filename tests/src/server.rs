@@ -8,9 +8,10 @@
 //!     s.sock
 //! ```
 //!
-//! The server dies with the thread that started it, whatever becomes of that thread (`PR_SET_PDEATHSIG`), so
-//! a test that is itself killed leaves no process behind. The directory is removed when the [`Server`] is
-//! dropped, unless the thread is panicking: what a failed test leaves is evidence.
+//! The server dies with the thread that started it, whatever becomes of that thread
+//! (`PR_SET_PDEATHSIG`), so a test that is itself killed leaves no process behind. The directory is
+//! removed when the [`Server`] is dropped, unless the thread is panicking: what a failed test
+//! leaves is evidence.
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
@@ -199,8 +200,8 @@ impl Server {
         Server::create_on(options, |_| true).expect("nothing was to be made")
     }
 
-    /// The same, where `make` has made the data directory itself, or mounted something there. `None` if it
-    /// answers that it could not.
+    /// The same, where `make` has made the data directory itself, or mounted something there.
+    /// `None` if it answers that it could not.
     pub fn create_on(options: Options, make: impl FnOnce(&Path) -> bool) -> Option<Server> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let unique = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -248,7 +249,8 @@ impl Server {
         }
     }
 
-    /// Starts the process without waiting until it is ready. Returns where its part of the error log begins.
+    /// Starts the process without waiting until it is ready. Returns where its part of the error
+    /// log begins.
     pub fn spawn(&mut self) -> u64 {
         assert!(self.child.is_none(), "the server runs already");
         let log = self.log_path();
@@ -346,7 +348,8 @@ impl Server {
         prlimit(Some(pid), Resource::Fsize, limit).expect("a child can be limited");
     }
 
-    /// Starts again after [`kill9`](Self::kill9) or [`stop`](Self::stop), or stops first if it runs.
+    /// Starts again after [`kill9`](Self::kill9) or [`stop`](Self::stop), or stops first if it
+    /// runs.
     ///
     /// # Panics
     /// If it does not start.
@@ -434,7 +437,8 @@ impl Server {
         self.child.as_ref().map(Child::id)
     }
 
-    /// One of MariaDB's client programs (a key of `var/mariadb.env`: `CLIENT`, `DUMP`, `ADMIN`), set to reach this server.
+    /// One of MariaDB's client programs (a key of `var/mariadb.env`: `CLIENT`, `DUMP`, `ADMIN`),
+    /// set to reach this server.
     pub fn client(&self, key: &str) -> Command {
         let mut command = Command::new(Environment::get().path(key));
         command
@@ -473,7 +477,8 @@ pub fn connect_to_socket(socket: &Path, database: &str) -> Result<Conn, mysql::E
 
 /// Starts a process that the kernel kills when the calling thread ends.
 pub fn spawn_tied_to_thread(command: &mut Command) -> Child {
-    // SAFETY: the closure runs in the child between fork and exec, and makes one async-signal-safe system call.
+    // SAFETY: the closure runs in the child between fork and exec, and makes one async-signal-safe
+    // system call.
     unsafe {
         command.pre_exec(|| {
             rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
@@ -528,7 +533,8 @@ fn command_line(program: Program) -> Vec<String> {
             format!("--character-sets-dir={}", environment.value("CHARSETS")),
             "--performance-schema=OFF".into(),
         ],
-        // It finds its files beside itself. performance_schema stays on, as in any installation of it.
+        // It finds its files beside itself. performance_schema stays on, as in any installation of
+        // it.
         Program::MySql => vec![
             mysqld().0.display().to_string(),
             "--no-defaults".into(),

@@ -15,7 +15,8 @@ pub fn number(conn: &mut Conn, query: &str) -> i64 {
     conn.query_first(query).unwrap_or_else(|error| panic!("{query}: {error}")).expect("a row")
 }
 
-/// The number of a statement's error, or 0. (Rows are read to their end: the error may come instead of one.)
+/// The number of a statement's error, or 0. (Rows are read to their end: the error may come instead
+/// of one.)
 pub fn code_of(conn: &mut Conn, statement: &str) -> u16 {
     match conn.query::<Row, _>(statement) {
         Ok(_) => 0,

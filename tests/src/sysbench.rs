@@ -9,8 +9,9 @@ use crate::server::Server;
 /// The database that sysbench expects.
 const DATABASE: &str = "sbtest";
 
-/// The scripts of Debian's package that use the tables of `oltp_common`: those that read, those that change
-/// rows in place, those that add and remove rows. In this order, an earlier script leaves a later one its rows.
+/// The scripts of Debian's package that use the tables of `oltp_common`: those that read, those
+/// that change rows in place, those that add and remove rows. In this order, an earlier script
+/// leaves a later one its rows.
 pub const SCRIPTS: [&str; 11] = [
     "oltp_point_select",
     "oltp_read_only",

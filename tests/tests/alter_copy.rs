@@ -1,4 +1,5 @@
-//! The copy that ALTER TABLE makes: what is in it, what it refuses, who still writes it row by row, and what a kill leaves.
+//! The copy that ALTER TABLE makes: what is in it, what it refuses, who still writes it row by row,
+//! and what a kill leaves.
 
 use std::fs;
 use std::thread;
@@ -160,7 +161,8 @@ fn a_copy_holds_what_the_table_does() {
     assert_eq!(table_files(&server), files);
 }
 
-/// In another order than that of the copy, from another engine, and with numbers that are given meanwhile.
+/// In another order than that of the copy, from another engine, and with numbers that are given
+/// meanwhile.
 #[test]
 fn rows_come_in_any_order_and_from_any_engine() {
     let mut server = server("copy_order");
@@ -273,7 +275,8 @@ fn duplicates_are_refused_as_innodb_refuses_them() {
     assert_eq!(table_files(&server), files + 1);
 }
 
-/// Where the copy is read while it is filled, or checked against another table, or may leave rows out.
+/// Where the copy is read while it is filled, or checked against another table, or may leave rows
+/// out.
 #[test]
 fn other_copies_are_written_row_by_row() {
     let server = server("copy_old_path");

@@ -1,4 +1,5 @@
-//! Definitions changed, indexes added and dropped without a copy of the table: what is in them, what they refuse, and what a kill leaves.
+//! Definitions changed, indexes added and dropped without a copy of the table: what is in them,
+//! what they refuse, and what a kill leaves.
 
 use std::thread;
 use std::time::Duration;
@@ -298,7 +299,8 @@ fn a_definition_changes_at_once_where_the_bytes_stay() {
         assert!(sorted_rows(&mut conn, "SELECT id, v, w, x, n FROM t") == whole, "{change}");
         check(&mut conn, "t");
     }
-    // Another collation sorts in another way, a shorter column may cut, and the beginning of a column is not the whole.
+    // Another collation sorts in another way, a shorter column may cut, and the beginning of a
+    // column is not the whole.
     for change in [
         "MODIFY v VARCHAR(300) CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         "MODIFY v VARCHAR(30) CHARACTER SET utf8mb4",
@@ -528,7 +530,8 @@ fn a_server_killed_in_the_middle_has_the_old_or_the_new_indexes() {
     let whole = since.elapsed();
     run(&mut conn, &["ALTER TABLE t DROP INDEX ck, ALGORITHM=INPLACE"]);
     let rounds = std::env::var("TIDEPOOL_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(10);
-    // Behind the engine's commit the server has its own files to change: a crash there is the hardest.
+    // Behind the engine's commit the server has its own files to change: a crash there is the
+    // hardest.
     let mut unacknowledged = 0;
     for round in 0..rounds {
         let before = keys(&mut conn, "t");
@@ -567,7 +570,8 @@ fn a_server_killed_in_the_middle_has_the_old_or_the_new_indexes() {
     println!("{unacknowledged} of {rounds} changed the table without an answer");
 }
 
-/// The server sees no other type where decimals, or zeros before a number, are others; but what is computed is.
+/// The server sees no other type where decimals, or zeros before a number, are others; but what is
+/// computed is.
 #[test]
 fn what_is_kept_of_computed_values_follows_the_definition() {
     let server = Server::start(Options::new("computed_values"));

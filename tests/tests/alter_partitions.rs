@@ -1,4 +1,5 @@
-//! Partitioned tables changed without a copy: each partition is a table of the engine's, and all change at one moment.
+//! Partitioned tables changed without a copy: each partition is a table of the engine's, and all
+//! change at one moment.
 
 use std::thread;
 use std::time::Instant;
@@ -328,7 +329,8 @@ fn a_server_killed_in_the_middle_has_all_partitions_old_or_new() {
     );
 }
 
-/// The server sorts keys when partitions come and go, and asks nobody: unique keys that can be NULL come after those that can't.
+/// The server sorts keys when partitions come and go, and asks nobody: unique keys that can be NULL
+/// come after those that can't.
 #[test]
 fn keys_in_another_order_keep_their_trees() {
     let mut server = Server::start(Options::new("alter_partitions_key_order"));
@@ -466,7 +468,8 @@ fn keys_in_another_order_keep_their_trees() {
     check(&mut conn, "part");
 }
 
-/// A conflict with the last key of the server's tells REPLACE that no other has one: trees may be in another order.
+/// A conflict with the last key of the server's tells REPLACE that no other has one: trees may be
+/// in another order.
 #[test]
 fn a_row_replaces_all_that_are_in_its_way_whatever_the_order_of_trees() {
     let server = Server::start(Options::new("replace_key_order"));
@@ -499,7 +502,8 @@ fn a_row_replaces_all_that_are_in_its_way_whatever_the_order_of_trees() {
     }
 }
 
-/// The server compares keys by their names, and exchanges tables whose keys are in different orders.
+/// The server compares keys by their names, and exchanges tables whose keys are in different
+/// orders.
 #[test]
 fn a_table_with_keys_in_another_order_is_exchanged() {
     let mut server = Server::start(Options::new("alter_partitions_exchange"));
@@ -573,7 +577,8 @@ fn a_table_with_keys_in_another_order_is_exchanged() {
     check(&mut conn, "n");
 }
 
-/// Without a PRIMARY KEY the first unique key places the rows: that can't change with the order of the keys.
+/// Without a PRIMARY KEY the first unique key places the rows: that can't change with the order of
+/// the keys.
 #[test]
 fn rows_stay_in_the_order_of_their_key() {
     let server = Server::start(Options::new("alter_partitions_clustered"));
@@ -682,7 +687,8 @@ fn keys_are_sorted_again_in_other_ways() {
     }
 }
 
-/// As if a crash had come before the server's own definition was replaced: the catalog has the names already, and each is the other's.
+/// As if a crash had come before the server's own definition was replaced: the catalog has the
+/// names already, and each is the other's.
 #[test]
 fn names_that_were_exchanged_mislead_nobody() {
     let mut server = Server::start(Options::new("alter_partitions_exchanged_names"));

@@ -1,5 +1,5 @@
-//! `SET GLOBAL tidepool_backup_to`: tables are copied while they are written to and altered, and what is laid over an empty server is the
-//! primary's state at one place of its binary log.
+//! `SET GLOBAL tidepool_backup_to`: tables are copied while they are written to and altered, and
+//! what is laid over an empty server is the primary's state at one place of its binary log.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -135,7 +135,8 @@ fn a_backup_beside_writers_is_one_state_at_a_place_in_the_binary_log() {
             "START SLAVE",
         ],
     );
-    // What came after the backup, no more and no less: a transaction twice, or one left out, would be an error, or another content.
+    // What came after the backup, no more and no less: a transaction twice, or one left out, would
+    // be an error, or another content.
     let end: String =
         conn.query_first("SELECT @@gtid_binlog_pos").expect("a position").expect("a row");
     let waited = number(&mut restored, &format!("SELECT MASTER_GTID_WAIT('{end}', 60)"));

@@ -1,5 +1,5 @@
-//! What can be wrong with a data directory or a disk, as a client and the error log of a server tell it, and what stays usable.
-//! (`engine/tests/bad_input/` has more cases, without a server.)
+//! What can be wrong with a data directory or a disk, as a client and the error log of a server
+//! tell it, and what stays usable. (`engine/tests/bad_input/` has more cases, without a server.)
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -279,7 +279,8 @@ fn a_full_disk_refuses_statements_and_nothing_else() {
     conn.query_drop("CREATE TABLE done (thread INT, id INT, PRIMARY KEY (thread, id))")
         .expect("a table can be made");
     conn.query_drop("INSERT INTO done SELECT 100, seq FROM seq_1_to_5000").expect("rows");
-    // Several threads fill it, each with its own table, so that the end of the disk is met everywhere.
+    // Several threads fill it, each with its own table, so that the end of the disk is met
+    // everywhere.
     let acknowledged: Vec<u32> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..6)
             .map(|thread| {
@@ -387,7 +388,8 @@ fn a_read_only_file_system_is_told_at_the_start() {
     server.stop();
 }
 
-/// The server removes the definition of a table that an engine says has another one: then the rows would be of no use, whatever is restored.
+/// The server removes the definition of a table that an engine says has another one: then the rows
+/// would be of no use, whatever is restored.
 #[test]
 fn a_frm_file_of_another_table_is_refused_and_stays() {
     let mut server = Server::start(options("frm_of_another"));

@@ -131,7 +131,8 @@ fn a_crash_keeps_what_was_committed_and_nothing_else() {
     unfinished.query_drop("START TRANSACTION").expect("a transaction can begin");
     unfinished.query_drop("INSERT INTO person VALUES (100, 'Nobody', 1)").expect("an insert works");
     unfinished.query_drop("UPDATE person SET age = 0 WHERE id = 2").expect("an update works");
-    // A later commit of another transaction makes the log reach the disk with the unfinished one in it.
+    // A later commit of another transaction makes the log reach the disk with the unfinished one in
+    // it.
     conn.query_drop("INSERT INTO person VALUES (4, 'Barbara', 80)").expect("an insert works");
     expected.push(person(4, "Barbara", Some(80)));
     server.kill9();

@@ -1,5 +1,5 @@
-//! The binary log is rotated, purged and reset under load, and the server killed behind that: what was acknowledged is there, and
-//! the binary log and the engine tell the same.
+//! The binary log is rotated, purged and reset under load, and the server killed behind that: what
+//! was acknowledged is there, and the binary log and the engine tell the same.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -50,7 +50,8 @@ fn binary_logs(conn: &mut Conn) -> Vec<String> {
     logs.iter().map(|row| row.get(0).expect("a name")).collect()
 }
 
-/// The insertions that are in the binary logs: their statements are beside their rows. What a crash cut off doesn't count.
+/// The insertions that are in the binary logs: their statements are beside their rows. What a crash
+/// cut off doesn't count.
 fn logged(conn: &mut Conn) -> BTreeSet<(u32, u32)> {
     let mut found = BTreeSet::new();
     for log in binary_logs(conn) {
@@ -84,7 +85,8 @@ fn maintain(conn: &mut Conn, what: u32) {
     }
 }
 
-/// Loads the server, maintains its binary log, kills it soon after, and compares. `what` comes last.
+/// Loads the server, maintains its binary log, kills it soon after, and compares. `what` comes
+/// last.
 fn round(server: &mut Server, progress: &[Progress], what: u32, rng: &mut StdRng) {
     let stop = AtomicBool::new(false);
     let mut certain = Vec::new();
@@ -148,7 +150,8 @@ fn nothing_is_lost_when_the_binary_log_is_rotated_purged_or_reset() {
     assert!(written > 100, "hardly anything was written: {written}");
 }
 
-/// Of a commit behind the binary log, the engine has not written the record yet: only the binary log knows of it.
+/// Of a commit behind the binary log, the engine has not written the record yet: only the binary
+/// log knows of it.
 #[test]
 fn the_last_commit_is_not_forgotten_with_the_binary_log() {
     let options = Options::new("binary_log_last").arg("--log-bin=binlog").arg("--sync-binlog=1");

@@ -1,4 +1,5 @@
-//! Real clients, unchanged: the `mariadb` command-line client, SQLAlchemy over PyMySQL, the MariaDB JDBC driver.
+//! Real clients, unchanged: the `mariadb` command-line client, SQLAlchemy over PyMySQL, the MariaDB
+//! JDBC driver.
 
 use std::fs::{self, File};
 use std::net::TcpListener;

@@ -1,5 +1,5 @@
-//! Every collation of the server: which strings are one key, and which comes first. InnoDB, which compares strings instead of making
-//! bytes of them, says what is right.
+//! Every collation of the server: which strings are one key, and which comes first. InnoDB, which
+//! compares strings instead of making bytes of them, says what is right.
 
 use mysql::Conn;
 use mysql::prelude::Queryable;
@@ -11,7 +11,8 @@ const CHARACTERS: u32 = 600;
 /// The encodings that repeat the collations of utf8mb4. Of these, the languages' own are left out.
 const OTHER_UNICODE: [&str; 5] = ["utf8mb3", "ucs2", "utf16", "utf16le", "utf32"];
 
-/// Strings of one character and of several, with spaces, and with what sorts below a space, before and behind them.
+/// Strings of one character and of several, with spaces, and with what sorts below a space, before
+/// and behind them.
 fn make_strings(conn: &mut Conn, charset: &str) {
     let step = 0x1_1000 / CHARACTERS;
     run(
@@ -64,7 +65,8 @@ fn keys(conn: &mut Conn, engine: Engine, charset: &str, collation: &str) -> Vec<
     conn.query("SELECT HEX(s) FROM keyed FORCE INDEX (PRIMARY) ORDER BY s").expect("the keys")
 }
 
-/// What is found by the key that [`keys`] has made: each string of all, and those that begin as some of them do.
+/// What is found by the key that [`keys`] has made: each string of all, and those that begin as
+/// some of them do.
 fn found(conn: &mut Conn, collation: &str) -> Vec<String> {
     let mut found: Vec<String> = conn
         .query(format!(

@@ -1,4 +1,5 @@
-//! Statements that read whole tables and change nothing in them: no row is locked for them, and they see what is committed.
+//! Statements that read whole tables and change nothing in them: no row is locked for them, and
+//! they see what is committed.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -128,7 +129,8 @@ fn single_reads_at_serializable_wait_for_nobody() {
     assert_eq!(rows(&mut conn, "HANDLER t READ FIRST"), ["[Bytes(\"1\"), Bytes(\"7\")]"]);
     assert_eq!(rows(&mut conn, "HANDLER t READ NEXT LIMIT 200").len(), 99);
     run(&mut conn, &["HANDLER t CLOSE"]);
-    // In a longer transaction they are part of what must be serializable. ANALYZE never is: it commits first.
+    // In a longer transaction they are part of what must be serializable. ANALYZE never is: it
+    // commits first.
     run(&mut conn, &["SET autocommit = 0"]);
     let analyzed = rows(&mut conn, "ANALYZE TABLE t PERSISTENT FOR ALL");
     assert!(analyzed.iter().all(|row| row.contains("status")), "{analyzed:?}");

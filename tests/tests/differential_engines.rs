@@ -26,7 +26,8 @@ fn random_statements_give_the_same_on_both_engines() {
     if let Some(minutes) = from_environment::<f64>("TIDEPOOL_DIFFERENTIAL_MINUTES") {
         settings.duration = Duration::from_secs_f64(60.0 * minutes);
     } else {
-        // A number of cases, not a time: a faster machine must not run into cases that a slower one never met.
+        // A number of cases, not a time: a faster machine must not run into cases that a slower one
+        // never met.
         settings.duration = Duration::from_secs(600);
         settings.cases_max = CASES;
     }

@@ -1,4 +1,5 @@
-//! Tables that are dropped while a transaction has them without a metadata lock: one that has read by HANDLER, and closed that.
+//! Tables that are dropped while a transaction has them without a metadata lock: one that has read
+//! by HANDLER, and closed that.
 
 use std::fs;
 use std::thread::sleep;
@@ -55,7 +56,8 @@ fn a_table_goes_when_the_last_transaction_that_has_read_it_ends() {
             sleep(Duration::from_millis(5));
         }
     }
-    // Of what another transaction has, nothing else can be made: the statement is refused, and can be repeated.
+    // Of what another transaction has, nothing else can be made: the statement is refused, and can
+    // be repeated.
     run(&mut conn, &make);
     let mut reader = inside(&server, "t");
     assert_eq!(code_of(&mut conn, "TRUNCATE TABLE t"), LOCK_WAIT_TIMEOUT);

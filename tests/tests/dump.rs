@@ -1,4 +1,5 @@
-//! `mariadb-dump --single-transaction` while others write: the dump is a consistent snapshot, and loads.
+//! `mariadb-dump --single-transaction` while others write: the dump is a consistent snapshot, and
+//! loads.
 
 use std::fs::{self, File};
 
@@ -53,8 +54,8 @@ fn a_dump_beside_writers_is_a_consistent_snapshot() {
     }
 }
 
-/// A dump goes back to a savepoint after each table, so that others may alter it while the dump goes on. Who has locked rows keeps the
-/// table.
+/// A dump goes back to a savepoint after each table, so that others may alter it while the dump
+/// goes on. Who has locked rows keeps the table.
 #[test]
 fn a_table_already_dumped_can_be_altered() {
     const LOCK_WAIT_TIMEOUT: u16 = 1205;
@@ -83,7 +84,8 @@ fn a_table_already_dumped_can_be_altered() {
             "INSERT INTO b VALUES (3, 3)",
         ],
     );
-    // What was read before the savepoint stays in use; and the snapshot is what it was, where that can be told still.
+    // What was read before the savepoint stays in use; and the snapshot is what it was, where that
+    // can be told still.
     assert_eq!(code_of(&mut other, "DROP TABLE e"), LOCK_WAIT_TIMEOUT);
     assert_eq!(number(&mut dump, "SELECT COUNT(*) FROM b FORCE INDEX (PRIMARY)"), 2);
     assert_eq!(code_of(&mut dump, "SELECT * FROM c"), DEFINITION_CHANGED);

@@ -1,4 +1,5 @@
-//! The redo log fails under a running server: what was acknowledged is there after the next start, and that needs nobody's help.
+//! The redo log fails under a running server: what was acknowledged is there after the next start,
+//! and that needs nobody's help.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
@@ -8,7 +9,8 @@ use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server, wait_until};
 use tidepool_tests::sql::{number, run};
 
-/// So many updates bring the redo log beyond the limit at which its writes then fail, and the binary log not nearly there.
+/// So many updates bring the redo log beyond the limit at which its writes then fail, and the
+/// binary log not nearly there.
 const UPDATES: u32 = 60;
 const LIMIT_BYTES: u64 = 64 << 10;
 /// Nothing here takes long.
@@ -36,7 +38,8 @@ fn break_the_log(server: &Server, conn: &mut Conn) {
     // Behind a binary log, the last commit is in the redo log's memory only.
     server.limit_file_size(Some(LIMIT_BYTES));
     update(conn, UPDATES + 1).expect_err("the log cannot be written");
-    // The statement may have met the limit in another file first; the log's regular flush comes within a second.
+    // The statement may have met the limit in another file first; the log's regular flush comes
+    // within a second.
     wait_until(PATIENCE, "the log fails", || {
         server.error_log().contains("the engine stops writing")
     });
@@ -48,7 +51,8 @@ fn fail_the_log(server: &Server) {
     let mut conn = server.connect_to("test");
     fill_the_log(&mut conn);
     break_the_log(server, &mut conn);
-    // Reads go on. Without a binary log, a commit is seen before it is durable, and is taken back by the restart.
+    // Reads go on. Without a binary log, a commit is seen before it is durable, and is taken back
+    // by the restart.
     assert!([UPDATES, UPDATES + 1].contains(&value(&mut conn)));
     conn.query_drop("INSERT INTO t VALUES (2, 0, '')").expect_err("writes don't");
 }
@@ -145,7 +149,8 @@ fn the_server_starts_by_itself_after_the_redo_log_failed() {
     }
 }
 
-/// RESET MASTER waits, with the binary log in its hands, until all that is committed is durable; and that will never be.
+/// RESET MASTER waits, with the binary log in its hands, until all that is committed is durable;
+/// and that will never be.
 #[test]
 fn a_reset_of_the_binary_log_ends_a_server_whose_redo_log_failed() {
     let options = Options::new("failed_log_reset").engine(Engine::Tidepool);

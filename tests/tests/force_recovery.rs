@@ -1,5 +1,5 @@
-//! Damaged pages of the engine's own files: a start mends them from their second copies, and `tidepool_force_recovery` starts where
-//! both are lost.
+//! Damaged pages of the engine's own files: a start mends them from their second copies, and
+//! `tidepool_force_recovery` starts where both are lost.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;

@@ -1,5 +1,6 @@
-//! Foreign keys where something else of the server comes in: hashes as unique keys, statements that are older than a constraint, virtual columns,
-//! several tables dropped at once, columns renamed as a table is altered, metadata locks, and a crash between catalog and `.frm`.
+//! Foreign keys where something else of the server comes in: hashes as unique keys, statements that
+//! are older than a constraint, virtual columns, several tables dropped at once, columns renamed as
+//! a table is altered, metadata locks, and a crash between catalog and `.frm`.
 
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
@@ -13,7 +14,8 @@ const NO_PARENT: u16 = 1452;
 const HAS_CHILDREN: u16 = 1451;
 const CANT_CREATE: u16 = 1005;
 
-/// UNIQUE over a long value is an index of hashes, in which nobody finds a row by the first of its columns.
+/// UNIQUE over a long value is an index of hashes, in which nobody finds a row by the first of its
+/// columns.
 #[test]
 fn a_unique_hash_is_no_index_of_its_columns() {
     let server = Server::start(Options::new("fk_hash"));
@@ -45,7 +47,8 @@ fn a_unique_hash_is_no_index_of_its_columns() {
     }
 }
 
-/// A prepared statement, and one in a procedure, know the children of when they first ran; those that have come since are acted on all the same.
+/// A prepared statement, and one in a procedure, know the children of when they first ran; those
+/// that have come since are acted on all the same.
 #[test]
 fn statements_older_than_a_constraint_follow_it() {
     let server = Server::start(Options::new("fk_older"));
@@ -102,7 +105,8 @@ fn statements_older_than_a_constraint_follow_it() {
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM c WHERE p NOT IN (SELECT id FROM p)"), 0);
 }
 
-/// Long virtual columns that an index has are computed for what an action changes, also where the statement stands at such a row itself.
+/// Long virtual columns that an index has are computed for what an action changes, also where the
+/// statement stands at such a row itself.
 #[test]
 fn indexed_virtual_columns_follow_an_action() {
     let server = Server::start(Options::new("fk_virtual"));
@@ -138,7 +142,8 @@ fn indexed_virtual_columns_follow_an_action() {
             "DELETE FROM t WHERE v LIKE '1-%'",
         ],
     );
-    // 3, 4 and 5 go, with those below them; the trigger has seen the values of the rows that the statement itself deletes.
+    // 3, 4 and 5 go, with those below them; the trigger has seen the values of the rows that the
+    // statement itself deletes.
     assert_eq!(
         number(
             &mut conn,
@@ -198,7 +203,8 @@ fn tables_go_together_or_not_at_all() {
     );
 }
 
-/// ALTER TABLE may rename columns of a constraint and change rows or indexes with the same statement.
+/// ALTER TABLE may rename columns of a constraint and change rows or indexes with the same
+/// statement.
 #[test]
 fn columns_are_renamed_together_with_other_changes() {
     let mut server = Server::start(Options::new("fk_renamed_column").engine(Engine::Tidepool));
@@ -240,7 +246,8 @@ fn columns_are_renamed_together_with_other_changes() {
     }
 }
 
-/// Whenever the server dies while a column is renamed that constraints mention, they and the table agree on its name afterwards.
+/// Whenever the server dies while a column is renamed that constraints mention, they and the table
+/// agree on its name afterwards.
 #[test]
 fn a_kill_while_columns_are_renamed_leaves_one_name() {
     const KILLS: u64 = 25;
@@ -312,7 +319,8 @@ fn a_kill_while_columns_are_renamed_leaves_one_name() {
     }
 }
 
-/// A copy takes over what is said of its table also when the server died before it had its new name.
+/// A copy takes over what is said of its table also when the server died before it had its new
+/// name.
 #[test]
 fn a_kill_while_a_parent_is_copied_to_another_name_leaves_it_a_parent() {
     const KILLS: u64 = 20;
@@ -353,7 +361,8 @@ fn a_kill_while_a_parent_is_copied_to_another_name_leaves_it_a_parent() {
     }
 }
 
-/// Who wants a parent for himself waits for a transaction that waits for rows of a third, which wants to look at the parent: the third goes past.
+/// Who wants a parent for himself waits for a transaction that waits for rows of a third, which
+/// wants to look at the parent: the third goes past.
 #[test]
 fn a_check_passes_those_who_wait_for_the_table() {
     let server = Server::start(Options::new("fk_circle").arg("--lock-wait-timeout=60"));
@@ -453,7 +462,8 @@ fn errors_name_the_constraint() {
     }
 }
 
-/// Children may have a parent that is not there: a DROP of it says that, and not that it has children.
+/// Children may have a parent that is not there: a DROP of it says that, and not that it has
+/// children.
 #[test]
 fn a_table_that_is_not_there_has_no_children() {
     const UNKNOWN_TABLE: u16 = 1051;
@@ -473,7 +483,8 @@ fn a_table_that_is_not_there_has_no_children() {
     assert_eq!(code_of(&mut conn, "DROP TABLE p"), HAS_CHILDREN);
 }
 
-/// In a mode that is not strict a column with SET NULL can become NOT NULL. Its rows go to no parent that nobody named.
+/// In a mode that is not strict a column with SET NULL can become NOT NULL. Its rows go to no
+/// parent that nobody named.
 #[test]
 fn what_cannot_be_null_is_not_set_null() {
     let server = Server::start(Options::new("fk_not_null"));
@@ -495,7 +506,8 @@ fn what_cannot_be_null_is_not_set_null() {
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM p"), 2);
 }
 
-/// An action writes the columns of its constraint and nothing else: what is stored of a computation from them would be left behind.
+/// An action writes the columns of its constraint and nothing else: what is stored of a computation
+/// from them would be left behind.
 #[test]
 fn nothing_stored_is_computed_from_what_actions_change() {
     /// The server refuses what it sees itself.

@@ -1,5 +1,5 @@
-//! Foreign keys: what they forbid, what follows from them, who waits for whom, and what is left after a crash. Where another engine has them too,
-//! `TIDEPOOL_TEST_ENGINE=InnoDB` shows the same.
+//! Foreign keys: what they forbid, what follows from them, who waits for whom, and what is left
+//! after a crash. Where another engine has them too, `TIDEPOOL_TEST_ENGINE=InnoDB` shows the same.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -134,7 +134,8 @@ fn child_and_parent_meet_at_the_parents_row() {
     }
 }
 
-/// A snapshot is no reason to refuse: checks, and what follows from them, are about what is there now.
+/// A snapshot is no reason to refuse: checks, and what follows from them, are about what is there
+/// now.
 #[test]
 fn a_check_is_of_what_is_there_now() {
     let server = Server::start(Options::new("fk_now"));
@@ -486,7 +487,8 @@ fn a_constraint_that_cannot_be_is_refused_with_its_reason() {
         &mut conn,
         &["INSERT INTO p (id) VALUES (5)", "ALTER TABLE c ADD FOREIGN KEY (a) REFERENCES p (id)"],
     );
-    // A table of an engine that has them does not lose them on its way here, nor the other way round.
+    // A table of an engine that has them does not lose them on its way here, nor the other way
+    // round.
     run(
         &mut conn,
         &[
@@ -569,7 +571,8 @@ fn pick<'a>(dice: &mut StdRng, all: &[&'a str]) -> &'a str {
     all[dice.random_range(0..all.len())]
 }
 
-/// The same random rows under the same random constraints, in both engines of one server: each statement gives the same and leaves the same.
+/// The same random rows under the same random constraints, in both engines of one server: each
+/// statement gives the same and leaves the same.
 #[test]
 fn random_rows_fare_as_in_innodb() {
     const TABLES: i32 = 4;
@@ -600,7 +603,8 @@ fn random_rows_fare_as_in_innodb() {
         for constraint in 0..dice.random_range(2..7) {
             let column = pick(dice, &KEYS[1..]);
             let (child, parent) = (dice.random_range(0..TABLES), dice.random_range(0..TABLES));
-            // A row that references itself is nobody's parent, as the standard has it; to InnoDB it may be, or may not be there yet.
+            // A row that references itself is nobody's parent, as the standard has it; to InnoDB it
+            // may be, or may not be there yet.
             let is_self = child == parent;
             let key = match column {
                 "s" if is_self => continue,
@@ -699,7 +703,8 @@ fn random_rows_fare_as_in_innodb() {
     assert!(refused > 0 && done > 10 * refused / 9, "{refused} of {done} refused");
 }
 
-/// Tables and constraints come, go and are renamed beside those who write rows: what handlers know of the other table is never that of another.
+/// Tables and constraints come, go and are renamed beside those who write rows: what handlers know
+/// of the other table is never that of another.
 #[test]
 fn definitions_change_beside_rows() {
     let server = Server::start(Options::new("fk_definitions").arg("--lock-wait-timeout=3"));
@@ -793,7 +798,8 @@ fn definitions_change_beside_rows() {
     }
 }
 
-/// ALTER TABLE renames the old table aside and the copy into its place: between the two, the parent's rows still have children.
+/// ALTER TABLE renames the old table aside and the copy into its place: between the two, the
+/// parent's rows still have children.
 #[test]
 fn a_child_that_is_being_replaced_is_not_forgotten() {
     let server = Server::start(Options::new("fk_replaced"));
@@ -834,7 +840,8 @@ fn a_child_that_is_being_replaced_is_not_forgotten() {
     assert_eq!(number(&mut conn, "SELECT COUNT(*) FROM c WHERE p NOT IN (SELECT id FROM p)"), 0);
 }
 
-/// A prepared transaction keeps no shared lock over a crash, and no metadata lock when its session is gone; its rows are seen all the same.
+/// A prepared transaction keeps no shared lock over a crash, and no metadata lock when its session
+/// is gone; its rows are seen all the same.
 #[test]
 fn what_is_prepared_counts() {
     let mut server = Server::start(Options::new("fk_prepared").engine(Engine::Tidepool));
@@ -895,7 +902,8 @@ fn a_parent_is_not_renamed_under_a_copy_of_its_child() {
         run(&mut conn, &[&format!("RENAME TABLE {from} TO {to}")]);
         let code;
         (other, code) = copy.join().expect("no panic");
-        // It may have read the old name and not locked it yet. Neither waits for itself through the other.
+        // It may have read the old name and not locked it yet. Neither waits for itself through the
+        // other.
         assert!([0, CANT_CREATE].contains(&code), "round {round}: {code}");
         let text = definition(&mut conn, "c");
         assert!(text.contains(&format!("REFERENCES `{to}`")), "{text}");
@@ -904,7 +912,8 @@ fn a_parent_is_not_renamed_under_a_copy_of_its_child() {
     }
 }
 
-/// Columns that come and go without a copy leave the constraints, and rows of every version follow them.
+/// Columns that come and go without a copy leave the constraints, and rows of every version follow
+/// them.
 #[test]
 fn rows_of_several_versions_have_parents_and_children() {
     let server = Server::start(Options::new("fk_versions"));

@@ -1,4 +1,5 @@
-//! The `information_schema` tables `TIDEPOOL_*`: what they say right after known operations, to whom, and under load.
+//! The `information_schema` tables `TIDEPOOL_*`: what they say right after known operations, to
+//! whom, and under load.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -171,7 +172,8 @@ fn names_are_told_as_the_user_wrote_them() {
     assert_eq!(found.len(), 2 * tables.len() + 2, "{found:?}");
 }
 
-/// The names of a table's indexes that have pages in memory, and of its partitions' if `table` ends with a `%`.
+/// The names of a table's indexes that have pages in memory, and of its partitions' if `table` ends
+/// with a `%`.
 fn cached_indexes(conn: &mut Conn, table: &str) -> Vec<String> {
     let query = format!(
         "SELECT DISTINCT INDEX_NAME FROM information_schema.TIDEPOOL_BUFFER_POOL_BY_INDEX
@@ -216,7 +218,8 @@ fn a_renamed_index_has_its_new_name() {
     assert_eq!(cached_indexes(&mut conn, "v"), ["#row_id", "late", "XX"]);
     assert_eq!(cached_indexes(&mut conn, "p#P#p%"), ["PRIMARY", "xx"]);
 
-    // As if a crash had come before the server's own definition was replaced: that is what it goes by.
+    // As if a crash had come before the server's own definition was replaced: that is what it goes
+    // by.
     drop(conn);
     server.stop();
     std::fs::write(server.data_dir().join("test/v.frm"), old_definition).expect("a .frm");
@@ -502,7 +505,8 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Reading the tables again and again harms nobody: writers, definition changes, and a pool too small for the data.
+/// Reading the tables again and again harms nobody: writers, definition changes, and a pool too
+/// small for the data.
 #[test]
 fn the_tables_can_be_read_under_load() {
     let server = start("i_s_load_test");

@@ -1,5 +1,5 @@
-//! Columns added, dropped and moved without a copy of the table: the rows stay as they were written, and answers are those of a table
-//! whose rows were copied each time.
+//! Columns added, dropped and moved without a copy of the table: the rows stay as they were
+//! written, and answers are those of a table whose rows were copied each time.
 
 use std::thread;
 use std::time::Duration;
@@ -358,7 +358,8 @@ fn what_is_done_at_once_and_what_needs_a_copy() {
     assert_eq!(number(&mut conn, "SELECT SUM(a) FROM t FORCE INDEX (v) WHERE v > 0"), 500_500);
 }
 
-/// What an added column holds in the rows that were there before, and which errors there are, is what InnoDB says.
+/// What an added column holds in the rows that were there before, and which errors there are, is
+/// what InnoDB says.
 #[test]
 fn defaults_are_those_of_innodb() {
     let server = Server::start(Options::new("instant_defaults"));
@@ -636,8 +637,8 @@ fn a_server_killed_in_the_middle_has_the_old_or_the_new_columns() {
     );
 }
 
-/// Expressions name columns: what they have computed must be computed anew if a name is another column's, or a column's values
-/// are others.
+/// Expressions name columns: what they have computed must be computed anew if a name is another
+/// column's, or a column's values are others.
 #[test]
 fn what_is_computed_from_a_column_follows_the_name() {
     let server = Server::start(Options::new("instant_computed"));
@@ -730,7 +731,8 @@ fn what_is_computed_from_a_column_follows_the_name() {
     }
 }
 
-/// Columns of foreign keys have their new names in both tables' definitions with the change of the rows, or not at all.
+/// Columns of foreign keys have their new names in both tables' definitions with the change of the
+/// rows, or not at all.
 #[test]
 fn columns_of_foreign_keys_are_renamed_with_the_rows() {
     let mut server = Server::start(Options::new("instant_renamed_keys"));

@@ -1,5 +1,6 @@
-//! Columns added, dropped and moved at once while others have snapshots from before, and between them transactions that are rolled back, are
-//! prepared, or are ended by a crash: each reader finds what a model of the table says.
+//! Columns added, dropped and moved at once while others have snapshots from before, and between
+//! them transactions that are rolled back, are prepared, or are ended by a crash: each reader finds
+//! what a model of the table says.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,5 +1,5 @@
-//! Random transactions in many sessions, their history checked for isolation anomalies: a short run;
-//! `cargo run -p tidepool-tests --bin isolation` is the long one.
+//! Random transactions in many sessions, their history checked for isolation anomalies: a short
+//! run; `cargo run -p tidepool-tests --bin isolation` is the long one.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ fn the_levels_keep_what_they_promise() {
     );
 }
 
-/// The checker sees what there is to see: what a level allows is found when a stronger one is claimed.
+/// The checker sees what there is to see: what a level allows is found when a stronger one is
+/// claimed.
 #[test]
 fn a_level_that_claims_too_much_is_caught() {
     let found = |level, claim, careless| {

@@ -1,7 +1,8 @@
-//! The lab on a real server: a run in a memory cgroup under pressure gives a record of every second, and leaves nothing.
+//! The lab on a real server: a run in a memory cgroup under pressure gives a record of every
+//! second, and leaves nothing.
 //!
-//! A program of its own rather than a test of the harness's, since the lab starts the running program again as its
-//! neighbour and its janitor.
+//! A program of its own rather than a test of the harness's, since the lab starts the running
+//! program again as its neighbour and its janitor.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -65,7 +66,8 @@ fn a_run_under_pressure_is_recorded(lab: &Lab, out: &Path) {
     let mut plan = Plan::new("smoke", Engine::Tidepool, &dir, job);
     plan.args = vec![Engine::Tidepool.pool_size_option(64 << 20)];
     plan.memory_limit = Some(MEMORY);
-    // The neighbour is a process to be started, which takes seconds where others want the processors.
+    // The neighbour is a process to be started, which takes seconds where others want the
+    // processors.
     (plan.warm_up_s, plan.measure_s) = (1, 9);
     let mut own_group = Vec::new();
     let record = lab.run(&plan, &mut progress, |stage, moment| {

@@ -1,4 +1,5 @@
-//! The redo log under a server, on storage that changes its bytes, or that has no space for a while.
+//! The redo log under a server, on storage that changes its bytes, or that has no space for a
+//! while.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -82,7 +83,8 @@ fn a_flipped_bit_in_the_log_stops_the_start_until_its_loss_is_accepted() {
     assert_eq!(number(&mut server.connect_to("test"), "SELECT COUNT(*) FROM t"), 150);
 }
 
-/// A small file system that copies on write, so that a full disk refuses writes inside of files, too.
+/// A small file system that copies on write, so that a full disk refuses writes inside of files,
+/// too.
 struct Btrfs {
     dir: PathBuf,
 }

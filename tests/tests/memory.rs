@@ -1,7 +1,8 @@
-//! The size of the buffer pool: what can be set, what is shown, and what a neighbour in the same cgroup does to it.
+//! The size of the buffer pool: what can be set, what is shown, and what a neighbour in the same
+//! cgroup does to it.
 //!
-//! Only Tidepool has these variables, so on another engine nothing is tested. What takes its time is waited for, as long as it
-//! takes; only what must never happen is asserted while waiting.
+//! Only Tidepool has these variables, so on another engine nothing is tested. What takes its time
+//! is waited for, as long as it takes; only what must never happen is asserted while waiting.
 
 use std::process::Command;
 use std::time::Duration;
@@ -128,7 +129,8 @@ fn memory_is_accounted_for() {
         let bytes = number(conn, &format!("memory_{name}"));
         assert!(bytes > 0 && bytes < 64 * MIB, "{name}: {bytes}");
     }
-    // Shared locks on 20,000 rows are some megabytes, for as long as they are held; exclusive ones are bits behind the first thousand.
+    // Shared locks on 20,000 rows are some megabytes, for as long as they are held; exclusive ones
+    // are bits behind the first thousand.
     let before = number(conn, "memory_lock_table");
     let mut locker = server.connect_to("test");
     let mut locked_by = |suffix: &str| {
@@ -189,7 +191,8 @@ fn long_values_leave_no_memory_with_connections_and_open_tables() {
     drop(others);
 }
 
-/// `--memlock` locks what the server uses, not all that the pool might use once, and what the pool gives back is free.
+/// `--memlock` locks what the server uses, not all that the pool might use once, and what the pool
+/// gives back is free.
 #[test]
 fn locked_memory_is_no_more_than_what_is_used() {
     let group = match MemoryCgroup::create(1024 * MIB) {
@@ -358,7 +361,8 @@ fn settings_of_another_replacement_policy_warn() {
 fn the_priority_of_the_threads_is_told() {
     let own = rustix::process::getpriority_process(None).expect("a nice value");
     let raised = (own - 10).max(-20);
-    // Without the privilege, by the limit alone; last as it is here, with whatever privilege there is.
+    // Without the privilege, by the limit alone; last as it is here, with whatever privilege there
+    // is.
     for (limit, allowed) in
         [("--nice=0:0", vec![own]), ("--nice=30:30", vec![raised]), ("", vec![own, raised])]
     {

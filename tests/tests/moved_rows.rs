@@ -1,5 +1,5 @@
-//! Rows that move along an index while a statement locks what it reads there: the statement meets each row that matches all the time, or ends
-//! with an error. And the error is for nothing else.
+//! Rows that move along an index while a statement locks what it reads there: the statement meets
+//! each row that matches all the time, or ends with an error. And the error is for nothing else.
 
 use std::thread;
 use std::time::Duration;
@@ -48,8 +48,9 @@ fn outcome(conn: &mut Conn, statement: &str) -> Outcome {
     }
 }
 
-/// The statement, in a transaction of the level that has read nothing, begins and waits in the middle for the row 30, which another transaction
-/// has changed; meanwhile `moves` are done and committed. What becomes of the statement.
+/// The statement, in a transaction of the level that has read nothing, begins and waits in the
+/// middle for the row 30, which another transaction has changed; meanwhile `moves` are done and
+/// committed. What becomes of the statement.
 fn race(server: &Server, level: &str, sql: &str, moves: &[&str]) -> Outcome {
     let (mut holder, mut mover) = (server.connect_to("test"), server.connect_to("test"));
     run(
@@ -161,7 +162,8 @@ fn a_statement_that_would_miss_a_row_ends_with_an_error() {
 #[test]
 fn serializable_lets_no_row_go_behind() {
     let server = server("moved_rows_serializable");
-    // The move waits for the range that was read; of the two that wait for each other, one is rolled back.
+    // The move waits for the range that was read; of the two that wait for each other, one is
+    // rolled back.
     let mut holder = server.connect_to("test");
     run(
         &mut holder,
@@ -252,7 +254,8 @@ fn what_concerns_no_row_that_matches_is_no_error() {
     }
 }
 
-/// Each consumer takes the first that are waiting; it is no error that others took some while it waited for a lock.
+/// Each consumer takes the first that are waiting; it is no error that others took some while it
+/// waited for a lock.
 #[test]
 fn consumers_of_a_queue_do_not_disturb_each_other() {
     const JOBS: i64 = 400;
@@ -309,7 +312,8 @@ fn consumers_of_a_queue_do_not_disturb_each_other() {
     }
 }
 
-/// A child whose primary key changes stays a child: the cascade that has passed its new place must not leave it behind.
+/// A child whose primary key changes stays a child: the cascade that has passed its new place must
+/// not leave it behind.
 #[test]
 fn a_cascade_leaves_no_child_behind() {
     let server = server("moved_rows_cascade");

@@ -1,4 +1,5 @@
-//! What MariaDB does with engines since versions that not every distribution has; skipped on older ones.
+//! What MariaDB does with engines since versions that not every distribution has; skipped on older
+//! ones.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;

@@ -1,4 +1,5 @@
-//! What the optimizer is told: how many values an index has, and what reading costs. The same plans as with InnoDB come of it.
+//! What the optimizer is told: how many values an index has, and what reading costs. The same plans
+//! as with InnoDB come of it.
 
 use mysql::prelude::Queryable;
 use mysql::{Conn, Row};
@@ -72,7 +73,8 @@ fn small_tables_are_read_as_those_of_innodb() {
     }
 }
 
-/// The beginnings of columns in an index are no reason to fetch rows that its other columns rule out, nor is another index.
+/// The beginnings of columns in an index are no reason to fetch rows that its other columns rule
+/// out, nor is another index.
 #[test]
 fn entries_are_filtered_where_innodb_filters_them() {
     let server = Server::start(Options::new("filters").engine(Engine::Tidepool));
@@ -109,7 +111,8 @@ fn entries_are_filtered_where_innodb_filters_them() {
         });
         assert!(filtered, "{query}: {tidepool:?}");
     }
-    // Rows that the range does not have are not asked for, though no entry behind its end meets the condition.
+    // Rows that the range does not have are not asked for, though no entry behind its end meets the
+    // condition.
     run(&mut conn, &["FLUSH STATUS"]);
     run(
         &mut conn,
@@ -122,7 +125,8 @@ fn entries_are_filtered_where_innodb_filters_them() {
     assert_eq!(attempts.1, 500);
 }
 
-/// A range is never without rows, and a table neither: the optimizer would take that for certain. Nor has a range as many as the table.
+/// A range is never without rows, and a table neither: the optimizer would take that for certain.
+/// Nor has a range as many as the table.
 #[test]
 fn estimates_leave_room_for_what_they_miss() {
     let server = Server::start(Options::new("estimates").engine(Engine::Tidepool));

@@ -1,4 +1,5 @@
-//! What a power cut leaves of a server's data directory: the tests' own means first, then definitions.
+//! What a power cut leaves of a server's data directory: the tests' own means first, then
+//! definitions.
 
 use std::fs;
 

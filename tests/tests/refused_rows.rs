@@ -1,4 +1,5 @@
-//! Rows that the server refuses after the engine has written them: by the hash of a UNIQUE over a TEXT, or a period WITHOUT OVERLAPS.
+//! Rows that the server refuses after the engine has written them: by the hash of a UNIQUE over a
+//! TEXT, or a period WITHOUT OVERLAPS.
 
 use mysql::prelude::Queryable;
 use tidepool_tests::server::{Engine, Options, Server};
@@ -47,7 +48,8 @@ fn refused_rows_of_partitions(options: Options) {
     let server = Server::start(options);
     let mut conn = server.connect_to("test");
     let bodies = [
-        // A refused row is followed by nothing, by a read, by a write, by another refused one, by a savepoint.
+        // A refused row is followed by nothing, by a read, by a write, by another refused one, by a
+        // savepoint.
         "INSERT INTO t VALUES (3, 'x');",
         "INSERT INTO t VALUES (3, 'x'); SET seen = (SELECT COUNT(*) FROM t);",
         "INSERT INTO t VALUES (3, 'x'); INSERT INTO u VALUES (1);",

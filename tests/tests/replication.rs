@@ -1,6 +1,6 @@
-//! A replica that applies transactions in parallel, before it knows that they don't conflict. Commits come in the order of the
-//! primary; a later transaction that has got a row first is rolled back for an earlier one and tried again, at once, and not when a lock
-//! wait times out.
+//! A replica that applies transactions in parallel, before it knows that they don't conflict.
+//! Commits come in the order of the primary; a later transaction that has got a row first is rolled
+//! back for an earlier one and tried again, at once, and not when a lock wait times out.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
@@ -105,8 +105,8 @@ impl Pair {
     }
 }
 
-/// A row of each of two transactions is locked on the replica, so that the later one, which needs no other row, gets the
-/// row that both change.
+/// A row of each of two transactions is locked on the replica, so that the later one, which needs
+/// no other row, gets the row that both change.
 fn later_takes_the_row_first(name: &str, mode: &str, later_waits_for_a_row: bool) {
     let pair = Pair::start(name, mode, &[]);
     let mut primary = pair.primary.connect_to("test");
@@ -290,7 +290,8 @@ fn conflicting_transactions_are_applied_in_optimistic_mode() {
     conflicting_load("rpl_optimistic", "optimistic", &[]);
 }
 
-/// With the table of positions in the engine: of that, too, rows are looked for, and read to the end.
+/// With the table of positions in the engine: of that, too, rows are looked for, and read to the
+/// end.
 #[test]
 fn conflicting_transactions_are_applied_in_idempotent_mode() {
     let engine = Engine::from_environment().name();
@@ -301,7 +302,8 @@ fn conflicting_transactions_are_applied_in_idempotent_mode() {
     );
 }
 
-/// With a binary log, what waits for its turn is prepared already; and the table of positions is the engine's own too.
+/// With a binary log, what waits for its turn is prepared already; and the table of positions is
+/// the engine's own too.
 #[test]
 fn conflicting_transactions_are_applied_in_aggressive_mode_and_logged() {
     let engine = Engine::from_environment().name();
@@ -326,8 +328,9 @@ fn wait_for_turn(replica: &mut Conn, workers: i64) {
     wait_until("the later ones wait for their turn", || number(replica, waiting) == workers);
 }
 
-/// `earlier` is held up by a row of its own while each of `later` is applied, in a transaction to itself. In IDEMPOTENT mode the server
-/// passes over rows that are missing, duplicates, and rows that a foreign key refuses; before its turn that says nothing yet.
+/// `earlier` is held up by a row of its own while each of `later` is applied, in a transaction to
+/// itself. In IDEMPOTENT mode the server passes over rows that are missing, duplicates, and rows
+/// that a foreign key refuses; before its turn that says nothing yet.
 fn later_comes_first(pair: &Pair, setup: &[&str], earlier: &[&str], later: &[&str], query: &str) {
     let mut primary = pair.primary.connect_to("test");
     run(
@@ -452,8 +455,8 @@ fn what_is_missing_is_passed_over_in_idempotent_mode() {
     }
 }
 
-/// A trigger's reading takes a snapshot, and a row that changes after it is refused. A transaction from the log is tried again then; in
-/// IDEMPOTENT mode, too, it is not passed over.
+/// A trigger's reading takes a snapshot, and a row that changes after it is refused. A transaction
+/// from the log is tried again then; in IDEMPOTENT mode, too, it is not passed over.
 #[test]
 fn a_row_that_changed_after_the_snapshot_of_a_trigger_is_read_again() {
     if Engine::from_environment() != Engine::Tidepool {
@@ -533,7 +536,8 @@ fn a_row_with_a_key_too_long_for_the_replica_is_not_found_there() {
     assert_eq!(number(&mut replica, "SELECT COUNT(*) FROM t"), 2);
 }
 
-/// Tables with a computed column in an index, the column that it is computed from, and values for that.
+/// Tables with a computed column in an index, the column that it is computed from, and values for
+/// that.
 const COMPUTED: [(&str, &str, &str); 4] = [
     ("ints", "a", "seq * 10"),
     ("indexed_there", "a", "seq * 10"),
@@ -553,7 +557,8 @@ fn create_computed(conn: &mut Conn) {
     );
 }
 
-/// Adds indexes that the primary doesn't have, also on a column that it doesn't have. InnoDB can't apply a log with them.
+/// Adds indexes that the primary doesn't have, also on a column that it doesn't have. InnoDB can't
+/// apply a log with them.
 fn index_there(conn: &mut Conn) {
     if Engine::from_environment() == Engine::Tidepool {
         run(
@@ -613,8 +618,8 @@ fn same_computed(here: &mut Conn, there: &mut Conn) {
     assert_eq!(number(there, by_index), 10);
 }
 
-/// The log has not the computed columns that the replica's indexes have, and the server does not compute them: entries would be looked for,
-/// or made, by other values than those of the row.
+/// The log has not the computed columns that the replica's indexes have, and the server does not
+/// compute them: entries would be looked for, or made, by other values than those of the row.
 #[test]
 fn indexed_virtual_columns_are_computed_where_the_log_lacks_them() {
     let cases: [(&str, &[&str]); 3] = [

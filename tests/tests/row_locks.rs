@@ -227,7 +227,8 @@ fn concurrent_updates_by_scans_are_all_there_once() {
     assert_eq!(checked.3, "OK");
 }
 
-/// A SELECT outside a transaction that locks what it finds: others may not put rows where it has been already.
+/// A SELECT outside a transaction that locks what it finds: others may not put rows where it has
+/// been already.
 #[test]
 fn a_locking_select_by_itself_is_serializable() {
     let server = Server::start(Options::new("locking_select"));

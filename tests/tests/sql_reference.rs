@@ -1,4 +1,5 @@
-//! docs/reference/sql.md says what a running server shows: every name, every column, every default, and no other; and its statements work.
+//! docs/reference/sql.md says what a running server shows: every name, every column, every default,
+//! and no other; and its statements work.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,8 @@ fn server(name: &str) -> Server {
     Server::start(Options::new(name).engine(Engine::Tidepool))
 }
 
-/// Whole words of the text that begin with `prefix`, in this very case. One that ends with `_` stands for many (`tidepool_…`).
+/// Whole words of the text that begin with `prefix`, in this very case. One that ends with `_`
+/// stands for many (`tidepool_…`).
 fn words<'a>(text: &'a str, prefix: &str) -> BTreeSet<&'a str> {
     let is_boundary = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
     text.split(is_boundary)

@@ -1,4 +1,5 @@
-//! Statements that are easy to get half right: beside other sessions, with IGNORE, in functions, and under changing definitions.
+//! Statements that are easy to get half right: beside other sessions, with IGNORE, in functions,
+//! and under changing definitions.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,7 +31,8 @@ fn a_snapshot_that_is_older_than_the_table_is_told_so() {
         run(&mut new, change);
         assert_eq!(code_of(&mut old, "SELECT COUNT(*) FROM t"), TABLE_CHANGED);
         assert_eq!(code_of(&mut old, "SELECT * FROM t WHERE id = 1"), TABLE_CHANGED);
-        // It may insert, but what a duplicate is about it would have to read, as in InnoDB (which says so with another code).
+        // It may insert, but what a duplicate is about it would have to read, as in InnoDB (which
+        // says so with another code).
         run(&mut old, &["INSERT INTO t (id) VALUES (10)", "INSERT IGNORE INTO t (id) VALUES (10)"]);
         for statement in [
             "REPLACE INTO t (id) VALUES (10)",
@@ -221,7 +223,8 @@ fn two_upserts_of_one_row_do_not_deadlock() {
     assert_eq!(number(&mut conn, "SELECT n FROM t"), 800);
 }
 
-/// Runs the statements in a transaction that is prepared, and then without a connection (and its metadata locks).
+/// Runs the statements in a transaction that is prepared, and then without a connection (and its
+/// metadata locks).
 fn prepare_and_leave(server: &Server, statements: &[&str]) {
     let mut conn = server.connect_to("test");
     run(&mut conn, &["XA START 'x'"]);
@@ -455,7 +458,8 @@ fn temporary_tables_of_a_prepared_transaction_go_when_it_is_over() {
         }
     }
 
-    // What a crash has left, too; and it is not in the way of temporary tables with the same file names.
+    // What a crash has left, too; and it is not in the way of temporary tables with the same file
+    // names.
     let _owner = prepare(&server);
     server.kill9();
     server.launch().expect("the server starts");
@@ -466,8 +470,8 @@ fn temporary_tables_of_a_prepared_transaction_go_when_it_is_over() {
     assert_eq!(table_files(&server), before);
 }
 
-/// The server's sum is of its records, NULL bits, paddings and virtual columns included, whichever statement had them before. The same
-/// rows have the same sum in both engines, after a crash, too.
+/// The server's sum is of its records, NULL bits, paddings and virtual columns included, whichever
+/// statement had them before. The same rows have the same sum in both engines, after a crash, too.
 #[test]
 fn a_checksum_depends_on_the_rows_alone() {
     let mut server = Server::start(Options::new("checksum"));
@@ -515,8 +519,8 @@ fn a_checksum_depends_on_the_rows_alone() {
     assert_eq!(sums(&mut server.connect_to("test"), ""), first, "after a crash");
 }
 
-/// Whoever has been told the verdict about a prepared transaction will not give it a second time. Here it is given in the session that
-/// prepared, with and without a binary log.
+/// Whoever has been told the verdict about a prepared transaction will not give it a second time.
+/// Here it is given in the session that prepared, with and without a binary log.
 #[test]
 fn the_verdict_about_a_prepared_transaction_outlives_a_crash() {
     let with = |options: Options| options.arg("--log-bin=binlog").arg("--sync-binlog=1");
@@ -554,7 +558,8 @@ fn the_time_of_a_tables_definition_is_shown() {
     assert_eq!(number(&mut conn, shown), 2);
 }
 
-/// Runs the statements on a table of each engine, `#` for its name. Each is answered in the same way, and leaves the same rows.
+/// Runs the statements on a table of each engine, `#` for its name. Each is answered in the same
+/// way, and leaves the same rows.
 fn same_as_innodb(server: &Server, statements: &[&str]) -> Vec<u16> {
     let said = [("t", Engine::Tidepool), ("i", Engine::InnoDb)].map(|(table, engine)| {
         let mut conn = server.connect_to("test");
@@ -606,7 +611,8 @@ fn a_failing_statement_is_undone_under_lock_tables() {
     }
 }
 
-/// What a function's failed statements leave, and what is left of them when the function itself fails.
+/// What a function's failed statements leave, and what is left of them when the function itself
+/// fails.
 #[test]
 fn statements_that_fail_in_a_function_leave_what_they_leave_in_innodb() {
     let server = Server::start(Options::new("function_rollback").engine(Engine::Tidepool));

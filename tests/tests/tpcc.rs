@@ -1,5 +1,5 @@
-//! The TPC-C load: its consistency conditions hold after the initial population, after a run, and after a
-//! crash in the middle of one.
+//! The TPC-C load: its consistency conditions hold after the initial population, after a run, and
+//! after a crash in the middle of one.
 
 use std::process::Command;
 use std::thread::sleep;
@@ -101,8 +101,8 @@ fn each_condition_sees_what_breaks_it() {
     assert_consistent(&server, &scale, &Report::default());
 }
 
-/// Percona's scripts for sysbench, unchanged. They are found where `TIDEPOOL_SYSBENCH_TPCC` says; where
-/// that is not set, the test has nothing to run.
+/// Percona's scripts for sysbench, unchanged. They are found where `TIDEPOOL_SYSBENCH_TPCC` says;
+/// where that is not set, the test has nothing to run.
 #[test]
 fn sysbench_tpcc_runs_and_its_checks_pass() {
     let Some(scripts) = std::env::var_os("TIDEPOOL_SYSBENCH_TPCC") else {

@@ -10,8 +10,9 @@ use tidepool_pool::Access;
 const LEVELS_MAX: usize = 64;
 
 impl Tree {
-    /// The lower bound of what comes behind the subtree that `seek` leads to and of which a node is `broken`; none if nothing
-    /// comes. The subtree is the smallest whose parent can be read. `broken` again if the root can't be.
+    /// The lower bound of what comes behind the subtree that `seek` leads to and of which a node is
+    /// `broken`; none if nothing comes. The subtree is the smallest whose parent can be read.
+    /// `broken` again if the root can't be.
     pub fn beyond_broken(&self, seek: Seek<'_>, broken: Error) -> Result<Option<Vec<u8>>> {
         for level in 1..LEVELS_MAX {
             let Ok(parent) = self.descend::<Shared>(seek, level, Access::Normal) else { continue };

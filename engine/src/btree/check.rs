@@ -1,13 +1,15 @@
 //! Walking a whole tree and verifying it, while others use it.
 //!
-//! Level by level from the root down, each inner node is read under its version, not its latch: a copy is verified, then each
-//! child is latched shared and compared with what the copy says of it, and the node's version is checked once more. Where
-//! it has changed meanwhile, the walk goes on from the last fence it knows to be good. Only where it gets no further so, it keeps
-//! the node latched while it loads one child, and then goes on as before. So a check blocks nobody for longer
-//! than it takes to load and verify one page, and reports nothing that was only in flux.
+//! Level by level from the root down, each inner node is read under its version, not its latch: a
+//! copy is verified, then each child is latched shared and compared with what the copy says of it,
+//! and the node's version is checked once more. Where it has changed meanwhile, the walk goes on
+//! from the last fence it knows to be good. Only where it gets no further so, it keeps the node
+//! latched while it loads one child, and then goes on as before. So a check blocks nobody for
+//! longer than it takes to load and verify one page, and reports nothing that was only in flux.
 //!
-//! Verified: page type, tree id and level of every page; slot order, heads, prefix, fences and heap of every node; that a
-//! child's fences are exactly the parent's separators around it. So no two parents can share a child, for their ranges differ.
+//! Verified: page type, tree id and level of every page; slot order, heads, prefix, fences and heap
+//! of every node; that a child's fences are exactly the parent's separators around it. So no two
+//! parents can share a child, for their ranges differ.
 
 use super::Tree;
 use super::descent::{Backoff, Coupled, Shared, Standing, Stop};
@@ -39,22 +41,24 @@ enum Step {
 }
 
 impl Tree {
-    /// Verifies the whole tree and shows every leaf to `visitor`, in key order, with the first slot that it has not seen yet:
-    /// 0, unless leaves were merged meanwhile. The visitor runs under the leaf's latch: it must not touch this tree nor wait.
-    /// The first thing found wrong, or the visitor's error, ends the walk.
+    /// Verifies the whole tree and shows every leaf to `visitor`, in key order, with the first slot
+    /// that it has not seen yet: 0, unless leaves were merged meanwhile. The visitor runs under the
+    /// leaf's latch: it must not touch this tree nor wait. The first thing found wrong, or the
+    /// visitor's error, ends the walk.
     pub fn check(&self, visitor: LeafVisitor<'_>) -> Result<CheckReport> {
         self.check_pausing(visitor, &mut || Ok(()))
     }
 
-    /// As [`Self::check`]; `pause` is called after each leaf, no latch held, and may do with the tree what it likes. Its error ends the
-    /// walk, and nothing of the tree is touched afterwards.
+    /// As [`Self::check`]; `pause` is called after each leaf, no latch held, and may do with the
+    /// tree what it likes. Its error ends the walk, and nothing of the tree is touched afterwards.
     pub fn check_pausing(
         &self,
         visitor: LeafVisitor<'_>,
         pause: &mut dyn FnMut() -> Result<()>,
     ) -> Result<CheckReport> {
         let mut walk = Walk { report: CheckReport::default(), visitor, pause, is_due: false };
-        // The root may grow during the check: its level is read first, and the levels above it are then missed.
+        // The root may grow during the check: its level is read first, and the levels above it are
+        // then missed.
         let depth = self.depth()?;
         walk.report.depth = depth;
         if depth == 1 {
@@ -115,7 +119,8 @@ impl Tree {
         Ok(level + 1)
     }
 
-    /// Verifies the inner node at `level` that holds `from`, and its children from there on, `most` of them; `from` moves along.
+    /// Verifies the inner node at `level` that holds `from`, and its children from there on, `most`
+    /// of them; `from` moves along.
     fn check_inner<'t, S: Standing<'t>>(
         &'t self,
         level: usize,
@@ -137,7 +142,8 @@ impl Tree {
         self.read(&page, no, |page| page.copy_to(0, page.size(), &mut copy))?;
         page.validate()?;
         if Node::new(&copy).is_err() || self.check_node(&copy, no, level).is_err() {
-            // It was this tree's node a moment ago; that it no longer is, the next descent explains.
+            // It was this tree's node a moment ago; that it no longer is, the next descent
+            // explains.
             return Err(Stop::Retry);
         }
         let node = Node::trusted(&copy);

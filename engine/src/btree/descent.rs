@@ -1,12 +1,15 @@
 //! Going down from the root without latching what is only passed through.
 //!
-//! An inner node is read optimistically: its version is noted, bytes are read while others may write them, and the version is
-//! checked before anything read is believed. Only the node that the caller asked for is latched; its parent's version, checked
-//! once more behind that latch, proves that it is still the node for the key. Whatever changes a node's range holds that node
-//! and its parent exclusively, and a node that leaves the tree has its bytes changed too, so a reader that stands on it notices.
+//! An inner node is read optimistically: its version is noted, bytes are read while others may
+//! write them, and the version is checked before anything read is believed. Only the node that the
+//! caller asked for is latched; its parent's version, checked once more behind that latch, proves
+//! that it is still the node for the key. Whatever changes a node's range holds that node and its
+//! parent exclusively, and a node that leaves the tree has its bytes changed too, so a reader that
+//! stands on it notices.
 //!
-//! An optimistic reader can be starved: by writers, or by a pool so small that loading a child evicts its parent each time.
-//! After some attempts it therefore goes down with shared latches, the parent's held until the child's is there.
+//! An optimistic reader can be starved: by writers, or by a pool so small that loading a child
+//! evicts its parent each time. After some attempts it therefore goes down with shared latches, the
+//! parent's held until the child's is there.
 
 use super::Tree;
 use crate::error::{Error, Result};
@@ -306,7 +309,8 @@ impl Tree {
         Ok(child)
     }
 
-    /// Reads from a page that may be changing. Nonsense found on a page that has not changed is corruption.
+    /// Reads from a page that may be changing. Nonsense found on a page that has not changed is
+    /// corruption.
     #[inline]
     pub(super) fn read<'t, S: Standing<'t>, T>(
         &'t self,
@@ -346,8 +350,9 @@ impl Tree {
         Err(self.corrupt(no, why))
     }
 
-    /// Checks that a node which was checked is the one that `seek` wants. Its parent said so; but an older copy of
-    /// the node has other fences, and a scan that goes from fence to fence would turn in a circle.
+    /// Checks that a node which was checked is the one that `seek` wants. Its parent said so; but
+    /// an older copy of the node has other fences, and a scan that goes from fence to fence would
+    /// turn in a circle.
     #[inline]
     fn check_covers(&self, page: &[u8], no: u32, seek: Seek<'_>) -> Result<()> {
         let node = Node::trusted(page);

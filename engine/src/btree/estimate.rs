@@ -1,13 +1,16 @@
-//! What the tree can say without reading all of itself: entries in a range, its size, and which leaves come next.
+//! What the tree can say without reading all of itself: entries in a range, its size, and which
+//! leaves come next.
 //!
 //! # Entries between two keys
-//! Both keys' paths are read from the root down. Where they part, the children strictly between them are counted; each
-//! level further down turns that number into children of the next by the average width of a few nodes there, and adds what
-//! lies to the right of the lower path and to the left of the upper one. Ranges over few leaves are counted exactly.
+//! Both keys' paths are read from the root down. Where they part, the children strictly between
+//! them are counted; each level further down turns that number into children of the next by the
+//! average width of a few nodes there, and adds what lies to the right of the lower path and to the
+//! left of the upper one. Ranges over few leaves are counted exactly.
 //!
 //! # Size
-//! Leaves are sampled by random descents. One that had `w1`, `w2`, … children to choose from stands for `w1 · w2 · …` leaves:
-//! the mean of that over the samples estimates the number of leaves without bias, whatever the shape of the tree.
+//! Leaves are sampled by random descents. One that had `w1`, `w2`, … children to choose from stands
+//! for `w1 · w2 · …` leaves: the mean of that over the samples estimates the number of leaves
+//! without bias, whatever the shape of the tree.
 
 use super::Tree;
 use super::descent::{Backoff, Coupled, Shared, Standing, Stop};
@@ -49,7 +52,8 @@ struct Place {
 type Path = Vec<Place>;
 
 impl Tree {
-    /// About how many entries lie between two keys. Exact for ranges within a few leaves, while nobody changes them.
+    /// About how many entries lie between two keys. Exact for ranges within a few leaves, while
+    /// nobody changes them.
     pub fn estimate_range(&self, lo: Bound<&[u8]>, hi: Bound<&[u8]>) -> Result<u64> {
         let (lo_seek, lo_after) = match lo {
             Bound::Unbounded => (Seek::First, false),
@@ -67,7 +71,8 @@ impl Tree {
     }
 
     fn entries_between(&self, low: &Path, high: &Path) -> Result<u64> {
-        // Nodes strictly between the paths at the level looked at; none while the paths run together.
+        // Nodes strictly between the paths at the level looked at; none while the paths run
+        // together.
         let mut between: Option<u64> = None;
         let levels = low.len().min(high.len());
         for (depth, (l, h)) in low.iter().zip(high).enumerate() {
@@ -94,7 +99,8 @@ impl Tree {
         Ok(between.unwrap_or(0))
     }
 
-    /// Children (in leaves: entries) of `nodes` nodes at `level` from key `from` on; `width` is a first guess of how many each has.
+    /// Children (in leaves: entries) of `nodes` nodes at `level` from key `from` on; `width` is a
+    /// first guess of how many each has.
     fn children_of(
         &self,
         nodes: u64,
@@ -197,8 +203,9 @@ impl Tree {
         })
     }
 
-    /// Shows `count` nodes of a level, chosen at random (the same ones for the same tree), to `visitor`, each with the number of nodes
-    /// it stands for. The root is shown once; a tree that is lower shows nothing. The visitor runs under the node's latch.
+    /// Shows `count` nodes of a level, chosen at random (the same ones for the same tree), to
+    /// `visitor`, each with the number of nodes it stands for. The root is shown once; a tree that
+    /// is lower shows nothing. The visitor runs under the node's latch.
     pub fn sample_nodes(
         &self,
         level: usize,
@@ -264,8 +271,9 @@ impl Tree {
         }
     }
 
-    /// Asks the pool to read, in the background, up to `pages` leaves that come after the one `seek` leads to (before it, if
-    /// `backward`); returns how many there are, less than `pages` only at the tree's end. `access` is how they will be read. A scan calls it every few leaves.
+    /// Asks the pool to read, in the background, up to `pages` leaves that come after the one
+    /// `seek` leads to (before it, if `backward`); returns how many there are, less than `pages`
+    /// only at the tree's end. `access` is how they will be read. A scan calls it every few leaves.
     pub fn read_ahead(
         &self,
         seek: Seek<'_>,
@@ -276,7 +284,8 @@ impl Tree {
         let mut numbers = Vec::with_capacity(pages);
         let mut fence: Option<Vec<u8>> = None;
         loop {
-            // Past the first parent, all its children count; before, those beyond the scan's own leaf.
+            // Past the first parent, all its children count; before, those beyond the scan's own
+            // leaf.
             let at = match &fence {
                 None => seek,
                 Some(key) if backward => Seek::Before(key),

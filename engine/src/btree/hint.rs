@@ -1,16 +1,20 @@
 //! A leaf found again without a descent.
 //!
-//! Who has just read an entry and lets go of its leaf is often back a moment later, for the entry's neighbour or to change the
-//! entry itself. A [`LeafHint`] is where it was: a page and a slot. It holds nothing and promises nothing; by then the leaf may
-//! have been split, merged, evicted, or be a page of something else.
+//! Who has just read an entry and lets go of its leaf is often back a moment later, for the entry's
+//! neighbour or to change the entry itself. A [`LeafHint`] is where it was: a page and a slot. It
+//! holds nothing and promises nothing; by then the leaf may have been split, merged, evicted, or be
+//! a page of something else.
 //!
 //! # Why it can be believed
-//! Whatever a page that says it is a leaf of this tree has between its fences is nowhere else in the tree: splits and merges move a
-//! range from one leaf to another with both latched exclusively, and a page that leaves the tree is formatted as free in the
-//! same mini-transaction. So for a page that is latched it is enough to ask what it is and which range it has; the answer needs
-//! neither its parent nor its version. (The leaves of a dropped tree are not formatted, but nobody asks for that tree any more.)
+//! Whatever a page that says it is a leaf of this tree has between its fences is nowhere else in
+//! the tree: splits and merges move a range from one leaf to another with both latched exclusively,
+//! and a page that leaves the tree is formatted as free in the same mini-transaction. So for a page
+//! that is latched it is enough to ask what it is and which range it has; the answer needs neither
+//! its parent nor its version. (The leaves of a dropped tree are not formatted, but nobody asks for
+//! that tree any more.)
 //!
-//! The page is latched only if it is in the pool and the latch is free: a wrong guess never reads a page and never waits.
+//! The page is latched only if it is in the pool and the latch is free: a wrong guess never reads a
+//! page and never waits.
 
 use super::Tree;
 use super::leaf::{LeafMut, LeafRef};
@@ -42,8 +46,9 @@ impl LeafRef<'_> {
 }
 
 impl Tree {
-    /// Latches the leaf of the hint for reading, if it is the one that holds `key`, or what is just before `key`; with the slot of
-    /// `key`, as by [`LeafRef::find`]. Where that can't be had at once there is none, and a descent is due.
+    /// Latches the leaf of the hint for reading, if it is the one that holds `key`, or what is just
+    /// before `key`; with the slot of `key`, as by [`LeafRef::find`]. Where that can't be had at
+    /// once there is none, and a descent is due.
     #[inline]
     pub fn hinted_shared(
         &self,
@@ -60,7 +65,8 @@ impl Tree {
         Some((LeafRef::new(guard), found))
     }
 
-    /// Latches the leaf of the hint for changing, if it is the one that `key` belongs to; with the slot of `key`.
+    /// Latches the leaf of the hint for changing, if it is the one that `key` belongs to; with the
+    /// slot of `key`.
     #[inline]
     pub fn hinted_exclusive(
         &self,
@@ -119,7 +125,8 @@ mod tests {
         tree.leaf_shared(seek, Access::Normal).unwrap().page_id().no
     }
 
-    /// Splits, merges, a root that grows and shrinks: at any time a hint leads to the leaf that a descent leads to, or nowhere.
+    /// Splits, merges, a root that grows and shrinks: at any time a hint leads to the leaf that a
+    /// descent leads to, or nowhere.
     #[test]
     fn an_old_hint_leads_to_the_right_leaf_or_nowhere() {
         let tree = fixture::tree(256, 4096);

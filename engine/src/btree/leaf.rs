@@ -7,12 +7,14 @@ use tidepool_pool::{ExclusiveGuard, PageId, SharedGuard};
 
 /// A leaf latched for reading.
 ///
-/// The latch is short: let go of it before anything that may wait (a lock, the log, another page of the same tree).
+/// The latch is short: let go of it before anything that may wait (a lock, the log, another page of
+/// the same tree).
 pub struct LeafRef<'t> {
     guard: SharedGuard<'t>,
 }
 
-/// A leaf latched for changing: a look decides, then the leaf goes into a mini-transaction with its first change.
+/// A leaf latched for changing: a look decides, then the leaf goes into a mini-transaction with its
+/// first change.
 ///
 /// The mini-transaction must have begun before the latch was taken, because beginning may wait.
 pub struct LeafMut<'t> {
@@ -43,13 +45,15 @@ macro_rules! node_reads {
             self.node().count()
         }
 
-        /// Slot of `key` (`Ok`), or the slot to insert it at (`Err`). Takes keys outside the leaf's range too.
+        /// Slot of `key` (`Ok`), or the slot to insert it at (`Err`). Takes keys outside the leaf's
+        /// range too.
         #[inline]
         pub fn find(&self, key: &[u8]) -> Result<usize, usize> {
             self.node().find(key)
         }
 
-        /// The same for a key within the leaf's range, such as the one that led to it; spares a cache miss.
+        /// The same for a key within the leaf's range, such as the one that led to it; spares a
+        /// cache miss.
         #[inline]
         pub fn find_covered(&self, key: &[u8]) -> Result<usize, usize> {
             self.node().find_covered(key)
@@ -183,12 +187,14 @@ impl LeafHandle {
         mtr.apply(self.page, &op);
     }
 
-    /// Settles the entries whose bits are set, the first of a byte being its lowest: see [`crate::format::entry`].
+    /// Settles the entries whose bits are set, the first of a byte being its lowest: see
+    /// [`crate::format::entry`].
     pub fn settle(&self, mtr: &mut Mtr<'_>, slots: &[u8]) {
         mtr.apply(self.page, &PageOp::SettleCells { slots });
     }
 
-    /// Removes the entry at `slot`. A leaf that became small may be merged afterwards: `Tree::try_merge`.
+    /// Removes the entry at `slot`. A leaf that became small may be merged afterwards:
+    /// `Tree::try_merge`.
     pub fn remove(&self, mtr: &mut Mtr<'_>, slot: usize) {
         mtr.apply(self.page, &PageOp::RemoveCell { slot: slot as u16 });
     }

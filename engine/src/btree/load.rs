@@ -1,17 +1,19 @@
 //! Filling an empty tree with entries that come in the order of their keys.
 //!
-//! Leaves are filled from left to right, each in one mini-transaction that also makes the next one and puts it into the parent:
+//! Leaves are filled from left to right, each in one mini-transaction that also makes the next one
+//! and puts it into the parent:
 //! ```text
 //! before   … │ full │ empty, no upper fence
 //! after    … │ full │ full │ empty, no upper fence
 //! ```
-//! So an entry is written, and logged, once; and at every moment there is a valid tree, which a crash leaves to be freed or
-//! used like any other.
+//! So an entry is written, and logged, once; and at every moment there is a valid tree, which a
+//! crash leaves to be freed or used like any other.
 //!
 //! # How full
-//! Cells are stored without the common prefix of the leaf's fences, so how much room they take depends on the upper fence, and that on the key
-//! behind the leaf's last one. So each entry waits until the next one is known: if it does not fit the leaf with the fence that
-//! the next key would give, the leaf ends before it.
+//! Cells are stored without the common prefix of the leaf's fences, so how much room they take
+//! depends on the upper fence, and that on the key behind the leaf's last one. So each entry waits
+//! until the next one is known: if it does not fit the leaf with the fence that the next key would
+//! give, the leaf ends before it.
 
 use super::Tree;
 use super::descent::Exclusive;
@@ -84,7 +86,8 @@ impl Loader {
         self.newest.as_ref().map(|(key, payload)| (&key[..], &payload[..]))
     }
 
-    /// Adds an entry, whose key is greater than all before. After an error the tree is fit for nothing but to be freed.
+    /// Adds an entry, whose key is greater than all before. After an error the tree is fit for
+    /// nothing but to be freed.
     pub fn push(&mut self, key: &[u8], payload: &[u8]) -> Result<()> {
         self.tree.check_lengths(key.len(), payload.len())?;
         let Some((newest, newest_payload)) = self.newest.take() else {
@@ -124,8 +127,9 @@ impl Loader {
         Ok(())
     }
 
-    /// Whether the last leaf, if it ends at `upper`, has room for an entry of this length beside those that wait. There always is room for
-    /// the first: the limits on keys and payloads see to that.
+    /// Whether the last leaf, if it ends at `upper`, has room for an entry of this length beside
+    /// those that wait. There always is room for the first: the limits on keys and payloads see to
+    /// that.
     fn takes(&self, len: usize, upper: &[u8]) -> bool {
         if self.pending.ends.is_empty() {
             return true;
@@ -145,7 +149,8 @@ impl Loader {
         cells
     }
 
-    /// Writes the entries that wait to the last leaf, which ends before `next`, and makes a new last leaf.
+    /// Writes the entries that wait to the last leaf, which ends before `next`, and makes a new
+    /// last leaf.
     fn cut_before(&mut self, next: &[u8]) -> Result<()> {
         let last = self.pending.last_key().expect("a leaf is cut when there is something in it");
         let separator = shortest_separator(last, next).to_vec();

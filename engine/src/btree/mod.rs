@@ -1,12 +1,14 @@
 //! B+trees: ordered maps from keys to payloads, both opaque bytes, on the pages of one tablespace.
 //!
 //! # Shape
-//! All entries are in the leaves. Every node, leaf or inner, knows its range by two *fence keys*: it holds the keys
-//! from its lower fence on and below its upper fence. There are no sibling pointers: the next leaf is the one that a new descent
-//! finds for the upper fence, the previous one that which holds the keys just before the lower fence. The root's page number
-//! never changes: it grows by moving its content into a child, and shrinks by taking an only child's content.
+//! All entries are in the leaves. Every node, leaf or inner, knows its range by two *fence keys*:
+//! it holds the keys from its lower fence on and below its upper fence. There are no sibling
+//! pointers: the next leaf is the one that a new descent finds for the upper fence, the previous
+//! one that which holds the keys just before the lower fence. The root's page number never changes:
+//! it grows by moving its content into a child, and shrinks by taking an only child's content.
 //!
-//! A node's layout, the search in it and the changes of its bytes are in [`crate::format::node`]. Here:
+//! A node's layout, the search in it and the changes of its bytes are in [`crate::format::node`].
+//! Here:
 //!
 //! | file | what |
 //! |---|---|
@@ -35,8 +37,9 @@
 //! and after removals, `if leaf.is_underfull(&mtr) { …commit…; tree.try_merge(key) }`.
 //!
 //! # Latching
-//! Latches are taken from the root down, and from left to right within a level. A thread that holds a leaf takes no other
-//! page of the same tree. Undo pages come after tree pages, the space's header and bitmaps last.
+//! Latches are taken from the root down, and from left to right within a level. A thread that holds
+//! a leaf takes no other page of the same tree. Undo pages come after tree pages, the space's
+//! header and bitmaps last.
 
 mod beyond;
 pub mod check;
@@ -78,7 +81,8 @@ impl std::fmt::Debug for Tree {
 }
 
 impl Tree {
-    /// Makes an empty tree as part of a mini-transaction; returns its root's page number, to be kept by the caller.
+    /// Makes an empty tree as part of a mini-transaction; returns its root's page number, to be
+    /// kept by the caller.
     pub fn create<'a>(mtr: &mut Mtr<'a>, space: &'a Space, tree_id: u32) -> Result<u32> {
         structure::create_root(mtr, space, tree_id)
     }
@@ -110,15 +114,17 @@ impl Tree {
 
     /// Latches the leaf that `seek` leads to, for reading.
     ///
-    /// There always is one; it may hold no entry on the wanted side of the key, or none at all. The reader then goes on
-    /// with `Seek::Key(upper fence)` or `Seek::Before(lower fence)`, after letting go of this leaf.
+    /// There always is one; it may hold no entry on the wanted side of the key, or none at all. The
+    /// reader then goes on with `Seek::Key(upper fence)` or `Seek::Before(lower fence)`, after
+    /// letting go of this leaf.
     #[inline]
     pub fn leaf_shared(&self, seek: Seek<'_>, access: Access) -> Result<LeafRef<'_>> {
         let guard = self.descend::<Shared>(seek, 0, access)?;
         Ok(LeafRef::new(guard.expect("every tree has leaves")))
     }
 
-    /// Latches the leaf that holds the keys just below `key`: the step to the previous leaf, with a lower fence as key.
+    /// Latches the leaf that holds the keys just below `key`: the step to the previous leaf, with a
+    /// lower fence as key.
     pub fn leaf_before(&self, key: &[u8], access: Access) -> Result<LeafRef<'_>> {
         self.leaf_shared(Seek::Before(key), access)
     }

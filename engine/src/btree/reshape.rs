@@ -42,8 +42,8 @@ impl NodeInit {
     }
 }
 
-/// The new right neighbour of `node`, which keeps its first `at` cells. In an inner node, cell `at` itself moves up: its key
-/// is the separator, its child the right node's leftmost.
+/// The new right neighbour of `node`, which keeps its first `at` cells. In an inner node, cell `at`
+/// itself moves up: its key is the separator, its child the right node's leftmost.
 pub(crate) fn right_half(
     node: &Node<'_>,
     at: usize,
@@ -77,7 +77,8 @@ pub(crate) struct Merge {
     pub cells: CellList,
 }
 
-/// Bytes that the cells and slots of two neighbours would take in one node: their prefix gets shorter.
+/// Bytes that the cells and slots of two neighbours would take in one node: their prefix gets
+/// shorter.
 pub(crate) fn merged_size(left: &Node<'_>, right: &Node<'_>) -> usize {
     let upper = right.upper_fence();
     let prefix_len = upper.map_or(0, |upper| common_prefix_len(left.lower_fence(), upper));
@@ -90,7 +91,8 @@ pub(crate) fn merged_size(left: &Node<'_>, right: &Node<'_>) -> usize {
     grown(left) + grown(right) + separator
 }
 
-/// Merges `right` into `left`, its left neighbour, if the outcome takes at most `limit` bytes in cells and slots.
+/// Merges `right` into `left`, its left neighbour, if the outcome takes at most `limit` bytes in
+/// cells and slots.
 pub(crate) fn merge(
     left: &Node<'_>,
     right: &Node<'_>,

@@ -1,26 +1,29 @@
 //! Where to split a node.
 //!
-//! A node splits near the middle of its bytes, at the place in a window around it whose separator is shortest: short
-//! separators make inner nodes wide and fences small. Where the last inserts went side by side, the split follows them
-//! instead: keys inserted in ascending order leave nodes up to 15/16 full behind them (the rest is for rows that grow later),
-//! and so do keys in descending order. Where entries are larger than that rest, nodes are left as full as they are.
+//! A node splits near the middle of its bytes, at the place in a window around it whose separator
+//! is shortest: short separators make inner nodes wide and fences small. Where the last inserts
+//! went side by side, the split follows them instead: keys inserted in ascending order leave nodes
+//! up to 15/16 full behind them (the rest is for rows that grow later), and so do keys in
+//! descending order. Where entries are larger than that rest, nodes are left as full as they are.
 //!
 //! # Why both halves always fit
-//! The separator that a half takes as a new fence is no longer than the cell next to it on the other side and the fence it
-//! replaces together: a half never grows. Where all cells stay together, it is seen to that they fit with the new fence. A leaf with
-//! one cell splits between it and the new key; then the limits on keys and payloads leave room
+//! The separator that a half takes as a new fence is no longer than the cell next to it on the
+//! other side and the fence it replaces together: a half never grows. Where all cells stay
+//! together, it is seen to that they fit with the new fence. A leaf with one cell splits between it
+//! and the new key; then the limits on keys and payloads leave room
 //! ([`node::max_key_len`](crate::format::node::max_key_len)).
 
 use crate::format::node::{Node, SLOTS, common_prefix_len, shortest_separator};
 use std::ops::RangeInclusive;
 
-/// From this many inserts side by side on, a split follows them; or if half of what the node holds came so.
+/// From this many inserts side by side on, a split follows them; or if half of what the node holds
+/// came so.
 const RUN_MIN: usize = 8;
 /// The room over this is left free for rows that grow, and for the first inserts that come.
 const RESERVE: usize = 16;
 
-/// How much of `room` bytes `count` cells that take `cells` bytes may fill when they are left behind. A reserve that is smaller than
-/// a cell would be of no use.
+/// How much of `room` bytes `count` cells that take `cells` bytes may fill when they are left
+/// behind. A reserve that is smaller than a cell would be of no use.
 pub(crate) fn fill_limit(room: usize, cells: usize, count: usize) -> usize {
     if cells > count * (room / RESERVE) { room } else { room - room / RESERVE }
 }
@@ -58,7 +61,8 @@ pub(crate) fn split_leaf(node: &Node<'_>, key: &[u8]) -> Option<LeafSplit> {
     Some(LeafSplit { at, separator })
 }
 
-/// The split that leaves all cells of a leaf together, when a run of inserts has reached either end of it.
+/// The split that leaves all cells of a leaf together, when a run of inserts has reached either end
+/// of it.
 fn split_beside(node: &Node<'_>, key: &[u8], position: usize) -> Option<LeafSplit> {
     let count = node.count();
     let (at, separator) = match run_at(node, position)? {
@@ -80,7 +84,8 @@ fn split_beside(node: &Node<'_>, key: &[u8], position: usize) -> Option<LeafSpli
     (cells <= fill_limit(room, cells, count)).then_some(LeafSplit { at, separator })
 }
 
-/// Where to split an inner node that a separator `key` does not fit into: the cell whose key moves up to the parent.
+/// Where to split an inner node that a separator `key` does not fit into: the cell whose key moves
+/// up to the parent.
 pub(crate) fn split_inner(node: &Node<'_>, key: &[u8]) -> Option<usize> {
     let count = node.count();
     let position = node.find(key).unwrap_or_else(|at| at);
@@ -108,7 +113,8 @@ fn run_at(node: &Node<'_>, position: usize) -> Option<Run> {
     }
 }
 
-/// The best place to cut within `places`: at the run of inserts that reaches `position`, or near the middle.
+/// The best place to cut within `places`: at the run of inserts that reaches `position`, or near
+/// the middle.
 fn choose(
     node: &Node<'_>,
     position: usize,
@@ -124,7 +130,8 @@ fn choose(
         if position < count {
             return position.clamp(first, last);
         }
-        // The left half gets an upper fence, perhaps its first, and with it a longer prefix: its cells shrink.
+        // The left half gets an upper fence, perhaps its first, and with it a longer prefix: its
+        // cells shrink.
         let longest = common_prefix_len(node.lower_fence(), &node.key(count - 1));
         let shrink_by = longest.saturating_sub(node.prefix_len());
         return last_cut_below(node, room - room / RESERVE, shrink_by).clamp(first, last);
@@ -136,7 +143,8 @@ fn choose(
         let cut = last_cut_below(node, total.saturating_sub(room - room / RESERVE), 0);
         return (cut + 1).clamp(first, last);
     }
-    // The shortest separator with 2/5 to 3/5 of the bytes on either side; of equals the nearest to the middle.
+    // The shortest separator with 2/5 to 3/5 of the bytes on either side; of equals the nearest to
+    // the middle.
     let mut left_bytes: usize = (0..first).map(|index| node.cell_size(index)).sum();
     let mut best = (true, usize::MAX, usize::MAX, first);
     for at in places {

@@ -1,13 +1,16 @@
-//! Attachments: bytes that the layer above keeps with a definition, changed at the same moment as the definition.
+//! Attachments: bytes that the layer above keeps with a definition, changed at the same moment as
+//! the definition.
 //!
-//! They are for what is long and rarely looked at, the server's file of a table's columns say: nothing of them is in memory,
-//! and the catalog's entry of a table is as short as ever. Each belongs to a name and has a kind, a
-//! small number that means something to the layer above only. The name is a table's as a rule. It may be another
-//! one: several tables together may be what the layer above calls a table (partitions).
+//! They are for what is long and rarely looked at, the server's file of a table's columns say:
+//! nothing of them is in memory, and the catalog's entry of a table is as short as ever. Each
+//! belongs to a name and has a kind, a small number that means something to the layer above only.
+//! The name is a table's as a rule. It may be another one: several tables together may be what the
+//! layer above calls a table (partitions).
 //!
 //! # On disk
-//! A versioned tree of its own in the system space, beside the catalog's. The key is the name, a zero byte, and the kind (u8); the
-//! value is the bytes. The transaction that changes the catalog's entry changes the attachments.
+//! A versioned tree of its own in the system space, beside the catalog's. The key is the name, a
+//! zero byte, and the kind (u8); the value is the bytes. The transaction that changes the catalog's
+//! entry changes the attachments.
 
 use crate::env::Env;
 use crate::error::{Error, Result};

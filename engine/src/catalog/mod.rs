@@ -2,8 +2,8 @@
 //!
 //! # On disk
 //! One versioned tree in the system space: table name → `TableRecord`. It is written by ordinary
-//! transactions, so a change of definition is atomic and survives a crash as any row does. Its root, and the next
-//! ids to give, are in the table area of the system space's header page:
+//! transactions, so a change of definition is atomic and survives a crash as any row does. Its
+//! root, and the next ids to give, are in the table area of the system space's header page:
 //!
 //! ```text
 //!  96  format version u32 = 2
@@ -13,12 +13,14 @@
 //! 112  next table id u64       from 1
 //! 120  root page of the attachments' tree u32
 //! ```
-//! Ids are durable before they are used, and never used again, whatever became of what they were for: a file, an undo
-//! record or a doublewrite copy that names a space can't be taken for another's.
+//! Ids are durable before they are used, and never used again, whatever became of what they were
+//! for: a file, an undo record or a doublewrite copy that names a space can't be taken for
+//! another's.
 //!
 //! # In memory
-//! All of it but the attachments, read once at open: looking up a table costs no page access. Memory and tree are changed by one definition
-//! change at a time (`Db` serializes them), memory after the commit.
+//! All of it but the attachments, read once at open: looking up a table costs no page access.
+//! Memory and tree are changed by one definition change at a time (`Db` serializes them), memory
+//! after the commit.
 
 mod attachment;
 mod record;
@@ -53,7 +55,8 @@ pub(crate) const CATALOG_TREE: u32 = 1;
 const FIRST_TABLE_TREE: u32 = 16;
 
 const FORMAT_VERSION: u32 = 2;
-/// The root of a catalog that was made in a new space: behind the space's header and bitmap. A root never moves.
+/// The root of a catalog that was made in a new space: behind the space's header and bitmap. A root
+/// never moves.
 const FIRST_ROOT: u32 = 2;
 /// The root of the attachments' tree, likewise.
 const FIRST_ATTACHMENTS_ROOT: u32 = 3;
@@ -154,7 +157,8 @@ impl Catalog {
         }
     }
 
-    /// Reads all committed entries. What an unfinished transaction of an earlier life wrote is not among them.
+    /// Reads all committed entries. What an unfinished transaction of an earlier life wrote is not
+    /// among them.
     pub fn load(&self, trx_system: &Arc<TrxSystem>) -> Result<()> {
         let mut trx = trx_system
             .begin(TransactionOptions { read_only: true, ..TransactionOptions::default() });
@@ -212,8 +216,8 @@ impl Catalog {
         from.take_while(|(name, _)| name.starts_with(prefix)).count()
     }
 
-    /// The number of the commit that the newest change of this life was, or of one a moment later. A snapshot that is older does not see
-    /// the change.
+    /// The number of the commit that the newest change of this life was, or of one a moment later.
+    /// A snapshot that is older does not see the change.
     pub fn newest_change(&self) -> Csn {
         Csn(self.newest_change.load(Ordering::Acquire))
     }
@@ -223,7 +227,8 @@ impl Catalog {
         Ok(u32_at(&self.env.pool().shared(&self.system, 0, Access::Normal)?, NEXT_TREE_AT))
     }
 
-    /// Gives new ids of trees, one behind the other, and returns the first; they are durable on return.
+    /// Gives new ids of trees, one behind the other, and returns the first; they are durable on
+    /// return.
     pub fn new_tree_ids(&self, trees: u32) -> Result<u32> {
         let mut mtr = Mtr::begin(&self.env)?;
         let header = mtr.exclusive(&self.system, 0)?;
@@ -264,8 +269,9 @@ impl Catalog {
         Ok(ids)
     }
 
-    /// No table gets the space id `used`, nor one below: its file, set aside, may be put back; or the log says that the space is gone, and
-    /// a later recovery would take that for the table's. Matters only to a catalog that is older than its table files; durable on return.
+    /// No table gets the space id `used`, nor one below: its file, set aside, may be put back; or
+    /// the log says that the space is gone, and a later recovery would take that for the table's.
+    /// Matters only to a catalog that is older than its table files; durable on return.
     pub fn skip_space_id(&self, used: u32) -> Result<()> {
         let mut mtr = Mtr::begin(&self.env)?;
         let header = mtr.exclusive(&self.system, 0)?;
@@ -280,7 +286,8 @@ impl Catalog {
         self.env.redo().flush_to(lsn)
     }
 
-    /// Reads an attachment, if there is one of this name and kind. `trx` is to have no snapshot yet.
+    /// Reads an attachment, if there is one of this name and kind. `trx` is to have no snapshot
+    /// yet.
     pub fn attachment(
         &self,
         trx: &mut TransactionCore,
@@ -333,7 +340,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Notes that a table's file was missing when changes of it were to be recovered; durable on return.
+    /// Notes that a table's file was missing when changes of it were to be recovered; durable on
+    /// return.
     pub fn mark_lost_changes(&self, trx: &mut TransactionCore, name: &str) -> Result<()> {
         let record = self.get(name).ok_or_else(|| Error::TableMissing(name.into()))?;
         let record = TableRecord { lost_changes: true, ..TableRecord::clone(&record) };
@@ -361,9 +369,9 @@ impl Catalog {
     }
 
     /// Gives tables other records, which name the same spaces, and some of them other names: all of
-    /// it or nothing. `records` are
-    /// under the names of before. A renamed table keeps its attachments. Those of `attachments`, by the names of
-    /// afterwards, change at the same moment. Durable on return.
+    /// it or nothing. `records` are under the names of before. A renamed table keeps its
+    /// attachments. Those of `attachments`, by the names of afterwards, change at the same moment.
+    /// Durable on return.
     pub fn change(
         &self,
         trx: &mut TransactionCore,
@@ -421,8 +429,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// From here on a missing file of this table is missed. Not if the table has lost changes: it is of no use any more, and nor
-    /// is what undo says of it.
+    /// From here on a missing file of this table is missed. Not if the table has lost changes: it
+    /// is of no use any more, and nor is what undo says of it.
     fn register_space_of(&self, record: &TableRecord) {
         match record.lost_changes {
             false => self.env.register_space(record.space),
@@ -430,10 +438,12 @@ impl Catalog {
         }
     }
 
-    /// Commits durably at any `flush_log_at_trx_commit`: files are created and removed by what the catalog says.
+    /// Commits durably at any `flush_log_at_trx_commit`: files are created and removed by what the
+    /// catalog says.
     fn commit(&self, trx: &mut TransactionCore) -> Result<()> {
         let lsn = trx.commit_no_flush()?;
-        // Before the flush: while that is waited for, others commit, and take snapshots that see this change.
+        // Before the flush: while that is waited for, others commit, and take snapshots that see
+        // this change.
         self.newest_change.store(trx.system.csn.published().0, Ordering::Release);
         pause::reach(PausePoint::DefinitionCommitted);
         self.env.redo().flush_to(lsn)

@@ -5,8 +5,9 @@
 //! per index: tree id u32 | root page u32 | flags u8 (bit 0: unique) | name length u16 | name
 //! metadata length u32 | metadata
 //! ```
-//! All little-endian, nothing after the metadata. An unknown version or flag is refused: a newer Tidepool wrote it, and
-//! guessing at a definition would corrupt the table. Index 0 is the clustered one.
+//! All little-endian, nothing after the metadata. An unknown version or flag is refused: a newer
+//! Tidepool wrote it, and guessing at a definition would corrupt the table. Index 0 is the
+//! clustered one.
 
 use super::attachment::KEY_SUFFIX_LEN;
 use crate::error::{Error, Result};
@@ -38,8 +39,8 @@ pub struct TableDef {
 pub struct IndexDef {
     /// Name, unique in the table.
     pub name: String,
-    /// Whether the layer above means its keys to be unique. The tree's keys are always unique: for an index that is
-    /// not, the layer above makes them so (it appends the primary key).
+    /// Whether the layer above means its keys to be unique. The tree's keys are always unique: for
+    /// an index that is not, the layer above makes them so (it appends the primary key).
     pub unique: bool,
 }
 
@@ -108,9 +109,11 @@ pub(crate) struct TableRecord {
     pub id: u64,
     /// Space that holds its trees now. Never reused; TRUNCATE gives a new one.
     pub space: u32,
-    /// Its file was missing while the redo log held changes of it: a copy that turns up later is not whole.
+    /// Its file was missing while the redo log held changes of it: a copy that turns up later is
+    /// not whole.
     pub lost_changes: bool,
-    /// Its file's header may name trees that no index has: a change of its indexes is under way, or was not finished.
+    /// Its file's header may name trees that no index has: a change of its indexes is under way, or
+    /// was not finished.
     pub has_notes: bool,
     /// Where its trees are, in the order of `def.indexes`.
     pub trees: Vec<TreeRecord>,

@@ -86,7 +86,8 @@ fn a_commit_that_is_given_up_uses_no_number() {
     assert_eq!(table.state(id), TrxState::Committed(Csn(10)));
 }
 
-/// By its number it is told from a table, or an index, that is younger: what it sees must not be newer than that.
+/// By its number it is told from a table, or an index, that is younger: what it sees must not be
+/// newer than that.
 #[test]
 fn a_view_opened_while_a_commit_is_published_does_not_see_it_without_its_number() {
     let table = Arc::new(CsnTable::new(TrxId(1), Csn::FIRST, &[]));
@@ -179,7 +180,8 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::test_cases(100)))]
-    /// Every open view sees exactly the commits that came before it, however ids and chunks come and go.
+    /// Every open view sees exactly the commits that came before it, however ids and chunks come
+    /// and go.
     #[test]
     fn views_follow_a_model(start in 1u64..3000, steps in prop::collection::vec(step(), 1..300), burst in 0u64..1500) {
         let table = CsnTable::new(TrxId(start), Csn::FIRST, &[]);
@@ -233,7 +235,8 @@ proptest! {
     }
 }
 
-/// Writers commit, readers open views and check that what they see never shrinks and matches what was published before they began.
+/// Writers commit, readers open views and check that what they see never shrinks and matches what
+/// was published before they began.
 #[test]
 fn views_are_consistent_under_threads() {
     let table = Arc::new(CsnTable::new(TrxId(1), Csn::FIRST, &[]));
@@ -283,8 +286,8 @@ fn views_are_consistent_under_threads() {
     stop.store(true, Ordering::Relaxed);
     readers.into_iter().for_each(|t| t.join().unwrap());
     assert_eq!(table.low(), table.next_id());
-    // A reader that was not scheduled kept its view, and the chunks behind it, however many the writers filled meanwhile;
-    // the next chunk that begins gives them up.
+    // A reader that was not scheduled kept its view, and the chunks behind it, however many the
+    // writers filled meanwhile; the next chunk that begins gives them up.
     for _ in 0..CHUNK_IDS {
         let id = assign(&table, &views);
         commit(&table, id);

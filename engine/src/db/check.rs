@@ -6,8 +6,10 @@ use crate::table::{CheckProgress, CheckReport, Table};
 
 impl Table {
     /// Walks and verifies every tree. `progress` is called for each leaf; if it says false, the
-    /// check ends with [`Error::Interrupted`](crate::Error::Interrupted). It may write to the table; if it drops it, the check ends
-    /// with [`Error::TableMissing`](crate::Error::TableMissing). Of each tree the first problem is reported.
+    /// check ends with [`Error::Interrupted`](crate::Error::Interrupted). It may write to the
+    /// table; if it drops it, the check ends with
+    /// [`Error::TableMissing`](crate::Error::TableMissing). Of each tree the first problem is
+    /// reported.
     pub fn check(
         &self,
         db: &Db,

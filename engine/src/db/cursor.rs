@@ -1,25 +1,27 @@
 //! [`Cursor`]: ordered reading of one index, in both directions.
 //!
 //! # Two ways of reading
-//! A *consistent* read fills a batch: 1, then 8, then 64 … visible entries, at most a leaf's, copied under one latch.
-//! So a point lookup copies one entry, and a long scan latches each leaf a few times. Who says how many are wanted spares it the
-//! guessing. A *locking* read goes entry by entry,
-//! because each must be locked before the next is looked at, and none ahead of what is asked for: with LIMIT or SKIP LOCKED others would wait for
-//! rows, or miss them, that nobody wants. It finds its leaf again by a hint (`btree::LeafHint`), which spares the descent.
+//! A *consistent* read fills a batch: 1, then 8, then 64 … visible entries, at most a leaf's,
+//! copied under one latch. So a point lookup copies one entry, and a long scan latches each leaf a
+//! few times. Who says how many are wanted spares it the guessing. A *locking* read goes entry by
+//! entry, because each must be locked before the next is looked at, and none ahead of what is asked
+//! for: with LIMIT or SKIP LOCKED others would wait for rows, or miss them, that nobody wants. It
+//! finds its leaf again by a hint (`btree::LeafHint`), which spares the descent.
 //!
 //! # What stays between calls
-//! No latch, no pin: only the key of the current entry and the rest of the batch. The batch is what the transaction saw
-//! when it was filled; [`Transaction`] counts an epoch on with each of its own writes to the table, statements and ends, and a batch
-//! of another epoch is dropped and read again after the current key. So a cursor never gives an entry that its
-//! transaction has deleted since, and always one that it has inserted ahead. Writes to other tables leave the batch: who copies a
+//! No latch, no pin: only the key of the current entry and the rest of the batch. The batch is what
+//! the transaction saw when it was filled; [`Transaction`] counts an epoch on with each of its own
+//! writes to the table, statements and ends, and a batch of another epoch is dropped and read again
+//! after the current key. So a cursor never gives an entry that its transaction has deleted since,
+//! and always one that it has inserted ahead. Writes to other tables leave the batch: who copies a
 //! table row by row would read a leaf for each, otherwise.
 //!
 //! # Position
 //! ```text
 //! unpositioned ── first/seek ──▶ on an entry ── next ──▶ past the end ── prev ──▶ the last entry
 //! ```
-//! `next` of an unpositioned cursor is `first`, `prev` is `last`; past the end `next` stays, and so does `prev` before
-//! the beginning.
+//! `next` of an unpositioned cursor is `first`, `prev` is `last`; past the end `next` stays, and so
+//! does `prev` before the beginning.
 
 use super::{Counter, ReadsEpoch, Transaction};
 use crate::btree;
@@ -36,8 +38,9 @@ use tidepool_pool::{Access, statement};
 /// Batch sizes grow by this factor, up to the last.
 const BATCH_GROWTH: usize = 8;
 const BATCH_ROWS_MAX: usize = 512;
-/// Memory that a cursor without a position keeps for the next reading, in bytes: that of a batch without long values. A layer above that
-/// keeps memory for rows of its own had better keep no more.
+/// Memory that a cursor without a position keeps for the next reading, in bytes: that of a batch
+/// without long values. A layer above that keeps memory for rows of its own had better keep no
+/// more.
 pub const ROW_BYTES_KEPT: usize = 128 << 10;
 /// Leaves read ahead by a scan, and by another reading after so many batches.
 const SCAN_LEAVES_AHEAD: usize = 64;
@@ -45,9 +48,10 @@ const LEAVES_AHEAD: usize = 16;
 const BATCHES_BEFORE_READ_AHEAD: usize = 6;
 /// A reading of more leaves than this part of the pool is a scan.
 const LONG_READING_PARTS: u64 = 8;
-/// And one whose rows are looked up elsewhere, if they are more than this part of the pool's pages. Each such row may bring a page
-/// of its own, and until it counts as a scan those displace what others use: half of the pool's pages, tried before, were enough
-/// for a report to push a third of a resident table out.
+/// And one whose rows are looked up elsewhere, if they are more than this part of the pool's pages.
+/// Each such row may bring a page of its own, and until it counts as a scan those displace what
+/// others use: half of the pool's pages, tried before, were enough for a report to push a third of
+/// a resident table out.
 const LONG_LOOKUPS_PARTS: u64 = 32;
 
 /// Where [`Cursor::seek`] goes.
@@ -106,7 +110,8 @@ pub struct Cursor {
     locked: LockedEntry,
     /// Whether the current entry is in `locked`, not in the batch.
     single: bool,
-    /// Whether it was read without the lock that it should have, because another transaction has that.
+    /// Whether it was read without the lock that it should have, because another transaction has
+    /// that.
     peeked: bool,
 }
 
@@ -158,21 +163,23 @@ impl Cursor {
         (self.lock, self.wait) = (lock, wait);
     }
 
-    /// Says that a locking reading at READ COMMITTED or below is not to wait for entries that others have locked: such an entry is
-    /// given as it was committed last, unlocked. [`is_peeked`](Self::is_peeked) tells, and [`lock_current`](Self::lock_current)
-    /// is for who wants it.
+    /// Says that a locking reading at READ COMMITTED or below is not to wait for entries that
+    /// others have locked: such an entry is given as it was committed last, unlocked.
+    /// [`is_peeked`](Self::is_peeked) tells, and [`lock_current`](Self::lock_current) is for who
+    /// wants it.
     #[inline]
     pub fn set_semi_consistent(&mut self, on: bool) {
         self.semi_consistent = on;
     }
 
-    /// Whether the current entry is one that another transaction has locked, as it was committed last.
+    /// Whether the current entry is one that another transaction has locked, as it was committed
+    /// last.
     pub fn is_peeked(&self) -> bool {
         self.is_positioned() && self.single && self.peeked
     }
 
-    /// Reads the current entry again, with a lock and a wait; its neighbour in the reading's direction, if it is not there any more. False
-    /// if there is none.
+    /// Reads the current entry again, with a lock and a wait; its neighbour in the reading's
+    /// direction, if it is not there any more. False if there is none.
     pub fn lock_current(&mut self, trx: &mut Transaction) -> Result<bool> {
         assert!(self.is_peeked(), "the current entry is locked");
         let end = self.position.take_end();
@@ -184,7 +191,8 @@ impl Cursor {
         found
     }
 
-    /// Says that the whole index is going to be read: pages are read ahead, and do not displace those in use.
+    /// Says that the whole index is going to be read: pages are read ahead, and do not displace
+    /// those in use.
     pub fn set_scan(&mut self, scan: bool) {
         self.scan = scan;
     }
@@ -203,14 +211,16 @@ impl Cursor {
         self.is_positioned() && !self.single && self.batch.is_cut(self.at)
     }
 
-    /// Says how many entries a reading is going to be asked for, as far as is known; 0 (at first) = it is not. A consistent reading then
-    /// copies as many at once, not a few and ever more. A wrong guess costs some time, and nothing else.
+    /// Says how many entries a reading is going to be asked for, as far as is known; 0 (at first) =
+    /// it is not. A consistent reading then copies as many at once, not a few and ever more. A
+    /// wrong guess costs some time, and nothing else.
     pub fn set_expected_rows(&mut self, rows: usize) {
         self.expected_rows = rows;
     }
 
-    /// Says how far the reading that begins next, by a seek, [`first`](Self::first) or [`last`](Self::last), is to go in its direction. A locking
-    /// reading that locks no gaps ends there: the first entry beyond, which it would meet, is neither locked nor waited for. Other
+    /// Says how far the reading that begins next, by a seek, [`first`](Self::first) or
+    /// [`last`](Self::last), is to go in its direction. A locking reading that locks no gaps ends
+    /// there: the first entry beyond, which it would meet, is neither locked nor waited for. Other
     /// readings may go on; entries beyond are not read ahead. Who turns round goes without an end.
     pub fn set_end(&mut self, end: Bound<&[u8]>) {
         self.end = end.map(<[u8]>::to_vec);
@@ -308,7 +318,8 @@ impl Cursor {
         };
     }
 
-    /// How many of the rows that were expected of this reading have not been read yet, at most a batch's.
+    /// How many of the rows that were expected of this reading have not been read yet, at most a
+    /// batch's.
     fn still_expected(&self) -> usize {
         let read = usize::try_from(self.rows).unwrap_or(usize::MAX);
         self.expected_rows.saturating_sub(read).min(BATCH_ROWS_MAX)
@@ -336,7 +347,8 @@ impl Cursor {
         same_reading: bool,
     ) -> Result<bool> {
         if !same_reading {
-            // Go on from the key itself: the rest of the batch, and the position behind it, are of another reading.
+            // Go on from the key itself: the rest of the batch, and the position behind it, are of
+            // another reading.
             let key = if self.single { &self.locked.key } else { self.batch.key(self.at) };
             self.position = ScanPosition::at(Bound::Excluded(key));
             self.direction = direction;
@@ -386,7 +398,8 @@ impl Cursor {
     /// scan, or if the present statement has already read many entries, next to the pool's pages.
     pub fn lookup_access(&self) -> Access {
         let is_long = || {
-            // Of the batch only what has been given: more may have been copied than is ever asked for.
+            // Of the batch only what has been given: more may have been copied than is ever asked
+            // for.
             let ahead = if self.single { 0 } else { self.batch.len() - 1 - self.at };
             self.rows - ahead as u64 > self.pool_pages() / LONG_LOOKUPS_PARTS
         };
@@ -423,8 +436,9 @@ impl Cursor {
         Ok(!self.batch.is_empty())
     }
 
-    /// Has the leaves read that come next: for a scan from the beginning, else once the reading has gone on for a while. A batch
-    /// is a leaf by then, or most of one. A page that can't be read on the way is an error when the reading comes to it, if it does.
+    /// Has the leaves read that come next: for a scan from the beginning, else once the reading has
+    /// gone on for a while. A batch is a leaf by then, or most of one. A page that can't be read on
+    /// the way is an error when the reading comes to it, if it does.
     fn read_ahead(&mut self) {
         if self.batch.is_empty() || self.position.at_end() {
             return;
@@ -526,7 +540,8 @@ mod tests {
         assert!((1..ROWS as u64 / 20).contains(&copies.batches), "{} batches", copies.batches);
         assert_eq!(copies.rows, u64::from(ROWS));
 
-        // Each entry found has the next one deleted and one further on inserted: all that is seen, and little is read in vain.
+        // Each entry found has the next one deleted and one further on inserted: all that is seen,
+        // and little is read in vain.
         let mut changes = cursor();
         let (mut seen, mut expected) = (Vec::new(), Vec::new());
         let mut found = changes.first(&mut trx).unwrap();
@@ -721,7 +736,8 @@ mod tests {
         assert!(batches <= 4 && rows >= 100, "{batches}, {rows}");
     }
 
-    /// The damage is to the second parent of leaves, which a scan's reading ahead comes to with its first row.
+    /// The damage is to the second parent of leaves, which a scan's reading ahead comes to with its
+    /// first row.
     #[test]
     fn what_cannot_be_read_ahead_is_no_error_before_the_reading_comes_to_it() {
         const FILE: &str = "tables/00000010.tpd";

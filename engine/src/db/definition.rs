@@ -10,9 +10,9 @@
 //! indexes   see `index_change`; their names alone: catalog commit
 //! load      see `load`: as create, or as truncate
 //! ```
-//! A crash in between leaves at most a file that no table has; the log says so as long as that may happen
-//! ([`Env::add_pending_space`]), and `open` removes it. A file that is missing
-//! for a table is an error of that table alone; it can still be dropped.
+//! A crash in between leaves at most a file that no table has; the log says so as long as that may
+//! happen ([`Env::add_pending_space`]), and `open` removes it. A file that is missing for a table
+//! is an error of that table alone; it can still be dropped.
 
 use super::{Db, Inner, OpenTables};
 use crate::btree::max_key_len;
@@ -81,7 +81,8 @@ impl Db {
 
     /// Drops a table and removes its file.
     ///
-    /// [`Error::TableMissing`] if there is none of this name; [`Error::TableBusy`] while a transaction that has used it is unfinished.
+    /// [`Error::TableMissing`] if there is none of this name; [`Error::TableBusy`] while a
+    /// transaction that has used it is unfinished.
     pub fn drop_table(&self, name: &str) -> Result<()> {
         self.drop_tables(&[name], &[])
     }
@@ -109,12 +110,14 @@ impl Db {
         Ok(())
     }
 
-    /// Renames a table. Handles of it stay good. [`Error::TableMissing`] if there is none, [`Error::TableExists`] if the new
-    /// name is taken, [`Error::TableBusy`] while a prepared transaction without a session has used it.
+    /// Renames a table. Handles of it stay good. [`Error::TableMissing`] if there is none,
+    /// [`Error::TableExists`] if the new name is taken, [`Error::TableBusy`] while a prepared
+    /// transaction without a session has used it.
     ///
-    /// Other transactions may use it meanwhile. One without a session is known to nobody else: an ALTER TABLE that renames the
-    /// table away, in favour of a copy made from a snapshot, would lose what that transaction wrote. If the first rename was let
-    /// pass, so is the way back: while nobody prepares on the table, none without a session comes to use it.
+    /// Other transactions may use it meanwhile. One without a session is known to nobody else: an
+    /// ALTER TABLE that renames the table away, in favour of a copy made from a snapshot, would
+    /// lose what that transaction wrote. If the first rename was let pass, so is the way back:
+    /// while nobody prepares on the table, none without a session comes to use it.
     pub fn rename_table(&self, from: &str, to: &str) -> Result<()> {
         self.change_tables(&DefinitionChange {
             renames: &[(from, to)],
@@ -122,8 +125,9 @@ impl Db {
         })
     }
 
-    /// Changes the catalog's entries of tables at one moment. Errors as for [`rename_table`](Self::rename_table), and
-    /// [`Error::TableMissing`] if a table that gets other metadata does not exist.
+    /// Changes the catalog's entries of tables at one moment. Errors as for
+    /// [`rename_table`](Self::rename_table), and [`Error::TableMissing`] if a table that gets other
+    /// metadata does not exist.
     pub fn change_tables(&self, change: &DefinitionChange<'_>) -> Result<()> {
         let inner = &self.inner;
         Attachment::validate_all(change.attachments)?;
@@ -157,8 +161,8 @@ impl Db {
         Ok(())
     }
 
-    /// Empties a table: it gets a new file, auto-increment starts again at 1. Handles of it are void; the one
-    /// returned is good. Errors as for [`drop_table`](Self::drop_table).
+    /// Empties a table: it gets a new file, auto-increment starts again at 1. Handles of it are
+    /// void; the one returned is good. Errors as for [`drop_table`](Self::drop_table).
     pub fn truncate_table(&self, name: &str) -> Result<Arc<Table>> {
         let inner = &self.inner;
         let _one = inner.begin_definition(&[name])?;
@@ -193,8 +197,8 @@ impl Db {
 
     /// Opens a table; waits while its definition changes.
     ///
-    /// [`Error::TableMissing`] if there is none of this name. If its file is missing, damaged or another directory's, the
-    /// error names it; other tables are not concerned.
+    /// [`Error::TableMissing`] if there is none of this name. If its file is missing, damaged or
+    /// another directory's, the error names it; other tables are not concerned.
     pub fn open_table(&self, name: &str) -> Result<Arc<Table>> {
         self.inner.check_open()?;
         let mut tables = self.inner.tables.lock();
@@ -230,10 +234,11 @@ impl Db {
         Ok(record.def.clone())
     }
 
-    /// Gives the indexes of a table these names, in their order. Transactions may use the table meanwhile; open handles keep the
-    /// definition that they were opened with.
+    /// Gives the indexes of a table these names, in their order. Transactions may use the table
+    /// meanwhile; open handles keep the definition that they were opened with.
     ///
-    /// [`Error::TableMissing`] if there is no table of this name; [`Error::TableBusy`] while its indexes are being changed.
+    /// [`Error::TableMissing`] if there is no table of this name; [`Error::TableBusy`] while its
+    /// indexes are being changed.
     pub fn rename_indexes(&self, name: &str, names: &[&str]) -> Result<()> {
         let inner = &self.inner;
         let _one = inner.begin_definition(&[name])?;
@@ -244,8 +249,8 @@ impl Db {
         }
     }
 
-    /// Tells the names that a table's indexes have where its definition is kept besides: if a crash came between the two, the
-    /// reports say these from now on. Writes nothing.
+    /// Tells the names that a table's indexes have where its definition is kept besides: if a crash
+    /// came between the two, the reports say these from now on. Writes nothing.
     pub fn learn_index_names(&self, name: &str, names: &[&str]) -> Result<()> {
         self.inner.check_open()?;
         self.inner.catalog.learn_index_names(name, names)
@@ -322,8 +327,9 @@ impl OpenTables {
 }
 
 impl Inner {
-    /// Waits for its turn, and for the rollback of what earlier lives left unfinished: their undo records name spaces and
-    /// catalog entries. Then nobody opens the tables of these names until the result is dropped.
+    /// Waits for its turn, and for the rollback of what earlier lives left unfinished: their undo
+    /// records name spaces and catalog entries. Then nobody opens the tables of these names until
+    /// the result is dropped.
     ///
     /// [`Error::TableBusy`] if the indexes of one are being changed, or it is being filled.
     pub(super) fn begin_definition(&self, names: &[&str]) -> Result<Definition<'_>> {
@@ -334,8 +340,8 @@ impl Inner {
         Ok(Definition { inner: self, _turn: turn })
     }
 
-    /// The same for the end of changes of the indexes of tables `names`, whose beginnings had turns of their own. The metadata of the
-    /// `others` change with them.
+    /// The same for the end of changes of the indexes of tables `names`, whose beginnings had turns
+    /// of their own. The metadata of the `others` change with them.
     pub(super) fn begin_definition_of_changes(
         &self,
         names: &[String],
@@ -437,7 +443,8 @@ impl Inner {
         Ok(header)
     }
 
-    /// The open table of this name with its entrance closed, or `None` if its file is missing or unusable.
+    /// The open table of this name with its entrance closed, or `None` if its file is missing or
+    /// unusable.
     fn close_for_definition(&self, name: &str, space: u32) -> Result<Option<Arc<Table>>> {
         if self.is_used_by_recovered(space) {
             return Err(Error::TableBusy(name.into()));
@@ -451,8 +458,8 @@ impl Inner {
         Ok(Some(table))
     }
 
-    /// Begins a definition change, and makes a table for it that is not in the catalog yet. [`Error::TableExists`] if there is one of this
-    /// name.
+    /// Begins a definition change, and makes a table for it that is not in the catalog yet.
+    /// [`Error::TableExists`] if there is one of this name.
     pub(super) fn new_table(
         &self,
         name: &str,
@@ -517,8 +524,8 @@ impl Inner {
         }
     }
 
-    /// Removes the space of a dropped table. The table is gone already: what fails here leaves a file that the close, or the next open,
-    /// removes.
+    /// Removes the space of a dropped table. The table is gone already: what fails here leaves a
+    /// file that the close, or the next open, removes.
     pub(super) fn delete_space(&self, space: u32, table: Option<&Table>) {
         let _no_purge = self.trx_system.exclude_purge();
         let _cleared = table.map(Table::clear);

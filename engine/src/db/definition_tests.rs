@@ -372,7 +372,8 @@ fn the_end_of_an_index_change_lets_nobody_write_during_the_next() {
     trx.commit().unwrap();
 }
 
-/// At the moment at which a table is closed to writes, readers come and go; one that stays is in the way, and then writes are taken again.
+/// At the moment at which a table is closed to writes, readers come and go; one that stays is in
+/// the way, and then writes are taken again.
 #[test]
 fn who_reads_finds_a_table_that_is_closed_to_writes() {
     type Begin = fn(&Db) -> Result<()>;

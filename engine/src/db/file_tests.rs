@@ -20,8 +20,8 @@ fn value(db: &Db, table: &str) -> Result<Vec<u8>> {
     Ok(value)
 }
 
-/// Tables `a` and `b`, in each a committed value and over it one that is not, all of it in the files of the pages: as a kill
-/// left it.
+/// Tables `a` and `b`, in each a committed value and over it one that is not, all of it in the
+/// files of the pages: as a kill left it.
 fn unfinished() -> SimStorage {
     let sim = SimStorage::new(5);
     let db = open(&sim);
@@ -103,8 +103,8 @@ impl tracing::Subscriber for Told {
 
 const KEYS: u16 = 4000;
 
-/// Tables `a` and `b` with [`KEYS`] keys each, some with long values; every second is deleted, and nothing purged. Clean, and the file of `a`
-/// is away.
+/// Tables `a` and `b` with [`KEYS`] keys each, some with long values; every second is deleted, and
+/// nothing purged. Clean, and the file of `a` is away.
 fn unpurged_without_a_file() -> SimStorage {
     let sim = SimStorage::new(9);
     let db = open(&sim);
@@ -379,8 +379,8 @@ fn a_prepared_transaction_that_fails_to_roll_back_lets_go_of_its_tables() {
     db.drop_table("a").unwrap();
 }
 
-/// What recovery could not make is lost for good, and what undo says of the table is of no use: its file is there, but not as undo takes
-/// it to be.
+/// What recovery could not make is lost for good, and what undo says of the table is of no use: its
+/// file is there, but not as undo takes it to be.
 #[test]
 fn rollback_and_purge_pass_over_a_table_that_lost_changes() {
     let sim = SimStorage::new(10);
@@ -563,7 +563,8 @@ fn a_file_that_cannot_be_removed_is_known_to_be_nobodys_whatever_checkpoints_com
     assert!(open(&sim.kill()).inner.env().was_clean());
 }
 
-/// Pages that had not been written when the table was dropped are not there: who comes to one finds zeroes.
+/// Pages that had not been written when the table was dropped are not there: who comes to one finds
+/// zeroes.
 #[test]
 fn purge_passes_over_a_dropped_table_whose_file_cannot_be_removed() {
     let sim = SimStorage::new(23);
@@ -690,8 +691,9 @@ fn purge_passes_over_a_half_freed_tree_whose_file_was_away_at_the_opening() {
     db.close().unwrap();
 }
 
-/// Three tables, of which `a` has several leaves, and a transaction that has changed all of them in turns and is not finished, all in the files
-/// of the pages. With the page of the leaf of `a` that has the first key.
+/// Three tables, of which `a` has several leaves, and a transaction that has changed all of them in
+/// turns and is not finished, all in the files of the pages. With the page of the leaf of `a` that
+/// has the first key.
 fn unfinished_in_many() -> (SimStorage, u32) {
     let sim = SimStorage::new(14);
     let db = open(&sim);
@@ -725,7 +727,8 @@ fn unfinished_in_many() -> (SimStorage, u32) {
     (sim.kill(), first)
 }
 
-/// What stands in the way of one table's rollback keeps nobody from the others, and those who want what it has locked are told.
+/// What stands in the way of one table's rollback keeps nobody from the others, and those who want
+/// what it has locked are told.
 #[test]
 fn a_rollback_that_a_broken_page_stands_in_the_way_of_keeps_only_that_table() {
     let (sim, first_leaf) = unfinished_in_many();

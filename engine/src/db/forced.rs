@@ -1,4 +1,5 @@
-//! What a start says at each level of [`ForceRecovery`], and which level a start that fails is to be tried with.
+//! What a start says at each level of [`ForceRecovery`], and which level a start that fails is to
+//! be tried with.
 
 use crate::error::{Error, advice};
 use crate::files::{SYSTEM_FILE, UNDO_FILE};
@@ -32,9 +33,11 @@ pub(super) fn warn(force: ForceRecovery) {
     tracing::warn!("force_recovery is {}: {without}", force.level());
 }
 
-/// The error of a start, with the level that reads the directory without what is lost, if that level is above `force`.
+/// The error of a start, with the level that reads the directory without what is lost, if that
+/// level is above `force`.
 ///
-/// Only errors about lost data name a level. Another version, another page size and files of something else have other remedies.
+/// Only errors about lost data name a level. Another version, another page size and files of
+/// something else have other remedies.
 pub(super) fn with_last_resort(error: Error, force: ForceRecovery) -> Error {
     match error {
         // The error's own advice names the level.
@@ -61,7 +64,8 @@ pub(super) fn with_last_resort(error: Error, force: ForceRecovery) -> Error {
     }
 }
 
-/// The end of a message about lost data of `file`: which level does without the file. Empty if `force` is that level.
+/// The end of a message about lost data of `file`: which level does without the file. Empty if
+/// `force` is that level.
 fn resort(file: &str, force: ForceRecovery) -> String {
     let needed = match file {
         _ if file.starts_with(REDO_DIR) => ForceRecovery::NoRedo,

@@ -7,24 +7,29 @@
 //! build     the entries, sorted, fill the new trees
 //! commit    the trees to be dropped are noted → catalog commit: the new definition → the notes of new trees are forgotten, these trees freed
 //! ```
-//! What a crash leaves before the catalog's commit is the old definition, after it the new one; and notes of the trees that belong to
-//! neither ([`provisional_trees`]), which the next opening frees. An [`IndexChange`] that is dropped does the same at once.
+//! What a crash leaves before the catalog's commit is the old definition, after it the new one; and
+//! notes of the trees that belong to neither ([`provisional_trees`]), which the next opening frees.
+//! An [`IndexChange`] that is dropped does the same at once.
 //!
-//! Several tables may be changed at one moment ([`IndexChange::commit_all`]), as the partitions of one table have to be.
+//! Several tables may be changed at one moment ([`IndexChange::commit_all`]), as the partitions of
+//! one table have to be.
 //!
 //! # Who else is there
-//! At the beginning and at the end, nobody: no transaction that has used the table may be unfinished, a prepared one without a
-//! session least of all. In between others may read. So the rows of the snapshot are all that is committed, and nothing else will be. A
-//! rollback that the background still owes makes no difference: its changes are not in the snapshot, and undone they
+//! At the beginning and at the end, nobody: no transaction that has used the table may be
+//! unfinished, a prepared one without a session least of all. In between others may read. So the
+//! rows of the snapshot are all that is committed, and nothing else will be. A rollback that the
+//! background still owes makes no difference: its changes are not in the snapshot, and undone they
 //! leave what is.
 //!
 //! # Versions
-//! The entries are settled from the beginning: of one version that all see who may read the index. All they are made of was
-//! committed before the index can be read. A snapshot older than the index must not read it, with or without locks
-//! ([`Error::TableChanged`]): its rows may be others, and the entries don't tell which. It may write: the rows in the clustered index
-//! tell whether they have changed since. At READ COMMITTED a statement that has not used the table before may come to an index younger than
-//! itself, and finds what was committed last. No transaction has written what is there, so none can roll it back, or come to
-//! purge it: undo records from before are of other trees, whose ids they carry.
+//! The entries are settled from the beginning: of one version that all see who may read the index.
+//! All they are made of was committed before the index can be read. A snapshot older than the index
+//! must not read it, with or without locks ([`Error::TableChanged`]): its rows may be others, and
+//! the entries don't tell which. It may write: the rows in the clustered index tell whether they
+//! have changed since. At READ COMMITTED a statement that has not used the table before may come to
+//! an index younger than itself, and finds what was committed last. No transaction has written what
+//! is there, so none can roll it back, or come to purge it: undo records from before are of other
+//! trees, whose ids they carry.
 
 use super::cursor::Cursor;
 use super::definition::Definition;
@@ -97,14 +102,16 @@ pub struct IndexChange {
 }
 
 impl Db {
-    /// Begins to change the indexes of a table: those that `indexes` does not name are dropped, those `from` none are added. The first is the
-    /// clustered one, and stays. Then come the rows, the new indexes' entries, and [`IndexChange::commit`]; until that, transactions
-    /// may read the table as it is, and get [`Error::TableBusy`] if they write.
+    /// Begins to change the indexes of a table: those that `indexes` does not name are dropped,
+    /// those `from` none are added. The first is the clustered one, and stays. Then come the rows,
+    /// the new indexes' entries, and [`IndexChange::commit`]; until that, transactions may read the
+    /// table as it is, and get [`Error::TableBusy`] if they write.
     ///
-    /// [`Error::TableMissing`] if there is no table of this name; [`Error::TableBusy`] while a transaction that has used it is unfinished.
+    /// [`Error::TableMissing`] if there is no table of this name; [`Error::TableBusy`] while a
+    /// transaction that has used it is unfinished.
     ///
-    /// An index that holds values longer than [`Table::value_len_inline_max`] must not be dropped so: the pages that they are in would
-    /// stay in use.
+    /// An index that holds values longer than [`Table::value_len_inline_max`] must not be dropped
+    /// so: the pages that they are in would stay in use.
     pub fn change_indexes(&self, name: &str, indexes: &[ChangedIndex]) -> Result<IndexChange> {
         let inner = &self.inner;
         let turn = inner.begin_definition(&[name])?;
@@ -183,7 +190,8 @@ fn changed_record(old: &TableRecord, indexes: &[ChangedIndex]) -> Result<TableRe
     Ok(record)
 }
 
-/// The entries that one has got may be lost by now: an error may have come in the middle of filling its tree.
+/// The entries that one has got may be lost by now: an error may have come in the middle of filling
+/// its tree.
 fn not_built() -> Error {
     Error::InvalidOption("change of indexes: a new index is not built".into())
 }
@@ -226,8 +234,9 @@ impl IndexChange {
         }
     }
 
-    /// Has [`next_row`](Self::next_row) listen to the interrupt of the session that asks for the change ([`Transaction::interrupt_handle`]):
-    /// among rows that the snapshot does not see it may go on for long without giving one. Before the first row.
+    /// Has [`next_row`](Self::next_row) listen to the interrupt of the session that asks for the
+    /// change ([`Transaction::interrupt_handle`]): among rows that the snapshot does not see it may
+    /// go on for long without giving one. Before the first row.
     pub fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
         if let Some((trx, _)) = &mut self.rows {
             trx.set_interrupt(interrupt);
@@ -239,8 +248,9 @@ impl IndexChange {
         self.new.iter().map(|new| new.index)
     }
 
-    /// The next row, as the clustered index has it: its key and its value. `None` after the last. [`Error::Interrupted`]
-    /// if it is interrupted on the way ([`set_interrupt`](Self::set_interrupt)).
+    /// The next row, as the clustered index has it: its key and its value. `None` after the last.
+    /// [`Error::Interrupted`] if it is interrupted on the way
+    /// ([`set_interrupt`](Self::set_interrupt)).
     pub fn next_row(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let (trx, cursor) = self.rows.as_mut().ok_or(Error::NotFound)?;
         match cursor.next(trx)? {
@@ -272,9 +282,10 @@ impl IndexChange {
         sorter.push(key, &self.payload)
     }
 
-    /// Fills the new indexes with the entries that were added. `go_on` is asked now and then; if it says no, the error is
-    /// [`Error::Interrupted`]. After any error there is nothing to be done but to drop the change. Two entries with the same key are an [`Error::DuplicateKey`], which names the index by its position in
-    /// the new definition: see [`duplicate`](Self::duplicate).
+    /// Fills the new indexes with the entries that were added. `go_on` is asked now and then; if it
+    /// says no, the error is [`Error::Interrupted`]. After any error there is nothing to be done
+    /// but to drop the change. Two entries with the same key are an [`Error::DuplicateKey`], which
+    /// names the index by its position in the new definition: see [`duplicate`](Self::duplicate).
     pub fn build(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
         for at in 0..self.new.len() {
             if self.new[at].is_built {
@@ -300,19 +311,20 @@ impl IndexChange {
         self.duplicate.as_ref()
     }
 
-    /// Makes the new definition the table's; durable on return. Handles of the table are void then, the one returned is good. `metadata`
-    /// is what replaces that of tables, this one or others, at the same moment.
+    /// Makes the new definition the table's; durable on return. Handles of the table are void then,
+    /// the one returned is good. `metadata` is what replaces that of tables, this one or others, at
+    /// the same moment.
     ///
-    /// [`Error::TableBusy`] while a transaction that has used the table is unfinished, or the indexes of one of the others are being
-    /// changed.
+    /// [`Error::TableBusy`] while a transaction that has used the table is unfinished, or the
+    /// indexes of one of the others are being changed.
     pub fn commit(self, metadata: &[(&str, &[u8])]) -> Result<Arc<Table>> {
         let mut tables = Self::commit_all(vec![self], metadata, &[])?;
         Ok(tables.pop().expect("one table of one change"))
     }
 
-    /// [`commit`](Self::commit) of several tables' changes, all at one moment: after a crash, and after an error, either all tables have
-    /// their new definition or none. Attachments are set and removed at that moment, too. The tables are returned in the order of
-    /// the changes.
+    /// [`commit`](Self::commit) of several tables' changes, all at one moment: after a crash, and
+    /// after an error, either all tables have their new definition or none. Attachments are set and
+    /// removed at that moment, too. The tables are returned in the order of the changes.
     pub fn commit_all(
         mut changes: Vec<IndexChange>,
         metadata: &[(&str, &[u8])],
@@ -364,8 +376,9 @@ impl IndexChange {
         Ok(tables)
     }
 
-    /// Frees the trees that belong to no index, those dropped or, if it did not come to the commit, those added; then the notes are
-    /// not needed any more. What fails here is done by the next opening.
+    /// Frees the trees that belong to no index, those dropped or, if it did not come to the commit,
+    /// those added; then the notes are not needed any more. What fails here is done by the next
+    /// opening.
     fn tidy_up(&mut self, _turn: &Definition<'_>) {
         let (inner, env) = (&self.inner, &self.inner.env);
         let (unwanted, wanted) = match self.committed {
@@ -435,7 +448,8 @@ impl Drop for ClosedEntrances {
 }
 
 impl Inner {
-    /// The moment of truth. The entrances are closed. `records` are those of other tables that change at the same moment.
+    /// The moment of truth. The entrances are closed. `records` are those of other tables that
+    /// change at the same moment.
     fn switch_all(
         &self,
         changes: &[IndexChange],
@@ -455,7 +469,8 @@ impl Inner {
             }
             records.insert(name.clone(), Arc::new(record.clone()));
         }
-        // Before the catalog entries are gone: rows of the tables are still found by whoever asks for estimates.
+        // Before the catalog entries are gone: rows of the tables are still found by whoever asks
+        // for estimates.
         let _nobody: Vec<_> = changes.iter().map(|change| change.table.clear()).collect();
         let mut trx = self.definition_trx();
         self.catalog.change(&mut trx, &[], records, attachments)?;
@@ -470,7 +485,8 @@ impl Inner {
         Ok(tables)
     }
 
-    /// What each of so many sorts takes at most, about, in bytes: those of one change of a definition.
+    /// What each of so many sorts takes at most, about, in bytes: those of one change of a
+    /// definition.
     pub(super) fn sort_share_bytes(&self, sorts: usize) -> usize {
         let all = match self.options.read().memory_budget_bytes {
             0 => SORT_MEMORY_BYTES,
@@ -494,7 +510,8 @@ impl Inner {
         for (name, record) in tables.iter().filter(|(_, record)| has_notes(record)) {
             if let Err(error) = self.clear_notes_of(name, record) {
                 self.check_writable()?;
-                // The file may be missing, and come back: what is noted there is half freed perhaps.
+                // The file may be missing, and come back: what is noted there is half freed
+                // perhaps.
                 let spared = record.trees.iter().map(|tree| tree.tree).collect();
                 let limit = self.catalog.tree_id_limit()?;
                 self.trx_system.condemn_all_trees_but(record.space, limit, spared);

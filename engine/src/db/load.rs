@@ -6,21 +6,25 @@
 //! entries   in the order of their keys: the leaves are written one behind the other; else they are sorted first
 //! commit    what waits is written → catalog commit
 //! ```
-//! Until the catalog's commit there is no table, and what a crash leaves is a file that the log says is nobody's. So entries need no undo,
-//! no locks and no versions of their own: each is written and logged once, settled, in a leaf that is filled to its end. From
-//! the commit on the whole table is there, durably.
+//! Until the catalog's commit there is no table, and what a crash leaves is a file that the log
+//! says is nobody's. So entries need no undo, no locks and no versions of their own: each is
+//! written and logged once, settled, in a leaf that is filled to its end. From the commit on the
+//! whole table is there, durably.
 //!
-//! The auto-increment counter that the rows ask for is in the log before the catalog's commit, too: with the table comes its counter.
+//! The auto-increment counter that the rows ask for is in the log before the catalog's commit, too:
+//! with the table comes its counter.
 //!
-//! A close of the database does not wait for a load: it takes the space away, and each call of the load sees that before it begins
-//! (`enter`).
+//! A close of the database does not wait for a load: it takes the space away, and each call of the
+//! load sees that before it begins (`enter`).
 //!
-//! A snapshot older than the commit does not get to see the table ([`Error::TableChanged`]), as with any that is new.
+//! A snapshot older than the commit does not get to see the table ([`Error::TableChanged`]), as
+//! with any that is new.
 //!
 //! # A table that is there, and empty
-//! It gets a second file, filled in the same way, and the catalog's commit puts that in the place of the first, as for TRUNCATE. What a crash
-//! leaves before is the empty table. Whoever sees that is not told of the change, so it is for a table that nobody else knows yet: a
-//! rename gives it its name then, and older snapshots are refused from there on.
+//! It gets a second file, filled in the same way, and the catalog's commit puts that in the place
+//! of the first, as for TRUNCATE. What a crash leaves before is the empty table. Whoever sees that
+//! is not told of the change, so it is for a table that nobody else knows yet: a rename gives it
+//! its name then, and older snapshots are refused from there on.
 
 use super::{Db, DuplicateEntry, Inner};
 use crate::btree::Loader;
@@ -58,8 +62,8 @@ impl Filling {
     }
 }
 
-/// A table that is being filled, begun by [`Db::load_table`] or [`Db::fill_table`]. Dropped without [`commit`](Self::commit), it leaves
-/// nothing, or the empty table.
+/// A table that is being filled, begun by [`Db::load_table`] or [`Db::fill_table`]. Dropped without
+/// [`commit`](Self::commit), it leaves nothing, or the empty table.
 ///
 /// ```
 /// # use tidepool::{Db, IndexDef, LockMode, LockWait, Options, TableDef, TransactionOptions};
@@ -86,28 +90,32 @@ pub struct TableLoad {
     duplicate: Option<DuplicateEntry>,
     /// What went wrong: then there is nothing to be done but to drop it.
     failure: Option<Error>,
-    /// An entry is on its way, or an index is built. Still so at the next call: a panic has lost the one, or left the other as it is.
+    /// An entry is on its way, or an index is built. Still so at the next call: a panic has lost
+    /// the one, or left the other as it is.
     at_work: bool,
     committed: bool,
 }
 
 impl Db {
-    /// Begins to fill a new table, which nobody sees before [`TableLoad::commit`]: the fast way to bring many rows in, in one piece. An
-    /// index gets its entries by [`TableLoad::push`], if they come in the order of their keys, or by [`TableLoad::add`]. Other tables may be
-    /// used and changed meanwhile.
+    /// Begins to fill a new table, which nobody sees before [`TableLoad::commit`]: the fast way to
+    /// bring many rows in, in one piece. An index gets its entries by [`TableLoad::push`], if they
+    /// come in the order of their keys, or by [`TableLoad::add`]. Other tables may be used and
+    /// changed meanwhile.
     ///
-    /// [`Error::TableExists`] if there is one of this name, [`Error::TableBusy`] if somebody else is filling one.
+    /// [`Error::TableExists`] if there is one of this name, [`Error::TableBusy`] if somebody else
+    /// is filling one.
     pub fn load_table(&self, name: &str, def: &TableDef) -> Result<TableLoad> {
         let (_turn, table, record) = self.inner.new_table(name, def)?;
         Ok(TableLoad::begin(&self.inner, name, table, record, None))
     }
 
-    /// The same for a table that is there, without an entry and without anybody else who knows of it: any snapshot that sees the empty table
-    /// sees the full one from the commit on. Until then it takes no writes ([`Error::TableBusy`]). Its counters go on; handles of it are
-    /// void after the commit, the one that it returns is good.
+    /// The same for a table that is there, without an entry and without anybody else who knows of
+    /// it: any snapshot that sees the empty table sees the full one from the commit on. Until then
+    /// it takes no writes ([`Error::TableBusy`]). Its counters go on; handles of it are void after
+    /// the commit, the one that it returns is good.
     ///
-    /// [`Error::TableMissing`] if there is none of this name, [`Error::TableBusy`] while a transaction that has used it is unfinished,
-    /// [`Error::InvalidOption`] if it is not empty.
+    /// [`Error::TableMissing`] if there is none of this name, [`Error::TableBusy`] while a
+    /// transaction that has used it is unfinished, [`Error::InvalidOption`] if it is not empty.
     pub fn fill_table(&self, name: &str) -> Result<TableLoad> {
         let inner = &self.inner;
         let _turn = inner.begin_definition(&[name])?;
@@ -152,11 +160,13 @@ impl TableLoad {
         }
     }
 
-    /// Adds an entry to an index, whose key is greater than all that the index has: it goes to its leaf at once. Takes the memory of a leaf.
+    /// Adds an entry to an index, whose key is greater than all that the index has: it goes to its
+    /// leaf at once. Takes the memory of a leaf.
     ///
-    /// Of an equal key the error is [`Error::DuplicateKey`], with the value of the entry that is there, of a smaller one
-    /// [`Error::KeyOutOfOrder`]. The load can go on after these, and after [`Error::KeyTooLong`] and [`Error::InvalidOption`] (an index that
-    /// has got entries by `add`). After any other it is over.
+    /// Of an equal key the error is [`Error::DuplicateKey`], with the value of the entry that is
+    /// there, of a smaller one [`Error::KeyOutOfOrder`]. The load can go on after these, and after
+    /// [`Error::KeyTooLong`] and [`Error::InvalidOption`] (an index that has got entries by `add`).
+    /// After any other it is over.
     ///
     /// # Panics
     /// If the table has no such index.
@@ -164,9 +174,10 @@ impl TableLoad {
         self.put(index, key, value, true)
     }
 
-    /// Adds an entry to an index, in any order: all of them are sorted at the [`commit`](Self::commit), in a file if they are more than fit the
-    /// memory that sorts may take. An index has all its entries by `push`, or all by this: else it is an [`Error::InvalidOption`]. The load
-    /// can go on after that, and after [`Error::KeyTooLong`].
+    /// Adds an entry to an index, in any order: all of them are sorted at the
+    /// [`commit`](Self::commit), in a file if they are more than fit the memory that sorts may
+    /// take. An index has all its entries by `push`, or all by this: else it is an
+    /// [`Error::InvalidOption`]. The load can go on after that, and after [`Error::KeyTooLong`].
     ///
     /// # Panics
     /// If the table has no such index.
@@ -235,9 +246,11 @@ impl TableLoad {
         Ok(())
     }
 
-    /// Fills the indexes with what waits: no entries come after that. `go_on` is asked now and then; if it says no, the error is
-    /// [`Error::Interrupted`]. Two entries of one key, of those that were [added](Self::add), are an [`Error::DuplicateKey`] with the value
-    /// of the one that came later: see [`duplicate`](Self::duplicate). After an error there is nothing to be done but to drop it.
+    /// Fills the indexes with what waits: no entries come after that. `go_on` is asked now and
+    /// then; if it says no, the error is [`Error::Interrupted`]. Two entries of one key, of those
+    /// that were [added](Self::add), are an [`Error::DuplicateKey`] with the value of the one that
+    /// came later: see [`duplicate`](Self::duplicate). After an error there is nothing to be done
+    /// but to drop it.
     pub fn build(&mut self, go_on: &mut dyn FnMut() -> bool) -> Result<()> {
         self.check_goes_on()?;
         for index in 0..self.indexes.len() {
@@ -280,7 +293,8 @@ impl TableLoad {
         self.duplicate.as_ref()
     }
 
-    /// Reads the entry of the clustered index with this key into `value`, once that index is built; false if there is none.
+    /// Reads the entry of the clustered index with this key into `value`, once that index is built;
+    /// false if there is none.
     pub fn row(&self, key: &[u8], value: &mut Vec<u8>) -> Result<bool> {
         let db = Db { inner: self.inner.clone() };
         let mut trx =
@@ -288,16 +302,18 @@ impl TableLoad {
         trx.read(&self.table, Table::CLUSTERED, ReadRequest::new(key, value))
     }
 
-    /// Makes the table's next auto-increment value at least `next`, from the commit on and as durably: done behind the commit, a crash in
-    /// between would have the values given again that its rows have.
+    /// Makes the table's next auto-increment value at least `next`, from the commit on and as
+    /// durably: done behind the commit, a crash in between would have the values given again that
+    /// its rows have.
     pub fn raise_auto_increment(&self, next: u64) -> Result<()> {
         self.check_goes_on()?;
         self.inner.check_writable()?;
         self.table.raise_auto_increment(next)
     }
 
-    /// Makes it a table, after [`build`](Self::build) if that was not called; durable on return. After an error there is no table, or the
-    /// empty one. [`Error::TableBusy`] if somebody has used that meanwhile, and is not at the end of the transaction.
+    /// Makes it a table, after [`build`](Self::build) if that was not called; durable on return.
+    /// After an error there is no table, or the empty one. [`Error::TableBusy`] if somebody has
+    /// used that meanwhile, and is not at the end of the transaction.
     pub fn commit(mut self) -> Result<Arc<Table>> {
         self.build(&mut || true)?;
         let inner = self.inner.clone();
@@ -354,7 +370,8 @@ fn check_empty(name: &str, table: &Table) -> Result<()> {
     Ok(())
 }
 
-/// An error if the database is closed, or there can't be an entry with this key. Until the result is dropped, nobody closes the database.
+/// An error if the database is closed, or there can't be an entry with this key. Until the result
+/// is dropped, nobody closes the database.
 fn enter<'t>(inner: &Inner, table: &'t Table, key: &[u8]) -> Result<RwLockReadGuard<'t, ()>> {
     let inside = table.visit();
     inner.check_writable()?;
@@ -388,7 +405,8 @@ impl Drop for TableLoad {
             old.refuse_writes(false);
         }
         let name = std::slice::from_ref(&self.name);
-        // If nothing may be written any more, the load stays listed: a close that is on its way removes the file, or else the next opening does.
+        // If nothing may be written any more, the load stays listed: a close that is on its way
+        // removes the file, or else the next opening does.
         if let Ok(_turn) = self.inner.begin_definition_of_changes(name, &[]) {
             self.inner.delete_space(self.record.space, Some(&self.table));
             self.inner.tables.lock().end_load(&self.name);
@@ -399,8 +417,9 @@ impl Drop for TableLoad {
 /// Entries between two looks at whether to go on.
 const ENTRIES_A_TURN: u32 = 1000;
 
-/// Fills an empty tree, which nobody else can see, with sorted payloads of settled entries. `go_on` is asked now and then, and ends it by an
-/// error. Of two entries with the same key it gives the one that came later: its key and its value.
+/// Fills an empty tree, which nobody else can see, with sorted payloads of settled entries. `go_on`
+/// is asked now and then, and ends it by an error. Of two entries with the same key it gives the
+/// one that came later: its key and its value.
 #[expect(clippy::type_complexity, reason = "a key and a value, in the one place")]
 pub(super) fn fill_sorted(
     tree: &VersionedTree,

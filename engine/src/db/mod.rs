@@ -13,8 +13,9 @@
 //! - here: dynamic options, the log, prepared transactions, status.
 //!
 //! # Locking order
-//! `definitions` (one definition change at a time) → `tables` (open tables) → what the catalog's transaction and the pool
-//! take. A transaction's operation takes neither. `detached` and `recovered` are innermost, and never held together.
+//! `definitions` (one definition change at a time) → `tables` (open tables) → what the catalog's
+//! transaction and the pool take. A transaction's operation takes neither. `detached` and
+//! `recovered` are innermost, and never held together.
 
 mod check;
 mod cursor;
@@ -77,8 +78,8 @@ use tidepool_pool::{Advice, Lsn, Pool};
 
 /// An open data directory. Clones are handles on the same one.
 ///
-/// [`close`](Self::close) shuts down cleanly and tells if that failed; dropping the last handle does it, too, as well as it
-/// can.
+/// [`close`](Self::close) shuts down cleanly and tells if that failed; dropping the last handle
+/// does it, too, as well as it can.
 #[derive(Clone)]
 pub struct Db {
     pub(crate) inner: Arc<Inner>,
@@ -89,18 +90,19 @@ pub(crate) struct Inner {
     trx_system: Arc<TrxSystem>,
     catalog: Catalog,
     options: RwLock<Options>,
-    /// Held while an option is changed, in [`Self::options`] and where it takes effect: of two changes at once, one is the last in both.
+    /// Held while an option is changed, in [`Self::options`] and where it takes effect: of two
+    /// changes at once, one is the last in both.
     setting: Mutex<()>,
     /// Serializes definition changes.
     definitions: Mutex<()>,
     tables: Mutex<OpenTables>,
     /// Wakes those who wait for a name in [`OpenTables::changing`].
     changed: Condvar,
-    /// What prepared transactions without a session use, by their owners' numbers: an XID can be the next one's as soon as its transaction
-    /// has ended.
+    /// What prepared transactions without a session use, by their owners' numbers: an XID can be
+    /// the next one's as soon as its transaction has ended.
     detached: Mutex<HashMap<u64, Vec<Used>>>,
-    /// Spaces that prepared transactions of an earlier life have changed, by XID, until they have ended. `None`: their undo can't be read,
-    /// and it may be any.
+    /// Spaces that prepared transactions of an earlier life have changed, by XID, until they have
+    /// ended. `None`: their undo can't be read, and it may be any.
     recovered: Mutex<HashMap<Vec<u8>, Option<HashSet<u32>>>>,
     counters: [AtomicU64; Counter::COUNT],
     /// Of the sorts of new indexes, and of tables that are filled.
@@ -113,10 +115,12 @@ pub(crate) struct Inner {
 #[derive(Default)]
 struct OpenTables {
     by_name: HashMap<String, Arc<Table>>,
-    /// Names that the definition change under way is about. Between its catalog commit and what it does with files and open tables
-    /// nobody opens them: a handle made there would be of a table that is about to go, or a second one of a table.
+    /// Names that the definition change under way is about. Between its catalog commit and what it
+    /// does with files and open tables nobody opens them: a handle made there would be of a table
+    /// that is about to go, or a second one of a table.
     changing: Vec<String>,
-    /// Names of tables whose indexes are being changed, or that are being filled: no other definition change may come in between.
+    /// Names of tables whose indexes are being changed, or that are being filled: no other
+    /// definition change may come in between.
     changing_indexes: HashSet<String>,
     /// Tables that are being filled, which have no handle besides.
     loading: HashMap<String, Arc<Table>>,
@@ -188,7 +192,8 @@ impl Inner {
         self.detached.lock().insert(owner, uses);
     }
 
-    /// Whether a prepared transaction without a session, of this life, has used the table in `space`.
+    /// Whether a prepared transaction without a session, of this life, has used the table in
+    /// `space`.
     fn is_used_by_detached(&self, space: u32) -> bool {
         let detached = self.detached.lock();
         detached.values().flatten().any(|used| used.space_id() == space)
@@ -234,7 +239,8 @@ impl Db {
     }
 }
 
-/// A prepared transaction of an earlier life has ended: its rows are counted. An estimate may have had them already.
+/// A prepared transaction of an earlier life has ended: its rows are counted. An estimate may have
+/// had them already.
 fn count_rows_of_recovered(rows: &[(Arc<Table>, i64)], is_commit: bool) {
     for (table, added) in rows {
         if table.has_estimated_rows() {
@@ -252,8 +258,9 @@ fn closed() -> Error {
 }
 
 impl Db {
-    /// Identifiers of the prepared transactions that belong to no session: found at open, or detached. None where nobody can end
-    /// them, as nothing is written ([`ForceRecovery::ReadOnly`](crate::ForceRecovery)).
+    /// Identifiers of the prepared transactions that belong to no session: found at open, or
+    /// detached. None where nobody can end them, as nothing is written
+    /// ([`ForceRecovery::ReadOnly`](crate::ForceRecovery)).
     pub fn recovered_xids(&self) -> Vec<Vec<u8>> {
         if self.inner.env.force_recovery().is_read_only() {
             return Vec::new();
@@ -261,20 +268,23 @@ impl Db {
         self.inner.trx_system.recovered_xids()
     }
 
-    /// Whether a prepared transaction that belongs to no session has changed a table whose name `is_meant`. It ends when anybody says
-    /// so: a copy from a snapshot, made to take the table's place, would lack what it wrote.
+    /// Whether a prepared transaction that belongs to no session has changed a table whose name
+    /// `is_meant`. It ends when anybody says so: a copy from a snapshot, made to take the table's
+    /// place, would lack what it wrote.
     pub fn is_used_without_session(&self, is_meant: impl Fn(&str) -> bool) -> bool {
         let inner = &self.inner;
         let mut tables = inner.catalog.tables().into_iter();
         tables.any(|(name, table)| is_meant(&name) && inner.is_used_without_session(table.space))
     }
 
-    /// Commits a prepared transaction that belongs to no session. [`Error::NotFound`] if there is none of this identifier.
+    /// Commits a prepared transaction that belongs to no session. [`Error::NotFound`] if there is
+    /// none of this identifier.
     pub fn commit_prepared(&self, xid: &[u8]) -> Result<()> {
         self.end_prepared(xid, true)
     }
 
-    /// Rolls back a prepared transaction that belongs to no session. [`Error::NotFound`] if there is none of this identifier.
+    /// Rolls back a prepared transaction that belongs to no session. [`Error::NotFound`] if there
+    /// is none of this identifier.
     pub fn rollback_prepared(&self, xid: &[u8]) -> Result<()> {
         self.end_prepared(xid, false)
     }
@@ -286,7 +296,8 @@ impl Db {
         let ended = if is_commit { trx.commit() } else { trx.rollback() };
         pause::reach(PausePoint::PreparedEnded);
         if !trx.is_prepared() {
-            // One that failed to roll back has ended, too: the background goes on. Nobody would let go of its tables later.
+            // One that failed to roll back has ended, too: the background goes on. Nobody would let
+            // go of its tables later.
             let used = self.inner.detached.lock().remove(&trx.owner.number());
             if is_commit && ended.is_ok() {
                 used.iter().flatten().for_each(Used::tell_rows);
@@ -297,12 +308,14 @@ impl Db {
             }
         }
         ended?;
-        // The verdict is final once told, a rollback's too: the transaction must not be found prepared again.
+        // The verdict is final once told, a rollback's too: the transaction must not be found
+        // prepared again.
         self.log_flush()
     }
 
-    /// The tables that a prepared transaction of an earlier life has changed, and how many rows it adds to each. Their headers' counts are
-    /// void from here on. A table that can't be opened is left out: its next opening tells why.
+    /// The tables that a prepared transaction of an earlier life has changed, and how many rows it
+    /// adds to each. Their headers' counts are void from here on. A table that can't be opened is
+    /// left out: its next opening tells why.
     fn rows_of_recovered(
         &self,
         xid: &[u8],
@@ -328,7 +341,8 @@ impl Db {
         Ok(rows)
     }
 
-    /// Makes the log durable up to `lsn`, whatever `flush_log_at_trx_commit` says. Callers at the same time share one sync.
+    /// Makes the log durable up to `lsn`, whatever `flush_log_at_trx_commit` says. Callers at the
+    /// same time share one sync.
     pub fn flush_log(&self, lsn: Lsn) -> Result<()> {
         self.inner.env.redo().flush_to(lsn)
     }
@@ -338,8 +352,9 @@ impl Db {
         self.inner.flush()
     }
 
-    /// From now on nobody waits for longer than a few seconds for space on the log's disk: the process is about to end. When they are over, a
-    /// log that still finds no space has failed for good.
+    /// From now on nobody waits for longer than a few seconds for space on the log's disk: the
+    /// process is about to end. When they are over, a log that still finds no space has failed for
+    /// good.
     pub fn limit_wait_for_log_space(&self) {
         self.inner.env.limit_wait_for_log_space();
     }
@@ -354,9 +369,9 @@ impl Db {
         self.inner.env.redo().flushed_lsn()
     }
 
-    /// Begins a backup into `target`, an empty directory: a copy of this one as it is when the backup is finished. Nothing waits for it
-    /// meanwhile. It is a data directory, to be opened by [`Db::open`]; what was in no finished transaction is rolled back then. One
-    /// backup at a time.
+    /// Begins a backup into `target`, an empty directory: a copy of this one as it is when the
+    /// backup is finished. Nothing waits for it meanwhile. It is a data directory, to be opened by
+    /// [`Db::open`]; what was in no finished transaction is rolled back then. One backup at a time.
     pub fn begin_backup(&self, target: Arc<dyn Storage>) -> Result<Backup> {
         self.inner.check_open()?;
         Backup::begin(&self.inner.env, target)
@@ -376,7 +391,8 @@ impl Db {
         self.begin_backup(Arc::new(FileStorage::new(dir, options)?))
     }
 
-    /// The same from the beginning to the end. `go_on` is told how far it is; if it says false, that is [`Error::Interrupted`].
+    /// The same from the beginning to the end. `go_on` is told how far it is; if it says false,
+    /// that is [`Error::Interrupted`].
     ///
     /// ```
     /// # use tidepool::{Db, Options};
@@ -395,7 +411,8 @@ impl Db {
         self.begin_backup_in(dir)?.run(go_on)
     }
 
-    /// Whether the directory had been closed cleanly when it was opened: nothing had to be recovered.
+    /// Whether the directory had been closed cleanly when it was opened: nothing had to be
+    /// recovered.
     pub fn was_clean(&self) -> bool {
         self.inner.env.was_clean()
     }
@@ -421,7 +438,8 @@ impl Db {
         self.inner.options.write().lock_wait_timeout = value;
     }
 
-    /// Changes the size of the buffer pool, in bytes; 0 = governed. Returns at once: the pool gets there in the background.
+    /// Changes the size of the buffer pool, in bytes; 0 = governed. Returns at once: the pool gets
+    /// there in the background.
     pub fn set_buffer_pool_size(&self, bytes: u64) -> Result<()> {
         let _one = self.inner.setting.lock();
         let mut options = self.inner.options.write();
@@ -433,8 +451,9 @@ impl Db {
         Ok(())
     }
 
-    /// Changes the memory for everything that the engine allocates, in bytes; 0 = no such budget. Returns at once, as
-    /// [`set_buffer_pool_size`](Self::set_buffer_pool_size) does; log buffers stay as long as they are.
+    /// Changes the memory for everything that the engine allocates, in bytes; 0 = no such budget.
+    /// Returns at once, as [`set_buffer_pool_size`](Self::set_buffer_pool_size) does; log buffers
+    /// stay as long as they are.
     pub fn set_memory_budget(&self, bytes: u64) -> Result<()> {
         let _one = self.inner.setting.lock();
         let mut options = self.inner.options.write();
@@ -458,7 +477,8 @@ impl Db {
         self.inner.env.governor()
     }
 
-    /// Changes the size of the redo log, in bytes; it gets there as the log goes round. 0 = automatic from now on.
+    /// Changes the size of the redo log, in bytes; it gets there as the log goes round. 0 =
+    /// automatic from now on.
     pub fn set_redo_capacity_bytes(&self, value: u64) -> Result<()> {
         options::check_redo_capacity(value)?;
         let _one = self.inner.setting.lock();
@@ -509,8 +529,9 @@ impl Db {
         self.inner.options.write().deadlock_detect = value;
     }
 
-    /// Sets who is told which transactions wait for which, of those whose session has a name: see [`Transaction::set_session_token`]. Once: false, and nothing
-    /// changes, if there is an observer already.
+    /// Sets who is told which transactions wait for which, of those whose session has a name: see
+    /// [`Transaction::set_session_token`]. Once: false, and nothing changes, if there is an
+    /// observer already.
     pub fn set_wait_observer(&self, observer: Box<dyn WaitObserver>) -> bool {
         self.inner.trx_system.locks.set_observer(observer)
     }
@@ -521,9 +542,9 @@ impl Db {
         self.inner.options.write().lost_update_check = value;
     }
 
-    /// Begins to record which pages are accessed, by what and when, into a new file at `path`. See [`TraceOptions`]; to be stopped by
-    /// [`stop_page_trace`](Self::stop_page_trace). A recording under way ends when the new file is
-    /// there.
+    /// Begins to record which pages are accessed, by what and when, into a new file at `path`. See
+    /// [`TraceOptions`]; to be stopped by [`stop_page_trace`](Self::stop_page_trace). A recording
+    /// under way ends when the new file is there.
     pub fn start_page_trace(&self, path: &Path, options: TraceOptions) -> Result<()> {
         Ok(self.inner.env.pool().start_trace(path, options)?)
     }

@@ -1,23 +1,28 @@
 //! Opening and closing a data directory.
 //!
 //! # Opening
-//! 1. [`Env::open`] locks the directory, makes a new one or recovers: every page is as the last durable mini-transaction
+//! 1. [`Env::open`] locks the directory, makes a new one or recovers: every page is as the last
+//!    durable mini-transaction
 //!    left it.
 //! 2. The transaction system finds out what was unfinished, prepared, or is to be purged.
-//! 3. A new directory gets, before that, an undo space, and after it an empty catalog. That takes several mini-transactions; a crash between
+//! 3. A new directory gets, before that, an undo space, and after it an empty catalog. That takes
+//!    several mini-transactions; a crash between
 //!    them leaves a catalog without a format version, and the next open makes what is missing. Nobody has been told of a success before.
 //!    Once there is a catalog, an undo space without its first pages is damage.
 //! 4. The catalog is read; what unfinished transactions did to it is not visible.
-//! 5. Files in `tables/` that no table has are removed, if the log says that they are the rest of an unfinished CREATE or
+//! 5. Files in `tables/` that no table has are removed, if the log says that they are the rest of
+//!    an unfinished CREATE or
 //!    DROP; any other is set aside, for it may be that not the file is wrong but the catalog. Tables whose file was missing while the redo log held
 //!    changes of it are marked, so that an older copy that turns up later is not taken for whole. No checkpoint passes the log until they are.
-//! 6. Trees that a change of indexes has left without an index are freed, and files of sorts are removed.
+//! 6. Trees that a change of indexes has left without an index are freed, and files of sorts are
+//!    removed.
 //! 7. Background work begins: rollback of the unfinished, purge, loading of what was hot, the
 //!    scrub.
 //!
 //! # Closing
-//! The hot pages are noted, counters go to the space headers, threads end, all pages are written, the log is marked clean. Transactions still
-//! open are rolled back at the next open, as after a crash.
+//! The hot pages are noted, counters go to the space headers, threads end, all pages are written,
+//! the log is marked clean. Transactions still open are rolled back at the next open, as after a
+//! crash.
 
 use super::{Db, Inner, closed, forced};
 use crate::catalog::{CATALOG_TREE, Catalog};
@@ -127,8 +132,9 @@ impl Db {
         Ok(Db { inner })
     }
 
-    /// Closes cleanly: the next open needs no recovery. Later calls on any handle fail. Transactions that are still open are rolled
-    /// back at the next open; prepared ones stay prepared.
+    /// Closes cleanly: the next open needs no recovery. Later calls on any handle fail.
+    /// Transactions that are still open are rolled back at the next open; prepared ones stay
+    /// prepared.
     ///
     /// On an error the directory is as after a crash: nothing that was committed is lost.
     pub fn close(&self) -> Result<()> {

@@ -10,7 +10,8 @@ use crate::pause::{PausePoint, with_hook};
 
 const MIB: u64 = 1 << 20;
 
-/// Of two sizes that are asked for at once, the one that the options say is the one that the governor knows.
+/// Of two sizes that are asked for at once, the one that the options say is the one that the
+/// governor knows.
 #[test]
 fn two_changes_of_a_size_do_not_mix() {
     let setters = [Db::set_buffer_pool_size, Db::set_memory_budget];

@@ -1,15 +1,19 @@
 //! Rollbacks in tables whose files fail, against a model: in one thread, from a seed.
 //!
-//! Transactions change rows of three tables, each with a secondary index and some long values. They take back statements, roll back to
-//! savepoints, are prepared, committed, or rolled back by sessions and by the background, while reads of a file fail for a moment or for good, a
-//! page of one is broken, tables are emptied or made anew, and purge goes on. Each life ends in an order of its own: closed, killed, or by
-//! a power cut, which may come in the middle of the rollbacks, or of the next recovery.
+//! Transactions change rows of three tables, each with a secondary index and some long values. They
+//! take back statements, roll back to savepoints, are prepared, committed, or rolled back by
+//! sessions and by the background, while reads of a file fail for a moment or for good, a page of
+//! one is broken, tables are emptied or made anew, and purge goes on. Each life ends in an order of
+//! its own: closed, killed, or by a power cut, which may come in the middle of the rollbacks, or of
+//! the next recovery.
 //!
 //! - Every read sees what was committed.
-//! - What is refused is refused for a reason: a lock that somebody has, a file that fails, a rollback that a file stands in the way of.
+//! - What is refused is refused for a reason: a lock that somebody has, a file that fails, a
+//!   rollback that a file stands in the way of.
 //! - What is prepared is there after a crash, as a whole.
-//! - Once the files are whole again, and after a restart, everything is rolled back and purged: the tables hold what was committed, in both
-//!   indexes; no lock is left, and no page, of a table or of the undo space, that nothing leads to.
+//! - Once the files are whole again, and after a restart, everything is rolled back and purged: the
+//!   tables hold what was committed, in both indexes; no lock is left, and no page, of a table or
+//!   of the undo space, that nothing leads to.
 //!
 //! `TIDEPOOL_SEED=n` replays one run, `TIDEPOOL_SEEDS=n` runs so many.
 
@@ -530,7 +534,8 @@ fn check_settled(db: &Db, model: &mut Model, seed: u64) {
     assert_eq!(allocated, undo, "seed {seed}: leaked or missing undo pages");
 }
 
-/// Breaks a page that is in use, most likely the leaf of one of these rows, on the disk that a kill leaves: all changes of it are in its file.
+/// Breaks a page that is in use, most likely the leaf of one of these rows, on the disk that a kill
+/// leaves: all changes of it are in its file.
 fn break_page(
     db: &Db,
     sim: &SimStorage,

@@ -1,4 +1,5 @@
-//! The number of rows of a table is exact, whatever is undone on the way, and however many tables a transaction uses.
+//! The number of rows of a table is exact, whatever is undone on the way, and however many tables a
+//! transaction uses.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +17,8 @@ use crate::trx::{Isolation, TransactionOptions};
 
 const TABLES: usize = 7;
 const KEYS: u8 = 12;
-/// Rolled back transactions between the others leave entries with delete marks, and purge takes them away or not.
+/// Rolled back transactions between the others leave entries with delete marks, and purge takes
+/// them away or not.
 const TRANSACTIONS: usize = 400;
 
 type Rows = Vec<BTreeSet<u8>>;
@@ -137,7 +139,8 @@ fn rows_are_known_after_a_crash_and_a_life_that_leaves_the_table_alone() {
     assert_eq!(counted(&db), (900, true));
     db.close().unwrap();
     drop(db);
-    // It was opened and closed cleanly: from here on the count is exact, also over a crash that does not concern the table.
+    // It was opened and closed cleanly: from here on the count is exact, also over a crash that
+    // does not concern the table.
     let db = open(&sim);
     db.create_table("other", &TableDef::new([IndexDef::unique("primary")])).unwrap();
     let crashed = sim.kill();

@@ -1,5 +1,6 @@
-//! Background work as explicit steps: what threads do when [`Options::background`](crate::Options) is set, and the
-//! caller otherwise, in an order of its own. The simulation drives the whole engine so, single-threaded, from a seed.
+//! Background work as explicit steps: what threads do when [`Options::background`](crate::Options)
+//! is set, and the caller otherwise, in an order of its own. The simulation drives the whole engine
+//! so, single-threaded, from a seed.
 
 use super::{Db, Inner};
 use crate::error::Result;
@@ -25,13 +26,14 @@ impl Db {
         Ok(written + pool.run_evictor_step() > 0)
     }
 
-    /// Gives back some of the memory that the buffer pool has too much of; false if there is nothing to do, or nothing can be
-    /// done now.
+    /// Gives back some of the memory that the buffer pool has too much of; false if there is
+    /// nothing to do, or nothing can be done now.
     pub fn step_resize(&self) -> bool {
         self.inner.env.pool().run_resize_step()
     }
 
-    /// Writes old pages as the log's age demands, and takes a checkpoint; false if the checkpoint did not move.
+    /// Writes old pages as the log's age demands, and takes a checkpoint; false if the checkpoint
+    /// did not move.
     pub fn step_checkpoint(&self) -> Result<bool> {
         let env = &self.inner.env;
         self.inner.check_writable()?;
@@ -48,8 +50,9 @@ impl Db {
 }
 
 impl Inner {
-    /// Rolls back what an earlier life left unfinished. What cannot be, because its table is damaged, stays: dropping that table
-    /// is what helps. What the background thread is at stays, too: its locks are waited for like any other's.
+    /// Rolls back what an earlier life left unfinished. What cannot be, because its table is
+    /// damaged, stays: dropping that table is what helps. What the background thread is at stays,
+    /// too: its locks are waited for like any other's.
     pub(super) fn finish_recovered_rollback(&self) {
         // Each once: those that fail go to the end of the line.
         for _ in 0..self.trx_system.rollbacks_pending() {

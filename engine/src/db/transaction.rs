@@ -21,7 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tidepool_pool::{Lsn, statement};
 
-/// A transaction tells the counters of all at its end, and each time one of its own has come this far.
+/// A transaction tells the counters of all at its end, and each time one of its own has come this
+/// far.
 const COUNTS_KEPT: u32 = 1000;
 
 /// A position in a transaction to roll back to: [`Transaction::savepoint`].
@@ -34,7 +35,8 @@ pub struct Savepoint {
     tables: usize,
 }
 
-/// A table in use, how many rows the transaction has added to it so far, and how often it has begun to write there.
+/// A table in use, how many rows the transaction has added to it so far, and how often it has begun
+/// to write there.
 pub(super) struct Used {
     table: TableUse,
     rows: i64,
@@ -65,8 +67,8 @@ pub(crate) struct ReadsEpoch {
 
 /// One session's transaction: it may move between threads, but is used by one at a time.
 ///
-/// An operation that fails leaves the transaction as it was before the operation, and it can go on, with
-/// two exceptions: after [`Error::Deadlock`] and [`Error::RecordChanged`] all that is left is
+/// An operation that fails leaves the transaction as it was before the operation, and it can go on,
+/// with two exceptions: after [`Error::Deadlock`] and [`Error::RecordChanged`] all that is left is
 /// [`rollback`](Self::rollback). A dropped `Transaction` rolls back; or, prepared, it is detached.
 pub struct Transaction {
     /// Before `used`: dropped, it rolls back, which needs the tables.
@@ -160,8 +162,9 @@ impl Transaction {
         self.core.set_isolation(isolation);
     }
 
-    /// From here on (or no longer) operations are on behalf of a referential constraint: locking reads and writes are about what is
-    /// there now, whatever the isolation level. They fail for no snapshot, and lock no gaps. Reads without a lock are as ever.
+    /// From here on (or no longer) operations are on behalf of a referential constraint: locking
+    /// reads and writes are about what is there now, whatever the isolation level. They fail for no
+    /// snapshot, and lock no gaps. Reads without a lock are as ever.
     pub fn set_referential(&mut self, on: bool) {
         self.core.set_referential(on);
     }
@@ -181,8 +184,9 @@ impl Transaction {
         self.core.must_rollback()
     }
 
-    /// A statement begins: at READ COMMITTED its reads see what is committed now. However often it uses
-    /// a page, to the buffer pool that is one use. Calls outside a statement are each one of their own.
+    /// A statement begins: at READ COMMITTED its reads see what is committed now. However often it
+    /// uses a page, to the buffer pool that is one use. Calls outside a statement are each one of
+    /// their own.
     pub fn begin_statement(&mut self) {
         self.reads_epoch += 1;
         self.in_statement = true;
@@ -209,14 +213,16 @@ impl Transaction {
         Savepoint { inner: self.core.savepoint(), owner, tables: self.used.len() }
     }
 
-    /// Whether anything was written after `savepoint` that has not been undone, or what was before it has been.
+    /// Whether anything was written after `savepoint` that has not been undone, or what was before
+    /// it has been.
     pub fn has_written_since(&self, savepoint: &Savepoint) -> bool {
         self.core.has_written_since(savepoint.inner)
     }
 
-    /// Undoes every write after `savepoint`. Locks stay, savepoints taken later are void. A transaction that
-    /// [has only read](Self::has_only_read) lets go of the tables that it has used since. [`Error::InvalidOption`] if the savepoint is void, or of
-    /// another transaction, be it an earlier one of this handle: nothing is undone.
+    /// Undoes every write after `savepoint`. Locks stay, savepoints taken later are void. A
+    /// transaction that [has only read](Self::has_only_read) lets go of the tables that it has used
+    /// since. [`Error::InvalidOption`] if the savepoint is void, or of another transaction, be it
+    /// an earlier one of this handle: nothing is undone.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<()> {
         if savepoint.owner != self.core.owner.number() {
             return Err(Error::InvalidOption("a savepoint of another transaction".into()));
@@ -247,12 +253,14 @@ impl Transaction {
         self.core.set_lock_wait_timeout(timeout);
     }
 
-    /// Ends this session's lock waits, and readings that find nothing for long, from another thread.
+    /// Ends this session's lock waits, and readings that find nothing for long, from another
+    /// thread.
     pub fn interrupt_handle(&self) -> Arc<Interrupt> {
         self.interrupt.clone()
     }
 
-    /// Listens to the interrupt of another session, which it works for. Before the first operation only.
+    /// Listens to the interrupt of another session, which it works for. Before the first operation
+    /// only.
     pub(crate) fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
         self.core.set_interrupt(interrupt.clone());
         self.interrupt = interrupt;
@@ -260,8 +268,8 @@ impl Transaction {
 
     /// Inserts an entry.
     ///
-    /// [`Error::DuplicateKey`] if there is one with this key; it is then locked by this transaction, so that what it is
-    /// told about it stays true.
+    /// [`Error::DuplicateKey`] if there is one with this key; it is then locked by this
+    /// transaction, so that what it is told about it stays true.
     pub fn insert(
         &mut self,
         table: &Arc<Table>,
@@ -272,8 +280,8 @@ impl Transaction {
         self.insert_or_lock(table, index, key, value, LockMode::Shared)
     }
 
-    /// The same, with the lock that a duplicate gets: exclusive, if it is to be changed then. Two that lock it shared
-    /// first would each wait for the other.
+    /// The same, with the lock that a duplicate gets: exclusive, if it is to be changed then. Two
+    /// that lock it shared first would each wait for the other.
     pub fn insert_or_lock(
         &mut self,
         table: &Arc<Table>,
@@ -316,9 +324,10 @@ impl Transaction {
         Ok(())
     }
 
-    /// Deletes an entry whose row goes on under another key of the index, which the same transaction inserts as well: a change of the
-    /// columns that the key is made of. A statement that reads the index with locks at the same time, and would miss the row at both
-    /// places, ends with [`Error::RecordChanged`]. [`Error::NotFound`] if there is no entry with this key.
+    /// Deletes an entry whose row goes on under another key of the index, which the same
+    /// transaction inserts as well: a change of the columns that the key is made of. A statement
+    /// that reads the index with locks at the same time, and would miss the row at both places,
+    /// ends with [`Error::RecordChanged`]. [`Error::NotFound`] if there is no entry with this key.
     pub fn move_away(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) -> Result<()> {
         let slot = self.begin_write(table)?;
         table.tree(index).move_away(&mut self.core, key)?;
@@ -344,8 +353,8 @@ impl Transaction {
         Ok(found)
     }
 
-    /// Gives up the lock that a locking read of this transaction took on an entry which it did not want after all. Locks
-    /// of written entries stay, and so do all at REPEATABLE READ and above.
+    /// Gives up the lock that a locking read of this transaction took on an entry which it did not
+    /// want after all. Locks of written entries stay, and so do all at REPEATABLE READ and above.
     pub fn unlock(&mut self, table: &Arc<Table>, index: usize, key: &[u8]) {
         if self.isolation().is_by_statement() {
             table.tree(index).unlock(&mut self.core, key);
@@ -355,8 +364,8 @@ impl Transaction {
     /// Commits, durably according to `flush_log_at_trx_commit`; one that is prepared, durably
     /// whatever that says. The handle then is a new transaction.
     ///
-    /// If the log cannot be made durable ([`Error::Crashed`]), the engine has stopped writing, and only a restart
-    /// tells whether the transaction is committed.
+    /// If the log cannot be made durable ([`Error::Crashed`]), the engine has stopped writing, and
+    /// only a restart tells whether the transaction is committed.
     pub fn commit(&mut self) -> Result<()> {
         self.count(Counter::Commits, 1);
         self.activity.activity.set_phase(Phase::Committing);
@@ -370,7 +379,8 @@ impl Transaction {
         result
     }
 
-    /// Commits for all others to see, without waiting for the log: [`Db::flush_log`] with the LSN given back does.
+    /// Commits for all others to see, without waiting for the log: [`Db::flush_log`] with the LSN
+    /// given back does.
     pub fn commit_no_flush(&mut self) -> Result<Lsn> {
         self.count(Counter::Commits, 1);
         self.activity.activity.set_phase(Phase::Committing);
@@ -394,7 +404,8 @@ impl Transaction {
     }
 
     /// Prepares under `xid` (1 to 140 bytes): durable on return, and nothing but
-    /// [`commit`](Self::commit), [`rollback`](Self::rollback) or [`detach`](Self::detach) can come next.
+    /// [`commit`](Self::commit), [`rollback`](Self::rollback) or [`detach`](Self::detach) can come
+    /// next.
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
         self.core.prepare(xid)?;
         self.activity.activity.set_phase(Phase::Prepared);
@@ -402,8 +413,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Leaves a prepared transaction to whoever completes it with [`Db::commit_prepared`] or [`Db::rollback_prepared`].
-    /// The handle then is a new transaction.
+    /// Leaves a prepared transaction to whoever completes it with [`Db::commit_prepared`] or
+    /// [`Db::rollback_prepared`]. The handle then is a new transaction.
     pub fn detach(&mut self) {
         if !self.prepared {
             return;
@@ -415,8 +426,8 @@ impl Transaction {
         self.renew(false);
     }
 
-    /// Keeps what a prepared transaction uses until its verdict, which this handle will not see. Not even a commit that failed is
-    /// one.
+    /// Keeps what a prepared transaction uses until its verdict, which this handle will not see.
+    /// Not even a commit that failed is one.
     fn keep_used_if_prepared(&mut self) {
         if self.core.is_prepared() && std::mem::take(&mut self.prepared) {
             let uses = self.used.drain(..).collect();
@@ -484,9 +495,10 @@ impl Transaction {
         Ok(self.used.len() - 1)
     }
 
-    /// The same, of a read. One without a lock is of the snapshot, which would find the table empty if it is older than that. One
-    /// with a lock must miss no row that has changed since the snapshot; a table or an index younger than that does not tell of those
-    /// that were deleted before.
+    /// The same, of a read. One without a lock is of the snapshot, which would find the table empty
+    /// if it is older than that. One with a lock must miss no row that has changed since the
+    /// snapshot; a table or an index younger than that does not tell of those that were deleted
+    /// before.
     pub(crate) fn enlist_to_read(
         &mut self,
         table: &Arc<Table>,
@@ -514,8 +526,9 @@ impl Transaction {
         }
     }
 
-    /// What reads of a table give is the same as long as this is. `slot`: the table's, of [`enlist_to_read`](Self::enlist_to_read); one of
-    /// an earlier transaction has another epoch, whatever is there now.
+    /// What reads of a table give is the same as long as this is. `slot`: the table's, of
+    /// [`enlist_to_read`](Self::enlist_to_read); one of an earlier transaction has another epoch,
+    /// whatever is there now.
     #[inline]
     pub(crate) fn reads_epoch(&self, slot: usize) -> ReadsEpoch {
         let writes = self.used.get(slot).map_or(0, |used| used.writes);

@@ -1,25 +1,30 @@
-//! The warm restart: the pages that were hot when the engine stopped, however it stopped, are read in the background after it
-//! has started again.
+//! The warm restart: the pages that were hot when the engine stopped, however it stopped, are read
+//! in the background after it has started again.
 //!
 //! # Saving
-//! The thread "tidepool-warm" writes the [hot list](crate::hot_list) soon after the start, then ever less often until it does
-//! so once a minute, and only if what is hot has changed; a clean shutdown writes it, too. What the older list names and the
-//! pool does not hold stays on it, behind what the pool holds, as long as the list is no longer than it was: a start with the loading
-//! switched off or a pool that had to give memory back costs nobody the list, nor does a load that is under way, whose pages are as
-//! good as held. What nobody asks for grows old: each time that as many pages as are listed came in by queries, it loses a degree of
-//! heat, and with the last its place.
+//! The thread "tidepool-warm" writes the [hot list](crate::hot_list) soon after the start, then
+//! ever less often until it does so once a minute, and only if what is hot has changed; a clean
+//! shutdown writes it, too. What the older list names and the pool does not hold stays on it,
+//! behind what the pool holds, as long as the list is no longer than it was: a start with the
+//! loading switched off or a pool that had to give memory back costs nobody the list, nor does a
+//! load that is under way, whose pages are as good as held. What nobody asks for grows old: each
+//! time that as many pages as are listed came in by queries, it loses a degree of heat, and with
+//! the last its place.
 //!
 //! # Loading
-//! Many pages come with one read, [those that bring the most heat](super::warm_reads) first. One read is in flight at most, and
-//! if queries had to read meanwhile, it rests afterwards: for as long as the read took if it brought as few pages as queries
-//! would have brought in its place, for less if more. Nothing is evicted for it. When the pool is full, or was made smaller, it waits until the pool is made larger: not merely
-//! for free frames, since the evictor would make some again and again. An hour after its begin it waits no more.
+//! Many pages come with one read, [those that bring the most heat](super::warm_reads) first. One
+//! read is in flight at most, and if queries had to read meanwhile, it rests afterwards: for as
+//! long as the read took if it brought as few pages as queries would have brought in its place, for
+//! less if more. Nothing is evicted for it. When the pool is full, or was made smaller, it waits
+//! until the pool is made larger: not merely for free frames, since the evictor would make some
+//! again and again. An hour after its begin it waits no more.
 //!
 //! # Whose pages
-//! Space ids are never used again, so a list cannot name the pages of another table than it means; and a page is used as what
-//! its own header says, never as what the list says. A table's file is opened here before anybody uses the table, so that it
-//! is warm when that happens: under `definitions`, while the catalog has the table, lest a file be opened that is
-//! about to be removed.
+//! Space ids are never used again, so a list cannot name the pages of another table than it means;
+//! and a page is used as what its own header says, never as what the list says. A table's file is
+//! opened here before anybody uses the table, so that it is warm when that happens: under
+//! `definitions`, while the catalog has the table, lest a file be opened that is about to be
+//! removed.
 //!
 //! # Locking order
 //! `work` before `definitions`; nobody waits for `work` holding anything. `texts` comes last.
@@ -38,16 +43,19 @@ use std::time::{Duration, Instant};
 use tidepool_pool::storage::AlignedBuf;
 use tidepool_pool::{HEATS, PageId, Pool, PoolStats, Signal, Steps, Warmed};
 
-/// After a read of so many pages it rests for as long as the read took, after one of twice as many for half of that.
+/// After a read of so many pages it rests for as long as the read took, after one of twice as many
+/// for half of that.
 const PAGES_FOR_REST: u32 = 4;
 /// The longest rest between two reads.
 const REST_MAX: Duration = Duration::from_millis(50);
-/// How often a load that waits looks whether the pool was made larger, and how long after its begin it still does.
+/// How often a load that waits looks whether the pool was made larger, and how long after its begin
+/// it still does.
 const WAIT_PAUSE: Duration = Duration::from_secs(1);
 const LOAD_MAX: Duration = Duration::from_secs(3600);
 /// Spaces opened at a time.
 const OPEN_AT_ONCE: usize = 64;
-/// Time from the start, or from the end of the loading, to the first list; and, doubled each time, the longest between two.
+/// Time from the start, or from the end of the loading, to the first list; and, doubled each time,
+/// the longest between two.
 const SAVE_FIRST: Duration = Duration::from_secs(5);
 const SAVE_EVERY: Duration = Duration::from_secs(60);
 /// A list is written anew when this share of its pages came, or changed their heat, since the last.
@@ -226,8 +234,8 @@ impl Inner {
         }
     }
 
-    /// Writes the list, of the pool's pages alone or with what the older list `keeps`. A failure is told once, until it
-    /// succeeds again.
+    /// Writes the list, of the pool's pages alone or with what the older list `keeps`. A failure is
+    /// told once, until it succeeds again.
     fn save_hot_list(&self, work: &mut Work, keeps: bool, mut go_on: impl FnMut() -> bool) -> bool {
         let started = Instant::now();
         let pool = self.env.pool();
@@ -260,8 +268,9 @@ impl Inner {
         saved.is_ok()
     }
 
-    /// Adds what the list in the file names besides, older by a degree for each time that queries brought as many pages as it
-    /// names, of the `asked_for` since it last became older. Gives up to which of them it is as old as that.
+    /// Adds what the list in the file names besides, older by a degree for each time that queries
+    /// brought as many pages as it names, of the `asked_for` since it last became older. Gives up
+    /// to which of them it is as old as that.
     fn keep_older(&self, list: &mut HotList, asked_for: u64, work: &Work) -> u64 {
         let older = hot_list::load(&**self.env.storage(), self.hot_list_owner());
         // One that can't be used is replaced.
@@ -337,7 +346,8 @@ impl Inner {
         };
         let began = Instant::now();
         let mut warmed = Warmed { pages: 0, tried: pages.len() };
-        // Not there: the table was dropped, or its file is missing, which whoever uses it will find out.
+        // Not there: the table was dropped, or its file is missing, which whoever uses it will find
+        // out.
         if let Some(space) = pool.space(space) {
             let buffer = loading.buffer.get_or_insert_with(|| AlignedBuf::zeroed(READ_BYTES));
             warmed = pool.warm(&space, pages, buffer);
@@ -441,8 +451,8 @@ fn run(inner: &Weak<Inner>, signal: &Signal) {
 }
 
 impl super::Db {
-    /// Saves the list of hot pages now, whatever the options say: those that are in the pool, and no others. The outcome is told by the status
-    /// `buffer_pool_dump_status`, too.
+    /// Saves the list of hot pages now, whatever the options say: those that are in the pool, and
+    /// no others. The outcome is told by the status `buffer_pool_dump_status`, too.
     pub fn dump_buffer_pool(&self) -> Result<()> {
         self.inner.check_writable()?;
         let mut work = self.inner.warm.work.lock();
@@ -452,7 +462,8 @@ impl super::Db {
         Err(Error::Storage(self.inner.warm.dump_status()))
     }
 
-    /// Loads the list of hot pages once more, in the background or by [`step_load`](Self::step_load).
+    /// Loads the list of hot pages once more, in the background or by
+    /// [`step_load`](Self::step_load).
     pub fn load_buffer_pool(&self) -> Result<()> {
         self.check_open()?;
         let mut work = self.inner.warm.work.lock();
@@ -469,14 +480,15 @@ impl super::Db {
         self.inner.warm.abort.store(true, Ordering::Relaxed);
     }
 
-    /// Loads some of the hot pages of the life before; false if there is nothing to do, or no room until the pool is made larger.
+    /// Loads some of the hot pages of the life before; false if there is nothing to do, or no room
+    /// until the pool is made larger.
     pub fn step_load(&self) -> Result<bool> {
         self.check_open()?;
         Ok(matches!(self.inner.step_load(), LoadStep::Goes(_)))
     }
 
-    /// Saves the list of hot pages if it has changed; whether it did. What fails is told by the log, once, and
-    /// by the status.
+    /// Saves the list of hot pages if it has changed; whether it did. What fails is told by the
+    /// log, once, and by the status.
     pub fn step_dump(&self) -> Result<bool> {
         self.inner.check_writable()?;
         Ok(self.inner.save_hot_list_if_old(|| true))

@@ -1,11 +1,12 @@
 //! In which reads, and in which order, a list of hot pages is loaded.
 //!
-//! What counts is what a read brings for the time that it takes, and a read of many neighbours takes hardly longer than that
-//! of one page: on a volume that limits the number of reads, sixteen count as one. So pages are not taken strictly by heat,
-//! which would come back to the same stretch of a file once for each degree, but stretch by stretch, the one with the most
-//! heat first. If there is not room for all, the coldest are put off: what there is room for comes first. And what the pool held comes
-//! before what an older list named besides, however hot that was then: it fits the pool, if the pool is as large as it was, and
-//! nobody has asked for the other since.
+//! What counts is what a read brings for the time that it takes, and a read of many neighbours
+//! takes hardly longer than that of one page: on a volume that limits the number of reads, sixteen
+//! count as one. So pages are not taken strictly by heat, which would come back to the same stretch
+//! of a file once for each degree, but stretch by stretch, the one with the most heat first. If
+//! there is not room for all, the coldest are put off: what there is room for comes first. And what
+//! the pool held comes before what an older list named besides, however hot that was then: it fits
+//! the pool, if the pool is as large as it was, and nobody has asked for the other since.
 
 use tidepool_pool::PageId;
 

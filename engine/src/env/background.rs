@@ -1,7 +1,8 @@
 //! The environment's threads: the checkpointer, and the log's regular flush.
 //!
-//! They hold the pool and the log, never the environment, so that dropping it ends them. A step that panics is logged and
-//! repeated after a pause ([`Steps`]); if it was about to write the log, the log has failed for good.
+//! They hold the pool and the log, never the environment, so that dropping it ends them. A step
+//! that panics is logged and repeated after a pause ([`Steps`]); if it was about to write the log,
+//! the log has failed for good.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,8 @@ const TICK: Duration = Duration::from_millis(100);
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 /// Pages written between two looks at the clock.
 const BATCH_PAGES: usize = 128;
-/// A checkpoint is taken when it moves by this share of the maximal age, or after [`CHECKPOINT_INTERVAL`].
+/// A checkpoint is taken when it moves by this share of the maximal age, or after
+/// [`CHECKPOINT_INTERVAL`].
 const CHECKPOINT_SHARE: u64 = 64;
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -69,7 +71,8 @@ impl Checkpointer {
         {
             self.checkpoint()?;
         }
-        // Not before the checkpoint: a page that can't be written holds up what came after it, and no more.
+        // Not before the checkpoint: a page that can't be written holds up what came after it, and
+        // no more.
         flushed
     }
 
@@ -193,8 +196,8 @@ impl Drop for Background {
     }
 }
 
-/// The threads that an opening starts on its way, if it fails: they end before the directory's lock goes, so that nothing is written
-/// once another process may have it.
+/// The threads that an opening starts on its way, if it fails: they end before the directory's lock
+/// goes, so that nothing is written once another process may have it.
 #[derive(Default)]
 pub struct Opening {
     pub pool: Option<Arc<Pool>>,

@@ -15,7 +15,8 @@ use crate::test_storage::{Hooked, Hooks, watched_lock};
 /// How long a write is held up if nobody lets go of the lock.
 const HELD_UP: Duration = Duration::from_millis(300);
 
-/// A disk on which somebody commits while the close writes the control file, and whose log takes its time then.
+/// A disk on which somebody commits while the close writes the control file, and whose log takes
+/// its time then.
 #[derive(Default)]
 struct Watched {
     env: Mutex<Option<Arc<Env>>>,

@@ -136,7 +136,8 @@ fn create_directory(
             return missing_beside(name);
         }
     }
-    // There are tables only when the control file is there, and files of a log only when the first of these is, durably.
+    // There are tables only when the control file is there, and files of a log only when the first
+    // of these is, durably.
     let is_begun = storage.exists(&first[0])?;
     let is_later = |dir: &str, name: &str| match dir {
         TABLES_DIR => name.ends_with(".tpd"),
@@ -161,8 +162,9 @@ fn create_directory(
     Ring::create(storage.clone(), page_size, options.uuid.unwrap_or_else(random_uuid), file_size)
 }
 
-/// An empty log in memory, in the place of one that can't be read, or is not to be: for a start that writes nothing. Page size and
-/// identity are those of the control file, or else of the system tablespace.
+/// An empty log in memory, in the place of one that can't be read, or is not to be: for a start
+/// that writes nothing. Page size and identity are those of the control file, or else of the system
+/// tablespace.
 fn log_in_memory(storage: &dyn Storage, file_size: u64) -> Result<Ring> {
     let (page_size, uuid) = match storage
         .open(CONTROL_FILE)

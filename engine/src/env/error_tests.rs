@@ -1,4 +1,5 @@
-//! Data directories that are not as they should be, each with the exact message or with what becomes of it.
+//! Data directories that are not as they should be, each with the exact message or with what
+//! becomes of it.
 
 use std::sync::Arc;
 
@@ -444,7 +445,8 @@ fn a_log_told_to_grow_on_a_full_disk_goes_on_in_the_files_it_has() {
     }
 }
 
-/// Who waits for a checkpoint of such a log, on a slow disk, must not be told that the disk is full.
+/// Who waits for a checkpoint of such a log, on a slow disk, must not be told that the disk is
+/// full.
 #[test]
 fn that_the_log_could_not_grow_is_forgotten_once_it_need_not() {
     let storage = SimStorage::new(1);
@@ -516,8 +518,8 @@ fn lost_changes_are_found_again_until_they_are_noted() {
     assert_eq!(error, "what recovery found is not remembered yet");
 }
 
-/// Nothing but more files makes room then. There must be enough, whatever their number; and if the disk has no room for them, who writes
-/// is told, and the log is none the worse.
+/// Nothing but more files makes room then. There must be enough, whatever their number; and if the
+/// disk has no room for them, who writes is told, and the log is none the worse.
 #[test]
 fn a_log_whose_checkpoint_is_held_grows_as_far_as_the_disk_lets_it() {
     let storage = directory_with_old_space(FIRST_TABLE_SPACE);
@@ -571,8 +573,9 @@ fn a_table_that_cannot_be_read_does_not_end_the_recovery_of_the_others() {
     assert!(error.starts_with("cannot read 'undo.tpd' at offset 0: "), "{error}");
 }
 
-/// A process that is killed may have removed the file of a dropped table without making that durable, when the log says no more than
-/// that no table has it, because the record that deletes it lies before the checkpoint. Nothing says so any more once it is found to be gone.
+/// A process that is killed may have removed the file of a dropped table without making that
+/// durable, when the log says no more than that no table has it, because the record that deletes it
+/// lies before the checkpoint. Nothing says so any more once it is found to be gone.
 #[test]
 fn that_a_pending_file_is_gone_is_durable_before_it_is_pending_no_longer() {
     let name = space_file_name(FIRST_TABLE_SPACE);

@@ -11,7 +11,8 @@ use crate::options::{AcceptLogLoss, ForceRecovery, Options};
 use crate::recovery;
 use crate::redo;
 
-/// Size of each of the two log buffers, in bytes: with a memory budget, at most this part of it each.
+/// Size of each of the two log buffers, in bytes: with a memory budget, at most this part of it
+/// each.
 const REDO_BUFFER_BYTES: u64 = 4 << 20;
 const REDO_BUFFER_PARTS: u64 = 32;
 

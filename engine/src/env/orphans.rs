@@ -1,8 +1,10 @@
-//! Files in `tables/` that no table has: which are known to be leftovers, and what becomes of the others.
+//! Files in `tables/` that no table has: which are known to be leftovers, and what becomes of the
+//! others.
 //!
-//! A crash in the middle of CREATE or DROP leaves a file that the catalog doesn't list. So does a catalog that is older than its
-//! tables, and then the file is somebody's data. What tells them apart is the log: it says which files it creates,
-//! and which tables are about to come or to go, before that happens; and goes on saying so, whatever checkpoints come, until that is over
+//! A crash in the middle of CREATE or DROP leaves a file that the catalog doesn't list. So does a
+//! catalog that is older than its tables, and then the file is somebody's data. What tells them
+//! apart is the log: it says which files it creates, and which tables are about to come or to go,
+//! before that happens; and goes on saying so, whatever checkpoints come, until that is over
 //! ([pending spaces](crate::redo)). Only what it names is removed.
 
 use std::sync::Arc;
@@ -15,8 +17,9 @@ use crate::error::Result;
 use crate::files::{ORPHANS_DIR, TABLES_DIR, space_file_name, space_of_file};
 
 impl Env {
-    /// Ids of the spaces that have a file in `tables/`, in use or not: what a crash may have left there and no
-    /// catalog knows can be found by this. Files that no space can have are nobody's business but the administrator's.
+    /// Ids of the spaces that have a file in `tables/`, in use or not: what a crash may have left
+    /// there and no catalog knows can be found by this. Files that no space can have are nobody's
+    /// business but the administrator's.
     pub fn table_space_files(&self) -> Result<Vec<u32>> {
         let mut ids = Vec::new();
         for name in self.storage.list(TABLES_DIR)? {
@@ -31,9 +34,11 @@ impl Env {
         Ok(ids)
     }
 
-    /// To be called before the file of a new table is made, and before a transaction takes a table off the catalog: should a crash come
-    /// between that and the end of it, the next opening knows that the file is not wanted unless the catalog has it. What ends it is
-    /// [`Env::register_space`], [`Env::forget_space`], or, if nothing came of it, [`Env::remove_pending_space`].
+    /// To be called before the file of a new table is made, and before a transaction takes a table
+    /// off the catalog: should a crash come between that and the end of it, the next opening knows
+    /// that the file is not wanted unless the catalog has it. What ends it is
+    /// [`Env::register_space`], [`Env::forget_space`], or, if nothing came of it,
+    /// [`Env::remove_pending_space`].
     pub fn add_pending_space(&self, id: u32) -> Result<()> {
         self.wait_for_redo_room()?;
         self.redo.add_pending_space(id);
@@ -45,7 +50,8 @@ impl Env {
         self.redo.remove_pending_space(id);
     }
 
-    /// Removes the file of a space that no table has any more, if it is there. Should that fail, the close tries again.
+    /// Removes the file of a space that no table has any more, if it is there. Should that fail,
+    /// the close tries again.
     pub fn forget_space(&self, id: u32) {
         if let Err(error) = self.try_to_forget(id) {
             tracing::warn!(space = id, %error, "the file of a dropped table stays for now");
@@ -66,7 +72,8 @@ impl Env {
         Ok(())
     }
 
-    /// Tries once more to remove the files that could not be. Those that still can't be removed stay pending.
+    /// Tries once more to remove the files that could not be. Those that still can't be removed
+    /// stay pending.
     pub(super) fn forget_the_rest(&self) {
         let unremoved = std::mem::take(&mut *self.unremoved.lock());
         for id in unremoved {
@@ -76,8 +83,8 @@ impl Env {
         }
     }
 
-    /// Whether a space that no catalog lists is known to be the rest of an unfinished creation or removal: the log that was replayed
-    /// says so, or nothing was ever written to it.
+    /// Whether a space that no catalog lists is known to be the rest of an unfinished creation or
+    /// removal: the log that was replayed says so, or nothing was ever written to it.
     pub fn is_leftover(&self, space: &Space) -> Result<bool> {
         if self.unfinished_spaces.contains(&space.id())
             || space.file().len()? < self.page_size() as u64
@@ -89,10 +96,12 @@ impl Env {
         Ok(page.iter().all(|&byte| byte == 0))
     }
 
-    /// Takes a space out of use and keeps its file, under the name that is returned. Nobody may use the space any more.
+    /// Takes a space out of use and keeps its file, under the name that is returned. Nobody may use
+    /// the space any more.
     ///
-    /// The log has no word about this. A record that deletes the space would have the next recovery remove the file, if it was put back
-    /// meanwhile; without one, there must be no change of the space left in the log that recovery would miss the file for.
+    /// The log has no word about this. A record that deletes the space would have the next recovery
+    /// remove the file, if it was put back meanwhile; without one, there must be no change of the
+    /// space left in the log that recovery would miss the file for.
     pub fn set_space_aside(&self, space: &Arc<Space>) -> Result<String> {
         let id = space.id();
         // What was recovered belongs to it.

@@ -1,9 +1,10 @@
-//! The spaces that the catalog lists. They distinguish a dropped table from one whose file is missing.
+//! The spaces that the catalog lists. They distinguish a dropped table from one whose file is
+//! missing.
 //!
 //! Undo records outlive tables. Undo for a dropped table is skipped. Undo for a table whose file is
-//! merely missing is kept for a rollback: else the file, put back, would show changes that were never
-//! committed. Purge skips such a table: the file, put back, has entries that no reader can see, and no
-//! other harm is done.
+//! merely missing is kept for a rollback: else the file, put back, would show changes that were
+//! never committed. Purge skips such a table: the file, put back, has entries that no reader can
+//! see, and no other harm is done.
 //!
 //! A table that has lost changes in a recovery counts as dropped, though its file may be there: its
 //! content is not what the undo records assume.
@@ -54,7 +55,8 @@ impl Env {
         self.remove_pending_space(id);
     }
 
-    /// The catalog tells by this that its table in the space `id` has lost changes, and will never be used again.
+    /// The catalog tells by this that its table in the space `id` has lost changes, and will never
+    /// be used again.
     pub fn register_lost_space(&self, id: u32) {
         self.space_registry.0.write().insert(id, Registered::Lost);
         self.remove_pending_space(id);
@@ -70,7 +72,8 @@ impl Env {
         self.space_registry.get(id) == Some(Registered::Whole)
     }
 
-    /// The space `id`, opened if need be. A disk that cannot tell whether its file is there is an error.
+    /// The space `id`, opened if need be. A disk that cannot tell whether its file is there is an
+    /// error.
     pub fn find_space(&self, id: u32) -> Result<FoundSpace> {
         // What is left of a dropped one lacks what had not been written yet.
         let is_left_behind = || self.unremoved.lock().contains(&id);

@@ -1,8 +1,9 @@
-//! The environment against a model: random mini-transactions on a few pages, with checkpoints, cleaning,
-//! files created and dropped, kills, power cuts at any operation (recovery's too), and clean shutdowns.
+//! The environment against a model: random mini-transactions on a few pages, with checkpoints,
+//! cleaning, files created and dropped, kills, power cuts at any operation (recovery's too), and
+//! clean shutdowns.
 //!
-//! After each opening the pages must be exactly those of all mini-transactions up to some LSN: each whole or not at
-//! all, none missing in between, and none whose flush was acknowledged.
+//! After each opening the pages must be exactly those of all mini-transactions up to some LSN: each
+//! whole or not at all, none missing in between, and none whose flush was acknowledged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -314,8 +315,9 @@ fn a_failed_log_sync_is_final() {
     assert_eq!(Mtr::begin(&env).err(), Some(error));
 }
 
-/// Threads that wait for each other in every way there is: for latches, for frames of a pool too small for them, for a log
-/// too small for them, for syncs. Each adds to a counter on two pages in one mini-transaction.
+/// Threads that wait for each other in every way there is: for latches, for frames of a pool too
+/// small for them, for a log too small for them, for syncs. Each adds to a counter on two pages in
+/// one mini-transaction.
 #[test]
 fn threads_on_a_tiny_pool_and_a_tiny_log_come_to_an_end() {
     const THREADS: u64 = 8;
@@ -385,8 +387,8 @@ fn threads_on_a_tiny_pool_and_a_tiny_log_come_to_an_end() {
     assert_eq!(sum, 2 * THREADS * ROUNDS);
 }
 
-/// A page that was written but not synced when the process died looks whole to the next one. The checkpoint must not pass
-/// it on the strength of that, for a power cut still takes it.
+/// A page that was written but not synced when the process died looks whole to the next one. The
+/// checkpoint must not pass it on the strength of that, for a power cut still takes it.
 #[test]
 fn what_a_killed_process_left_unsynced_is_synced_before_it_is_trusted() {
     // With a doublewrite file, its recovery syncs the files too.
@@ -424,7 +426,8 @@ fn what_a_killed_process_left_unsynced_is_synced_before_it_is_trusted() {
     }
 }
 
-/// The log says that the file is gone, but not for ever; and a process that was killed may have removed it without a sync.
+/// The log says that the file is gone, but not for ever; and a process that was killed may have
+/// removed it without a sync.
 #[test]
 fn a_file_whose_removal_was_killed_does_not_come_back() {
     let name = space_file_name(FIRST_TABLE_SPACE);
@@ -504,7 +507,8 @@ fn checkpoints_of_several_threads_never_move_back() {
                     let op = PageOp::Format { page_type: PageType::OVERFLOW, tree_id: 1 };
                     mtr.apply(page, &op);
                     mtr.commit();
-                    // Pages in another thread's hands are an error, a checkpoint that moves back a panic.
+                    // Pages in another thread's hands are an error, a checkpoint that moves back a
+                    // panic.
                     let _ = env.checkpoint_all();
                 }
             });

@@ -1,4 +1,5 @@
-//! What stops together with writing: the growth of files, and, if a change was left half-way, reading.
+//! What stops together with writing: the growth of files, and, if a change was left half-way,
+//! reading.
 
 use std::sync::atomic::Ordering;
 
@@ -18,13 +19,15 @@ impl Env {
         Ok(())
     }
 
-    /// Stops all writing for good, and reading too: pages hold half a change. To be called while they are latched.
+    /// Stops all writing for good, and reading too: pages hold half a change. To be called while
+    /// they are latched.
     pub(crate) fn tear(&self, reason: &str) {
         self.crash(reason.into());
         self.torn.store(true, Ordering::Release);
     }
 
-    /// An error if pages may hold half a change. For who has latched a page, or is about to believe what he has read without.
+    /// An error if pages may hold half a change. For who has latched a page, or is about to believe
+    /// what he has read without.
     #[inline]
     pub(crate) fn check_whole(&self) -> Result<()> {
         match self.torn.load(Ordering::Acquire) {

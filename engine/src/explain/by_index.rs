@@ -1,7 +1,7 @@
 //! Which index has how many of its pages in memory.
 //!
-//! One walk over the frames gives a count for each (space, tree); the catalog gives them names. Nothing is latched, and no
-//! file is read.
+//! One walk over the frames gives a count for each (space, tree); the catalog gives them names.
+//! Nothing is latched, and no file is read.
 
 use std::collections::HashMap;
 
@@ -20,7 +20,8 @@ pub enum Owner {
         /// The index.
         index: String,
     },
-    /// What a table's file has beside its indexes: header, maps of free pages, freed pages, pages on their way in.
+    /// What a table's file has beside its indexes: header, maps of free pages, freed pages, pages
+    /// on their way in.
     File {
         /// The table.
         table: String,
@@ -54,7 +55,8 @@ struct Count {
 }
 
 impl Db {
-    /// The pages in memory, counted by owner, in the owners' order. Owners without any are left out.
+    /// The pages in memory, counted by owner, in the owners' order. Owners without any are left
+    /// out.
     pub fn buffer_pool_by_index(&self) -> Vec<CachedIndex> {
         let mut counts: HashMap<(u32, u32), Count> = HashMap::new();
         self.pool().for_each_resident(|page| {

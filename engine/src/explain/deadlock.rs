@@ -14,7 +14,8 @@ const KEY_SHOWN: usize = 64;
 pub struct DeadlockReport {
     /// When it was found.
     pub at: SystemTime,
-    /// Each waited for the next, the last for the first. The first is the one whose wait closed the circle.
+    /// Each waited for the next, the last for the first. The first is the one whose wait closed the
+    /// circle.
     pub transactions: Vec<DeadlockedTransaction>,
 }
 

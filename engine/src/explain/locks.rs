@@ -7,7 +7,8 @@ use crate::db::Db;
 use crate::lock::report::{Covers, LockRecord};
 use crate::lock::{LockMode, Owner};
 
-/// Memory that a report's locks may take, bytes: as InnoDB's, so that a transaction with millions of them is no danger.
+/// Memory that a report's locks may take, bytes: as InnoDB's, so that a transaction with millions
+/// of them is no danger.
 const MEMORY_MAX_BYTES: usize = 16 << 20;
 
 /// A lock that is held or waited for.
@@ -39,8 +40,8 @@ pub struct LocksReport {
 }
 
 impl Db {
-    /// All explicit locks, and those waited for. What a transaction has written is locked without being among these, until
-    /// another one waits for it.
+    /// All explicit locks, and those waited for. What a transaction has written is locked without
+    /// being among these, until another one waits for it.
     pub fn locks(&self) -> LocksReport {
         let (mut records, is_truncated) = self.trx_system().locks.records(MEMORY_MAX_BYTES);
         // Who waits for the end of others, because of their ranges, is in no queue.

@@ -8,8 +8,9 @@
 //! - [`deadlock`]: the newest circle of waits.
 //!
 //! # Locking
-//! A report stops nothing. It is made of racy reads and of short looks at one part after another, so its records need not
-//! be of the very same instant. No lock is held while a caller gets a record: everything is copied first.
+//! A report stops nothing. It is made of racy reads and of short looks at one part after another,
+//! so its records need not be of the very same instant. No lock is held while a caller gets a
+//! record: everything is copied first.
 
 pub mod buffer_pool;
 pub mod by_index;

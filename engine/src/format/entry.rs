@@ -7,19 +7,21 @@
 //! 11  roll offset   u16
 //! 13  value
 //! ```
-//! A version that is committed, and that every view sees, now and later, needs none of this but the flags: it is *settled*, and its
-//! header is one byte.
+//! A version that is committed, and that every view sees, now and later, needs none of this but the
+//! flags: it is *settled*, and its header is one byte.
 //! ```text
 //! 0   flags         u8    SETTLED, perhaps OVERFLOW; never DELETED, for purge knows a delete-mark by its id and its undo record
 //! 1   value
 //! ```
-//! It decodes to the id of no transaction, which committed before all others and holds no lock, and a roll pointer to nowhere. Whatever
-//! replaces or deletes it has a header of 13 bytes again, and so may need room that the leaf does not have; the undo record
-//! of the change names the settled version as the one before, and a rollback brings it back. Entries become settled when their
-//! leaf is full (`settle`), or are born so where nobody can see the time before them ([`crate::db`]: indexes added in place, tables that are filled before they are seen).
+//! It decodes to the id of no transaction, which committed before all others and holds no lock, and
+//! a roll pointer to nowhere. Whatever replaces or deletes it has a header of 13 bytes again, and
+//! so may need room that the leaf does not have; the undo record of the change names the settled
+//! version as the one before, and a rollback brings it back. Entries become settled when their leaf
+//! is full (`settle`), or are born so where nobody can see the time before them ([`crate::db`]:
+//! indexes added in place, tables that are filled before they are seen).
 //!
-//! With OVERFLOW the value is `total length u64 | first overflow page u32 | head`, the head being the value's beginning,
-//! the chain holding the rest.
+//! With OVERFLOW the value is `total length u64 | first overflow page u32 | head`, the head being
+//! the value's beginning, the chain holding the rest.
 
 use tidepool_pool::PageId;
 
@@ -179,7 +181,8 @@ impl<'a> OverflowReference<'a> {
     }
 }
 
-/// What [`PageOp::SettleCells`](crate::page_op::PageOp::SettleCells) does: settles the entries whose bits are set.
+/// What [`PageOp::SettleCells`](crate::page_op::PageOp::SettleCells) does: settles the entries
+/// whose bits are set.
 pub(crate) fn settle_cells(page: &mut [u8], slots: &[u8]) -> Result<(), OpError> {
     for slot in (0..slots.len() * 8).filter(|slot| slots[slot / 8] >> (slot % 8) & 1 != 0) {
         let (_, payload) = (Node::new(page).map_err(OpError)?)

@@ -1,4 +1,5 @@
-//! Page 0 of a space: which file this is, how large the space is, and what the table layer keeps there.
+//! Page 0 of a space: which file this is, how large the space is, and what the table layer keeps
+//! there.
 //!
 //! `docs/internals/format/pages.md` has it byte by byte.
 
@@ -19,7 +20,8 @@ const PAGE_SIZE_AT: usize = 44;
 const SPACE_ID_AT: usize = 48;
 /// Offset in page 0 of the flags, u32.
 pub(crate) const FLAGS_AT: usize = 52;
-/// Flag: the number of rows is what it was when no change of them was to come. The first change takes the flag back.
+/// Flag: the number of rows is what it was when no change of them was to come. The first change
+/// takes the flag back.
 pub const ROWS_SETTLED: u32 = 1;
 const UUID_AT: usize = 56;
 pub(crate) const SIZE_PAGES_AT: usize = 72;

@@ -1,10 +1,12 @@
 //! One budget for all that the engine allocates: what it leaves the pool.
 //!
-//! Everything beside the pool's pages is asked how much it has: the pool what describes its pages, and by [`RestOfEngine`] what is above it.
-//! The pool can have the rest of the budget, in whole extents, but for a floor without which nothing would go on: beyond that the budget is
-//! exceeded. What the others take is charged at once, and for as long as it may come back: the most that they have had in
-//! the last seconds counts, so that a lock table which breathes does not move the pool. While a directory is being opened nobody can be
-//! asked, and recovery may fill the pool: what is known by then of log buffers and of recovery is charged beforehand.
+//! Everything beside the pool's pages is asked how much it has: the pool what describes its pages,
+//! and by [`RestOfEngine`] what is above it. The pool can have the rest of the budget, in whole
+//! extents, but for a floor without which nothing would go on: beyond that the budget is exceeded.
+//! What the others take is charged at once, and for as long as it may come back: the most that they
+//! have had in the last seconds counts, so that a lock table which breathes does not move the pool.
+//! While a directory is being opened nobody can be asked, and recovery may fill the pool: what is
+//! known by then of log buffers and of recovery is charged beforehand.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,10 +18,12 @@ use tidepool_pool::{EXTENT_BYTES, Pool};
 const REMEMBERED: Duration = Duration::from_secs(3);
 /// How often they are asked.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// The part of a budget that the pool has in any case; at most what a pool is never made smaller than.
+/// The part of a budget that the pool has in any case; at most what a pool is never made smaller
+/// than.
 const FLOOR_PARTS: u64 = 4;
 
-/// Tells what the engine has allocated beside the pool, in bytes. Asked at every step, under the governor's mutex.
+/// Tells what the engine has allocated beside the pool, in bytes. Asked at every step, under the
+/// governor's mutex.
 pub(crate) type RestOfEngine = Box<dyn Fn() -> u64 + Send + Sync>;
 
 /// What is charged to a budget.
@@ -28,8 +32,8 @@ pub(super) struct Budget {
     rest_of_engine: Option<RestOfEngine>,
     /// All but the pool's pages at the last look, in bytes.
     rest_bytes: u64,
-    /// What it was at the looks that are remembered, when; each less than all before it, as what came before something larger is of no
-    /// matter.
+    /// What it was at the looks that are remembered, when; each less than all before it, as what
+    /// came before something larger is of no matter.
     peaks: VecDeque<(Duration, u64)>,
     looked_at: Option<Duration>,
 }

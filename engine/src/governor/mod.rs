@@ -18,9 +18,10 @@
 //! The pool commits memory only as misses need it, so a large limit costs an idle engine nothing.
 //!
 //! # Locking
-//! `control` is held for a step: some tens of microseconds, in which no file but the kernel's is read. Under it the pool's own mutexes are
-//! taken, and, with a memory budget, for a moment each those of the log's buffers, of transactions' states and of the lock tables; never
-//! the other way round.
+//! `control` is held for a step: some tens of microseconds, in which no file but the kernel's is
+//! read. Under it the pool's own mutexes are taken, and, with a memory budget, for a moment each
+//! those of the log's buffers, of transactions' states and of the lock tables; never the other way
+//! round.
 
 mod budget;
 mod log;
@@ -45,8 +46,8 @@ pub(crate) use budget::RestOfEngine;
 use log::LogGate;
 use thread::Thread;
 
-/// A governed pool is not made smaller than this, in bytes: some hundred threads with a few latched pages each go on working in it. (A
-/// smaller number can be asked for.)
+/// A governed pool is not made smaller than this, in bytes: some hundred threads with a few latched
+/// pages each go on working in it. (A smaller number can be asked for.)
 const FLOOR_BYTES: u64 = 16 << 20;
 /// Size of a governed pool as long as nothing about the machine's memory can be read, in bytes.
 const BLIND_SIZE_BYTES: u64 = 128 << 20;
@@ -127,7 +128,8 @@ struct Control {
     log: LogGate,
     /// What the pool was told, bytes.
     target_bytes: u64,
-    /// The most that it can be told, as its address space has an end. Not known before there is a pool.
+    /// The most that it can be told, as its address space has an end. Not known before there is a
+    /// pool.
     size_max_bytes: u64,
     /// When the change that the pool is still at was decided.
     changing_since: Option<Duration>,
@@ -152,7 +154,8 @@ pub(crate) struct InitialSizing {
 }
 
 impl InitialSizing {
-    /// Reads the signals for the first time. `beside_pool_bytes`: what a budget is charged with before anybody can be asked.
+    /// Reads the signals for the first time. `beside_pool_bytes`: what a budget is charged with
+    /// before anybody can be asked.
     pub(crate) fn read(options: SizeOptions, beside_pool_bytes: u64) -> InitialSizing {
         let mut reader = Reader::new(Root::new(&options.system_root), None);
         let signals = reader.read(Duration::ZERO);
@@ -191,7 +194,8 @@ impl InitialSizing {
         self.control.target_bytes
     }
 
-    /// How far the pool may ever grow, in bytes: all of the machine's memory, since limits can be raised.
+    /// How far the pool may ever grow, in bytes: all of the machine's memory, since limits can be
+    /// raised.
     pub(crate) fn reserve_bytes(&self) -> u64 {
         self.reserve_bytes
     }
@@ -218,8 +222,8 @@ impl InitialSizing {
 }
 
 impl PoolGovernor {
-    /// Reads the signals, decides, and tells the pool. `at` is on any clock that only moves forward. In an engine without
-    /// background threads the caller does this.
+    /// Reads the signals, decides, and tells the pool. `at` is on any clock that only moves
+    /// forward. In an engine without background threads the caller does this.
     pub fn step(&self, at: Duration) {
         self.control.lock().step(&self.pool, at);
     }
@@ -298,8 +302,9 @@ impl Control {
     }
 
     fn pool_state(&self, resident_bytes: u64) -> PoolState {
-        // In whole extents, as the pool is told: a ceiling between two could never be reached, and there would be a decision for it at every
-        // reading. (A number that is not governed stays what it is: such a pool begins with that to the page.)
+        // In whole extents, as the pool is told: a ceiling between two could never be reached, and
+        // there would be a decision for it at every reading. (A number that is not governed stays
+        // what it is: such a pool begins with that to the page.)
         let ceiling_bytes = whole_extents(self.ceiling_bytes());
         PoolState {
             resident_bytes,
@@ -394,7 +399,8 @@ impl Control {
                     .is_some_and(|room| room < resident_bytes)
     }
 
-    /// Makes a decision the target, and writes it down, unless it comes to nothing in whole extents.
+    /// Makes a decision the target, and writes it down, unless it comes to nothing in whole
+    /// extents.
     fn note(&mut self, at: Duration, mut decision: Decision) {
         let first = decision.signal == Signal::Start;
         decision.to_bytes = whole_extents(decision.to_bytes);
@@ -417,8 +423,8 @@ impl Control {
         }
     }
 
-    /// Who asked for a number wants it. A governed pool is asked now and then, but not while memory is short: it could not grow
-    /// anyhow, and the advisor may take its time.
+    /// Who asked for a number wants it. A governed pool is asked now and then, but not while memory
+    /// is short: it could not grow anyhow, and the advisor may take its time.
     fn ask_appetite(&mut self, pool: &Pool, at: Duration) {
         let appetite = &mut self.appetite;
         if self.options.size_bytes != 0 {

@@ -1,8 +1,8 @@
 //! The thread "tidepool-govern": when the next step is due.
 //!
-//! Memory can't vanish faster than it can be touched, so how soon to look again follows from how much room there is. Between two
-//! full readings it *glances*: one number of one file that is open, at a cost of less than a microsecond. Where
-//! the kernel offers triggers, they end a sleep early.
+//! Memory can't vanish faster than it can be touched, so how soon to look again follows from how
+//! much room there is. Between two full readings it *glances*: one number of one file that is open,
+//! at a cost of less than a microsecond. Where the kernel offers triggers, they end a sleep early.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,8 @@ use tidepool_pool::Steps;
 
 use super::PoolGovernor;
 
-/// The longest time between two full readings: a limit that is lowered must be seen, and answered, within 100 ms.
+/// The longest time between two full readings: a limit that is lowered must be seen, and answered,
+/// within 100 ms.
 const READ_EVERY: Duration = Duration::from_millis(50);
 /// The shortest time between two glances.
 const GLANCE_EVERY_MIN: Duration = Duration::from_millis(2);

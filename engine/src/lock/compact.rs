@@ -1,33 +1,33 @@
 //! Compact locks: a transaction's further exclusive locks, as bits instead of queue entries.
 //!
-//! A locking read of a million rows takes a million exclusive locks. A statement that has changed as
-//! many rows and is taken back leaves as many behind, since the entries no longer carry the lock. As
-//! entries of the key-lock table they would take hundreds of bytes each. So the first
-//! [`QUEUED_LOCKS_MAX`] locks of an owner are ordinary queue entries, and the further ones are hashes
-//! in a set that the owner has. A request that meets one makes the queue entry on the owner's behalf
-//! and waits there, as with the implicit lock of a written entry.
+//! A locking read of a million rows takes a million exclusive locks. A statement that has changed
+//! as many rows and is taken back leaves as many behind, since the entries no longer carry the
+//! lock. As entries of the key-lock table they would take hundreds of bytes each. So the first
+//! [`QUEUED_LOCKS_MAX`] locks of an owner are ordinary queue entries, and the further ones are
+//! hashes in a set that the owner has. A request that meets one makes the queue entry on the
+//! owner's behalf and waits there, as with the implicit lock of a written entry.
 //!
 //! Two keys with one hash are both locked: one lock too many, which does no harm. (One too few is
-//! possible only if the first of two such keys is given up when the second has just been locked. Only
-//! the locks of the two newest locking reads can be given up, and hashes have 64 bits and a key that
-//! each process draws anew.)
+//! possible only if the first of two such keys is given up when the second has just been locked.
+//! Only the locks of the two newest locking reads can be given up, and hashes have 64 bits and a
+//! key that each process draws anew.)
 //!
-//! Keys that differ in the last six bits share a hash, and have a bit each. So rows that are numbered
-//! one by one take a quarter of a byte each when a scan locks them, and sixty-four in turn use the
-//! same place in memory.
+//! Keys that differ in the last six bits share a hash, and have a bit each. So rows that are
+//! numbered one by one take a quarter of a byte each when a scan locks them, and sixty-four in turn
+//! use the same place in memory.
 //!
 //! There are few sets, since an owner has one only beyond [`QUEUED_LOCKS_MAX`] locks. Hence a plain
 //! list, and a counter that says "no set", or "none but yours".
 //!
 //! # Latches and mutexes
-//! A request looks into a set under the latch on the key's leaf. It writes to a set under that latch
-//! too and, where the latch is shared, under the mutex of the key's shard in the table: of two readers
-//! that lock one key, one by a hash and one by a queue entry, the second sees what the first has done.
-//! Taking a lock out needs only the owner's `held`; a request that has seen the lock looks again under
-//! `held` before it makes the lock explicit.
+//! A request looks into a set under the latch on the key's leaf. It writes to a set under that
+//! latch too and, where the latch is shared, under the mutex of the key's shard in the table: of
+//! two readers that lock one key, one by a hash and one by a queue entry, the second sees what the
+//! first has done. Taking a lock out needs only the owner's `held`; a request that has seen the
+//! lock looks again under `held` before it makes the lock explicit.
 //!
-//! The list's mutex comes after `Owner::held` and the shard's, a set's after the list's, and nothing
-//! after that.
+//! The list's mutex comes after `Owner::held` and the shard's, a set's after the list's, and
+//! nothing after that.
 
 use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
@@ -97,7 +97,8 @@ impl CompactKeys {
     }
 }
 
-/// Where a key is in a set: the hash of what comes before its last six bits, and the bit that these stand for.
+/// Where a key is in a set: the hash of what comes before its last six bits, and the bit that these
+/// stand for.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     hash: u64,
@@ -124,8 +125,8 @@ pub struct CompactLocks {
 }
 
 impl CompactLocks {
-    /// Locks the key with this place exclusively for the owner whose list is `held`; says whether it was not locked so before. None if the
-    /// owner has ended.
+    /// Locks the key with this place exclusively for the owner whose list is `held`; says whether
+    /// it was not locked so before. None if the owner has ended.
     pub(super) fn insert(&self, owner: &Arc<Owner>, held: &mut Held, place: Place) -> Option<bool> {
         if held.has_ended() {
             return None;
@@ -198,7 +199,8 @@ impl CompactLocks {
         self.count.load(Ordering::Relaxed) == 0
     }
 
-    /// Memory of the sets, about, bytes: for each place a hash, the bits and a byte, and an eighth of the places is not used.
+    /// Memory of the sets, about, bytes: for each place a hash, the bits and a byte, and an eighth
+    /// of the places is not used.
     pub fn memory_bytes(&self) -> u64 {
         let places = |set: &CompactSet| set.lock().ends.capacity() * 8 / 7;
         self.sets.read().iter().map(|(_, set)| places(set) as u64 * 17).sum()

@@ -4,9 +4,11 @@
 /// Locking reads that a row takes at most: of an index entry, and of the row that it leads to.
 const READS_OF_A_ROW: usize = 2;
 
-/// The locks that the newest locking reads took and that were not held before, if nothing was written since.
+/// The locks that the newest locking reads took and that were not held before, if nothing was
+/// written since.
 ///
-/// A lock that a later read finds held is nobody's to give up any more: of two readers in one statement, the first may want the row.
+/// A lock that a later read finds held is nobody's to give up any more: of two readers in one
+/// statement, the first may want the row.
 #[derive(Default)]
 pub(crate) struct FreshLocks {
     /// Number of the newest read.
@@ -49,7 +51,8 @@ impl FreshLocks {
         }
     }
 
-    /// The key of the lock that the present read took, in this tree, unless it is this one: the read has gone on since.
+    /// The key of the lock that the present read took, in this tree, unless it is this one: the
+    /// read has gone on since.
     pub(crate) fn passed(&self, tree: u32, key: Option<&[u8]>) -> Option<Vec<u8>> {
         let lock = &self.locks[self.read];
         (lock.tree == Some(tree) && key != Some(&lock.key[..])).then(|| lock.key.clone())

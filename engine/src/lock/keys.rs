@@ -1,8 +1,9 @@
 //! Explicit locks on single keys.
 //!
-//! A sharded hash table of queues, one queue a locked (tree, key): granted requests and waiting ones, in order of
-//! arrival. A request is granted when it conflicts with no other owner's request before it; an owner that strengthens
-//! its shared lock goes before all that wait. A release or a withdrawal grants whatever it made grantable.
+//! A sharded hash table of queues, one queue a locked (tree, key): granted requests and waiting
+//! ones, in order of arrival. A request is granted when it conflicts with no other owner's request
+//! before it; an owner that strengthens its shared lock goes before all that wait. A release or a
+//! withdrawal grants whatever it made grantable.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -19,7 +20,8 @@ use super::report::{Covers, LockRecord, LockRecords};
 use crate::pause::{self, PausePoint};
 
 const SHARDS: usize = 64;
-/// A shard's map gives room back when it has more than so many slots, and less than this part of them is used.
+/// A shard's map gives room back when it has more than so many slots, and less than this part of
+/// them is used.
 const KEPT_SLOTS: usize = 1024;
 const UNUSED_DIVISOR: usize = 8;
 
@@ -42,7 +44,8 @@ pub enum Acquire {
 /// The owner of a lock on a key that may be in no queue yet, and what told of it.
 #[derive(Clone)]
 pub enum Holder {
-    /// The entry, which carries the owner's active transaction id. It does so as long as the leaf is latched, unless the owner ends.
+    /// The entry, which carries the owner's active transaction id. It does so as long as the leaf
+    /// is latched, unless the owner ends.
     Writer(Arc<Owner>),
     /// A set of compact locks. The owner may give this one up without a latch.
     Compact(Arc<Owner>),
@@ -87,7 +90,8 @@ impl Queue {
         self.requests[..at].iter().any(|before| conflict(before, request))
     }
 
-    /// Tells those who wait behind a lock of `owner`'s that has just become this strong, or is asked for as strong, in front of them.
+    /// Tells those who wait behind a lock of `owner`'s that has just become this strong, or is
+    /// asked for as strong, in front of them.
     fn pass(&self, owner: &Owner, mode: LockMode) {
         let waiting = self.requests.iter().filter(|r| !r.granted);
         waiting
@@ -129,14 +133,16 @@ fn conflict(a: &Request, b: &Request) -> bool {
 #[derive(Default)]
 #[repr(align(64))]
 struct Shard {
-    /// Queues in the map. Written under the mutex; read without it by those whose latch keeps new ones away.
+    /// Queues in the map. Written under the mutex; read without it by those whose latch keeps new
+    /// ones away.
     count: AtomicUsize,
     /// Bytes of their keys. Written under the mutex.
     key_bytes: AtomicUsize,
     map: Mutex<HashMap<u32, Vec<Queue>, BuildHasherDefault<Spread>>>,
 }
 
-/// Hashes what is a hash already, but for the bits that all of a shard have in common: those come out as different as the others.
+/// Hashes what is a hash already, but for the bits that all of a shard have in common: those come
+/// out as different as the others.
 #[derive(Default)]
 struct Spread(u64);
 
@@ -150,13 +156,15 @@ impl Hasher for Spread {
     }
 
     fn write_u32(&mut self, hash: u32) {
-        // The product's upper half depends on all bits of the hash, and a map looks at the lower half of this first.
+        // The product's upper half depends on all bits of the hash, and a map looks at the lower
+        // half of this first.
         self.0 = u64::from(hash).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
     }
 }
 
 impl Shard {
-    /// Runs `f` on the queue of (tree, key), which is made if `f` is to have one, and dropped if it is left empty.
+    /// Runs `f` on the queue of (tree, key), which is made if `f` is to have one, and dropped if it
+    /// is left empty.
     fn with<R>(
         &self,
         hash: u32,
@@ -187,7 +195,8 @@ impl Shard {
         }
         if bucket.is_empty() {
             map.remove(&hash);
-            // Else one transaction that has locked millions of rows leaves room for as many, for good.
+            // Else one transaction that has locked millions of rows leaves room for as many, for
+            // good.
             if map.capacity() > KEPT_SLOTS && map.len() < map.capacity() / UNUSED_DIVISOR {
                 let slots = (2 * map.len()).max(KEPT_SLOTS / 2);
                 map.shrink_to(slots);
@@ -202,8 +211,8 @@ pub struct KeyLocks {
     shards: Box<[Shard]>,
 }
 
-/// What a lock takes beside its key: the queue with a place in its bucket, room for four requests (the least that a vector makes), the
-/// map's slot, and the entry in its owner's list.
+/// What a lock takes beside its key: the queue with a place in its bucket, room for four requests
+/// (the least that a vector makes), the map's slot, and the entry in its owner's list.
 const LOCK_BYTES: usize = size_of::<Queue>() + 4 * size_of::<Request>() + 96;
 
 impl Default for KeyLocks {
@@ -227,8 +236,8 @@ impl KeyLocks {
         (&self.shards[hash as usize % SHARDS], hash)
     }
 
-    /// Tests for locks that forbid `owner` to write the entry, under the leaf's exclusive latch; takes no lock
-    /// when there is nothing to wait behind.
+    /// Tests for locks that forbid `owner` to write the entry, under the leaf's exclusive latch;
+    /// takes no lock when there is nothing to wait behind.
     pub fn acquire_for_write(
         &self,
         owner: &Arc<Owner>,
@@ -264,7 +273,8 @@ impl KeyLocks {
         self.release(owner, tree, key);
     }
 
-    /// Weakens a lock that this operation took more strongly than it turned out to need; to nothing with [`LockMode::None`].
+    /// Weakens a lock that this operation took more strongly than it turned out to need; to nothing
+    /// with [`LockMode::None`].
     pub fn weaken(&self, owner: &Arc<Owner>, tree: u32, key: &[u8], mode: LockMode) {
         if mode == LockMode::None {
             return self.unlock(owner, tree, key);
@@ -329,10 +339,11 @@ impl KeyLocks {
         })
     }
 
-    /// To be called when `owner` has just written the entry, still under the leaf's exclusive latch: what it held explicitly, the
-    /// entry's implicit lock says as well. The explicit one goes, so that an UPDATE of a million rows does not keep a
-    /// million locks; unless somebody else is in the queue, or the lock is not one of the newest (looking for it would cost
-    /// more than it takes up).
+    /// To be called when `owner` has just written the entry, still under the leaf's exclusive
+    /// latch: what it held explicitly, the entry's implicit lock says as well. The explicit one
+    /// goes, so that an UPDATE of a million rows does not keep a million locks; unless somebody
+    /// else is in the queue, or the lock is not one of the newest (looking for it would cost more
+    /// than it takes up).
     pub fn make_implicit(&self, owner: &Owner, tree: u32, key: &[u8]) {
         let (shard, hash) = self.shard(tree, key);
         if shard.count.load(Ordering::Relaxed) == 0 {
@@ -398,8 +409,9 @@ impl KeyLocks {
         })
     }
 
-    /// The same, but for those whom a nearer one waits for as well: in front of a waiting exclusive request is nobody for whom its owner does
-    /// not wait. `is_known` says of whom it is known that he waits.
+    /// The same, but for those whom a nearer one waits for as well: in front of a waiting exclusive
+    /// request is nobody for whom its owner does not wait. `is_known` says of whom it is known that
+    /// he waits.
     pub(super) fn nearest_blockers(
         &self,
         owner: &Owner,
@@ -426,10 +438,11 @@ impl KeyLocks {
 }
 
 impl Locks {
-    /// Asks for a lock, under a latch on the entry's leaf. `holder` is another owner that has written the entry, or
-    /// keeps it locked: it is given the explicit lock that corresponds, before the request is enqueued
-    /// and in the same critical section, so that the request finds the lock whatever the holder is about to do. With
-    /// `wait` false nothing is enqueued on a conflict. An owner that has many locks gets this one among its compact ones.
+    /// Asks for a lock, under a latch on the entry's leaf. `holder` is another owner that has
+    /// written the entry, or keeps it locked: it is given the explicit lock that corresponds,
+    /// before the request is enqueued and in the same critical section, so that the request finds
+    /// the lock whatever the holder is about to do. With `wait` false nothing is enqueued on a
+    /// conflict. An owner that has many locks gets this one among its compact ones.
     pub fn acquire(
         &self,
         owner: &Arc<Owner>,
@@ -449,7 +462,8 @@ impl Locks {
                 return Acquire::Granted(false);
             }
             return shard.with(hash, tree, key, !many, |queue| {
-                // Another reader, which has latched the leaf as this one has, may have come between.
+                // Another reader, which has latched the leaf as this one has, may have come
+                // between.
                 if self.compact.holder(owner, tree, key).is_some() {
                     return Acquire::Retry;
                 }
@@ -470,8 +484,8 @@ impl Locks {
         let (mut held, mut held_by_holder) = lock_both(owner, holder.owner());
         shard.with(hash, tree, key, true, |queue| {
             let queue = queue.expect("made on demand");
-            // Whoever has locked the key since a compact lock was given up must not find the giver in front again. (The set is
-            // written under `held_by_holder`.)
+            // Whoever has locked the key since a compact lock was given up must not find the giver
+            // in front again. (The set is written under `held_by_holder`.)
             let given_up = match holder {
                 Holder::Writer(_) => false,
                 Holder::Compact(keeper) => {

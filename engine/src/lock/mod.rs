@@ -1,48 +1,58 @@
 //! Transactional locks: on keys, on key ranges, and the waiting for them.
 //!
 //! # What is locked how
-//! - **A write takes no lock-table entry.** The entry it wrote carries its transaction id, and while that id is active the
-//!   entry is exclusively locked (*implicit* lock). Somebody who must wait for it turns it into an explicit one first,
-//!   on the holder's behalf, so that waiters queue in order and each release wakes one. The other way round, a write of an entry
-//!   that the transaction had locked by reading it takes the explicit lock out again, if nobody waits in its queue. When
-//!   a savepoint's rollback takes the write back, the entry no longer says that it is locked: the explicit lock comes back, under the
-//!   leaf's latch.
-//! - **Key locks** ([`keys::KeyLocks`]): shared or exclusive on (tree, key), first come, first served. Taken by locking
-//!   reads and by whoever had to wait. A writer looks for them while it holds the leaf's exclusive latch; when the
-//!   shard of the table is empty, which is the rule, that is one load.
-//! - **Compact locks** ([`compact::CompactLocks`]): the exclusive key locks of an owner that has a thousand in the table already and meets nobody else's
-//!   at the key: a few bytes each, which whoever must wait for one makes a key lock.
-//! - **Range locks** ([`ranges::RangeLocks`]): shared or exclusive on closed key ranges of a tree, for SERIALIZABLE scans. They cover the
-//!   gaps, so no phantom appears. A writer tests them only if any exist.
+//! - **A write takes no lock-table entry.** The entry it wrote carries its transaction id, and
+//!   while that id is active the entry is exclusively locked (*implicit* lock). Somebody who must
+//!   wait for it turns it into an explicit one first, on the holder's behalf, so that waiters queue
+//!   in order and each release wakes one. The other way round, a write of an entry that the
+//!   transaction had locked by reading it takes the explicit lock out again, if nobody waits in its
+//!   queue. When a savepoint's rollback takes the write back, the entry no longer says that it is
+//!   locked: the explicit lock comes back, under the leaf's latch.
+//! - **Key locks** ([`keys::KeyLocks`]): shared or exclusive on (tree, key), first come, first
+//!   served. Taken by locking reads and by whoever had to wait. A writer looks for them while it
+//!   holds the leaf's exclusive latch; when the shard of the table is empty, which is the rule,
+//!   that is one load.
+//! - **Compact locks** ([`compact::CompactLocks`]): the exclusive key locks of an owner that has a
+//!   thousand in the table already and meets nobody else's at the key: a few bytes each, which
+//!   whoever must wait for one makes a key lock.
+//! - **Range locks** ([`ranges::RangeLocks`]): shared or exclusive on closed key ranges of a tree,
+//!   for SERIALIZABLE scans. They cover the gaps, so no phantom appears. A writer tests them only
+//!   if any exist.
 //!
-//! All are held until the transaction ends, except a key lock given up by [`Locks::unlock`] (a row that a scan
-//! locked and then did not want).
+//! All are held until the transaction ends, except a key lock given up by [`Locks::unlock`] (a row
+//! that a scan locked and then did not want).
 //!
 //! # Why nothing is missed
-//! Lock tests happen under the leaf latch that protects the entry: a reader that grants itself a lock holds the latch
-//! shared, a writer holds it exclusively, so one of the two sees the other. Two readers, which may hold it both, meet under the mutex of the
-//! key's shard. Nobody waits for a lock while holding a
-//! latch: the operation lets go, waits, and begins anew.
+//! Lock tests happen under the leaf latch that protects the entry: a reader that grants itself a
+//! lock holds the latch shared, a writer holds it exclusively, so one of the two sees the other.
+//! Two readers, which may hold it both, meet under the mutex of the key's shard. Nobody waits for a
+//! lock while holding a latch: the operation lets go, waits, and begins anew.
 //!
-//! "See the holder, then park" loses no wake-up: a waiter gives the holder the explicit lock and enqueues behind it, both under the
-//! holder's [`Owner`] mutex, and the holder sets `ended` under it before it releases; the waiter's own state is set to waiting
-//! before it can be granted, and a grant carries the number of the wait it ends. A write that takes its explicit lock out again does so
-//! under the leaf's latch, so nobody is between seeing the holder and enqueueing meanwhile.
+//! "See the holder, then park" loses no wake-up: a waiter gives the holder the explicit lock and
+//! enqueues behind it, both under the holder's [`Owner`] mutex, and the holder sets `ended` under
+//! it before it releases; the waiter's own state is set to waiting before it can be granted, and a
+//! grant carries the number of the wait it ends. A write that takes its explicit lock out again
+//! does so under the leaf's latch, so nobody is between seeing the holder and enqueueing meanwhile.
 //!
 //! # Deadlocks
-//! A wait enters itself in the wait-for graph *after* it has enqueued, then looks for a cycle through itself. Edges are not
-//! stored but read from the queues. The last of a cycle to enter sees the whole cycle. The victim is a member that the embedder
-//! wants rolled back anyway ([`observer`], which is told before), else the one with the fewest undo records; the one that asks, if equal.
+//! A wait enters itself in the wait-for graph *after* it has enqueued, then looks for a cycle
+//! through itself. Edges are not stored but read from the queues. The last of a cycle to enter sees
+//! the whole cycle. The victim is a member that the embedder wants rolled back anyway
+//! ([`observer`], which is told before), else the one with the fewest undo records; the one that
+//! asks, if equal.
 //!
 //! # When the log has failed
-//! Writing has stopped for good, and so nobody's locks are released any more by a commit or a rollback that writes. Waits end with the log's
-//! error ([`crate::redo::Failure`]), those under way (`sleepers`) and those to come. What is granted stays granted.
+//! Writing has stopped for good, and so nobody's locks are released any more by a commit or a
+//! rollback that writes. Waits end with the log's error ([`crate::redo::Failure`]), those under way
+//! (`sleepers`) and those to come. What is granted stays granted.
 //!
 //! # Order of the mutexes
-//! graph → `Owner::held` → key-lock shard → range shard → compact locks → `Owner::wait`; `Owner::requested` is taken alone, or under the graph. Of two owners' `held`, that
-//! of the lower number comes first. All are leaves below page latches: a page latch may be held when one is taken, never the reverse.
-//! The list of sleepers comes before `Owner::wait` and after all else, the log's mutexes too: a failure of the log reads it.
-//! `Owner::session` is taken with nothing held, and the embedder's observer is called under it.
+//! graph → `Owner::held` → key-lock shard → range shard → compact locks → `Owner::wait`;
+//! `Owner::requested` is taken alone, or under the graph. Of two owners' `held`, that of the lower
+//! number comes first. All are leaves below page latches: a page latch may be held when one is
+//! taken, never the reverse. The list of sleepers comes before `Owner::wait` and after all else,
+//! the log's mutexes too: a failure of the log reads it. `Owner::session` is taken with nothing
+//! held, and the embedder's observer is called under it.
 
 pub mod compact;
 pub(crate) mod deadlock;
@@ -166,8 +176,8 @@ impl Locks {
         self.keys.memory_bytes() + self.ranges.memory_bytes() + self.compact.memory_bytes()
     }
 
-    /// Waits until the wait that `owner` has announced (by [`KeyLocks::acquire`] answering [`keys::Acquire::MustWait`])
-    /// ends in a grant. Any other end withdraws the request.
+    /// Waits until the wait that `owner` has announced (by [`KeyLocks::acquire`] answering
+    /// [`keys::Acquire::MustWait`]) ends in a grant. Any other end withdraws the request.
     pub fn wait_for_key(
         &self,
         owner: &Arc<Owner>,
@@ -186,8 +196,8 @@ impl Locks {
         self.wait(owner, target, requested, timeout)
     }
 
-    /// Waits until one of `others` ends, whose range locks forbid `owner` a lock of this `mode` on `key`. An owner that
-    /// has ended already counts.
+    /// Waits until one of `others` ends, whose range locks forbid `owner` a lock of this `mode` on
+    /// `key`. An owner that has ended already counts.
     pub fn wait_for_end(
         &self,
         owner: &Arc<Owner>,
@@ -276,7 +286,8 @@ impl Locks {
         outcome
     }
 
-    /// Whether `owner` holds a lock on the key that is at least as strong as `mode`, other than by having written the entry.
+    /// Whether `owner` holds a lock on the key that is at least as strong as `mode`, other than by
+    /// having written the entry.
     pub fn holds(&self, owner: &Owner, tree: u32, key: &[u8], mode: LockMode) -> bool {
         self.compact.keeps(owner, tree, key) || self.keys.holds(owner, tree, key, mode)
     }
@@ -290,7 +301,8 @@ impl Locks {
         }
     }
 
-    /// Keeps `owner`'s exclusive lock on an entry that is about to lose its implicit one, under the leaf's latch; false if it has ended.
+    /// Keeps `owner`'s exclusive lock on an entry that is about to lose its implicit one, under the
+    /// leaf's latch; false if it has ended.
     pub(crate) fn keep(&self, owner: &Arc<Owner>, tree: u32, key: &[u8]) -> bool {
         match owner.key_locks() < compact::QUEUED_LOCKS_MAX {
             true => self.keys.make_explicit(owner, tree, key),
@@ -301,8 +313,8 @@ impl Locks {
         }
     }
 
-    /// Releases everything `owner` holds and wakes whoever waits for its end. To be called after the transaction's
-    /// outcome is published.
+    /// Releases everything `owner` holds and wakes whoever waits for its end. To be called after
+    /// the transaction's outcome is published.
     pub fn release_all(&self, owner: &Arc<Owner>) {
         let held = owner.end();
         // First: who has waited for one of the others would find this owner again.

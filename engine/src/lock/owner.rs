@@ -13,8 +13,8 @@ use crate::csn::TrxId;
 use crate::error::{Error, Result};
 use crate::redo::Failure;
 
-/// Interrupts a transaction's lock wait from another thread (KILL QUERY). Stays set until cleared, so that an interrupt which comes
-/// just before the wait begins is not lost.
+/// Interrupts a transaction's lock wait from another thread (KILL QUERY). Stays set until cleared,
+/// so that an interrupt which comes just before the wait begins is not lost.
 #[derive(Default)]
 pub struct Interrupt {
     set: AtomicBool,
@@ -23,8 +23,9 @@ pub struct Interrupt {
 }
 
 impl Interrupt {
-    /// Makes the present lock wait, or the next one, fail with [`Error::Interrupted`]; and a reading that comes to the next leaf without having
-    /// found anything, or has to pass a thousand versions of a row.
+    /// Makes the present lock wait, or the next one, fail with [`Error::Interrupted`]; and a
+    /// reading that comes to the next leaf without having found anything, or has to pass a thousand
+    /// versions of a row.
     pub fn interrupt(&self) {
         self.set.store(true, Ordering::SeqCst);
         let sleeper = self.sleeper.lock().clone();
@@ -188,8 +189,8 @@ impl Owner {
         self.held.lock().ended
     }
 
-    /// Notes that its rollback can't be finished, and why: it will release its locks, and what it still has written is not to be
-    /// waited for.
+    /// Notes that its rollback can't be finished, and why: it will release its locks, and what it
+    /// still has written is not to be waited for.
     pub(crate) fn set_blocked(&self, why: String) {
         let _ = self.blocked.set(why);
     }
@@ -213,7 +214,8 @@ impl Owner {
         *self.requested.lock() = requested;
     }
 
-    /// Names the session, as long as the answer lives: from here on its waits are told, and who waits for it.
+    /// Names the session, as long as the answer lives: from here on its waits are told, and who
+    /// waits for it.
     pub(crate) fn name_session(self: &Arc<Self>, session: SessionToken) -> Named {
         *self.session.lock() = Some(session);
         Named(Arc::clone(self))
@@ -223,7 +225,8 @@ impl Owner {
         *self.session.lock()
     }
 
-    /// Calls `tell` with the session's name, which stays until that returns; it answers whether this owner will be rolled back.
+    /// Calls `tell` with the session's name, which stays until that returns; it answers whether
+    /// this owner will be rolled back.
     pub(super) fn with_session(&self, tell: impl FnOnce(Option<SessionToken>) -> bool) {
         let session = self.session.lock();
         if tell(*session) {
@@ -287,14 +290,16 @@ impl Owner {
         self.wait.lock().state == Waiting::Yes
     }
 
-    /// Has the sleeper look at what ends its wait from outside, its interrupt and the failure of the log. It looks under its mutex before it
-    /// sleeps: taking the mutex here means that it either saw what has been set or is asleep by now.
+    /// Has the sleeper look at what ends its wait from outside, its interrupt and the failure of
+    /// the log. It looks under its mutex before it sleeps: taking the mutex here means that it
+    /// either saw what has been set or is asleep by now.
     pub(super) fn look_again(&self) {
         drop(self.wait.lock());
         self.wake.notify_all();
     }
 
-    /// Sleeps until the announced wait ends, which a `failure` does too. `tell` is called, with nothing held, each time this owner has been passed.
+    /// Sleeps until the announced wait ends, which a `failure` does too. `tell` is called, with
+    /// nothing held, each time this owner has been passed.
     pub(super) fn park(
         self: &Arc<Self>,
         timeout: Duration,

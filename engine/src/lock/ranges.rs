@@ -1,12 +1,15 @@
-//! Locks on closed ranges of keys, held to the transaction's end: how SERIALIZABLE keeps phantoms away.
+//! Locks on closed ranges of keys, held to the transaction's end: how SERIALIZABLE keeps phantoms
+//! away.
 //!
-//! A range covers entries and gaps alike: a writer may not insert, change or delete at a key inside another owner's range, of whatever
-//! mode; a locking read conflicts by mode. A scan extends its range as it moves; overlapping ranges of one owner melt
-//! into one, so a scan holds one range however long it is.
+//! A range covers entries and gaps alike: a writer may not insert, change or delete at a key inside
+//! another owner's range, of whatever mode; a locking read conflicts by mode. A scan extends its
+//! range as it moves; overlapping ranges of one owner melt into one, so a scan holds one range
+//! however long it is.
 //!
-//! A join that looks into an index for each row of another table leaves a range each time, and so does each key that is not there. So
-//! those of an owner are kept in their order: of one mode no two overlap, and whether any covers a key is told by one look.
-//! Owners of ranges are few, and one counter says "none at all".
+//! A join that looks into an index for each row of another table leaves a range each time, and so
+//! does each key that is not there. So those of an owner are kept in their order: of one mode no
+//! two overlap, and whether any covers a key is told by one look. Owners of ranges are few, and one
+//! counter says "none at all".
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -19,7 +22,8 @@ use super::LockMode;
 use super::owner::Owner;
 use super::report::{Covers, LockRecord, LockRecords};
 
-/// Ranges of one mode that don't overlap: the last key covered (none = to the end of the tree) by the first.
+/// Ranges of one mode that don't overlap: the last key covered (none = to the end of the tree) by
+/// the first.
 #[derive(Default)]
 struct Ranges(BTreeMap<Box<[u8]>, Option<Box<[u8]>>>);
 
@@ -30,7 +34,8 @@ impl Ranges {
         Some((low, high.as_deref()))
     }
 
-    /// Whether one has a key in common with `low ..= high`. Of those that begin in time the last one ends last.
+    /// Whether one has a key in common with `low ..= high`. Of those that begin in time the last
+    /// one ends last.
     fn overlap(&self, low: &[u8], high: Option<&[u8]>) -> bool {
         self.last_from(high).is_some_and(|(_, last)| reaches(last, Some(low)))
     }
@@ -111,9 +116,10 @@ impl Owned {
 /// The table of range locks.
 #[derive(Default)]
 pub struct RangeLocks {
-    /// Ranges in the table. Written under the mutex; read without it by those who have nothing to do if there is none. So it never says
-    /// less than there are, not even while ranges melt into one: that happens with each step of a scan, which latches another leaf
-    /// than whoever asks for a key that the scan has passed.
+    /// Ranges in the table. Written under the mutex; read without it by those who have nothing to
+    /// do if there is none. So it never says less than there are, not even while ranges melt into
+    /// one: that happens with each step of a scan, which latches another leaf than whoever asks for
+    /// a key that the scan has passed.
     count: AtomicUsize,
     trees: Mutex<HashMap<u32, Vec<Owned>>>,
 }
@@ -124,8 +130,8 @@ impl RangeLocks {
         (self.count.load(Ordering::Relaxed) * (2 * size_of::<Option<Box<[u8]>>>() + 2 * 64)) as u64
     }
 
-    /// Locks `low ..= high` (`None`: to the end) for `owner`. If others hold conflicting ranges, nothing is locked and
-    /// they are returned: wait for the end of one and ask again.
+    /// Locks `low ..= high` (`None`: to the end) for `owner`. If others hold conflicting ranges,
+    /// nothing is locked and they are returned: wait for the end of one and ask again.
     pub fn acquire(
         &self,
         owner: &Arc<Owner>,
@@ -148,8 +154,8 @@ impl RangeLocks {
             owners.push(Owned { owner: Arc::clone(owner), shared, exclusive });
             owners.len() - 1
         });
-        // Answered before anything is taken out: a range of another mode may cover what is asked for, but not all that the ranges
-        // of this mode cover with which it would melt.
+        // Answered before anything is taken out: a range of another mode may cover what is asked
+        // for, but not all that the ranges of this mode cover with which it would melt.
         if owners[mine].cover(low, high, mode) {
             return Ok(());
         }
@@ -160,8 +166,8 @@ impl RangeLocks {
         Ok(())
     }
 
-    /// The others whose ranges forbid `owner` a lock of this mode on one key (a write is an exclusive one). To be asked under the
-    /// latch on the key's leaf.
+    /// The others whose ranges forbid `owner` a lock of this mode on one key (a write is an
+    /// exclusive one). To be asked under the latch on the key's leaf.
     pub fn blockers(
         &self,
         owner: &Owner,

@@ -3,8 +3,8 @@
 //!
 //! A [`Reach`] holds *stretches* of trees: where each scan began and how far it has come, and which
 //! keys the statement looked up in vain. Its clock goes on each time the statement first meets a
-//! transaction that committed after the statement's read point; a stretch keeps the clock at which it
-//! was read.
+//! transaction that committed after the statement's read point; a stretch keeps the clock at which
+//! it was read.
 
 use std::cmp::Ordering;
 use std::collections::HashMap;
@@ -12,7 +12,8 @@ use std::collections::hash_map::Entry::Vacant;
 
 use crate::csn::TrxId;
 
-/// Stretches that are kept apart. Of more, those of one tree become one, and what is between them counts as read.
+/// Stretches that are kept apart. Of more, those of one tree become one, and what is between them
+/// counts as read.
 const STRETCHES_MAX: usize = 1024;
 
 /// A place in a tree: at a key, or behind all keys.
@@ -110,7 +111,8 @@ pub(crate) struct StretchId {
     at: usize,
 }
 
-/// What is known of a transaction that committed after the read point, or has a lock that the statement left out.
+/// What is known of a transaction that committed after the read point, or has a lock that the
+/// statement left out.
 #[derive(Debug)]
 pub(crate) enum Meeting {
     /// What was read from this [`Reach::clock`] on was read with all that it has inserted.
@@ -126,7 +128,8 @@ pub(crate) struct Reach {
     /// The first `used` are of this statement.
     stretches: Vec<Stretch>,
     used: usize,
-    /// Goes on each time the statement first meets a transaction that committed after its read point.
+    /// Goes on each time the statement first meets a transaction that committed after its read
+    /// point.
     clock: u64,
     /// Those that it met.
     pub(crate) met: HashMap<TrxId, Meeting>,
@@ -189,7 +192,8 @@ impl Reach {
         self.used - 1
     }
 
-    /// Makes one stretch of all that are of one tree and were read in one way. Scans begin new ones.
+    /// Makes one stretch of all that are of one tree and were read in one way. Scans begin new
+    /// ones.
     fn merge(&mut self) {
         let mut merged: Vec<Stretch> = Vec::new();
         for stretch in self.stretches.drain(..) {
@@ -218,7 +222,8 @@ impl Reach {
         }
     }
 
-    /// The statement leaves out an entry that `writer` has locked, for that is what it was asked to do.
+    /// The statement leaves out an entry that `writer` has locked, for that is what it was asked to
+    /// do.
     pub(crate) fn leave_out(&mut self, writer: TrxId) {
         self.met.entry(writer).or_insert(Meeting::Behind(Vec::new()));
     }
@@ -282,7 +287,8 @@ mod tests {
         reach.meet(TrxId(5));
         reach.clear();
         assert!(!covers(&reach, u64::MAX, b"b") && reach.met.is_empty());
-        // A scan that goes on, of a cursor that outlives its statement, begins a stretch of its own.
+        // A scan that goes on, of a cursor that outlives its statement, begins a stretch of its
+        // own.
         extend(&mut reach, &mut scan, b"x", Edge::At(b"y"));
         assert!(covers(&reach, 2, b"x") && !covers(&reach, 2, b"c"));
     }

@@ -1,8 +1,9 @@
 //! Every explicit lock at this moment, for reports.
 //!
-//! The shards of the table of key locks are looked at one after the other, each under its own mutex and no longer than it
-//! takes to copy what it holds; then the ranges. A lock that moves between two looks may be missed or come twice. The
-//! implicit locks of written entries are in no table, and not among these, until somebody waits for one.
+//! The shards of the table of key locks are looked at one after the other, each under its own mutex
+//! and no longer than it takes to copy what it holds; then the ranges. A lock that moves between
+//! two looks may be missed or come twice. The implicit locks of written entries are in no table,
+//! and not among these, until somebody waits for one.
 
 use std::sync::Arc;
 
@@ -78,7 +79,8 @@ impl LockRecords {
 }
 
 impl Locks {
-    /// The locks of keys, then those of ranges; and whether `memory_bytes` were too few for all of them.
+    /// The locks of keys, then those of ranges; and whether `memory_bytes` were too few for all of
+    /// them.
     pub fn records(&self, memory_bytes: usize) -> (Vec<LockRecord>, bool) {
         let mut out =
             LockRecords { records: Vec::new(), room_bytes: memory_bytes, is_truncated: false };

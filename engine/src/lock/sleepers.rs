@@ -1,8 +1,9 @@
 //! Who waits for a lock at this moment, to be woken when writing has stopped.
 //!
-//! The log can fail in any thread, with latches and the log's mutexes in hand; so the mutex here is one that nothing but
-//! `Owner::wait` is taken under. A waiter enters *before* it asks, under its `Owner::wait`, whether writing has stopped; the failure is
-//! published before the list is read. So one of the two sees the other.
+//! The log can fail in any thread, with latches and the log's mutexes in hand; so the mutex here is
+//! one that nothing but `Owner::wait` is taken under. A waiter enters *before* it asks, under its
+//! `Owner::wait`, whether writing has stopped; the failure is published before the list is read. So
+//! one of the two sees the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -691,7 +691,8 @@ proptest! {
         prop_assert!(ranges.is_empty());
     }
 
-    /// The queue's grants against a model: conflicts never granted together, first come first served.
+    /// The queue's grants against a model: conflicts never granted together, first come first
+    /// served.
     #[test]
     fn key_locks_follow_a_model(steps in prop::collection::vec((0u64..5, 0u8..4, any::<bool>()), 1..80)) {
         let locks = Locks::default();
@@ -771,7 +772,8 @@ fn hot_keys_under_threads_lose_no_wake_up() {
     assert_eq!(locks.counters.timeouts.load(Ordering::Relaxed), 0);
 }
 
-/// Whoever asks for locks on a key in a range must not slip in while the range's owner makes it longer, elsewhere in the tree.
+/// Whoever asks for locks on a key in a range must not slip in while the range's owner makes it
+/// longer, elsewhere in the tree.
 #[test]
 fn a_range_is_never_gone_while_it_grows() {
     let locks = Locks::default();
@@ -873,7 +875,8 @@ fn who_waits_for_one_of_many_locks_gets_it_when_it_is_given_up() {
     assert!(locks.keys.is_empty() && locks.compact.is_empty());
 }
 
-/// A reader sees the lock, then its owner gives it up, then others lock the row: the owner must not be found in front of them.
+/// A reader sees the lock, then its owner gives it up, then others lock the row: the owner must not
+/// be found in front of them.
 #[test]
 fn one_of_many_locks_that_was_given_up_meanwhile_is_not_made_explicit() {
     let locks = Locks::default();

@@ -1,14 +1,14 @@
 //! Shortcuts through the version chains of an active transaction, for rows that it has changed very
 //! often.
 //!
-//! A snapshot read must get behind all versions that an unfinished transaction has made of a row, one
-//! undo record after the other. The first reader that gets there leaves the version it found with the
-//! transaction's [`Owner`](crate::lock::Owner); later readers begin there.
+//! A snapshot read must get behind all versions that an unfinished transaction has made of a row,
+//! one undo record after the other. The first reader that gets there leaves the version it found
+//! with the transaction's [`Owner`](crate::lock::Owner); later readers begin there.
 //!
 //! # Why an entry stays true
 //! As long as the row's newest version is that transaction's, no other can have changed what lies
-//! behind its oldest one. A rollback to a savepoint may give up the row, and the transaction may write
-//! it again later, over another version. So such a rollback clears the cache
+//! behind its oldest one. A rollback to a savepoint may give up the row, and the transaction may
+//! write it again later, over another version. So such a rollback clears the cache
 //! ([`VersionCache::forget`]), and refuses what readers are about to add. A rollback of the whole
 //! transaction only takes versions away from the front.
 //!
@@ -57,8 +57,9 @@ impl VersionCache {
         self.0.lock().epoch
     }
 
-    /// What lies behind the transaction's versions, if somebody has left it; puts its value into `value`. To be asked under the latch on
-    /// the entry's leaf, the newest version being the transaction's.
+    /// What lies behind the transaction's versions, if somebody has left it; puts its value into
+    /// `value`. To be asked under the latch on the entry's leaf, the newest version being the
+    /// transaction's.
     pub(crate) fn get(&self, tree: u32, key: &[u8], value: &mut Vec<u8>) -> Option<Option<Before>> {
         let rows = self.0.lock();
         let row = rows.list.iter().find(|row| row.tree == tree && row.key == key)?;

@@ -1,6 +1,7 @@
 //! The wait-for graph.
 //!
-//! Nodes are the owners that wait at this moment. Edges are computed when asked for, from the lock queues, so they are never stale.
+//! Nodes are the owners that wait at this moment. Edges are computed when asked for, from the lock
+//! queues, so they are never stale.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -28,8 +29,8 @@ pub(super) struct WaitGraph {
 }
 
 impl WaitGraph {
-    /// Adds `owner`, and returns the victims if that closes cycles: one that asks may wait for several, and each may wait for
-    /// it. Either `owner` alone, or others.
+    /// Adds `owner`, and returns the victims if that closes cycles: one that asks may wait for
+    /// several, and each may wait for it. Either `owner` alone, or others.
     pub fn enter(&self, owner: &Arc<Owner>, target: Target, keys: &KeyLocks) -> Vec<Arc<Owner>> {
         let mut waiting = self.waiting.lock();
         let before = waiting.insert(owner.number(), (Arc::clone(owner), target));
@@ -39,8 +40,8 @@ impl WaitGraph {
             if !owner.is_waiting() {
                 break;
             }
-            // One that will be rolled back in any case costs nothing. The first of equals wins in `min_by_key`, and the cycle begins
-            // with the one that asks.
+            // One that will be rolled back in any case costs nothing. The first of equals wins in
+            // `min_by_key`, and the cycle begins with the one that asks.
             let victim =
                 cycle.iter().min_by_key(|member| (!member.gives_way(), member.undo_records()));
             let victim = victim.expect("a cycle has members").number();
@@ -67,8 +68,9 @@ impl WaitGraph {
     }
 }
 
-/// Depth-first search for a path from `start` back to it; its members, `start` first. In a long queue each looks at the one before
-/// it, not at all: a row that a thousand want would else cost a million looks for each of them.
+/// Depth-first search for a path from `start` back to it; its members, `start` first. In a long
+/// queue each looks at the one before it, not at all: a row that a thousand want would else cost a
+/// million looks for each of them.
 fn find_cycle(
     waiting: &HashMap<u64, (Arc<Owner>, Target)>,
     start: &Arc<Owner>,

@@ -24,7 +24,8 @@ fn value(len: usize, seed: u64) -> Vec<u8> {
     value
 }
 
-/// Stores a value whose head is noted, in the same mini-transaction, in the space header's table area: as an undo record would.
+/// Stores a value whose head is noted, in the same mini-transaction, in the space header's table
+/// area: as an undo record would.
 fn store(env: &Env, space: &Space, value: &[u8], note_at: u32) -> Result<u32> {
     let mut mtr = Mtr::begin(env)?;
     let note = mtr.exclusive(space, 0)?;
@@ -108,7 +109,8 @@ fn values_of_any_length_come_back() {
     assert!(again.unwrap_err().to_string().contains("to be freed, but not allocated to anyone"));
 }
 
-/// Power cuts at any point of storing and freeing: what the notes lead to is exactly what is allocated.
+/// Power cuts at any point of storing and freeing: what the notes lead to is exactly what is
+/// allocated.
 #[test]
 fn a_crash_leaks_no_page() {
     for seed in crate::redo::tests::seeds(30) {
@@ -159,7 +161,8 @@ fn a_crash_leaks_no_page() {
     }
 }
 
-/// Each chain is freed by a thread of its own: one that waits for itself fails the test instead of stopping it.
+/// Each chain is freed by a thread of its own: one that waits for itself fails the test instead of
+/// stopping it.
 #[test]
 fn a_chain_that_leads_back_into_itself_is_an_error() {
     let env = Env::open(Arc::new(SimStorage::new(1)), &fixture::options(200, 4096)).unwrap();

@@ -1,25 +1,28 @@
 //! The second pass over the log: every change that its page has not seen is applied.
 //!
 //! # Batches
-//! Records come in the log's order, pages lie all over the files. So the log is taken in batches of a bounded size;
-//! a batch is sorted by page, its pages are read ahead in file order, and each is latched once and gets all of
-//! its changes. Only the order of one page's changes matters.
+//! Records come in the log's order, pages lie all over the files. So the log is taken in batches of
+//! a bounded size; a batch is sorted by page, its pages are read ahead in file order, and each is
+//! latched once and gets all of its changes. Only the order of one page's changes matters.
 //!
 //! # Which changes a page has seen
-//! A page's LSN is the end of the last frame that changed it, so the page needs a frame iff its LSN is below the
-//! frame's end. A changed page is dirty from the *batch's* first LSN on: that is early enough for every change in it,
-//! should the checkpoint move while recovery runs.
+//! A page's LSN is the end of the last frame that changed it, so the page needs a frame iff its LSN
+//! is below the frame's end. A changed page is dirty from the *batch's* first LSN on: that is early
+//! enough for every change in it, should the checkpoint move while recovery runs.
 //!
 //! # Files
-//! A file that the log creates and that is missing is created; one that is too short for a page, or for the size that the log
-//! gives it, is extended: its growth may have been lost, its content is in the log.
+//! A file that the log creates and that is missing is created; one that is too short for a page, or
+//! for the size that the log gives it, is extended: its growth may have been lost, its content is
+//! in the log.
 //!
 //! # Damage
-//! A file that the log neither creates nor deletes may be missing nonetheless, or a page of it broken. If it is the engine's
-//! own, that ends the recovery. If it is a table's, the other tables shall not suffer: its changes are passed over. A
-//! broken page stays broken, so nobody takes it for whole later: should it turn out that it can be read after all, its table is given up; a missing file, one whose pages are not those that the
-//! log has changes of (truncated, zeroed, or replaced), or one that the disk fails to read, is reported to the layer above, which remembers that changes of it are
-//! lost.
+//! A file that the log neither creates nor deletes may be missing nonetheless, or a page of it
+//! broken. If it is the engine's own, that ends the recovery. If it is a table's, the other tables
+//! shall not suffer: its changes are passed over. A broken page stays broken, so nobody takes it
+//! for whole later: should it turn out that it can be read after all, its table is given up; a
+//! missing file, one whose pages are not those that the log has changes of (truncated, zeroed, or
+//! replaced), or one that the disk fails to read, is reported to the layer above, which remembers
+//! that changes of it are lost.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -38,8 +41,9 @@ use crate::page_op::{self, PageOp};
 use crate::redo::RedoLog;
 use crate::redo::record::Record;
 
-/// Bytes of operations, and of what is noted of them, collected before they are applied: with a memory budget, at most this part of it, as
-/// the memory of a batch grows by doubling and is sorted.
+/// Bytes of operations, and of what is noted of them, collected before they are applied: with a
+/// memory budget, at most this part of it, as the memory of a batch grows by doubling and is
+/// sorted.
 const BATCH_BYTES: u64 = 32 << 20;
 const BATCH_PARTS: u64 = 32;
 /// Pages read ahead at a time.
@@ -68,12 +72,13 @@ struct Batch {
 pub struct Limits {
     /// The memory budget; 0: none.
     pub memory_budget_bytes: u64,
-    /// Damage of spaces with an id below this one ends the recovery, of others it costs their changes.
+    /// Damage of spaces with an id below this one ends the recovery, of others it costs their
+    /// changes.
     pub expendable_from: u32,
 }
 
-/// Applies the log from the checkpoint to the scan's end. Returns the tables' spaces whose file is missing, though the log
-/// holds changes of it.
+/// Applies the log from the checkpoint to the scan's end. Returns the tables' spaces whose file is
+/// missing, though the log holds changes of it.
 pub fn apply(
     storage: &Arc<dyn Storage>,
     pool: &Pool,
@@ -135,7 +140,8 @@ fn full_bytes(memory_budget_bytes: u64) -> u64 {
     }
 }
 
-/// Memory that [`apply`] takes beside the pool's, with such a memory budget (0: none), about: room for twice a batch, and for sorting it.
+/// Memory that [`apply`] takes beside the pool's, with such a memory budget (0: none), about: room
+/// for twice a batch, and for sorting it.
 pub fn memory_bytes(memory_budget_bytes: u64) -> u64 {
     3 * full_bytes(memory_budget_bytes)
 }
@@ -219,7 +225,8 @@ impl Batch {
         let Some(space) = files.space(id.space)? else { return Ok(0) };
         files.extend(&space, id.no)?;
         let op = |change: &Change| &self.bytes[change.at as usize..][..change.len as usize];
-        // A page that is set as a whole need not be read, nor be readable, whatever was changed in it before.
+        // A page that is set as a whole need not be read, nor be readable, whatever was changed in
+        // it before.
         let whole = changes.iter().rposition(|change| sets_whole_page(op(change)));
         let changes = &changes[whole.unwrap_or(0)..];
         let newest = changes[changes.len() - 1].end;
@@ -237,7 +244,8 @@ impl Batch {
                     files.broken.insert(id, newest);
                     return Ok(0);
                 }
-                // It may be readable again later, as it was before these changes, and pass for whole.
+                // It may be readable again later, as it was before these changes, and pass for
+                // whole.
                 Err(tidepool_pool::Error::Storage(error))
                     if id.space >= files.expendable_from && error.op == StorageOp::Read =>
                 {
@@ -248,8 +256,8 @@ impl Batch {
         };
         let seen = page.page_lsn();
         if seen == Lsn::ZERO && whole.is_none() {
-            // Zeroes pass for a page that was never written, but this one was: before the checkpoint, or the log would begin
-            // with all of it.
+            // Zeroes pass for a page that was never written, but this one was: before the
+            // checkpoint, or the log would begin with all of it.
             drop(page);
             let nothing = OpError("there is nothing in it to be changed");
             if id.space == UNDO_SPACE && files.is_expendable(id) {
@@ -307,7 +315,8 @@ impl Batch {
     }
 }
 
-/// The page, latched. One that is wrong is read again at once: it may have been the way from the disk that was at fault.
+/// The page, latched. One that is wrong is read again at once: it may have been the way from the
+/// disk that was at fault.
 fn read_page<'p>(
     pool: &'p Pool,
     space: &'p Space,
@@ -348,7 +357,8 @@ struct Files<'a> {
     expendable_from: u32,
     /// Tables' spaces whose file is missing, or is not the one that the log has changes of.
     missing: HashSet<u32>,
-    /// Tables' pages that were broken when changes were to be made in them, each with the end of the last change that was passed over.
+    /// Tables' pages that were broken when changes were to be made in them, each with the end of
+    /// the last change that was passed over.
     broken: HashMap<PageId, Lsn>,
 }
 
@@ -374,7 +384,8 @@ impl Files<'_> {
             }
             dirs.push(name);
         }
-        // The record of the deletion may lie before the checkpoint, and once such a file is found to be gone, nothing speaks of it.
+        // The record of the deletion may lie before the checkpoint, and once such a file is found
+        // to be gone, nothing speaks of it.
         dirs.extend(self.scan.unlisted.iter().map(|&id| space_file_name(id)));
         // Even if there was nothing to do: a process that was killed may have done it without this.
         let mut dirs: Vec<&str> = dirs.iter().map(|name| files::dir_of(name)).collect();
@@ -411,8 +422,8 @@ impl Files<'_> {
             }
             Err(error) => return Err(error.into()),
         };
-        // A process that was killed may have written pages that this one can read, and a power cut would
-        // take; below, such pages count as having seen their changes.
+        // A process that was killed may have written pages that this one can read, and a power cut
+        // would take; below, such pages count as having seen their changes.
         file.sync_data()?;
         let mirror = mirror::open(&**self.storage, self.pool.page_size(), id)?;
         let space = self.pool.open_mirrored_space(id, file, mirror)?;
@@ -420,8 +431,8 @@ impl Files<'_> {
         Ok(Some(space))
     }
 
-    /// Gives up the tables that have a page which was broken when changes were to be made in it, and can be read now: it lacks them, and
-    /// does not show it.
+    /// Gives up the tables that have a page which was broken when changes were to be made in it,
+    /// and can be read now: it lacks them, and does not show it.
     fn look_at_broken_pages_again(&mut self) -> Result<()> {
         for (id, passed_over) in std::mem::take(&mut self.broken) {
             if id.space < self.expendable_from {
@@ -444,13 +455,15 @@ impl Files<'_> {
         Ok(())
     }
 
-    /// Whether a broken page costs what is on it, and not the start: a page of a table, or of undo records.
+    /// Whether a broken page costs what is on it, and not the start: a page of a table, or of undo
+    /// records.
     fn is_expendable(&self, page: PageId) -> bool {
         page.space >= self.expendable_from
             || page.space == UNDO_SPACE && !mirror::covers(page, self.pool.page_size())
     }
 
-    /// An error if a page of undo records was broken when changes were to be made in it, and can be read now.
+    /// An error if a page of undo records was broken when changes were to be made in it, and can be
+    /// read now.
     fn check_still_broken(&mut self, id: PageId, passed_over: Lsn) -> Result<()> {
         let Some(space) = self.space(id.space)? else { return Ok(()) };
         match read_page(self.pool, &space, id.no) {
@@ -462,8 +475,8 @@ impl Files<'_> {
         }
     }
 
-    /// A change does not fit its page: the file was truncated, or replaced by another. Or the page cannot be read. Ends the recovery, or, if
-    /// it is a table's file, only that of the table.
+    /// A change does not fit its page: the file was truncated, or replaced by another. Or the page
+    /// cannot be read. Ends the recovery, or, if it is a table's file, only that of the table.
     fn give_up(
         &mut self,
         space: &Arc<Space>,
@@ -495,8 +508,8 @@ impl Files<'_> {
         Ok(0)
     }
 
-    /// Makes the file as long as its header says, for good: the header may be written and synced already, so that nothing else would
-    /// sync the file again.
+    /// Makes the file as long as its header says, for good: the header may be written and synced
+    /// already, so that nothing else would sync the file again.
     fn grow_to(&self, space: &Space, size_pages: u32) -> Result<()> {
         if size_pages > space.page_count() {
             self.extend(space, size_pages - 1)?;

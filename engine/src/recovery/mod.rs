@@ -88,8 +88,8 @@ pub struct Recovered {
     pub unfinished_spaces: HashSet<u32>,
 }
 
-/// Recovers a data directory whose log is open for reading. `open_pool` makes the buffer pool, given
-/// the bytes that recovery takes beside it.
+/// Recovers a data directory whose log is open for reading. `open_pool` makes the buffer pool,
+/// given the bytes that recovery takes beside it.
 ///
 /// # Errors
 /// Damage that the user has not accepted, of the log or of files that no start can do without; an
@@ -203,8 +203,8 @@ fn apply_log(
     Ok(missing_spaces)
 }
 
-/// Has the log go on to say which files belong to an unfinished CREATE or DROP, whatever checkpoints
-/// come.
+/// Has the log go on to say which files belong to an unfinished CREATE or DROP, whatever
+/// checkpoints come.
 fn keep_pending_spaces(redo: &RedoLog, found: &Scan, options: &Options<'_>) -> Result<()> {
     let mut pending = Vec::new();
     for &id in found.unlisted.union(&found.deleted) {

@@ -1,10 +1,10 @@
 //! The first pass over the log: where it ends, and which files it creates and deletes.
 //!
-//! Where the log can't be read any further, it ends, or it is damaged: [`beyond`] finds out. Damage stops the start, unless the user
-//! accepts what it loses.
+//! Where the log can't be read any further, it ends, or it is damaged: [`beyond`] finds out. Damage
+//! stops the start, unless the user accepts what it loses.
 //!
-//! The end must be known before any page is touched, and a space's deletion before its first record: a record
-//! for a missing file is fine if the file was deleted later in the log.
+//! The end must be known before any page is touched, and a space's deletion before its first
+//! record: a record for a missing file is fine if the file was deleted later in the log.
 
 use std::collections::HashSet;
 
@@ -38,7 +38,8 @@ pub struct Scan {
     pub unlisted: HashSet<u32>,
 }
 
-/// Reads the log from the checkpoint to its end. Log that was durable and cannot be read is an error, unless `accept` says so.
+/// Reads the log from the checkpoint to its end. Log that was durable and cannot be read is an
+/// error, unless `accept` says so.
 pub fn scan(ring: &mut Ring, accept: AcceptLogLoss) -> Result<Scan> {
     let control = ring.control();
     let mut scan = Scan {
@@ -46,7 +47,8 @@ pub fn scan(ring: &mut Ring, accept: AcceptLogLoss) -> Result<Scan> {
         accept,
         ..Scan::default()
     };
-    // A process that was killed may have left bytes that this one can read, and a power cut would take.
+    // A process that was killed may have left bytes that this one can read, and a power cut would
+    // take.
     if !control.clean {
         ring.sync_all()?;
     }

@@ -49,7 +49,8 @@ impl Hooks for Unsteady {
     }
 }
 
-/// A log with two changes of the page, and so much between them. The second may set all of the page.
+/// A log with two changes of the page, and so much between them. The second may set all of the
+/// page.
 fn disk_with_two_changes(log_between: u64, is_anew: bool) -> SimStorage {
     let storage = SimStorage::new(1);
     let env = Env::open(Arc::new(storage.clone()), &options()).unwrap();

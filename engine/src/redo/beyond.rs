@@ -1,17 +1,20 @@
-//! What lies behind the position where the log seems to end: the end of what was written, or damage.
+//! What lies behind the position where the log seems to end: the end of what was written, or
+//! damage.
 //!
-//! A power cut may leave whole frames behind a torn one, so frames prove nothing. A [durable mark](super::mark) does,
-//! and so does the control file, which notes how far the log was durable whenever it is written: if either says that the
-//! log was durable beyond that position, bytes that were synced are wrong, and what they held may have been
-//! acknowledged.
+//! A power cut may leave whole frames behind a torn one, so frames prove nothing. A [durable
+//! mark](super::mark) does, and so does the control file, which notes how far the log was durable
+//! whenever it is written: if either says that the log was durable beyond that position, bytes that
+//! were synced are wrong, and what they held may have been acknowledged.
 //!
 //! # Which marks count
-//! Those of the epoch in which the log seems to end, or of a later one. An earlier life's log ends, for good, where
-//! the next life's epoch frame lies: its marks behind that say nothing any more. In particular, a loss that was accepted is
-//! not reported again once the epoch frame after it is durable.
+//! Those of the epoch in which the log seems to end, or of a later one. An earlier life's log ends,
+//! for good, where the next life's epoch frame lies: its marks behind that say nothing any more. In
+//! particular, a loss that was accepted is not reported again once the epoch frame after it is
+//! durable.
 //!
 //! # What is not found
-//! Damage to what was flushed last, if no mark was written after it: see `docs/internals/recovery.md`.
+//! Damage to what was flushed last, if no mark was written after it: see
+//! `docs/internals/recovery.md`.
 
 use tidepool_pool::Lsn;
 use tidepool_pool::storage::AlignedBuf;
@@ -94,7 +97,8 @@ impl Loss {
     }
 }
 
-/// Looks behind `end`, where the log seems to end in `epoch`. `None`: the log was still being written there.
+/// Looks behind `end`, where the log seems to end in `epoch`. `None`: the log was still being
+/// written there.
 pub fn look(ring: &mut Ring, end: Lsn, epoch: u32) -> Result<Option<Loss>> {
     let mut search = Search { end, epoch, best: None, frames: 0, readable: end };
     let control = ring.control();
@@ -134,7 +138,8 @@ impl Search {
         }
     }
 
-    /// If the length of the frame at the end is right and only its payload is not, the log goes on behind it.
+    /// If the length of the frame at the end is right and only its payload is not, the log goes on
+    /// behind it.
     fn follow_frames_behind_the_first(&mut self, ring: &mut Ring) -> Result<()> {
         let Some(next) = skip_frame(ring, self.end)? else { return Ok(()) };
         self.follow(ring, next, self.epoch).map(drop)

@@ -1,9 +1,10 @@
 //! How large the redo log is to be, when nobody says.
 //!
-//! A larger log lets pages stay dirty for longer, so that a page which is changed often is written seldom; that pays as far as the
-//! pool can hold dirty pages at all. It costs disk and time at recovery. So the capacity follows the memory that the
-//! pool really holds, within bounds: up at once, down only when it has been too large for a while, since
-//! a smaller log means that pages must be written now.
+//! A larger log lets pages stay dirty for longer, so that a page which is changed often is written
+//! seldom; that pays as far as the pool can hold dirty pages at all. It costs disk and time at
+//! recovery. So the capacity follows the memory that the pool really holds, within bounds: up at
+//! once, down only when it has been too large for a while, since a smaller log means that pages
+//! must be written now.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ pub fn automatic(resident_bytes: u64) -> u64 {
 }
 
 impl AutomaticCapacity {
-    /// The capacity to change to, if it is to change, `elapsed` after the last call. Changes are by a quarter at least.
+    /// The capacity to change to, if it is to change, `elapsed` after the last call. Changes are by
+    /// a quarter at least.
     pub fn step(&mut self, now_bytes: u64, resident_bytes: u64, elapsed: Duration) -> Option<u64> {
         let wanted = automatic(resident_bytes);
         self.too_large_for = match wanted < now_bytes / 4 * 3 {

@@ -1,25 +1,31 @@
-//! Room in the ring: checkpoints, their pacing, files made ahead, and the wait when all that is too late.
+//! Room in the ring: checkpoints, their pacing, files made ahead, and the wait when all that is too
+//! late.
 //!
 //! # Pacing
-//! The *age* is the distance from the oldest change that is in no file yet to the end of the log; it must stay
-//! below the capacity. Writing dirty pages early wastes writes (a hot page would have changed again), writing
-//! them late makes commits wait. The [`Pacer`] lets the age grow freely to a low mark, and from there asks
-//! the cleaner to move the oldest change forward in proportion to the log's own growth: at the
-//! middle of the band as fast as the log grows, at its top at full speed.
+//! The *age* is the distance from the oldest change that is in no file yet to the end of the log;
+//! it must stay below the capacity. Writing dirty pages early wastes writes (a hot page would have
+//! changed again), writing them late makes commits wait. The [`Pacer`] lets the age grow freely to
+//! a low mark, and from there asks the cleaner to move the oldest change forward in proportion to
+//! the log's own growth: at the middle of the band as fast as the log grows, at its top at full
+//! speed.
 //!
 //! # Waiting
-//! `RedoLog::has_room` is asked by every mini-transaction at its beginning, holding no latch. `begin_limit` is
-//! the end of the ring with its spare files, less a reserve for the mini-transactions that have begun already.
-//! Files are made two ahead of the log's end, up to the capacity; when the disk is too full for another, the log
-//! makes do with those it has. Should the mini-transactions overrun even the reserve, the writer adds a file beyond
-//! the capacity rather than fail; places in the list of files are kept for that. Such a file is room for those who have begun, not for
-//! others: a checkpoint that stands still would let one wave of them after the other in.
+//! `RedoLog::has_room` is asked by every mini-transaction at its beginning, holding no latch.
+//! `begin_limit` is the end of the ring with its spare files, less a reserve for the
+//! mini-transactions that have begun already. Files are made two ahead of the log's end, up to the
+//! capacity; when the disk is too full for another, the log makes do with those it has. Should the
+//! mini-transactions overrun even the reserve, the writer adds a file beyond the capacity rather
+//! than fail; places in the list of files are kept for that. Such a file is room for those who have
+//! begun, not for others: a checkpoint that stands still would let one wave of them after the other
+//! in.
 //!
-//! While the checkpoint is held (`RedoLog::hold_checkpoint`), nothing can make room but more files: they are made ahead beyond the capacity, too,
-//! and then larger ones, so that their number is no limit. If there can be no more, mini-transactions wait as ever.
+//! While the checkpoint is held (`RedoLog::hold_checkpoint`), nothing can make room but more files:
+//! they are made ahead beyond the capacity, too, and then larger ones, so that their number is no
+//! limit. If there can be no more, mini-transactions wait as ever.
 //!
-//! What a backup has not copied yet is kept in the same way, but for 1 GiB or as much again as the capacity at most, and not where the
-//! disk is full: then the backup fails, for the server must not wait for wherever it writes to.
+//! What a backup has not copied yet is kept in the same way, but for 1 GiB or as much again as the
+//! capacity at most, and not where the disk is full: then the backup fails, for the server must not
+//! wait for wherever it writes to.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -50,8 +56,9 @@ impl RedoLog {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// Changes the capacity, at once for the pacing, and for the files as the ring turns: new files are made
-    /// in the new size when room is needed; spare ones beyond the capacity are removed as they come free.
+    /// Changes the capacity, at once for the pacing, and for the files as the ring turns: new files
+    /// are made in the new size when room is needed; spare ones beyond the capacity are removed as
+    /// they come free.
     pub fn set_capacity(&self, bytes: u64) -> Result<()> {
         if bytes < CAPACITY_MIN_BYTES {
             return Err(Error::InvalidOption(format!(
@@ -64,7 +71,8 @@ impl RedoLog {
         Ok(())
     }
 
-    /// Whether [`adapt_capacity`](Self::adapt_capacity) has a say; setting a capacity takes it away.
+    /// Whether [`adapt_capacity`](Self::adapt_capacity) has a say; setting a capacity takes it
+    /// away.
     pub(crate) fn set_automatic_capacity(&self, on: bool) {
         self.automatic_capacity.store(on, Ordering::Relaxed);
     }
@@ -94,15 +102,16 @@ impl RedoLog {
         capacity.saturating_sub(2 * file + self.reserve()).max(capacity / 2)
     }
 
-    /// Recomputes where mini-transactions must wait, after any change of the ring, and wakes those that may
-    /// go on.
+    /// Recomputes where mini-transactions must wait, after any change of the ring, and wakes those
+    /// that may go on.
     pub(super) fn update_begin_limit(&self, ring: &Ring) {
         let overrun = match self.may_outgrow(ring) {
             true => 0,
             false => ring.overrun(self.capacity()),
         };
         let limit = (ring.end().0 + ring.spare_bytes()).saturating_sub(overrun);
-        // With no disk to grow, the ring may be far smaller than the capacity: some of it must be left to use.
+        // With no disk to grow, the ring may be far smaller than the capacity: some of it must be
+        // left to use.
         let limit = limit.saturating_sub(self.reserve().min(ring.total_size() / 4));
         let before = self.begin_limit.swap(limit, Ordering::Release);
         if limit > before {
@@ -120,8 +129,9 @@ impl RedoLog {
         self.next_lsn().0 < self.begin_limit.load(Ordering::Acquire) && !self.full_disk.is_full()
     }
 
-    /// Keeps the checkpoint where it is, for what recovery read in the log is to be found there again; or no longer. Meanwhile the
-    /// log grows beyond its capacity, as nothing else can make room.
+    /// Keeps the checkpoint where it is, for what recovery read in the log is to be found there
+    /// again; or no longer. Meanwhile the log grows beyond its capacity, as nothing else can make
+    /// room.
     pub(crate) fn hold_checkpoint(&self, hold: bool) {
         self.checkpoint_held.store(hold, Ordering::Release);
         if !hold {
@@ -167,9 +177,9 @@ impl RedoLog {
         }
     }
 
-    /// Takes a checkpoint at the oldest dirty page, or at the end of the log if there is none. `oldest_dirty`
-    /// runs while nothing can be appended, so that no page becomes dirty between the two looks.
-    /// Returns the checkpoint's LSN.
+    /// Takes a checkpoint at the oldest dirty page, or at the end of the log if there is none.
+    /// `oldest_dirty` runs while nothing can be appended, so that no page becomes dirty between the
+    /// two looks. Returns the checkpoint's LSN.
     pub(crate) fn checkpoint(
         &self,
         oldest_dirty: impl FnOnce() -> Option<Lsn>,
@@ -219,15 +229,16 @@ impl RedoLog {
         epochs[0].1
     }
 
-    /// Has the ring's next files ready before the log gets there, and removes files beyond the capacity. A
-    /// background step: no commit should ever have to do this itself.
+    /// Has the ring's next files ready before the log gets there, and removes files beyond the
+    /// capacity. A background step: no commit should ever have to do this itself.
     pub(crate) fn prepare_files(&self) -> Result<()> {
         self.failure.check()?;
         while !self.stops_preparing() && self.prepare_file()? {}
         Ok(())
     }
 
-    /// Has no more files made ahead from now on, one that is being filled included: the log is about to be closed, and a file may be of gigabytes.
+    /// Has no more files made ahead from now on, one that is being filled included: the log is
+    /// about to be closed, and a file may be of gigabytes.
     pub(crate) fn stop_preparing(&self) {
         self.stops_preparing.store(true, Ordering::Release);
     }
@@ -257,8 +268,9 @@ impl RedoLog {
             let ahead = ring.end().0.saturating_sub(next) + ring.spare_bytes();
             let is_beyond = ring.total_size() + size > capacity;
             if is_beyond && !may_outgrow {
-                // There are as many as there shall be. That another could not be made was when fewer were there, or more were
-                // wanted; who waits now waits for a checkpoint, however slow.
+                // There are as many as there shall be. That another could not be made was when
+                // fewer were there, or more were wanted; who waits now waits for a checkpoint,
+                // however slow.
                 ring.set_growth_error(None);
                 return Ok(false);
             }
@@ -340,14 +352,15 @@ const LOW_MARK: f64 = 0.15;
 const EVEN_MARK: f64 = 0.6;
 /// From here on: full speed.
 const HIGH_MARK: f64 = 0.85;
-/// While there is no hurry, pages are asked for this often: each time costs a few syncs, which commits feel.
+/// While there is no hurry, pages are asked for this often: each time costs a few syncs, which
+/// commits feel.
 const STEADY_INTERVAL: Duration = Duration::from_millis(500);
 /// Time constant of the rate's smoothing, seconds.
 const SMOOTHING_S: f64 = 2.0;
 
 impl Pacer {
-    /// One step, `elapsed` after the last one. `oldest` is the oldest dirty LSN, `end` the log's end.
-    /// `None` if nothing needs to be written now.
+    /// One step, `elapsed` after the last one. `oldest` is the oldest dirty LSN, `end` the log's
+    /// end. `None` if nothing needs to be written now.
     pub fn step(
         &mut self,
         oldest: Option<Lsn>,

@@ -1,9 +1,9 @@
 //! The control file: where recovery begins, and which files the log is in.
 //!
-//! `redo/control` has two slots of one block each, at offsets 0 and 4096. Every update writes the slot
-//! that does *not* hold the newest state, under the next sequence number, and syncs: so one of the two
-//! is always whole. The newest whole slot counts. What an update frees (log before the new checkpoint)
-//! may be overwritten only after the update's sync.
+//! `redo/control` has two slots of one block each, at offsets 0 and 4096. Every update writes the
+//! slot that does *not* hold the newest state, under the next sequence number, and syncs: so one of
+//! the two is always whole. The newest whole slot counts. What an update frees (log before the new
+//! checkpoint) may be overwritten only after the update's sync.
 //!
 //! ```text
 //!    0  magic "TPCONTRL"
@@ -157,8 +157,9 @@ impl Control {
 
     /// The newest whole slot of the control file, and how many of the two are whole.
     ///
-    /// One that can't be read counts as torn, for some devices tell of a sector that a power cut tore in this way, until it is written
-    /// again; and the next update writes the slot that did not count.
+    /// One that can't be read counts as torn, for some devices tell of a sector that a power cut
+    /// tore in this way, until it is written again; and the next update writes the slot that did
+    /// not count.
     pub fn read(file: &dyn StorageFile) -> Result<(Self, usize)> {
         let mut slots = AlignedBuf::zeroed(2 * BLOCK_SIZE);
         let (first, second) = slots.split_at_mut(BLOCK_SIZE);

@@ -1,14 +1,16 @@
 //! The log copied while it grows, into a redo directory of its own: a backup's.
 //!
-//! The copy is one redo file, which begins with the block that the checkpoint lies in, and a control file that says so. A recovery
-//! of it finds all frames from that checkpoint to the last that was copied. The control file comes
-//! last; that nobody opens a copy before, the backup sees to.
+//! The copy is one redo file, which begins with the block that the checkpoint lies in, and a
+//! control file that says so. A recovery of it finds all frames from that checkpoint to the last
+//! that was copied. The control file comes last; that nobody opens a copy before, the backup sees
+//! to.
 //!
 //! # What is read
-//! Blocks that are in the log's files whole, up to the last write; no frame is looked into. The files are kept ([`Ring::keep`]) until
-//! they are copied: checkpoints go on, and what they free is used again behind the copy. Should the copy stay behind so far that the log
-//! had to outgrow its capacity by much for it, the log goes on without regard for it, and the copy fails. So does one that finds another
-//! under way.
+//! Blocks that are in the log's files whole, up to the last write; no frame is looked into. The
+//! files are kept ([`Ring::keep`]) until they are copied: checkpoints go on, and what they free is
+//! used again behind the copy. Should the copy stay behind so far that the log had to outgrow its
+//! capacity by much for it, the log goes on without regard for it, and the copy fails. So does one
+//! that finds another under way.
 //!
 //! # Locking order
 //! `ring` is taken for moments, and not while a file is read or written.
@@ -89,13 +91,16 @@ impl LogCopy {
         self.copy_to(block_floor(self.log.written_lsn().0))
     }
 
-    /// Copies the rest up to `end`, which has been flushed, and makes the copy complete and durable.
+    /// Copies the rest up to `end`, which has been flushed, and makes the copy complete and
+    /// durable.
     pub fn finish(&mut self, end: Lsn) -> Result<()> {
-        // The last block is being filled, and rewritten, all the time. What was synced in it keeps its bytes in every rewrite. What lies
-        // behind `end` is left out: read in the middle of a write, it might pass for damage.
+        // The last block is being filled, and rewritten, all the time. What was synced in it keeps
+        // its bytes in every rewrite. What lies behind `end` is left out: read in the middle of a
+        // write, it might pass for damage.
         self.copy_to(block_floor(end.0))?;
         self.copy_last_block(end)?;
-        // An empty file would say no more than none: a block that holds no frame ends the log as well.
+        // An empty file would say no more than none: a block that holds no frame ends the log as
+        // well.
         if self.bytes() == 0 {
             self.buf[..BLOCK_SIZE].fill(0);
             self.file.write_at(&self.buf[..BLOCK_SIZE], HEADER_SIZE)?;

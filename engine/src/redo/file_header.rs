@@ -77,10 +77,12 @@ impl FileHeader {
 }
 
 impl FileHeader {
-    /// The header of `file`, if it is a whole file of this data directory with this number. `block` is room for it.
+    /// The header of `file`, if it is a whole file of this data directory with this number. `block`
+    /// is room for it.
     ///
-    /// One that can't be read is taken for one that a power cut tore, as some devices tell of it in this way until it is written again.
-    /// Then the file was about to be used, and there is no log in it yet: the header is synced before the log goes on in it.
+    /// One that can't be read is taken for one that a power cut tore, as some devices tell of it in
+    /// this way until it is written again. Then the file was about to be used, and there is no log
+    /// in it yet: the header is synced before the log goes on in it.
     pub fn read(
         file: &dyn StorageFile,
         uuid: &[u8; 16],

@@ -4,11 +4,11 @@
 //! len varint | crc32c u32 | payload (len bytes)
 //! ```
 //!
-//! The LSN of a frame is the position of its first byte in the endless log; it isn't stored, nor is the
-//! epoch: both go into the checksum (payload ‖ start LSN u64 ‖ epoch u32 ‖ len u32). So a frame left in
-//! the ring by an earlier turn, or by an earlier life of the data directory at this very position, doesn't
-//! verify. Two checksums over the same bytes that differ only in epoch always differ, because a CRC
-//! detects every burst of up to 32 bits.
+//! The LSN of a frame is the position of its first byte in the endless log; it isn't stored, nor is
+//! the epoch: both go into the checksum (payload ‖ start LSN u64 ‖ epoch u32 ‖ len u32). So a frame
+//! left in the ring by an earlier turn, or by an earlier life of the data directory at this very
+//! position, doesn't verify. Two checksums over the same bytes that differ only in epoch always
+//! differ, because a CRC detects every burst of up to 32 bits.
 //!
 //! A length of zero never begins a frame: zeroed file space ends the log.
 
@@ -20,8 +20,8 @@ use super::varint;
 /// Longest header of a frame.
 pub const MAX_HEADER_LEN: usize = varint::MAX_U32_LEN + 4;
 
-/// Longest payload accepted. Far above what a mini-transaction writes (a few page images), it keeps a
-/// reader of garbage from asking for gigabytes.
+/// Longest payload accepted. Far above what a mini-transaction writes (a few page images), it keeps
+/// a reader of garbage from asking for gigabytes.
 pub const MAX_PAYLOAD_LEN: u32 = 64 << 20;
 
 /// Bytes of the frame around a payload of `payload_len` bytes, header included.
@@ -29,7 +29,8 @@ pub const fn frame_len(payload_len: usize) -> usize {
     varint::len_u32(payload_len as u32) + 4 + payload_len
 }
 
-/// The checksum of a payload before LSN and epoch are known: the long part, done outside the log's mutex.
+/// The checksum of a payload before LSN and epoch are known: the long part, done outside the log's
+/// mutex.
 pub fn payload_crc(payload: &[u8]) -> u32 {
     crc32c::crc32c(payload)
 }
@@ -87,15 +88,16 @@ pub enum Parsed<'a> {
     End,
 }
 
-/// How long the frame is that `bytes` begin with, by its length alone; `None` if no frame begins so.
+/// How long the frame is that `bytes` begin with, by its length alone; `None` if no frame begins
+/// so.
 pub fn claimed_len(bytes: &[u8]) -> Option<usize> {
     let mut rest = bytes;
     let len = varint::take_u32(&mut rest)?;
     (len > 0 && len <= MAX_PAYLOAD_LEN).then(|| frame_len(len as usize))
 }
 
-/// Looks for a frame at `start`, whose bytes begin `bytes`. The log up to here was of `epoch`; an epoch
-/// frame of any later epoch is accepted too.
+/// Looks for a frame at `start`, whose bytes begin `bytes`. The log up to here was of `epoch`; an
+/// epoch frame of any later epoch is accepted too.
 pub fn parse(bytes: &[u8], start: Lsn, epoch: u32) -> Parsed<'_> {
     let mut rest = bytes;
     let Some(len) = varint::take_u32(&mut rest) else {

@@ -1,18 +1,20 @@
 //! Waiting for space on the log's disk.
 //!
-//! Redo files are filled when they are made, so on most file systems a write inside them needs no space. File systems
-//! that copy on write (btrfs, ZFS) need some for every write, and may refuse one. Such a refusal is no failure: no sync has
-//! covered the blocks, so they can be written again. The writer keeps what it was about to write, and tries again until it
-//! succeeds.
+//! Redo files are filled when they are made, so on most file systems a write inside them needs no
+//! space. File systems that copy on write (btrfs, ZFS) need some for every write, and may refuse
+//! one. Such a refusal is no failure: no sync has covered the blocks, so they can be written again.
+//! The writer keeps what it was about to write, and tries again until it succeeds.
 //!
 //! # Who waits
-//! Commits wait for the writer as they wait for any write. Mini-transactions are not begun meanwhile, as if the log had no
-//! room: they wait for as long as they do for a log that cannot grow, and then the statement fails. Those that have begun hold
-//! latches; the log buffer grows for them, so that they end and readers get on.
+//! Commits wait for the writer as they wait for any write. Mini-transactions are not begun
+//! meanwhile, as if the log had no room: they wait for as long as they do for a log that cannot
+//! grow, and then the statement fails. Those that have begun hold latches; the log buffer grows for
+//! them, so that they end and readers get on.
 //!
 //! # When the wait ends
-//! With a write that succeeds, with a failure of the log, or, once the engine is being closed, after the time that the closing
-//! gives it. In the last case writing stops for good, as after a failed write.
+//! With a write that succeeds, with a failure of the log, or, once the engine is being closed,
+//! after the time that the closing gives it. In the last case writing stops for good, as after a
+//! failed write.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -54,8 +56,8 @@ impl FullDisk {
 }
 
 impl RedoLog {
-    /// Runs a write of the log, again and again while the disk has no space for it. [`Error::NoSpace`] only if the engine is being
-    /// closed.
+    /// Runs a write of the log, again and again while the disk has no space for it.
+    /// [`Error::NoSpace`] only if the engine is being closed.
     pub(super) fn once_there_is_space<T>(&self, mut write: impl FnMut() -> Result<T>) -> Result<T> {
         let mut warned: Option<Instant> = None;
         loop {
@@ -95,7 +97,8 @@ impl RedoLog {
         self.full_disk.error.lock().clone()
     }
 
-    /// Waits for space on a full disk no longer than `patience` from now on: the engine is being closed.
+    /// Waits for space on a full disk no longer than `patience` from now on: the engine is being
+    /// closed.
     pub(crate) fn limit_wait_for_space(&self, patience: Duration) {
         self.full_disk.deadline.lock().get_or_insert(Instant::now() + patience);
     }

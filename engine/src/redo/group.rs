@@ -1,9 +1,9 @@
 //! Group commit: who waits for a sync of the log, and who does it.
 //!
-//! The first to come becomes the leader and syncs for everyone whose frames are in the log by then. Those who
-//! come while it syncs wait. When the leader is done it wakes the waiters that its sync covered, and
-//! hands the lead to exactly one of the others; so a sync wakes nobody in vain, and the next one begins at once
-//! and covers all that gathered meanwhile.
+//! The first to come becomes the leader and syncs for everyone whose frames are in the log by then.
+//! Those who come while it syncs wait. When the leader is done it wakes the waiters that its sync
+//! covered, and hands the lead to exactly one of the others; so a sync wakes nobody in vain, and
+//! the next one begins at once and covers all that gathered meanwhile.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ pub enum Role {
 }
 
 impl Group {
-    /// Takes the lead, or waits until the sync that covers `lsn` has ended. `is_done` is asked under the mutex,
-    /// so that a sync that ended just now is not waited for.
+    /// Takes the lead, or waits until the sync that covers `lsn` has ended. `is_done` is asked
+    /// under the mutex, so that a sync that ended just now is not waited for.
     pub fn enter(&self, lsn: Lsn, is_done: impl Fn() -> bool) -> Role {
         let waiter = {
             let mut group = self.state.lock();

@@ -1,17 +1,18 @@
 //! The log buffer, its writer, and group commit.
 //!
 //! # The buffer
-//! Two buffers take turns. Mini-transactions append to one under the `append` mutex; the writer takes it
-//! away whole, leaving the other in its place (with the last, partly filled block copied over), and then
-//! owns what it writes: no byte is shared between an appender and a write under way. A buffer begins at a
-//! block boundary, so its blocks go to the file as they are.
+//! Two buffers take turns. Mini-transactions append to one under the `append` mutex; the writer
+//! takes it away whole, leaving the other in its place (with the last, partly filled block copied
+//! over), and then owns what it writes: no byte is shared between an appender and a write under
+//! way. A buffer begins at a block boundary, so its blocks go to the file as they are.
 //!
-//! The last block of a write is mostly partial; it is padded with zeroes and written again, longer, by the next
-//! write. Every sector of it that was synced before keeps its bytes, so a torn rewrite harms nothing.
+//! The last block of a write is mostly partial; it is padded with zeroes and written again, longer,
+//! by the next write. Every sector of it that was synced before keeps its bytes, so a torn rewrite
+//! harms nothing.
 //!
 //! # Waiting
-//! An append waits only if both buffers are full, and then just for a write. A commit waits for a sync
-//! (see [`super::group`]).
+//! An append waits only if both buffers are full, and then just for a write. A commit waits for a
+//! sync (see [`super::group`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -239,21 +240,22 @@ impl RedoLog {
         Ok(log)
     }
 
-    /// Appends a frame and returns its end LSN. `stamp(start, end)` runs inside the append mutex, hence in LSN
-    /// order: it marks the pages of the mini-transaction dirty.
+    /// Appends a frame and returns its end LSN. `stamp(start, end)` runs inside the append mutex,
+    /// hence in LSN order: it marks the pages of the mini-transaction dirty.
     ///
-    /// Can't fail, for the pages are changed already. After a failure of the log it appends nothing: no later
-    /// flush succeeds, and no page will be written.
+    /// Can't fail, for the pages are changed already. After a failure of the log it appends
+    /// nothing: no later flush succeeds, and no page will be written.
     pub(crate) fn append(&self, payload: &[u8], stamp: impl FnOnce(Lsn, Lsn)) -> Lsn {
         let crc = frame::payload_crc(payload);
         let len = frame::frame_len(payload.len());
         let mut append = self.append.lock();
         loop {
-            // Room or not: a write that began before the failure would take the frame to the file, and it may build on what an abandoned
-            // mini-transaction has left in its pages, of which no frame tells.
+            // Room or not: a write that began before the failure would take the frame to the file,
+            // and it may build on what an abandoned mini-transaction has left in its pages, of
+            // which no frame tells.
             if self.failure.is_set() {
-                // Beyond all that will ever be durable: who compares must not find the pages, or a commit, safe. For all the same, as one
-                // may change a page after the other.
+                // Beyond all that will ever be durable: who compares must not find the pages, or a
+                // commit, safe. For all the same, as one may change a page after the other.
                 const BEYOND: u64 = frame::frame_len(frame::MAX_PAYLOAD_LEN as usize) as u64;
                 let (start, end) = (Lsn(append.end), Lsn(append.end + BEYOND));
                 stamp(start, end);
@@ -346,7 +348,8 @@ impl RedoLog {
 
     /// Makes the log durable up to `lsn`, together with everyone else who asks at this moment.
     ///
-    /// After a failure it fails even for what is durable: the caller's pages may not be what it thinks.
+    /// After a failure it fails even for what is durable: the caller's pages may not be what it
+    /// thinks.
     pub fn flush_to(&self, lsn: Lsn) -> Result<()> {
         self.failure.check()?;
         if self.flushed_lsn() >= lsn {
@@ -378,13 +381,14 @@ impl RedoLog {
         Ok(())
     }
 
-    /// Makes everything appended so far durable. The once-a-second step of `flush_log_at_trx_commit` 0 and 2.
+    /// Makes everything appended so far durable. The once-a-second step of
+    /// `flush_log_at_trx_commit` 0 and 2.
     pub fn flush(&self) -> Result<()> {
         self.flush_to(self.next_lsn())
     }
 
-    /// The regular flush. The control file notes how far the log is durable then, if it does not know, so that damage to what was flushed
-    /// last is told from a write that never ended.
+    /// The regular flush. The control file notes how far the log is durable then, if it does not
+    /// know, so that damage to what was flushed last is told from a write that never ended.
     pub(crate) fn flush_regularly(&self) -> Result<()> {
         self.flush()?;
         let flushed = self.flushed_lsn();
@@ -467,8 +471,8 @@ impl RedoLog {
             }
             let piece_end = stop.min(current.end.0);
             let piece = &io.spare[(at - base) as usize..(piece_end - base) as usize];
-            // What was synced before in the first of these blocks is in them again, so a write that stops half-way harms nothing, and
-            // can be done again.
+            // What was synced before in the first of these blocks is in them again, so a write that
+            // stops half-way harms nothing, and can be done again.
             let write = || Ok(current.file.write_at(piece, current.offset(at))?);
             self.once_there_is_space(write)?;
             count(&self.counters.writes, 1);
@@ -478,7 +482,8 @@ impl RedoLog {
         Ok(())
     }
 
-    /// Runs a change of the log's books of its files. If that fails for another reason than a full disk, writing has stopped for good.
+    /// Runs a change of the log's books of its files. If that fails for another reason than a full
+    /// disk, writing has stopped for good.
     pub(super) fn or_fail_unless_full<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         let mut full = None;
         let done = self.or_fail(|| match body() {
@@ -491,8 +496,9 @@ impl RedoLog {
         done.ok_or_else(|| full.expect("there is no result because the disk is full"))
     }
 
-    /// Runs what writes the log's files. If that fails, writing has stopped for good; so it has after a panic,
-    /// for then nobody knows what was written, and the next write might leave a hole behind it.
+    /// Runs what writes the log's files. If that fails, writing has stopped for good; so it has
+    /// after a panic, for then nobody knows what was written, and the next write might leave a hole
+    /// behind it.
     pub(super) fn or_fail<T>(&self, body: impl FnOnce() -> Result<T>) -> Result<T> {
         const WHAT: &str = "a write of the redo log";
         let bug = || Err(Error::Storage(format!("{WHAT} panicked")));
@@ -550,7 +556,8 @@ impl Append {
         (self.end - self.base) as usize + len + MARK_LEN <= self.buf.len()
     }
 
-    /// Has the log say that it is durable up to `flushed`, unless it has said so. There is room for it.
+    /// Has the log say that it is durable up to `flushed`, unless it has said so. There is room for
+    /// it.
     fn mark_durable(&mut self, flushed: Lsn) {
         if flushed.0 <= self.marked {
             return;
@@ -562,7 +569,8 @@ impl Append {
         self.marked = flushed.0;
     }
 
-    /// Makes room for a frame that is larger than the buffer. The other buffer follows when its turn comes.
+    /// Makes room for a frame that is larger than the buffer. The other buffer follows when its
+    /// turn comes.
     fn grow(&mut self, len: usize) {
         let used = (self.end - self.base) as usize;
         let needed = block_ceil((used + len + 2 * BLOCK_SIZE) as u64) as usize;
@@ -572,8 +580,8 @@ impl Append {
         self.buf = larger;
     }
 
-    /// Puts `other` in the buffer's place. `other` becomes what was appended: the bytes from the first to
-    /// the second LSN returned.
+    /// Puts `other` in the buffer's place. `other` becomes what was appended: the bytes from the
+    /// first to the second LSN returned.
     fn swap(&mut self, other: &mut AlignedBuf) -> (u64, u64) {
         let base = self.base;
         let next_base = block_floor(self.end);

@@ -1,14 +1,16 @@
 //! Durable marks: the log says how far it was durable when it was written.
 //!
-//! Each write of the log ends with a mark if the log has become durable further than the last mark says, so that a
-//! mark costs no write and no sync. (What the last write made durable, and every mark that damage to a whole block takes
-//! with it, the control file knows: the regular flush has it note how far the log is durable.) A mark is a
-//! frame that holds nothing else. Its length and its first bytes are always the same, and its payload names its
-//! epoch, so that recovery finds it behind bytes that it cannot read.
+//! Each write of the log ends with a mark if the log has become durable further than the last mark
+//! says, so that a mark costs no write and no sync. (What the last write made durable, and every
+//! mark that damage to a whole block takes with it, the control file knows: the regular flush has
+//! it note how far the log is durable.) A mark is a frame that holds nothing else. Its length and
+//! its first bytes are always the same, and its payload names its epoch, so that recovery finds it
+//! behind bytes that it cannot read.
 //!
 //! # What a mark proves
-//! A mark that verifies at its LSN was written by the life that its epoch names, and everything before its `lsn` was
-//! synced before that. No power cut can take that away: if the log that can be read ends before, it was damaged.
+//! A mark that verifies at its LSN was written by the life that its epoch names, and everything
+//! before its `lsn` was synced before that. No power cut can take that away: if the log that can be
+//! read ends before, it was damaged.
 
 use tidepool_pool::Lsn;
 
@@ -35,7 +37,8 @@ pub fn encode(mark: DurableMark, start: Lsn) -> [u8; MARK_LEN] {
     out
 }
 
-/// The first mark in `bytes`, which are the log's from `base` on: its position in `bytes`, and what it says.
+/// The first mark in `bytes`, which are the log's from `base` on: its position in `bytes`, and what
+/// it says.
 pub fn find(bytes: &[u8], base: Lsn) -> Option<(usize, DurableMark)> {
     const HEAD: u8 = MARK_PAYLOAD_START[0];
     const TYPE: u8 = MARK_PAYLOAD_START[1];

@@ -1,12 +1,15 @@
 //! The redo log: every change of every page, in order, durable before the page is.
 //!
 //! # Words
-//! - **LSN**: byte position in the endless log. The log's bytes are *frames* without gaps, one frame a
-//!   mini-transaction (`frame`), made of *records* (`record`), and they know nothing of files.
-//! - **Ring**: the files `redo/redo.NNNNNNNN` that hold the recent part of the log, and `redo/control`,
-//!   which lists them and says where recovery starts (`ring`, `control`, `file_header`).
-//! - **Epoch**: a life of the data directory, from one recovery to the next. A frame's checksum covers
-//!   its epoch, so that what a torn end of an earlier life left behind never becomes part of the log again.
+//! - **LSN**: byte position in the endless log. The log's bytes are *frames* without gaps, one
+//!   frame a mini-transaction (`frame`), made of *records* (`record`), and they know nothing of
+//!   files.
+//! - **Ring**: the files `redo/redo.NNNNNNNN` that hold the recent part of the log, and
+//!   `redo/control`, which lists them and says where recovery starts (`ring`, `control`,
+//!   `file_header`).
+//! - **Epoch**: a life of the data directory, from one recovery to the next. A frame's checksum
+//!   covers its epoch, so that what a torn end of an earlier life left behind never becomes part of
+//!   the log again.
 //! - **Checkpoint**: the LSN below which every change is in its page's file.
 //!
 //! # The way of a change
@@ -19,17 +22,19 @@
 //! `next >= written >= flushed >= checkpoint`, always.
 //!
 //! # Locking order
-//! `pending_spaces` -> `io` (who writes) -> `ring` (files and control) -> `append` (the log buffer) -> the pool's dirty queue.
-//! `group` (who waits for a sync) is a leaf: nothing is locked under it. No one holding any of these waits for
-//! a page latch or for the cleaner, so the cleaner may always wait for the log. The reverse wait, for room
-//! in the ring, happens only at the beginning of a mini-transaction, before any latch.
+//! `pending_spaces` -> `io` (who writes) -> `ring` (files and control) -> `append` (the log buffer)
+//! -> the pool's dirty queue. `group` (who waits for a sync) is a leaf: nothing is locked under it.
+//! No one holding any of these waits for a page latch or for the cleaner, so the cleaner may always
+//! wait for the log. The reverse wait, for room in the ring, happens only at the beginning of a
+//! mini-transaction, before any latch.
 //!
 //! # Failure
-//! A write that finds no space on the disk is tried again until there is some (`full_disk`). Any other write of the log that fails, and
-//! any sync, leaves unknown what is durable; the log then refuses everything
-//! for good ([`Failure`]), and a restart finds out by recovery. Waits for transactional locks end then, since what they wait for can
-//! neither commit nor be rolled back. A failed sync is never tried again. A panic in one of them (a bug)
-//! counts as its failure: nobody may wait for ever for a sync whose thread is gone.
+//! A write that finds no space on the disk is tried again until there is some (`full_disk`). Any
+//! other write of the log that fails, and any sync, leaves unknown what is durable; the log then
+//! refuses everything for good ([`Failure`]), and a restart finds out by recovery. Waits for
+//! transactional locks end then, since what they wait for can neither commit nor be rolled back. A
+//! failed sync is never tried again. A panic in one of them (a bug) counts as its failure: nobody
+//! may wait for ever for a sync whose thread is gone.
 
 pub(crate) mod beyond;
 pub mod capacity;
@@ -106,7 +111,8 @@ pub fn format_uuid(uuid: &[u8; 16]) -> String {
 /// What wakes those who wait for something that only a write would bring.
 type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// Whether writing has stopped for good, and why. Shared by the log, the environment and every waiter.
+/// Whether writing has stopped for good, and why. Shared by the log, the environment and every
+/// waiter.
 #[derive(Default)]
 pub struct Failure {
     reason: OnceLock<String>,
@@ -132,8 +138,9 @@ impl Failure {
         }
     }
 
-    /// From now on a failure calls `wake`, which takes only mutexes that are leaves: the thread may hold latches, and any mutex of the log.
-    /// Whoever waits lets himself be found by `wake` first, and then asks whether writing has stopped already.
+    /// From now on a failure calls `wake`, which takes only mutexes that are leaves: the thread may
+    /// hold latches, and any mutex of the log. Whoever waits lets himself be found by `wake` first,
+    /// and then asks whether writing has stopped already.
     pub(crate) fn wake_at_failure(&self, wake: impl Fn() + Send + Sync + 'static) {
         self.wakes.lock().push(Box::new(wake));
     }

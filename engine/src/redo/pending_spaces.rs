@@ -1,15 +1,15 @@
 //! Pending spaces: files whose CREATE or DROP is not complete. The log repeats the list at each
 //! checkpoint until it is.
 //!
-//! A file that the catalog doesn't list is somebody's data, unless the log says that a CREATE or a DROP
-//! left it. A checkpoint may come between the statement's begin and its end, and the next opening would
-//! not see what the log said before the checkpoint. So a checkpoint that would pass pending spaces
-//! writes them once more, behind it. A space is pending until the catalog has the table, or its file
-//! is removed.
+//! A file that the catalog doesn't list is somebody's data, unless the log says that a CREATE or a
+//! DROP left it. A checkpoint may come between the statement's begin and its end, and the next
+//! opening would not see what the log said before the checkpoint. So a checkpoint that would pass
+//! pending spaces writes them once more, behind it. A space is pending until the catalog has the
+//! table, or its file is removed.
 //!
 //! # Invariant
-//! While a space is pending, a frame that says so is in the log behind the checkpoint, and that frame
-//! is durable when the checkpoint is.
+//! While a space is pending, a frame that says so is in the log behind the checkpoint, and that
+//! frame is durable when the checkpoint is.
 
 use std::collections::BTreeSet;
 
@@ -30,8 +30,8 @@ pub(super) struct PendingSpaces {
 }
 
 impl RedoLog {
-    /// The catalog may be about to lose, or to get, the table of this space. The caller has waited for
-    /// room in the log.
+    /// The catalog may be about to lose, or to get, the table of this space. The caller has waited
+    /// for room in the log.
     pub(crate) fn add_pending_space(&self, space: u32) {
         let mut pending = self.pending_spaces.lock();
         let (start, _) = self.append_pending_spaces([space]);
@@ -50,7 +50,8 @@ impl RedoLog {
         pending.end = None;
     }
 
-    /// The space's file is gone for good, or the catalog has its table: nothing needs to be known about it any more.
+    /// The space's file is gone for good, or the catalog has its table: nothing needs to be known
+    /// about it any more.
     pub(crate) fn remove_pending_space(&self, space: u32) {
         self.pending_spaces.lock().spaces.remove(&space);
     }
@@ -60,8 +61,8 @@ impl RedoLog {
         !self.pending_spaces.lock().spaces.is_empty()
     }
 
-    /// Has the log name the pending spaces behind a checkpoint at `checkpoint`, durably; returns where
-    /// the checkpoint may be taken.
+    /// Has the log name the pending spaces behind a checkpoint at `checkpoint`, durably; returns
+    /// where the checkpoint may be taken.
     pub(super) fn repeat_pending_spaces(&self, checkpoint: Lsn) -> Result<Lsn> {
         let mut pending = self.pending_spaces.lock();
         if pending.spaces.is_empty() || checkpoint <= pending.start {

@@ -1,19 +1,22 @@
 //! Reads the log back, frame by frame, from the ring's files.
 //!
-//! The reader stops at the first position that holds no whole frame of the right LSN and epoch. Whether the log ends there, or is
-//! damaged, [`beyond`](super::beyond) finds out.
+//! The reader stops at the first position that holds no whole frame of the right LSN and epoch.
+//! Whether the log ends there, or is damaged, [`beyond`](super::beyond) finds out.
 //!
 //! # Files that the control file does not list as in use
-//! If the newest control slot was lost, the log may go on in a file that the older slot calls spare, or does not know. Several may say that
-//! they begin where the log's last file ends: one that was about to be used when a crash came keeps its header. The log goes on in that
-//! one whose bytes complete the next frame, by its checksum; if there is none, the log ends.
+//! If the newest control slot was lost, the log may go on in a file that the older slot calls
+//! spare, or does not know. Several may say that they begin where the log's last file ends: one
+//! that was about to be used when a crash came keeps its header. The log goes on in that one whose
+//! bytes complete the next frame, by its checksum; if there is none, the log ends.
 //!
 //! # Blocks that cannot be read
-//! Some devices tell of a sector that a power cut tore by an error, until it is written again. Behind the log's end such a block
-//! harms nothing: no frame reaches into it, and the log will overwrite it. One that a frame reaches into, or would have to begin in,
-//! is an error, though the log would end there if the bytes were merely wrong. The last block of the log is written again and again,
-//! with more behind what was synced in it, so what the device has lost may be acknowledged. A wrong checksum is
-//! what any power cut may leave; this is not, on devices that keep to `docs/internals/storage-faults.md`.
+//! Some devices tell of a sector that a power cut tore by an error, until it is written again.
+//! Behind the log's end such a block harms nothing: no frame reaches into it, and the log will
+//! overwrite it. One that a frame reaches into, or would have to begin in, is an error, though the
+//! log would end there if the bytes were merely wrong. The last block of the log is written again
+//! and again, with more behind what was synced in it, so what the device has lost may be
+//! acknowledged. A wrong checksum is what any power cut may leave; this is not, on devices that
+//! keep to `docs/internals/storage-faults.md`.
 
 use tidepool_pool::Lsn;
 use tidepool_pool::storage::{AlignedBuf, StorageError, StorageFile};
@@ -121,8 +124,8 @@ impl Reader {
         Error::Lost { file: super::REDO_DIR.into(), why }
     }
 
-    /// Has at least `want` bytes from the current position in the buffer. `false` if the ring ends before, or a block that can't be read
-    /// comes before.
+    /// Has at least `want` bytes from the current position in the buffer. `false` if the ring ends
+    /// before, or a block that can't be read comes before.
     fn fill(&mut self, ring: &mut Ring, want: usize) -> Result<bool> {
         let mut at = (self.at.0 - self.base) as usize;
         if self.filled >= at + want {
@@ -164,8 +167,8 @@ impl Reader {
 }
 
 impl Reader {
-    /// The file in which the log goes on at `end`, where the last file in use ends: it completes the frame of which `known` are the bytes
-    /// before `end`.
+    /// The file in which the log goes on at `end`, where the last file in use ends: it completes
+    /// the frame of which `known` are the bytes before `end`.
     fn successor(&self, ring: &Ring, end: Lsn, known: &[u8]) -> Option<u32> {
         // Asked for more than the frame needs, perhaps.
         let lacks_bytes = matches!(frame::parse(known, self.at, self.epoch), Parsed::NeedMore(_));
@@ -208,7 +211,8 @@ impl Reader {
     }
 }
 
-/// Fills `bytes`, or as many whole blocks of them as come before one that can't be read. Returns how many bytes that is, and the error.
+/// Fills `bytes`, or as many whole blocks of them as come before one that can't be read. Returns
+/// how many bytes that is, and the error.
 fn read_blocks(
     file: &dyn StorageFile,
     bytes: &mut [u8],

@@ -1,9 +1,9 @@
 //! Records: what the payload of a redo frame is made of.
 //!
 //! A record starts with one head byte: its kind in the low two bits, the length of its body in the
-//! upper six (63 = a varint with the rest follows the head byte). A mini-transaction often changes the
-//! same page twice, or two pages of one space, so space and page number are written only when they
-//! differ from those of the record before:
+//! upper six (63 = a varint with the rest follows the head byte). A mini-transaction often changes
+//! the same page twice, or two pages of one space, so space and page number are written only when
+//! they differ from those of the record before:
 //!
 //! ```text
 //! kind 0  page of another space   head [len] space page body
@@ -41,19 +41,22 @@ pub const MARK_PAYLOAD_START: [u8; 2] = [KIND_LOG | (MARK_PAYLOAD_LEN as u8 - 1)
 /// A record that is not about one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogRecord {
-    /// From here on the log was written by a later life of the data directory. Always alone in its frame.
+    /// From here on the log was written by a later life of the data directory. Always alone in its
+    /// frame.
     Epoch(u32),
     /// The file of this space was created.
     SpaceCreate(u32),
     /// The file of this space is about to be removed; no later record is about the space.
     SpaceDelete(u32),
-    /// The catalog is about to lose the table of this space: if it has, the file is of no use to anybody.
+    /// The catalog is about to lose the table of this space: if it has, the file is of no use to
+    /// anybody.
     SpaceUnlist(u32),
     /// How far the log was durable when this was written. Always alone in its frame.
     Durable(DurableMark),
 }
 
-/// What the log says about itself: in this epoch, everything before `lsn` was durable before the mark was written.
+/// What the log says about itself: in this epoch, everything before `lsn` was durable before the
+/// mark was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DurableMark {
     /// The epoch in which the mark was written.
@@ -187,8 +190,8 @@ impl Writer {
         self.set_len(head_at, self.bytes.len() - head_at - 1);
     }
 
-    /// Writes the body's length into the head at `head_at`. It is known only now, so a long one makes
-    /// what follows the head move up, by as many bytes as are returned.
+    /// Writes the body's length into the head at `head_at`. It is known only now, so a long one
+    /// makes what follows the head move up, by as many bytes as are returned.
     fn set_len(&mut self, head_at: usize, len: usize) -> usize {
         let len = u32::try_from(len).expect("a redo record is far below 4 GiB");
         if len < LONG_BODY {

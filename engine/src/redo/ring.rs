@@ -1,21 +1,25 @@
 //! The ring: the files that hold the recent part of the log, and the control file that lists them.
 //!
-//! A file is *in use* (it holds the log from its start LSN on, or will soon) or *spare*. The files in
-//! use cover the log from the checkpoint to its end without a gap, in LSN order. A file becomes spare when
-//! the checkpoint passes its end, and is then used again for the front of the log, under a new start LSN.
-//! Its old bytes stay: frames are checksummed with their LSN, so they cannot be taken for new ones.
+//! A file is *in use* (it holds the log from its start LSN on, or will soon) or *spare*. The files
+//! in use cover the log from the checkpoint to its end without a gap, in LSN order. A file becomes
+//! spare when the checkpoint passes its end, and is then used again for the front of the log, under
+//! a new start LSN. Its old bytes stay: frames are checksummed with their LSN, so they cannot be
+//! taken for new ones.
 //!
-//! Files are filled with zeroes once, when they are made. Afterwards they are only overwritten in place, so a
-//! sync of the log costs the file system no journal commit.
+//! Files are filled with zeroes once, when they are made. Afterwards they are only overwritten in
+//! place, so a sync of the log costs the file system no journal commit.
 //!
 //! # Order of the steps that a crash may separate
 //! - new file: create, fill, sync, sync directory; then list it in the control file.
 //! - use of a spare file: write its header with the new start LSN, sync; then the control file.
 //! - checkpoint: the control file; only then are the files behind it spare.
-//! - removal: take it off the control file's list; then remove it. Files not listed are removed at open.
-//! - files kept for a backup ([`Ring::keep`]): the control file, which calls them spare; only then they are.
+//! - removal: take it off the control file's list; then remove it. Files not listed are removed at
+//!   open.
+//! - files kept for a backup ([`Ring::keep`]): the control file, which calls them spare; only then
+//!   they are.
 //!
-//! So every listed file exists with the header that the list says, and the log is never in an unlisted file.
+//! So every listed file exists with the header that the list says, and the log is never in an
+//! unlisted file.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -92,9 +96,11 @@ pub struct Ring {
     file_size: u64,
     /// Why the last attempt to make a file failed.
     growth_error: Option<Error>,
-    /// Bytes of log in files that the writer could not wait for, and where the first of them begins.
+    /// Bytes of log in files that the writer could not wait for, and where the first of them
+    /// begins.
     overrun: (Lsn, u64),
-    /// Somebody copies the log from here on: its files stay in use, though the checkpoint has passed them.
+    /// Somebody copies the log from here on: its files stay in use, though the checkpoint has
+    /// passed them.
     kept: Option<Lsn>,
     /// Only one slot of the control file was whole, which may not be the newest.
     lost_a_slot: bool,
@@ -136,7 +142,8 @@ impl Ring {
         self.control.files.iter().filter(|file| file.start.is_none()).map(|file| file.size).sum()
     }
 
-    /// Bytes by which the writer has let the ring outgrow `capacity_bytes`, as long as what was in the log before that is needed.
+    /// Bytes by which the writer has let the ring outgrow `capacity_bytes`, as long as what was in
+    /// the log before that is needed.
     pub fn overrun(&self, capacity_bytes: u64) -> u64 {
         let (from, bytes) = self.overrun;
         match self.control.checkpoint < from {
@@ -155,7 +162,8 @@ impl Ring {
         self.growth_error = error;
     }
 
-    /// Whether there are too few files to turn in, however large they are: a copy of a log is a single one.
+    /// Whether there are too few files to turn in, however large they are: a copy of a log is a
+    /// single one.
     pub fn has_too_few(&self) -> bool {
         self.control.files.len() < FILES_MIN
     }
@@ -170,7 +178,8 @@ impl Ring {
         self.file_size
     }
 
-    /// Size of the next file: not larger than all that there are together. It is filled with zeroes, and somebody may wait for it.
+    /// Size of the next file: not larger than all that there are together. It is filled with
+    /// zeroes, and somebody may wait for it.
     pub fn next_file_size(&self) -> u64 {
         self.file_size.min(self.total_size())
     }
@@ -206,7 +215,8 @@ impl Ring {
         })
     }
 
-    /// The file that holds `lsn`; the next one is put to use if the log has reached the end of the last.
+    /// The file that holds `lsn`; the next one is put to use if the log has reached the end of the
+    /// last.
     pub fn find_or_extend(&mut self, lsn: Lsn) -> Result<LiveFile> {
         if self.find(lsn).is_none() {
             assert_eq!(lsn, self.end(), "the log is written without gaps");
@@ -270,7 +280,8 @@ impl Ring {
         self.check_room(0).is_ok()
     }
 
-    /// Writes the header that makes spare file number `index` of the list hold the log from `start`.
+    /// Writes the header that makes spare file number `index` of the list hold the log from
+    /// `start`.
     fn use_spare(&mut self, index: usize, start: Lsn) -> Result<()> {
         let entry = &mut self.control.files[index];
         let header =
@@ -341,7 +352,8 @@ impl Ring {
         self.sort_files();
     }
 
-    /// Keeps the log from `from` on, which is not before the first file in use, where it is; `None`: it is needed for recovery only.
+    /// Keeps the log from `from` on, which is not before the first file in use, where it is;
+    /// `None`: it is needed for recovery only.
     pub fn keep(&mut self, from: Option<Lsn>) -> Result<()> {
         self.kept = from;
         match self.has_files_behind() {
@@ -365,14 +377,14 @@ impl Ring {
             && first.is_some_and(|(file, start)| start.0 + file.size <= self.control.checkpoint.0)
     }
 
-    /// Begins a new epoch, later than `seen`, the last in the log, which ends at `end`, durably; the control file says so before any
-    /// frame of it can be written. Also ends the state "cleanly shut down", and removes files that are not part of the
-    /// ring.
+    /// Begins a new epoch, later than `seen`, the last in the log, which ends at `end`, durably;
+    /// the control file says so before any frame of it can be written. Also ends the state "cleanly
+    /// shut down", and removes files that are not part of the ring.
     pub fn begin_epoch(&mut self, seen: u32, end: Lsn) -> Result<u32> {
         let max = self.control.epoch.max(seen).checked_add(1);
         let epoch = max.ok_or_else(|| Error::format(CONTROL_FILE, "out of epochs"))?;
-        // A process that was killed may have left the slot that was read, and the file's name, without a sync: a power cut in the
-        // write of the other slot would take both.
+        // A process that was killed may have left the slot that was read, and the file's name,
+        // without a sync: a power cut in the write of the other slot would take both.
         self.control_file.sync_data()?;
         self.storage.sync_dir(REDO_DIR)?;
         self.update(|ring| {
@@ -387,8 +399,8 @@ impl Ring {
         Ok(self.control.epoch)
     }
 
-    /// Removes a file that the control file no longer lists. One that stays is in nobody's way: it is removed at the next open, or by
-    /// whoever makes a file of this name.
+    /// Removes a file that the control file no longer lists. One that stays is in nobody's way: it
+    /// is removed at the next open, or by whoever makes a file of this name.
     fn remove_unlisted(&self, file_no: u32) {
         if let Err(error) = self.storage.remove(&file_name(file_no)) {
             tracing::warn!(%error, "a file that the redo log no longer needs stays");
@@ -428,8 +440,8 @@ impl Ring {
         Ok(())
     }
 
-    /// Changes the state and writes it. If that fails, the state is what it was: a full disk may have room later, and until then the ring
-    /// must be what the control file says.
+    /// Changes the state and writes it. If that fails, the state is what it was: a full disk may
+    /// have room later, and until then the ring must be what the control file says.
     fn update(&mut self, change: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         let before = (self.control.clone(), self.overrun);
         let written = change(self).and_then(|()| self.write_control());
@@ -453,13 +465,14 @@ impl Ring {
     }
 }
 
-/// Syncs a file. A failure is never one that passes when there is room on the disk: what was to be synced may be lost.
+/// Syncs a file. A failure is never one that passes when there is room on the disk: what was to be
+/// synced may be lost.
 fn sync(file: &dyn StorageFile) -> Result<()> {
     file.sync_data().map_err(|error| Error::Storage(error.to_string()))
 }
 
-/// Makes redo file `file_no`, filled with zeroes, durable but not yet listed. Leaves nothing behind on failure, which is
-/// [`Error::Interrupted`] if `stop` says so.
+/// Makes redo file `file_no`, filled with zeroes, durable but not yet listed. Leaves nothing behind
+/// on failure, which is [`Error::Interrupted`] if `stop` says so.
 pub fn make_file(
     storage: &dyn Storage,
     file_no: u32,

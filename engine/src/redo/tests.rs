@@ -23,7 +23,8 @@ const UUID: [u8; 16] = [5; 16];
 /// Small, so that the ring turns often.
 const CAPACITY: u64 = CAPACITY_MIN_BYTES;
 
-/// Seeds to run: `TIDEPOOL_SEED=n` one of them, `TIDEPOOL_SEEDS=n` so many, from `TIDEPOOL_FIRST_SEED` on.
+/// Seeds to run: `TIDEPOOL_SEED=n` one of them, `TIDEPOOL_SEEDS=n` so many, from
+/// `TIDEPOOL_FIRST_SEED` on.
 pub(crate) fn seeds(default: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|text: String| text.parse::<u64>().ok());
     match number("TIDEPOOL_SEED") {
@@ -206,8 +207,8 @@ fn crashes_lose_nothing_flushed_and_keep_a_prefix() {
     }
 }
 
-/// What a process that is killed in the middle of a write of the control file leaves there is read by the next one, and can still be
-/// lost; the other slot must be whole until it can't.
+/// What a process that is killed in the middle of a write of the control file leaves there is read
+/// by the next one, and can still be lost; the other slot must be whole until it can't.
 #[test]
 fn a_control_slot_left_unsynced_is_durable_before_the_other_is_overwritten() {
     for seed in 0..3 {
@@ -313,8 +314,8 @@ fn what_an_earlier_life_left_behind_its_end_stays_dead() {
     assert_eq!((scan.end, frames.len()), (Lsn(12288), 2), "the third frame is of an earlier epoch");
 }
 
-/// Where the log goes on is told by a file's header if the newest control slot is lost. What is in that file may be as undurable as
-/// in those that are listed.
+/// Where the log goes on is told by a file's header if the newest control slot is lost. What is in
+/// that file may be as undurable as in those that are listed.
 #[test]
 fn a_file_found_by_its_header_is_synced_before_its_log_counts() {
     for seed in 0..10 {
@@ -349,8 +350,9 @@ fn what_comes_after_a_failure_is_not_in_the_log() {
     assert!((start, log.next_lsn()) == (before, before) && end > before);
 }
 
-/// Many mini-transactions that have begun while there was room may need more than the reserve. Then there is no room for others, or the
-/// log would grow by a wave of them after the other for as long as the checkpoint stands still.
+/// Many mini-transactions that have begun while there was room may need more than the reserve. Then
+/// there is no room for others, or the log would grow by a wave of them after the other for as long
+/// as the checkpoint stands still.
 #[test]
 fn a_file_beyond_the_capacity_is_no_room_for_more() {
     let storage = SimStorage::new(1);
@@ -448,7 +450,8 @@ fn a_file_that_cannot_be_removed_is_in_nobodys_way() {
     assert_eq!(files_there(&storage), listed(&log) + 1);
 }
 
-/// Whoever waits for room waits for the next file to be filled with zeroes, and the log may be full when it is told to be larger.
+/// Whoever waits for room waits for the next file to be filled with zeroes, and the log may be full
+/// when it is told to be larger.
 #[test]
 fn a_log_told_to_be_much_larger_grows_by_files_no_larger_than_itself() {
     const LARGER: u64 = 64 << 20;

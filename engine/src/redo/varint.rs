@@ -1,7 +1,7 @@
 //! Variable-length unsigned integers: seven bits a byte, lowest first, the high bit says "more".
 //!
-//! Page and space numbers are small most of the time, and a commit writes a few hundred bytes of redo,
-//! so these bytes count.
+//! Page and space numbers are small most of the time, and a commit writes a few hundred bytes of
+//! redo, so these bytes count.
 
 /// Longest encoding of a `u32`.
 pub const MAX_U32_LEN: usize = 5;
@@ -28,8 +28,8 @@ pub fn put_u32(out: &mut Vec<u8>, mut value: u32) {
 
 /// Reads an integer from the front of `bytes` and moves `bytes` past it.
 ///
-/// `None` if the bytes end early, or if the encoding is not the shortest one: a value has exactly one
-/// encoding, so that what was decoded encodes to the same bytes again.
+/// `None` if the bytes end early, or if the encoding is not the shortest one: a value has exactly
+/// one encoding, so that what was decoded encodes to the same bytes again.
 pub fn take_u32(bytes: &mut &[u8]) -> Option<u32> {
     let mut value = 0u32;
     for (i, &byte) in bytes.iter().take(MAX_U32_LEN).enumerate() {

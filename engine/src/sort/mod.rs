@@ -1,16 +1,19 @@
 //! Sorting entries by key, in bounded memory.
 //!
-//! Entries are collected in memory. When that is used up, they are sorted and written to a file one behind the other, a *run*; in the end all runs are
-//! merged: at once if the memory has a block for each, else in passes, as many at a time as it has. Without a run nothing is written at all.
-//! A pass writes where the one before it was read, so that the file has each entry twice at most, however many passes there are.
+//! Entries are collected in memory. When that is used up, they are sorted and written to a file one
+//! behind the other, a *run*; in the end all runs are merged: at once if the memory has a block for
+//! each, else in passes, as many at a time as it has. Without a run nothing is written at all. A
+//! pass writes where the one before it was read, so that the file has each entry twice at most,
+//! however many passes there are.
 //! ```text
 //! run      entries, ascending, in blocks with a checksum each (`run`); begins at a multiple of BLOCK in the file
 //! entry    key length u32 | value length u32 | key | value
 //! ```
-//! The file is of no use to anybody else: it goes with the [`Sorter`], and after a crash at the next opening of the directory
-//! ([`clear_files`]). It is never synced.
+//! The file is of no use to anybody else: it goes with the [`Sorter`], and after a crash at the
+//! next opening of the directory ([`clear_files`]). It is never synced.
 //!
-//! What sorts take of memory is counted ([`SortMemory`]) as it is allocated: the collected entries, and while runs are merged a block for each.
+//! What sorts take of memory is counted ([`SortMemory`]) as it is allocated: the collected entries,
+//! and while runs are merged a block for each.
 
 mod account;
 mod run;
@@ -35,7 +38,8 @@ const ENTRIES_A_TURN: u32 = 1000;
 /// A sort with less memory than this has more in blocks than in entries.
 pub(crate) const MEMORY_MIN_BYTES: usize = 4 * BLOCK;
 
-/// An entry in memory: where it is in [`Sorter::bytes`], and the beginning of its key, which decides most comparisons.
+/// An entry in memory: where it is in [`Sorter::bytes`], and the beginning of its key, which
+/// decides most comparisons.
 #[derive(Clone, Copy)]
 struct Entry {
     head: u64,
@@ -65,7 +69,8 @@ pub(crate) struct Sorter {
 }
 
 impl Sorter {
-    /// A sorter that takes about `memory_bytes`, counted in `memory`. `name` is its file's, if it comes to need one.
+    /// A sorter that takes about `memory_bytes`, counted in `memory`. `name` is its file's, if it
+    /// comes to need one.
     pub fn new(
         storage: &Arc<dyn Storage>,
         name: &str,
@@ -149,8 +154,9 @@ impl Sorter {
         Ok(())
     }
 
-    /// Ends the collecting: the entries by key, equal keys in the order in which they came. `go_on` is asked now and then while there is
-    /// something to merge before the first entry can be given, and ends it by an error.
+    /// Ends the collecting: the entries by key, equal keys in the order in which they came. `go_on`
+    /// is asked now and then while there is something to merge before the first entry can be given,
+    /// and ends it by an error.
     pub fn sorted(mut self, go_on: &mut dyn FnMut() -> Result<()>) -> Result<Sorted> {
         if self.runs.is_empty() {
             self.sort();
@@ -204,7 +210,8 @@ impl Sorter {
     }
 }
 
-/// Makes room for `more` elements: for twice as many as before, as a vector does, but not beyond `most`.
+/// Makes room for `more` elements: for twice as many as before, as a vector does, but not beyond
+/// `most`.
 fn reserve<T>(vec: &mut Vec<T>, more: usize, most: usize) {
     let needed = vec.len() + more;
     if needed > vec.capacity() {
@@ -308,8 +315,8 @@ impl Merge {
     }
 }
 
-/// Removes what sorts of an earlier life left behind. What can't be removed costs room, and no more: its name is that of a tree that is
-/// never sorted again.
+/// Removes what sorts of an earlier life left behind. What can't be removed costs room, and no
+/// more: its name is that of a tree that is never sorted again.
 pub(crate) fn clear_files(storage: &dyn Storage) {
     let clear = || -> Result<()> {
         if storage.exists(SORT_DIR)? {

@@ -3,8 +3,8 @@
 //! ```text
 //! block    crc32c u32 of the block's offset in the file (u64), of the run's pass (u32) and of all that follows | PAYLOAD bytes of the run
 //! ```
-//! The offset is under the checksum because a disk can also give a block that belongs elsewhere; the pass, because it can give the one that
-//! was there before.
+//! The offset is under the checksum because a disk can also give a block that belongs elsewhere;
+//! the pass, because it can give the one that was there before.
 
 use super::BLOCK;
 use crate::error::{Error, Result};

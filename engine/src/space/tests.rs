@@ -154,7 +154,8 @@ fn a_free_tail_is_cut_off() {
     let surplus = size() - last - 1;
     assert_eq!(cut_free_tail(&env, &space, surplus + 1).unwrap(), 0);
     assert_eq!((cut_free_tail(&env, &space, 1).unwrap(), size()), (surplus, last + 1));
-    // Down to the first page of the second range, which needs its bitmap behind it; then into the first range, without one.
+    // Down to the first page of the second range, which needs its bitmap behind it; then into the
+    // first range, without one.
     let free_from = |from: u32| all.iter().copied().filter(move |&no| no >= from);
     for (kept, expected) in
         [(per_bitmap + 1, per_bitmap + 2), (per_bitmap, per_bitmap), (1000, 1000), (2, 8)]

@@ -1,9 +1,10 @@
-//! A table's auto-increment counter: exact while the engine runs and over a clean shutdown, a small jump ahead after a crash.
+//! A table's auto-increment counter: exact while the engine runs and over a clean shutdown, a small
+//! jump ahead after a crash.
 //!
-//! The space header keeps a *ceiling*: every value given so far is below it. It is persisted [`AHEAD`] values ahead, so that
-//! one insert in that many touches the header page. The ceiling's redo record comes before the records of any
-//! insert that uses a value below it, so whoever finds such a row after a crash finds the ceiling, too.
-//! Close persists `ceiling = next`.
+//! The space header keeps a *ceiling*: every value given so far is below it. It is persisted
+//! [`AHEAD`] values ahead, so that one insert in that many touches the header page. The ceiling's
+//! redo record comes before the records of any insert that uses a value below it, so whoever finds
+//! such a row after a crash finds the ceiling, too. Close persists `ceiling = next`.
 
 use crate::error::Result;
 use parking_lot::Mutex;
@@ -33,8 +34,9 @@ impl AutoIncrement {
         self.next.load(Ordering::Acquire)
     }
 
-    /// Gives `n` values and returns the first. At the end of the range the last value is returned again and again: the
-    /// layer above finds it taken or out of the column's range. `persist` writes a new ceiling.
+    /// Gives `n` values and returns the first. At the end of the range the last value is returned
+    /// again and again: the layer above finds it taken or out of the column's range. `persist`
+    /// writes a new ceiling.
     pub fn reserve(&self, n: u64, persist: impl FnOnce(u64) -> Result<()>) -> Result<u64> {
         let mut ceiling = self.ceiling.lock();
         let first = self.next();
@@ -54,7 +56,8 @@ impl AutoIncrement {
         self.advance(&mut ceiling, next, persist)
     }
 
-    /// Makes the next value exactly `next`, which may be lower than before, and the ceiling the same.
+    /// Makes the next value exactly `next`, which may be lower than before, and the ceiling the
+    /// same.
     pub fn reset(&self, next: u64, persist: impl FnOnce(u64) -> Result<()>) -> Result<()> {
         let mut ceiling = self.ceiling.lock();
         let next = next.max(1);

@@ -1,8 +1,8 @@
 //! CHECK of a table: every tree is walked and verified page by page, while others use it.
 //!
-//! What this layer can tell: that the pages are whole, the nodes in order, and each entry's payload well-formed. That the
-//! indexes of a row agree is for the layer above, which knows what the bytes mean: it compares them by cursors in
-//! one transaction's snapshot.
+//! What this layer can tell: that the pages are whole, the nodes in order, and each entry's payload
+//! well-formed. That the indexes of a row agree is for the layer above, which knows what the bytes
+//! mean: it compares them by cursors in one transaction's snapshot.
 
 use super::Table;
 use crate::catalog::TableDef;
@@ -54,8 +54,9 @@ impl CheckReport {
 }
 
 impl Table {
-    /// Walks and verifies every tree, with the names that its indexes have in `def`. `progress` is called for each leaf, nothing of the table held; if
-    /// it says false, the check ends with [`Error::Interrupted`]. Of each tree the first problem is reported.
+    /// Walks and verifies every tree, with the names that its indexes have in `def`. `progress` is
+    /// called for each leaf, nothing of the table held; if it says false, the check ends with
+    /// [`Error::Interrupted`]. Of each tree the first problem is reported.
     pub(crate) fn check_trees(
         &self,
         def: &TableDef,
@@ -157,8 +158,8 @@ impl Table {
         space::check_allocated(&self.env, &self.space, reached)
     }
 
-    /// Pages that are allocated, but that nothing leads to. To be asked only while nobody uses the table and purge has nothing
-    /// left to do; what is on its way otherwise looks lost.
+    /// Pages that are allocated, but that nothing leads to. To be asked only while nobody uses the
+    /// table and purge has nothing left to do; what is on its way otherwise looks lost.
     pub fn unreachable_pages(&self) -> Result<Vec<u32>> {
         let _inside = self.visit()?;
         let mut reached = PageSet::default();

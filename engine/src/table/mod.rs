@@ -1,21 +1,24 @@
 //! An open table: its space, its trees, its counters, and who uses it.
 //!
 //! # Use
-//! A transaction *enters* a table before its first operation on it and leaves at its end (`TableUse`). DROP and TRUNCATE close the
-//! entrance only while nobody is inside, and refuse otherwise: a transaction's undo records, locks and snapshot
-//! must find the table to the end. Short work outside of transactions (estimates, statistics, CHECK) passes a
-//! gate instead (`Table::visit`), for which DROP waits.
+//! A transaction *enters* a table before its first operation on it and leaves at its end
+//! (`TableUse`). DROP and TRUNCATE close the entrance only while nobody is inside, and refuse
+//! otherwise: a transaction's undo records, locks and snapshot must find the table to the end.
+//! Short work outside of transactions (estimates, statistics, CHECK) passes a gate instead
+//! (`Table::visit`), for which DROP waits.
 //!
 //! # Older snapshots
-//! A table that was made, emptied or filled by a copy and then given its name has no versions from before. A snapshot from before would find
-//! it empty, and say so as if it were true. So a table knows since when it is what it is, and reads by an older snapshot are refused.
-//! Likewise an index that was added: it has the rows as they were then, and no versions from before.
+//! A table that was made, emptied or filled by a copy and then given its name has no versions from
+//! before. A snapshot from before would find it empty, and say so as if it were true. So a table
+//! knows since when it is what it is, and reads by an older snapshot are refused. Likewise an index
+//! that was added: it has the rows as they were then, and no versions from before.
 //!
 //! # Counters
 //! - Auto-increment: `auto_increment`.
 //! - Row ids: `row_ids`.
-//! - Rows: counted in memory as transactions insert and delete, written to the space header at a clean shutdown; after a crash
-//!   estimated anew from the tree. An estimate for the optimizer, never an answer to a query.
+//! - Rows: counted in memory as transactions insert and delete, written to the space header at a
+//!   clean shutdown; after a crash estimated anew from the tree. An estimate for the optimizer,
+//!   never an answer to a query.
 
 mod auto_increment;
 mod check;
@@ -50,8 +53,8 @@ use tidepool_pool::{Lsn, Space};
 /// Set in `users` when the table is dropped: nobody enters any more.
 const DROPPED: u64 = 1 << 63;
 
-/// An open table. All of its indexes are ordered maps from byte keys to byte values; what the bytes mean, and that the
-/// indexes of a row are kept in step, is the business of the layer above.
+/// An open table. All of its indexes are ordered maps from byte keys to byte values; what the bytes
+/// mean, and that the indexes of a row are kept in step, is the business of the layer above.
 pub struct Table {
     env: Arc<Env>,
     space: Arc<Space>,
@@ -124,7 +127,8 @@ impl Table {
         self.since.fetch_max(since.0, Ordering::Release);
     }
 
-    /// Says that it is of one session alone, which may well have made it after it took its snapshot: it is read by any.
+    /// Says that it is of one session alone, which may well have made it after it took its
+    /// snapshot: it is read by any.
     pub fn set_temporary(&self) {
         self.temporary.store(true, Ordering::Relaxed);
     }
@@ -134,8 +138,8 @@ impl Table {
         self.index_since[index].fetch_max(since.0, Ordering::Release);
     }
 
-    /// Takes over what `old` has come to know: the same table, with other indexes. `from` says which index of the old one each of
-    /// this one is.
+    /// Takes over what `old` has come to know: the same table, with other indexes. `from` says
+    /// which index of the old one each of this one is.
     pub(crate) fn succeed(&self, old: &Table, from: &[Option<usize>]) {
         self.set_since(Csn(old.since.load(Ordering::Acquire)));
         for (index, from) in from.iter().enumerate() {
@@ -149,8 +153,8 @@ impl Table {
         self.row_ids.succeed(&old.row_ids);
     }
 
-    /// Takes no more writes if no transaction is inside; those that come to read find the entrance open all the time.
-    /// [`Table::refuse_writes`] takes it back.
+    /// Takes no more writes if no transaction is inside; those that come to read find the entrance
+    /// open all the time. [`Table::refuse_writes`] takes it back.
     pub(crate) fn stop_writes(&self) -> Result<()> {
         // First without a word to those inside, who may be writing.
         self.check_unused()?;
@@ -162,7 +166,8 @@ impl Table {
 
     /// [`Error::TableBusy`] if a transaction is inside.
     fn check_unused(&self) -> Result<()> {
-        // A write, as each entry is: of the two, the later one has seen what came before the earlier.
+        // A write, as each entry is: of the two, the later one has seen what came before the
+        // earlier.
         match self.users.fetch_add(0, Ordering::AcqRel) {
             0 => Ok(()),
             users => Err(self.in_the_way(users)),
@@ -177,7 +182,8 @@ impl Table {
         }
     }
 
-    /// While an index is being built: transactions may read, and are told that the table is busy if they write.
+    /// While an index is being built: transactions may read, and are told that the table is busy if
+    /// they write.
     pub(crate) fn refuse_writes(&self, refuse: bool) {
         self.refuses_writes.store(refuse, Ordering::Release);
     }
@@ -190,7 +196,8 @@ impl Table {
         }
     }
 
-    /// [`Error::TableChanged`] if a snapshot that sees commits up to `snapshot` is older than the table, or this index, as it is.
+    /// [`Error::TableChanged`] if a snapshot that sees commits up to `snapshot` is older than the
+    /// table, or this index, as it is.
     pub(crate) fn check_snapshot(&self, index: usize, snapshot: Csn) -> Result<()> {
         let (table, index) = (&self.since, &self.index_since[index]);
         let since = table.load(Ordering::Acquire).max(index.load(Ordering::Acquire));
@@ -225,7 +232,8 @@ impl Table {
         max_key_len(self.env.page_size())
     }
 
-    /// Longest value that an index keeps in its entry whatever the key, in bytes; what is longer may go to pages of its own.
+    /// Longest value that an index keeps in its entry whatever the key, in bytes; what is longer
+    /// may go to pages of its own.
     pub fn value_len_inline_max(&self) -> usize {
         self.trees[Self::CLUSTERED].inline_max(self.key_len_max())
     }
@@ -244,8 +252,8 @@ impl Table {
         self.auto_increment.next()
     }
 
-    /// Takes `n` auto-increment values, and returns the first. They are used up, whatever becomes of the
-    /// transaction that uses them.
+    /// Takes `n` auto-increment values, and returns the first. They are used up, whatever becomes
+    /// of the transaction that uses them.
     pub fn reserve_auto_increment(&self, n: u64) -> Result<u64> {
         let _inside = self.visit()?;
         let persist = |ceiling| self.persist(AUTO_INCREMENT_AT, ceiling).map(drop);
@@ -259,8 +267,9 @@ impl Table {
         self.auto_increment.raise(next, persist)
     }
 
-    /// Makes the next auto-increment value `next`, even if that is lower than before. Durable on return: it is what a statement asked for,
-    /// not what rows need whose own commit makes it durable.
+    /// Makes the next auto-increment value `next`, even if that is lower than before. Durable on
+    /// return: it is what a statement asked for, not what rows need whose own commit makes it
+    /// durable.
     pub fn reset_auto_increment(&self, next: u64) -> Result<()> {
         let inside = self.visit()?;
         let mut lsn = Lsn(0);
@@ -290,7 +299,8 @@ impl Table {
         Ok(())
     }
 
-    /// Writes one of the counters in the space header; returns up to where the log has to be durable for it to stay.
+    /// Writes one of the counters in the space header; returns up to where the log has to be
+    /// durable for it to stay.
     fn persist(&self, at: usize, value: u64) -> Result<Lsn> {
         let mut mtr = Mtr::begin(&self.env)?;
         let header = mtr.exclusive(&self.space, 0)?;
@@ -314,7 +324,8 @@ impl Table {
         Ok(inside)
     }
 
-    /// [`Error::TableMissing`] if the entrance is closed. That it stays open is certain only for who has passed the gate.
+    /// [`Error::TableMissing`] if the entrance is closed. That it stays open is certain only for
+    /// who has passed the gate.
     fn check_there(&self) -> Result<()> {
         match self.users.load(Ordering::Acquire) & DROPPED {
             0 => Ok(()),
@@ -322,7 +333,8 @@ impl Table {
         }
     }
 
-    /// Lets nobody in any more, if no transaction is inside. [`Table::reopen_entrance`] takes it back.
+    /// Lets nobody in any more, if no transaction is inside. [`Table::reopen_entrance`] takes it
+    /// back.
     pub(crate) fn close_entrance(&self) -> Result<()> {
         self.users
             .compare_exchange(0, DROPPED, Ordering::AcqRel, Ordering::Acquire)

@@ -1,17 +1,17 @@
-//! Provisional trees: trees in a table's file that belong to no index unless the catalog says so. The
-//! file's header has a note of each.
+//! Provisional trees: trees in a table's file that belong to no index unless the catalog says so.
+//! The file's header has a note of each.
 //!
-//! A tree is made before the catalog's transaction that gives the table its index, and freed after the
-//! one that takes an index away. The next opening must find and free what a crash leaves in between. So
-//! the mini-transaction that makes a tree's root also writes the note, or the note is written before the
-//! catalog drops the index; and the mini-transaction that frees the root removes the note. The catalog's
-//! record says that there may be notes
-//! ([`TableRecord::has_notes`](crate::catalog::TableRecord::has_notes)), so that an opening need not
-//! look into every file.
+//! A tree is made before the catalog's transaction that gives the table its index, and freed after
+//! the one that takes an index away. The next opening must find and free what a crash leaves in
+//! between. So the mini-transaction that makes a tree's root also writes the note, or the note is
+//! written before the catalog drops the index; and the mini-transaction that frees the root removes
+//! the note. The catalog's record says that there may be notes
+//! ([`TableRecord::has_notes`](crate::catalog::TableRecord::has_notes)), so that an opening need
+//! not look into every file.
 //!
 //! A stale note would free a page that now belongs to another tree. So there is one note of a tree
-//! however often it is [`add`]ed, all notes of it go together, and [`free`] ignores a note whose page is
-//! not a node of the tree: files from before these rules may have such notes.
+//! however often it is [`add`]ed, all notes of it go together, and [`free`] ignores a note whose
+//! page is not a node of the tree: files from before these rules may have such notes.
 //!
 //! ```text
 //! a note, in the table area of page 0:   tree id u32 | root page u32      (tree id 0: vacant)
@@ -29,7 +29,8 @@ use std::sync::Arc;
 use tidepool_pool::{Access, Space};
 
 const NOTE_SIZE: usize = 8;
-/// Most trees that can be noted at a time: what one change of a table's indexes may add and drop together.
+/// Most trees that can be noted at a time: what one change of a table's indexes may add and drop
+/// together.
 pub(crate) const NOTES_MAX: usize = (TABLE_AREA.end - TABLE_AREA.start) / NOTE_SIZE;
 
 fn note_at(header: &[u8], at: usize) -> TreeRecord {
@@ -103,8 +104,9 @@ fn vacate(env: &Env, space: &Space, is_unwanted: impl Fn(TreeRecord) -> bool) ->
     Ok(())
 }
 
-/// Frees the pages of a noted tree, and forgets the note. Nobody may use the tree. If it fails half-way, it can be called again, in
-/// this life or the next. A note whose tree is gone already is forgotten, and nothing else done.
+/// Frees the pages of a noted tree, and forgets the note. Nobody may use the tree. If it fails
+/// half-way, it can be called again, in this life or the next. A note whose tree is gone already is
+/// forgotten, and nothing else done.
 pub(crate) fn free(env: &Arc<Env>, space: &Arc<Space>, note: TreeRecord) -> Result<()> {
     let at = {
         let header = env.pool().shared(space, 0, Access::Normal)?;

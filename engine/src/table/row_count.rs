@@ -1,12 +1,16 @@
-//! How many rows a table has: counted by commits, kept in the table's header over a clean close, estimated after a crash.
+//! How many rows a table has: counted by commits, kept in the table's header over a clean close,
+//! estimated after a crash.
 //!
-//! Whether the header's count can be relied on is said there ([`ROWS_SETTLED`]), and not by how the engine was closed last: a table
-//! that is not opened between a crash and a clean close is as the crash has left it. The first write of a life takes the flag back. That
-//! precedes the write in the log, so whoever finds the write after a crash finds the flag gone. A clean close sets it, together with the count.
+//! Whether the header's count can be relied on is said there ([`ROWS_SETTLED`]), and not by how the
+//! engine was closed last: a table that is not opened between a crash and a clean close is as the
+//! crash has left it. The first write of a life takes the flag back. That precedes the write in the
+//! log, so whoever finds the write after a crash finds the flag gone. A clean close sets it,
+//! together with the count.
 //!
-//! A transaction adds its rows when it has committed. So one that is rolled back, be it by a later life, is not in the count. It is in an
-//! estimate, which is made of the entries that are there: an estimate is made anew when the table is closed, and settled only if no rollback
-//! of an earlier life and no purge is left that would change it.
+//! A transaction adds its rows when it has committed. So one that is rolled back, be it by a later
+//! life, is not in the count. It is in an estimate, which is made of the entries that are there: an
+//! estimate is made anew when the table is closed, and settled only if no rollback of an earlier
+//! life and no purge is left that would change it.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 
@@ -43,7 +47,8 @@ impl RowCount {
 }
 
 impl Table {
-    /// Number of rows: those of finished transactions, or an estimate of it ([`Table::has_estimated_rows`]).
+    /// Number of rows: those of finished transactions, or an estimate of it
+    /// ([`Table::has_estimated_rows`]).
     pub fn rows(&self) -> u64 {
         self.rows.rows.load(Ordering::Relaxed).max(0) as u64
     }
@@ -90,12 +95,14 @@ impl Table {
         let flags = flags & !ROWS_SETTLED;
         mtr.apply(header, &PageOp::Write { offset: FLAGS_AT as u32, bytes: &flags.to_le_bytes() });
         mtr.commit();
-        // Others who come to write before this do the same: none goes on before the flag is gone from the log.
+        // Others who come to write before this do the same: none goes on before the flag is gone
+        // from the log.
         self.rows.is_settled.store(false, Ordering::Release);
         Ok(())
     }
 
-    /// At a clean close: the header gets the exact counters, and an estimate of the rows only if `rest` leaves it as it is.
+    /// At a clean close: the header gets the exact counters, and an estimate of the rows only if
+    /// `rest` leaves it as it is.
     pub(crate) fn settle_for_good(&self, rest: Rest) -> Result<()> {
         self.settle()?;
         let Ok(_inside) = self.visit() else { return Ok(()) };
@@ -125,7 +132,8 @@ impl Table {
     }
 }
 
-/// Whether rollbacks of an earlier life, or purge, have something left to do when the engine is closed.
+/// Whether rollbacks of an earlier life, or purge, have something left to do when the engine is
+/// closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Rest {
     /// They have.

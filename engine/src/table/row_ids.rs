@@ -1,8 +1,10 @@
-//! Row ids: keys of the clustered index, eight bytes big-endian, for rows that have no key of their own. Each is greater than all before.
+//! Row ids: keys of the clustered index, eight bytes big-endian, for rows that have no key of their
+//! own. Each is greater than all before.
 //!
-//! No counter is persisted. The first id after the table was opened follows the greatest key that the tree has, under
-//! whatever: a row, one deleted and not purged, one whose transaction may yet be rolled back. So an id is given twice only if the process
-//! has ended in between, and the first row was rolled back, or deleted and purged: no snapshot, lock or undo record knows it.
+//! No counter is persisted. The first id after the table was opened follows the greatest key that
+//! the tree has, under whatever: a row, one deleted and not purged, one whose transaction may yet
+//! be rolled back. So an id is given twice only if the process has ended in between, and the first
+//! row was rolled back, or deleted and purged: no snapshot, lock or undo record knows it.
 
 use super::Table;
 use crate::error::{Error, Result};
@@ -15,7 +17,8 @@ const UNKNOWN: u64 = 0;
 #[derive(Debug)]
 pub(super) struct RowIds {
     next: AtomicU64,
-    /// Held by the one who looks for the greatest key: others wait, for what they insert meanwhile might be missed.
+    /// Held by the one who looks for the greatest key: others wait, for what they insert meanwhile
+    /// might be missed.
     first: Mutex<()>,
 }
 
@@ -29,7 +32,8 @@ impl RowIds {
         self.next.store(old.next.load(Ordering::Acquire), Ordering::Release);
     }
 
-    /// The next id; `None` if there is none any more. `greatest` finds the greatest one in the tree.
+    /// The next id; `None` if there is none any more. `greatest` finds the greatest one in the
+    /// tree.
     pub fn next(&self, greatest: impl FnOnce() -> Result<Option<u64>>) -> Result<Option<u64>> {
         if self.next.load(Ordering::Acquire) == UNKNOWN {
             let _one = self.first.lock();

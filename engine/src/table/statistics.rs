@@ -43,8 +43,8 @@ pub enum Sampled {
 }
 
 impl Table {
-    /// Samples every index. The row count is what is known from counting, and from the sample only if it was estimated before: then it
-    /// is so anew.
+    /// Samples every index. The row count is what is known from counting, and from the sample only
+    /// if it was estimated before: then it is so anew.
     pub fn statistics(&self) -> Result<TableStatistics> {
         let _inside = self.visit()?;
         let page_size = self.env.page_size() as u64;
@@ -69,18 +69,21 @@ impl Table {
         Ok(out)
     }
 
-    /// Estimated number of entries of an index between two keys, from the shape of the tree: a few page accesses.
+    /// Estimated number of entries of an index between two keys, from the shape of the tree: a few
+    /// page accesses.
     pub fn estimate_range(&self, index: usize, lo: Bound<&[u8]>, hi: Bound<&[u8]>) -> Result<u64> {
         let _inside = self.visit()?;
         self.tree(index).tree().estimate_range(lo, hi)
     }
 
-    /// Shows the keys of leaves of an index ([`Sampled::Entries`]), or the bounds between them, of a random sample: lists of neighbours,
-    /// in order, each with the number of such lists that it stands for. For estimates of how many keys share a prefix.
+    /// Shows the keys of leaves of an index ([`Sampled::Entries`]), or the bounds between them, of
+    /// a random sample: lists of neighbours, in order, each with the number of such lists that it
+    /// stands for. For estimates of how many keys share a prefix.
     ///
-    /// A bound is greater than all keys before it and no greater than those behind, and as short as that allows: where
-    /// it differs from the key before it, so does the key behind. The bound to what follows ends a list of entries, too: pages are split where
-    /// keys differ most, so that the greatest differences are there and nowhere else. Deleted entries are left out.
+    /// A bound is greater than all keys before it and no greater than those behind, and as short as
+    /// that allows: where it differs from the key before it, so does the key behind. The bound to
+    /// what follows ends a list of entries, too: pages are split where keys differ most, so that
+    /// the greatest differences are there and nowhere else. Deleted entries are left out.
     pub fn sample_keys(
         &self,
         index: usize,
@@ -114,7 +117,8 @@ mod tests {
     use std::sync::Arc;
     use tidepool_pool::storage::SimStorage;
 
-    /// Groups of many leaves: where one ends a leaf ends, too, so that among the entries of a leaf no change is ever seen.
+    /// Groups of many leaves: where one ends a leaf ends, too, so that among the entries of a leaf
+    /// no change is ever seen.
     #[test]
     fn ends_of_large_groups_are_seen() {
         const GROUPS: u8 = 10;

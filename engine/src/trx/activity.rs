@@ -1,7 +1,8 @@
 //! Who is at work: one [`Activity`] for each session's handle, for reports.
 //!
-//! A session tells what it does by a few relaxed stores, into memory of its own, at the beginning and the end of a
-//! transaction. Whoever asks looks at them without stopping anybody, and gets what was true a moment ago.
+//! A session tells what it does by a few relaxed stores, into memory of its own, at the beginning
+//! and the end of a transaction. Whoever asks looks at them without stopping anybody, and gets what
+//! was true a moment ago.
 //!
 //! Locking: `Activity::owner` and the registry's shards are leaves, each taken alone.
 

@@ -2,15 +2,15 @@
 //! read, or because it is missing.
 //!
 //! Rollback runs newest-first, so one unreadable page would block every older record and hold all
-//! locks of the transaction. Instead, the rollback undoes the other records where they are and marks
-//! them ([`MARK_UNDONE`](crate::undo::record::MARK_UNDONE)). It passes over records about the tables in
-//! the way, in each from the newest that can't be undone. Every key's records are still undone from
-//! the newest to the oldest, for a key is in one table.
+//! locks of the transaction. Instead, the rollback undoes the other records where they are and
+//! marks them ([`MARK_UNDONE`](crate::undo::record::MARK_UNDONE)). It passes over records about the
+//! tables in the way, in each from the newest that can't be undone. Every key's records are still
+//! undone from the newest to the oldest, for a key is in one table.
 //!
 //! Then the rollback is *blocked*. It releases all locks but those on what it could not undo, and a
 //! request that meets one of these fails at once with the reason: nothing says when the wait would
-//! end. The background goes on trying. When the file is back, or the table is dropped, it cuts off the
-//! marked records and undoes the rest, in this life of the process or another.
+//! end. The background goes on trying. When the file is back, or the table is dropped, it cuts off
+//! the marked records and undoes the rest, in this life of the process or another.
 //!
 //! A broken page of the undo log itself blocks a rollback, too: the rollback has undone the records
 //! behind that page, and none before it.
@@ -26,7 +26,8 @@ use crate::files::{FIRST_TABLE_SPACE, space_file_name};
 use crate::undo::damage::is_damage;
 
 impl TrxSystem {
-    /// What becomes of a rollback that ended with `error`, which is given back; or false, if it was to stop.
+    /// What becomes of a rollback that ended with `error`, which is given back; or false, if it was
+    /// to stop.
     pub(super) fn block_if_it_lasts(
         &self,
         orphan: &mut Orphan,
@@ -37,7 +38,8 @@ impl TrxSystem {
             return Err(error);
         }
         let around = match is_damage(&error) {
-            // What is behind the broken page of undo is undone, and how to undo what is before it may hang on it.
+            // What is behind the broken page of undo is undone, and how to undo what is before it
+            // may hang on it.
             true => Err(error.clone()),
             false => self.undo_around(orphan, stop),
         };
@@ -69,10 +71,12 @@ impl TrxSystem {
         Err(error)
     }
 
-    /// Undoes all records but those about tables that stand in the way; says in which spaces these are.
+    /// Undoes all records but those about tables that stand in the way; says in which spaces these
+    /// are.
     fn undo_around(&self, orphan: &mut Orphan, stop: &dyn Fn() -> bool) -> Result<HashSet<u32>> {
         let Orphan { log, retries, .. } = orphan;
-        // As long as the log says that it is prepared, a crash would leave a transaction that can be committed, without what is marked.
+        // As long as the log says that it is prepared, a crash would leave a transaction that can
+        // be committed, without what is marked.
         log.begin_rollback(&self.undo)?;
         let (mut passed_over, mut end) = (HashSet::new(), log.tail());
         loop {
@@ -108,7 +112,8 @@ impl TrxSystem {
     }
 }
 
-/// Whether an error is about the file of this space, and that is a table's: not about a full disk, or the log.
+/// Whether an error is about the file of this space, and that is a table's: not about a full disk,
+/// or the log.
 fn is_of_table(error: &Error, space: u32) -> bool {
     let name = space_file_name(space);
     space >= FIRST_TABLE_SPACE

@@ -37,7 +37,8 @@ pub struct Savepoint {
     rollbacks: u64,
 }
 
-/// One transaction: used by one thread at a time, though not always the same one. Dropped while it runs, it rolls back.
+/// One transaction: used by one thread at a time, though not always the same one. Dropped while it
+/// runs, it rolls back.
 pub struct TransactionCore {
     pub(crate) system: Arc<TrxSystem>,
     pub(crate) owner: Arc<Owner>,
@@ -45,7 +46,8 @@ pub struct TransactionCore {
     named: Option<Named>,
     slot: ViewSlot,
     view: Option<ReadView>,
-    /// Open since before the statement's locking reads left anything unlocked: [`TransactionCore::open_read_point`].
+    /// Open since before the statement's locking reads left anything unlocked:
+    /// [`TransactionCore::open_read_point`].
     read_point: Option<ReadView>,
     pub(crate) reach: Reach,
     pub(crate) log: Option<UndoLog>,
@@ -60,7 +62,8 @@ pub struct TransactionCore {
     pub(crate) lock_wait_timeout: Duration,
     /// What `unlock` may give up.
     pub(crate) fresh_locks: FreshLocks,
-    /// Where the newest locking read found its entry: what comes next is likely to be about that entry, or one beside it.
+    /// Where the newest locking read found its entry: what comes next is likely to be about that
+    /// entry, or one beside it.
     pub(crate) near: Option<LeafHint>,
     /// Memory for payloads, reused.
     pub(crate) payload: Vec<u8>,
@@ -118,12 +121,14 @@ impl TransactionCore {
         self.lock_wait_timeout = timeout;
     }
 
-    /// Interrupts lock waits, and readings that find nothing for long, from another thread. It lives as long as this transaction.
+    /// Interrupts lock waits, and readings that find nothing for long, from another thread. It
+    /// lives as long as this transaction.
     pub fn interrupt_handle(&self) -> Arc<Interrupt> {
         Arc::clone(self.owner.interrupt())
     }
 
-    /// Makes lock waits listen to a session's interrupt, which outlives its transactions. Before the first operation only.
+    /// Makes lock waits listen to a session's interrupt, which outlives its transactions. Before
+    /// the first operation only.
     pub fn set_interrupt(&mut self, interrupt: Arc<Interrupt>) {
         debug_assert!(self.owner.key_locks() == 0 && self.id() == TrxId::NONE);
         debug_assert!(self.named.is_none());
@@ -167,7 +172,8 @@ impl TransactionCore {
         self.close_reads();
     }
 
-    /// A call outside of statements. At READ COMMITTED it is a statement by itself. Above, all such calls of a transaction are one.
+    /// A call outside of statements. At READ COMMITTED it is a statement by itself. Above, all such
+    /// calls of a transaction are one.
     pub(crate) fn begin_call(&mut self) {
         if self.isolation.is_by_statement() {
             self.close_reads();
@@ -179,8 +185,8 @@ impl TransactionCore {
         self.read_view();
     }
 
-    /// The view of consistent reads, opened if there is none. At READ UNCOMMITTED one is open for purge's sake, and what is read
-    /// by is one that sees everything.
+    /// The view of consistent reads, opened if there is none. At READ UNCOMMITTED one is open for
+    /// purge's sake, and what is read by is one that sees everything.
     pub(crate) fn read_view(&mut self) -> ReadView {
         let view = match self.view {
             Some(view) => view,
@@ -188,7 +194,8 @@ impl TransactionCore {
                 let (views, csn) = (&self.system.views, &self.system.csn);
                 let view = match self.read_point {
                     None => views.open(self.slot, csn),
-                    // What locking reads have locked since then is not newer than what consistent reads see.
+                    // What locking reads have locked since then is not newer than what consistent
+                    // reads see.
                     Some(_) => views.open_beside(self.slot, csn),
                 };
                 self.view = Some(view);
@@ -204,8 +211,9 @@ impl TransactionCore {
         view.map(|view| view.csn)
     }
 
-    /// Makes sure of a view that is older than anything that the statement reads and leaves unlocked from here on. Where there is one for
-    /// consistent reads, that is it. At REPEATABLE READ it is else no snapshot: what has changed since may still be locked.
+    /// Makes sure of a view that is older than anything that the statement reads and leaves
+    /// unlocked from here on. Where there is one for consistent reads, that is it. At REPEATABLE
+    /// READ it is else no snapshot: what has changed since may still be locked.
     pub(crate) fn open_read_point(&mut self) {
         if self.read_point.is_some() {
             return;
@@ -250,8 +258,9 @@ impl TransactionCore {
         }
     }
 
-    /// From here on (or no longer) operations are on behalf of a referential constraint. They are about what is there now,
-    /// whatever the isolation level: a locking read and a write pass over the snapshot, and a locking read locks entries and no gaps.
+    /// From here on (or no longer) operations are on behalf of a referential constraint. They are
+    /// about what is there now, whatever the isolation level: a locking read and a write pass over
+    /// the snapshot, and a locking read locks entries and no gaps.
     pub fn set_referential(&mut self, on: bool) {
         self.referential = on;
     }
@@ -261,7 +270,8 @@ impl TransactionCore {
         self.referential
     }
 
-    /// Whether locking or overwriting a version by `id` would lose an update: this transaction's snapshot does not see it.
+    /// Whether locking or overwriting a version by `id` would lose an update: this transaction's
+    /// snapshot does not see it.
     pub(crate) fn conflicts_with_view(&self, id: TrxId) -> bool {
         self.isolation == Isolation::RepeatableRead
             && !self.referential
@@ -285,7 +295,8 @@ impl TransactionCore {
         }
     }
 
-    /// [`Error::Interrupted`] if an interrupt is pending. For reads that may go on for long without finding anything.
+    /// [`Error::Interrupted`] if an interrupt is pending. For reads that may go on for long without
+    /// finding anything.
     pub(crate) fn check_interrupt(&self) -> Result<()> {
         if self.owner.interrupt().is_set() { Err(Error::Interrupted) } else { Ok(()) }
     }
@@ -309,7 +320,8 @@ impl TransactionCore {
         }
         self.system.env.check_writable()?;
         self.system.delay_for_purge();
-        // The stream first: an id must not be left without a log, for the log's end is the id's end.
+        // The stream first: an id must not be left without a log, for the log's end is the id's
+        // end.
         let mut log = UndoLog::new(&self.system.undo)?;
         match self.system.assign_id(&self.owner) {
             Ok(id) => {
@@ -329,7 +341,8 @@ impl TransactionCore {
         Savepoint { position: self.position(), rollbacks: self.rollbacks.count() }
     }
 
-    /// Whether anything was written after `savepoint` that has not been undone, or what was before it has been.
+    /// Whether anything was written after `savepoint` that has not been undone, or what was before
+    /// it has been.
     pub fn has_written_since(&self, savepoint: Savepoint) -> bool {
         let Savepoint { position, rollbacks } = savepoint;
         self.position() != position || self.rollbacks.have_voided(position.records(), rollbacks)
@@ -351,8 +364,9 @@ impl TransactionCore {
         self.log.is_none() && self.owner.holds_nothing()
     }
 
-    /// Undoes everything after `savepoint`; gives what that adds to each tree. Locks stay. If that fails, and not only for a moment, the
-    /// transaction can only be rolled back. [`Error::InvalidOption`] if the savepoint is void: nothing is undone.
+    /// Undoes everything after `savepoint`; gives what that adds to each tree. Locks stay. If that
+    /// fails, and not only for a moment, the transaction can only be rolled back.
+    /// [`Error::InvalidOption`] if the savepoint is void: nothing is undone.
     pub fn rollback_to(&mut self, savepoint: Savepoint) -> Result<EntriesAdded> {
         if self.state != State::Running {
             self.check_running()?;
@@ -378,8 +392,9 @@ impl TransactionCore {
         outcome
     }
 
-    /// Prepares under `xid`, durably. Then only commit, rollback or detach can follow. [`Error::XidExists`] if another transaction
-    /// is prepared under it: a verdict must be about one.
+    /// Prepares under `xid`, durably. Then only commit, rollback or detach can follow.
+    /// [`Error::XidExists`] if another transaction is prepared under it: a verdict must be about
+    /// one.
     pub fn prepare(&mut self, xid: &[u8]) -> Result<()> {
         if xid.is_empty() || xid.len() > 140 {
             return Err(Error::InvalidOption(format!("XID of {} bytes (1 to 140)", xid.len())));
@@ -404,7 +419,8 @@ impl TransactionCore {
         if lsn == Lsn::ZERO { Ok(()) } else { self.system.flush_commit(lsn) }
     }
 
-    /// Commits: visible to all at once, durable once the log is flushed up to the LSN given back (zero: nothing to flush).
+    /// Commits: visible to all at once, durable once the log is flushed up to the LSN given back
+    /// (zero: nothing to flush).
     ///
     /// An error means that nothing was committed; roll back.
     pub fn commit_no_flush(&mut self) -> Result<Lsn> {
@@ -427,8 +443,9 @@ impl TransactionCore {
         Ok(lsn)
     }
 
-    /// Undoes everything. If that cannot be finished soon (a full disk, an unreadable page), the background goes on; until then
-    /// what was written stays locked. The transaction has ended either way.
+    /// Undoes everything. If that cannot be finished soon (a full disk, an unreadable page), the
+    /// background goes on; until then what was written stays locked. The transaction has ended
+    /// either way.
     pub fn rollback(&mut self) -> Result<()> {
         if self.state == State::Ended {
             return Ok(());
@@ -499,7 +516,8 @@ impl TransactionCore {
 
 /// What the transaction is to the entries that its operations meet.
 impl TransactionCore {
-    /// Whether this transaction wrote an entry. (One that has not written yet has the id that settled entries are by.)
+    /// Whether this transaction wrote an entry. (One that has not written yet has the id that
+    /// settled entries are by.)
     pub(crate) fn wrote(&self, entry: &Entry<'_>) -> bool {
         entry.trx_id == self.id() && entry.trx_id != TrxId::NONE
     }
@@ -509,7 +527,8 @@ impl TransactionCore {
         entry.trx_id != self.id() && self.system.csn.is_active(entry.trx_id)
     }
 
-    /// The owner whose implicit lock an entry carries, if that is another transaction and still active.
+    /// The owner whose implicit lock an entry carries, if that is another transaction and still
+    /// active.
     pub(crate) fn implicit_holder(&self, entry: &Entry<'_>) -> Option<Option<Arc<Owner>>> {
         self.is_written_by_other(entry).then(|| self.system.owner_of(entry.trx_id))
     }
@@ -518,7 +537,8 @@ impl TransactionCore {
         self.isolation() == Isolation::Serializable && !self.is_referential()
     }
 
-    /// Whether a version that is certain was committed by another transaction after the read point of the statement.
+    /// Whether a version that is certain was committed by another transaction after the read point
+    /// of the statement.
     #[inline]
     pub(crate) fn is_newer_than_statement(&self, writer: TrxId) -> bool {
         self.read_point()

@@ -3,10 +3,12 @@
 //! # Contents
 //! - [`view`]: read views and their registry.
 //! - [`activity`]: who is at work, for reports.
-//! - `system`: what all share; `core`: one's life (`savepoint`: which savepoints are void); `rollback`, and what a failing disk makes of it (`retry`, `blocked_rollback`); `purge`, and whom it has to
-//!   find (`purge_overwrite`).
+//! - `system`: what all share; `core`: one's life (`savepoint`: which savepoints are void);
+//!   `rollback`, and what a failing disk makes of it (`retry`, `blocked_rollback`); `purge`, and
+//!   whom it has to find (`purge_overwrite`).
 //!
-//! Which transaction committed when is in [`crate::csn`], the operations on entries are above, in [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
+//! Which transaction committed when is in [`crate::csn`], the operations on entries are above, in
+//! [`crate::versioned`], the locks in [`crate::lock`], the undo log in [`crate::undo`].
 //!
 //! # What the layers above use
 //! ```text
@@ -46,7 +48,8 @@ pub use view::ReadView;
 /// Isolation levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Isolation {
-    /// Reads without a lock see the newest version of each entry, committed or not. All else is as at READ COMMITTED.
+    /// Reads without a lock see the newest version of each entry, committed or not. All else is as
+    /// at READ COMMITTED.
     ReadUncommitted,
     /// Each statement sees what was committed when it began.
     ReadCommitted,
@@ -68,7 +71,8 @@ impl Isolation {
 }
 
 impl Isolation {
-    /// Whether each statement has a view of its own, and rows that a locking read did not want are let go.
+    /// Whether each statement has a view of its own, and rows that a locking read did not want are
+    /// let go.
     pub fn is_by_statement(self) -> bool {
         matches!(self, Isolation::ReadUncommitted | Isolation::ReadCommitted)
     }
@@ -120,7 +124,8 @@ pub struct TrxStatus {
     pub key_locks: u64,
     /// Locked ranges.
     pub range_locks: u64,
-    /// Undo streams that exist: the most writers there were at once, and some more if purge was stuck in one.
+    /// Undo streams that exist: the most writers there were at once, and some more if purge was
+    /// stuck in one.
     pub undo_streams: u64,
     /// Rollbacks left to the background.
     pub rollbacks_pending: u64,

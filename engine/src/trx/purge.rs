@@ -1,29 +1,34 @@
 //! Purge: removes what no read view can see any more.
 //!
-//! A committed log may be purged once every live view sees its commit: then nobody walks through its records to an
-//! older version. Its UPDATE records give back the overflow chains of the versions they replaced; its DELETE records remove
-//! the entries they delete-marked, if these still are the newest versions. Then the log's pages are free.
+//! A committed log may be purged once every live view sees its commit: then nobody walks through
+//! its records to an older version. Its UPDATE records give back the overflow chains of the
+//! versions they replaced; its DELETE records remove the entries they delete-marked, if these still
+//! are the newest versions. Then the log's pages are free.
 //!
 //! # When the entry has been overwritten
-//! by a transaction that is still active, the delete-mark is needed only if that one rolls back; and then nobody would
-//! come back to purge it. So purge marks the overwriter's undo record ([`MARK_PRIOR_PURGED`](crate::undo::record::MARK_PRIOR_PURGED)): its rollback
-//! removes the entry instead of restoring the delete-mark. [`super::purge_overwrite`] finds that record.
+//! by a transaction that is still active, the delete-mark is needed only if that one rolls back;
+//! and then nobody would come back to purge it. So purge marks the overwriter's undo record
+//! ([`MARK_PRIOR_PURGED`](crate::undo::record::MARK_PRIOR_PURGED)): its rollback removes the entry
+//! instead of restoring the delete-mark. [`super::purge_overwrite`] finds that record.
 //!
 //! # When the table's file is gone
-//! though the catalog has the table: what is to be removed there is passed over, lest one table that somebody took away keeps the history of all
-//! from being purged. Should the file be put back, it has delete-marked entries, which no view sees and a later insert of their
-//! keys overwrites, and chains that nothing leads to: room lost until the table is rebuilt, no more. Any other trouble with a file may pass, and
-//! is waited for.
+//! though the catalog has the table: what is to be removed there is passed over, lest one table
+//! that somebody took away keeps the history of all from being purged. Should the file be put back,
+//! it has delete-marked entries, which no view sees and a later insert of their keys overwrites,
+//! and chains that nothing leads to: room lost until the table is rebuilt, no more. Any other
+//! trouble with a file may pass, and is waited for.
 //!
 //! # When a log has to wait
-//! for such trouble to pass, or for an undo page that can't be read, so do those behind it in its stream. Others do not: their streams are
-//! purged on, and as long as a stream is stuck no transaction takes it, if it can have another.
+//! for such trouble to pass, or for an undo page that can't be read, so do those behind it in its
+//! stream. Others do not: their streams are purged on, and as long as a stream is stuck no
+//! transaction takes it, if it can have another.
 //!
-//! A log that can't be read to its end is passed over: what it deleted stays where it is, and nobody sees it.
+//! A log that can't be read to its end is passed over: what it deleted stays where it is, and
+//! nobody sees it.
 //!
 //! # Crashes
-//! Purging a log twice does no harm: an entry is removed only if it leads to the very record, and a chain is freed
-//! only while the record names it.
+//! Purging a log twice does no harm: an entry is removed only if it leads to the very record, and a
+//! chain is freed only while the record names it.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -150,12 +155,14 @@ fn deletion<'a>(log: &HeadLog, at: RollPointer, tree: &Tree, key: &'a [u8]) -> D
 }
 
 impl TrxSystem {
-    /// Purges up to `max_logs` logs; returns how many. Zero: nothing can be purged at the moment. An error: nothing could be.
+    /// Purges up to `max_logs` logs; returns how many. Zero: nothing can be purged at the moment.
+    /// An error: nothing could be.
     pub fn purge_step(&self, max_logs: usize) -> Result<usize> {
         self.purge_step_unless(max_logs, &|| false)
     }
 
-    /// As [`Self::purge_step`], but leaves off when `stop` says so, be it within a log: that is purged again from its beginning.
+    /// As [`Self::purge_step`], but leaves off when `stop` says so, be it within a log: that is
+    /// purged again from its beginning.
     pub(super) fn purge_step_unless(
         &self,
         max_logs: usize,
@@ -211,7 +218,8 @@ impl TrxSystem {
                 }
                 // An unreadable table must not keep purge from all others.
                 Err(error) => {
-                    // If only its pages are left to be freed, they are so with those of the next log in the stream.
+                    // If only its pages are left to be freed, they are so with those of the next
+                    // log in the stream.
                     self.undo.set_stuck(log.stream, self.undo.is_oldest(&log));
                     stuck.push(log.stream);
                     trouble = Some(error);
@@ -265,7 +273,8 @@ impl TrxSystem {
         Ok(())
     }
 
-    /// Removes the entry that the record of `deletion` delete-marked, if that is its newest version.
+    /// Removes the entry that the record of `deletion` delete-marked, if that is its newest
+    /// version.
     fn purge_entry(
         &self,
         log: &HeadLog,
@@ -304,8 +313,8 @@ impl TrxSystem {
         Ok(Purged::Removed)
     }
 
-    /// Slows a transaction's first write down while the history is longer than `max_purge_lag`: 5 ms at the limit, and
-    /// 10 ms more for each time that the history exceeds it, as InnoDB does.
+    /// Slows a transaction's first write down while the history is longer than `max_purge_lag`: 5
+    /// ms at the limit, and 10 ms more for each time that the history exceeds it, as InnoDB does.
     pub(super) fn delay_for_purge(&self) {
         let lag = self.settings.max_purge_lag.load(Ordering::Relaxed);
         if lag == 0 {
@@ -352,8 +361,8 @@ impl TrxSystem {
         }
     }
 
-    /// One go of the background thread at left rollbacks; whether there is more to do. Soon over once [`Self::stop_background`] waits
-    /// for it, however much one transaction has written.
+    /// One go of the background thread at left rollbacks; whether there is more to do. Soon over
+    /// once [`Self::stop_background`] waits for it, however much one transaction has written.
     pub(super) fn rollback_go(&self) -> bool {
         self.is_busy("rollback", self.rollback_step_unless(&|| self.is_to_stop()))
     }
@@ -389,8 +398,8 @@ impl TrxSystem {
     }
 }
 
-/// One of the thread's two duties. Each outlives panics by itself: a rollback that panics whenever it is tried must not keep purge
-/// from its work.
+/// One of the thread's two duties. Each outlives panics by itself: a rollback that panics whenever
+/// it is tried must not keep purge from its work.
 struct Duty {
     go: fn(&TrxSystem) -> bool,
     steps: Steps,

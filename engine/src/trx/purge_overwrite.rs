@@ -5,8 +5,8 @@
 //! passed under the latch on the entry's leaf. The others are walked without a latch, and without
 //! keeping DROP TABLE out; the transaction may take back what is walked through, and other
 //! transactions may use the pages. So purge looks again under the latch at the record that such a
-//! walk has found: there the transaction cannot take the entry back, and the record must begin there
-//! and still say that it overwrote that very deletion.
+//! walk has found: there the transaction cannot take the entry back, and the record must begin
+//! there and still say that it overwrote that very deletion.
 //!
 //! If no record was cut meanwhile, or several walks agree, purge concludes that no transaction
 //! overwrote the row. That is wrong only if bytes in the middle of a record look like a record; the
@@ -40,7 +40,8 @@ pub(super) struct Deletion<'a> {
     pub key: &'a [u8],
 }
 
-/// A way back through an active transaction's versions that is too long to be gone with a latch in hand.
+/// A way back through an active transaction's versions that is too long to be gone with a latch in
+/// hand.
 pub(super) struct Walk {
     /// The transaction.
     by: TrxId,
@@ -76,8 +77,9 @@ enum Look {
 }
 
 impl TrxSystem {
-    /// Marks the record that overwrote `deletion`, if it is the transaction's that wrote `entry` and is active; gives back the way that is to be
-    /// walked first. The leaf's latch keeps the transaction from taking the change back meanwhile. `walked` is what came of that way the
+    /// Marks the record that overwrote `deletion`, if it is the transaction's that wrote `entry`
+    /// and is active; gives back the way that is to be walked first. The leaf's latch keeps the
+    /// transaction from taking the change back meanwhile. `walked` is what came of that way the
     /// last time.
     pub(super) fn mark_overwriter<'a>(
         &'a self,

@@ -1,21 +1,21 @@
 //! Retries a rollback that failed with a disk error.
 //!
 //! Most such errors pass: a path to the disk fails and another takes over, a request times out, the
-//! process runs out of descriptors for a moment. What a rollback has still to undo is locked. So it is
-//! tried again, after a pause that grows.
+//! process runs out of descriptors for a moment. What a rollback has still to undo is locked. So it
+//! is tried again, after a pause that grows.
 //!
 //! - The session whose transaction or statement it is tries for about half a second
 //!   ([`TrxSystem::with_retries`]), without a latch. Then it leaves the whole transaction to the
 //!   background.
-//! - The background tries without an end. A request that meets a row which is still to be undone waits
-//!   for its lock, as for any other, up to the lock wait timeout.
+//! - The background tries without an end. A request that meets a row which is still to be undone
+//!   waits for its lock, as for any other, up to the lock wait timeout.
 //! - An error that does not pass ([`RetryState::gives_up_on`]) blocks the rollback
 //!   ([`super::blocked_rollback`]). That is a page that is wrong when it is read a second time, at
-//!   once; or a missing file, or any error of a table's file, that has come for a minute with nothing
-//!   undone in between.
+//!   once; or a missing file, or any error of a table's file, that has come for a minute with
+//!   nothing undone in between.
 //!
-//! A rollback waits without an end for room on a full disk, and for the undo space, unless a page of
-//! that is broken.
+//! A rollback waits without an end for room on a full disk, and for the undo space, unless a page
+//! of that is broken.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -27,7 +27,8 @@ use crate::error::{Error, Result};
 pub(super) const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// The longest, in units of the first.
 const PAUSE_MAX_UNITS: u32 = 50;
-/// Failures in a row after which an error that might have passed counts as one that does not: the pauses between them add up to a minute.
+/// Failures in a row after which an error that might have passed counts as one that does not: the
+/// pauses between them add up to a minute.
 pub(super) const FAILURES_MAX: u32 = 12;
 /// A session's first pause is this part of the background's.
 const SESSION_PAUSE_DIVISOR: u32 = 20;
@@ -42,7 +43,8 @@ pub(super) struct RetryState {
 }
 
 impl RetryState {
-    /// An attempt has failed. One that came before its time, because somebody asked for it, does not count.
+    /// An attempt has failed. One that came before its time, because somebody asked for it, does
+    /// not count.
     pub fn failed(&mut self, now: Instant, unit: Duration) {
         if self.rests(now) {
             return;
@@ -73,8 +75,8 @@ impl RetryState {
 }
 
 impl TrxSystem {
-    /// Runs `attempt` until it succeeds, or fails in a way that a short while does not mend. It calls what it is given when it has got on
-    /// by a step. No latch may be held.
+    /// Runs `attempt` until it succeeds, or fails in a way that a short while does not mend. It
+    /// calls what it is given when it has got on by a step. No latch may be held.
     pub(super) fn with_retries(
         &self,
         mut attempt: impl FnMut(&mut dyn FnMut()) -> Result<()>,

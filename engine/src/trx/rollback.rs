@@ -1,8 +1,9 @@
 //! Rollback: undo records applied backward.
 //!
-//! Each step is one mini-transaction that restores one entry *and* cuts its record off the log, so a crash at any
-//! point leaves a log from which the rollback goes on. Overflow chains take several: the chain's own steps keep it complete from its
-//! head, and the record that names the head is cut together with the freeing of the head.
+//! Each step is one mini-transaction that restores one entry *and* cuts its record off the log, so
+//! a crash at any point leaves a log from which the rollback goes on. Overflow chains take several:
+//! the chain's own steps keep it complete from its head, and the record that names the head is cut
+//! together with the freeing of the head.
 //!
 //! What a failing disk makes of it is in [`super::retry`] and [`super::blocked_rollback`].
 
@@ -140,8 +141,8 @@ struct Row<'a> {
 /// Steps of a background rollback before it lets DROP TABLE in, and looks whether it is to stop.
 pub(super) const STEPS_A_TURN: usize = 64;
 
-/// A rollback taken up. If an error, or a panic, keeps it from being finished, it is left to be tried again, after all others:
-/// else its locks would stay for good.
+/// A rollback taken up. If an error, or a panic, keeps it from being finished, it is left to be
+/// tried again, after all others: else its locks would stay for good.
 struct LeftRollback<'a> {
     system: &'a TrxSystem,
     orphan: Option<Orphan>,
@@ -175,8 +176,8 @@ impl Trees {
 pub(crate) type EntriesAdded = HashMap<u32, i64>;
 
 impl TrxSystem {
-    /// Rolls back to `to`, for a session that waits for it. `owner`, if given, lives on: the entries that lose its implicit lock get an
-    /// explicit one. Gives what that adds to each tree.
+    /// Rolls back to `to`, for a session that waits for it. `owner`, if given, lives on: the
+    /// entries that lose its implicit lock get an explicit one. Gives what that adds to each tree.
     pub(super) fn roll_back_to(
         &self,
         log: &mut UndoLog,
@@ -195,7 +196,8 @@ impl TrxSystem {
         Ok(trees.entries)
     }
 
-    /// Rolls everything back and ends the log, for a session that waits for it; the locks are still to be released.
+    /// Rolls everything back and ends the log, for a session that waits for it; the locks are still
+    /// to be released.
     pub(super) fn roll_back(&self, log: &mut UndoLog) -> Result<()> {
         self.with_retries(|_| log.begin_rollback(&self.undo))?;
         self.roll_back_to(log, UndoPosition::START, None)?;
@@ -339,8 +341,8 @@ impl TrxSystem {
         Ok(())
     }
 
-    /// Restores the version before; says how many entries that adds. If purge has passed that one since the record was read, nothing
-    /// is done: the step is to begin anew.
+    /// Restores the version before; says how many entries that adds. If purge has passed that one
+    /// since the record was read, nothing is done: the step is to begin anew.
     fn undo_change(
         &self,
         log: &mut UndoLog,
@@ -392,15 +394,16 @@ impl TrxSystem {
         }
     }
 
-    /// Gives `owner` a lock of its own on an entry that is about to lose its implicit one: under the leaf's latch, so that nobody
-    /// finds it without a lock.
+    /// Gives `owner` a lock of its own on an entry that is about to lose its implicit one: under
+    /// the leaf's latch, so that nobody finds it without a lock.
     fn keep_locked(&self, owner: &Arc<Owner>, tree: &Tree, key: &[u8]) {
         let alive = self.locks.keep(owner, tree.id(), key);
         debug_assert!(alive, "a transaction that has ended rolls back to a savepoint");
     }
 
-    /// Undoes a change whose prior version, a delete-marked one, purge has passed: removes the entry; says how many that adds. If
-    /// the prior version had a chain, the record stays until that is freed.
+    /// Undoes a change whose prior version, a delete-marked one, purge has passed: removes the
+    /// entry; says how many that adds. If the prior version had a chain, the record stays until
+    /// that is freed.
     fn remove_for_good(
         &self,
         log: &mut UndoLog,
@@ -452,8 +455,8 @@ impl TrxSystem {
         self.doomed.lock().push(orphan);
     }
 
-    /// As [`Self::roll_back`], but letting DROP TABLE in now and then, and without patience. False if it stopped half-way, as `stop` asked
-    /// for.
+    /// As [`Self::roll_back`], but letting DROP TABLE in now and then, and without patience. False
+    /// if it stopped half-way, as `stop` asked for.
     fn roll_back_in_turns(&self, orphan: &mut Orphan, stop: &dyn Fn() -> bool) -> Result<bool> {
         let Orphan { log, retries, .. } = orphan;
         log.begin_rollback(&self.undo)?;
@@ -475,8 +478,8 @@ impl TrxSystem {
         }
     }
 
-    /// Finishes one rollback that recovery, or a failure, has left, even one that rests. False if there is none. After an error, it can be
-    /// tried again.
+    /// Finishes one rollback that recovery, or a failure, has left, even one that rests. False if
+    /// there is none. After an error, it can be tried again.
     pub fn rollback_step(&self) -> Result<bool> {
         if self.leaves_unfinished() {
             return Ok(false);
@@ -485,8 +488,9 @@ impl TrxSystem {
         next.map_or(Ok(false), |orphan| self.go_on(orphan, &|| false))
     }
 
-    /// As [`Self::rollback_step`], but passes over those that rest, and leaves off when `stop` says so: what is undone is cut off the log, so
-    /// a later step, of this life or the next, goes on from there.
+    /// As [`Self::rollback_step`], but passes over those that rest, and leaves off when `stop` says
+    /// so: what is undone is cut off the log, so a later step, of this life or the next, goes on
+    /// from there.
     pub(super) fn rollback_step_unless(&self, stop: &dyn Fn() -> bool) -> Result<bool> {
         if self.leaves_unfinished() {
             return Ok(false);
@@ -527,8 +531,9 @@ impl TrxSystem {
         self.counters.rollbacks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Finishes the rollbacks that recovery has left of transactions on one tree, and of no others. (A transaction that also changed
-    /// others is known by its last change.) Before the background begins.
+    /// Finishes the rollbacks that recovery has left of transactions on one tree, and of no others.
+    /// (A transaction that also changed others is known by its last change.) Before the background
+    /// begins.
     pub fn roll_back_recovered_of(&self, tree: u32) -> Result<()> {
         let orphans = std::mem::take(&mut *self.doomed.lock());
         let mut outcome = Ok(());
@@ -549,7 +554,8 @@ impl TrxSystem {
         outcome
     }
 
-    /// The tree that the newest record of a log is about; none if there is no record, or it is about none.
+    /// The tree that the newest record of a log is about; none if there is no record, or it is
+    /// about none.
     fn newest_tree(&self, log: &mut UndoLog) -> Result<Option<u32>> {
         log.trim(&self.undo, UndoPosition::START)?;
         if log.is_at(UndoPosition::START) {
@@ -581,7 +587,8 @@ impl TrxSystem {
         self.prepared.lock().keys().cloned().collect()
     }
 
-    /// The spaces that a prepared transaction without a session has changed, from its undo log; none if there is no such transaction.
+    /// The spaces that a prepared transaction without a session has changed, from its undo log;
+    /// none if there is no such transaction.
     pub fn spaces_of_prepared(&self, xid: &[u8]) -> Result<HashSet<u32>> {
         match self.prepared.lock().get(xid) {
             Some(orphan) => orphan.log.spaces(&self.undo),

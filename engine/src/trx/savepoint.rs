@@ -1,11 +1,11 @@
 //! Which savepoints are void: those behind a position that the transaction has rolled back to since
 //! they were taken.
 //!
-//! A position in the undo log is the number of records before it. We keep only rollbacks that no later,
-//! deeper one supersedes; what remains ascends in both rollback number and position. Each takes sixteen
-//! bytes, and between two of them lies at least one record of the log. None can be dropped: behind its
-//! position there may be new records by now that look like those of a void savepoint, and a rollback to
-//! that savepoint would keep a record that it never saw.
+//! A position in the undo log is the number of records before it. We keep only rollbacks that no
+//! later, deeper one supersedes; what remains ascends in both rollback number and position. Each
+//! takes sixteen bytes, and between two of them lies at least one record of the log. None can be
+//! dropped: behind its position there may be new records by now that look like those of a void
+//! savepoint, and a rollback to that savepoint would keep a record that it never saw.
 
 use crate::error::Error;
 

@@ -40,7 +40,8 @@ const UNDO_GIVEN_BACK_BYTES: usize = 1 << 20;
 /// Shards of the map of active transactions.
 const ACTIVE_SHARDS: usize = 16;
 
-/// A transaction that no session runs: found by recovery, detached, or left by a rollback that could not finish.
+/// A transaction that no session runs: found by recovery, detached, or left by a rollback that
+/// could not finish.
 pub(super) struct Orphan {
     pub log: UndoLog,
     pub owner: Arc<Owner>,
@@ -50,7 +51,8 @@ pub(super) struct Orphan {
     pub retries: RetryState,
 }
 
-/// Trees that are being freed, or wait for it: what undo says of them is passed over. Ids are never used again.
+/// Trees that are being freed, or wait for it: what undo says of them is passed over. Ids are never
+/// used again.
 #[derive(Default)]
 struct Condemned {
     trees: HashSet<u32>,
@@ -96,7 +98,8 @@ pub struct TrxSystem {
     id_limit: Mutex<u64>,
     next_owner: AtomicU64,
     active: Box<[Mutex<Active>]>,
-    /// Of all prepared transactions, with a session or without, from their prepare until their end is in the log.
+    /// Of all prepared transactions, with a session or without, from their prepare until their end
+    /// is in the log.
     pub(super) xids: Mutex<HashSet<Vec<u8>>>,
     /// Prepared, but under which XID can't be read: they stay as they are.
     unnamed: Mutex<Vec<Orphan>>,
@@ -134,7 +137,8 @@ pub struct PurgeExclusion<'a>(
 );
 
 impl TrxSystem {
-    /// Makes the undo space of a new data directory, unless a crash came after that, and opens the transaction system.
+    /// Makes the undo space of a new data directory, unless a crash came after that, and opens the
+    /// transaction system.
     pub fn create(env: &Arc<Env>) -> Result<Arc<TrxSystem>> {
         let space = env.space(UNDO_SPACE)?;
         if is_unmade(env, &space)? {
@@ -157,7 +161,8 @@ impl TrxSystem {
         }
         let space = env.space(UNDO_SPACE)?;
         if is_unmade(env, &space)? {
-            // A new one would give transaction ids a second time, and what is unfinished would pass for committed.
+            // A new one would give transaction ids a second time, and what is unfinished would pass
+            // for committed.
             return Err(Error::lost(
                 space.file().name(),
                 "there is no undo log in it, though the data directory is not new: put the file back or restore the \
@@ -174,8 +179,8 @@ impl TrxSystem {
         Self::start(env, undo, found)
     }
 
-    /// One that has not looked into the undo space, which may be missing: all transactions count as committed. For reading only;
-    /// `any` space is in the place of the undo space, and never asked.
+    /// One that has not looked into the undo space, which may be missing: all transactions count as
+    /// committed. For reading only; `any` space is in the place of the undo space, and never asked.
     pub fn open_without_undo(env: &Arc<Env>, any: &Arc<Space>) -> Result<Arc<TrxSystem>> {
         assert!(env.is_read_only(), "what is unfinished must not be written over");
         let found = Found { trx_id_limit: TrxId::MAX.0, ..Found::default() };
@@ -258,7 +263,8 @@ impl TrxSystem {
         self.begin_interruptible(options, Arc::new(Interrupt::default()))
     }
 
-    /// The same, with lock waits that listen to a session's interrupt, which outlives its transactions.
+    /// The same, with lock waits that listen to a session's interrupt, which outlives its
+    /// transactions.
     pub(crate) fn begin_interruptible(
         self: &Arc<Self>,
         options: TransactionOptions,
@@ -267,7 +273,8 @@ impl TrxSystem {
         TransactionCore::new(Arc::clone(self), options, interrupt)
     }
 
-    /// Whether it is not known if the transaction that wrote an entry was committed: see [`crate::undo::damage`].
+    /// Whether it is not known if the transaction that wrote an entry was committed: see
+    /// [`crate::undo::damage`].
     #[inline]
     pub(crate) fn is_in_doubt(&self, id: TrxId, roll: RollPointer) -> bool {
         self.doubt.as_ref().is_some_and(|doubt| doubt.covers(id, roll))
@@ -282,8 +289,9 @@ impl TrxSystem {
         }
     }
 
-    /// Stores which transactions have ended, if that is more than is stored: the less remains, the less a broken undo page
-    /// leaves in doubt. Now and then, and at a clean close. Not as long as anything is in doubt: later lives must find the same.
+    /// Stores which transactions have ended, if that is more than is stored: the less remains, the
+    /// less a broken undo page leaves in doubt. Now and then, and at a clean close. Not as long as
+    /// anything is in doubt: later lives must find the same.
     pub(crate) fn note_ended(&self) -> Result<()> {
         if self.doubt.is_some() {
             return Ok(());
@@ -297,21 +305,23 @@ impl TrxSystem {
         Ok(())
     }
 
-    /// Keeps purge and background rollbacks out of the tables while it lives: hold it while a table's space is dropped or a tree is freed.
-    /// Undo that refers to what is gone is skipped later.
+    /// Keeps purge and background rollbacks out of the tables while it lives: hold it while a
+    /// table's space is dropped or a tree is freed. Undo that refers to what is gone is skipped
+    /// later.
     pub fn exclude_purge(&self) -> PurgeExclusion<'_> {
         PurgeExclusion(self.tables.write())
     }
 
-    /// Keeps purge and background rollbacks out of these trees from now on: they are about to be freed.
+    /// Keeps purge and background rollbacks out of these trees from now on: they are about to be
+    /// freed.
     pub(crate) fn condemn_trees(&self, trees: impl IntoIterator<Item = u32>) {
         self.condemned.write().trees.extend(trees);
         // Who is in one of them has come out when this is had.
         drop(self.exclude_purge());
     }
 
-    /// The same of the trees in a space with ids below `limit`, except `spared`: of those that wait to be freed it is not known which
-    /// they are. Before purge and rollbacks begin.
+    /// The same of the trees in a space with ids below `limit`, except `spared`: of those that wait
+    /// to be freed it is not known which they are. Before purge and rollbacks begin.
     pub(crate) fn condemn_all_trees_but(&self, space: u32, limit: u32, spared: Vec<u32>) {
         self.condemned.write().all_but.insert(space, (limit, spared));
     }
@@ -419,8 +429,8 @@ impl TrxSystem {
         ]
     }
 
-    /// Transactions at this moment: those of sessions, then writers that no session runs (prepared, detached, being rolled
-    /// back, changes of definitions).
+    /// Transactions at this moment: those of sessions, then writers that no session runs (prepared,
+    /// detached, being rolled back, changes of definitions).
     pub(crate) fn observe(&self) -> Vec<Observed> {
         let mut all = self.activities.observe();
         let prepared: Vec<u64> =
@@ -508,7 +518,8 @@ impl TrxSystem {
         }
     }
 
-    /// The tree an undo record speaks of; none if it has been dropped. A file that is missing or zeroed is no dropped one.
+    /// The tree an undo record speaks of; none if it has been dropped. A file that is missing or
+    /// zeroed is no dropped one.
     pub(super) fn tree_at(&self, place: &Place<'_>) -> Result<Option<Tree>> {
         if self.condemned.read().has(place) {
             return Ok(None);

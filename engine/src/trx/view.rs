@@ -8,16 +8,19 @@
 //! high   no id from here on had been handed out -> invisible without a look-up
 //! ```
 //!
-//! A commit is published before `low` goes past its id, and `low` is read before `csn`, so its CSN is at most `csn`. An id
-//! handed out after `csn` was read commits after it. In between, [`CsnTable`] decides.
+//! A commit is published before `low` goes past its id, and `low` is read before `csn`, so its CSN
+//! is at most `csn`. An id handed out after `csn` was read commits after it. In between,
+//! [`CsnTable`] decides.
 //!
 //! # Registry
-//! One slot a transaction, claimed when the transaction begins. Opening a view: store `PENDING`, read the three numbers,
-//! store them. Purge reads `published` *before* it looks at the slots, so a slot that it finds idle can only come to hold
-//! that CSN or a newer one; a pending slot makes it try again later. No view waits for anything.
+//! One slot a transaction, claimed when the transaction begins. Opening a view: store `PENDING`,
+//! read the three numbers, store them. Purge reads `published` *before* it looks at the slots, so a
+//! slot that it finds idle can only come to hold that CSN or a newer one; a pending slot makes it
+//! try again later. No view waits for anything.
 //!
-//! A transaction may have two views: that of its consistent reads, and an older one, the read point of a statement's locking reads. Its
-//! slot holds the older one's CSN and the newer one's `high`, and so keeps what either needs.
+//! A transaction may have two views: that of its consistent reads, and an older one, the read point
+//! of a statement's locking reads. Its slot holds the older one's CSN and the newer one's `high`,
+//! and so keeps what either needs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -35,7 +38,8 @@ pub struct ReadView {
     pub high: TrxId,
 }
 
-/// The first id that a transaction can have. Below it there is only the one that settled entries are by, which every view sees.
+/// The first id that a transaction can have. Below it there is only the one that settled entries
+/// are by, which every view sees.
 const FIRST_ID: TrxId = TrxId(1);
 
 impl ReadView {
@@ -47,8 +51,8 @@ impl ReadView {
     pub const COMMITTED: ReadView =
         ReadView { csn: Csn(u64::MAX), low: FIRST_ID, high: TrxId(u64::MAX) };
 
-    /// Whether a version written by `id` is visible. A transaction's own versions are its own business: the caller
-    /// compares with its own id first.
+    /// Whether a version written by `id` is visible. A transaction's own versions are its own
+    /// business: the caller compares with its own id first.
     pub fn sees(&self, table: &CsnTable, id: TrxId) -> bool {
         if id < self.low {
             return true;
@@ -152,7 +156,8 @@ impl Views {
         ReadView { csn, low, high }
     }
 
-    /// A view of everything published by now, in a slot whose own view is older and stays open: both are kept.
+    /// A view of everything published by now, in a slot whose own view is older and stays open:
+    /// both are kept.
     pub fn open_beside(&self, slot: ViewSlot, table: &CsnTable) -> ReadView {
         let slot = self.slot(slot);
         let older = slot.csn.load(Ordering::Relaxed);
@@ -177,8 +182,8 @@ impl Views {
         self.slot(slot).csn.store(IDLE, Ordering::Release);
     }
 
-    /// The newest CSN such that every live and every later view sees all commits up to it. None if a view is just being
-    /// opened.
+    /// The newest CSN such that every live and every later view sees all commits up to it. None if
+    /// a view is just being opened.
     pub fn horizon(&self, table: &CsnTable) -> Option<Csn> {
         let published = table.published();
         let mut horizon = published;
@@ -191,10 +196,11 @@ impl Views {
         Some(horizon)
     }
 
-    /// What every live view sees, and every later one will, as a view. None if a view is just being opened or closed.
+    /// What every live view sees, and every later one will, as a view. None if a view is just being
+    /// opened or closed.
     ///
-    /// An id below its `high` is one that no live view takes for younger than itself. So where the table says that it committed,
-    /// or ended long ago, it says so to them all.
+    /// An id below its `high` is one that no live view takes for younger than itself. So where the
+    /// table says that it committed, or ended long ago, it says so to them all.
     pub fn common(&self, table: &CsnTable) -> Option<ReadView> {
         // Before the slots are looked at: a view opened later has at least these.
         let (published, next_id) = (table.published(), table.next_id());

@@ -17,7 +17,8 @@ use crate::mtr::{Mtr, PageHandle};
 
 /// A transaction's log, in the stream that it has to itself until the log ends.
 ///
-/// Its record goes in with the first change, so that a transaction which changes nothing writes nothing.
+/// Its record goes in with the first change, so that a transaction which changes nothing writes
+/// nothing.
 #[derive(Debug)]
 pub struct UndoLog {
     stream: u32,
@@ -169,7 +170,8 @@ impl UndoLog {
         RollPointer { page: self.tail.page, offset: self.tail.offset + log_record as u16 }
     }
 
-    /// Appends one record to the page from [`UndoLog::latch_tail`]. `lasting`: purge or older views may want it.
+    /// Appends one record to the page from [`UndoLog::latch_tail`]. `lasting`: purge or older views
+    /// may want it.
     pub fn append(
         &mut self,
         mtr: &mut Mtr<'_>,
@@ -208,7 +210,8 @@ impl UndoLog {
         !self.begun || self.tail.page == self.start.page && usize::from(self.tail.offset) == first
     }
 
-    /// Reads the newest record, which must exist; frees empty pages on the way. `f` runs with the page latched.
+    /// Reads the newest record, which must exist; frees empty pages on the way. `f` runs with the
+    /// page latched.
     pub fn newest<R>(
         &mut self,
         undo: &Undo,
@@ -238,7 +241,8 @@ impl UndoLog {
         self.tail
     }
 
-    /// Reads the record that ends at `end`, without changing anything; none if the log begins there. `f` runs with the page latched.
+    /// Reads the record that ends at `end`, without changing anything; none if the log begins
+    /// there. `f` runs with the page latched.
     pub fn before<R>(
         &self,
         undo: &Undo,
@@ -320,12 +324,13 @@ impl UndoLog {
         Ok(())
     }
 
-    /// Commits: writes the commit and publishes it in `csn`. Returns the LSN that makes it durable, and gives the stream back.
+    /// Commits: writes the commit and publishes it in `csn`. Returns the LSN that makes it durable,
+    /// and gives the stream back.
     pub fn commit(&mut self, undo: &Undo, csn: &CsnTable) -> Result<Lsn> {
         assert!(self.begun, "nothing to commit");
         let mut mtr = match Mtr::begin(undo.env()) {
-            // That it can commit was promised at its prepare, and the others may have done so by now: if there is no room, the redo
-            // log's reserve has some for these few bytes.
+            // That it can commit was promised at its prepare, and the others may have done so by
+            // now: if there is no room, the redo log's reserve has some for these few bytes.
             Err(_) if self.prepared => Mtr::begin_nested(undo.env())?,
             begun => begun?,
         };
@@ -349,7 +354,8 @@ impl UndoLog {
         Ok(lsn)
     }
 
-    /// Ends a log from which everything has been cut: cuts the log record too, and gives the stream back.
+    /// Ends a log from which everything has been cut: cuts the log record too, and gives the stream
+    /// back.
     pub fn finish_rollback(&mut self, undo: &Undo) -> Result<()> {
         debug_assert!(self.is_empty());
         if self.begun {

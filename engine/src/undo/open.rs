@@ -1,11 +1,12 @@
-//! What an open finds in the undo space: each stream is walked, log by log, from its head to its end.
+//! What an open finds in the undo space: each stream is walked, log by log, from its head to its
+//! end.
 //!
 //! Bytes that a program spoilt may have a right checksum and lead in a circle. So a walk comes to
 //! no page twice ([`Trail`]), and
 //! within a page it goes ahead only: a page that leads elsewhere counts as broken.
 //!
-//! A page that can't be read does not end the walk ([`super::damage`]): it goes on where the stream does behind it, if that can
-//! be found, and notes what is lost.
+//! A page that can't be read does not end the walk ([`super::damage`]): it goes on where the stream
+//! does behind it, if that can be found, and notes what is lost.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
@@ -39,7 +40,8 @@ pub struct FoundLog {
     pub record: LogRecord,
     /// Where it begins.
     pub start: RollPointer,
-    /// Where its stream ends; the beginning of a page that can't be read if what is behind that is not known.
+    /// Where its stream ends; the beginning of a page that can't be read if what is behind that is
+    /// not known.
     pub tail: RollPointer,
 }
 
@@ -171,7 +173,8 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The log that begins at `at`, or at the beginning of the next page, where `at` goes then; none at the stream's end.
+    /// The log that begins at `at`, or at the beginning of the next page, where `at` goes then;
+    /// none at the stream's end.
     fn log_at(&mut self, stream: u32, at: &mut RollPointer) -> Result<Option<LogRecord>> {
         loop {
             let page = self.undo.page(at.page, stream)?;
@@ -231,7 +234,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Where the first log behind a broken page begins. None: no other does, and what was on the page, or began there, is in doubt.
+    /// Where the first log behind a broken page begins. None: no other does, and what was on the
+    /// page, or began there, is in doubt.
     fn pass(&mut self, stream: u32, broken: u32, error: &Error) -> Option<RollPointer> {
         self.visited.remove(&broken);
         let (mut no, mut unknown) = (Some(broken), vec![broken]);
@@ -253,7 +257,8 @@ impl Walk<'_> {
              neither read nor changed",
             self.found.ended_below
         );
-        // With more than one broken page, what belongs to the stream is not known by the links alone.
+        // With more than one broken page, what belongs to the stream is not known by the links
+        // alone.
         let pages = self.pages.get_or_init(|| Pages::read(self.undo));
         let of_stream = pages.of.get(&stream).into_iter().flatten().copied();
         unknown.extend(of_stream.filter(|no| !self.visited.contains(no)));
@@ -270,8 +275,8 @@ impl Walk<'_> {
         }
     }
 
-    /// The one page of a stream that says that it comes behind this one. What the first page says is meaningless, and so
-    /// may be what pages say that were lost sight of.
+    /// The one page of a stream that says that it comes behind this one. What the first page says
+    /// is meaningless, and so may be what pages say that were lost sight of.
     fn next_of_broken(&self, stream: u32, no: u32) -> Option<u32> {
         let stored = self.undo.streams[stream as usize].head.lock().stored;
         if stored.has_lost_pages {

@@ -12,8 +12,9 @@
 //!     8  head offset  u16
 //!     10 flags        u16   1 = pages before the head were lost sight of
 //! ```
-//! Ids below the limit may be in use; a restart continues at the limit, so no id is ever used twice. Every transaction with an
-//! id below that at offset 48 has ended: it may lag behind, and matters only if a page of records is broken ([`super::damage`]).
+//! Ids below the limit may be in use; a restart continues at the limit, so no id is ever used
+//! twice. Every transaction with an id below that at offset 48 has ended: it may lag behind, and
+//! matters only if a page of records is broken ([`super::damage`]).
 
 use tidepool_pool::PAGE_HEADER_SIZE;
 
@@ -68,7 +69,8 @@ pub struct DirectoryEntry {
     pub first: u32,
     /// Oldest log that purge has not done, or where the next log will begin.
     pub head: RollPointer,
-    /// Pages of the stream from before its head are still allocated, because a broken page led to them.
+    /// Pages of the stream from before its head are still allocated, because a broken page led to
+    /// them.
     pub has_lost_pages: bool,
 }
 

@@ -16,17 +16,21 @@
 //! place = tree id varint | space id varint | root page varint | key length varint | key
 //! ```
 //!
-//! A delete-mark keeps the value in the entry, so DELETE records none. UPDATE gives the prior value as what differs
-//! from the new one, `common front varint | common back varint | middle`, except with a chain field: then the whole prior value (an
-//! overflow reference).
+//! A delete-mark keeps the value in the entry, so DELETE records none. UPDATE gives the prior value
+//! as what differs from the new one, `common front varint | common back varint | middle`, except
+//! with a chain field: then the whole prior value (an overflow reference).
 //!
-//! **The chain field** is the first page of the prior version's overflow chain that is still to be freed when the prior
-//! version is not needed any more. Each step of freeing moves it on in the same mini-transaction. For CHAIN it is the chain that this transaction began to write, to be freed at rollback.
+//! **The chain field** is the first page of the prior version's overflow chain that is still to be
+//! freed when the prior version is not needed any more. Each step of freeing moves it on in the
+//! same mini-transaction. For CHAIN it is the chain that this transaction began to write, to be
+//! freed at rollback.
 //!
-//! **Marks.** `PRIOR_PURGED`: purge of the transaction that delete-marked the prior version has passed by; so a
-//! rollback must remove the entry rather than restore the delete-mark that nobody would ever purge. `REMOVED`: the entry has
-//! been removed, what remains is the chain. `UNDONE`: a rollback that had to pass over newer records has undone this one; it will be cut
-//! off after those. `MOVED`, from the beginning: the entry's row goes on under another key of the tree, which the same transaction inserts.
+//! **Marks.** `PRIOR_PURGED`: purge of the transaction that delete-marked the prior version has
+//! passed by; so a rollback must remove the entry rather than restore the delete-mark that nobody
+//! would ever purge. `REMOVED`: the entry has been removed, what remains is the chain. `UNDONE`: a
+//! rollback that had to pass over newer records has undone this one; it will be cut off after
+//! those. `MOVED`, from the beginning: the entry's row goes on under another key of the tree, which
+//! the same transaction inserts.
 
 use crate::csn::TrxId;
 use crate::format::entry::{Entry, RollPointer, u64_from_6};
@@ -130,7 +134,8 @@ pub enum PriorValue<'a> {
 }
 
 impl PriorValue<'_> {
-    /// Turns `value`, the newer version's, into the prior one. None if that is impossible: a corrupt record.
+    /// Turns `value`, the newer version's, into the prior one. None if that is impossible: a
+    /// corrupt record.
     pub fn restore(&self, value: &mut Vec<u8>) -> Option<()> {
         match *self {
             PriorValue::Same => {}

@@ -1,12 +1,14 @@
 //! The undo space gives back what a long history has left free.
 //!
-//! Pages of purged logs are free to be used again, but each stream keeps the page in which its next log begins, wherever in the file
-//! that is; behind a long history it is at the end. So streams without logs move to the lowest free pages, the one that is farthest
-//! behind first, and then the space ends behind its last page in use.
+//! Pages of purged logs are free to be used again, but each stream keeps the page in which its next
+//! log begins, wherever in the file that is; behind a long history it is at the end. So streams
+//! without logs move to the lowest free pages, the one that is farthest behind first, and then the
+//! space ends behind its last page in use.
 //!
-//! A stream moves by steps that it takes anyway: it gets another page, its head goes there, what is before the head is freed. So a
-//! crash in between finds nothing new. The file is cut by [`Env::close`](crate::env::Env::close), behind the checkpoint after which no recovery
-//! looks for the pages that are gone.
+//! A stream moves by steps that it takes anyway: it gets another page, its head goes there, what is
+//! before the head is freed. So a crash in between finds nothing new. The file is cut by
+//! [`Env::close`](crate::env::Env::close), behind the checkpoint after which no recovery looks for
+//! the pages that are gone.
 
 use std::sync::atomic::Ordering;
 
@@ -19,8 +21,8 @@ use crate::mtr::Mtr;
 use crate::space::{self, Allocation};
 
 impl Undo {
-    /// Makes the space shorter if that gives back at least `least` pages; returns how many. Streams that a transaction uses, or
-    /// that have a history, stay where they are.
+    /// Makes the space shorter if that gives back at least `least` pages; returns how many. Streams
+    /// that a transaction uses, or that have a history, stay where they are.
     pub fn shrink(&self, least: u32) -> Result<u32> {
         let space = self.space();
         let size = space_header::read(self.env().pool(), space)?.size_pages;
@@ -57,7 +59,8 @@ impl Undo {
         Ok(())
     }
 
-    /// Appends an empty page behind `last`, the stream's last one, that lies before it in the file; none if there is none.
+    /// Appends an empty page behind `last`, the stream's last one, that lies before it in the file;
+    /// none if there is none.
     fn append_lower_page(&self, stream: u32, last: u32) -> Result<Option<u32>> {
         let mut mtr = Mtr::begin(self.env())?;
         let before = self.exclusive(&mut mtr, last, stream)?;

@@ -1,4 +1,5 @@
-//! Streams: lists of undo pages that transactions take turns to append to, and the directory that leads to them.
+//! Streams: lists of undo pages that transactions take turns to append to, and the directory that
+//! leads to them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ use crate::space::Allocation;
 pub(super) struct Head {
     /// What the directory says.
     pub(super) stored: DirectoryEntry,
-    /// The oldest log to be purged; at or behind `stored.head`, and on the same page unless it is just moving.
+    /// The oldest log to be purged; at or behind `stored.head`, and on the same page unless it is
+    /// just moving.
     pub(super) at: RollPointer,
 }
 
@@ -70,7 +72,8 @@ pub struct Undo {
     pub(super) streams: Box<[Stream]>,
     /// Streams that exist.
     pub(super) count: AtomicU32,
-    /// Streams that no transaction uses, the one used last on top, those that are stuck below all others.
+    /// Streams that no transaction uses, the one used last on top, those that are stuck below all
+    /// others.
     pub(super) free: Mutex<Vec<u32>>,
     pub(super) creating: Mutex<()>,
     pub(super) history: AtomicU64,
@@ -138,8 +141,8 @@ impl Undo {
         Ok(())
     }
 
-    /// Takes a stream for a transaction; says where its log begins. One that is stuck only if there can't be another: the log would wait for
-    /// its purge as long as those before it.
+    /// Takes a stream for a transaction; says where its log begins. One that is stuck only if there
+    /// can't be another: the log would wait for its purge as long as those before it.
     pub fn acquire(&self) -> Result<(u32, RollPointer)> {
         let stream = match self.take_free(false) {
             Some(stream) => stream,
@@ -222,7 +225,8 @@ impl Undo {
         Ok(RollPointer { page: prev, offset: header.used as u16 })
     }
 
-    /// Gives a stream back, its log having ended at `tail` (which is also where the next one begins). `committed`: the CSN of a log that purge must look at.
+    /// Gives a stream back, its log having ended at `tail` (which is also where the next one
+    /// begins). `committed`: the CSN of a log that purge must look at.
     pub(super) fn release(&self, stream: u32, tail: RollPointer, committed: Option<u64>) {
         let state = &self.streams[stream as usize];
         *state.tail.lock() = tail;
@@ -302,7 +306,8 @@ impl Undo {
         f(record.map_err(|why| self.corrupt(at.page, why))?)
     }
 
-    /// Reads the record at `at`, if one begins there: for those whose `at` may be of a record that is no more.
+    /// Reads the record at `at`, if one begins there: for those whose `at` may be of a record that
+    /// is no more.
     pub fn read_if_there<R>(
         &self,
         at: RollPointer,
@@ -331,13 +336,14 @@ impl Undo {
         }
     }
 
-    /// How many records rollbacks have cut off a stream. Who has read records there, each under its page's latch, finds that the number has
-    /// changed if one of them was not there any more.
+    /// How many records rollbacks have cut off a stream. Who has read records there, each under its
+    /// page's latch, finds that the number has changed if one of them was not there any more.
     pub fn cuts(&self, stream: u32) -> u64 {
         self.streams[stream as usize].cuts.load(Ordering::Acquire)
     }
 
-    /// A record is about to be cut off, under the latches of its page and, if it is about an entry, of that one's leaf.
+    /// A record is about to be cut off, under the latches of its page and, if it is about an entry,
+    /// of that one's leaf.
     pub(super) fn note_cut(&self, stream: u32) {
         self.streams[stream as usize].cuts.fetch_add(1, Ordering::Release);
     }
@@ -379,8 +385,8 @@ pub struct HeadLog {
 
 /// Purge's side. One thread at a time.
 impl Undo {
-    /// The oldest committed log with a CSN up to `horizon`, in a stream that is not among `stuck`. An error comes with the stream whose
-    /// oldest log can't be read.
+    /// The oldest committed log with a CSN up to `horizon`, in a stream that is not among `stuck`.
+    /// An error comes with the stream whose oldest log can't be read.
     pub fn oldest_committed(
         &self,
         horizon: u64,
@@ -547,8 +553,8 @@ impl Undo {
         }
     }
 
-    /// Calls `f` with each record of a log behind its log record, oldest first, no latch held; `f` gets the page and the record. The log is
-    /// the part of `stream` from `start` to `end`.
+    /// Calls `f` with each record of a log behind its log record, oldest first, no latch held; `f`
+    /// gets the page and the record. The log is the part of `stream` from `start` to `end`.
     pub fn for_each_record(
         &self,
         stream: u32,

@@ -8,10 +8,11 @@ use crate::overflow;
 use crate::space::Allocation;
 
 impl VersionedTree {
-    /// Appends to `payload` what a settled entry with a key of this length holds, once a value too long for the leaf is in a chain.
+    /// Appends to `payload` what a settled entry with a key of this length holds, once a value too
+    /// long for the leaf is in a chain.
     ///
-    /// Nothing tells of that chain before the entry is in the tree: the space must be one that is dropped as a whole
-    /// if it does not come to that.
+    /// Nothing tells of that chain before the entry is in the tree: the space must be one that is
+    /// dropped as a whole if it does not come to that.
     pub(crate) fn settled_payload(
         &self,
         key_len: usize,

@@ -1,7 +1,7 @@
 //! When an operation must wait for another transaction.
 //!
-//! All tests here run under the latch of the entry's leaf: exclusive for a write, shared for a locking read. See
-//! [`crate::lock`] for why nothing is missed between the test and the wait.
+//! All tests here run under the latch of the entry's leaf: exclusive for a write, shared for a
+//! locking read. See [`crate::lock`] for why nothing is missed between the test and the wait.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -38,8 +38,8 @@ pub(super) enum ReadLock {
     Wait(Obstacle),
 }
 
-/// How long an operation still waits. All its waits for one key share the time: else it would wait without end where each is short and
-/// followed by another, as for ranges that come and go.
+/// How long an operation still waits. All its waits for one key share the time: else it would wait
+/// without end where each is short and followed by another, as for ranges that come and go.
 #[derive(Default)]
 pub(super) struct WaitDeadline {
     key: Vec<u8>,
@@ -60,8 +60,9 @@ impl WaitDeadline {
 }
 
 impl VersionedTree {
-    /// The owner whose lock on `key`, whose entry is given if there is one, is in no queue yet: another transaction that has written it, or
-    /// keeps it locked. `Some(None)`: it has just ended.
+    /// The owner whose lock on `key`, whose entry is given if there is one, is in no queue yet:
+    /// another transaction that has written it, or keeps it locked. `Some(None)`: it has just
+    /// ended.
     fn holder(
         &self,
         trx: &TransactionCore,
@@ -75,7 +76,8 @@ impl VersionedTree {
         }
     }
 
-    /// An error if an entry is by a transaction that is still to come: it has no owner, and nobody ends it.
+    /// An error if an entry is by a transaction that is still to come: it has no owner, and nobody
+    /// ends it.
     fn check_has_begun(&self, trx: &TransactionCore, entry: Option<&Entry<'_>>) -> Result<()> {
         let next = trx.system.csn.next_id();
         match entry {
@@ -91,9 +93,10 @@ impl VersionedTree {
         }
     }
 
-    /// Whether this transaction has a row's lock, exclusively. Then the ranges of others that cover the row are nothing to wait for: who has
-    /// locked one is yet to lock the row itself, behind this transaction, before he reads it. That is so for rows that are there; others a
-    /// scan passes without a lock of their own.
+    /// Whether this transaction has a row's lock, exclusively. Then the ranges of others that cover
+    /// the row are nothing to wait for: who has locked one is yet to lock the row itself, behind
+    /// this transaction, before he reads it. That is so for rows that are there; others a scan
+    /// passes without a lock of their own.
     fn has_row(&self, trx: &TransactionCore, key: &[u8], entry: &Entry<'_>) -> bool {
         !entry.is_deleted()
             && trx.system.locks.holds(&trx.owner, self.id(), key, LockMode::Exclusive)
@@ -107,8 +110,8 @@ impl VersionedTree {
         entry: Option<&Entry<'_>>,
     ) -> Result<Option<Obstacle>> {
         if entry.is_some_and(|entry| trx.wrote(entry)) {
-            // Its lock is exclusive and held. A range of another that covers the key was locked by one that still waits for
-            // the entry itself.
+            // Its lock is exclusive and held. A range of another that covers the key was locked by
+            // one that still waits for the entry itself.
             return Ok(None);
         }
         if let Some(entry) = entry {
@@ -196,8 +199,8 @@ impl VersionedTree {
         }
     }
 
-    /// Gives up the lock that the present read has waited for if it has come to another key since, or to none: an insert that was taken
-    /// back leaves no row to lock.
+    /// Gives up the lock that the present read has waited for if it has come to another key since,
+    /// or to none: an insert that was taken back leaves no row to lock.
     pub(super) fn give_up_passed(&self, trx: &mut TransactionCore, key: Option<&[u8]>) {
         if !trx.locks_gaps()
             && let Some(passed) = trx.fresh_locks.passed(self.id(), key)
@@ -206,7 +209,8 @@ impl VersionedTree {
         }
     }
 
-    /// Waits for what [`Self::obstacle_to_write`] or [`Self::lock_entry`] found. No latch may be held.
+    /// Waits for what [`Self::obstacle_to_write`] or [`Self::lock_entry`] found. No latch may be
+    /// held.
     pub(super) fn wait(
         &self,
         trx: &TransactionCore,
@@ -233,8 +237,8 @@ impl VersionedTree {
         }
     }
 
-    /// Gives up the lock on this key, if one of the last two locking reads (an index entry's, and its row's) took it, and it was
-    /// not held before. Written entries stay locked.
+    /// Gives up the lock on this key, if one of the last two locking reads (an index entry's, and
+    /// its row's) took it, and it was not held before. Written entries stay locked.
     pub fn unlock(&self, trx: &mut TransactionCore, key: &[u8]) {
         if trx.fresh_locks.take(self.id(), key) {
             trx.system.locks.unlock(&trx.owner, self.id(), key);

@@ -1,7 +1,8 @@
 //! Versioned trees: trees whose entries have versions, and the operations of a transaction on them.
 //!
-//! Every index, clustered or secondary, is one. An entry holds its newest version in place ([`crate::format::entry`]); older
-//! ones follow from the undo records that its roll pointer leads to. Nothing here knows rows or columns.
+//! Every index, clustered or secondary, is one. An entry holds its newest version in place
+//! ([`crate::format::entry`]); older ones follow from the undo records that its roll pointer leads
+//! to. Nothing here knows rows or columns.
 //!
 //! # Contents
 //! | file | what |
@@ -18,12 +19,14 @@
 //! | `semi_consistent` | locking reads in order that wait for nobody |
 //!
 //! # Latches
-//! An operation latches one leaf. While it holds it, it may latch undo pages (one at a time when reading), read overflow
-//! pages, and look into the lock tables; it waits for locks, makes room in the tree or in the undo log, and begins overflow chains only without.
-//! A version's undo record can't vanish while its reader holds the leaf: a rollback needs the leaf exclusively to take the
-//! version back, and purge leaves alone what a live view may walk through. Of a long chain of versions only the first are walked so. The others
-//! that are not committed are walked without the latch, and whoever has walked asks whether anything was taken back meanwhile; the
-//! first who gets behind them leaves what is there for all who come after.
+//! An operation latches one leaf. While it holds it, it may latch undo pages (one at a time when
+//! reading), read overflow pages, and look into the lock tables; it waits for locks, makes room in
+//! the tree or in the undo log, and begins overflow chains only without. A version's undo record
+//! can't vanish while its reader holds the leaf: a rollback needs the leaf exclusively to take the
+//! version back, and purge leaves alone what a live view may walk through. Of a long chain of
+//! versions only the first are walked so. The others that are not committed are walked without the
+//! latch, and whoever has walked asks whether anything was taken back meanwhile; the first who gets
+//! behind them leaves what is there for all who come after.
 
 mod committed;
 mod load;

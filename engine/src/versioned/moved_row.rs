@@ -1,21 +1,29 @@
-//! Whether a row has moved behind a statement's locking reads, to a place that they had read before.
+//! Whether a row has moved behind a statement's locking reads, to a place that they had read
+//! before.
 //!
 //! # What a statement promises
-//! A locking read takes the newest version of each entry that it meets, and below SERIALIZABLE it locks no gaps. So a row can move
-//! from a place that the statement has yet to read to one that it has read: it matches all the time, and is met nowhere. The promise is:
-//! *a row that matched when the statement began, and has matched ever since, is met, or the statement ends with
-//! [`Error::RecordChanged`].* A row that began to match later may be met or not: those are phantoms, which only SERIALIZABLE keeps away.
+//! A locking read takes the newest version of each entry that it meets, and below SERIALIZABLE it
+//! locks no gaps. So a row can move from a place that the statement has yet to read to one that it
+//! has read: it matches all the time, and is met nowhere. The promise is: *a row that matched when
+//! the statement began, and has matched ever since, is met, or the statement ends with
+//! [`Error::RecordChanged`].* A row that began to match later may be met or not: those are
+//! phantoms, which only SERIALIZABLE keeps away.
 //!
 //! # How the statement finds out
-//! - It has a **read point**: a view, opened before the statement first reads something that it leaves unlocked. The view keeps purge
-//!   away from the delete-marks that others make from then on, and from these transactions' undo logs.
-//! - It notes the **stretches** of trees that it has read: where each scan began and how far it has come, and which keys it has looked up in vain.
-//! - A row that moves leaves a delete-mark where it was, whose undo record says that it moved. When the statement meets one that was committed after the read point, it asks the
-//!   undo log of the transaction that made it whether that one inserted an entry into a stretch of the same tree, too. If so, the row may have
-//!   gone there: the statement ends. If not, the row went where the statement doesn't look, or went where it is still to come.
+//! - It has a **read point**: a view, opened before the statement first reads something that it
+//!   leaves unlocked. The view keeps purge away from the delete-marks that others make from then
+//!   on, and from these transactions' undo logs.
+//! - It notes the **stretches** of trees that it has read: where each scan began and how far it has
+//!   come, and which keys it has looked up in vain.
+//! - A row that moves leaves a delete-mark where it was, whose undo record says that it moved. When
+//!   the statement meets one that was committed after the read point, it asks the undo log of the
+//!   transaction that made it whether that one inserted an entry into a stretch of the same tree,
+//!   too. If so, the row may have gone there: the statement ends. If not, the row went where the
+//!   statement doesn't look, or went where it is still to come.
 //!
-//! An entry that was inserted before the statement came by has been met. So when the statement first meets an entry of such a transaction, it
-//! notes that its commit is visible from here on ([`crate::lock::reach::Reach::meet`]): only stretches read earlier can have been read too early.
+//! An entry that was inserted before the statement came by has been met. So when the statement
+//! first meets an entry of such a transaction, it notes that its commit is visible from here on
+//! ([`crate::lock::reach::Reach::meet`]): only stretches read earlier can have been read too early.
 //!
 //! # Latches
 //! Stretches are noted under the leaf's latch. Undo logs are read without any.
@@ -59,18 +67,19 @@ impl Departure {
 }
 
 impl VersionedTree {
-    /// A locking read has looked up a key that is not there, and has the latch of the leaf that would
-    /// hold it.
+    /// A locking read has looked up a key that is not there, and has the latch of the leaf that
+    /// would hold it.
     pub(super) fn note_absent(&self, trx: &mut TransactionCore, key: &[u8]) {
         // None can have been inserted and committed here between the look and the view.
         trx.open_read_point();
         trx.reach.add_absent(self.place(), key);
     }
 
-    /// An error if the transaction that moved an entry of this tree away has inserted one where this statement had read before. No latch may be
-    /// held.
+    /// An error if the transaction that moved an entry of this tree away has inserted one where
+    /// this statement had read before. No latch may be held.
     ///
-    /// In another tree of the same table only scans count: of a lookup there, an entry of this tree was the reason.
+    /// In another tree of the same table only scans count: of a lookup there, an entry of this tree
+    /// was the reason.
     pub(super) fn check_departure(
         &self,
         trx: &mut TransactionCore,
@@ -97,7 +106,8 @@ impl VersionedTree {
     }
 }
 
-/// Where `writer`, one of whose records is at `roll`, has inserted entries into what the statement had read before `clock`.
+/// Where `writer`, one of whose records is at `roll`, has inserted entries into what the statement
+/// had read before `clock`.
 fn inserted_behind(
     trx: &TransactionCore,
     writer: TrxId,

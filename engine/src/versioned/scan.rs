@@ -37,7 +37,8 @@ pub(super) enum At {
     Done,
 }
 
-/// Where a scan is: before the first entry that it has not read. Holds no latch; entries may come and go around it.
+/// Where a scan is: before the first entry that it has not read. Holds no latch; entries may come
+/// and go around it.
 #[derive(Debug, Clone)]
 pub struct ScanPosition {
     pub(super) at: At,
@@ -61,7 +62,8 @@ impl ScanPosition {
         Self::new(At::End, b"")
     }
 
-    /// At a key, which is read if it is there (`Included`) or not (`Excluded`), in either direction. `Unbounded` is the start.
+    /// At a key, which is read if it is there (`Included`) or not (`Excluded`), in either
+    /// direction. `Unbounded` is the start.
     pub fn at(bound: Bound<&[u8]>) -> Self {
         match bound {
             Bound::Included(key) => Self::new(At::Key, key),
@@ -75,8 +77,9 @@ impl ScanPosition {
         ScanPosition { at, key: key.to_vec(), end, near: None, stretch }
     }
 
-    /// Says how far the scan is to go, in its direction. A locking read that locks no gaps ends there: what lies beyond it neither locks nor
-    /// waits for. For other reads it says where they are most likely left off.
+    /// Says how far the scan is to go, in its direction. A locking read that locks no gaps ends
+    /// there: what lies beyond it neither locks nor waits for. For other reads it says where they
+    /// are most likely left off.
     pub fn set_end(&mut self, end: Bound<Vec<u8>>) {
         self.end = end;
     }
@@ -153,8 +156,8 @@ impl ScanPosition {
         })
     }
 
-    /// Latches the leaf to read next for a locking read, which is the one of the last read if more of it is to come; with the slots that
-    /// are still to be read. None if nothing is left.
+    /// Latches the leaf to read next for a locking read, which is the one of the last read if more
+    /// of it is to come; with the slots that are still to be read. None if nothing is left.
     #[inline]
     pub(super) fn leaf<'t>(
         &self,
@@ -176,7 +179,8 @@ impl ScanPosition {
         Ok(Some((leaf, slots)))
     }
 
-    /// The slots of a leaf that are still to be read: going forward, from the first to the end; going backward, from the second down to the beginning.
+    /// The slots of a leaf that are still to be read: going forward, from the first to the end;
+    /// going backward, from the second down to the beginning.
     fn slots(&self, leaf: &LeafRef<'_>, direction: Direction) -> (usize, usize) {
         match self.at {
             At::Start | At::End => (0, leaf.count()),

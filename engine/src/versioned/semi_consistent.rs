@@ -1,11 +1,11 @@
 //! Semi-consistent reads: a locking scan that does not wait for a row before it knows that it wants
 //! the row.
 //!
-//! Many updates look at rows that they then leave alone. At READ COMMITTED such a scan need not wait
-//! for a row that another transaction has locked: it gets the row as it was committed last, without
-//! a lock, and decides. If it wants the row, it reads it again, with a lock and a wait, and decides
-//! anew by what is there then. So it changes only rows that were locked and matched, and a row that
-//! it passed over did not match when the scan came by.
+//! Many updates look at rows that they then leave alone. At READ COMMITTED such a scan need not
+//! wait for a row that another transaction has locked: it gets the row as it was committed last,
+//! without a lock, and decides. If it wants the row, it reads it again, with a lock and a wait, and
+//! decides anew by what is there then. So it changes only rows that were locked and matched, and a
+//! row that it passed over did not match when the scan came by.
 
 use tidepool_pool::Access;
 
@@ -31,9 +31,9 @@ pub enum Peek {
 
 impl VersionedTree {
     /// As [`Self::lock_next`] with any [`LockRequest::wait`], but gives an entry that another
-    /// transaction has locked without a lock and without a wait, as it was committed last. It passes
-    /// over one that never was committed, or was deleted. Not for isolation levels that lock gaps,
-    /// or see one snapshot throughout.
+    /// transaction has locked without a lock and without a wait, as it was committed last. It
+    /// passes over one that never was committed, or was deleted. Not for isolation levels that lock
+    /// gaps, or see one snapshot throughout.
     pub fn lock_next_or_peek(
         &self,
         trx: &mut TransactionCore,

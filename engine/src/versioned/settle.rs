@@ -1,22 +1,27 @@
-//! Settling: entries of a full leaf whose versions every view sees give up their version headers, all but a byte.
+//! Settling: entries of a full leaf whose versions every view sees give up their version headers,
+//! all but a byte.
 //!
-//! A write that finds no room in a leaf comes here before it has the leaf split. Often most of the leaf's entries are older than any
-//! view and any active transaction, and what their headers take is room enough.
+//! A write that finds no room in a leaf comes here before it has the leaf split. Often most of the
+//! leaf's entries are older than any view and any active transaction, and what their headers take
+//! is room enough.
 //!
 //! # What may be settled
-//! A version that its transaction has committed, and that every live view sees and every later one will: then nobody asks for its id
-//! any more, be it for what is visible or for an implicit lock, and nobody walks to the version before it. A transaction that is
-//! prepared or being rolled back, also one that recovery has found so, is active until its last entry is restored. The commit is in the
-//! log before the settling, so that no crash keeps the one without the other.
+//! A version that its transaction has committed, and that every live view sees and every later one
+//! will: then nobody asks for its id any more, be it for what is visible or for an implicit lock,
+//! and nobody walks to the version before it. A transaction that is prepared or being rolled back,
+//! also one that recovery has found so, is active until its last entry is restored. The commit is
+//! in the log before the settling, so that no crash keeps the one without the other.
 //!
-//! Rollback needs the id and the roll pointer of entries whose transaction is active, and of no others. Purge needs them of
-//! delete-marks, which are never settled; an entry that is none it leaves alone, whatever its header says. The chains of values
-//! that were replaced are freed by what undo records say, not by entries.
+//! Rollback needs the id and the roll pointer of entries whose transaction is active, and of no
+//! others. Purge needs them of delete-marks, which are never settled; an entry that is none it
+//! leaves alone, whatever its header says. The chains of values that were replaced are freed by
+//! what undo records say, not by entries.
 //!
 //! # When it is worth it
-//! If it makes room for what is to be written, and frees a good part of the page: else it would be done again for each of the next writes,
-//! and the leaf split all the same. The entries are judged at run time; what is logged, and done again by recovery, is
-//! which slots it was ([`PageOp::SettleCells`](crate::page_op::PageOp::SettleCells)).
+//! If it makes room for what is to be written, and frees a good part of the page: else it would be
+//! done again for each of the next writes, and the leaf split all the same. The entries are judged
+//! at run time; what is logged, and done again by recovery, is which slots it was
+//! ([`PageOp::SettleCells`](crate::page_op::PageOp::SettleCells)).
 //!
 //! # Latches
 //! The leaf's, exclusively. The views are looked at under it, without waiting.
@@ -34,8 +39,8 @@ const SAVED: usize = ENTRY_HEADER_SIZE - SETTLED_HEADER_SIZE;
 /// Settling must free this part of the page.
 const WORTH_DIVISOR: usize = 16;
 
-/// Makes room in a leaf for an entry with this key and payload length, new or longer than it is, by settling others. If that would not
-/// do, nothing is changed and the answer is false.
+/// Makes room in a leaf for an entry with this key and payload length, new or longer than it is, by
+/// settling others. If that would not do, nothing is changed and the answer is false.
 pub(super) fn settle<'a>(
     system: &TrxSystem,
     mut mtr: Mtr<'a>,

@@ -9,11 +9,12 @@
 //!     undo record + leaf; commit
 //! }
 //! ```
-//! Room in a leaf is made by settling entries of it, if that does, or else by a split. A delete-mark may need some too, for the header
-//! of a settled entry is shorter than its own.
+//! Room in a leaf is made by settling entries of it, if that does, or else by a split. A
+//! delete-mark may need some too, for the header of a settled entry is shorter than its own.
 //!
-//! A value too long for the leaf goes into an overflow chain first, whose head is allocated together with an undo record of its own:
-//! a rollback frees it, whether the entry came to name it or not.
+//! A value too long for the leaf goes into an overflow chain first, whose head is allocated
+//! together with an undo record of its own: a rollback frees it, whether the entry came to name it
+//! or not.
 
 use tidepool_pool::{Access, PageId};
 
@@ -71,8 +72,8 @@ struct Stored {
 }
 
 impl VersionedTree {
-    /// Inserts an entry. If there is one with this key, the error is [`Error::DuplicateKey`] with its value, and it is
-    /// left locked with `on_duplicate`.
+    /// Inserts an entry. If there is one with this key, the error is [`Error::DuplicateKey`] with
+    /// its value, and it is left locked with `on_duplicate`.
     pub fn insert(
         &self,
         trx: &mut TransactionCore,
@@ -93,8 +94,9 @@ impl VersionedTree {
         self.write(trx, key, Change::Delete)
     }
 
-    /// Deletes an entry whose row goes on under another key of the tree, which the transaction inserts as well: who scans the tree at the same time is not
-    /// to miss the row. [`Error::NotFound`] if there is none.
+    /// Deletes an entry whose row goes on under another key of the tree, which the transaction
+    /// inserts as well: who scans the tree at the same time is not to miss the row.
+    /// [`Error::NotFound`] if there is none.
     pub fn move_away(&self, trx: &mut TransactionCore, key: &[u8]) -> Result<()> {
         self.write(trx, key, Change::MoveAway)
     }
@@ -129,7 +131,8 @@ impl VersionedTree {
         loop {
             match self.attempt(trx, key, change, stored.as_ref(), &mut deadline)? {
                 Attempt::Done => {
-                    // The lock is the write's now, and stays to the end, whatever the read that took it thinks of the row.
+                    // The lock is the write's now, and stays to the end, whatever the read that
+                    // took it thinks of the row.
                     trx.fresh_locks.clear();
                     trx.count_undo();
                     return Ok(());
@@ -260,7 +263,8 @@ impl VersionedTree {
             Err(slot) => leaf.insert(&mut mtr, slot, key, &trx.payload),
         };
         if entry_was_there {
-            // Under the latch: whoever asks for the key next sees the implicit lock, not a queue that is about to go.
+            // Under the latch: whoever asks for the key next sees the implicit lock, not a queue
+            // that is about to go.
             system.locks.keys.make_implicit(&trx.owner, self.id(), key);
         }
         mtr.commit();
@@ -296,7 +300,8 @@ impl VersionedTree {
             }
             let flags = entry.flags;
             value.extend_from_slice(entry.value);
-            // A lock keeps the chain, which may take a while to read. Without one, the version could be replaced and its chain freed.
+            // A lock keeps the chain, which may take a while to read. Without one, the version
+            // could be replaced and its chain freed.
             let latched = (mode == LockMode::None).then_some(leaf);
             self.complete(flags, &mut value)?;
             drop(latched);

@@ -101,7 +101,8 @@ fn io_error_on_fsync_of_the_log() {
     assert!(rows == 1000 || rows == 1001, "{rows}");
 }
 
-/// Pages stay in the pool and the redo log fills. Writers then get the disk's error, instead of waiting for ever, and go on when it is mended.
+/// Pages stay in the pool and the redo log fills. Writers then get the disk's error, instead of
+/// waiting for ever, and go on when it is mended.
 #[test]
 fn io_error_on_writing_a_table() {
     let sim = SimStorage::new(3);

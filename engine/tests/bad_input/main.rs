@@ -1,4 +1,5 @@
-//! What can be wrong with a data directory or a disk, each with the exact message a user sees, and what stays usable.
+//! What can be wrong with a data directory or a disk, each with the exact message a user sees, and
+//! what stays usable.
 
 #[path = "../support/copy.rs"]
 mod copy;

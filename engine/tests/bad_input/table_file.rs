@@ -172,7 +172,8 @@ fn count_up_to(db: &Db, rows_max: usize, backward: bool) -> Result<usize> {
     Ok(rows)
 }
 
-/// A backward scan goes on at the lower fence: with one that is too high it would come to the same leaf again and again.
+/// A backward scan goes on at the lower fence: with one that is too high it would come to the same
+/// leaf again and again.
 #[test]
 fn a_lower_fence_that_is_too_high_is_no_scan_without_an_end() {
     let dir = directory();

@@ -272,7 +272,8 @@ fn trees_that_could_not_be_freed_are_freed_by_the_next_opening() {
     nothing_is_lost(&db, &table);
 }
 
-/// The note of an added index must not outlive the change because a dropped one can't be freed: it would come upon the index later.
+/// The note of an added index must not outlive the change because a dropped one can't be freed: it
+/// would come upon the index later.
 #[test]
 fn an_index_added_beside_one_that_could_not_be_freed_can_be_dropped() {
     let sim = SimStorage::new(1);

@@ -26,7 +26,8 @@ pub fn def() -> TableDef {
     TableDef::new([IndexDef::unique("primary"), IndexDef::non_unique("by value")])
 }
 
-/// What an index has of a row, by its name. "by value" and "backward" are not unique, "unique" is keyed by the value alone.
+/// What an index has of a row, by its name. "by value" and "backward" are not unique, "unique" is
+/// keyed by the value alone.
 pub fn entry(index: &str, key: &[u8], value: &[u8]) -> (Vec<u8>, Vec<u8>) {
     match index {
         "by value" => ([value, key].concat(), vec![]),

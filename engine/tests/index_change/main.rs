@@ -1,4 +1,5 @@
-//! Indexes that are added and dropped in place: what is in them, who may read them, and what a crash leaves.
+//! Indexes that are added and dropped in place: what is in them, who may read them, and what a
+//! crash leaves.
 
 mod contents;
 mod disk;

@@ -105,7 +105,8 @@ fn a_change_can_be_interrupted_and_must_make_sense() {
     assert_eq!(change.add(2, b"k", b"").unwrap_err(), Error::NotFound);
 }
 
-/// Rows that the snapshot does not see, leaf after leaf: the reading does not come back to its caller.
+/// Rows that the snapshot does not see, leaf after leaf: the reading does not come back to its
+/// caller.
 #[test]
 fn a_reading_that_finds_no_row_can_be_interrupted() {
     let sim = SimStorage::new(1);

@@ -1,4 +1,5 @@
-//! Backups, which take some time: everything else goes on between their steps, and what comes out is what was committed at their end.
+//! Backups, which take some time: everything else goes on between their steps, and what comes out
+//! is what was committed at their end.
 
 use rand::prelude::*;
 use std::sync::Arc;

@@ -57,7 +57,8 @@ impl World {
         self.defined(after)
     }
 
-    /// A table is filled, now and then on a full disk. What becomes of it shows now, or when other things have happened.
+    /// A table is filled, now and then on a full disk. What becomes of it shows now, or when other
+    /// things have happened.
     pub fn load_table(&mut self, name: String) -> Step {
         let rows = self.rows_to_load();
         let no = self.next_table;
@@ -237,7 +238,8 @@ impl World {
         Ok(())
     }
 
-    /// What a definition gave; `None` if it was refused because the table is busy, or met a failing disk and left all as it was.
+    /// What a definition gave; `None` if it was refused because the table is busy, or met a failing
+    /// disk and left all as it was.
     pub fn unless_busy<T>(
         &mut self,
         result: Result<T, Error>,

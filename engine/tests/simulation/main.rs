@@ -1,16 +1,18 @@
-//! The whole engine on a simulated disk, from a seed, single-threaded: several sessions' transactions, definition changes,
-//! purge, cleaner and checkpoints in a random order; the buffer pool grows and shrinks, by steps that come between all these; power cuts
-//! in the middle of any disk operation; a full disk now and then. In some lives the disk fails: a sync, after which the engine must write nothing
-//! more, or the removal of files, in recoveries too. A second index comes and goes: it has an entry for each row. Tables are filled
-//! that nobody sees, and backups taken, while all that goes on. The seed says which page size.
-//! After each recovery what the disk holds is compared with what was acknowledged: all of it is there, and nothing else,
-//! but for the one operation that the power cut interrupted, which may have happened or not.
+//! The whole engine on a simulated disk, from a seed, single-threaded: several sessions'
+//! transactions, definition changes, purge, cleaner and checkpoints in a random order; the buffer
+//! pool grows and shrinks, by steps that come between all these; power cuts in the middle of any
+//! disk operation; a full disk now and then. In some lives the disk fails: a sync, after which the
+//! engine must write nothing more, or the removal of files, in recoveries too. A second index comes
+//! and goes: it has an entry for each row. Tables are filled that nobody sees, and backups taken,
+//! while all that goes on. The seed says which page size. After each recovery what the disk holds
+//! is compared with what was acknowledged: all of it is there, and nothing else, but for the one
+//! operation that the power cut interrupted, which may have happened or not.
 //!
-//! `TIDEPOOL_SEEDS=n` runs more seeds than the default; `TIDEPOOL_SEED=n` runs that one alone: a failure's message
-//! names its seed, and the same seed fails again in the same way.
+//! `TIDEPOOL_SEEDS=n` runs more seeds than the default; `TIDEPOOL_SEED=n` runs that one alone: a
+//! failure's message names its seed, and the same seed fails again in the same way.
 //!
-//! `model`: what is acknowledged. `life`: openings and what must be found. `statement`, `transaction`, `definition`, `memory`, `backup`:
-//! the steps of a life.
+//! `model`: what is acknowledged. `life`: openings and what must be found. `statement`,
+//! `transaction`, `definition`, `memory`, `backup`: the steps of a life.
 
 /// Tells on standard error what happens, if `TIDEPOOL_TRACE` is set.
 macro_rules! trace {
@@ -94,10 +96,12 @@ struct World {
     /// Finished ones.
     backups: u64,
     next_table: TableNo,
-    /// Tables that transactions detached in this life use; of those of earlier lives the engine does not know.
+    /// Tables that transactions detached in this life use; of those of earlier lives the engine
+    /// does not know.
     detached: BTreeMap<Vec<u8>, BTreeSet<TableNo>>,
     next_xid: u64,
-    /// Commits and definitions so far, and the last for each key and for each table's content or name.
+    /// Commits and definitions so far, and the last for each key and for each table's content or
+    /// name.
     commits: u64,
     changed: BTreeMap<(TableNo, Vec<u8>), u64>,
     defined: BTreeMap<TableNo, u64>,

@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::{PowerCut, SIZES_MIB, Step, World};
 
 impl World {
-    /// The pool is to have another size. What has to be done for it is done now, or later, bit by bit.
+    /// The pool is to have another size. What has to be done for it is done now, or later, bit by
+    /// bit.
     pub fn resize(&mut self) -> Step {
         let bytes = self.random.random_range(SIZES_MIB) << 20;
         self.db.set_buffer_pool_size(bytes).unwrap();

@@ -108,7 +108,8 @@ impl World {
                 Err(Error::NoSpace(_) | Error::LockWaitTimeout) => {
                     session.trx.rollback_to(before).unwrap();
                 }
-                // Told below from a wrong answer: by now, a disk that has failed has ended the life.
+                // Told below from a wrong answer: by now, a disk that has failed has ended the
+                // life.
                 Err(Error::Crashed(_)) => {}
                 Err(Error::Storage(_)) if self.failing => {}
                 Err(_) if self.sim.is_down() => {}
@@ -151,7 +152,8 @@ impl World {
         let seed = self.seed;
         match result {
             Err(Error::LockWaitTimeout) => {
-                // Locks outlive a write undone by a savepoint or a failed statement, so only the other way is certain.
+                // Locks outlive a write undone by a savepoint or a failed statement, so only the
+                // other way is certain.
                 self.others_are_there();
                 return Ok(());
             }

@@ -7,16 +7,16 @@
 //! size, with a rate that gives it about [`FRAMES`] frames.
 //!
 //! # Sizes
-//! The points lie on a fixed grid, three to each doubling, from a quarter to four times the present size and a
-//! little beyond. A resize of the pool moves none of them: at most it adds a point at an end, which
-//! begins with the pages of its neighbour. Between points, miss ratios are interpolated.
+//! The points lie on a fixed grid, three to each doubling, from a quarter to four times the present
+//! size and a little beyond. A resize of the pool moves none of them: at most it adds a point at an
+//! end, which begins with the pages of its neighbour. Between points, miss ratios are interpolated.
 //!
 //! # What is counted
 //! Misses of the sample, divided by its rate, over *all* requests of the pool, which its counters
-//! know exactly. So a page that is always hit matters as much as it does in truth, whether it is
-//! in the sample or not: the root of a tree may have a third of all requests. (SHARDS calls
-//! the same the adjustment of the first bucket.) The same lets hits be passed over that are certain:
-//! see [`Recent`].
+//! know exactly. So a page that is always hit matters as much as it does in truth, whether it is in
+//! the sample or not: the root of a tree may have a third of all requests. (SHARDS calls the same
+//! the adjustment of the first bucket.) The same lets hits be passed over that are certain: see
+//! [`Recent`].
 //!
 //! A miss is an access to an absent page that the disk must be read for, by the query or ahead of
 //! it; making a page anew is none.
@@ -38,8 +38,8 @@ pub(super) const REQUESTS_PER_SECOND_MAX: f64 = 50_000.0;
 const RATE_MAX_LEAST: f64 = 1.0 / (1 << 20) as f64;
 /// The rate is raised again only after so long with a quarter of that.
 const CALM: Duration = Duration::from_secs(10);
-/// What was counted so long ago counts half. Less at first, a quarter of the time that there was: pages
-/// that are read for the first time after a start say nothing of the time after.
+/// What was counted so long ago counts half. Less at first, a quarter of the time that there was:
+/// pages that are read for the first time after a start say nothing of the time after.
 const HALF_LIFE_SECONDS: std::ops::RangeInclusive<f64> = 2.0..=60.0;
 /// The same, of what the wish for memory goes by.
 const WISH_HALF_LIFE_SECONDS: f64 = 15.0;
@@ -63,9 +63,10 @@ struct Point {
     warming: u64,
 }
 
-/// Which pages were asked for just now. Whoever asks for one of them again is sure of a hit at every
-/// size, so the simulations need not hear of it: the root of a tree would else be all they hear
-/// of. (They hear often enough of a page that is asked for all the time to take it for the hottest.)
+/// Which pages were asked for just now. Whoever asks for one of them again is sure of a hit at
+/// every size, so the simulations need not hear of it: the root of a tree would else be all they
+/// hear of. (They hear often enough of a page that is asked for all the time to take it for the
+/// hottest.)
 struct Recent {
     slots: Box<[(u64, u64)]>,
     passed: u64,
@@ -114,7 +115,8 @@ pub(super) struct Curve {
     requests: f64,
     seconds: f64,
     observed_seconds: f64,
-    /// Requests that simulations took since the last account, lately a second, and for how long few.
+    /// Requests that simulations took since the last account, lately a second, and for how long
+    /// few.
     simulated: u64,
     simulated_per_second: f64,
     calm: Duration,
@@ -233,7 +235,8 @@ impl Curve {
         Ok(())
     }
 
-    /// Goes over to another policy, or other settings of it; the evidence is kept until better comes.
+    /// Goes over to another policy, or other settings of it; the evidence is kept until better
+    /// comes.
     pub(super) fn configure(&mut self, config: &ReplacementConfig) -> Result<()> {
         self.config = *config;
         for index in 0..self.points.len() {

@@ -1,8 +1,8 @@
 //! The advisor: what another size of the pool would bring, from what the tap hears.
 //!
-//! A background thread drains the tap some ten times a second, lets the replacement policy learn from
-//! the sample, and brings the miss-ratio curve (`curve`) up to date. Oracle's name for what comes
-//! out is `V$DB_CACHE_ADVICE`.
+//! A background thread drains the tap some ten times a second, lets the replacement policy learn
+//! from the sample, and brings the miss-ratio curve (`curve`) up to date. Oracle's name for what
+//! comes out is `V$DB_CACHE_ADVICE`.
 //!
 //! Locking: the state's mutex is taken by the background thread and by who asks for advice, never
 //! with a latch in hand; under it, the tap's consumer and the policy's mutex.
@@ -49,8 +49,8 @@ pub struct AdviceRow {
     pub size_bytes: u64,
     /// Relative to the present size.
     pub size_factor: f64,
-    /// Share of the accesses that need no read from disk, neither by the query nor ahead of it: what
-    /// `1 - (reads + read_ahead) / read_requests` would be. 1 if nothing was accessed.
+    /// Share of the accesses that need no read from disk, neither by the query nor ahead of it:
+    /// what `1 - (reads + read_ahead) / read_requests` would be. 1 if nothing was accessed.
     pub hit_ratio: f64,
     /// Pages read from disk a second.
     pub reads_per_second: f64,
@@ -182,8 +182,8 @@ impl Pool {
             && (is_worth_it(saved, state.wants_more) || is_unknown && saved.misses > 0.0);
     }
 
-    /// Turns the advisor on (as it is at first) or off. Off, it forgets what it knew; accesses cost nothing,
-    /// the replacement policy learns no more, and a full pool always wants more.
+    /// Turns the advisor on (as it is at first) or off. Off, it forgets what it knew; accesses cost
+    /// nothing, the replacement policy learns no more, and a full pool always wants more.
     pub fn set_advice(&self, enabled: bool) -> Result<()> {
         let mut state = self.advisor.state.lock();
         if state.enabled == enabled {

@@ -21,8 +21,8 @@ pub struct Comparison {
 /// How often the pool's background thread comes by.
 const STEP_US: u64 = 100_000;
 
-/// Replays the trace for a pool of `frames` frames, at every size of [`SIZE_FACTORS`]. What the first
-/// `warm_up` requests did is not counted, neither in the prediction nor in the measurement.
+/// Replays the trace for a pool of `frames` frames, at every size of [`SIZE_FACTORS`]. What the
+/// first `warm_up` requests did is not counted, neither in the prediction nor in the measurement.
 ///
 /// # Errors
 /// A wrong configuration, or no memory.

@@ -1,4 +1,5 @@
-//! One batch of dirty pages on its way to disk: through the redo log's word, the doublewrite file, and home.
+//! One batch of dirty pages on its way to disk: through the redo log's word, the doublewrite file,
+//! and home.
 //!
 //! For each page of a batch: latch shared (try only), note it in flight, copy it, unlatch. Then,
 //! with no latch held: make the redo durable up to the newest page LSN of the batch; stamp the
@@ -18,8 +19,9 @@
 //!   and the doublewrite file must stay as it is for recovery. So nothing is written any more; the
 //!   pool goes on serving what it has and can read, and the log is told
 //!   ([`WriteAhead::storage_failed`](crate::WriteAhead::storage_failed)).
-//! - A panic (a bug): where the disk was being asked for something, that counts as failed. Anywhere else the panic goes on to
-//!   whoever called, and the pages left in flight are dirty as before ([`Batch`]).
+//! - A panic (a bug): where the disk was being asked for something, that counts as failed. Anywhere
+//!   else the panic goes on to whoever called, and the pages left in flight are dirty as before
+//!   ([`Batch`]).
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -44,7 +46,8 @@ const SYNCS_AT_ONCE: usize = 8;
 pub(crate) struct Flusher {
     page_size: PageSize,
     batch_pages: usize,
-    /// The copies, behind room for the doublewrite header; made when first needed, and as large as the pool's size asks for.
+    /// The copies, behind room for the doublewrite header; made when first needed, and as large as
+    /// the pool's size asks for.
     buffer: Option<AlignedBuf>,
     pub(crate) doublewrite: Option<Doublewrite>,
     /// Why nothing is written any more: a failed sync, or the pool was shut down.
@@ -67,7 +70,8 @@ impl Flusher {
         self.failed.get_or_insert(Error::ShutDown);
     }
 
-    /// Whether there are pages whose home write failed and that were not written since. Not known without a doublewrite file.
+    /// Whether there are pages whose home write failed and that were not written since. Not known
+    /// without a doublewrite file.
     fn carries_any(&self) -> bool {
         let carried = |doublewrite: &Doublewrite| doublewrite.carried().next().is_some();
         self.doublewrite.as_ref().is_some_and(carried)
@@ -78,8 +82,8 @@ impl Flusher {
         self.buffer.as_ref().map_or(0, |buffer| buffer.len())
     }
 
-    /// The buffer, for `copies` at once where mostly `usual_batch` are written. One that is larger than that was of a larger pool, and
-    /// is given back.
+    /// The buffer, for `copies` at once where mostly `usual_batch` are written. One that is larger
+    /// than that was of a larger pool, and is given back.
     fn take_buffer(&mut self, copies: usize, usual_batch: usize) -> AlignedBuf {
         let carried =
             self.doublewrite.as_ref().map_or(0, |doublewrite| doublewrite.carried().count());
@@ -118,7 +122,8 @@ impl Copied {
     }
 }
 
-/// Writes those of the copies that have a place in a mirror to it, too: a page is written when both are.
+/// Writes those of the copies that have a place in a mirror to it, too: a page is written when both
+/// are.
 fn write_mirrors(
     page_size: PageSize,
     buffer: &AlignedBuf,
@@ -161,8 +166,9 @@ impl Drop for Batch<'_> {
 }
 
 impl Pool {
-    /// Writes those pages in `frames` that are dirty and can be latched, a batch at most; returns how many are clean now. If there are
-    /// too many pages whose write failed before, these are written instead. See the head of this module.
+    /// Writes those pages in `frames` that are dirty and can be latched, a batch at most; returns
+    /// how many are clean now. If there are too many pages whose write failed before, these are
+    /// written instead. See the head of this module.
     pub(super) fn flush_batch(
         &self,
         flusher: &mut Flusher,
@@ -174,21 +180,23 @@ impl Pool {
         }
         let errors = || self.counters.write_errors.load(Ordering::Relaxed);
         let errors_before = errors();
-        // With so many failed pages that there is hardly room to carry more, only those are tried, whichever the caller means: it
-        // goes by age or by coldness, and would never come to them while others are older or colder.
+        // With so many failed pages that there is hardly room to carry more, only those are tried,
+        // whichever the caller means: it goes by age or by coldness, and would never come to them
+        // while others are older or colder.
         let full = flusher.doublewrite.as_ref().filter(|doublewrite| doublewrite.is_full());
         let mut chosen: Vec<u32> = match full {
             Some(full) => full.carried().filter_map(|id| self.resident_frame(id)).collect(),
             None => frames.iter().copied().take(flusher.batch_pages).collect(),
         };
-        // In file order, so that neighbours lie side by side in the buffer. The keys are cached: a shrink moves pages from
-        // frame to frame meanwhile, and a sort whose keys change may panic.
+        // In file order, so that neighbours lie side by side in the buffer. The keys are cached: a
+        // shrink moves pages from frame to frame meanwhile, and a sort whose keys change may panic.
         chosen.sort_by_cached_key(|&frame| self.frames().descriptor(frame).page());
         let room = chosen.len().min(flusher.batch_pages);
         let mut buffer = flusher.take_buffer(room, self.flush_batch_pages());
         let mut batch = Batch { pool: self, pages: Vec::with_capacity(room) };
         for frame in chosen {
-            // There may be more than a batch of failed pages; those that cannot be latched take no place.
+            // There may be more than a batch of failed pages; those that cannot be latched take no
+            // place.
             if batch.pages.len() == flusher.batch_pages {
                 break;
             }
@@ -212,8 +220,8 @@ impl Pool {
         result
     }
 
-    /// Keeps the error for those who starve because of it, and logs it now and then: the cleaner tries again several
-    /// times a second, for as long as it takes.
+    /// Keeps the error for those who starve because of it, and logs it now and then: the cleaner
+    /// tries again several times a second, for as long as it takes.
     fn note_write_error(&self, error: Error) {
         if let Some(unsaid) = self.write_failures.is_due(Instant::now()) {
             tracing::error!(%error, unsaid, "writing dirty pages failed; they stay in the pool");
@@ -244,7 +252,8 @@ impl Pool {
         word.unlock_shared();
         let found = page::page_id(bytes);
         if ours && found != id {
-            // A page whose header is overwritten must go neither to this place nor to the one that it names.
+            // A page whose header is overwritten must go neither to this place nor to the one that
+            // it names.
             let why = PageDefect::Misplaced { found }.to_string();
             let file = space.file().name().to_owned();
             self.note_write_error(Error::Corrupt { file, page: id, why });

@@ -6,8 +6,8 @@
 //! | the coldest | frames that queries want, or a shrink | the cleaner, the resize |
 //! | all of a space, all of the pool | closing it | [`Pool::flush_space`], [`Pool::flush_all`] |
 //!
-//! What nobody waits for is written at a [pace](crate::pace). How a batch of pages goes to disk, and what is done when
-//! that fails, is in `batch`.
+//! What nobody waits for is written at a [pace](crate::pace). How a batch of pages goes to disk,
+//! and what is done when that fails, is in `batch`.
 //!
 //! Locking: the flusher's mutex is held for one batch; under it, page latches are only tried.
 
@@ -21,7 +21,8 @@ use crate::page::Lsn;
 use crate::pool::Pool;
 use crate::space::Space;
 
-/// The share of the pool, in percent, that may be dirty though neither log nor frames ask for a write-out.
+/// The share of the pool, in percent, that may be dirty though neither log nor frames ask for a
+/// write-out.
 const DIRTY_PCT_MAX: u64 = 75;
 /// From this share on the cleaner writes without resting.
 const DIRTY_PCT_PRESSING: u64 = 90;
@@ -138,7 +139,8 @@ impl Pool {
         Ok(written)
     }
 
-    /// Whether so much is dirty that some pages must be written though neither frames nor log run short.
+    /// Whether so much is dirty that some pages must be written though neither frames nor log run
+    /// short.
     fn is_too_dirty(&self) -> bool {
         self.dirty_exceeds(DIRTY_PCT_PRESSING)
             || self.dirty_exceeds(DIRTY_PCT_MAX) && !self.cleaner_rests()
@@ -159,7 +161,8 @@ impl Pool {
         self.dirty_exceeds(DIRTY_PCT_MAX).then_some(rest)
     }
 
-    /// Whether the cleaner leaves alone what nobody waits for. Not while a shrink presses, nor without threads.
+    /// Whether the cleaner leaves alone what nobody waits for. Not while a shrink presses, nor
+    /// without threads.
     fn cleaner_rests(&self) -> bool {
         let pressed = self.frames().debt() > 0 && !self.resize.leisure.is_taken();
         self.background.runs() && !pressed && self.resize.leisure.cleaner_rests()
@@ -177,8 +180,8 @@ impl Pool {
         self.at_its_pace(|| self.flush_for_frames(&frames))
     }
 
-    /// Writes what nobody waits for. Afterwards the cleaner rests from such writes, the longer the more queries wait
-    /// for the disk.
+    /// Writes what nobody waits for. Afterwards the cleaner rests from such writes, the longer the
+    /// more queries wait for the disk.
     fn at_its_pace(&self, write: impl FnOnce() -> Result<usize>) -> Result<usize> {
         let began = Instant::now();
         let written = write();
@@ -214,8 +217,8 @@ impl Pool {
         }
     }
 
-    /// Writes those pages in `frames` that are dirty and can be latched, so that they can be evicted; a batch at
-    /// most.
+    /// Writes those pages in `frames` that are dirty and can be latched, so that they can be
+    /// evicted; a batch at most.
     pub(crate) fn flush_for_frames(&self, frames: &[u32]) -> Result<usize> {
         match frames.is_empty() {
             true => Ok(0),

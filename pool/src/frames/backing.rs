@@ -1,18 +1,19 @@
 //! The memory behind the extents: taken from the kernel, ahead of need or not, and given back.
 //!
-//! Where the kernel counts [what may be written](crate::mapping), an extent is *committed* before a frame of
-//! it is used, and the kernel may refuse. A refusal is remembered, so that not every miss asks again, until
-//! [`Frames::forget_refusal`], a change of the limit, or an extent given back.
+//! Where the kernel counts [what may be written](crate::mapping), an extent is *committed* before a
+//! frame of it is used, and the kernel may refuse. A refusal is remembered, so that not every miss
+//! asks again, until [`Frames::forget_refusal`], a change of the limit, or an extent given back.
 //!
 //! # Huge pages
-//! They are asked for only below the furthest extent that was prepared ahead of need. An extent that a query
-//! has to start itself is of small pages: to find a huge page the kernel may have to compact memory (on a
-//! fragmented machine that took 26 ms an extent, against 2.6 ms with small pages). As the region with
-//! the advice only grows, the mapping never falls into more than two parts by it.
+//! They are asked for only below the furthest extent that was prepared ahead of need. An extent
+//! that a query has to start itself is of small pages: to find a huge page the kernel may have to
+//! compact memory (on a fragmented machine that took 26 ms an extent, against 2.6 ms with small
+//! pages). As the region with the advice only grows, the mapping never falls into more than two
+//! parts by it.
 //!
-//! Locking: memory is prepared and released without the mutex, while the extent is `starting` or `leaving`
-//! and hence nobody else's. Only [`Frames::commit`] for the extent that a miss waits for is called
-//! under it.
+//! Locking: memory is prepared and released without the mutex, while the extent is `starting` or
+//! `leaving` and hence nobody else's. Only [`Frames::commit`] for the extent that a miss waits for
+//! is called under it.
 
 use std::io;
 use std::sync::atomic::{Ordering, fence};
@@ -22,7 +23,8 @@ use super::extents::Survey;
 use super::{EXTENT_BYTES, Frames};
 use crate::mapping::Accounting;
 
-/// Extents prepared ahead of need, at most: 8 MiB are what a fast disk fills while a thread is woken.
+/// Extents prepared ahead of need, at most: 8 MiB are what a fast disk fills while a thread is
+/// woken.
 const AHEAD_EXTENTS: u32 = 4;
 
 /// The kernel's pages.
@@ -59,7 +61,8 @@ impl Frames {
         // SAFETY: by the caller's promise.
         unsafe { self.memory.release(offset, EXTENT_BYTES)? };
         if self.accounting == Accounting::Writable {
-            // The new mapping must have the advice of its neighbours, or the kernel never merges them.
+            // The new mapping must have the advice of its neighbours, or the kernel never merges
+            // them.
             self.memory.exclude_from_core_dumps_at(offset, EXTENT_BYTES);
             if extent < self.advised.load(Ordering::Relaxed) {
                 self.memory.prefer_huge_pages(offset, EXTENT_BYTES);
@@ -82,8 +85,8 @@ impl Frames {
         }
     }
 
-    /// What each extent holds that is not vacant. The mutex is let go of in between, so that nobody waits
-    /// long for a frame; so the whole is no snapshot.
+    /// What each extent holds that is not vacant. The mutex is let go of in between, so that nobody
+    /// waits long for a frame; so the whole is no snapshot.
     pub(crate) fn survey(&self) -> Vec<Survey> {
         /// Extents looked at under one hold of the mutex.
         const AT_ONCE: u32 = 512;
@@ -99,7 +102,8 @@ impl Frames {
         }
     }
 
-    /// Takes no more frames from the extent, if any must be given back. Only the resize calls this, and what follows.
+    /// Takes no more frames from the extent, if any must be given back. Only the resize calls this,
+    /// and what follows.
     pub(crate) fn drain(&self, extent: u32) {
         let mut free = self.free.lock();
         free.extents.drain(extent);
@@ -190,11 +194,11 @@ impl Frames {
         released.map(|()| false)
     }
 
-    /// Touches the memory of a frame in transit, or in a starting extent, so that whoever fills it under a
-    /// latch meets no page fault.
+    /// Touches the memory of a frame in transit, or in a starting extent, so that whoever fills it
+    /// under a latch meets no page fault.
     pub(crate) fn touch(&self, frame: u32) {
-        // As at every first store into a frame: an optimistic reader of the page that it held before must,
-        // if it sees this store, also see that page's word changed.
+        // As at every first store into a frame: an optimistic reader of the page that it held
+        // before must, if it sees this store, also see that page's word changed.
         fence(Ordering::Release);
         // SAFETY: the caller has the frame in transit, or its extent starting.
         let bytes = unsafe { self.bytes_mut(frame) };

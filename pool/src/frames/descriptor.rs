@@ -1,4 +1,5 @@
-//! What the pool knows of the page in a frame, beside its word: which page it is, and since when it is dirty.
+//! What the pool knows of the page in a frame, beside its word: which page it is, and since when it
+//! is dirty.
 //!
 //! Descriptors outlive the memory of their frames, so that a frame's versions go on where they were
 //! when its extent comes back (see [`crate::latch`]).
@@ -48,11 +49,12 @@ impl Descriptor {
     }
 
     /// Whether the page differs from its file. Exact under the dirty queue's mutex, and under the
-    /// exclusive latch, where a page found clean stays clean. Otherwise a hint: a write-out that begins between
-    /// the two loads moves the mark from `rec_lsn` to `flushing`, and the page looks clean.
+    /// exclusive latch, where a page found clean stays clean. Otherwise a hint: a write-out that
+    /// begins between the two loads moves the mark from `rec_lsn` to `flushing`, and the page looks
+    /// clean.
     pub(crate) fn is_dirty(&self) -> bool {
-        // In this order, because a failed write-out restores `rec_lsn` before it clears `flushing`, and
-        // does so without a latch.
+        // In this order, because a failed write-out restores `rec_lsn` before it clears `flushing`,
+        // and does so without a latch.
         self.flushing.load(Ordering::Acquire) != 0 || self.rec_lsn.load(Ordering::Acquire) != 0
     }
 }

@@ -16,28 +16,31 @@
 //! A free frame of an open extent may be taken; one of a draining extent stays on its stack until
 //! its extent is given back or reopened.
 //!
-//! Vacant extents are started one at a time, and only while fewer frames than the limit are started:
-//! either by a miss that finds no free frame, or ahead of need by a thread that prepares the memory first, while
-//! the extent is `starting`. Extents given back are started again before those that never were, so that the
-//! arrays with an entry a frame are touched no further than they must be. After the kernel has refused the memory of one, none is started until
-//! there is reason to ask again.
+//! Vacant extents are started one at a time, and only while fewer frames than the limit are
+//! started: either by a miss that finds no free frame, or ahead of need by a thread that prepares
+//! the memory first, while the extent is `starting`. Extents given back are started again before
+//! those that never were, so that the arrays with an entry a frame are touched no further than they
+//! must be. After the kernel has refused the memory of one, none is started until there is reason
+//! to ask again.
 //!
-//! The limit need not be a multiple of an extent, so an extent may be started *in part*: only its first frames
-//! may be used. The rest of them are started before another extent is.
+//! The limit need not be a multiple of an extent, so an extent may be started *in part*: only its
+//! first frames may be used. The rest of them are started before another extent is.
 //!
-//! Every operation but a start takes constant time (a logarithmic one where draining extents are concerned): an
-//! extent's free frames are a linked stack, and the open extents that have any are in an array. A start is
-//! a loop over one extent's frames.
+//! Every operation but a start takes constant time (a logarithmic one where draining extents are
+//! concerned): an extent's free frames are a linked stack, and the open extents that have any are
+//! in an array. A start is a loop over one extent's frames.
 //!
 //! # Invariants
-//! - `started` is the sum of the frames started in all extents that are not vacant, `free` that of the free
-//!   frames in open ones.
-//! - `started` exceeds `limit` only while the pool shrinks, and only then is any extent draining: once no more need
-//!   be given back, because the limit was raised or enough was given back, those that still drain are
-//!   opened again. (If one of them is started in part, its other frames can't be started while it drains; another extent would be
-//!   started in their stead, and the pool would hold one more than it needs.)
+//! - `started` is the sum of the frames started in all extents that are not vacant, `free` that of
+//!   the free frames in open ones.
+//! - `started` exceeds `limit` only while the pool shrinks, and only then is any extent draining:
+//!   once no more need be given back, because the limit was raised or enough was given back, those
+//!   that still drain are opened again. (If one of them is started in part, its other frames can't
+//!   be started while it drains; another extent would be started in their stead, and the pool would
+//!   hold one more than it needs.)
 //!
-//! Locking: all of it is under the mutex of [`Frames`](super::Frames), and calls nothing but the `commit` it is given.
+//! Locking: all of it is under the mutex of [`Frames`](super::Frames), and calls nothing but the
+//! `commit` it is given.
 
 #![deny(unsafe_code, reason = "this is bookkeeping; the memory itself is the parent's")]
 
@@ -186,8 +189,8 @@ impl Extents {
         self.never_started
     }
 
-    /// Changes how many frames may be started. Nothing is taken out of use by this; draining extents may
-    /// be opened again.
+    /// Changes how many frames may be started. Nothing is taken out of use by this; draining
+    /// extents may be opened again.
     pub(crate) fn set_limit(&mut self, frames: u32) {
         assert!(frames as u64 <= self.reserved as u64 * self.frames_per_extent as u64);
         self.limit = frames;
@@ -351,7 +354,8 @@ impl Extents {
         self.given_back.push(number);
     }
 
-    /// Takes an open extent out of use: no frame of it is taken any more. Nothing happens if there is no need, or if it drains already.
+    /// Takes an open extent out of use: no frame of it is taken any more. Nothing happens if there
+    /// is no need, or if it drains already.
     pub(crate) fn drain(&mut self, number: u32) {
         if self.started <= self.limit || !self.draining.insert(number) {
             return;
@@ -370,7 +374,8 @@ impl Extents {
         }
     }
 
-    /// Takes an extent into use again that is draining or leaving. Nothing happens if it is open already.
+    /// Takes an extent into use again that is draining or leaving. Nothing happens if it is open
+    /// already.
     pub(crate) fn reopen(&mut self, number: u32) {
         let extent = &mut self.extents[number as usize];
         match extent.state {
@@ -391,7 +396,8 @@ impl Extents {
     }
 
     /// Marks a draining extent as about to be given back, if all its frames are free: then nobody
-    /// but the caller touches its memory until `given_back` or `reopen`. False too if it is open again meanwhile.
+    /// but the caller touches its memory until `given_back` or `reopen`. False too if it is open
+    /// again meanwhile.
     pub(crate) fn leave(&mut self, number: u32) -> bool {
         let extent = &mut self.extents[number as usize];
         if extent.state != ExtentState::Draining || extent.free < extent.started {

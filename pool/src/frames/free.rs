@@ -1,7 +1,8 @@
 //! Free frames taken, given back, and waited for.
 //!
-//! A frame that is taken is *in transit* until it is installed in a page word or given back. Which free
-//! frame is taken, and when a new extent is started for it, is up to [`Extents`](super::extents::Extents).
+//! A frame that is taken is *in transit* until it is installed in a page word or given back. Which
+//! free frame is taken, and when a new extent is started for it, is up to
+//! [`Extents`](super::extents::Extents).
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;

@@ -1,27 +1,31 @@
 //! Frames: the memory that holds pages, one descriptor a frame, and the list of free frames.
 //!
 //! One reservation of address space, cut in extents of 2 MiB. Extents are taken into use one by one
-//! as misses need them, up to the limit; the kernel backs them when they are first touched. A few are
-//! prepared ahead of need by a background thread, so that no query waits while the kernel zeroes 2 MiB.
-//! When the limit falls, extents are drained and given back whole: see [`crate::resize`]. The
-//! reservation stays mapped for ever, so a stale optimistic read never faults: it may read zeroes.
+//! as misses need them, up to the limit; the kernel backs them when they are first touched. A few
+//! are prepared ahead of need by a background thread, so that no query waits while the kernel
+//! zeroes 2 MiB. When the limit falls, extents are drained and given back whole: see
+//! [`crate::resize`]. The reservation stays mapped for ever, so a stale optimistic read never
+//! faults: it may read zeroes.
 //!
-//! Where the kernel counts [what may be written](crate::mapping), every run of extents in use, and every hole between two
-//! runs, is a mapping of its own: at worst one for every 2 MiB, of which the kernel allows 65,530 as a rule.
+//! Where the kernel counts [what may be written](crate::mapping), every run of extents in use, and
+//! every hole between two runs, is a mapping of its own: at worst one for every 2 MiB, of which the
+//! kernel allows 65,530 as a rule.
 //!
 //! A frame is *free* (on the list; no page; nobody touches it), *in use* (some page word names it;
-//! its bytes belong to whoever holds that word's latch), or *in transit*: owned by the one thread that
-//! took it off the list, or that evicted its page, until that thread installs or gives it back.
+//! its bytes belong to whoever holds that word's latch), or *in transit*: owned by the one thread
+//! that took it off the list, or that evicted its page, until that thread installs or gives it
+//! back.
 //!
 //! # Where
-//! Here: where the frames lie, and the figures of the pool's memory. `descriptor`: what is known of the page in a
-//! frame. `extents`: which frames are free, and what state each extent is in. `free`: frames taken and given
-//! back. `backing`: extents started, and their memory given back to the kernel. `residency`: which frames are in swap.
+//! Here: where the frames lie, and the figures of the pool's memory. `descriptor`: what is known of
+//! the page in a frame. `extents`: which frames are free, and what state each extent is in. `free`:
+//! frames taken and given back. `backing`: extents started, and their memory given back to the
+//! kernel. `residency`: which frames are in swap.
 //!
 //! # Locking
-//! The mutex of the free list is innermost; nothing is called under it but `mprotect`, for the extent that a
-//! miss waits for. What it guards is published in atomics after each change, so that the figures can be
-//! read without it; they may be a moment old.
+//! The mutex of the free list is innermost; nothing is called under it but `mprotect`, for the
+//! extent that a miss waits for. What it guards is published in atomics after each change, so that
+//! the figures can be read without it; they may be a moment old.
 
 #![expect(
     unsafe_code,
@@ -51,8 +55,8 @@ use crate::page::PageSize;
 use crate::view::RacyBytes;
 use tidepool_store::LogThrottle;
 
-/// Bytes of an extent, the unit in which a pool takes memory and gives it back: a huge page of x86-64, so that each
-/// comes and goes whole.
+/// Bytes of an extent, the unit in which a pool takes memory and gives it back: a huge page of
+/// x86-64, so that each comes and goes whole.
 pub const EXTENT_BYTES: usize = 2 << 20;
 
 struct FreeList {
@@ -97,8 +101,8 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// Reserves room for `max_bytes` (less where the kernel refuses, but `bytes` at least), of which
-    /// `bytes` may be used.
+    /// Reserves room for `max_bytes` (less where the kernel refuses, but `bytes` at least), of
+    /// which `bytes` may be used.
     pub(crate) fn new(
         page_size: PageSize,
         bytes: u64,
@@ -124,7 +128,8 @@ impl Frames {
             .map_err(|error| Error::system("reserving the list of free frames", error))?;
         let base = memory.base().as_ptr() as usize;
         let skip = base.next_multiple_of(EXTENT_BYTES) - base;
-        // Now rather than at the first miss: a machine that refuses even one extent can't have a pool.
+        // Now rather than at the first miss: a machine that refuses even one extent can't have a
+        // pool.
         memory
             .commit(skip, EXTENT_BYTES)
             .map_err(|error| Error::system("the first 2 MiB of frames", error))?;
@@ -260,7 +265,8 @@ impl Frames {
         self.draining.store(extents.closed(), Ordering::Relaxed);
     }
 
-    /// The same, after a change by which frames may have become available: wakes all who wait for one.
+    /// The same, after a change by which frames may have become available: wakes all who wait for
+    /// one.
     fn publish_freed(&self, free: &FreeList) {
         self.publish(&free.extents);
         if free.waiting > 0 {
@@ -287,8 +293,8 @@ impl Frames {
     }
 }
 
-/// Reserves address space for `wanted` frames; where the kernel refuses, for half as many, again and again, down
-/// to `least`. Returns it with the number of frames.
+/// Reserves address space for `wanted` frames; where the kernel refuses, for half as many, again
+/// and again, down to `least`. Returns it with the number of frames.
 fn reserve(
     page_size: PageSize,
     least: u64,

@@ -1,6 +1,7 @@
 //! Which frames the kernel has put into swap, and how what it holds of them is forgotten.
 //!
-//! A frame is in swap if any part of it is. What was never touched looks the same, but a frame that has held a page was.
+//! A frame is in swap if any part of it is. What was never touched looks the same, but a frame that
+//! has held a page was.
 //!
 //! Locking: none. Where a page is changes at any moment, so what is told is a hint.
 
@@ -15,7 +16,8 @@ impl Frames {
         info.totalswap > info.freeswap
     }
 
-    /// The frames of an extent that are in swap, if it is one in use; none where the kernel does not say.
+    /// The frames of an extent that are in swap, if it is one in use; none where the kernel does
+    /// not say.
     pub(crate) fn in_swap(&self, extent: u32) -> Vec<u32> {
         let mut parts = Vec::new();
         if self.memory.residency(self.offset_of(extent), EXTENT_BYTES, &mut parts).is_err() {
@@ -31,14 +33,16 @@ impl Frames {
         (0..per_extent).filter(is_out).map(|frame| first + frame as u32).collect()
     }
 
-    /// Lets the kernel forget what a frame in transit holds, so that whoever fills it does not wait for that to come from swap. Best
-    /// effort: the kernel refuses for a frame smaller than its own pages, or locked.
+    /// Lets the kernel forget what a frame in transit holds, so that whoever fills it does not wait
+    /// for that to come from swap. Best effort: the kernel refuses for a frame smaller than its own
+    /// pages, or locked.
     pub(crate) fn forget(&self, frame: u32) {
         // As at every first store into a frame: see `touch`.
         fence(Ordering::Release);
         let offset = self.offset_of_frame(frame);
-        // SAFETY: the caller has the frame in transit, so nobody but optimistic readers looks at it. They may find zeroes, as they may
-        // find anything, and don't believe it: the page left the frame, so its word has changed.
+        // SAFETY: the caller has the frame in transit, so nobody but optimistic readers looks at
+        // it. They may find zeroes, as they may find anything, and don't believe it: the page left
+        // the frame, so its word has changed.
         let _ = unsafe { self.memory.discard(offset, self.page_size.bytes()) };
     }
 

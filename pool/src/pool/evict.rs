@@ -17,8 +17,9 @@ const STARVED_DEPTH: usize = 2048;
 /// How long a thread waits for a frame while nothing at all is written or evicted.
 const STARVED: Duration = Duration::from_secs(10);
 
-/// How many frames may be missing in a reserve before the evictor is woken. Woken for each frame, it switched threads 11,500 times a
-/// second beside 27,000 queries that missed: a tenth of a processor, and as much again of theirs for waking it.
+/// How many frames may be missing in a reserve before the evictor is woken. Woken for each frame,
+/// it switched threads 11,500 times a second beside 27,000 queries that missed: a tenth of a
+/// processor, and as much again of theirs for waking it.
 fn slack_of(reserve: u32) -> u32 {
     reserve / 4
 }
@@ -58,7 +59,8 @@ impl Pool {
             word.unlock_exclusive(false);
             return Eviction::Dirty;
         }
-        // In a shrink pages are evicted that would have stayed: whoever waits for one of them waits for the resize.
+        // In a shrink pages are evicted that would have stayed: whoever waits for one of them waits
+        // for the resize.
         let began = (self.frames.debt() > 0).then(Instant::now);
         if !self.replacement.was_accessed(frame) {
             count(&self.counters.read_ahead_evicted);
@@ -75,7 +77,8 @@ impl Pool {
 
     /// A frame without a page, in transit. May wait; see the head of this module.
     pub(super) fn take_frame(&self) -> Result<u32> {
-        // The very coldest may all be dirty or on their way to disk while clean ones are not far from them.
+        // The very coldest may all be dirty or on their way to disk while clean ones are not far
+        // from them.
         let found =
             self.take_frame_at_once(NEAR_DEPTH).or_else(|| self.take_frame_at_once(STARVED_DEPTH));
         if let Some(frame) = found {
@@ -167,13 +170,14 @@ impl Pool {
         error.as_ref().map(|error| format!("the last page write failed: {error}"))
     }
 
-    /// How many frames the evictor keeps free: this many after each of its steps, a quarter less before the next.
+    /// How many frames the evictor keeps free: this many after each of its steps, a quarter less
+    /// before the next.
     pub(crate) fn reserve(&self) -> u32 {
         reserve_of(self.frames.limit())
     }
 
-    /// Takes an extent into use ahead of need, if few frames are free and there is room for it. Memory that the kernel refused is
-    /// asked for again. False: there is nothing to do.
+    /// Takes an extent into use ahead of need, if few frames are free and there is room for it.
+    /// Memory that the kernel refused is asked for again. False: there is nothing to do.
     pub fn run_grower_step(&self) -> bool {
         self.frames.forget_refusal();
         self.frames.wants_extent() && self.frames.start_extent().unwrap_or_else(|error| {

@@ -122,7 +122,8 @@ impl Pool {
         Ok(Load::Done(frame))
     }
 
-    /// Reads a page that its own file does not give from the space's mirror, and writes it home again.
+    /// Reads a page that its own file does not give from the space's mirror, and writes it home
+    /// again.
     #[cold]
     fn read_mirrored(&self, space: &Space, no: u32, bytes: &mut [u8]) -> bool {
         let id = PageId::new(space.id(), no);
@@ -144,13 +145,14 @@ impl Pool {
         true
     }
 
-    /// Rests as a scan does that has worked for `work` until now, while queries wait for the disk: on behalf of whoever reads files past
-    /// the pool.
+    /// Rests as a scan does that has worked for `work` until now, while queries wait for the disk:
+    /// on behalf of whoever reads files past the pool.
     pub fn let_queries_read_after(&self, work: Duration) {
         self.let_queries_read(|pace, now| pace.rest_after(work, now));
     }
 
-    /// Rests as long as the [`Pace`] says, on behalf of a scan. Without threads nobody else could read meanwhile.
+    /// Rests as long as the [`Pace`] says, on behalf of a scan. Without threads nobody else could
+    /// read meanwhile.
     pub(crate) fn let_queries_read(&self, rest: impl Fn(&Pace, Instant) -> Duration) {
         if !self.background.runs() || self.background.is_stopping() {
             return;

@@ -56,7 +56,8 @@ use tidepool_store::LogThrottle;
 
 pub(crate) use evict::Eviction;
 
-/// Looks at the bytes of a page that came from its file, behind the page header; the error says what cannot be.
+/// Looks at the bytes of a page that came from its file, behind the page header; the error says
+/// what cannot be.
 pub type CheckPage = fn(&[u8]) -> std::result::Result<(), &'static str>;
 
 /// How a pool is to be.
@@ -77,11 +78,11 @@ pub struct PoolConfig {
     pub flush_batch_pages: usize,
     /// Ask the kernel for huge pages.
     pub huge_pages: bool,
-    /// The process locks its memory (`mlockall`), or is about to: then the kernel would make all that may be written, and only what is in
-    /// use may be.
+    /// The process locks its memory (`mlockall`), or is about to: then the kernel would make all
+    /// that may be written, and only what is in use may be.
     pub memory_locked: bool,
-    /// What the layer above demands of a page that is read, besides checksum and place: its readers may then
-    /// rely on that.
+    /// What the layer above demands of a page that is read, besides checksum and place: its readers
+    /// may then rely on that.
     pub check_page: CheckPage,
     /// Run cleaner, evictor and read-ahead in threads. Without, they run when called, or in the
     /// calling thread when needed, and time stands still but for [`Pool::advance_clock`]: then a
@@ -137,8 +138,8 @@ pub trait WriteAhead: Send + Sync {
         None
     }
 
-    /// Where redo ends, if pages are to be held against that: one with a later LSN was written in another life of its file, and would pass
-    /// for having seen changes that are still to come.
+    /// Where redo ends, if pages are to be held against that: one with a later LSN was written in
+    /// another life of its file, and would pass for having seen changes that are still to come.
     fn end_lsn(&self) -> Option<Lsn> {
         None
     }
@@ -170,7 +171,8 @@ pub struct Pool {
     pub(crate) background: Background,
     /// The redo log wants every page clean whose recovery LSN is below this.
     checkpoint_target: AtomicU64,
-    /// The last failed page write, for those who starve because of it; none once all is written again.
+    /// The last failed page write, for those who starve because of it; none once all is written
+    /// again.
     pub(crate) last_write_error: Mutex<Option<Error>>,
     /// Tells of failed page writes in the log.
     pub(crate) write_failures: LogThrottle,
@@ -235,10 +237,11 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Stops the background threads and waits for their end. Nothing is flushed, and no page is written
-    /// from then on: whoever still has a handle, and wants frames, must not write dirty pages that could
-    /// not be written before, without the redo log, into a directory that others may have opened since.
-    /// Dropping the last handle stops the threads too, but may leave a thread's end to come a moment later.
+    /// Stops the background threads and waits for their end. Nothing is flushed, and no page is
+    /// written from then on: whoever still has a handle, and wants frames, must not write dirty
+    /// pages that could not be written before, without the redo log, into a directory that others
+    /// may have opened since. Dropping the last handle stops the threads too, but may leave a
+    /// thread's end to come a moment later.
     pub fn shutdown(&self) {
         self.background.stop();
         // Waits for a batch under way.
@@ -260,7 +263,8 @@ impl Pool {
         self.frames.limit()
     }
 
-    /// The most bytes of frames that [`Pool::set_size`] can give: those that address space is reserved for.
+    /// The most bytes of frames that [`Pool::set_size`] can give: those that address space is
+    /// reserved for.
     pub fn size_max_bytes(&self) -> u64 {
         self.frames.reserved() as u64 * self.page_size().bytes() as u64
     }
@@ -316,8 +320,8 @@ impl Pool {
         Lsn(self.checkpoint_target.load(Ordering::Relaxed))
     }
 
-    /// Why the last page that could not be written was not. Others may have been written since; `None` once a batch was written and no page
-    /// is left whose write failed.
+    /// Why the last page that could not be written was not. Others may have been written since;
+    /// `None` once a batch was written and no page is left whose write failed.
     pub fn last_write_error(&self) -> Option<Error> {
         self.last_write_error.lock().clone()
     }

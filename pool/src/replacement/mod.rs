@@ -73,8 +73,8 @@ pub(crate) struct ReplacementStats {
 
 /// A replacement policy.
 pub(crate) trait Replacement: Send + Sync {
-    /// The page in `frame` was accessed. The caller has it latched, or reads it optimistically: then the frame may hold
-    /// another page by now.
+    /// The page in `frame` was accessed. The caller has it latched, or reads it optimistically:
+    /// then the frame may hold another page by now.
     fn hit(&self, frame: u32, access: Access);
 
     /// `page` came into `frame`. The caller has it latched exclusively.
@@ -93,12 +93,12 @@ pub(crate) trait Replacement: Send + Sync {
     /// that happens to be here still. A guess if the page is coming, going or moving.
     fn is_hot(&self, frame: u32) -> bool;
 
-    /// How hot the page in `frame` is, from 0 to 4: the uses that the policy knows of, in powers of two. `None`: only a
-    /// scan brought it. A guess, like [`Replacement::is_hot`].
+    /// How hot the page in `frame` is, from 0 to 4: the uses that the policy knows of, in powers of
+    /// two. `None`: only a scan brought it. A guess, like [`Replacement::is_hot`].
     fn heat(&self, frame: u32) -> Option<u8>;
 
-    /// The page that just came into `frame`, by read-ahead, had this [`heat`](Replacement::heat) in an earlier life. The
-    /// caller still has it latched exclusively.
+    /// The page that just came into `frame`, by read-ahead, had this [`heat`](Replacement::heat) in
+    /// an earlier life. The caller still has it latched exclusively.
     fn warm(&self, frame: u32, heat: u8);
 
     /// Changes the settings; false if `config` is of another policy.
@@ -123,7 +123,8 @@ pub(crate) trait Replacement: Send + Sync {
     /// How often a thread found the policy's mutex taken.
     fn waits(&self) -> u64;
 
-    /// Memory that the policy takes while no more than the first `frames` frames have ever been used, bytes.
+    /// Memory that the policy takes while no more than the first `frames` frames have ever been
+    /// used, bytes.
     fn memory_bytes(&self, frames: u32) -> u64;
 
     fn stats(&self) -> ReplacementStats;

@@ -22,12 +22,14 @@ impl Pool {
         self.frames().available() <= self.reserve() / 2
     }
 
-    /// A slice that waits for the cleaner or for queries: because a page write failed, else for the reason given.
+    /// A slice that waits for the cleaner or for queries: because a page write failed, else for the
+    /// reason given.
     fn waiting(&self, why: impl FnOnce() -> String) -> Slice {
         Slice::Waiting(self.write_failure().unwrap_or_else(why))
     }
 
-    /// How many pages may be evicted in this slice; the slice's outcome if they are too few to begin with.
+    /// How many pages may be evicted in this slice; the slice's outcome if they are too few to
+    /// begin with.
     fn evictions_allowed(&self) -> Result<usize, Slice> {
         if !self.resize.leisure.is_taken() {
             return Ok(usize::MAX);
@@ -48,8 +50,8 @@ impl Pool {
         Ok(allowance)
     }
 
-    /// Evicts some of the coldest pages: clean ones, looked for ever further from the cold end. Where there are none, dirty ones are
-    /// written first, by the cleaner or here.
+    /// Evicts some of the coldest pages: clean ones, looked for ever further from the cold end.
+    /// Where there are none, dirty ones are written first, by the cleaner or here.
     pub(super) fn evict_slice(&self, worker: &mut Worker) -> Slice {
         let allowed = match self.evictions_allowed() {
             Ok(allowed) => allowed,

@@ -25,8 +25,8 @@ impl Pool {
     pub(super) fn mark(&self, worker: &mut Worker) {
         let frames = self.frames();
         let mut extents = self.timed(|| frames.survey());
-        // Blocked ones last. Of the others the emptiest first; among equals those that are marked already,
-        // since nothing was moved into them; then those at the end of the address space.
+        // Blocked ones last. Of the others the emptiest first; among equals those that are marked
+        // already, since nothing was moved into them; then those at the end of the address space.
         extents.sort_by_cached_key(|it| {
             let pages = (it.started - it.free) as u32 * 1024 / it.started as u32;
             let fresh = it.state != ExtentState::Draining;
@@ -85,7 +85,8 @@ impl Pool {
         }
         let extent = worker.wave[worker.at];
         if !frames.is_draining(extent) {
-            // The limit was raised and lowered again meanwhile: pages would be moved to and fro within it.
+            // The limit was raised and lowered again meanwhile: pages would be moved to and fro
+            // within it.
             worker.wave.clear();
             return Slice::More;
         }
@@ -115,7 +116,8 @@ impl Pool {
         }
     }
 
-    /// Moves the pages in the extent elsewhere, as far as they can be latched. False: there was no frame for the next.
+    /// Moves the pages in the extent elsewhere, as far as they can be latched. False: there was no
+    /// frame for the next.
     fn move_pages_of(&self, extent: u32, worker: &mut Worker) -> bool {
         let frames = self.frames();
         self.drop_from_swap(extent, u64::MAX, worker);

@@ -1,17 +1,21 @@
-//! What of a shrinking pool is in swap: clean pages there leave first, whatever the policy thinks of them.
+//! What of a shrinking pool is in swap: clean pages there leave first, whatever the policy thinks
+//! of them.
 //!
-//! A page that is moved is read from swap to be copied, and so is what a free frame held before the copy overwrites it: a pool of
-//! 1.5 GiB of which a third was in swap took five seconds to come down to 0.65, at 100 MB/s of swap. A clean page that is dropped costs
-//! nothing now, and a read of its file, no more than one from swap, if anybody asks for it again. And for each one that goes, one that
-//! is in memory stays. Where none need leave, as after a large table was dropped, the pages are looked for only in the extents that are
-//! emptied, where the others would be moved.
+//! A page that is moved is read from swap to be copied, and so is what a free frame held before the
+//! copy overwrites it: a pool of 1.5 GiB of which a third was in swap took five seconds to come
+//! down to 0.65, at 100 MB/s of swap. A clean page that is dropped costs nothing now, and a read of
+//! its file, no more than one from swap, if anybody asks for it again. And for each one that goes,
+//! one that is in memory stays. Where none need leave, as after a large table was dropped, the
+//! pages are looked for only in the extents that are emptied, where the others would be moved.
 //!
 //! # What it costs where there is little to find
-//! One system call an extent, some microseconds. So nothing is looked for unless memory of the machine is in swap and a sample of
-//! the extents has pages there; no further than [`FRUITLESS`] extents without a find; and only as far as the wave needs frames. The next
-//! wave, and the next resize, go on where it ended.
+//! One system call an extent, some microseconds. So nothing is looked for unless memory of the
+//! machine is in swap and a sample of the extents has pages there; no further than [`FRUITLESS`]
+//! extents without a find; and only as far as the wave needs frames. The next wave, and the next
+//! resize, go on where it ended.
 //!
-//! Without background threads nothing is looked for: what the kernel does to the memory is not to be seen in a simulation.
+//! Without background threads nothing is looked for: what the kernel does to the memory is not to
+//! be seen in a simulation.
 
 use std::sync::atomic::Ordering;
 
@@ -73,7 +77,8 @@ impl Pool {
         self.frames().highest() / self.frames().per_extent()
     }
 
-    /// A slice of the sweep: drops clean pages that are in swap, as far as pages must leave. False: there is no more to look for.
+    /// A slice of the sweep: drops clean pages that are in swap, as far as pages must leave. False:
+    /// there is no more to look for.
     pub(super) fn sweep_swap(&self, worker: &mut Worker) -> bool {
         let extents = self.extents_to_sweep();
         let sweep = &worker.sweep;
@@ -115,7 +120,8 @@ impl Pool {
         frames.any(|frame| self.frames().descriptor(frame).page().is_some())
     }
 
-    /// Drops up to `most` of the clean pages of an extent that are in swap, if any were found so far in this resize; how many.
+    /// Drops up to `most` of the clean pages of an extent that are in swap, if any were found so
+    /// far in this resize; how many.
     pub(super) fn drop_from_swap(&self, extent: u32, most: u64, worker: &mut Worker) -> usize {
         let frames = self.frames();
         if !worker.sweep.finds_any() || !self.holds_pages(extent) {

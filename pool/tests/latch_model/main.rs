@@ -1,9 +1,9 @@
 //! The page word under the model checker: every interleaving (up to a bound on preemptions) and
 //! every outcome that the memory model allows.
 //!
-//! `latch.rs` is the product's own file, compiled here against a `sync` module of loom's types. Page
-//! bytes are modelled as relaxed atomics: that is what the racy reader does, and the weakest that
-//! the writer's plain stores can do once compiled. A lost wake-up shows as a deadlock.
+//! `latch.rs` is the product's own file, compiled here against a `sync` module of loom's types.
+//! Page bytes are modelled as relaxed atomics: that is what the racy reader does, and the weakest
+//! that the writer's plain stores can do once compiled. A lost wake-up shows as a deadlock.
 //!
 //! `LOOM_MAX_PREEMPTIONS` widens the search.
 

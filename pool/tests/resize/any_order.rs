@@ -48,8 +48,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     /// Whatever is done in whatever order, with writes that fail and pages that stay latched: every
-    /// page is what was last written; memory is within what is allowed; and in the end the pool gets
-    /// to the size that was asked for.
+    /// page is what was last written; memory is within what is allowed; and in the end the pool
+    /// gets to the size that was asked for.
     #[test]
     fn no_change_is_lost_and_every_size_is_reached(
         ops in proptest::collection::vec(op(), 50..400),

@@ -27,7 +27,8 @@ fn random(state: &mut u64) -> u64 {
 }
 
 impl Crowd<'_> {
-    /// Calls `body` with random pages, and the newest change that each of them must have, until told to stop.
+    /// Calls `body` with random pages, and the newest change that each of them must have, until
+    /// told to stop.
     fn until_stopped(&self, seed: u64, mut body: impl FnMut(u32, u64, &mut u64)) {
         let mut state = seed;
         while !self.stop.load(Ordering::Relaxed) {

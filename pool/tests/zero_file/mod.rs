@@ -1,4 +1,5 @@
-//! A file of zeroes that takes no memory, for tests and benchmarks of pools larger than what they may write.
+//! A file of zeroes that takes no memory, for tests and benchmarks of pools larger than what they
+//! may write.
 
 use tidepool_pool::storage::{Result, StorageFile};
 

@@ -1,7 +1,9 @@
-//! Checkpoints: the map's dirty nodes and the file's tables are written, then a root that leads to them.
+//! Checkpoints: the map's dirty nodes and the file's tables are written, then a root that leads to
+//! them.
 //!
-//! All of it is placed before any of it is filled, since a node holds the places of its children, and the table of segments counts
-//! the node's own images. Until the root is durable, the images that the older root leads to stay as they are.
+//! All of it is placed before any of it is filled, since a node holds the places of its children,
+//! and the table of segments counts the node's own images. Until the root is durable, the images
+//! that the older root leads to stay as they are.
 
 use super::entry::{Entry, Object};
 use super::error::Result;
@@ -18,13 +20,14 @@ use crate::storage::AlignedBuf;
 const INTERVAL_MIN: u64 = 4 << 20;
 /// And at most: a start follows the chain of runs since the last one.
 const INTERVAL_MAX: u64 = 4 << 30;
-/// And as a share of the file: an eighth. The map of the pages is 1/200 of their images, so all of it each time costs 4 %.
+/// And as a share of the file: an eighth. The map of the pages is 1/200 of their images, so all of
+/// it each time costs 4 %.
 const INTERVAL_DIVISOR: u64 = 8;
 
 const MAP_RUN: (RunKind, Stream) = (RunKind::Map, Stream::Flushed);
 
 impl PackedFile {
-    /// Whether so much was written since the last checkpoint that another one is due.
+    /// Whether another checkpoint is due: enough was written since the last one.
     pub fn wants_checkpoint(&self) -> bool {
         let writer = self.writer.lock();
         let occupied = writer.segments.live_units_total() * super::geometry::UNIT as u64;
@@ -64,7 +67,8 @@ impl PackedFile {
         let directory: Vec<usize> = map.directory().iter().map(Vec::len).collect();
         let (tables, count) = place_tables(&mut appender, writer, &directory)?;
 
-        // From the leaves up, then the list of spaces, then what the segments hold with all that, then the top.
+        // From the leaves up, then the list of spaces, then what the segments hold with all that,
+        // then the top.
         let mut spots = nodes.into_iter();
         let mut written = Vec::new();
         map.store(&mut |object, image| {
@@ -132,7 +136,8 @@ impl PackedFile {
         Ok(())
     }
 
-    /// What the segments hold when the root is durable: the images to come, and not those that they replace.
+    /// What the segments hold when the root is durable: the images to come, and not those that they
+    /// replace.
     fn segments_then(&self, writer: &Writer, written: &[Entry]) -> Segments {
         let mut segments = writer.segments.clone();
         segments.unpin();
@@ -163,8 +168,9 @@ impl PackedFile {
     }
 }
 
-/// Places for the parts of the tables and the top. The file may grow for them, and the table of segments with it: then they are placed
-/// again. Returns the places and how many segments the table is to have.
+/// Places for the parts of the tables and the top. The file may grow for them, and the table of
+/// segments with it: then they are placed again. Returns the places and how many segments the table
+/// is to have.
 fn place_tables(
     appender: &mut Appender<'_>,
     writer: &mut Writer,

@@ -1,7 +1,7 @@
 //! Emptying segments: the images that are still in use are written into a new run, as they are.
 //!
-//! The runs of the segment name their images; the map says which are in use. Nodes of the map are marked as dirty instead of
-//! moved: the next checkpoint writes them elsewhere.
+//! The runs of the segment name their images; the map says which are in use. Nodes of the map are
+//! marked as dirty instead of moved: the next checkpoint writes them elsewhere.
 
 use super::entry::{Entry, Identity, Object};
 use super::error::Result;
@@ -22,7 +22,8 @@ pub struct Cleaned {
 }
 
 impl PackedFile {
-    /// Empties a segment that [`PackedFile::victim`] chose. It can be filled again after the next checkpoint at the latest.
+    /// Empties a segment that [`PackedFile::victim`] chose. It can be filled again after the next
+    /// checkpoint at the latest.
     ///
     /// Batches for this file wait while the images are written, about as long as for another batch.
     ///
@@ -103,7 +104,8 @@ impl PackedFile {
         (stream, named)
     }
 
-    /// Has the next checkpoint write a node elsewhere, if this is its image: then how many units that is.
+    /// Has the next checkpoint write a node elsewhere, if this is its image: then how many units
+    /// that is.
     fn touch(&self, object: Object, entry: Entry) -> Result<u32> {
         loop {
             let touched = self.map.write().touch(object, entry);

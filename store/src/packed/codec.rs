@@ -1,7 +1,7 @@
 //! How a page becomes an image: LZ4, Zstandard, or the bytes as they are.
 //!
-//! A codec is worth its time if the image is at most 15/16 of the page. Bytes without structure are found out from a
-//! histogram of a sample, before a codec looks at them: see [`looks_random`].
+//! A codec is worth its time if the image is at most 15/16 of the page. Bytes without structure are
+//! found out from a histogram of a sample, before a codec looks at them: see [`looks_random`].
 
 use std::cell::RefCell;
 
@@ -23,7 +23,8 @@ const ZSTD_LEVEL: i32 = 1;
 const SAMPLE: usize = 1024;
 /// Sampled bytes that lie side by side.
 const SAMPLE_RUN: usize = 32;
-/// Bits of entropy a byte from which no codec is tried. A thousand random bytes measure about 7.8, random decimal digits 3.3.
+/// Bits of entropy a byte from which no codec is tried. A thousand random bytes measure about 7.8,
+/// random decimal digits 3.3.
 const ENTROPY_MAX: f32 = 7.5;
 
 impl Codec {
@@ -46,7 +47,8 @@ impl Codec {
         }
     }
 
-    /// Appends the image of `page` to `out`, by this codec if that saves a sixteenth; returns the codec that was used.
+    /// Appends the image of `page` to `out`, by this codec if that saves a sixteenth; returns the
+    /// codec that was used.
     pub fn encode(self, page: &[u8], out: &mut Vec<u8>) -> Codec {
         let start = out.len();
         let limit = page.len() - page.len() / 16;
@@ -58,7 +60,8 @@ impl Codec {
                 lz4_flex::block::compress_into(page, &mut out[start..]).ok()
             }
             Codec::Zstd => {
-                // Room for less than is wanted: the compressor ends early on bytes that do not shrink.
+                // Room for less than is wanted: the compressor ends early on bytes that do not
+                // shrink.
                 out.resize(start + limit, 0);
                 COMPRESSOR
                     .with_borrow_mut(|zstd| zstd.compress_to_buffer(page, &mut out[start..]).ok())
@@ -102,7 +105,7 @@ impl Codec {
 
 thread_local! {
     static COMPRESSOR: RefCell<zstd::bulk::Compressor<'static>> =
-        RefCell::new(zstd::bulk::Compressor::new(ZSTD_LEVEL).expect("a compressor of a fixed level"));
+        RefCell::new(zstd::bulk::Compressor::new(ZSTD_LEVEL).expect("a fixed level"));
     static DECOMPRESSOR: RefCell<zstd::bulk::Decompressor<'static>> =
         RefCell::new(zstd::bulk::Decompressor::new().expect("a decompressor without a dictionary"));
 }

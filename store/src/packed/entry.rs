@@ -1,14 +1,14 @@
 //! What the map says of an image: where it is, how it is coded, and which bytes it must have.
 //!
 //! ```text
-//!  0  place   u64   bits 0–39 offset in the file in units of 64 bytes; 40–56 length in bytes; 57–59 codec
+//!  0  place   u64   bits 0–39 offset in units of 64 bytes; 40–56 length in bytes; 57–59 codec
 //!  8  crc     u32   CRC32C of the image's bytes and of what it is the image of
 //! 12  run     u32   sequence number of the run that holds it
 //! ```
 //! Sixteen zero bytes: there is no image.
 //!
-//! The checksum covers the identity of the image and the run, so an image of another page, an older image of the same page, and
-//! bytes that a lost write left behind are all found out.
+//! The checksum covers the identity of the image and the run, so an image of another page, an older
+//! image of the same page, and bytes that a lost write left behind are all found out.
 
 use super::codec::Codec;
 use super::geometry::{BLOCK, UNIT, units_of};

@@ -25,7 +25,8 @@ pub struct Settings {
     pub instance: [u8; 16],
     /// The space whose file it is.
     pub space: u32,
-    /// Random bits, others for each opening: they tell the runs of this opening from those of others.
+    /// Random bits, others for each opening: they tell the runs of this opening from those of
+    /// others.
     pub random: u64,
 }
 
@@ -50,8 +51,9 @@ pub(super) struct Writer {
     pub tables: Vec<(Object, Entry)>,
     /// Bytes of runs since the last checkpoint.
     pub since_checkpoint: u64,
-    /// A run that does not count may lie behind the end of the chain. It says that it is the successor, and so would the next one, at
-    /// another place perhaps. A checkpoint comes first: its root says which run the chain goes on from.
+    /// A run that does not count may lie behind the end of the chain. It says that it is the
+    /// successor, and so would the next one, at another place perhaps. A checkpoint comes first:
+    /// its root says which run the chain goes on from.
     pub must_checkpoint: bool,
 }
 
@@ -107,8 +109,8 @@ impl PackedFile {
     /// Reads page `no` of `space` into `page`, which has the length of a page.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] unless the file has exactly the bytes that were written last: another page, an older version and spoilt
-    /// bytes are all found out.
+    /// [`Error::Corrupt`] unless the file has exactly the bytes that were written last: another
+    /// page, an older version and spoilt bytes are all found out.
     pub fn read(&self, space: u32, no: u32, page: &mut [u8]) -> Result<Found> {
         assert_eq!(page.len(), self.settings.page_size.bytes(), "the buffer has a page's length");
         let Some(entry) = self.find(space, no)? else {
@@ -122,7 +124,8 @@ impl PackedFile {
             match self.with_image(object, entry, decode)? {
                 Some(Ok(())) => return Ok(Found::Page),
                 Some(Err(why)) => return Err(self.corrupt(object, why)),
-                // The cleaner or a write has given it another place meanwhile, or the bytes are spoilt.
+                // The cleaner or a write has given it another place meanwhile, or the bytes are
+                // spoilt.
                 None => match self.find(space, no)? {
                     Some(now) if now != entry => entry = now,
                     None => {
@@ -176,7 +179,8 @@ impl PackedFile {
         writer.segments.victim(&writer.chain.tails, writer.chain.sequence)
     }
 
-    /// Forgets parts of the map until about `nodes` nodes of 16 KiB are in memory. Those that are to be written stay.
+    /// Forgets parts of the map until about `nodes` nodes of 16 KiB are in memory. Those that are
+    /// to be written stay.
     pub fn trim_map(&self, nodes: usize) {
         // No batch is between finding its nodes and changing them.
         let _writer = self.writer.lock();

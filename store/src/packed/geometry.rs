@@ -5,9 +5,10 @@
 //! block 4 …              16 small segments, then large ones
 //! ```
 //!
-//! A *block* is 4 KiB: what one read or write of the device moves at least. A *unit* is 64 bytes: the granularity at which
-//! images are packed. A *segment* is what is filled from its start to its end and reused as a whole. Small segments keep the
-//! file of a small table small; large ones keep the tables of segments short.
+//! A *block* is 4 KiB: what one read or write of the device moves at least. A *unit* is 64 bytes:
+//! the granularity at which images are packed. A *segment* is what is filled from its start to its
+//! end and reused as a whole. Small segments keep the file of a small table small; large ones keep
+//! the tables of segments short.
 
 use crate::page::PageSize;
 
@@ -15,7 +16,8 @@ use crate::page::PageSize;
 pub const BLOCK: usize = 4096;
 /// Bytes of a unit.
 pub const UNIT: usize = 64;
-/// Bytes of a large segment: the size with the fewest written bytes on recorded page writes (`docs/results/store-model.md`).
+/// Bytes of a large segment: the size with the fewest written bytes on recorded page writes
+/// (`docs/results/store-model.md`).
 pub const LARGE_SEGMENT: u64 = 256 << 10;
 /// How many segments at the start of a file are small.
 pub const SMALL_SEGMENTS: u32 = 16;
@@ -29,8 +31,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// That of a file with pages of `page_size`. A small segment has room for the header of a run and a page that does not
-    /// shrink, whatever the page size.
+    /// That of a file with pages of `page_size`. A small segment has room for the header of a run
+    /// and a page that does not shrink, whatever the page size.
     pub fn new(page_size: PageSize) -> Geometry {
         Geometry { small: (2 * page_size.bytes() as u64).max(64 << 10) }
     }

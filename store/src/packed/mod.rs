@@ -1,29 +1,34 @@
 //! Packed files: pages compressed and packed into a log of segments.
 //!
 //! # How a page gets there
-//! A batch of pages becomes images ([`codec`]), the images a run ([`run`]): one header that names them, then the images side by
-//! side. The run is written behind the one before it, in the segment that is being filled ([`segments`]), and synced. Then the
-//! map ([`map`]) leads to the new images, and the old ones are dead. Nothing that the map leads to is ever written over, so no
-//! write that a crash interrupts can hurt, and nothing is written twice.
+//! A batch of pages becomes images (`codec.rs`), the images a run (`run.rs`): one header that names
+//! them, then the images side by side. The run is written behind the one before it, in the segment
+//! that is being filled (`segments.rs`), and synced. Then the map (`map/`) leads to the new images,
+//! and the old ones are dead. Nothing that the map leads to is ever written over, so no write that
+//! a crash interrupts can hurt, and nothing is written twice.
 //!
 //! # How a start finds it
-//! Now and then a checkpoint ([`checkpoint`]) writes the dirty nodes of the map, and after them a root ([`root`]) that leads to
-//! them. A start ([`open`]) takes the newest root, and follows the chain of runs from there. A file is consistent by itself: the
-//! redo log says nothing about places.
+//! Now and then a checkpoint (`checkpoint.rs`) writes the dirty nodes of the map, and after them a
+//! root (`root.rs`) that leads to them. A start (`open.rs`) takes the newest root, and follows the
+//! chain of runs from there. A file is consistent by itself: the redo log says nothing about
+//! places.
 //!
 //! # How room comes back
-//! A segment without images is filled again. [`clean`] empties segments that have few, by writing those into a new run.
+//! A segment without images is filled again. `clean.rs` empties segments that have few, by writing
+//! those into a new run.
 //!
 //! # What counts as durable
-//! 1. A run is durable when it is synced. Only then the map leads to its images, and only then the caller counts its pages as clean.
-//! 2. A segment is filled again when the map leads to no image in it, the newest durable root to no node of the map in it, and no
-//!    run since that root lies in it.
+//! 1. A run is durable when it is synced. Only then the map leads to its images, and only then the
+//!    caller counts its pages as clean.
+//! 2. A segment is filled again when the map leads to no image in it, the newest durable root to no
+//!    node of the map in it, and no run since that root lies in it.
 //! 3. A root is written when all that it leads to is durable.
 //!
 //! # Locking order
-//! `PackedFile::writer` → `PackedFile::map`. The writer's mutex is held from the choice of a place until the run is durable or
-//! has failed; reading takes the map's lock alone, and never while it reads the file. Who prepares batches of several files takes
-//! the files in the order of their spaces.
+//! `PackedFile::writer` → `PackedFile::map`. The writer's mutex is held from the choice of a place
+//! until the run is durable or has failed; reading takes the map's lock alone, and never while it
+//! reads the file. Who prepares batches of several files takes the files in the order of their
+//! spaces.
 
 mod checkpoint;
 mod clean;

@@ -1,14 +1,16 @@
 //! Making a file and opening one: the newest root, the map that it leads to, and the runs since.
 //!
 //! # Which runs count
-//! A run counts if it is the successor of the one before, by number and by the checksum of that one's header, and is at one of the
-//! places where its stream goes on. Every run says which one was durable when it was written. Runs up to there are whole. The
-//! images of later ones are checked, and the first run with a spoilt one ends the chain: a crash came before its sync.
+//! A run counts if it is the successor of the one before, by number and by the checksum of that
+//! one's header, and is at one of the places where its stream goes on. Every run says which one was
+//! durable when it was written. Runs up to there are whole. The images of later ones are checked,
+//! and the first run with a spoilt one ends the chain: a crash came before its sync.
 //!
-//! A run that did not count stays where it is. A root is written before the next run ([`Writer::must_checkpoint`]), since the two
-//! could be mistaken for each other.
+//! A run that did not count stays where it is. A root is written before the next run
+//! ([`Writer::must_checkpoint`]), since the two could be mistaken for each other.
 //!
-//! A chain that ends before a run that was durable is damage, and the open fails: see [`PackedFile::open`].
+//! A chain that ends before a run that was durable is damage, and the open fails: see
+//! [`PackedFile::open`].
 
 use std::sync::Arc;
 
@@ -60,12 +62,14 @@ impl PackedFile {
 
     /// Opens a packed file, as its newest durable run left it. Writes nothing.
     ///
-    /// `known` is a run that the caller knows to have been durable, from [`super::Usage::sequence`]; 0 if it knows none. So an older copy
-    /// of the file in its place is found out, and the loss of runs that no later run of the file bears witness to.
+    /// `known` is a run that the caller knows to have been durable, from
+    /// [`super::Usage::sequence`]; 0 if it knows none. So an older copy of the file in its place is
+    /// found out, and the loss of runs that no later run of the file bears witness to.
     ///
     /// # Errors
-    /// [`Error::File`] if it is no packed file, is of another directory, space, page size or version, or has lost a run that was
-    /// durable. [`Error::Corrupt`] if a part of the map is spoilt.
+    /// [`Error::File`] if it is no packed file, is of another directory, space, page size or
+    /// version, or has lost a run that was durable. [`Error::Corrupt`] if a part of the map is
+    /// spoilt.
     pub fn open(file: Arc<dyn StorageFile>, settings: Settings, known: u32) -> Result<PackedFile> {
         let root = newest_root(&*file)?;
         check(&root, &settings, file.name())?;
@@ -76,7 +80,8 @@ impl PackedFile {
         let newest = packed.writer.get_mut().chain.sequence;
         if newest < known {
             return Err(packed.damaged(format!(
-                "its newest run is {newest}, but run {known} was durable: it is an older copy, or has lost its end; {RESTORE}"
+                "its newest run is {newest}, but run {known} was durable: it is an older copy, or \
+                 has lost its end; {RESTORE}"
             )));
         }
         Ok(packed)
@@ -237,8 +242,8 @@ impl PackedFile {
         Ok(true)
     }
 
-    /// A run behind the end of the chain that says that the chain's successor was durable. Looked for where the successor could
-    /// lie, and behind it.
+    /// A run behind the end of the chain that says that the chain's successor was durable. Looked
+    /// for where the successor could lie, and behind it.
     fn durable_behind(&self, chain: &Chain) -> Result<Option<u32>> {
         let len = self.file.len()?;
         for tail in &chain.tails {
@@ -323,8 +328,8 @@ fn newest_root(file: &dyn StorageFile) -> Result<Root> {
     }
     match (newest, other) {
         (_, Some(version)) => Err(damaged(format!(
-            "it has format version {version}, but this program reads only version {VERSION}: use the version of Tidepool \
-             that wrote it"
+            "it has format version {version}, but this program reads only version {VERSION}: use \
+             the version of Tidepool that wrote it"
         ))),
         (Some(root), None) => Ok(root),
         (None, None) => Err(damaged(format!("none of its roots is whole; {RESTORE}"))),

@@ -1,4 +1,5 @@
-//! The root of a packed file: where its map was at the last checkpoint, and where the chain of runs went on from there.
+//! The root of a packed file: where its map was at the last checkpoint, and where the chain of runs
+//! went on from there.
 //!
 //! ```text
 //!  0  magic       8    "TIDEPACK"
@@ -17,8 +18,9 @@
 //! 4092 checksum   u32  CRC32C of the bytes before
 //! ```
 //!
-//! Each slot is two equal blocks, so that one block that rots costs nothing. The older slot is no substitute for the newer one once
-//! that is durable: the segments that its map names may have been used again.
+//! Each slot is two equal blocks, so that one block that rots costs nothing. The older slot is no
+//! substitute for the newer one once that is durable: the segments that its map names may have been
+//! used again.
 
 use super::entry::{ENTRY_BYTES, Entry};
 use super::geometry::BLOCK;

@@ -19,8 +19,8 @@
 //!     images           at units of 64 bytes, within the run
 //! ```
 //!
-//! Each run names the one before by its checksum, so a run that a crash made void, and that still lies behind the newest one,
-//! can't be taken for its successor.
+//! Each run names the one before by its checksum, so a run that a crash made void, and that still
+//! lies behind the newest one, can't be taken for its successor.
 
 use super::entry::{ENTRY_BYTES, Entry, Object};
 use super::geometry::{BLOCK, UNIT, units_of};
@@ -102,7 +102,7 @@ pub struct RunHeader {
     pub next: u32,
 }
 
-/// Bytes of a header with so many entries.
+/// Bytes of a header with this number of entries.
 pub fn header_bytes(entries: usize) -> usize {
     FIXED_BYTES + entries * (OBJECT_BYTES + ENTRY_BYTES)
 }
@@ -150,8 +150,8 @@ impl RunHeader {
         (word(0) == MAGIC && entries <= ENTRIES_MAX).then(|| header_bytes(entries))
     }
 
-    /// Reads the header and the entries at the start of `run`, and the header's checksum. `None` unless the checksum is right and
-    /// every field can be.
+    /// Reads the header and the entries at the start of `run`, and the header's checksum. `None`
+    /// unless the checksum is right and every field can be.
     pub fn decode(run: &[u8]) -> Option<(RunHeader, Vec<Change>, u32)> {
         let len = RunHeader::peek(run).filter(|len| *len <= run.len())?;
         let word = |at: usize| u32::from_le_bytes(run[at..at + 4].try_into().expect("4 bytes"));
@@ -187,9 +187,10 @@ impl RunHeader {
     }
 }
 
-/// Where each image goes in a run, in units from its start, and how many blocks the run takes. They lie end to end, in the order
-/// given: room that is left so that images touch fewer blocks would cost half as much again in writes, and any image is read with
-/// one operation (`docs/results/store-model.md`).
+/// Where each image goes in a run, in units from its start, and how many blocks the run takes. They
+/// lie end to end, in the order given: room that is left so that images touch fewer blocks would
+/// cost half as much again in writes, and any image is read with one operation
+/// (`docs/results/store-model.md`).
 pub fn pack(lens: &[usize]) -> (Vec<u32>, u32) {
     let mut end = units_of(header_bytes(lens.len()));
     let place = |len: &usize| {

@@ -1,7 +1,8 @@
 //! Which segments of a file are in use, by how much, and which one is filled next.
 //!
-//! A segment is *empty* when no durable root and no run since leads to an image in it. It may be filled again then, unless a run
-//! since the last checkpoint lies in it: a start after a crash follows the chain of runs through it.
+//! A segment is *empty* when no durable root and no run since leads to an image in it. It may be
+//! filled again then, unless a run since the last checkpoint lies in it: a start after a crash
+//! follows the chain of runs through it.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +27,8 @@ pub struct Segments {
     empty: BTreeSet<u32>,
     /// Segments with runs since the last checkpoint.
     pinned: BTreeSet<u32>,
-    /// Segments that the cleaner has gone through since the last checkpoint. What it left goes with the checkpoint.
+    /// Segments that the cleaner has gone through since the last checkpoint. What it left goes with
+    /// the checkpoint.
     cleaned: BTreeSet<u32>,
 }
 
@@ -100,8 +102,8 @@ impl Segments {
         self.cleaned.clear();
     }
 
-    /// The segment that a stream should go on in when its own is full: the first empty one that no stream has, else one behind the
-    /// end of the file.
+    /// The segment that a stream should go on in when its own is full: the first empty one that no
+    /// stream has, else one behind the end of the file.
     pub fn choose(&self, tails: &[Tail; STREAMS]) -> u32 {
         let is_taken = |segment: &u32| {
             let has = |tail: &Tail| tail.segment == Some(*segment) || tail.next == *segment;
@@ -148,9 +150,11 @@ impl Segments {
         (0..self.count()).filter(occupied).map(|segment| self.geometry.bytes_of(segment)).sum()
     }
 
-    /// The segment that is worth most to empty: it gives much room for what is written, and has not been filled lately, so
-    /// images in it that were to die soon have done so. (Rosenblum and Ousterhout's measure: room × age / work. On
-    /// recorded page writes the cleaner writes a third less than by room alone.) `run` is the newest run. Segments that are empty, pinned, filled by a stream or cleaned since the last checkpoint are none.
+    /// The segment that is worth most to empty: it gives much room for what is written, and has not
+    /// been filled lately, so images in it that were to die soon have done so. (Rosenblum and
+    /// Ousterhout's measure: room × age / work. On recorded page writes the cleaner writes a third
+    /// less than by room alone.) `run` is the newest run. Segments that are empty, pinned, filled
+    /// by a stream or cleaned since the last checkpoint are none.
     pub fn victim(&self, tails: &[Tail; STREAMS], run: u32) -> Option<Victim> {
         let is_open = |segment: u32| tails.iter().any(|tail| tail.segment == Some(segment));
         let candidates = (0..self.count()).filter(|segment| {

@@ -51,7 +51,8 @@ impl<'a> Appender<'a> {
         Appender { file, chain: writer.chain.clone(), drafts: Vec::new() }
     }
 
-    /// Gives images of these lengths their places. Each is to be put there by [`Appender::fill`], in this order.
+    /// Gives images of these lengths their places. Each is to be put there by [`Appender::fill`],
+    /// in this order.
     pub fn place(
         &mut self,
         writer: &mut Writer,
@@ -105,8 +106,8 @@ impl<'a> Appender<'a> {
         let segment = tail.segment.expect("there is room in it");
         let offset = self.file.geometry.offset_of(segment) + u64::from(tail.filled) * BLOCK as u64;
         tail.filled += blocks;
-        // From now on, and not when the batch is published: until then the segment may count as empty, and a stream that goes on
-        // within the batch would choose it.
+        // From now on, and not when the batch is published: until then the segment may count as
+        // empty, and a stream that goes on within the batch would choose it.
         writer.segments.pin(segment, sequence);
         let header = RunHeader {
             kind,
@@ -203,7 +204,8 @@ impl<'a> Appender<'a> {
     }
 }
 
-/// The longest prefix of images that fits into `room` blocks with its header: where they go, and how many blocks it takes.
+/// The longest prefix of images that fits into `room` blocks with its header: where they go, and
+/// how many blocks it takes.
 fn fit(lens: &[usize], room: u32) -> Option<(Vec<u32>, u32)> {
     let mut units = 0;
     let fits = lens.iter().take(ENTRIES_MAX).take_while(|len| {
@@ -221,7 +223,8 @@ fn fit(lens: &[usize], room: u32) -> Option<(Vec<u32>, u32)> {
     None
 }
 
-/// A batch for one file that has its place, and holds the file's writer until it is published or dropped.
+/// A batch for one file that has its place, and holds the file's writer until it is published or
+/// dropped.
 pub struct Prepared<'a> {
     file: &'a PackedFile,
     writer: MutexGuard<'a, Writer>,
@@ -229,7 +232,8 @@ pub struct Prepared<'a> {
 }
 
 impl PackedFile {
-    /// Gives the images their places. No page is in it twice. The map's nodes that lead to the pages are read if need be.
+    /// Gives the images their places. No page is in it twice. The map's nodes that lead to the
+    /// pages are read if need be.
     ///
     /// # Errors
     /// [`Error::Storage`] also if the disk is full; the file is as it was.
@@ -295,8 +299,8 @@ impl Prepared<'_> {
     }
 }
 
-/// Writes batches of several files at once, syncs each file, and publishes those that are durable. The outcomes are in the
-/// order of the batches; a batch that failed has changed nothing.
+/// Writes batches of several files at once, syncs each file, and publishes those that are durable.
+/// The outcomes are in the order of the batches; a batch that failed has changed nothing.
 pub fn write_all(storage: &dyn Storage, batches: Vec<Prepared<'_>>) -> Vec<Result<()>> {
     let mut outcomes: Vec<Result<()>> = batches.iter().map(|_| Ok(())).collect();
     {

@@ -1,5 +1,5 @@
-//! The error of every storage operation: what was tried, on which file, where, why it failed, and what
-//! the administrator can do about it.
+//! The error of every storage operation: what was tried, on which file, where, why it failed, and
+//! what the administrator can do about it.
 
 use std::fmt;
 use std::io;
@@ -61,7 +61,8 @@ impl StorageOp {
 /// Result of a storage operation.
 pub type Result<T, E = StorageError> = std::result::Result<T, E>;
 
-/// A failed storage operation. Cheap to clone, so that a fatal error can be kept and reported again.
+/// A failed storage operation. Cheap to clone, so that a fatal error can be kept and reported
+/// again.
 #[derive(Clone, Debug)]
 pub struct StorageError {
     /// What was tried.

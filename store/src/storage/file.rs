@@ -1,8 +1,8 @@
 //! [`FileStorage`]: real files below a directory.
 //!
-//! Direct I/O (`O_DIRECT`) keeps the pages out of the kernel's page cache, as the pool is the cache.
-//! Not every file system takes it: some refuse at open, some only at the first read or write. Both
-//! fall back to buffered I/O, file by file, and say so once in the log.
+//! Direct I/O (`O_DIRECT`) keeps the pages out of the kernel's page cache, as the pool is the
+//! cache. Not every file system takes it: some refuse at open, some only at the first read or
+//! write. Both fall back to buffered I/O, file by file, and say so once in the log.
 //!
 //! Batches go through io_uring, or where that is not allowed through a few threads.
 //!
@@ -33,10 +33,12 @@ use super::{
 pub struct FileOptions {
     /// Bypass the kernel's page cache where the file system allows it.
     pub direct_io: bool,
-    /// How many files may be open at once, as far as they are not all in use; any number may be opened, as
-    /// those that rest are closed and opened again. 0 = half of the descriptors that the process may have.
+    /// How many files may be open at once, as far as they are not all in use; any number may be
+    /// opened, as those that rest are closed and opened again. 0 = half of the descriptors that the
+    /// process may have.
     pub open_files: usize,
-    /// Nothing is made or changed, so that the directory may be one that can't be: files are only opened to be read.
+    /// Nothing is made or changed, so that the directory may be one that can't be: files are only
+    /// opened to be read.
     pub read_only: bool,
 }
 
@@ -332,7 +334,8 @@ fn make_dir(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Runs the operations of a batch in a few threads, this one among them; in this one alone if there are no others to be had.
+/// Runs the operations of a batch in a few threads, this one among them; in this one alone if there
+/// are no others to be had.
 fn run_in_threads(ops: &mut [IoOp<'_>]) {
     /// Below this many operations a further thread costs more than it gains.
     const OPERATIONS_PER_THREAD_MIN: usize = 4;

@@ -428,8 +428,9 @@ fn the_root_is_made_and_must_be_a_directory() {
     );
 }
 
-/// As on a file system that takes `O_DIRECT` at open and refuses it at I/O: a descriptor for direct I/O that takes only whole blocks,
-/// and a file that asks for less. Every thread that is refused goes on.
+/// As on a file system that takes `O_DIRECT` at open and refuses it at I/O: a descriptor for direct
+/// I/O that takes only whole blocks, and a file that asks for less. Every thread that is refused
+/// goes on.
 #[test]
 fn all_threads_survive_that_direct_io_is_given_up() {
     const THREADS: usize = 4;

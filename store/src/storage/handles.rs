@@ -1,31 +1,36 @@
 //! Open file descriptors are scarce: [`Handles`] keeps at most so many, and reopens by name.
 //!
-//! A process may have 1,024 descriptors open where nobody has raised the limit, and a server may have ten thousand tables. So a file that
-//! the storage has opened ([`FileState`]) may be without its descriptor for a while: it is closed when another file needs the place,
-//! and opened again, by its present name, at the next use. Which one goes is decided by second chance: the file that was opened first goes
-//! unless it was used since the last look at it, an LRU that costs a use no more than a store.
+//! A process may have 1,024 descriptors open where nobody has raised the limit, and a server may
+//! have ten thousand tables. So a file that the storage has opened ([`FileState`]) may be without
+//! its descriptor for a while: it is closed when another file needs the place, and opened again, by
+//! its present name, at the next use. Which one goes is decided by second chance: the file that was
+//! opened first goes unless it was used since the last look at it, an LRU that costs a use no more
+//! than a store.
 //!
 //! # Nobody loses a descriptor under his hands
-//! Who reads, writes or syncs holds a lease, a reference to the open file, and only a descriptor without leases is closed. So
-//! the limit is soft: when all are in use, one more is opened.
+//! Who reads, writes or syncs holds a lease, a reference to the open file, and only a descriptor
+//! without leases is closed. So the limit is soft: when all are in use, one more is opened.
 //!
 //! # Nor the error of a write
-//! Closing a file loses none of its bytes: they are the inode's, and a later sync through another descriptor covers them. But
-//! a descriptor is told only of write errors that came while it was open (or that nobody had been told of when it was opened, if the inode
-//! stayed in memory). A sync through a younger descriptor could report success for bytes that are gone. Hence a file
-//! that was written (or whose length was changed) since its last sync is never closed as it is: it is synced first,
-//! outside of all mutexes, and a failure poisons it as any failed sync does. Files that need no sync go first; the pool syncs
-//! what it has written within moments, so there are nearly always some.
+//! Closing a file loses none of its bytes: they are the inode's, and a later sync through another
+//! descriptor covers them. But a descriptor is told only of write errors that came while it was
+//! open (or that nobody had been told of when it was opened, if the inode stayed in memory). A sync
+//! through a younger descriptor could report success for bytes that are gone. Hence a file that was
+//! written (or whose length was changed) since its last sync is never closed as it is: it is synced
+//! first, outside of all mutexes, and a failure poisons it as any failed sync does. Files that need
+//! no sync go first; the pool syncs what it has written within moments, so there are nearly always
+//! some.
 //!
 //! # Renames and removals
-//! A rename through the storage is followed. A file that is removed, or that another is renamed over, is opened once more before that and
-//! stays open while anybody has it, as the operating system does for descriptors. What others do to the directory shows at
-//! the next opening: a missing file is an error, and so is a file that is not the same inode.
+//! A rename through the storage is followed. A file that is removed, or that another is renamed
+//! over, is opened once more before that and stays open while anybody has it, as the operating
+//! system does for descriptors. What others do to the directory shows at the next opening: a
+//! missing file is an error, and so is a file that is not the same inode.
 //!
 //! # Locking order
-//! `Handles::table` → `FileState::place`. A reopening takes the place alone, after it has made room; the search for a file to close
-//! only tries it. No read, write or sync happens under either. `FileState::syncing` is held while a file is synced, with neither of
-//! them.
+//! `Handles::table` → `FileState::place`. A reopening takes the place alone, after it has made
+//! room; the search for a file to close only tries it. No read, write or sync happens under either.
+//! `FileState::syncing` is held while a file is synced, with neither of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::fs::File;
@@ -45,7 +50,8 @@ use super::file::{poisoned, retry_interrupted};
 /// Fewer than this are of no use: the redo log and the doublewrite file want some too.
 const OPEN_FILES_MIN: usize = 8;
 
-/// How many files that need a sync are synced in search of a place, before one more is opened than allowed.
+/// How many files that need a sync are synced in search of a place, before one more is opened than
+/// allowed.
 const SYNCS_MAX: usize = 4;
 
 /// Keeps a file's descriptor open while it lives.
@@ -69,8 +75,8 @@ impl AsFd for FileLease {
 
 impl Drop for FileLease {
     fn drop(&mut self) {
-        // When the write is over: a sync that ran beside it has not covered it. The descriptor itself goes after
-        // this, so nobody closes the file in between.
+        // When the write is over: a sync that ran beside it has not covered it. The descriptor
+        // itself goes after this, so nobody closes the file in between.
         if let Some(state) = &self.writes_to {
             state.written.store(true, Ordering::SeqCst);
         }
@@ -136,13 +142,14 @@ impl FileState {
         self.poisoned.load(Ordering::Acquire)
     }
 
-    /// Makes all completed writes durable. The first failure poisons the file, and every later call fails.
+    /// Makes all completed writes durable. The first failure poisons the file, and every later call
+    /// fails.
     pub(super) fn sync(&self, lease: &FileLease) -> io::Result<()> {
         self.sync_by(|| retry_interrupted(|| rustix::fs::fdatasync(lease)))
     }
 
-    /// One at a time: the kernel tells of a failed write once for each descriptor, and whoever synced beside the one that is told
-    /// would hear of success before the file is poisoned.
+    /// One at a time: the kernel tells of a failed write once for each descriptor, and whoever
+    /// synced beside the one that is told would hear of success before the file is poisoned.
     fn sync_by(&self, sync: impl FnOnce() -> Result<(), Errno>) -> io::Result<()> {
         let _alone = self.syncing.lock();
         if self.is_poisoned() {
@@ -336,7 +343,8 @@ impl Handles {
         }
     }
 
-    /// Runs `open`, which takes a descriptor that is not counted here, for a moment. If there is none left, files are closed for it.
+    /// Runs `open`, which takes a descriptor that is not counted here, for a moment. If there is
+    /// none left, files are closed for it.
     pub(super) fn with_room<T>(&self, open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         open_with_room(open, || self.close_one_by_force())
     }
@@ -383,8 +391,8 @@ impl Handles {
         Ok(())
     }
 
-    /// The files of a name, with their descriptors open; as long as the table stays locked, nobody closes them. On the way it may have been
-    /// unlocked.
+    /// The files of a name, with their descriptors open; as long as the table stays locked, nobody
+    /// closes them. On the way it may have been unlocked.
     fn open_named(
         &self,
         table: &mut MutexGuard<'_, Table>,
@@ -406,7 +414,8 @@ impl Handles {
         }
     }
 
-    /// Opens a file again that has no descriptor, unless somebody else has removed it: then there is nothing to keep.
+    /// Opens a file again that has no descriptor, unless somebody else has removed it: then there
+    /// is nothing to keep.
     fn ensure_open(&self, table: &mut Table, state: &Arc<FileState>) -> io::Result<()> {
         let mut place = state.place.write();
         if place.handle.is_some() {

@@ -1,4 +1,5 @@
-//! More files than descriptors: contents, renames and removals of what is closed, and what must never be closed.
+//! More files than descriptors: contents, renames and removals of what is closed, and what must
+//! never be closed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};

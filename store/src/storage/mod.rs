@@ -2,14 +2,15 @@
 //!
 //! All I/O of the product goes through two object-safe traits, [`Storage`] (a directory tree) and
 //! [`StorageFile`] (one open file), so that the whole engine runs unchanged on real files
-//! ([`FileStorage`]) and on a simulated disk that tears, loses and refuses on purpose ([`SimStorage`]).
+//! ([`FileStorage`]) and on a simulated disk that tears, loses and refuses on purpose
+//! ([`SimStorage`]).
 //!
 //! # What a caller may rely on
-//! - Nothing is durable before it is synced. [`StorageFile::sync_data`] makes a file's bytes and its
-//!   length durable; [`Storage::sync_dir`] makes creations, removals and renames in that directory
-//!   durable. Neither implies the other: a new file needs both.
-//! - Until then, after a power cut, any subset of the 512-byte sectors written since the last sync may
-//!   be there or not: no order between writes, no atomicity above a sector.
+//! - Nothing is durable before it is synced. [`StorageFile::sync_data`] makes a file's bytes and
+//!   its length durable; [`Storage::sync_dir`] makes creations, removals and renames in that
+//!   directory durable. Neither implies the other: a new file needs both.
+//! - Until then, after a power cut, any subset of the 512-byte sectors written since the last sync
+//!   may be there or not: no order between writes, no atomicity above a sector.
 //! - A failed sync is final. The kernel may have dropped the very pages it failed to write, and a
 //!   second `fsync` would report success all the same. Hence the file is *poisoned*: every later
 //!   sync of this open file fails, and the caller must stop trusting anything not synced before.
@@ -71,7 +72,8 @@ pub trait Storage: Send + Sync + 'static {
     /// Names of the files and directories directly in `dir` ("" = the root), sorted.
     fn list(&self, dir: &str) -> Result<Vec<String>>;
 
-    /// Creates a directory; no error if it exists. Durable after [`Storage::sync_dir`] of its parent.
+    /// Creates a directory; no error if it exists. Durable after [`Storage::sync_dir`] of its
+    /// parent.
     fn create_dir(&self, dir: &str) -> Result<()>;
 
     /// Makes the creations, removals and renames in `dir` ("" = the root) durable.
@@ -125,8 +127,8 @@ pub trait StorageFile: Send + Sync {
     /// 1 where nothing is asked. At most [`BUFFER_ALIGNMENT`].
     fn io_alignment(&self) -> usize;
 
-    /// The file descriptor, where there is one and it can be had, for asynchronous I/O. The lease must outlive
-    /// the operation; after a write it tells the file that it needs a sync.
+    /// The file descriptor, where there is one and it can be had, for asynchronous I/O. The lease
+    /// must outlive the operation; after a write it tells the file that it needs a sync.
     fn lease(&self, purpose: FileUse) -> Option<FileLease> {
         let _ = purpose;
         None

@@ -41,7 +41,8 @@ impl OpenFile {
         }
     }
 
-    /// The descriptor, opened again if it was closed meanwhile; `op` at `offset` fails if that fails.
+    /// The descriptor, opened again if it was closed meanwhile; `op` at `offset` fails if that
+    /// fails.
     fn descriptor(
         &self,
         op: StorageOp,
@@ -61,10 +62,12 @@ impl OpenFile {
         Err(StorageError::at(op, &self.name, offset, misaligned(bytes, self.alignment)))
     }
 
-    /// Whether the caller should try an aligned operation again that failed, as the file system took `O_DIRECT` at open but refuses it
-    /// now; from here on the file is buffered. `was_buffered` is the caller's, false before its first try: whether the descriptor was
-    /// known to be buffered when the failed try began. Only then is the error not one of direct I/O, for another thread that was refused
-    /// may have made the descriptor buffered since; it never becomes direct again.
+    /// Whether the caller should try an aligned operation again that failed, as the file system
+    /// took `O_DIRECT` at open but refuses it now; from here on the file is buffered.
+    /// `was_buffered` is the caller's, false before its first try: whether the descriptor was known
+    /// to be buffered when the failed try began. Only then is the error not one of direct I/O, for
+    /// another thread that was refused may have made the descriptor buffered since; it never
+    /// becomes direct again.
     fn gave_up_direct(
         &self,
         lease: &FileLease,
@@ -135,8 +138,8 @@ impl StorageFile for OpenFile {
                     let eof = io::ErrorKind::UnexpectedEof;
                     return Err(StorageError::at(StorageOp::Read, &self.name, offset, eof));
                 }
-                // A short read stops at the end of the file or at a signal. After a signal direct I/O
-                // must go on from a whole block.
+                // A short read stops at the end of the file or at a signal. After a signal direct
+                // I/O must go on from a whole block.
                 Ok(n) if done + n == buf.len() || !self.state.is_direct() => done += n,
                 Ok(_) if offset + buf.len() as u64 > self.len()? => {
                     let eof = io::ErrorKind::UnexpectedEof;

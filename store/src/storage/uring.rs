@@ -13,10 +13,11 @@
 //! completed, and nothing in between can unwind.
 //!
 //! # When the ring fails
-//! It takes nothing more then: what it has is waited for, and the rest goes by system call. That wait ends when the last completion is there, and
-//! not before, whatever the ring says meanwhile: to give up would be to hand out buffers that the kernel still writes to. It may well take long,
-//! as a system call that reads from a disk which hangs takes long, and is no reason to end the process; the log is
-//! told now and then.
+//! It takes nothing more then: what it has is waited for, and the rest goes by system call. That
+//! wait ends when the last completion is there, and not before, whatever the ring says meanwhile:
+//! to give up would be to hand out buffers that the kernel still writes to. It may well take long,
+//! as a system call that reads from a disk which hangs takes long, and is no reason to end the
+//! process; the log is told now and then.
 #![expect(unsafe_code, reason = "the kernel is given raw pointers to the buffers of a batch")]
 
 use std::io::{self, Write};
@@ -170,7 +171,8 @@ impl<'b, 'a, E: Enter> Batch<'b, 'a, E> {
         for index in rest {
             self.ops[index].run();
         }
-        // Of a ring that takes nothing more: what stands in the queue or never came there is the tail of the batch.
+        // Of a ring that takes nothing more: what stands in the queue or never came there is the
+        // tail of the batch.
         self.ops[self.submitted..].iter_mut().for_each(IoOp::run);
         ring
     }
@@ -200,9 +202,10 @@ impl<'b, 'a, E: Enter> Batch<'b, 'a, E> {
                 (None, _) => opcode::Nop::new().build(),
             };
             let entry = entry.user_data(self.next as u64);
-            // SAFETY: the buffer is borrowed by `self.ops`, and the descriptor kept open by `self.leases`, for longer than the
-            // operation can be in flight, as the module's documentation explains; the buffers of
-            // different operations are distinct because each is borrowed by its own operation.
+            // SAFETY: the buffer is borrowed by `self.ops`, and the descriptor kept open by
+            // `self.leases`, for longer than the operation can be in flight, as the module's
+            // documentation explains; the buffers of different operations are distinct because each
+            // is borrowed by its own operation.
             if unsafe { queue.push(&entry) }.is_err() {
                 break;
             }
@@ -268,7 +271,8 @@ mod tests {
     use super::*;
     use crate::storage::{FileOptions, FileStorage, Storage};
 
-    /// Takes the first operations, then fails for so long; when it has, somebody feeds the pipe that is read from.
+    /// Takes the first operations, then fails for so long; when it has, somebody feeds the pipe
+    /// that is read from.
     struct Failing<'f> {
         takes: bool,
         failures: u32,

@@ -1,5 +1,5 @@
-//! Speed against InnoDB in the same server binary: two servers, the same pool size, alternating runs of
-//! sysbench's scripts, data that fits the pool and data four times the pool.
+//! Speed against InnoDB in the same server binary: two servers, the same pool size, alternating
+//! runs of sysbench's scripts, data that fits the pool and data four times the pool.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -65,7 +65,8 @@ fn settings() -> Result<Settings, lexopt::Error> {
     Ok(settings)
 }
 
-/// A server with the settings that both have: O_DIRECT and a log flush at every commit are defaults of both.
+/// A server with the settings that both have: O_DIRECT and a log flush at every commit are defaults
+/// of both.
 fn start(engine: Engine, settings: &Settings) -> Server {
     let mut options = Options::new("bench")
         .engine(engine)

@@ -1,5 +1,5 @@
-//! `crash-loop --rounds N --seed S`: kills a server under load again and again, with a binary log if the seed is even. See
-//! `tidepool_tests::crash`.
+//! `crash-loop --rounds N --seed S`: kills a server under load again and again, with a binary log
+//! if the seed is even. See `tidepool_tests::crash`.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,5 @@
-//! `differential --seed S --minutes N`: the same random SQL on two engines. See `tidepool_tests::differential`.
+//! `differential --seed S --minutes N`: the same random SQL on two engines. See
+//! `tidepool_tests::differential`.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! `isolation --seed S --seconds N`: random transactions at once, checked for isolation anomalies. See `tidepool_tests::isolation`.
+//! `isolation --seed S --seconds N`: random transactions at once, checked for isolation anomalies.
+//! See `tidepool_tests::isolation`.
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! `power-cuts`: each statement that changes a definition, with a power cut right after its acknowledgement, or at a moment
-//! while it runs. See `tidepool_tests::definitions`.
+//! `power-cuts`: each statement that changes a definition, with a power cut right after its
+//! acknowledgement, or at a moment while it runs. See `tidepool_tests::definitions`.
 
 use std::process::ExitCode;
 use std::time::Duration;

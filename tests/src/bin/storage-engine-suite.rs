@@ -1,13 +1,15 @@
 //! The `storage_engine` suite of MariaDB's own tests on two engines, compared test by test.
 //!
-//! The suite's expected results are stale (a newer server prints collations, for one), so that even InnoDB
-//! passes little more than half of it. Hence two comparisons:
+//! The suite's expected results are stale (a newer server prints collations, for one), so that even
+//! InnoDB passes little more than half of it. Hence two comparisons:
 //!
 //! 1. as it stands: which tests does each engine pass?
-//! 2. recorded: each engine's actual output is recorded, and the outputs are compared with each other. Tests
+//! 2. recorded: each engine's actual output is recorded, and the outputs are compared with each
+//!    other. Tests
 //!    that the suite has disabled because of their stale results take part in this.
 //!
-//! An engine is named by the overlay that the suite has for it: `innobase`, `tidepool`, `myisam`, ….
+//! An engine is named by the overlay that the suite has for it: `innobase`, `tidepool`, `myisam`,
+//! ….
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -262,7 +264,8 @@ fn main() -> ExitCode {
     }
     let only_theirs = as_they_stand(&engines, &tests);
     let same = recorded(&engines, &tests);
-    // Another row order or wording in the expected file is no failure if both engines print the same.
+    // Another row order or wording in the expected file is no failure if both engines print the
+    // same.
     let failed: Vec<&String> = only_theirs.iter().filter(|test| !same.contains(test)).collect();
     println!("{} passed, {} failed", same.len(), failed.len());
     if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }

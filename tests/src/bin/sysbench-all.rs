@@ -1,4 +1,5 @@
-//! Every script of Debian's sysbench, plain and in variants; a script that reports an error fails the run.
+//! Every script of Debian's sysbench, plain and in variants; a script that reports an error fails
+//! the run.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -19,8 +20,9 @@ struct Variant {
     args: &'static [&'static str],
 }
 
-/// Without transactions, a script's DELETE and INSERT of the same row are two transactions: two threads may
-/// insert the same key, and one of them gets "duplicate key" from any engine, so that error is counted, not fatal.
+/// Without transactions, a script's DELETE and INSERT of the same row are two transactions: two
+/// threads may insert the same key, and one of them gets "duplicate key" from any engine, so that
+/// error is counted, not fatal.
 const VARIANTS: [Variant; 4] = [
     Variant { name: "plain", tables: 1, args: &[] },
     Variant { name: "pareto", tables: 1, args: &["--rand-type=pareto"] },

@@ -1,5 +1,5 @@
-//! What a row holds, given its key and its version: so a worker need only remember versions, and any byte that
-//! is wrong shows.
+//! What a row holds, given its key and its version: so a worker need only remember versions, and
+//! any byte that is wrong shows.
 
 /// The columns of a row of `record` that its key and version determine.
 #[derive(Clone, Debug, PartialEq, Eq)]

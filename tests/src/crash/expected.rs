@@ -1,4 +1,5 @@
-//! What a worker expects, and its journal: a text file beside the data directory that survives the crash.
+//! What a worker expects, and its journal: a text file beside the data directory that survives the
+//! crash.
 //!
 //! ```text
 //! ? r12=5 r16=- t9=3,4,50      changes of a transaction, written before COMMIT (or XA PREPARE) is sent
@@ -6,8 +7,9 @@
 //! +                            acknowledged        (or "-": refused)
 //! ```
 //!
-//! A trailing `?` line without an answer is the transaction in doubt; with a `!` behind it, it is only to be committed. After a verification the journal is
-//! written anew as one acknowledged transaction that makes the whole state.
+//! A trailing `?` line without an answer is the transaction in doubt; with a `!` behind it, it is
+//! only to be committed. After a verification the journal is written anew as one acknowledged
+//! transaction that makes the whole state.
 
 use std::collections::BTreeMap;
 use std::fmt;

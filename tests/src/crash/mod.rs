@@ -1,4 +1,5 @@
-//! The crash loop: a mixed load, SIGKILL at a random moment, a restart, and a comparison with what must be there.
+//! The crash loop: a mixed load, SIGKILL at a random moment, a restart, and a comparison with what
+//! must be there.
 //!
 //! ```text
 //!   worker 0 … 7 ── SQL ──▶ server ◀── SIGKILL ── the loop
@@ -6,12 +7,13 @@
 //!        └─▶ journal of what was acknowledged ──────┴─▶ verification
 //! ```
 //!
-//! Every worker owns rows (and a table) that no other worker writes, and so knows exactly what they must be. It
-//! writes each transaction's changes to its journal before it sends COMMIT, and the answer after it. After a
-//! crash there is at most one transaction per worker without an answer: that one may be wholly there or wholly
-//! absent, never in part; everything else is certain. What was prepared by XA is certain, too. Accounts that all workers fight over are checked by the
-//! transfers that were booked with them, some of which are noted in a table of another engine by the same transaction. Meanwhile the
-//! sizes of the pool and of the redo log may change.
+//! Every worker owns rows (and a table) that no other worker writes, and so knows exactly what they
+//! must be. It writes each transaction's changes to its journal before it sends COMMIT, and the
+//! answer after it. After a crash there is at most one transaction per worker without an answer:
+//! that one may be wholly there or wholly absent, never in part; everything else is certain. What
+//! was prepared by XA is certain, too. Accounts that all workers fight over are checked by the
+//! transfers that were booked with them, some of which are noted in a table of another engine by
+//! the same transaction. Meanwhile the sizes of the pool and of the redo log may change.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -50,7 +52,8 @@ pub const WORKERS: u32 = 8;
 pub struct LoopOptions {
     /// Crashes.
     pub rounds: u32,
-    /// Seeds the load, the moments of the crashes, and the server's options; an even one has a binary log.
+    /// Seeds the load, the moments of the crashes, and the server's options; an even one has a
+    /// binary log.
     pub seed: u64,
     /// The engine.
     pub engine: Engine,
@@ -132,7 +135,8 @@ pub fn run(options: &LoopOptions) -> Summary {
     summary
 }
 
-/// One load, ended by a crash (or, now and then, by an orderly stop), and recoveries that crash as well.
+/// One load, ended by a crash (or, now and then, by an orderly stop), and recoveries that crash as
+/// well.
 fn load_and_crash(
     server: &mut Server,
     options: &LoopOptions,
@@ -191,7 +195,8 @@ fn load_and_crash(
     journals
 }
 
-/// Changes the sizes of the pool and of the redo log, until told to stop or until the server is gone; returns a refusal.
+/// Changes the sizes of the pool and of the redo log, until told to stop or until the server is
+/// gone; returns a refusal.
 fn resize(socket: &Path, stop: &AtomicBool, seed: u64) -> Option<String> {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut conn = connect_to_socket(socket, schema::DATABASE).ok()?;
@@ -231,7 +236,8 @@ fn server_args(options: &LoopOptions, rng: &mut StdRng) -> Vec<String> {
     args
 }
 
-/// Whether all the loop's servers have a binary log. Not each by itself: what was prepared behind one is not to be recovered without it.
+/// Whether all the loop's servers have a binary log. Not each by itself: what was prepared behind
+/// one is not to be recovered without it.
 fn has_binary_log(seed: u64) -> bool {
     seed.is_multiple_of(2)
 }

@@ -10,8 +10,8 @@ pub const ACCOUNTS: u32 = 10;
 /// What each account holds at first.
 pub const OPENING_BALANCE: i64 = 1_000_000;
 
-/// Whether a transfer is noted in `transfer_elsewhere` too, a table of InnoDB whatever the engine: its transaction is of two engines,
-/// and both have it or none.
+/// Whether a transfer is noted in `transfer_elsewhere` too, a table of InnoDB whatever the engine:
+/// its transaction is of two engines, and both have it or none.
 pub fn is_noted_elsewhere(number: u32) -> bool {
     number.is_multiple_of(3)
 }

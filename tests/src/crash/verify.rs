@@ -1,5 +1,5 @@
-//! After the restart: is everything there that was acknowledged, is nothing there that was not, does every index
-//! agree with its table?
+//! After the restart: is everything there that was acknowledged, is nothing there that was not,
+//! does every index agree with its table?
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -59,8 +59,8 @@ fn compare_all(
     Ok(())
 }
 
-/// Ends the transactions that are still prepared, as whoever coordinates them would: one whose XA PREPARE was not acknowledged may
-/// be prepared in one engine only, and is rolled back.
+/// Ends the transactions that are still prepared, as whoever coordinates them would: one whose XA
+/// PREPARE was not acknowledged may be prepared in one engine only, and is rolled back.
 fn end_prepared(conn: &mut Conn, journals: &[Journal], outcome: &mut Outcome) -> mysql::Result<()> {
     let prepared: Vec<(u64, u64, u64, String)> = conn.query("XA RECOVER")?;
     for (_, _, _, name) in prepared {
@@ -76,9 +76,10 @@ fn end_prepared(conn: &mut Conn, journals: &[Journal], outcome: &mut Outcome) ->
     Ok(())
 }
 
-/// What a transaction has written to two engines is in both. Only with a binary log can that be said of one that was not answered: without
-/// it the server (10.11.18) rolls back after a crash what is prepared, in each engine by itself. What is so in one only is then
-/// made the same, for the number is used again.
+/// What a transaction has written to two engines is in both. Only with a binary log can that be
+/// said of one that was not answered: without it the server (10.11.18) rolls back after a crash
+/// what is prepared, in each engine by itself. What is so in one only is then made the same, for
+/// the number is used again.
 fn elsewhere(
     conn: &mut Conn,
     actual: &[State],
@@ -288,8 +289,8 @@ fn check_tables(conn: &mut Conn, outcome: &mut Outcome) -> mysql::Result<()> {
 /// How long a server may take to remove, in the background, what a half-done DDL statement left.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(5);
 
-/// A half-done DDL statement leaves no temporary table behind for long once the server is up again. (InnoDB is
-/// let off: 10.11.18 may keep an orphaned `#sql-backup-….ibd`.)
+/// A half-done DDL statement leaves no temporary table behind for long once the server is up again.
+/// (InnoDB is let off: 10.11.18 may keep an orphaned `#sql-backup-….ibd`.)
 fn leftovers(server: &Server, outcome: &mut Outcome) {
     if server.engine() == Engine::InnoDb {
         return;

@@ -20,7 +20,8 @@ use crate::server::{Engine, connect_to_socket};
 const RECORDS: u32 = 400;
 const LOOSE: u32 = 60;
 
-/// A deadlock, a lock wait timeout, a row changed since the snapshot: the transaction is rolled back.
+/// A deadlock, a lock wait timeout, a row changed since the snapshot: the transaction is rolled
+/// back.
 const CONFLICTS: [u16; 3] = [1213, 1205, 1020];
 /// The duplicate key that some statements provoke.
 const DUPLICATE_KEY: u16 = 1062;
@@ -193,7 +194,8 @@ impl Worker {
         Ok(making)
     }
 
-    /// A transaction that is prepared before it is committed. What was prepared outlives a crash, and then the verification ends it.
+    /// A transaction that is prepared before it is committed. What was prepared outlives a crash,
+    /// and then the verification ends it.
     fn xa_transaction(&mut self, conn: &mut Conn) -> Result<(), Trouble> {
         let name = xa_name(self.number);
         conn.query_drop(format!("XA START '{name}'"))?;
@@ -379,7 +381,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Money goes from one account to another: rows that all workers want, in no fixed order, so there are deadlocks.
+    /// Money goes from one account to another: rows that all workers want, in no fixed order, so
+    /// there are deadlocks.
     fn transfer(&mut self, conn: &mut Conn, making: &mut Making) -> Result<(), Trouble> {
         let (from, to) = (self.rng.random_range(0..ACCOUNTS), self.rng.random_range(0..ACCOUNTS));
         let amount = self.rng.random_range(1..100i64);
@@ -459,8 +462,9 @@ impl Worker {
         }
     }
 
-    /// How ALTER TABLE is done. By copy with InnoDB: its instant ALTER does not always survive this loop (10.11.18: "contains
-    /// unrecognizable instant ALTER metadata" after a crash, and the table cannot be opened any more).
+    /// How ALTER TABLE is done. By copy with InnoDB: its instant ALTER does not always survive this
+    /// loop (10.11.18: "contains unrecognizable instant ALTER metadata" after a crash, and the
+    /// table cannot be opened any more).
     fn algorithm(&mut self) -> &'static str {
         let in_place = self.engine == Engine::Tidepool && self.rng.random_bool(0.6);
         if in_place { "DEFAULT" } else { "COPY" }

@@ -5,7 +5,8 @@
 pub struct Case {
     /// Unique, for messages and to choose by.
     pub name: &'static str,
-    /// What is there before. `{db}` stands for the database that is the default one; others have names that begin so.
+    /// What is there before. `{db}` stands for the database that is the default one; others have
+    /// names that begin so.
     pub before: &'static [&'static str],
     /// The statement, or several: the last one is what it is about.
     pub statements: &'static [&'static str],
@@ -32,8 +33,9 @@ impl Case {
         Case { excuse: Some(why), ..self }
     }
 
-    /// Whether a crash in the middle leaves all of it or nothing: it is one statement, which the server does not do table by
-    /// table. (CREATE OR REPLACE is a DROP and a CREATE, as MariaDB documents.)
+    /// Whether a crash in the middle leaves all of it or nothing: it is one statement, which the
+    /// server does not do table by table. (CREATE OR REPLACE is a DROP and a CREATE, as MariaDB
+    /// documents.)
     pub fn is_atomic(&self) -> bool {
         let in_steps =
             ["drop-several", "truncate-partitioned", "drop-database", "create-or-replace"];

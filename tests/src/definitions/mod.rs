@@ -1,9 +1,10 @@
-//! Whether definitions survive: each statement that changes one, with a kill or a power cut right after
-//! its acknowledgement.
+//! Whether definitions survive: each statement that changes one, with a kill or a power cut right
+//! after its acknowledgement.
 //!
-//! A case runs twice: in the database `reference` first, where nothing happens to it, and in `changed`.
-//! After the start, the second must be what the first was: the same tables with the same definitions
-//! and rows, each of them clean for CHECK TABLE, and no file that belongs to none of them.
+//! A case runs twice: in the database `reference` first, where nothing happens to it, and in
+//! `changed`. After the start, the second must be what the first was: the same tables with the same
+//! definitions and rows, each of them clean for CHECK TABLE, and no file that belongs to none of
+//! them.
 
 mod cases;
 
@@ -40,7 +41,8 @@ pub enum Moment {
     During(Duration),
 }
 
-/// Tries one case. The server runs before, and afterwards if it started again; what was found wrong is returned.
+/// Tries one case. The server runs before, and afterwards if it started again; what was found wrong
+/// is returned.
 ///
 /// # Panics
 /// If the case itself is wrong: its statements fail.

@@ -1,9 +1,10 @@
-//! The generator of a case: a stream of statements, each made with the knowledge of what the ones before it did.
+//! The generator of a case: a stream of statements, each made with the knowledge of what the ones
+//! before it did.
 //!
-//! A case is: settings of the session; two or three tables, filled; then blocks of statements (a query over several
-//! access paths, a change, a piece of a transaction, DDL, …); the full comparison of every table in the middle and
-//! at the end. The seed decides everything, but for one thing: whether a statement succeeded on the reference tells
-//! which tables there are.
+//! A case is: settings of the session; two or three tables, filled; then blocks of statements (a
+//! query over several access paths, a change, a piece of a transaction, DDL, …); the full
+//! comparison of every table in the middle and at the end. The seed decides everything, but for one
+//! thing: whether a statement succeeded on the reference tells which tables there are.
 
 use std::collections::VecDeque;
 
@@ -256,7 +257,8 @@ impl Case {
 
     fn handler(&mut self, at: usize) {
         let table = &self.tables[at];
-        // Where the next row of a partitioned table is, after one was looked up by its key, the server does not know.
+        // Where the next row of a partitioned table is, after one was looked up by its key, the
+        // server does not know.
         if table.primary().is_some() && table.partitions.is_none() {
             let statements = query::handler_reads(&mut self.dice, table);
             self.push_all(statements);

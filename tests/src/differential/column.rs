@@ -217,7 +217,8 @@ impl Column {
 
     /// A literal to write: mostly from the pool, sometimes NULL, rarely one that does not fit.
     pub fn value(&self, dice: &mut Dice) -> String {
-        // What becomes of NULL for a NOT NULL geometry is the engine's affair: there is no empty geometry.
+        // What becomes of NULL for a NOT NULL geometry is the engine's affair: there is no empty
+        // geometry.
         let not_null = if self.kind == Kind::Geometry { 0 } else { 1 };
         if dice.percent(if self.nullable { 12 } else { not_null }) {
             return "NULL".into();
@@ -543,7 +544,8 @@ fn character(dice: &mut Dice) -> (Kind, String, Vec<String>) {
     let fixed = dice.percent(35);
     let mut collation = any_collation(dice);
     if fixed && collation.name.contains("nopad") {
-        // The server compares such a CHAR without its padding, sorts it with it, and InnoDB's indexes do as sorting does.
+        // The server compares such a CHAR without its padding, sorts it with it, and InnoDB's
+        // indexes do as sorting does.
         collation = COLLATIONS[0];
     }
     let Collation { charset, name, bytes_max, .. } = collation;

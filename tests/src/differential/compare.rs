@@ -3,23 +3,26 @@
 //! Allowed everywhere, whatever a statement's [`Strictness`]:
 //!
 //! - the names of engines and of the two databases in texts;
-//! - ENGINE= and AUTO_INCREMENT= in SHOW CREATE TABLE: engines leave different gaps in generated numbers;
+//! - ENGINE= and AUTO_INCREMENT= in SHOW CREATE TABLE: engines leave different gaps in generated
+//!   numbers;
 //! - the names of the temporary tables and indexes that ALTER TABLE and the optimizer make up;
 //! - which BLOB type an expression has: it depends on whether the plan has a temporary table.
 //!
 //! Left open by SQL for some statements, which the generator says:
 //!
 //! - the order of rows without ORDER BY;
-//! - which of several errors a statement meets first, and the texts of warnings, where rows are visited in an
-//!   open order;
+//! - which of several errors a statement meets first, and the texts of warnings, where rows are
+//!   visited in an open order;
 //! - warnings of conversions in conditions: the plan decides how often these are evaluated;
 //! - affected rows of ALTER TABLE.
 //!
-//! Left out by the generator: CHAR with a NO PAD collation (the server compares it without its padding, sorts it with
-//! it, and InnoDB's indexes do as sorting does), NULL for a NOT NULL geometry without strict mode (InnoDB refuses the
-//! empty value if it is to replace another, other engines store it), tables that INSERT … SELECT reads for themselves by an index (the server
-//! loses rows with long texts), a column made NOT NULL in place (its NULLs become the default in InnoDB, and
-//! the type's zero in a copy), multi-range reads with virtual columns (InnoDB gives rows twice), `<=>` through hashed join caches (the server loses rows).
+//! Left out by the generator: CHAR with a NO PAD collation (the server compares it without its
+//! padding, sorts it with it, and InnoDB's indexes do as sorting does), NULL for a NOT NULL
+//! geometry without strict mode (InnoDB refuses the empty value if it is to replace another, other
+//! engines store it), tables that INSERT … SELECT reads for themselves by an index (the server
+//! loses rows with long texts), a column made NOT NULL in place (its NULLs become the default in
+//! InnoDB, and the type's zero in a copy), multi-range reads with virtual columns (InnoDB gives
+//! rows twice), `<=>` through hashed join caches (the server loses rows).
 //!
 //! EXPLAIN, statistics and SHOW TABLE STATUS are not compared at all.
 
@@ -122,14 +125,15 @@ fn without_partition_engines(mut text: Vec<u8>) -> Vec<u8> {
     text
 }
 
-/// Whether an outcome is the subject's refusal of what the reference takes, in a way that is documented: a row's key,
-/// in its ordered form, together with the primary key, has a limit of its own.
+/// Whether an outcome is the subject's refusal of what the reference takes, in a way that is
+/// documented: a row's key, in its ordered form, together with the primary key, has a limit of its
+/// own.
 pub fn is_documented_limit(outcome: &Outcome) -> bool {
     matches!(&outcome.answer, Answer::Failed { message, .. } if message.contains("longer than the limit"))
 }
 
-/// Whether a statement of the reference was given up, which the subject may finish: after `max_statement_time`, or for an undo record
-/// that InnoDB has no room for.
+/// Whether a statement of the reference was given up, which the subject may finish: after
+/// `max_statement_time`, or for an undo record that InnoDB has no room for.
 pub fn gave_up(outcome: &Outcome) -> bool {
     matches!(outcome.answer, Answer::Failed { code: 1969 | 1713, .. })
 }

@@ -16,7 +16,8 @@ pub enum Change {
     Replace(String, Table),
 }
 
-/// A change of the definition of a table that is not temporary and has no generated columns in the way.
+/// A change of the definition of a table that is not temporary and has no generated columns in the
+/// way.
 pub fn alter(dice: &mut Dice, table: &Table) -> Option<(Statement, Change)> {
     type Alteration = fn(&mut Dice, &mut Table) -> Option<String>;
     let alteration: Alteration = dice.weighted(&[
@@ -41,8 +42,8 @@ pub fn alter(dice: &mut Dice, table: &Table) -> Option<(Statement, Change)> {
             clauses.push(clause);
         }
     }
-    // Without COPY an engine may do it in place, and then counts no rows. What NULLs become in a column that is now
-    // NOT NULL differs between InnoDB's own ways, in place and by copy.
+    // Without COPY an engine may do it in place, and then counts no rows. What NULLs become in a
+    // column that is now NOT NULL differs between InnoDB's own ways, in place and by copy.
     let copy = dice.percent(40) || clauses[0].starts_with("MODIFY");
     let algorithm = if copy { ", ALGORITHM=COPY" } else { "" };
     let sql = format!("ALTER TABLE {} {}{algorithm}", table.name, clauses.join(", "));

@@ -6,7 +6,8 @@ use super::query::{condition, joinable};
 use super::schema::Table;
 use super::statement::{Body, Statement};
 
-/// Generated numbers start this far from the last one, so that gaps that only one engine leaves don't matter.
+/// Generated numbers start this far from the last one, so that gaps that only one engine leaves
+/// don't matter.
 const AUTO_INCREMENT_STEP: u64 = 1000;
 
 /// The columns of an INSERT: mostly all, sometimes without some that then get their defaults.
@@ -15,7 +16,8 @@ fn insert_columns<'a>(dice: &mut Dice, table: &'a Table) -> Vec<&'a Column> {
     if dice.percent(15) && columns.len() > 2 {
         let primary = table.primary();
         columns.retain(|column| {
-            // A geometry that is left out is empty: InnoDB refuses that where REPLACE finds a row to update.
+            // A geometry that is left out is empty: InnoDB refuses that where REPLACE finds a row
+            // to update.
             primary.is_some_and(|index| index.has(&column.name))
                 || column.kind == Kind::Geometry
                 || dice.percent(70)
@@ -228,7 +230,8 @@ pub fn update(dice: &mut Dice, table: &Table) -> Option<Statement> {
         );
     }
     let set = assignments(dice, table, true)?;
-    // The server can't let a row be that a hash refuses after the write, as InnoDB's in READ COMMITTED.
+    // The server can't let a row be that a hash refuses after the write, as InnoDB's in READ
+    // COMMITTED.
     let ignore = if dice.percent(30) && !table.has_unique_hash() { " IGNORE" } else { "" };
     let limit =
         if dice.percent(50) { format!(" LIMIT {}", dice.range(1, 12)) } else { String::new() };

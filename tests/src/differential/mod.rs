@@ -1,4 +1,5 @@
-//! The differential tester: the same random SQL on tables of two engines in one server, every answer compared.
+//! The differential tester: the same random SQL on tables of two engines in one server, every
+//! answer compared.
 //!
 //! ```text
 //!                      ┌─▶ database `reference`, all tables InnoDB   ─▶ outcome ─┐
@@ -6,10 +7,11 @@
 //!                      └─▶ database `subject`, all tables Tidepool   ─▶ outcome ─┘
 //! ```
 //!
-//! The text of a statement is the same on both sides: the sessions' default database and default engine differ, and
-//! nothing else. Result sets, column types, affected rows, insert ids, errors and warnings are compared, but for
-//! what [`compare`] lists. A case that differs is shrunk and printed as a script; `differential --replay FILE` runs
-//! it again, and so does a client, in any database.
+//! The text of a statement is the same on both sides: the sessions' default database and default
+//! engine differ, and nothing else. Result sets, column types, affected rows, insert ids, errors
+//! and warnings are compared, but for what [`compare`] lists. A case that differs is shrunk and
+//! printed as a script; `differential --replay FILE` runs it again, and so does a client, in any
+//! database.
 //!
 //! With InnoDB as the subject too, it tests itself: no difference may come out.
 //!
@@ -109,9 +111,11 @@ pub struct Summary {
     pub refused: u64,
     /// Cases that ended at a documented limit of the subject.
     pub at_limit: u64,
-    /// Cases that ended at a bug of InnoDB or the server: rows of a temporary table that a rollback loses, a crash of the reference.
+    /// Cases that ended at a bug of InnoDB or the server: rows of a temporary table that a rollback
+    /// loses, a crash of the reference.
     pub innodb_bugs: u64,
-    /// Cases that ended when the reference gave a statement up: it ran out of time, or an undo record was too large for it.
+    /// Cases that ended when the reference gave a statement up: it ran out of time, or an undo
+    /// record was too large for it.
     pub gave_up: u64,
     /// What was found: the difference and the script.
     pub failures: Vec<String>,
@@ -257,7 +261,8 @@ enum Excuse {
 /// The line with which the server's own account of its death begins.
 const DEATH: &str = "got signal";
 
-/// Whether the server died, and told so itself, in a place that the subject has no frame of. Without an account there is no telling.
+/// Whether the server died, and told so itself, in a place that the subject has no frame of.
+/// Without an account there is no telling.
 fn died_elsewhere(log: &str) -> bool {
     log.rfind(DEATH).is_some_and(|at| !log[at..].contains("ha_tidepool"))
 }
@@ -358,18 +363,20 @@ impl Pair {
         })
     }
 
-    /// Whether the difference that these statements end with, the last ones run, is InnoDB's fault. It loses a row of a temporary table
-    /// when an INSERT of the same key as one deleted before in the transaction is rolled back:
+    /// Whether the difference that these statements end with, the last ones run, is InnoDB's fault.
+    /// It loses a row of a temporary table when an INSERT of the same key as one deleted before in
+    /// the transaction is rolled back:
     ///
     /// ```text
     /// CREATE TEMPORARY TABLE t (a INT PRIMARY KEY) ENGINE=InnoDB; INSERT INTO t VALUES (1);
     /// BEGIN; DELETE FROM t; INSERT INTO t VALUES (1); ROLLBACK; SELECT * FROM t;     -- nothing; with a permanent table: 1
     /// ```
     ///
-    /// (`row_undo_mod_clust` takes the delete-marked record out at once if the table is temporary, since nobody else could read
-    /// it; but then the undoing of the DELETE finds no record to bring back.) REPLACE and ON DUPLICATE KEY UPDATE do the
-    /// same within a statement. It is that fault if permanent tables show no difference, and the subject answers the last statement
-    /// as it did.
+    /// (`row_undo_mod_clust` takes the delete-marked record out at once if the table is temporary,
+    /// since nobody else could read it; but then the undoing of the DELETE finds no record to bring
+    /// back.) REPLACE and ON DUPLICATE KEY UPDATE do the same within a statement. It is that fault
+    /// if permanent tables show no difference, and the subject answers the last statement as it
+    /// did.
     fn innodb_lost_a_temporary_row(&mut self, statements: &[Statement]) -> bool {
         let temporary = |line: &str| line.contains("CREATE TEMPORARY TABLE");
         let lines: Vec<_> = statements.iter().map(Statement::script_line).collect();
@@ -430,8 +437,8 @@ impl Pair {
         (difference, reference.is_ok())
     }
 
-    /// Kills the server while both sides run a statement, and runs it again where nothing of it was done. What follows compares the sides: one
-    /// that has done a part of it has other rows.
+    /// Kills the server while both sides run a statement, and runs it again where nothing of it was
+    /// done. What follows compares the sides: one that has done a part of it has other rows.
     fn run_and_kill(&mut self, statement: &Statement) -> Option<String> {
         let sql = statement.sql();
         // Somewhere in the middle, by the text alone: a script says when, too.

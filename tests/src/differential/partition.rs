@@ -51,7 +51,8 @@ fn clause(dice: &mut Dice, table: &Table, column: &str) -> String {
 }
 
 impl Table {
-    /// Partitions the table, if a column can decide: one of the primary key, or any if there is none.
+    /// Partitions the table, if a column can decide: one of the primary key, or any if there is
+    /// none.
     pub fn partition(&mut self, dice: &mut Dice) {
         let mut candidates: Vec<String> = match self.primary() {
             Some(primary) => primary
@@ -77,7 +78,8 @@ impl Table {
         for index in &mut self.indexes {
             partitions.complete(index);
         }
-        // A statement that looks into some partitions only would miss the hash's duplicates in the others.
+        // A statement that looks into some partitions only would miss the hash's duplicates in the
+        // others.
         self.checks.retain(|check| !check.starts_with("UNIQUE"));
         self.partitions = Some(partitions);
     }

@@ -50,7 +50,8 @@ impl Table {
         keys.retain(|column| {
             column.key_bytes().is_some_and(|bytes| bytes < 300) && column.kind != Kind::Date
         });
-        // Of a row that violates this and another key, engines name the one that they happen to look at first.
+        // Of a row that violates this and another key, engines name the one that they happen to
+        // look at first.
         let alone = !self.indexes.iter().any(|index| index.unique);
         if !keys.is_empty() && alone && dice.percent(75) {
             let key = &dice.pick(&keys).name;

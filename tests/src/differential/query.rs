@@ -12,7 +12,8 @@ const PATHS_MAX: usize = 4;
 const MRR_ON: &str = "mrr=on,mrr_cost_based=off,mrr_sort_keys=on";
 const MRR_OFF: &str = "mrr=off,mrr_cost_based=on,mrr_sort_keys=off";
 
-/// A condition on a table's columns, mostly one that an index can be used for. Columns carry the `alias`, if any.
+/// A condition on a table's columns, mostly one that an index can be used for. Columns carry the
+/// `alias`, if any.
 pub fn condition(dice: &mut Dice, table: &Table, alias: &str) -> String {
     let first = simple_condition(dice, table, alias);
     match dice.range(0, 9) {
@@ -364,7 +365,8 @@ pub fn join_queries(dice: &mut Dice, left: &Table, right: &Table) -> Vec<Stateme
     let mut statements = Vec::new();
     let is_virtual = |column: &Column| column.generated.as_ref().is_some_and(|g| !g.stored);
     let with_virtual = left.columns.iter().chain(&right.columns).any(is_virtual);
-    // Hashed and batched join caches lose the rows with NULL of `<=>` (the server's fault, whatever the engine).
+    // Hashed and batched join caches lose the rows with NULL of `<=>` (the server's fault, whatever
+    // the engine).
     let levels: &[u32] = if equal == "=" { &[0, 2, 3, 4, 6, 8] } else { &[0, 2] };
     for level in dice.some(levels, 2) {
         let mrr = if with_virtual { &MRR_OFF } else { dice.pick(&[MRR_ON, MRR_OFF]) };
@@ -403,7 +405,8 @@ pub fn join_queries(dice: &mut Dice, left: &Table, right: &Table) -> Vec<Stateme
     statements
 }
 
-/// HANDLER reads: every way to move in an index. The table has a primary key, so that ties have an order.
+/// HANDLER reads: every way to move in an index. The table has a primary key, so that ties have an
+/// order.
 pub fn handler_reads(dice: &mut Dice, table: &Table) -> Vec<Statement> {
     let name = &table.name;
     let mut statements = vec![Statement::plain(format!("HANDLER {name} OPEN AS h"))];

@@ -81,14 +81,15 @@ pub struct Table {
     pub columns: Vec<Column>,
     /// The indexes; the primary key comes first, if there is one.
     pub indexes: Vec<Index>,
-    /// Constraints that no index tells of: CHECK, periods, and UNIQUE … USING HASH or WITHOUT OVERLAPS, which is
-    /// unique but orders nothing.
+    /// Constraints that no index tells of: CHECK, periods, and UNIQUE … USING HASH or WITHOUT
+    /// OVERLAPS, which is unique but orders nothing.
     pub checks: Vec<String>,
     /// Table options.
     pub options: String,
     /// CREATE TEMPORARY TABLE.
     pub temporary: bool,
-    /// InnoDB's on both sides: a transaction that writes it and another one is of two engines on the subject's side.
+    /// InnoDB's on both sides: a transaction that writes it and another one is of two engines on
+    /// the subject's side.
     pub foreign_engine: bool,
     /// WITH SYSTEM VERSIONING.
     pub versioned: bool,
@@ -322,7 +323,8 @@ impl Table {
     }
 
     fn add_unique_hash(&mut self, dice: &mut Dice) {
-        // Of a row that violates this and another key, engines name the one that they happen to look at first.
+        // Of a row that violates this and another key, engines name the one that they happen to
+        // look at first.
         if self.indexes.iter().any(|index| index.unique) || !dice.percent(40) {
             return;
         }
@@ -400,7 +402,8 @@ impl Table {
         columns.join(", ")
     }
 
-    /// A sum over rows that a change of any column of any row changes. Columns are taken from `alias`.
+    /// A sum over rows that a change of any column of any row changes. Columns are taken from
+    /// `alias`.
     pub fn digest(&self, alias: &str) -> String {
         let columns: Vec<String> = self
             .columns

@@ -1,5 +1,5 @@
-//! One of the two sides: a database whose tables are all of one engine, two sessions in it, and what came out of a
-//! statement there.
+//! One of the two sides: a database whose tables are all of one engine, two sessions in it, and
+//! what came out of a statement there.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -162,8 +162,9 @@ impl Side {
         Ok(())
     }
 
-    /// The rows of all tables and views, in no order; nothing of what can't be read. (CHECKSUM TABLE is no use: with a virtual column, that of the same
-    /// rows of an InnoDB table is another one after some restarts.)
+    /// The rows of all tables and views, in no order; nothing of what can't be read. (CHECKSUM
+    /// TABLE is no use: with a virtual column, that of the same rows of an InnoDB table is another
+    /// one after some restarts.)
     pub fn contents(&mut self) -> Vec<(String, Option<Vec<Row>>)> {
         let names: Vec<String> = match self.run(0, "SHOW TABLES").answer {
             Answer::Rows { rows, .. } => {

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::statement::{Body, Statement};
 
-/// Tries candidates until none helps, or the time is over. `fails` runs a candidate from an empty database.
+/// Tries candidates until none helps, or the time is over. `fails` runs a candidate from an empty
+/// database.
 pub fn shrink(
     mut statements: Vec<Statement>,
     limit: Duration,
@@ -55,7 +56,8 @@ fn drop_statements(
     }
 }
 
-/// Drops rows of INSERTs (but the first, on which generated numbers may depend), and indexes and checks of tables.
+/// Drops rows of INSERTs (but the first, on which generated numbers may depend), and indexes and
+/// checks of tables.
 fn drop_elements(
     statements: &mut Vec<Statement>,
     deadline: Instant,

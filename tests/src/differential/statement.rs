@@ -1,7 +1,8 @@
-//! A statement of a case: its text, in parts that shrinking can take away, and how its outcomes are compared.
+//! A statement of a case: its text, in parts that shrinking can take away, and how its outcomes are
+//! compared.
 //!
-//! A case is written as a script that this tester and the `mariadb` client both read: one statement a line, in front
-//! of it a comment with the [`Strictness`] and the session.
+//! A case is written as a script that this tester and the `mariadb` client both read: one statement
+//! a line, in front of it a comment with the [`Strictness`] and the session.
 
 use std::fmt::{self, Write as _};
 
@@ -12,7 +13,8 @@ use std::fmt::{self, Write as _};
 pub struct Strictness {
     /// Rows may come in any order.
     pub any_order: bool,
-    /// The rows are visited in an order that is open: which error comes first, and the texts of warnings, are too.
+    /// The rows are visited in an order that is open: which error comes first, and the texts of
+    /// warnings, are too.
     pub lenient: bool,
     /// Warnings depend on the plan (comparisons with constants of another type, say).
     pub no_warnings: bool,
@@ -72,8 +74,8 @@ pub struct Statement {
     pub session: usize,
     /// How outcomes are compared.
     pub strictness: Strictness,
-    /// The server is killed while it runs it. It must be done wholly or not at all, wholly if that was answered; then it is done on
-    /// both sides.
+    /// The server is killed while it runs it. It must be done wholly or not at all, wholly if that
+    /// was answered; then it is done on both sides.
     pub killed: bool,
     /// What is run.
     pub body: Body,

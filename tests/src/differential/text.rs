@@ -55,8 +55,9 @@ const fn collation(
     Collation { charset, name, repertoire, bytes_max }
 }
 
-/// The collations of text columns: of each kind of weights (one level, several levels, contractions, expansions,
-/// ignorable characters), with PAD SPACE and NO PAD, of one byte, of several, of two or four always.
+/// The collations of text columns: of each kind of weights (one level, several levels,
+/// contractions, expansions, ignorable characters), with PAD SPACE and NO PAD, of one byte, of
+/// several, of two or four always.
 pub const COLLATIONS: &[Collation] = &[
     collation("utf8mb4", "utf8mb4_general_ci", Repertoire::Full, 4),
     collation("utf8mb4", "utf8mb4_general_nopad_ci", Repertoire::Full, 4),

@@ -6,8 +6,8 @@ use super::query::condition;
 use super::schema::Table;
 use super::statement::{Body, Statement};
 
-/// CREATE TRIGGER: it changes the row that is written, or reads or writes another table. Whatever the order in which a
-/// statement visits rows, it comes to the same.
+/// CREATE TRIGGER: it changes the row that is written, or reads or writes another table. Whatever
+/// the order in which a statement visits rows, it comes to the same.
 pub fn create(dice: &mut Dice, table: &Table, other: &mut Table, name: &str) -> Option<Statement> {
     let event = *dice.pick(&["INSERT", "UPDATE", "DELETE"]);
     let mut when = *dice.pick(&["BEFORE", "AFTER"]);

@@ -1,4 +1,5 @@
-//! The full comparison of a table: its definition, CHECK TABLE, and its rows over every index, in both directions.
+//! The full comparison of a table: its definition, CHECK TABLE, and its rows over every index, in
+//! both directions.
 
 use super::column::Column;
 use super::schema::{Index, Table};
@@ -8,7 +9,8 @@ use super::statement::Statement;
 pub fn statements(table: &Table) -> Vec<Statement> {
     let (name, list) = (&table.name, table.select_list());
     let mut statements = vec![
-        // Hashed and batched join caches lose the rows with NULL of `<=>` (the server's fault, whatever the engine).
+        // Hashed and batched join caches lose the rows with NULL of `<=>` (the server's fault,
+        // whatever the engine).
         Statement::plain("SET join_cache_level = 2"),
         Statement::plain(format!("CHECK TABLE {name} EXTENDED")),
         Statement::plain(format!("SHOW CREATE TABLE {name}")),

@@ -12,8 +12,9 @@
 //! | G2 | the same with an anti-dependency by rows that a read did not find: phantoms | Adya |
 //! | …-realtime | the cycle holds only because one transaction had ended before another read: a stale read | Elle |
 //!
-//! (Adya, "Weak Consistency", MIT 1999; Kingsbury and Alvaro, "Elle: Inferring Isolation Anomalies from Experimental Observations", VLDB 2020.)
-//! The rest is about single values: lists that nobody wrote, or that contradict each other.
+//! (Adya, "Weak Consistency", MIT 1999; Kingsbury and Alvaro, "Elle: Inferring Isolation Anomalies
+//! from Experimental Observations", VLDB 2020.) The rest is about single values: lists that nobody
+//! wrote, or that contradict each other.
 
 use std::fmt::{self, Write as _};
 
@@ -113,7 +114,8 @@ impl Anomaly {
         Anomaly { name, what, transactions: transactions.to_vec(), keys: vec![key] }
     }
 
-    /// All of it, with the statements of the transactions: of long ones, those that have to do with the keys.
+    /// All of it, with the statements of the transactions: of long ones, those that have to do with
+    /// the keys.
     pub fn report(&self, history: &History) -> String {
         let mut text = format!("{}: {}", self.name, self.what);
         let mut seen = Vec::new();

@@ -33,7 +33,8 @@ pub fn claim(history: &mut History, level: Level) {
     }
 }
 
-/// The cycles by the fewest kinds of edges by which there are any: so each gets the name that says most.
+/// The cycles by the fewest kinds of edges by which there are any: so each gets the name that says
+/// most.
 fn cycles(graph: &Graph) -> Vec<Anomaly> {
     for most in [Why::Ww, Why::Wr, Why::RwAbsent, Why::Time] {
         let chosen: Vec<usize> =
@@ -122,10 +123,12 @@ fn name(links: &[(usize, Why, Option<Key>)]) -> Name {
     }
 }
 
-/// After a crash: all that was acknowledged is there, and what was in doubt is there wholly or not at all.
+/// After a crash: all that was acknowledged is there, and what was in doubt is there wholly or not
+/// at all.
 ///
-/// A commit is seen by others before it is durable, and a transaction that has only read says nothing of what it has read: so what
-/// somebody saw may be gone, but then everything after it is gone as well, and none of that was acknowledged.
+/// A commit is seen by others before it is durable, and a transaction that has only read says
+/// nothing of what it has read: so what somebody saw may be gone, but then everything after it is
+/// gone as well, and none of that was acknowledged.
 fn durability(history: &History, readings: &Readings, versions: &Versions) -> Vec<Anomaly> {
     let Some(after) = &history.after_crash else { return Vec::new() };
     let mut wrong = Vec::new();
@@ -155,7 +158,8 @@ fn durability(history: &History, readings: &Readings, versions: &Versions) -> Ve
         let must = |place: usize, what: bool| {
             list[place].writer.map_or(what, |number| survives(number) == Some(what))
         };
-        // The versions that may be the one that is left: none after it must be there, and none up to it must not.
+        // The versions that may be the one that is left: none after it must be there, and none up
+        // to it must not.
         let first = (0..list.len()).rev().find(|place| must(*place, true)).unwrap_or(0);
         let end = (0..list.len())
             .find(|place| list[*place].writer.is_some() && must(*place, false))

@@ -1,9 +1,10 @@
-//! Cycles of a directed graph: strongly connected components (Tarjan, "Depth-first search and linear graph algorithms",
-//! SIAM J. Comput. 1, 1972), and a short cycle in each.
+//! Cycles of a directed graph: strongly connected components (Tarjan, "Depth-first search and
+//! linear graph algorithms", SIAM J. Comput. 1, 1972), and a short cycle in each.
 
 use std::collections::{HashMap, VecDeque};
 
-/// One short cycle of each component that has one, as numbers of edges in their order, at most `limit` cycles.
+/// One short cycle of each component that has one, as numbers of edges in their order, at most
+/// `limit` cycles.
 pub fn short_cycles(nodes: usize, edges: &[(u32, u32)], limit: usize) -> Vec<Vec<usize>> {
     let graph = Adjacent::new(nodes, edges);
     let component = components(nodes, &graph);

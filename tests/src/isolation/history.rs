@@ -1,11 +1,13 @@
-//! A history: what sessions did to the lists, when, and what came back. Nothing here knows SQL or a server.
+//! A history: what sessions did to the lists, when, and what came back. Nothing here knows SQL or a
+//! server.
 //!
-//! Every row is a list of the ids of the writes that made it, oldest first, and a bucket, which only its last write
-//! decides. A list shows its own past, so whoever reads it tells in which order the writes took place. A write that deletes
-//! the row, or begins the list anew, knows the list that it ends.
+//! Every row is a list of the ids of the writes that made it, oldest first, and a bucket, which
+//! only its last write decides. A list shows its own past, so whoever reads it tells in which order
+//! the writes took place. A write that deletes the row, or begins the list anew, knows the list
+//! that it ends.
 //!
-//! Times are nanoseconds of one clock; a span is from before a statement was sent until after its answer came, so
-//! whatever the server did happened inside.
+//! Times are nanoseconds of one clock; a span is from before a statement was sent until after its
+//! answer came, so whatever the server did happened inside.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -52,7 +54,8 @@ impl Level {
         }
     }
 
-    /// The level of this name (its initials, or as SQL has it, with `-` for the space); or a message for the user.
+    /// The level of this name (its initials, or as SQL has it, with `-` for the space); or a
+    /// message for the user.
     pub fn by_name(name: &str) -> Result<Level, &'static str> {
         match name.to_lowercase().as_str() {
             "rc" | "read-committed" => Ok(Level::ReadCommitted),
@@ -115,10 +118,11 @@ impl Scope {
 /// A read by one statement.
 #[derive(Clone, Debug, Default)]
 pub struct Read {
-    /// What was asked for. A row in here that did not come was not there, or in another bucket. Empty: the read says
-    /// nothing of rows that did not come.
+    /// What was asked for. A row in here that did not come was not there, or in another bucket.
+    /// Empty: the read says nothing of rows that did not come.
     pub scopes: Vec<Scope>,
-    /// The same, of rows that are so from the beginning of the statement to its end: other rows may be missing.
+    /// The same, of rows that are so from the beginning of the statement to its end: other rows may
+    /// be missing.
     pub lasting: Vec<Scope>,
     /// What came.
     pub rows: Vec<Row>,
@@ -210,7 +214,8 @@ pub struct Transaction {
     pub outcome: Outcome,
 }
 
-/// What became of a transaction whose COMMIT was not answered, as far as a mark of its own tells that it left.
+/// What became of a transaction whose COMMIT was not answered, as far as a mark of its own tells
+/// that it left.
 #[derive(Clone, Debug, Default)]
 pub struct AfterCrash {
     /// All rows there are.

@@ -1,8 +1,10 @@
 //! Rows that match a locking read from its beginning to its end, and do not come.
 //!
-//! A locking read takes the newest version of each row when it comes to it, at no one moment. Where a row can move within what is read
-//! (along a secondary index, from what is still to be read to what has been), that says nothing of rows that did not come: they may have
-//! been where the read was not, at each moment. Unless they have matched all the time: then the statement must meet them, or fail.
+//! A locking read takes the newest version of each row when it comes to it, at no one moment. Where
+//! a row can move within what is read (along a secondary index, from what is still to be read to
+//! what has been), that says nothing of rows that did not come: they may have been where the read
+//! was not, at each moment. Unless they have matched all the time: then the statement must meet
+//! them, or fail.
 
 use std::collections::HashSet;
 
@@ -42,8 +44,9 @@ pub fn missed(history: &History, readings: &Readings, versions: &Versions) -> Ve
     anomalies
 }
 
-/// The keys of rows that a read must have met and has not. What the transaction has written itself is checked elsewhere. A row that was
-/// deleted and inserted by one transaction is another row, as `is_anew` says of its writer.
+/// The keys of rows that a read must have met and has not. What the transaction has written itself
+/// is checked elsewhere. A row that was deleted and inserted by one transaction is another row, as
+/// `is_anew` says of its writer.
 fn missed_by(
     read: &Read,
     span: Span,

@@ -1,4 +1,5 @@
-//! The isolation checker: random transactions in many sessions at once, and the whole history searched for what the levels forbid.
+//! The isolation checker: random transactions in many sessions at once, and the whole history
+//! searched for what the levels forbid.
 //!
 //! ```text
 //!   session 0 … n ── SQL ──▶ server ◀── SIGKILL, ALTER TABLE
@@ -11,10 +12,12 @@
 //!     checker ──▶ anomalies, by name, with the cycle and its statements
 //! ```
 //!
-//! In the manner of Elle (Kingsbury and Alvaro, "Elle: Inferring Isolation Anomalies from Experimental Observations", VLDB 2020): rows
-//! hold lists of the ids of their writes, so that every read tells which writes it has seen, in which order; from that follow the
-//! dependencies between transactions, and a cycle of these is an anomaly. What is different here: transactions have several moments
-//! ([`moments`]), so that levels may be mixed, and rows are deleted and put back, and looked for by secondary indexes.
+//! In the manner of Elle (Kingsbury and Alvaro, "Elle: Inferring Isolation Anomalies from
+//! Experimental Observations", VLDB 2020): rows hold lists of the ids of their writes, so that
+//! every read tells which writes it has seen, in which order; from that follow the dependencies
+//! between transactions, and a cycle of these is an anomaly. What is different here: transactions
+//! have several moments ([`moments`]), so that levels may be mixed, and rows are deleted and put
+//! back, and looked for by secondary indexes.
 //!
 //! What the levels promise, and is checked:
 //!
@@ -25,8 +28,8 @@
 //! | REPEATABLE READ | all plain reads at one moment, and nothing newer is locked or overwritten: snapshot isolation |
 //! | SERIALIZABLE | no cycle at all, rows that are not there included |
 //!
-//! A run goes in rounds, each with a seed of its own, and a history of its own. The seed decides what each session does, but not
-//! when, so a round that failed fails again if that was likely.
+//! A run goes in rounds, each with a seed of its own, and a history of its own. The seed decides
+//! what each session does, but not when, so a round that failed fails again if that was likely.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -79,7 +82,8 @@ pub struct Settings {
     pub round: Duration,
     /// The level of all transactions; none: each round has one of its own, or all of them.
     pub level: Option<Level>,
-    /// Check as if all transactions ran at least at this level: for a test that must find something.
+    /// Check as if all transactions ran at least at this level: for a test that must find
+    /// something.
     pub claim: Option<Level>,
     /// Read-modify-write without a lock at READ COMMITTED too, where it loses updates.
     pub careless: bool,
@@ -130,7 +134,8 @@ pub struct Summary {
     pub tally: Tally,
     /// The names of what was found.
     pub names: Vec<anomaly::Name>,
-    /// What was found, in full, with the seed of its round; the run ends with the first round that finds anything.
+    /// What was found, in full, with the seed of its round; the run ends with the first round that
+    /// finds anything.
     pub failures: Vec<String>,
 }
 

@@ -1,8 +1,8 @@
 //! The graph: what must have been before what.
 //!
-//! Elle's graph has one node a transaction and looks for the cycles that a level forbids. Here a transaction has several
-//! moments, and a level says at which of them it reads; then every cycle is forbidden, at any level, and also among
-//! transactions of different levels.
+//! Elle's graph has one node a transaction and looks for the cycles that a level forbids. Here a
+//! transaction has several moments, and a level says at which of them it reads; then every cycle is
+//! forbidden, at any level, and also among transactions of different levels.
 //!
 //! ```text
 //!                         ┌ plain reads ┐
@@ -11,7 +11,8 @@
 //! SERIALIZABLE                                      end      all reads lock, and last to the end
 //! ```
 //!
-//! A transaction's writes appear at its end, together. So, if w wrote the version that was read and n the next one:
+//! A transaction's writes appear at its end, together. So, if w wrote the version that was read and
+//! n the next one:
 //!
 //! | what | edges |
 //! |---|---|
@@ -22,8 +23,9 @@
 //! | a row that was not found | as above, with the versions that it may have been |
 //! | time | a → b if a was over before b was begun, by way of nodes of a clock |
 //!
-//! A locking read below SERIALIZABLE does not lock what it does not find; it only says that at a moment of the statement
-//! there was none, which holds if the row has one place in the index by which it is read.
+//! A locking read below SERIALIZABLE does not lock what it does not find; it only says that at a
+//! moment of the statement there was none, which holds if the row has one place in the index by
+//! which it is read.
 
 use std::collections::HashMap;
 
@@ -218,9 +220,10 @@ impl Building<'_> {
         }
     }
 
-    /// The first of the versions that have no row in these buckets and may have been there at a moment, and the last of those that may
-    /// have been there then or followed such a one. If the times allow none, the next one to that moment, for the cycle that comes
-    /// of it tells more; none if there is one on either side.
+    /// The first of the versions that have no row in these buckets and may have been there at a
+    /// moment, and the last of those that may have been there then or followed such a one. If the
+    /// times allow none, the next one to that moment, for the cycle that comes of it tells more;
+    /// none if there is one on either side.
     fn possible(&self, key: Key, buckets: u32, moment: u32) -> Option<(usize, usize)> {
         let versions = self.versions.of(key);
         let hidden = |place: &usize| {

@@ -1,16 +1,17 @@
 //! The order of the versions of each key.
 //!
-//! A version is what a committed transaction leaves at a key: a list, or no row. A list tells which list it continues, and
-//! who begins a new one knows what it ends; so versions follow each other one by one, but for those that begin where there
-//! was no row. These begin segments:
+//! A version is what a committed transaction leaves at a key: a list, or no row. A list tells which
+//! list it continues, and who begins a new one knows what it ends; so versions follow each other
+//! one by one, but for those that begin where there was no row. These begin segments:
 //!
 //! ```text
 //! initial ── w ── w ── none     none ── w ── w ── none     none ── w ── w
 //!           a segment                  a segment            the last one
 //! ```
 //!
-//! Each segment but the last is ended by a deletion. A deletion holds the row's lock from its answer until its COMMIT, so
-//! the times of the COMMITs give the order of the segments. (The graph checks the times anyway.)
+//! Each segment but the last is ended by a deletion. A deletion holds the row's lock from its
+//! answer until its COMMIT, so the times of the COMMITs give the order of the segments. (The graph
+//! checks the times anyway.)
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
@@ -61,7 +62,8 @@ impl Versions {
         self.keys.keys().copied()
     }
 
-    /// The places of the versions that may have been there at a moment, given when it can have been.
+    /// The places of the versions that may have been there at a moment, given when it can have
+    /// been.
     pub fn possible(&self, key: Key, moment: Span) -> Range<usize> {
         let Some(times) = self.times.get(&key) else { return 0..1 };
         let end = times.partition_point(|time| time.from <= moment.to);
@@ -127,7 +129,8 @@ pub fn order(history: &History, readings: &mut Readings) -> Versions {
                 Follows::List(id) => {
                     versioning.after.entry(id).or_default().push((number, own));
                 }
-                // One in doubt that nobody saw may not have happened; one that others saw elsewhere was the last here before the crash.
+                // One in doubt that nobody saw may not have happened; one that others saw elsewhere
+                // was the last here before the crash.
                 Follows::Unseen if outcome == Outcome::Unknown && !is_marked(number) => {
                     if committed {
                         versioning.last = Some((number, own));

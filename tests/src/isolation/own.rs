@@ -1,4 +1,5 @@
-//! What a transaction has written itself, statement by statement: what it must see, and what it leaves when it commits.
+//! What a transaction has written itself, statement by statement: what it must see, and what it
+//! leaves when it commits.
 
 use std::collections::BTreeMap;
 

@@ -87,7 +87,8 @@ impl Session {
         let lock = if clustered || self.locks_by_any_index() { lock } else { Lock::None };
         let sql = format!("{sql}{}", lock.sql());
         let locking = lock != Lock::None;
-        // What is not locked because it isn't there may have passed behind the reader's back, in an index where it has no fixed place.
+        // What is not locked because it isn't there may have passed behind the reader's back, in an
+        // index where it has no fixed place.
         let tells_absence = match lock {
             Lock::SkipLocked => false,
             Lock::None => true,
@@ -145,7 +146,8 @@ impl Session {
         Ok(rows.into_iter().next())
     }
 
-    /// A SELECT, what it asks for, and whether each row has one place, whatever its content, in the part of the index that is read.
+    /// A SELECT, what it asks for, and whether each row has one place, whatever its content, in the
+    /// part of the index that is read.
     fn select(&mut self, table: u8) -> (String, Scope, bool) {
         let path = self.dice.weighted(&[
             (25, Path::Point),

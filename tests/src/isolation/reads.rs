@@ -1,8 +1,9 @@
-//! The lists themselves: each must be one that committed writes can have left, and they must agree with each other.
+//! The lists themselves: each must be one that committed writes can have left, and they must agree
+//! with each other.
 //!
-//! What is found here needs no graph: aborted and intermediate reads, own writes that are not seen, rows that nobody
-//! wrote, lists that contradict each other. What is not an anomaly by itself comes out as observations, for the order
-//! of the versions and the graph.
+//! What is found here needs no graph: aborted and intermediate reads, own writes that are not seen,
+//! rows that nobody wrote, lists that contradict each other. What is not an anomaly by itself comes
+//! out as observations, for the order of the versions and the graph.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -85,7 +86,8 @@ fn effects(history: &History) -> Vec<BTreeMap<Key, Own>> {
     history.transactions.iter().map(of).collect()
 }
 
-/// Which transactions committed. One in doubt did if anybody else saw a write of it, or if it left its mark.
+/// Which transactions committed. One in doubt did if anybody else saw a write of it, or if it left
+/// its mark.
 fn committed(history: &History) -> Vec<bool> {
     let mut doubtful: HashMap<(Key, WriteId), usize> = HashMap::new();
     let mut committed = Vec::new();

@@ -1,8 +1,9 @@
 //! The tables, and how a row's list is stored in them.
 //!
-//! A row's `l` is its list, ids with blanks between; its `pad` depends on the last of them alone, so a row that is put together
-//! from two versions shows. Pads are empty, of some length, or too long for a page. Between the rows whose history is
-//! checked lie others with an empty list, which only make the trees larger.
+//! A row's `l` is its list, ids with blanks between; its `pad` depends on the last of them alone,
+//! so a row that is put together from two versions shows. Pads are empty, of some length, or too
+//! long for a page. Between the rows whose history is checked lie others with an empty list, which
+//! only make the trees larger.
 
 use mysql::prelude::Queryable;
 use mysql::{Conn, Value};

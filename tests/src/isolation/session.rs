@@ -29,12 +29,15 @@ pub struct Load {
     pub autocommit_percent: u32,
     /// Reads by an index that comes and goes.
     pub extra_index: bool,
-    /// Only rows in the clustered index are compared with the snapshot when they are locked (InnoDB): at REPEATABLE READ, a locking read
-    /// by another index may meet what the snapshot does not see.
+    /// Only rows in the clustered index are compared with the snapshot when they are locked
+    /// (InnoDB): at REPEATABLE READ, a locking read by another index may meet what the snapshot
+    /// does not see.
     pub clustered_only: bool,
-    /// A locking read below SERIALIZABLE misses rows that move while it runs (InnoDB at READ COMMITTED).
+    /// A locking read below SERIALIZABLE misses rows that move while it runs (InnoDB at READ
+    /// COMMITTED).
     pub misses_moved_rows: bool,
-    /// Statements are killed. An UPDATE or DELETE that is killed while the server plans it says that it found no row.
+    /// Statements are killed. An UPDATE or DELETE that is killed while the server plans it says
+    /// that it found no row.
     pub interrupts: bool,
     /// In a thousand transactions, so many dawdle, and keep old versions needed.
     pub slow_permille: usize,
@@ -236,7 +239,8 @@ impl Session {
         })
     }
 
-    /// A statement that was interrupted while it became the victim of a deadlock only says that it was interrupted.
+    /// A statement that was interrupted while it became the victim of a deadlock only says that it
+    /// was interrupted.
     fn after_interrupt(&mut self) -> Trouble {
         loop {
             match self.conn.query_first::<u8, _>("SELECT @@in_transaction") {
@@ -257,7 +261,8 @@ impl Session {
         self.steps.push(Step { span, sql: sql.into(), kind: Kind::Done, reads, writes });
     }
 
-    /// Sends a statement that writes what is given; if it fails, the writes are noted as such that must never be seen.
+    /// Sends a statement that writes what is given; if it fails, the writes are noted as such that
+    /// must never be seen.
     pub(super) fn ask_to_write(&mut self, sql: &str, writes: &[Write]) -> Result<Answer, Trouble> {
         let answer = self.ask(sql);
         if answer.is_err() {
@@ -383,8 +388,8 @@ impl Session {
                 sleep(Duration::from_millis(self.dice.range(1, 150) as u64));
             }
             match self.dice.range(0, 11) {
-                // Not before the engine has a part in the transaction: the server has it roll back to such a one by ending that part
-                // as a whole, with its snapshot and its locks.
+                // Not before the engine has a part in the transaction: the server has it roll back
+                // to such a one by ending that part as a whole, with its snapshot and its locks.
                 0 if self.takes_part() => {
                     self.control("SAVEPOINT s", Kind::Savepoint)?;
                     savepoint = true;

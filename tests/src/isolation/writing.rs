@@ -1,7 +1,8 @@
 //! The writes of a session.
 //!
-//! Whatever ends a list (a deletion, a list begun anew) is done by a statement that returns it, or after a locking read, so
-//! that the history knows which list it was. What only adds to a list may be blind.
+//! Whatever ends a list (a deletion, a list begun anew) is done by a statement that returns it, or
+//! after a locking read, so that the history knows which list it was. What only adds to a list may
+//! be blind.
 
 use super::history::{Follows, Key, Level, Read, Row, Scope, Write, WriteId};
 use super::reading::Lock;
@@ -214,7 +215,8 @@ impl Session {
         Ok(())
     }
 
-    /// Adds to all lists of a bucket, whichever these are, and perhaps moves them; then looks which these were.
+    /// Adds to all lists of a bucket, whichever these are, and perhaps moves them; then looks which
+    /// these were.
     fn append_to_bucket(&mut self, table: u8) -> Result<(), Trouble> {
         let (id, bucket) = (self.id(), self.any_bucket());
         let indexes: &[&str] = &["PRIMARY", "by_bucket", "cover"];

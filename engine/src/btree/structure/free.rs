@@ -1,7 +1,8 @@
 //! The end of a tree: its pages are freed from the right edge on, the root last.
 //!
-//! Each step is one mini-transaction and leaves a tree that the next step can go on with, be it after a crash. In between
-//! the tree is no good for anything else: its inner nodes lack their last children, and fences are wrong.
+//! Each step is one mini-transaction and leaves a tree that the next step can go on with, be it
+//! after a crash. In between the tree is no good for anything else: its inner nodes lack their last
+//! children, and fences are wrong.
 
 use super::{TreeNode, discard};
 use crate::btree::Tree;
@@ -14,8 +15,9 @@ use tidepool_pool::page::{page_type, tree_id};
 use tidepool_pool::{Access, PageType};
 
 impl Tree {
-    /// Frees the tree's pages, the root too; nobody may use the tree any more. Works in small steps, each of which leaves
-    /// a tree that this function can go on with, so that after a crash it is simply called again. Says how many pages it freed.
+    /// Frees the tree's pages, the root too; nobody may use the tree any more. Works in small
+    /// steps, each of which leaves a tree that this function can go on with, so that after a crash
+    /// it is simply called again. Says how many pages it freed.
     pub fn free_all(&self) -> Result<u64> {
         let mut freed = 0;
         loop {
@@ -27,23 +29,27 @@ impl Tree {
         }
     }
 
-    /// Whether the page of the root still is a node of this tree. The pages of one that was freed may be anything by now.
+    /// Whether the page of the root still is a node of this tree. The pages of one that was freed
+    /// may be anything by now.
     pub fn has_root(&self) -> Result<bool> {
         let page = self.env.pool().shared(&self.space, self.root, Access::Normal)?;
         let is_node = [PageType::TREE_LEAF, PageType::TREE_INNER].contains(&page_type(&page));
         Ok(is_node && tree_id(&page) == self.id)
     }
 
-    /// Frees some pages at the right edge, lowest level first; says how many, and whether the root was among them. With the root goes the
-    /// note of the tree in the space's header, if there is one: eight bytes at the offset `note` become 0.
+    /// Frees some pages at the right edge, lowest level first; says how many, and whether the root
+    /// was among them. With the root goes the note of the tree in the space's header, if there is
+    /// one: eight bytes at the offset `note` become 0.
     pub fn free_step(&self, note: Option<usize>) -> Result<(u64, bool)> {
-        /// Pages freed at once: enough to spread the cost of a mini-transaction, few enough to keep it small.
+        /// Pages freed at once: enough to spread the cost of a mini-transaction, few enough to keep
+        /// it small.
         const BATCH: usize = 16;
         let mut mtr = Mtr::begin(&self.env)?;
         let mut parent: Option<TreeNode<'_>> = None;
         let root = self.env.pool().exclusive(&self.space, self.root, Access::Normal)?;
         let mut level = Node::new(&root).map_err(|why| self.corrupt(self.root, why))?.level();
-        // Who asks for it goes by what was written down some time ago: another's page must not be freed.
+        // Who asks for it goes by what was written down some time ago: another's page must not be
+        // freed.
         self.check_node(&root, self.root, level)?;
         let mut node = self.own(root);
         // Down the right edge, to the lowest inner node that still has children.
@@ -90,7 +96,8 @@ fn has_children(node: &Node<'_>) -> bool {
     node.level() > 0 && (node.count() > 0 || node.first_child() != 0)
 }
 
-/// Takes the last child's page number out of an inner node. Fences are left wrong: only [`Tree::free_all`] goes there again.
+/// Takes the last child's page number out of an inner node. Fences are left wrong: only
+/// [`Tree::free_all`] goes there again.
 fn drop_last_child(mtr: &mut Mtr<'_>, page: PageHandle) {
     let count = Node::trusted(mtr.page(page)).count();
     if count > 0 {

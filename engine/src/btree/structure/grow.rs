@@ -24,9 +24,10 @@ enum Split {
 }
 
 impl Tree {
-    /// Splits what must be split for an entry with this key and payload length. Call it with no latch held and no
-    /// mini-transaction open, when [`LeafMut::fits`](crate::btree::LeafMut::fits) or `fits_replaced` said no; then look again, for
-    /// others may have used the room, or one split may not have been enough.
+    /// Splits what must be split for an entry with this key and payload length. Call it with no
+    /// latch held and no mini-transaction open, when [`LeafMut::fits`](crate::btree::LeafMut::fits)
+    /// or `fits_replaced` said no; then look again, for others may have used the room, or one split
+    /// may not have been enough.
     pub fn make_room(&self, key: &[u8], payload_len: usize) -> Result<()> {
         self.check_lengths(key.len(), payload_len)?;
         self.split(0, key, payload_len)
@@ -83,7 +84,8 @@ impl Tree {
         Ok(Split::Done)
     }
 
-    /// The root is the node to split: its content moves into a new child, which can then be split as any other.
+    /// The root is the node to split: its content moves into a new child, which can then be split
+    /// as any other.
     fn grow_root<'t>(
         &'t self,
         mtr: Mtr<'t>,
@@ -95,8 +97,8 @@ impl Tree {
         let node = root.node();
         match node.level().cmp(&level) {
             Ordering::Greater => return Ok(Split::Again),
-            // The tree shrank below this level meanwhile: there is nothing to split here. Whoever wanted
-            // room a level down looks again.
+            // The tree shrank below this level meanwhile: there is nothing to split here. Whoever
+            // wanted room a level down looks again.
             Ordering::Less => return Ok(Split::Done),
             Ordering::Equal => {}
         }
@@ -126,7 +128,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Gives a tree that is nothing but its root, a leaf, another level; for [`Loader`](crate::btree::Loader), which is alone with the tree.
+    /// Gives a tree that is nothing but its root, a leaf, another level; for
+    /// [`Loader`](crate::btree::Loader), which is alone with the tree.
     pub(in crate::btree) fn push_root_down<'t>(&'t self, mtr: Mtr<'t>) -> Result<()> {
         let root = self.own(self.env.pool().exclusive(&self.space, self.root, Access::Normal)?);
         self.check_node(&root.guard, root.no, 0)?;
@@ -150,8 +153,8 @@ fn node_has_room(node: &Node<'_>, key: &[u8], payload_len: usize) -> bool {
 mod tests {
     use crate::btree::tests::{fixture, get, put};
 
-    /// A thread finds the root full, lets go of it to split it first, and meanwhile others remove so much that there is no
-    /// such level any more.
+    /// A thread finds the root full, lets go of it to split it first, and meanwhile others remove
+    /// so much that there is no such level any more.
     #[test]
     fn a_split_of_a_level_that_is_gone_does_nothing() {
         let tree = fixture::tree(64, 4096);

@@ -1,7 +1,8 @@
-//! Changes of a tree's structure: splits, merges, a root that grows and shrinks, and the end of a tree.
+//! Changes of a tree's structure: splits, merges, a root that grows and shrinks, and the end of a
+//! tree.
 //!
-//! Each is a mini-transaction of its own and leaves a valid tree, so none is ever undone: a transaction that rolls back takes
-//! its entries out again, and leaves the room it made.
+//! Each is a mini-transaction of its own and leaves a valid tree, so none is ever undone: a
+//! transaction that rolls back takes its entries out again, and leaves the room it made.
 //!
 //! | change | latched exclusively, in this order |
 //! |---|---|
@@ -10,13 +11,15 @@
 //! | merge of two neighbours | parent, left, right, space header, bitmap |
 //! | root shrinks | root, its only child, space header, bitmap |
 //!
-//! A split needs room for the separator in the parent. Where there is none, everything is let go, the parent is split first
-//! (from the top, by the same way down), and the split begins again: latches are only ever taken downward.
+//! A split needs room for the separator in the parent. Where there is none, everything is let go,
+//! the parent is split first (from the top, by the same way down), and the split begins again:
+//! latches are only ever taken downward.
 //!
-//! A page that leaves the tree is formatted as free in the same mini-transaction: the change of its bytes is what tells a reader
-//! that still stands on it, without a latch, to start over.
+//! A page that leaves the tree is formatted as free in the same mini-transaction: the change of its
+//! bytes is what tells a reader that still stands on it, without a latch, to start over.
 //!
-//! Here: what they share. `grow`: splits, and a root that grows. `shrink`: merges, and a root that shrinks. `free`: the end of a tree.
+//! Here: what they share. `grow`: splits, and a root that grows. `shrink`: merges, and a root that
+//! shrinks. `free`: the end of a tree.
 
 mod free;
 mod grow;
@@ -79,8 +82,8 @@ impl Tree {
     }
 }
 
-/// Makes page `no` the child to the right of the separator that takes slot `slot` of `parent`. `suffix` is the separator without the parent's
-/// prefix.
+/// Makes page `no` the child to the right of the separator that takes slot `slot` of `parent`.
+/// `suffix` is the separator without the parent's prefix.
 pub(super) fn insert_child(
     mtr: &mut Mtr<'_>,
     parent: PageHandle,

@@ -13,7 +13,8 @@ use tidepool_pool::Access;
 
 /// A leaf becomes a candidate for a merge when its cells take less than this part of a page…
 const UNDERFULL_DIVISOR: usize = 4;
-/// …and two nodes are merged if together they leave this part of a page free, so that the next inserts don't split again.
+/// …and two nodes are merged if together they leave this part of a page free, so that the next
+/// inserts don't split again.
 const MERGED_FREE_DIVISOR: usize = 4;
 
 impl Node<'_> {
@@ -34,9 +35,9 @@ enum Merge {
 }
 
 impl Tree {
-    /// Merges the leaf for `key` with a neighbour if it is underfull and both fit one page; then, where that left the parent
-    /// underfull, the parent, and so on up. Says whether anything was merged. Call it with no latch held and no
-    /// mini-transaction open, after removals.
+    /// Merges the leaf for `key` with a neighbour if it is underfull and both fit one page; then,
+    /// where that left the parent underfull, the parent, and so on up. Says whether anything was
+    /// merged. Call it with no latch held and no mini-transaction open, after removals.
     pub fn try_merge(&self, key: &[u8]) -> Result<bool> {
         let mut merged = false;
         let mut level = 0;
@@ -55,8 +56,9 @@ impl Tree {
         }
     }
 
-    /// The same for a caller that does not depend on the merge: an error is logged for debugging only, and the leaf stays as small as it
-    /// is. A page that cannot be read is reported when somebody needs it.
+    /// The same for a caller that does not depend on the merge: an error is logged for debugging
+    /// only, and the leaf stays as small as it is. A page that cannot be read is reported when
+    /// somebody needs it.
     pub fn merge_if_possible(&self, key: &[u8]) {
         if let Err(error) = self.try_merge(key) {
             tracing::debug!(%error, tree = self.id, "a leaf cannot be merged");
@@ -86,9 +88,10 @@ impl Tree {
         self.merge_pair(mtr, parent, left_index, left, right)
     }
 
-    /// A look beforehand, with shared latches: most attempts at a merge end here, without getting in anyone's way, and those that
-    /// don't will find the pages that they latch exclusively in the pool. `None`: no merge is possible. Else whether to try
-    /// with the left neighbour; if not, with the right one.
+    /// A look beforehand, with shared latches: most attempts at a merge end here, without getting
+    /// in anyone's way, and those that don't will find the pages that they latch exclusively in the
+    /// pool. `None`: no merge is possible. Else whether to try with the left neighbour; if not,
+    /// with the right one.
     fn merge_candidate(&self, level: usize, key: &[u8]) -> Result<Option<bool>> {
         let Some(parent) = self.descend::<Shared>(Seek::Key(key), level + 1, Access::Normal)?
         else {
@@ -109,7 +112,8 @@ impl Tree {
             let (Some(left_no), Some(right_no)) = (left, right) else { continue };
             drop(pool.shared(&self.space, right_no, Access::Normal)?);
             let left = pool.shared(&self.space, left_no, Access::Normal)?;
-            // No parent is latched, so either may be something else by now: never wait for one while holding the other.
+            // No parent is latched, so either may be something else by now: never wait for one
+            // while holding the other.
             let right = pool.try_shared(&self.space, right_no, Access::Normal);
             let Some(right) = right
                 .filter(|right| self.check_node(right, right_no, level).is_ok())

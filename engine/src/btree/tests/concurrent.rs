@@ -4,7 +4,8 @@ use super::*;
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Each writer owns the keys of its residue class, so it knows what must be there; the scanners check what holds at any time.
+/// Each writer owns the keys of its residue class, so it knows what must be there; the scanners
+/// check what holds at any time.
 #[test]
 fn writers_and_scanners_share_a_tree() {
     const WRITERS: u64 = 4;
@@ -60,7 +61,8 @@ fn write(tree: &Tree, id: u64, writers: u64, rounds: u64) -> Model {
     let mut rng = StdRng::seed_from_u64(id);
     let mut model = Model::new();
     for round in 0..rounds {
-        // The range moves, so that leaves fill and empty for good; phases of growth and of shrinking alternate.
+        // The range moves, so that leaves fill and empty for good; phases of growth and of
+        // shrinking alternate.
         let n = (rng.random_range(0..2_000) + round / 4) * writers + id;
         let key = number_key(n);
         let is_growing = round / 1_500 % 2 == 0;

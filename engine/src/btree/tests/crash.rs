@@ -1,7 +1,8 @@
 //! Power cuts in the middle of splits and merges, from a seed.
 //!
-//! Every change of an entry is one mini-transaction whose LSN is remembered, so the log's end at the recovery says exactly which
-//! entries must be there. And the tree must be whole, and own every page that is allocated: a crash leaks nothing.
+//! Every change of an entry is one mini-transaction whose LSN is remembered, so the log's end at
+//! the recovery says exactly which entries must be there. And the tree must be whole, and own every
+//! page that is allocated: a crash leaks nothing.
 
 use super::*;
 use crate::env::EnvOptions;

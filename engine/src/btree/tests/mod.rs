@@ -255,7 +255,8 @@ fn the_longest_keys_and_payloads_fit() {
     ));
 }
 
-/// Leaves that are left behind by ascending or descending inserts, or filled by a loader, hold what fits.
+/// Leaves that are left behind by ascending or descending inserts, or filled by a loader, hold what
+/// fits.
 #[test]
 fn large_entries_fill_their_leaves_too() {
     for (payload_len, to_a_leaf) in [(8000, 2), (7500, 2), (5200, 3), (4000, 4), (2200, 7)] {

@@ -158,7 +158,8 @@ proptest! {
         prop_assert_eq!(Node::new(&before).unwrap().used_bytes(), Node::new(&page).unwrap().used_bytes());
     }
 
-    /// Keys and payloads of any permitted length: however the splits fall, the new cell fits in the end.
+    /// Keys and payloads of any permitted length: however the splits fall, the new cell fits in the
+    /// end.
     #[test]
     fn splitting_leaves_always_makes_room(cells in prop::collection::vec((0usize..897, 0usize..1985, any::<bool>(), any::<u8>()), 1..40)) {
         let mut leaves: Vec<(Vec<u8>, Model)> = vec![(new_node(4096, b"", None), Model::new())];

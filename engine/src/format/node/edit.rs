@@ -1,8 +1,9 @@
 //! Changing a tree node's bytes: the node operations of [`PageOp`](crate::page_op::PageOp).
 //!
-//! Every function is deterministic, checks what it is given against the page it finds, and returns an error, never a panic, on
-//! a page that is no node. A cell that fits the node's free bytes but not the gap between slots and heap makes `insert`
-//! compact the heap first: recovery does the same on the same bytes, so a compaction is never logged.
+//! Every function is deterministic, checks what it is given against the page it finds, and returns
+//! an error, never a panic, on a page that is no node. A cell that fits the node's free bytes but
+//! not the gap between slots and heap makes `insert` compact the heap first: recovery does the same
+//! on the same bytes, so a compaction is never logged.
 
 use super::{self as node, Node, Slot, cell_size, common_prefix_len, head_of};
 use crate::format::OpError;
@@ -79,8 +80,8 @@ pub(crate) fn insert(
     Ok(())
 }
 
-/// Appends a cell whose suffix comes in two pieces. The node then counts as filled by ascending inserts; if the next insert
-/// is not at the end, that ends the run.
+/// Appends a cell whose suffix comes in two pieces. The node then counts as filled by ascending
+/// inserts; if the next insert is not at the end, that ends the run.
 pub(crate) fn append(
     page: &mut [u8],
     suffix_a: &[u8],
@@ -200,7 +201,8 @@ pub(crate) fn replace(
     insert_cell(page, index, &suffix, &[], &payload)
 }
 
-/// Keeps the first `keep` cells, and sets a new upper fence: the prefix, and so every suffix, may change.
+/// Keeps the first `keep` cells, and sets a new upper fence: the prefix, and so every suffix, may
+/// change.
 pub(crate) fn set_upper(page: &mut [u8], keep: usize, upper: Option<&[u8]>) -> Result<(), OpError> {
     let old_bytes = page.to_vec();
     let old = open(&old_bytes)?;

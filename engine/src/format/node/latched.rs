@@ -1,6 +1,7 @@
 //! A node whose bytes do not change: latched, or a copy.
 //!
-//! [`Node::new`] checks the header, so that the accessors may rely on what it says; where a cell lies is checked as it is read.
+//! [`Node::new`] checks the header, so that the accessors may rely on what it says; where a cell
+//! lies is checked as it is read.
 
 use super::search::{find, lower_bound};
 use super::{
@@ -134,7 +135,8 @@ impl<'p> Node<'p> {
         self.u32(FIRST_CHILD)
     }
 
-    /// Slot of the last insert, and the length of the run of inserts side by side (negative: descending).
+    /// Slot of the last insert, and the length of the run of inserts side by side (negative:
+    /// descending).
     pub(crate) fn insert_run(&self) -> (usize, i16) {
         (self.u16(RUN_SLOT), self.u16(RUN_LEN) as u16 as i16)
     }
@@ -216,7 +218,8 @@ impl<'p> Node<'p> {
         }
     }
 
-    /// The same for a key within the fences, such as the one a descent led here by: spares a look at the prefix.
+    /// The same for a key within the fences, such as the one a descent led here by: spares a look
+    /// at the prefix.
     #[inline]
     pub fn find_covered(&self, key: &[u8]) -> Result<usize, usize> {
         debug_assert!(self.covers(key), "a key outside the node's range");
@@ -239,7 +242,8 @@ impl<'p> Node<'p> {
         self.lower_fence() <= key && self.upper_fence().is_none_or(|upper| key < upper)
     }
 
-    /// Whether a new cell with a key and payload of these lengths fits. The key must lie within the fences.
+    /// Whether a new cell with a key and payload of these lengths fits. The key must lie within the
+    /// fences.
     pub fn fits(&self, key_len: usize, payload_len: usize) -> bool {
         self.lacking(key_len, payload_len) == 0
     }
@@ -249,7 +253,8 @@ impl<'p> Node<'p> {
         self.growth_lacking(index, payload_len) == 0
     }
 
-    /// Bytes that lack for a new cell with a key, within the fences, and a payload of these lengths.
+    /// Bytes that lack for a new cell with a key, within the fences, and a payload of these
+    /// lengths.
     pub fn lacking(&self, key_len: usize, payload_len: usize) -> usize {
         let size = cell_size(key_len.saturating_sub(self.prefix_len()), payload_len);
         size.saturating_sub(self.free_bytes())
@@ -262,8 +267,9 @@ impl<'p> Node<'p> {
 }
 
 impl Node<'_> {
-    /// Checks where things lie, so that every reader finds them, and every change has the room that it counts on: type and
-    /// level, the prefix, and the cells. What their keys are is [`verify`](Self::verify)'s.
+    /// Checks where things lie, so that every reader finds them, and every change has the room that
+    /// it counts on: type and level, the prefix, and the cells. What their keys are is
+    /// [`verify`](Self::verify)'s.
     pub fn check_layout(&self) -> Result<(), &'static str> {
         if self.page_type() != page_type_at(self.level() as u16) {
             return Err("its page type is not that of its level");

@@ -1,7 +1,7 @@
 //! Layout of a tree node.
 //!
-//! Here: the format and its limits. `search`: looking for a key, in a page that may be changing. `latched`: all that is
-//! read of a page that is not. `edit`: changes of a node's bytes.
+//! Here: the format and its limits. `search`: looking for a key, in a page that may be changing.
+//! `latched`: all that is read of a page that is not. `edit`: changes of a node's bytes.
 //!
 //! ```text
 //!  0         32          64                                             size
@@ -13,13 +13,15 @@
 //!                                                  ^ heap start
 //! ```
 //!
-//! A node holds the keys `k` with `lower fence <= k < upper fence`; both fences are stored in full. All such keys share the
-//! fences' common prefix, so cells hold only what follows it, the *suffix*. A slot is one little-endian u64: bits 0–15 the
-//! cell's offset, 16–31 the suffix length, 32–63 the *head*: the suffix's first four bytes as a big-endian number, padded
-//! with zeros. Two different heads decide a comparison without touching the cell, which most comparisons of a search do.
+//! A node holds the keys `k` with `lower fence <= k < upper fence`; both fences are stored in full.
+//! All such keys share the fences' common prefix, so cells hold only what follows it, the *suffix*.
+//! A slot is one little-endian u64: bits 0–15 the cell's offset, 16–31 the suffix length, 32–63 the
+//! *head*: the suffix's first four bytes as a big-endian number, padded with zeros. Two different
+//! heads decide a comparison without touching the cell, which most comparisons of a search do.
 //!
-//! A cell is `payload length u16 | suffix | payload`. In an inner node the payload is the child's page number, u32: child 0
-//! is in the node header and holds the keys below the first cell's key, child `i` those from cell `i-1`'s key on.
+//! A cell is `payload length u16 | suffix | payload`. In an inner node the payload is the child's
+//! page number, u32: child 0 is in the node header and holds the keys below the first cell's key,
+//! child `i` those from cell `i-1`'s key on.
 //!
 //! # Invariants
 //! - slots are strictly ascending by suffix; every suffix's full key lies within the fences;
@@ -70,18 +72,21 @@ pub(crate) const UPPER_UNBOUNDED: u16 = 1;
 
 /// Longest key a tree on pages of this size takes, bytes: 3584 at 16 KiB.
 ///
-/// Any split must end in nodes that fit: two fences and a leaf's cell, or two fences and two cells of an inner node.
+/// Any split must end in nodes that fit: two fences and a leaf's cell, or two fences and two cells
+/// of an inner node.
 pub const fn max_key_len(page_size: usize) -> usize {
     page_size * 7 / 32
 }
 
-/// Longest entry, its key and payload together, that a leaf of this size takes, bytes: 8128 at 16 KiB. Two share a leaf, if the keys
-/// are short: what was longer would have a page of its own anyhow.
+/// Longest entry, its key and payload together, that a leaf of this size takes, bytes: 8128 at 16
+/// KiB. Two share a leaf, if the keys are short: what was longer would have a page of its own
+/// anyhow.
 pub const fn max_entry_len(page_size: usize) -> usize {
     page_size / 2 - SLOTS
 }
 
-/// Longest payload that a leaf of this size takes beside a key of `key_len` bytes; 4544 at 16 KiB beside the longest key.
+/// Longest payload that a leaf of this size takes beside a key of `key_len` bytes; 4544 at 16 KiB
+/// beside the longest key.
 pub const fn max_payload_len(page_size: usize, key_len: usize) -> usize {
     max_entry_len(page_size).saturating_sub(key_len)
 }

@@ -1,9 +1,10 @@
 //! Looking for a key in a node that may be changing.
 //!
-//! Inner nodes are read without a latch while a writer may be at work, so everything here is generic over [`PageView`] and
-//! assumes nothing of the bytes: each offset is bounds-checked by the view, each loop is bounded by the number of cells, a u16. A
-//! node read in the middle of a change gives a wrong answer or [`Retry`]; the caller's check of the page's version finds
-//! out. Latched pages are searched by the same functions, where [`Retry`] means that the page is corrupt.
+//! Inner nodes are read without a latch while a writer may be at work, so everything here is
+//! generic over [`PageView`] and assumes nothing of the bytes: each offset is bounds-checked by the
+//! view, each loop is bounded by the number of cells, a u16. A node read in the middle of a change
+//! gives a wrong answer or [`Retry`]; the caller's check of the page's version finds out. Latched
+//! pages are searched by the same functions, where [`Retry`] means that the page is corrupt.
 
 use super::{
     CELL_HEADER, COUNT, FIRST_CHILD, FLAGS, LOWER_LEN, PREFIX_LEN, Slot, UPPER_LEN,
@@ -36,7 +37,8 @@ fn compare_behind_head<V: PageView + ?Sized>(
         return Ok(slot.suffix_len.cmp(&suffix.len()));
     }
     let rest = slot.offset + CELL_HEADER + 4;
-    // Eight-byte integers are the most common of keys: their other half is compared as a number too.
+    // Eight-byte integers are the most common of keys: their other half is compared as a number
+    // too.
     if slot.suffix_len >= 8
         && let Some(next) = suffix[4..].first_chunk::<4>()
     {
@@ -56,8 +58,8 @@ pub(crate) fn lower_bound<V: PageView + ?Sized>(
 ) -> Result<(usize, bool), Retry> {
     let count = count(page)?;
     let head = head_of(suffix);
-    // By heads alone. The outcome of a probe can't be predicted, so it is no branch: the compiler makes
-    // a conditional move of it.
+    // By heads alone. The outcome of a probe can't be predicted, so it is no branch: the compiler
+    // makes a conditional move of it.
     let mut base = 0;
     let mut size = count;
     while size > 1 {
@@ -99,7 +101,8 @@ pub(crate) fn lower_bound<V: PageView + ?Sized>(
     Ok((base, false))
 }
 
-/// Position of the first cell whose key is at or above `key`, and whether it is equal; `key` may lie outside the fences.
+/// Position of the first cell whose key is at or above `key`, and whether it is equal; `key` may
+/// lie outside the fences.
 #[inline]
 pub(crate) fn find<V: PageView + ?Sized>(page: &V, key: &[u8]) -> Result<(usize, bool), Retry> {
     let prefix_len = usize::from(page.u16_at(PREFIX_LEN)?);
@@ -151,8 +154,8 @@ pub enum Seek<'k> {
 /// Index of the child that `seek` leads to, from 0 to the number of cells.
 #[inline]
 pub(crate) fn child_index<V: PageView + ?Sized>(page: &V, seek: Seek<'_>) -> Result<usize, Retry> {
-    // A key that a validated parent sent here starts with the prefix, so it is not compared again. Only a
-    // node that is changing can have a longer one.
+    // A key that a validated parent sent here starts with the prefix, so it is not compared again.
+    // Only a node that is changing can have a longer one.
     let prefix_len = |key: &[u8]| -> Result<usize, Retry> {
         let prefix_len = usize::from(page.u16_at(PREFIX_LEN)?);
         if prefix_len <= key.len() { Ok(prefix_len) } else { Err(Retry) }

@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use super::*;
 
-/// As a join leaves them. If each were compared with all others, this would take minutes, and so would every write meanwhile.
+/// As a join leaves them. If each were compared with all others, this would take minutes, and so
+/// would every write meanwhile.
 #[test]
 fn many_ranges_of_one_owner_cost_no_more_each() {
     const RANGES: u32 = 200_000;
@@ -23,7 +24,8 @@ fn many_ranges_of_one_owner_cost_no_more_each() {
     assert!(ranges.is_empty() && start.elapsed() < Duration::from_secs(60));
 }
 
-/// Whom `from` waits for, by way of others too. Of those that are not in the graph yet it is not known whom they wait for.
+/// Whom `from` waits for, by way of others too. Of those that are not in the graph yet it is not
+/// known whom they wait for.
 fn waited_for(
     from: u64,
     known: &BTreeSet<u64>,
@@ -72,8 +74,8 @@ proptest! {
     }
 }
 
-/// Each new one looks for a circle, with the graph's mutex in hand. If each of those in front of it were asked for all in front of that
-/// one, this would take minutes.
+/// Each new one looks for a circle, with the graph's mutex in hand. If each of those in front of it
+/// were asked for all in front of that one, this would take minutes.
 #[test]
 fn many_who_wait_for_one_key_cost_little_each() {
     let locks = Locks::default();

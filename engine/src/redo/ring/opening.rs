@@ -1,7 +1,8 @@
 //! Making and opening the redo directory: what each file must be, and what a crash may have left.
 //!
-//! A file that the control file says is in use is refused unless its header says the same; a spare one may be missing. Files that no list
-//! names are strays: they stay until recovery has found where the log ends, for a lost control slot may have listed one.
+//! A file that the control file says is in use is refused unless its header says the same; a spare
+//! one may be missing. Files that no list names are strays: they stay until recovery has found
+//! where the log ends, for a lost control slot may have listed one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -28,7 +29,8 @@ impl Ring {
     ) -> Result<Self> {
         storage.create_dir(REDO_DIR)?;
         storage.sync_dir("")?;
-        // What else is there is not of a log: `lost+found`, say, where a volume of its own is mounted.
+        // What else is there is not of a log: `lost+found`, say, where a volume of its own is
+        // mounted.
         for name in storage.list(REDO_DIR)? {
             let name = format!("{REDO_DIR}/{name}");
             if name == CONTROL_FILE_NEW || name.starts_with(&format!("{REDO_DIR}/redo.")) {
@@ -90,7 +92,8 @@ impl Ring {
         let mut handles = HashMap::new();
         let mut files = Vec::with_capacity(control.files.len());
         for mut entry in std::mem::take(&mut control.files) {
-            // One that ends at the checkpoint is the last, or it would be spare by now: it says where the log goes on.
+            // One that ends at the checkpoint is the last, or it would be spare by now: it says
+            // where the log goes on.
             let needed =
                 |e: &FileEntry| e.start.is_some_and(|s| s.0 + e.size >= control.checkpoint.0);
             if !needed(&entry) {
@@ -131,7 +134,8 @@ impl Ring {
         Ok(ring)
     }
 
-    /// The files, not in use, that say by their header that they hold the log from `start` on, and their numbers.
+    /// The files, not in use, that say by their header that they hold the log from `start` on, and
+    /// their numbers.
     pub fn successors(&self, start: Lsn) -> Vec<(u32, LiveFile)> {
         self.unlisted().into_iter().filter(|(_, file)| file.start == start).collect()
     }
@@ -163,8 +167,8 @@ impl Ring {
         found.into_iter().filter_map(live).collect()
     }
 
-    /// Called by recovery when the log fills the last file in use to its end, and goes on in this one: puts it to use from `start` on, and
-    /// syncs it as [`Ring::sync_all`] does the others.
+    /// Called by recovery when the log fills the last file in use to its end, and goes on in this
+    /// one: puts it to use from `start` on, and syncs it as [`Ring::sync_all`] does the others.
     pub fn adopt(&mut self, file_no: u32, start: Lsn) -> Result<()> {
         assert_eq!(start, self.end(), "the log has no gap between its files");
         let mut entries = self.control.files.iter_mut();

@@ -1,4 +1,5 @@
-//! Bytes of the log that were durable and are wrong: never a silent end of the log, and no crash passes for it.
+//! Bytes of the log that were durable and are wrong: never a silent end of the log, and no crash
+//! passes for it.
 
 use tidepool_pool::storage::AlignedBuf;
 
@@ -295,7 +296,8 @@ fn the_log_goes_on_in_the_file_that_completes_its_next_frame() {
         let newest = log.ring.lock().control().offset();
         drop(log);
         let storage = storage.kill();
-        // What the second file holds is in another now, and something else in its place under the same header.
+        // What the second file holds is in another now, and something else in its place under the
+        // same header.
         const OTHER: u32 = 9;
         let second = storage.open("redo/redo.00000002").unwrap();
         let other = storage.create(&ring::file_name(OTHER)).unwrap();

@@ -61,7 +61,8 @@ fn nothing_is_lost_by_a_wait_for_space() {
                 let file = [REDO_FILES, "redo/control", "redo/"][rng.random_range(0..3)];
                 storage.inject(no_space_on(file).skip(rng.random_range(0..30)));
                 let steps = rng.random_range(1..100);
-                // The control file's writes are not waited for: who asked for the checkpoint tries again.
+                // The control file's writes are not waited for: who asked for the checkpoint tries
+                // again.
                 match life(&log, &mut model, &mut rng, steps) {
                     Ok(()) | Err(Error::NoSpace(_)) => {}
                     Err(error) => panic!("seed {seed}: {error}"),

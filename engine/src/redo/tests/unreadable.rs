@@ -1,4 +1,5 @@
-//! Blocks that can't be read until they are written again, as some devices tell of sectors that a power cut tore.
+//! Blocks that can't be read until they are written again, as some devices tell of sectors that a
+//! power cut tore.
 
 use std::collections::BTreeSet;
 use std::io;

@@ -1,4 +1,5 @@
-//! Locking scans that find their leaf again by a hint, while others change the leaf between two of their reads.
+//! Locking scans that find their leaf again by a hint, while others change the leaf between two of
+//! their reads.
 
 use std::time::Instant;
 
@@ -25,7 +26,8 @@ impl Scan {
         vec![self.rng.random(); len]
     }
 
-    /// Another transaction's change near the scanner's place, committed at once; of what the scanner has locked there is none.
+    /// Another transaction's change near the scanner's place, committed at once; of what the
+    /// scanner has locked there is none.
     fn change_nearby(&mut self, place: u32) {
         let n = (place + self.rng.random_range(0..60)).saturating_sub(30);
         let (key, value) = (key_of(n), self.value());
@@ -151,7 +153,8 @@ fn a_locking_scan_goes_on_where_it_was_whatever_happens_to_its_leaf() {
     }
 }
 
-/// A write that follows a locking read begins at the leaf of that, and goes where it belongs all the same.
+/// A write that follows a locking read begins at the leaf of that, and goes where it belongs all
+/// the same.
 #[test]
 fn a_write_after_a_locking_read_of_another_entry_goes_where_it_belongs() {
     let engine = engine();
@@ -190,7 +193,8 @@ fn a_write_after_a_locking_read_of_another_entry_goes_where_it_belongs() {
     }
 }
 
-/// Figures, not a test: `cargo test --release -p tidepool locking_scan_figures -- --ignored --nocapture`.
+/// Figures, not a test: `cargo test --release -p tidepool locking_scan_figures -- --ignored
+/// --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn locking_scan_figures() {

@@ -103,7 +103,8 @@ impl Engine {
         Ok(found.into_iter().collect())
     }
 
-    /// Verifies every page of a settled engine: trees are sound, nothing is delete-marked, nothing is allocated that nothing leads to.
+    /// Verifies every page of a settled engine: trees are sound, nothing is delete-marked, nothing
+    /// is allocated that nothing leads to.
     pub fn check_settled(&self) -> Result<()> {
         assert_eq!(self.system.status().history_len, 0);
         assert_eq!(self.system.status().active_writers, 0, "{:?}", self.system.status());
@@ -145,8 +146,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Of an engine that was closed when nothing more could be given back: the undo file ends with a page in use, or is as short as they
-    /// come.
+    /// Of an engine that was closed when nothing more could be given back: the undo file ends with
+    /// a page in use, or is as short as they come.
     pub fn check_undo_file(&self) {
         let undo = self.system.undo.space();
         let len = undo.file().len().unwrap();
@@ -629,7 +630,8 @@ fn unlock_gives_up_only_what_the_last_read_locked() {
     trx.commit().unwrap();
 }
 
-/// As a statement at READ COMMITTED does that looks, for sharing, at rows which one before it has locked for itself.
+/// As a statement at READ COMMITTED does that looks, for sharing, at rows which one before it has
+/// locked for itself.
 #[test]
 fn unlock_leaves_one_of_many_locks_that_an_earlier_statement_took() {
     const ROWS: u32 = 1100;
@@ -705,7 +707,8 @@ fn unlock_gives_up_all_that_the_row_was_read_by() {
     );
     assert!(rows.read(&mut other, ReadRequest::new(&[0], &mut value).locked(mode, wait)).unwrap());
     other.commit().unwrap();
-    // What another reader of the statement finds locked is not given up by it, nor by the first then.
+    // What another reader of the statement finds locked is not given up by it, nor by the first
+    // then.
     let mut other = engine.begin(ReadCommitted);
     rows.read(&mut trx, ReadRequest::new(&[2], &mut value).locked(mode, wait)).unwrap();
     rows.read(&mut trx, ReadRequest::new(&[2], &mut value).locked(mode, wait)).unwrap();
@@ -871,7 +874,8 @@ fn long_values_come_and_go_without_a_leak() {
     assert!(engine.contents(0).unwrap().is_empty());
 }
 
-/// A statement that is taken back leaves its transaction the locks, and they take little memory each.
+/// A statement that is taken back leaves its transaction the locks, and they take little memory
+/// each.
 #[test]
 fn a_large_rollback_to_a_savepoint_keeps_its_locks_in_little_memory() {
     const ROWS: u32 = 20_000;

@@ -16,8 +16,8 @@ fn read_error() -> Fault {
     Fault::new(StorageOp::Read, FaultKind::Io)
 }
 
-/// An engine, none of its pages in memory, with rows of value 1 in two trees of one file. The last life has left a transaction that was about to
-/// change all rows with a number below `changed`.
+/// An engine, none of its pages in memory, with rows of value 1 in two trees of one file. The last
+/// life has left a transaction that was about to change all rows with a number below `changed`.
 fn unfinished(changed: u32) -> (SimStorage, Engine) {
     let storage = SimStorage::new(1);
     let engine = Engine::create(&storage, &options());

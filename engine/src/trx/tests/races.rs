@@ -90,7 +90,8 @@ fn a_waiter_that_sees_the_writer_waits_for_it() {
     )
     .unwrap();
     thread::scope(|scope| {
-        // The waiter has seen the holder, and stops before its own request until the holder's write is over.
+        // The waiter has seen the holder, and stops before its own request until the holder's write
+        // is over.
         let at_holder = {
             let (seen, done) = (Arc::clone(&seen), Arc::clone(&done));
             move |point| {
@@ -132,7 +133,8 @@ fn a_waiter_that_sees_the_writer_waits_for_it() {
 fn a_counter_under_threads_counts_the_commits() {
     const THREADS: u64 = 4;
     const ROUNDS: u32 = 200;
-    /// Long enough for others to get in between. More of it between transactions, or there would always be a queue.
+    /// Long enough for others to get in between. More of it between transactions, or there would
+    /// always be a queue.
     const PAUSE: Duration = Duration::from_micros(100);
     let options = EnvOptions { background: true, ..options() };
     let engine = Engine::create(&SimStorage::new(1), &options);
@@ -246,7 +248,8 @@ fn a_locking_scan_keeps_no_lock_on_a_row_that_it_waited_for_and_that_is_gone() {
     assert!(locks.holds(&reader.owner, tree.tree().id(), b"b", LockMode::Exclusive));
 }
 
-/// As an insert that was taken back leaves no row, so it leaves no lock behind with those who waited for it.
+/// As an insert that was taken back leaves no row, so it leaves no lock behind with those who
+/// waited for it.
 #[test]
 fn who_waited_for_an_insert_that_was_taken_back_keeps_no_lock() {
     type Read = fn(&mut TransactionCore, &VersionedTree) -> Option<Vec<u8>>;
@@ -297,7 +300,8 @@ fn who_waited_for_an_insert_that_was_taken_back_keeps_no_lock() {
     }
 }
 
-/// A scan that locks its gaps as it goes comes last, and waits for the row. Who is before it gets the row, and is done.
+/// A scan that locks its gaps as it goes comes last, and waits for the row. Who is before it gets
+/// the row, and is done.
 #[test]
 fn a_scan_that_waits_behind_a_writer_does_not_stand_in_its_way() {
     let engine = Arc::new(engine());

@@ -50,7 +50,8 @@ fn rows(keys: impl IntoIterator<Item = u32>) -> BTreeMap<Vec<u8>, Vec<u8>> {
     keys.into_iter().map(|n| (key(n), n.to_be_bytes().to_vec())).collect()
 }
 
-/// An engine whose first tree holds all even numbers below twice [`ROWS`], many of them settled, and leaves without room for much more.
+/// An engine whose first tree holds all even numbers below twice [`ROWS`], many of them settled,
+/// and leaves without room for much more.
 fn settled_engine(storage: &SimStorage) -> Engine {
     let engine = Engine::create(storage, &options());
     fill(&engine, &shuffled((0..ROWS).map(|n| 2 * n), 3));
@@ -65,7 +66,8 @@ fn what_all_see_is_settled_instead_of_a_split() {
     fill(&alone, &shuffled(0..ROWS, 1));
     let (leaves, settled) = look(&alone);
 
-    // The same under the eyes of an old snapshot: nothing younger may be settled, and all leaves are split.
+    // The same under the eyes of an old snapshot: nothing younger may be settled, and all leaves
+    // are split.
     let watched = engine();
     let early = shuffled((0..ROWS).filter(|n| n % 10 == 0), 1);
     fill(&watched, &early);
@@ -177,7 +179,8 @@ fn settled_entries_are_changed_and_restored_in_full_leaves() {
     assert_eq!(engine.contents(0).unwrap(), evens());
     assert!(settled.is_subset(&look(&engine).1));
 
-    // The same, committed: who has the old snapshot reads it by the undo records, which lead to settled versions.
+    // The same, committed: who has the old snapshot reads it by the undo records, which lead to
+    // settled versions.
     for n in shuffled((0..ROWS).map(|n| 2 * n), 5) {
         let mut trx = engine.begin(ReadCommitted);
         match n % 3 {

@@ -4,7 +4,8 @@ use tidepool_pool::storage::Storage;
 
 use super::*;
 
-/// Runs transactions that write side by side, so that their logs lie between each other's, and ends them all, some by a rollback.
+/// Runs transactions that write side by side, so that their logs lie between each other's, and ends
+/// them all, some by a rollback.
 fn write_much(engine: &Engine) {
     let tree = &engine.trees[0];
     let mut running: Vec<TransactionCore> = (0..8).map(|_| engine.begin(ReadCommitted)).collect();
@@ -90,8 +91,8 @@ fn little_is_not_given_back() {
     assert_eq!(undo_pages(&storage), long);
 }
 
-/// Every operation on the disk that a close takes, cut off once; then a life with a crash of its own, whose recovery looks for nothing
-/// that is gone.
+/// Every operation on the disk that a close takes, cut off once; then a life with a crash of its
+/// own, whose recovery looks for nothing that is gone.
 #[test]
 fn a_close_cut_off_anywhere_leaves_a_sound_undo_space() {
     let base = SimStorage::new(1);

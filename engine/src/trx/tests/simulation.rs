@@ -1,13 +1,15 @@
 //! The whole transaction system against a model, in one thread, from a seed.
 //!
-//! Several transactions take turns, each doing random things; between them purge, cleaner, checkpoints and
-//! leftover rollbacks take steps. The disk fails reads, fills up, and loses power at any operation, recovery's included;
-//! what was not synced is lost or torn. The model is a map of committed states:
+//! Several transactions take turns, each doing random things; between them purge, cleaner,
+//! checkpoints and leftover rollbacks take steps. The disk fails reads, fills up, and loses power
+//! at any operation, recovery's included; what was not synced is lost or torn. The model is a map
+//! of committed states:
 //!
-//! - after each start, exactly the commits whose log survived are there, all acknowledged ones among them;
+//! - after each start, exactly the commits whose log survived are there, all acknowledged ones
+//!   among them;
 //! - every read sees exactly its snapshot and its own writes;
-//! - a write succeeds, waits, or is refused exactly when the model says so (a wait may also come from a lock that the
-//!   model only knows may be there);
+//! - a write succeeds, waits, or is refused exactly when the model says so (a wait may also come
+//!   from a lock that the model only knows may be there);
 //! - an operation that fails for the disk's sake changes nothing;
 //! - once all is settled, no page is leaked and no delete-mark is left.
 //!
@@ -536,7 +538,8 @@ impl Sim<'_> {
         Ok(())
     }
 
-    /// Locks a few entries in order, and is shown those that others have locked as they were committed last.
+    /// Locks a few entries in order, and is shown those that others have locked as they were
+    /// committed last.
     fn peeking_scan(&mut self, me: usize) -> Flow {
         if self.running[me].isolation != Isolation::ReadCommitted {
             return Ok(());
@@ -757,7 +760,8 @@ impl Sim<'_> {
             self.storage.set_capacity(None);
             self.faulty = false;
         } else if self.rng.random_bool(0.5) {
-            // The last is a disk that is not there: what is not in memory can't be had, however often it is tried.
+            // The last is a disk that is not there: what is not in memory can't be had, however
+            // often it is tried.
             let chance = [50_000, 200_000, 1_000_000][self.rng.random_range(0..3)];
             self.storage.set_error_chance(StorageOp::Read, FaultKind::Io, chance);
             self.faulty = true;

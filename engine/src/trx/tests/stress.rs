@@ -1,4 +1,5 @@
-//! Many threads on one engine: money that must not appear or vanish, an index that must agree with its table.
+//! Many threads on one engine: money that must not appear or vanish, an index that must agree with
+//! its table.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -19,7 +20,8 @@ fn amount(value: &[u8]) -> u64 {
     u64::from_le_bytes(value[..8].try_into().expect("eight bytes"))
 }
 
-/// A balance, followed by a filler of changing length that makes rows move, and now and then a long value.
+/// A balance, followed by a filler of changing length that makes rows move, and now and then a long
+/// value.
 fn row(balance: u64, random: &mut StdRng) -> Vec<u8> {
     let mut row = balance.to_le_bytes().to_vec();
     let filler = if random.random_ratio(1, 50) { 5000 } else { random.random_range(0..120) };
@@ -287,8 +289,8 @@ fn trx_figures() {
 /// What a transaction writes on the way begins with this, what it commits does not.
 const PASSING: u8 = 0xFF;
 
-/// One row's versions by one transaction are walked through without its leaf's latch, while they come and go: by further changes, by
-/// rollbacks, whole and to savepoints, and by purge.
+/// One row's versions by one transaction are walked through without its leaf's latch, while they
+/// come and go: by further changes, by rollbacks, whole and to savepoints, and by purge.
 #[test]
 fn a_row_that_is_changed_very_often_is_read_as_it_was_committed() {
     const ROUNDS: u8 = 80;

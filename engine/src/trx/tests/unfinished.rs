@@ -159,8 +159,8 @@ fn a_shutdown_waits_for_no_rollback_and_no_purge() {
     assert_eq!(engine.contents(0).unwrap(), BTreeMap::new());
 }
 
-/// Purges a log of many pages, one read of which fails: in each life another. `go_on` is told whether the log was done, and pages of it were
-/// left before the head; there must be such lives.
+/// Purges a log of many pages, one read of which fails: in each life another. `go_on` is told
+/// whether the log was done, and pages of it were left before the head; there must be such lives.
 fn purge_with_a_failing_read(mut go_on: impl FnMut(&SimStorage, Engine, bool)) {
     let storage = SimStorage::new(1);
     let engine = Engine::create(&storage, &options());
@@ -201,7 +201,8 @@ fn a_directory_is_read_though_purge_has_left_pages_before_a_head() {
     });
 }
 
-/// The log is done. What its pages were is freed with the next one's, and until then the stream is as good as any.
+/// The log is done. What its pages were is freed with the next one's, and until then the stream is
+/// as good as any.
 #[test]
 fn a_stream_whose_purged_pages_could_not_be_freed_is_used_again() {
     purge_with_a_failing_read(|_, engine, is_left| {
@@ -253,7 +254,8 @@ fn a_broken_page_of_one_undo_stream_does_not_stop_purge_in_the_others() {
     assert_eq!(engine.contents(0).unwrap(), BTreeMap::new());
 }
 
-/// A leaf that has become small is merged if that is possible: neither a rollback nor purge depends on it.
+/// A leaf that has become small is merged if that is possible: neither a rollback nor purge depends
+/// on it.
 #[test]
 fn a_broken_leaf_does_not_stop_what_is_done_next_to_it() {
     let storage = SimStorage::new(1);
@@ -266,7 +268,8 @@ fn a_broken_leaf_does_not_stop_what_is_done_next_to_it() {
         leaves.push((0..leaf.count()).map(|slot| leaf.key(slot)).collect());
         Ok(())
     });
-    // Behind the root's. The leaf to the right of the broken one has a single row, and finds no room in its neighbours.
+    // Behind the root's. The leaf to the right of the broken one has a single row, and finds no
+    // room in its neighbours.
     let broken = report.unwrap().pages[1..][2];
     let mut trx = engine.begin(ReadCommitted);
     for key in &leaves[3][1..] {

@@ -1,4 +1,5 @@
-//! Old versions, walked to while they come and go: a pause point stops the reader at the worst moment.
+//! Old versions, walked to while they come and go: a pause point stops the reader at the worst
+//! moment.
 
 use std::sync::atomic::AtomicU64;
 
@@ -49,7 +50,8 @@ impl Passes {
     }
 }
 
-/// Most of a long chain of versions is walked without the leaf's latch, whatever happens there meanwhile.
+/// Most of a long chain of versions is walked without the leaf's latch, whatever happens there
+/// meanwhile.
 #[test]
 fn an_old_view_keeps_nobody_from_a_row_with_many_versions() {
     const VERSIONS: u32 = 300;
@@ -90,7 +92,8 @@ fn an_old_view_keeps_nobody_from_a_row_with_many_versions() {
     engine.check_settled().unwrap();
 }
 
-/// One transaction has changed a row very often. The first reader gets behind that without the latch, the others at once.
+/// One transaction has changed a row very often. The first reader gets behind that without the
+/// latch, the others at once.
 #[test]
 fn an_unfinished_transaction_keeps_nobody_from_a_row_that_it_changes_often() {
     const VERSIONS: u32 = 3000;
@@ -144,7 +147,8 @@ fn an_unfinished_transaction_keeps_nobody_from_a_row_that_it_changes_often() {
     engine.check_settled().unwrap();
 }
 
-/// Of a row that is changed all the time, an old view has to pass as many versions as there are changes: whoever reads it can be killed.
+/// Of a row that is changed all the time, an old view has to pass as many versions as there are
+/// changes: whoever reads it can be killed.
 #[test]
 fn a_walk_through_very_many_versions_can_be_interrupted() {
     const VERSIONS: u32 = 5000;
@@ -332,7 +336,8 @@ fn purge_keeps_nobody_from_a_row_that_is_overwritten_many_times() {
     }
 }
 
-/// What purge walks through goes, in whichever way, and other versions may come: no delete mark is left that nobody would purge.
+/// What purge walks through goes, in whichever way, and other versions may come: no delete mark is
+/// left that nobody would purge.
 #[test]
 fn versions_that_go_while_purge_walks_through_them_leave_nothing() {
     const VERSIONS: u32 = 300;

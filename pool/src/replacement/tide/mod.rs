@@ -1,5 +1,5 @@
-//! Tide, the default policy: a window, a main area, admission by frequency, and shadows that set the
-//! window's size. Nothing is left to set by hand.
+//! Tide, the default policy: a window, a main area, admission by frequency, and shadows that set
+//! the window's size. Nothing is left to set by hand.
 //!
 //! ```text
 //!   a query's page ──▶ window ──┬─▶ main: used 0, 1, 2–3, 4–7, 8–15 times ──▶ evicted
@@ -16,23 +16,23 @@
 //!   page that a query uses becomes a query's page.
 //! * **Window and main.** A query's page enters the window, a FIFO. When it leaves, it competes
 //!   with the coldest page of main: the one used more often lately stays, and at equality nothing
-//!   moves. So a loop larger than the pool keeps a part of itself resident, where LRU keeps nothing.
-//!   (Admission by frequency: TinyLFU, Einziger et al., ToS 2017. Main as a list for each level
-//!   of use: Multi-Queue, Zhou et al., ATC 2001.)
+//!   moves. So a loop larger than the pool keeps a part of itself resident, where LRU keeps
+//!   nothing. (Admission by frequency: TinyLFU, Einziger et al., ToS 2017. Main as a list for each
+//!   level of use: Multi-Queue, Zhou et al., ATC 2001.)
 //! * **Frequency** is counted in the access word of the frame while a page is resident, and among
 //!   the ghosts when it is not; both are halved once an epoch, lazily.
 //! * **Generations** tell what was used lately from what was used long ago: a hit notes the present
 //!   one in the page's word. A large window lets go of the page longest unused, as LRU does. And
 //!   uses within a few generations can be counted as one: the tail of a table of orders is used
 //!   many times in its hour, and then never again.
-//! * **Shadows** find out how large the window should be and how long an epoch: recency wants
-//!   a large window, stable popularity a small one and a long memory. See [`shadows`].
+//! * **Shadows** find out how large the window should be and how long an epoch: recency wants a
+//!   large window, stable popularity a small one and a long memory. See [`shadows`].
 //!
 //! # What a hit costs
-//! Two loads and a comparison if the page was used before in this generation (a 64th of the pool has come
-//! in since it began); else a look at the thread's statement, and for a statement's first use of the page
-//! one compare-and-swap on the frame's word, which may fail: then the use is lost. No mutex.
-//! Victims are named in batches of 256, between which others get the mutex.
+//! Two loads and a comparison if the page was used before in this generation (a 64th of the pool
+//! has come in since it began); else a look at the thread's statement, and for a statement's first
+//! use of the page one compare-and-swap on the frame's word, which may fail: then the use is lost.
+//! No mutex. Victims are named in batches of 256, between which others get the mutex.
 //!
 //! Locking: the shadows' mutex before that of the lists.
 
@@ -73,12 +73,14 @@ pub struct Setting {
     pub window_pct: u32,
     /// An epoch has this many counted uses for each frame: frequencies are halved when it ends.
     pub epoch_uses: u32,
-    /// Uses of a page within this many generations count as one: in each, a 64th of the pool comes in.
+    /// Uses of a page within this many generations count as one: in each, a 64th of the pool comes
+    /// in.
     pub burst_generations: u32,
 }
 
-/// What the shadows try: recency, popularity that lasts, and two between, of which one takes bursts for single uses. It begins with recency: the one that
-/// a load must prove wrong, since it alone is never slow to let a new working set in.
+/// What the shadows try: recency, popularity that lasts, and two between, of which one takes bursts
+/// for single uses. It begins with recency: the one that a load must prove wrong, since it alone is
+/// never slow to let a new working set in.
 const SETTINGS: [Setting; 4] = [
     Setting { window_pct: 100, epoch_uses: 8, burst_generations: 1 },
     Setting { window_pct: 1, epoch_uses: 100, burst_generations: 1 },
@@ -227,7 +229,8 @@ impl Replacement for Tide {
         let mut walk = state.begin_walk(&self.words, now);
         while !state.name_batch(&self.words, &mut walk, end, out) {
             MutexGuard::bump(&mut state);
-            // Fewer than asked for, then: whoever came in between has moved or evicted pages itself.
+            // Fewer than asked for, then: whoever came in between has moved or evicted pages
+            // itself.
             if !walk.holds(&state, self.now()) {
                 return;
             }
@@ -309,7 +312,8 @@ impl Replacement for Tide {
     }
 
     fn memory_bytes(&self, frames: u32) -> u64 {
-        // A word, a hash of two halves, and the lists' two links; ghosts are scattered over their whole table.
+        // A word, a hash of two halves, and the lists' two links; ghosts are scattered over their
+        // whole table.
         const WORDS: u64 = 5;
         let ghosts = self.state.lock().ghosts.memory_bytes();
         u64::from(frames) * WORDS * size_of::<u32>() as u64 + ghosts

@@ -1,5 +1,5 @@
-//! Shadows: miniature copies of the policy, each with a setting of its own, that see a sample of the
-//! pages at a pool size scaled down alike (miniature simulation: Waldspurger et al., ATC 2017).
+//! Shadows: miniature copies of the policy, each with a setting of its own, that see a sample of
+//! the pages at a pool size scaled down alike (miniature simulation: Waldspurger et al., ATC 2017).
 //! The pool follows the one with the fewest misses.
 //!
 //! Misses are forgotten by the misses that come after them, not by time: while everything is hit
@@ -11,11 +11,12 @@ use crate::error::Result;
 use crate::replacement::ReplacementConfig;
 use crate::replacement::simulate::{Request, Simulation};
 
-/// Old misses lose 1/e of their weight in so many new ones: several rounds of a loop that is a few times as
-/// large as a shadow, whose settings else take turns at being best.
+/// Old misses lose 1/e of their weight in so many new ones: several rounds of a loop that is a few
+/// times as large as a shadow, whose settings else take turns at being best.
 const MEMORY_MISSES: f64 = 5_000.0;
 
-/// By how much another setting must do better: a share of the misses, and a few of them. Else two equals would take turns.
+/// By how much another setting must do better: a share of the misses, and a few of them. Else two
+/// equals would take turns.
 const ADVANTAGE: f64 = 0.02;
 const ADVANTAGE_MISSES: f64 = 8.0;
 

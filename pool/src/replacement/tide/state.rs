@@ -24,12 +24,15 @@ pub(super) const PLACES: usize = MAIN + LEVELS;
 
 /// The sliver's share of the pool.
 const SLIVER_PARTS: usize = 100;
-/// With so many evictions since a scan last brought a page, no scan is under way: parts of the pool.
+/// With so many evictions since a scan last brought a page, no scan is under way: parts of the
+/// pool.
 const IDLE_SCAN_PARTS: usize = 16;
-/// Victims named without letting go of the mutex. In tests so few that most walks are in several parts.
+/// Victims named without letting go of the mutex. In tests so few that most walks are in several
+/// parts.
 pub(super) const BATCH: usize = if cfg!(test) { 8 } else { 256 };
-/// Pages that may be moved for a batch, beyond two for each victim: so long is the mutex held, however many pages
-/// were used, or have grown old, since the last time. What is not moved now is moved by the next calls.
+/// Pages that may be moved for a batch, beyond two for each victim: so long is the mutex held,
+/// however many pages were used, or have grown old, since the last time. What is not moved now is
+/// moved by the next calls.
 pub(super) const SLACK: usize = 256;
 
 /// The list of the main area for pages with so many uses.
@@ -61,7 +64,8 @@ pub(super) struct State {
 /// behind the walk: whoever asked may find the page dirty or latched, and not evict it. Other pages
 /// looked at are moved to some list's head. So the next to look at is always before the last named.
 ///
-/// It is of use only while no page leaves a list but by the walk itself, and within one generation: see [`Walk::holds`].
+/// It is of use only while no page leaves a list but by the walk itself, and within one generation:
+/// see [`Walk::holds`].
 pub(super) struct Walk {
     last_named: [Option<u32>; PLACES],
     named: [usize; PLACES],
@@ -158,7 +162,8 @@ impl State {
         self.fill_main(words, now, 2);
     }
 
-    /// While main has room, what the window has too much of goes there without a contest. Returns how many went.
+    /// While main has room, what the window has too much of goes there without a contest. Returns
+    /// how many went.
     fn fill_main(&mut self, words: &[AtomicU64], now: Now, max: usize) -> usize {
         let surplus = self.window_len().saturating_sub(self.window_target());
         let room = self.main_target().saturating_sub(self.main_len());
@@ -211,7 +216,8 @@ impl State {
         Walk { last_named, named, moves: 0, filled, departures, now }
     }
 
-    /// Names up to [`BATCH`] victims, and no more than it takes for `out` to have `end`. True if that was all there is to name.
+    /// Names up to [`BATCH`] victims, and no more than it takes for `out` to have `end`. True if
+    /// that was all there is to name.
     pub(super) fn name_batch(
         &mut self,
         words: &[AtomicU64],
@@ -272,8 +278,9 @@ impl State {
         }
     }
 
-    /// A page that no query has used for so long that all its uses are forgotten: even a scan may have its frame. Else
-    /// a pool full of what was wanted yesterday would never let in a table that is scanned all day.
+    /// A page that no query has used for so long that all its uses are forgotten: even a scan may
+    /// have its frame. Else a pool full of what was wanted yesterday would never let in a table
+    /// that is scanned all day.
     fn dead_victim(&mut self, words: &[AtomicU64], now: Now, walk: &mut Walk) -> Option<u32> {
         let (place, frame) = match self.window_is_large() {
             true => self.window_victim(words, now, walk)?,
@@ -286,9 +293,11 @@ impl State {
 
     /// The loser of the next contest, or main's coldest while the window is too small for one.
     ///
-    /// Victims are named many at a time, and the frames that they leave are filled by pages that come to the window. So each is named as
-    /// if those before it were gone *and* others had come for them: else only the first of a walk would be contested, and the window, too
-    /// small for the rest of it and then too large, would pass what comes on to main without a contest as well.
+    /// Victims are named many at a time, and the frames that they leave are filled by pages that
+    /// come to the window. So each is named as if those before it were gone *and* others had come
+    /// for them: else only the first of a walk would be contested, and the window, too small for
+    /// the rest of it and then too large, would pass what comes on to main without a contest as
+    /// well.
     fn query_victim(&mut self, words: &[AtomicU64], now: Now, walk: &mut Walk) -> Option<u32> {
         let window: usize = (WINDOW..MAIN).map(|place| self.left(walk, place)).sum();
         let main: usize = (MAIN..PLACES).map(|place| self.left(walk, place)).sum();
@@ -311,14 +320,14 @@ impl State {
         self.name(walk, place, frame)
     }
 
-    /// The page that leaves the window next, and its list: the oldest, and in a window that is large enough
-    /// to be there for recency, the one longest unused.
+    /// The page that leaves the window next, and its list: the oldest, and in a window that is
+    /// large enough to be there for recency, the one longest unused.
     ///
-    /// A hit moves nothing, it only notes the generation in the page's word. A page that comes to the tail of the
-    /// oldest list, but was used in a later generation, then goes to the list of that generation. So
-    /// the order is LRU's but for the order within a generation. (Multi-generational LRU, Linux
-    /// 6.1; a clock's single bit can't tell what was used lately from what was used before
-    /// the working set moved.)
+    /// A hit moves nothing, it only notes the generation in the page's word. A page that comes to
+    /// the tail of the oldest list, but was used in a later generation, then goes to the list of
+    /// that generation. So the order is LRU's but for the order within a generation.
+    /// (Multi-generational LRU, Linux 6.1; a clock's single bit can't tell what was used lately
+    /// from what was used before the working set moved.)
     fn window_victim(
         &mut self,
         words: &[AtomicU64],

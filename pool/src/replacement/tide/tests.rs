@@ -364,8 +364,9 @@ fn a_new_working_set_comes_in_about_as_fast_as_it_is_read() {
     assert!(last < set * 21 / 20, "{last} misses for a new set of {set} pages");
 }
 
-/// Lookups by a secondary index, a page each and none twice, not known to be a scan until half a pool of them has come; the
-/// table that was resident is asked three times for each, no more: it waits for the disk.
+/// Lookups by a secondary index, a page each and none twice, not known to be a scan until half a
+/// pool of them has come; the table that was resident is asked three times for each, no more: it
+/// waits for the disk.
 #[test]
 fn a_table_that_lookups_threw_out_gets_back_in() {
     let (table, frames) = (1700, 2000);
@@ -404,8 +405,9 @@ fn a_loop_larger_than_the_pool_keeps_a_part_of_itself() {
     assert!(hits > 8_000, "{hits} hits of 20,000, of which 10,000 are possible");
 }
 
-/// Hits of a loop over `pages` pages once it has settled, as a share, in `frames` frames of which some are kept free: as many are evicted at once as the
-/// evictor of a pool does. At first there are `frames_before`.
+/// Hits of a loop over `pages` pages once it has settled, as a share, in `frames` frames of which
+/// some are kept free: as many are evicted at once as the evictor of a pool does. At first there
+/// are `frames_before`.
 fn hits_of_a_loop(setting: Setting, frames_before: u32, frames: u32, pages: u32) -> f64 {
     const LAPS: u32 = 40;
     let tide = Tide::new(TideConfig { fixed: Some(setting) }, frames_before).unwrap();

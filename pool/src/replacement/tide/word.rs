@@ -5,9 +5,9 @@
 //!   counted   statement  generation  epoch    0    pending  recent  accessed  place  uses
 //! ```
 //!
-//! `generation` is that of the last use, `counted` that of the last use that was counted, `epoch` that in which
-//! `uses` is as it stands. Hits change all but place and pending, with one compare-and-swap that may
-//! fail: a hit is then lost. Places change under the policy's mutex.
+//! `generation` is that of the last use, `counted` that of the last use that was counted, `epoch`
+//! that in which `uses` is as it stands. Hits change all but place and pending, with one
+//! compare-and-swap that may fail: a hit is then lost. Places change under the policy's mutex.
 
 /// Uses saturate here.
 pub(super) const USES: u32 = 15;
@@ -30,7 +30,8 @@ const STATEMENT: u64 = 0xff_ffff << STATEMENT_SHIFT;
 const COUNTED_SHIFT: u32 = 56;
 const COUNTED: u64 = 0xff << COUNTED_SHIFT;
 
-/// The bits that say whether a query has used the page in this generation: then there is nothing to add.
+/// The bits that say whether a query has used the page in this generation: then there is nothing to
+/// add.
 pub(super) const SETTLED: u64 = ACCESSED | RECENT | GENERATION;
 
 /// The policy's two clocks, eight bits each, as they lie in the word of a page that is used now.
@@ -114,7 +115,8 @@ impl Word {
         Word(self.0 & !(USES_BITS | EPOCH) | u64::from(uses) | now.0 & EPOCH)
     }
 
-    /// One use more, now. It is counted unless the last that was is less than so many generations old.
+    /// One use more, now. It is counted unless the last that was is less than so many generations
+    /// old.
     pub(super) fn used(self, statement: u32, now: Now, burst_generations: u32) -> Word {
         let counted = now.generation().wrapping_sub((self.0 >> COUNTED_SHIFT) as u8);
         let stamped = Word(self.0 & !GENERATION | now.0 & GENERATION | RECENT).by(statement);

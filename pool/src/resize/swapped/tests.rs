@@ -62,7 +62,8 @@ fn frame_of(space: &Space, no: u32) -> u32 {
     space.existing_word(no).unwrap().load().frame().unwrap()
 }
 
-/// Puts the clean page into what looks like swap: its bytes are lost, so whoever reads them from the frame notices.
+/// Puts the clean page into what looks like swap: its bytes are lost, so whoever reads them from
+/// the frame notices.
 fn swap_out(pool: &Pool, space: &Space, no: u32) {
     let frame = frame_of(space, no);
     assert!(!pool.frames().descriptor(frame).is_dirty());
@@ -106,7 +107,8 @@ fn dirty_pages_in_swap_are_not_dropped() {
     pool.frames().seems_to_swap.store(true, Ordering::Relaxed);
     for no in 0..PAGES {
         match no % 4 {
-            // What it is changed to is in its first part; the others are in swap still, and zero in any case.
+            // What it is changed to is in its first part; the others are in swap still, and zero in
+            // any case.
             0 => {
                 swap_out(&pool, &space, no);
                 change(&pool, &space, no, 1000 + u64::from(no));

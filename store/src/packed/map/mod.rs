@@ -1,12 +1,15 @@
 //! The map of a packed file: which image each page has.
 //!
-//! A tree for each space, of nodes with up to 1024 entries of sixteen bytes. A leaf has the entries of pages, an inner node those of
-//! the images of its children; so one shape serves for all levels. Nodes that are not dirty may be absent from memory. A tree grows by
-//! a level when a page's number is beyond what its root can name.
+//! A tree for each space, of nodes with up to 1024 entries of sixteen bytes. A leaf has the entries
+//! of pages, an inner node those of the images of its children; so one shape serves for all levels.
+//! Nodes that are not dirty may be absent from memory. A tree grows by a level when a page's number
+//! is beyond what its root can name.
 //!
-//! Invariants: the ancestors of a dirty node are in memory and dirty. A node's `stored` entry is what the newest durable root leads to.
+//! Invariants: the ancestors of a dirty node are in memory and dirty. A node's `stored` entry is
+//! what the newest durable root leads to.
 //!
-//! Nothing here reads or writes a file: who meets an absent node reads its image and calls [`Map::install`].
+//! Nothing here reads or writes a file: who meets an absent node reads its image and calls
+//! [`Map::install`].
 
 mod node;
 
@@ -100,7 +103,8 @@ impl Map {
         }
     }
 
-    /// Gives a page another image, or none; returns the one it had. `Err`: a node is absent, and nothing has changed.
+    /// Gives a page another image, or none; returns the one it had. `Err`: a node is absent, and
+    /// nothing has changed.
     pub fn set(
         &mut self,
         space: u32,
@@ -149,7 +153,8 @@ impl Map {
         }
     }
 
-    /// Puts a node that was absent in its place, unless another thread did so, or the node was changed meanwhile.
+    /// Puts a node that was absent in its place, unless another thread did so, or the node was
+    /// changed meanwhile.
     pub fn install(&mut self, absent: Absent, image: &[u8]) -> Result<(), Malformed> {
         let Object::Node { space, level, index } = absent.object else {
             unreachable!("only nodes are absent")
@@ -183,8 +188,8 @@ impl Map {
         Some(child)
     }
 
-    /// Marks a node as one to be written, if its image is still `entry`; so the next checkpoint moves it. Returns whether it is. `Err`: a node above it is
-    /// absent, or it is itself.
+    /// Marks a node as one to be written, if its image is still `entry`; so the next checkpoint
+    /// moves it. Returns whether it is. `Err`: a node above it is absent, or it is itself.
     pub fn touch(&mut self, object: Object, entry: Entry) -> Result<bool, Absent> {
         let Object::Node { space, level, index } = object else { return Ok(false) };
         let Some(tree) = self.trees.get_mut(&space).filter(|tree| tree.height >= level) else {
@@ -222,8 +227,8 @@ impl Map {
         Ok(true)
     }
 
-    /// Writes all dirty nodes through `write`, children first, and keeps what it returns as their images to come. To be followed by
-    /// [`Map::settle`].
+    /// Writes all dirty nodes through `write`, children first, and keeps what it returns as their
+    /// images to come. To be followed by [`Map::settle`].
     pub fn store(&mut self, write: &mut dyn FnMut(Object, &[u8]) -> Entry) {
         for (space, tree) in &mut self.trees {
             store_child(*space, (tree.height, 0), &mut tree.root, write);
@@ -259,7 +264,8 @@ impl Map {
         matches!(child, Some(Child::Stored(entry)) if *entry == absent.entry)
     }
 
-    /// Ends what [`Map::store`] began. [`Stored::Durable`]: a durable root names the new images. [`Stored::Failed`]: the nodes are as before.
+    /// Ends what [`Map::store`] began. [`Stored::Durable`]: a durable root names the new images.
+    /// [`Stored::Failed`]: the nodes are as before.
     pub fn settle(&mut self, outcome: Stored) {
         for tree in self.trees.values_mut() {
             settle_child(&mut tree.root, outcome);
@@ -301,9 +307,11 @@ impl Map {
         Ok(())
     }
 
-    /// Forgets nodes that are not dirty until at most `nodes` are in memory, those that no lookup passed lately first.
+    /// Forgets nodes that are not dirty until at most `nodes` are in memory, those that no lookup
+    /// passed lately first.
     pub fn trim(&mut self, nodes: usize) {
-        // One pass forgets that a node was used, the next one the node, and then it is the turn of the one above.
+        // One pass forgets that a node was used, the next one the node, and then it is the turn of
+        // the one above.
         for _ in 0..2 * LEVELS_MAX {
             let mut excess = self.loaded.saturating_sub(nodes);
             for tree in self.trees.values_mut() {

@@ -1,6 +1,6 @@
 //! Power cuts at any operation of random lives, failing writes, and full disks.
 //!
-//! `TIDEPOOL_SEED=n` replays one run, `TIDEPOOL_SEEDS=n` runs so many.
+//! `TIDEPOOL_SEED=n` replays one run, `TIDEPOOL_SEEDS=n` runs n of them.
 
 use super::super::*;
 use super::model::{FILE, Model, Random, create, free, image, reopen, settings};
@@ -86,7 +86,7 @@ fn what_was_durable_is_there_after_power_cuts() {
     seeds(60).for_each(lives);
 }
 
-/// One seed or so many, as the environment says.
+/// The seeds that the environment asks for, else the first `count`.
 fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().and_then(|n| n.parse().ok());
     match number("TIDEPOOL_SEED") {
@@ -95,7 +95,8 @@ fn seeds(count: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// A disk that acknowledges writes that it does not make, or makes elsewhere: every page is right, or the file says that it is not.
+/// A disk that acknowledges writes that it does not make, or makes elsewhere: every page is right,
+/// or the file says that it is not.
 fn life_with_lies(seed: u64) -> bool {
     let (mut model, mut random) = (Model::default(), Random::new(seed));
     let disk = SimStorage::new(seed);
@@ -191,7 +192,8 @@ fn a_full_disk_loses_nothing() {
     }
 }
 
-/// Batches of several files are written at once; one whose writes fail changes nothing, the others are durable.
+/// Batches of several files are written at once; one whose writes fail changes nothing, the others
+/// are durable.
 #[test]
 fn batches_of_several_files_stand_or_fall_alone() {
     let disk = SimStorage::new(1);

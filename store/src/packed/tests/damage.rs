@@ -1,4 +1,5 @@
-//! Spoilt bytes, lost writes, writes in a wrong place, and old bytes that come back: every read is right, or an error.
+//! Spoilt bytes, lost writes, writes in a wrong place, and old bytes that come back: every read is
+//! right, or an error.
 
 use super::super::geometry::{BLOCK, ROOT_BLOCKS, UNIT};
 use super::super::*;
@@ -34,7 +35,8 @@ fn bytes_of(disk: &SimStorage) -> Vec<u8> {
 
 /// Every page is right, or an error names it; or the file is refused as a whole.
 fn right_or_reported(disk: &SimStorage, model: &Model, what: &str) -> (u32, u32) {
-    // As the catalog knows it: without that, nothing tells a damaged run at the end from one that a crash cut off.
+    // As the catalog knows it: without that, nothing tells a damaged run at the end from one that a
+    // crash cut off.
     let open = PackedFile::open(disk.open(FILE).unwrap(), settings(9), model.sequence);
     let Ok(packed) = open else { return (0, PAGES) };
     let (mut right, mut reported) = (0, 0);

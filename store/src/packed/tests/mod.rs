@@ -1,5 +1,5 @@
-//! Packed files beside a model, on the simulated disk: batches, frees, cleaning, checkpoints and restarts in random order, with crashes
-//! and full disks.
+//! Packed files beside a model, on the simulated disk: batches, frees, cleaning, checkpoints and
+//! restarts in random order, with crashes and full disks.
 
 mod crash;
 mod damage;

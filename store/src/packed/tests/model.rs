@@ -125,7 +125,8 @@ impl Model {
 }
 
 impl Model {
-    /// Checks that every page is right or an error; returns whether none was an error. Nothing becomes the truth.
+    /// Checks that every page is right or an error; returns whether none was an error. Nothing
+    /// becomes the truth.
     pub fn check_reported(&self, packed: &PackedFile, pages: u32, what: &str) -> bool {
         let (mut bytes, mut whole) = (vec![0; PAGE], true);
         for no in 0..pages {
@@ -235,7 +236,8 @@ fn maps_grow_by_levels_and_nodes_that_are_not_dirty_leave_memory() {
     assert_eq!(packed.next_page(3, 6000).unwrap(), Some((1 << 20) - 1));
 }
 
-/// Pages that are written again and again: the cleaner keeps the file within its bound, and a file that was emptied gets short.
+/// Pages that are written again and again: the cleaner keeps the file within its bound, and a file
+/// that was emptied gets short.
 #[test]
 fn room_comes_back() {
     let disk = SimStorage::new(1);
@@ -275,7 +277,8 @@ fn room_comes_back() {
     for batch in all.chunks(300) {
         packed.write(Stream::Flushed, batch).unwrap();
     }
-    // The map's nodes are in the segments that were filled last; the cleaner moves them to the first ones.
+    // The map's nodes are in the segments that were filled last; the cleaner moves them to the
+    // first ones.
     for _ in 0..3 {
         packed.write(Stream::Flushed, &[image(0, 1)]).unwrap();
         while let Some(victim) = packed.victim() {
@@ -288,7 +291,8 @@ fn room_comes_back() {
     assert!(usage.file_bytes < 1 << 20, "{usage:?}");
 }
 
-/// A batch that begins in a segment without images in use, and goes on in another one: the first is not filled again before its time.
+/// A batch that begins in a segment without images in use, and goes on in another one: the first is
+/// not filled again before its time.
 #[test]
 fn a_segment_that_a_batch_has_left_is_no_choice_for_its_next() {
     let disk = SimStorage::new(1);

@@ -1,7 +1,7 @@
 //! The contents of a simulated file: sparse, and cheap to copy as a whole.
 //!
-//! Chunks are shared between copies until one of them writes, so the images that a crash leaves cost
-//! a pointer per chunk. An absent chunk is all zeroes.
+//! Chunks are shared between copies until one of them writes, so the images that a crash leaves
+//! cost a pointer per chunk. An absent chunk is all zeroes.
 //!
 //! Invariant: bytes of a chunk beyond `len` are zero, so growing needs to touch nothing.
 
@@ -70,7 +70,8 @@ impl SparseBytes {
     }
 }
 
-/// Cuts `len` bytes at `offset` at chunk borders: (chunk, start within it, range of the `len` bytes).
+/// Cuts `len` bytes at `offset` at chunk borders: (chunk, start within it, range of the `len`
+/// bytes).
 fn spans(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {

@@ -1,8 +1,8 @@
 //! What a power cut leaves: the decisions, drawn from the seed.
 //!
-//! Pure coin tossing would hardly ever lose everything, or cut cleanly between two writes, which are
-//! the likeliest outcomes on real hardware and catch different mistakes. So each crash first draws a
-//! manner, then the details.
+//! Pure coin tossing would hardly ever lose everything, or cut cleanly between two writes, which
+//! are the likeliest outcomes on real hardware and catch different mistakes. So each crash first
+//! draws a manner, then the details.
 
 use super::inode::Survival;
 use super::random::Random;

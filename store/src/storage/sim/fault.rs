@@ -16,12 +16,13 @@ pub enum FaultKind {
     NoSpace,
     /// `EROFS`: the file system has been remounted read-only; nothing has changed.
     ReadOnly,
-    /// No error: a write is acknowledged, and the bytes of before stay; a sync is acknowledged, and syncs nothing. For writes and
-    /// syncs alone.
+    /// No error: a write is acknowledged, and the bytes of before stay; a sync is acknowledged, and
+    /// syncs nothing. For writes and syncs alone.
     Lost,
     /// No error: a write is acknowledged, and lands elsewhere in the file. For writes alone.
     Misplaced,
-    /// No error: the program panics in the operation, which is a bug of its own. As with `Io`, a write may be half done.
+    /// No error: the program panics in the operation, which is a bug of its own. As with `Io`, a
+    /// write may be half done.
     Panic,
 }
 
@@ -38,7 +39,8 @@ impl FaultKind {
     }
 }
 
-/// An error to inject. Without further orders it strikes the operation once, on any file, next time.
+/// An error to inject. Without further orders it strikes the operation once, on any file, next
+/// time.
 ///
 /// ```
 /// use tidepool_store::storage::{Fault, FaultKind, SimStorage, StorageOp};

@@ -1,5 +1,5 @@
-//! One simulated file: its bytes as programs see them, as the disk surely holds them, and the changes
-//! between the two, of which a crash keeps what it likes.
+//! One simulated file: its bytes as programs see them, as the disk surely holds them, and the
+//! changes between the two, of which a crash keeps what it likes.
 
 use std::sync::Arc;
 

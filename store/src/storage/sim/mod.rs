@@ -1,4 +1,5 @@
-//! [`SimStorage`]: a disk in memory that fails on purpose, the same way each time for the same seed.
+//! [`SimStorage`]: a disk in memory that fails on purpose, the same way each time for the same
+//! seed.
 //!
 //! # The fault contract
 //! Everything below happens on real machines; code that survives it survives them.
@@ -7,8 +8,8 @@
 //! something are counted. The n-th is interrupted, and from then on every operation fails with a
 //! "simulated power cut" error. `crash()` gives the storage that the next start finds:
 //! - What was synced is there, unharmed.
-//! - Of what was not synced, any mix may be there: of each write any subset of its 512-byte sectors,
-//!   whatever became of earlier or later writes. A sector itself is never torn.
+//! - Of what was not synced, any mix may be there: of each write any subset of its 512-byte
+//!   sectors, whatever became of earlier or later writes. A sector itself is never torn.
 //! - A change of length not synced may be lost; then so are all later ones of that file. Sectors
 //!   beyond the length that survives are gone; space gained without its data reads as zeroes.
 //! - Creations, removals and renames not followed by [`Storage::sync_dir`] may be lost, each on its
@@ -21,14 +22,16 @@
 //! there for the next process, but is still not durable: a later power cut may take it.
 //!
 //! **Errors** ([`SimStorage::inject`], [`SimStorage::set_error_chance`]). A write that fails with
-//! EIO leaves each of its sectors old or new; every other failed operation changes nothing. A failed
-//! sync poisons the file: later syncs fail until the next life, and what was to be synced may be
-//! lost at a crash. A full disk ([`SimStorage::set_capacity`]) fails what would extend a file.
+//! EIO leaves each of its sectors old or new; every other failed operation changes nothing. A
+//! failed sync poisons the file: later syncs fail until the next life, and what was to be synced
+//! may be lost at a crash. A full disk ([`SimStorage::set_capacity`]) fails what would extend a
+//! file.
 //!
 //! **Rot** ([`SimStorage::corrupt`]): flipped bits, durable and seen by every reader.
 //!
-//! **Lies** ([`FaultKind::Lost`], [`FaultKind::Misplaced`]): a write that is acknowledged and does not happen, or happens
-//! elsewhere in the file; a sync that is acknowledged and syncs nothing. Only for those who order them.
+//! **Lies** ([`FaultKind::Lost`], [`FaultKind::Misplaced`]): a write that is acknowledged and does
+//! not happen, or happens elsewhere in the file; a sync that is acknowledged and syncs nothing.
+//! Only for those who order them.
 //!
 //! Not simulated: sectors torn inside; damage to what was synced and not written since, unless by
 //! [`SimStorage::corrupt`].
@@ -93,14 +96,15 @@ impl SimStorage {
         self.disk.lock().operations
     }
 
-    /// Cuts the power in the middle of the operation that [`SimStorage::operation_count`] will count
-    /// as number `operation`.
+    /// Cuts the power in the middle of the operation that [`SimStorage::operation_count`] will
+    /// count as number `operation`.
     pub fn crash_at(&self, operation: u64) {
         self.disk.lock().crash_at = Some(operation);
     }
 
-    /// Kills the process before the operation that [`SimStorage::operation_count`] would count as number
-    /// `operation`: it fails, as does all that follows. [`SimStorage::kill`] gives what the next process finds.
+    /// Kills the process before the operation that [`SimStorage::operation_count`] would count as
+    /// number `operation`: it fails, as does all that follows. [`SimStorage::kill`] gives what the
+    /// next process finds.
     pub fn kill_at(&self, operation: u64) {
         self.disk.lock().kill_at = Some(operation);
     }
@@ -121,8 +125,8 @@ impl SimStorage {
         self.crash_with(seed)
     }
 
-    /// As [`SimStorage::crash`], with the outcome drawn from `seed`: called again and again, it shows
-    /// many outcomes of the same crash.
+    /// As [`SimStorage::crash`], with the outcome drawn from `seed`: called again and again, it
+    /// shows many outcomes of the same crash.
     pub fn crash_with(&self, seed: u64) -> SimStorage {
         let mut disk = self.disk.lock();
         disk.down = Some(Down::PowerCut);
@@ -176,8 +180,8 @@ impl SimStorage {
         self.disk.lock().used_bytes()
     }
 
-    /// Flips the bits of `mask` in the byte at `offset`, as a failing disk would. (Whatever the file
-    /// has unsynced is synced on this occasion.)
+    /// Flips the bits of `mask` in the byte at `offset`, as a failing disk would. (Whatever the
+    /// file has unsynced is synced on this occasion.)
     ///
     /// # Panics
     /// If there is no such byte.

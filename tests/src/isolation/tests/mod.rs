@@ -145,7 +145,8 @@ fn read_skew_within_one_statement_is_g_single_at_read_committed() {
     is(&script.commit(0).finally(&[1, 10], &[2, 11]), Name::GSingle);
 }
 
-/// T0 reads with locks, T1 moves the row X to another bucket meanwhile; T0 asks for some buckets, and X does not come.
+/// T0 reads with locks, T1 moves the row X to another bucket meanwhile; T0 asks for some buckets,
+/// and X does not come.
 fn moved(asked: u32, level: Level) -> Script {
     let scope = Scope { table: X.table, keys: 1 << X.key, buckets: asked };
     let read = Read { lasting: vec![scope], locking: true, ..Read::default() };
@@ -397,7 +398,8 @@ fn a_row_that_has_moved_must_be_in_one_of_its_buckets() {
     is(&moved(Rr).check(), Name::GSingle);
 }
 
-/// Transaction 0 committed, 1 is in doubt after a change of both rows, with a mark or not; then the rows that are left.
+/// Transaction 0 committed, 1 is in doubt after a change of both rows, with a mark or not; then the
+/// rows that are left.
 fn crashed(left: &[Row], marked: bool) -> Vec<Anomaly> {
     let mut script = Script::new(&[Rr; 2])
         .append(0, X, 10)
