@@ -102,7 +102,7 @@ fn progress(options: &Options, server: &Server) -> ProgressBar {
     bar
 }
 
-/// The report for people, in lines of at most so many columns where words make them.
+/// The report for people, in lines of at most this many columns where word breaks allow it.
 pub fn render(facts: &Facts, findings: &[Finding], columns: usize) -> String {
     let mut text = head(facts);
     for (number, finding) in findings.iter().enumerate() {
@@ -219,7 +219,7 @@ fn section(number: usize, finding: &Finding, columns: usize) -> String {
     text
 }
 
-/// Lines of at most so many columns, but for a word that is longer; the first begins with `first`, the others with `indent`.
+/// Lines of at most this many columns, except for a longer word. The first line begins with `first`, the others with `indent`.
 fn wrapped(text: &str, first: &str, indent: &str, columns: usize) -> String {
     let mut lines = String::new();
     let mut line = first.to_owned();

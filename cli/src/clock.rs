@@ -24,7 +24,7 @@ pub fn unix_ms(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// So many seconds from now; `None` for never, and for what is further away than clocks go.
+/// This many seconds from now; `None` for never, and for a time that the clock can't represent.
 pub fn after(seconds: Option<u64>) -> Option<Instant> {
     Instant::now().checked_add(Duration::from_secs(seconds?))
 }

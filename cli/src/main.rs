@@ -40,7 +40,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Before anything else looks at the words: whoever can't make sense of one shows it.
+    // Before anything else parses the words: a parser shows the word that it can't parse.
     let words = std::env::args_os().skip(1);
     if let Err(error) = connect::command_line::refuse_password(Arguments::command(), words) {
         eprintln!("tidepool: {error}");

@@ -80,7 +80,7 @@ impl Level {
     }
 }
 
-/// This process, as [`find`] is to be told.
+/// This process, as the argument of [`find`].
 pub(crate) const OWN: &str = "/proc/self";
 
 /// Finds the memory controller of the process whose `/proc` directory is `proc_dir` (`/proc/self`, `/proc/4711`).
@@ -153,7 +153,7 @@ fn find_in(
     }
     let Some(group) = group else { return Ok(None) };
     let hierarchy = locate(&v2, Version::V2, group)?;
-    // The root group has no memory.current of its own, so its absence there proves nothing.
+    // The root group has no memory.current, so its absence there proves nothing.
     let has_controller =
         hierarchy.directories.iter().any(|d| root.path(d.join("memory.current")).exists());
     Ok(has_controller.then_some(hierarchy))
@@ -299,7 +299,7 @@ impl<'a> Mount<'a> {
     fn hierarchy(&self, root: &Root, version: Version, group: &str) -> Option<Hierarchy> {
         let (group, point) = (path_of(group), path_of(&self.point));
         let below = group.strip_prefix(path_of(&self.root)).ok()?;
-        // Nothing tells the names of the groups on the way down from a namespace's root to where a path out of it turns off.
+        // The names of the groups between a namespace's root and the place where a path leaves it are unknown.
         if below.components().any(|part| part == Component::ParentDir) {
             return None;
         }

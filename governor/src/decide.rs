@@ -87,7 +87,7 @@ const AWAY_PAUSES: u32 = 8;
 pub struct Timing {
     /// From a change of the signals to memory given back.
     pub reaction: Duration,
-    /// What the others grew by within this tells their pace. Not below the time between two readings.
+    /// Interval over which the pace of the others is measured. Not below the time between two readings.
     pub pace: Duration,
     /// The pool keeps this far ahead of that pace.
     pub lead: Duration,
@@ -96,7 +96,7 @@ pub struct Timing {
 }
 
 impl Default for Timing {
-    /// A pool in the same process, which is told within milliseconds.
+    /// A pool in the same process, which a decision reaches within milliseconds.
     fn default() -> Self {
         Timing {
             reaction: Duration::from_millis(100),
@@ -185,7 +185,7 @@ pub struct Governor {
     stalls: StallWatch,
     hold_until: Duration,
     trouble_at: Option<Duration>,
-    /// When it was last asked, or told.
+    /// When the pool was last read, or set.
     heard_at: Option<Duration>,
     /// Before that it heard nothing for so long.
     last_pause: Duration,
@@ -250,7 +250,7 @@ impl Governor {
             trouble_at: self.trouble_at,
             heard_at: self.heard_at,
             last_pause: self.last_pause,
-            // The pool has a size, whoever gave it that: it does not begin with all the room there is.
+            // The pool already has a size, so it does not begin with all the room there is.
             started: true,
             ..Self::default()
         };
@@ -339,7 +339,7 @@ impl Governor {
         let (binding, target) = (binding?, target?);
         if target < pool.limit_bytes {
             // While others grow fast, a decision goes the whole lead ahead, and the next is due when half of that is used up:
-            // a shrink that is told anew every few milliseconds gets nowhere.
+            // a shrink that gets a new target every few milliseconds makes no progress.
             let due = self.binding_ahead(signals, pool, 2)?;
             let step = pool.limit_bytes.saturating_sub(clamp(due.pool_bytes, pool));
             // Less is noise, and the headroom is there to take it.
@@ -353,7 +353,7 @@ impl Governor {
             return None;
         }
         let lasted = clamp(self.targets.front()?.1, pool);
-        // Small steps are noise, but for one that gets the pool to its ceiling: no larger one would follow.
+        // Small steps are noise, except the one that brings the pool to its ceiling: no larger one would follow.
         let step = match lasted < pool.ceiling_bytes {
             true => step_worth_taking(pool.limit_bytes),
             false => 1,
@@ -376,7 +376,7 @@ impl Governor {
         if pause >= AWAY.max(usual) && self.started {
             self.resume();
         } else if pause >= GROW_AFTER.max(usual) {
-            // Nobody saw whether the room was there all the time.
+            // No reading shows whether the room was there all the time.
             self.watched_since = None;
         }
         self.last_pause = pause;
@@ -421,7 +421,7 @@ impl Governor {
     }
 
     /// A stall for want of memory of *ours*: per cent of the time, and what shows the want. Otherwise tasks wait for something else, or
-    /// others do at limits of their own, as the machine's figure counts them too.
+    /// others do at their own limits, because the machine's figure counts them too.
     fn stalled(&self, signals: &Signals, pool: &PoolState) -> Option<(u64, String)> {
         let percent = self.stalls.percent()?;
         let sign = self.stalls.want(self.swap.risen_bytes()).or_else(|| {
@@ -445,10 +445,11 @@ impl Governor {
         }
     }
 
-    /// At `at` the pool got to have `bytes`, in answer to `signal`: told after each step. One that gives way to a want of memory is not gone
-    /// back on before room has lasted from then on. What the user asks for says nothing of the room.
+    /// Notes that the pool has had `bytes` since `at`, in answer to `signal`; called after each step. After a step that
+    /// answers a shortage of memory, the pool grows again only when room has lasted from then on. A size that the user
+    /// sets says nothing about the room.
     pub fn took(&mut self, at: Duration, signal: Signal, bytes: u64) {
-        // A step may take a minute, and nobody was away.
+        // A step may take a minute without a gap in the readings.
         self.heard_at = Some(at);
         match signal {
             Signal::Start | Signal::RoomShrank | Signal::OwnSwap | Signal::Stall => {

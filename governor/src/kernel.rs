@@ -8,7 +8,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Where `/proc` and `/sys` are looked for. `/` on a real machine; a directory of its own in a test.
+/// Where `/proc` and `/sys` are looked for. `/` on a real machine; a temporary directory in a test.
 #[derive(Debug, Clone)]
 pub struct Root(PathBuf);
 

@@ -6,10 +6,10 @@
 //!
 //! * [`signals`] reads what the kernel says: the limits and usage of every cgroup above the process (versions 1 and 2), the
 //!   machine's available memory, pressure stall information, swapping, and the process's own swapped-out memory. Every path is below a
-//!   root that a test can point at a directory of its own.
+//!   root that a test can point at a temporary directory.
 //! * [`decide`] turns one reading into a target. It is pure: no clock, no file, no thread, so a test can put it
 //!   on a simulated machine and run an hour in a millisecond.
-//! * [`journal`] keeps the last decisions for whoever asks why the pool has the size it has.
+//! * [`journal`] keeps the last decisions: why the pool has its size.
 //! * [`trigger`] sleeps between readings, and is woken early where the kernel lets us ask for that.
 //!
 //! # What it promises

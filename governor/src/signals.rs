@@ -27,7 +27,7 @@ pub struct Signals {
     pub swapped_in_pages: Option<u64>,
     /// Pages swapped out on the machine, ever.
     pub swapped_out_pages: Option<u64>,
-    /// How long tasks have waited for memory: those of the process's own cgroup (version 2), or if that isn't told, the machine's.
+    /// How long tasks have waited for memory: those of the process's own cgroup (version 2), or if that has no figure, the machine's.
     pub stall: Option<Stall>,
     /// What processes may be promised, where the kernel counts that strictly.
     pub commit: Option<Commit>,
@@ -48,14 +48,14 @@ pub struct Stall {
 /// Pages that the kernel took from the tasks of a cgroup and that they wanted back, ever.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refaults {
-    /// Memory of their own, which was in swap. Not told before Linux 5.9.
+    /// Their own memory, which was in swap. Linux reports it since 5.9.
     pub anon_pages: u64,
     /// Pages of files.
     pub file_pages: u64,
 }
 
-/// Strict accounting (`vm.overcommit_memory` = 2): private memory counts from when it may be written, used or not, and beyond
-/// the limit nobody is given any.
+/// Strict accounting (`vm.overcommit_memory` = 2): private memory counts from when it may be written, used or not, and
+/// the kernel grants none beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
     /// `CommitLimit`, bytes.
@@ -193,7 +193,7 @@ struct Tightest {
     usage_bytes: u64,
 }
 
-/// Which number tells of the room.
+/// The number that the room follows from.
 #[derive(Debug, Clone, Copy)]
 enum Glance {
     /// The usage of `levels[_]`.
@@ -216,7 +216,7 @@ impl Reader {
             pressure: Source::new(&root, "/proc/pressure/memory"),
             arc: Some(Source::new(&root, ARC)).filter(|_| root.path(ARC).exists()),
             arc_bytes: 0,
-            // What of another process's memory is counted can't be told from here.
+            // How much of another process's memory is counted is unknown here.
             overcommit: Some(Source::new(&root, OVERCOMMIT))
                 .filter(|_| pid.is_none() && root.number(OVERCOMMIT) == Some(STRICT)),
             root,
@@ -352,7 +352,7 @@ impl Reader {
     }
 
     /// The room where the last reading found the least of it, were nothing but the usage changed since: a look at one number,
-    /// for between two readings. `None` when there was no reading, or it can't be told.
+    /// for between two readings. `None` when there was no reading, or it has no such figure.
     pub fn glance(&mut self) -> Option<u64> {
         let tightest = self.tightest?;
         match tightest.glance {

@@ -166,7 +166,7 @@ impl Server {
         connect(&self.socket, database)
     }
 
-    /// Runs one statement on a connection of its own.
+    /// Runs one statement on a new connection.
     ///
     /// # Errors
     /// What the server says.
@@ -329,7 +329,7 @@ pub fn pool_status(conn: &mut Conn, engine: Engine) -> Result<PoolStatus> {
     Ok(engine.pool_status(&rows))
 }
 
-/// `mariadbd` or `mysqld`, told where its own files are.
+/// `mariadbd` or `mysqld`, with the options that name its own files.
 fn sql_server(environment: &Environment, program: Program) -> Result<Command> {
     let mut command;
     if program == Program::MySql {

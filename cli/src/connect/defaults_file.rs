@@ -7,7 +7,7 @@
 //! !include /etc/one.cnf
 //! !includedir /etc/mysql/conf.d/       every *.cnf in it, in order of name
 //! ```
-//! A later value wins. A file that anyone may write is not read, and that is said: whoever wrote it could send us anywhere.
+//! A later value wins. We do not read a file that anyone may write, and say so: its writer could send us to any server.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -32,12 +32,12 @@ const SESSION: [&str; 3] = [
     // With it off the first small read would begin a transaction that lasts as long as the program, and keeps purge from every version
     // since.
     "SET SESSION autocommit = 1",
-    // A mode changes what statements mean, and the limit cuts what SHOW tells of variables and counters.
+    // A mode changes what statements mean, and the limit cuts the rows of SHOW VARIABLES and SHOW STATUS.
     "SET SESSION sql_mode = '', sql_select_limit = 18446744073709551615",
     // A server may not heed what the driver asks for (`skip-character-set-client-handshake`).
     "SET NAMES utf8mb4",
 ];
-/// Where servers put their socket if nobody says otherwise.
+/// Where servers put their socket by default.
 const SOCKETS: [&str; 4] = [
     "/run/mysqld/mysqld.sock",
     "/var/run/mysqld/mysqld.sock",

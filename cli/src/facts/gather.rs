@@ -96,7 +96,7 @@ impl Resizing {
     pub fn why_not(&self, kind: &Kind) -> Option<String> {
         match (self.online, self.at_once) {
             (true, _) => None,
-            // One that would do it at once can, but for these.
+            // A server that resizes at once can do so, except in these cases.
             (false, true) => Some(
                 "this server uses large pages, and MariaDB can't resize such a pool while it runs; start it with large_pages=0"
                     .into(),
@@ -168,7 +168,7 @@ fn redo(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Redo {
     let setting = number(variables, "innodb_redo_log_capacity");
     let file = number(variables, "innodb_log_file_size").unwrap_or(0);
     let files = number(variables, "innodb_log_files_in_group").unwrap_or(1).max(1);
-    // Where only the old options are set, MySQL's log has their size, and the setting goes on telling its own default. The counter tells.
+    // Where only the old options are set, MySQL's log has their size, and the setting still shows its own default. The counter has the real size.
     let capacity = number(rates.now, "innodb_redo_log_capacity_resized")
         .filter(|&capacity| capacity > 0)
         .or(setting);
@@ -323,7 +323,7 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
             Err(error) => return Err(error),
         }
     }
-    // Of InnoDB's the files are enough. Tidepool's are told by no table of their own.
+    // For InnoDB the files are enough. Tidepool has no such table of its files.
     let (no_files, tidepool) = (data.innodb_file_bytes.is_none(), server.kind().tidepool);
     data.is_partial = (no_files || tidepool) && !may_see_all_tables(server)?;
     if data.is_partial {
@@ -337,7 +337,7 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
     Ok(data)
 }
 
-/// The query for the size of InnoDB's files, but for those of temporary tables, which no pool need hold. It needs PROCESS.
+/// The query for the size of InnoDB's files, without those of temporary tables, which no pool needs to hold. It needs PROCESS.
 pub fn innodb_files(kind: &Kind) -> String {
     let table = match kind.is_mysql_since((8, 0, 0)) {
         true => "INNODB_TABLESPACES",

@@ -25,7 +25,7 @@ pub struct Machine {
     pub limit_bytes: u64,
     /// Whose limit that is, for people.
     pub limit_place: String,
-    /// Whether nobody is killed at that limit, but slowed down: `memory.high` of a cgroup.
+    /// Whether the kernel slows processes down at that limit instead of killing one: `memory.high` of a cgroup.
     pub limit_throttles: bool,
     /// What is left below that limit.
     pub room_bytes: u64,
@@ -43,8 +43,8 @@ pub struct Machine {
     pub server_resident_bytes: u64,
     /// Memory of the server that is in swap now.
     pub server_swapped_bytes: u64,
-    /// The server's huge pages (of hugetlbfs): taken from the machine when it was started or told to, whoever uses them, charged to no
-    /// memory cgroup, and of no use to anybody else when the server gives them back.
+    /// The server's huge pages (of hugetlbfs). The kernel reserved them at its start or by a setting, charges them to no
+    /// memory cgroup, and gives them to no other process when the server frees them.
     pub server_huge_bytes: u64,
     /// The biggest other processes.
     pub others: Vec<Process>,
@@ -86,7 +86,7 @@ pub struct Disk {
 pub enum Filesystem {
     /// Files are memory (tmpfs, ramfs): none of it is read from a disk, and what is written there is taken from the rest.
     Memory,
-    /// ZFS has a cache of its own, and to most of its releases O_DIRECT means nothing.
+    /// ZFS has its own cache, and most of its releases ignore O_DIRECT.
     Zfs,
     /// One that the kernel caches, and whose files can be read past that cache.
     #[default]
@@ -271,7 +271,7 @@ fn disk(pid: u32, directory: &Path) -> Option<Disk> {
     let space = rustix::fs::statvfs(&path).ok()?;
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let device = format!("{major}:{minor}");
-    // A partition has no queue of its own: its disk is the directory above.
+    // A partition has no queue: its disk is the directory above.
     let queue = |above: &str| {
         let path = format!("/sys/dev/block/{device}/{above}queue/rotational");
         fs::read_to_string(path).ok().map(|text| text.trim() == "1")

@@ -316,7 +316,7 @@ pub struct Settings {
     pub container_aware: Option<bool>,
     /// Whether somebody has chosen `innodb_buffer_pool_size`, be it the built-in one; `None` where the server doesn't tell.
     pub pool_size_is_set: Option<bool>,
-    /// `locked_in_memory`: the server has told the kernel to swap nothing of it.
+    /// `locked_in_memory`: the server has locked its memory, so the kernel swaps none of it.
     pub locked: Option<bool>,
     /// `innodb_read_only`: nothing is ever written.
     pub read_only: Option<bool>,

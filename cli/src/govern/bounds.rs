@@ -100,7 +100,7 @@ impl Bounds {
         self.down(max).max(floor_bytes)
     }
 
-    /// The size to set for a decision, which is `at_most` so much; a multiple of the unit.
+    /// The size to set for a decision: a multiple of the unit, and no more than `at_most`.
     pub fn size_for(&self, decision: &Decision, at_most: Option<u64>, floor_bytes: u64) -> u64 {
         let Decision { signal, from_bytes, to_bytes, .. } = *decision;
         let size = match to_bytes.checked_sub(from_bytes) {
@@ -139,7 +139,7 @@ mod tests {
         most_bytes: u64::MAX,
     };
 
-    /// Where a pool of `size` that always wants more comes to rest on a machine of 24 GiB with so much to spare, and the smallest
+    /// Where a pool of `size` that always wants more comes to rest on a machine of 24 GiB with `spare` bytes left, and the smallest
     /// and the largest size on the way.
     fn settle(bounds: Bounds, mut size: u64, spare: impl Fn(usize) -> u64) -> (u64, u64, u64) {
         let mut governor = Governor::new();

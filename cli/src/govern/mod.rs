@@ -108,7 +108,7 @@ pub struct Options {
     duration: Option<u64>,
 }
 
-/// Runs the command until it is told to stop.
+/// Runs the command until it is stopped.
 ///
 /// # Errors
 /// See [`crate::exit`].
@@ -231,7 +231,7 @@ impl Governing {
         }
     }
 
-    /// Whether so much room was taken since the last reading that there should be another.
+    /// Whether enough room was taken since the last reading to need another.
     fn room_goes(&mut self) -> bool {
         let (Some(then), Some(now)) = (self.room_bytes, self.reader.glance()) else { return false };
         let goes = match self.goal.is_none() && !self.resting {

@@ -5,7 +5,7 @@
 //! of it in `Innodb_buffer_pool_resize_status`; there we wait until it says that it is done.
 //!
 //! Before it makes itself smaller, MariaDB is [prepared](super::shrink), so that it keeps its pages. Each step is taken under a
-//! [lock], so that nobody else's step is under way.
+//! [lock], so that no other program's step is under way.
 
 use std::time::{Duration, Instant};
 
@@ -239,7 +239,7 @@ impl InnodbPool {
     fn set_size_alone(&mut self, bytes: u64, patience: Duration) -> Result<u64> {
         let grant = self.set_privilege();
         let statement = format!("SET GLOBAL innodb_buffer_pool_size = {bytes}");
-        // Asked for, as whoever takes several steps need not look at the state in between.
+        // Read anew, because a caller that takes several steps need not look at the state in between.
         let now = self.size()?;
         if !self.synchronous {
             let before = self.resize()?;
@@ -307,7 +307,7 @@ impl InnodbPool {
         loop {
             let now = self.resize()?;
             // What it says may still be of the resize before. The words tell the second, and a resize that fails leaves the pages
-            // as they were: two that ended alike in one second can't be told apart but by waiting until it is over.
+            // as they were: two that ended alike in one second can only be distinguished after that second.
             if now != *before || begin.elapsed() > Duration::from_millis(1500) {
                 match now.progress() {
                     Progress::Done => return Ok(()),

@@ -1,6 +1,6 @@
 //! What a resize step costs the server's queries, measured from outside.
 //!
-//! A thread with a connection of its own asks how many pages InnoDB's queries have read so far, and how long a small read of an InnoDB
+//! A thread with its own connection asks how many pages InnoDB's queries have read so far, and how long a small read of an InnoDB
 //! table takes now: some forty times a second while steps are taken, and four times otherwise, for what is normal before one. (Forty all
 //! the time are noticed by the server's users.) Two figures come of that:
 //!
@@ -134,7 +134,7 @@ impl Probe {
         Ok(Probe { samples, stop, attentive, thread: Some(thread) })
     }
 
-    /// From now on steps are taken, or none is any more. The first one begins with a round of its own.
+    /// Switches between measuring steps and not. The first step begins with a separate round.
     pub fn attend(&self, attentive: bool) {
         let was = self.attentive.swap(attentive, Ordering::Relaxed);
         if attentive && !was {
@@ -164,7 +164,7 @@ impl Drop for Probe {
     }
 }
 
-/// What is longest is what is to be measured.
+/// The longest time is the one to measure.
 fn connect(target: &Target) -> Result<Server> {
     let mut server = Server::connect(target)?;
     server.lift_time_limit()?;

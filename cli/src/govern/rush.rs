@@ -17,7 +17,7 @@ const STEP_TAKES: Duration = Duration::from_millis(300);
 const LASTS: Duration = Duration::from_secs(1);
 /// Less than this between two readings is noise.
 const NOISE_BYTES: u64 = 4 * MIB;
-/// So much less room than at the last glance is a burst: the others have begun since then, and not at the last reading.
+/// A drop of this many bytes since the last check is a burst: the neighbours began after that check, not at the last reading.
 const BURST_BYTES: u64 = 16 * MIB;
 /// Readings are not closer than this.
 const CLOSEST: Duration = Duration::from_millis(20);
@@ -51,7 +51,7 @@ impl Rush {
         self.glance = Some((now, room_bytes));
     }
 
-    /// At `now` the limit that binds is `room`, where `headroom_bytes` are to be kept free, and the pool of `size_bytes` holds
+    /// At `now` the binding limit leaves `room`, of which `headroom_bytes` must stay free, and the pool of `size_bytes` holds
     /// `held_bytes`.
     pub fn observe(
         &mut self,

@@ -65,9 +65,9 @@ pub struct Before {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shrink {
     to_bytes: u64,
-    /// The page cleaner is asked for so many free pages.
+    /// Number of free pages that the page cleaner must provide.
     depth: u64,
-    /// So many are waited for.
+    /// Number of free pages to wait for.
     free: u64,
     /// Where the last pass ended has become old as things are.
     aged: bool,

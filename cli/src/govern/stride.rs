@@ -50,7 +50,7 @@ impl Stride {
         if to < from {
             let least = if urgent { from / URGENT_SHARE } else { 0 };
             let step = self.rounded(self.shrink_bytes.max(least)).min(most);
-            // What would be left costs a step of its own, if it is ever so small.
+            // Even a tiny remainder would need another step.
             let left = from.saturating_sub(step).saturating_sub(to);
             let step = if left < step / LEFT_OVER_SHARE { (step + left).min(most) } else { step };
             // Down to the unit: less than asked for is the error that does harm here.
@@ -122,7 +122,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const BOUND: Duration = Duration::from_millis(100);
 
-    /// A server whose resize costs so many milliseconds a GiB.
+    /// A server whose resize costs this many milliseconds a GiB.
     fn settle(ms_per_gib: u64) -> (Stride, Duration) {
         let mut stride = Stride::new(MIB, BOUND);
         let (mut size, mut worst) = (200 << 30, Duration::ZERO);

@@ -78,7 +78,7 @@ fn is_crowded(machine: &Machine) -> bool {
     machine.others_bytes > machine.memory_bytes / 5
 }
 
-/// The other way to a pool that fits, beside a size of it: the option, where nobody has set a size and the machine has nothing else to do.
+/// The other way to a pool that fits, beside a size of it: the option, where no size is set and the machine runs nothing else.
 /// One of the two it must be: a size in the configuration outranks the option. `None` also where what it would take is more than fits.
 pub fn instead_of_a_size(facts: &Facts) -> Option<String> {
     let (machine, pool, fit) = (facts.machine.as_ref()?, facts.pool.as_ref()?, fit(facts)?);
@@ -115,7 +115,7 @@ pub fn instead_of_a_size(facts: &Facts) -> Option<String> {
     ))
 }
 
-/// What the server takes for the pool, of so much memory. It counts that in whole GiB.
+/// The pool's size that the server chooses for this much memory. It counts memory in whole GiB.
 fn taken_of(memory_bytes: u64) -> u64 {
     let memory_bytes = memory_bytes / GIB * GIB;
     match memory_bytes {

@@ -22,7 +22,7 @@ pub fn swapped(facts: &Facts) -> Option<Finding> {
     let severity = match () {
         () if busy => Severity::Critical,
         () if swapped > machine.server_resident_bytes / 20 => Severity::High,
-        // What nobody has missed for long.
+        // Memory that has not been used for long.
         () => Severity::Medium,
     };
     let title = format!("{} of the server is in swap", human(swapped));
@@ -160,7 +160,7 @@ fn never_swapped(facts: &Facts, machine: &Machine) -> Option<(Severity, String)>
 pub fn connections(facts: &Facts) -> Option<Finding> {
     let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
     if too_large(facts).is_some() {
-        // Beside that pool there is memory for nobody, whatever the number of connections.
+        // Beside that pool there is no memory for a connection, whatever their number.
         return None;
     }
     let clients = &facts.connections;

@@ -6,7 +6,7 @@ use crate::bytes::{MIB, human, option};
 use crate::facts::process::is_server;
 use crate::facts::{Facts, Filesystem, Machine, Pool, Tidepool, predict};
 
-/// What every server starts with when nobody says anything.
+/// The default size of every server.
 pub const BUILT_IN_DEFAULT_BYTES: u64 = 128 * MIB;
 /// Below this share of reads from disk a larger pool saves nothing that anyone would notice.
 const MISS_SHARE_WORTH_IT: f64 = 0.001;
@@ -111,7 +111,7 @@ fn taken(pool: &Pool, bytes: u64) -> String {
     }
 }
 
-/// How bad it is to read that much from disk; `None` where a larger pool would save next to nothing, or nobody has read enough to say.
+/// How bad it is to read that much from disk; `None` where a larger pool would save next to nothing, or there were too few reads to judge.
 fn loss(
     facts: &Facts,
     hit_ratio: Option<f64>,
@@ -150,7 +150,7 @@ pub fn is_built_in(facts: &Facts, pool: &Pool) -> bool {
     pool.size_bytes == BUILT_IN_DEFAULT_BYTES && facts.settings.pool_size_is_set != Some(true)
 }
 
-/// Nobody has chosen a size. It hurts only when there is data.
+/// No size is set. That costs only when there is data.
 pub fn built_in_default(facts: &Facts) -> Option<Finding> {
     let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
     if !is_built_in(facts, pool)
@@ -265,7 +265,7 @@ fn prediction(tidepool: &Tidepool, size: u64, wanted: u64) -> Option<String> {
     let (Some(now), Some(then)) = (predict(curve, size), predict(curve, wanted)) else {
         return Some("The engine predicts nothing yet.".into());
     };
-    // Where its curve ends before that size, nobody knows what comes behind.
+    // Where its curve ends before that size, there is no prediction.
     let reaches = then.size_bytes >= wanted;
     let saved = then.hit_ratio - now.hit_ratio;
     if reaches && saved < WORTH_IT * (1.0 - now.hit_ratio) {

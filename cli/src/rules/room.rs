@@ -40,7 +40,7 @@ const LEAST_BYTES: u64 = 64 * MIB;
 const PEAK_SHARE: u64 = 4;
 
 /// What fits for InnoDB's pool; `None` when the machine can't be seen, or the pool is in huge pages: what there is of these is the
-/// administrator's choice, and what such a pool gives back is nobody's room.
+/// administrator's choice, and no other process can use what such a pool gives back.
 pub fn fit(facts: &Facts) -> Option<Fit> {
     let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
     if is_in_huge_pages(machine.server_huge_bytes, pool.size_bytes) {
@@ -57,7 +57,7 @@ pub fn is_in_huge_pages(huge_bytes: u64, pool_bytes: u64) -> bool {
     huge_bytes > 0 && huge_bytes >= pool_bytes / 2
 }
 
-/// The same for Tidepool's, to any byte: that is not for setting, but for saying what a governed pool would have.
+/// The same for Tidepool's, to the byte: it is not a size to set, but the size that a governed pool would have.
 pub fn tidepool_fit(facts: &Facts) -> Option<Fit> {
     let (machine, tidepool) = (facts.machine.as_ref()?, facts.tidepool.as_ref()?);
     Some(fit_beside(facts, machine, tidepool.data_bytes, 0))

@@ -143,7 +143,7 @@ fn a_pool_above_the_limit_is_critical_and_the_advice_fits() {
     assert!(finding.why.ends_with("the server swaps."), "{}", finding.why);
     machine(&mut facts).swap_bytes = 0;
     assert!(only(&facts).why.ends_with("the kernel's OOM killer kills the server."));
-    // Nobody is killed at a memory.high.
+    // The kernel kills no process at a memory.high.
     machine(&mut facts).limit_throttles = true;
     assert!(only(&facts).why.contains("the kernel throttles the server (memory.high)"));
 }
@@ -482,7 +482,7 @@ fn connections_that_memory_is_not_enough_for() {
     assert_eq!(only(&facts).rule, "max_connections");
 }
 
-/// On a tmpfs no read comes from a disk, and ZFS has a cache of its own.
+/// On a tmpfs no read comes from a disk, and ZFS has its own cache.
 #[test]
 fn files_that_are_memory_want_neither_a_pool_nor_another_way_to_be_read() {
     let mut facts = healthy();

@@ -25,7 +25,7 @@ pub struct Row {
     pub mb_dirty: Option<f64>,
 }
 
-/// Whether looking costs the server so much that it must be asked for.
+/// Whether reading it costs the server enough that `watch` does it only on request.
 pub fn is_costly(engine: Engine) -> bool {
     engine == Engine::Innodb
 }

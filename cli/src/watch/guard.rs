@@ -1,9 +1,9 @@
-//! Who may do what over HTTP.
+//! Access control of HTTP requests.
 //!
-//! * Every request must name this server in `Host`: a page elsewhere that rebinds its own name to 127.0.0.1 doesn't.
-//! * What changes or costs something needs the token that was printed at the start, in a header of its own, and an `Origin` that is this
-//!   page: a form or script of another site has neither.
-//! * Whatever only looks is open to everyone who can reach the port, which is why that is the loopback address.
+//! * Every request must name this server in `Host`. That refuses a page elsewhere that rebinds its own name to 127.0.0.1.
+//! * A request that changes or costs something needs the token that was printed at the start, in a separate header, and
+//!   an `Origin` that is this page. A form or script of another site has neither.
+//! * A request that only reads is open to every client that can reach the port, so the port is on the loopback address.
 
 use std::net::SocketAddr;
 

@@ -34,7 +34,7 @@ struct Page {
     costly: Arc<Semaphore>,
 }
 
-/// Answers requests in a thread of its own until the result is shut down.
+/// Answers requests in a separate thread until the result is shut down.
 ///
 /// # Errors
 /// If the system refuses.
@@ -145,7 +145,7 @@ fn set_size(body: &str, watched: &Watched) -> Answer {
     }
 }
 
-/// The size that is to be set, 0 for a pool that is to be governed; or the status and the reason. Refuses what doesn't fit: a page that
+/// The size to set, 0 for a pool that its engine governs; or the status and the reason. Refuses what doesn't fit: a page that
 /// makes a mistake easier is worse than none.
 fn wanted(body: &str, about: &About, last: Option<&Sample>) -> Result<u64, (u16, String)> {
     let wish: serde_json::Value = serde_json::from_str(body).unwrap_or_default();

@@ -39,7 +39,7 @@ use setter::Setter;
 use totals::Totals;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// What changes slowly is looked up every so many seconds.
+/// Seconds between two readings of what changes slowly.
 const SLOWLY: u64 = 5;
 
 /// There is a look each second. A server that has kept one waiting for so long does not answer: the look itself fails minutes later.
@@ -121,7 +121,7 @@ pub struct Watched {
     pub target: Target,
     /// Sets the pool's size.
     pub setter: Setter,
-    /// Told to stop.
+    /// Whether to stop.
     pub stop: Arc<AtomicBool>,
     about: Mutex<Arc<About>>,
     seen: Mutex<Seen>,
@@ -136,7 +136,7 @@ impl Watched {
     /// The server was away. What is there now may be another version of it, with other settings and other data.
     fn is_back(&self, now: &About) {
         let before = self.about();
-        // Under the lock, so that nobody gets figures of the one pool with a description of the other's.
+        // Under the lock, so that no reader gets figures of one pool with a description of the other's.
         let mut seen = self.seen();
         seen.returned(before.engine != now.engine);
         *self.about.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(now.clone());
@@ -148,7 +148,7 @@ impl Watched {
     }
 }
 
-/// Runs the command until it is told to stop.
+/// Runs the command until it is stopped.
 ///
 /// # Errors
 /// See [`crate::exit`].
@@ -177,7 +177,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         about.place,
         guard.token()
     );
-    // Whoever started this may not care for its words.
+    // The output may be closed: its reader is optional.
     let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
     if !address.ip().is_loopback() {
         tracing::warn!(
@@ -187,7 +187,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let http = http::start(listener, guard, Arc::clone(&watched))
         .map_err(|e| Error::Local(format!("can't answer on {address}: {e}")))?;
     let result = look(sampler, options, process, &watched);
-    // Waits for nobody: neither for clients that are slow, nor for a question to the server that one of them has asked for.
+    // Waits neither for slow clients nor for a query that one of them has requested.
     http.shutdown_background();
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -202,7 +202,7 @@ fn listen(address: &str) -> Result<(TcpListener, SocketAddr)> {
     Ok((listener, bound))
 }
 
-/// Looks once a second until told to stop. A server that went away may come back: the page says so and tries again.
+/// Takes a sample once a second until it is stopped. A server that went away may come back: the page says so and tries again.
 /// `process` is what the user named.
 fn look(
     mut sampler: Sampler,

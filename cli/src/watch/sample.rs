@@ -158,8 +158,8 @@ struct Before {
 }
 
 impl Sampler {
-    /// Finds out what there is to be seen. `engine` is whose pool; by default Tidepool's where it has tables. `process` is what the user
-    /// named.
+    /// Finds out which figures the server has. `engine` chooses the pool; the default is Tidepool's where it has tables.
+    /// `process` is the one that the user named.
     ///
     /// # Errors
     /// If the server goes away, or has not this engine.
@@ -367,7 +367,7 @@ impl Sampler {
     }
 }
 
-/// `None` for a pool in huge pages too: what there is of these is the administrator's choice, and what it gives back is nobody's room.
+/// `None` for a pool in huge pages too: what there is of these is the administrator's choice, and no other process can use what it gives back.
 fn fits(governor: &Governor, signals: &Signals, pool: &PoolState, huge_bytes: u64) -> Option<u64> {
     match is_in_huge_pages(huge_bytes, pool.limit_bytes) {
         true => None,

@@ -32,7 +32,7 @@ pub struct Progress {
     /// Whose pool is to have it.
     #[serde(skip)]
     engine: Option<Engine>,
-    /// The size that is wanted, 0 for a pool that is to be governed; `None` before the first wish.
+    /// The requested size, 0 for a pool that its engine governs; `None` before the first request.
     pub wanted_bytes: Option<u64>,
     /// Whether it is being worked on.
     pub running: bool,
@@ -169,7 +169,7 @@ impl Setter {
     }
 }
 
-/// Tidepool's resize stops nobody and has its own thread: one statement is all.
+/// Tidepool's resize blocks no query and has its own thread: one statement is enough.
 fn set_tidepool(target: &Target, bytes: u64) -> Result<()> {
     let statement = format!("SET GLOBAL tidepool_buffer_pool_size = {bytes}");
     Server::connect(target)?.execute("setting the pool's size", "SUPER", &statement)

@@ -10,7 +10,7 @@ use crate::terminal::{self, Size, printable};
 const LABELS: usize = 29;
 const SPARKS: usize = 60;
 
-/// Shows the newest sample. Returns false when nobody reads any more.
+/// Shows the newest sample. Returns false when the output is closed.
 pub fn show(watched: &Watched) -> bool {
     let seen = watched.seen();
     let mut out = std::io::stdout();

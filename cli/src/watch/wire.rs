@@ -3,7 +3,7 @@
 //! Who connects has shown nothing yet, neither the right `Host` nor a token. So nothing that a client sends or holds back may cost more
 //! than [`LIMITS`]: neither memory, nor a place that others need, nor the end of the program.
 //!
-//! * One request a connection: a page asks once a second, and idle connections would need a limit of their own.
+//! * One request a connection: a page asks once a second, and idle connections would need another limit.
 //! * What takes the server's time (a question to it) is not the client's doing and counts for no limit. Such work belongs into
 //!   [`tokio::task::spawn_blocking`]: all connections share one thread.
 //! * Dropping the runtime ends everything here at once. A client whose answer is cut asks again.
@@ -51,7 +51,7 @@ pub struct Limits {
     pub linger: Duration,
 }
 
-/// Those of the page. Whoever is silent or doesn't read holds one of many places, and not for long.
+/// Limits of the page. A client that is silent or doesn't read holds one of many places, and not for long.
 pub const LIMITS: Limits = Limits {
     connections: 64,
     head_bytes: 16 << 10,
@@ -72,7 +72,7 @@ where
     H: Fn(Request<Incoming>) -> Answering + Clone + Send + Sync + 'static,
 {
     let places = Arc::new(Semaphore::new(limits.connections));
-    // Nobody closes the semaphore: this goes on for ever.
+    // The semaphore is never closed, so this loops for ever.
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         match listener.accept().await {
             Ok((stream, _)) => {

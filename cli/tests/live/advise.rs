@@ -184,7 +184,7 @@ fn advice_changes_nothing() {
     let before = variables(&server);
     advise(&server);
     assert_eq!(variables(&server), before);
-    // Nor does it leave anything that whoever watches the server would have to explain.
+    // Nor does it leave a trace that a monitoring of the server would show.
     let aborted: Vec<(String, u64)> =
         server.connect().query("SHOW GLOBAL STATUS LIKE 'Aborted%'").unwrap();
     assert!(aborted.iter().all(|(_, count)| *count == 0), "{aborted:?}");

@@ -44,7 +44,7 @@ impl Browser {
         let mut command = Command::new("chromedriver");
         command
             .arg("--port=0")
-            // What the browser writes elsewhere by default; and nobody on a bus to wait for.
+            // Directories that the browser writes elsewhere by default; and no bus to wait for.
             .env("HOME", profile.path())
             .env("XDG_CONFIG_HOME", profile.path())
             .env("XDG_CACHE_HOME", profile.path())
@@ -224,7 +224,7 @@ impl Drop for Browser {
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
-        // The browser is in a process group of its own, and outlives a driver that was killed. Its profile tells it from others.
+        // The browser has its own process group, and outlives a driver that was killed. Its profile identifies it.
         let profile = self.profile.path().to_string_lossy().into_owned();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let command_line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -319,7 +319,7 @@ fn the_page_draws_and_its_slider_resizes_the_server() {
     );
     assert!(pool_size(&server) < 64 * MIB);
     browser.until("document.getElementById('decisions').innerText.includes('set by this page')");
-    // Nobody but whoever moves the slider chooses the size of this one.
+    // Only the slider sets the size of this one.
     assert_eq!(browser.value("document.getElementById('mode').offsetHeight"), 0);
     browser.screenshots("watch");
     let errors = browser.value("document.getElementById('error').hidden");

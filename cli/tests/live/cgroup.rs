@@ -30,7 +30,7 @@ impl Cgroup {
     }
 
     /// Starts a process in the group: all that it ever takes is charged there. Version 1 only, where a thread may be in a
-    /// group of its own and its children are born there; elsewhere `None`, and a message that the test is skipped.
+    /// separate group and its children start there; elsewhere `None`, and a message that the test is skipped.
     pub fn start<T>(&self, start: impl FnOnce() -> T) -> Option<T> {
         if self.version != Version::V1 {
             eprintln!(

@@ -6,8 +6,8 @@
 //! |---|---|
 //! | its own memory to come back from swap | helps |
 //! | room below a limit, where what is used can't just be dropped | helps |
-//! | a huge page put together from small ones, as the pool itself asks for while it grows | helps nobody |
-//! | file cache dropped at the limit of a cgroup that it has filled: in version 2 nobody does that ahead of time | is a larger file cache, at the same limit |
+//! | a huge page put together from small ones, as the pool itself asks for while it grows | frees no memory |
+//! | file cache dropped at the limit of a cgroup that it has filled: in version 2 no kernel thread does that ahead of time | is a larger file cache, at the same limit |
 //! | file pages that were dropped, and are read again | helps if they are few |
 //!
 //! So a stall is not enough. Three questions are asked, two of them here:
@@ -17,7 +17,7 @@
 //!   back, or the last pages of files do: so it is below a limit that can't be seen from here, where there is no swap.
 //! * **Did the last step help?** If the stall is as long when the pool has become smaller, the pool was not the reason. Then stalls are not
 //!   answered for [`USELESS_MEMORY`]. Room that shrinks is, and so is our own memory that goes to swap. The first step is taken as soon
-//!   as the stall is long, when nobody can tell yet how long it would have become; so the second is the first to be judged.
+//!   as the stall is long, when its later length is not known yet; so the second is the first to be judged.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,7 +30,7 @@ use crate::signals::{HEADROOM_MIN_BYTES, Place, Refaults, Signals};
 pub const STALL_PERCENT: u64 = 10;
 /// The time over which a stall is taken. One of a full [`STALL_PERCENT`] of it counts as soon as it has been.
 pub const STALL_WINDOW: Duration = Duration::from_millis(500);
-/// A step helped if the stall fell by so many points of a hundred. Less is noise.
+/// A step helped if the stall fell by this many percentage points. Less is noise.
 const LOWERED_PERCENT: u64 = 5;
 /// How long it is remembered that a step did not help.
 pub const USELESS_MEMORY: Duration = Duration::from_secs(60);

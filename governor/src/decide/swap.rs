@@ -4,7 +4,8 @@
 //! a MiB between two readings. It counts from the lowest figure in the window, not from the first: what the pool gives back may have been
 //! in swap, and the figure falls by that while other memory still goes there.
 //!
-//! Whose memory it is can't be told: the pool's, or what has slept in the process for hours and is not missed. So the answer is sized to what goes:
+//! It is unknown whose memory goes: the pool's, or memory that the process has not used for hours. So the answer
+//! depends on how much goes:
 //!
 //! | rise in the window | answer |
 //! |---|---|

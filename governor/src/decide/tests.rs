@@ -617,7 +617,7 @@ fn what_happened_while_nothing_was_decided_is_no_step() {
     assert_eq!((decision.signal, signals.at - start), (Signal::RoomLasted, GROW_AFTER));
 }
 
-/// A server in a cgroup that was frozen for a while, and with it whoever asks it something.
+/// A server in a cgroup that was frozen for a while, together with its clients.
 #[test]
 fn who_was_not_asked_for_long_finds_no_rise_of_the_moment_and_no_room_that_has_lasted() {
     let mut machine = Machine::new(GIB, 1);

@@ -73,7 +73,7 @@ fn a_glance_sees_the_usage_and_a_reading_the_limit_too() {
     assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes(), 30);
 }
 
-/// ZFS's cache is no file cache to the kernel, and yet makes place for whoever needs memory.
+/// The kernel does not count ZFS's cache as file cache, and yet it shrinks when a process needs memory.
 #[test]
 fn half_of_what_zfs_can_give_back_is_available() {
     let dir = tempfile::tempdir().unwrap();

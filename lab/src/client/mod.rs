@@ -97,7 +97,7 @@ impl Row {
 /// Why a statement failed.
 #[derive(Clone, Debug)]
 pub struct SqlError {
-    /// The server's code if the transaction is to be tried again: a deadlock and the like.
+    /// The server's code if the client should retry the transaction: a deadlock and the like.
     pub retry: Option<String>,
     /// What the server or the client says.
     pub message: String,

@@ -34,7 +34,7 @@ pub(super) fn pool_bytes(memory_bytes: u64) -> u64 {
     memory_bytes / 16 * 7
 }
 
-/// Rows of a table that takes so many bytes in the pool.
+/// Rows of a table that takes this many bytes in the pool.
 pub(super) fn rows_of(bytes: u64) -> u64 {
     bytes / CLUSTERED_ROW_BYTES
 }

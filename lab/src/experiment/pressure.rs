@@ -2,11 +2,11 @@
 //! servers share one cgroup.
 //!
 //! How well a server does under pressure is judged by the pool that it has left: its throughput in every second is
-//! divided by that of a server whose pool was always that large, in the same cgroup, with nobody beside it. These
+//! divided by that of a server whose pool was always that large, in the same cgroup, without a neighbour. These
 //! baselines are measured first, at four sizes; between them the throughput is interpolated.
 //!
-//! A neighbour that takes half of the memory at once also takes a good part of that second's processor time, whoever is beside
-//! it. So the step has a baseline more: a pool of a fixed size that fits beside the neighbour, which goes through the same.
+//! A neighbour that takes half of the memory at once also takes much of that second's processor time. So the step has one
+//! more baseline: a pool of a fixed size that fits beside the neighbour and goes through the same step.
 
 use std::path::{Path, PathBuf};
 
@@ -186,7 +186,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// An engine's data, and that of the second server, if there is to be one.
+/// An engine's data, and that of the second server, if the case has one.
 type Directories = (Engine, PathBuf, Option<PathBuf>);
 
 /// The runs of one server: first the baselines, then each pattern.
@@ -243,7 +243,7 @@ fn judge(record: &mut Record, pattern: Pattern, peak_bytes: u64, baseline: &Base
     record.summary.insert("swap_out_share".into(), out_mb / moved_mb);
 }
 
-/// After so many seconds a pool has what the neighbour has released, or is late.
+/// A pool must have what the neighbour has released after this many seconds.
 const BACK_S: f64 = 10.0;
 
 /// The worst second by the baseline, and the seconds until the pool has its old size again.

@@ -33,7 +33,7 @@ const AFTER_MOVE_S: u32 = 40;
 
 /// A dump alone that takes longer is not waited for.
 const DUMP_LIMIT_S: u32 = 300;
-/// An index with fewer pages is not told of.
+/// The result leaves out an index with fewer pages.
 const CONTENT_PAGES: u64 = 64;
 /// What pages of no table are called.
 const NO_INDEX: &str = "no table's";
@@ -228,7 +228,7 @@ struct SideLoad {
 struct Known {
     /// Bytes a second that a dump wrote: (engine's key, dumps, rate).
     rates: Vec<(&'static str, u32, f64)>,
-    /// Bytes of a whole dump, which is the same text with every engine, but for the numbers in it.
+    /// Bytes of a whole dump, which is the same text with every engine, except for the numbers in it.
     dump_bytes: Option<f64>,
 }
 

@@ -1,6 +1,6 @@
 //! What all experiments share: settings, the machine, the data, and one run of a server under load.
 //!
-//! Here: what an experiment asks of the laboratory. `load`: what the user chose of the load. `plan`: what a run is to be. `run`: a run, from the server's start to its end.
+//! Here: what an experiment asks of the lab. `load`: the user's choices of the load. `plan`: the plan of a run. `run`: a run, from the server's start to its end.
 //! `stage`: what an experiment can do in the middle of one.
 //!
 //! Everything made outside of the working directory (cgroups, swap files) is noted in the registry before it is made, and removed when its
@@ -54,12 +54,12 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Client threads, where the experiment has so many.
+    /// Client threads, where the experiment lets the user choose them.
     pub fn threads(&self, usual: u32) -> u32 {
         self.load.threads.unwrap_or(usual)
     }
 
-    /// Seconds of measuring, where the experiment has so many.
+    /// Seconds of measuring, where the experiment lets the user choose them.
     pub fn seconds(&self, usual: u32) -> u32 {
         self.load.seconds.unwrap_or(usual)
     }

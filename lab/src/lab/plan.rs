@@ -1,4 +1,4 @@
-//! What a run is to be.
+//! The plan of a run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -21,7 +21,7 @@ const SET_LIMIT: Duration = Duration::from_secs(300);
 /// When an experiment may act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// So many measured seconds have passed; first 0.
+    /// The number of measured seconds that have passed; first 0.
     After(u32),
     /// The load has ended as planned, and the server is still there.
     End,

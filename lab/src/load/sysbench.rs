@@ -164,7 +164,7 @@ impl Drop for Sysbench {
     }
 }
 
-/// A second with nothing in it every second, until nobody listens.
+/// An empty second every second, until the receiver is gone.
 fn clock() -> Receiver<Second> {
     let (sender, seconds) = mpsc::channel();
     thread::spawn(move || {

@@ -90,7 +90,7 @@ impl Cgroup {
     /// A group whose processes together do no more than `reads_per_second` on the disk that holds `path`.
     ///
     /// # Errors
-    /// If there is no such controller, the user may not, or the file system has no disk of its own.
+    /// If there is no such controller, the user lacks the right, or the file system has no disk.
     pub fn read_throttle(
         registry: &Registry,
         path: &Path,

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! A line is written before the thing is made and stays after it is gone: removing what is not there does nothing. The
-//! start time tells a process from a later one with its recycled id.
+//! start time distinguishes a process from a later one with its recycled id.
 
 use std::fs::{self, File};
 use std::io::Write;

@@ -77,7 +77,7 @@ fn make(options: &Options) -> Result<Table> {
     Ok(table::mean(&tables).expect("there is a seed"))
 }
 
-/// Measures, and shows how far it is; the same is to be done `times` times.
+/// Measures, and shows the progress; the caller does the same `times` times.
 fn shown(
     traces: &[Trace],
     policies: &[&str],

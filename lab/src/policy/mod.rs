@@ -1,6 +1,6 @@
 //! Replay of page traces over replacement policies.
 //!
-//! A [`trace::Trace`] is a sequence of page requests as a buffer pool sees them. A [`Policy`] is told of each request and says whether the page
+//! A [`trace::Trace`] is a sequence of page requests as a buffer pool sees them. A [`Policy`] gets each request and says whether the page
 //! was resident. [`replay`] counts misses; [`table`] does it for every policy and size, and `tidepool lab policy` ([`command`]) prints
 //! that.
 //!

@@ -53,7 +53,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// In pages, for a trace that touches so many; at least four.
+    /// In pages, for a trace that touches this many; at least four.
     pub fn capacity(self, distinct_pages: usize) -> usize {
         let pages = match self {
             Size::Percent(percent) => (distinct_pages as f64 * percent / 100.0) as usize,

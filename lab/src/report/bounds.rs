@@ -21,7 +21,7 @@ pub struct Row {
     pub experiment: String,
     /// What is required.
     pub what: String,
-    /// The limit, for people; empty where there is none, and the figure is only told.
+    /// The limit, for people; empty where there is none, and the report only shows the figure.
     pub bound: String,
     /// Tidepool's figure, and whether it meets the bound; nothing if it was not measured.
     pub ours: Option<Figure>,

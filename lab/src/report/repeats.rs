@@ -81,7 +81,7 @@ fn condense(repeats: &[&Record]) -> Record {
     record
 }
 
-/// So many repeats tell what recurs.
+/// The number of repeats that show what recurs.
 const RECURRING: usize = 3;
 
 /// The lowest median of a second over all repeats, and that second. A second of a repeat counts as the slower of itself and the next.
@@ -138,7 +138,7 @@ mod tests {
         let figures: Vec<_> =
             condensed(&records).iter().map(|record| record.figure("qps").unwrap()).collect();
         assert_eq!(figures, [200.0, 900.0]);
-        // Each has a chart of its own.
+        // Each has its own chart.
         assert_eq!(numbers(&records), [(1, 3), (2, 3), (3, 3)]);
     }
 

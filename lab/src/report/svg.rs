@@ -46,7 +46,7 @@ impl Scheme {
     }
 }
 
-/// The styles of charts, for a page and for a file of its own; the reader's `prefers-color-scheme` chooses.
+/// The styles of charts, for a page and for a separate file; the reader's `prefers-color-scheme` chooses.
 pub fn style() -> String {
     format!(
         ".chart{{font-family:system-ui,'DejaVu Sans',sans-serif}}.chart text{{font-size:12px}}.chart text.soft{{font-size:11px}}\
@@ -158,7 +158,7 @@ impl Svg {
         )
     }
 
-    /// The picture as a file of its own.
+    /// The picture as a separate file.
     pub fn standalone(&self, description: &str) -> String {
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" \

@@ -50,7 +50,7 @@ fn a_pool_is_shrunk_below_a_limit_that_comes_down_and_grows_back() {
     let args = ["--innodb-buffer-pool-size=96M", "--innodb-buffer-pool-chunk-size=1M"];
     let Some(server) = group.start(|| mysql("mysql-govern", &args)) else { return };
     let Some(server) = server else { return };
-    // Nobody reads yet: a reader takes each page that a shrinking pool frees to move others to, and then MySQL sleeps for seconds,
+    // No query reads yet: a reader takes each page that a shrinking pool frees to move others to, and then MySQL sleeps for seconds,
     // some ten times.
     let rows = fill(&server, 96);
     let mut govern = Govern::start(tidepool(server.socket()).args([

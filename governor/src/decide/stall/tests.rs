@@ -136,7 +136,7 @@ fn stalls_with_hardly_any_room_left_shrink_a_pool_that_lags_behind() {
     group.others += share_bytes(group.limit) - 20 * MIB;
     let found = (1..=10).find_map(|tick| {
         let decision = group.tick(25_000)?;
-        // It was told, and holds it all still.
+        // It has the new target, and still holds all of it.
         group.pool.resident_bytes = full;
         (decision.signal == Signal::Stall).then_some((tick, decision))
     });

@@ -30,7 +30,7 @@ const BEFORE_S: u32 = 15;
 const AFTER_S: u32 = 75;
 /// The last seconds, which tell the throughput of a pool that fits.
 const END_S: u32 = 15;
-/// The slowest so many seconds in a row tell a halt from a slow second.
+/// Length in seconds of the slowest interval: it distinguishes a halt from a slow second.
 const HALT_S: usize = 10;
 
 /// How a pool is made to fit.
@@ -260,7 +260,7 @@ mod tests {
             for &way in Way::all(engine) {
                 let plan = plan(&settings, (engine, dir), 1, way);
                 assert!(plan.args[0].ends_with(&size), "{:?}", plan.args);
-                // Not from its start: it is to be rescued, not kept from harm.
+                // Not from its start: the case is a rescue, not a protection.
                 assert!(!plan.governed);
                 let unguarded = plan.args.iter().any(|arg| arg.ends_with("guard=OFF"));
                 assert_eq!(unguarded, engine == Engine::Tidepool);

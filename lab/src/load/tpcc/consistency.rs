@@ -8,7 +8,7 @@ use crate::client::{Client, Dialect, Result, Row, Value};
 /// The database that holds the tables.
 pub const DATABASE: &str = "tpcc";
 
-/// How many violations are told of each condition.
+/// The most violations that are listed of each condition.
 const SHOWN: usize = 3;
 
 /// A condition: its name, and the violations found, described.

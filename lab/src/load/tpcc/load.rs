@@ -1,4 +1,4 @@
-//! Terminals: threads that each run the mix of transactions on a connection of their own, until told to stop
+//! Terminals: threads that each run the mix of transactions, each on its own connection, until they are stopped
 //! or until the server is gone.
 
 use std::collections::BTreeMap;

@@ -44,7 +44,7 @@ impl Kind {
 /// What a body wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Commit; so many orders were delivered.
+    /// Commit, with the number of delivered orders.
     Commit {
         /// Orders that leave `new_order` by this transaction.
         delivered: u64,

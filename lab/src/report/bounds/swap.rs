@@ -90,7 +90,7 @@ fn of_sizes(records: &[&Record], rows: &mut Vec<Row>) {
     });
 }
 
-/// Tidepool's way out is judged; what the others' ways lead to is told beside it.
+/// The report judges Tidepool's rescue, and shows the others beside it.
 fn of_rescues(records: &[&Record], rows: &mut Vec<Row>) {
     // Tidepool has one way, so its name is enough.
     let named = records.iter().map(|record| {
