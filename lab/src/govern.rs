@@ -1,4 +1,5 @@
-//! `tidepool govern` beside a server: this program again, with its log read back when the run is over.
+//! `tidepool govern` beside a server: this program again, with its log read back when the run is
+//! over.
 //!
 //! It is outside of the server's cgroup, as a separate service would be.
 

@@ -1,8 +1,9 @@
-//! The size that is being worked towards, step by step, and whether that is still right by the time of the next step.
+//! The size that is being worked towards, step by step, and whether that is still right by the time
+//! of the next step.
 //!
-//! A step of MySQL's may take a minute. So what fitted when growing was decided must still fit, and room whose loss was
-//! answered may be back. And others may have set a size that lies beyond the goal: that ends it, for it was decided which way to go as well
-//! as how far.
+//! A step of MySQL's may take a minute. So what fitted when growing was decided must still fit, and
+//! room whose loss was answered may be back. And others may have set a size that lies beyond the
+//! goal: that ends it, for it was decided which way to go as well as how far.
 
 use tidepool_governor::Signal;
 
@@ -22,8 +23,8 @@ pub struct Goal {
 }
 
 impl Goal {
-    /// The size to step towards from `size_bytes`, where the governor would now have `target_bytes` (`None`: it knows no
-    /// limit). The present size when there is nothing more to be done.
+    /// The size to step towards from `size_bytes`, where the governor would now have `target_bytes`
+    /// (`None`: it knows no limit). The present size when there is nothing more to be done.
     pub fn towards(self, size_bytes: u64, target_bytes: Option<u64>) -> u64 {
         if self.grows {
             return self.bytes.min(target_bytes.unwrap_or(0)).max(size_bytes);

@@ -1,7 +1,8 @@
 //! Whether others are taking the room so fast that a small step down would come too late.
 //!
-//! A step has a fixed cost, a tenth of a second. One that gives back 20 MiB in that time, while a neighbour takes 70, leaves less room than there
-//! was, and the next one works while the kernel swaps. So what counts is not the room now, but the room when a step ends.
+//! A step has a fixed cost, a tenth of a second. One that gives back 20 MiB in that time, while a
+//! neighbour takes 70, leaves less room than there was, and the next one works while the kernel
+//! swaps. So what counts is not the room now, but the room when a step ends.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,8 @@ const STEP_TAKES: Duration = Duration::from_millis(300);
 const LASTS: Duration = Duration::from_secs(1);
 /// Less than this between two readings is noise.
 const NOISE_BYTES: u64 = 4 * MIB;
-/// A drop of this many bytes since the last check is a burst: the neighbours began after that check, not at the last reading.
+/// A drop of this many bytes since the last check is a burst: the neighbours began after that
+/// check, not at the last reading.
 const BURST_BYTES: u64 = 16 * MIB;
 /// Readings are not closer than this.
 const CLOSEST: Duration = Duration::from_millis(20);
@@ -51,8 +53,8 @@ impl Rush {
         self.glance = Some((now, room_bytes));
     }
 
-    /// At `now` the binding limit leaves `room`, of which `headroom_bytes` must stay free, and the pool of `size_bytes` holds
-    /// `held_bytes`.
+    /// At `now` the binding limit leaves `room`, of which `headroom_bytes` must stay free, and the
+    /// pool of `size_bytes` holds `held_bytes`.
     pub fn observe(
         &mut self,
         now: Instant,
@@ -84,15 +86,17 @@ impl Rush {
         self.now = sign && left_bytes < soon && size_bytes == last.size;
     }
 
-    /// The most that a pool of `size_bytes` may have after its next step down; `None` where any step is large enough. `out_of_room`: half
-    /// of the headroom is gone. Others that pause while there is room again may be done.
+    /// The most that a pool of `size_bytes` may have after its next step down; `None` where any
+    /// step is large enough. `out_of_room`: half of the headroom is gone. Others that pause while
+    /// there is room again may be done.
     pub fn at_most(&self, now: Instant, size_bytes: u64, out_of_room: bool) -> Option<u64> {
         let goes_on = self.now || out_of_room && self.until.is_some_and(|until| now < until);
         goes_on.then_some(size_bytes - size_bytes / URGENT_SHARE)
     }
 }
 
-/// Why a pool goes where it goes, if it is [`at_most`](Rush::at_most) so large for a rush: the room alone would leave it more.
+/// Why a pool goes where it goes, if it is [`at_most`](Rush::at_most) so large for a rush: the room
+/// alone would leave it more.
 pub fn reason(decision: &Decision, at_most: Option<u64>) -> String {
     let reason = decision.reason.clone();
     match at_most.is_some_and(|most| most < decision.to_bytes) {
@@ -154,7 +158,8 @@ mod tests {
     fn a_pace_that_would_use_the_headroom_up_within_a_step_is_a_rush() {
         let tick = Duration::from_millis(100);
         assert_eq!(seen(25 * MIB, tick, 70 * MIB), Some(SIZE - SIZE / 3));
-        // The same pace with room enough, and a slow ramp with hardly more than half of the headroom.
+        // The same pace with room enough, and a slow ramp with hardly more than half of the
+        // headroom.
         assert_eq!(seen(25 * MIB, tick, 300 * MIB), None);
         assert_eq!(seen(5 * MIB, tick, 66 * MIB), None);
         // Seen at a glance, long before the next reading is due.

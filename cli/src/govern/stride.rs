@@ -1,8 +1,9 @@
 //! How large the next step of a resize may be: learned from what the last ones cost.
 //!
-//! A step costs the server's queries some work: the pool's mutex is held, pages are moved. How much depends on the server, its version,
-//! its load, and the direction, so it is measured ([`super::probe`]) and the stride follows it, as a congestion window follows
-//! losses: a step over the bound halves the stride, one below half of it makes the next half as large again.
+//! A step costs the server's queries some work: the pool's mutex is held, pages are moved. How much
+//! depends on the server, its version, its load, and the direction, so it is measured
+//! ([`super::probe`]) and the stride follows it, as a congestion window follows losses: a step over
+//! the bound halves the stride, one below half of it makes the next half as large again.
 
 use std::time::Duration;
 
@@ -34,7 +35,8 @@ const LEFT_OVER_SHARE: u64 = 8;
 const EXTENT_BYTES: u64 = 8 << 20;
 
 impl Stride {
-    /// Steps are multiples of `unit_bytes` and should cost at most `bound` of the queries' work each.
+    /// Steps are multiples of `unit_bytes` and should cost at most `bound` of the queries' work
+    /// each.
     pub fn new(unit_bytes: u64, bound: Duration) -> Stride {
         let first = FIRST_BYTES.max(unit_bytes);
         Stride { unit_bytes: unit_bytes.max(1), bound, shrink_bytes: first, grow_bytes: first }
@@ -42,8 +44,9 @@ impl Stride {
 
     /// The size after the next step from `from` towards `to`, both bytes; never beyond `to`.
     ///
-    /// When memory runs out now (`urgent`), a step is not smaller than a third of the pool: each has its fixed cost, and a server needs time
-    /// to be prepared for the next, more than for the pages. Nor is it much larger: memory comes back at its end.
+    /// When memory runs out now (`urgent`), a step is not smaller than a third of the pool: each
+    /// has its fixed cost, and a server needs time to be prepared for the next, more than for the
+    /// pages. Nor is it much larger: memory comes back at its end.
     pub fn next(&self, from: u64, to: u64, urgent: bool) -> u64 {
         // A change by more than half makes MariaDB rebuild what hangs on the pool's size.
         let most = (from / 2).max(self.unit_bytes);
@@ -91,7 +94,8 @@ impl Stride {
         *stride = (*stride / 2).max(unit);
     }
 
-    /// How long to leave the queries alone after a step that cost `cost`: so long that no second loses a fifth of its work.
+    /// How long to leave the queries alone after a step that cost `cost`: so long that no second
+    /// loses a fifth of its work.
     pub fn rest(&self, cost: Duration, urgent: bool) -> Duration {
         if urgent {
             return Duration::ZERO;

@@ -53,7 +53,8 @@ pub fn tidepool_double_buffering(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// Whether the files' only place is memory, or their file system has its own cache, which O_DIRECT does not always bypass.
+/// Whether the files' only place is memory, or their file system has its own cache, which O_DIRECT
+/// does not always bypass.
 fn is_cached_otherwise(facts: &Facts) -> bool {
     facts.filesystem() != Filesystem::Other
 }

@@ -32,7 +32,8 @@ pub fn is_costly(engine: Engine) -> bool {
 
 /// The pool's content, largest first.
 ///
-/// For InnoDB this reads `INNODB_BUFFER_PAGE`: a row for every page of the pool, copied under the pool's mutex; queries stall meanwhile.
+/// For InnoDB this reads `INNODB_BUFFER_PAGE`: a row for every page of the pool, copied under the
+/// pool's mutex; queries stall meanwhile.
 ///
 /// # Errors
 /// [`Error::Privilege`] with the grant; if the server goes away.

@@ -1,9 +1,12 @@
 //! Access control of HTTP requests.
 //!
-//! * Every request must name this server in `Host`. That refuses a page elsewhere that rebinds its own name to 127.0.0.1.
-//! * A request that changes or costs something needs the token that was printed at the start, in a separate header, and
-//!   an `Origin` that is this page. A form or script of another site has neither.
-//! * A request that only reads is open to every client that can reach the port, so the port is on the loopback address.
+//! * Every request must name this server in `Host`. That refuses a page elsewhere that rebinds its
+//!   own name to 127.0.0.1.
+//! * A request that changes or costs something needs the token that was printed at the start, in a
+//!   separate header, and an `Origin` that is this page. A form or script of another site has
+//!   neither.
+//! * A request that only reads is open to every client that can reach the port, so the port is on
+//!   the loopback address.
 
 use std::net::SocketAddr;
 
@@ -34,7 +37,8 @@ pub struct Claims<'a> {
 }
 
 impl Guard {
-    /// For a server at `address`, also reachable as `names` (with or without a port), with a new token.
+    /// For a server at `address`, also reachable as `names` (with or without a port), with a new
+    /// token.
     ///
     /// # Errors
     /// If the system has no random numbers.

@@ -1,5 +1,5 @@
-//! What is answered: a few fixed files, the state as JSON, two requests that change or cost something, and metrics. [`super::wire`] has
-//! the connections.
+//! What is answered: a few fixed files, the state as JSON, two requests that change or cost
+//! something, and metrics. [`super::wire`] has the connections.
 //!
 //! | request | answer | needs |
 //! |---|---|---|
@@ -78,7 +78,8 @@ async fn answer(request: Request<Incoming>, page: &Page) -> Answer {
         return text(421, why);
     }
     let uri = request.uri();
-    // Only proxies are asked for a whole URL, which may name another host than the header that was looked at.
+    // Only proxies are asked for a whole URL, which may name another host than the header that was
+    // looked at.
     let path = if uri.authority().is_some() { "" } else { uri.path() };
     match (request.method(), path) {
         (&Method::GET | &Method::HEAD, "/") => {
@@ -145,8 +146,8 @@ fn set_size(body: &str, watched: &Watched) -> Answer {
     }
 }
 
-/// The size to set, 0 for a pool that its engine governs; or the status and the reason. Refuses what doesn't fit: a page that
-/// makes a mistake easier is worse than none.
+/// The size to set, 0 for a pool that its engine governs; or the status and the reason. Refuses
+/// what doesn't fit: a page that makes a mistake easier is worse than none.
 fn wanted(body: &str, about: &About, last: Option<&Sample>) -> Result<u64, (u16, String)> {
     let wish: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
     let Some(bytes) = wish["bytes"].as_u64() else {

@@ -1,4 +1,5 @@
-//! Carries out what the slider says: in steps, as `tidepool govern` would, and the newest wish wins.
+//! Carries out what the slider says: in steps, as `tidepool govern` would, and the newest wish
+//! wins.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{sleep, spawn};
@@ -20,7 +21,8 @@ use crate::server::Server;
 /// The most that one step may cost of the queries' work.
 const MAX_STALL: Duration = Duration::from_millis(100);
 
-/// A step of another program is waited for so long. One takes less than a second, and a `govern` at work rests between two.
+/// A step of another program is waited for so long. One takes less than a second, and a `govern` at
+/// work rests between two.
 const TURN: Duration = Duration::from_secs(3);
 
 /// Lines of the log that are kept.
@@ -43,7 +45,8 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// The wish for `wanted`, or the newer one that was heard on the way to it, was carried out, or failed.
+    /// The wish for `wanted`, or the newer one that was heard on the way to it, was carried out, or
+    /// failed.
     fn end(&mut self, wanted: u64, result: Result<u64>) {
         // A wish that came in the last moment is the next round's.
         self.running = result.as_ref().is_ok_and(|&done| self.wanted_bytes != Some(done));

@@ -1,7 +1,8 @@
-//! Counters since the start of the server or the machine, and current figures that only [`super::metrics`] reports.
+//! Counters since the start of the server or the machine, and current figures that only
+//! [`super::metrics`] reports.
 //!
-//! Only a request in the same second sees the rate of that second. A counter includes every second, however seldom a
-//! client asks.
+//! Only a request in the same second sees the rate of that second. A counter includes every second,
+//! however seldom a client asks.
 
 use super::sample::Engine;
 use crate::facts::gather::checkpoint_age;
@@ -12,7 +13,8 @@ use crate::server::{Named, number};
 pub struct Totals {
     /// Statements.
     pub questions: Option<u64>,
-    /// Rows read: as the engine counts them, or where it doesn't (MariaDB's InnoDB), those that statements asked any engine for.
+    /// Rows read: as the engine counts them, or where it doesn't (MariaDB's InnoDB), those that
+    /// statements asked any engine for.
     pub rows_read: Option<u64>,
     /// Logical reads of pages.
     pub read_requests: Option<u64>,
@@ -56,7 +58,8 @@ const ROWS: [&str; 7] = [
 ];
 
 impl Totals {
-    /// From one look: the server's status, `/proc/<pid>/io`, pages swapped in and out, processor seconds.
+    /// From one look: the server's status, `/proc/<pid>/io`, pages swapped in and out, processor
+    /// seconds.
     pub fn new(
         engine: Engine,
         status: &Named,

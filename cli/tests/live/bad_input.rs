@@ -273,7 +273,8 @@ fn a_socket_that_leads_elsewhere_is_not_taken_for_the_servers() {
 
 #[test]
 fn a_server_that_is_too_old() {
-    // A greeting of the protocol's version 10 and an OK are all that a client sees of a server before its first query.
+    // A greeting of the protocol's version 10 and an OK are all that a client sees of a server
+    // before its first query.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = std::thread::spawn(move || {

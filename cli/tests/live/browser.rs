@@ -1,8 +1,9 @@
-//! The page in a real browser, headless, over WebDriver: it draws, its slider resizes the server, and names stay text.
+//! The page in a real browser, headless, over WebDriver: it draws, its slider resizes the server,
+//! and names stay text.
 //!
-//! Needs `chromedriver` and `chromium` (Debian's `chromium-driver`); where they are missing, or can't start, the test says so and does
-//! nothing else. Whatever hangs, it ends: every answer, every wait and the whole have a deadline, and the
-//! browser's processes are killed with the test.
+//! Needs `chromedriver` and `chromium` (Debian's `chromium-driver`); where they are missing, or
+//! can't start, the test says so and does nothing else. Whatever hangs, it ends: every answer,
+//! every wait and the whole have a deadline, and the browser's processes are killed with the test.
 //! `TIDEPOOL_SCREENSHOTS=<directory>` keeps what it saw, in light and dark.
 
 use std::fs;
@@ -178,7 +179,8 @@ impl Browser {
         );
     }
 
-    /// Into the directory that the environment names, if it does. (Base 64 is decoded by hand: it is a dozen lines.)
+    /// Into the directory that the environment names, if it does. (Base 64 is decoded by hand: it
+    /// is a dozen lines.)
     fn screenshot(&self, name: &str) {
         let Some(directory) = std::env::var_os("TIDEPOOL_SCREENSHOTS") else { return };
         let shot = self.command(
@@ -224,7 +226,8 @@ impl Drop for Browser {
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
-        // The browser has its own process group, and outlives a driver that was killed. Its profile identifies it.
+        // The browser has its own process group, and outlives a driver that was killed. Its profile
+        // identifies it.
         let profile = self.profile.path().to_string_lossy().into_owned();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let command_line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -269,7 +272,8 @@ fn the_page_draws_and_its_slider_resizes_the_server() {
     let Some(browser) = browser() else { return };
     let server =
         innodb("watch-browser", &["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M"]);
-    // InnoDB keeps 16 MiB free: with more than this the reader would drive the small table below out of the pool.
+    // InnoDB keeps 16 MiB free: with more than this the reader would drive the small table below
+    // out of the pool.
     let rows = fill(&server, 28);
     let mut conn = server.connect_to("test");
     let hostile = "<img src=x onerror=\"document.title='hacked'\">";

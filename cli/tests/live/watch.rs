@@ -49,7 +49,8 @@ impl Page {
     fn connections(&self, number: usize, sent: &str) -> Vec<TcpStream> {
         let open = || {
             let mut stream = self.connect();
-            // A server that has enough of it needn't take it all, and one that takes nothing isn't waited for.
+            // A server that has enough of it needn't take it all, and one that takes nothing isn't
+            // waited for.
             stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
             let _ = stream.write_all(sent.as_bytes());
             stream

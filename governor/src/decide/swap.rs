@@ -1,11 +1,12 @@
 //! How fast memory of the process goes to swap, and how far the pool gives way to that.
 //!
-//! The rise is taken over [`SWAP_WINDOW`], however often the signals are read: the kernel's thread swaps 10 MB/s for hours, and that is half
-//! a MiB between two readings. It counts from the lowest figure in the window, not from the first: what the pool gives back may have been
-//! in swap, and the figure falls by that while other memory still goes there.
+//! The rise is taken over [`SWAP_WINDOW`], however often the signals are read: the kernel's thread
+//! swaps 10 MB/s for hours, and that is half a MiB between two readings. It counts from the lowest
+//! figure in the window, not from the first: what the pool gives back may have been in swap, and
+//! the figure falls by that while other memory still goes there.
 //!
-//! It is unknown whose memory goes: the pool's, or memory that the process has not used for hours. So the answer
-//! depends on how much goes:
+//! It is unknown whose memory goes: the pool's, or memory that the process has not used for hours.
+//! So the answer depends on how much goes:
 //!
 //! | rise in the window | answer |
 //! |---|---|
@@ -14,8 +15,9 @@
 //! | up to [`FAST_BYTES`] | it shrinks by twice the rise: if its own pages go, it is ahead; if others do, that ends, and it comes back |
 //! | more | the same, and by a twentieth at least: somebody is at a limit right now |
 //!
-//! A pool may come in large pieces, and give back one of 128 MiB when it is asked for two. So what is asked for next counts from what was asked
-//! for last, not from the size: a pool that is below that already has done its part.
+//! A pool may come in large pieces, and give back one of 128 MiB when it is asked for two. So what
+//! is asked for next counts from what was asked for last, not from the size: a pool that is below
+//! that already has done its part.
 
 use std::collections::VecDeque;
 use std::time::Duration;

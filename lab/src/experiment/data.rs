@@ -1,6 +1,8 @@
-//! The tables that several experiments use, all in proportion to the memory that an experiment pretends to have.
+//! The tables that several experiments use, all in proportion to the memory that an experiment
+//! pretends to have.
 //!
-//! One set, so that it is made once: a large table of 3.7 times the memory, and some that fit a pool of an eighth of it.
+//! One set, so that it is made once: a large table of 3.7 times the memory, and some that fit a
+//! pool of an eighth of it.
 
 use crate::engine::Engine;
 use crate::lab::Settings;

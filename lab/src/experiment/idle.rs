@@ -1,10 +1,11 @@
-//! The cost of governor, guard and advisor when they have nothing to do: point selects on a resident table, with these
-//! on and off.
+//! The cost of governor, guard and advisor when they have nothing to do: point selects on a
+//! resident table, with these on and off.
 //!
-//! The expected cost is one percent. A shared machine drifts by a fifth within a minute, and two servers differ by a few
-//! percent because of where their pages lie in memory. So one server under one load turns them on and off, in turns of a
-//! few seconds in the order on-off-off-on. Two turns that follow each other meet the same machine. The result is the
-//! median of their ratios, with its quartiles.
+//! The expected cost is one percent. A shared machine drifts by a fifth within a minute, and two
+//! servers differ by a few percent because of where their pages lie in memory. So one server under
+//! one load turns them on and off, in turns of a few seconds in the order on-off-off-on. Two turns
+//! that follow each other meet the same machine. The result is the median of their ratios, with its
+//! quartiles.
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};

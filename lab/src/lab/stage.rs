@@ -111,8 +111,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Sends a `SET GLOBAL` of another kind; waits neither for the statement nor for a connection, which a server that swaps may
-    /// not give for long.
+    /// Sends a `SET GLOBAL` of another kind; waits neither for the statement nor for a connection,
+    /// which a server that swaps may not give for long.
     pub fn set(&mut self, statement: &str) {
         let (socket, statement) = (self.server.socket().to_path_buf(), statement.to_string());
         self.note(statement.clone());
@@ -125,7 +125,8 @@ impl<'a> Stage<'a> {
         }));
     }
 
-    /// Starts `tidepool govern` in the middle of the run; does not wait until it looks after the server.
+    /// Starts `tidepool govern` in the middle of the run; does not wait until it looks after the
+    /// server.
     ///
     /// # Errors
     /// If it can't be started.

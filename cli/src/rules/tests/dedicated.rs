@@ -1,4 +1,5 @@
-//! `innodb_dedicated_server`: all advice about it and about the pool's size can be followed together, and the alternative is named as one.
+//! `innodb_dedicated_server`: all advice about it and about the pool's size can be followed
+//! together, and the alternative is named as one.
 
 use super::*;
 

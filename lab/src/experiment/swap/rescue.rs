@@ -1,9 +1,10 @@
-//! The rescue (the end of the first article): a pool of one and a half times the memory, which swaps, is made to fit while the
-//! load goes on.
+//! The rescue (the end of the first article): a pool of one and a half times the memory, which
+//! swaps, is made to fit while the load goes on.
 //!
-//! InnoDB by `SET GLOBAL innodb_buffer_pool_size`, after which the article's server "pretty much grinds to halt for 15 minutes",
-//! and once by `tidepool govern`, which is started at the same second. Tidepool by the guard against just this, which was off
-//! until then. A server may be killed before it can be rescued; that is its result.
+//! InnoDB by `SET GLOBAL innodb_buffer_pool_size`, after which the article's server "pretty much
+//! grinds to halt for 15 minutes", and once by `tidepool govern`, which is started at the same
+//! second. Tidepool by the guard against just this, which was off until then. A server may be
+//! killed before it can be rescued; that is its result.
 
 use std::path::Path;
 
@@ -154,7 +155,8 @@ fn judge(record: &mut Record, memory_bytes: u64) {
     record.summary.extend(measured);
 }
 
-/// The throughput of the end, if the pool fits by then and nothing swaps any more: a server that stands still is steady, too.
+/// The throughput of the end, if the pool fits by then and nothing swaps any more: a server that
+/// stands still is steady, too.
 fn steady(end: &[Point], memory_bytes: u64) -> Option<f64> {
     let size = statistics::median(end.iter().map(|point| point.pool_bytes as f64));
     let swap_in = statistics::mean(end.iter().map(|point| point.swap_in_mb_s));
@@ -162,8 +164,8 @@ fn steady(end: &[Point], memory_bytes: u64) -> Option<f64> {
     (size <= memory_bytes as f64 && swap_in < SWAPS_MB_S && qps > 0.0).then_some(qps)
 }
 
-/// The end of the first of three seconds that have, as the quarter of a minute that begins with them, 90 % of the throughput of
-/// the end.
+/// The end of the first of three seconds that have, as the quarter of a minute that begins with
+/// them, 90 % of the throughput of the end.
 fn back_at(after: &[Point], end: f64) -> Option<f64> {
     let is_back = |&at: &usize| {
         let (now, lasting) = statistics::now_and_lasting(after, at);
@@ -179,8 +181,8 @@ mod tests {
 
     const MEMORY: u64 = 1 << 30;
 
-    /// A run with these queries a second, one number a second from the rescue on; the last one goes on. The pool fits from
-    /// `fits_s` seconds after the rescue.
+    /// A run with these queries a second, one number a second from the rescue on; the last one goes
+    /// on. The pool fits from `fits_s` seconds after the rescue.
     fn record(qps: &[f64], fits_s: u32) -> Record {
         let mut record = finished("swap", RESCUE, "innodb", &[("set_returned_ms", 2500.0)]);
         for second in 1..=BEFORE_S + AFTER_S {

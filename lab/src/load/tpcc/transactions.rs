@@ -1,4 +1,5 @@
-//! The five transactions (clauses 2.4–2.8). Each is the body only: [`super::load`] begins and ends it.
+//! The five transactions (clauses 2.4–2.8). Each is the body only: [`super::load`] begins and ends
+//! it.
 
 use rand::Rng;
 use rand::rngs::StdRng;

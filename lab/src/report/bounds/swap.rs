@@ -7,8 +7,8 @@ use super::{
 use crate::experiment::swap::{IN_TURNS, RESCUE, turn_error, turn_figure};
 use crate::record::{Outcome, Record};
 
-/// A pool under the guard is back at its size this soon after a neighbour has gone (`pressure`), and should be as fast again
-/// as that when it has to make room.
+/// A pool under the guard is back at its size this soon after a neighbour has gone (`pressure`),
+/// and should be as fast again as that when it has to make room.
 const RESCUED_S: f64 = 10.0;
 
 /// Two standard errors of the ratio of two sizes in turns; none for other runs.
