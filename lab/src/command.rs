@@ -176,7 +176,7 @@ fn check_load(chosen: &[&'static Experiment], load: Load) -> Result<()> {
     Ok(())
 }
 
-/// Runs each so many times; one that this machine can't do is said, and skipped. False if one
+/// Runs each this many times; reports and skips one that this machine can't do. False if one
 /// failed, or none could be run.
 fn run_each(chosen: &[Chosen], repeat: u32, mut run: impl FnMut(&Chosen) -> Result<()>) -> bool {
     let (mut done, mut failed) = (0, 0);

@@ -112,7 +112,7 @@ impl DataSet {
     }
 }
 
-/// The directory with this data, made if it is not there yet. `progress` is told the share that is
+/// The directory with this data, made if it is not there yet. `progress` gets the share that is
 /// done.
 ///
 /// # Errors
