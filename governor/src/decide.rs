@@ -9,52 +9,54 @@
 //! target = min over the limits of (limit - others - headroom)        clamped to [floor, ceiling]
 //! ```
 //!
-//! The others are "whatever is used below the limit, less what the pool holds", measured instead of
-//! guessed: connections, sort buffers, another engine's pool and the neighbours in the cgroup are
-//! all in it already. Usage may be above a limit that was lowered under it; then the pool makes
-//! good for all of that at once, as far as it can.
+//! The others are "all that is used below the limit, less what the pool holds". That is measured,
+//! so it includes connections, sort buffers, another engine's pool and the neighbours in the
+//! cgroup. Usage may be above a limit that was lowered under it; then the pool gives back all of
+//! the excess at once, as far as it can.
 //!
-//! What of the process is in swap counts as used. Part of it may be the pool's, which holds it
-//! still, and the rest may be wanted back. So swapping moves the target neither way: it makes no
-//! room to grow into, and coming back takes none away.
+//! Swapped memory of the process counts as used. Part of it may be the pool's, which still holds
+//! it, and the process may want the rest back. So swapping moves the target neither way: it makes
+//! no room to grow into, and coming back takes none away.
 //!
 //! The limit with the lowest target is the one that *binds*; it need not be the one with the least
-//! room. As the headroom is subtracted before they are compared, the target moves as far as the
-//! signals do, also where another limit begins to bind.
+//! room. The headroom is subtracted before the limits are compared, so the target moves only as far
+//! as the signals do, also where another limit begins to bind.
 //!
 //! # Shrinking and growing
-//! * A target below the limit is taken **at once**.
-//! * A target above it is taken when it has lasted: the limit rises to the lowest target of the
-//!   last [`GROW_AFTER`]. A neighbour that breathes faster than that is met by one shrink, not by
-//!   one shrink a breath. Room above a ceiling counts: once the ceiling is raised, the limit rises
-//!   at once.
-//! * A pool may be made smaller than it was asked to, or later: it comes in large pieces, or a step
-//!   went ahead of others that rush in. The size that such a step [took](Governor::took) counts as
-//!   a target of its time. Else the rest would be given back in the middle of the rush.
+//! * The pool takes a target below its limit **at once**.
+//! * It takes a target above its limit when that has lasted: the limit rises to the lowest target
+//!   of the last [`GROW_AFTER`]. So a neighbour that takes and frees memory faster than that causes
+//!   one shrink, not one a cycle. Room above a ceiling counts: when the ceiling is raised, the
+//!   limit rises at once.
+//! * A pool may become smaller than its target, or later, because it consists of large pieces, or a
+//!   step went ahead of neighbours that take memory fast. The size that such a step
+//!   [took](Governor::took) counts as a target of its time. Otherwise the pool would give the rest
+//!   back while the neighbours still take memory.
 //! * Nothing grows while the pool has no use for more ([`PoolState::wants_more`]), nor for
 //!   [`HOLD_AFTER_TROUBLE`] after trouble.
 //!
 //! # Trouble
-//! Limits can lie: a hypervisor takes memory without telling, another cgroup's limit makes the
-//! kernel reclaim from us. Our own memory going to swap doesn't: the limit falls by a step that is
-//! sized to it, whatever the room says (`swap.rs`). Time that tasks stall on memory proves little
-//! by itself (`stall.rs` says why). It makes the limit fall if the room is nearly gone too, or what
-//! was taken away is wanted back.
+//! A limit can be wrong: a hypervisor takes memory without notice, or another cgroup's limit makes
+//! the kernel reclaim from us. Our own memory in swap is a sure sign: the limit falls by a step
+//! that is sized to it, whatever the room (`swap.rs`). The time that tasks stall on memory proves
+//! little by itself (`stall.rs` says why). It lowers the limit if the room is nearly gone too, or
+//! if memory that was taken away is read back.
 //!
 //! # Headroom
-//! Each limit has its own, from what was seen of the others below it. It is the largest of
+//! Each limit has a headroom, from the observed use of the others below it. It is the largest of
 //! * a share of the limit ([`Room::share_bytes`]), more for a pool that answers slowly
 //!   ([`Timing::unforeseen_bytes`]);
-//! * what the others grew by in their fastest [`Timing::reaction`] of the last minute: a neighbour
-//!   that jumps is given a wider berth than one that doesn't;
-//! * what they will have grown by within the next [`Timing::lead`], if they go on as in the last
-//!   [`Timing::pace`]: while a neighbour is at it, the pool is ahead of it instead of behind.
+//! * the growth of the others in their fastest [`Timing::reaction`] of the last minute: a neighbour
+//!   that jumps gets a larger headroom than one that doesn't;
+//! * their expected growth within the next [`Timing::lead`], if they go on as in the last
+//!   [`Timing::pace`]: while a neighbour grows, the pool shrinks ahead of it.
 //!
 //! # Several pools below one limit
-//! Each sees the others as neighbours, so nothing has to be agreed upon. The smaller a pool's part
-//! of what is used, the less of the headroom it respects (down to [`HEADROOM_SMALL_PERCENT`]): a
-//! small one that has use for more grows into room which a large one then makes again, until they
-//! are equal. One alone, or beside something that doesn't yield, comes to rest in either case.
+//! Each pool sees the others as neighbours, so they need no agreement. The smaller a pool's share
+//! of the used memory, the less of the headroom it respects (down to [`HEADROOM_SMALL_PERCENT`]).
+//! So a small pool that has use for more grows into the headroom, a large one restores the headroom
+//! by shrinking, until they are equal. A pool that is alone, or beside a program that doesn't
+//! yield, comes to rest in either case.
 
 mod stall;
 mod swap;
@@ -82,8 +84,8 @@ pub const BURST_MEMORY: Duration = Duration::from_secs(60);
 pub const BURST_SHARE: u64 = 12;
 /// A jump under way asks at most for the limit over this.
 pub const LEAD_SHARE: u64 = 6;
-/// A jump is taken to be cut off when what is left is less than the jump over this; wholly so when
-/// nothing is.
+/// A jump counts as cut off when the room left is less than the jump over this; as wholly cut off
+/// when no room is left.
 const CUT_OFF_STEEPNESS: u64 = 4;
 /// Trouble is answered at most this often, so that a step can take effect before the next is sized.
 pub const TROUBLE_EVERY: Duration = Duration::from_millis(500);
@@ -243,7 +245,7 @@ impl Allowance {
 }
 
 impl Governor {
-    /// A governor that has seen nothing yet.
+    /// A governor without readings.
     pub fn new() -> Self {
         Self::default()
     }
@@ -299,7 +301,7 @@ impl Governor {
         allowances.min_by_key(|allowance| allowance.pool_bytes)
     }
 
-    /// What is left free below `room`'s limit, bytes, if the others use `others` there and the lead
+    /// What stays free below `room`'s limit, bytes, if the others use `others` there and the lead
     /// is divided by `part`.
     fn headroom(&self, room: &Room, others: u64, at: Duration, pool: &PoolState, part: u64) -> u64 {
         let share = room.share_bytes();
@@ -333,7 +335,7 @@ impl Governor {
         let unbounded = binding.as_ref().map(|binding| binding.pool_bytes);
         match unbounded {
             Some(target) => self.remember_target(signals.at, target),
-            // Blind: what was seen before proves nothing about the time since.
+            // No reading: earlier readings prove nothing about the time since.
             None => self.watched_since = None,
         }
         let target = unbounded.map(|target| clamp(target, pool));
@@ -366,7 +368,7 @@ impl Governor {
             // makes no progress.
             let due = self.binding_ahead(signals, pool, 2)?;
             let step = pool.limit_bytes.saturating_sub(clamp(due.pool_bytes, pool));
-            // Less is noise, and the headroom is there to take it.
+            // Less is noise, which the headroom absorbs.
             let above_ceiling = pool.limit_bytes > pool.ceiling_bytes;
             let worth_it = above_ceiling || step >= (binding.headroom_bytes / 8).max(2 * MIB);
             let why =
@@ -394,7 +396,7 @@ impl Governor {
         decision(Signal::RoomLasted, lasted, why)
     }
 
-    /// Asked at `at`, maybe for the first time in a long time.
+    /// Notes a reading at `at`, maybe the first after a long time.
     fn listen(&mut self, at: Duration) {
         let pause = at.saturating_sub(self.heard_at.replace(at).unwrap_or(at));
         let usual = self.last_pause * AWAY_PAUSES;
@@ -560,7 +562,7 @@ impl Others {
 /// What is used below the limit by all but the pool, with what may come back from swap.
 fn others_bytes(room: &Room, signals: &Signals, pool: &PoolState) -> u64 {
     let swapped = match room.place {
-        // What was promised counts wherever it is.
+        // Committed memory counts wherever it is.
         Place::Commit => 0,
         Place::Cgroup(_) | Place::Machine => signals.own_swapped_bytes.unwrap_or(0),
     };

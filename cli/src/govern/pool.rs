@@ -2,8 +2,8 @@
 //!
 //! MariaDB since 10.11.12 (11.4.6, 11.8.2) resizes inside the `SET GLOBAL` statement, in any whole
 //! number of MiB, and gives up after 15 s without progress. MySQL, Percona Server and older MariaDB
-//! return at once and resize in a thread, by chunks, telling of it in
-//! `Innodb_buffer_pool_resize_status`; there we wait until it says that it is done.
+//! return at once and resize in a thread, by chunks, and report the
+//! progress in `Innodb_buffer_pool_resize_status`; we wait until that says that it is done.
 //!
 //! Before it makes itself smaller, MariaDB is [prepared](super::shrink), so that it keeps its
 //! pages. Each step is taken under a [lock], so that no other program's step is under way.
@@ -18,7 +18,7 @@ use crate::server::{Named, Server, number};
 use super::lock::{self, Lock};
 use super::shrink::{Before, Shrink};
 
-/// A resize that says nothing for so long is stuck.
+/// A resize that reports no progress for this long is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Misses below this share of the reads are not worth memory.
 const MISS_SHARE_WORTH_IT: f64 = 0.001;
@@ -47,7 +47,7 @@ const LOOK_WAITS_S: u64 = 2;
 /// after 15 s without progress.
 const BACK_WAITS_S: u64 = 20;
 
-/// What became of a size that was to be set.
+/// The outcome of setting a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Set {
     /// The pool has this size now, bytes.
@@ -56,7 +56,7 @@ pub enum Set {
     Busy(Option<u64>),
 }
 
-/// What was seen of the pool at one moment, bytes.
+/// The pool at one moment, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct State {
     /// `innodb_buffer_pool_size`.
@@ -276,8 +276,7 @@ impl InnodbPool {
         self.server.execute("setting sql_mode", "", "SET SESSION sql_mode = ''")?;
         let done = self.server.execute("setting the pool's size", grant, &shrink.statement());
         if let Err(error) = done {
-            // The block's own handler is not asked when somebody kills the statement, or the
-            // connection.
+            // The block's own handler does not run when the statement or the connection is killed.
             return Err(match self.set_back(&settings) {
                 Ok(()) => error,
                 Err(statement) => Error::Gone(format!(

@@ -1,4 +1,4 @@
-//! How large the next step of a resize may be: learned from what the last ones cost.
+//! The size of the next step of a resize, learned from the cost of the last ones.
 //!
 //! A step costs the server's queries some work: the pool's mutex is held, pages are moved. How much
 //! depends on the server, its version, its load, and the direction, so it is measured
@@ -44,11 +44,11 @@ impl Stride {
 
     /// The size after the next step from `from` towards `to`, both bytes; never beyond `to`.
     ///
-    /// When memory runs out now (`urgent`), a step is not smaller than a third of the pool: each
-    /// has its fixed cost, and a server needs time to be prepared for the next, more than for the
-    /// pages. Nor is it much larger: memory comes back at its end.
+    /// When memory runs out now (`urgent`), a step is at least a third of the pool: each step has a
+    /// fixed cost, and preparing the server for the next one takes longer than moving the pages.
+    /// Nor is it much larger, because the memory comes back only at its end.
     pub fn next(&self, from: u64, to: u64, urgent: bool) -> u64 {
-        // A change by more than half makes MariaDB rebuild what hangs on the pool's size.
+        // A change by more than half makes MariaDB rebuild structures sized by the pool.
         let most = (from / 2).max(self.unit_bytes);
         if to < from {
             let least = if urgent { from / URGENT_SHARE } else { 0 };
@@ -56,7 +56,7 @@ impl Stride {
             // Even a tiny remainder would need another step.
             let left = from.saturating_sub(step).saturating_sub(to);
             let step = if left < step / LEFT_OVER_SHARE { (step + left).min(most) } else { step };
-            // Down to the unit: less than asked for is the error that does harm here.
+            // Rounded down to the unit: giving back too little would do harm here.
             let next = from.saturating_sub(step).max(to) / self.unit_bytes * self.unit_bytes;
             next.max(self.unit_bytes).min(from)
         } else {
@@ -94,8 +94,8 @@ impl Stride {
         *stride = (*stride / 2).max(unit);
     }
 
-    /// How long to leave the queries alone after a step that cost `cost`: so long that no second
-    /// loses a fifth of its work.
+    /// The pause after a step that cost `cost`, long enough that no second loses a fifth of its
+    /// work.
     pub fn rest(&self, cost: Duration, urgent: bool) -> Duration {
         if urgent {
             return Duration::ZERO;

@@ -1,6 +1,6 @@
-//! Whether the time that tasks wait for memory says that the pool is too large.
+//! Whether stalls on memory show that the pool is too large.
 //!
-//! The kernel counts a task as stalled whenever it waits for memory, whatever for:
+//! The kernel counts a task as stalled whenever it waits for memory, for any reason:
 //!
 //! | it waits for | a smaller pool |
 //! |---|---|
@@ -10,16 +10,17 @@
 //! | file cache dropped at the limit of a cgroup that it has filled: in version 2 no kernel thread does that ahead of time | is a larger file cache, at the same limit |
 //! | file pages that were dropped, and are read again | helps if they are few |
 //!
-//! So a stall is not enough. Three questions are asked, two of them here:
-//! * **Is it long?** It is taken over [`STALL_WINDOW`], however often the signals are read: 0.2 ms
-//!   are a tenth of the time between two readings that are 2 ms apart, and say nothing.
-//! * **Is it for want of memory?** Either the room is nearly gone, which [`super::Governor`] knows,
-//!   or memory of ours goes to swap or comes back, or the last pages of files do: so it is below a
-//!   limit that can't be seen from here, where there is no swap.
-//! * **Did the last step help?** If the stall is as long when the pool has become smaller, the pool
-//!   was not the reason. Then stalls are not answered for [`USELESS_MEMORY`]. Room that shrinks is,
-//!   and so is our own memory that goes to swap. The first step is taken as soon as the stall is
-//!   long, when its later length is not known yet; so the second is the first to be judged.
+//! So a stall is not enough. The governor asks three questions, two of them here:
+//! * **Is it long?** The stall is measured over [`STALL_WINDOW`], however often the signals are
+//!   read: of two readings 2 ms apart, 0.2 ms are a tenth, and mean nothing.
+//! * **Is memory short?** Either the room is nearly gone, which [`super::Governor`] knows, or our
+//!   memory goes to swap or comes back, or the last file pages do. The last happens without swap
+//!   below a limit that can't be seen from here.
+//! * **Did the last step help?** If the stall is as long after the pool has become smaller, the
+//!   pool was not the reason. Then the governor ignores stalls for [`USELESS_MEMORY`]. It still
+//!   answers room that shrinks, and our own memory that goes to swap. The first step comes as soon
+//!   as the stall is long, when its later length is not known yet; so the second step is the first
+//!   judged.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,14 +29,14 @@ use super::swap::ANSWERED_BYTES;
 use super::{PoolState, mib};
 use crate::signals::{HEADROOM_MIN_BYTES, Place, Refaults, Signals};
 
-/// Stalled this share of the window, in per cent: worth a look.
+/// A stall of this share of the window, in per cent, counts as long.
 pub const STALL_PERCENT: u64 = 10;
 /// The time over which a stall is taken. One of a full [`STALL_PERCENT`] of it counts as soon as it
 /// has been.
 pub const STALL_WINDOW: Duration = Duration::from_millis(500);
 /// A step helped if the stall fell by this many percentage points. Less is noise.
 const LOWERED_PERCENT: u64 = 5;
-/// How long it is remembered that a step did not help.
+/// How long stalls are ignored after a step that did not help.
 pub const USELESS_MEMORY: Duration = Duration::from_secs(60);
 /// Anonymous pages that come back within the window: from here on it is no daemon that wakes up now
 /// and then. The slowest disks bring back some fifty.
@@ -47,7 +48,7 @@ const FILE_REFAULTS_MIN: u64 = 256;
 /// worth.
 const FILE_CACHE_GONE_BYTES: u64 = HEADROOM_MIN_BYTES / 2;
 
-/// What was seen of stalls lately.
+/// The recent stalls.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
     /// Whose stalls.
