@@ -127,7 +127,7 @@ pub fn resizing(kind: &Kind, variables: &Named) -> Resizing {
 
 /// The size of the chunks that the pool consists of; 0 where it has none. MariaDB since 10.11.12
 /// (and the releases of that day of the other series) resizes without them. The option is still
-/// there, and reports what an old option file says, but nothing heeds it: those versions are known
+/// there, and reports the value of an old option file, but has no effect: those versions are known
 /// by the bound that came with them.
 fn chunk_bytes(variables: &Named) -> u64 {
     match variables.contains_key("innodb_buffer_pool_size_max") {
@@ -257,8 +257,8 @@ fn settings(variables: &Named) -> Settings {
     }
 }
 
-/// Where the pool's size comes from. MySQL 5.7 does not tell, nor does one whose performance_schema
-/// is off.
+/// Where the pool's size comes from. MySQL 5.7 does not report it, nor does one whose
+/// performance_schema is off.
 fn pool_size_is_set(server: &mut Server) -> Result<Option<bool>> {
     let query = match server.kind().flavour {
         Flavour::MariaDb => {

@@ -34,7 +34,7 @@ pub struct Machine {
     pub room_bytes: u64,
     /// Swap space: the machine's, or what the cgroup of the tightest limit may use of it.
     pub swap_bytes: u64,
-    /// What of the machine's swap space is in use, by anybody.
+    /// The machine's used swap space, of all processes.
     pub swap_used_bytes: u64,
     /// `vm.swappiness`, or the cgroup's own where it has one.
     pub swappiness: Option<u64>,

@@ -1,4 +1,4 @@
-//! What the pool holds, by table and index; and why it has its size.
+//! The pool's content by table and index, and the reason of its size.
 
 use serde::Serialize;
 
@@ -19,7 +19,7 @@ pub struct Row {
     pub index: String,
     /// Cached.
     pub mb: f64,
-    /// Of that, in the part of the list that stays.
+    /// Of that, in the part of the list that the policy intends to keep.
     pub mb_hot: Option<f64>,
     /// Of that, changed and not yet written.
     pub mb_dirty: Option<f64>,

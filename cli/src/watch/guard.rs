@@ -20,7 +20,7 @@ pub const TOKEN_HEADER: &str = "X-Tidepool-Token";
 pub struct Guard {
     /// `host:port`, in lower case; on port 80 without it, too.
     hosts: Vec<String>,
-    /// Of those the ones that were named: a proxy is there, which may speak TLS.
+    /// Of those, the names that the user gave: a proxy with such a name may speak TLS.
     proxies: Vec<String>,
     token: String,
 }
@@ -78,7 +78,7 @@ impl Guard {
         &self.token
     }
 
-    /// Whether a request that only looks may be answered.
+    /// Whether a request that only reads is allowed.
     ///
     /// # Errors
     /// What to tell the client.
@@ -90,7 +90,7 @@ impl Guard {
         }
     }
 
-    /// Whether a request that changes something may be answered.
+    /// Whether a request that changes something is allowed.
     ///
     /// # Errors
     /// What to tell the client.
@@ -113,7 +113,7 @@ impl Guard {
     }
 }
 
-/// Compares in a time that doesn't tell how much of it was right.
+/// Compares in constant time, so that the time does not reveal a correct prefix.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
 }

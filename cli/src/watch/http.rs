@@ -30,7 +30,7 @@ use crate::server::Server;
 struct Page {
     guard: Guard,
     watched: Arc<Watched>,
-    /// One costly question to the server at a time, however often it is asked for.
+    /// Allows one costly query to the server at a time, however many requests come.
     costly: Arc<Semaphore>,
 }
 
@@ -61,7 +61,8 @@ pub fn start(
     Ok(runtime)
 }
 
-/// The value of a header. Twice the same header: which one counts would be a matter of taste.
+/// The value of a header. A header that comes twice has none, because neither value is the right
+/// one.
 fn only<'a>(request: &'a Request<Incoming>, name: &str) -> Option<&'a str> {
     let mut values = request.headers().get_all(name).iter();
     let first = values.next();

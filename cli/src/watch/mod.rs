@@ -1,12 +1,12 @@
 //! `tidepool watch`: the live page, and the same in the terminal.
 //!
-//! One thread looks at the server once a second ([`sample`]) and puts what it sees into [`Seen`];
-//! the HTTP thread ([`http`], over [`wire`]) only reads that, so any number of open pages costs the
+//! One thread samples the server once a second ([`sample`]) into [`Seen`]; the HTTP thread
+//! ([`http`], over [`wire`]) only reads that, so any number of open pages costs the
 //! server the same. One more thread sets the pool's size when the slider says so ([`setter`]);
 //! [`guard`] decides who may move it.
 //!
 //! Locking: the mutexes around [`Seen`] and [`About`] are held for copies only, never across a
-//! question to the server; who takes both takes [`Seen`]'s first.
+//! query to the server. The lock order is [`Seen`]'s, then [`About`]'s.
 
 pub mod content;
 pub mod guard;
@@ -100,8 +100,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// After the server was away: what its pool held then is gone, and of another engine's pool all
-    /// figures are.
+    /// After the server was away: its pool's earlier content is gone, and of another engine's pool
+    /// all figures are.
     fn returned(&mut self, with_another_engine: bool) {
         self.content.clear();
         if with_another_engine {

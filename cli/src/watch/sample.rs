@@ -1,4 +1,4 @@
-//! Once a second: everything that the graph shows, as rates since the last look.
+//! One sample a second: everything that the graph shows, as rates since the last sample.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
@@ -24,7 +24,7 @@ use crate::server::{Named, Server, number};
 
 /// Tidepool takes its memory by these.
 const TIDEPOOL_UNIT_BYTES: u64 = 2 * MIB;
-/// The engine's own minimum, at any size of its pages: what is less it takes for this much.
+/// The engine's minimum at any page size: it takes a smaller size for this one.
 const TIDEPOOL_LEAST_BYTES: u64 = 4 * MIB;
 
 /// Samples kept: a quarter of an hour.
@@ -76,7 +76,7 @@ pub struct Sample {
     pub swap_mb_s: Option<f64>,
     /// The pool's size.
     pub pool_bytes: u64,
-    /// Whether that is its engine's choice, and not a size that somebody has set; `None` with an
+    /// Whether the engine chose that size, and no setting did; `None` with an
     /// engine that makes none.
     pub governed: Option<bool>,
     /// What it has of pages.
@@ -236,7 +236,7 @@ impl Sampler {
         &mut self.server
     }
 
-    /// Looks now. The first look has nothing to compare with, and gives no rates.
+    /// Takes a sample now. The first one has nothing to compare with, and has no rates.
     ///
     /// # Errors
     /// If the server goes away.

@@ -1,4 +1,4 @@
-//! Carries out what the slider says: in steps, as `tidepool govern` would, and the newest wish
+//! Carries out the slider's requests: in steps, as `tidepool govern` would, and the newest wish
 //! wins.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -40,7 +40,7 @@ pub struct Progress {
     pub running: bool,
     /// What went wrong.
     pub error: Option<String>,
-    /// Lines for the decision log, newest last: when (milliseconds since 1970), and what.
+    /// Lines for the decision log, newest last: time (milliseconds since 1970) and text.
     pub log: Vec<(u64, String)>,
 }
 
@@ -97,7 +97,7 @@ impl Setter {
         }
     }
 
-    /// A new wish, of the size of this engine's pool; returns at once.
+    /// Requests a size of this engine's pool; returns at once.
     pub fn wish(&self, engine: Engine, bytes: u64) {
         self.update(|progress| {
             progress.engine = Some(engine);
@@ -128,7 +128,7 @@ impl Setter {
         }
     }
 
-    /// Returns the newest wish, which it has carried out.
+    /// Returns the newest request, which it has carried out.
     fn set_innodb(&self, target: &Target, first: u64) -> Result<u64> {
         let mut pool = InnodbPool::new(Server::connect(target)?)?;
         let probe = Probe::start(target)?;

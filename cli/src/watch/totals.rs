@@ -8,7 +8,7 @@ use super::sample::Engine;
 use crate::facts::gather::checkpoint_age;
 use crate::server::{Named, number};
 
-/// Counters as they stand. `None` is what this server or this machine doesn't tell.
+/// Counters as they stand. `None`: this server or machine does not report it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Totals {
     /// Statements.

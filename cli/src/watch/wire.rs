@@ -1,15 +1,14 @@
 //! Connections: how many there are, how much of them is read, and how long one may take. What is
 //! answered is [`super::http`]'s.
 //!
-//! Who connects has shown nothing yet, neither the right `Host` nor a token. So nothing that a
+//! A new client has shown neither the right `Host` nor a token yet. So nothing that a
 //! client sends or holds back may cost more than [`LIMITS`]: neither memory, nor a place that
 //! others need, nor the end of the program.
 //!
 //! * One request a connection: a page asks once a second, and idle connections would need another
 //!   limit.
-//! * What takes the server's time (a question to it) is not the client's doing and counts for no
-//!   limit. Such work belongs into [`tokio::task::spawn_blocking`]: all connections share one
-//!   thread.
+//! * The time of a query to the server is not the client's fault, and counts for no limit. Such
+//!   work belongs into [`tokio::task::spawn_blocking`]: all connections share one thread.
 //! * Dropping the runtime ends everything here at once. A client whose answer is cut asks again.
 
 use std::convert::Infallible;
@@ -95,7 +94,7 @@ where
     }
 }
 
-/// One request, its answer, and the end of the connection. A client that errs or goes away is no
+/// One request, its answer, and the end of the connection. A client that fails or goes away is no
 /// business of ours.
 async fn converse<H>(stream: TcpStream, limits: Limits, handle: H)
 where
