@@ -105,7 +105,8 @@ impl CoreTime {
         };
         // user nice system idle iowait irq softirq steal; what comes then is in user already.
         let machine = numbers(machine.trim_start_matches("cpu"));
-        // After the name in brackets, which may have blanks, and the state: fields 4 and on; 14 and 15 are user and system.
+        // After the name in brackets, which may have blanks, and the state: fields 4 and on; 14 and
+        // 15 are user and system.
         let own = own.rsplit_once(") ").map_or("", |(_, rest)| rest.get(2..).unwrap_or(""));
         let own = numbers(&own.replace("-1", "0"));
         let field = |of: &[u64], at: usize| of.get(at).copied().unwrap_or(0);
@@ -151,8 +152,8 @@ impl Percentiles {
     }
 }
 
-/// Forgets the most memory so far: what it took to load the data is not of the workload. Where that is forbidden it stays, for all
-/// stores alike.
+/// Forgets the most memory so far: what it took to load the data is not of the workload. Where that
+/// is forbidden it stays, for all stores alike.
 pub fn forget_peak_memory() {
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
@@ -173,7 +174,8 @@ fn memory_bytes(name: &str) -> Result<u64> {
         .ok_or_else(|| Error::at(path)(std::io::Error::other(format!("it has no {name}"))))
 }
 
-/// What is looked at while a workload runs. At its end is too late: with its sessions a store may let go of caches, and of logs.
+/// What is looked at while a workload runs. At its end is too late: with its sessions a store may
+/// let go of caches, and of logs.
 #[derive(Debug, Default)]
 pub struct Samples {
     anonymous_bytes: Vec<f64>,
@@ -223,7 +225,8 @@ fn field_kib(status: &str, name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
-/// What the files below `dir` take on the disk: blocks, not lengths, because stores set lengths far ahead.
+/// What the files below `dir` take on the disk: blocks, not lengths, because stores set lengths far
+/// ahead.
 ///
 /// # Errors
 /// If it can't be read.

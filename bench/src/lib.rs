@@ -12,12 +12,12 @@
 //! - [`bytes`]: sizes as people write them. [`error`]: what can go wrong.
 //!
 //! # Why a process for each
-//! Memory is measured for the whole process. An allocator keeps what was freed and a cache what was read, so a second store in the same
-//! process would be charged for the first.
+//! Memory is measured for the whole process. An allocator keeps what was freed and a cache what was
+//! read, so a second store in the same process would be charged for the first.
 //!
 //! # Why by turns
-//! Machines get faster and slower within minutes, more so virtual ones. A B C D, A B C D spreads that over all stores; A A, B B would
-//! give it to one.
+//! Machines get faster and slower within minutes, more so virtual ones. A B C D, A B C D spreads
+//! that over all stores; A A, B B would give it to one.
 
 pub mod bytes;
 pub mod error;

@@ -16,8 +16,8 @@ use tidepool_bench::{Error, Result, bytes, process, table};
 
 /// Measures the embedded engine against embedded peers.
 ///
-/// Each workload on each store runs in a process of its own, the stores by turns. The result is a page of markdown: medians, and Tidepool's
-/// ratio to the best peer.
+/// Each workload on each store runs in a process of its own, the stores by turns. The result is a
+/// page of markdown: medians, and Tidepool's ratio to the best peer.
 #[derive(Parser)]
 #[command(name = "tidepool-bench", version)]
 struct Args {
@@ -48,7 +48,8 @@ struct Args {
     /// How often everything is measured.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
-    /// How often a run is tried, on a machine that others use too, until they have at most a fifth of the cores meanwhile.
+    /// How often a run is tried, on a machine that others use too, until they have at most a fifth
+    /// of the cores meanwhile.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     tries: u32,
     /// Where the page goes; to the standard output, if not said.
@@ -59,7 +60,8 @@ struct Args {
     one: Option<String>,
 }
 
-/// What a value may be at most: Tidepool puts longer ones beside the tree, and that would be another comparison.
+/// What a value may be at most: Tidepool puts longer ones beside the tree, and that would be
+/// another comparison.
 const VALUE_BYTES_MAX: u64 = 4000;
 /// Tidepool's least pool.
 const MEMORY_BYTES_MIN: u64 = 4 << 20;
@@ -107,8 +109,8 @@ fn leave_out_confined(settings: &mut Settings) {
     }
 }
 
-/// Where the page goes. That it can be written is seen before minutes of measuring, not after. One that was there stays as it is until
-/// there is a new one; none that was made is left empty.
+/// Where the page goes. That it can be written is seen before minutes of measuring, not after. One
+/// that was there stays as it is until there is a new one; none that was made is left empty.
 struct Page {
     path: PathBuf,
     is_new: bool,

@@ -1,4 +1,5 @@
-//! A task in a process of its own: the program runs itself again. The task goes there as JSON, its figures come back as JSON.
+//! A task in a process of its own: the program runs itself again. The task goes there as JSON, its
+//! figures come back as JSON.
 
 use crate::error::{Error, Result};
 use crate::figures::Figures;
@@ -14,7 +15,8 @@ use std::time::Duration;
 
 /// The hidden option that a process of a task is started with.
 pub const OPTION: &str = "--one";
-/// What a confined process gets beyond the memory that its store is told to use: for the program, and buffers of threads.
+/// What a confined process gets beyond the memory that its store is told to use: for the program,
+/// and buffers of threads.
 const CONFINED_EXTRA_BYTES: u64 = 48 << 20;
 /// How often is looked whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -113,7 +115,8 @@ pub fn memory_limit(memory_bytes: u64) -> u64 {
 pub struct Cgroup(PathBuf);
 
 impl Cgroup {
-    /// A group whose processes get no more than `limit_bytes`, files that the kernel caches for them included.
+    /// A group whose processes get no more than `limit_bytes`, files that the kernel caches for
+    /// them included.
     ///
     /// # Errors
     /// If there is no such controller, or this user may not.

@@ -4,9 +4,10 @@
 //! key      number of the row, 8 bytes, big-endian: the order of the bytes is the order of the numbers
 //! value    version, 8 bytes │ pseudo-random bytes that follow from number and version
 //! ```
-//! So a reader needs no copy of what was written: it takes the version from the value, and the rest must follow. What that can't find, a
-//! value that is right but older than one that was committed, is found by [`task`](crate::task), which remembers the last versions.
-//! The bytes don't compress: otherwise a store that compresses would be measured with less data than the others.
+//! So a reader needs no copy of what was written: it takes the version from the value, and the rest
+//! must follow. What that can't find, a value that is right but older than one that was committed,
+//! is found by [`task`](crate::task), which remembers the last versions. The bytes don't compress:
+//! otherwise a store that compresses would be measured with less data than the others.
 
 use crate::error::{Error, Result};
 
@@ -64,7 +65,8 @@ pub fn check(number: u64, value: &[u8], value_bytes: usize) -> Result<u64> {
     if same { Ok(version) } else { Err(wrong("its value is not what was written")) }
 }
 
-/// Pseudo-random numbers, the same from the same seed: SplitMix64. Good enough to choose rows by, and cheaper than any store.
+/// Pseudo-random numbers, the same from the same seed: SplitMix64. Good enough to choose rows by,
+/// and cheaper than any store.
 #[derive(Debug, Clone)]
 pub struct Random(u64);
 
@@ -90,7 +92,8 @@ impl Random {
     /// A number below `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         assert!(end > 0, "there is no number below 0");
-        // The high half of the product: without the division of a remainder, and evenly enough for any number of rows.
+        // The high half of the product: without the division of a remainder, and evenly enough for
+        // any number of rows.
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 

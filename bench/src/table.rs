@@ -136,7 +136,8 @@ during the middle run, {:.0} % during the worst.\n",
         text
     }
 
-    /// A table with a cell for each workload and store, without the workloads of which `cell` has nothing to say.
+    /// A table with a cell for each workload and store, without the workloads of which `cell` has
+    /// nothing to say.
     fn rows(&self, cell: impl Fn(&[Figures]) -> Option<String>) -> String {
         let mut text = self.header("");
         for workload in &self.settings.workloads {

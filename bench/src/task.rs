@@ -4,8 +4,9 @@
 //! open ─▶ load, read all ─▶ workload ─▶ memory, disk ─▶ close ─▶ open, read all (if it wrote) ─▶ close
 //!         (not of a load)   measured
 //! ```
-//! To read all first shows that the load is right, and warms what the store caches. To read all in the end shows that everything committed
-//! is there, in its last version as far as that is remembered: without this a store that forgets would be the fastest.
+//! To read all first shows that the load is right, and warms what the store caches. To read all in
+//! the end shows that everything committed is there, in its last version as far as that is
+//! remembered: without this a store that forgets would be the fastest.
 
 use crate::error::{Error, Result};
 use crate::figures::{

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// The share of all cores that others may have before a run is tried again. Kernel threads that work for the store have some of it.
+/// The share of all cores that others may have before a run is tried again. Kernel threads that
+/// work for the store have some of it.
 const OTHERS_MAX: f64 = 0.2;
 
 /// What is to be measured.
@@ -37,7 +38,8 @@ pub struct Settings {
     pub dir: PathBuf,
     /// How often.
     pub repeat: u32,
-    /// How often a run is tried until others leave it alone; then the one with which they interfered least counts.
+    /// How often a run is tried until others leave it alone; then the one with which they
+    /// interfered least counts.
     pub tries: u32,
 }
 
@@ -62,8 +64,9 @@ impl Settings {
         rows.max(ROWS_MIN)
     }
 
-    /// What a run may need on the disk: a store that copies before it writes has all of it several times, one that may not forget old versions
-    /// grows as long as it is updated, and logs come on top.
+    /// What a run may need on the disk: a store that copies before it writes has all of it several
+    /// times, one that may not forget old versions grows as long as it is updated, and logs come on
+    /// top.
     fn disk_bytes_needed(&self) -> u64 {
         let row_bytes = self.value_bytes as u64 + 8;
         let rows = self.workloads.iter().map(|workload| self.rows(workload.size()));
@@ -82,7 +85,8 @@ impl Settings {
         Err(Error::NoSpace { dir: self.dir.clone(), free: human(free), needed: human(needed) })
     }
 
-    /// Runs a task, again if others had too much of the machine meanwhile. Which run counts is decided by that alone, not by its figures.
+    /// Runs a task, again if others had too much of the machine meanwhile. Which run counts is
+    /// decided by that alone, not by its figures.
     fn run_alone(&self, program: &Path, task: &Task, stop: &AtomicBool) -> Result<End> {
         let mut best: Option<Figures> = None;
         for _ in 0..self.tries {

@@ -1,7 +1,8 @@
 //! What is done to a store.
 //!
-//! Each thread repeats one operation until the time is up. What is read is checked within the operation that is timed (some 50 ns of it, the
-//! same for all), and one look at the clock ends an operation and begins the next.
+//! Each thread repeats one operation until the time is up. What is read is checked within the
+//! operation that is timed (some 50 ns of it, the same for all), and one look at the clock ends an
+//! operation and begins the next.
 
 use crate::error::{Error, Result};
 use crate::figures::{Latencies, Timed};
@@ -246,7 +247,8 @@ impl Workload {
         }
     }
 
-    /// Updates while this thread has a read transaction open, which must go on seeing what was there before.
+    /// Updates while this thread has a read transaction open, which must go on seeing what was
+    /// there before.
     fn beside_a_reader(self, store: &dyn Store, task: &Task) -> Result<Timed> {
         let mut session = store.session()?;
         let mut snapshot = session.snapshot()?;
@@ -386,8 +388,9 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    /// Updates rows that are this thread's alone. It is stores that are compared here, not how they treat writers that want the same row,
-    /// and only so does a thread know the last version of a row.
+    /// Updates rows that are this thread's alone. It is stores that are compared here, not how they
+    /// treat writers that want the same row, and only so does a thread know the last version of a
+    /// row.
     fn update(&mut self, session: &mut dyn Session, rows: usize) -> Result<()> {
         let own = self.task.rows / self.threads;
         let batch: Vec<Row> = (0..rows)

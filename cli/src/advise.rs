@@ -76,7 +76,8 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     Ok(if found { ExitCode::from(FOUND_SOMETHING) } else { ExitCode::SUCCESS })
 }
 
-/// A reader that has seen enough (`| head`) is no error. A disk that is full is one: half of a report is none.
+/// A reader that has seen enough (`| head`) is no error. A disk that is full is one: half of a
+/// report is none.
 fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -102,7 +103,7 @@ fn progress(options: &Options, server: &Server) -> ProgressBar {
     bar
 }
 
-/// The report for people, in lines of at most so many columns where words make them.
+/// The report for people, in lines of at most this many columns where word breaks allow it.
 pub fn render(facts: &Facts, findings: &[Finding], columns: usize) -> String {
     let mut text = head(facts);
     for (number, finding) in findings.iter().enumerate() {
@@ -219,7 +220,8 @@ fn section(number: usize, finding: &Finding, columns: usize) -> String {
     text
 }
 
-/// Lines of at most so many columns, but for a word that is longer; the first begins with `first`, the others with `indent`.
+/// Lines of at most this many columns, except for a longer word. The first line begins with
+/// `first`, the others with `indent`.
 fn wrapped(text: &str, first: &str, indent: &str, columns: usize) -> String {
     let mut lines = String::new();
     let mut line = first.to_owned();

@@ -7,7 +7,8 @@ pub const MIB: u64 = 1 << 20;
 /// 2^30.
 pub const GIB: u64 = 1 << 30;
 
-/// A size from `4096`, `64k`, `512M`, `1.5G`, `2T`, with or without `B` or `iB`; always powers of two, as in my.cnf.
+/// A size from `4096`, `64k`, `512M`, `1.5G`, `2T`, with or without `B` or `iB`; always powers of
+/// two, as in my.cnf.
 ///
 /// # Errors
 /// A sentence for the user.

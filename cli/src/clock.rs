@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// `2026-01-31T23:59:01Z`. (Days to a date as in Howard Hinnant's "chrono-compatible low-level date algorithms".)
+/// `2026-01-31T23:59:01Z`. (Days to a date as in Howard Hinnant's "chrono-compatible low-level date
+/// algorithms".)
 pub fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, second) = (seconds / 86_400, seconds % 86_400);
@@ -24,7 +25,7 @@ pub fn unix_ms(time: SystemTime) -> u64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// So many seconds from now; `None` for never, and for what is further away than clocks go.
+/// This many seconds from now; `None` for never, and for a time that the clock can't represent.
 pub fn after(seconds: Option<u64>) -> Option<Instant> {
     Instant::now().checked_add(Duration::from_secs(seconds?))
 }

@@ -1,8 +1,9 @@
-//! `tidepool`: what the buffer pool of a running server needs, from outside: as advice, as a governor, as a live page.
+//! `tidepool`: what the buffer pool of a running server needs, from outside: as advice, as a
+//! governor, as a live page.
 //!
-//! The server may be MariaDB, MySQL or Percona Server with InnoDB, or MariaDB with Tidepool. It is reached only as a client
-//! reaches it, and looked at as its machine's other processes can look at it. Only [`offline`] uses
-//! the engine.
+//! The server may be MariaDB, MySQL or Percona Server with InnoDB, or MariaDB with Tidepool. It is
+//! reached only as a client reaches it, and looked at as its machine's other processes can look at
+//! it. Only [`offline`] uses the engine.
 //!
 //! | module | what it holds |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! The program: reads the command line, runs one command, turns its error into a sentence and an exit code.
+//! The program: reads the command line, runs one command, turns its error into a sentence and an
+//! exit code.
 
 use std::process::ExitCode;
 
@@ -10,8 +11,9 @@ use tracing::level_filters::LevelFilter;
 /// Looks after the buffer pool of a running MariaDB, MySQL or Percona Server, and of Tidepool.
 ///
 /// Exit codes: 0 done, 1 `check` found damage or an experiment of the lab failed, 2 wrong options,
-/// 3 no server, 4 access denied, 5 a privilege is missing, 6 unsupported by this server,
-/// 7 the server went away, 8 a local file, port or terminal, 9 the server refused, 10 `advise --check` found something.
+/// 3 no server, 4 access denied, 5 a privilege is missing, 6 unsupported by this server, 7 the
+/// server went away, 8 a local file, port or terminal, 9 the server refused, 10 `advise --check`
+/// found something.
 #[derive(Debug, Parser)]
 #[command(name = "tidepool", version, max_term_width = 110, args_override_self = true)]
 struct Arguments {
@@ -25,7 +27,8 @@ struct Arguments {
 enum Command {
     /// Say what is wrong with the server's memory settings, and what to set. Changes nothing
     Advise(advise::Options),
-    /// Keep the InnoDB pool at the size that fits, in small steps, while the server runs. A dry run unless --apply
+    /// Keep the InnoDB pool at the size that fits, in small steps, while the server runs. A dry run
+    /// unless --apply
     Govern(govern::Options),
     /// Show the pool and the load as a live page, whose slider sets the pool's size
     Watch(watch::Options),
@@ -40,7 +43,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    // Before anything else looks at the words: whoever can't make sense of one shows it.
+    // Before anything else parses the words: a parser shows the word that it can't parse.
     let words = std::env::args_os().skip(1);
     if let Err(error) = connect::command_line::refuse_password(Arguments::command(), words) {
         eprintln!("tidepool: {error}");

@@ -54,9 +54,11 @@ impl Kind {
     /// From the server's own words.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for what is neither MariaDB since 10.2 nor MySQL or Percona Server since 5.7.
+    /// [`Error::Unsupported`] for what is neither MariaDB since 10.2 nor MySQL or Percona Server
+    /// since 5.7.
     pub fn from_words(version_text: &str, comment: &str) -> Result<Kind> {
-        // Old replicas of MariaDB put "5.5.5-" in front, for clients that know no two-digit version.
+        // Old replicas of MariaDB put "5.5.5-" in front, for clients that know no two-digit
+        // version.
         let text = version_text.strip_prefix("5.5.5-").unwrap_or(version_text);
         let maria = text.contains("MariaDB")
             || comment.contains("MariaDB")
@@ -146,8 +148,9 @@ impl Server {
         &self.target
     }
 
-    /// The process at the other end, if that is a Unix socket's, as this process's namespace of process ids calls it. Asked of the connection
-    /// that there is: one that is made for it and says nothing would be an aborted one to the server, with a warning in its log.
+    /// The process at the other end, if that is a Unix socket's, as this process's namespace of
+    /// process ids calls it. Asked of the connection that there is: one that is made for it and
+    /// says nothing would be an aborted one to the server, with a warning in its log.
     pub fn peer_pid(&self) -> Option<u32> {
         self.target.socket()?;
         // SAFETY: the connection owns the descriptor, and is borrowed for as long as this is.
@@ -184,8 +187,8 @@ impl Server {
         self.conn.query_drop(statement).map_err(|e| explain(what, &self.grant(grant), e))
     }
 
-    /// Lifts the limit that the server may set to the time of a statement: for statements that may have to wait, and must not be cut off
-    /// just when the server is slow.
+    /// Lifts the limit that the server may set to the time of a statement: for statements that may
+    /// have to wait, and must not be cut off just when the server is slow.
     ///
     /// # Errors
     /// As [`rows`](Self::rows).
@@ -252,7 +255,8 @@ fn typed<T: FromRow>(what: &str, row: Row) -> Result<T> {
     })
 }
 
-/// Names and values as text, whatever the server sends: to be wrong in a letter is better than to end.
+/// Names and values as text, whatever the server sends: to be wrong in a letter is better than to
+/// end.
 pub fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes)
         .unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
@@ -261,12 +265,14 @@ pub fn text(bytes: Vec<u8>) -> String {
 /// The driver's error in this program's terms.
 fn explain(what: &str, grant: &str, error: mysql::Error) -> Error {
     match error {
-        // 1227: needs one of these privileges; 1142, 1143, 1044, 1370: no right to this table, column, database, routine.
+        // 1227: needs one of these privileges; 1142, 1143, 1044, 1370: no right to this table,
+        // column, database, routine.
         mysql::Error::MySqlError(e) if [1227, 1142, 1143, 1044, 1370].contains(&e.code) => {
             let grant = if grant.is_empty() { e.message } else { grant.to_owned() };
             Error::Privilege { what: what.into(), grant }
         }
-        // 1053: shutdown in progress; 1927, and of MySQL 3169: killed; 4031: of MySQL, idle for too long.
+        // 1053: shutdown in progress; 1927, and of MySQL 3169: killed; 4031: of MySQL, idle for too
+        // long.
         mysql::Error::MySqlError(e) if [1053, 1927, 3169, 4031].contains(&e.code) => {
             Error::Gone(e.message)
         }

@@ -24,12 +24,14 @@ pub fn size(out: &Stdout) -> Option<Size> {
     }))
 }
 
-/// As many of the lines as there are rows, each as long as there are columns: what goes beyond would move the rest.
+/// As many of the lines as there are rows, each as long as there are columns: what goes beyond
+/// would move the rest.
 pub fn cut(text: &str, size: Size) -> impl Iterator<Item = String> {
     text.lines().take(size.rows).map(move |line| line.chars().take(size.columns).collect())
 }
 
-/// A line without what a terminal would obey: a table, a process or a group may be named after an escape sequence.
+/// A line without what a terminal would obey: a table, a process or a group may be named after an
+/// escape sequence.
 pub fn printable(line: &str) -> String {
     line.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,15 +1,19 @@
 //! Every memory cgroup above the process, versions 1 and 2.
 //!
-//! A limit may sit on any ancestor: a container's on its own group, a tenant's on a slice two levels up. So each level between the
-//! process's group and the mount point is read, and the tightest counts. `/proc/self/cgroup` may list several
-//! hierarchies, and the memory controller of version 1 is rarely on its first line.
+//! A limit may sit on any ancestor: a container's on its own group, a tenant's on a slice two
+//! levels up. So each level between the process's group and the mount point is read, and the
+//! tightest counts. `/proc/self/cgroup` may list several hierarchies, and the memory controller of
+//! version 1 is rarely on its first line.
 //!
-//! Inside a container with a cgroup namespace the path in `/proc/self/cgroup` can be `/`, or point above what is
-//! mounted (`/../..`); then the mount point itself is the process's group as far as it can see.
+//! Inside a container with a cgroup namespace the path in `/proc/self/cgroup` can be `/`, or point
+//! above what is mounted (`/../..`); then the mount point itself is the process's group as far as
+//! it can see.
 //!
-//! Another process is looked for from where *this* one is: the kernel gives the path in `/proc/<pid>/cgroup` relative to the reader's
-//! cgroup namespace, and only the reader's mounts can be opened. (The other's mountinfo names directories in its own mount namespace: of
-//! a container, `/sys/fs/cgroup`, which here is the whole machine's.) For its group no mount point is taken that isn't it.
+//! Another process is looked for from where *this* one is: the kernel gives the path in
+//! `/proc/<pid>/cgroup` relative to the reader's cgroup namespace, and only the reader's mounts can
+//! be opened. (The other's mountinfo names directories in its own mount namespace: of a container,
+//! `/sys/fs/cgroup`, which here is the whole machine's.) For its group no mount point is taken that
+//! isn't it.
 
 use std::borrow::Cow;
 use std::ffi::OsString;
@@ -57,7 +61,8 @@ impl Hierarchy {
 pub struct Level {
     /// The group's directory.
     pub directory: PathBuf,
-    /// Hard limit in bytes, if there is one. Version 2's `memory.high` counts as one: above it the kernel throttles.
+    /// Hard limit in bytes, if there is one. Version 2's `memory.high` counts as one: above it the
+    /// kernel throttles.
     pub limit_bytes: Option<u64>,
     /// Bytes charged to the group and its descendants.
     pub usage_bytes: u64,
@@ -68,26 +73,29 @@ pub struct Level {
 }
 
 impl Level {
-    /// Bytes that would stay charged, were all file cache given up. They may be over the limit: `memory.high` can be passed, and either
-    /// limit be lowered under them.
+    /// Bytes that would stay charged, were all file cache given up. They may be over the limit:
+    /// `memory.high` can be passed, and either limit be lowered under them.
     pub fn unreclaimable_bytes(&self) -> u64 {
         self.usage_bytes.saturating_sub(self.file_cache_bytes)
     }
 
-    /// Bytes that can still be charged before the limit, were all file cache given up; `None` without a limit.
+    /// Bytes that can still be charged before the limit, were all file cache given up; `None`
+    /// without a limit.
     pub fn room_bytes(&self) -> Option<u64> {
         self.limit_bytes.map(|limit| limit.saturating_sub(self.unreclaimable_bytes()))
     }
 }
 
-/// This process, as [`find`] is to be told.
+/// This process, as the argument of [`find`].
 pub(crate) const OWN: &str = "/proc/self";
 
-/// Finds the memory controller of the process whose `/proc` directory is `proc_dir` (`/proc/self`, `/proc/4711`).
+/// Finds the memory controller of the process whose `/proc` directory is `proc_dir` (`/proc/self`,
+/// `/proc/4711`).
 ///
 /// # Errors
-/// When it can't be looked up, as by a process that has no file descriptor left: which is not to say that there is none. Of kind
-/// [`io::ErrorKind::Unsupported`] when another process's group is out of this one's sight, with the group in the message.
+/// When it can't be looked up, as by a process that has no file descriptor left: which is not to
+/// say that there is none. Of kind [`io::ErrorKind::Unsupported`] when another process's group is
+/// out of this one's sight, with the group in the message.
 pub fn find(root: &Root, proc_dir: &Path) -> io::Result<Option<Hierarchy>> {
     let text = |path: PathBuf| Ok::<_, io::Error>(letters(&fs::read(root.path(path))?));
     let mounts = text(Path::new(OWN).join("mountinfo"))?;
@@ -100,7 +108,8 @@ pub fn find(root: &Root, proc_dir: &Path) -> io::Result<Option<Hierarchy>> {
     })
 }
 
-/// The bytes of a file as letters, one each: what the syntax is of is ASCII, and a group's name may be any bytes.
+/// The bytes of a file as letters, one each: what the syntax is of is ASCII, and a group's name may
+/// be any bytes.
 fn letters(bytes: &[u8]) -> String {
     bytes.iter().copied().map(char::from).collect()
 }
@@ -110,7 +119,8 @@ fn path_of(letters: &str) -> PathBuf {
     OsString::from_vec(letters.chars().map(|letter| letter as u8).collect()).into()
 }
 
-/// The same from the [`letters`] of this process's `mountinfo` and the other's `cgroup`. The error is the group that is out of sight.
+/// The same from the [`letters`] of this process's `mountinfo` and the other's `cgroup`. The error
+/// is the group that is out of sight.
 fn find_in(
     root: &Root,
     mounts: &str,
@@ -133,7 +143,8 @@ fn find_in(
         let as_far_as_seen = || Some(mounts.first().filter(|_| is_own)?.whole(version));
         found.or_else(as_far_as_seen).ok_or_else(|| group.to_owned())
     };
-    // Version 1 first: where both are mounted, the controller is on one of them only, and a version 1 mount that names it has it.
+    // Version 1 first: where both are mounted, the controller is on one of them only, and a version
+    // 1 mount that names it has it.
     let names_memory = |names: &str| names.split(',').any(|name| name == "memory");
     let (v1, v1_group) = (
         mounted(&|mount| mount.kind == "cgroup" && names_memory(mount.options)),
@@ -153,7 +164,7 @@ fn find_in(
     }
     let Some(group) = group else { return Ok(None) };
     let hierarchy = locate(&v2, Version::V2, group)?;
-    // The root group has no memory.current of its own, so its absence there proves nothing.
+    // The root group has no memory.current, so its absence there proves nothing.
     let has_controller =
         hierarchy.directories.iter().any(|d| root.path(d.join("memory.current")).exists());
     Ok(has_controller.then_some(hierarchy))
@@ -205,8 +216,9 @@ impl LevelFiles {
         &self.directory
     }
 
-    /// Reads the level; `None` when it says nothing usable (the version 2 root, or a group that vanished). Of a group above the process's own
-    /// that has no limit the file cache isn't looked up, which is most of the cost.
+    /// Reads the level; `None` when it says nothing usable (the version 2 root, or a group that
+    /// vanished). Of a group above the process's own that has no limit the file cache isn't looked
+    /// up, which is most of the cost.
     pub fn read(&mut self) -> Option<Level> {
         self.refaults = None;
         let usage = self.usage.number()?;
@@ -257,14 +269,15 @@ impl LevelFiles {
     }
 }
 
-/// A file's limit, if it is one. Nothing can be charged below a limit of zero, and yet this process has memory: as a `memory.max` it lies,
-/// as a `memory.high` it has the kernel reclaim all it can, which says nothing of how much there is.
+/// A file's limit, if it is one. Nothing can be charged below a limit of zero, and yet this process
+/// has memory: as a `memory.max` it lies, as a `memory.high` it has the kernel reclaim all it can,
+/// which says nothing of how much there is.
 fn believable(limit_bytes: Option<u64>) -> Option<u64> {
     limit_bytes.filter(|&limit| limit > 0 && limit < NO_LIMIT)
 }
 
-/// Inactive file pages go first and cost nothing. Of the active ones half is left alone: they hold, among others, the
-/// text of running programs, and a machine that drops those thrashes.
+/// Inactive file pages go first and cost nothing. Of the active ones half is left alone: they hold,
+/// among others, the text of running programs, and a machine that drops those thrashes.
 fn file_cache(stat: &str, inactive: &str, active: &str) -> u64 {
     field(stat, inactive).unwrap_or(0) + field(stat, active).unwrap_or(0) / 2
 }
@@ -285,7 +298,8 @@ struct Mount<'a> {
 }
 
 impl<'a> Mount<'a> {
-    /// One line of mountinfo: `36 35 98:0 /root /point rw - type source options`, with optional fields before the dash.
+    /// One line of mountinfo: `36 35 98:0 /root /point rw - type source options`, with optional
+    /// fields before the dash.
     fn parse(line: &'a str) -> Option<Mount<'a>> {
         let (before, after) = line.split_once(" - ")?;
         let mut before = before.split(' ').skip(3);
@@ -299,7 +313,8 @@ impl<'a> Mount<'a> {
     fn hierarchy(&self, root: &Root, version: Version, group: &str) -> Option<Hierarchy> {
         let (group, point) = (path_of(group), path_of(&self.point));
         let below = group.strip_prefix(path_of(&self.root)).ok()?;
-        // Nothing tells the names of the groups on the way down from a namespace's root to where a path out of it turns off.
+        // The names of the groups between a namespace's root and the place where a path leaves it
+        // are unknown.
         if below.components().any(|part| part == Component::ParentDir) {
             return None;
         }
@@ -315,8 +330,9 @@ impl<'a> Mount<'a> {
     }
 }
 
-/// A path as it is. Mountinfo writes space, tab, newline and backslash as a backslash and three octal digits; `/proc/<pid>/cgroup`
-/// doesn't, and the names of systemd's slices and scopes have backslashes.
+/// A path as it is. Mountinfo writes space, tab, newline and backslash as a backslash and three
+/// octal digits; `/proc/<pid>/cgroup` doesn't, and the names of systemd's slices and scopes have
+/// backslashes.
 fn unescaped(path: &str) -> Cow<'_, str> {
     if !path.contains('\\') {
         return Cow::Borrowed(path);
@@ -547,7 +563,8 @@ mod tests {
         assert_eq!(found().unwrap(), None);
     }
 
-    /// A machine with a container's process 4711 in it, as a process outside of the container sees it.
+    /// A machine with a container's process 4711 in it, as a process outside of the container sees
+    /// it.
     fn beside_a_container(mounts: &str, groups: &str) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), "proc/self/mountinfo", mounts);
@@ -564,7 +581,8 @@ mod tests {
 
     #[test]
     fn a_containers_group_is_found_from_outside_by_the_mounts_of_the_outside() {
-        // The containers' runtime mounts the group itself where the outside has all of the hierarchy.
+        // The containers' runtime mounts the group itself where the outside has all of the
+        // hierarchy.
         for (mounts, inside, groups, base, usage) in [
             (
                 MEMORY,

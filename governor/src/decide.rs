@@ -1,49 +1,62 @@
 //! From one reading of the signals to the pool's limit: pure decision.
 //!
 //! # The rule
-//! There may be several limits above the process: one on each cgroup, and the machine's own. Below each the pool may use what is left by
-//! all others, less a headroom (file cache counts as free: the kernel drops it before it swaps):
+//! There may be several limits above the process: one on each cgroup, and the machine's own. Below
+//! each the pool may use what is left by all others, less a headroom (file cache counts as free:
+//! the kernel drops it before it swaps):
 //!
 //! ```text
 //! target = min over the limits of (limit - others - headroom)        clamped to [floor, ceiling]
 //! ```
 //!
-//! The others are "whatever is used below the limit, less what the pool holds", measured instead of guessed: connections, sort
-//! buffers, another engine's pool and the neighbours in the cgroup are all in it already. Usage may be above a limit that was lowered
-//! under it; then the pool makes good for all of that at once, as far as it can.
+//! The others are "all that is used below the limit, less what the pool holds". That is measured,
+//! so it includes connections, sort buffers, another engine's pool and the neighbours in the
+//! cgroup. Usage may be above a limit that was lowered under it; then the pool gives back all of
+//! the excess at once, as far as it can.
 //!
-//! What of the process is in swap counts as used. Part of it may be the pool's, which holds it still, and the rest may be wanted back.
-//! So swapping moves the target neither way: it makes no room to grow into, and coming back takes none away.
+//! Swapped memory of the process counts as used. Part of it may be the pool's, which still holds
+//! it, and the process may want the rest back. So swapping moves the target neither way: it makes
+//! no room to grow into, and coming back takes none away.
 //!
-//! The limit with the lowest target is the one that *binds*; it need not be the one with the least room. As the headroom is subtracted
-//! before they are compared, the target moves as far as the signals do, also where another limit begins to bind.
+//! The limit with the lowest target is the one that *binds*; it need not be the one with the least
+//! room. The headroom is subtracted before the limits are compared, so the target moves only as far
+//! as the signals do, also where another limit begins to bind.
 //!
 //! # Shrinking and growing
-//! * A target below the limit is taken **at once**.
-//! * A target above it is taken when it has lasted: the limit rises to the lowest target of the last [`GROW_AFTER`]. A
-//!   neighbour that breathes faster than that is met by one shrink, not by one shrink a breath. Room above a ceiling counts: once
-//!   the ceiling is raised, the limit rises at once.
-//! * A pool may be made smaller than it was asked to, or later: it comes in large pieces, or a step went ahead of others that rush in. The
-//!   size that such a step [took](Governor::took) counts as a target of its time. Else the rest would be given back in the middle of the rush.
-//! * Nothing grows while the pool has no use for more ([`PoolState::wants_more`]), nor for [`HOLD_AFTER_TROUBLE`] after trouble.
+//! * The pool takes a target below its limit **at once**.
+//! * It takes a target above its limit when that has lasted: the limit rises to the lowest target
+//!   of the last [`GROW_AFTER`]. So a neighbour that takes and frees memory faster than that causes
+//!   one shrink, not one a cycle. Room above a ceiling counts: when the ceiling is raised, the
+//!   limit rises at once.
+//! * A pool may become smaller than its target, or later, because it consists of large pieces, or a
+//!   step went ahead of neighbours that take memory fast. The size that such a step
+//!   [took](Governor::took) counts as a target of its time. Otherwise the pool would give the rest
+//!   back while the neighbours still take memory.
+//! * Nothing grows while the pool has no use for more ([`PoolState::wants_more`]), nor for
+//!   [`HOLD_AFTER_TROUBLE`] after trouble.
 //!
 //! # Trouble
-//! Limits can lie: a hypervisor takes memory without telling, another cgroup's limit makes the kernel reclaim from us. Our own memory
-//! going to swap doesn't: the limit falls by a step that is sized to it, whatever the room says (`swap.rs`). Time that tasks stall on memory proves
-//! little by itself (`stall.rs` says why). It makes the limit fall if the room is nearly gone too, or what was taken away is wanted back.
+//! A limit can be wrong: a hypervisor takes memory without notice, or another cgroup's limit makes
+//! the kernel reclaim from us. Our own memory in swap is a sure sign: the limit falls by a step
+//! that is sized to it, whatever the room (`swap.rs`). The time that tasks stall on memory proves
+//! little by itself (`stall.rs` says why). It lowers the limit if the room is nearly gone too, or
+//! if memory that was taken away is read back.
 //!
 //! # Headroom
-//! Each limit has its own, from what was seen of the others below it. It is the largest of
-//! * a share of the limit ([`Room::share_bytes`]), more for a pool that answers slowly ([`Timing::unforeseen_bytes`]);
-//! * what the others grew by in their fastest [`Timing::reaction`] of the last minute: a neighbour that jumps is given a wider berth than
-//!   one that doesn't;
-//! * what they will have grown by within the next [`Timing::lead`], if they go on as in the last [`Timing::pace`]: while a neighbour is at it, the
-//!   pool is ahead of it instead of behind.
+//! Each limit has a headroom, from the observed use of the others below it. It is the largest of
+//! * a share of the limit ([`Room::share_bytes`]), more for a pool that answers slowly
+//!   ([`Timing::unforeseen_bytes`]);
+//! * the growth of the others in their fastest [`Timing::reaction`] of the last minute: a neighbour
+//!   that jumps gets a larger headroom than one that doesn't;
+//! * their expected growth within the next [`Timing::lead`], if they go on as in the last
+//!   [`Timing::pace`]: while a neighbour grows, the pool shrinks ahead of it.
 //!
 //! # Several pools below one limit
-//! Each sees the others as neighbours, so nothing has to be agreed upon. The smaller a pool's part of what is used, the less of the
-//! headroom it respects (down to [`HEADROOM_SMALL_PERCENT`]): a small one that has use for more grows into room which a large one
-//! then makes again, until they are equal. One alone, or beside something that doesn't yield, comes to rest in either case.
+//! Each pool sees the others as neighbours, so they need no agreement. The smaller a pool's share
+//! of the used memory, the less of the headroom it respects (down to [`HEADROOM_SMALL_PERCENT`]).
+//! So a small pool that has use for more grows into the headroom, a large one restores the headroom
+//! by shrinking, until they are equal. A pool that is alone, or beside a program that doesn't
+//! yield, comes to rest in either case.
 
 mod stall;
 mod swap;
@@ -71,13 +84,15 @@ pub const BURST_MEMORY: Duration = Duration::from_secs(60);
 pub const BURST_SHARE: u64 = 12;
 /// A jump under way asks at most for the limit over this.
 pub const LEAD_SHARE: u64 = 6;
-/// A jump is taken to be cut off when what is left is less than the jump over this; wholly so when nothing is.
+/// A jump counts as cut off when the room left is less than the jump over this; as wholly cut off
+/// when no room is left.
 const CUT_OFF_STEEPNESS: u64 = 4;
 /// Trouble is answered at most this often, so that a step can take effect before the next is sized.
 pub const TROUBLE_EVERY: Duration = Duration::from_millis(500);
 
-/// After so long without a decision the process or its asker was stopped (a frozen cgroup, `SIGSTOP`), unless decisions are asked for that
-/// rarely. What was swapped meanwhile was swapped because it slept, and is no rise of the moment.
+/// After so long without a decision the process or its asker was stopped (a frozen cgroup,
+/// `SIGSTOP`), unless decisions are asked for that rarely. What was swapped meanwhile was swapped
+/// because it slept, and is no rise of the moment.
 pub const AWAY: Duration = Duration::from_secs(30);
 /// Decisions are asked for rarely where the pause before was at least the pause over this.
 const AWAY_PAUSES: u32 = 8;
@@ -87,16 +102,18 @@ const AWAY_PAUSES: u32 = 8;
 pub struct Timing {
     /// From a change of the signals to memory given back.
     pub reaction: Duration,
-    /// What the others grew by within this tells their pace. Not below the time between two readings.
+    /// Interval over which the pace of the others is measured. Not below the time between two
+    /// readings.
     pub pace: Duration,
     /// The pool keeps this far ahead of that pace.
     pub lead: Duration,
-    /// What others may take before the pool has answered for the first time, bytes: kept free beside the share, up to as much again.
+    /// What others may take before the pool has answered for the first time, bytes: kept free
+    /// beside the share, up to as much again.
     pub unforeseen_bytes: u64,
 }
 
 impl Default for Timing {
-    /// A pool in the same process, which is told within milliseconds.
+    /// A pool in the same process, which a decision reaches within milliseconds.
     fn default() -> Self {
         Timing {
             reaction: Duration::from_millis(100),
@@ -112,7 +129,8 @@ impl Default for Timing {
 pub struct PoolState {
     /// Memory that the pool holds now.
     pub resident_bytes: u64,
-    /// The most it may hold now: its limit. Frames come with the misses, so `resident` may be far below.
+    /// The most it may hold now: its limit. Frames come with the misses, so `resident` may be far
+    /// below.
     pub limit_bytes: u64,
     /// Below this the engine can't work.
     pub floor_bytes: u64,
@@ -174,7 +192,8 @@ pub struct Decision {
 /// The decision's memory: what it saw in the last minute.
 #[derive(Debug, Default)]
 pub struct Governor {
-    /// (when, target), lowest first from the front: a monotonic queue, so that its head is the window's minimum.
+    /// (when, target), lowest first from the front: a monotonic queue, so that its head is the
+    /// window's minimum.
     targets: VecDeque<(Duration, u64)>,
     timing: Timing,
     /// The others below each limit of the last reading.
@@ -185,7 +204,7 @@ pub struct Governor {
     stalls: StallWatch,
     hold_until: Duration,
     trouble_at: Option<Duration>,
-    /// When it was last asked, or told.
+    /// When the pool was last read, or set.
     heard_at: Option<Duration>,
     /// Before that it heard nothing for so long.
     last_pause: Duration,
@@ -198,7 +217,8 @@ struct Others {
     place: Place,
     /// (when, what they used) of the last [`Timing::reaction`].
     used: VecDeque<(Duration, u64)>,
-    /// (when, bytes that they grew by within one [`Timing::reaction`]), largest first from the front.
+    /// (when, bytes that they grew by within one [`Timing::reaction`]), largest first from the
+    /// front.
     bursts: VecDeque<(Duration, u64)>,
     /// What they will have grown by within [`Timing::lead`], bytes.
     lead_bytes: u64,
@@ -216,15 +236,16 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// Whether the room is nearly gone. Not measured by the headroom: the room comes to rest there, and both sides of it mean nothing;
-    /// nor is memory short because a neighbour's jump has just made the headroom wide.
+    /// Whether the room is nearly gone. Not measured by the headroom: the room comes to rest there,
+    /// and both sides of it mean nothing; nor is memory short because a neighbour's jump has just
+    /// made the headroom wide.
     fn is_short(&self) -> bool {
         self.room.bytes() < self.room.share_bytes() / 2
     }
 }
 
 impl Governor {
-    /// A governor that has seen nothing yet.
+    /// A governor without readings.
     pub fn new() -> Self {
         Self::default()
     }
@@ -234,8 +255,9 @@ impl Governor {
         Governor { timing, ..Self::default() }
     }
 
-    /// Decisions go on after a time in which none were asked for: said where that was not as long as [`AWAY`]. What changed over that time is no change between two readings, and no
-    /// room has been seen to last.
+    /// Decisions go on after a time in which none were asked for: said where that was not as long
+    /// as [`AWAY`]. What changed over that time is no change between two readings, and no room has
+    /// been seen to last.
     pub fn resume(&mut self) {
         let mut others = std::mem::take(&mut self.others);
         for others in &mut others {
@@ -244,13 +266,14 @@ impl Governor {
         }
         *self = Governor {
             timing: self.timing,
-            // A jump of the others stays one, and trouble stays trouble, for as long as they would have.
+            // A jump of the others stays one, and trouble stays trouble, for as long as they would
+            // have.
             others,
             hold_until: self.hold_until,
             trouble_at: self.trouble_at,
             heard_at: self.heard_at,
             last_pause: self.last_pause,
-            // The pool has a size, whoever gave it that: it does not begin with all the room there is.
+            // The pool already has a size, so it does not begin with all the room there is.
             started: true,
             ..Self::default()
         };
@@ -278,11 +301,13 @@ impl Governor {
         allowances.min_by_key(|allowance| allowance.pool_bytes)
     }
 
-    /// What is left free below `room`'s limit, bytes, if the others use `others` there and the lead is divided by `part`.
+    /// What stays free below `room`'s limit, bytes, if the others use `others` there and the lead
+    /// is divided by `part`.
     fn headroom(&self, room: &Room, others: u64, at: Duration, pool: &PoolState, part: u64) -> u64 {
         let share = room.share_bytes();
         let share = share + share.min(self.timing.unforeseen_bytes);
-        // Others that are fewer than that hardly count: a pool beside them is large as soon as it is larger than the headroom.
+        // Others that are fewer than that hardly count: a pool beside them is large as soon as it
+        // is larger than the headroom.
         let others = others.max(share);
         let smaller_by = others.saturating_sub(pool.resident_bytes);
         let unrespected = share * (100 - HEADROOM_SMALL_PERCENT) / 100;
@@ -310,7 +335,7 @@ impl Governor {
         let unbounded = binding.as_ref().map(|binding| binding.pool_bytes);
         match unbounded {
             Some(target) => self.remember_target(signals.at, target),
-            // Blind: what was seen before proves nothing about the time since.
+            // No reading: earlier readings prove nothing about the time since.
             None => self.watched_since = None,
         }
         let target = unbounded.map(|target| clamp(target, pool));
@@ -338,11 +363,12 @@ impl Governor {
         }
         let (binding, target) = (binding?, target?);
         if target < pool.limit_bytes {
-            // While others grow fast, a decision goes the whole lead ahead, and the next is due when half of that is used up:
-            // a shrink that is told anew every few milliseconds gets nowhere.
+            // While others grow fast, a decision goes the whole lead ahead, and the next is due
+            // when half of that is used up: a shrink that gets a new target every few milliseconds
+            // makes no progress.
             let due = self.binding_ahead(signals, pool, 2)?;
             let step = pool.limit_bytes.saturating_sub(clamp(due.pool_bytes, pool));
-            // Less is noise, and the headroom is there to take it.
+            // Less is noise, which the headroom absorbs.
             let above_ceiling = pool.limit_bytes > pool.ceiling_bytes;
             let worth_it = above_ceiling || step >= (binding.headroom_bytes / 8).max(2 * MIB);
             let why =
@@ -353,7 +379,8 @@ impl Governor {
             return None;
         }
         let lasted = clamp(self.targets.front()?.1, pool);
-        // Small steps are noise, but for one that gets the pool to its ceiling: no larger one would follow.
+        // Small steps are noise, except the one that brings the pool to its ceiling: no larger one
+        // would follow.
         let step = match lasted < pool.ceiling_bytes {
             true => step_worth_taking(pool.limit_bytes),
             false => 1,
@@ -369,14 +396,14 @@ impl Governor {
         decision(Signal::RoomLasted, lasted, why)
     }
 
-    /// Asked at `at`, maybe for the first time in a long time.
+    /// Notes a reading at `at`, maybe the first after a long time.
     fn listen(&mut self, at: Duration) {
         let pause = at.saturating_sub(self.heard_at.replace(at).unwrap_or(at));
         let usual = self.last_pause * AWAY_PAUSES;
         if pause >= AWAY.max(usual) && self.started {
             self.resume();
         } else if pause >= GROW_AFTER.max(usual) {
-            // Nobody saw whether the room was there all the time.
+            // No reading shows whether the room was there all the time.
             self.watched_since = None;
         }
         self.last_pause = pause;
@@ -420,8 +447,9 @@ impl Governor {
         Some((signal, to, why))
     }
 
-    /// A stall for want of memory of *ours*: per cent of the time, and what shows the want. Otherwise tasks wait for something else, or
-    /// others do at limits of their own, as the machine's figure counts them too.
+    /// A stall for want of memory of *ours*: per cent of the time, and what shows the want.
+    /// Otherwise tasks wait for something else, or others do at their own limits, because the
+    /// machine's figure counts them too.
     fn stalled(&self, signals: &Signals, pool: &PoolState) -> Option<(u64, String)> {
         let percent = self.stalls.percent()?;
         let sign = self.stalls.want(self.swap.risen_bytes()).or_else(|| {
@@ -445,10 +473,11 @@ impl Governor {
         }
     }
 
-    /// At `at` the pool got to have `bytes`, in answer to `signal`: told after each step. One that gives way to a want of memory is not gone
-    /// back on before room has lasted from then on. What the user asks for says nothing of the room.
+    /// Notes that the pool has had `bytes` since `at`, in answer to `signal`; called after each
+    /// step. After a step that answers a shortage of memory, the pool grows again only when room
+    /// has lasted from then on. A size that the user sets says nothing about the room.
     pub fn took(&mut self, at: Duration, signal: Signal, bytes: u64) {
-        // A step may take a minute, and nobody was away.
+        // A step may take a minute without a gap in the readings.
         self.heard_at = Some(at);
         match signal {
             Signal::Start | Signal::RoomShrank | Signal::OwnSwap | Signal::Stall => {
@@ -490,7 +519,8 @@ impl Others {
         let burst = self.grown_within(reaction, now_bytes, at);
         let paces = lead.as_secs_f64() / pace.as_secs_f64();
         self.lead_bytes = (self.grown_within(pace, now_bytes, at) as f64 * paces) as u64;
-        // With hardly any room left, the limit may have cut the jump off: how far it would have gone is unknown, and twice as far a guess.
+        // With hardly any room left, the limit may have cut the jump off: how far it would have
+        // gone is unknown, and twice as far a guess.
         let cut_off = burst.saturating_sub(room.bytes().saturating_mul(CUT_OFF_STEEPNESS));
         let burst = burst.saturating_add(cut_off);
         while self.bursts.back().is_some_and(|&(_, smaller)| smaller <= burst) {
@@ -504,7 +534,8 @@ impl Others {
         self.used.push_back((at, now_bytes));
     }
 
-    /// The newest of the readings that are too old stays: readings may be far apart, and growth counts from the last one then.
+    /// The newest of the readings that are too old stays: readings may be far apart, and growth
+    /// counts from the last one then.
     fn forget(&mut self, at: Duration, oldest: Duration) {
         while self.used.get(1).is_some_and(|&(seen, _)| at.saturating_sub(seen) >= oldest) {
             self.used.pop_front();
@@ -531,7 +562,7 @@ impl Others {
 /// What is used below the limit by all but the pool, with what may come back from swap.
 fn others_bytes(room: &Room, signals: &Signals, pool: &PoolState) -> u64 {
     let swapped = match room.place {
-        // What was promised counts wherever it is.
+        // Committed memory counts wherever it is.
         Place::Commit => 0,
         Place::Cgroup(_) | Place::Machine => signals.own_swapped_bytes.unwrap_or(0),
     };

@@ -1,4 +1,4 @@
-//! The last decisions, for whoever asks why the pool has the size it has.
+//! The last decisions: why the pool has its size.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};

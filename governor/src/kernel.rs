@@ -1,14 +1,15 @@
 //! The kernel's text files, read below a root.
 //!
-//! Reading is forgiving by design: a file that is missing or unreadable, or a line that is not as expected, gives `None`. Whether
-//! that matters is for [`crate::signals::Reader`] to say, once, in its notices.
+//! Reading is forgiving by design: a file that is missing or unreadable, or a line that is not as
+//! expected, gives `None`. Whether that matters is for [`crate::signals::Reader`] to say, once, in
+//! its notices.
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Where `/proc` and `/sys` are looked for. `/` on a real machine; a directory of its own in a test.
+/// Where `/proc` and `/sys` are looked for. `/` on a real machine; a temporary directory in a test.
 #[derive(Debug, Clone)]
 pub struct Root(PathBuf);
 
@@ -46,8 +47,8 @@ impl Root {
     }
 }
 
-/// The text of a file, whatever bytes are in it: a process, a group, or anything that is mounted may have a name that is no text, and
-/// that must not hide the rest.
+/// The text of a file, whatever bytes are in it: a process, a group, or anything that is mounted
+/// may have a name that is no text, and that must not hide the rest.
 fn read_text(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&fs::read(path)?).into_owned())
 }
@@ -60,8 +61,9 @@ pub fn number(text: &str) -> Option<u64> {
 
 /// A file that is read again and again.
 ///
-/// It is kept open: reading a cgroup's counter takes 0.2 µs, opening it ten times that. Below a test's root it is opened each time, since
-/// there, unlike in the kernel's file systems, an open file outlives its name.
+/// It is kept open: reading a cgroup's counter takes 0.2 µs, opening it ten times that. Below a
+/// test's root it is opened each time, since there, unlike in the kernel's file systems, an open
+/// file outlives its name.
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,
@@ -81,7 +83,8 @@ impl Source {
         }
     }
 
-    /// The present text, if the file can be read. An open file that has gone (its cgroup was removed) is opened anew by the next call.
+    /// The present text, if the file can be read. An open file that has gone (its cgroup was
+    /// removed) is opened anew by the next call.
     pub fn text(&mut self) -> Option<&str> {
         if self.file.is_none() {
             self.file = Some(File::open(&self.path).ok()?);
@@ -104,7 +107,8 @@ impl Source {
     }
 }
 
-/// Reads the whole file from its start into `text`. The kernel makes such a file's contents anew at each reading from offset 0.
+/// Reads the whole file from its start into `text`. The kernel makes such a file's contents anew at
+/// each reading from offset 0.
 fn read_all(file: &File, text: &mut Vec<u8>) -> io::Result<()> {
     let mut len = 0;
     loop {
@@ -122,7 +126,8 @@ fn read_all(file: &File, text: &mut Vec<u8>) -> io::Result<()> {
     Ok(())
 }
 
-/// The value behind `key` in lines of the form `key value` or `key: value kB`, in the file's own unit.
+/// The value behind `key` in lines of the form `key value` or `key: value kB`, in the file's own
+/// unit.
 pub fn field(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let rest = line.strip_prefix(key)?;

@@ -16,8 +16,9 @@ pub struct Signals {
     pub levels: Vec<Level>,
     /// The machine's memory, bytes.
     pub machine_total_bytes: Option<u64>,
-    /// What the kernel thinks can be had without swapping, and half of what ZFS can give back, bytes. `None` too where the process is [out of sight](Reader::out_of_sight):
-    /// what the machine has is not what such a process may take.
+    /// What the kernel thinks can be had without swapping, and half of what ZFS can give back,
+    /// bytes. `None` too where the process is [out of sight](Reader::out_of_sight): what the
+    /// machine has is not what such a process may take.
     pub machine_available_bytes: Option<u64>,
     /// Bytes of the process that are in swap now.
     pub own_swapped_bytes: Option<u64>,
@@ -27,7 +28,8 @@ pub struct Signals {
     pub swapped_in_pages: Option<u64>,
     /// Pages swapped out on the machine, ever.
     pub swapped_out_pages: Option<u64>,
-    /// How long tasks have waited for memory: those of the process's own cgroup (version 2), or if that isn't told, the machine's.
+    /// How long tasks have waited for memory: those of the process's own cgroup (version 2), or if
+    /// that has no figure, the machine's.
     pub stall: Option<Stall>,
     /// What processes may be promised, where the kernel counts that strictly.
     pub commit: Option<Commit>,
@@ -36,8 +38,8 @@ pub struct Signals {
 /// The time that the tasks of one place have waited for memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stall {
-    /// Whose. Totals of two places have nothing to do with each other: a process that is moved to another cgroup has not waited for the
-    /// difference.
+    /// Whose. Totals of two places have nothing to do with each other: a process that is moved to
+    /// another cgroup has not waited for the difference.
     pub place: Place,
     /// Microseconds in which at least one task waited, ever.
     pub total_us: u64,
@@ -48,14 +50,14 @@ pub struct Stall {
 /// Pages that the kernel took from the tasks of a cgroup and that they wanted back, ever.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Refaults {
-    /// Memory of their own, which was in swap. Not told before Linux 5.9.
+    /// Their own memory, which was in swap. Linux reports it since 5.9.
     pub anon_pages: u64,
     /// Pages of files.
     pub file_pages: u64,
 }
 
-/// Strict accounting (`vm.overcommit_memory` = 2): private memory counts from when it may be written, used or not, and beyond
-/// the limit nobody is given any.
+/// Strict accounting (`vm.overcommit_memory` = 2): private memory counts from when it may be
+/// written, used or not, and the kernel grants none beyond the limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
     /// `CommitLimit`, bytes.
@@ -65,8 +67,8 @@ pub struct Commit {
 }
 
 impl Signals {
-    /// The limit that binds, the machine's own included: where the least can be taken and its share still stays free. `None` when
-    /// nothing could be read at all.
+    /// The limit that binds, the machine's own included: where the least can be taken and its share
+    /// still stays free. `None` when nothing could be read at all.
     pub fn room(&self) -> Option<Room> {
         self.rooms().min_by_key(|room| i128::from(room.bytes()) - i128::from(room.share_bytes()))
     }
@@ -105,7 +107,8 @@ pub(crate) const HEADROOM_MAX_BYTES: u64 = 1024 << 20;
 pub struct Room {
     /// The limit, bytes.
     pub limit_bytes: u64,
-    /// What is used below it and can't just be dropped, bytes. More than the limit if that was lowered under it.
+    /// What is used below it and can't just be dropped, bytes. More than the limit if that was
+    /// lowered under it.
     pub used_bytes: u64,
     /// Whose limit.
     pub place: Place,
@@ -177,8 +180,9 @@ pub struct Reader {
     arc: Option<Source>,
     /// Half of what its cache could give back at the last reading, bytes.
     arc_bytes: u64,
-    /// The mode of accounting, if it is the strict one in which this process began. A process that began in another has memory
-    /// that is never counted, and so has nothing to give back to that limit.
+    /// The mode of accounting, if it is the strict one in which this process began. A process that
+    /// began in another has memory that is never counted, and so has nothing to give back to that
+    /// limit.
     overcommit: Option<Source>,
     /// Where the last reading found the least room, and that reading's room and usage there.
     tightest: Option<Tightest>,
@@ -193,7 +197,7 @@ struct Tightest {
     usage_bytes: u64,
 }
 
-/// Which number tells of the room.
+/// The number that the room follows from.
 #[derive(Debug, Clone, Copy)]
 enum Glance {
     /// The usage of `levels[_]`.
@@ -216,7 +220,7 @@ impl Reader {
             pressure: Source::new(&root, "/proc/pressure/memory"),
             arc: Some(Source::new(&root, ARC)).filter(|_| root.path(ARC).exists()),
             arc_bytes: 0,
-            // What of another process's memory is counted can't be told from here.
+            // How much of another process's memory is counted is unknown here.
             overcommit: Some(Source::new(&root, OVERCOMMIT))
                 .filter(|_| pid.is_none() && root.number(OVERCOMMIT) == Some(STRICT)),
             root,
@@ -238,8 +242,8 @@ impl Reader {
         self.hierarchy.as_ref()
     }
 
-    /// Why the limits above the other process can't be seen: its cgroup is not below what is mounted here. Readings then know no
-    /// room at all.
+    /// Why the limits above the other process can't be seen: its cgroup is not below what is
+    /// mounted here. Readings then know no room at all.
     pub fn out_of_sight(&self) -> Option<&str> {
         self.out_of_sight.as_deref()
     }
@@ -249,8 +253,9 @@ impl Reader {
         &self.root
     }
 
-    /// A process may be moved to another group, and a group may vanish. As long as that can't be looked up, what is known holds: to take a
-    /// container for the whole machine would be the end of the process.
+    /// A process may be moved to another group, and a group may vanish. As long as that can't be
+    /// looked up, what is known holds: to take a container for the whole machine would be the end
+    /// of the process.
     fn find_levels(&mut self, at: Duration) {
         self.found_at = at;
         let found = match cgroup::find(&self.root, &self.proc_dir) {
@@ -351,8 +356,9 @@ impl Reader {
         signals
     }
 
-    /// The room where the last reading found the least of it, were nothing but the usage changed since: a look at one number,
-    /// for between two readings. `None` when there was no reading, or it can't be told.
+    /// The room where the last reading found the least of it, were nothing but the usage changed
+    /// since: a look at one number, for between two readings. `None` when there was no reading, or
+    /// it has no such figure.
     pub fn glance(&mut self) -> Option<u64> {
         let tightest = self.tightest?;
         match tightest.glance {
@@ -396,7 +402,8 @@ fn available_bytes(meminfo: &str) -> Option<u64> {
     })
 }
 
-/// Half of what ZFS's cache can give back: as long as memory is short it shrinks, to its least size, but not in a moment.
+/// Half of what ZFS's cache can give back: as long as memory is short it shrinks, to its least
+/// size, but not in a moment.
 fn arc_bytes(arcstats: &str) -> Option<u64> {
     // Name, type, value.
     let of = |name: &str| {

@@ -1,10 +1,11 @@
 //! Sleeping between two readings, and being woken when there is reason not to.
 //!
-//! Two things end a [`Waiter`]'s sleep before its time: somebody rings its [`Bell`] (a new setting, the end), or the kernel reports
-//! memory pressure. It lets a process write a threshold into a pressure file and then `poll` it; without privileges the window must be
-//! a multiple of two seconds (kernel documentation, `accounting/psi.rst`). In many containers the file can't be written:
-//! then [`Trigger::open`] is an error, and the caller goes on polling, which is what it would have done anyway, only
-//! slower to notice.
+//! Two things end a [`Waiter`]'s sleep before its time: somebody rings its [`Bell`] (a new setting,
+//! the end), or the kernel reports memory pressure. It lets a process write a threshold into a
+//! pressure file and then `poll` it; without privileges the window must be a multiple of two
+//! seconds (kernel documentation, `accounting/psi.rst`). In many containers the file can't be
+//! written: then [`Trigger::open`] is an error, and the caller goes on polling, which is what it
+//! would have done anyway, only slower to notice.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -94,7 +95,8 @@ impl Waiter {
         self.triggers.push(trigger);
     }
 
-    /// Sleeps at most for `timeout`. A trigger whose file went away, as it does with its cgroup, is forgotten.
+    /// Sleeps at most for `timeout`. A trigger whose file went away, as it does with its cgroup, is
+    /// forgotten.
     ///
     /// # Errors
     /// When the kernel refuses to wait at all: the caller must then sleep in some other way.

@@ -1,5 +1,5 @@
-//! Hit ratios that the advisor predicts, beside those that the policy has at full size, on generated or given traces:
-//! `cargo run --release -p tidepool-lab --example advice [trace file]…`.
+//! Hit ratios that the advisor predicts, beside those that the policy has at full size, on
+//! generated or given traces: `cargo run --release -p tidepool-lab --example advice [trace file]…`.
 
 use std::fs::File;
 use std::io::BufReader;

@@ -1,4 +1,5 @@
-//! The experiments from the command line: `tidepool lab`. Exit code 1 means that an experiment failed, or that none could be run.
+//! The experiments from the command line: `tidepool lab`. Exit code 1 means that an experiment
+//! failed, or that none could be run.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,7 +16,8 @@ use crate::{policy, report, store_model};
 pub enum Command {
     /// Run experiments
     Run(Choice),
-    /// Make the data that experiments will need, and do nothing else: it takes a while the first time
+    /// Make the data that experiments will need, and do nothing else: it takes a while the first
+    /// time
     Prepare(Choice),
     /// Draw and judge the results of a directory: report.html, summary.md, charts/*.svg, csv/*.csv
     Report {
@@ -23,7 +25,8 @@ pub enum Command {
         #[arg(long, default_value = DEFAULT_OUT)]
         out: PathBuf,
     },
-    /// Compare replacement policies on page traces: misses over requests, of each policy at several sizes
+    /// Compare replacement policies on page traces: misses over requests, of each policy at several
+    /// sizes
     Policy(policy::command::Options),
     /// Compare layouts of the page store on recorded page writes
     StoreModel(store_model::command::Options),
@@ -48,7 +51,8 @@ pub struct Choice {
     /// defaults, traces, writes, or "all".
     #[arg(required = true)]
     experiments: Vec<String>,
-    /// The engines to compare; they take turns. Without it tidepool and innodb, for `defaults` all that are there.
+    /// The engines to compare; they take turns. Without it tidepool and innodb, for `defaults` all
+    /// that are there.
     #[arg(long, value_delimiter = ',')]
     engine: Vec<Engine>,
     /// The server of the engine mysql [default: the one that scripts/deps has unpacked].
@@ -60,11 +64,13 @@ pub struct Choice {
     /// The memory of the machine that the experiments pretend to have, as 1G or 512M.
     #[arg(long, value_parser = size, default_value = "1G")]
     memory: u64,
-    /// Of swap, pressure, govern, resize and sideload, only the cases whose name contains this, as "in turns" or "rescue"; may be given
-    /// several times. Results of other cases in the directory stay.
+    /// Of swap, pressure, govern, resize and sideload, only the cases whose name contains this, as
+    /// "in turns" or "rescue"; may be given several times. Results of other cases in the directory
+    /// stay.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// How many times each experiment is run. The report judges the median of the repeats, and of waits and kills the worst.
+    /// How many times each experiment is run. The report judges the median of the repeats, and of
+    /// waits and kills the worst.
     #[arg(long, value_name = "TIMES", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     repeat: u32,
     /// Keep the results that the directory holds of the same cases as well, and add to them.
@@ -91,7 +97,8 @@ fn size(text: &str) -> std::result::Result<u64, String> {
     }
 }
 
-/// The engines that an experiment gets: those that were asked for, less those that it has nothing for.
+/// The engines that an experiment gets: those that were asked for, less those that it has nothing
+/// for.
 fn engines(experiment: &Experiment, wanted: &[Engine], mysql: bool) -> Vec<Engine> {
     if wanted.is_empty() {
         let usable = |engine: &&Engine| **engine != Engine::MySql || mysql;
@@ -169,7 +176,8 @@ fn check_load(chosen: &[&'static Experiment], load: Load) -> Result<()> {
     Ok(())
 }
 
-/// Runs each so many times; one that this machine can't do is said, and skipped. False if one failed, or none could be run.
+/// Runs each this many times; reports and skips one that this machine can't do. False if one
+/// failed, or none could be run.
 fn run_each(chosen: &[Chosen], repeat: u32, mut run: impl FnMut(&Chosen) -> Result<()>) -> bool {
     let (mut done, mut failed) = (0, 0);
     for one in chosen {
@@ -196,7 +204,8 @@ fn run_each(chosen: &[Chosen], repeat: u32, mut run: impl FnMut(&Chosen) -> Resu
 /// Does it. An experiment that this machine can't do is said, and skipped.
 ///
 /// # Errors
-/// If nothing could be begun: an unknown experiment or case, no server, leftovers that can't be removed.
+/// If nothing could be begun: an unknown experiment or case, no server, leftovers that can't be
+/// removed.
 pub fn run(command: Command) -> Result<ExitCode> {
     let (choice, only_prepare) = match command {
         Command::Run(choice) => (choice, false),

@@ -1,7 +1,8 @@
-//! The engines that experiments run on: which options they take, and under which names they publish what.
+//! The engines that experiments run on: which options they take, and under which names they publish
+//! what.
 //!
-//! Tidepool and InnoDB take part in every experiment. The others are there to compare defaults with: they need packages
-//! or programs that not every machine has.
+//! Tidepool and InnoDB take part in every experiment. The others are there to compare defaults
+//! with: they need packages or programs that not every machine has.
 
 use crate::environment::Environment;
 use crate::error::{Error, Result};
@@ -136,7 +137,8 @@ impl Engine {
             Engine::InnoDb => vec!["--default-storage-engine=InnoDB".into()],
             Engine::MySql => vec![
                 "--default-storage-engine=InnoDB".into(),
-                // It rounds sizes up to whole chunks, and the default of 128 MiB is a large part of these machines.
+                // It rounds sizes up to whole chunks, and the default of 128 MiB is a large part of
+                // these machines.
                 "--innodb-buffer-pool-chunk-size=8M".into(),
             ],
             Engine::MyRocks => {
@@ -207,7 +209,8 @@ impl Engine {
         format!("SHOW GLOBAL STATUS LIKE '{}\\_buffer\\_pool\\_%'", self.prefix())
     }
 
-    /// The statement that lists the indexes in the buffer pool with their pages, where there is one.
+    /// The statement that lists the indexes in the buffer pool with their pages, where there is
+    /// one.
     pub fn pool_content_query(self) -> Option<&'static str> {
         match self {
             Engine::Tidepool => Some(
@@ -222,7 +225,8 @@ impl Engine {
         }
     }
 
-    /// The rows of [`status_query`](Self::status_query), understood. A counter that is not there is 0.
+    /// The rows of [`status_query`](Self::status_query), understood. A counter that is not there is
+    /// 0.
     pub fn pool_status(self, rows: &[(String, String)]) -> PoolStatus {
         let prefix = self.prefix().len() + "_buffer_pool_".len();
         let text = |name: &str| {

@@ -1,5 +1,5 @@
-//! Where the programs are: the unpacked MariaDB server (`var/mariadb.env`, which `scripts/deps` writes), the
-//! plugin, and the directory in which experiments work.
+//! Where the programs are: the unpacked MariaDB server (`var/mariadb.env`, which `scripts/deps`
+//! writes), the plugin, and the directory in which experiments work.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -26,10 +26,11 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Reads `var/mariadb.env` of the checkout: the one around the current directory, else the one this program was
-    /// built from.
+    /// Reads `var/mariadb.env` of the checkout: the one around the current directory, else the one
+    /// this program was built from.
     ///
-    /// `TIDEPOOL_PLUGIN_DIR` and `TIDEPOOL_LAB_DIR` override where the plugin and the working directory are.
+    /// `TIDEPOOL_PLUGIN_DIR` and `TIDEPOOL_LAB_DIR` override where the plugin and the working
+    /// directory are.
     ///
     /// # Errors
     /// If there is no such file.

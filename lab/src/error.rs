@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::client::SqlError;
 
-/// Why something could not be done. The text names the file or command, and what to do where that is known.
+/// Why something could not be done. The text names the file or command, and what to do where that
+/// is known.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file or a system call.

@@ -1,6 +1,7 @@
-//! `tidepool govern` beside a server: this program again, with its log read back when the run is over.
+//! `tidepool govern` beside a server: this program again, with its log read back when the run is
+//! over.
 //!
-//! It is outside of the server's cgroup, as a service of its own would be.
+//! It is outside of the server's cgroup, as a separate service would be.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};

@@ -12,7 +12,8 @@ pub const NEIGHBOUR: &str = "__lab-neighbour";
 /// The first argument of a janitor.
 pub const JANITOR: &str = "__lab-janitor";
 
-/// Runs what the first argument names, if it names one of these; nothing if the program was started by a user.
+/// Runs what the first argument names, if it names one of these; nothing if the program was started
+/// by a user.
 pub fn main() -> Option<ExitCode> {
     // A user's may be no UTF-8; those that this program gives itself are.
     let arguments: Vec<String> =

@@ -1,13 +1,17 @@
-//! Experiments on buffer pools: what the articles that started Tidepool did by hand, as code that anyone can run again.
+//! Experiments on buffer pools: what the articles that started Tidepool did by hand, as code that
+//! anyone can run again.
 //!
-//! * [`policy`] replays page traces over replacement policies, with Belady's optimum as the yardstick.
-//! * [`experiment`] starts servers, puts them under load and their machine under pressure, and records every second.
-//!   It reaches a server only as any client does, so everything runs on InnoDB as well.
+//! * [`policy`] replays page traces over replacement policies, with Belady's optimum as the
+//!   yardstick.
+//! * [`experiment`] starts servers, puts them under load and their machine under pressure, and
+//!   records every second. It reaches a server only as any client does, so everything runs on
+//!   InnoDB as well.
 //!
-//! From the bottom up: [`machine`] is what is done to the machine, [`server`] starts a server, [`load`] keeps it busy,
-//! [`sample`] reads counters once a second, [`lab`] brings these together as one run, whose result is a [`record`];
-//! [`report`] judges and draws records.
-//! [`command`] is all this from the command line, as `tidepool lab`. A program that uses this crate calls [`hidden::main`] first.
+//! From the bottom up: [`machine`] is what is done to the machine, [`server`] starts a server,
+//! [`load`] keeps it busy, [`sample`] reads counters once a second, [`lab`] brings these together
+//! as one run, whose result is a [`record`]; [`report`] judges and draws records. [`command`] is
+//! all this from the command line, as `tidepool lab`. A program that uses this crate calls
+//! [`hidden::main`] first.
 
 pub mod client;
 pub mod command;

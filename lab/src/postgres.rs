@@ -1,7 +1,8 @@
-//! PostgreSQL's programs: a private cluster, reached through its socket only. Clusters of the system are not touched.
+//! PostgreSQL's programs: a private cluster, reached through its socket only. Clusters of the
+//! system are not touched.
 //!
-//! PostgreSQL refuses to run as root. The lab needs root for cgroups, so it starts the cluster under the account
-//! `postgres` if the system has one, else `nobody`.
+//! PostgreSQL refuses to run as root. The lab needs root for cgroups, so it starts the cluster
+//! under the account `postgres` if the system has one, else `nobody`.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -12,7 +13,8 @@ use std::process::{Command, Stdio};
 use crate::environment::Environment;
 use crate::error::{Error, Result, tail};
 
-/// The name of the socket in its directory: PostgreSQL appends the number of a port, whether or not it listens there.
+/// The name of the socket in its directory: PostgreSQL appends the number of a port, whether or not
+/// it listens there.
 pub const SOCKET_NAME: &str = ".s.PGSQL.5432";
 
 /// The user and group that the cluster runs as; nothing where that is who runs the lab.

@@ -1,5 +1,5 @@
-//! Starting programs so that none outlives its experiment, and so that each is in its cgroups before its first
-//! instruction (memory is charged to the cgroup in which it is touched first).
+//! Starting programs so that none outlives its experiment, and so that each is in its cgroups
+//! before its first instruction (memory is charged to the cgroup in which it is touched first).
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -9,7 +9,8 @@ use std::process::{Child, Command};
 
 use crate::error::{Error, Result};
 
-/// Starts a process that the kernel kills when the calling thread ends, in the cgroups whose `cgroup.procs` are given.
+/// Starts a process that the kernel kills when the calling thread ends, in the cgroups whose
+/// `cgroup.procs` are given.
 ///
 /// # Errors
 /// If a cgroup can't be opened or joined, or the program can't be run.
@@ -18,8 +19,9 @@ pub fn spawn_tied(command: &mut Command, cgroup_procs: &[PathBuf]) -> Result<Chi
     for path in cgroup_procs {
         groups.push(File::options().write(true).open(path).map_err(Error::at(path))?);
     }
-    // SAFETY: the closure runs in the child between fork and exec. It makes system calls that are async-signal-safe
-    // (prctl, write) on descriptors that were opened before the fork, and neither allocates nor takes a lock.
+    // SAFETY: the closure runs in the child between fork and exec. It makes system calls that are
+    // async-signal-safe (prctl, write) on descriptors that were opened before the fork, and neither
+    // allocates nor takes a lock.
     unsafe {
         command.pre_exec(move || {
             for group in &groups {

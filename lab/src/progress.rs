@@ -1,4 +1,5 @@
-//! A bar with the time left. Silent where the output is no terminal; then a line a run goes to the log.
+//! A bar with the time left. Silent where the output is no terminal; then a line a run goes to the
+//! log.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +52,8 @@ impl Progress {
         self.bar.set_prefix(minutes(rate * (self.total_s - self.done_s)));
     }
 
-    /// The time that has passed was not of the experiment itself: it says nothing about the time left.
+    /// The time that has passed was not of the experiment itself: it says nothing about the time
+    /// left.
     pub fn forget_time(&mut self) {
         self.started = Instant::now() - Duration::from_secs_f64(self.done_s);
     }

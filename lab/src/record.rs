@@ -1,5 +1,5 @@
-//! The result of one run: what was run, on what, second by second, and in sum. One JSON object a line in
-//! `<out>/<experiment>.jsonl`.
+//! The result of one run: what was run, on what, second by second, and in sum. One JSON object a
+//! line in `<out>/<experiment>.jsonl`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -11,7 +11,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 
-/// One second of a run. What an older version did not write is 0. Sizes in bytes, rates in MB (10⁶ bytes) a second.
+/// One second of a run. What an older version did not write is 0. Sizes in bytes, rates in MB (10⁶
+/// bytes) a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Point {
@@ -45,7 +46,8 @@ pub struct Point {
     pub swap_out_mb_s: f64,
     /// Processor time of the server, all its threads together: seconds a second.
     pub cpu_s_per_s: f64,
-    /// Throughput relative to what the experiment holds it against; none in seconds that it does not judge.
+    /// Throughput relative to what the experiment holds it against; none in seconds that it does
+    /// not judge.
     pub relative: Option<f64>,
 }
 
@@ -85,7 +87,8 @@ pub struct Record {
     pub server_version: String,
     /// The options of the server, the load and the machine.
     pub config: BTreeMap<String, String>,
-    /// A hash of `config`, to tell runs that can be compared; without the machine's own settings (`vm.swappiness`).
+    /// A hash of `config`, to tell runs that can be compared; without the machine's own settings
+    /// (`vm.swappiness`).
     pub config_hash: String,
     /// True for a short run.
     pub quick: bool,
@@ -203,7 +206,8 @@ impl Case {
 pub struct Output {
     dir: PathBuf,
     earlier: Earlier,
-    /// The experiments, or cases, whose earlier results are gone: a repeat adds to what this program has written.
+    /// The experiments, or cases, whose earlier results are gone: a repeat adds to what this
+    /// program has written.
     renewed: Mutex<BTreeSet<Case>>,
 }
 
@@ -322,7 +326,8 @@ pub mod statistics {
         quantile(values, 0.5)
     }
 
-    /// The value that this share of the values does not exceed, between two of them by interpolation; 0 of nothing.
+    /// The value that this share of the values does not exceed, between two of them by
+    /// interpolation; 0 of nothing.
     pub fn quantile(values: impl IntoIterator<Item = f64>, share: f64) -> f64 {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -359,8 +364,8 @@ pub mod statistics {
     /// Seconds that a throughput must last.
     const LASTING_S: usize = 15;
 
-    /// The throughput of the three seconds that begin with the point `at`, their mean, and of the quarter of a minute that begins there, its
-    /// median: whether a rise lasts is seen by both.
+    /// The throughput of the three seconds that begin with the point `at`, their mean, and of the
+    /// quarter of a minute that begins there, its median: whether a rise lasts is seen by both.
     pub fn now_and_lasting(series: &[Point], at: usize) -> (f64, f64) {
         let part =
             |len: usize| series[at..series.len().min(at + len)].iter().map(|point| point.qps);

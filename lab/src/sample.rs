@@ -1,7 +1,8 @@
 //! A run's time series: what sysbench, the server and the kernel say, once a second.
 //!
-//! sysbench's report of a second is the clock; the kernel's counters are read when it comes. The server's status comes
-//! from a thread of its own, since a server in trouble may not answer for a while, which must not stop the clock.
+//! sysbench's report of a second is the clock; the kernel's counters are read when it comes. The
+//! server's status comes from a separate thread, since a server in trouble may not answer for a
+//! while, which must not stop the clock.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};

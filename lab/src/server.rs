@@ -1,7 +1,8 @@
 //! A private server for one run: a data directory that it is given, its own socket, its cgroups.
 //!
-//! The process dies with the thread that started it ([`spawn_tied`]), and its directory goes when the [`Server`] is
-//! dropped. An experiment kills servers on purpose (or has the kernel do so), so nothing here panics over a dead one.
+//! The process dies with the thread that started it ([`spawn_tied`]), and its directory goes when
+//! the [`Server`] is dropped. An experiment kills servers on purpose (or has the kernel do so), so
+//! nothing here panics over a dead one.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -166,7 +167,7 @@ impl Server {
         connect(&self.socket, database)
     }
 
-    /// Runs one statement on a connection of its own.
+    /// Runs one statement on a new connection.
     ///
     /// # Errors
     /// What the server says.
@@ -192,8 +193,8 @@ impl Server {
         pool_status(&mut self.connect("")?, self.options.engine)
     }
 
-    /// The indexes that have pages in the buffer pool, as "schema.table.index", and how many; nothing of an engine that
-    /// does not say.
+    /// The indexes that have pages in the buffer pool, as "schema.table.index", and how many;
+    /// nothing of an engine that does not say.
     ///
     /// # Errors
     /// What the server says.
@@ -220,8 +221,8 @@ impl Server {
     pub fn kill9(&mut self) {
         if let Some(mut child) = self.child.take() {
             if self.options.engine.program() == Program::Postgres {
-                // The processes of its connections outlive it if it is killed. This is an end without a checkpoint as
-                // well: the next start recovers.
+                // The processes of its connections outlive it if it is killed. This is an end
+                // without a checkpoint as well: the next start recovers.
                 let pid = rustix::process::Pid::from_child(&child);
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::QUIT);
                 let deadline = Instant::now() + Duration::from_secs(6);
@@ -329,7 +330,7 @@ pub fn pool_status(conn: &mut Conn, engine: Engine) -> Result<PoolStatus> {
     Ok(engine.pool_status(&rows))
 }
 
-/// `mariadbd` or `mysqld`, told where its own files are.
+/// `mariadbd` or `mysqld`, with the options that name its own files.
 fn sql_server(environment: &Environment, program: Program) -> Result<Command> {
     let mut command;
     if program == Program::MySql {

@@ -1,4 +1,5 @@
-//! Traces that were recorded from the engine under load (`lab run traces`), replayed over every policy.
+//! Traces that were recorded from the engine under load (`lab run traces`), replayed over every
+//! policy.
 //!
 //! What each holds is in `traces/README.md`.
 

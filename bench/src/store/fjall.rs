@@ -1,4 +1,5 @@
-//! fjall: a log-structured merge tree. The memory is its block cache; its memtables come on top, as its documentation has it.
+//! fjall: a log-structured merge tree. The memory is its block cache; its memtables come on top, as
+//! its documentation has it.
 
 use super::{EachRow, Session, Store};
 use crate::error::{Error, Result};
@@ -47,7 +48,8 @@ impl Store for Fjall {
     }
 
     fn close(self: Box<Self>) -> Result<()> {
-        // There is no way to close it and hear of errors; what is committed has been synced already.
+        // There is no way to close it and hear of errors; what is committed has been synced
+        // already.
         self.db.persist(PersistMode::SyncAll).map_err(error("sync"))
     }
 }

@@ -1,8 +1,9 @@
 //! What a store must do to be measured.
 //!
-//! The traits ask for what all stores have: rows in key order, transactions that are durable once committed, snapshots. What
-//! a store has beyond (or lacks: several writers at once, say) is behind them. Each file says which of the store's
-//! settings were made, and why; all others are the store's defaults.
+//! The traits ask for what all stores have: rows in key order, transactions that are durable once
+//! committed, snapshots. What a store has beyond (or lacks: several writers at once, say) is behind
+//! them. Each file says which of the store's settings were made, and why; all others are the
+//! store's defaults.
 
 mod fjall;
 mod redb;
@@ -22,7 +23,8 @@ pub trait Store: Sync {
     /// What one thread works with.
     fn session(&self) -> Result<Box<dyn Session + '_>>;
 
-    /// Inserts rows that come in key order, into an empty store, durably at the end. In the way that the store's documentation gives for this.
+    /// Inserts rows that come in key order, into an empty store, durably at the end. In the way
+    /// that the store's documentation gives for this.
     fn load_in_order(&self, rows: &mut dyn Iterator<Item = Row>) -> Result<()> {
         let mut session = self.session()?;
         let mut batch = Vec::with_capacity(LOAD_ROWS);
@@ -54,7 +56,8 @@ pub trait Session {
     /// Inserts rows that are not there, in one transaction, durable on return.
     fn insert(&mut self, rows: &[Row]) -> Result<()>;
 
-    /// Gives rows that are there new values, in one transaction, durable on return. The session's threads write different rows.
+    /// Gives rows that are there new values, in one transaction, durable on return. The session's
+    /// threads write different rows.
     fn update(&mut self, rows: &[Row]) -> Result<()>;
 
     /// A read transaction that sees what is committed now, for as long as it lives.
@@ -115,7 +118,8 @@ impl Kind {
         }
     }
 
-    /// Opens the store in `dir`, or makes one there. It is to use `memory_bytes`, and there will be `sessions` at once.
+    /// Opens the store in `dir`, or makes one there. It is to use `memory_bytes`, and there will be
+    /// `sessions` at once.
     pub fn open(self, dir: &Path, memory_bytes: u64, sessions: usize) -> Result<Box<dyn Store>> {
         Ok(match self {
             Kind::Tidepool => Box::new(tidepool::Tidepool::open(dir, memory_bytes)?),

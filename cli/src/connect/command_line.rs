@@ -1,4 +1,5 @@
-//! A password on the command line is refused before clap looks at it, for clap's messages repeat the word that they are about.
+//! A password on the command line is refused before clap looks at it, for clap's messages repeat
+//! the word that they are about.
 
 use std::ffi::OsString;
 
@@ -7,8 +8,9 @@ use clap::{Arg, Command};
 use super::PASSWORD_IN_SIGHT;
 use crate::exit::{Error, Result};
 
-/// Refuses words of the command line (without the program's name) that are a password, or may be one: what is attached to `-p` or
-/// `--password`, and a word after them that means nothing to the program.
+/// Refuses words of the command line (without the program's name) that are a password, or may be
+/// one: what is attached to `-p` or `--password`, and a word after them that means nothing to the
+/// program.
 ///
 /// # Errors
 /// If there is such a word; the message is without it.
@@ -45,7 +47,8 @@ pub fn refuse_password(
     Ok(())
 }
 
-/// Whether the word is an option of the command or of one below it: one that stands in the wrong place is no secret.
+/// Whether the word is an option of the command or of one below it: one that stands in the wrong
+/// place is no secret.
 fn has_option(command: &Command, word: &str) -> bool {
     command.get_arguments().any(|arg| is_named(arg, word))
         || command.get_subcommands().any(|subcommand| has_option(subcommand, word))

@@ -7,7 +7,8 @@
 //! !include /etc/one.cnf
 //! !includedir /etc/mysql/conf.d/       every *.cnf in it, in order of name
 //! ```
-//! A later value wins. A file that anyone may write is not read, and that is said: whoever wrote it could send us anywhere.
+//! A later value wins. We do not read a file that anyone may write, and say so: its writer could
+//! send us to any server.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -71,7 +72,8 @@ pub fn read_only_file(path: &Path) -> Result<Values> {
     Ok(values)
 }
 
-/// The files that are read without being asked for, those that exist: `/etc/my.cnf`, `/etc/mysql/my.cnf`, `~/.my.cnf`.
+/// The files that are read without being asked for, those that exist: `/etc/my.cnf`,
+/// `/etc/mysql/my.cnf`, `~/.my.cnf`.
 ///
 /// # Errors
 /// If a value in one is no value.
@@ -88,7 +90,8 @@ pub fn read_default_files() -> Result<Values> {
 }
 
 fn include(path: &Path, values: &mut Values, depth: u32) -> Result<()> {
-    // Missing or unreadable files are passed over, as the clients do: /etc/mysql may belong to another user.
+    // Missing or unreadable files are passed over, as the clients do: /etc/mysql may belong to
+    // another user.
     let Ok(text) = read(path) else { return Ok(()) };
     if is_world_writable(path) {
         values.notices.push(format!("{}: anyone may write to it; ignored", path.display()));
@@ -97,7 +100,8 @@ fn include(path: &Path, values: &mut Values, depth: u32) -> Result<()> {
     parse(&text, path, values, depth)
 }
 
-/// A file may be in any character set, a comment's umlaut in Latin-1 say. The client looks at bytes, and what matters is ASCII.
+/// A file may be in any character set, a comment's umlaut in Latin-1 say. The client looks at
+/// bytes, and what matters is ASCII.
 fn read(path: &Path) -> std::io::Result<String> {
     Ok(text(fs::read(path)?))
 }
@@ -158,8 +162,9 @@ fn include_directory(directory: &Path, values: &mut Values, depth: u32) -> Resul
 
 /// The line up to the first `#` outside quotes.
 ///
-/// As MariaDB's clients see it, and MySQL's alike: no space is needed before it; a quote may begin anywhere in the line, in a word too,
-/// and one that nothing closes hides every `#` after it; a backslash protects a quote only inside quotes, and a `#` nowhere.
+/// As MariaDB's clients see it, and MySQL's alike: no space is needed before it; a quote may begin
+/// anywhere in the line, in a word too, and one that nothing closes hides every `#` after it; a
+/// backslash protects a quote only inside quotes, and a `#` nowhere.
 fn without_comment(line: &str) -> &str {
     let mut quote = None;
     let mut escaped = false;

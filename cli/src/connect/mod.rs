@@ -1,9 +1,11 @@
 //! Where the server is and who asks: the options that every command has.
 //!
-//! They mean what they mean to the `mariadb` client: any host but `localhost` is TCP; no host or `localhost` is the Unix socket,
-//! unless the command line has a port, or the protocol says otherwise. What the command line leaves open is taken from the
-//! option files ([`defaults_file`]), but a port in a file does not lead away from the socket. The password comes from an option
-//! file, from `MYSQL_PWD`, or from the terminal; never from the command line, where every user of the machine could read it.
+//! They mean what they mean to the `mariadb` client: any host but `localhost` is TCP; no host or
+//! `localhost` is the Unix socket, unless the command line has a port, or the protocol says
+//! otherwise. What the command line leaves open is taken from the option files ([`defaults_file`]),
+//! but a port in a file does not lead away from the socket. The password comes from an option file,
+//! from `MYSQL_PWD`, or from the terminal; never from the command line, where every user of the
+//! machine could read it.
 
 pub mod command_line;
 pub mod defaults_file;
@@ -29,15 +31,16 @@ pub const READ_TIMEOUT: Duration = Duration::from_secs(120);
 const LOCALHOST: &str = "localhost";
 /// What every session begins with, whatever the server has for its clients.
 const SESSION: [&str; 3] = [
-    // With it off the first small read would begin a transaction that lasts as long as the program, and keeps purge from every version
-    // since.
+    // With it off the first small read would begin a transaction that lasts as long as the program,
+    // and keeps purge from every version since.
     "SET SESSION autocommit = 1",
-    // A mode changes what statements mean, and the limit cuts what SHOW tells of variables and counters.
+    // A mode changes what statements mean, and the limit cuts the rows of SHOW VARIABLES and SHOW
+    // STATUS.
     "SET SESSION sql_mode = '', sql_select_limit = 18446744073709551615",
     // A server may not heed what the driver asks for (`skip-character-set-client-handshake`).
     "SET NAMES utf8mb4",
 ];
-/// Where servers put their socket if nobody says otherwise.
+/// Where servers put their socket by default.
 const SOCKETS: [&str; 4] = [
     "/run/mysqld/mysqld.sock",
     "/var/run/mysqld/mysqld.sock",
@@ -50,8 +53,9 @@ const PASSWORD_IN_SIGHT: &str = "a password on the command line can be read by e
 
 const ACCESS_DENIED: u16 = 1045;
 const SECURE_TRANSPORT_REQUIRED: u16 = 3159;
-/// The server is there, but not for this user: 1045: wrong password; 1698: the account wants another way of proof (a Unix socket's
-/// peer, say); 1130: this host may not connect; 1862: the password has expired; 3118 and, of MariaDB, 4151: the account is locked.
+/// The server is there, but not for this user: 1045: wrong password; 1698: the account wants
+/// another way of proof (a Unix socket's peer, say); 1130: this host may not connect; 1862: the
+/// password has expired; 3118 and, of MariaDB, 4151: the account is locked.
 const DENIED: [u16; 7] = [ACCESS_DENIED, 1698, 1130, 1862, 3118, 4151, SECURE_TRANSPORT_REQUIRED];
 
 /// The connection's options.
@@ -73,15 +77,18 @@ pub struct Options {
     /// User [default: the name of the system's user]
     #[arg(long, short = 'u', global = true)]
     pub user: Option<String>,
-    /// Ask for the password on the terminal. It can't be given here: use an option file, or MYSQL_PWD
+    /// Ask for the password on the terminal. It can't be given here: use an option file, or
+    /// MYSQL_PWD
     #[arg(long, short = 'p', global = true, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "")]
     password: Option<String>,
-    /// Read only this option file (group `[client]`) instead of /etc/my.cnf, /etc/mysql/my.cnf and ~/.my.cnf
+    /// Read only this option file (group `[client]`) instead of /etc/my.cnf, /etc/mysql/my.cnf and
+    /// ~/.my.cnf
     #[arg(long, global = true, value_name = "FILE")]
     pub defaults_file: Option<PathBuf>,
 }
 
-/// How to reach a server on this machine. Any host but `localhost` is reached by TCP, whatever this says.
+/// How to reach a server on this machine. Any host but `localhost` is reached by TCP, whatever this
+/// says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// TCP.
@@ -158,8 +165,8 @@ impl Options {
 
     fn place(&self, values: &Values) -> Result<Place> {
         let port = self.port.or(values.port).unwrap_or(3306);
-        // A port or a socket on the command line says how, too. Of both the client takes the last; which
-        // that is can't be seen here, and the socket is taken.
+        // A port or a socket on the command line says how, too. Of both the client takes the last;
+        // which that is can't be seen here, and the socket is taken.
         let protocol = match (self.protocol, &self.socket, self.port) {
             (Some(protocol), ..) => Some(protocol),
             (None, Some(_), _) => Some(Protocol::Socket),
@@ -209,7 +216,8 @@ impl Target {
         }
     }
 
-    /// Whether the host is this machine by its address, or by the name that every machine has for itself.
+    /// Whether the host is this machine by its address, or by the name that every machine has for
+    /// itself.
     pub fn is_loopback(&self) -> bool {
         match &self.place {
             Place::Socket(_) => true,
@@ -261,7 +269,8 @@ impl Target {
                         " (this program does not encrypt: use the Unix socket)"
                     }
                     (_, None) => " (no password was given)",
-                    // Of an account with REQUIRE SSL, and of MariaDB's require_secure_transport, no server says more than this.
+                    // Of an account with REQUIRE SSL, and of MariaDB's require_secure_transport, no
+                    // server says more than this.
                     (ACCESS_DENIED, Some(_)) => {
                         " (wrong password, or the account requires TLS, which tidepool does not support)"
                     }
@@ -280,7 +289,8 @@ impl Target {
             mysql::Error::DriverError(DriverError::UnknownAuthPlugin(name)) => Error::Denied {
                 place,
                 user: self.user.clone(),
-                // MySQL makes a method up for accounts that are not there, lest their names be guessed.
+                // MySQL makes a method up for accounts that are not there, lest their names be
+                // guessed.
                 why: format!(
                     "the server asks for {name}, which this program can't speak; MySQL does that for some wrong names of users too"
                 ),
@@ -290,7 +300,8 @@ impl Target {
     }
 }
 
-/// The driver takes text for a path. One that is none has another by the kernel's grace, for as long as the file is open.
+/// The driver takes text for a path. One that is none has another by the kernel's grace, for as
+/// long as the file is open.
 fn by_descriptor<T>(
     path: &Path,
     connect: impl FnOnce(String) -> mysql::Result<T>,
@@ -310,8 +321,9 @@ fn addresses(host: &str, port: u16) -> Vec<String> {
     }
 }
 
-/// By the first address at which there is a server. The driver by itself tries no other than a name's first, which of `localhost` is `::1`
-/// on many machines, and a server may listen at `127.0.0.1` alone.
+/// By the first address at which there is a server. The driver by itself tries no other than a
+/// name's first, which of `localhost` is `::1` on many machines, and a server may listen at
+/// `127.0.0.1` alone.
 fn first_reached<T>(
     addresses: Vec<String>,
     mut connect: impl FnMut(String) -> mysql::Result<T>,
@@ -354,7 +366,8 @@ fn ask_password(user: &str) -> Result<String> {
     let shown = tcgetattr(&stdin).map_err(local)?;
     let interrupt = shown.special_codes[SpecialCodeIndex::VINTR];
     let mut hidden = shown.clone();
-    // Ctrl-C must not end the program before the terminal shows again what is typed: it ends the line, and is found in it.
+    // Ctrl-C must not end the program before the terminal shows again what is typed: it ends the
+    // line, and is found in it.
     hidden.local_modes.remove(LocalModes::ECHO | LocalModes::ISIG);
     hidden.special_codes[SpecialCodeIndex::VEOL] = interrupt;
     eprint!("Password of {user}: ");

@@ -17,7 +17,8 @@ use crate::server::{Flavour, Kind, Named, Server, number, switch, text};
 /// # Errors
 /// If the server goes away. A missing privilege is no error: it is noted in [`Facts::unseen`].
 pub fn gather(server: &mut Server, interval: Duration) -> Result<Facts> {
-    // To sum up the sizes of all tables takes its time, and a limit is for the statements of the application.
+    // To sum up the sizes of all tables takes its time, and a limit is for the statements of the
+    // application.
     server.lift_time_limit()?;
     let variables = server.variables()?;
     let look = server_process(server, &variables).map(|process| Look::begin(process.pid));
@@ -96,7 +97,7 @@ impl Resizing {
     pub fn why_not(&self, kind: &Kind) -> Option<String> {
         match (self.online, self.at_once) {
             (true, _) => None,
-            // One that would do it at once can, but for these.
+            // A server that resizes at once can do so, except in these cases.
             (false, true) => Some(
                 "this server uses large pages, and MariaDB can't resize such a pool while it runs; start it with large_pages=0"
                     .into(),
@@ -124,9 +125,10 @@ pub fn resizing(kind: &Kind, variables: &Named) -> Resizing {
     Resizing { online, at_once, unit_bytes, least_bytes, most_bytes }
 }
 
-/// The size of the chunks that the pool consists of; 0 where it has none. MariaDB since 10.11.12 (and the releases of that day of the
-/// other series) resizes without them. The option is still there, and reports what an old option file says, but nothing heeds it:
-/// those versions are known by the bound that came with them.
+/// The size of the chunks that the pool consists of; 0 where it has none. MariaDB since 10.11.12
+/// (and the releases of that day of the other series) resizes without them. The option is still
+/// there, and reports the value of an old option file, but has no effect: those versions are known
+/// by the bound that came with them.
 fn chunk_bytes(variables: &Named) -> u64 {
     match variables.contains_key("innodb_buffer_pool_size_max") {
         true => 0,
@@ -168,7 +170,8 @@ fn redo(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Redo {
     let setting = number(variables, "innodb_redo_log_capacity");
     let file = number(variables, "innodb_log_file_size").unwrap_or(0);
     let files = number(variables, "innodb_log_files_in_group").unwrap_or(1).max(1);
-    // Where only the old options are set, MySQL's log has their size, and the setting goes on telling its own default. The counter tells.
+    // Where only the old options are set, MySQL's log has their size, and the setting still shows
+    // its own default. The counter has the real size.
     let capacity = number(rates.now, "innodb_redo_log_capacity_resized")
         .filter(|&capacity| capacity > 0)
         .or(setting);
@@ -197,7 +200,8 @@ fn redo(kind: &Kind, variables: &Named, rates: &Rates<'_>) -> Redo {
     }
 }
 
-/// Redo since the last checkpoint of the engine with this prefix. MySQL says how much of its log is in use.
+/// Redo since the last checkpoint of the engine with this prefix. MySQL says how much of its log is
+/// in use.
 pub fn checkpoint_age(status: &Named, prefix: &str) -> Option<u64> {
     number(status, &format!("{prefix}_checkpoint_age"))
         .or_else(|| number(status, &format!("{prefix}_redo_log_logical_size")))
@@ -214,7 +218,8 @@ fn connections(variables: &Named, now: &Named) -> Connections {
     // The defaults are 2 MiB at most.
     const LARGE_BYTES: u64 = 16 * MIB;
     let of = |name: &str| number(variables, name).unwrap_or(0);
-    // A thread touches a part of its stack only, and frees the network buffer's growth after each statement.
+    // A thread touches a part of its stack only, and frees the network buffer's growth after each
+    // statement.
     let idle = of("net_buffer_length") + of("thread_stack") / 2;
     // Each of them can be set to all that there is of numbers.
     let busy = BUFFERS.iter().fold(idle, |sum, name| sum.saturating_add(of(name)));
@@ -252,7 +257,8 @@ fn settings(variables: &Named) -> Settings {
     }
 }
 
-/// Where the pool's size comes from. MySQL 5.7 does not tell, nor does one whose performance_schema is off.
+/// Where the pool's size comes from. MySQL 5.7 does not report it, nor does one whose
+/// performance_schema is off.
 fn pool_size_is_set(server: &mut Server) -> Result<Option<bool>> {
     let query = match server.kind().flavour {
         Flavour::MariaDb => {
@@ -282,17 +288,19 @@ fn persisted(server: &mut Server) -> Result<Vec<String>> {
     }
 }
 
-/// Whether a variable of this origin, in MariaDB's words or MySQL's, has a value that somebody chose.
+/// Whether a variable of this origin, in MariaDB's words or MySQL's, has a value that somebody
+/// chose.
 fn is_chosen(origin: &str) -> bool {
     !matches!(origin.to_ascii_uppercase().as_str(), "COMPILE-TIME" | "COMPILED" | "AUTO")
 }
 
-/// Sizes of everything stored. The files' sizes need PROCESS; rows and indexes need SELECT on the tables, as
-/// `information_schema.tables` leaves out, silently, what the user may not see.
+/// Sizes of everything stored. The files' sizes need PROCESS; rows and indexes need SELECT on the
+/// tables, as `information_schema.tables` leaves out, silently, what the user may not see.
 fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
     let mut data = Data::default();
     if server.kind().is_mysql_since((8, 0, 0)) {
-        // Else it answers from what it wrote down up to a day ago, and writes down what it had to look up.
+        // Else it answers from what it wrote down up to a day ago, and writes down what it had to
+        // look up.
         let afresh = "SET SESSION information_schema_stats_expiry = 0";
         if let Err(error @ Error::Gone(_)) = server.execute("the tables' sizes", "", afresh) {
             return Err(error);
@@ -323,7 +331,7 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
             Err(error) => return Err(error),
         }
     }
-    // Of InnoDB's the files are enough. Tidepool's are told by no table of their own.
+    // For InnoDB the files are enough. Tidepool has no such table of its files.
     let (no_files, tidepool) = (data.innodb_file_bytes.is_none(), server.kind().tidepool);
     data.is_partial = (no_files || tidepool) && !may_see_all_tables(server)?;
     if data.is_partial {
@@ -337,7 +345,8 @@ fn data(server: &mut Server, unseen: &mut Vec<Unseen>) -> Result<Data> {
     Ok(data)
 }
 
-/// The query for the size of InnoDB's files, but for those of temporary tables, which no pool need hold. It needs PROCESS.
+/// The query for the size of InnoDB's files, without those of temporary tables, which no pool needs
+/// to hold. It needs PROCESS.
 pub fn innodb_files(kind: &Kind) -> String {
     let table = match kind.is_mysql_since((8, 0, 0)) {
         true => "INNODB_TABLESPACES",

@@ -1,6 +1,8 @@
-//! The server's machine, as any process on it can see it: `/proc`, `/sys`, the cgroups of the server's process.
+//! The server's machine, as any process on it can see it: `/proc`, `/sys`, the cgroups of the
+//! server's process.
 //!
-//! Limits and room come from crate `governor`, so that advice and governor never disagree about them.
+//! Limits and room come from crate `governor`, so that advice and governor never disagree about
+//! them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,13 +27,14 @@ pub struct Machine {
     pub limit_bytes: u64,
     /// Whose limit that is, for people.
     pub limit_place: String,
-    /// Whether nobody is killed at that limit, but slowed down: `memory.high` of a cgroup.
+    /// Whether the kernel slows processes down at that limit instead of killing one: `memory.high`
+    /// of a cgroup.
     pub limit_throttles: bool,
     /// What is left below that limit.
     pub room_bytes: u64,
     /// Swap space: the machine's, or what the cgroup of the tightest limit may use of it.
     pub swap_bytes: u64,
-    /// What of the machine's swap space is in use, by anybody.
+    /// The machine's used swap space, of all processes.
     pub swap_used_bytes: u64,
     /// `vm.swappiness`, or the cgroup's own where it has one.
     pub swappiness: Option<u64>,
@@ -43,8 +46,9 @@ pub struct Machine {
     pub server_resident_bytes: u64,
     /// Memory of the server that is in swap now.
     pub server_swapped_bytes: u64,
-    /// The server's huge pages (of hugetlbfs): taken from the machine when it was started or told to, whoever uses them, charged to no
-    /// memory cgroup, and of no use to anybody else when the server gives them back.
+    /// The server's huge pages (of hugetlbfs). The kernel reserved them at its start or by a
+    /// setting, charges them to no memory cgroup, and gives them to no other process when the
+    /// server frees them.
     pub server_huge_bytes: u64,
     /// The biggest other processes.
     pub others: Vec<Process>,
@@ -84,9 +88,10 @@ pub struct Disk {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Filesystem {
-    /// Files are memory (tmpfs, ramfs): none of it is read from a disk, and what is written there is taken from the rest.
+    /// Files are memory (tmpfs, ramfs): none of it is read from a disk, and what is written there
+    /// is taken from the rest.
     Memory,
-    /// ZFS has a cache of its own, and to most of its releases O_DIRECT means nothing.
+    /// ZFS has its own cache, and most of its releases ignore O_DIRECT.
     Zfs,
     /// One that the kernel caches, and whose files can be read past that cache.
     #[default]
@@ -104,7 +109,8 @@ impl Filesystem {
     }
 }
 
-/// What to do where the governor's reader [says](Reader::out_of_sight) that the limits above the server are out of its sight.
+/// What to do where the governor's reader [says](Reader::out_of_sight) that the limits above the
+/// server are out of its sight.
 pub fn limits_out_of_sight(pid: u32, why: &str) -> String {
     format!(
         "the memory limits of the server's process {pid} can't be seen from here: {why}; run this on the host, or in the server's own container"
@@ -208,7 +214,8 @@ pub fn huge_bytes(root: &Root, pid: u32) -> u64 {
     status.and_then(|status| field_kib(&status, "HugetlbPages")).unwrap_or(0)
 }
 
-/// Whether the limit of a group is the one at which the kernel slows its tasks down and reclaims, below the one at which it kills.
+/// Whether the limit of a group is the one at which the kernel slows its tasks down and reclaims,
+/// below the one at which it kills.
 fn throttles(root: &Root, place: &Place) -> bool {
     let Place::Cgroup(directory) = place else { return false };
     // A zero is no limit to the governor.
@@ -217,7 +224,8 @@ fn throttles(root: &Root, place: &Place) -> bool {
     high.is_some_and(|high| high < most)
 }
 
-/// What may go to swap where this limit is reached, bytes. Containers often may swap nothing, whatever the machine has.
+/// What may go to swap where this limit is reached, bytes. Containers often may swap nothing,
+/// whatever the machine has.
 fn swap_allowed(root: &Root, place: &Place) -> u64 {
     let Place::Cgroup(directory) = place else { return u64::MAX };
     // Version 1 limits memory and swap together.
@@ -230,7 +238,8 @@ fn swap_allowed(root: &Root, place: &Place) -> u64 {
     directory.ancestors().filter_map(limit).min().unwrap_or(u64::MAX)
 }
 
-/// Version 1 of the memory controller has a swappiness for each group: what counts when it is the group's limit that is reached.
+/// Version 1 of the memory controller has a swappiness for each group: what counts when it is the
+/// group's limit that is reached.
 fn swappiness(root: &Root, place: &Place) -> (Option<u64>, Option<String>) {
     if let Place::Cgroup(directory) = place {
         let file = directory.join("memory.swappiness");
@@ -271,7 +280,7 @@ fn disk(pid: u32, directory: &Path) -> Option<Disk> {
     let space = rustix::fs::statvfs(&path).ok()?;
     let (major, minor) = (rustix::fs::major(stat.st_dev), rustix::fs::minor(stat.st_dev));
     let device = format!("{major}:{minor}");
-    // A partition has no queue of its own: its disk is the directory above.
+    // A partition has no queue: its disk is the directory above.
     let queue = |above: &str| {
         let path = format!("/sys/dev/block/{device}/{above}queue/rotational");
         fs::read_to_string(path).ok().map(|text| text.trim() == "1")
@@ -284,7 +293,8 @@ fn disk(pid: u32, directory: &Path) -> Option<Disk> {
     })
 }
 
-/// Bytes read and written by a process so far: `/proc/<pid>/io`, which only its owner and root may read.
+/// Bytes read and written by a process so far: `/proc/<pid>/io`, which only its owner and root may
+/// read.
 pub fn process_io(pid: u32) -> Option<(u64, u64)> {
     let text = fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     Some((field(&text, "read_bytes")?, field(&text, "write_bytes")?))

@@ -1,8 +1,9 @@
 //! Everything that is looked at, as plain figures.
 //!
-//! A struct of facts is gathered once ([`gather`]) from the server's answers and from its machine ([`machine`]), then only read:
-//! the rules are functions of it, so a test can write any machine down. What could not be seen is `None`, and
-//! [`Facts::unseen`] says which privilege would show it. All sizes are bytes, all rates per second.
+//! A struct of facts is gathered once ([`gather`]) from the server's answers and from its machine
+//! ([`machine`]), then only read: the rules are functions of it, so a test can write any machine
+//! down. What could not be seen is `None`, and [`Facts::unseen`] says which privilege would show
+//! it. All sizes are bytes, all rates per second.
 
 pub mod gather;
 pub mod machine;
@@ -59,8 +60,8 @@ pub struct Pool {
     pub unit_bytes: u64,
     /// Whether it can be set while the server runs.
     pub online: bool,
-    /// Whether the descriptors of all pages are in memory from the start, those of pages that were never used as well. So it is where
-    /// the pool consists of chunks.
+    /// Whether the descriptors of all pages are in memory from the start, those of pages that were
+    /// never used as well. So it is where the pool consists of chunks.
     pub described: bool,
     /// Bytes of pages in it.
     pub data_bytes: u64,
@@ -83,7 +84,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Share of logical reads served from memory: of the interval if it had enough of them, else since the start; 0 to 1.
+    /// Share of logical reads served from memory: of the interval if it had enough of them, else
+    /// since the start; 0 to 1.
     pub fn hit_ratio(&self) -> Option<f64> {
         hit_ratio((self.requests_per_s, self.reads_per_s), (self.requests_ever, self.reads_ever))
     }
@@ -93,7 +95,8 @@ impl Pool {
         self.online && (self.least_bytes..=self.size_max_bytes.unwrap_or(u64::MAX)).contains(&bytes)
     }
 
-    /// Memory that it has taken from the machine. In a full pool that is all of it: what the cleaner keeps free has been used.
+    /// Memory that it has taken from the machine. In a full pool that is all of it: what the
+    /// cleaner keeps free has been used.
     pub fn held_bytes(&self) -> u64 {
         if self.is_full() {
             self.size_bytes
@@ -111,7 +114,8 @@ impl Pool {
         }
     }
 
-    /// Whether no more is free than the page cleaner keeps free: what is read now pushes something out.
+    /// Whether no more is free than the page cleaner keeps free: what is read now pushes something
+    /// out.
     pub fn is_full(&self) -> bool {
         is_full(self.size_bytes, self.free_bytes, self.kept_free_bytes)
     }
@@ -123,7 +127,8 @@ pub fn is_full(size_bytes: u64, free_bytes: u64, kept_free_bytes: u64) -> bool {
     free_bytes <= kept.max(size_bytes / 20)
 }
 
-/// See [`Pool::hit_ratio`]. Each pair is of logical reads, and of those that went to disk: in the interval a second, and since the start.
+/// See [`Pool::hit_ratio`]. Each pair is of logical reads, and of those that went to disk: in the
+/// interval a second, and since the start.
 fn hit_ratio(per_s: (f64, f64), ever: (u64, u64)) -> Option<f64> {
     const ENOUGH: f64 = 1000.0;
     let ever = (ever.0 as f64, ever.1 as f64);
@@ -156,7 +161,8 @@ pub struct Tidepool {
     pub load_at_startup: Option<bool>,
     /// `tidepool_use_direct_io`.
     pub direct_io: Option<bool>,
-    /// `tidepool_old_blocks_time`, milliseconds; `None` with a replacement that does not look at it.
+    /// `tidepool_old_blocks_time`, milliseconds; `None` with a replacement that does not look at
+    /// it.
     pub old_blocks_time_ms: Option<u64>,
     /// Predicted hit ratios at other sizes, if the engine says.
     pub advice: Vec<AdviceRow>,
@@ -185,8 +191,9 @@ pub struct AdviceRow {
     pub reads_per_s: f64,
 }
 
-/// The point of a curve at a size: between two of its points straight in the logarithms of size and miss ratio, as the page draws it; beyond
-/// its ends the last point. `None` where the curve has seen no miss: an engine that was not read yet promises hits at any size.
+/// The point of a curve at a size: between two of its points straight in the logarithms of size and
+/// miss ratio, as the page draws it; beyond its ends the last point. `None` where the curve has
+/// seen no miss: an engine that was not read yet promises hits at any size.
 pub fn predict(curve: &[AdviceRow], size_bytes: u64) -> Option<AdviceRow> {
     const LEAST: f64 = 1e-6;
     if curve.iter().all(|row| row.hit_ratio >= 1.0) {
@@ -245,11 +252,13 @@ pub struct Connections {
     pub used_max: u64,
     /// Now.
     pub connected: u64,
-    /// What one busy connection takes: its stack, its network buffer, and each of its work buffers once.
+    /// What one busy connection takes: its stack, its network buffer, and each of its work buffers
+    /// once.
     pub busy_bytes: u64,
     /// What one idle connection takes.
     pub idle_bytes: u64,
-    /// Whether a pool of threads works for all of them (`thread_handling`): then few are busy at a time, however many there are.
+    /// Whether a pool of threads works for all of them (`thread_handling`): then few are busy at a
+    /// time, however many there are.
     pub pooled: bool,
     /// Of the work buffers those that are far larger than any server's default.
     pub large: Vec<LargeBuffer>,
@@ -286,7 +295,8 @@ pub struct Data {
 }
 
 impl Data {
-    /// Whether all of InnoDB's could be seen. What a user sees who may read a few tables says nothing of the rest.
+    /// Whether all of InnoDB's could be seen. What a user sees who may read a few tables says
+    /// nothing of the rest.
     pub fn is_seen(&self) -> bool {
         self.innodb_file_bytes.is_some() || (!self.is_partial && self.innodb_bytes() > 0)
     }
@@ -312,15 +322,18 @@ pub struct Settings {
     pub dump_pct: Option<u64>,
     /// `innodb_dedicated_server`; `None` where there is no such option.
     pub dedicated_server: Option<bool>,
-    /// `container_aware`: whether a MySQL server sees limits below the machine's; `None` where it can't.
+    /// `container_aware`: whether a MySQL server sees limits below the machine's; `None` where it
+    /// can't.
     pub container_aware: Option<bool>,
-    /// Whether somebody has chosen `innodb_buffer_pool_size`, be it the built-in one; `None` where the server doesn't tell.
+    /// Whether somebody has chosen `innodb_buffer_pool_size`, be it the built-in one; `None` where
+    /// the server doesn't tell.
     pub pool_size_is_set: Option<bool>,
-    /// `locked_in_memory`: the server has told the kernel to swap nothing of it.
+    /// `locked_in_memory`: the server has locked its memory, so the kernel swaps none of it.
     pub locked: Option<bool>,
     /// `innodb_read_only`: nothing is ever written.
     pub read_only: Option<bool>,
-    /// Variables that `SET PERSIST` has written down (MySQL since 8.0): what is said there outranks the option file.
+    /// Variables that `SET PERSIST` has written down (MySQL since 8.0): what is said there outranks
+    /// the option file.
     pub persisted: Vec<String>,
     /// `key_buffer_size`: memory outside the pool, for MyISAM and Aria indexes.
     pub key_buffer_bytes: u64,

@@ -1,8 +1,9 @@
 //! Which process is the server's.
 //!
-//! What is wrong here is wrong in all that follows: another process's memory and limits would be taken for the server's. So a process is
-//! known by the moment at which it began, too, for its number is another's one day; and the server's word for its number, its pid
-//! file, counts only where that process is as old as the server is.
+//! What is wrong here is wrong in all that follows: another process's memory and limits would be
+//! taken for the server's. So a process is known by the moment at which it began, too, for its
+//! number is another's one day; and the server's word for its number, its pid file, counts only
+//! where that process is as old as the server is.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +15,8 @@ use tidepool_governor::kernel::Root;
 use crate::exit::{Error, Result};
 use crate::server::{Named, Server, text};
 
-/// From the beginning of a server's process until it begins to count its uptime: a container's process may have been a script before.
+/// From the beginning of a server's process until it begins to count its uptime: a container's
+/// process may have been a script before.
 const BEGINS: Duration = Duration::from_secs(60);
 /// The server counts in whole seconds.
 const SECOND: Duration = Duration::from_secs(2);
@@ -32,7 +34,8 @@ impl Running {
     /// The process that has this number now.
     pub fn find(root: &Root, pid: u32) -> Option<Running> {
         let stat = root.text(format!("/proc/{pid}/stat"))?;
-        // The name is in parentheses, and may have some itself. The 22nd field is the 20th behind it.
+        // The name is in parentheses, and may have some itself. The 22nd field is the 20th behind
+        // it.
         let began = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
         Some(Running { pid, began })
     }
@@ -62,10 +65,11 @@ impl Running {
 
 /// The server's process as seen from here, if the server is on this machine.
 ///
-/// A Unix socket's peer is known to the kernel, and translated into our namespace of process ids: right even when
-/// the server is in a container. Over loopback TCP, and of a socket that somebody else listens on, there is only the server's own word, its
-/// pid file, which is believed when such a process runs here, has a server's name, and is as old as the server. (Both ends of a tunnel may
-/// have the same host name, and each its own server.)
+/// A Unix socket's peer is known to the kernel, and translated into our namespace of process ids:
+/// right even when the server is in a container. Over loopback TCP, and of a socket that somebody
+/// else listens on, there is only the server's own word, its pid file, which is believed when such
+/// a process runs here, has a server's name, and is as old as the server. (Both ends of a tunnel
+/// may have the same host name, and each its own server.)
 pub fn server_process(server: &mut Server, variables: &Named) -> Option<Running> {
     let root = Root::default();
     if server.target().socket().is_none() {
@@ -78,9 +82,10 @@ pub fn server_process(server: &mut Server, variables: &Named) -> Option<Running>
     }
 }
 
-/// Whether a process of this name that began to listen on the server's socket is the server itself. It is unless systemd made the socket
-/// for it (`mariadb.socket`), or something stands between: `ssh -L`, a proxy, whose server may be on another machine. Whose memory and
-/// limits would be taken for the server's then are others'.
+/// Whether a process of this name that began to listen on the server's socket is the server itself.
+/// It is unless systemd made the socket for it (`mariadb.socket`), or something stands between:
+/// `ssh -L`, a proxy, whose server may be on another machine. Whose memory and limits would be
+/// taken for the server's then are others'.
 fn is_server_of_listener(name: Option<&str>) -> bool {
     name.is_none_or(is_server)
 }

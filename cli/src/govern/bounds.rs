@@ -1,7 +1,9 @@
-//! Between which sizes the pool is governed, and what becomes of a decision that the server can't follow to the byte.
+//! Between which sizes the pool is governed, and what becomes of a decision that the server can't
+//! follow to the byte.
 //!
-//! A server takes sizes that are multiples of its unit only, and rounds others up by itself. So the bounds are rounded once, inwards,
-//! and every size between them is rounded down: what is set is what was decided, or less, and never less than the user's `--min`.
+//! A server takes sizes that are multiples of its unit only, and rounds others up by itself. So the
+//! bounds are rounded once, inwards, and every size between them is rounded down: what is set is
+//! what was decided, or less, and never less than the user's `--min`.
 
 use tidepool_governor::{Decision, Signal};
 
@@ -100,11 +102,12 @@ impl Bounds {
         self.down(max).max(floor_bytes)
     }
 
-    /// The size to set for a decision, which is `at_most` so much; a multiple of the unit.
+    /// The size to set for a decision: a multiple of the unit, and no more than `at_most`.
     pub fn size_for(&self, decision: &Decision, at_most: Option<u64>, floor_bytes: u64) -> u64 {
         let Decision { signal, from_bytes, to_bytes, .. } = *decision;
         let size = match to_bytes.checked_sub(from_bytes) {
-            // Each page of growth brings a thirteenth of its size in descriptors and the like. What the user asks for is without these.
+            // Each page of growth brings a thirteenth of its size in descriptors and the like. What
+            // the user asks for is without these.
             Some(growth) if signal != Signal::Floor => from_bytes + growth / 13 * 12,
             _ => to_bytes,
         };
@@ -139,8 +142,8 @@ mod tests {
         most_bytes: u64::MAX,
     };
 
-    /// Where a pool of `size` that always wants more comes to rest on a machine of 24 GiB with so much to spare, and the smallest
-    /// and the largest size on the way.
+    /// Where a pool of `size` that always wants more comes to rest on a machine of 24 GiB with
+    /// `spare` bytes left, and the smallest and the largest size on the way.
     fn settle(bounds: Bounds, mut size: u64, spare: impl Fn(usize) -> u64) -> (u64, u64, u64) {
         let mut governor = Governor::new();
         let (mut least, mut most) = (u64::MAX, 0);

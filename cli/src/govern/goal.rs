@@ -1,29 +1,29 @@
-//! The size that is being worked towards, step by step, and whether that is still right by the time of the next step.
+//! The target size of several steps, checked before each step.
 //!
-//! A step of MySQL's may take a minute. So what fitted when growing was decided must still fit, and room whose loss was
-//! answered may be back. And others may have set a size that lies beyond the goal: that ends it, for it was decided which way to go as well
-//! as how far.
+//! A step of MySQL may take a minute. So before each step a target of growing must still fit, and a
+//! shrink ends when the room is back. Another program may have set a size beyond the target; that
+//! ends the steps too, because the decision included the direction.
 
 use tidepool_governor::Signal;
 
-/// A size that is being worked towards.
+/// A target size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Goal {
     /// The size, bytes.
     pub bytes: u64,
-    /// What it answers to.
+    /// The signal that it answers.
     pub signal: Signal,
-    /// Whether that was more than the size when it was decided.
+    /// Whether the target was above the size at the decision.
     pub grows: bool,
     /// Memory runs out now: no rest between steps.
     pub urgent: bool,
-    /// It answers to room that is short, and so ends when that is back.
+    /// It answers a shortage of room, and so ends when the room is back.
     pub while_short: bool,
 }
 
 impl Goal {
-    /// The size to step towards from `size_bytes`, where the governor would now have `target_bytes` (`None`: it knows no
-    /// limit). The present size when there is nothing more to be done.
+    /// The size to step towards from `size_bytes`, where the governor would now have `target_bytes`
+    /// (`None`: it knows no limit). The present size when there is nothing more to be done.
     pub fn towards(self, size_bytes: u64, target_bytes: Option<u64>) -> u64 {
         if self.grows {
             return self.bytes.min(target_bytes.unwrap_or(0)).max(size_bytes);

@@ -1,9 +1,11 @@
 //! One resizer at a time.
 //!
-//! A step down changes settings for a moment and sets back what it found (`shrink.rs`). Two of them at once would each find the other's, and
-//! what the user had set would be lost: the unit and a `govern` by hand, `watch`'s slider beside either, or a `govern` whose predecessor
-//! was killed while its statement goes on in the server. So whoever resizes holds a lock of the server's by name. It belongs to the
-//! connection, and the server keeps it until a statement under way has ended, also when nobody is there any more to read the answer.
+//! A step down changes settings for a moment and sets back what it found (`shrink.rs`). Two of them
+//! at once would each find the other's, and what the user had set would be lost: the unit and a
+//! `govern` by hand, `watch`'s slider beside either, or a `govern` whose predecessor was killed
+//! while its statement goes on in the server. So a program that resizes holds a named lock of the
+//! server. It belongs to the connection, and the server keeps it until a statement under way has
+//! ended, also when the client is gone.
 
 use crate::exit::{Error, Result};
 use crate::server::Server;
@@ -22,7 +24,7 @@ pub enum Lock {
     Unknown,
 }
 
-/// Asks for it, and waits so many seconds for it at most.
+/// Asks for the lock, and waits at most this many seconds for it.
 ///
 /// # Errors
 /// [`Error::Gone`].

@@ -1,4 +1,5 @@
-//! The decision log: why the pool has the size it has. For people on standard output, for programs as JSON lines in a file.
+//! The decision log: why the pool has the size it has. For people on standard output, for programs
+//! as JSON lines in a file.
 //!
 //! ```text
 //! {"at":"2026-01-31T23:59:01Z","event":"decision","signal":"room shrank","from_bytes":…,"to_bytes":…,"reason":"…","applied":true}
@@ -108,7 +109,8 @@ impl Log {
         self.write(text, json!({ "event": "note", "text": text }));
     }
 
-    /// A log that can't be written must not stop the guard: it is the guard that keeps the server alive.
+    /// A log that can't be written must not stop the guard: it is the guard that keeps the server
+    /// alive.
     fn write(&mut self, text: &str, mut record: Value) {
         let at = rfc3339(SystemTime::now());
         let _ = writeln!(std::io::stdout(), "{at} {}", printable(text));
@@ -121,7 +123,8 @@ impl Log {
     }
 }
 
-/// Anew for each line: there are few, and the file may have been moved away (by logrotate, say) since the last.
+/// Anew for each line: there are few, and the file may have been moved away (by logrotate, say)
+/// since the last.
 fn open(path: &Path) -> std::io::Result<File> {
     File::options().create(true).append(true).open(path)
 }

@@ -1,31 +1,38 @@
 //! `tidepool govern`: keeps the InnoDB pool of a running server at the right size.
 //!
-//! The decisions are crate `governor`'s: the tightest limit less everything but the pool, measured several times a second; swap and
-//! memory stalls outrank that. This module carries them out on a server that it reaches as any client does.
+//! The decisions are crate `governor`'s: the tightest limit less everything but the pool, measured
+//! several times a second; swap and memory stalls outrank that. This module carries them out on a
+//! server that it reaches as any client does.
 //!
 //! # Small steps
-//! A resize is a sequence of `SET GLOBAL innodb_buffer_pool_size`, each so small that it costs the queries less than
-//! `--max-stall` of their work ([`stride`], [`probe`]), with a rest after each. When memory runs out *now* (half of the headroom is gone), there is no
-//! rest: a stall is better than swap, and much better than the kernel's killer. Steps are hardly larger then: a server gives the memory
-//! of a step back at its end.
+//! A resize is a sequence of `SET GLOBAL innodb_buffer_pool_size`, each so small that it costs the
+//! queries less than `--max-stall` of their work ([`stride`], [`probe`]), with a rest after each.
+//! When memory runs out *now* (half of the headroom is gone), there is no rest: a stall is better
+//! than swap, and much better than the kernel's killer. Steps are hardly larger then: a server
+//! gives the memory of a step back at its end.
 //!
 //! # Ahead of the neighbours
-//! A size takes effect after a reading, a statement, and the looks at what it cost: up to half a second, where a pool that governs itself needs a
-//! few milliseconds. So the headroom is ahead of the others' pace by that time, and up to twice as large where nothing moves (`TIMING`).
-//! Between two readings the room is glanced at, which needs no server: when it goes, the next reading comes at once. When others take it at a
-//! pace that leaves less than half of the headroom by the end of a step ([`rush`]), no step down is small or rested from for a second:
-//! each has its fixed cost, and in the time of a small one more is taken than it gives back. Nor is one rested from when that half has gone.
-//! The governor hears what each step took, so that a large one is not gone back on in the middle of the rush.
+//! A size takes effect after a reading, a statement, and the looks at what it cost: up to half a
+//! second, where a pool that governs itself needs a few milliseconds. So the headroom is ahead of
+//! the others' pace by that time, and up to twice as large where nothing moves (`TIMING`). Between
+//! two readings the room is glanced at, which needs no server: when it goes, the next reading comes
+//! at once. When others take it at a pace that leaves less than half of the headroom by the end of
+//! a step ([`rush`]), no step down is small or rested from for a second: each has its fixed cost,
+//! and in the time of a small one more is taken than it gives back. Nor is one rested from when
+//! that half has gone. The governor hears what each step took, so that a large one is not gone back
+//! on in the middle of the rush.
 //!
 //! # What is safe when
-//! * Every size that is ever set, each step's included, fits the memory there was at that moment, with headroom. So wherever this
-//!   program ends (SIGTERM, SIGKILL, a power cut of its machine), the server is left with a size that was safe then. It only
-//!   stops being *adjusted*.
-//! * On SIGTERM or SIGINT the running step is finished, nothing is restored: the size that the server started with may be the very one
-//!   that does not fit any more.
-//! * Shrinking needs no further condition, and ends when the room that went is back ([`goal`]). Growing needs room that has lasted, a
-//!   full pool that misses, and data left to cache; and the room is checked again before each step.
-//! * Nothing is written to the server's option files: after a restart it has its own size, and is governed from there.
+//! * Every size that is ever set, each step's included, fits the memory there was at that moment,
+//!   with headroom. So wherever this program ends (SIGTERM, SIGKILL, a power cut of its machine),
+//!   the server is left with a size that was safe then. It only stops being *adjusted*.
+//! * On SIGTERM or SIGINT the running step is finished, nothing is restored: the size that the
+//!   server started with may be the very one that does not fit any more.
+//! * Shrinking needs no further condition, and ends when the room that went is back ([`goal`]).
+//!   Growing needs room that has lasted, a full pool that misses, and data left to cache; and the
+//!   room is checked again before each step.
+//! * Nothing is written to the server's option files: after a restart it has its own size, and is
+//!   governed from there.
 
 pub mod bounds;
 pub mod goal;
@@ -108,7 +115,7 @@ pub struct Options {
     duration: Option<u64>,
 }
 
-/// Runs the command until it is told to stop.
+/// Runs the command until it is stopped.
 ///
 /// # Errors
 /// See [`crate::exit`].
@@ -231,7 +238,7 @@ impl Governing {
         }
     }
 
-    /// Whether so much room was taken since the last reading that there should be another.
+    /// Whether enough room was taken since the last reading to need another.
     fn room_goes(&mut self) -> bool {
         let (Some(then), Some(now)) = (self.room_bytes, self.reader.glance()) else { return false };
         let goes = match self.goal.is_none() && !self.resting {
@@ -310,8 +317,8 @@ impl Governing {
         options: &Options,
     ) {
         if decision.signal == Signal::Start && decision.to_bytes > decision.from_bytes {
-            // A pool inside a server has its memory reserved from the start and may grow into it at once. This
-            // one grows when it has shown that it misses.
+            // A pool inside a server has its memory reserved from the start and may grow into it at
+            // once. This one grows when it has shown that it misses.
             let fits = human(decision.to_bytes);
             self.log.note(&format!(
                 "the pool has {}, {fits} would fit: {}",

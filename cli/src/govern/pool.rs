@@ -1,11 +1,12 @@
 //! InnoDB's pool as the governor sees it from outside: its state, and a way to set its size.
 //!
-//! MariaDB since 10.11.12 (11.4.6, 11.8.2) resizes inside the `SET GLOBAL` statement, in any whole number of MiB, and gives up
-//! after 15 s without progress. MySQL, Percona Server and older MariaDB return at once and resize in a thread, by chunks, telling
-//! of it in `Innodb_buffer_pool_resize_status`; there we wait until it says that it is done.
+//! MariaDB since 10.11.12 (11.4.6, 11.8.2) resizes inside the `SET GLOBAL` statement, in any whole
+//! number of MiB, and gives up after 15 s without progress. MySQL, Percona Server and older MariaDB
+//! return at once and resize in a thread, by chunks, and report the
+//! progress in `Innodb_buffer_pool_resize_status`; we wait until that says that it is done.
 //!
-//! Before it makes itself smaller, MariaDB is [prepared](super::shrink), so that it keeps its pages. Each step is taken under a
-//! [lock], so that nobody else's step is under way.
+//! Before it makes itself smaller, MariaDB is [prepared](super::shrink), so that it keeps its
+//! pages. Each step is taken under a [lock], so that no other program's step is under way.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use crate::server::{Named, Server, number};
 use super::lock::{self, Lock};
 use super::shrink::{Before, Shrink};
 
-/// A resize that says nothing for so long is stuck.
+/// A resize that reports no progress for this long is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Misses below this share of the reads are not worth memory.
 const MISS_SHARE_WORTH_IT: f64 = 0.001;
@@ -35,15 +36,18 @@ const SETTINGS: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('innodb_lr
 const MADE_YOUNG: &str = "innodb_buffer_pool_pages_made_young";
 /// How often the sizes of the files are looked up.
 const DATA_EVERY: Duration = Duration::from_secs(60);
-/// The same when nothing but they speaks against a larger pool: a server that has just started knows the files it has opened so far.
+/// The same when nothing but they speaks against a larger pool: a server that has just started
+/// knows the files it has opened so far.
 const DATA_AGAIN: Duration = Duration::from_secs(3);
 
-/// Another's step, which may change the settings that are read at the start, is waited for so long, seconds.
+/// Another's step, which may change the settings that are read at the start, is waited for so long,
+/// seconds.
 const LOOK_WAITS_S: u64 = 2;
-/// The same before the settings of a step that was cut off are set back: MariaDB gives up a step after 15 s without progress.
+/// The same before the settings of a step that was cut off are set back: MariaDB gives up a step
+/// after 15 s without progress.
 const BACK_WAITS_S: u64 = 20;
 
-/// What became of a size that was to be set.
+/// The outcome of setting a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Set {
     /// The pool has this size now, bytes.
@@ -52,7 +56,7 @@ pub enum Set {
     Busy(Option<u64>),
 }
 
-/// What was seen of the pool at one moment, bytes.
+/// The pool at one moment, bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct State {
     /// `innodb_buffer_pool_size`.
@@ -93,7 +97,8 @@ impl InnodbPool {
     /// Looks at the server's kind and settings.
     ///
     /// # Errors
-    /// [`Error::Unsupported`], with the reason, where the pool can't be resized while the server runs.
+    /// [`Error::Unsupported`], with the reason, where the pool can't be resized while the server
+    /// runs.
     pub fn new(mut server: Server) -> Result<InnodbPool> {
         let kind = server.kind().clone();
         if !kind.innodb {
@@ -170,7 +175,8 @@ impl InnodbPool {
         let size_bytes = self.size()?;
         let free = number(&status, "innodb_buffer_pool_pages_free").unwrap_or(0) * self.page_bytes;
         let full = is_full(size_bytes, free, self.kept_free_bytes);
-        // Pages given free stay in memory until the pool is made smaller, so a full pool holds all of its size.
+        // Pages given free stay in memory until the pool is made smaller, so a full pool holds all
+        // of its size.
         let used = if full { size_bytes } else { size_bytes.saturating_sub(free) };
         self.held_bytes = self.held_bytes.max(used).min(size_bytes);
         let mut state = State {
@@ -217,11 +223,12 @@ impl InnodbPool {
         Ok(())
     }
 
-    /// Sets the size and waits until the pool has it. For a smaller one, queries may have to make pages young
-    /// first: that is waited for, `patience` at most.
+    /// Sets the size and waits until the pool has it. For a smaller one, queries may have to make
+    /// pages young first: that is waited for, `patience` at most.
     ///
     /// # Errors
-    /// [`Error::Refused`] when the server gives up: the pool then keeps a size between the two. [`Error::Gone`].
+    /// [`Error::Refused`] when the server gives up: the pool then keeps a size between the two.
+    /// [`Error::Gone`].
     pub fn set_size(&mut self, bytes: u64, patience: Duration) -> Result<Set> {
         let lock = lock::take(&mut self.server, 0)?;
         if let Lock::Taken(holder) = lock {
@@ -239,7 +246,8 @@ impl InnodbPool {
     fn set_size_alone(&mut self, bytes: u64, patience: Duration) -> Result<u64> {
         let grant = self.set_privilege();
         let statement = format!("SET GLOBAL innodb_buffer_pool_size = {bytes}");
-        // Asked for, as whoever takes several steps need not look at the state in between.
+        // Read anew, because a caller that takes several steps need not look at the state in
+        // between.
         let now = self.size()?;
         if !self.synchronous {
             let before = self.resize()?;
@@ -270,7 +278,7 @@ impl InnodbPool {
         self.server.execute("setting sql_mode", "", "SET SESSION sql_mode = ''")?;
         let done = self.server.execute("setting the pool's size", grant, &shrink.statement());
         if let Err(error) = done {
-            // The block's own handler is not asked when somebody kills the statement, or the connection.
+            // The block's own handler does not run when the statement or the connection is killed.
             return Err(match self.set_back(&settings) {
                 Ok(()) => error,
                 Err(statement) => Error::Gone(format!(
@@ -282,7 +290,8 @@ impl InnodbPool {
         Ok(())
     }
 
-    /// Sets back what a step changes, on another connection if this one is gone. The error is the statement that would.
+    /// Sets back what a step changes, on another connection if this one is gone. The error is the
+    /// statement that would.
     fn set_back(&mut self, settings: &Named) -> std::result::Result<(), String> {
         let (what, grant) = ("setting the LRU list's settings back", self.set_privilege());
         let back = settings.iter().map(|(name, value)| format!("GLOBAL {name} = {value}"));
@@ -290,11 +299,12 @@ impl InnodbPool {
         if self.server.execute(what, grant, &back).is_ok() {
             return Ok(());
         }
-        // One try: a server that can't be reached at once has most likely ended, and the settings with it. The next process has its own.
+        // One try: a server that can't be reached at once has most likely ended, and the settings
+        // with it. The next process has its own.
         let again = || -> Result<()> {
             let mut server = Server::connect(self.server.target())?;
-            // The old connection has the lock until its statement has ended. A step of others that came in between sets back what
-            // it found, which is not the user's.
+            // The old connection has the lock until its statement has ended. A step of others that
+            // came in between sets back what it found, which is not the user's.
             lock::take(&mut server, BACK_WAITS_S)?;
             server.execute(what, grant, &back)
         };
@@ -306,8 +316,9 @@ impl InnodbPool {
         let begin = since;
         loop {
             let now = self.resize()?;
-            // What it says may still be of the resize before. The words tell the second, and a resize that fails leaves the pages
-            // as they were: two that ended alike in one second can't be told apart but by waiting until it is over.
+            // What it says may still be of the resize before. The words tell the second, and a
+            // resize that fails leaves the pages as they were: two that ended alike in one second
+            // can only be distinguished after that second.
             if now != *before || begin.elapsed() > Duration::from_millis(1500) {
                 match now.progress() {
                     Progress::Done => return Ok(()),
@@ -357,7 +368,8 @@ enum Progress {
 }
 
 impl Resize {
-    /// From the words of MySQL or of MariaDB before 10.11.12. (MySQL has a code beside them, but only since 8.0.31.)
+    /// From the words of MySQL or of MariaDB before 10.11.12. (MySQL has a code beside them, but
+    /// only since 8.0.31.)
     fn progress(&self) -> Progress {
         let words = self.words.to_ascii_lowercase();
         if words.contains("failed") {

@@ -1,14 +1,17 @@
 //! What a resize step costs the server's queries, measured from outside.
 //!
-//! A thread with a connection of its own asks how many pages InnoDB's queries have read so far, and how long a small read of an InnoDB
-//! table takes now: some forty times a second while steps are taken, and four times otherwise, for what is normal before one. (Forty all
-//! the time are noticed by the server's users.) Two figures come of that:
+//! A thread with its own connection asks how many pages InnoDB's queries have read so far, and how
+//! long a small read of an InnoDB table takes now: some forty times a second while steps are taken,
+//! and four times otherwise, for what is normal before one. (Forty all the time are noticed by the
+//! server's users.) Two figures come of that:
 //!
-//! * **work lost**: where the page reads fall below nine tenths of their median rate before the step, the missing part, summed
-//!   up as time. A second in which half the reads happen has lost 0.5 s.
+//! * **work lost**: where the page reads fall below nine tenths of their median rate before the
+//!   step, the missing part, summed up as time. A second in which half the reads happen has lost
+//!   0.5 s.
 //! * **longest ping**: beyond the median before the step.
 //!
-//! On a busy server the first says what the step did to its users; on an idle one there is nothing to lose and the second is all there is.
+//! On a busy server the first says what the step did to its users; on an idle one there is nothing
+//! to lose and the second is all there is.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -104,7 +107,8 @@ impl Probe {
     /// If the connection fails.
     pub fn start(target: &Target) -> Result<Probe> {
         let mut server = connect(target)?;
-        // A read of a table, if this user may; else of nothing, which shows only stalls of the whole server.
+        // A read of a table, if this user may; else of nothing, which shows only stalls of the
+        // whole server.
         let table = "SELECT COUNT(*) FROM (SELECT 1 FROM mysql.innodb_table_stats LIMIT 1) t";
         let ping = if server.first::<u64>("ping", "", table).is_ok() { table } else { "DO 1" };
         let samples = Arc::new(Mutex::new(VecDeque::new()));
@@ -116,8 +120,9 @@ impl Probe {
         let thread = spawn(move || {
             let mut is_lost = false;
             while !stopped.load(Ordering::Relaxed) {
-                // A server that went away is noticed, and reported, by the thread that governs. But somebody may kill this connection
-                // alone, or one statement of it: without samples every step would seem to cost nothing.
+                // A server that went away is noticed, and reported, by the thread that governs. But
+                // somebody may kill this connection alone, or one statement of it: without samples
+                // every step would seem to cost nothing.
                 if is_lost && let Ok(again) = connect(&target) {
                     (server, is_lost) = (again, false);
                 }
@@ -134,7 +139,7 @@ impl Probe {
         Ok(Probe { samples, stop, attentive, thread: Some(thread) })
     }
 
-    /// From now on steps are taken, or none is any more. The first one begins with a round of its own.
+    /// Switches between measuring steps and not. The first step begins with a separate round.
     pub fn attend(&self, attentive: bool) {
         let was = self.attentive.swap(attentive, Ordering::Relaxed);
         if attentive && !was {
@@ -164,7 +169,7 @@ impl Drop for Probe {
     }
 }
 
-/// What is longest is what is to be measured.
+/// The longest time is the one to measure.
 fn connect(target: &Target) -> Result<Server> {
     let mut server = Server::connect(target)?;
     server.lift_time_limit()?;

@@ -1,7 +1,8 @@
-//! Whether others are taking the room so fast that a small step down would come too late.
+//! Detects a rush: others take the room so fast that a small step down would come too late.
 //!
-//! A step has a fixed cost, a tenth of a second. One that gives back 20 MiB in that time, while a neighbour takes 70, leaves less room than there
-//! was, and the next one works while the kernel swaps. So what counts is not the room now, but the room when a step ends.
+//! A step has a fixed cost, a tenth of a second. One that gives back 20 MiB in that time, while a
+//! neighbour takes 70, leaves less room than before, and the next step runs while the kernel swaps.
+//! So the room when a step ends counts, not the room now.
 
 use std::time::{Duration, Instant};
 
@@ -11,25 +12,26 @@ use tidepool_governor::signals::{Place, Room};
 use super::stride::URGENT_SHARE;
 use crate::bytes::MIB;
 
-/// From a decision to the memory of a large step, and of the one before it.
+/// Time from a decision until a large step, and the step before it, have given their memory back.
 const STEP_TAKES: Duration = Duration::from_millis(300);
-/// So long after the last sign of it, a rush is taken to go on.
+/// A rush lasts this long after its last sign.
 const LASTS: Duration = Duration::from_secs(1);
 /// Less than this between two readings is noise.
 const NOISE_BYTES: u64 = 4 * MIB;
-/// So much less room than at the last glance is a burst: the others have begun since then, and not at the last reading.
+/// A drop of this many bytes since the last check is a burst: the neighbours began after that
+/// check, not at the last reading.
 const BURST_BYTES: u64 = 16 * MIB;
-/// Readings are not closer than this.
+/// The shortest time between two readings that a rate is computed from.
 const CLOSEST: Duration = Duration::from_millis(20);
 
-/// What was seen of the others.
+/// The recent growth of the others.
 #[derive(Debug, Default)]
 pub struct Rush {
     last: Option<Reading>,
-    /// The last glance since then: when, and the room.
+    /// The last check of the room since then: when, and the room.
     glance: Option<(Instant, u64)>,
     until: Option<Instant>,
-    /// The last reading is a sign of it: nothing would be left when a step ends.
+    /// The last reading is a sign of a rush: no room would be left when a step ends.
     now: bool,
 }
 
@@ -37,9 +39,9 @@ pub struct Rush {
 #[derive(Debug)]
 struct Reading {
     at: Instant,
-    /// Whose limit it was that bound.
+    /// The limit that bound.
     place: Place,
-    /// What all but the pool used below it.
+    /// Use below that limit, without the pool's.
     others: u64,
     /// The pool's size.
     size: u64,
@@ -51,8 +53,8 @@ impl Rush {
         self.glance = Some((now, room_bytes));
     }
 
-    /// At `now` the limit that binds is `room`, where `headroom_bytes` are to be kept free, and the pool of `size_bytes` holds
-    /// `held_bytes`.
+    /// At `now` the binding limit leaves `room`, of which `headroom_bytes` must stay free, and the
+    /// pool of `size_bytes` holds `held_bytes`.
     pub fn observe(
         &mut self,
         now: Instant,
@@ -65,7 +67,7 @@ impl Rush {
         let reading = Reading { at: now, place: room.place.clone(), others, size: size_bytes };
         let glance = self.glance.take();
         let Some(last) = self.last.replace(reading) else { return };
-        // Below another limit there are others: what they use more was not taken since.
+        // Another limit has other processes below it, so the difference is no growth.
         let grown = match last.place == room.place {
             true => others.saturating_sub(last.others),
             false => 0,
@@ -80,19 +82,22 @@ impl Rush {
         if sign {
             self.until = Some(now + LASTS);
         }
-        // What of the pool was in swap, or never touched, seems to be taken by others when it goes.
+        // When the pool frees swapped or untouched pages, usage does not fall, so it looks like
+        // growth of others.
         self.now = sign && left_bytes < soon && size_bytes == last.size;
     }
 
-    /// The most that a pool of `size_bytes` may have after its next step down; `None` where any step is large enough. `out_of_room`: half
-    /// of the headroom is gone. Others that pause while there is room again may be done.
+    /// The largest size of a pool of `size_bytes` after its next step down; `None` where any step
+    /// is large enough. `out_of_room`: half of the headroom is gone. Others that pause while there
+    /// is room again may have finished.
     pub fn at_most(&self, now: Instant, size_bytes: u64, out_of_room: bool) -> Option<u64> {
         let goes_on = self.now || out_of_room && self.until.is_some_and(|until| now < until);
         goes_on.then_some(size_bytes - size_bytes / URGENT_SHARE)
     }
 }
 
-/// Why a pool goes where it goes, if it is [`at_most`](Rush::at_most) so large for a rush: the room alone would leave it more.
+/// The reason of a step, also where a rush makes it larger ([`at_most`](Rush::at_most)) than the
+/// room alone would.
 pub fn reason(decision: &Decision, at_most: Option<u64>) -> String {
     let reason = decision.reason.clone();
     match at_most.is_some_and(|most| most < decision.to_bytes) {
@@ -154,7 +159,8 @@ mod tests {
     fn a_pace_that_would_use_the_headroom_up_within_a_step_is_a_rush() {
         let tick = Duration::from_millis(100);
         assert_eq!(seen(25 * MIB, tick, 70 * MIB), Some(SIZE - SIZE / 3));
-        // The same pace with room enough, and a slow ramp with hardly more than half of the headroom.
+        // The same pace with room enough, and a slow ramp with hardly more than half of the
+        // headroom.
         assert_eq!(seen(25 * MIB, tick, 300 * MIB), None);
         assert_eq!(seen(5 * MIB, tick, 66 * MIB), None);
         // Seen at a glance, long before the next reading is due.

@@ -1,30 +1,37 @@
-//! How MariaDB's pool is made smaller without losing what is in it.
+//! Shrinks MariaDB's pool without evicting the pages that still fit.
 //!
-//! Since 10.11.12 MariaDB gives back the end of the pool's address range. The pages that lie there are copied to free blocks elsewhere,
-//! in one pass over the LRU list, from its cold end to its hot one. What the pass leaves there, the page cleaner has to free; and it
-//! evicts from the cold end, whatever lies where, until it has met what was left. Since that lies at the hot end, the whole pool is
-//! evicted on the way: of 732 MiB, 94 % went for a step of 36 MiB. There are three reasons for a page to be left:
+//! Since 10.11.12 MariaDB gives back the end of the pool's address range. One pass over the LRU
+//! list, from its cold end to its hot one, copies the pages there to free blocks elsewhere. The
+//! page cleaner must then free the pages that the pass has left. It evicts from the cold end, at
+//! any address, until it reaches those. They lie at the hot end, so it evicts the whole pool on the
+//! way: of 732 MiB, 94 % went for a step of 36 MiB. The pass leaves a page for one of three
+//! reasons:
 //!
-//! 1. *There was no free block for it.* So blocks are made free beforehand, as many as go, by raising `innodb_lru_scan_depth`, which
-//!    is what the page cleaner keeps free. It takes the coldest pages.
-//! 2. *The pass did not begin at the cold end.* The server remembers where the last pass was (`LRUItr`), which is at the hot end, and
-//!    begins there again, unless that place has become one of the list's old part since. So as many pages must have been made young
-//!    since the last step as the young part holds. (Queries that find no free block move that place, too.) With `innodb_old_blocks_pct`
-//!    at its most, 95, that is a twentieth of the pages; and with `innodb_old_blocks_time` at 0 the queries come to it within a fraction
-//!    of a second: with 36,000 selects a second, of which three in four miss, in 0.1 s.
-//!    An idle server has no queries that could do that: its second step washes out what it holds.
-//! 3. *A query was just using it.* Nothing can be done about that from outside. With sixteen threads that wait for a disk most of the
-//!    time, it happens to every tenth step or so, and costs as much as the others.
+//! 1. *There was no free block for it.* So we first make the page cleaner free as many blocks as
+//!    the step takes, by raising `innodb_lru_scan_depth`. It evicts the coldest pages.
+//! 2. *The pass did not begin at the cold end.* The server remembers where the last pass was
+//!    (`LRUItr`), which is at the hot end, and begins there again, unless that place has become one
+//!    of the list's old part since. So as many pages must have been made young since the last step
+//!    as the young part holds. (Queries that find no free block move that place, too.) With
+//!    `innodb_old_blocks_pct` at its most, 95, that is a twentieth of the pages; and with
+//!    `innodb_old_blocks_time` at 0 the queries come to it within a fraction of a second: with
+//!    36,000 selects a second, of which three in four miss, in 0.1 s. An idle server has no queries
+//!    that could do that: its second step evicts the whole pool.
+//! 3. *A query was just using it.* Nothing can be done about that from outside. With sixteen
+//!    threads that wait for a disk most of the time, it happens to every tenth step or so, and
+//!    costs as much as the others.
 //!
-//! The second is seen to before the first: what is made free is read into again at once, and the page cleaner begins anew only when
-//! half of it is gone. Prepared so, 49 of 53 steps of 96 and 192 MiB, 50 ms apart, kept the pages that fit, and of 15 that could wait
-//! for the second for 100 ms only, 8 did. A step took 40 to 150 ms.
+//! We handle the second reason before the first, because queries read into the freed blocks at
+//! once, and the page cleaner begins again only when half of them are gone. Prepared in this way,
+//! 49 of 53 steps of 96 and 192 MiB, 50 ms apart, kept the pages that fit; of 15 steps that waited
+//! for the second for at most 100 ms, 8 did. A step took 40 to 150 ms.
 //!
-//! When the copying begins, the depth is at its least, 100, for a shrinking server evicts that many pages *of the part that goes*, of
-//! which a small step has few.
+//! When the copying begins, the depth is at its least, 100, for a shrinking server evicts that many
+//! pages *of the part that goes*, of which a small step has few.
 //!
-//! All is one compound statement, which sets the settings back itself: it does so as well when we are killed in the middle. When *it* is
-//! killed, its handler isn't asked, and who sent it sets them back ([`super::pool`]).
+//! One compound statement does all of this and restores the settings, also when this process is
+//! killed in the middle. When the *statement* is killed, its handler does not run, and
+//! [`super::pool`] restores the settings.
 
 use std::time::Duration;
 
@@ -32,17 +39,19 @@ use std::time::Duration;
 const SHALLOW: u64 = 100;
 /// The most that `innodb_old_blocks_pct` can be.
 const MOSTLY_OLD: u64 = 95;
-/// How much of the pages must have been made young since the last step, per cent: somewhat more than the young part then is, for a
-/// page may be made young twice.
+/// How much of the pages must have been made young since the last step, per cent: somewhat more
+/// than the young part then is, for a page may be made young twice.
 const YOUNG_PERCENT: u64 = 6;
-/// Queries go on reading while pages are copied, and take free blocks: this many, or a sixteenth of a small pool.
+/// Queries go on reading while pages are copied, and take free blocks: this many, or a sixteenth of
+/// a small pool.
 const SPARE_PAGES: u64 = 1024;
 /// A value of `innodb_max_dirty_pages_pct_lwm` that wakes the page cleaner of an idle server.
 const WAKES: f64 = 0.001;
 /// How long the server sleeps between two looks at the pages made young, and at the free ones.
 const LOOKS_YOUNG: Duration = Duration::from_millis(5);
 const LOOKS_FREE: Duration = Duration::from_millis(1);
-/// How long the page cleaner is waited for at most, to begin and for each page. It frees a thousand in 2 ms where it has a processor.
+/// The longest wait for the page cleaner, to begin and for each page. It frees a thousand pages in
+/// 2 ms where it has a processor.
 const CLEANER_BEGINS: Duration = Duration::from_millis(60);
 const CLEANS_PAGE: Duration = Duration::from_micros(10);
 
@@ -65,9 +74,9 @@ pub struct Before {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shrink {
     to_bytes: u64,
-    /// The page cleaner is asked for so many free pages.
+    /// Number of free pages that the page cleaner must provide.
     depth: u64,
-    /// So many are waited for.
+    /// Number of free pages to wait for.
     free: u64,
     /// Where the last pass ended has become old as things are.
     aged: bool,
@@ -79,11 +88,13 @@ pub struct Shrink {
 }
 
 impl Shrink {
-    /// A step to `to_bytes` that takes `pages` away, for which the server waits `patience` at most until enough pages are young.
+    /// A step to `to_bytes` that takes `pages` away, for which the server waits `patience` at most
+    /// until enough pages are young.
     pub fn new(to_bytes: u64, pages: u64, before: &Before, patience: Duration) -> Shrink {
         let spare = SPARE_PAGES.min((before.data + before.free) / 16);
         let want = pages + spare;
-        // The page cleaner begins when less than half of the depth is free, and a little may become free until it looks.
+        // The page cleaner begins when less than half of the depth is free, and a little may become
+        // free until it looks.
         let depth = if before.free < want { want.max(2 * before.free + spare) } else { 0 };
         let since = |at: u64| before.made_young.saturating_sub(at);
         let young = before.data * (100 - before.old_percent.min(100)) / 100;

@@ -1,8 +1,9 @@
-//! How large the next step of a resize may be: learned from what the last ones cost.
+//! The size of the next step of a resize, learned from the cost of the last ones.
 //!
-//! A step costs the server's queries some work: the pool's mutex is held, pages are moved. How much depends on the server, its version,
-//! its load, and the direction, so it is measured ([`super::probe`]) and the stride follows it, as a congestion window follows
-//! losses: a step over the bound halves the stride, one below half of it makes the next half as large again.
+//! A step costs the server's queries some work: the pool's mutex is held, pages are moved. How much
+//! depends on the server, its version, its load, and the direction, so it is measured
+//! ([`super::probe`]) and the stride follows it, as a congestion window follows losses: a step over
+//! the bound halves the stride, one below half of it makes the next half as large again.
 
 use std::time::Duration;
 
@@ -34,7 +35,8 @@ const LEFT_OVER_SHARE: u64 = 8;
 const EXTENT_BYTES: u64 = 8 << 20;
 
 impl Stride {
-    /// Steps are multiples of `unit_bytes` and should cost at most `bound` of the queries' work each.
+    /// Steps are multiples of `unit_bytes` and should cost at most `bound` of the queries' work
+    /// each.
     pub fn new(unit_bytes: u64, bound: Duration) -> Stride {
         let first = FIRST_BYTES.max(unit_bytes);
         Stride { unit_bytes: unit_bytes.max(1), bound, shrink_bytes: first, grow_bytes: first }
@@ -42,18 +44,19 @@ impl Stride {
 
     /// The size after the next step from `from` towards `to`, both bytes; never beyond `to`.
     ///
-    /// When memory runs out now (`urgent`), a step is not smaller than a third of the pool: each has its fixed cost, and a server needs time
-    /// to be prepared for the next, more than for the pages. Nor is it much larger: memory comes back at its end.
+    /// When memory runs out now (`urgent`), a step is at least a third of the pool: each step has a
+    /// fixed cost, and preparing the server for the next one takes longer than moving the pages.
+    /// Nor is it much larger, because the memory comes back only at its end.
     pub fn next(&self, from: u64, to: u64, urgent: bool) -> u64 {
-        // A change by more than half makes MariaDB rebuild what hangs on the pool's size.
+        // A change by more than half makes MariaDB rebuild structures sized by the pool.
         let most = (from / 2).max(self.unit_bytes);
         if to < from {
             let least = if urgent { from / URGENT_SHARE } else { 0 };
             let step = self.rounded(self.shrink_bytes.max(least)).min(most);
-            // What would be left costs a step of its own, if it is ever so small.
+            // Even a tiny remainder would need another step.
             let left = from.saturating_sub(step).saturating_sub(to);
             let step = if left < step / LEFT_OVER_SHARE { (step + left).min(most) } else { step };
-            // Down to the unit: less than asked for is the error that does harm here.
+            // Rounded down to the unit: giving back too little would do harm here.
             let next = from.saturating_sub(step).max(to) / self.unit_bytes * self.unit_bytes;
             next.max(self.unit_bytes).min(from)
         } else {
@@ -91,7 +94,8 @@ impl Stride {
         *stride = (*stride / 2).max(unit);
     }
 
-    /// How long to leave the queries alone after a step that cost `cost`: so long that no second loses a fifth of its work.
+    /// The pause after a step that cost `cost`, long enough that no second loses a fifth of its
+    /// work.
     pub fn rest(&self, cost: Duration, urgent: bool) -> Duration {
         if urgent {
             return Duration::ZERO;
@@ -122,7 +126,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
     const BOUND: Duration = Duration::from_millis(100);
 
-    /// A server whose resize costs so many milliseconds a GiB.
+    /// A server whose resize costs this many milliseconds a GiB.
     fn settle(ms_per_gib: u64) -> (Stride, Duration) {
         let mut stride = Stride::new(MIB, BOUND);
         let (mut size, mut worst) = (200 << 30, Duration::ZERO);

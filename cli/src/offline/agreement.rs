@@ -28,13 +28,13 @@ use super::rows::row::{Rows, Stored};
 const BUCKETS: usize = 1 << 16;
 /// Keys, of those in buckets that differ, that the second pass looks at.
 const KEYS_MAX: usize = 100_000;
-/// Differences of an index that are told.
+/// The most differences of an index that a report lists.
 const TOLD_MAX: usize = 10;
 
 /// What is wrong between the table's indexes and its rows; empty if they agree.
 ///
 /// # Errors
-/// A tree can't be read, which the walk over it tells as well.
+/// A tree can't be read; the walk over it reports that as well.
 pub fn compare(
     db: &Db,
     name: &str,

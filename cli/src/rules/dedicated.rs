@@ -1,5 +1,6 @@
-//! `innodb_dedicated_server` (MySQL and Percona Server since 8.0): sizes taken from the machine's memory at the start. It sees the limits of
-//! cgroups only where there is `container_aware` and that is on; the default is off.
+//! `innodb_dedicated_server` (MySQL and Percona Server since 8.0): sizes taken from the machine's
+//! memory at the start. It sees the limits of cgroups only where there is `container_aware` and
+//! that is on; the default is off.
 
 use super::pool_size::{BUILT_IN_DEFAULT_BYTES, is_built_in};
 use super::room::{fit, sentence};
@@ -78,8 +79,9 @@ fn is_crowded(machine: &Machine) -> bool {
     machine.others_bytes > machine.memory_bytes / 5
 }
 
-/// The other way to a pool that fits, beside a size of it: the option, where nobody has set a size and the machine has nothing else to do.
-/// One of the two it must be: a size in the configuration outranks the option. `None` also where what it would take is more than fits.
+/// The other way to a pool that fits, beside a size of it: the option, where no size is set and the
+/// machine runs nothing else. One of the two it must be: a size in the configuration outranks the
+/// option. `None` also where what it would take is more than fits.
 pub fn instead_of_a_size(facts: &Facts) -> Option<String> {
     let (machine, pool, fit) = (facts.machine.as_ref()?, facts.pool.as_ref()?, fit(facts)?);
     let bare =
@@ -94,8 +96,8 @@ pub fn instead_of_a_size(facts: &Facts) -> Option<String> {
     {
         return None;
     }
-    // What it sets has changed: the log has had another option before 8.0.30 and follows the number of processors since 8.4, and O_DIRECT
-    // is the default since then.
+    // What it sets has changed: the log has had another option before 8.0.30 and follows the number
+    // of processors since 8.4, and O_DIRECT is the default since then.
     let log = match facts.kind.is_mysql_since((8, 0, 30)) {
         true => "innodb_redo_log_capacity",
         false => "innodb_log_file_size",
@@ -115,7 +117,7 @@ pub fn instead_of_a_size(facts: &Facts) -> Option<String> {
     ))
 }
 
-/// What the server takes for the pool, of so much memory. It counts that in whole GiB.
+/// The pool's size that the server chooses for this much memory. It counts memory in whole GiB.
 fn taken_of(memory_bytes: u64) -> u64 {
     let memory_bytes = memory_bytes / GIB * GIB;
     match memory_bytes {

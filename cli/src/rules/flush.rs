@@ -38,7 +38,7 @@ pub fn double_buffering(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// The same of Tidepool's files, which go past that cache unless told otherwise.
+/// The same for Tidepool's files, which bypass that cache by default.
 pub fn tidepool_double_buffering(facts: &Facts) -> Option<Finding> {
     let tidepool = facts.tidepool.as_ref().filter(|tidepool| tidepool.direct_io == Some(false))?;
     if is_cached_otherwise(facts) {
@@ -53,7 +53,8 @@ pub fn tidepool_double_buffering(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// Whether the files' only place is memory, or their file system has a cache of its own, which O_DIRECT does not go past everywhere.
+/// Whether the files' only place is memory, or their file system has its own cache, which O_DIRECT
+/// does not always bypass.
 fn is_cached_otherwise(facts: &Facts) -> bool {
     facts.filesystem() != Filesystem::Other
 }

@@ -1,4 +1,5 @@
-//! Memory beyond the pool: swap, the kernel's eagerness to use it, and what the connections may take.
+//! Memory beyond the pool: swap, the kernel's eagerness to use it, and what the connections may
+//! take.
 
 use tidepool_governor::signals::share_bytes;
 
@@ -22,7 +23,7 @@ pub fn swapped(facts: &Facts) -> Option<Finding> {
     let severity = match () {
         () if busy => Severity::Critical,
         () if swapped > machine.server_resident_bytes / 20 => Severity::High,
-        // What nobody has missed for long.
+        // Memory that has not been used for long.
         () => Severity::Medium,
     };
     let title = format!("{} of the server is in swap", human(swapped));
@@ -61,7 +62,8 @@ pub fn swapped(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// A kernel that swaps programs out to keep files cached does the database no favour; one that may not swap at all kills it.
+/// A kernel that swaps programs out to keep files cached does the database no favour; one that may
+/// not swap at all kills it.
 pub fn swappiness(facts: &Facts) -> Option<Finding> {
     let machine = facts.machine.as_ref()?;
     let swappiness = machine.swappiness?;
@@ -128,7 +130,8 @@ fn eagerly_swapped(
     Some((if is_in_swap { Severity::Medium } else { Severity::Low }, why))
 }
 
-/// At 0. Where much memory is free, or will be left when InnoDB's pool has filled up, no choice has to be made.
+/// At 0. Where much memory is free, or will be left when InnoDB's pool has filled up, no choice has
+/// to be made.
 fn never_swapped(facts: &Facts, machine: &Machine) -> Option<(Severity, String)> {
     let growth = facts.pool.as_ref().map_or(0, |pool| {
         let held = pool.held_bytes();
@@ -160,7 +163,7 @@ fn never_swapped(facts: &Facts, machine: &Machine) -> Option<(Severity, String)>
 pub fn connections(facts: &Facts) -> Option<Finding> {
     let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
     if too_large(facts).is_some() {
-        // Beside that pool there is memory for nobody, whatever the number of connections.
+        // Beside that pool there is no memory for a connection, whatever their number.
         return None;
     }
     let clients = &facts.connections;

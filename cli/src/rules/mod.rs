@@ -62,7 +62,8 @@ pub struct Finding {
     pub set: Vec<String>,
     /// Lines of the server's option file, for after a restart.
     pub config: Vec<String>,
-    /// Another way to the same, for those statements and lines have no effect beside it, or it has none beside them; empty when there is none.
+    /// Another way to the same, for those statements and lines have no effect beside it, or it has
+    /// none beside them; empty when there is none.
     pub alternative: String,
     /// Commands for the machine.
     pub commands: Vec<String>,
@@ -113,7 +114,8 @@ impl Finding {
         self
     }
 
-    /// A line of the option file has no effect on what `SET PERSIST` has written down, before that is taken back.
+    /// A line of the option file has no effect on what `SET PERSIST` has written down, before that
+    /// is taken back.
     fn beside_persisted(mut self, persisted: &[String]) -> Finding {
         let is_named = |name: &&String| {
             self.config.iter().any(|line| line.split(' ').next() == Some(name.as_str()))
@@ -128,7 +130,8 @@ impl Finding {
     }
 }
 
-/// Whether InnoDB is there, but has nothing to do: the tables are Tidepool's, and its log and pool are as good as any.
+/// Whether InnoDB is there, but has nothing to do: the tables are Tidepool's, and its log and pool
+/// are as good as any.
 fn tables_elsewhere(facts: &Facts) -> bool {
     facts.kind.tidepool && facts.data.innodb_bytes() < 64 * MIB
 }

@@ -1,4 +1,5 @@
-//! The size of the pool: never a share of the machine, but what fits it, as far as the data and the reads have a use for it.
+//! The size of the pool: never a share of the machine, but what fits it, as far as the data and the
+//! reads have a use for it.
 
 use super::room::{Fit, fit, sentence, settable, tidepool_fit};
 use super::{Finding, Severity, dedicated};
@@ -6,20 +7,22 @@ use crate::bytes::{MIB, human, option};
 use crate::facts::process::is_server;
 use crate::facts::{Facts, Filesystem, Machine, Pool, Tidepool, predict};
 
-/// What every server starts with when nobody says anything.
+/// The default size of every server.
 pub const BUILT_IN_DEFAULT_BYTES: u64 = 128 * MIB;
 /// Below this share of reads from disk a larger pool saves nothing that anyone would notice.
 const MISS_SHARE_WORTH_IT: f64 = 0.001;
 /// Nor below this many reads a second.
 const READS_PER_S_WORTH_IT: f64 = 10.0;
 
-/// A pool larger than what fits will push the server into swap, or to the kernel's killer, as soon as it is full.
+/// A pool larger than what fits will push the server into swap, or to the kernel's killer, as soon
+/// as it is full.
 pub fn too_large(facts: &Facts) -> Option<Finding> {
     let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
     if pool.size_bytes <= fit.bytes + pool.unit_bytes.max(fit.bytes / 50) {
         return None;
     }
-    // Before there is anything to fill it with, a large pool is a promise, not a danger. Above the limit it is never right.
+    // Before there is anything to fill it with, a large pool is a promise, not a danger. Above the
+    // limit it is never right.
     let data = facts.data.innodb_bytes();
     if data + data / 4 < fit.bytes && pool.size_bytes <= machine.limit_bytes {
         return None;
@@ -63,7 +66,8 @@ pub fn too_large(facts: &Facts) -> Option<Finding> {
 pub fn too_small(facts: &Facts) -> Option<Finding> {
     let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
     let data = facts.data.innodb_bytes();
-    // With a tenth for growth, undo and the change buffer, and up to a whole unit: of 128 MiB the last may hold much.
+    // With a tenth for growth, undo and the change buffer, and up to a whole unit: of 128 MiB the
+    // last may hold much.
     let useful = (data + data / 10).next_multiple_of(pool.unit_bytes.max(1));
     let wanted = settable(useful.min(fit.bytes), pool);
     if !pool.is_full() || data <= pool.size_bytes || wanted < pool.size_bytes + pool.size_bytes / 4
@@ -111,7 +115,8 @@ fn taken(pool: &Pool, bytes: u64) -> String {
     }
 }
 
-/// How bad it is to read that much from disk; `None` where a larger pool would save next to nothing, or nobody has read enough to say.
+/// How bad it is to read that much from disk; `None` where a larger pool would save next to
+/// nothing, or there were too few reads to judge.
 fn loss(
     facts: &Facts,
     hit_ratio: Option<f64>,
@@ -145,12 +150,13 @@ fn why_that_much(wanted: u64, data: u64, fit: &Fit, machine: &Machine) -> String
     }
 }
 
-/// Whether the pool has the built-in size for want of another. One that doesn't tell whose choice that is may not have been asked.
+/// Whether the pool has the built-in size for want of another. One that doesn't tell whose choice
+/// that is may not have been asked.
 pub fn is_built_in(facts: &Facts, pool: &Pool) -> bool {
     pool.size_bytes == BUILT_IN_DEFAULT_BYTES && facts.settings.pool_size_is_set != Some(true)
 }
 
-/// Nobody has chosen a size. It hurts only when there is data.
+/// No size is set. That costs only when there is data.
 pub fn built_in_default(facts: &Facts) -> Option<Finding> {
     let (pool, machine, fit) = (facts.pool.as_ref()?, facts.machine.as_ref()?, fit(facts)?);
     if !is_built_in(facts, pool)
@@ -189,7 +195,8 @@ pub fn built_in_default(facts: &Facts) -> Option<Finding> {
     Some(set(finding, pool, fit.bytes).or(dedicated::instead_of_a_size(facts)))
 }
 
-/// Tidepool gives memory back by itself, but a size set by hand says that it should have been enough.
+/// Tidepool gives memory back by itself, but a size set by hand says that it should have been
+/// enough.
 pub fn tidepool_too_large(facts: &Facts) -> Option<Finding> {
     let (tidepool, machine) = (facts.tidepool.as_ref()?, facts.machine.as_ref()?);
     if tidepool.size_setting_bytes <= machine.limit_bytes {
@@ -229,7 +236,8 @@ pub fn tidepool_too_large(facts: &Facts) -> Option<Finding> {
 pub fn tidepool_too_small(facts: &Facts) -> Option<Finding> {
     let (tidepool, machine) = (facts.tidepool.as_ref()?, facts.machine.as_ref()?);
     let (size, data) = (tidepool.size_setting_bytes, facts.data.tidepool_bytes);
-    // Governed it has what there is; and where the guard keeps it below its size, that size is not too small.
+    // Governed it has what there is; and where the guard keeps it below its size, that size is not
+    // too small.
     if size == 0 || tidepool.limit_bytes < size / 100 * 95 {
         return None;
     }
@@ -258,14 +266,15 @@ pub fn tidepool_too_small(facts: &Facts) -> Option<Finding> {
     Some(finding.variable(true, "tidepool_buffer_pool_size", 0, "0"))
 }
 
-/// What the engine's curve promises at a larger size; `None` where it says that this saves next to nothing.
+/// What the engine's curve promises at a larger size; `None` where it says that this saves next to
+/// nothing.
 fn prediction(tidepool: &Tidepool, size: u64, wanted: u64) -> Option<String> {
     const WORTH_IT: f64 = 0.05;
     let curve = &tidepool.advice;
     let (Some(now), Some(then)) = (predict(curve, size), predict(curve, wanted)) else {
         return Some("The engine predicts nothing yet.".into());
     };
-    // Where its curve ends before that size, nobody knows what comes behind.
+    // Where its curve ends before that size, there is no prediction.
     let reaches = then.size_bytes >= wanted;
     let saved = then.hit_ratio - now.hit_ratio;
     if reaches && saved < WORTH_IT * (1.0 - now.hit_ratio) {
@@ -281,7 +290,8 @@ fn prediction(tidepool: &Tidepool, size: u64, wanted: u64) -> Option<String> {
 }
 
 fn set(finding: Finding, pool: &Pool, bytes: u64) -> Finding {
-    // Beyond the reservation of address space a pool grows by a restart only, and one of several instances can't get small without.
+    // Beyond the reservation of address space a pool grows by a restart only, and one of several
+    // instances can't get small without.
     let online = pool.takes(bytes);
     let mut finding = finding.variable(online, "innodb_buffer_pool_size", bytes, &option(bytes));
     if pool.online && pool.size_max_bytes.is_some_and(|max| bytes > max) {

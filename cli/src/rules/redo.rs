@@ -1,7 +1,8 @@
 //! The redo log: write rate times time.
 //!
-//! When the log is nearly full, the server must write dirty pages at once, and writers wait. How much log is enough is not a share of
-//! anything: it is what is written in the time over which page writes should be allowed to gather, an hour here.
+//! When the log is nearly full, the server must write dirty pages at once, and writers wait. How
+//! much log is enough is not a share of anything: it is what is written in the time over which page
+//! writes should be allowed to gather, an hour here.
 
 use super::{Finding, Severity};
 use crate::bytes::{GIB, MIB, human, option};
@@ -79,7 +80,8 @@ pub fn capacity(facts: &Facts) -> Option<Finding> {
     )
 }
 
-/// An hour of writing, as a power of two, as far as the disk has room for it and the server takes it. 0 where no size is both.
+/// An hour of writing, as a power of two, as far as the disk has room for it and the server takes
+/// it. 0 where no size is both.
 fn wanted_bytes(rate: f64, redo: &Redo, facts: &Facts) -> u64 {
     let hour = (rate * WANTED_S) as u64;
     let twice = 2 * redo.capacity_bytes.min(GIB);

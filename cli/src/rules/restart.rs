@@ -51,7 +51,8 @@ fn cold(
         finding = finding.variable(true, &name, "ON", "ON");
     }
     if !load {
-        // It is read at the start only, and costs nothing until then: no restart is needed *for* it.
+        // It is read at the start only, and costs nothing until then: no restart is needed *for*
+        // it.
         finding.config.push(format!("{prefix}_buffer_pool_load_at_startup = ON"));
     }
     Some(finding)

@@ -3,12 +3,14 @@
 //! ```text
 //! fits = held + (room - headroom - peak) * 12/13 - swapped
 //! ```
-//! *held* is the memory that the pool has now, *room* what the tightest limit still leaves: together that is the limit less
-//! everything but the pool, measured and not guessed, as in crate `governor`, whose headroom this is too. *peak* is
-//! what the connections of the busiest hour so far would take beyond today's, if all of them used each of their buffers: a guess, and so a
-//! quarter of the limit at most. Beyond that the buffers are what is wrong, and not the pool. Each page of growth also costs descriptors,
-//! hash cells and locks, about a thirteenth of the whole. A pool of chunks has those of all its pages from the start; as far as nothing is in
-//! them yet they count as *room*, or a pool far too large would seem to have no place at any size.
+//! *held* is the memory that the pool has now, *room* what the tightest limit still leaves:
+//! together that is the limit less everything but the pool, measured and not guessed, as in crate
+//! `governor`, whose headroom this is too. *peak* is what the connections of the busiest hour so
+//! far would take beyond today's, if all of them used each of their buffers: a guess, and so a
+//! quarter of the limit at most. Beyond that the buffers are what is wrong, and not the pool. Each
+//! page of growth also costs descriptors, hash cells and locks, about a thirteenth of the whole. A
+//! pool of chunks has those of all its pages from the start; as far as nothing is in them yet they
+//! count as *room*, or a pool far too large would seem to have no place at any size.
 
 use tidepool_governor::signals::share_bytes;
 
@@ -34,13 +36,15 @@ pub struct Fit {
     pub peak_all_bytes: u64,
 }
 
-/// No server has much from a pool that is smaller than this. Where others have taken the memory, nothing is won by taking this too.
+/// No server has much from a pool that is smaller than this. Where others have taken the memory,
+/// nothing is won by taking this too.
 const LEAST_BYTES: u64 = 64 * MIB;
 /// The limit over this is the most that is kept for the busiest time.
 const PEAK_SHARE: u64 = 4;
 
-/// What fits for InnoDB's pool; `None` when the machine can't be seen, or the pool is in huge pages: what there is of these is the
-/// administrator's choice, and what such a pool gives back is nobody's room.
+/// What fits for InnoDB's pool; `None` when the machine can't be seen, or the pool is in huge
+/// pages: what there is of these is the administrator's choice, and no other process can use what
+/// such a pool gives back.
 pub fn fit(facts: &Facts) -> Option<Fit> {
     let (machine, pool) = (facts.machine.as_ref()?, facts.pool.as_ref()?);
     if is_in_huge_pages(machine.server_huge_bytes, pool.size_bytes) {
@@ -52,12 +56,14 @@ pub fn fit(facts: &Facts) -> Option<Fit> {
     Some(Fit { bytes: bytes.max(least), is_too_much: bytes < least, ..fit })
 }
 
-/// Whether that many huge pages are the pool's. A server that asks for them gets others where there are none left.
+/// Whether that many huge pages are the pool's. A server that asks for them gets others where there
+/// are none left.
 pub fn is_in_huge_pages(huge_bytes: u64, pool_bytes: u64) -> bool {
     huge_bytes > 0 && huge_bytes >= pool_bytes / 2
 }
 
-/// The same for Tidepool's, to any byte: that is not for setting, but for saying what a governed pool would have.
+/// The same for Tidepool's, to the byte: it is not a size to set, but the size that a governed pool
+/// would have.
 pub fn tidepool_fit(facts: &Facts) -> Option<Fit> {
     let (machine, tidepool) = (facts.machine.as_ref()?, facts.tidepool.as_ref()?);
     Some(fit_beside(facts, machine, tidepool.data_bytes, 0))

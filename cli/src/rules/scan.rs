@@ -1,17 +1,20 @@
-//! One table scan, or a dump, and the hot pages are gone: unless new pages must first prove themselves.
+//! One table scan, or a dump, and the hot pages are gone: unless new pages must first prove
+//! themselves.
 
 use super::{Finding, Severity};
 use crate::bytes::human;
 use crate::facts::Facts;
 
-/// `innodb_old_blocks_time` = 0: a page read by a scan counts as hot at the second row taken from it.
+/// `innodb_old_blocks_time` = 0: a page read by a scan counts as hot at the second row taken from
+/// it.
 pub fn old_blocks_time(facts: &Facts) -> Option<Finding> {
     let pool = facts.pool.as_ref().filter(|pool| pool.old_blocks_time_ms == Some(0))?;
     let data = facts.data.is_seen().then(|| facts.data.innodb_bytes());
     Some(washed("old_blocks_time", "innodb", pool.size_bytes, data))
 }
 
-/// The same of Tidepool with `midpoint` replacement. Its default, `tide`, has no such timer and needs none.
+/// The same of Tidepool with `midpoint` replacement. Its default, `tide`, has no such timer and
+/// needs none.
 pub fn tidepool_old_blocks_time(facts: &Facts) -> Option<Finding> {
     let tidepool = facts.tidepool.as_ref().filter(|pool| pool.old_blocks_time_ms == Some(0))?;
     let data = (!facts.data.is_partial).then_some(facts.data.tidepool_bytes);

@@ -143,7 +143,7 @@ fn a_pool_above_the_limit_is_critical_and_the_advice_fits() {
     assert!(finding.why.ends_with("the server swaps."), "{}", finding.why);
     machine(&mut facts).swap_bytes = 0;
     assert!(only(&facts).why.ends_with("the kernel's OOM killer kills the server."));
-    // Nobody is killed at a memory.high.
+    // The kernel kills no process at a memory.high.
     machine(&mut facts).limit_throttles = true;
     assert!(only(&facts).why.contains("the kernel throttles the server (memory.high)"));
 }
@@ -369,7 +369,8 @@ fn a_server_in_swap_is_told_to_shrink_if_the_pool_is_the_reason() {
     assert_eq!(set_size(&findings[0]), set_size(&findings[1]));
 }
 
-/// `swapoff` brings back what everybody has there, and the kernel kills where that is more than is free.
+/// `swapoff` brings back what everybody has there, and the kernel kills where that is more than is
+/// free.
 #[test]
 fn swap_is_not_turned_off_where_there_is_no_memory_for_all_of_it() {
     let mut facts = healthy();
@@ -482,7 +483,7 @@ fn connections_that_memory_is_not_enough_for() {
     assert_eq!(only(&facts).rule, "max_connections");
 }
 
-/// On a tmpfs no read comes from a disk, and ZFS has a cache of its own.
+/// On a tmpfs no read comes from a disk, and ZFS has its own cache.
 #[test]
 fn files_that_are_memory_want_neither_a_pool_nor_another_way_to_be_read() {
     let mut facts = healthy();
@@ -561,7 +562,8 @@ fn double_buffering_in_every_dialect() {
 
 #[test]
 fn descriptors_of_pages_that_hold_nothing_are_room() {
-    // As MySQL 9.7 is seen that has taken three quarters of a machine for its own, in a container of 2 GiB.
+    // As MySQL 9.7 is seen that has taken three quarters of a machine for its own, in a container
+    // of 2 GiB.
     let mut facts = healthy();
     machine(&mut facts).limit_bytes = 2 * GIB;
     machine(&mut facts).room_bytes = 90 * MIB;

@@ -1,4 +1,4 @@
-//! What the pool holds, by table and index; and why it has its size.
+//! The pool's content by table and index, and the reason of its size.
 
 use serde::Serialize;
 
@@ -19,20 +19,21 @@ pub struct Row {
     pub index: String,
     /// Cached.
     pub mb: f64,
-    /// Of that, in the part of the list that stays.
+    /// Of that, in the part of the list that the policy intends to keep.
     pub mb_hot: Option<f64>,
     /// Of that, changed and not yet written.
     pub mb_dirty: Option<f64>,
 }
 
-/// Whether looking costs the server so much that it must be asked for.
+/// Whether reading it costs the server enough that `watch` does it only on request.
 pub fn is_costly(engine: Engine) -> bool {
     engine == Engine::Innodb
 }
 
 /// The pool's content, largest first.
 ///
-/// For InnoDB this reads `INNODB_BUFFER_PAGE`: a row for every page of the pool, copied under the pool's mutex; queries stall meanwhile.
+/// For InnoDB this reads `INNODB_BUFFER_PAGE`: a row for every page of the pool, copied under the
+/// pool's mutex; queries stall meanwhile.
 ///
 /// # Errors
 /// [`Error::Privilege`] with the grant; if the server goes away.

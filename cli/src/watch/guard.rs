@@ -1,9 +1,12 @@
-//! Who may do what over HTTP.
+//! Access control of HTTP requests.
 //!
-//! * Every request must name this server in `Host`: a page elsewhere that rebinds its own name to 127.0.0.1 doesn't.
-//! * What changes or costs something needs the token that was printed at the start, in a header of its own, and an `Origin` that is this
-//!   page: a form or script of another site has neither.
-//! * Whatever only looks is open to everyone who can reach the port, which is why that is the loopback address.
+//! * Every request must name this server in `Host`. That refuses a page elsewhere that rebinds its
+//!   own name to 127.0.0.1.
+//! * A request that changes or costs something needs the token that was printed at the start, in a
+//!   separate header, and an `Origin` that is this page. A form or script of another site has
+//!   neither.
+//! * A request that only reads is open to every client that can reach the port, so the port is on
+//!   the loopback address.
 
 use std::net::SocketAddr;
 
@@ -17,7 +20,7 @@ pub const TOKEN_HEADER: &str = "X-Tidepool-Token";
 pub struct Guard {
     /// `host:port`, in lower case; on port 80 without it, too.
     hosts: Vec<String>,
-    /// Of those the ones that were named: a proxy is there, which may speak TLS.
+    /// Of those, the names that the user gave: a proxy with such a name may speak TLS.
     proxies: Vec<String>,
     token: String,
 }
@@ -34,7 +37,8 @@ pub struct Claims<'a> {
 }
 
 impl Guard {
-    /// For a server at `address`, also reachable as `names` (with or without a port), with a new token.
+    /// For a server at `address`, also reachable as `names` (with or without a port), with a new
+    /// token.
     ///
     /// # Errors
     /// If the system has no random numbers.
@@ -74,7 +78,7 @@ impl Guard {
         &self.token
     }
 
-    /// Whether a request that only looks may be answered.
+    /// Whether a request that only reads is allowed.
     ///
     /// # Errors
     /// What to tell the client.
@@ -86,7 +90,7 @@ impl Guard {
         }
     }
 
-    /// Whether a request that changes something may be answered.
+    /// Whether a request that changes something is allowed.
     ///
     /// # Errors
     /// What to tell the client.
@@ -109,7 +113,7 @@ impl Guard {
     }
 }
 
-/// Compares in a time that doesn't tell how much of it was right.
+/// Compares in constant time, so that the time does not reveal a correct prefix.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |different, (a, b)| different | (a ^ b)) == 0
 }

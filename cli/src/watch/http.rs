@@ -1,5 +1,5 @@
-//! What is answered: a few fixed files, the state as JSON, two requests that change or cost something, and metrics. [`super::wire`] has
-//! the connections.
+//! What is answered: a few fixed files, the state as JSON, two requests that change or cost
+//! something, and metrics. [`super::wire`] has the connections.
 //!
 //! | request | answer | needs |
 //! |---|---|---|
@@ -30,11 +30,11 @@ use crate::server::Server;
 struct Page {
     guard: Guard,
     watched: Arc<Watched>,
-    /// One costly question to the server at a time, however often it is asked for.
+    /// Allows one costly query to the server at a time, however many requests come.
     costly: Arc<Semaphore>,
 }
 
-/// Answers requests in a thread of its own until the result is shut down.
+/// Answers requests in a separate thread until the result is shut down.
 ///
 /// # Errors
 /// If the system refuses.
@@ -61,7 +61,8 @@ pub fn start(
     Ok(runtime)
 }
 
-/// The value of a header. Twice the same header: which one counts would be a matter of taste.
+/// The value of a header. A header that comes twice has none, because neither value is the right
+/// one.
 fn only<'a>(request: &'a Request<Incoming>, name: &str) -> Option<&'a str> {
     let mut values = request.headers().get_all(name).iter();
     let first = values.next();
@@ -78,7 +79,8 @@ async fn answer(request: Request<Incoming>, page: &Page) -> Answer {
         return text(421, why);
     }
     let uri = request.uri();
-    // Only proxies are asked for a whole URL, which may name another host than the header that was looked at.
+    // Only proxies are asked for a whole URL, which may name another host than the header that was
+    // looked at.
     let path = if uri.authority().is_some() { "" } else { uri.path() };
     match (request.method(), path) {
         (&Method::GET | &Method::HEAD, "/") => {
@@ -145,8 +147,8 @@ fn set_size(body: &str, watched: &Watched) -> Answer {
     }
 }
 
-/// The size that is to be set, 0 for a pool that is to be governed; or the status and the reason. Refuses what doesn't fit: a page that
-/// makes a mistake easier is worse than none.
+/// The size to set, 0 for a pool that its engine governs; or the status and the reason. Refuses
+/// what doesn't fit: a page that makes a mistake easier is worse than none.
 fn wanted(body: &str, about: &About, last: Option<&Sample>) -> Result<u64, (u16, String)> {
     let wish: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
     let Some(bytes) = wish["bytes"].as_u64() else {

@@ -1,4 +1,5 @@
-//! The newest look in Prometheus' text format. Names end in their unit, those of counters in `_total`; a figure that isn't known is left out.
+//! The newest sample in Prometheus' text format. Names end in their unit, those of counters in
+//! `_total`; a figure that isn't known is left out.
 
 use std::fmt::{Display, Write};
 

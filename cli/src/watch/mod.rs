@@ -1,11 +1,12 @@
 //! `tidepool watch`: the live page, and the same in the terminal.
 //!
-//! One thread looks at the server once a second ([`sample`]) and puts what it sees into [`Seen`]; the HTTP thread ([`http`], over [`wire`]) only
-//! reads that, so any number of open pages costs the server the same. One more thread sets the pool's size when the slider says so
-//! ([`setter`]); [`guard`] decides who may move it.
+//! One thread samples the server once a second ([`sample`]) into [`Seen`]; the HTTP thread
+//! ([`http`], over [`wire`]) only reads that, so any number of open pages costs the
+//! server the same. One more thread sets the pool's size when the slider says so ([`setter`]);
+//! [`guard`] decides who may move it.
 //!
-//! Locking: the mutexes around [`Seen`] and [`About`] are held for copies only, never across a question to the server; who takes both takes
-//! [`Seen`]'s first.
+//! Locking: the mutexes around [`Seen`] and [`About`] are held for copies only, never across a
+//! query to the server. The lock order is [`Seen`]'s, then [`About`]'s.
 
 pub mod content;
 pub mod guard;
@@ -39,25 +40,29 @@ use setter::Setter;
 use totals::Totals;
 
 const EVERY: Duration = Duration::from_secs(1);
-/// What changes slowly is looked up every so many seconds.
+/// Seconds between two readings of what changes slowly.
 const SLOWLY: u64 = 5;
 
-/// There is a look each second. A server that has kept one waiting for so long does not answer: the look itself fails minutes later.
+/// There is a look each second. A server that has kept one waiting for so long does not answer: the
+/// look itself fails minutes later.
 const STALE: Duration = Duration::from_secs(10);
 
 /// Options of the command.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Address of the page. Anything but the loopback address shows the server's figures to everyone who can reach it
+    /// Address of the page. Anything but the loopback address shows the server's figures to
+    /// everyone who can reach it
     #[arg(long, default_value = "127.0.0.1:8306", value_name = "ADDRESS:PORT")]
     listen: String,
-    /// Another name or address under which the page may be asked for: a proxy's, or with --listen 0.0.0.0:… any; may be repeated
+    /// Another name or address under which the page may be asked for: a proxy's, or with --listen
+    /// 0.0.0.0:… any; may be repeated
     #[arg(long, value_name = "HOST")]
     allow_host: Vec<String>,
     /// Show it in the terminal instead
     #[arg(long)]
     text: bool,
-    /// Engine whose pool to show [default: Tidepool's where it is the default engine, else InnoDB's]
+    /// Engine whose pool to show [default: Tidepool's where it is the default engine, else
+    /// InnoDB's]
     #[arg(long, value_enum)]
     engine: Option<Engine>,
     /// Show the decisions from this file, which `tidepool govern --log` writes
@@ -95,7 +100,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// After the server was away: what its pool held then is gone, and of another engine's pool all figures are.
+    /// After the server was away: its pool's earlier content is gone, and of another engine's pool
+    /// all figures are.
     fn returned(&mut self, with_another_engine: bool) {
         self.content.clear();
         if with_another_engine {
@@ -121,7 +127,7 @@ pub struct Watched {
     pub target: Target,
     /// Sets the pool's size.
     pub setter: Setter,
-    /// Told to stop.
+    /// Whether to stop.
     pub stop: Arc<AtomicBool>,
     about: Mutex<Arc<About>>,
     seen: Mutex<Seen>,
@@ -133,10 +139,12 @@ impl Watched {
         Arc::clone(&self.about.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The server was away. What is there now may be another version of it, with other settings and other data.
+    /// The server was away. What is there now may be another version of it, with other settings and
+    /// other data.
     fn is_back(&self, now: &About) {
         let before = self.about();
-        // Under the lock, so that nobody gets figures of the one pool with a description of the other's.
+        // Under the lock, so that no reader gets figures of one pool with a description of the
+        // other's.
         let mut seen = self.seen();
         seen.returned(before.engine != now.engine);
         *self.about.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(now.clone());
@@ -148,7 +156,7 @@ impl Watched {
     }
 }
 
-/// Runs the command until it is told to stop.
+/// Runs the command until it is stopped.
 ///
 /// # Errors
 /// See [`crate::exit`].
@@ -177,7 +185,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
         about.place,
         guard.token()
     );
-    // Whoever started this may not care for its words.
+    // The output may be closed: its reader is optional.
     let _ = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
     if !address.ip().is_loopback() {
         tracing::warn!(
@@ -187,7 +195,7 @@ pub fn run(options: &Options, connection: &connect::Options) -> Result<ExitCode>
     let http = http::start(listener, guard, Arc::clone(&watched))
         .map_err(|e| Error::Local(format!("can't answer on {address}: {e}")))?;
     let result = look(sampler, options, process, &watched);
-    // Waits for nobody: neither for clients that are slow, nor for a question to the server that one of them has asked for.
+    // Waits neither for slow clients nor for a query that one of them has requested.
     http.shutdown_background();
     result.map(|()| ExitCode::SUCCESS)
 }
@@ -202,8 +210,8 @@ fn listen(address: &str) -> Result<(TcpListener, SocketAddr)> {
     Ok((listener, bound))
 }
 
-/// Looks once a second until told to stop. A server that went away may come back: the page says so and tries again.
-/// `process` is what the user named.
+/// Takes a sample once a second until it is stopped. A server that went away may come back: the
+/// page says so and tries again. `process` is what the user named.
 fn look(
     mut sampler: Sampler,
     options: &Options,
@@ -298,7 +306,8 @@ fn look_once(
     Ok(())
 }
 
-/// Decisions of others, newest first, with this page's own (when, milliseconds since 1970, and what), newest last.
+/// Decisions of others, newest first, with this page's own (when, milliseconds since 1970, and
+/// what), newest last.
 fn newest_first(mut decisions: Vec<Decision>, own: Vec<(u64, String)>) -> Vec<Decision> {
     let own = own
         .into_iter()

@@ -1,4 +1,4 @@
-//! Once a second: everything that the graph shows, as rates since the last look.
+//! One sample a second: everything that the graph shows, as rates since the last sample.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
@@ -24,7 +24,7 @@ use crate::server::{Named, Server, number};
 
 /// Tidepool takes its memory by these.
 const TIDEPOOL_UNIT_BYTES: u64 = 2 * MIB;
-/// The engine's own minimum, at any size of its pages: what is less it takes for this much.
+/// The engine's minimum at any page size: it takes a smaller size for this one.
 const TIDEPOOL_LEAST_BYTES: u64 = 4 * MIB;
 
 /// Samples kept: a quarter of an hour.
@@ -49,7 +49,8 @@ impl Engine {
         }
     }
 
-    /// Huge pages of the server's process that may be its pool's. Only InnoDB takes those that were set aside.
+    /// Huge pages of the server's process that may be its pool's. Only InnoDB takes those that were
+    /// set aside.
     fn huge_bytes(self, pid: u32) -> u64 {
         match self {
             Engine::Innodb => huge_bytes(&Root::default(), pid),
@@ -75,7 +76,8 @@ pub struct Sample {
     pub swap_mb_s: Option<f64>,
     /// The pool's size.
     pub pool_bytes: u64,
-    /// Whether that is its engine's choice, and not a size that somebody has set; `None` with an engine that makes none.
+    /// Whether the engine chose that size, and no setting did; `None` with an
+    /// engine that makes none.
     pub governed: Option<bool>,
     /// What it has of pages.
     pub data_bytes: u64,
@@ -122,7 +124,8 @@ pub struct About {
     pub fixed: Option<String>,
 }
 
-/// Hit ratios by size: the engine's own curve, or what was measured at the sizes that the pool has had.
+/// Hit ratios by size: the engine's own curve, or what was measured at the sizes that the pool has
+/// had.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Curve {
     /// Whether the engine predicts; else the points are measurements.
@@ -158,8 +161,8 @@ struct Before {
 }
 
 impl Sampler {
-    /// Finds out what there is to be seen. `engine` is whose pool; by default Tidepool's where it has tables. `process` is what the user
-    /// named.
+    /// Finds out which figures the server has. `engine` chooses the pool; the default is Tidepool's
+    /// where it has tables. `process` is the one that the user named.
     ///
     /// # Errors
     /// If the server goes away, or has not this engine.
@@ -233,7 +236,7 @@ impl Sampler {
         &mut self.server
     }
 
-    /// Looks now. The first look has nothing to compare with, and gives no rates.
+    /// Takes a sample now. The first one has nothing to compare with, and has no rates.
     ///
     /// # Errors
     /// If the server goes away.
@@ -299,7 +302,8 @@ impl Sampler {
             // Set to 0 it is governed, and has the limit that the governor gave it.
             Engine::Tidepool => value("tidepool_buffer_pool_limit_bytes").unwrap_or(size),
         };
-        // The target of a governed pool is what fits. That of any other is the size that somebody chose.
+        // The target of a governed pool is what fits. That of any other is the size that somebody
+        // chose.
         let governed = (self.engine == Engine::Tidepool).then_some(size == 0);
         let target_bytes = match governed == Some(true) {
             true => value("tidepool_buffer_pool_target_bytes"),
@@ -367,7 +371,8 @@ impl Sampler {
     }
 }
 
-/// `None` for a pool in huge pages too: what there is of these is the administrator's choice, and what it gives back is nobody's room.
+/// `None` for a pool in huge pages too: what there is of these is the administrator's choice, and
+/// no other process can use what it gives back.
 fn fits(governor: &Governor, signals: &Signals, pool: &PoolState, huge_bytes: u64) -> Option<u64> {
     match is_in_huge_pages(huge_bytes, pool.limit_bytes) {
         true => None,
@@ -375,7 +380,8 @@ fn fits(governor: &Governor, signals: &Signals, pool: &PoolState, huge_bytes: u6
     }
 }
 
-/// Hit ratios at the sizes that the pool has had while we looked: no prediction, but no guess either.
+/// Hit ratios at the sizes that the pool has had while we looked: no prediction, but no guess
+/// either.
 #[derive(Debug, Default)]
 struct Measured {
     /// Size in MiB to (hit ratio, reads a second), as moving averages.

@@ -1,4 +1,5 @@
-//! Carries out what the slider says: in steps, as `tidepool govern` would, and the newest wish wins.
+//! Carries out the slider's requests: in steps, as `tidepool govern` would, and the newest wish
+//! wins.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{sleep, spawn};
@@ -20,7 +21,8 @@ use crate::server::Server;
 /// The most that one step may cost of the queries' work.
 const MAX_STALL: Duration = Duration::from_millis(100);
 
-/// A step of another program is waited for so long. One takes less than a second, and a `govern` at work rests between two.
+/// A step of another program is waited for so long. One takes less than a second, and a `govern` at
+/// work rests between two.
 const TURN: Duration = Duration::from_secs(3);
 
 /// Lines of the log that are kept.
@@ -32,18 +34,19 @@ pub struct Progress {
     /// Whose pool is to have it.
     #[serde(skip)]
     engine: Option<Engine>,
-    /// The size that is wanted, 0 for a pool that is to be governed; `None` before the first wish.
+    /// The requested size, 0 for a pool that its engine governs; `None` before the first request.
     pub wanted_bytes: Option<u64>,
     /// Whether it is being worked on.
     pub running: bool,
     /// What went wrong.
     pub error: Option<String>,
-    /// Lines for the decision log, newest last: when (milliseconds since 1970), and what.
+    /// Lines for the decision log, newest last: time (milliseconds since 1970) and text.
     pub log: Vec<(u64, String)>,
 }
 
 impl Progress {
-    /// The wish for `wanted`, or the newer one that was heard on the way to it, was carried out, or failed.
+    /// The wish for `wanted`, or the newer one that was heard on the way to it, was carried out, or
+    /// failed.
     fn end(&mut self, wanted: u64, result: Result<u64>) {
         // A wish that came in the last moment is the next round's.
         self.running = result.as_ref().is_ok_and(|&done| self.wanted_bytes != Some(done));
@@ -94,7 +97,7 @@ impl Setter {
         }
     }
 
-    /// A new wish, of the size of this engine's pool; returns at once.
+    /// Requests a size of this engine's pool; returns at once.
     pub fn wish(&self, engine: Engine, bytes: u64) {
         self.update(|progress| {
             progress.engine = Some(engine);
@@ -125,7 +128,7 @@ impl Setter {
         }
     }
 
-    /// Returns the newest wish, which it has carried out.
+    /// Returns the newest request, which it has carried out.
     fn set_innodb(&self, target: &Target, first: u64) -> Result<u64> {
         let mut pool = InnodbPool::new(Server::connect(target)?)?;
         let probe = Probe::start(target)?;
@@ -169,7 +172,7 @@ impl Setter {
     }
 }
 
-/// Tidepool's resize stops nobody and has its own thread: one statement is all.
+/// Tidepool's resize blocks no query and has its own thread: one statement is enough.
 fn set_tidepool(target: &Target, bytes: u64) -> Result<()> {
     let statement = format!("SET GLOBAL tidepool_buffer_pool_size = {bytes}");
     Server::connect(target)?.execute("setting the pool's size", "SUPER", &statement)

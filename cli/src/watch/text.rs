@@ -1,4 +1,5 @@
-//! The same in the terminal: a screen that redraws itself, or a line a second where there is no terminal.
+//! The same in the terminal: a screen that redraws itself, or a line a second where there is no
+//! terminal.
 
 use std::io::Write;
 
@@ -10,7 +11,7 @@ use crate::terminal::{self, Size, printable};
 const LABELS: usize = 29;
 const SPARKS: usize = 60;
 
-/// Shows the newest sample. Returns false when nobody reads any more.
+/// Shows the newest sample. Returns false when the output is closed.
 pub fn show(watched: &Watched) -> bool {
     let seen = watched.seen();
     let mut out = std::io::stdout();
@@ -22,12 +23,14 @@ pub fn show(watched: &Watched) -> bool {
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
-/// Home, then each line to its end, then the rest of the screen. The last row stays empty: the cursor is there.
+/// Home, then each line to its end, then the rest of the screen. The last row stays empty: the
+/// cursor is there.
 fn drawn(text: &str, size: Size) -> String {
     let rows = size.rows.saturating_sub(1).max(1);
     let lines: String =
         terminal::cut(text, Size { rows, ..size }).map(|line| format!("{line}\x1b[K\n")).collect();
-    // Letters may be wider than one column: a line that is too long all the same must not go on in the next.
+    // Letters may be wider than one column: a line that is too long all the same must not go on in
+    // the next.
     format!("\x1b[H\x1b[?7l{lines}\x1b[?7h\x1b[J")
 }
 

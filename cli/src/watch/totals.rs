@@ -1,18 +1,20 @@
-//! What was counted since the server or the machine was started, and figures of the moment that only [`super::metrics`] tells.
+//! Counters since the start of the server or the machine, and current figures that only
+//! [`super::metrics`] reports.
 //!
-//! A rate of the newest second is seen by whoever asks in that second. Of a counter every second is in the next answer, however seldom
-//! someone asks.
+//! Only a request in the same second sees the rate of that second. A counter includes every second,
+//! however seldom a client asks.
 
 use super::sample::Engine;
 use crate::facts::gather::checkpoint_age;
 use crate::server::{Named, number};
 
-/// Counters as they stand. `None` is what this server or this machine doesn't tell.
+/// Counters as they stand. `None`: this server or machine does not report it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Totals {
     /// Statements.
     pub questions: Option<u64>,
-    /// Rows read: as the engine counts them, or where it doesn't (MariaDB's InnoDB), those that statements asked any engine for.
+    /// Rows read: as the engine counts them, or where it doesn't (MariaDB's InnoDB), those that
+    /// statements asked any engine for.
     pub rows_read: Option<u64>,
     /// Logical reads of pages.
     pub read_requests: Option<u64>,
@@ -56,7 +58,8 @@ const ROWS: [&str; 7] = [
 ];
 
 impl Totals {
-    /// From one look: the server's status, `/proc/<pid>/io`, pages swapped in and out, processor seconds.
+    /// From one look: the server's status, `/proc/<pid>/io`, pages swapped in and out, processor
+    /// seconds.
     pub fn new(
         engine: Engine,
         status: &Named,
@@ -120,7 +123,7 @@ mod tests {
         assert_eq!(of(Some((30, 40))), (Some(30), Some(40)));
         let totals = Totals::new(Engine::Innodb, &status, None, Some((1, 2)), None);
         assert_eq!(totals.swap_out_bytes, totals.swap_in_bytes.map(|bytes| 2 * bytes));
-        // What isn't told is not 0.
+        // A figure that is not reported is not 0.
         assert_eq!((totals.questions, totals.rows_read, totals.cpu_s), (None, None, None));
     }
 }

@@ -1,11 +1,14 @@
-//! Connections: how many there are, how much of them is read, and how long one may take. What is answered is [`super::http`]'s.
+//! Connections: how many there are, how much of them is read, and how long one may take. What is
+//! answered is [`super::http`]'s.
 //!
-//! Who connects has shown nothing yet, neither the right `Host` nor a token. So nothing that a client sends or holds back may cost more
-//! than [`LIMITS`]: neither memory, nor a place that others need, nor the end of the program.
+//! A new client has shown neither the right `Host` nor a token yet. So nothing that a
+//! client sends or holds back may cost more than [`LIMITS`]: neither memory, nor a place that
+//! others need, nor the end of the program.
 //!
-//! * One request a connection: a page asks once a second, and idle connections would need a limit of their own.
-//! * What takes the server's time (a question to it) is not the client's doing and counts for no limit. Such work belongs into
-//!   [`tokio::task::spawn_blocking`]: all connections share one thread.
+//! * One request a connection: a page asks once a second, and idle connections would need another
+//!   limit.
+//! * The time of a query to the server is not the client's fault, and counts for no limit. Such
+//!   work belongs into [`tokio::task::spawn_blocking`]: all connections share one thread.
 //! * Dropping the runtime ends everything here at once. A client whose answer is cut asks again.
 
 use std::convert::Infallible;
@@ -31,15 +34,18 @@ pub type Answer = Response<String>;
 /// How an answer comes about.
 pub type Answering = Pin<Box<dyn Future<Output = Answer> + Send>>;
 
-/// A program without file descriptors gets some back when connections end; to ask at every moment would only cost time.
+/// A program without file descriptors gets some back when connections end; to ask at every moment
+/// would only cost time.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 
 /// How much of what.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Connections at the same time. More wait in the system's queue, where they cost no memory of ours.
+    /// Connections at the same time. More wait in the system's queue, where they cost no memory of
+    /// ours.
     pub connections: usize,
-    /// First line and headers, bytes. A browser sends below a KiB, but cookies of whatever else is at this host come along.
+    /// First line and headers, bytes. A browser sends below a KiB, but cookies of whatever else is
+    /// at this host come along.
     pub head_bytes: usize,
     /// Header lines.
     pub headers: usize,
@@ -51,7 +57,8 @@ pub struct Limits {
     pub linger: Duration,
 }
 
-/// Those of the page. Whoever is silent or doesn't read holds one of many places, and not for long.
+/// Limits of the page. A client that is silent or doesn't read holds one of many places, and not
+/// for long.
 pub const LIMITS: Limits = Limits {
     connections: 64,
     head_bytes: 16 << 10,
@@ -72,7 +79,7 @@ where
     H: Fn(Request<Incoming>) -> Answering + Clone + Send + Sync + 'static,
 {
     let places = Arc::new(Semaphore::new(limits.connections));
-    // Nobody closes the semaphore: this goes on for ever.
+    // The semaphore is never closed, so this loops for ever.
     while let Ok(place) = Arc::clone(&places).acquire_owned().await {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -87,7 +94,8 @@ where
     }
 }
 
-/// One request, its answer, and the end of the connection. A client that errs or goes away is no business of ours.
+/// One request, its answer, and the end of the connection. A client that fails or goes away is no
+/// business of ours.
 async fn converse<H>(stream: TcpStream, limits: Limits, handle: H)
 where
     H: Fn(Request<Incoming>) -> Answering,
@@ -119,12 +127,13 @@ where
     let in_time = in_time.await;
     let mut stream = connection.into_parts().io.into_inner();
     if !in_time {
-        // Without this the system would go on offering the client what it doesn't take, and keep it in memory meanwhile.
+        // Without this the system would go on offering the client what it doesn't take, and keep it
+        // in memory meanwhile.
         let _ = stream.set_zero_linger();
         return;
     }
-    // A socket that is closed while something unread is in it resets the connection, and the answer may be lost on the way: of a body
-    // that was refused unread, say.
+    // A socket that is closed while something unread is in it resets the connection, and the answer
+    // may be lost on the way: of a body that was refused unread, say.
     if stream.shutdown().await.is_err() {
         return;
     }

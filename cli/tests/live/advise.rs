@@ -99,7 +99,8 @@ fn over_eighty_per_cent_in_a_cgroup_that_is_too_small_for_it() {
     let machine = &report["facts"]["machine"];
     assert_eq!(machine["limit_bytes"], 192 * MIB);
     assert!(machine["limit_place"].as_str().unwrap().contains(group.path().to_str().unwrap()));
-    // Once, or a few times: what the rest of the server uses moves too, and here a few MiB are a large part.
+    // Once, or a few times: what the rest of the server uses moves too, and here a few MiB are a
+    // large part.
     let mut size = 160 * MIB;
     let mut advice = report;
     for _ in 0..4 {
@@ -184,7 +185,7 @@ fn advice_changes_nothing() {
     let before = variables(&server);
     advise(&server);
     assert_eq!(variables(&server), before);
-    // Nor does it leave anything that whoever watches the server would have to explain.
+    // Nor does it leave a trace that a monitoring of the server would show.
     let aborted: Vec<(String, u64)> =
         server.connect().query("SHOW GLOBAL STATUS LIKE 'Aborted%'").unwrap();
     assert!(aborted.iter().all(|(_, count)| *count == 0), "{aborted:?}");

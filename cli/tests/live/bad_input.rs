@@ -1,4 +1,4 @@
-//! What goes wrong is said clearly, with an exit code of its own, and without a password.
+//! Every failure has a clear message and its exit code, and shows no password.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -108,7 +108,7 @@ fn a_password_that_is_asked_for_is_not_shown_and_ctrl_c_leaves_the_terminal_as_i
             .write(true)
             .open(std::ffi::OsStr::from_bytes(name.to_bytes()))
             .unwrap();
-        // In a session of its own, whose terminal this is: else Ctrl-C is a letter.
+        // In a new session whose terminal this is: else Ctrl-C is a letter.
         let mut child = std::process::Command::new("setsid")
             .args(["--ctty", "--wait", env!("CARGO_BIN_EXE_tidepool"), "--defaults-file=/dev/null"])
             .args(["--socket=/nonexistent", "-p", "advise"])
@@ -140,7 +140,7 @@ fn a_password_that_is_asked_for_is_not_shown_and_ctrl_c_leaves_the_terminal_as_i
     let (code, text) = run(b"ge-heim\n");
     assert_eq!(code, Some(3), "{text}");
     assert!(text.contains("no server at /nonexistent") && !text.contains("heim"), "{text}");
-    // As a shell tells of an end by SIGINT.
+    // As a shell reports an end by SIGINT.
     for typed in [&b"\x03"[..], b"ge-\x03"] {
         assert_eq!(run(typed), (Some(130), "\n".into()));
     }
@@ -273,7 +273,8 @@ fn a_socket_that_leads_elsewhere_is_not_taken_for_the_servers() {
 
 #[test]
 fn a_server_that_is_too_old() {
-    // A greeting of the protocol's version 10 and an OK are all that a client sees of a server before its first query.
+    // A greeting of the protocol's version 10 and an OK are all that a client sees of a server
+    // before its first query.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let server = std::thread::spawn(move || {

@@ -1,8 +1,9 @@
-//! The page in a real browser, headless, over WebDriver: it draws, its slider resizes the server, and names stay text.
+//! The page in a real browser, headless, over WebDriver: it draws, its slider resizes the server,
+//! and names stay text.
 //!
-//! Needs `chromedriver` and `chromium` (Debian's `chromium-driver`); where they are missing, or can't start, the test says so and does
-//! nothing else. Whatever hangs, it ends: every answer, every wait and the whole have a deadline, and the
-//! browser's processes are killed with the test.
+//! Needs `chromedriver` and `chromium` (Debian's `chromium-driver`); where they are missing, or
+//! can't start, the test says so and does nothing else. Whatever hangs, it ends: every answer,
+//! every wait and the whole have a deadline, and the browser's processes are killed with the test.
 //! `TIDEPOOL_SCREENSHOTS=<directory>` keeps what it saw, in light and dark.
 
 use std::fs;
@@ -44,7 +45,7 @@ impl Browser {
         let mut command = Command::new("chromedriver");
         command
             .arg("--port=0")
-            // What the browser writes elsewhere by default; and nobody on a bus to wait for.
+            // Directories that the browser writes elsewhere by default; and no bus to wait for.
             .env("HOME", profile.path())
             .env("XDG_CONFIG_HOME", profile.path())
             .env("XDG_CACHE_HOME", profile.path())
@@ -178,7 +179,8 @@ impl Browser {
         );
     }
 
-    /// Into the directory that the environment names, if it does. (Base 64 is decoded by hand: it is a dozen lines.)
+    /// Into the directory that the environment names, if it does. (Base 64 is decoded by hand: it
+    /// is a dozen lines.)
     fn screenshot(&self, name: &str) {
         let Some(directory) = std::env::var_os("TIDEPOOL_SCREENSHOTS") else { return };
         let shot = self.command(
@@ -224,7 +226,8 @@ impl Drop for Browser {
         }
         let _ = self.driver.kill();
         let _ = self.driver.wait();
-        // The browser is in a process group of its own, and outlives a driver that was killed. Its profile tells it from others.
+        // The browser has its own process group, and outlives a driver that was killed. Its profile
+        // identifies it.
         let profile = self.profile.path().to_string_lossy().into_owned();
         for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
             let command_line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -269,7 +272,8 @@ fn the_page_draws_and_its_slider_resizes_the_server() {
     let Some(browser) = browser() else { return };
     let server =
         innodb("watch-browser", &["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M"]);
-    // InnoDB keeps 16 MiB free: with more than this the reader would drive the small table below out of the pool.
+    // InnoDB keeps 16 MiB free: with more than this the reader would drive the small table below
+    // out of the pool.
     let rows = fill(&server, 28);
     let mut conn = server.connect_to("test");
     let hostile = "<img src=x onerror=\"document.title='hacked'\">";
@@ -319,7 +323,7 @@ fn the_page_draws_and_its_slider_resizes_the_server() {
     );
     assert!(pool_size(&server) < 64 * MIB);
     browser.until("document.getElementById('decisions').innerText.includes('set by this page')");
-    // Nobody but whoever moves the slider chooses the size of this one.
+    // Only the slider sets the size of this one.
     assert_eq!(browser.value("document.getElementById('mode').offsetHeight"), 0);
     browser.screenshots("watch");
     let errors = browser.value("document.getElementById('error').hidden");

@@ -13,7 +13,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// A group without a limit. `None`, and a message that the test is skipped, where this user can't make one.
+    /// A group without a limit. `None`, and a message that the test is skipped, where this user
+    /// can't make one.
     pub fn new(name: &str) -> Option<Cgroup> {
         let group = Cgroup::make(name);
         if group.is_none() {
@@ -29,8 +30,9 @@ impl Cgroup {
         Some(Cgroup { directory, version: found.version })
     }
 
-    /// Starts a process in the group: all that it ever takes is charged there. Version 1 only, where a thread may be in a
-    /// group of its own and its children are born there; elsewhere `None`, and a message that the test is skipped.
+    /// Starts a process in the group: all that it ever takes is charged there. Version 1 only,
+    /// where a thread may be in a separate group and its children start there; elsewhere `None`,
+    /// and a message that the test is skipped.
     pub fn start<T>(&self, start: impl FnOnce() -> T) -> Option<T> {
         if self.version != Version::V1 {
             eprintln!(

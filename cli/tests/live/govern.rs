@@ -1,4 +1,5 @@
-//! `tidepool govern` on a live server: what it does in a cgroup that gets too small, and how it leaves a server behind.
+//! `tidepool govern` on a live server: what it does in a cgroup that gets too small, and how it
+//! leaves a server behind.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
@@ -144,7 +145,8 @@ fn a_dry_run_sets_nothing() {
     drop(server);
 }
 
-/// On a pool of 96 MiB: a kill between the steps down to a ceiling leaves one of their sizes, and the next one goes on from there.
+/// On a pool of 96 MiB: a kill between the steps down to a ceiling leaves one of their sizes, and
+/// the next one goes on from there.
 pub fn a_kill_leaves_a_safe_size(server: &Server) {
     let govern = |max: &str| {
         let args = ["govern", "--apply", max, "--min=16M"];
@@ -269,7 +271,8 @@ fn a_step_down_keeps_the_pages_that_fit() {
         let query = format!("SHOW GLOBAL STATUS LIKE 'Innodb_buffer_pool_pages_{which}'");
         conn.query_first::<(String, u64), _>(query).unwrap().unwrap().1
     };
-    // Pages that have to be written first go at the disk's pace; and with none, the page cleaner sleeps until it is woken.
+    // Pages that have to be written first go at the disk's pace; and with none, the page cleaner
+    // sleeps until it is woken.
     let mut other = server.connect();
     for statement in [
         "FLUSH TABLES test.filler FOR EXPORT",
@@ -316,7 +319,8 @@ fn a_limit_on_the_time_of_statements_cuts_off_no_step() {
     let args = ["--innodb-buffer-pool-size=256M", "--innodb-log-file-size=96M"];
     let server = innodb("govern-limit", &args);
     fill(&server, 200);
-    // This session began without it. An idle server is prepared for its second step for 0.15 s, to the end.
+    // This session began without it. An idle server is prepared for its second step for 0.15 s, to
+    // the end.
     let mut conn = server.connect();
     conn.query_drop("SET GLOBAL max_statement_time = 0.1").unwrap();
     let args = ["govern", "--apply", "--max=64M", "--min=16M"];
@@ -366,7 +370,8 @@ fn no_transaction_stays_open_where_autocommit_is_off() {
     let mut govern = Govern::start(tidepool(server.socket()).args(["govern", "--apply"]));
     govern.line("governing");
     let mut conn = server.connect();
-    // The small reads come four times a second, and the table is a copy of what was so at most 0.1 s ago.
+    // The small reads come four times a second, and the table is a copy of what was so at most 0.1
+    // s ago.
     let open = "SELECT COUNT(*) FROM information_schema.innodb_trx
         WHERE trx_mysql_thread_id <> CONNECTION_ID()";
     let mut seen = Vec::new();

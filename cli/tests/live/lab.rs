@@ -1,4 +1,5 @@
-//! The programs that the lab starts itself: what a killed run leaves is removed, and a neighbour follows its schedule.
+//! The programs that the lab starts itself: what a killed run leaves is removed, and a neighbour
+//! follows its schedule.
 
 use std::fs;
 use std::process::{Command, Stdio};

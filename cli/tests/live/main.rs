@@ -34,13 +34,15 @@ fn tidepool(socket: &Path) -> Command {
 /// A private MariaDB whose tables are InnoDB's.
 fn innodb(name: &str, args: &[&str]) -> Server {
     let options = Options::new(name).engine(Engine::InnoDb);
-    // MariaDB since 11.8 lets the pool grow no further than it was at the start, if nothing is said.
+    // MariaDB since 11.8 lets the pool grow no further than it was at the start, if nothing is
+    // said.
     let options = options.arg("--loose-innodb-buffer-pool-size-max=8G");
     let options = args.iter().fold(options, |options, arg| options.arg(*arg));
     Server::start(options.arg("--innodb-flush-log-at-trx-commit=0").arg("--loose-skip-log-bin"))
 }
 
-/// Makes `test.filler` in InnoDB with about this much in it: 14 rows of 1,100 bytes a page of 16 KiB. Returns the number of rows.
+/// Makes `test.filler` in InnoDB with about this much in it: 14 rows of 1,100 bytes a page of 16
+/// KiB. Returns the number of rows.
 fn fill(server: &Server, mib: u64) -> u64 {
     fill_in(Engine::InnoDb, server, mib)
 }

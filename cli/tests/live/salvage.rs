@@ -257,7 +257,7 @@ fn u32_at(page: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(page[at..at + 4].try_into().unwrap())
 }
 
-/// The file of a table, as `check` tells it.
+/// The file of a table, as `check` reports it.
 fn file_of(report: &Value, table: &str) -> String {
     let tables = report["tables"].as_array().unwrap();
     let table = tables.iter().find(|found| found["name"] == table).unwrap();

@@ -115,7 +115,7 @@ fn the_page_shows_the_engines_own_curve_content_and_decisions() {
             && state["content"].as_array().is_some_and(|rows| !rows.is_empty())
     });
     assert_eq!(state["about"]["engine"], "tidepool");
-    // Looking is free: nobody has to ask for it.
+    // Reading it is free, so it needs no request.
     assert_eq!(state["content_is_costly"], false);
     let content = state["content"].as_array().unwrap();
     let filler = content.iter().find(|row| row["table"] == "test.filler").expect("it is cached");

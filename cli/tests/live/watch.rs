@@ -49,7 +49,8 @@ impl Page {
     fn connections(&self, number: usize, sent: &str) -> Vec<TcpStream> {
         let open = || {
             let mut stream = self.connect();
-            // A server that has enough of it needn't take it all, and one that takes nothing isn't waited for.
+            // A server that has enough of it needn't take it all, and one that takes nothing isn't
+            // waited for.
             stream.set_write_timeout(Some(Duration::from_secs(1))).unwrap();
             let _ = stream.write_all(sent.as_bytes());
             stream
@@ -112,7 +113,7 @@ impl Page {
         }
     }
 
-    /// A POST as the page itself makes it, but for what is replaced.
+    /// A POST as the page itself makes it, except for what is replaced.
     pub fn post(&self, path: &str, body: &str, replaced: &[(&str, Option<&str>)]) -> (u16, String) {
         let origin = format!("http://{}", self.address);
         let own = [
@@ -220,7 +221,7 @@ fn what_a_client_sends_costs_no_more_than_is_read_of_it() {
     let server = innodb("watch-large", &["--innodb-buffer-pool-size=64M"]);
     let page = Page::start(&server, &[]);
     page.state_with(|state| !state["samples"].as_array().unwrap().is_empty());
-    // As much as nobody has: from anyone, and from the page itself.
+    // More than any machine has: from anyone, and from the page itself.
     let huge = "Content-Length: 1000000000000000\r\n\r\n";
     let address = &page.address;
     let own = format!(
@@ -232,7 +233,7 @@ fn what_a_client_sends_costs_no_more_than_is_read_of_it() {
             assert_eq!(answer(stream).0, status, "{head}");
         }
     }
-    // A wish that would be good, but for its length.
+    // A request that would be valid, except for its length.
     let wish = format!("{{\"bytes\": {}}}{}", 40 * MIB, " ".repeat(10_000));
     assert_eq!(page.post("/api/size", &wish, &[]).0, 400);
     // Headers without an end.
@@ -411,7 +412,7 @@ fn metrics_are_what_prometheus_reads() {
     for name in in_the_dashboard() {
         assert!(before.contains_key(&name), "{name} in {text}");
     }
-    // Counters count on, also what nobody asked for in its second.
+    // Counters go on, also for seconds in which no request came.
     let mut conn = server.connect();
     (0..1000).for_each(|_| conn.query_drop("DO 1").unwrap());
     let questions = "tidepool_watch_questions_total";
@@ -521,7 +522,7 @@ fn a_server_that_comes_back_otherwise_is_described_anew() {
     server.set_args(args("512M"));
     server.restart();
     fill(&server, 2);
-    // The process that is named is soon another's, or nobody's.
+    // The number of the named process is soon another's, or free.
     let page = Page::start(&server, &[&format!("--pid={}", server.pid().unwrap())]);
     let state = page.state_with(|state| !state["samples"].as_array().unwrap().is_empty());
     assert_eq!(state["about"]["size_max_bytes"], 512 * MIB);

@@ -1,23 +1,26 @@
-//! Whether the time that tasks wait for memory says that the pool is too large.
+//! Whether stalls on memory show that the pool is too large.
 //!
-//! The kernel counts a task as stalled whenever it waits for memory, whatever for:
+//! The kernel counts a task as stalled whenever it waits for memory, for any reason:
 //!
 //! | it waits for | a smaller pool |
 //! |---|---|
 //! | its own memory to come back from swap | helps |
 //! | room below a limit, where what is used can't just be dropped | helps |
-//! | a huge page put together from small ones, as the pool itself asks for while it grows | helps nobody |
-//! | file cache dropped at the limit of a cgroup that it has filled: in version 2 nobody does that ahead of time | is a larger file cache, at the same limit |
+//! | a huge page put together from small ones, as the pool itself asks for while it grows | frees no memory |
+//! | file cache dropped at the limit of a cgroup that it has filled: in version 2 no kernel thread does that ahead of time | is a larger file cache, at the same limit |
 //! | file pages that were dropped, and are read again | helps if they are few |
 //!
-//! So a stall is not enough. Three questions are asked, two of them here:
-//! * **Is it long?** It is taken over [`STALL_WINDOW`], however often the signals are read: 0.2 ms are a tenth of the time between two
-//!   readings that are 2 ms apart, and say nothing.
-//! * **Is it for want of memory?** Either the room is nearly gone, which [`super::Governor`] knows, or memory of ours goes to swap or comes
-//!   back, or the last pages of files do: so it is below a limit that can't be seen from here, where there is no swap.
-//! * **Did the last step help?** If the stall is as long when the pool has become smaller, the pool was not the reason. Then stalls are not
-//!   answered for [`USELESS_MEMORY`]. Room that shrinks is, and so is our own memory that goes to swap. The first step is taken as soon
-//!   as the stall is long, when nobody can tell yet how long it would have become; so the second is the first to be judged.
+//! So a stall is not enough. The governor asks three questions, two of them here:
+//! * **Is it long?** The stall is measured over [`STALL_WINDOW`], however often the signals are
+//!   read: of two readings 2 ms apart, 0.2 ms are a tenth, and mean nothing.
+//! * **Is memory short?** Either the room is nearly gone, which [`super::Governor`] knows, or our
+//!   memory goes to swap or comes back, or the last file pages do. The last happens without swap
+//!   below a limit that can't be seen from here.
+//! * **Did the last step help?** If the stall is as long after the pool has become smaller, the
+//!   pool was not the reason. Then the governor ignores stalls for [`USELESS_MEMORY`]. It still
+//!   answers room that shrinks, and our own memory that goes to swap. The first step comes as soon
+//!   as the stall is long, when its later length is not known yet; so the second step is the first
+//!   judged.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -26,23 +29,26 @@ use super::swap::ANSWERED_BYTES;
 use super::{PoolState, mib};
 use crate::signals::{HEADROOM_MIN_BYTES, Place, Refaults, Signals};
 
-/// Stalled this share of the window, in per cent: worth a look.
+/// A stall of this share of the window, in per cent, counts as long.
 pub const STALL_PERCENT: u64 = 10;
-/// The time over which a stall is taken. One of a full [`STALL_PERCENT`] of it counts as soon as it has been.
+/// The time over which a stall is taken. One of a full [`STALL_PERCENT`] of it counts as soon as it
+/// has been.
 pub const STALL_WINDOW: Duration = Duration::from_millis(500);
-/// A step helped if the stall fell by so many points of a hundred. Less is noise.
+/// A step helped if the stall fell by this many percentage points. Less is noise.
 const LOWERED_PERCENT: u64 = 5;
-/// How long it is remembered that a step did not help.
+/// How long stalls are ignored after a step that did not help.
 pub const USELESS_MEMORY: Duration = Duration::from_secs(60);
-/// Anonymous pages that come back within the window: from here on it is no daemon that wakes up now and then. The slowest disks bring
-/// back some fifty.
+/// Anonymous pages that come back within the window: from here on it is no daemon that wakes up now
+/// and then. The slowest disks bring back some fifty.
 const ANON_REFAULTS_MIN: u64 = 16;
-/// The same of file pages, where hardly any are left. On a busy machine, a few come back all the time.
+/// The same of file pages, where hardly any are left. On a busy machine, a few come back all the
+/// time.
 const FILE_REFAULTS_MIN: u64 = 256;
-/// A file cache below this is nearly gone, bytes. A cgroup that is full of it has a headroom's worth.
+/// A file cache below this is nearly gone, bytes. A cgroup that is full of it has a headroom's
+/// worth.
 const FILE_CACHE_GONE_BYTES: u64 = HEADROOM_MIN_BYTES / 2;
 
-/// What was seen of stalls lately.
+/// The recent stalls.
 #[derive(Debug, Default)]
 pub(super) struct StallWatch {
     /// Whose stalls.
@@ -84,7 +90,8 @@ impl StallWatch {
             *self = StallWatch::default();
             return;
         };
-        // Totals of different places have nothing in common; nor has one that fell with what it was.
+        // Totals of different places have nothing in common; nor has one that fell with what it
+        // was.
         let fell = self.readings.back().is_some_and(|last| stall.total_us < last.total_us);
         if fell || self.place.as_ref() != Some(&stall.place) {
             *self = StallWatch { place: Some(stall.place.clone()), ..StallWatch::default() };
@@ -129,7 +136,8 @@ impl StallWatch {
         });
     }
 
-    /// Per cent of the window that was stalled, if that is long, and there is hope that a smaller pool helps.
+    /// Per cent of the window that was stalled, if that is long, and there is hope that a smaller
+    /// pool helps.
     pub(super) fn percent(&self) -> Option<u64> {
         let is_hopeless = self.answer.as_ref().is_some_and(|answer| answer.was_useless);
         let percent = self.percent_of_window();
@@ -144,7 +152,8 @@ impl StallWatch {
         (stalled_us * 100 / window.as_micros()).min(100) as u64
     }
 
-    /// What was taken away within the window, or wanted back, if it is a sign of want: a sentence. `swapped` bytes went to swap.
+    /// What was taken away within the window, or wanted back, if it is a sign of want: a sentence.
+    /// `swapped` bytes went to swap.
     pub(super) fn want(&self, swapped: u64) -> Option<String> {
         let (first, last) = self.ends()?;
         let grown = |of: fn(&Reading) -> Option<u64>| {

@@ -1,20 +1,23 @@
-//! How fast memory of the process goes to swap, and how far the pool gives way to that.
+//! How fast the process's memory goes to swap, and how far the pool shrinks in answer.
 //!
-//! The rise is taken over [`SWAP_WINDOW`], however often the signals are read: the kernel's thread swaps 10 MB/s for hours, and that is half
-//! a MiB between two readings. It counts from the lowest figure in the window, not from the first: what the pool gives back may have been
-//! in swap, and the figure falls by that while other memory still goes there.
+//! The rise is measured over [`SWAP_WINDOW`], however often the signals are read: the kernel's
+//! thread may swap 10 MB/s for hours, which is half a MiB between two readings. It counts from the
+//! lowest figure in the window, not from the first: pages that the pool gives back may have been in
+//! swap, so the figure falls by them while other memory still goes there.
 //!
-//! Whose memory it is can't be told: the pool's, or what has slept in the process for hours and is not missed. So the answer is sized to what goes:
+//! It is unknown whose memory goes: the pool's, or memory that the process has not used for hours.
+//! So the answer depends on how much goes:
 //!
 //! | rise in the window | answer |
 //! |---|---|
 //! | below [`NOTICED_BYTES`] | none |
 //! | up to [`ANSWERED_BYTES`] | the pool does not grow |
-//! | up to [`FAST_BYTES`] | it shrinks by twice the rise: if its own pages go, it is ahead; if others do, that ends, and it comes back |
-//! | more | the same, and by a twentieth at least: somebody is at a limit right now |
+//! | up to [`FAST_BYTES`] | it shrinks by twice the rise: if its own pages go, it is ahead of that; if other memory goes, that ends, and the pool grows back |
+//! | more | the same, and at least by a twentieth: some process is at a limit right now |
 //!
-//! A pool may come in large pieces, and give back one of 128 MiB when it is asked for two. So what is asked for next counts from what was asked
-//! for last, not from the size: a pool that is below that already has done its part.
+//! A pool may consist of large pieces, and give back 128 MiB for a request of 2 MiB. So the next
+//! request counts from the last request, not from the size: a pool that is already below it has
+//! done its part.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,9 +25,9 @@ use std::time::Duration;
 use super::stall::STALL_WINDOW;
 use super::{HOLD_AFTER_TROUBLE, MIB};
 
-/// The time over which the rise is taken.
+/// The time over which the rise is measured.
 const SWAP_WINDOW: Duration = STALL_WINDOW;
-/// From here on it is no page that is swapped now and then.
+/// A smaller rise is an occasional page.
 const NOTICED_BYTES: u64 = 64 << 10;
 /// From here on the pool shrinks.
 pub(super) const ANSWERED_BYTES: u64 = MIB;
@@ -33,7 +36,7 @@ const FAST_BYTES: u64 = 10 * MIB;
 /// That part is one over this.
 const FAST_SHARE: u64 = 20;
 
-/// What was seen of the process's memory in swap lately.
+/// The process's recent memory in swap.
 #[derive(Debug, Default)]
 pub(super) struct SwapWatch {
     /// (when, bytes) of the last [`SWAP_WINDOW`], and the one before it; oldest first.

@@ -1,4 +1,5 @@
-//! The governor on a simulated machine: a limit, neighbours that breathe, and a pool that fills at a given pace.
+//! The governor on a simulated machine: a limit, neighbours that breathe, and a pool that fills at
+//! a given pace.
 
 use super::*;
 use crate::cgroup::Level;
@@ -14,7 +15,8 @@ struct Machine {
     neighbour: u64,
     now: Duration,
     pools: Vec<(Governor, PoolState)>,
-    /// Bytes by which usage ever exceeded the limit: what a kernel would have swapped or killed for.
+    /// Bytes by which usage ever exceeded the limit: what a kernel would have swapped or killed
+    /// for.
     worst_excess: u64,
     shrinks: usize,
     grows: usize,
@@ -61,7 +63,8 @@ impl Machine {
         }
     }
 
-    /// One tick: the neighbour is at `neighbour`, pools fill by up to 50 MiB, every governor looks once and its pool obeys at once.
+    /// One tick: the neighbour is at `neighbour`, pools fill by up to 50 MiB, every governor looks
+    /// once and its pool obeys at once.
     fn tick(&mut self, neighbour: u64) {
         self.now += TICK;
         self.neighbour = neighbour;
@@ -245,7 +248,8 @@ fn no_use_for_more_means_no_growth() {
     assert!(machine.pools[0].1.limit_bytes > size + 600 * MIB);
 }
 
-/// The neighbours of a container and those of its machine are not the same: where memory is shortest at the moment says nothing of growth.
+/// The neighbours of a container and those of its machine are not the same: where memory is
+/// shortest at the moment says nothing of growth.
 #[test]
 fn another_limit_that_becomes_the_tightest_is_no_jump_of_the_neighbours() {
     let mut governor = Governor::new();
@@ -270,7 +274,8 @@ fn another_limit_that_becomes_the_tightest_is_no_jump_of_the_neighbours() {
         machine_total_bytes: Some(128 * GIB),
         ..Signals::default()
     };
-    // The group has 11 GiB left, the machine hardly more, then hardly less: others take 2 MiB a reading. Then it is now this, now that.
+    // The group has 11 GiB left, the machine hardly more, then hardly less: others take 2 MiB a
+    // reading. Then it is now this, now that.
     let available = |tick: u32| match tick {
         0..100 => 11 * GIB + 100 * MIB - u64::from(tick) * 2 * MIB,
         _ => 11 * GIB - 100 * MIB + u64::from(tick % 2) * 200 * MIB,
@@ -347,8 +352,8 @@ fn moment() -> impl Strategy<Value = Moment> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// From any course of events to any other in small steps, the target follows in small steps: whichever limit binds, and
-    /// whatever is left below it.
+    /// From any course of events to any other in small steps, the target follows in small steps:
+    /// whichever limit binds, and whatever is left below it.
     #[test]
     fn a_small_change_of_the_signals_changes_the_target_by_little(
         from in prop::collection::vec(moment(), 6),
@@ -492,7 +497,8 @@ fn a_ceiling_is_reached_by_a_small_step_too() {
     let signals = machine.signals();
     let (governor, pool) = &mut machine.pools[0];
     assert_eq!(governor.decide(&signals, pool), None);
-    // Others come, and go in two steps: the first leaves all but 3 MiB, once their jump is forgotten.
+    // Others come, and go in two steps: the first leaves all but 3 MiB, once their jump is
+    // forgotten.
     machine.run(Duration::from_secs(5), |_| 800 * MIB);
     machine.run(BURST_MEMORY + Duration::from_secs(10), |_| 463 * MIB);
     assert_eq!(machine.pools[0].1.limit_bytes, GIB - GIB / HEADROOM_SHARE - 463 * MIB);
@@ -501,7 +507,8 @@ fn a_ceiling_is_reached_by_a_small_step_too() {
 }
 
 proptest! {
-    /// Whatever the neighbour does within the speed that the headroom covers, usage never exceeds the limit.
+    /// Whatever the neighbour does within the speed that the headroom covers, usage never exceeds
+    /// the limit.
     #[test]
     fn usage_never_exceeds_the_limit(steps in prop::collection::vec(0u64..600, 1..40), limit_mib in 700u64..4000) {
         let limit = limit_mib * MIB;
@@ -539,7 +546,8 @@ proptest! {
 
 #[test]
 fn a_pool_that_follows_slowly_is_further_ahead() {
-    // Ten readings a second, a neighbour that grows by 140 MiB a second, and a pool that obeys two readings later.
+    // Ten readings a second, a neighbour that grows by 140 MiB a second, and a pool that obeys two
+    // readings later.
     let run = |timing: Timing| {
         let mut machine = Machine::new(GIB, 1);
         machine.pools[0].0 = Governor::with_timing(timing);
@@ -597,7 +605,8 @@ fn a_pool_that_follows_slowly_keeps_more_free_but_not_without_end() {
 fn what_happened_while_nothing_was_decided_is_no_step() {
     let mut machine = Machine::new(GIB, 1);
     machine.run(Duration::from_secs(5), |_| 700 * MIB);
-    // An hour without decisions, in which others go, and half of the process to swap; its tasks waited for that.
+    // An hour without decisions, in which others go, and half of the process to swap; its tasks
+    // waited for that.
     machine.now += Duration::from_secs(3600);
     machine.neighbour = 0;
     let pool = PoolState { resident_bytes: 200 * MIB, ..machine.pools[0].1 };
@@ -617,7 +626,7 @@ fn what_happened_while_nothing_was_decided_is_no_step() {
     assert_eq!((decision.signal, signals.at - start), (Signal::RoomLasted, GROW_AFTER));
 }
 
-/// A server in a cgroup that was frozen for a while, and with it whoever asks it something.
+/// A server in a cgroup that was frozen for a while, together with its clients.
 #[test]
 fn who_was_not_asked_for_long_finds_no_rise_of_the_moment_and_no_room_that_has_lasted() {
     let mut machine = Machine::new(GIB, 1);

@@ -37,7 +37,8 @@ fn write_below(root: &std::path::Path, file: &str, text: &str) {
     std::fs::write(path, text).unwrap();
 }
 
-/// The root of a process in a cgroup of version 2 that uses 400 of 1000 bytes; what it uses them for is still to be written.
+/// The root of a process in a cgroup of version 2 that uses 400 of 1000 bytes; what it uses them
+/// for is still to be written.
 fn in_a_cgroup() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let write = |file: &str, text: &str| write_below(dir.path(), file, text);
@@ -73,7 +74,8 @@ fn a_glance_sees_the_usage_and_a_reading_the_limit_too() {
     assert_eq!(reader.read(Duration::ZERO).room().unwrap().bytes(), 30);
 }
 
-/// ZFS's cache is no file cache to the kernel, and yet makes place for whoever needs memory.
+/// The kernel does not count ZFS's cache as file cache, and yet it shrinks when a process needs
+/// memory.
 #[test]
 fn half_of_what_zfs_can_give_back_is_available() {
     let dir = tempfile::tempdir().unwrap();

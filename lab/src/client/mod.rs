@@ -1,8 +1,8 @@
 //! SQL over either protocol, so that a load is written once for all servers.
 //!
-//! Statements with parameters have `?` in their places, and are prepared once a connection. What differs between the
-//! servers is little, and is dealt with here: how a statement is numbered, how a number with decimals travels, and which
-//! errors mean "try again".
+//! Statements with parameters have `?` in their places, and are prepared once a connection. What
+//! differs between the servers is little, and is dealt with here: how a statement is numbered, how
+//! a number with decimals travels, and which errors mean "try again".
 
 use std::fmt;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Row {
 /// Why a statement failed.
 #[derive(Clone, Debug)]
 pub struct SqlError {
-    /// The server's code if the transaction is to be tried again: a deadlock and the like.
+    /// The server's code if the client should retry the transaction: a deadlock and the like.
     pub retry: Option<String>,
     /// What the server or the client says.
     pub message: String,

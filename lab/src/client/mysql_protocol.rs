@@ -5,7 +5,8 @@ use mysql::{Conn, Params};
 
 use super::{Client, Dialect, Result, Row, SqlError, Value};
 
-/// A deadlock, a lock wait timeout, a row changed since the snapshot: to be tried again, by SQL's rules.
+/// A deadlock, a lock wait timeout, a row changed since the snapshot: to be tried again, by SQL's
+/// rules.
 const RETRY_CODES: [u16; 3] = [1213, 1205, 1020];
 
 fn error(error: mysql::Error) -> SqlError {

@@ -1,8 +1,8 @@
 //! PostgreSQL's binary form of `numeric`, to and from text.
 //!
-//! Four big-endian 16-bit fields (how many digits follow, the weight of the first, the sign, the decimals to be shown),
-//! then digits to the base 10,000, each worth 10,000 to the power of its weight (documented in the server's
-//! `src/backend/utils/adt/numeric.c`, `numeric_send`).
+//! Four big-endian 16-bit fields (how many digits follow, the weight of the first, the sign, the
+//! decimals to be shown), then digits to the base 10,000, each worth 10,000 to the power of its
+//! weight (documented in the server's `src/backend/utils/adt/numeric.c`, `numeric_send`).
 
 const NEGATIVE: u16 = 0x4000;
 const NAN: u16 = 0xC000;

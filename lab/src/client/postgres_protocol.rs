@@ -51,7 +51,8 @@ fn error(error: postgres::Error) -> SqlError {
     SqlError { retry, message }
 }
 
-/// "a = ? AND b = ?" as "a = $1 AND b = $2". No statement of the loads has a question mark elsewhere.
+/// "a = ? AND b = ?" as "a = $1 AND b = $2". No statement of the loads has a question mark
+/// elsewhere.
 fn numbered(statement: &str) -> String {
     let mut text = String::with_capacity(statement.len() + 16);
     for (number, part) in statement.split('?').enumerate() {

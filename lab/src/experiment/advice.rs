@@ -1,8 +1,8 @@
-//! The advice: the hit ratio that `TIDEPOOL_CACHE_ADVICE` predicts for other sizes of the pool, against the hit ratio of
-//! a pool of that size.
+//! The advice: the hit ratio that `TIDEPOOL_CACHE_ADVICE` predicts for other sizes of the pool,
+//! against the hit ratio of a pool of that size.
 //!
-//! One run at the present size gives the predictions for ¼, ½, 1, 2 and 4 times that size; then one run at each of these
-//! sizes measures. Rows chosen uniformly, by Pareto, and as TPC-C does.
+//! One run at the present size gives the predictions for ¼, ½, 1, 2 and 4 times that size; then one
+//! run at each of these sizes measures. Rows chosen uniformly, by Pareto, and as TPC-C does.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -20,7 +20,8 @@ use crate::server::{Server, ServerOptions};
 
 use super::data::{for_tidepool, tables};
 
-/// The sizes, in quarters of the present one. The present one is first: its run predicts the others.
+/// The sizes, in quarters of the present one. The present one is first: its run predicts the
+/// others.
 const QUARTERS: [u64; 5] = [4, 1, 2, 8, 16];
 const CLIENTS: u32 = 8;
 /// What is asked of the server.

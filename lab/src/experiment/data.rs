@@ -1,6 +1,8 @@
-//! The tables that several experiments use, all in proportion to the memory that an experiment pretends to have.
+//! The tables that several experiments use, all in proportion to the memory that an experiment
+//! pretends to have.
 //!
-//! One set, so that it is made once: a large table of 3.7 times the memory, and some that fit a pool of an eighth of it.
+//! One set, so that it is made once: a large table of 3.7 times the memory, and some that fit a
+//! pool of an eighth of it.
 
 use crate::engine::Engine;
 use crate::lab::Settings;
@@ -34,7 +36,7 @@ pub(super) fn pool_bytes(memory_bytes: u64) -> u64 {
     memory_bytes / 16 * 7
 }
 
-/// Rows of a table that takes so many bytes in the pool.
+/// Rows of a table that takes this many bytes in the pool.
 pub(super) fn rows_of(bytes: u64) -> u64 {
     bytes / CLUSTERED_ROW_BYTES
 }

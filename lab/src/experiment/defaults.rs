@@ -1,14 +1,17 @@
-//! What a server is worth as it is installed (the fifth article): TPC-C at two sizes of memory, with every engine's
-//! defaults and with what a person would set.
+//! What a server is worth as it is installed (the fifth article): TPC-C at two sizes of memory,
+//! with every engine's defaults and with what a person would set.
 //!
-//! The machine that the experiment pretends to have is a memory cgroup without swap space, once with all of `--memory`
-//! and once with a quarter of it (256 MiB at least); the data is about twice as large as the larger pool. Every run has
-//! a copy of the same freshly loaded data, which is not in the page cache, so that no run profits from an earlier one,
-//! and all that a server caches is charged to its cgroup, in its own pool or in the kernel's cache. After the run the
-//! server is stopped, or was killed; it is started once more outside the cgroup, and must hold all that it acknowledged.
+//! The machine that the experiment pretends to have is a memory cgroup without swap space, once
+//! with all of `--memory` and once with a quarter of it (256 MiB at least); the data is about twice
+//! as large as the larger pool. Every run has a copy of the same freshly loaded data, which is not
+//! in the page cache, so that no run profits from an earlier one, and all that a server caches is
+//! charged to its cgroup, in its own pool or in the kernel's cache. After the run the server is
+//! stopped, or was killed; it is started once more outside the cgroup, and must hold all that it
+//! acknowledged.
 //!
-//! "Tuned" is the advice that each server's documentation gives: see `cases`. The sizes of defaults are left as they
-//! are: 128 MiB are a larger share of these small machines than of real ones, which favours the defaults of others.
+//! "Tuned" is the advice that each server's documentation gives: see `cases`. The sizes of defaults
+//! are left as they are: 128 MiB are a larger share of these small machines than of real ones,
+//! which favours the defaults of others.
 
 use std::path::Path;
 use std::thread::sleep;
@@ -52,7 +55,8 @@ fn memories(settings: &Settings) -> Vec<u64> {
     if settings.quick { vec![least] } else { vec![settings.memory_bytes, least] }
 }
 
-/// Data of about twice the larger pool; a quick run takes a quarter of it, since each run copies and checks it.
+/// Data of about twice the larger pool; a quick run takes a quarter of it, since each run copies
+/// and checks it.
 fn warehouses(settings: &Settings) -> u32 {
     if let Some(chosen) = settings.load.warehouses {
         return chosen;

@@ -1,10 +1,12 @@
-//! InnoDB under `tidepool govern`: the oversized pool and the neighbour of `swap` and `pressure`, with a pool of a fixed
-//! size and with one that is looked after from outside.
+//! InnoDB under `tidepool govern`: the oversized pool and the neighbour of `swap` and `pressure`,
+//! with a pool of a fixed size and with one that is looked after from outside.
 //!
-//! The best of several fixed sizes that live through a case is what somebody who knew all beforehand would have set; the governed
-//! pool starts with a size that is wrong. The machine drifts by more than the two may differ, so each size that fits is run before
-//! and, in reverse order, after the governed one, which is run twice itself: the means of both meet the same machine. The neighbour takes processor time with its
-//! memory, from a pool of any size; so what a second with a step has is also held against what fixed pools have in the same second.
+//! The best of several fixed sizes that live through a case is what somebody who knew all
+//! beforehand would have set; the governed pool starts with a size that is wrong. The machine
+//! drifts by more than the two may differ, so each size that fits is run before and, in reverse
+//! order, after the governed one, which is run twice itself: the means of both meet the same
+//! machine. The neighbour takes processor time with its memory, from a pool of any size; so what a
+//! second with a step has is also held against what fixed pools have in the same second.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -89,7 +91,8 @@ enum Run {
     },
 }
 
-/// The runs of a case in their order. What does not fit comes last: a disk may be slower for minutes after somebody has swapped to it.
+/// The runs of a case in their order. What does not fit comes last: a disk may be slower for
+/// minutes after somebody has swapped to it.
 fn runs(case: &Case, quick: bool) -> Vec<Run> {
     if quick {
         let fixed = Run::Fixed { percent: case.fixed[1], again: false };
@@ -234,7 +237,8 @@ fn ratios(record: &Record) -> Vec<f64> {
     (0..qps.len()).map(|at| against_neighbours(&qps, at)).collect()
 }
 
-/// The seconds with a step, and their ratios. `counts[n]`: the governor's steps until `n` measured seconds had passed.
+/// The seconds with a step, and their ratios. `counts[n]`: the governor's steps until `n` measured
+/// seconds had passed.
 fn stepped(record: &Record, counts: &[u64]) -> Vec<(usize, f64)> {
     let has_step = |at: usize| counts.get(at + 1).zip(counts.get(at)).is_some_and(|(b, a)| b > a);
     ratios(record).into_iter().enumerate().filter(|(at, _)| has_step(*at)).collect()
@@ -256,7 +260,8 @@ fn judge(record: &mut Record, counts: &[u64]) {
     add("worst_step_ratio", worst_step);
 }
 
-/// A second's throughput, relative to the slower side of its surroundings: a level that changes for good is no dip.
+/// A second's throughput, relative to the slower side of its surroundings: a level that changes for
+/// good is no dip.
 fn against_neighbours(qps: &[f64], at: usize) -> f64 {
     let before = &qps[at.saturating_sub(BESIDE)..at];
     let after = &qps[at + 1..(at + 1 + BESIDE).min(qps.len())];

@@ -1,10 +1,11 @@
-//! What looking after itself costs when there is nothing to do: point selects on a resident table, with governor,
-//! guard and advisor on and off.
+//! The cost of governor, guard and advisor when they have nothing to do: point selects on a
+//! resident table, with these on and off.
 //!
-//! The cost that is looked for is a hundredth. A machine that is shared drifts by a fifth within a minute, and two servers differ by
-//! some hundredths because of where in memory their pages happen to lie. So one server is told, under one load, to look after
-//! itself and to stop it again, in turns of a few seconds in the order on-off-off-on. Two turns that follow each other meet the
-//! same machine, and what is told is the median of their ratios, with its quartiles.
+//! The expected cost is one percent. A shared machine drifts by a fifth within a minute, and two
+//! servers differ by a few percent because of where their pages lie in memory. So one server under
+//! one load turns them on and off, in turns of a few seconds in the order on-off-off-on. Two turns
+//! that follow each other meet the same machine. The result is the median of their ratios, with its
+//! quartiles.
 
 use crate::engine::Engine;
 use crate::error::{Error, Result};

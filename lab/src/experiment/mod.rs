@@ -1,4 +1,5 @@
-//! The experiments. Each is a function from a [`Lab`] to records, and knows nothing of how they are judged or drawn.
+//! The experiments. Each is a function from a [`Lab`] to records, and knows nothing of how they are
+//! judged or drawn.
 
 use std::fmt::Display;
 
@@ -111,7 +112,8 @@ const fn whole(
     Experiment { name, run, engines, also: &[], data, cases: no_cases, takes }
 }
 
-/// The mean throughput of one of several turns of `turn_s` seconds, of which the first `settle_s` don't count.
+/// The mean throughput of one of several turns of `turn_s` seconds, of which the first `settle_s`
+/// don't count.
 fn turn_qps(series: &[Point], turn: u32, turn_s: u32, settle_s: u32) -> f64 {
     let from_s = f64::from(turn * turn_s + settle_s);
     let points = statistics::between(series, from_s, f64::from((turn + 1) * turn_s));

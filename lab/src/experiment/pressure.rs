@@ -1,12 +1,14 @@
-//! Memory pressure: a neighbour in the server's cgroup takes and frees half of the memory, by a [`Pattern`]; and two
-//! servers share one cgroup.
+//! Memory pressure: a neighbour in the server's cgroup takes and frees half of the memory, by a
+//! [`Pattern`]; and two servers share one cgroup.
 //!
-//! How well a server does under pressure is judged by the pool that it has left: its throughput in every second is
-//! divided by that of a server whose pool was always that large, in the same cgroup, with nobody beside it. These
-//! baselines are measured first, at four sizes; between them the throughput is interpolated.
+//! How well a server does under pressure is judged by the pool that it has left: its throughput in
+//! every second is divided by that of a server whose pool was always that large, in the same
+//! cgroup, without a neighbour. These baselines are measured first, at four sizes; between them the
+//! throughput is interpolated.
 //!
-//! A neighbour that takes half of the memory at once also takes a good part of that second's processor time, whoever is beside
-//! it. So the step has a baseline more: a pool of a fixed size that fits beside the neighbour, which goes through the same.
+//! A neighbour that takes half of the memory at once also takes much of that second's processor
+//! time. So the step has one more baseline: a pool of a fixed size that fits beside the neighbour
+//! and goes through the same step.
 
 use std::path::{Path, PathBuf};
 
@@ -27,7 +29,8 @@ const BASELINE_PERCENTS: [u64; 4] = [20, 35, 55, 75];
 /// Percent of the memory that a pool without a governor gets, and how small it may make itself.
 const FIXED_PERCENT: u64 = 75;
 const AUTO_MIN_PERCENT: u64 = 25;
-/// The scenario of a fixed pool that goes through the step, and the percent of the memory that it has.
+/// The scenario of a fixed pool that goes through the step, and the percent of the memory that it
+/// has.
 pub(crate) const BESIDE_THE_STEP: &str = "baseline beside the step";
 const BESIDE_PERCENT: u64 = 35;
 /// When the neighbour starts, and how long the server is watched after it has gone.
@@ -186,7 +189,7 @@ pub fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// An engine's data, and that of the second server, if there is to be one.
+/// An engine's data, and that of the second server, if the case has one.
 type Directories = (Engine, PathBuf, Option<PathBuf>);
 
 /// The runs of one server: first the baselines, then each pattern.
@@ -243,16 +246,18 @@ fn judge(record: &mut Record, pattern: Pattern, peak_bytes: u64, baseline: &Base
     record.summary.insert("swap_out_share".into(), out_mb / moved_mb);
 }
 
-/// After so many seconds a pool has what the neighbour has released, or is late.
+/// A pool must have what the neighbour has released after this many seconds.
 const BACK_S: f64 = 10.0;
 
 /// The worst second by the baseline, and the seconds until the pool has its old size again.
 ///
-/// The machine is not as fast as it was minutes ago, when the baselines were measured. The calm seconds, before the neighbour comes
-/// and long after it has gone, say how fast it is: in them this pool is nothing but a pool of a fixed size.
+/// The machine is not as fast as it was minutes ago, when the baselines were measured. The calm
+/// seconds, before the neighbour comes and long after it has gone, say how fast it is: in them this
+/// pool is nothing but a pool of a fixed size.
 fn pressure_figures(record: &mut Record, from_s: f64, released_s: f64, baseline: &Baseline) {
     let series = &mut record.series;
-    // A second's throughput comes from what the pool held at its beginning or its end, whichever is less.
+    // A second's throughput comes from what the pool held at its beginning or its end, whichever is
+    // less.
     let held: Vec<u64> = (0..series.len())
         .map(|at| series[at].data_bytes.min(series[at.saturating_sub(1)].data_bytes))
         .collect();
@@ -350,8 +355,8 @@ fn run_pair(
     Ok(())
 }
 
-/// While two servers are under load each has half of the processors, too: what a second is held against then is the middle of these
-/// seconds.
+/// While two servers are under load each has half of the processors, too: what a second is held
+/// against then is the middle of these seconds.
 fn share_the_machine(record: &mut Record, from_s: f64, to_s: f64) {
     let together: Vec<f64> =
         statistics::between(&record.series, from_s, to_s).iter().map(|point| point.qps).collect();
@@ -413,7 +418,8 @@ mod tests {
     fn a_dip_and_a_slow_return_are_seen() {
         let mut record = crate::record::finished("pressure", "step", "innodb", &[]);
         for second in 1..=40u32 {
-            // Shrinks to a half from 10 to 30, and comes back two seconds later; second 11 is a bad one.
+            // Shrinks to a half from 10 to 30, and comes back two seconds later; second 11 is a bad
+            // one.
             let small = (10..32).contains(&second);
             record.series.push(Point {
                 at_s: f64::from(second),

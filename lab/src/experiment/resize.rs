@@ -1,8 +1,8 @@
-//! The online resize (the third article): six changes of the pool's size under `oltp_read_write`, a small pool that is left
-//! alone, and how fast a large pool of clean pages gives its memory back.
+//! The online resize (the third article): six changes of the pool's size under `oltp_read_write`, a
+//! small pool that is left alone, and how fast a large pool of clean pages gives its memory back.
 //!
-//! The article's sizes are kept in proportion: its 4 GB are our `--memory`, its data of 9.2 GB is 2.3 times that, and its
-//! small data a quarter.
+//! The article's sizes are kept in proportion: its 4 GB are our `--memory`, its data of 9.2 GB is
+//! 2.3 times that, and its small data a quarter.
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -37,7 +37,8 @@ struct Case {
 
 const CASES: [Case; 7] = [
     Case { name: "no change", from: 4, to: 4, restore: false, small_data: false },
-    // Not the article's: a pool that reads more is less even by itself, and what a shrink adds to that is its own.
+    // Not the article's: a pool that reads more is less even by itself, and what a shrink adds to
+    // that is its own.
     Case { name: "no change, 2", from: 2, to: 2, restore: false, small_data: false },
     Case { name: "4 → 2", from: 4, to: 2, restore: false, small_data: false },
     Case { name: "4 → 8", from: 4, to: 8, restore: false, small_data: false },
@@ -167,8 +168,8 @@ fn plans(lab: &Lab, timing: &Timing) -> Result<Vec<(Plan, &'static Case)>> {
     Ok(plans)
 }
 
-/// The worst second after the change, relative to the lowest of the steady states: before, at the end, and of a pool that is
-/// restored, in the middle.
+/// The worst second after the change, relative to the lowest of the steady states: before, at the
+/// end, and of a pool that is restored, in the middle.
 fn judge(record: &mut Record, timing: &Timing, restore: bool) {
     let tps = |from_s: u32, to_s: u32| {
         statistics::between(&record.series, f64::from(from_s), f64::from(to_s))
@@ -200,7 +201,8 @@ fn judge(record: &mut Record, timing: &Timing, restore: bool) {
 /// The name of the case beside the six.
 const CLEAN_SHRINK: &str = "shrink of clean pages";
 
-/// Fills a pool of this size with clean pages, shrinks it to an eighth, and waits until the memory is given back.
+/// Fills a pool of this size with clean pages, shrinks it to an eighth, and waits until the memory
+/// is given back.
 fn shrink(lab: &Lab, engine: Engine, progress: &mut Progress) -> Result<Record> {
     let (size_bytes, data) = clean_pool(&lab.settings);
     let Table { database, .. } = &data.tables[0];
@@ -246,8 +248,9 @@ fn shrink(lab: &Lab, engine: Engine, progress: &mut Progress) -> Result<Record> 
     Ok(record)
 }
 
-/// Runs the statement, and waits until it has returned and the pool `is_done`, or for [`SHRINK_LIMIT`]. Says after how many seconds the pool
-/// was done, and the statement returned; the one may come long before the other.
+/// Runs the statement, and waits until it has returned and the pool `is_done`, or for
+/// [`SHRINK_LIMIT`]. Says after how many seconds the pool was done, and the statement returned; the
+/// one may come long before the other.
 fn set_and_wait(
     server: &Server,
     statement: &str,

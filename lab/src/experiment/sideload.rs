@@ -1,18 +1,22 @@
-//! The side load (the fourth article): OLTP on a table that fits the pool, beside dumps of one that does not.
+//! The side load (the fourth article): OLTP on a table that fits the pool, beside dumps of one that
+//! does not.
 //!
-//! Reads are limited to 2,000 a second, as a cloud volume's are; a fast local disk hides the loss. The big table
-//! is eight times the pool, the resident table 45 % or 85 % of it.
+//! Reads are limited to 2,000 a second, as a cloud volume's are; a fast local disk hides the loss.
+//! The big table is eight times the pool, the resident table 45 % or 85 % of it.
 //!
-//! What a dump costs in CPU is not held against the pool: throughput is compared with the same OLTP beside a dump of a
-//! small table that is fully cached, fed to its reader at the rate that the dump of the big table had.
+//! What a dump costs in CPU is not held against the pool: throughput is compared with the same OLTP
+//! beside a dump of a small table that is fully cached, fed to its reader at the rate that the dump
+//! of the big table had.
 //!
-//! What the resident table has lost is counted at the end: load and dump are stopped, the table is read once, and the
-//! pages that come from the disk were missing. Rows being chosen uniformly, this share is the chance of a miss.
+//! What the resident table has lost is counted at the end: load and dump are stopped, the table is
+//! read once, and the pages that come from the disk were missing. Rows being chosen uniformly, this
+//! share is the chance of a miss.
 //!
-//! How long a working set that moves takes to be read is up to the disk, so that is measured without a dump, too.
+//! How long a working set that moves takes to be read is up to the disk, so that is measured
+//! without a dump, too.
 //!
-//! Each also runs alone: the OLTP on either table, and one dump from its beginning to its end, on a pool that is empty. What the
-//! pool holds of which index is asked at the end of each run.
+//! Each also runs alone: the OLTP on either table, and one dump from its beginning to its end, on a
+//! pool that is empty. What the pool holds of which index is asked at the end of each run.
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -33,7 +37,7 @@ const AFTER_MOVE_S: u32 = 40;
 
 /// A dump alone that takes longer is not waited for.
 const DUMP_LIMIT_S: u32 = 300;
-/// An index with fewer pages is not told of.
+/// The result leaves out an index with fewer pages.
 const CONTENT_PAGES: u64 = 64;
 /// What pages of no table are called.
 const NO_INDEX: &str = "no table's";
@@ -41,7 +45,8 @@ const NO_INDEX: &str = "no table's";
 /// What a scenario with nothing beside the OLTP ends with, and the one without OLTP.
 pub(crate) const OLTP_ALONE: &str = "OLTP alone";
 pub(crate) const DUMP_ALONE: &str = "dump alone";
-/// What the names of figures begin with that say how much of an index the pool holds at the end, in MiB.
+/// What the names of figures begin with that say how much of an index the pool holds at the end, in
+/// MiB.
 pub(crate) const CONTENT: &str = "content_mib ";
 
 /// What happens beside the OLTP.
@@ -201,7 +206,8 @@ pub fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Seconds of a run: the dump starts at 0, and what is measured begins when it has had time to do its harm.
+/// Seconds of a run: the dump starts at 0, and what is measured begins when it has had time to do
+/// its harm.
 struct Timing {
     warm_up_s: u32,
     settle_s: u32,
@@ -228,7 +234,8 @@ struct SideLoad {
 struct Known {
     /// Bytes a second that a dump wrote: (engine's key, dumps, rate).
     rates: Vec<(&'static str, u32, f64)>,
-    /// Bytes of a whole dump, which is the same text with every engine, but for the numbers in it.
+    /// Bytes of a whole dump, which is the same text with every engine, except for the numbers in
+    /// it.
     dump_bytes: Option<f64>,
 }
 
@@ -240,7 +247,8 @@ impl Known {
         same.next_back().map(|(_, _, rate)| *rate)
     }
 
-    /// The figures of a run's dumps, in MB and seconds. What one takes is worked out from the rate if none has come to its end.
+    /// The figures of a run's dumps, in MB and seconds. What one takes is worked out from the rate
+    /// if none has come to its end.
     fn figures(&mut self, side: Side, dumps: &Dumps) -> Vec<(&'static str, f64)> {
         if dumps.count == 0 {
             return Vec::new();

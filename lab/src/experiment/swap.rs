@@ -1,11 +1,13 @@
-//! The oversized pool (the first two articles): a pool of up to three times the memory that there is.
+//! The oversized pool (the first two articles): a pool of up to three times the memory that there
+//! is.
 //!
-//! A memory cgroup, a swap file of twice its size, a table of 3.7 times its size, 16 threads; point selects and updates
-//! of a column without an index; rows chosen uniformly and by Pareto. Sizes are taken in turn, and engines within a
-//! size, so that a slow drift of the machine meets all of them.
+//! A memory cgroup, a swap file of twice its size, a table of 3.7 times its size, 16 threads; point
+//! selects and updates of a column without an index; rows chosen uniformly and by Pareto. Sizes are
+//! taken in turn, and engines within a size, so that a slow drift of the machine meets all of them.
 //!
-//! Runs that are minutes apart differ by more than the sizes do. So, besides, one server takes all sizes *in turns* of
-//! some seconds, by online resizes under one load; what is compared then are neighbouring turns.
+//! Runs that are minutes apart differ by more than the sizes do. So, besides, one server takes all
+//! sizes *in turns* of some seconds, by online resizes under one load; what is compared then are
+//! neighbouring turns.
 //!
 //! `rescue` is the first article's last experiment: a pool that swaps is made smaller under load.
 
@@ -23,8 +25,8 @@ mod rescue;
 
 pub(crate) use rescue::RESCUE;
 
-/// Percent of the memory; 0 is "governed". Other engines have nothing of that kind, and at three times the memory they
-/// only die once more.
+/// Percent of the memory; 0 is "governed". Other engines have nothing of that kind, and at three
+/// times the memory they only die once more.
 fn percents(engine: Engine, quick: bool) -> &'static [u64] {
     match (engine, quick) {
         (Engine::Tidepool, false) => &[0, 75, 100, 150, 300],
@@ -36,7 +38,8 @@ fn percents(engine: Engine, quick: bool) -> &'static [u64] {
 
 /// The sizes that take turns, in percent of the memory; 0 is "governed".
 const TURN_PERCENTS: [u64; 5] = [0, 100, 75, 150, 300];
-/// Seconds of a turn, and how many of them pass before it counts: the pool must fill again after 75 %.
+/// Seconds of a turn, and how many of them pass before it counts: the pool must fill again after 75
+/// %.
 const TURN_S: u32 = 5;
 const SETTLE_S: u32 = 2;
 
@@ -57,8 +60,9 @@ fn size_name(percent: u64) -> String {
     if percent == 0 { "governed".into() } else { format!("{percent} %") }
 }
 
-/// The size of a turn. What a turn inherits of the one before it (frames that are still free, pages that are written already) must not always
-/// go to the same size: in four rounds each size comes once after each other one, and in twenty it has each place four times.
+/// The size of a turn. What a turn inherits of the one before it (frames that are still free, pages
+/// that are written already) must not always go to the same size: in four rounds each size comes
+/// once after each other one, and in twenty it has each place four times.
 fn turn_percent(turn: u32) -> u64 {
     let sizes = TURN_PERCENTS.len();
     let (round, place) = (turn as usize / sizes, turn as usize % sizes);
@@ -215,8 +219,9 @@ fn in_turns(lab: &Lab, mut plan: Plan) -> Result<Record> {
 
 /// Of each size the throughput, and its relative standard error.
 ///
-/// What a turn is compared with is the mean of its round, which meets the same machine. The mean of these ratios over all rounds, times
-/// the median round, is the size's throughput. Rounds in which the server did nothing tell nothing.
+/// What a turn is compared with is the mean of its round, which meets the same machine. The mean of
+/// these ratios over all rounds, times the median round, is the size's throughput. Rounds in which
+/// the server did nothing tell nothing.
 fn turn_figures(series: &[Point], rounds: u32) -> Vec<(String, f64)> {
     let sizes = TURN_PERCENTS.len() as u32;
     let rounds: Vec<Vec<(u64, f64)>> = (0..rounds)
@@ -253,7 +258,8 @@ fn turn_figures(series: &[Point], rounds: u32) -> Vec<(String, f64)> {
 mod tests {
     use super::*;
 
-    /// The machine gets slower from round to round; 75 % has half of the others' throughput, whenever it comes.
+    /// The machine gets slower from round to round; 75 % has half of the others' throughput,
+    /// whenever it comes.
     fn series(rounds: u32) -> Vec<Point> {
         let turns = 0..rounds * TURN_PERCENTS.len() as u32;
         let seconds = turns.flat_map(|turn| (0..TURN_S).map(move |second| (turn, second)));

@@ -1,8 +1,8 @@
 //! Page traces of real loads, recorded from the engine: what replacement policies are compared on.
 //!
 //! Each load runs until the pool is warm, then its accesses are recorded. Beside the whole trace
-//! (`<results>/traces/<name>.trace`) a small one is kept: a sample of the pages, so that everything about those pages is
-//! there, and short enough for the sources (`<name>.small.trace`).
+//! (`<results>/traces/<name>.trace`) a small one is kept: a sample of the pages, so that everything
+//! about those pages is there, and short enough for the sources (`<name>.small.trace`).
 
 use std::fs::{self, File};
 use std::io::BufWriter;
@@ -28,7 +28,8 @@ use crate::server::{Server, ServerOptions, connect};
 
 use super::data::for_tidepool;
 
-/// The pool, in bytes; the tables are in proportion to it. Small, so that each page is asked for often while a load is recorded.
+/// The pool, in bytes; the tables are in proportion to it. Small, so that each page is asked for
+/// often while a load is recorded.
 const POOL_BYTES: u64 = 16 << 20;
 /// Bytes of a sysbench row, with its share of the clustered index only.
 const ROW_BYTES: u64 = 215;

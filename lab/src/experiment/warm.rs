@@ -1,9 +1,9 @@
 //! The warm restart: how long after `kill -9` a server is as fast as before.
 //!
-//! A table that fits the pool, reads limited to 2,000 a second (a fast local disk would warm any cache in a moment). The
-//! server runs until its throughput is steady and its list of hot pages has been saved, and is killed. It starts again
-//! with its list, and once more without. InnoDB saves its list when it stops in order, so it is given one such stop
-//! before the kill.
+//! A table that fits the pool, reads limited to 2,000 a second (a fast local disk would warm any
+//! cache in a moment). The server runs until its throughput is steady and its list of hot pages has
+//! been saved, and is killed. It starts again with its list, and once more without. InnoDB saves
+//! its list when it stops in order, so it is given one such stop before the kill.
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -82,8 +82,9 @@ pub fn run(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-/// Seconds from the start of the process until the first three seconds with 90 % of the throughput of the next fifteen, which is near that
-/// at this run's end. (Not of that before the kill, nor of the end alone: the machine becomes slower and faster meanwhile.)
+/// Seconds from the start of the process until the first three seconds with 90 % of the throughput
+/// of the next fifteen, which is near that at this run's end. (Not of that before the kill, nor of
+/// the end alone: the machine becomes slower and faster meanwhile.)
 fn judge(record: &mut Record) {
     let series = &record.series;
     let end = series[series.len() * 2 / 3..].iter().map(|point| point.qps);

@@ -1,15 +1,18 @@
 //! What the user chose of the load, in place of what an experiment has.
 //!
-//! Not every experiment can take it: one that does something at certain seconds of a run has the length that it has. What was chosen is in
-//! the configuration of a run, and so in its hash: other runs are not its repeats.
+//! Not every experiment can take it: one that does something at certain seconds of a run has the
+//! length that it has. What was chosen is in the configuration of a run, and so in its hash: other
+//! runs are not its repeats.
 
 /// What was chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Load {
-    /// Client threads of the load, in place of the experiment's 8 or 16. Not of sideload and traces.
+    /// Client threads of the load, in place of the experiment's 8 or 16. Not of sideload and
+    /// traces.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub threads: Option<u32>,
-    /// Seconds that a run of swap, advice or defaults is measured for. Other experiments do things at certain seconds.
+    /// Seconds that a run of swap, advice or defaults is measured for. Other experiments do things
+    /// at certain seconds.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(5..=3600))]
     pub seconds: Option<u32>,
     /// Warehouses of TPC-C in defaults, 100 MB each [default: twice the memory's worth].

@@ -1,10 +1,12 @@
 //! What all experiments share: settings, the machine, the data, and one run of a server under load.
 //!
-//! Here: what an experiment asks of the laboratory. `load`: what the user chose of the load. `plan`: what a run is to be. `run`: a run, from the server's start to its end.
-//! `stage`: what an experiment can do in the middle of one.
+//! Here: what an experiment asks of the lab. `load`: the user's choices of the load. `plan`: the
+//! plan of a run. `run`: a run, from the server's start to its end. `stage`: what an experiment can
+//! do in the middle of one.
 //!
-//! Everything made outside of the working directory (cgroups, swap files) is noted in the registry before it is made, and removed when its
-//! value is dropped, or by the janitor if this process is gone.
+//! Everything made outside of the working directory (cgroups, swap files) is noted in the registry
+//! before it is made, and removed when its value is dropped, or by the janitor if this process is
+//! gone.
 
 mod load;
 mod plan;
@@ -38,28 +40,30 @@ pub struct Settings {
     pub engines: Vec<Engine>,
     /// At most three minutes an experiment.
     pub quick: bool,
-    /// The memory of the machine that an experiment pretends to have; its pools and tables are in proportion.
+    /// The memory of the machine that an experiment pretends to have; its pools and tables are in
+    /// proportion.
     pub memory_bytes: u64,
     /// Where results go.
     pub out: PathBuf,
     /// A MySQL server other than the one that was unpacked.
     pub mysqld: Option<PathBuf>,
-    /// Only cases whose name contains one of these, if there are any, in the experiments whose cases stand alone.
+    /// Only cases whose name contains one of these, if there are any, in the experiments whose
+    /// cases stand alone.
     pub only: Vec<String>,
-    /// Whether results are added to those of the same experiment that are there already. Without it they replace them, or with
-    /// `only` those of the cases that are run.
+    /// Whether results are added to those of the same experiment that are there already. Without it
+    /// they replace them, or with `only` those of the cases that are run.
     pub append: bool,
     /// What the user chose of the load.
     pub load: Load,
 }
 
 impl Settings {
-    /// Client threads, where the experiment has so many.
+    /// Client threads, where the experiment lets the user choose them.
     pub fn threads(&self, usual: u32) -> u32 {
         self.load.threads.unwrap_or(usual)
     }
 
-    /// Seconds of measuring, where the experiment has so many.
+    /// Seconds of measuring, where the experiment lets the user choose them.
     pub fn seconds(&self, usual: u32) -> u32 {
         self.load.seconds.unwrap_or(usual)
     }
@@ -134,7 +138,8 @@ impl Lab {
         Ok(Lab { environment, settings, output, read_through, registry, _janitor: janitor })
     }
 
-    /// Begins an experiment's results. Those of an earlier command go, unless the [`Settings`] say otherwise.
+    /// Begins an experiment's results. Those of an earlier command go, unless the [`Settings`] say
+    /// otherwise.
     ///
     /// # Errors
     /// If the file can't be made.
@@ -150,8 +155,8 @@ impl Lab {
         self.output.write(record)
     }
 
-    /// The directory with an experiment's data for an engine. It is made the first time, which takes a while, and
-    /// [read through](disk::read_through) the first time in a process.
+    /// The directory with an experiment's data for an engine. It is made the first time, which
+    /// takes a while, and [read through](disk::read_through) the first time in a process.
     ///
     /// # Errors
     /// As [`tables::prepare`], and if a file can't be read.

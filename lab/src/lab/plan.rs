@@ -1,4 +1,4 @@
-//! What a run is to be.
+//! The plan of a run.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,8 @@ pub struct Plan {
     pub data_dir: PathBuf,
     /// Options of the server.
     pub args: Vec<String>,
-    /// Begin with what an earlier run has left on the list of hot pages. Mostly that would be another experiment's.
+    /// Begin with what an earlier run has left on the list of hot pages. Mostly that would be
+    /// another experiment's.
     pub starts_warm: bool,
     /// The limit of the memory cgroup that the server is in.
     pub memory_limit: Option<u64>,
@@ -42,7 +43,8 @@ pub struct Plan {
     pub first_statement: Option<String>,
     /// With `tidepool govern` beside the server, from before the load starts.
     pub governed: bool,
-    /// Stop in order afterwards, so that the next run on this directory needs no recovery: for loads that write.
+    /// Stop in order afterwards, so that the next run on this directory needs no recovery: for
+    /// loads that write.
     pub keeps_clean: bool,
 }
 

@@ -129,7 +129,8 @@ impl Lab {
 /// Stops the server in order.
 fn stop(server: Server, memory: Option<&Cgroup>, record: &mut Record) -> Result<()> {
     match server.stop() {
-        // A server with a pool that is too large may get through its load and be killed when it writes its pages.
+        // A server with a pool that is too large may get through its load and be killed when it
+        // writes its pages.
         Err(_) if memory.is_some_and(|group| group.memory_use().oom_kills > 0) => {
             record.outcome = Outcome::OomKilled;
             Ok(())
@@ -138,7 +139,8 @@ fn stop(server: Server, memory: Option<&Cgroup>, record: &mut Record) -> Result<
     }
 }
 
-/// Puts the load on, and takes a point a second until the plan's end, or the server's, or `each` ends it.
+/// Puts the load on, and takes a point a second until the plan's end, or the server's, or `each`
+/// ends it.
 fn drive(
     plan: &Plan,
     stage: &mut Stage,

@@ -21,7 +21,7 @@ const SET_LIMIT: Duration = Duration::from_secs(300);
 /// When an experiment may act.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
-    /// So many measured seconds have passed; first 0.
+    /// The number of measured seconds that have passed; first 0.
     After(u32),
     /// The load has ended as planned, and the server is still there.
     End,
@@ -111,8 +111,8 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Sends a `SET GLOBAL` of another kind; waits neither for the statement nor for a connection, which a server that swaps may
-    /// not give for long.
+    /// Sends a `SET GLOBAL` of another kind; waits neither for the statement nor for a connection,
+    /// which a server that swaps may not give for long.
     pub fn set(&mut self, statement: &str) {
         let (socket, statement) = (self.server.socket().to_path_buf(), statement.to_string());
         self.note(statement.clone());
@@ -125,7 +125,8 @@ impl<'a> Stage<'a> {
         }));
     }
 
-    /// Starts `tidepool govern` in the middle of the run; does not wait until it looks after the server.
+    /// Starts `tidepool govern` in the middle of the run; does not wait until it looks after the
+    /// server.
     ///
     /// # Errors
     /// If it can't be started.

@@ -1,5 +1,5 @@
-//! Large reads beside an OLTP load, over and over: a logical dump, as backups do, and a report in the order of a
-//! secondary index.
+//! Large reads beside an OLTP load, over and over: a logical dump, as backups do, and a report in
+//! the order of a secondary index.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,8 @@ use crate::server::connect;
 /// What a dump's reader takes at once.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// `mariadb-dump` of one database in a loop, its output counted and thrown away; stopped when dropped.
+/// `mariadb-dump` of one database in a loop, its output counted and thrown away; stopped when
+/// dropped.
 #[derive(Debug)]
 pub struct DumpLoop {
     stop: Arc<AtomicBool>,
@@ -39,7 +40,8 @@ pub struct Complete {
 }
 
 impl DumpLoop {
-    /// Starts dumping. With `bytes_per_second`, the output is read no faster than that, which slows the dump down.
+    /// Starts dumping. With `bytes_per_second`, the output is read no faster than that, which slows
+    /// the dump down.
     ///
     /// # Errors
     /// If the program is not known.
@@ -138,7 +140,8 @@ impl Drain {
     }
 }
 
-/// `SELECT SUM(LENGTH(c))` over a whole table in the order of its secondary index, in a loop; ends when dropped.
+/// `SELECT SUM(LENGTH(c))` over a whole table in the order of its secondary index, in a loop; ends
+/// when dropped.
 #[derive(Debug)]
 pub struct ReportLoop {
     socket: PathBuf,

@@ -164,7 +164,7 @@ impl Drop for Sysbench {
     }
 }
 
-/// A second with nothing in it every second, until nobody listens.
+/// An empty second every second, until the receiver is gone.
 fn clock() -> Receiver<Second> {
     let (sender, seconds) = mpsc::channel();
     thread::spawn(move || {
@@ -190,7 +190,8 @@ pub fn version() -> Option<String> {
     text.split_whitespace().nth(1).map(ToString::to_string)
 }
 
-/// Reads "[ 7s ] thds: 16 tps: 1.00 qps: 20.00 (r/w/o: …) lat (ms,95%): 1.23 err/s: 0.00 reconn/s: 0.00".
+/// Reads "[ 7s ] thds: 16 tps: 1.00 qps: 20.00 (r/w/o: …) lat (ms,95%): 1.23 err/s: 0.00 reconn/s:
+/// 0.00".
 fn parse(line: &str) -> Option<Second> {
     if !line.starts_with("[ ") {
         return None;

@@ -1,13 +1,13 @@
-//! Fills tables that are identical to sysbench's, several times as fast as sysbench does, and keeps the data
-//! directories for the next run.
+//! Fills tables that are identical to sysbench's, several times as fast as sysbench does, and keeps
+//! the data directories for the next run.
 //!
 //! ```text
 //! <work>/data/<engine>-<version>-<name>-<hash of what is in it>/     a data directory, stopped in order
 //! ```
 //!
-//! Experiments that only read leave a directory as it is; those that write replace rows by rows of the same size, so the
-//! next run finds the same number of rows and as good as the same pages. A server that was killed on such a directory
-//! recovers at the next start.
+//! Experiments that only read leave a directory as it is; those that write replace rows by rows of
+//! the same size, so the next run finds the same number of rows and as good as the same pages. A
+//! server that was killed on such a directory recovers at the next start.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -45,7 +45,8 @@ pub struct Table {
     pub database: String,
     /// How many rows it gets, with ids from 1.
     pub rows: u64,
-    /// Two rows to a page of 16 KiB and no second index, in place of sysbench's rows: for filling a pool fast.
+    /// Two rows to a page of 16 KiB and no second index, in place of sysbench's rows: for filling a
+    /// pool fast.
     pub wide: bool,
 }
 
@@ -111,7 +112,8 @@ impl DataSet {
     }
 }
 
-/// The directory with this data, made if it is not there yet. `progress` is told the share that is done.
+/// The directory with this data, made if it is not there yet. `progress` gets the share that is
+/// done.
 ///
 /// # Errors
 /// If there is no room for it, the server fails, or another process is making it.
@@ -217,8 +219,8 @@ fn keep_owner(from: &Path, to: &Path) -> Result<()> {
     fs::set_permissions(to, original.permissions()).map_err(Error::at(to))
 }
 
-/// Writes a directory's files to the disk and drops them from the page cache, so that a server in a memory cgroup finds
-/// nothing there that it was not charged for.
+/// Writes a directory's files to the disk and drops them from the page cache, so that a server in a
+/// memory cgroup finds nothing there that it was not charged for.
 ///
 /// # Errors
 /// If a file can't be read or written out.
@@ -327,7 +329,8 @@ fn write_wide_rows(
     Ok(())
 }
 
-/// Rows as sysbench makes them: k evenly in 1..=rows, c of ten and pad of five groups of eleven digits.
+/// Rows as sysbench makes them: k evenly in 1..=rows, c of ten and pad of five groups of eleven
+/// digits.
 fn write_rows(
     stream: &mut dyn Write,
     ids: std::ops::RangeInclusive<u64>,

@@ -1,6 +1,7 @@
 //! Anonymous memory that is taken and given back on command, as a neighbour's heap is.
 //!
-//! One mapping, of which the first `held` bytes are in use. A `Vec` would not do: the allocator keeps what is freed.
+//! One mapping, of which the first `held` bytes are in use. A `Vec` would not do: the allocator
+//! keeps what is freed.
 
 use std::ffi::c_void;
 
@@ -43,8 +44,8 @@ impl Ballast {
     pub fn hold(&mut self, size: usize) -> std::io::Result<()> {
         let size = size.next_multiple_of(PAGE).min(self.capacity);
         if size < self.held {
-            // SAFETY: the range lies in our mapping, and no reference into it exists: it is only written through
-            // `write`, by pointer.
+            // SAFETY: the range lies in our mapping, and no reference into it exists: it is only
+            // written through `write`, by pointer.
             unsafe {
                 let start = self.base.add(size).cast::<c_void>();
                 rustix::mm::madvise(start, self.held - size, Advice::LinuxDontNeed)?;
@@ -56,15 +57,16 @@ impl Ballast {
         Ok(())
     }
 
-    /// Uses all that is held, as a living program would: cold memory would be swapped out before anything else.
+    /// Uses all that is held, as a living program would: cold memory would be swapped out before
+    /// anything else.
     pub fn touch(&mut self) {
         self.write(0, self.held);
     }
 
     fn write(&mut self, from: usize, to: usize) {
         for offset in (from..to).step_by(PAGE) {
-            // SAFETY: offset < held ≤ capacity, so the byte is in our writable mapping; volatile, so that it is
-            // not optimised away.
+            // SAFETY: offset < held ≤ capacity, so the byte is in our writable mapping; volatile,
+            // so that it is not optimised away.
             unsafe { self.base.add(offset).write_volatile(1) };
         }
     }

@@ -1,4 +1,5 @@
-//! Cgroups with a limit: of memory, or of reads a second. Version 1 and 2 hierarchies, whichever has the controller.
+//! Cgroups with a limit: of memory, or of reads a second. Version 1 and 2 hierarchies, whichever
+//! has the controller.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -53,7 +54,8 @@ fn unified(mounts: &str) -> Option<PathBuf> {
     })
 }
 
-/// A cgroup that exists for the length of an experiment. Processes that are in it when it is dropped are killed.
+/// A cgroup that exists for the length of an experiment. Processes that are in it when it is
+/// dropped are killed.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
@@ -87,10 +89,11 @@ impl Cgroup {
         Ok(group)
     }
 
-    /// A group whose processes together do no more than `reads_per_second` on the disk that holds `path`.
+    /// A group whose processes together do no more than `reads_per_second` on the disk that holds
+    /// `path`.
     ///
     /// # Errors
-    /// If there is no such controller, the user may not, or the file system has no disk of its own.
+    /// If there is no such controller, the user lacks the right, or the file system has no disk.
     pub fn read_throttle(
         registry: &Registry,
         path: &Path,

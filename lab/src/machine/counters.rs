@@ -31,8 +31,8 @@ pub fn disk_bytes(pid: u32) -> Option<DiskBytes> {
     Some(DiskBytes { read: field(&text, "read_bytes:"), written: field(&text, "write_bytes:") })
 }
 
-/// What the machine swapped (`/proc/vmstat`). The experiments' swap file is the only one on most machines that run
-/// them; where it is not, the figures hold others' swapping too.
+/// What the machine swapped (`/proc/vmstat`). The experiments' swap file is the only one on most
+/// machines that run them; where it is not, the figures hold others' swapping too.
 pub fn swap_bytes() -> SwapBytes {
     let text = fs::read_to_string("/proc/vmstat").unwrap_or_default();
     SwapBytes {
@@ -48,8 +48,8 @@ pub fn resident_bytes(pid: u32) -> Option<u64> {
     Some(pages * PAGE_BYTES)
 }
 
-/// Processor time that a process has had, its threads included, those that have ended too (`/proc/<pid>/stat`), in seconds;
-/// nothing if it has ended.
+/// Processor time that a process has had, its threads included, those that have ended too
+/// (`/proc/<pid>/stat`), in seconds; nothing if it has ended.
 pub fn cpu_seconds(pid: u32) -> Option<f64> {
     let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     Some(cpu_ticks(&text)? as f64 / rustix::param::clock_ticks_per_second() as f64)

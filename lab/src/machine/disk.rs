@@ -1,5 +1,6 @@
-//! The disk before an experiment: volumes of clouds and thin-provisioned disks serve what has not been read for long many
-//! times slower than what has. Without this the first engine to run would be the slowest.
+//! The disk before an experiment: volumes of clouds and thin-provisioned disks serve what has not
+//! been read for long many times slower than what has. Without this the first engine to run would
+//! be the slowest.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,7 +13,8 @@ use crate::error::{Error, Result};
 /// Read at once.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Reads all files in `dir`, at any depth, once from the disk; says which share is done. The system keeps none of them in memory.
+/// Reads all files in `dir`, at any depth, once from the disk; says which share is done. The system
+/// keeps none of them in memory.
 ///
 /// # Errors
 /// If a file or directory can't be read.

@@ -1,8 +1,9 @@
 //! A process that outlives ours to tidy up after it.
 //!
-//! It is this program again, in a session of its own (so that Ctrl-C does not reach it), reading from a pipe whose
-//! other end only we hold. However we end, the pipe closes, and the janitor removes what the [`registry`](super::registry)
-//! still lists. Unlike a signal handler this works for SIGKILL, too, and needs no code that is safe in one.
+//! It is this program again, in a new session (so that Ctrl-C does not reach it), reading from a
+//! pipe whose other end only we hold. However we end, the pipe closes, and the janitor removes what
+//! the [`registry`](super::registry) still lists. Unlike a signal handler this works for SIGKILL,
+//! too, and needs no code that is safe in one.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};

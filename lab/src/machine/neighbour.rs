@@ -1,4 +1,5 @@
-//! Another program beside the server, in the same cgroup, which takes and frees memory by a schedule.
+//! Another program beside the server, in the same cgroup, which takes and frees memory by a
+//! schedule.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -25,7 +26,8 @@ pub enum Pattern {
     Step,
     /// Evenly up over 5 s and freed, again and again, for the given number of seconds.
     Sawtooth(u32),
-    /// Slowly up over the given number of seconds, then freed, as if the leaking program had been restarted.
+    /// Slowly up over the given number of seconds, then freed, as if the leaking program had been
+    /// restarted.
     Leak(u32),
 }
 

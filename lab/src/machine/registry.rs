@@ -1,11 +1,13 @@
-//! The list of what this process has made outside of itself, on disk, so that it can be removed by another process.
+//! The list of what this process has made outside of itself, on disk, so that it can be removed by
+//! another process.
 //!
 //! ```text
 //! /run/tidepool-lab/<pid>-<start time>     one line a thing: "cgroup /sys/fs/cgroup/memory/tidepool-lab-…"
 //! ```
 //!
-//! A line is written before the thing is made and stays after it is gone: removing what is not there does nothing. The
-//! start time tells a process from a later one with its recycled id.
+//! A line is written before the thing is made and stays after it is gone: removing what is not
+//! there does nothing. The start time distinguishes a process from a later one with its recycled
+//! id.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -118,7 +120,8 @@ pub fn is_swap(path: &Path) -> bool {
     is_listed(&String::from_utf8_lossy(&swaps), &path.to_string_lossy())
 }
 
-/// Whether a path is in the kernel's list, which writes what would end a word as a backslash and three octal digits.
+/// Whether a path is in the kernel's list, which writes what would end a word as a backslash and
+/// three octal digits.
 fn is_listed(swaps: &str, path: &str) -> bool {
     let mut written = String::with_capacity(path.len());
     for c in path.chars() {
@@ -225,7 +228,8 @@ fn owner(name: &str) -> Option<(u32, u64)> {
     Some((pid.parse().ok()?, start.parse().ok()?))
 }
 
-/// When a process started, in clock ticks since the boot: field 22 of `/proc/<pid>/stat`. Nothing if it has ended.
+/// When a process started, in clock ticks since the boot: field 22 of `/proc/<pid>/stat`. Nothing
+/// if it has ended.
 pub fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field, the program's name in parentheses, may hold anything.

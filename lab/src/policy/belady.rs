@@ -1,4 +1,5 @@
-//! Belady's optimum (1966): evict what is needed last. No real policy can do it, for it knows the future; none can do better.
+//! Belady's optimum (1966): evict what is needed last. No real policy can do it, for it knows the
+//! future; none can do better.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -45,7 +46,8 @@ impl Policy for Belady {
         if let Some(expected) = previous {
             self.by_next.remove(&(expected, request.page));
         } else if self.resident.len() == self.capacity {
-            // Not to admit is allowed: if everything else is needed earlier, the new page itself is the victim.
+            // Not to admit is allowed: if everything else is needed earlier, the new page itself is
+            // the victim.
             let &(furthest, victim) = self.by_next.last().expect("a full pool has a victim");
             if next >= furthest {
                 return false;

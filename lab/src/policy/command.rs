@@ -16,10 +16,12 @@ use crate::record::DEFAULT_OUT;
 /// What to replay.
 #[derive(Args, Debug)]
 pub struct Options {
-    /// A recorded trace (`SET GLOBAL tidepool_page_trace_file`); can be given again. Without any, traces are generated.
+    /// A recorded trace (`SET GLOBAL tidepool_page_trace_file`); can be given again. Without any,
+    /// traces are generated.
     #[arg(long, num_args = 1.., value_name = "FILE")]
     trace: Vec<PathBuf>,
-    /// Sizes of the pool: pages, or a share of the pages that a trace touches, as 25%. [default: 5%,10%,25%,50%,80%]
+    /// Sizes of the pool: pages, or a share of the pages that a trace touches, as 25%. [default:
+    /// 5%,10%,25%,50%,80%]
     #[arg(long, value_delimiter = ',')]
     sizes: Vec<Size>,
     /// The policies. [default: all]
@@ -77,7 +79,7 @@ fn make(options: &Options) -> Result<Table> {
     Ok(table::mean(&tables).expect("there is a seed"))
 }
 
-/// Measures, and shows how far it is; the same is to be done `times` times.
+/// Measures, and shows the progress; the caller does the same `times` times.
 fn shown(
     traces: &[Trace],
     policies: &[&str],

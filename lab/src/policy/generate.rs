@@ -1,7 +1,7 @@
 //! Generated traces: the access patterns of the articles and of the literature, from a seed.
 //!
-//! Recorded traces are better evidence, generated ones are reproducible anywhere and cover corners. Times are as if a
-//! server did some 20,000 statements a second.
+//! Recorded traces are better evidence, generated ones are reproducible anywhere and cover corners.
+//! Times are as if a server did some 20,000 statements a second.
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -78,7 +78,8 @@ pub fn skewed(pages: u64, statements: usize, seed: u64) -> Trace {
     b.done()
 }
 
-/// Short ranges and point reads by Pareto, several requests of a statement on one page: what a naive policy takes for reuse.
+/// Short ranges and point reads by Pareto, several requests of a statement on one page: what a
+/// naive policy takes for reuse.
 pub fn short_ranges(pages: u64, statements: usize, seed: u64) -> Trace {
     let mut b = Builder::new("short ranges", seed);
     for _ in 0..statements {
@@ -93,7 +94,8 @@ pub fn short_ranges(pages: u64, statements: usize, seed: u64) -> Trace {
     b.done()
 }
 
-/// Orders in the manner of TPC-C: hot warehouses and districts, skewed customers and items, and an append-only tail that is read back soon.
+/// Orders in the manner of TPC-C: hot warehouses and districts, skewed customers and items, and an
+/// append-only tail that is read back soon.
 pub fn orders(pages: u64, statements: usize, seed: u64) -> Trace {
     let mut b = Builder::new("orders", seed);
     let (hot, items, customers) = (8, pages / 5, pages / 2);
@@ -120,8 +122,8 @@ pub fn orders(pages: u64, statements: usize, seed: u64) -> Trace {
     b.done()
 }
 
-/// Uniform use of a small table beside a dump of one eight times as large, in a loop, as the fourth article has it. The dump touches each page some
-/// fifty times within a moment.
+/// Uniform use of a small table beside a dump of one eight times as large, in a loop, as the fourth
+/// article has it. The dump touches each page some fifty times within a moment.
 pub fn beside_a_dump(resident_pages: u64, statements: usize, announced: bool, seed: u64) -> Trace {
     let name = if announced { "beside a dump" } else { "beside a dump, not announced" };
     let mut b = Builder::new(name, seed);
@@ -192,7 +194,8 @@ pub fn moving_set(pages: u64, statements: usize, seed: u64) -> Trace {
     b.done()
 }
 
-/// The whole set at one scale: `pages` is the size of the data, most traces ask for some `requests` pages.
+/// The whole set at one scale: `pages` is the size of the data, most traces ask for some `requests`
+/// pages.
 pub fn all(pages: u64, requests: usize, seed: u64) -> Vec<Trace> {
     vec![
         uniform(pages, requests / 2, seed),

@@ -1,11 +1,11 @@
 //! Replay of page traces over replacement policies.
 //!
-//! A [`trace::Trace`] is a sequence of page requests as a buffer pool sees them. A [`Policy`] is told of each request and says whether the page
-//! was resident. [`replay`] counts misses; [`table`] does it for every policy and size, and `tidepool lab policy` ([`command`]) prints
-//! that.
+//! A [`trace::Trace`] is a sequence of page requests as a buffer pool sees them. A [`Policy`] gets
+//! each request and says whether the page was resident. [`replay`] counts misses; [`table`] does it
+//! for every policy and size, and `tidepool lab policy` ([`command`]) prints that.
 //!
-//! `tide` and `midpoint` are what the pool runs: its own code, over frames that hold nothing ([`pool`]). The others are
-//! single-threaded models, written to be read and compared.
+//! `tide` and `midpoint` are what the pool runs: its own code, over frames that hold nothing
+//! ([`pool`]). The others are single-threaded models, written to be read and compared.
 
 pub mod arc;
 pub mod belady;
@@ -26,7 +26,8 @@ use trace::{Request, Trace};
 
 /// A replacement policy over a fixed number of pages.
 pub trait Policy {
-    /// Takes one request; `true` if the page was resident (a hit). Afterwards it is resident, unless the policy chose not to admit it.
+    /// Takes one request; `true` if the page was resident (a hit). Afterwards it is resident,
+    /// unless the policy chose not to admit it.
     fn request(&mut self, request: &Request) -> bool;
 
     /// Number of resident pages, never more than the capacity.

@@ -1,6 +1,8 @@
-//! A list with constant-time moves, addressed by page: the one data structure that all list-based policies share.
+//! A list with constant-time moves, addressed by page: the one data structure that all list-based
+//! policies share.
 //!
-//! Nodes live in a slab and are linked by index, so there is no unsafe code and no allocation once it has grown.
+//! Nodes live in a slab and are linked by index, so there is no unsafe code and no allocation once
+//! it has grown.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! S3-FIFO (Yang et al., SOSP 2023): a small FIFO, a main FIFO with two-bit counters, and a ghost FIFO.
+//! S3-FIFO (Yang et al., SOSP 2023): a small FIFO, a main FIFO with two-bit counters, and a ghost
+//! FIFO.
 
 use std::collections::HashMap;
 
@@ -6,7 +7,8 @@ use super::Policy;
 use super::order::Order;
 use super::trace::Request;
 
-/// S3-FIFO over `capacity` pages, with the paper's small queue of 10 % and as many ghosts as the main queue has pages.
+/// S3-FIFO over `capacity` pages, with the paper's small queue of 10 % and as many ghosts as the
+/// main queue has pages.
 #[derive(Debug)]
 pub struct S3Fifo {
     capacity: usize,

@@ -22,7 +22,8 @@ const OURS: &str = "tide";
 /// No policy for a pool: it knows the future.
 const OPTIMUM: &str = "optimum";
 
-/// Makes a policy by name over `capacity` pages; `None` for an unknown name. The optimum needs the trace.
+/// Makes a policy by name over `capacity` pages; `None` for an unknown name. The optimum needs the
+/// trace.
 pub fn make(name: &str, capacity: usize, trace: &Trace) -> Option<Box<dyn Policy>> {
     Some(match name {
         OURS => Box::new(Pooled::new(&ReplacementConfig::default(), capacity)),
@@ -53,7 +54,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// In pages, for a trace that touches so many; at least four.
+    /// In pages, for a trace that touches this many; at least four.
     pub fn capacity(self, distinct_pages: usize) -> usize {
         let pages = match self {
             Size::Percent(percent) => (distinct_pages as f64 * percent / 100.0) as usize,
@@ -116,8 +117,8 @@ pub struct Table {
     pub rows: Vec<Row>,
 }
 
-/// Replays the policies on every trace at the given sizes, on as many threads as there are CPUs. A quarter of each
-/// trace warms up. `done` hears of every replay that has ended.
+/// Replays the policies on every trace at the given sizes, on as many threads as there are CPUs. A
+/// quarter of each trace warms up. `done` hears of every replay that has ended.
 ///
 /// # Panics
 /// If a policy's name is not in [`NAMES`].
@@ -167,7 +168,8 @@ pub fn measure(
     Table { policies: policies.iter().map(|&name| name.to_owned()).collect(), rows: rows.collect() }
 }
 
-/// Row by row the mean of tables that have the same traces, from other seeds, at the same sizes. `None` if there is no table.
+/// Row by row the mean of tables that have the same traces, from other seeds, at the same sizes.
+/// `None` if there is no table.
 pub fn mean(tables: &[Table]) -> Option<Table> {
     let mut mean = tables.first()?.clone();
     for (at, row) in mean.rows.iter_mut().enumerate() {
@@ -195,8 +197,8 @@ impl Table {
         rivals.filter(|(_, name)| *name != OURS && *name != OPTIMUM).map(|(column, _)| column)
     }
 
-    /// By how much `tide` misses more than the best of the others but the optimum, of that one's misses; negative
-    /// where it misses less. `None` if either is not in the table.
+    /// By how much `tide` misses more than the best of the others but the optimum, of that one's
+    /// misses; negative where it misses less. `None` if either is not in the table.
     pub fn against_best(&self, miss_ratios: &[f64]) -> Option<f64> {
         let ours = miss_ratios[self.column(OURS)?];
         let best = self.rivals().map(|column| miss_ratios[column]).min_by(f64::total_cmp)?;
@@ -209,7 +211,8 @@ impl Table {
         Some(mean_ratios(self.rows.iter())?[column])
     }
 
-    /// The table in Markdown, miss ratios in per cent; then the means over all rows, and those of each trace.
+    /// The table in Markdown, miss ratios in per cent; then the means over all rows, and those of
+    /// each trace.
     pub fn markdown(&self) -> String {
         let mut text = String::from("| trace | pages |");
         for name in &self.policies {

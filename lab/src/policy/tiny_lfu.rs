@@ -1,4 +1,5 @@
-//! W-TinyLFU (Einziger, Friedman and Manes, ACM ToS 2017): a small LRU window, a segmented LRU, and admission by estimated frequency.
+//! W-TinyLFU (Einziger, Friedman and Manes, ACM ToS 2017): a small LRU window, a segmented LRU, and
+//! admission by estimated frequency.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
@@ -6,7 +7,8 @@ use super::Policy;
 use super::order::Order;
 use super::trace::Request;
 
-/// A count-min sketch of four rows that halves all counters once it has seen ten times its capacity.
+/// A count-min sketch of four rows that halves all counters once it has seen ten times its
+/// capacity.
 #[derive(Debug)]
 struct Sketch {
     rows: [Vec<u8>; 4],

@@ -1,4 +1,5 @@
-//! 2Q, full version (Johnson and Shasha, VLDB 1994): a FIFO for first uses, ghosts of what left it, an LRU for the rest.
+//! 2Q, full version (Johnson and Shasha, VLDB 1994): a FIFO for first uses, ghosts of what left it,
+//! an LRU for the rest.
 
 use super::Policy;
 use super::order::Order;

@@ -1,7 +1,8 @@
 //! WATT, write-aware timestamp tracking (Vöhringer and Leis, PVLDB 16, 2023), reads only.
 //!
-//! Each page keeps the times of its last uses. Its value is the highest rate among them: `max over i of i / (now - t_i)`. Eviction samples some
-//! pages and drops the least valuable. Time is counted in evictions-worth of requests, as an epoch.
+//! Each page keeps the times of its last uses. Its value is the highest rate among them:
+//! `max over i of i / (now - t_i)`. Eviction samples some pages and drops the least valuable. Time
+//! is counted in evictions-worth of requests, as an epoch.
 
 use std::collections::HashMap;
 
@@ -62,7 +63,8 @@ impl Watt {
     }
 
     fn now(&self) -> u64 {
-        // The paper advances its clock with page loads; a fraction of the pool's requests per epoch gives the same resolution here.
+        // The paper advances its clock with page loads; a fraction of the pool's requests per epoch
+        // gives the same resolution here.
         self.requests / (self.capacity as u64 / 16).max(1)
     }
 

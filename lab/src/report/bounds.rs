@@ -1,7 +1,7 @@
 //! What a pool that looks after itself must show, as figures, and whether it did.
 //!
-//! The same figure is worked out for every engine that was measured; the verdict is about Tidepool, the others stand
-//! beside it.
+//! The same figure is worked out for every engine that was measured; the verdict is about Tidepool,
+//! the others stand beside it.
 
 use crate::experiment::govern::GOVERNED;
 use crate::experiment::pressure::BESIDE_THE_STEP;
@@ -21,7 +21,7 @@ pub struct Row {
     pub experiment: String,
     /// What is required.
     pub what: String,
-    /// The limit, for people; empty where there is none, and the figure is only told.
+    /// The limit, for people; empty where there is none, and the report only shows the figure.
     pub bound: String,
     /// Tidepool's figure, and whether it meets the bound; nothing if it was not measured.
     pub ours: Option<Figure>,
@@ -272,7 +272,8 @@ fn govern(records: &[&Record], rows: &mut Vec<Row>) {
                 }
             }
         }
-        // A second may be slow for other reasons too; this is what the step itself did to the page reads around it.
+        // A second may be slow for other reasons too; this is what the step itself did to the page
+        // reads around it.
         if let Some(value) = highest(&runs, "step_lost_ms_max") {
             let what = format!("{scenario}: the most of the queries' work that one step cost");
             add(what, Bound::AtMost(200.0), milliseconds, value);

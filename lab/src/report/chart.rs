@@ -1,8 +1,8 @@
-//! One chart a run: throughput, latency, the pool and the memory around it, disk and swap, below each other on one
-//! time axis.
+//! One chart a run: throughput, latency, the pool and the memory around it, disk and swap, below
+//! each other on one time axis.
 //!
-//! Five quantities on one set of axes could not be read; five panels with one time axis can, and what happens in the
-//! same second stands in one vertical line.
+//! Five quantities on one set of axes could not be read; five panels with one time axis can, and
+//! what happens in the same second stands in one vertical line.
 
 use super::svg::{Anchor, Svg};
 use crate::record::{Point, Record};
@@ -93,7 +93,8 @@ fn panels() -> Vec<Panel> {
 pub fn run(record: &Record) -> Svg {
     let mut panels = panels();
     for panel in &mut panels {
-        // A line that is zero throughout would only hide the axis, except the first of its panel, whose zero says something.
+        // A line that is zero throughout would only hide the axis, except the first of its panel,
+        // whose zero says something.
         let mut first = true;
         panel.lines.retain(|line| {
             let keep = first || record.series.iter().any(|point| (line.of)(point) > 0.0);

@@ -1,5 +1,5 @@
-//! The seconds of a run as comma-separated values, for plots of one's own: the fields of [`Point`](crate::record::Point), with
-//! their names in the first line.
+//! The seconds of a run as comma-separated values, for plots of one's own: the fields of
+//! [`Point`](crate::record::Point), with their names in the first line.
 
 use serde_json::Value;
 

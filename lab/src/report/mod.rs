@@ -1,8 +1,9 @@
-//! The report on a directory of results: one HTML page that needs nothing else, a chart and a table of the seconds of each run as files
-//! of their own, and a summary in Markdown.
+//! The report on a directory of results: one HTML page that needs nothing else, a chart and a table
+//! of the seconds of each run as separate files, and a summary in Markdown.
 //!
-//! Here: which files, and the words that both texts share. `repeats` makes one record of a case that was repeated; `bounds` judges; `overview` and `chart` draw, by `svg`; `columns` are the tables' figures;
-//! `page`, `summary` and `csv` write.
+//! Here: which files, and the words that both texts share. `repeats` makes one record of a case
+//! that was repeated; `bounds` judges; `overview` and `chart` draw, by `svg`; `columns` are the
+//! tables' figures; `page`, `summary` and `csv` write.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

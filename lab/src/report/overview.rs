@@ -156,8 +156,8 @@ impl<'a> Bars<'a> {
         self.groups.iter().flat_map(|(_, bars)| bars)
     }
 
-    /// Whether each bar has its name beside it, as there are not as many colours as engines with their set-ups. Each engine has
-    /// one colour then.
+    /// Whether each bar has its name beside it, as there are not as many colours as engines with
+    /// their set-ups. Each engine has one colour then.
     fn named_one_by_one(&self) -> bool {
         self.labels.len() > COLOURS.len()
     }

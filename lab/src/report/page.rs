@@ -22,7 +22,8 @@ details summary{cursor:pointer;font-weight:600;margin:.5rem 0}
 @media (prefers-color-scheme:dark){body{background:#14181d;color:#e4e7eb}th,td{border-color:#2d343c}.met{color:#35c99b}.missed{color:#ff8a80}.soft{color:#9aa5b1}}
 ";
 
-/// The page: the verdicts, then each experiment's pictures from the condensed records, and all its runs.
+/// The page: the verdicts, then each experiment's pictures from the condensed records, and all its
+/// runs.
 pub(super) fn html(records: &[Record], condensed: &[Record], rows: &[Row]) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\

@@ -1,11 +1,13 @@
 //! Runs that were repeated, as one.
 //!
-//! A single run on a machine with neighbours says as much about them as about the case. Of several, the median of a figure is
-//! judged; but where a figure is the worst that happened, as a wait or a kill, once is too often, and the worst counts.
+//! A single run on a machine with neighbours says as much about them as about the case. Of several,
+//! the median of a figure is judged; but where a figure is the worst that happened, as a wait or a
+//! kill, once is too often, and the worst counts.
 //!
-//! The worst second of a run is a third kind. Each run has one, and on such a machine it is most often the machine's. What an
-//! experiment does comes at the same second of every repeat, and so does the dip that it causes. So of three repeats and more the
-//! median is taken of each second, and then the worst of these; a dip may come one second sooner or later.
+//! The worst second of a run is a third kind. Each run has one, and on such a machine it is most
+//! often the machine's. What an experiment does comes at the same second of every repeat, and so
+//! does the dip that it causes. So of three repeats and more the median is taken of each second,
+//! and then the worst of these; a dip may come one second sooner or later.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +24,9 @@ const WORST: [&str; 7] = [
     "step_lost_ms_max",
 ];
 
-/// One record for each case of an engine, in the order in which they first came. Its figures are those of all its repeats, its
-/// outcome is the first that was not as planned, and the rest is the first repeat's.
+/// One record for each case of an engine, in the order in which they first came. Its figures are
+/// those of all its repeats, its outcome is the first that was not as planned, and the rest is the
+/// first repeat's.
 pub(super) fn condensed(records: &[Record]) -> Vec<Record> {
     let mut cases: Vec<Vec<&Record>> = Vec::new();
     for record in records {
@@ -81,10 +84,11 @@ fn condense(repeats: &[&Record]) -> Record {
     record
 }
 
-/// So many repeats tell what recurs.
+/// The number of repeats that show what recurs.
 const RECURRING: usize = 3;
 
-/// The lowest median of a second over all repeats, and that second. A second of a repeat counts as the slower of itself and the next.
+/// The lowest median of a second over all repeats, and that second. A second of a repeat counts as
+/// the slower of itself and the next.
 fn worst_recurring_second(repeats: &[&Record]) -> Option<(f64, f64)> {
     let mut seconds: BTreeMap<i64, Vec<f64>> = BTreeMap::new();
     for repeat in repeats {
@@ -138,7 +142,7 @@ mod tests {
         let figures: Vec<_> =
             condensed(&records).iter().map(|record| record.figure("qps").unwrap()).collect();
         assert_eq!(figures, [200.0, 900.0]);
-        // Each has a chart of its own.
+        // Each has its own chart.
         assert_eq!(numbers(&records), [(1, 3), (2, 3), (3, 3)]);
     }
 

@@ -1,8 +1,10 @@
-//! Text of Scalable Vector Graphics: a few shapes, escaped, with classes for the style sheet to colour.
+//! Text of Scalable Vector Graphics: a few shapes, escaped, with classes for the style sheet to
+//! colour.
 
 use std::fmt::Write;
 
-/// Colours of a scheme: one hue a quantity, distinct to colour-blind readers, too (after Okabe and Ito).
+/// Colours of a scheme: one hue a quantity, distinct to colour-blind readers, too (after Okabe and
+/// Ito).
 struct Scheme {
     background: &'static str,
     ink: &'static str,
@@ -46,7 +48,8 @@ impl Scheme {
     }
 }
 
-/// The styles of charts, for a page and for a file of its own; the reader's `prefers-color-scheme` chooses.
+/// The styles of charts, for a page and for a separate file; the reader's `prefers-color-scheme`
+/// chooses.
 pub fn style() -> String {
     format!(
         ".chart{{font-family:system-ui,'DejaVu Sans',sans-serif}}.chart text{{font-size:12px}}.chart text.soft{{font-size:11px}}\
@@ -145,7 +148,8 @@ impl Svg {
         );
     }
 
-    /// The picture as part of an HTML page that has [`style`]; `description` is for who can't see it.
+    /// The picture as part of an HTML page that has [`style`]; `description` is for who can't see
+    /// it.
     pub fn inline(&self, description: &str) -> String {
         format!(
             "<svg class=\"chart\" role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" width=\"{}\" height=\"{}\">\n{}</svg>\n",
@@ -158,7 +162,7 @@ impl Svg {
         )
     }
 
-    /// The picture as a file of its own.
+    /// The picture as a separate file.
     pub fn standalone(&self, description: &str) -> String {
         format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" class=\"chart\" role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\" \

@@ -1,5 +1,6 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
-//! Reads what the Rust sources export: `no_mangle` functions, `repr(C)` structs and `TP_` constants.
+//! Reads what the Rust sources export: `no_mangle` functions, `repr(C)` structs and `TP_`
+//! constants.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -108,7 +109,8 @@ fn export(interface: &mut Interface, function: &syn::Signature, of: &dyn Fn(&syn
     assert!(before.is_none(), "{name} is exported twice");
 }
 
-/// The signature that a macro gives to the functions that it makes, with the macro's variables in it.
+/// The signature that a macro gives to the functions that it makes, with the macro's variables in
+/// it.
 fn template_of(definition: &str) -> Option<String> {
     let start = definition
         .find("extern \"C\" fn $name")

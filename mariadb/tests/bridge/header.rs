@@ -1,6 +1,6 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
-//! Reads the subset of C that `bridge.h` is written in: opaque and plain structs, enums with values, functions.
-//! Anything else is an error of the test, not passed over.
+//! Reads the subset of C that `bridge.h` is written in: opaque and plain structs, enums with
+//! values, functions. Anything else is an error of the test, not passed over.
 
 use crate::abi::{Interface, Signature, Type};
 

@@ -1,9 +1,9 @@
 // Copyright (c) 2026, the Tidepool authors. SPDX-License-Identifier: GPL-2.0-only
-//! The C header `shim/bridge.h` and the functions that `src/` exports must agree: a slip between them is undefined
-//! behaviour, and neither compiler sees both sides.
+//! The C header `shim/bridge.h` and the functions that `src/` exports must agree: a slip between
+//! them is undefined behaviour, and neither compiler sees both sides.
 //!
-//! `header` reads the header, `exports` the Rust sources; both give the same description (`abi`), which is compared
-//! here: names, parameters, results, struct fields in order, and constants.
+//! `header` reads the header, `exports` the Rust sources; both give the same description (`abi`),
+//! which is compared here: names, parameters, results, struct fields in order, and constants.
 
 mod abi;
 mod exports;
@@ -49,7 +49,8 @@ fn same_type(names: &mut Names, c: &Type, rust: &Type) -> bool {
         (Type::Plain(c), Type::Plain(rust)) => c == rust,
         (Type::Named(c), Type::Named(rust)) => names.agree(c, rust),
         (Type::Pointer { to: c, is_const }, Type::Pointer { to: rust, is_const: rust_const }) => {
-            // What C promises not to change, Rust must not change. The other way round is Rust's own restraint.
+            // What C promises not to change, Rust must not change. The other way round is Rust's
+            // own restraint.
             let target: &Type = match (&**c, &**rust) {
                 // A pointer to an array's first value is one to the array.
                 (Type::Plain(_), Type::Array(first, _)) => first,

@@ -28,7 +28,7 @@ pub enum Place {
 /// How a column lies in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Storage {
-    /// As so many bytes.
+    /// As this many bytes.
     Fixed(usize),
     /// With its length before it; CHAR without trailing spaces.
     WithLength,

@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         String::from_utf8(self.bytes(len)?.to_vec()).ok()
     }
 
-    /// A length as rows have them, and so many bytes.
+    /// A length as rows have them, and that many bytes.
     pub fn value(&mut self) -> Option<&'a [u8]> {
         let len = match self.u8()? {
             short @ 0..=250 => u64::from(short),

@@ -132,7 +132,7 @@ fn salvage(
     }
     for (table, name) in all.iter().zip(names) {
         let is_wanted = match options.tables.is_empty() {
-            // Nobody can name a temporary table any more.
+            // No session can use a temporary table any more.
             true => !name.is_temporary(),
             false => options.tables.iter().any(|wanted| name.is_meant(wanted)),
         };

@@ -12,7 +12,7 @@ use crate::offline::rows::hex;
 use crate::offline::rows::row::Rows;
 use crate::offline::rows::value::{Value, value};
 
-/// An INSERT statement ends when it has so many rows, or bytes.
+/// An INSERT statement ends when it has this many rows, or bytes.
 const BATCH_ROWS: usize = 1000;
 const BATCH_BYTES: usize = 1 << 20;
 /// Rows that are listed as not understood.

@@ -1,4 +1,5 @@
-//! Buffers that every connection may take: where they are too large, they are what is to be set, and not the pool.
+//! Buffers that every connection may take: where they are too large, the advice is about them, and
+//! not about the pool.
 
 use super::*;
 use crate::facts::LargeBuffer;

@@ -1,4 +1,5 @@
-//! `innodb_dedicated_server`: what is advised of it and of the pool's size can all be followed, and the other way is told as one.
+//! `innodb_dedicated_server`: all advice about it and about the pool's size can be followed
+//! together, and the alternative is named as one.
 
 use super::*;
 
@@ -27,7 +28,7 @@ fn a_dedicated_server_in_a_container_it_does_not_see() {
     assert_eq!(fixed.len(), 2, "{fixed:?}");
     assert!(fixed[0].starts_with("innodb_buffer_pool_size = "), "{fixed:?}");
     assert_eq!(fixed[1], "innodb_dedicated_server = OFF");
-    // Newer ones can see it, if they are told to look; but not beside a size in the configuration.
+    // Newer servers can see it with an option, but not beside a size in the configuration.
     facts.kind = Kind::from_words("9.7.4", "MySQL Community Server").unwrap();
     facts.settings.container_aware = Some(false);
     assert_eq!(lines(&facts), fixed);
@@ -42,7 +43,7 @@ fn a_dedicated_server_in_a_container_it_does_not_see() {
     assert_eq!(only(&facts).rule, "pool_too_large");
 }
 
-/// As MySQL is installed, on a machine of its own.
+/// As MySQL is installed, on a dedicated machine.
 fn fresh(version: &str) -> Facts {
     let mut facts = healthy();
     facts.kind = Kind::from_words(version, "MySQL Community Server").unwrap();

@@ -43,7 +43,8 @@ fn a_pool_that_no_cgroup_has_room_for() {
     let args = ["--innodb-buffer-pool-size=4G", "--innodb-redo-log-capacity=512M"];
     let Some(server) = group.start(|| mysql("mysql-cgroup", &args)) else { return };
     let Some(server) = server else { return };
-    // The descriptors of 4 GiB alone are more than 300 MiB, and go with the pages that they describe.
+    // The descriptors of 4 GiB alone are more than 300 MiB, and go with the pages that they
+    // describe.
     let limit = group.usage() + 40 * MIB;
     group.limit(limit);
     let (report, rules) = advise(&server);

@@ -1,4 +1,5 @@
-//! Logging in to MySQL: `caching_sha2_password`, which is what it has, the socket's peer, and what this program can't do.
+//! Logging in to MySQL: `caching_sha2_password`, which is what it has, the socket's peer, and what
+//! this program can't do.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -88,7 +89,8 @@ fn refusals_are_no_missing_servers() {
     assert!(why("locked").contains("locked"));
     conn.query_drop("CREATE USER expired IDENTIFIED BY 'ri#ght' PASSWORD EXPIRE").unwrap();
     assert!(why("expired").contains("expired"));
-    // For names that are not there MySQL asks for one method or another, always the same for a name.
+    // For names that are not there MySQL asks for one method or another, always the same for a
+    // name.
     for name in ["anna", "bert", "carl", "dora", "emil", "fritz", "gerd", "hanna"] {
         let text = why(name);
         assert!(text.contains("Access denied") || text.contains("wrong names"), "{text}");

@@ -50,8 +50,8 @@ fn a_pool_is_shrunk_below_a_limit_that_comes_down_and_grows_back() {
     let args = ["--innodb-buffer-pool-size=96M", "--innodb-buffer-pool-chunk-size=1M"];
     let Some(server) = group.start(|| mysql("mysql-govern", &args)) else { return };
     let Some(server) = server else { return };
-    // Nobody reads yet: a reader takes each page that a shrinking pool frees to move others to, and then MySQL sleeps for seconds,
-    // some ten times.
+    // No query reads yet: a reader takes each page that a shrinking pool frees to move others to,
+    // and then MySQL sleeps for seconds, some ten times.
     let rows = fill(&server, 96);
     let mut govern = Govern::start(tidepool(server.socket()).args([
         "govern",
@@ -60,8 +60,8 @@ fn a_pool_is_shrunk_below_a_limit_that_comes_down_and_grows_back() {
         "--min=16M",
     ]));
     govern.line("governing MySQL");
-    // Less room than what is to stay free, and no files of the server's in the kernel's cache that could go instead.
-    // (After its start, and after many writes, it still takes some.)
+    // Less room than what is to stay free, and no files of the server's in the kernel's cache that
+    // could go instead. (After its start, and after many writes, it still takes some.)
     let own = at_rest(|| own_bytes(&server), |then, now| now.abs_diff(then) <= MIB / 4);
     let limit = own + 16 * MIB;
     group.limit(limit);

@@ -1,5 +1,5 @@
-//! The commands on MySQL, where `scripts/deps --test` could have one. What is the same as on MariaDB is tested there; here is what MySQL
-//! does in its own way.
+//! The commands on MySQL, where `scripts/deps --test` could have one. What is the same as on
+//! MariaDB is tested there; here is what MySQL does in its own way.
 
 mod advise;
 mod connect;

@@ -101,8 +101,8 @@ fn file_cache_that_fills_the_cgroup_does_not_shrink_the_pool() {
     let mut group = Group::new(8 * GIB, GIB);
     group.pool.resident_bytes = group.pool.limit_bytes;
     let full = group.pool.limit_bytes;
-    // A backup: whatever the pool leaves is file cache, and who wants memory drops some of it first. The rest breathes, so there
-    // is now a bit more than the headroom, now a bit less.
+    // A backup: whatever the pool leaves is file cache, and who wants memory drops some of it
+    // first. The rest breathes, so there is now a bit more than the headroom, now a bit less.
     for tick in 0..4000 {
         group.others = 100 * MIB + tick % 7 * MIB;
         group.file_cache = group.limit - group.pool.resident_bytes - group.others;
@@ -136,7 +136,7 @@ fn stalls_with_hardly_any_room_left_shrink_a_pool_that_lags_behind() {
     group.others += share_bytes(group.limit) - 20 * MIB;
     let found = (1..=10).find_map(|tick| {
         let decision = group.tick(25_000)?;
-        // It was told, and holds it all still.
+        // It has the new target, and still holds all of it.
         group.pool.resident_bytes = full;
         (decision.signal == Signal::Stall).then_some((tick, decision))
     });
@@ -188,7 +188,8 @@ fn a_moment_between_two_readings_is_no_tenth_of_the_time() {
     let mut group = Group::new(64 * GIB, 2 * GIB);
     let glance = Duration::from_millis(2);
     for tick in 0..2000 {
-        // All of one time between two readings in sixteen, with pages that come back: 6 % of the time.
+        // All of one time between two readings in sixteen, with pages that come back: 6 % of the
+        // time.
         let stalled_us = if tick % 16 == 0 { 2_000 } else { 0 };
         group.refault(2, 0);
         assert_eq!(group.read_after(glance, stalled_us), None, "{tick}");
@@ -208,7 +209,8 @@ fn a_step_that_does_not_lower_the_stall_is_the_last_for_a_minute() {
             steps.push((group.now, decision.signal, decision.to_bytes));
         }
     }
-    // The first could not be judged yet, the second could, and after the verdict nothing is held back.
+    // The first could not be judged yet, the second could, and after the verdict nothing is held
+    // back.
     let [(_, Signal::Stall, _), (second, Signal::Stall, _), (back, Signal::RoomLasted, size)] =
         steps[..]
     else {
@@ -281,7 +283,8 @@ fn a_stall_shrinks_only_if_memory_is_short() {
     };
     for place in [&own, &Place::Machine] {
         assert_eq!(signal(place, 25_000, 8 * GIB), None);
-        // The first reading shrinks for the room that is gone, the second for the stall, which is a tenth of the window by then.
+        // The first reading shrinks for the room that is gone, the second for the stall, which is a
+        // tenth of the window by then.
         assert_eq!(signal(place, 25_000, 10 * MIB), Some(Signal::Stall));
         assert_eq!(signal(place, 1_000, 10 * MIB), Some(Signal::RoomShrank));
     }
@@ -292,7 +295,8 @@ fn totals_of_different_places_are_not_compared() {
     let mut group = Group::new(8 * GIB, GIB);
     group.pool.resident_bytes = group.pool.limit_bytes;
     let place = |name: &str| Place::Cgroup(name.into());
-    // The process is moved, its group's file vanishes, it is there again; each total is larger than the one before.
+    // The process is moved, its group's file vanishes, it is there again; each total is larger than
+    // the one before.
     let places = [place("/a"), place("/b"), Place::Machine, place("/b")];
     for _ in 0..10 {
         for place in &places {

@@ -18,7 +18,7 @@ struct Group {
     swapped: u64,
     /// Whether the process's status can be read.
     tells_swapped: bool,
-    /// The pool comes in pieces of so many bytes.
+    /// The pool consists of pieces of this many bytes.
     unit: u64,
 }
 
@@ -60,7 +60,7 @@ impl Group {
         }
     }
 
-    /// A reading after so much more has gone to swap. The pool obeys at once, and fills.
+    /// A reading after this many more bytes have gone to swap. The pool obeys at once, and fills.
     fn tick(&mut self, swapped: u64) -> Option<Decision> {
         self.now += TICK;
         self.swapped += swapped;

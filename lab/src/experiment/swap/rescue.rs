@@ -1,9 +1,10 @@
-//! The rescue (the end of the first article): a pool of one and a half times the memory, which swaps, is made to fit while the
-//! load goes on.
+//! The rescue (the end of the first article): a pool of one and a half times the memory, which
+//! swaps, is made to fit while the load goes on.
 //!
-//! InnoDB by `SET GLOBAL innodb_buffer_pool_size`, after which the article's server "pretty much grinds to halt for 15 minutes",
-//! and once by `tidepool govern`, which is started at the same second. Tidepool by the guard against just this, which was off
-//! until then. A server may be killed before it can be rescued; that is its result.
+//! InnoDB by `SET GLOBAL innodb_buffer_pool_size`, after which the article's server "pretty much
+//! grinds to halt for 15 minutes", and once by `tidepool govern`, which is started at the same
+//! second. Tidepool by the guard against just this, which was off until then. A server may be
+//! killed before it can be rescued; that is its result.
 
 use std::path::Path;
 
@@ -30,7 +31,7 @@ const BEFORE_S: u32 = 15;
 const AFTER_S: u32 = 75;
 /// The last seconds, which tell the throughput of a pool that fits.
 const END_S: u32 = 15;
-/// The slowest so many seconds in a row tell a halt from a slow second.
+/// Length in seconds of the slowest interval: it distinguishes a halt from a slow second.
 const HALT_S: usize = 10;
 
 /// How a pool is made to fit.
@@ -154,7 +155,8 @@ fn judge(record: &mut Record, memory_bytes: u64) {
     record.summary.extend(measured);
 }
 
-/// The throughput of the end, if the pool fits by then and nothing swaps any more: a server that stands still is steady, too.
+/// The throughput of the end, if the pool fits by then and nothing swaps any more: a server that
+/// stands still is steady, too.
 fn steady(end: &[Point], memory_bytes: u64) -> Option<f64> {
     let size = statistics::median(end.iter().map(|point| point.pool_bytes as f64));
     let swap_in = statistics::mean(end.iter().map(|point| point.swap_in_mb_s));
@@ -162,8 +164,8 @@ fn steady(end: &[Point], memory_bytes: u64) -> Option<f64> {
     (size <= memory_bytes as f64 && swap_in < SWAPS_MB_S && qps > 0.0).then_some(qps)
 }
 
-/// The end of the first of three seconds that have, as the quarter of a minute that begins with them, 90 % of the throughput of
-/// the end.
+/// The end of the first of three seconds that have, as the quarter of a minute that begins with
+/// them, 90 % of the throughput of the end.
 fn back_at(after: &[Point], end: f64) -> Option<f64> {
     let is_back = |&at: &usize| {
         let (now, lasting) = statistics::now_and_lasting(after, at);
@@ -179,8 +181,8 @@ mod tests {
 
     const MEMORY: u64 = 1 << 30;
 
-    /// A run with these queries a second, one number a second from the rescue on; the last one goes on. The pool fits from
-    /// `fits_s` seconds after the rescue.
+    /// A run with these queries a second, one number a second from the rescue on; the last one goes
+    /// on. The pool fits from `fits_s` seconds after the rescue.
     fn record(qps: &[f64], fits_s: u32) -> Record {
         let mut record = finished("swap", RESCUE, "innodb", &[("set_returned_ms", 2500.0)]);
         for second in 1..=BEFORE_S + AFTER_S {
@@ -260,7 +262,7 @@ mod tests {
             for &way in Way::all(engine) {
                 let plan = plan(&settings, (engine, dir), 1, way);
                 assert!(plan.args[0].ends_with(&size), "{:?}", plan.args);
-                // Not from its start: it is to be rescued, not kept from harm.
+                // Not from its start: the case is a rescue, not a protection.
                 assert!(!plan.governed);
                 let unguarded = plan.args.iter().any(|arg| arg.ends_with("guard=OFF"));
                 assert_eq!(unguarded, engine == Engine::Tidepool);

@@ -1,5 +1,5 @@
-//! The consistency conditions (clause 3.3.2), each as a query for the rows that violate it; and what must be
-//! there because it was acknowledged.
+//! The consistency conditions (clause 3.3.2), each as a query for the rows that violate it; and
+//! what must be there because it was acknowledged.
 
 use super::transactions::Kind;
 use super::{Report, Scale, schema};
@@ -8,7 +8,7 @@ use crate::client::{Client, Dialect, Result, Row, Value};
 /// The database that holds the tables.
 pub const DATABASE: &str = "tpcc";
 
-/// How many violations are told of each condition.
+/// The most violations that are listed of each condition.
 const SHOWN: usize = 3;
 
 /// A condition: its name, and the violations found, described.
@@ -44,7 +44,8 @@ pub fn broken_conditions(conn: &mut dyn Client) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Checks all conditions, and the structure of all tables: by CHECK TABLE, or PostgreSQL's module `amcheck`. Returns what is wrong, described; empty if all is well.
+/// Checks all conditions, and the structure of all tables: by CHECK TABLE, or PostgreSQL's module
+/// `amcheck`. Returns what is wrong, described; empty if all is well.
 ///
 /// # Errors
 /// What the server says.
@@ -227,7 +228,8 @@ fn balances_are_deliveries_less_payments(conn: &mut dyn Client) -> Result<Vec<St
     )
 }
 
-/// The specification states the figure 2100, which holds before any delivery; this is its meaning afterwards.
+/// The specification states the figure 2100, which holds before any delivery; this is its meaning
+/// afterwards.
 fn delivered_orders_are_the_rest(conn: &mut dyn Client) -> Result<Vec<String>> {
     rows(
         conn,

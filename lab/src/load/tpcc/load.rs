@@ -1,5 +1,5 @@
-//! Terminals: threads that each run the mix of transactions on a connection of their own, until told to stop
-//! or until the server is gone.
+//! Terminals: threads that each run the mix of transactions, each on its own connection, until they
+//! are stopped or until the server is gone.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -36,7 +36,8 @@ pub struct Report {
     pub retried: BTreeMap<String, u64>,
     /// Orders delivered by acknowledged transactions.
     pub delivered: u64,
-    /// Orders entered by transactions whose COMMIT was sent but not answered: they may be there or not.
+    /// Orders entered by transactions whose COMMIT was sent but not answered: they may be there or
+    /// not.
     pub new_orders_in_doubt: u64,
     /// The same for orders delivered.
     pub delivered_in_doubt: u64,

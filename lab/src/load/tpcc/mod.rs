@@ -1,5 +1,5 @@
-//! A TPC-C load, written from the TPC-C specification (revision 5.11): a wholesale supplier with warehouses,
-//! districts, customers and orders.
+//! A TPC-C load, written from the TPC-C specification (revision 5.11): a wholesale supplier with
+//! warehouses, districts, customers and orders.
 //!
 //! | module | clause of the specification |
 //! |---|---|
@@ -10,8 +10,8 @@
 //! | [`load`] | 5.2, terminals that run the mix |
 //! | [`consistency`] | 3.3.2, the conditions 1–12 |
 //!
-//! It is a test of correctness under contention, no benchmark: there are no keying and think times, the scale
-//! may be far below a real warehouse's, and nothing here may be called a TPC-C result.
+//! It is a test of correctness under contention, no benchmark: there are no keying and think times,
+//! the scale may be far below a real warehouse's, and nothing here may be called a TPC-C result.
 
 pub mod consistency;
 pub mod load;
@@ -22,7 +22,8 @@ pub mod transactions;
 
 pub use load::{Load, LoadOptions, Report};
 
-/// How many rows there are. The specification fixes all but the warehouses; smaller figures load faster.
+/// How many rows there are. The specification fixes all but the warehouses; smaller figures load
+/// faster.
 #[derive(Clone, Copy, Debug)]
 pub struct Scale {
     /// Warehouses.

@@ -22,7 +22,8 @@ fn address(prefix: &str) -> String {
 pub fn create(conn: &mut dyn Client) -> Result<()> {
     let stock_districts: String =
         (1..=10).map(|d| format!("s_dist_{d:02} CHAR(24) NOT NULL, ")).collect();
-    // In the table's definition PostgreSQL knows keys only, no other index; MariaDB would rebuild the table for it.
+    // In the table's definition PostgreSQL knows keys only, no other index; MariaDB would rebuild
+    // the table for it.
     let (by_name, separate) = match conn.dialect() {
         Dialect::MySql => (", KEY by_name (c_w_id, c_d_id, c_last, c_first)", None),
         Dialect::Postgres => {

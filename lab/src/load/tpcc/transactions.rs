@@ -1,4 +1,5 @@
-//! The five transactions (clauses 2.4–2.8). Each is the body only: [`super::load`] begins and ends it.
+//! The five transactions (clauses 2.4–2.8). Each is the body only: [`super::load`] begins and ends
+//! it.
 
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -44,7 +45,7 @@ impl Kind {
 /// What a body wants done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Commit; so many orders were delivered.
+    /// Commit, with the number of delivered orders.
     Commit {
         /// Orders that leave `new_order` by this transaction.
         delivered: u64,

@@ -43,7 +43,8 @@ proptest! {
         prop_assert_eq!(outcome.misses, fewest_misses(&pages, capacity, &mut Vec::new()));
     }
 
-    /// No policy says "hit" for a page it never saw, holds more than its capacity, or beats the optimum.
+    /// No policy says "hit" for a page it never saw, holds more than its capacity, or beats the
+    /// optimum.
     #[test]
     fn policies_are_sane(raw in prop::collection::vec((0u64..40, 0u64..30, any::<bool>()), 0..400), capacity in 4usize..30) {
         let requests: Vec<_> = raw.iter().enumerate().map(|(at, &(page, statement, scan))| {

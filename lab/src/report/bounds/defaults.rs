@@ -54,7 +54,8 @@ fn throughput(record: &Record) -> Option<f64> {
     tps.filter(|_| record.outcome == Outcome::Finished)
 }
 
-/// A row with a sum over all runs of each set-up. What a person has tuned is nothing that Tidepool answers for.
+/// A row with a sum over all runs of each set-up. What a person has tuned is nothing that Tidepool
+/// answers for.
 fn sum(records: &[&Record], what: &str, rows: &mut Vec<Row>, of: impl Fn(&Record) -> f64) {
     let bound = Bound::AtMost(0.0);
     let labels: Vec<String> = records.iter().map(|record| record.label()).collect();

@@ -9,7 +9,8 @@ use crate::record::Record;
 const MOVED_SHARE: f64 = 0.45;
 const PAGE_BYTES: f64 = 16384.0;
 
-/// The throughput of another run of an engine. With old_blocks_time=0 there is no such run: InnoDB's other one is as good.
+/// The throughput of another run of an engine. With old_blocks_time=0 there is no such run:
+/// InnoDB's other one is as good.
 fn same_engine(records: &[&Record], own: &[&Record], scenario: &str) -> Option<f64> {
     let engine = &own.first()?.engine;
     let same = |record: &&&Record| record.engine == *engine && record.scenario == scenario;

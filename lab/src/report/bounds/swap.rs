@@ -7,8 +7,8 @@ use super::{
 use crate::experiment::swap::{IN_TURNS, RESCUE, turn_error, turn_figure};
 use crate::record::{Outcome, Record};
 
-/// A pool under the guard is back at its size this soon after a neighbour has gone (`pressure`), and should be as fast again
-/// as that when it has to make room.
+/// A pool under the guard is back at its size this soon after a neighbour has gone (`pressure`),
+/// and should be as fast again as that when it has to make room.
 const RESCUED_S: f64 = 10.0;
 
 /// Two standard errors of the ratio of two sizes in turns; none for other runs.
@@ -90,7 +90,7 @@ fn of_sizes(records: &[&Record], rows: &mut Vec<Row>) {
     });
 }
 
-/// Tidepool's way out is judged; what the others' ways lead to is told beside it.
+/// The report judges Tidepool's rescue, and shows the others beside it.
 fn of_rescues(records: &[&Record], rows: &mut Vec<Row>) {
     // Tidepool has one way, so its name is enough.
     let named = records.iter().map(|record| {
