@@ -134,7 +134,7 @@ fn open_pool(
 
 impl Env {
     /// Opens a data directory: makes a new one if there is none, and recovers it if it was not
-    /// closed cleanly ([`recovery::recover`]).
+    /// closed cleanly (`recovery::recover`).
     pub fn open(storage: Arc<dyn Storage>, options: &EnvOptions) -> Result<Arc<Self>> {
         // Before the lock, whose file would be the first of ours in there.
         refuse_unfit(&*storage)?;

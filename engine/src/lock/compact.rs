@@ -3,7 +3,7 @@
 //! A locking read of a million rows takes a million exclusive locks. A statement that has changed
 //! as many rows and is taken back leaves as many behind, since the entries no longer carry the
 //! lock. As entries of the key-lock table they would take hundreds of bytes each. So the first
-//! [`QUEUED_LOCKS_MAX`] locks of an owner are ordinary queue entries, and the further ones are
+//! `QUEUED_LOCKS_MAX` locks of an owner are ordinary queue entries, and the further ones are
 //! hashes in a set that the owner has. A request that meets one makes the queue entry on the
 //! owner's behalf and waits there, as with the implicit lock of a written entry.
 //!
@@ -16,7 +16,7 @@
 //! numbered one by one take a quarter of a byte each when a scan locks them, and sixty-four in turn
 //! use the same place in memory.
 //!
-//! There are few sets, since an owner has one only beyond [`QUEUED_LOCKS_MAX`] locks. Hence a plain
+//! There are few sets, since an owner has one only beyond `QUEUED_LOCKS_MAX` locks. Hence a plain
 //! list, and a counter that says "no set", or "none but yours".
 //!
 //! # Latches and mutexes

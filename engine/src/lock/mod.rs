@@ -176,7 +176,7 @@ impl Locks {
         self.keys.memory_bytes() + self.ranges.memory_bytes() + self.compact.memory_bytes()
     }
 
-    /// Waits until the wait that `owner` has announced (by [`KeyLocks::acquire`] answering
+    /// Waits until the wait that `owner` has announced (by [`Locks::acquire`] answering
     /// [`keys::Acquire::MustWait`]) ends in a grant. Any other end withdraws the request.
     pub fn wait_for_key(
         &self,

@@ -2,8 +2,8 @@
 //! end.
 //!
 //! Bytes that a program spoilt may have a right checksum and lead in a circle. So a walk comes to
-//! no page twice ([`Trail`]), and
-//! within a page it goes ahead only: a page that leads elsewhere counts as broken.
+//! no page twice (`Trail`), and within a page it goes ahead only: a page that leads elsewhere
+//! counts as broken.
 //!
 //! A page that can't be read does not end the walk ([`super::damage`]): it goes on where the stream
 //! does behind it, if that can be found, and notes what is lost.

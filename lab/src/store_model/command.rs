@@ -39,7 +39,7 @@ const MIB: u64 = 1 << 20;
 /// What a replay has come to.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
-    /// Of the page writes after those that only [age](aging) the store.
+    /// Of the page writes after those that only age the store.
     pub counts: Counts,
     /// At the end.
     pub stored: Stored,
