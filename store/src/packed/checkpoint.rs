@@ -86,7 +86,8 @@ impl PackedFile {
         drop(map);
         written.extend(tables.iter().map(|(_, entry)| *entry));
         written.extend(spots.as_slice().iter().map(|spot| appender.place_of(*spot)));
-        let segments = self.segments_then(writer, &written);
+        let mut segments = self.segments_then(writer, &written);
+        appender.pin(&mut segments);
         for (part, bytes) in (0..).zip(segments.encode()) {
             let (object, spot) = (Object::Segments { part }, spots.next().expect("placed"));
             tables.push((object, appender.fill(spot, object, (META_CODEC, &bytes))));
@@ -110,7 +111,7 @@ impl PackedFile {
                 (tails[stream].segment, tails[stream].filled) = (None, 0);
             }
             tails[stream].next = u32::MAX;
-            tails[stream].next = segments.choose(&tails);
+            tails[stream].next = segments.choose(&tails, &[]);
         }
         let root = Root {
             page_size: self.settings.page_size,
@@ -128,10 +129,11 @@ impl PackedFile {
 
         // The root is durable.
         appender.chain.tails = tails;
+        writer.segments = segments;
         appender.commit(writer);
-        self.map.write().settle(Stored::Durable);
-        (writer.segments, writer.tables, writer.root) = (segments, tables, root.number);
         writer.segments.unpin();
+        self.map.write().settle(Stored::Durable);
+        (writer.tables, writer.root) = (tables, root.number);
         writer.since_checkpoint = 0;
         Ok(())
     }

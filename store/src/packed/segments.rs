@@ -103,15 +103,18 @@ impl Segments {
     }
 
     /// The segment that a stream should go on in when its own is full: the first empty one that no
-    /// stream has, else one behind the end of the file.
-    pub fn choose(&self, tails: &[Tail; STREAMS]) -> u32 {
+    /// stream has and that is not in `batch`, whose runs are not published; else one behind the end
+    /// of the file.
+    pub fn choose(&self, tails: &[Tail; STREAMS], batch: &[u32]) -> u32 {
         let is_taken = |segment: &u32| {
             let has = |tail: &Tail| tail.segment == Some(*segment) || tail.next == *segment;
-            tails.iter().any(has)
+            tails.iter().any(has) || batch.contains(segment)
         };
         let mut free = self.empty.iter().copied().filter(|at| !self.pinned.contains(at));
         free.find(|segment| !is_taken(segment)).unwrap_or_else(|| {
-            (self.count()..).find(|segment| !is_taken(segment)).expect("streams take few")
+            (self.count()..)
+                .find(|segment| !is_taken(segment))
+                .expect("streams and a batch take few")
         })
     }
 

@@ -8,6 +8,7 @@ use super::error::{Error, Result};
 use super::file::{Chain, PackedFile, Writer};
 use super::geometry::{BLOCK, UNIT, units_of};
 use super::run::{Change, ENTRIES_MAX, RunHeader, RunKind, Stream, pack};
+use super::segments::Segments;
 use crate::storage::{AlignedBuf, IoOp, Storage};
 
 /// The image of a page, made by [`Codec::encode`].
@@ -25,6 +26,7 @@ pub struct Image {
 
 /// A run that is being made.
 struct Draft {
+    segment: u32,
     offset: u64,
     header: RunHeader,
     changes: Vec<Change>,
@@ -88,14 +90,16 @@ impl<'a> Appender<'a> {
         }
         let tail = &mut self.chain.tails[stream.index()];
         (tail.segment, tail.filled) = (Some(segment), 0);
-        let next = writer.segments.choose(&self.chain.tails);
+        // Segments of this batch count as empty until it is published, and are no choice.
+        let own: Vec<u32> = self.drafts.iter().map(|draft| draft.segment).collect();
+        let next = writer.segments.choose(&self.chain.tails, &own);
         self.chain.tails[stream.index()].next = next;
         Ok(())
     }
 
     fn draft(
         &mut self,
-        writer: &mut Writer,
+        writer: &Writer,
         (kind, stream): (RunKind, Stream),
         blocks: u32,
     ) -> Result<usize> {
@@ -106,9 +110,6 @@ impl<'a> Appender<'a> {
         let segment = tail.segment.expect("there is room in it");
         let offset = self.file.geometry.offset_of(segment) + u64::from(tail.filled) * BLOCK as u64;
         tail.filled += blocks;
-        // From now on, and not when the batch is published: until then the segment may count as
-        // empty, and a stream that goes on within the batch would choose it.
-        writer.segments.pin(segment, sequence);
         let header = RunHeader {
             kind,
             stream,
@@ -122,7 +123,7 @@ impl<'a> Appender<'a> {
         };
         self.chain.sequence = sequence;
         let bytes = AlignedBuf::zeroed(blocks as usize * BLOCK);
-        self.drafts.push(Draft { offset, header, changes: Vec::new(), bytes });
+        self.drafts.push(Draft { segment, offset, header, changes: Vec::new(), bytes });
         Ok(self.drafts.len() - 1)
     }
 
@@ -196,8 +197,16 @@ impl<'a> Appender<'a> {
         self.drafts.iter().flat_map(|draft| &draft.changes)
     }
 
+    /// Notes in which segments the runs lie.
+    pub fn pin(&self, segments: &mut Segments) {
+        for draft in &self.drafts {
+            segments.pin(draft.segment, draft.header.sequence);
+        }
+    }
+
     /// The runs are durable: the chain ends behind them.
     pub fn commit(mut self, writer: &mut Writer) {
+        self.pin(&mut writer.segments);
         writer.since_checkpoint += self.bytes();
         self.chain.synced = self.chain.sequence;
         writer.chain = self.chain;

@@ -291,6 +291,33 @@ fn room_comes_back() {
     assert!(usage.file_bytes < 1 << 20, "{usage:?}");
 }
 
+/// The table of segments takes several segments, none is empty, and the file grows for it.
+#[test]
+fn a_checkpoint_ends_when_its_tables_make_the_file_grow() {
+    let disk = SimStorage::new(1);
+    let packed = create(&disk, 1);
+    packed.write(Stream::Flushed, &[image(0, 1)]).unwrap();
+    let segments = 80_000;
+    {
+        let mut writer = packed.writer.lock();
+        packed.file.set_len(packed.geometry.offset_of(segments)).unwrap();
+        writer.segments.grow(segments);
+        // As if each had an image.
+        for segment in 0..segments {
+            let unit = packed.geometry.offset_of(segment) / UNIT as u64;
+            let entry = Entry { unit, len: 1, codec: Codec::Raw, crc: 0, run: 1 };
+            writer.segments.add(&entry);
+        }
+    }
+    packed.checkpoint().unwrap();
+    assert!(packed.writer.lock().segments.count() <= segments + 5);
+    drop(packed);
+    let packed = reopen(&disk, 2).unwrap();
+    let mut bytes = vec![0; PAGE];
+    assert_eq!(packed.read(SPACE, 0, &mut bytes).unwrap(), Found::Page);
+    assert!(bytes == page_of(0, 1));
+}
+
 /// A batch that begins in a segment without images in use, and goes on in another one: the first is
 /// not filled again before its time.
 #[test]
