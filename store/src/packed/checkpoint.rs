@@ -64,8 +64,7 @@ impl PackedFile {
         let mut map = self.map.write();
         let mut appender = Appender::new(self, writer);
         let nodes = appender.place(writer, MAP_RUN, &map.dirty_lens())?;
-        let directory: Vec<usize> = map.directory().iter().map(Vec::len).collect();
-        let (tables, count) = place_tables(&mut appender, writer, &directory)?;
+        let (tables, count) = place_tables(&mut appender, writer, &map.directory_lens())?;
 
         // From the leaves up, then the list of spaces, then what the segments hold with all that,
         // then the top.

@@ -8,8 +8,9 @@ use super::error::Result;
 use super::file::PackedFile;
 use super::geometry::{BLOCK, UNIT, units_of};
 use super::run::{RunHeader, Stream};
-use super::segments::Victim;
+use super::segments::{Victim, is_filled};
 use super::write::Image;
+use crate::page::PageId;
 use crate::storage::AlignedBuf;
 
 /// What emptying a segment did.
@@ -36,7 +37,7 @@ impl PackedFile {
         let (stream, named) = self.named(&bytes);
 
         let mut writer = self.writer.lock();
-        if writer.chain.tails.iter().any(|tail| tail.segment == Some(victim.segment)) {
+        if is_filled(&writer.chain.tails, victim.segment) {
             // It was emptied and is being filled again.
             return Ok(Cleaned::default());
         }
@@ -48,7 +49,7 @@ impl PackedFile {
             match object {
                 Object::Page { space, no } if self.find(space, no)? == Some(entry) => {
                     found += entry.units();
-                    pages.push((object, entry));
+                    pages.push((PageId::new(space, no), entry));
                 }
                 Object::Node { .. } => found += self.touch(object, entry)?,
                 // Every checkpoint writes them.
@@ -62,15 +63,13 @@ impl PackedFile {
         }
 
         let (mut images, mut spoilt) = (Vec::new(), None);
-        for (object, entry) in &pages {
-            let (Object::Page { space, no }, Entry { codec, .. }) = (*object, *entry) else {
-                continue;
-            };
+        for (PageId { space, no }, entry) in pages {
+            let (object, codec) = (Object::Page { space, no }, entry.codec);
             let image = &bytes[(entry.offset() - start) as usize..][..entry.len as usize];
-            let identity = Identity { file: self.number, object: *object, run: entry.run };
+            let identity = Identity { file: self.number, object, run: entry.run };
             match identity.checksum(image) == entry.crc {
                 true => images.push(Image { space, no, codec, bytes: image.to_vec() }),
-                false => spoilt = Some(*object),
+                false => spoilt = Some(object),
             }
         }
         let moved: u64 = images.iter().map(|image| u64::from(units_of(image.bytes.len()))).sum();
@@ -107,28 +106,21 @@ impl PackedFile {
     /// Has the next checkpoint write a node elsewhere, if this is its image: then how many units
     /// that is.
     fn touch(&self, object: Object, entry: Entry) -> Result<u32> {
-        loop {
-            let touched = self.map.write().touch(object, entry);
-            match touched {
-                Ok(is_its_image) => return Ok(if is_its_image { entry.units() } else { 0 }),
-                Err(absent) => self.load(absent)?,
-            }
-        }
+        let is_its_image = self.with_nodes(|| self.map.write().touch(object, entry))?;
+        Ok(if is_its_image { entry.units() } else { 0 })
     }
 
     /// The pages whose image is in a part of the file, by a look at the whole map.
-    fn pages_in(&self, is_here: &dyn Fn(&Entry) -> bool) -> Result<Vec<(Object, Entry)>> {
+    fn pages_in(&self, is_here: &dyn Fn(&Entry) -> bool) -> Result<Vec<(PageId, Entry)>> {
         let spaces: Vec<u32> = self.map.read().spaces().collect();
         let mut pages = Vec::new();
         for space in spaces {
             let mut from = Some(0);
             while let Some(at) = from
-                && let Some(no) = self.next_page(space, at)?
+                && let Some((no, entry)) = self.next_image(space, at)?
             {
-                if let Some(entry) = self.find(space, no)?
-                    && is_here(&entry)
-                {
-                    pages.push((Object::Page { space, no }, entry));
+                if is_here(&entry) {
+                    pages.push((PageId::new(space, no), entry));
                 }
                 from = no.checked_add(1);
             }

@@ -113,48 +113,45 @@ impl PackedFile {
     /// page, an older version and spoilt bytes are all found out.
     pub fn read(&self, space: u32, no: u32, page: &mut [u8]) -> Result<Found> {
         assert_eq!(page.len(), self.settings.page_size.bytes(), "the buffer has a page's length");
-        let Some(entry) = self.find(space, no)? else {
-            page.fill(0);
-            return Ok(Found::Nothing);
-        };
-        let object = Object::Page { space, no };
-        let mut entry = entry;
+        let (object, mut tried) = (Object::Page { space, no }, None);
         loop {
-            let decode = |image: &[u8]| entry.codec.decode(image, page);
-            match self.with_image(object, entry, decode)? {
+            let Some(entry) = self.find(space, no)? else {
+                page.fill(0);
+                return Ok(Found::Nothing);
+            };
+            if tried == Some(entry) {
+                return Err(self.corrupt(object, self.spoilt(&entry)));
+            }
+            match self.with_image(object, entry, |image| entry.codec.decode(image, page))? {
                 Some(Ok(())) => return Ok(Found::Page),
                 Some(Err(why)) => return Err(self.corrupt(object, why)),
                 // The cleaner or a write has given it another place meanwhile, or the bytes are
-                // spoilt.
-                None => match self.find(space, no)? {
-                    Some(now) if now != entry => entry = now,
-                    None => {
-                        page.fill(0);
-                        return Ok(Found::Nothing);
-                    }
-                    Some(_) => return Err(self.corrupt(object, self.spoilt(&entry))),
-                },
+                // spoilt: then it is found at the same place again.
+                None => tried = Some(entry),
             }
         }
     }
 
     /// Where the image of page `no` of `space` is.
     pub fn find(&self, space: u32, no: u32) -> Result<Option<Entry>> {
-        loop {
-            let found = self.map.read().find(space, no);
-            match found {
-                Ok(entry) => return Ok(entry),
-                Err(absent) => self.load(absent)?,
-            }
-        }
+        self.with_nodes(|| self.map.read().find(space, no))
     }
 
     /// The first page of `space` from `no` on that has an image.
     pub fn next_page(&self, space: u32, no: u32) -> Result<Option<u32>> {
+        Ok(self.next_image(space, no)?.map(|(no, _)| no))
+    }
+
+    /// The same, and where the image is.
+    pub(super) fn next_image(&self, space: u32, no: u32) -> Result<Option<(u32, Entry)>> {
+        self.with_nodes(|| self.map.read().next_page(space, no))
+    }
+
+    /// Asks the map until all nodes that the answer needs are in memory.
+    pub(super) fn with_nodes<T>(&self, mut ask: impl FnMut() -> Result<T, Absent>) -> Result<T> {
         loop {
-            let found = self.map.read().next_page(space, no);
-            match found {
-                Ok(found) => return Ok(found.map(|(no, _)| no)),
+            match ask() {
+                Ok(answer) => return Ok(answer),
                 Err(absent) => self.load(absent)?,
             }
         }
@@ -188,7 +185,7 @@ impl PackedFile {
     }
 
     /// Reads a node of the map that is absent, unless it is in memory by now or has moved.
-    pub(super) fn load(&self, absent: Absent) -> Result<()> {
+    fn load(&self, absent: Absent) -> Result<()> {
         let Absent { object, entry } = absent;
         let install = |image: &[u8]| self.map.write().install(absent, image);
         match self.with_image(object, entry, install)? {

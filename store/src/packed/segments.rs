@@ -107,8 +107,8 @@ impl Segments {
     /// of the file.
     pub fn choose(&self, tails: &[Tail; STREAMS], batch: &[u32]) -> u32 {
         let is_taken = |segment: &u32| {
-            let has = |tail: &Tail| tail.segment == Some(*segment) || tail.next == *segment;
-            tails.iter().any(has) || batch.contains(segment)
+            let is_next = tails.iter().any(|tail| tail.next == *segment);
+            is_next || is_filled(tails, *segment) || batch.contains(segment)
         };
         let mut free = self.empty.iter().copied().filter(|at| !self.pinned.contains(at));
         free.find(|segment| !is_taken(segment)).unwrap_or_else(|| {
@@ -123,7 +123,7 @@ impl Segments {
         let used = (0..self.count()).rev().find(|segment| {
             self.live[*segment as usize] > 0
                 || self.pinned.contains(segment)
-                || tails.iter().any(|tail| tail.segment == Some(*segment))
+                || is_filled(tails, *segment)
         });
         used.map_or(0, |segment| segment + 1)
     }
@@ -148,7 +148,7 @@ impl Segments {
         let occupied = |segment: &u32| {
             !self.empty.contains(segment)
                 || self.pinned.contains(segment)
-                || tails.iter().any(|tail| tail.segment == Some(*segment))
+                || is_filled(tails, *segment)
         };
         (0..self.count()).filter(occupied).map(|segment| self.geometry.bytes_of(segment)).sum()
     }
@@ -159,12 +159,11 @@ impl Segments {
     /// less than by room alone.) `run` is the newest run. Segments that are empty, pinned, filled
     /// by a stream or cleaned since the last checkpoint are none.
     pub fn victim(&self, tails: &[Tail; STREAMS], run: u32) -> Option<Victim> {
-        let is_open = |segment: u32| tails.iter().any(|tail| tail.segment == Some(segment));
         let candidates = (0..self.count()).filter(|segment| {
             self.live[*segment as usize] > 0
                 && !self.pinned.contains(segment)
                 && !self.cleaned.contains(segment)
-                && !is_open(*segment)
+                && !is_filled(tails, *segment)
         });
         let victim = |segment: u32| Victim {
             segment,
@@ -190,10 +189,8 @@ impl Segments {
 
     /// Bytes of the parts of a table of `count` segments.
     pub fn part_lens(count: u32) -> impl Iterator<Item = usize> {
-        let whole = count as usize / PART_SEGMENTS;
-        let rest = count as usize % PART_SEGMENTS;
-        let parts = std::iter::repeat_n(PART_SEGMENTS, whole);
-        parts.chain((rest > 0).then_some(rest)).map(|segments| ROW_BYTES * segments)
+        let starts = (0..count as usize).step_by(PART_SEGMENTS);
+        starts.map(move |start| (count as usize - start).min(PART_SEGMENTS) * ROW_BYTES)
     }
 
     /// Takes the rows of part number `part` as they were stored.
@@ -218,6 +215,11 @@ impl Segments {
         }
         Ok(())
     }
+}
+
+/// Whether a stream fills the segment.
+pub fn is_filled(tails: &[Tail; STREAMS], segment: u32) -> bool {
+    tails.iter().any(|tail| tail.segment == Some(segment))
 }
 
 /// A segment to be emptied.

@@ -274,6 +274,13 @@ impl Map {
         self.loaded = self.trees.values().map(|tree| count(&tree.root)).sum();
     }
 
+    /// The lengths of the parts of [`Map::directory`].
+    pub fn directory_lens(&self) -> Vec<usize> {
+        let rows = self.trees.values().filter(|tree| !tree.root.is_empty()).count();
+        let starts = (0..rows).step_by(PART_ROWS);
+        starts.map(|start| (rows - start).min(PART_ROWS) * ROW_BYTES).collect()
+    }
+
     /// The list of spaces, in parts.
     pub fn directory(&self) -> Vec<Vec<u8>> {
         let rows = self.trees.iter().filter(|(_, tree)| !tree.root.is_empty());
