@@ -134,15 +134,13 @@ impl Inspection {
         let (db, refusal, level) = match db {
             Ok(db) => (Ok(db), None, ForceRecovery::Off),
             Err(refusal) => {
-                let may_help = LEVELS
+                let mut may_help = LEVELS
                     .into_iter()
                     .filter(|level| has_control || *level == ForceRecovery::NoRedo);
-                let opened = may_help
-                    .filter_map(|force_recovery| {
-                        let options = Options { force_recovery, ..options.clone() };
-                        Some((Db::open_on(storage.clone(), options).ok()?, force_recovery))
-                    })
-                    .next();
+                let opened = may_help.find_map(|force_recovery| {
+                    let options = Options { force_recovery, ..options.clone() };
+                    Some((Db::open_on(storage.clone(), options).ok()?, force_recovery))
+                });
                 match opened {
                     Some((db, level)) => (Ok(db), Some(refusal), level),
                     None => (Err(refusal.clone()), Some(refusal), ForceRecovery::Off),
@@ -175,8 +173,7 @@ impl Inspection {
     }
 
     /// The lowest level of `force_recovery` that the engine opens with: [`Off`](ForceRecovery::Off)
-    /// if it starts without one, or not
-    /// at all.
+    /// if it starts without one, or not at all.
     pub fn level(&self) -> ForceRecovery {
         self.level
     }
