@@ -98,6 +98,11 @@ bool partition_names(const std::string &par, std::vector<std::string> *names) {
   return true;
 }
 
+bool is_par_image(const std::string &bytes) {
+  std::vector<std::string> names;
+  return partition_names(bytes, &names);
+}
+
 /* ---- images in the catalog */
 
 static void take_bytes(void *context, const uint8_t *data, size_t len) {
@@ -130,8 +135,7 @@ void Attachments::set_from_files(const std::string &table) {
   std::string bytes;
   if (!read_file("./" + table + reg_ext, &bytes) || !is_frm_image(bytes)) return;
   set(table, FRM_IMAGE, bytes);
-  std::vector<std::string> names;
-  if (read_file("./" + table + PAR_EXTENSION, &bytes) && partition_names(bytes, &names)) set(table, PAR_IMAGE, bytes);
+  if (read_file("./" + table + PAR_EXTENSION, &bytes) && is_par_image(bytes)) set(table, PAR_IMAGE, bytes);
 }
 
 /*
@@ -215,8 +219,7 @@ Attachments Attachments::of_create(const std::string &name, const TABLE *form) {
   }
   attachments.set(table, FRM_IMAGE, std::string(reinterpret_cast<const char *>(image->str), image->length));
   std::string bytes;
-  std::vector<std::string> names;
-  if (is_partition(name) && read_file("./" + table + PAR_EXTENSION, &bytes) && partition_names(bytes, &names))
+  if (is_partition(name) && read_file("./" + table + PAR_EXTENSION, &bytes) && is_par_image(bytes))
     attachments.set(table, PAR_IMAGE, bytes);
   return attachments;
 }

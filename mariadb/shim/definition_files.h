@@ -106,8 +106,11 @@ std::string definition_id(const std::string &frm);
 bool has_definition(const std::string &name, const LEX_CUSTRING &id);
 /* The names of the partitions, as they are in names of the engine's tables. false: these bytes are no whole .par file. */
 bool partition_names(const std::string &par, std::vector<std::string> *names);
+/* Whether these bytes are a whole .par file. */
+bool is_par_image(const std::string &bytes);
 
-/* Before the server clears up after a crash, for which it needs them: files of partitioned tables that are missing. */
+/* Before the server clears up after a crash, for which it needs them: files of partitioned tables that
+   are missing, or not whole. */
 void restore_partitioned_files();
 /* When the server has cleared up after a crash: files that are missing, or that a power cut left as they were before. */
 void restore_definitions();

@@ -17,8 +17,9 @@
 
   An image fits if the engine has the table, or just the partitions that the .par image names.
 
-  Before that, when the engine is opened, files of partitioned tables that are missing are written: without them the server can't find
-  the partitions of a table that its log wants dropped.
+  Before that, when the engine is opened, files of partitioned tables that are missing or not whole are
+  written: without them the server can't find the partitions of a table that its log wants dropped or
+  renamed. It syncs no .par file, so after a power cut the name may be there, and no bytes.
 */
 #include "definition_files.h"
 #include "engine.h"
@@ -268,14 +269,17 @@ void restore_partitioned_files() {
   Stored_tables tables;
   if (tp_table_names(engine.db, &tables, take_table) != TP_OK) return;
   for (const auto &table : tables) {
-    const std::string path = "./" + table.first, directory = directory_of(table.first);
-    if (table.second.is_whole || (is_there(path + PAR_EXTENSION) && is_there(path + reg_ext)) || !is_there(directory)) continue;
+    if (table.second.is_whole) continue;
+    Definition files = files_of(table.first);
+    const bool has_frm = is_frm_image(files.frm), has_par = is_par_image(files.par);
+    if (has_frm && has_par) continue;
     const Definition image = image_of(table.first);
-    if (!image.has_frm || !image.has_par) continue;
-    if ((is_there(path + PAR_EXTENSION) || write_file(path + PAR_EXTENSION, image.par)) &&
-        (is_there(path + reg_ext) || write_file(path + reg_ext, image.frm)) && sync_directory(directory))
-      sql_print_warning("Tidepool: the files of the partitioned table %s were lost: they are written anew, from the engine's catalog",
-                        shown(table.first).c_str());
+    if (!is_frm_image(image.frm) || !is_par_image(image.par)) continue;
+    /* What is whole stays: it may be newer than the image. */
+    if (!has_frm) files.frm = image.frm;
+    if (!has_par) files.par = image.par;
+    files.has_frm = files.has_par = true;
+    write_files(table.first, files, "was lost, or was not whole");
   }
 }
 

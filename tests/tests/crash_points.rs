@@ -79,3 +79,10 @@ fn a_power_cut_leaves_the_partitioned_table_of_before_or_of_afterwards() {
     let cases = ["drop-partitioned", "rename-partitioned", "partition-drop"];
     run("partitions_and_power", setting, &cases, "/redo/redo.");
 }
+
+/// The server needs the copy's `.par` file to go on or back, and does not sync it.
+#[test]
+fn a_power_cut_leaves_the_table_that_gets_partitions_or_the_one_that_has_them() {
+    let setting = Setting { flush: 1, crash: Crash::PowerCut, ..KILLED };
+    run("partition_by_and_power", setting, &["partition-by"], "/ddl_recovery.log>)");
+}
