@@ -9,7 +9,7 @@ use mysql::prelude::Queryable;
 
 use super::calls::{Call, Tracer};
 use super::cases::{Case, Promise};
-use super::known::{self, Known};
+use super::known::{self, Known, Point};
 use super::state::{State, check_all, stray_files};
 use super::{Setting, Victim};
 use crate::server::wait_until;
@@ -18,7 +18,7 @@ use crate::sql;
 /// How long a killed server may take to be gone.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The crash point behind all calls: no fault of the server excuses what is lost there.
+/// The crash point behind all calls: hardly a fault of the server excuses what is lost there.
 const ACKNOWLEDGED: &str = "after the statement";
 
 /// Which crash points are tried.
@@ -281,11 +281,8 @@ impl Run<'_> {
 
     fn violation(&mut self, point: &str, text: &str) {
         let (setting, case) = (self.setting, self.case.name);
-        let known = match point {
-            ACKNOWLEDGED => None,
-            _ => known::explain(case, setting, text),
-        };
-        match known {
+        let kind = if point == ACKNOWLEDGED { Point::Acknowledged } else { Point::Call };
+        match known::explain(case, setting, kind, text) {
             Some(known) => self.report.known.push(known),
             None => {
                 self.report.violations.push(format!("{setting}, {case}, at {point}: {text}"));
