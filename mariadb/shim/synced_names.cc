@@ -27,8 +27,8 @@ static void sync_or_warn(const std::string &directory) {
 }
 
 void sync_at_end_of_statement(THD *thd, const std::string &directory) {
-  /* While the server goes on or back after a crash, there is no statement: the end of that syncs all
-     directories (definition_restore.cc). */
+  /* While the server goes on or back after a crash, there is no statement. The end of that syncs
+     all directories (definition_restore.cc). */
   if (!thd || !mysqld_server_started) return;
   Session *session = session_of(thd);
   if (!session) return;

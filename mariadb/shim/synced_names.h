@@ -3,9 +3,9 @@
   Names of the server's files that become durable with a statement, or with a clean shutdown.
 
   The server syncs no directory when it makes, renames or removes a file of triggers. The catalog
-  has no images of these (definition_files.h), so a power cut would bring the ones of before back. The
-  server changes them behind the engine's last call in a statement. So the engine takes part in the
-  statement's transaction, and its commit syncs the directory before the client has the answer.
+  has no images of these (definition_files.h), so a power cut would bring the ones of before back.
+  The server changes them behind the engine's last call in a statement. So the engine takes part in
+  the statement's transaction, and its commit syncs the directory before the client has the answer.
   (CREATE DATABASE calls no engine, and DROP DATABASE ends that transaction before it removes the
   directory.)
 
