@@ -69,6 +69,7 @@ pub const KNOWN: &[Known] = &[
         point: Point::Call,
         why: ONE_OF_TWO,
     },
+    at_power_cut("alter-engine-to-other", ".ibd", NAME_OF_INNODB),
     acknowledged("create-database", "is lost: cp3 is absent", DATABASE_NOT_SYNCED),
     acknowledged("drop-database", "is lost: cp2 is here only", DATABASE_NOT_SYNCED),
     at_power_cut(
@@ -95,6 +96,9 @@ const ONE_OF_TWO: &str = "\
     without a binary log, or one that is lost in part, the server rolls back all that is \
     prepared, and a transaction that was not acknowledged may be committed in one engine only";
 
+const NAME_OF_INNODB: &str = "\
+    InnoDB renames a table's file, and does not sync the directory: the file may be there under the \
+    name of the copy that ALTER TABLE made, as in an ALTER TABLE of InnoDB's tables";
 const DATABASE_NOT_SYNCED: &str = "\
     CREATE DATABASE and DROP DATABASE sync neither the directory that has the database's name, nor \
     db.opt: the database is gone, or there again, empty";
